@@ -61,7 +61,7 @@ class Measurement:
       words: the name of the job for a person, before "of <dataset>, <backbone>".
       needs: the files that the job reads, by name.
       outputs: the files that the job writes, below the results, by name. The last file, the record,
-        marks the job as done. A file with the name "" has no name in the rule; the job gets it as
+        marks the job as done. A file with the name "" is unnamed in the rule; the job gets it as
         `output`.
       params: further values that the results depend on, besides the study's block and the version.
         A function among `params` is called with the study and the wildcards.

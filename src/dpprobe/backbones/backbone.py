@@ -38,8 +38,7 @@ class Backbone:
         [batch, dimension] on the backbone's device, in inference mode, without waiting for the
         device; safe to call from several threads.
       layers: the width of the features of each requested block, by the block's name.
-      forward_layers: like `forward`, but also returns a float32 [batch, width] for each of
-        `layers`.
+      forward_layers: like `forward`, with a further float32 [batch, width] per layer.
       graph: a network's `forward` in float32 on uint8 images, which other tools can trace.
       takes_vectors: True if items arrive as vectors, which `transform` does not decode.
     """

@@ -1,8 +1,7 @@
 """Numbers of features, and of a network's blocks, found out before features are extracted.
 
 Families without a network compute the number of features from options. The process
-`dpprobe.backbones.describe` builds a network once without weights; a results file caches the
-answer.
+`dpprobe.backbones.describe` builds a network once without weights; a results file caches it.
 """
 
 from __future__ import annotations

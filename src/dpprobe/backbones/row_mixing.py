@@ -21,11 +21,9 @@ from dpprobe.errors import ConfigError
 # Tolerances relative to the largest value. Batches of equal shape round a row equally, on a GPU too
 # with deterministic algorithms. Operations without a deterministic algorithm get two roundings. A
 # batch of another size may get another algorithm, whose sums round differently. So batches of
-# different sizes are compared in float64, where 100 layers of 10,000 terms round by at most 1e6 *
-# 2^-53, or 1e-10.
+# different sizes are compared in float64, where 100 layers of 10,000 terms round by at most 1e-10.
 TOLERANCES = {"float64": 1e-9, "float32": 1e-6, "float16": 2e-3, "bfloat16": 1e-2}
-# Batch sizes in a network's check on the CPU: the smallest, and one above usual small-batch
-# branches.
+# Batch sizes in a network's check on the CPU: smallest, and above small-batch branches.
 _SMALL_BATCHES = (2, 9)
 # Operations that reveal a tensor's numbers to Python, also by the shape of a result.
 _READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -90,8 +88,8 @@ def make_public_rows(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """Returns a row to check and two companions, random and public, [3, *shape].
 
     The companions differ in mean, deviation, length, smallest and largest number, and the first
-    exceeds the row in each direction. So a network that takes any of these from a batch changes the
-    row's features.
+    exceeds the row in each direction. So a network that uses any of these numbers changes the row's
+    features.
     """
     generator = torch.Generator().manual_seed(0)
     if dtype == torch.uint8:

@@ -84,8 +84,7 @@ def extract_archive(archive: Path, directory: Path, *, sha256: str | None = None
                 _extract_tar(archive, temporary)
             mark.unlink(missing_ok=True)
             _remove_folder(directory)
-            # If the process dies before the rename, `_is_whole` ignores the mark, which has no
-            # folder.
+            # If the process dies before the rename, `_is_whole` ignores the mark without folder.
             artifacts.write_json(mark, {**state, **_count_contents(temporary)})
             temporary.replace(directory)
         except BaseException:

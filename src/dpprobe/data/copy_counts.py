@@ -9,9 +9,8 @@ from collections.abc import Hashable
 class CopyCounter:
     """Counts copies: rows whose content an earlier row has.
 
-    For copies by row, `rows` counts copies, and `most` is the largest number of rows with equal
-    content. For copies of another unit's row, `most` is the largest number of units with equal
-    content.
+    By row, `rows` counts copies, and `most` is the largest number of rows with equal content. For
+    copies of another unit's row, `most` is the largest number of units with equal content.
     """
 
     def __init__(self) -> None:

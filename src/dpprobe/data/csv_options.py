@@ -235,7 +235,7 @@ class TableOptions(UnitOptions):
     def image_params(self) -> dict[str, Any]:
         """Returns the options that determine the set of images.
 
-        `split_column` is left out; `extract` and `joins` are kept only if paths or filters use
+        `split_column` is left out, and so are `extract` and `joins` unless paths or filters use
         them.
         """
         made = {*self.extract, *(column for join in self.joins for column in join.columns)}

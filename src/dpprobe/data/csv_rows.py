@@ -46,8 +46,7 @@ class ManifestRows:
     Attributes:
       file: the file's name, as written in the study.
       frame: the needed columns as text, and the line number of each row.
-      codes: int64 [rows, 1] class numbers, or int8 [rows, labels] of 0 and 1; negative for a faulty
-        label.
+      codes: int64 [rows, 1] class numbers, or int8 [rows, labels] of 0 and 1; negative if faulty.
     """
 
     file: str

@@ -43,8 +43,7 @@ def prepare_dataset(
 
     Args:
       downloaded: the folder that `download_dataset` filled, for a source that needs one.
-      whole: with `subsample`, the folder with the tables of all rows; None makes and then removes
-        these tables.
+      whole: with `subsample`, the folder with the tables of all rows; None makes them temporarily.
 
     Raises:
       ConfigError: if the source's files are missing.

@@ -78,8 +78,7 @@ def fetch_file(
     An existing file with the right checksum is reused without a request.
 
     Args:
-      headers: the request's headers; Authorization is sent to the first host only, not after a
-        redirect.
+      headers: the request's headers; Authorization is not sent after a redirect to another host.
       name: the file's name in the receipt; the last part of `path` if None.
 
     Raises:

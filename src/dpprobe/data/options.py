@@ -67,8 +67,7 @@ DATASET_NOTES = frozenset(
         "verify",
     }
 )  # fmt: skip
-# Options that are left out of the tables' parameters at defaults, so existing tables stay up to
-# date.
+# Options that are not in tables' parameters at defaults, so existing tables stay up to date.
 _OMITTED_AT_DEFAULT = frozenset({"max_images_per_patient", "split_by", "subsample", "unit_column"})
 # Options that split, limit, store or label images, but do not decide the set of images.
 _OF_THE_SAME_IMAGES = DATASET_NOTES | {

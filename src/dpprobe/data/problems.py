@@ -1,7 +1,6 @@
 """The faults of a dataset, gathered while its tables are written and reported at once.
 
-The error shows the first problem of each kind; `problems.csv` gets all problems, in constant
-memory.
+The error shows the first problem of each kind; `problems.csv` has all, in constant memory.
 """
 
 from __future__ import annotations

@@ -13,8 +13,7 @@ from dpprobe.errors import ConfigError
 
 FIELDS = ("a", "c")
 VOWELS = frozenset("aeiou")
-# Exceptions: "an hour"; "a unicycle", "a European", "a one-way street", but "an unidentified
-# object".
+# Exceptions: "an hour"; "a unicycle", "a European", "a one-way street", not "unidentified".
 SILENT_H = re.compile("hour|heir|honest|honou?r")
 LIKE_YOU = re.compile("eu|ewe|uku|us[eu]|ut[ei]|one(?!r)|uni(?![dn]|m[^o])")
 WNID = re.compile(r"n\d{8}")  # a WordNet id, as ImageNet's folders are called

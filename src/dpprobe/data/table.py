@@ -252,14 +252,12 @@ def write_dataset(
 ) -> None:
     """Writes both split tables from a stream of batches, then `dataset.json`.
 
-    Checks every row and reports all problems at once; if there are any, only `problems.csv` is
-    left.
+    Checks every row and reports all problems at once; problems leave only `problems.csv`.
 
     Args:
       batches: (split name, rows of `make_batch`) in any order.
-      options: the dataset's options, recorded in dataset.json without those that do not change the
-        data, such as delta; `expect`, `duplicates`, `missing_classes` and `verify` decide the
-        checks.
+      options: the dataset's options, recorded in dataset.json if they change the data; `expect`,
+        `duplicates`, `missing_classes` and `verify` decide the checks.
       accepted: True if the batches say which labels count as right; not for multi-label.
       units: True if the batches name the patient of each row.
       rows: the number of rows of all batches, before rows of a patient with too many are left out.

@@ -190,8 +190,7 @@ def read_cells(results: str | Path) -> pd.DataFrame:
       results: the study's `results_dir`.
 
     Returns:
-      A table with a row per cell and seed, and metrics as fractions; docs/python.md lists the
-      columns.
+      A table with a row per cell and seed, and metrics as fractions (see docs/python.md).
 
     Raises:
       DataError: if there is no summary, or a summary of another version.
@@ -215,11 +214,9 @@ def verify(
     """Runs all checks of a bundle that need no private data.
 
     Args:
-      public_key: the file with the signer's Ed25519 public key in PEM, from a source other than the
-        bundle.
+      public_key: the file with the signer's Ed25519 public key in PEM, not from the bundle.
       checkpoint: the file with the backbone's weights, to check the backbone's features too.
-      predecessors: folders of the bundle's predecessors, or folders that contain these, to check
-        the whole chain.
+      predecessors: folders with the bundle's predecessors, to check the whole chain.
 
     Returns:
       A report: `passed`, and `checks`, each with `name`, `passed` and `detail`.

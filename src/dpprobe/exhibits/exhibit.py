@@ -98,8 +98,7 @@ class Exhibit:
       files: paths below the results, by the name of a group of files. A path without an ending is
         made in each of `FORMATS`: the group "" has outputs named after the endings, such as `svg`,
         and a group "law" has `law_svg`. A path with an ending is one file, named after its group. A
-        tuple of paths makes a list of files. `files` may also be a function of the study that
-        returns these paths.
+        tuple of paths makes a list of files. A function of the study may return the paths.
       make: the function that makes the exhibit, as "module:function". The function returns a figure
         or a table, or a list with one for each path of `files`. A function that returns None writes
         the files itself. Its arguments are the needs that are read. The function may also have

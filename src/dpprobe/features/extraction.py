@@ -73,8 +73,7 @@ def extract_shard(
       dtype: number format on disk, "float16" or "float32".
       threads: number of threads that decode and compute, or, for a GPU, of processes that decode;
         torch's number by default. The number of threads changes no feature.
-      changed: a function that changes the loaded backbone before any thread uses it, for example
-        cuts its network.
+      changed: a function that changes the loaded backbone before use, for example cuts its network.
 
     Raises:
       DataError: naming the row, if an image cannot be decoded or preprocessed, has another size and

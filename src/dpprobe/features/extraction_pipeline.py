@@ -7,8 +7,7 @@ batch is assembled in pinned memory and sent by one copy. The batch's features a
 GPU computes the next batch.
 
 The last bits of a library's matrix products may depend on the number of rows. So every pass has an
-equal number of rows, and the last pass is padded. A row's features then do not depend on other rows
-or shards.
+equal number of rows, and the last pass is padded. So a row's features do not depend on other rows.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ from dpprobe.features.decoding_workers import (
     tile_rows,
 )
 
-# Rows that a CPU decodes and computes together: fastest for small photographs, and threads end at
-# about the same time.
+# Rows that a CPU decodes and computes together: fastest for small photographs.
 PIECE_ROWS = 16
 # Pieces in progress per thread, so that an idle thread finds the next piece ready.
 AHEAD = 2

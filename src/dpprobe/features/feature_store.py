@@ -65,8 +65,7 @@ class FeatureStore:
       architecture, pretrained_tag: the names of the backbone's model and weights, if any.
       trained: True if the backbone's weights come from training.
       fingerprint: the hash of all rows' content, independent of the division into shards.
-      copies: counts of training examples with the image of an earlier example, by unit; None if not
-        counted.
+      copies: counts of training examples with an earlier example's image; None if not counted.
 
     Raises:
       StoreError: if the manifest is missing or damaged.

@@ -88,8 +88,7 @@ def find_near_duplicates(
       private examples with a public example of the same bytes (`exact`) or with a cosine above the
       threshold (`near`, which includes the exact ones), the largest cosine, and quantiles of each
       private example's largest cosine. The table (`MATCHES`) has each split's near rows, and at
-      least its `LISTED` nearest rows. Rows are listed with their nearest public example, the most
-      similar first.
+      least its `LISTED` nearest rows. Rows have their nearest public example, most similar first.
 
     Raises:
       DataError: if the features come from different backbones.

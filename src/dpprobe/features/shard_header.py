@@ -48,8 +48,7 @@ class ShardHeader:
       backbone_options: the backbone's options, as written in the study.
       backbone_fingerprint: identifies everything that determines the features.
       weights_sha256: the hash of the weights; None for a backbone without weights.
-      architecture, pretrained_tag: the model and weights that the library finds for the backbone's
-        name, if any.
+      architecture, pretrained_tag: the model and weights that the library finds by name, if any.
       trained: True if the backbone's weights come from training.
       preprocessing: the steps of the preprocessing, with the library's defaults filled in.
       shard, shards: the part's number and the number of parts.

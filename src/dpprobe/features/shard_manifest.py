@@ -32,12 +32,10 @@ def write_manifest(
     Args:
       shards: the files, all in the manifest's folder, in any order.
       dataset_fingerprint: the current dataset's; shards of another version are refused.
-      copies: `DatasetInfo.copies`, for the privacy statement; None for a test split, or if copies
-        were not counted.
+      copies: `DatasetInfo.copies`, for the privacy statement; None if not counted, or for test.
 
     Raises:
-      StoreError: naming the shard that is damaged, differs from the first shard, or makes rows
-        missing or doubled.
+      StoreError: naming a shard that is damaged, differs from the first, or misses or repeats rows.
     """
     if not shards:
         raise StoreError(f"{output}: a manifest needs at least one shard")

@@ -22,8 +22,7 @@ infinities are ignored.
 Two public data sets may share some pictures, or almost equal pictures. `MOST_SHARED` is far above
 the share between honest data sets, and far below the share of a data set with a part of itself.
 
-Both stores are read in blocks. Memory holds two 8-byte numbers per row and form, and `_COMPARED`
-rows.
+Stores are read in blocks. Memory holds two 8-byte numbers per row and form, and `_COMPARED` rows.
 """
 
 from __future__ import annotations

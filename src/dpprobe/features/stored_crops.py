@@ -26,8 +26,7 @@ def with_crops(backbone: Backbone, crops: int) -> Backbone:
     Crops have separate forward passes, so random crops do not change the central crop's features.
 
     Args:
-      backbone: a backbone with an inception crop of training images; crop number 0 is the first
-        random crop.
+      backbone: a backbone with an inception crop; crop number 0 is the first random crop.
       crops: the number of random crops; 0 returns the backbone unchanged.
     """
     if not crops:

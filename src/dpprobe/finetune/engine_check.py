@@ -82,8 +82,7 @@ def check_network(
             )
         _check_gradients(network, inputs, labels, sigmoid, precision)
         if precision != "float32":
-            # The check is in float32, where rounding hides less of an error than in lower
-            # precision.
+            # A wrong rule is easier to detect in float32, where rounding is smaller.
             _check_gradients(network, inputs, labels, sigmoid, "float32")
 
 

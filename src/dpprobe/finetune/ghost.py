@@ -149,8 +149,7 @@ class Ghost:
                             f"{layer.name or 'the network'}: its input is overwritten before "
                             "gradients are computed; choose another backbone"
                         )
-                    # Detached, because the graph's hooks refer to this call, and such cycles are
-                    # never freed.
+                    # Detached: the graph's hooks refer to this call, and cycles are never freed.
                     given = tuple(_detach_value(value) for value in inputs)
                     named = {name: _detach_value(value) for name, value in options.items()}
                     call = Call(module, given, named, gradient, batch.rows)

@@ -4,8 +4,8 @@ A row may have several positions (pixels, tokens) and several views, in sequence
 dimension. An example's gradient is the sum over positions and views. Gradients of linear layers and
 convolutions need not be formed (Goodfellow 2015; Bu et al. 2022). Let a_t be the input and g_t the
 output's gradient at position t: the gradient sum_t g_t a_t^T has the squared norm sum_ts (a_t .
-a_s)(g_t . g_s). If this sum is cheaper, the gradient is never formed, and the clipped sum over rows
-is one product.
+a_s)(g_t . g_s). If this sum is cheaper, no gradient is formed, and the clipped sum over rows is one
+product.
 
 Norms and sums are computed in float32 from the same tensors, whatever the layer's precision. Inputs
 may be in any memory format.

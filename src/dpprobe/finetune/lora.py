@@ -31,8 +31,7 @@ class ChannelAffine(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         shape = (-1, 1, 1) if x.ndim == 4 else (-1,)
         scale, shift = self.scale.view(shape), self.shift.view(shape)
-        # Parameters stay float32 in passes of lower precision, because rounding would change the
-        # scale.
+        # Parameters stay float32 in any precision, because rounding would change the scale.
         return torch.addcmul(shift, x, scale).to(x.dtype)
 
 

@@ -38,8 +38,7 @@ _PROBE_SCHEMA = {
 }
 # The most combinations of a search space that a study's check tries.
 _MOST_CORNERS = 256
-# A dataset size above any real size, to compare sampling rates and steps, which a search may not
-# change.
+# A size above any real dataset's, to compare sampling rates and steps, which no search may change.
 _MANY_UNITS = 10**12
 # Notes in the privacy statement of every network.
 LIMITS = (

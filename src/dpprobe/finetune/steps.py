@@ -67,8 +67,7 @@ class Training:
             name: part.view(one.shape)
             for (name, one), part in zip(self._parameters.items(), parts, strict=True)
         }
-        # The divisor follows from the plan: n and the rate are public, but the size of a batch is
-        # not.
+        # The divisor is public, from the plan's n and rate, unlike the size of a batch.
         self._divisor = mechanism.sample_rate * releases.plan.n
         self._deviation = releases.noise_deviation(GRADIENTS)
         self._noise = releases.make_noise(GRADIENTS, self._sums.size)

@@ -102,8 +102,7 @@ def train_network(
         run = _Run(options, training, mechanism, min(inputs.rows, LOSS_ROWS), record)
         run.start_run(checkpoint, label)
         expected = (mechanism.count - training.taken) * mechanism.sample_rate * inputs.rows
-        # Progress counts rows, because a step may have many: remaining time is shown in the first
-        # step.
+        # Progress counts rows, because a step may have many, also in the first step.
         with Progress(round(expected), label=f"{label}: train", unit="rows") as progress:
             run.finish_run(checkpoint, progress)
         state = training.copy_result()

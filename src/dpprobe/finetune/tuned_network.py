@@ -64,8 +64,7 @@ class TunedNetwork:
 
     Attributes:
       module: inputs -> scores [m, K] float32; only `trained` requires gradients.
-      trained: parameters by name in `module`, in a fixed order; head.weight [K, d] and head.bias
-        [K] last.
+      trained: parameters by name in `module`; head.weight [K, d] and head.bias [K] are last.
       shape: the shape of an input: (C, H, W) of images, the shape of an activation, or (d,).
       from_images: True if inputs are uint8 images [m, C, H, W], which the module scales and
         normalises, else float32 activations or features.

@@ -5,8 +5,8 @@ choice. Each record of a choice has the warning `NOT_PRICED`.
 
 **Deterministic.** A trial's options depend only on the seed, the trial's number and earlier scores.
 Each trial fits a new tree-structured Parzen estimator to earlier scores (Bergstra et al. 2011). So
-a killed search continues from its log, with equal results. A longer search reuses a shorter
-search's log.
+a killed search continues from its log, with equal results. A longer search reuses a shorter one's
+log.
 
 **Diverged trials** score below all others, so that the search avoids values near theirs.
 """

@@ -7,8 +7,7 @@ the attack (`audit.shadows`). Each head is the target once, with all other heads
 Results are given for three groups of units. **all**: units with their real labels. **mislabelled**:
 a few units whose labels were changed before any training, which heads remember most.
 **rarest_classes**: units with a row of a rare class. Rare classes are the smallest ones, with
-  together at most a tenth of all rows, and each with at most half the mean number of rows per
-  class.
+  together at most a tenth of all rows, and each with at most half the mean rows per class.
 
 The plan bounds every attack on a unit (`privacy.trade_off`). The bound holds for each unit,
 whatever the other units are, and its curve is concave, so it also bounds a threshold's mean rates

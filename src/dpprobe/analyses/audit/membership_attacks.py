@@ -14,8 +14,8 @@ values say little about a variance (their section VI).
 
 **RMIA** (Zarifzadeh et al. 2024): the ratio of a row is p / P, where P is the mean of p over
 shadows, and shadows with the row have half the weight. RMIA's score is the share of the
-population's rows whose ratio is not larger. RMIA's population is the other attacked rows, and its
-gamma is 1.
+population's rows whose ratio is not larger. The population is the other attacked rows, and gamma is
+1.
 
 LiRA's score of a row is 0 if all shadows, or no shadows, were trained with the row.
 """

@@ -113,8 +113,8 @@ class PlanFamily:
 
         The bound is exact to nine digits, or to 0.1% if a mechanism samples. For a sampled plan the
         bound is at least the factor at an epsilon of about a hundred, even if the plan allows less.
-        The bound is infinite for a total variation of 0 or less, and NaN for a selection or a plan
-        without noise.
+        The bound is infinite for a total variation of at most 0; NaN for a selection or without
+        noise.
         """
         if not self.has_price:
             return math.nan

@@ -187,8 +187,7 @@ def settle_choice(
 def _side_by_side(data: TrainingSet) -> Iterator[Callable[..., Iterator[Confidences]]]:
     """Yields a `map` of fits; on the CPU one fit per thread of PyTorch runs at a time.
 
-    Short fits (milliseconds) gain nothing from threads. Log lines of fits are dropped, except
-    warnings.
+    Short fits (milliseconds) gain nothing from threads. Fits log only warnings.
     """
     caller = threading.get_ident()
     workers = torch.get_num_threads() if data.device.type == "cpu" else 1

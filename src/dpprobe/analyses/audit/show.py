@@ -61,8 +61,7 @@ def audit_figure(records: Iterable[AuditRecord], *, dataset: str) -> Figure:
     """Draws the bounds of white-box audits against the claims, one panel per backbone.
 
     Methods with the same claim are drawn side by side, below one step of the line of claims. A
-    bound at or near 0 is a triangle that points down, at the foot of the axis. Rings mark refuted
-    claims.
+    bound at or near 0 is a triangle at the foot of the axis. Rings mark refuted claims.
 
     Args:
       records: of the cells of one dataset; records without a white-box audit are left out.

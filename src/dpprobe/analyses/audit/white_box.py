@@ -42,8 +42,7 @@ _PILOTS, _AS_GOOD = 2, 0.01
 # The canaries' joint mu is about this value, at which a test is most powerful.
 _SEPARATION, _LARGEST_GROUP = 2.0, 50
 # A control is tested after the first number of runs, which is mostly enough, and after the second.
-# Both tests share the error probability. docs/audit.md has the probability that the second catches
-# the control.
+# Both tests share the error probability. docs/audit.md has the power of the second test.
 CONTROL_RUNS = (10, 40)
 # The share of runs that set the threshold on a head's score; the other runs are tested.
 _PILOT = 0.25
@@ -387,8 +386,7 @@ def _count_right_releases(test: Runs) -> tuple[int, int]:
 def _count_right_heads(test: Runs) -> tuple[int, int]:
     """Returns the number of right guesses from heads alone, and the number of guessed runs.
 
-    The first runs set the score's threshold and the side that means "in"; the test guesses the
-    other runs.
+    The first runs set the score's threshold and the side that means "in"; other runs are guessed.
     """
     pilot = max(1, round(_PILOT * len(test.members)))
     scores, members = test.bundle[:pilot], test.members[:pilot]

@@ -91,8 +91,7 @@ class Gap(Part):
 
     Attributes:
       overall: the metric over all rows, with the labels of `best` and `worst`.
-      low, high: the gap's interval over test units, for these heads. If low is 0, groups may be
-        equal.
+      low, high: the gap's interval over test units, for these heads. At 0, groups may be equal.
       std: standard deviation of the seeds' gaps, with ddof = 1; None for one seed.
       chance_gap: for the first head, the gap that one in twenty random splits into groups of these
         sizes exceeds; None if groups are labels.

@@ -10,7 +10,7 @@ The gap is phi = max over (g, h) of v_g - v_h. With estimates v', and resamples'
   quantile, at the confidence, of the largest (e_g - e_h) / s_gh. With the confidence as
   probability, the bounds of all pairs hold, and phi is at least any difference (the one-sided form
   of Tukey and Kramer's simultaneous intervals). If all groups are equal, low is above 0 with 5%
-  chance, at 95%.
+  chance.
 - high: the largest of v'_g - v'_h + z s_gh. This is at least the bound of the pair with the largest
   true difference, which phi exceeds with 2.5% chance.
 
@@ -49,8 +49,7 @@ class Groups:
 
     Attributes:
       values: [groups], measured values. corrected: values minus the excess by chance.
-      deviations: [groups, resamples], deviations from the resamples' mean; NaN if a resample lacks
-        a group.
+      deviations: [groups, resamples], from the resamples' mean; NaN if a resample lacks a group.
       errors: [groups, groups], the standard deviation of the difference of two groups.
     """
 
@@ -133,8 +132,7 @@ class Groups:
         numbers = np.nan_to_num(self.deviations)
         together = numbers @ shift / max(int(there.sum()), 1)
         variance = self.errors**2 + shift.var() - 2 * np.subtract.outer(together, together)
-        # Rounding, and minimum variances, make the variance negative if differences and shift
-        # correlate.
+        # Rounding, and minimum variances, may make the variance negative.
         return np.sqrt(np.maximum(variance, 1e-6 * self.errors**2))
 
 

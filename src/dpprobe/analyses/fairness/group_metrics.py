@@ -39,8 +39,7 @@ _TOGETHER = 2**14  # rows of several permutations that are summed in one call, w
 class Resamples:
     """Bootstrap samples of all units; the first lane of the first block has each unit once.
 
-    Each block of samples has its own random stream, so the samples are the same for any number of
-    threads.
+    Each block of samples has its own random stream, so the samples do not depend on threads.
     """
 
     def __init__(self, units: int, resamples: int, *, seed: int, threads: int = 1) -> None:

@@ -71,11 +71,9 @@ class Scores(Part):
     """Memorisation scores.
 
     Attributes:
-      rows, units: numbers of scored rows and of their units; heads train on a share
-        `trained_share`.
+      rows, units: numbers of scored rows and units; heads train on a share `trained_share`.
       accuracy: the heads' accuracy on rows left out of their training.
-      share, chance: the share of rows with a score above `threshold`, and its expectation by
-        chance.
+      share, chance: the share of rows with a score above `threshold`, and expected by chance.
       low, high: the 95% interval of `share`, over units.
       standard_error: the median over rows of the score's standard error.
     """

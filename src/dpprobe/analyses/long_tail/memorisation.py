@@ -153,8 +153,7 @@ def measure_memorisation(
 def choose_ridge(rows: Numbers, targets: Numbers, units: Index, *, seed: int) -> float:
     """Returns the ridge with the smallest squared error on rows that heads were not trained on.
 
-    Uses a few heads on at most 2,000 units. Unlike accuracies, squared errors have no ties on easy
-    features.
+    Uses a few heads on at most 2,000 units. Squared errors have no ties, unlike accuracies.
     """
     count = int(units.max()) + 1
     drawn = open_stream(seed, "ridge units").permutation(count)[:PILOT_UNITS]

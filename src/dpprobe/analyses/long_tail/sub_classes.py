@@ -79,8 +79,7 @@ def cluster_sizes(rows: Numbers, clusters: int, *, seed: int) -> Index:
     """Clusters one class's rows [n, q] by k-means, and counts the rows of each cluster.
 
     Args:
-      clusters: the most clusters. Fewer are made if clusters would have under 5 rows, or if fewer
-        rows differ.
+      clusters: the most clusters; fewer if clusters would have under 5 rows, or rows are equal.
 
     Returns:
       The number of rows of each cluster, falling, above 0.
@@ -120,8 +119,7 @@ def tail_index(sizes: Sizes, *, seed: int) -> long_tail_record.Index | None:
     )
     # Clusters of k-means may be more even than random draws at equal frequencies.
     measured = min(measured, quantiles[0, 1])
-    # The more unequal the frequencies, the lower the mean rank, so simulated curves are made
-    # monotonic.
+    # Unequal frequencies have a lower mean rank, so simulated curves are made monotonic.
     low, middle, high = (
         float(np.interp(-measured, -np.minimum.accumulate(column), _INDICES))
         for column in quantiles.T

@@ -56,8 +56,7 @@ class Residuals:
 
     Attributes:
       integer: the residual with the class number as target, on the fitted rows, as in the paper.
-      integer_held_out: the residual of this regression on other rows; above 1 if their mean
-        predicts better.
+      integer_held_out: this regression's residual on other rows; above 1 if their mean is better.
       one_hot, one_hot_held_out: residuals with one target per class, as a mean over classes.
       null: the residual of pure noise of the same rank on fitted rows, (n - 1 - rank) / (n - 1).
       rank: the rank of the centred features.

@@ -34,8 +34,7 @@ class FittedLaw(Part):
     Attributes:
       rho: the factor per layer.
       low, high: rho's 95% interval, which is too narrow: errors of layers are not independent.
-      r_squared: the share of the logarithms' variance that the line explains; None if they are
-        equal.
+      r_squared: the share of the logarithms' variance that the line explains; None if no variance.
       layers: the number of layers fitted.
     """
 

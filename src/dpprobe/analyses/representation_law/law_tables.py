@@ -179,8 +179,7 @@ def accuracy_by_blocks(
 ) -> Table:
     """Makes the table of test results by tuned part: one row per method, one column per epsilon.
 
-    Published results are first; networks without a law, and linear heads on the frozen features,
-    are last.
+    Published results are first; networks without a law, and heads on frozen features, are last.
     """
     stated = {number.single_epsilon for number in published} - {None}
     measured = {epsilon for name, epsilon, *_ in grid.entries if name == dataset}

@@ -107,8 +107,7 @@ def law_job(
         }
         for index in range(shuffles)
     ]
-    # Blocks before the first tuned block have the features, and so the measures, of the frozen
-    # network.
+    # Before the first tuned block, features and measures are the frozen network's.
     known: dict[bytes, Layer] = {}
     networks, frozen = [], list[Layer]()
     with Progress(len(subjects), label=f"laws of {backbone}", unit="networks") as progress:

@@ -51,11 +51,10 @@ def embed_tsne(
       output: parquet with id, label, x, y; the schema metadata describes how it was made.
         `pca_agreement` in the metadata is the mean share of a point's 15 nearest neighbours in
         feature space that are among its 15 nearest after PCA. `tsne_agreement` is this share after
-        t-SNE. Without t-SNE, both shares are null. If rows have several labels, label is the number
-        of positive labels.
+        t-SNE. Without t-SNE, both shares are null. For several labels per row, label counts
+        positive labels.
       options: the study's block `tsne`. points: the most rows; more rows are sampled with the seed.
-        perplexity: lowered if above a third of the rows. components: the first number of principal
-          components.
+        perplexity: at most a third of the rows. components: the first number of components.
 
     Raises:
       DataError: if a feature shard is missing or damaged.
