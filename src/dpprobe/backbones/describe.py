@@ -2,8 +2,8 @@
 
 Reads {name: options} as JSON. The last line of output is {name: {"dimension": d, "blocks": b}},
 with "hub_files" if loading fetches files. An error gives {name: {"fault": text, "certain": bool}};
-"certain" is false if loading may work on another machine. As a separate process, it saves planning
-the import of torch and timm.
+"certain" is false if loading may work on another machine. The separate process saves planning the
+import of torch and timm.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def describe_backbone(options: BackboneOptions) -> Mapping[str, Any]:
     """Returns the numbers of features and blocks, or the error that loading would raise.
 
     Also lists the files that loading fetches from the Hub. The model is built on the meta device,
-    without weights. If an operation fails there, the CPU builds the model with random weights.
+    without weights. If an operation fails on meta, the CPU builds the model with random weights.
     """
     import torch
 

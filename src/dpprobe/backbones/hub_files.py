@@ -79,7 +79,7 @@ def require_files(wanted: Iterable[HubFile]) -> None:
 def _find_connection_fault(address: str) -> str | None:
     """Returns the reason why a server cannot be reached; None if it answers, even with an error.
 
-    The request uses the Hub's own client, with the same proxies and certificates as downloads.
+    The request uses the Hub's client, with the proxies and certificates of downloads.
     """
     import httpx2
     from huggingface_hub import get_session

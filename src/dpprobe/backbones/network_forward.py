@@ -1,12 +1,12 @@
 """The forward pass of the networks of all libraries, and the features of the blocks inside.
 
-Images arrive as uint8. They are scaled and normalised on the device, in float32, with torchvision's
+Images arrive as uint8. The device scales and normalises images in float32, with torchvision's
 arithmetic. Images in uint8 need a quarter of float32's bytes, and save the CPU normalising.
 
 Reduced precision is autocast: norms and sums stay in float32, and networks of unknown code run. On
   an H200, autocast reaches 8,930 images/s for ViT-B/16; float16 weights would be 1.16 times as
   fast, with 1.4 times the rounding. `torch.compile` would be 1.2 (ViT-B/16) and 1.5 (MobileNetV2)
-  times as fast, but compiling takes 15 to 20 s, and 10,000 images need one second. Decoding is
+  times as fast, but compiling takes 15 to 20 s, and 10,000 images need one second. Decoding is even
   slower.
 """
 

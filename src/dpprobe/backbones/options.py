@@ -66,7 +66,7 @@ class BackboneOptions(Options, ABC):
 
     @abstractmethod
     def check_files(self) -> None:
-        """Raises ConfigError if a named file or model is missing. Cheap: reads no weights."""
+        """Raises ConfigError if a named file or model is missing. Cheap, as no weights are read."""
 
     @property
     def computed_dimension(self) -> int | None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # Lists timm's version, and its architectures with their tags; test_network_forward.py renews it.
 ARCHITECTURES = Path(__file__).with_name("timm_models.txt")
-# Stands for the tags of an old name that timm replaces by another name with a tag.
+# In the list of tags: an old name, which timm replaces by another name with a tag.
 DEPRECATED = "*"
 # Arguments of timm that other options of the backbone set.
 RESERVED_ARGUMENTS = frozenset({"checkpoint_path", "model_name", "pretrained"})

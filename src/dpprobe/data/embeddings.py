@@ -1,7 +1,7 @@
 """Vectors that another program computed from text, sound, tables, cells or images, with labels.
 
-dpprobe runs no model on them. A backbone of the family `external` names the model that computed the
-vectors, and declares that each vector was computed from one item alone.
+dpprobe runs no model on these datasets. A backbone of the family `external` names the model that
+computed the vectors, and declares that each vector was computed from one item alone.
 
 Row i of the table belongs to row i of the vectors. Files larger than memory are read in blocks.
 """

@@ -50,7 +50,7 @@ def find_parts(names: Iterable[str]) -> dict[str, Part]:
 
 
 def choose_parts(parts: Mapping[str, Part]) -> dict[SplitName, str]:
-    """Chooses the training and the test folder; empty unless there is exactly one of each.
+    """Chooses the training and the test folder; empty unless exactly one of each exists.
 
     A validation folder becomes the test folder if no folder's name means test.
     """

@@ -2,7 +2,7 @@
 
 The Hub's library lists the files and reads their checksums. `dpprobe.data.downloads` fetches the
 bytes, because it resumes interrupted transfers, while `hf_hub_download` deletes received bytes on
-failure (seen in huggingface_hub 2.4). The token, from HF_TOKEN or `hf auth login`, is never
+failure (seen in huggingface_hub 2.4). The Hub's token (HF_TOKEN or `hf auth login`) is never
 written.
 """
 

@@ -32,7 +32,7 @@ _STRIP = 256
 # Types of ISO base media files with a still picture coded by HEVC.
 _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 _SIXTEEN_BITS = 65535
-# First bytes of those formats of EXTENSIONS that can be recognised by content.
+# First bytes of image formats (of EXTENSIONS) that can be recognised by content.
 _STARTS = (b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF8", b"II*\0", b"MM\0*")
 # Keys of `Image.info`: the number of bits of white, if the file states it. True if 0 is white in
 # 16-bit grey, which Pillow does not invert. True if colours had 16 bits.

@@ -293,7 +293,7 @@ class DatasetOptions(Options, ABC):
         return None
 
     def count_class_units(self) -> ClassUnits | None:
-        """Counts units per class in both splits before `subsample`. Only for the owner's screen.
+        """Counts units per class in both splits before `subsample`: only for the owner's screen.
 
         Returns None if counting would download or read all files; split tables are then checked.
         """
@@ -377,7 +377,7 @@ def _drop_options(values: dict[str, Any], names: Set[str]) -> dict[str, Any]:
 def hash_file_states(files: Iterable[tuple[str, str | os.PathLike[str]]]) -> str | None:
     """Hashes names, sizes and times of files, given as (name, path); None without files.
 
-    A replaced file changes the hash even if it is older.
+    The hash changes even if a file is replaced by an older file.
 
     Raises:
       ConfigError: for a missing file.

@@ -140,7 +140,7 @@ def choose_test(
     """Chooses test rows by a split of the units: all rows of a unit are on one side.
 
     By class, a unit's stratum is the most frequent class of its rows, or the smallest of equally
-    frequent ones. By id, the unit's name is hashed.
+    frequent ones. With `split_by: id`, a hash of the unit's name decides.
     """
     if by == "id":
         return train_test_split.choose_by_id(units, fraction=fraction, seed=seed)

@@ -3,7 +3,8 @@
 Each row's name, or its unit's name if units of privacy are named, has a number in [0, 1): the
 SHA-256 of the public seed and the name, read as a fraction. A fraction, of all rows or of a class,
 keeps the names whose number is smaller; `per_class` keeps the names with the smallest numbers. So
-with one seed, a larger part contains each smaller part. Test rows are chosen by other numbers.
+with one seed, a larger subsample contains each smaller subsample. Other hashes choose the test
+rows.
 
 `fraction` chooses by the unit's name alone: a change to one unit never adds or removes another, and
 the public number n depends only on names. The number of kept rows varies with the seed. `fractions`

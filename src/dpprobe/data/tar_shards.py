@@ -6,7 +6,7 @@ size of its bytes,
 
     shards/train-000.tar#offset=1536,size=48213,member=n01/a.jpg
 
-so that any process reads any row without searching the tar. Python's tarfile reads the headers:
+so any process reads any row without searching the tar. Python's tarfile reads the headers:
 webdataset's readers stream batches, and give neither offsets nor an error for a truncated tar.
 """
 

@@ -4,7 +4,7 @@ Neither split depends on the order of the rows or on a random generator's versio
 
 By class, a row's side depends on its id, the seed and the ids of its class. Adding a row to the
 source can move another row of its class to the other side, because a class's share of the test set
-is rounded. A guarantee that starts at the *train* table does not cover this change.
+is rounded. A guarantee that starts at the *train* table does not cover this move.
 
 By id, a row's side is a public function of its id and the seed: test if SHA-256 of id and seed,
 read as a number in [0, 1), is below the fraction. No other row, label or pixel matters, so whatever
@@ -12,7 +12,7 @@ happens to one unit (added, left out, relabelled, replaced by null rows) moves n
 and test tables of neighbouring sources differ in one unit's rows alone. All rows of a patient have
 the patient's name as id. The number of test units is binomial over seeds; a class may have none.
 
-The split by id needs ids that depend on their own unit alone. Positions in a file qualify: the
+The split by id needs ids that depend on their own unit alone. Positions in a file may be ids: the
 guarantee compares sources in which null rows replace a unit and all other positions stay. An extra
 row at the front of the file would change the ids, and so the sides, of all later rows.
 """

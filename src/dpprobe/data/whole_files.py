@@ -1,7 +1,7 @@
 """Signs that a file of an image was damaged, although a decoder still makes a picture of it.
 
-PNG has a checksum for each part, so any change shows. Other formats have none: their
-structure is checked, and long zeros, as unfinished downloads and faulty disks leave them.
+PNG has a checksum for each part, so any change shows. Formats without checksums are checked for a
+valid structure, and for long zeros, as left by unfinished downloads and faulty disks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _JPEG_SEGMENTS = frozenset({*range(0xC0, 0xD0), *range(0xDA, 0xE0), *range(0xE0,
 def check_whole(data: bytes, picture: Image.Image) -> None:
     """Raises ImageError if an opened image shows signs of damage; cheap beside decoding.
 
-    For other formats, only Pillow's decoder detects damage.
+    Damage in formats without a check is detected only by Pillow's decoder.
     """
     if check := _CHECKS.get(picture.format or ""):
         check(data, picture)

@@ -107,7 +107,7 @@ class Seen:
         return make_options(self.place, self.keys)
 
     def count_class_units(self) -> ClassUnits:
-        """Counts the units of each class in train and test. Private: never written to a file."""
+        """Counts the units of each class in train and test. The counts are private."""
         counts = self.make_options().count_class_units()
         assert counts is not None  # no download is needed
         return counts

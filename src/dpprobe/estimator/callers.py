@@ -93,8 +93,8 @@ def check_callers(estimator: Any, public: Sequence[str]) -> None:
 def _walk_callers(estimator: Any, public: Sequence[str]) -> Iterator[tuple[Any, str, Any]]:
     """Yields each estimator whose fit calls the fit of `estimator`, inner estimators first.
 
-    The name and the variables of the estimator's function come with it. Raises PrivacyError for
-    functions that break the guarantee, and for hidden callers.
+    Each comes with its function's name and variables. Raises PrivacyError for functions that break
+    the guarantee, and for hidden callers.
     """
     hidden, inner = False, ""
     for frame, _ in traceback.walk_stack(sys._getframe()):
@@ -228,7 +228,7 @@ def _compare_rows(named: list[tuple[str, Any]], rows: Any, returned: Any, labels
 def _mixes_rows(step: Any, rows: Any, among: Any, labels: Any) -> bool:
     """Compares a step's rows, computed among all rows, with the rows computed in smaller parts.
 
-    Equal rows are no proof, because no comparison finds every rare dependence.
+    A comparison is no proof that rows are independent: a rare dependence may be missed.
     """
     count = _num_samples(rows)
     if _num_samples(among) != count:

@@ -39,7 +39,7 @@ def _has_probabilities(classifier: PrivateClassifier) -> bool:
 class PrivateClassifier(ClassifierMixin, BaseEstimator):
     """A linear classifier of vectors, trained with differential privacy.
 
-    There are two modes. By default the noise is secret, sums are exact, and the head may be
+    A classifier has two modes. By default the noise is secret, sums are exact, and the head may be
     published. Each fit is booked in `budget` before its noise is drawn. With `benchmark=True` the
     noise comes from a seed, so that results can be reproduced; benchmark mode protects nobody.
 

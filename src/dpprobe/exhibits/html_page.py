@@ -26,7 +26,7 @@ def _hash_text(text: str) -> str:
 
 
 def embed_picture(content: bytes, kind: str = "svg+xml") -> str:
-    """Returns an address that contains a picture, for a page that loads nothing."""
+    """Returns a data URL with a picture, for a page that loads nothing."""
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 

@@ -1,6 +1,6 @@
 """Published numbers of other works, with sources, for dpprobe's tables and figures.
 
-`resources/published.yaml` has the order of the papers' tables. This module makes a flat list of it.
+`resources/published.yaml` has the order of the papers' tables. This module flattens the file.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ returns pieces in order, and notices a process that ends or hangs.
 Decoded images are in memory that the processes share from their start and reuse, because new memory
 per piece takes more time than copying. `/dev/shm`, which is small in containers, is not needed.
 
-The processes are forked, if possible before CUDA starts, and never use the GPU. They can get their
-decoder later, once the network is loaded.
+The processes are forked, if possible before CUDA starts, and never use the GPU. Processes can get
+their decoder later, once the network is loaded.
 """
 
 from __future__ import annotations

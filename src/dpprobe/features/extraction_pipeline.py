@@ -7,7 +7,7 @@ batch is assembled in pinned memory and sent by one copy. The batch's features a
 GPU computes the next batch.
 
 The last bits of a library's matrix products may depend on the number of rows. So every pass has an
-equal number of rows, and the last pass is padded. So a row's features do not depend on other rows.
+equal number of rows, and the last pass is padded. So features do not depend on other rows.
 """
 
 from __future__ import annotations

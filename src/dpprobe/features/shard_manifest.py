@@ -92,7 +92,7 @@ def _content_fingerprint(body: Mapping[str, Any]) -> str:
     """Computes the fingerprint of the features' content.
 
     The fingerprint does not depend on names, files, formats, or the division into shards. Layers
-    and accepted labels enter only if the store has them.
+    and accepted labels are hashed only if the store has them.
     """
     noted = {"format", "format_version", "backbone", "backbone_options", "copies", "shards"}
     return artifacts.hash_value({key: body[key] for key in body.keys() - noted})

@@ -1,7 +1,7 @@
 """Text embeddings of a dataset's classes: public, and the weights of a zero-shot classifier.
 
 As in Radford et al. 2021, section 3.1.4, the embedding of each prompt of a class is scaled to unit
-length, and the mean of these embeddings is scaled again. Only class names are needed, no image.
+length, and the mean of these embeddings is scaled again. Text embeddings need no image.
 """
 
 from __future__ import annotations

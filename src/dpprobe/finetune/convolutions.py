@@ -45,7 +45,7 @@ class Conv2dRule(Rule):
         module = _convolution(call)
         outputs = call.gradient.shape[1]
         positions = call.gradient.numel() // (call.rows * outputs)
-        # Products over pairs of positions cannot separate groups, so gradients are formed.
+        # With several groups, gradients are formed, as products over pairs of positions mix groups.
         return (positions if module.groups == 1 else 10**6), module.weight[0].numel(), outputs
 
     def unfold_positions(self, call: Call) -> tuple[torch.Tensor, torch.Tensor]:

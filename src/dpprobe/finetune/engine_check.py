@@ -1,8 +1,8 @@
 """Checks a network before it sees private examples: rows independent, per-example gradients right.
 
-The check uses random rows. A clipped sum protects a row only if no other row's scores depend on it,
-and if the row's own gradient is clipped. Known engines of per-example gradients were silently wrong
-for memory layouts and layers that they did not expect.
+The check of a network uses random rows. A clipped sum protects a row only if no other row's scores
+depend on it, and if the row's own gradient is clipped. Known engines of per-example gradients were
+silently wrong for memory layouts and layers that they did not expect.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _draw_inputs(example: torch.Tensor, views: int, generator: torch.Generator) 
 
 @contextmanager
 def _move_parameters(network: Network, generator: torch.Generator) -> Iterator[None]:
-    """Replaces zero or nearly zero parameters by random numbers while the check lasts.
+    """Replaces zero or nearly zero parameters by random numbers during a network's check.
 
     A zero parameter stops gradients to earlier layers, and a small scale hides a branch's wrong
     gradient. Training makes zero and small parameters larger.

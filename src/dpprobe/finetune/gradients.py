@@ -2,8 +2,8 @@
 
 Each example's gradient of all trained parameters together is clipped to L2 norm C, then multiplied
 with the row's weight. A row whose gradient is not finite, or too long for float32, adds nothing. In
-exact arithmetic a row adds at most norm C times its weight. Norms are computed from the summed
-tensors, with a margin for rounding.
+exact arithmetic a row adds a vector of norm at most C times its weight. Norms are computed from the
+summed tensors, with a margin for rounding.
 """
 
 from __future__ import annotations

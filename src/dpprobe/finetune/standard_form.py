@@ -80,8 +80,8 @@ class Projected(nn.Module):
 def standard_form(graph: nn.Module, *, name: str) -> nn.Module:
     """Returns a copy of a backbone's network in evaluation mode.
 
-    Parameters require gradients if the network's library trains them. Raises ConfigError, naming
-    the layer, if a layer mixes the rows of a batch.
+    The copy's parameters require gradients if the network's library trains them. Raises
+    ConfigError, naming the layer, if a layer mixes the rows of a batch.
     """
     assert isinstance(graph, network_forward.Graph), graph
     model = copy.deepcopy(graph.model).eval()

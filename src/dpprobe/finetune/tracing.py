@@ -1,7 +1,7 @@
 """Traces the modules around a network's blocks, without tracing into the blocks.
 
 A network's code may depend on sizes, such as the number of patches. Tracing runs the network on two
-batches, and treats equal sizes as constants. No code may depend on a tensor's values.
+batches, and treats equal sizes as constants. No network's code may depend on a tensor's values.
 """
 
 from __future__ import annotations

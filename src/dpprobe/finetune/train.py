@@ -1,8 +1,8 @@
 """DP training of a network's own parameters by the plan's noisy gradient steps.
 
 `options` defines the releases and their sensitivities, and `gradients` computes clipped sums.
-`steps` takes the steps; `privacy.releases` draws the noise and counts releases. A killed training
-continues from its checkpoint and ends with the same bits.
+`steps` makes the gradient steps; `privacy.releases` draws the noise and counts releases. A killed
+training continues from its checkpoint and ends with the same bits.
 """
 
 from __future__ import annotations

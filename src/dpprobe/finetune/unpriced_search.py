@@ -1,14 +1,14 @@
 """An unpriced search over options by Optuna's TPE, as in the representation-law paper.
 
 **Not private.** Trials are scored on private examples without noise, so no epsilon covers the
-choice. Each record of a choice has the warning `NOT_PRICED`.
+choice. The record of a search has the warning `NOT_PRICED`.
 
 **Deterministic.** A trial's options depend only on the seed, the trial's number and earlier scores.
 Each trial fits a new tree-structured Parzen estimator to earlier scores (Bergstra et al. 2011). So
-a killed search continues from its log, with equal results. A longer search reuses a shorter one's
-log.
+a killed search continues from its log, with equal results. A longer search reuses a shorter
+search's log.
 
-**Diverged trials** score below all others, so that the search avoids values near theirs.
+**Diverged trials** score below all others, so that the search avoids values near them.
 """
 
 from __future__ import annotations

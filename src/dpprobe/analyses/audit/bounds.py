@@ -4,7 +4,7 @@ A run is trained with a canary (in) or with a null row instead (out), and an att
 score, higher for "in" than for "out". An audit releases nothing private: a guarantee holds for
 every data set, so runs use synthetic rows. A bound rejects smaller epsilons: if the mechanism's
 epsilon at this delta were below the bound, scores like these would occur with a probability of at
-most 1 - confidence. The bound says nothing about how large epsilon may be.
+most 1 - confidence. Lower bounds do not limit epsilon.
 
 **Rates.** (epsilon, delta)-DP and a test with true and false positive rates t and f have
 
@@ -16,9 +16,10 @@ Pearson, each at half the error, give a lower bound on epsilon by both inequalit
 **Thresholds** must not depend on the scores that they count. Thresholds are the j-th largest scores
 of the out runs, for j = 1, 2, 4, ..., which only the number of out runs decides. The rate f above
 the j-th largest of n is distributed as Beta(j, n - j + 1), or is smaller if scores are tied. So the
-upper bound on f is Clopper and Pearson's for j - 1 of n. Given the out runs, the threshold is a
-constant for the in runs, which are then counted. The error is divided among all j (Bonferroni) and
-the two rates. The only assumption is that runs are independent (as Nasr et al. 2021, "Adversary
+upper bound on rate f is Clopper and Pearson's for j - 1 of n runs. Given the out runs, the
+threshold is a constant for counting the in runs. The error probability is divided among thresholds
+(Bonferroni) and the two rates. The bounds only assume that runs are independent (as Nasr et al.
+2021, "Adversary
 instantiation: lower bounds for differentially private machine learning").
 """
 

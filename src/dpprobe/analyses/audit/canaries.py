@@ -1,9 +1,9 @@
 """The two data sets of a white-box audit: synthetic rows, with canaries or with null rows instead.
 
 A guarantee holds for every pair of data sets that differ in one unit, so an audit may choose the
-pair. No row is private. The data sets have the plan's n units, but most units have no rows, and so
-add nothing to any sum, like null rows. A few rows have the canary's direction but another label: no
-head learns to predict the canary, and its gradient stays at the clipping norm.
+pair. No row of an audit is private. The data sets have the plan's n units, but most units have no
+rows, and so add nothing to any sum, like null rows. A few rows have the canary's direction but
+another label: no head learns to predict the canary, and its gradient stays at the clipping norm.
 
 A group of k canaries is completely in or completely out. A plan with Gaussian privacy mu has k mu
 for a group of k (Dong, Roth and Su 2022, theorem 2.14; for sampled releases: Ganesh 2024). A bound

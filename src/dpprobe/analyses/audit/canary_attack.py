@@ -1,10 +1,10 @@
 """The strongest test of a plan: all released values, compared with the privacy guarantee.
 
 In each run a fair coin decides between canaries and null rows, and a head is trained by the cell's
-method and plan. The attacker sees every noisy release of the run, and knows everything else. The
-score is the log likelihood ratio of the whole transcript, canaries in against canaries out. Given
-the earlier releases, release t is Gaussian around one of two known sums, which differ by d_t; two
-replays compute these sums (`transcripts`):
+method and plan. The attacker sees every noisy release, and knows everything except if canaries are
+in. The attack's score is the log likelihood ratio of the whole transcript, canaries in against out.
+Given the earlier releases, release t is Gaussian around one of two known sums, which differ by d_t;
+two replays compute these sums (`transcripts`):
 
     l_t = <output - sum without, d_t> / s_t^2  -  |d_t|^2 / (2 s_t^2).
 

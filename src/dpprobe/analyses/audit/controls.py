@@ -1,7 +1,7 @@
 """Mechanisms broken on purpose, to test if an audit detects them.
 
-Each control trains heads as a bug would. An audit runs its tests on the heads of each control, and
-at least one test must refute the claim of the correct plan.
+Each control trains heads with a certain bug. An audit runs its tests on the heads of each control,
+and at least one test must refute the claim of the correct plan.
 """
 
 from __future__ import annotations

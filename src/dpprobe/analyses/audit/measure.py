@@ -1,12 +1,12 @@
 """The audit job: audits all chosen methods of one (dataset, backbone, epsilon), cell by cell.
 
 An audit trains its own heads and does not use the published heads. `white_box` tests a cell that
-has a guarantee, on synthetic rows. If the study asks for it, `membership` attacks real rows. The
-scores of all attacks are written first, the record last. So an audit is complete, and is reused, if
+has a guarantee, on synthetic rows. If the study asks for it, `membership` attacks real rows. Scores
+of attacks are written first, the audit's record last. So an audit is complete, and is reused, if
 its record has an up-to-date fingerprint.
 
-Methods share a job, because a small audit mostly spends its time on starting Python. Each epsilon
-has a separate job, so that a cluster audits epsilons in parallel.
+Methods share an audit job, because a small audit mostly spends its time on starting Python. Each
+epsilon has a separate audit job, so that a cluster audits epsilons in parallel.
 """
 
 from __future__ import annotations

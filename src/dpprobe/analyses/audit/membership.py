@@ -11,8 +11,9 @@ a few units whose labels were changed before any training, which heads remember 
 
 The plan bounds every attack on a unit (`privacy.trade_off`). The bound holds for each unit,
 whatever the other units are, and its curve is concave, so it also bounds a threshold's mean rates
-over units and heads. A measured rate above the bound is chance if its interval reaches the bound,
-else a broken guarantee. A measured rate far below the bound only shows that the attack is weak.
+over units and heads. A measured rate above the plan's bound is chance if its interval reaches the
+bound, else a broken guarantee. A measured rate far below the bound only shows that the attack is
+weak.
 """
 
 from __future__ import annotations

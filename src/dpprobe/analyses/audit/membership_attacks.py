@@ -7,15 +7,15 @@ gives to a row's label:
 **Loss** (Yeom et al. 2018, adversary 2): log p, one threshold for all rows, no shadows.
 
 **LiRA** (Carlini et al. 2022, algorithm 1, online): over heads, phi = log(p / (1 - p)) of one row
-is nearly normal. The score is the log ratio of two normal densities at the attacked head's phi,
-fitted to the shadows with the row and to the shadows without the row. With 64 shadows or more, each
-row has its own variances. With fewer shadows, all rows share one variance per side, because a few
-values say little about a variance (their section VI).
+is nearly normal. LiRA's score is the log ratio of two normal densities at the attacked head's phi,
+fitted to shadows with and without the row. With 64 shadows or more, LiRA estimates variances per
+row. With fewer shadows, all rows share one variance per side, because a few values say little about
+a variance (their section VI).
 
 **RMIA** (Zarifzadeh et al. 2024): the ratio of a row is p / P, where P is the mean of p over
 shadows, and shadows with the row have half the weight. RMIA's score is the share of the
-population's rows whose ratio is not larger. The population is the other attacked rows, and gamma is
-1.
+population's rows whose ratio is not larger. RMIA's population is all other attacked rows; its gamma
+is 1.
 
 LiRA's score of a row is 0 if all shadows, or no shadows, were trained with the row.
 """

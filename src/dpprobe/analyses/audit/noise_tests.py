@@ -2,9 +2,9 @@
 
 An audit knows each sum and the released value, so it knows the noise. If a mechanism is correct,
 its noise divided by the planned standard deviation consists of independent standard normal numbers,
-in an orthonormal basis of each release. This holds for each coordinate, release and run, with
-canaries and without, for any sums and any dependence on earlier releases. So the tests also find
-faults in numbers that no canary changes.
+in an orthonormal basis of each release. Correct noise is normal for each coordinate, release and
+run, with and without canaries, for any sums and any dependence on earlier releases. So tests of
+noise also find faults in numbers that no canary changes.
 
 The statistics of a correct mechanism have known distributions: sums of squares are chi-square,
 ratios of two such sums are beta, and sums of noise are normal. A product of noise with a fixed
@@ -286,7 +286,7 @@ def _compare_pairs(rows: npt.NDArray[np.floating[Any]]) -> float:
     """Tests that rows of standard normal numbers are independent of each other, pair by pair.
 
     The product of two rows, divided by the length of the second, is standard normal. If there are
-    many rows, only some are compared.
+    many rows, only some rows are compared.
     """
     if len(rows) > _MOST_ROWS:
         rows = rows[np.linspace(0, len(rows) - 1, _MOST_ROWS).astype(np.int64)]

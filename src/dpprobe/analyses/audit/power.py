@@ -2,15 +2,16 @@
 
 A test of "was the canary in?", fixed beforehand, is right about a fair coin with probability at
 most (1 + TV) / 2. TV is the total variation between the releases with and without the canary. A
-plan with all noise multipliers times f has total variation TV(f), which falls with f. If the test
-is right more often than TV(f) allows, it rejects noise of at least f times the plan's. The largest
-f that is not rejected gives a plan whose epsilon is a lower bound on the mechanism's epsilon, if
-only the noise differs from the plan. Nothing is assumed about the scores of the test.
+plan with all noise multipliers times f has total variation TV(f), which falls with f. A test that
+is right more often than TV(f) allows rejects noise of at least f times the plan's. The largest f
+that is not rejected gives a plan whose epsilon is a lower bound on the mechanism's epsilon, if only
+the noise differs from the plan. The bound assumes nothing about scores.
 
 - **No mechanism samples.** TV = 2 Phi(mu / (2 f)) - 1, exact (Dong, Roth and Su 2022).
 - **Some sample their rows.** TV is the delta at epsilon 0 of the privacy loss distribution, whose
-  grid overestimates TV. So f is too large, never too small. The epsilon of f comes from
-  `accountants.epsilon_below`, which is never above the truth. So both steps keep the bound valid.
+  grid overestimates TV. So the largest f is overestimated, never underestimated. The epsilon of f
+  comes from `accountants.epsilon_below`, which is never above the truth. So the lower bound on
+  epsilon stays valid.
 - **A selection** has one (epsilon, delta), and none for other factors of noise. So the equality
 
       accuracy <= (exp(epsilon) + delta) / (1 + exp(epsilon)),

@@ -3,7 +3,8 @@
 Scores of the same head share the head's noise, and scores of the same unit share the unit. So
 scores are not independent, and intervals for independent scores would be far too short. The
 pigeonhole bootstrap (Owen 2007) resamples heads and units independently. A score's count is the
-number of draws of its head times the number of draws of its unit. Intervals tend to be too long.
+number of draws of its head times the number of draws of its unit. Its intervals tend to be too
+long.
 """
 
 from __future__ import annotations

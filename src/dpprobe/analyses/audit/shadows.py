@@ -2,8 +2,8 @@
 
 Each head is trained by the cell's method and plan on the cell's rows. For each head and each
 attacked unit, a fair coin decides between in and out. A unit that is out has weight 0, like a null
-row: the unit adds nothing to any sum, and n, rates, divisors and noise do not change. All other
-units are in the training data of every head.
+row: the unit adds nothing to any sum, and n, rates, divisors and noise do not change. Units that
+  are not attacked are in the training data of every head.
 
 Coins are independent, so knowing all other coins does not help an attacker to guess one coin: a
 plan's trade-off curve bounds exactly this game (privacy.trade_off). The results describe real rows,

@@ -1,9 +1,9 @@
 """Audits one cell's guarantee: attacks the releases of its method and plan on synthetic rows.
 
 `canary_attack` has the test, `canaries` the rows, and `controls` the mechanisms that must be
-caught. `bounds` and `power` turn right guesses into a bound. Power does not depend on a head's
-size. So rows have at most `LARGEST` features, or as many as the real features if the method's
-options need this width.
+caught. `bounds` and `power` turn right guesses into a bound on epsilon. The audit's power does not
+depend on a head's size. So rows have at most `LARGEST` features, or as many as the real features if
+the method's options need this width.
 
 A method with a search releases only the best trial's head, so the attack uses only weights.
 """

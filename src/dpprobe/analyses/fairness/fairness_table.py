@@ -82,7 +82,7 @@ def fairness_table(parts: Sequence[Subgroups]) -> Table:
 
     For each backbone, method and attribute the table lists the groups, largest first (ranges of
     numbers in their order). Further rows have the gap, the gap expected by chance, and the
-    difference to the gap of the reference cell. Notes name omitted groups. Cells without a run are
+    difference to the gap of the reference cell. Notes list omitted groups. Cells without a run are
     blank.
     """
     epsilons = keep_unique(cell.epsilon for part in parts for cell in part.record.cells)

@@ -11,20 +11,20 @@ The gap is phi = max over (g, h) of v_g - v_h. With estimates v', and resamples'
   probability, the bounds of all pairs hold, and phi is at least any difference (the one-sided form
   of Tukey and Kramer's simultaneous intervals). If all groups are equal, low is above 0 with 5%
   chance.
-- high: the largest of v'_g - v'_h + z s_gh. This is at least the bound of the pair with the largest
+- high: the largest of v'_g - v'_h + z s_gh. High is at least the bound of the pair with the largest
   true difference, which phi exceeds with 2.5% chance.
 
 The interval from low to high covers phi with at least the stated confidence. The coverage equals
 the confidence for two groups, or if all groups are equal. The difference of two cells' gaps, phi_a
 - phi_b, both on the same resamples, has as low the largest of (v'_g - v'_h) - phi'_b - c s, with
 the deviations e_g - e_h - (the deviations between the best and the worst group of b), and c at half
-of the remaining 5%. Its high is minus low with the cells exchanged.
+of the remaining 5%. The difference's high is minus low with the cells exchanged.
 
 If a cell has several heads, each bound on the mean of their gaps is the mean of the heads' bounds.
 
 Resamples do not vary if all rows are right. So a group's deviation is at least Wilson's (1927) for
-a share of 0 or 1, and at least a random group's of equal size. Without these minima, the best by
-chance of many small groups would also vary least, and would be beyond chance far too often. A
+a share of 0 or 1, and at least a random group's of equal size. Without minimum deviations, the best
+by chance of many small groups would also vary least, and would be beyond chance far too often. A
 smaller group has a larger calibration error by chance, so bounds use values minus the mean excess
 of random groups over all rows.
 """

@@ -8,7 +8,7 @@
 - calibration error: over all labels together; undefined for scores that are no logits.
 
 A group's metric is the mean over the compared labels. If a resample lacks rows that a label needs,
-the group has no value in this resample.
+the group has no value in the resample.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TOGETHER = 2**14  # rows of several permutations that are summed in one call, w
 
 
 class Resamples:
-    """Bootstrap samples of all units; the first lane of the first block has each unit once.
+    """Bootstrap samples of all units, in blocks; the first sample has each unit once.
 
     Each block of samples has its own random stream, so the samples do not depend on threads.
     """

@@ -52,8 +52,8 @@ def plot_fairness(records: Sequence[Path]) -> list[Figure]:
 def gap_figure(records: Sequence[FairnessRecord]) -> Figure:
     """Draws gaps against epsilon, one panel per attribute and backbone.
 
-    Methods at one epsilon are drawn side by side, with the intervals of their gaps. A mark is
-    filled if chance does not explain the gap. A dashed line with a band is the gap of the
+    Methods at one epsilon are drawn side by side, with the intervals of their gaps. The mark of a
+    gap is filled if chance does not explain the gap. A dashed line with a band is the gap of the
     non-private reference, with its interval. A short line across an interval is the gap that one in
     twenty random splits into groups of these sizes exceeds.
 

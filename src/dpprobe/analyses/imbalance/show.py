@@ -47,7 +47,7 @@ def imbalance_figure(record: ImbalanceRecord) -> Figure:
     The figure has one panel per (class, private method). The last column is the non-private
     reference on the same rows. A line surrounds the cells that keep at least half of the
     reference's recall. A small number below a recall counts the seeds that never predict the class.
-    "\N{INFINITY}" has the same optimiser without noise.
+    "\N{INFINITY}" is the optimiser without noise.
 
     Raises:
       NothingToShow: if there is no private cell.
@@ -138,7 +138,7 @@ def _choose_ink(share: float) -> str:
 
 
 def _draw_outline(axes: Axes, held: np.ndarray) -> None:
-    """Draws a line between cells that keep the class and cells that do not."""
+    """Draws a line around cells that keep half of the reference's recall."""
     padded = np.pad(held, 1)
     for row, column in zip(*np.nonzero(held), strict=True):
         ends = {

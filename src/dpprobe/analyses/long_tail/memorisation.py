@@ -6,11 +6,11 @@ networks memorize and why", section 2). Heads are trained on random shares of th
 unit, such as a patient's images, are in or out together. Scores come from labels and features
 without noise. They show which examples are unusual, so they must be protected like the examples.
 
-The head is a ridge regression of the classes (one column of 0 and 1 for each class). Private least
-squares with less and less noise approaches this head. The ridge head's closed form lets hundreds of
-heads share one factorisation. With the rows X, the targets Y, the ridge r and Q = (XX' + r)^-1, the
-head without the rows O has the dual coefficients QY - Q_:O Q_OO^-1 (QY)_O, which are 0 on O (block
-inverse of Q), and equal a new fit's coefficients up to rounding.
+Each head is a ridge regression of the classes (one column of 0 and 1 for each class). Private least
+squares with less and less noise approaches the ridge regression. The ridge head's closed form lets
+hundreds of heads share one factorisation. With the rows X, the targets Y, the ridge r and Q = (XX'
++ r)^-1, the head without the rows O has the dual coefficients QY - Q_:O Q_OO^-1 (QY)_O, which are 0
+on O (block inverse of Q), and equal a new fit's coefficients up to rounding.
 """
 
 from __future__ import annotations

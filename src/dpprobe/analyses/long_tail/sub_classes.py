@@ -1,16 +1,16 @@
 """Sub-classes of features, and how unequal they are; not private.
 
 The features of each class are clustered. A cluster counts as a sub-class, and its share of the
-class's rows as the sub-class's frequency. Three numbers describe the frequencies:
+class's rows as the sub-class's frequency. Three numbers describe the frequencies of sub-classes:
 
 - the tail index a: the r-th most frequent sub-class of a class has a share proportional to r^-a
   (Zipf); 0 if all are equally frequent. One index describes all classes.
 - the share of sub-classes with at most 1, 2 or 5 rows;
-- the effective number M of sub-classes: the exponential of the entropy of all frequencies. M
+- the effective number M of sub-classes: the exponential of the entropy of all frequencies. So many
   equally frequent sub-classes would be as hard to guess.
 
 A clustering returns clusters even if there are no sub-classes, and k-means itself makes them
-unequal. So each number is compared with a *reference*: the same number of rows per class, drawn
+unequal. So each number is compared with a *reference*: an equal number of rows per class, drawn
 from one normal distribution with the class's principal variances, and clustered in the same way.
 """
 

@@ -84,8 +84,9 @@ def _make_tables(records: Sequence[LawRecord], dataset: str, page: Page) -> list
 def law_figure(record: LawRecord, measure: Measure) -> Figure:
     """Draws one measure by block: one column of panels per epsilon, one row per option and split.
 
-    One curve per number of tuned blocks; the frozen network is dashed in black, and in gray with
-    shuffled labels. Panels of residuals on fitted rows also show the residual of pure noise.
+    A figure has one curve per number of tuned blocks; the frozen network is dashed in black, and in
+    gray with shuffled labels. Panels of residuals on fitted rows also show the residual of pure
+    noise.
     """
     tuned = [network for network in record.networks if network.setting != "frozen"]
     epsilons = sorted(keep_unique(network.epsilon or "" for network in tuned), key=budget_order)

@@ -1,4 +1,4 @@
-"""The record of simulated sites, as a typed object; not private. Nothing heavy is imported."""
+"""The record of simulated sites, as a typed object; not private. Imports nothing heavy."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def embed_tsne(
     point's 15 nearest neighbours in feature space. Equal seeds and threads give equal plots.
 
     Fewer than 10 rows, or only equal rows, do not stop a study but give a table without points. The
-    metadata then has a `note` with the reason, and `method` is null.
+    metadata of a table without points has a `note` with the reason, and `method` is null.
 
     Args:
       output: parquet with id, label, x, y; the schema metadata describes how it was made.
