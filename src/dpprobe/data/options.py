@@ -56,8 +56,8 @@ class ClassUnits:
 
 Prompts = str | tuple[str, ...]
 Headline = Literal["accuracy", "auc", "macro_accuracy"]
-# The largest ratio of class sizes in the test split with accuracy as headline metric. Above it,
-# always predicting the majority class scores at least 67%.
+# The largest ratio of class sizes in the test split with accuracy as headline metric. At a larger
+# ratio, always predicting the majority class scores at least 67%.
 IMBALANCED = 2.0
 # Options of a dataset that only check its tables, and do not change them.
 DATASET_NOTES = frozenset(

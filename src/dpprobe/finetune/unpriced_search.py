@@ -80,7 +80,8 @@ def run_trials(
 ) -> tuple[Trial, ...]:
     """Runs the trials that the log lacks; returns all trials, in order.
 
-    Raises ConfigError if values of the space conflict, StoreError if another process runs.
+    Raises ConfigError if values of the space conflict, StoreError if another process runs the
+    search.
 
     Args:
       objective: takes a trial's options and number, trains, and returns the held-out score; a score

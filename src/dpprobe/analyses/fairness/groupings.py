@@ -3,8 +3,8 @@
 A group is compared if it has enough units (patients, or rows if patients are unknown). A mean over
 labels uses the same labels in each group. While any group has too few units with or without a
 label, the label or group with the most lacks is left out; of equals, a label before a group. So one
-tiny group does not remove all labels, and one rare label does not remove all groups. Each label or
-group that is left out has a reason.
+tiny group does not remove all labels, and one rare label does not remove all groups. Results give a
+reason for each label or group left out.
 """
 
 from __future__ import annotations

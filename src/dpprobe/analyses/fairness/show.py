@@ -60,7 +60,7 @@ def gap_figure(records: Sequence[FairnessRecord]) -> Figure:
     If no cell has two groups to compare, the figure says so.
 
     Args:
-      records: of the backbones of one dataset.
+      records: the records of one dataset, one per backbone.
     """
     panels, looks = _make_panels(records)
     epsilons = {c.place for panel in panels for c, _ in panel.points}
@@ -124,7 +124,7 @@ def quality_figure(records: Sequence[FairnessRecord]) -> Figure:
         axes.set_xlabel(f"test {panel.metric} (%)", fontsize=8.5)
         axes.margins(x=0.12)
         axes.grid(axis="both")
-        for cell, gap in named:  # labels of all marks would overlap
+        for cell, gap in named:  # only some marks have labels, because all would overlap
             text = "∞" if cell.epsilon == INFINITE else budget_words(cell.epsilon)
             axes.annotate(
                 text, (_to_percent(gap.overall), _to_percent(gap.gap)), xytext=(3, 3),

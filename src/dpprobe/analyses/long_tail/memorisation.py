@@ -4,7 +4,7 @@ An example's score is the probability that a head trained on the example classif
 minus the same probability for a head not trained on it (Feldman and Zhang 2020, "What neural
 networks memorize and why", section 2). Heads are trained on random shares of the units; rows of a
 unit, such as a patient's images, are in or out together. Scores come from labels and features
-without noise. They show which examples are unusual, so they must be protected like the examples.
+without noise. Scores reveal unusual examples, so they must be protected like the examples.
 
 Each head is a ridge regression of the classes (one column of 0 and 1 for each class). Private least
 squares with less and less noise approaches the ridge regression. The ridge head's closed form lets
