@@ -16,8 +16,7 @@ MISSING = not (shutil.which("chromium") and shutil.which("chromedriver"))
 needed = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        MISSING,
-        reason="chromium or chromedriver is missing; see tests/install_system_packages.sh",
+        MISSING, reason="chromium or chromedriver is missing; see tests/install_system_packages.sh"
     ),
 ]
 FLAGS = (

@@ -75,35 +75,36 @@ def test_progress_is_thinned_in_a_quiet_run(
     assert len(told) == lines
 
 
-def plan_jobs(handler: LogHandler, rules: int) -> None:
-    """Tells a handler of a plan with five jobs per rule, and ends it."""
-    stats = {f"rule_{index:02}": 5 for index in range(rules)} | {"all": 1, "total": 5 * rules + 1}
+def plan_jobs(handler: LogHandler, rules: int) -> dict[str, int]:
+    """Tells a handler of a plan, and ends it; returns the jobs per rule, all numbers different."""
+    jobs = {f"rule_{index:02}": 2 + index * 7 % 53 for index in range(rules)}
+    stats = {**jobs, "all": 1, "total": sum(jobs.values()) + 1}
     about = make_record(LogEvent.RUN_INFO, "Job stats:", stats=stats)
     handler.handle(about)
-    for number, (rule, count) in enumerate(list(stats.items())[:-1]):
+    for number, rule in enumerate(list(stats)[:-1]):
         reason = "Missing output files: a.h5, b.h5; Input files updated by another job: c"
-        output = ["a.h5"] if count > 1 else []
+        output = ["a.h5"] if rule in jobs else []
         handler.handle(job_record(number, "a job", rule_name=rule, reason=reason, output=output))
     handler.handle(about)
     handler.close()
+    return jobs
 
 
 def test_a_dry_run_is_a_summary(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", ["snakemake", "-n"])
-    for rules, lines in ((3, 6), (50, 26)):
-        plan_jobs(make_handler("rules", "host", dry=True), rules)
-        told = capsys.readouterr().err.splitlines()
-        assert len(told) == lines < 30
-        assert told[0] == f"would run {5 * rules} jobs:"
-        assert told[1] == "  rule_00 5"
-        why = (
-            f"why: {rules + 1} missing output files, {rules + 1} input files updated by another job"
-        )
-        assert told[-2] == why
-        assert told[-1].endswith("add -p; to run the jobs, leave out -n")
-    assert told[-3] == "  and 140 jobs of 28 other rules"
+    for rules in (3, 50):
+        jobs = plan_jobs(make_handler("rules", "host", dry=True), rules)
+        first, *told, why, last = capsys.readouterr().err.splitlines()
+        assert first == f"would run {sum(jobs.values()):,} jobs:"
+        most = sorted(jobs.values())[-22:]
+        shown = [f"  {rule} {number}" for rule, number in jobs.items() if number in most]
+        rest = sum(jobs.values()) - sum(most)
+        assert told == shown + [f"  and {rest} jobs of 28 other rules"] * (rules == 50)
+        why_each = ("missing output files", "input files updated by another job")
+        assert why == "why: " + ", ".join(f"{rules + 1} {reason}" for reason in why_each)
+        assert last.endswith("add -p; to run the jobs, leave out -n")
 
 
 def test_a_dry_run_says_more_or_less_as_it_is_told(

@@ -70,12 +70,7 @@ class Slurm:
         """Runs a command in a process of its own, forked from one that has imported it."""
         files = {name: str(self.bin.parent / name) for name in ("output", "errors")}
         status = self.ask(
-            {
-                "words": words,
-                "folder": str(self.folder),
-                "environment": self.environment(),
-                **files,
-            }
+            {"words": words, "folder": str(self.folder), "environment": self.environment(), **files}
         )
         output, errors = (Path(path).read_text() for path in files.values())
         return subprocess.CompletedProcess(words, status, output, errors)
@@ -374,9 +369,7 @@ def script(slurm: Slurm, *, folder: str = "tmp.new", more: str = "", **changes: 
 
 
 def submitted(
-    slurm: Slurm,
-    path: Path,
-    run: Callable[..., subprocess.CompletedProcess[str]] | None = None,
+    slurm: Slurm, path: Path, run: Callable[..., subprocess.CompletedProcess[str]] | None = None
 ) -> subprocess.CompletedProcess[str]:
     (path.parent / "watched").touch()  # no watcher
     return (run or slurm.run)("submit.py", str(path))

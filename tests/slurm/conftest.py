@@ -221,11 +221,7 @@ def _socket() -> Iterator[str]:
 
 @pytest.fixture
 def clone(
-    repository: Path,
-    cluster: Cluster,
-    _socket: str,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
+    repository: Path, cluster: Cluster, _socket: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Workspace:
     """A copy of the repository, run from its root.
 

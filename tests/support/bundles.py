@@ -27,11 +27,7 @@ LEDGER: dict[str, Any] = {
     "epsilon": 1.0,
     "exact": True,
 }
-CHOICE: dict[str, Any] = {
-    "cells": 0,
-    "epsilon": None,
-    "words": NO_CHOICE,
-}
+CHOICE: dict[str, Any] = {"cells": 0, "epsilon": None, "words": NO_CHOICE}
 
 
 def write_example(

@@ -127,10 +127,7 @@ def imagenet(entry: DatasetEntry, place: Place) -> Small:
     """Parquet files as the Hub makes them, gated, and ReaL's list."""
     pictures = _Pictures()
     names = ["tench, Tinca tinca", "goldfish, Carassius auratus", "great white shark, man-eater"]
-    features = {
-        "image": {"_type": "Image"},
-        "label": {"names": names, "_type": "ClassLabel"},
-    }
+    features = {"image": {"_type": "Image"}, "label": {"names": names, "_type": "ClassLabel"}}
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
 
     def table(paths: Sequence[str], labels: Sequence[int]) -> bytes:

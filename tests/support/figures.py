@@ -10,7 +10,9 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pyarrow as pa
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from dpprobe.artifacts import read_json, write_json, write_table
@@ -73,7 +75,26 @@ def read_words(figure: Figure) -> str:
 
 
 def legend_words(figure: Figure) -> list[str]:
-    return [text.get_text() for text in figure.legends[0].get_texts()]
+    """Returns the texts of the legend, whose lines and markers must be drawn in some axes.
+
+    Grey stands for any colour; an entry without a marker is of lines with any.
+    """
+    (legend,) = figure.legends
+    drawn = [_look(line) for axes in figure.axes for line in axes.get_lines()]
+    for entry in legend.legend_handles:
+        if isinstance(entry, Line2D) and _look(entry)[1:] != ("None", "None"):
+            colour, dashes, marker = _look(entry)
+            assert any(
+                dashes == one[1]
+                and marker in ("None", one[2])
+                and colour in (style.NEUTRAL, one[0])
+                for one in drawn
+            ), (entry.get_label(), drawn)
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def _look(line: Line2D) -> tuple[str, str, Any]:
+    return to_hex(line.get_color()), line.get_linestyle(), line.get_marker()
 
 
 def save_bytes(figure: Figure, stem: Path) -> tuple[bytes, ...]:

@@ -131,10 +131,7 @@ def drawn_results() -> list[np.ndarray]:
     from dpprobe.privacy.sampling import ExactPoissonSampler
 
     batch, _ = ExactPoissonSampler(5000, 0.1, Keystream.from_seed(1, "batch")).draw_block(3)
-    return [
-        RoundedGaussian(Keystream.from_seed(1, "noise")).draw_numbers(5000, 1e6),
-        batch,
-    ]
+    return [RoundedGaussian(Keystream.from_seed(1, "noise")).draw_numbers(5000, 1e6), batch]
 
 
 if __name__ == "__main__":

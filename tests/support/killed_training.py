@@ -26,13 +26,7 @@ from dpprobe.finetune.checkpoint import Checkpoints
 from dpprobe.finetune.steps import Training
 from dpprobe.finetune.train import train_network
 from dpprobe.finetune.tuned_network import TunedNetwork
-from tests.support.tiny_networks import (
-    flat,
-    mlp_inputs,
-    mlp_network,
-    network_options,
-    releases_of,
-)
+from tests.support.tiny_networks import flat, mlp_inputs, mlp_network, network_options, releases_of
 
 
 def kill_at(place: str) -> None:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dpprobe.analyses.long_tail.long_tail_record import (
-    RECORD_SUFFIX,
-    LongTailRecord,
-)
+from dpprobe.analyses.long_tail.long_tail_record import RECORD_SUFFIX, LongTailRecord
 from dpprobe.records import locate_record
 
 FREQUENCIES: dict[str, Any] = {

@@ -9,10 +9,7 @@ from tests.support.refusals import change_values
 STUDY: dict[str, Any] = {
     "datasets": {"digits": {"source": "sklearn", "name": "digits"}},
     "backbones": {"pixels": {"family": "pixels"}},
-    "methods": {
-        "sgd": {"head": "sgd"},
-        "ceiling": {"head": "nonprivate"},
-    },
+    "methods": {"sgd": {"head": "sgd"}, "ceiling": {"head": "nonprivate"}},
     "epsilons": [0.5, 1, "inf"],
 }
 

@@ -36,10 +36,7 @@ def failing(path: Path, number: int, times: int) -> tuple[Callable[[], None], li
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_is_waited_for(
-    tmp_path: Path,
-    number: int,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(artifacts, "PAUSE", 0)
     write, calls = failing(tmp_path / "cell", number, 3)

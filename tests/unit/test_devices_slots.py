@@ -11,12 +11,7 @@ from pathlib import Path
 import pytest
 
 from dpprobe import devices
-from dpprobe.devices import (
-    lacks_gpu,
-    slot_names,
-    take_device,
-    visible_devices,
-)
+from dpprobe.devices import lacks_gpu, slot_names, take_device, visible_devices
 
 FOUR = ["nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl", "nvidia-uvm", "null"]
 

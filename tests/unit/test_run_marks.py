@@ -18,13 +18,7 @@ import pytest
 from dpprobe import run_marks
 from dpprobe.errors import ConfigError, StoreError
 from dpprobe.logs import LASTING, job_log, last_error
-from dpprobe.run_marks import (
-    FOLDER,
-    MARKED,
-    explain_missing_file,
-    find_other_runs,
-    lock_in_turn,
-)
+from dpprobe.run_marks import FOLDER, MARKED, explain_missing_file, find_other_runs, lock_in_turn
 
 MARK = """
 import sys
@@ -131,10 +125,7 @@ def test_a_damaged_mark_says_nothing(tmp_path: Path, content: str) -> None:
     [FileNotFoundError(2, "No such file or directory", "a.json"), StoreError("a.h5: missing")],
 )
 def test_a_job_names_the_run_that_may_have_taken_its_file(
-    tmp_path: Path,
-    other: subprocess.Popen[str],
-    monkeypatch: pytest.MonkeyPatch,
-    error: Exception,
+    tmp_path: Path, other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setenv(MARKED, json.dumps([str(tmp_path / "results")]))
     with pytest.raises(SystemExit), job_log(tmp_path / "job.log"):

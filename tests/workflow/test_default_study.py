@@ -48,9 +48,7 @@ def metrics(workspace: Workspace, backbone: str, method: str, epsilon: str) -> d
     return values
 
 
-def test_what_the_demo_prints_at_its_end(
-    finished: tuple[Workspace, Counter[str]],
-) -> None:
+def test_what_the_demo_prints_at_its_end(finished: tuple[Workspace, Counter[str]]) -> None:
     workspace, _ = finished
     done = subprocess.run(
         [sys.executable, "-m", "dpprobe", "results"],
@@ -181,13 +179,7 @@ STAGES = (
     (
         "figures",
         ["results/figures"],
-        {
-            "plot_accuracy",
-            "plot_time_cost",
-            "plot_comparison",
-            "plot_tsne",
-            "plot_dataset_tsne",
-        },
+        {"plot_accuracy", "plot_time_cost", "plot_comparison", "plot_tsne", "plot_dataset_tsne"},
     ),
     ("html_report", ["results/report.html"], {"write_report"}),
     ("tracking", ["results/tracking"], {"track", "write_study_run"}),

@@ -15,11 +15,7 @@ JOB_LINES = ("Finished jobid", "Job stats", "Reason:", "input:", "output:", "Sel
 
 
 def say(
-    workspace: Workspace,
-    study: dict[str, Any],
-    *arguments: str,
-    code: int = 0,
-    cold: bool = False,
+    workspace: Workspace, study: dict[str, Any], *arguments: str, code: int = 0, cold: bool = False
 ) -> list[str]:
     """Runs a study as a person does, with profiles/default alone, and returns what it says.
 

@@ -17,9 +17,7 @@ CLIP = "results/features/pets/clip/text.safetensors"
 STUDY: dict[str, Any] = {
     "study": "pets",
     "datasets": {"pets": {"source": "imagefolder", "path": "pets", "prompts": "photo"}},
-    "backbones": {
-        "clip": {"family": "open_clip", "model": "ViT-S-32-alt", "pretrained": False},
-    },
+    "backbones": {"clip": {"family": "open_clip", "model": "ViT-S-32-alt", "pretrained": False}},
     "methods": {
         "small": {"head": "lamb", "batch_size": 8, "epochs": 2},
         "large": {"head": "lamb", "batch_size": 16, "epochs": 2},

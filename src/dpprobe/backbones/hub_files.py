@@ -13,6 +13,7 @@ from dpprobe.errors import ConfigError
 # The names under which timm and open_clip look for the weights of a repository.
 TIMM_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+HUB_PREFIXES = ("hf-hub:", "hf_hub:")  # timm takes both
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # variables that forbid downloads
 _SECONDS = 10  # seconds to wait for a connection, as huggingface_hub does for a file's metadata
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import sys
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from pydantic import Field, field_validator, model_validator
 
 from dpprobe import artifacts
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
-from dpprobe.backbones.hub_files import TIMM_WEIGHTS, HubFile, require_files
+from dpprobe.backbones.hub_files import HUB_PREFIXES, TIMM_WEIGHTS, HubFile, require_files
 from dpprobe.backbones.options import (
     NO_NETWORK,
     NetworkOptions,
@@ -210,9 +211,9 @@ def list_hub_files(options: Options) -> list[HubFile]:
 
     if options.model_args.keys() & {"cache_dir", "pretrained_cfg", "pretrained_cfg_overlay"}:
         return []
-    schema, _, repository = options.model.partition(":")
+    repository = options.model.partition(":")[2]
     if repository:
-        if schema not in ("hf-hub", "hf_hub"):
+        if not options.model.startswith(HUB_PREFIXES):
             return []
         weights = [HubFile("weights", repository, TIMM_WEIGHTS)] if options.pretrained else []
         return [HubFile("config", repository, ("config.json",)), *weights]
@@ -407,8 +408,8 @@ def _resize_network(model: Any, options: Options, size: tuple[int, int]) -> None
     patch = getattr(embed, "patch_size", None)
     if patch is None or not hasattr(model, "set_input_size"):
         return
-    remedy = f"write a preprocessing.size that is a multiple of {patch[0]}"
-    if size[0] % patch[0] or size[1] % patch[1]:
+    remedy = f"write a preprocessing.size that is a multiple of {math.lcm(*patch)}"
+    if any(side % part for side, part in zip(size, patch, strict=True)):
         raise ConfigError(
             f"model: {options.model} does not take images of {[*size]} (patches of {[*patch]} do "
             f"not tile them); {remedy}"

@@ -110,9 +110,9 @@ def _check_dicom(dataset: Dataset) -> None:
         raise ImageError(
             f"DICOM: {frames} frames in one file; save each frame that you need as a separate file"
         )
-    kind, bits = str(dataset.get("PhotometricInterpretation")), dataset.get("BitsAllocated")
+    kind = str(dataset.get("PhotometricInterpretation"))
     if _read_number(dataset.get("SamplesPerPixel"), 1) == 3:
-        if bits != 8:
+        if (bits := _read_number(dataset.get("BitsAllocated"), 0)) != 8:
             raise ImageError(f"DICOM: its colours have {bits} bits; convert them to 8 bits")
     elif kind == "PALETTE COLOR":
         raise ImageError(
@@ -161,7 +161,7 @@ def _decode_pixels(dataset: Dataset) -> np.ndarray:
         raise ImageError(f"DICOM: its transfer syntax ({name}) cannot be decoded here; {UNPACK}")
     try:
         _check_coded_frame(dataset, syntax)
-        return pixel_array(dataset)
+        pixels = pixel_array(dataset)
     except ImageError:
         raise
     except Exception as error:  # as in `_read_dicom`
@@ -169,6 +169,9 @@ def _decode_pixels(dataset: Dataset) -> np.ndarray:
             "DICOM: its pixels cannot be decoded, so the file may be cut short or damaged "
             f"({type(error).__name__}, transfer syntax {syntax.name})"
         ) from None
+    if pixels.shape[:2] != (dataset.Rows, dataset.Columns):  # several, as pydicom counts them
+        raise ImageError("DICOM: its pixels fill several frames, but its header says one")
+    return pixels
 
 
 def _check_coded_frame(dataset: Dataset, syntax: UID) -> None:
@@ -288,5 +291,5 @@ def _by_range(values: np.ndarray, shown: np.ndarray) -> np.ndarray:
 def _read_number(value: Any, otherwise: int) -> int:
     try:
         return otherwise if value in (None, "") else int(value)
-    except (TypeError, ValueError):
-        raise ImageError("DICOM: its header has text where a number is expected") from None
+    except (TypeError, ValueError, OverflowError):
+        raise ImageError("DICOM: its header has no number where one is expected") from None

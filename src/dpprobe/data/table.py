@@ -277,8 +277,8 @@ def write_dataset(
         )
     if same := find_alike(class_names):
         raise DataError(
-            f"class names {in_words(same[0])} differ only in case or spaces, and would be "
-            "separate classes; spell them alike, or rename one"
+            f"class names {in_words(same[0])} are spellings of one name, but would be separate "
+            "classes; spell them alike, or rename one"
         )
     shape = _Shape(
         tuple(class_names), multi_label, tuple(groups), accepted, units, options.holds_vectors

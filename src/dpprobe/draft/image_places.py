@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from dpprobe.data.image_files import hint_misspelling
 from dpprobe.data.image_search import join_roots, list_roots, names_image, search_images
 from dpprobe.data.usual_columns import IMAGE_COLUMNS, IMAGE_NAMES, find_usual
 from dpprobe.draft.column_guesses import Columns
@@ -54,9 +55,10 @@ def find_images(columns: Columns, *, table: Path, root: Path | None, column: str
             template = f"{before}{{{name}}}{paths.after}" if added else None
             return Place(root=paths.root, column=name, template=template)
     first = _first_value(columns, candidates[0])
+    hint = hint_misspelling(first) if "\\" in first else ""
     raise ConfigError(
         f"{table}: column {candidates[0]} names {first!r}, but this image is not under "
-        f"{join_roots(roots)}; name the folder where "
+        f"{join_roots(roots)}{hint}; name the folder where "
         "paths start with --root, or the column of images with --image"
     )
 

@@ -270,9 +270,9 @@ class Options(GradientOptions):
 
     def _check_probe(self, probe: Probe) -> None:
         if self.init != "zero" or self.init_bias is not None:
+            key = "init_bias" if self.init == "zero" else f"init {self.init}"
             raise ValueError(
-                f"init {self.init} and a probe both set the head's initial weights; remove one of "
-                "them"
+                f"{key} and a probe both set the head's initial weights; remove one of them"
             )
         if probe.method.link != self.link:
             raise ValueError(

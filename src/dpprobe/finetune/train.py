@@ -108,7 +108,7 @@ def train_network(
         state = training.copy_result()
         training.put_parameters(state)
     return Trained(
-        state={name: one.to("cpu", copy=True) for name, one in state.items()},
+        state={name: one.cpu() for name, one in state.items()},
         steps=training.taken,
         history=run.history,
         seconds=run.elapsed_seconds,

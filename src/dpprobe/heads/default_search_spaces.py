@@ -1,39 +1,25 @@
 """The options of each head that `tuned` searches if a study names none.
 
 The options change no price: step lengths, and clipping norms, which the noise follows. Steps,
-batches and shares of budgets cannot be searched; options set by a rule have nothing to search
-around. The numbers were fixed on public features (bench/results/search_spaces.md). Lists are short:
+batches and shares of budgets cannot be searched, nor can learning rates set by a rule.
+The numbers were fixed on public features (bench/results/search_spaces.md). Lists are short:
 few trials cannot tell more values apart, and trials of equal options are fitted together.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 from dpprobe.heads.options import MethodOptions
 
+_Space = dict[str, tuple[float, ...]]
+_STEPS: _Space = {"step": (0.5, 1, 1.6), "max_grad_norm": (0.5, 1)}
+_CLIPPED: _Space = {"max_grad_norm": (0.4, 1)}
 
-@dataclass(frozen=True)
-class Times:
-    """Factors on the number that the base has."""
-
-    factors: tuple[float, ...]
-
-    def values_around(self, number: float) -> tuple[float, ...]:
-        return tuple(float(f"{factor * number:.6g}") for factor in self.factors)
-
-
-_Space = dict[str, Times | tuple[float, ...]]
-_STEPS: _Space = {"step": Times((0.5, 1, 1.6)), "max_grad_norm": Times((0.5, 1))}
-_CLIPPED = Times((0.4, 1))
-
-# By head and option: factors on the base's number, or numbers that stand beside it.
+# By head and option: numbers of an intercept beside the base's; else factors on the base's number.
 SPACES: dict[str, _Space] = {
-    "sgd": {"learning_rate": Times((0.3, 1, 3, 10, 30, 100))},
-    "momentum": {"learning_rate": Times((0.3, 1, 3, 10)), "max_grad_norm": _CLIPPED},
-    "adam": {"learning_rate": Times((0.3, 1, 3)), "max_grad_norm": _CLIPPED},
-    "lamb": {"learning_rate": Times((0.3, 1, 3, 10)), "max_grad_norm": _CLIPPED},
+    "sgd": {"learning_rate": (0.3, 1, 3, 10, 30, 100)},
+    "momentum": _CLIPPED,
+    "adam": _CLIPPED,
+    "lamb": _CLIPPED,
     "feature_covariance": _STEPS,
     "newton": _STEPS,
     "least_squares": {"intercept": (0.0, 1.0)},
@@ -45,11 +31,11 @@ def default_space(base: MethodOptions) -> dict[str, tuple[float, ...]]:
     """Returns the options of the head's space that the base does not write; may be empty."""
     space = {}
     for name, values in SPACES.get(base.head, {}).items():
-        number: Any = getattr(base, name)
-        if name in base.model_fields_set or number is None:
+        if name in base.model_fields_set:
             continue
-        if isinstance(values, Times):
-            space[name] = values.values_around(number)
+        number = float(getattr(base, name))
+        if name == "intercept":
+            space[name] = tuple(sorted({*values, number}))
         else:
-            space[name] = tuple(sorted({*values, float(number)}))
+            space[name] = tuple(float(f"{factor * number:.6g}") for factor in values)
     return space

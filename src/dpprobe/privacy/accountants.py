@@ -272,8 +272,7 @@ def price_together(
     """Bounds the epsilon at `delta` of publishing `times` independent fits together.
 
     The bound is exact for Gaussian mechanisms without sampling or selection. With sampling RDP is
-    quick for any number of fits. With a selection and no sampling the bound is the lower of the
-    bounds by RDP and profile.
+    quick for any number of fits. With a selection and no sampling the profile gives the bound.
     """
     repeated = [mechanism.repeat_count(times) for mechanism in mechanisms]
     sampled = any(mechanism.sample_rate < 1 for mechanism in repeated)
@@ -283,8 +282,7 @@ def price_together(
     if selection is None or sampled:
         return by_rdp
     interval = pld_interval(max(by_rdp, delta))
-    by_profile = _selected_epsilon(mechanisms, delta, "gaussian", interval, selection, times)
-    return min(by_profile, by_rdp)
+    return _selected_epsilon(mechanisms, delta, "gaussian", interval, selection, times)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -279,7 +279,7 @@ def make_statement(
         promise = in_words_of_rows(promise)
         allows |= {"words": in_words_of_rows(allows["words"])}
         not_covered = [VECTORS_NOT_COVERED, *map(in_words_of_rows, not_covered)]
-        public[:1] = [in_words_of_rows(public[0])]
+        public = [*map(in_words_of_rows, public)]
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,

@@ -16,6 +16,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from dpprobe.backbones.hub_files import HUB_PREFIXES
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
 from dpprobe.privacy.risk import target_words
 from dpprobe.privacy.statement import in_words_of_rows, mechanisms_of, of_vectors
@@ -196,8 +197,8 @@ def base_model(facts: BundleFacts) -> str | None:
     model = str(backbone.options.get("model", ""))
     if backbone.checkpoint is not None or not backbone.trained:
         return None
-    if model.startswith("hf-hub:"):
-        return model.removeprefix("hf-hub:")
+    if model.startswith(HUB_PREFIXES):
+        return model.partition(":")[2]
     if backbone.options.get("family") == "timm" and backbone.pretrained_tag:
         return f"timm/{backbone.architecture}.{backbone.pretrained_tag}"
     return None

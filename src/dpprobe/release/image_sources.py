@@ -7,6 +7,7 @@ once. An image that cannot be read is a fault of its row alone.
 from __future__ import annotations
 
 import csv
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from dpprobe.artifacts import explain_parquet
+from dpprobe.counted_nouns import count_noun
 from dpprobe.data.csv_files import long_cells
 from dpprobe.data.embedding_files import NumpyFile, explain_damage
 from dpprobe.data.image_files import EXTENSIONS, is_image_file, open_image
@@ -31,6 +33,8 @@ from dpprobe.data.tar_shards import read_image_bytes
 from dpprobe.data.usual_columns import IMAGE_COLUMNS, IMAGE_NAMES, find_usual
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.release.bundle import BundleFacts
+
+logger = logging.getLogger("dpprobe")
 
 ID_COLUMN = "id"
 TABLES = (".csv", ".parquet")
@@ -132,18 +136,25 @@ def _images_below(folder: Path) -> list[Path]:
     def refuse_folder(error: OSError) -> None:
         raise ConfigError(f"images: {error.filename}: cannot be read ({error.strerror})")
 
-    images = []
-    for place, folders, names in os.walk(folder, onerror=refuse_folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        images += [
-            Path(place, name)
-            for name in names
-            if not name.startswith(".") and is_image_file(Path(place, name))
+    images: list[Path] = []
+    others: list[Path] = []
+    for place, folders, names in os.walk(folder, onerror=refuse_folder, followlinks=True):
+        here = Path(place).resolve()
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".") and not here.is_relative_to(Path(place, name).resolve())
         ]
+        for path in (Path(place, name) for name in names if not name.startswith(".")):
+            (images if is_image_file(path) else others).append(path)
     if not images:
         kinds = ", ".join(sorted(EXTENSIONS))
         raise ConfigError(
             f"images: {folder}: no image in this folder ({kinds}, or DICOM); name another folder"
+        )
+    if others:
+        logger.warning(
+            "%s: %s not used, such as %s", folder, count_noun(len(others), "file"), min(others)
         )
     return sorted(images)
 

@@ -27,6 +27,7 @@ from dpprobe.artifacts import sha256_file
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.feature_digest import probes_agree, take_probe
+from dpprobe.backbones.hub_files import HUB_PREFIXES
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data.table import EncodedImage
@@ -435,7 +436,7 @@ def _check_source(bundle: Bundle, *, allow_hub: bool, allow_module: bool) -> Non
     arguments = options.get("model_args") or {}
     places = [key for key in arguments if key.startswith("pretrained") or key == "cache_dir"]
     places += ["pretrained"] if isinstance(tag, str) and not re.fullmatch(r"[\w-]*", tag) else []
-    places += [model] if ":" in model and not model.startswith(("hf-hub:", "hf_hub:")) else []
+    places += [model] if ":" in model and not model.startswith(HUB_PREFIXES) else []
     if places:
         raise DataError(
             f"{bundle.folder}: {places[0]}: the bundle names a location to load weights from, "

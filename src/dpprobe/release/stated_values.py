@@ -27,12 +27,14 @@ def is_hash(text: Any) -> bool:
     return isinstance(text, str) and re.fullmatch(r"[0-9a-f]{64}", text) is not None
 
 
-def read_json(path: Path) -> Any:
-    """Reads JSON as `parse_strict` does; raises DataError that names the file."""
+def read_json(path: Path) -> dict[str, Any]:
+    """Reads a JSON object as `parse_strict` does; raises DataError that names the file."""
     try:
-        return parse_strict(path.read_text(encoding="utf-8"))
+        values = parse_strict(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise DataError(f"{path.name}: {error}") from None
+    require_true(isinstance(values, dict), f"{path.name}: not a JSON object")
+    return dict(values)
 
 
 def read_real(name: str, value: Any) -> float:

@@ -86,11 +86,11 @@ def accuracy_table(grid: Grid) -> Table:
     if any(cell.bold for row in rows for cell in row):
         kinds.append("Bold: best private result of a row.")
     bests = best_private(grid, {})
-    deltas = ", ".join(f"{name} {grid.delta_text(name)}" for name in grid.deltas)
+    deltas = ", ".join(f"{name} {text}" for name in grid.deltas if (text := grid.delta_text(name)))
     note = (
         f"Test {_list_metrics(grid)} in percent, mean over seeds. {' '.join(kinds)} Paired "
         "differences are more precise than these intervals suggest. Rows at inf are not private. "
-        f"delta: {deltas}."
+        f"delta: {deltas or 'none'}."
     )
     if grid.above:
         note += f" {ABOVE_NOTE}."

@@ -9,12 +9,27 @@ from dpprobe.options import resolve_path
 from dpprobe.study.reserved_names import DOWNLOADS, RELEASES, WRITTEN
 from dpprobe.study.study import Study
 
+LONGEST_NAME = 255  # bytes
 USUAL = "results"  # the default study's results_dir, and the folder of most other studies
 
 
 def folder_faults(study: Study) -> list[str]:
     """Lists errors for folders that would be written into each other, or read as images."""
-    return [*_each_other(study), *_among_others(study), *_among_images(study)]
+    return [
+        *_not_made(study), *_each_other(study), *_among_others(study), *_among_images(study),
+    ]  # fmt: skip
+
+
+def _not_made(study: Study) -> Iterator[str]:
+    """Yields folders that no system can make: in a file, or with too long a name."""
+    for key, written in (("results_dir", study.results_dir), ("data_dir", study.data_dir)):
+        folder = _resolve_folder(written)
+        if any(len(part.encode()) > LONGEST_NAME for part in folder.parts):
+            yield f"{key}: {written[:60]}...: this name is too long; write a shorter one"
+        elif not (
+            near := next(each for each in (folder, *folder.parents) if each.exists())
+        ).is_dir():
+            yield f"{key}: {written}: {near} is not a folder; write another folder"
 
 
 def _each_other(study: Study) -> Iterator[str]:

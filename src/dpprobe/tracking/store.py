@@ -174,16 +174,14 @@ def hold_lock(path: Path) -> Iterator[None]:
             f"{path}: locked by another run that writes to the MLflow store; waiting; end that "
             "run if it hangs"
         ):
-            lock.acquire(timeout=LOCK_SECONDS, poll_interval=0.1)
+            held = lock.acquire(timeout=LOCK_SECONDS, poll_interval=0.1)
     except Timeout:
         raise TrackingError(
             f"{path}: locked by another process for {LOCK_SECONDS:.0f} s; wait for that process "
             "or end it"
         ) from None
-    try:
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from huggingface_hub import constants
 
 from dpprobe.backbones import loading, open_clip_models, timm_models
 from dpprobe.backbones.backbone import Runtime
-from dpprobe.backbones.hub_files import HubFile, describe_missing, require_files
+from dpprobe.backbones.hub_files import HubFile, describe_missing
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
 from tests.support import tiny_clip
@@ -51,14 +51,6 @@ def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{free.getsockname()[1]}")
 
 
-@pytest.fixture
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variable is set, and whoever asks the network fails the test."""
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(huggingface_hub, "get_session", pytest.fail)
-
-
 def fetch(cache: Path, file: HubFile, name: str, *, revision: str = "main") -> None:
     """Puts a file where huggingface_hub puts what it fetched."""
     folder = cache / f"models--{file.repository.partition('@')[0].replace('/', '--')}"
@@ -66,16 +58,6 @@ def fetch(cache: Path, file: HubFile, name: str, *, revision: str = "main") -> N
     (folder / "refs" / revision).write_text("c0ffee")
     (folder / "snapshots" / "c0ffee").mkdir(parents=True, exist_ok=True)
     (folder / "snapshots" / "c0ffee" / name).write_bytes(b"x")
-
-
-@pytest.mark.parametrize("name", WEIGHTS.names)
-def test_a_cached_file_asks_no_network(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setattr(huggingface_hub, "get_session", pytest.fail)
-    fetch(cache, WEIGHTS, name)
-    assert describe_missing([WEIGHTS], network=True) is None
-    require_files([WEIGHTS])
 
 
 def test_a_revision_is_looked_for_by_its_own_name(cache: Path, hub: Hub) -> None:
@@ -88,45 +70,37 @@ def test_a_revision_is_looked_for_by_its_own_name(cache: Path, hub: Hub) -> None
     assert hub.requests == ["HEAD /"]
 
 
-@pytest.mark.parametrize("failures", [[], [503], [429]])
-def test_a_hub_that_answers_is_left_to_the_library(hub: Hub, failures: list[int]) -> None:
-    hub.failures[:] = failures
-    other = HubFile("config", "somebody/else", ("config.json",))
-    assert describe_missing([WEIGHTS], network=True) is None
-    assert describe_missing([WEIGHTS, other], network=True) is None
-    assert hub.requests == ["HEAD /"], "one request answers for all"
-
-
-@pytest.mark.usefixtures("unreachable")
-def test_a_hub_that_cannot_be_reached_is_told(cache: Path) -> None:
-    said = str(describe_missing([WEIGHTS], network=True))
-    for part in (REPOSITORY, "model.safetensors", str(cache), "127.0.0.1", "local checkpoint"):
-        assert part in said
-    other = HubFile("config", "somebody/else", ("config.json",))
-    assert "model.safetensors), somebody/else (config: config.json) are not in" in str(
-        describe_missing([WEIGHTS, other], network=True)
-    )
-    with pytest.raises(ConfigError, match="is not in the Hugging Face cache"):
-        require_files([WEIGHTS])
-
-
-def test_planning_asks_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huggingface_hub, "get_session", pytest.fail)
-    assert describe_missing([WEIGHTS], network=False) is None
-
-
-@pytest.mark.usefixtures("offline")
+@pytest.mark.parametrize("cached", [(), WEIGHTS.names[:1], WEIGHTS.names[1:]])
 @pytest.mark.parametrize("network", [True, False])
-def test_offline_mode_is_certain(cache: Path, network: bool) -> None:
-    said = describe_missing([WEIGHTS], network=network)
-    assert said is not None
-    assert "and HF_HUB_OFFLINE is set; unset it, copy the cache" in said
-    fetch(cache, WEIGHTS, "model.safetensors")
-    assert describe_missing([WEIGHTS], network=network) is None
+@pytest.mark.parametrize("offline", [True, False])
+@pytest.mark.parametrize("failures", [[], [503], [429], None])
+def test_what_is_not_cached_is_missing_where_the_hub_cannot_be_asked(
+    cache: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch, cached: Sequence[str],
+    network: bool, offline: bool, failures: list[int] | None,
+) -> None:  # fmt: skip
+    """A Hub that answers is left to the library; one request answers for all files."""
+    other = HubFile("config", "somebody/else", ("config.json",))
+    for file, names in ((WEIGHTS, cached), (other, other.names[: len(cached)])):
+        for name in names:
+            fetch(cache, file, name)
+    hub.failures[:] = failures or []
+    if failures is None:  # an address where nobody listens
+        monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    if offline:
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    said = describe_missing([WEIGHTS, other], network=network)
+    asked = network and not offline and not cached
+    assert hub.requests == ["HEAD /"] * (asked and failures is not None)
+    missing = not cached and (offline or (asked and failures is None))
+    assert (said is not None) == missing
+    parts = (REPOSITORY, "model.safetensors", "somebody/else", str(cache), "local checkpoint")
+    assert not missing or all(part in str(said) for part in parts)
+    assert not missing or ("HF_HUB_OFFLINE is set" if offline else "127.0.0.1") in str(said)
 
 
 @pytest.mark.usefixtures("unreachable")
-@pytest.mark.parametrize("model", [RESNET["model"], f"hf-hub:{REPOSITORY}"])
+@pytest.mark.parametrize("model", [RESNET["model"], f"hf-hub:{REPOSITORY}", f"hf_hub:{REPOSITORY}"])
 def test_timm_is_not_left_to_retry(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
     monkeypatch.setattr(timm, "create_model", pytest.fail)
     with pytest.raises(ConfigError, match=rf"{REPOSITORY} \(\w+: .*\).* cannot be reached"):

@@ -88,19 +88,6 @@ def animals(root: Path, rows: int = 20) -> list[dict[str, Any]]:
 # one label a row
 
 
-@pytest.mark.parametrize(
-    ("file", "delimiter", "option"),
-    [("a.csv", ",", None), ("a.tsv", "\t", None), ("a.csv.gz", ",", None), ("a.tsv.gz", "\t", None),
-     ("a.csv", ";", ";"), ("A.CSV", ",", None), ("A.TSV.GZ", "\t", None)],
-)  # fmt: skip
-def test_kinds_of_files(tmp_path: Path, file: str, delimiter: str, option: str | None) -> None:
-    write_csv(tmp_path / file, animals(tmp_path), delimiter)
-    train, _ = prepare(
-        tmp_path / "out", root=str(tmp_path), train=file, delimiter=option, **ANIMALS
-    )
-    assert train.rows == 16
-
-
 def test_excels_mark_quotes_and_empty_lines(tmp_path: Path) -> None:
     write_images(tmp_path, [f"a, {number}.png" for number in range(4)])
     lines = ['"path", kind ', *(f'"a, {n}.png", {"cat" if n % 2 else "dog"}' for n in range(4))]
@@ -264,16 +251,6 @@ def test_uncertain_labels(
     assert options.count_rows() == (len(wanted), len(wanted))
 
 
-def multi_label(root: Path) -> list[dict[str, Any]]:
-    names = [f"{number}.png" for number in range(8)]
-    write_images(root, names)
-    cells = [("1", "0", "1"), ("0", "1", "0")] * 4
-    return [
-        {"path": name, **dict(zip(LABELS, row, strict=True))}
-        for name, row in zip(names, cells, strict=True)
-    ]
-
-
 # groups
 
 
@@ -338,48 +315,6 @@ def test_a_join_keeps_rows_and_takes_the_first(
             csv_rows.read_rows(options)
 
 
-def test_joins_as_mimic_cxr_needs_them(tmp_path: Path) -> None:
-    """Labels by two keys, the first admission of several, and a path made of columns."""
-    images = [
-        {"dicom": f"d{n}", "study": f"s{n // 2}", "subject": f"1{n // 4}", "split": split}
-        for n, split in enumerate(["train", "train", "validate", "test"] * 3)
-    ]
-    studies = [
-        {"subject": f"1{n // 2}", "study": f"s{n}", "Edema": int(n in (1, 2)), "Effusion": 1}
-        for n in range(6)
-    ]
-    admissions = [
-        {"subject": f"1{n}", "insurance": name} for n in range(2) for name in ("first", "second")
-    ]
-    write_csv(tmp_path / "split.csv.gz", images)
-    write_csv(tmp_path / "chexpert.csv.gz", studies)
-    write_csv(tmp_path / "iv/admissions.csv.gz", admissions)
-    paths = [f"files/p1/{row['subject']}/{row['dicom']}.png" for row in images]
-    write_images(tmp_path, paths)
-    train, test = prepare(
-        tmp_path / "out",
-        root=str(tmp_path),
-        train="split.csv.gz",
-        split_column="split",
-        path_template="files/p{subject:.1}/{subject}/{dicom}.png",
-        id_column="dicom",
-        label_columns=["Edema", "Effusion"],
-        joins=[
-            {"file": "chexpert.csv.gz", "by": ["subject", "study"],
-             "columns": ["Edema", "Effusion"]},
-            {"file": "iv/admissions.csv.gz", "by": "subject", "columns": ["insurance"],
-             "first": True},
-        ],
-        group_columns=["insurance"],
-    )  # fmt: skip
-    assert train.read_ids() == ["d0", "d1", "d4", "d5", "d8", "d9"]
-    assert [image.path for image in test.read_images(0, 9)] == [
-        str(tmp_path / path) for path in paths[3::4]
-    ]
-    assert test.read_labels().tolist() == [[1, 1], [0, 1], [0, 1]]
-    assert test.read_groups() == {"group_insurance": ["first", "first", ""]}
-
-
 def test_a_join_may_bring_the_key_of_the_next(tmp_path: Path) -> None:
     write_csv(tmp_path / "a.csv", [{"path": f"{n}.png", "visit": f"v{n}"} for n in range(4)])
     write_csv(tmp_path / "visits.csv", [{"visit": f"v{n}", "who": f"p{n // 2}"} for n in range(4)])
@@ -401,8 +336,6 @@ def test_a_join_may_bring_the_key_of_the_next(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"joins.0.by: a.csv: no column 'who'"):
         turned.check_files()
 
-
-# the split
 
 # what is wrong is told before any image is read
 
@@ -643,7 +576,9 @@ def test_groups_in_two_spellings_are_told(tmp_path: Path) -> None:
     assert set(train.read_groups()["group_sex"]) == {"f", "m"}
 
 
-def test_no_row_is_lost_by_the_spelling_of_its_split_or_filter(tmp_path: Path) -> None:
+def test_no_row_is_lost_by_its_split_or_filter_in_silence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     rows = animals(tmp_path)
     for number, row in enumerate(rows):
         row["part"] = "test" if number % 4 == 0 else "train"
@@ -654,6 +589,12 @@ def test_no_row_is_lost_by_the_spelling_of_its_split_or_filter(tmp_path: Path) -
         csv_rows.read_rows(options_of(**given))
     both = {**given, "train_values": ["train", "Train"]}
     assert len(csv_rows.read_rows(options_of(**both))["train"].frame) == 15
+    assert "neither split" not in caplog.text
+    for value in ("val", ""):
+        rows[5]["part"] = rows[6]["part"] = value
+        write_csv(tmp_path / "a.csv", rows)
+        assert len(csv_rows.read_rows(options_of(**both))["train"].frame) == 13
+        assert f"a.csv: 2 rows of neither split, such as part {value!r}; not used" in caplog.text
     with pytest.raises(ConfigError, match=r"filters.kind: a.csv line \d: kind is 'dog', not 'Dog'"):
         csv_rows.read_rows(options_of(**both, filters={"kind": ["Dog"]}))
 

@@ -131,15 +131,19 @@ def test_a_parquet_file_is_named_once(write_parquet: WriteParquet) -> None:
 
 
 def test_parquet_limit_takes_the_first_rows(tmp_path: Path, write_parquet: WriteParquet) -> None:
+    files = [write_parquet("a.parquet", [0, 1] * 4), write_parquet("b.parquet", [1] * 6, first=20)]
+    options: dict[str, Any] = {"source": "parquet", "train": files, "split_by": "id"}
     train, test = prepare(
-        tmp_path / "out",
-        source="parquet",
-        train=[write_parquet("a.parquet", [0, 1] * 4), write_parquet("b.parquet", [1] * 6)],
-        test=write_parquet("c.parquet", [1, 0, 0], first=100),
+        tmp_path / "out", **options, test=write_parquet("c.parquet", [1, 0, 0], first=100),
         limit={"train": 11, "test": 2},
-    )
+    )  # fmt: skip
     assert train.read_labels().tolist() == [0, 1] * 4 + [1] * 3
     assert test.rows == 2
+    options |= {"limit": {"train": 11}, "test_fraction": 0.4}
+    parts = prepare(tmp_path / "split", **options)
+    ids = [f"row-{row:08d}" for row in range(11)]
+    assert sorted(name for part in parts for name in part.read_ids()) == ids
+    assert options_of(**options).count_rows() == tuple(part.rows for part in parts)
 
 
 def test_our_own_tables_are_an_input(tmp_path: Path, write_parquet: WriteParquet) -> None:
@@ -156,12 +160,6 @@ def test_our_own_tables_are_an_input(tmp_path: Path, write_parquet: WriteParquet
         id_column="id",
     )
     assert second[0].fingerprint == first[0].fingerprint
-
-
-def test_parquet_class_names(tmp_path: Path, write_parquet: WriteParquet) -> None:
-    path = write_parquet("a.parquet", [0, 2, 1] * 3, metadata=None)
-    train, _ = prepare(tmp_path / "named", source="parquet", train=path, class_names=list("abc"))
-    assert train.class_names == ("a", "b", "c")
 
 
 @pytest.mark.parametrize("labels", [[0, 2, 1], [[0, 1], [1, 0], [1, 1]]])

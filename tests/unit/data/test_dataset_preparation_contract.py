@@ -171,27 +171,50 @@ def write_folder(folder: Path, setting: Setting) -> Written:
     return {"source": "imagefolder", "path": str(folder)}, ids
 
 
+TEXTS = {"own": ("csv", ","), "id": ("TSV", "\t"), "class": ("csv", ";")}
+
+
 def write_csv(folder: Path, setting: Setting) -> Written:
-    """Patients within paths, ages in another file, and rows that a filter leaves out."""
+    """Patients within paths, ages by two keys in another file, and rows that are left out.
+
+    Rows of several labels have paths made of columns; if they have splits, one file has both.
+    """
+    kind, delimiter = TEXTS[setting.split]
+    kind += ".gz" if setting.patients else ""
+    template = "{path:.1}/{path}" if setting.several else "{path}"
+    in_one = {}
+    if setting.several and setting.split == "own":
+        in_one = {"split_column": "part", "id_column": "path"}
+    ids: dict[str, list[str]] = {split: [] for split in setting.parts}
+    lines: dict[str, list[dict[str, Any]]] = {}
+    ages: list[dict[str, Any]] = []
     for split, rows in setting.parts.items():
-        lines = []
         for row in rows:
-            (folder / f"{row.name}.png").write_bytes(IMAGES[row.number])
-            columns = row.columns | {"study": f"files/{row.patient}/s1", "view": "front"}
-            del columns["patient"], columns["age"]
-            lines += [columns, columns | {"path": "none.png", "view": "side"}][: 2 - row.number % 2]
-        write_lines(folder / f"{split}.tsv.gz", lines, "\t")
-    write_lines(folder / "ages.csv", [{"file": f"{row.name}.png", "age": row.age} for row in ALL])
+            line = row.columns | {"study": f"files/{row.patient}/s1", "view": "front"}
+            age = {"file": line["path"], "of": line["study"], "age": line.pop("age")}
+            ages += [age | {"of": "none", "age": 99}, age, age | {"age": 98}]
+            del line["patient"]
+            line["part"] = split
+            file = folder / template.format(**line)
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(IMAGES[row.number])
+            ids[split].append(line["path"] if in_one else template.format(**line))
+            out = {"part": "validate"} if in_one and row.number % 4 else {"view": "side"}
+            twice = [line, line | out | {"path": "none.png"}][: 2 - row.number % 2]
+            lines.setdefault("train" if in_one else split, []).extend(twice)
+    for name, table_lines in lines.items():
+        write_lines(folder / f"{name}.{kind}", table_lines, delimiter)
+    write_lines(folder / "ages.csv", ages, ";" if delimiter == ";" else ",")
+    by = {"path": "file", "study": "of"}
     options = {
-        "source": "csv", "root": str(folder), **name_labels(setting), **GROUPS,
+        "source": "csv", "root": str(folder), **name_labels(setting), **GROUPS, **in_one,
         "extract": {"patient": {"column": "study", "pattern": "files/([pq][0-9]+)/"}},
-        "joins": [{"file": "ages.csv", "by": {"path": "file"}, "columns": ["age"]}],
+        "joins": [{"file": "ages.csv", "by": by, "columns": ["age"], "first": True}],
         "filters": {"view": ["front"]},
+        "delimiter": ";" if delimiter == ";" else None,
+        "path_template": template if setting.several else None,
     }  # fmt: skip
-    files = {split: f"{split}.tsv.gz" for split in setting.parts}
-    return options | files, {
-        split: [f"{row.name}.png" for row in rows] for split, rows in setting.parts.items()
-    }
+    return options | {split: f"{split}.{kind}" for split in lines}, ids
 
 
 def parquet_bytes(rows: Sequence[Row], setting: Setting) -> bytes:

@@ -29,6 +29,7 @@ from pydicom.uid import (
 )
 
 from dpprobe.data import dataset_preparation
+from dpprobe.data.dicom import _TAGS
 from dpprobe.data.image_files import is_image_file, open_image
 from dpprobe.data.problems import ImageError
 from dpprobe.data.registry import dataset_options
@@ -84,14 +85,9 @@ def linear(values: np.ndarray, low: float, high: float) -> np.ndarray:
 def test_without_a_window_the_images_own_range_is_shown() -> None:
     np.testing.assert_array_equal(shades(), linear(VALUES, 0, 4095))
     np.testing.assert_array_equal(shades(VALUES + 500), linear(VALUES, 0, 4095))
-
-
-def test_small_values_are_bright_in_monochrome1() -> None:
+    assert not shades(np.full((4, 4), 700, np.uint16)).any()
     inverted = shades(PhotometricInterpretation="MONOCHROME1")
     np.testing.assert_array_equal(inverted, 255 - linear(VALUES, 0, 4095))
-
-
-def test_signed_values_and_a_rescale_slope_do_not_change_the_range() -> None:
     signed = VALUES.astype(np.int16) - 2000
     np.testing.assert_array_equal(shades(signed), linear(VALUES, 0, 4095))
     scaled = shades(signed, RescaleSlope=0.5, RescaleIntercept=-1024)
@@ -140,19 +136,6 @@ def test_a_blank_window_is_none(blank: Any) -> None:
         shades(WindowCenter=50, WindowWidth=80, VOILUTFunction="", RescaleSlope="",
                RescaleIntercept=""), plain,
     )  # fmt: skip
-
-
-@pytest.mark.parametrize("window", [{}, {"WindowCenter": 50, "WindowWidth": 100}])
-def test_a_slope_of_zero_is_no_black_picture(window: dict[str, Any]) -> None:
-    data = encoded(header(VALUES, RescaleSlope=0, RescaleIntercept=7, **window))
-    with pytest.raises(ImageError, match="rescale or window values"):
-        open_image(data)
-
-
-def test_a_window_of_no_shades_is_refused() -> None:
-    """An intercept beyond float64's steps leaves dark and bright one value."""
-    with pytest.raises(ImageError, match="rescale or window values"):
-        shades(RescaleSlope=1, RescaleIntercept=1e25, WindowCenter=50, WindowWidth=100)
 
 
 @pytest.mark.parametrize("bits", [8, 12])
@@ -239,18 +222,11 @@ def test_holes_in_coded_pixels_are_noticed(kind: str) -> None:
             open_image(encoded(dataset))
 
 
-def test_one_value_everywhere_is_black() -> None:
-    assert not shades(np.full((4, 4), 700, np.uint16)).any()
-
-
-def test_class_colours_of_8_bits_are_read() -> None:
+def test_colours_of_8_bits_and_run_lengths_are_read() -> None:
     values = np.random.default_rng(0).integers(0, 256, (4, 5, 3), dtype=np.uint8)
     picture = open_image(encoded(header(values)))
     assert picture.mode == "RGB"
     np.testing.assert_array_equal(np.asarray(picture), values)
-
-
-def test_run_lengths_are_decoded() -> None:
     dataset = header(VALUES)
     dataset.compress(RLELossless)
     np.testing.assert_array_equal(np.asarray(open_image(encoded(dataset))), linear(VALUES, 0, 4095))
@@ -273,14 +249,16 @@ def without_pixels() -> bytes:
     return encoded(dataset)
 
 
+WINDOW = {"WindowCenter": 50, "WindowWidth": 100}
 UGLY = {
-    "cut in the pixels": (lambda: encoded(header(VALUES))[:-5], "cut short or damaged"),
-    "cut in the header": (lambda: encoded(header(VALUES))[:200], "cut short"),
-    "only the magic": (lambda: bytes(128) + b"DICM", "cut short"),
+    "cut": (lambda: encoded(header(VALUES))[:-5], "cut short or damaged"),
     "noise": (lambda: bytes(128) + b"DICM" + bytes(range(256)), "DICOM: "),
     "no pixels": (without_pixels, "it contains no pixels"),
     "frames": (
         lambda: encoded(header(VALUES, NumberOfFrames=2)), "2 frames in one file; save each"
+    ),
+    "frames that only the pixels have": (
+        lambda: encoded(header(VALUES, PixelData=3 * VALUES.tobytes())), "several frames"
     ),
     "transfer syntax": (
         compressed, r"transfer syntax \(JPEG Lossless.*cannot be decoded here; rewrite the file"
@@ -296,6 +274,15 @@ UGLY = {
     ),
     "window of no width": (
         lambda: encoded(header(VALUES, WindowCenter=5, WindowWidth=0)), "window values"
+    ),
+    "slope of 0": (lambda: encoded(header(VALUES, RescaleSlope=0, **WINDOW)), "window values"),
+    "slope of 0 without a window": (
+        lambda: encoded(header(VALUES, RescaleSlope=0, RescaleIntercept=7)), "window values"
+    ),
+    # beyond float64's steps, which leaves dark and bright one value
+    "far intercept": (
+        lambda: encoded(header(VALUES, RescaleSlope=1, RescaleIntercept=1e25, **WINDOW)),
+        "rescale or window values",
     ),
     "without preamble": (bare, "DICOM without its preamble: rewrite the file"),
 }  # fmt: skip
@@ -315,9 +302,35 @@ def test_what_cannot_be_read_is_one_line_with_the_remedy(
     assert not any(word in text for text in said for word in ("DOE", "JOHN", "4711", "1970"))
 
 
+STRANGE: list[tuple[str, Any]] = [
+    ("LO", PERSON), ("LO", ""), ("DS", ["-7.5", "2"]), ("US", 0), ("SS", -1), ("FD", math.nan),
+    ("FD", math.inf), ("FD", 1e300), ("OB", PERSON.encode()), ("SQ", []), ("SQ", [Dataset()]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("field", _TAGS)
+@pytest.mark.parametrize(
+    "others",
+    [{}, WINDOW, {"RescaleSlope": 1, "RescaleIntercept": 0}, {"values": np.zeros((4, 4, 3), "u1")}],
+)
+def test_no_value_of_a_strange_field_is_told(field: str, others: dict[str, Any]) -> None:
+    """Whatever error of a library the value ends in; or the field does not matter."""
+    said = []
+    for kind, value in STRANGE:
+        dataset = header(**{"values": VALUES} | others)
+        dataset.add_new("PixelData", "OW", dataset.PixelData)  # whatever BitsAllocated says
+        dataset.pop(field, None)
+        dataset.add_new(field, kind, value)
+        try:
+            open_image(encoded(dataset))
+        except ImageError as error:
+            said.append(str(error))
+    assert all(words.startswith("DICOM: ") and "DOE" not in words for words in said)
+
+
 def test_every_cut_is_an_image_error() -> None:
     whole = encoded(header(VALUES))
-    for length in range(132, len(whole), 7):
+    for length in (*range(132, len(whole), 7), len(whole) - 5):
         with pytest.raises(ImageError):
             open_image(whole[:length])
 

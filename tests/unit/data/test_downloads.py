@@ -205,7 +205,7 @@ def test_a_web_page_in_place_of_a_file(server: Server, path: Path, kind: str) ->
     succeeds(server, path)
 
 
-@pytest.mark.parametrize("status", [401, 403, 404, 410])
+@pytest.mark.parametrize("status", [401, 403, 404, 410, 416])
 def test_what_no_retry_helps_is_said_at_once(server: Server, path: Path, status: int) -> None:
     text = refused(server.put("/data.zip", CONTENT, faults=[Answer(status)]), path)
     assert f": {status} " in text

@@ -463,13 +463,3 @@ def test_studies_that_are_refused(changes: dict[str, Any], fault: str) -> None:
 def test_prompts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="prompts: vectors have no text encoder"):
         options(tmp_path, {"train": "x.npz"}, prompts="imagenet")
-
-
-def test_the_table_of_a_split_is_part_of_its_key(tmp_path: Path) -> None:
-    """Another table under another name may put rows on other sides."""
-    written = {"train": "x.npy", "split_column": "side"}
-    keys = {
-        options(tmp_path, {**written, "table": name}).public_split().key
-        for name in ("a.csv", "b.csv")
-    }
-    assert len(keys) == 2

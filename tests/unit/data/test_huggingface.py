@@ -218,25 +218,25 @@ def test_content_that_is_not_what_the_hub_states(hub: Hub, tmp_path: Path, in_gi
     message = refused(options_of(), tmp_path, DownloadError)
     assert TEST in message
     assert f"repository/{TEST}" not in left_of(tmp_path)
-
-
-def test_a_small_file_is_held_against_its_git_checksum(hub: Hub, tmp_path: Path) -> None:
-    hub.repositories[REPO].in_git = frozenset({TEST})
+    hub.corrupt.clear()
     dataset_preparation.download_dataset(options_of(), tmp_path)
     assert left_of(tmp_path)[f"repository/{TEST}"] == FILES[TEST]
 
 
+@pytest.mark.parametrize("commit", [f"{COMMIT[:-1]}8", COMMIT[:12], "", "f" * 40])
+def test_an_answer_of_another_commit_is_refused(hub: Hub, tmp_path: Path, commit: str) -> None:
+    hub.repositories[REPO].stated = commit
+    assert COMMIT in refused(options_of(), tmp_path, DownloadError)
+    assert left_of(tmp_path) == {}
+
+
 def test_a_hub_that_is_busy_is_asked_again(hub: Hub, tmp_path: Path) -> None:
-    hub.failures += [503, 429]
+    hub.failures += [503] * 50
+    assert "503" in refused(options_of(), tmp_path, DownloadError)
+    assert len(hub.requests) == 3
+    hub.failures[:] = [503, 429]
     dataset_preparation.download_dataset(options_of(), tmp_path)
     assert (tmp_path / "receipt.json").is_file()
-
-
-def test_a_hub_that_stays_busy_ends_in_an_error(hub: Hub, tmp_path: Path) -> None:
-    hub.failures += [503] * 50
-    message = refused(options_of(), tmp_path, DownloadError)
-    assert "503" in message
-    assert len(hub.requests) == 3
 
 
 def test_no_network_ends_in_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

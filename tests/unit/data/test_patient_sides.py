@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from dpprobe.data import csv_manifest, parquet, webdataset
 from dpprobe.data.patient_sides import RowIndex, UnitOptions, assign_sides
-from dpprobe.data.train_test_split import SplitName
 
 SOURCES: dict[str, tuple[type[UnitOptions], dict[str, Any]]] = {
     "csv": (
@@ -20,7 +18,6 @@ SOURCES: dict[str, tuple[type[UnitOptions], dict[str, Any]]] = {
     "parquet": (parquet.Options, {"train": "a.parquet"}),
     "tar": (webdataset.Options, {"train": "a.tar", "class_names": ("a", "b", "c")}),
 }  # fmt: skip
-TEST_FILES = {"csv": "b.csv", "parquet": "b.parquet", "tar": "b.tar"}
 
 
 def options_of(source: str, **values: Any) -> UnitOptions:
@@ -33,21 +30,10 @@ def fail(*_: object) -> Any:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_the_source_s_own_test_split_stays_and_nothing_is_read(source: str) -> None:
-    own = {"test": TEST_FILES[source]}
-    rows: dict[SplitName, int] = {"train": 4, "test": 3}
-    options = options_of(source, **own)
-    sides = assign_sides(options, RowIndex(rows=rows, ids=fail, labels=fail, units=None))
-    assert sides == {"train": ["train"] * 4, "test": ["test"] * 3}
-    options = options_of(source, **own, unit_column="patient", max_images_per_patient=2)
-    units: dict[SplitName, Sequence[str]] = {"train": ["a", "b", "a", "a"], "test": ["c"] * 3}
-    sides = assign_sides(options, RowIndex(rows=rows, ids=fail, labels=fail, units=units))
-    assert sides == {"train": ["train", "train", "train", None], "test": ["test"] * 3}
-
-
-@pytest.mark.parametrize("source", SOURCES)
 def test_only_what_decides_is_read(source: str) -> None:
     ids, units = ["a", "b", "c"], ["p", "p", "q"]
+    own = options_of(source, test=SOURCES[source][1]["train"].replace("a.", "b."))
+    assign_sides(own, RowIndex(rows={"train": 4}, ids=fail, labels=fail, units=None))
     by_id = options_of(source, split_by="id")
     index = RowIndex(rows={"train": 3}, ids=lambda: ids, labels=fail, units=None)
     assign_sides(by_id, index)

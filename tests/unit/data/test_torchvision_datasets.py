@@ -15,12 +15,7 @@ import pytest
 import torchvision.datasets
 from PIL import Image
 
-from dpprobe.data import (
-    dataset_preparation,
-    table,
-    torchvision_datasets,
-    train_test_split,
-)
+from dpprobe.data import dataset_preparation, table, torchvision_datasets, train_test_split
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import ConfigError, DataError, DownloadError

@@ -10,8 +10,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +18,7 @@ from PIL import Image
 from dpprobe.data import dataset_preparation, train_test_split
 from dpprobe.data.options import PublicSplit
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.table import SplitTable, read_info
+from dpprobe.data.table import read_info
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
@@ -52,23 +50,6 @@ def test_a_side_is_the_hash_of_a_name_below_the_fraction(
 ) -> None:
     chosen = train_test_split.choose_by_id([name], fraction=fraction, seed=seed)
     assert chosen == [below(name, fraction=fraction, seed=seed)]
-
-
-def test_the_split_is_the_same_on_every_machine() -> None:
-    # Golden: the digests of rows 0, 6 and 7 begin with 0x53, 0x57 and 0x48 by sha256sum, the others
-    # with 0x70 and more; 0.3, 0.33 and 0.35 are 0x4c, 0x54 and 0x59.
-    names = [f"row-{row}" for row in range(10)]
-    chosen = {
-        fraction: [
-            row
-            for row, tested in enumerate(
-                train_test_split.choose_by_id(names, fraction=fraction, seed=0)
-            )
-            if tested
-        ]
-        for fraction in (0.3, 0.33, 0.35)
-    }
-    assert chosen == {0.3: [7], 0.33: [0, 7], 0.35: [0, 6, 7]}
 
 
 # The sources
@@ -108,35 +89,7 @@ def write_csv(folder: Path, rows: Rows) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def write_parquet(folder: Path, rows: Rows) -> dict[str, Any]:
-    folder.mkdir(parents=True)
-    names, whose, labels, images = zip(*named(rows), strict=True)
-    columns = {
-        "image": [{"bytes": image, "path": None} for image in images],
-        "label": list(labels),
-        "who": list(whose),
-        "name": list(names),
-    }
-    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    columns["image"] = pa.array(columns["image"], kind)
-    pq.write_table(pa.table(columns), folder / "a.parquet")
-    return {"source": "parquet", "train": str(folder / "a.parquet"), "class_names": CLASSES}
-
-
 BY_ID = {"split_by": "id", "test_fraction": 0.3}
-
-
-def test_null_rows_in_a_unit_s_place_move_no_numbered_row(tmp_path: Path) -> None:
-    """Rows of a parquet file without ids are named by their places, which stay."""
-    replaced = [(unit, 1 if unit == "u4" else label) for unit, label in ROWS]
-    for name, rows_of_file in (("one", ROWS), ("two", replaced)):
-        written = write_parquet(tmp_path / name / "in", rows_of_file)
-        dataset = dataset_options(written | {"split_by": "id", "limit": {"train": 50}})
-        dataset_preparation.prepare_dataset(dataset, tmp_path / name)
-        tested = SplitTable(tmp_path / name / "test.parquet").read_ids()
-        rows = [f"row-{row:08d}" for row in range(50)]
-        assert tested == [row for row in rows if below(row, fraction=0.2, seed=0)]
-        assert dataset.count_rows() == (50 - len(tested), len(tested))
 
 
 def test_a_class_that_chance_leaves_out_of_one_side(
@@ -173,6 +126,8 @@ HUB: dict[str, Any] = {
     "revision": "0" * 40,
     "train": "a.parquet",
 }
+TAR: dict[str, Any] = {"source": "webdataset", "train": "a.tar", "class_names": CLASSES}
+VECTORS: dict[str, Any] = CSV | {"source": "embeddings", "train": "a.npz", "table": "a.csv"}
 FILES: list[dict[str, Any]] = [{"url": "https://example.org/a.zip", "sha256": "0" * 64}]
 
 
@@ -274,11 +229,38 @@ def test_the_first_images_of_what_values_leave_are_no_units_of_a_release(tmp_pat
     assert archived == f"layout: {dataset_options(chosen).public_split().images_fault}"
 
 
+@pytest.mark.parametrize(
+    "values", [CSV, PARQUET, HUB, TAR, VECTORS], ids=lambda each: each["source"]
+)
+@pytest.mark.parametrize("own_test", [False, True])
+@pytest.mark.parametrize(
+    "columns", [(), ("id_column",), ("unit_column",), ("id_column", "unit_column")]
+)
+def test_a_key_changes_with_what_decides_the_sides_alone(
+    values: dict[str, Any], own_test: bool, columns: tuple[str, ...]
+) -> None:
+    """The unit, else the id, a path or a key, else the files; of a test set, the files."""
+    kind = values["train"].partition(".")[2]
+    own = {"test": f"b.{kind}"} | ({"test_table": "b.csv"} if "table" in values else {})
+    values = values | dict.fromkeys(columns, "who") | (own if own_test else {})
+    others = {"train": f"c.{kind}", "id_column": "other", "unit_column": "other"}
+    moved = {
+        name
+        for name, other in others.items()
+        if name in values and key_by("id", values | {name: other}) != key_by("id", values)
+    }
+    numbered = values["source"] not in ("csv", "webdataset")
+    files = {"train"} if own_test or numbered else set()
+    assert moved == (set(columns[-1:]) if columns and not own_test else files)
+    split = options_by("id", values).public_split()
+    assert split.follows_names == (bool(columns) and not own_test)
+    assert split.names_rows == bool(columns)
+
+
 def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:
     equal: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({"source": "sklearn"}, {"source": "sklearn", "verify": "hash", "delta": 1e-4}),
         (CSV | {"unit_column": "who"}, CSV | {"unit_column": "who", "embed": True}),
-        (PARQUET | {"id_column": "id"}, PARQUET | {"id_column": "id", "train": "b.parquet"}),
         (HUB | {"id_column": "id"}, HUB | {"id_column": "id", "limit": {"train": 5}}),
     ]
     for one, other in equal:
@@ -292,16 +274,11 @@ def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:
         CSV | {"path_column": "file"},
         CSV | {"id_column": "file"},
         CSV | {"extract": {"who": {"column": "path", "pattern": "(p[0-9])"}}, "unit_column": "who"},
-        CSV | {"test": "b.csv"},
-        CSV | {"train": "b.csv", "test": "a.csv"},
         CSV | {"split_column": "fold", "train_values": [1, 2], "test_values": [3]},
         CSV | {"split_column": "fold", "train_values": [1, 3], "test_values": [2]},
         PARQUET,
-        PARQUET | {"train": "b.parquet"},
         PARQUET | {"id_column": "id"},
-        PARQUET | {"test": "b.parquet"},
         HUB,
-        HUB | {"revision": "1" * 40},
         in_archive(**CSV),
         in_archive(**CSV) | {"files": [FILES[0] | {"sha256": "1" * 64}]},
         {"source": "torchvision", "name": "CIFAR10"},
@@ -324,20 +301,36 @@ def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:
         assert re.fullmatch(r"source|id, seed \d, fraction 0\.\d+", rule), rule
 
 
+@pytest.mark.parametrize("name", ["id_column", "unit_column", None])
+@pytest.mark.parametrize("source", [CSV, PARQUET, HUB, TAR, VECTORS])
+def test_files_are_part_of_a_key_unless_names_choose_the_sides(
+    source: dict[str, Any], name: str | None
+) -> None:
+    here, kind = source | ({name: "who"} if name else {}), source["train"].partition(".")[2]
+    own = here | {"test": f"b.{kind}"} | ({"test_table": "b.csv"} if "table" in source else {})
+    changes = {
+        "train": f"c.{kind}", "test": f"c.{kind}", "table": "c.csv", "test_table": "c.csv",
+        "revision": "1" * 40,
+    }  # fmt: skip
+    assert options_by("id", here).public_split().follows_names == bool(name)
+    assert not options_by("class", here).public_split().follows_names
+    assert not options_by("id", own).public_split().follows_names
+    assert options_by("id", own).public_split().names_rows == bool(name)
+    for option in changes.keys() & own:
+        changed = {option: changes[option]}
+        assert key_by("id", own | changed) != key_by("id", own)
+        if option in here:  # a CSV's images have paths, and a shard's have keys
+            by_place = name is None and source not in (CSV, TAR)
+            assert (key_by("id", here | changed) != key_by("id", here)) == by_place
+
+
 @pytest.mark.parametrize(
     ("values", "names"),
     [
         ({"source": "sklearn"}, False),
         ({"source": "imagefolder", "path": "nowhere"}, False),
-        (CSV, False),
-        (CSV | {"id_column": "name"}, True),
-        (CSV | {"unit_column": "who"}, True),
-        (CSV | {"test": "b.csv"}, False),
-        (PARQUET, False),
-        (PARQUET | {"id_column": "id"}, True),
-        (HUB | {"unit_column": "who"}, True),
-        (HUB | {"unit_column": "who", "test": "b.parquet"}, False),
         (in_archive(**CSV), False),
+        (in_archive(**CSV, unit_column="who"), True),
         (in_archive(source="imagefolder", path="a"), False),
         ({"source": "torchvision", "name": "CIFAR10"}, False),
     ],

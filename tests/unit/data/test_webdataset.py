@@ -292,7 +292,7 @@ def test_names_of_tars_in_members_lead_nowhere(tmp_path: Path) -> None:
     [
         ({"several_labels": True}, "several_labels needs label_column"),
         ({"id_column": "x", "shard_in_id": True}, "shard_in_id: id_column already names the ids"),
-        ({"class_names": ["cat", "Cat"]}, "differ only in case or spaces"),
+        ({"class_names": ["cat", "Cat"]}, "are spellings of one name"),
         ({"class_names": ["cat", "cat"]}, "a name appears twice"),
     ],
 )

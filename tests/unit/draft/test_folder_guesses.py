@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from dpprobe.data.options import compute_imbalance
 from dpprobe.draft.seen_dataset import Seen
 from dpprobe.release.parts.evaluation.options import EvaluateOptions
-from dpprobe.study.options import ReleaseOptions
+from dpprobe.study.study import Study
 from tests.unit.draft.conftest import Desk
 
 
@@ -30,6 +32,21 @@ def test_a_folder_of_classes_becomes_a_study(desk: Desk) -> None:
     assert study.backbones["scattering"].computed_dimension == 512
 
 
+@pytest.mark.parametrize("place", ["data", "data/lesions", "results", "2024", "null", "a\nb"])
+def test_folders_of_any_name_become_a_study(desk: Desk, place: str) -> None:
+    """Also folders in which studies write, names that YAML reads as no text, and line breaks."""
+    desk.images(f"{place}/a", "elsewhere/b", count=30)
+    (desk.folder / place / "b").symlink_to(
+        "/".join([".."] * len(place.split("/")) + ["elsewhere/b"])
+    )
+    assert "60 images, 2 classes" in desk.init(place, "--output", "x.yaml")
+    study = desk.study("x.yaml")
+    assert [dataset.count_classes() for dataset in study.datasets.values()] == [2]
+    assert not any(each.startswith(f"{place}/") for each in (study.results_dir, study.data_dir))
+    (desk.folder / place / "a" / "up").symlink_to("..")
+    assert "remove the link" in desk.init(place, "--force")
+
+
 def test_a_split_of_ones_own_is_kept(desk: Desk) -> None:
     desk.images("x/Training/a", "x/Training/b", "x/test/a", "x/test/b", "x/val/a", "x/val/b")
     printed = desk.init("x")
@@ -43,36 +60,34 @@ def test_a_split_of_ones_own_is_kept(desk: Desk) -> None:
     assert "Training/<class>/ and test/<class>/" in text
 
 
-def test_unequal_classes_change_the_metric_and_leave_no_count_in_the_file(desk: Desk) -> None:
-    desk.images("x/benign", count=347)
+@pytest.mark.parametrize(("classes", "metric"), [(2, "auc"), (3, "macro_accuracy")])
+def test_unequal_classes_change_the_metric_and_leave_no_count_in_the_file(
+    desk: Desk, classes: int, metric: str
+) -> None:
+    desk.images(*(f"x/{name}" for name in "ab"[: classes - 1]), count=347)
     desk.images("x/malignant", count=31)
     printed = desk.init("x")
-    assert (
-        "imbalance:   11.2 to 1; metric: AUC, because always predicting benign already" in printed
-    )
-    assert "metric: AUC, because" in printed
+    words = {"auc": "AUC", "macro_accuracy": "macro accuracy"}[metric]
+    assert f"imbalance:   11.2 to 1; metric: {words}, because always predicting a " in printed
     assert "malignant         31 images:" in printed
     assert "test  (the smallest)" in printed
-    assert desk.study("x.yaml").datasets["x"].metric == "auc"
+    assert desk.study("x.yaml").datasets["x"].metric == metric
     text = (desk.folder / "x.yaml").read_text()
     assert not any(number in text for number in ("347", "31", "378", "91.8", "11.2"))
 
 
-def test_the_remedy_for_a_rare_class_is_drafted_whatever_the_labels(desk: Desk) -> None:
-    desk.images("x/a", "x/b", count=40)
-    desk.images("y/a", count=40)
-    desk.images("y/b", count=4)
-    printed = {name: desk.init(name) for name in "xy"}
-    for name in printed:
-        text = (desk.folder / f"{name}.yaml").read_text()
-        start = text.index("  # balanced: ")
-        lines = text[start : text.index("  # The non-private")].splitlines()
-        taken = "\n".join(f"  {line[4:]}" for line in lines)
-        (desk.folder / f"{name}.yaml").write_text(text.replace("\n".join(lines), taken))
-        assert desk.study(f"{name}.yaml").methods["balanced"].balanced  # type: ignore[attr-defined]
-        assert "no epsilon covers the choice" in " ".join(text.replace("#", "").split())
-    assert "`balanced: true`" in printed["y"]
-    assert "`balanced: true`" not in printed["x"]
+@pytest.mark.parametrize("rare", [4, 40])
+def test_all_that_is_commented_out_can_be_taken(desk: Desk, rare: int) -> None:
+    desk.images("x/a", count=40)
+    desk.images("x/b", count=rare)
+    printed = desk.init("x")
+    text = (desk.folder / "x.yaml").read_text()
+    assert "no epsilon covers the choice" in " ".join(text.replace("#", "").split())
+    assert ("`balanced: true`" in printed) == (rare < 40), "told of only where it is needed"
+    drafted, study = desk.study("x.yaml"), taken(desk, "x.yaml")
+    assert list(study.backbones) == [*drafted.backbones, "vit"]
+    assert study.methods["balanced"].balanced  # type: ignore[attr-defined]
+    assert study.releases["x_v1"].block(EvaluateOptions)
 
 
 def test_each_draft_has_results_of_its_own_and_one_ledger(desk: Desk) -> None:
@@ -87,22 +102,13 @@ def test_each_draft_has_results_of_its_own_and_one_ledger(desk: Desk) -> None:
     assert {name for study in studies for name in study.datasets} == {"x"}
 
 
-def test_three_unequal_classes_are_judged_by_the_mean_over_classes(desk: Desk) -> None:
-    desk.images("x/a", "x/b", count=40)
-    desk.images("x/c", count=12)
-    assert "metric: macro accuracy, because" in desk.init("x")
-    assert desk.study("x.yaml").datasets["x"].metric == "macro_accuracy"
-
-
-def released(desk: Desk, file: str) -> ReleaseOptions:
-    """The release of a study, as it is once its comment is taken away, and planned."""
+def taken(desk: Desk, file: str) -> Study:
+    """A study once the comment of each entry is taken away."""
     text = (desk.folder / file).read_text()
-    start = text.index("# releases:")
-    lines = text[start : text.index("\n\n", start)].splitlines()
-    taken = text.replace("\n".join(lines), "\n".join(line[2:] for line in lines))
-    (desk.folder / file).write_text(taken)
-    (release,) = desk.study(file).releases.values()
-    return release
+    entry = r"(?m)^( *)# (\w+:(?: #.*)?(?:\n\1#   .*)+)"
+    text = re.sub(entry, lambda m: re.sub(rf"(?m)^{m[1]}# ", m[1], m[0]), text)
+    (desk.folder / file).write_text(text)
+    return desk.study(file)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -113,7 +119,7 @@ def test_no_label_moves_what_a_release_publishes(desk: Desk, classes: int) -> No
         desk.images(*(f"{count}/x/{name}" for name in "abc"[: classes - 1]))
         desk.images(f"{count}/x/d", count=count)
         desk.init(f"{count}/x", "--output", f"{count}.yaml")
-        written[count] = released(desk, f"{count}.yaml")
+        (written[count],) = taken(desk, f"{count}.yaml").releases.values()
     assert [desk.study(f"{count}.yaml").datasets["x"].metric for count in written] == [
         None, "auc" if classes == 2 else "macro_accuracy",
     ]  # fmt: skip
@@ -132,13 +138,6 @@ def test_an_empty_class_counts_as_tables_count_it() -> None:
     assert not seen.is_imbalanced
 
 
-def test_the_release_that_is_commented_out_can_be_taken(desk: Desk) -> None:
-    desk.images("x/a", "x/b", count=30)
-    desk.init("x")
-    assert "\n# releases:\n" in (desk.folder / "x.yaml").read_text()
-    assert released(desk, "x.yaml").block(EvaluateOptions)
-
-
 @pytest.mark.parametrize(
     ("paths", "message"),
     [
@@ -146,10 +145,7 @@ def test_the_release_that_is_commented_out_can_be_taken(desk: Desk) -> None:
         (["x/a/0.jpg", "x/b/caf\udce9.jpg"], "x/b: the name b'caf\\xe9.jpg' is not UTF-8"),
         (["x/a/notes.txt", "x/b/notes.txt"], "x: no image"),
         (["x/0.jpg", "x/1.jpg"], "x: 2 images but no class folder; put each image into a folder"),
-        (
-            ["x/0.jpg", "x/a/1.jpg", "x/b/2.jpg"],
-            "x: 1 images beside the class folders",
-        ),
+        (["x/0.jpg", "x/a/1.jpg", "x/b/2.jpg"], "x: 1 images beside the class folders"),
         (["x/in/a/1.jpg", "x/in/b/1.jpg"], "x: one folder, in, which contains 2 more"),
         (["x/a/1.jpg", "x/b/1.jpg", "x/list.csv"], "run `dpprobe init x/list.csv`"),
         (["x/train/a/1.jpg", "x/train/b/1.jpg"], "x has train/ but no test/"),

@@ -153,6 +153,7 @@ def test_weights_that_were_fetched_before_are_taken(folder: Desk) -> None:
     (repository / "snapshots" / commit / "model.safetensors").write_bytes(b"x")
     assert "vit_b16, 768 features per image" in folder.init("x")
     assert folder.study("x.yaml").backbones["vit_b16"].dimension == 768
+    assert "# vit:" not in (folder.folder / "x.yaml").read_text(), "nothing better is proposed"
 
 
 def test_an_output_that_cannot_be_written_is_told_in_one_line(folder: Desk) -> None:

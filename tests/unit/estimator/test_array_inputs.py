@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpprobe.errors import DataError, DpprobeError, PrivacyError
+from dpprobe.errors import ConfigError, DataError, DpprobeError, PrivacyError
 from dpprobe.estimator import array_inputs, fit_and_score
 from dpprobe.estimator.array_inputs import (
     MappedRows,
@@ -148,6 +148,13 @@ MIXED = [True, 1, 2.5, "a", b"a", None, np.nan, pd.NA, pd.NaT, np.datetime64("Na
 def test_labels_and_classes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ArrayError, match="y: .*classes"):
         number_labels(np.array(["a", "d"]), ["a", "b"])
+    for kind in ("c16", "M8[D]", "S1"):
+        with pytest.raises(ArrayError, match="y: labels are of type"):
+            check_labels(np.ones(3).astype(kind), None)
+    with pytest.raises(ConfigError, match="unknown head None"):
+        make_benchmark(head=None).fit(ROWS, LABELS)
+    with pytest.raises(ValueError, match="2-dimensional"):
+        make_benchmark().fit(pd.Series(LABELS), LABELS)
     texts: list[Any] = ["ab", b"ab", {0: "a", 1: "b"}, (each for each in "ab")]
     for bad in ([0, 1, 1], [0], [], 2, None, [[0], [1]], np.array(1), np.zeros((2, 2)), *texts):
         with pytest.raises(ArrayError, match="class"):

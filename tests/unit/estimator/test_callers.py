@@ -197,8 +197,7 @@ COMPOSITIONS: dict[str, tuple[Make, int | str]] = {
     ),
     "step before a search": (
         lambda head: make_pipeline(
-            StandardScaler(),
-            GridSearchCV(head, {"epsilon": [1.0]}, cv=FOLDS, error_score="raise"),
+            StandardScaler(), GridSearchCV(head, {"epsilon": [1.0]}, cv=FOLDS, error_score="raise")
         ).fit(X, Y),
         FITTED,
     ),
@@ -265,10 +264,7 @@ COMPOSITIONS: dict[str, tuple[Make, int | str]] = {
         LABELS,
     ),
     # searches and cross-validation
-    "search": (
-        lambda head: GridSearchCV(head, {"epsilon": [1.0, 2.0]}, cv=FOLDS).fit(X, Y),
-        5,
-    ),
+    "search": (lambda head: GridSearchCV(head, {"epsilon": [1.0, 2.0]}, cv=FOLDS).fit(X, Y), 5),
     "stratified search": (
         lambda head: GridSearchCV(head, {"epsilon": [1.0]}, error_score="raise").fit(X, Y),
         STRATIFIED,

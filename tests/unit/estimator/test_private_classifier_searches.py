@@ -22,14 +22,7 @@ from dpprobe.errors import BudgetError, PrivacyError
 from dpprobe.estimator.private_classifier import PrivateClassifier
 from dpprobe.release.ledger import Ledger
 from dpprobe.study.reserved_names import LEDGER_FILE
-from tests.support.classifiers import (
-    DELTA,
-    FAST,
-    ROWS,
-    make_budget,
-    make_private,
-    make_rows,
-)
+from tests.support.classifiers import DELTA, FAST, ROWS, make_budget, make_private, make_rows
 
 GRID = {"head": [FAST, {**FAST, "steps": 8}]}
 

@@ -124,3 +124,18 @@ def test_every_study_knows_its_exhibits(path: Path, monkeypatch: pytest.MonkeyPa
     assert max(made.values()) == 1
     assert not any("{" in name for name in made)
     assert f"r/figures/{next(iter(files.study.datasets))}/accuracy.svg" in made
+
+
+def test_published_results_are_known_by_the_catalog_unless_told() -> None:
+    """A part of a dataset is compared only where the rows are as many."""
+    part = {"catalog": "cifar10", "subsample": {"per_class": 20}}
+    datasets = {"mine": {"catalog": "cifar10"}, "other": {"catalog": "mnist"}, "part": part}
+    values = yaml.safe_load((CONFIG / "config.yaml").read_text()) | {"datasets": datasets}
+    study = load_study(values | {"papers": {"datasets": {"other": "fashion_mnist"}}})
+    named = {
+        exhibit.name: exhibit.params["name"] for exhibit in EXHIBITS if "name" in exhibit.params
+    }
+    for exhibit, name in named.items():
+        names = [name(study, {"dataset": dataset}) for dataset in study.datasets]
+        whole = exhibit == "write_law_tables"
+        assert names == ["cifar10", "fashion_mnist", "cifar10" if whole else "part"]

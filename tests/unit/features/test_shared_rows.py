@@ -125,7 +125,7 @@ def test_the_part_is_of_the_smaller_side_s_different_rows() -> None:
     assert shared(repeated, private) == pytest.approx(1 / ROWS)
 
 
-def test_rows_of_zeros_and_what_is_no_number_are_nobody_s() -> None:
+def test_rows_of_zeros_and_what_is_no_number_are_nobody_s_and_hide_none() -> None:
     private = rows_of(0)
     unusable = np.zeros((50, DIMENSION), np.float32)
     unusable[::3] *= -1
@@ -134,6 +134,10 @@ def test_rows_of_zeros_and_what_is_no_number_are_nobody_s() -> None:
     assert shared(unusable, np.concatenate([private, unusable])) == 0
     assert shared(np.concatenate([unusable, rows_of(1)]), np.concatenate([private, unusable])) == 0
     assert shared(np.concatenate([unusable, private]), private) == 1
+    for odd in (np.inf, np.nan, 0, 1e30):  # a row of each block hides no neighbour
+        beside = private + np.float32(7)
+        beside[::9] = odd
+        assert shared(beside, private) > 0.4
 
 
 def test_memory_is_that_of_keys_and_compared_rows() -> None:

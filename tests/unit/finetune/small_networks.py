@@ -32,10 +32,7 @@ class Small:
 
     @classmethod
     def of(
-        cls,
-        module: nn.Module,
-        shape: tuple[int, ...],
-        chosen: Callable[[str], bool] = every,
+        cls, module: nn.Module, shape: tuple[int, ...], chosen: Callable[[str], bool] = every
     ) -> Small:
         """Trains the parameters whose name is chosen."""
         trained = {}

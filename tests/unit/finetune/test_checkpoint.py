@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,7 @@ from dpprobe.errors import PrivacyError
 from dpprobe.finetune.checkpoint import FILE, Checkpoints, State
 from dpprobe.finetune.train import Trained, train_network
 from dpprobe.privacy.private_mark import check_unmarked
-from tests.support.tiny_networks import (
-    flat,
-    mlp_inputs,
-    mlp_network,
-    network_options,
-    releases_of,
-)
+from tests.support.tiny_networks import flat, mlp_inputs, mlp_network, network_options, releases_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -116,17 +111,6 @@ def test_a_checkpoint_s_steps_are_counted_as_releases(tmp_path: Path) -> None:
         train_network(options, mlp_network(), inputs, releases, checkpoint=made)
 
 
-def test_a_checkpoint_of_another_training_is_ignored(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    stopped_after(tmp_path, 4, learning_rate=0.1)
-    other = Checkpoints(folder=tmp_path, fingerprint="g", minutes=5)
-    with caplog.at_level(logging.WARNING):
-        trained = train(network_options(), other)
-    assert flat(trained.state).tolist() == flat(train(network_options(), None).state).tolist()
-    assert "this checkpoint belongs to another training; ignored" in caplog.text
-
-
 def damaged(path: Path, how: str) -> None:
     content = path.read_bytes()
     if how == "truncated":
@@ -141,16 +125,28 @@ def damaged(path: Path, how: str) -> None:
         path.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
 
 
-@pytest.mark.parametrize("how", ["truncated", "empty", "one bit", "no metadata"])
-def test_a_damaged_checkpoint_is_ignored(
-    how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+DAMAGED = "incomplete or damaged checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        *((how, DAMAGED) for how in ("truncated", "empty", "one bit", "no metadata")),
+        ("another fingerprint", "this checkpoint belongs to another training; ignored"),
+    ],
+)
+def test_a_checkpoint_that_is_damaged_or_of_another_training_is_ignored(
+    how: str, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = stopped_after(tmp_path, 4)
-    damaged(made.path, how)
+    if said == DAMAGED:
+        damaged(made.path, how)
+    else:
+        made = replace(made, fingerprint="g")
     with caplog.at_level(logging.WARNING):
         trained = train(network_options(), made)
     assert flat(trained.state).tolist() == flat(train(network_options(), None).state).tolist()
-    assert "incomplete or damaged checkpoint" in caplog.text
+    assert said in caplog.text
     assert made.load_state() is not None  # of the last step, in its place
 
 

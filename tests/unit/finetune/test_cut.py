@@ -136,6 +136,23 @@ class Shared(Chain):
         return super().forward(x * self.scale) / width
 
 
+class Defaulted(Chain):
+    """Further arguments decide its way, and have their defaults."""
+
+    def forward(self, x: torch.Tensor, mask: Any = None, *, double: bool = False) -> torch.Tensor:
+        if mask is not None:
+            x = x * mask
+        return super().forward(x) * (2 if double else 3)
+
+
+class Dividing(Chain):
+    """The number of images crosses the cut."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        count = x.shape[0]
+        return super().forward(x) / count
+
+
 class Transposed(Chain):
     """Its blocks take [length, batch, width]."""
 
@@ -146,8 +163,9 @@ class Transposed(Chain):
         return x.mean(0)
 
 
-def test_constants_and_sizes_are_copied_behind_the_cut() -> None:
-    model, x = Shared().eval(), torch.randn(3, 6)
+@pytest.mark.parametrize("make", [Shared, Defaulted])
+def test_constants_and_sizes_are_copied_behind_the_cut(make: type[Chain]) -> None:
+    model, x = make().eval(), torch.randn(3, 6)
     prefix, suffix, shape = cut_network(model, 2, example=x)
     assert shape == (6,)
     torch.testing.assert_close(suffix(prefix(x)), model(x))
@@ -158,6 +176,7 @@ def test_constants_and_sizes_are_copied_behind_the_cut() -> None:
     ("model", "reason"),
     [
         (Skipping(), "more than one tensor of net would cross the cut"),
+        (Dividing(), "more than one tensor of net would cross the cut"),
         (Branching(), "the forward pass of net cannot be traced"),
         (Counting(), "the forward pass of net cannot be traced"),
         (Transposed(), r"activations of net have shape \[3, 1, 6\] for one image"),

@@ -20,7 +20,7 @@ from dpprobe.backbones.row_mixing import (
 from dpprobe.devices import use_precision
 from dpprobe.errors import ConfigError
 from dpprobe.finetune import layer_rules, layers
-from dpprobe.finetune.engine_check import check_network
+from dpprobe.finetune.engine_check import _move_parameters, check_network
 from tests.support.gpu import DEVICES
 from tests.unit.finetune.small_networks import Small, of_timm
 
@@ -174,10 +174,11 @@ class Faint(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("name", "factor"), [("1.weight", 0.9), ("2.weight", 1.1), ("0.inner.weight", 0.9)]
+    ("name", "factors"),
+    [("1.weight", [0.9, 1, 1]), ("2.weight", [1, 1, 1.1]), ("0.inner.weight", [0.9, 0.9, 0.9])],
 )
-def test_a_wrong_rule_is_refused_by_name(
-    name: str, factor: float, monkeypatch: pytest.MonkeyPatch
+def test_a_wrong_rule_for_any_row_is_refused_by_name(
+    name: str, factors: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = small(Faint())
     module = network.module.get_submodule(name.removesuffix(".weight"))
@@ -187,7 +188,8 @@ def test_a_wrong_rule_is_refused_by_name(
     def wrong(call: layers.Call, names: Any) -> layers.Gradients:
         result = right(call, names)
         if call.module is module:
-            result["weight"] = factor * result["weight"]
+            of_rows = torch.tensor(factors).view(-1, *[1] * module.weight.ndim)
+            result["weight"] = of_rows * result["weight"]
         return result
 
     monkeypatch.setattr("dpprobe.finetune.ghost.forms_gradients", lambda _: True)
@@ -206,10 +208,24 @@ def test_a_wrong_norm_is_refused(
 ) -> None:
     right = layers.squared_norms
     monkeypatch.setattr("dpprobe.finetune.ghost.forms_gradients", lambda _: False)
-    monkeypatch.setattr("dpprobe.finetune.ghost.squared_norms", lambda a, g: factor * right(a, g))
+    factors = torch.tensor([1, 1, factor])
+    monkeypatch.setattr("dpprobe.finetune.ghost.squared_norms", lambda a, g: factors * right(a, g))
 
     with pytest.raises(ConfigError, match="wrong gradient norm"):
         check(small(), precision=precision)
+
+
+def test_parameters_that_are_nearly_zero_are_moved_alone_and_come_back() -> None:
+    network = small()
+    before = {name: one.detach().clone() for name, one in network.trained.items()}
+
+    def list_moved() -> set[str]:
+        return {name for name, one in network.trained.items() if not one.equal(before[name])}
+
+    with _move_parameters(network, torch.Generator().manual_seed(0)):
+        assert list_moved() == {name for name, one in before.items() if not one.any()}
+        assert len(list_moved()) == 3 < len(before)
+    assert not list_moved()
 
 
 class HalfCalled(nn.Module):
@@ -261,11 +277,6 @@ class Turned(nn.Module):
         return self.linear(x.flatten(2).permute(2, 0, 1)).permute(1, 2, 0).reshape(x.shape)
 
 
-def test_layers_that_see_rows_elsewhere_are_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"wrong gradient of 0\.linear\."):
-        check(small(Turned()))
-
-
 class Fails(nn.Module):
     """Cannot be taken row by row: it asks where its rows lie."""
 
@@ -275,11 +286,6 @@ class Fails(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * self.scale if x.data_ptr() else x * self.scale * 1.0
-
-
-def test_a_layer_that_cannot_be_differentiated_by_row_is_refused() -> None:
-    with pytest.raises(ConfigError, match="gradients cannot be computed per row .* choose another"):
-        check(small(Fails()))
 
 
 def test_networks_without_a_gradient_are_refused() -> None:
@@ -394,6 +400,16 @@ def test_a_branch_that_is_nearly_closed_hides_no_mixing_of_rows() -> None:
     assert torch.equal(network.trained["0.gate"], before)
 
 
-def test_a_branch_that_is_nearly_closed_hides_no_wrong_gradient() -> None:
-    with pytest.raises(ConfigError, match=r"wrong gradient of 0\.inner\.linear\."):
-        check(small(Branch(Turned())))
+@pytest.mark.parametrize(
+    ("layer", "said"),
+    [
+        (Turned, r"wrong gradient of 0\.linear\."),
+        (lambda: Branch(Turned()), r"wrong gradient of 0\.inner\.linear\."),
+        (Fails, "gradients cannot be computed per row .* choose another"),
+    ],
+)
+def test_layers_without_a_right_gradient_by_row_are_refused_by_name(
+    layer: Callable[[], nn.Module], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check(small(layer()))

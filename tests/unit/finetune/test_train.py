@@ -337,7 +337,7 @@ def test_physical_batches_change_nothing_but_rounding(
         made.append(RecordedSums(*args, **rest))
         return made[-1]
 
-    for size in (1, 3, 64):
+    for size, inputs.slow in ((1, False), (3, True), (3, False), (64, True)):
         train(options, inputs, physical_batch=size, make_sums=make)
     first, *others = ([torch.cat(part) for part in zip(*one.calls, strict=True)
                        if part[0] is not None] for one in made)  # fmt: skip
@@ -350,31 +350,22 @@ def test_physical_batches_change_nothing_but_rounding(
         np.testing.assert_allclose(flat(end), flat(ends[0]), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("change", [-1, 1])
-def test_a_plan_with_other_steps_is_refused(change: int) -> None:
-    options, inputs = network_options(), mlp_inputs()
-    plan = plan_of(options, inputs.n, 1.0)
-    (item,) = plan.mechanisms
-    other = replace(plan, mechanisms=(replace(item, count=item.count + change),))
-    with pytest.raises(PrivacyError, match="has count"):
-        train_network(options, mlp_network(), inputs, Releases(other, [SEED], CPU))
-
-
 @pytest.mark.parametrize(
-    ("change", "said"), [({"sensitivity": 0.1}, "sensitivity"), ({"sample_rate": 0.3}, "rate")]
+    ("n", "change", "said"),
+    [
+        (40, {"count": 5}, "has count"),
+        (40, {"count": 7}, "has count"),
+        (40, {"sensitivity": 0.1}, "sensitivity"),
+        (40, {"sample_rate": 0.3}, "rate"),
+        (39, {}, "n = 39 units of privacy, but the data has 40"),
+    ],
 )
-def test_a_plan_with_another_norm_or_rate_is_refused(change: dict[str, Any], said: str) -> None:
+def test_a_plan_of_another_training_is_refused(n: int, change: dict[str, Any], said: str) -> None:
     options, inputs = network_options(batch_size=8), mlp_inputs()
-    plan = plan_of(options, inputs.n, 1.0)
+    plan = plan_of(options, n, 1.0)
     other = replace(plan, mechanisms=(replace(plan.mechanisms[0], **change),))
     with pytest.raises(PrivacyError, match=said):
         train_network(options, mlp_network(), inputs, Releases(other, [SEED], CPU))
-
-
-def test_a_plan_for_another_n_is_refused() -> None:
-    options, inputs = network_options(), mlp_inputs()
-    with pytest.raises(PrivacyError, match="n = 39 units of privacy, but the data has 40"):
-        train_network(options, mlp_network(), inputs, releases_of(options, 39, 1.0))
 
 
 def test_releases_serve_one_training() -> None:
@@ -383,10 +374,6 @@ def test_releases_serve_one_training() -> None:
     train_network(options, mlp_network(), inputs, releases)
     with pytest.raises(PrivacyError, match="already used"):
         train_network(options, mlp_network(), inputs, releases)
-
-
-def test_steps_that_were_released_before_are_not_released_again() -> None:
-    options, inputs = network_options(), mlp_inputs()
     releases = releases_of(options, inputs.n, 1.0)
     releases.count_releases("gradients", 1)
     with pytest.raises(PrivacyError, match="7 noisy releases were made, but epsilon covers 6"):

@@ -34,12 +34,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 @cache
 def backbone(model: str) -> Backbone:
     options = backbone_options(
-        {
-            "family": "timm",
-            "model": model,
-            "pretrained": False,
-            "preprocessing": {"size": SIZE},
-        }
+        {"family": "timm", "model": model, "pretrained": False, "preprocessing": {"size": SIZE}}
     )
     return loading.load_backbone(options, runtime=Runtime(device="cpu", precision="float32"))
 

@@ -15,3 +15,9 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has rows come in several blocks, as in real sets, of which small ones would be one."""
+    monkeypatch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", 1_000)

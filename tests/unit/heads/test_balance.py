@@ -26,6 +26,8 @@ from tests.support.mechanisms import made_plan
 from tests.support.observers import Watching
 from tests.support.second_order_data import classes_of, plan_of
 
+pytestmark = pytest.mark.usefixtures("several_blocks")
+
 HEADS: dict[str, dict[str, Any]] = {
     "sgd": {"head": "sgd", "init": "zero", "batch_size": "full", "steps": 4, "learning_rate": 0.5},
     "sgd, sampled": {"head": "sgd", "batch_size": 50, "steps": 4, "learning_rate": 0.5},

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
-from dpprobe.heads.default_search_spaces import SPACES, Times, default_space
+from dpprobe.heads.default_search_spaces import SPACES, default_space
 from dpprobe.heads.registry import HEADS, method_options
 from dpprobe.heads.tuned import Options
 from dpprobe.options import options_class
+from tests.conftest import REPOSITORY
 
 N = 2000
 
@@ -41,19 +43,20 @@ def test_the_space_is_part_of_the_options() -> None:
     assert method.identity_options()["search"] == written["search"]
 
 
-def test_factors_are_of_the_base_s_number() -> None:
-    """Of what the head has by default; what a base writes is not searched."""
-    base = method_options({"head": "sgd"})
-    space = default_space(base)
-    assert space == {"learning_rate": pytest.approx([0.03, 0.1, 0.3, 1.0, 3.0, 10.0])}
+def test_the_page_states_every_space() -> None:
+    page = (REPOSITORY / "docs/methods/tuned.md").read_text(encoding="utf-8")
+    stated: dict[str, dict[str, Any]] = {}
+    for heads, options in re.findall(r"^\| (`.+`) \| (`.+`.*) \|$", page, re.MULTILINE):
+        for head in re.findall(r"`(\w+)`", heads):
+            base = method_options({"head": head})
+            for name, times, numbers in re.findall(r"`(\w+)` (×?)([^;]+)", options):
+                own = getattr(base, name)
+                values = [float(number) for number in re.findall(r"[\d.]+", numbers)]
+                wanted = [own * value for value in values] if times else sorted({*values, own})
+                stated.setdefault(head, {})[name] = pytest.approx(wanted)
+    assert {head: default_space(method_options({"head": head})) for head in SPACES} == stated
+
+
+def test_what_a_base_writes_is_not_searched() -> None:
     assert set(tuned({"head": "newton"}).search) == {"step", "max_grad_norm"}
     assert set(tuned({"head": "newton", "step": 1.0}).search) == {"max_grad_norm"}
-    assert Times((1 / 3, 1.0)).values_around(0.1) == (0.0333333, 0.1)
-
-
-def test_an_option_that_goes_by_a_rule_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    base = method_options({"head": "newton"})
-    space = {"ridge": Times((0.5, 1.0)), "step": Times((0.5, 1.0))}
-    monkeypatch.setitem(SPACES, "newton", space)
-    assert base.model_dump()["ridge"] is None
-    assert default_space(base) == {"step": (0.3, 0.6)}

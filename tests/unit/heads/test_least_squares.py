@@ -15,13 +15,9 @@ from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.least_squares import GRAM, TARGETS, Options, regression_targets
 from dpprobe.heads.second_order import Design, cross_moment
 from dpprobe.heads.training_set import TrainingSet
-from tests.support.second_order_data import (
-    SEEDS,
-    classes_of,
-    fit,
-    plan_of,
-    rows_of,
-)
+from tests.support.second_order_data import SEEDS, classes_of, fit, plan_of, rows_of
+
+pytestmark = pytest.mark.usefixtures("several_blocks")
 
 
 def test_without_noise_it_is_numpys() -> None:

@@ -87,19 +87,6 @@ def test_a_row_changes_the_hessians_by_at_most_their_sensitivity(
         assert change == 0
 
 
-@settings(max_examples=100, deadline=None)
-@given(p=st.lists(st.floats(1e-6, 1.0), min_size=2, max_size=12))
-def test_softmax_curvature_is_its_hessians_trace(p: list[float]) -> None:
-    """c / K is the mean of the K - 1 eigenvalues, and at most 1 / K; the whole is at most 1/2."""
-    share = np.array(p) / np.sum(p)
-    hessian = np.diag(share) - np.outer(share, share)
-    classes = len(share)
-    c = classes * (1 - (share**2).sum()) / (classes - 1)
-    assert c / classes == pytest.approx(np.linalg.eigvalsh(hessian).sum() / (classes - 1))
-    assert c <= 1 + 1e-12
-    assert np.linalg.norm(hessian) <= 0.5 + 1e-12
-
-
 @settings(max_examples=80, deadline=None)
 @given(
     row=ROW,

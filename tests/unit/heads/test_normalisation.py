@@ -23,6 +23,7 @@ from dpprobe.heads.normalisation import (
     Normalisation,
 )
 from dpprobe.heads.normalised_rows import normalise_rows
+from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
@@ -31,6 +32,8 @@ from dpprobe.privacy.plan import Mechanism, Plan
 from dpprobe.privacy.releases import Releases
 from tests.support.linear_heads import Source
 from tests.support.mechanisms import made_plan
+
+pytestmark = pytest.mark.usefixtures("several_blocks")
 
 CPU = torch.device("cpu")
 C, P = 3, 4
@@ -135,10 +138,10 @@ def test_channels_must_divide_the_dimension() -> None:
 
 
 def test_a_stream_gives_the_channels_of_memory() -> None:
-    actual = []
+    actual, units = [], Units.number_units([str(row * row % 17) for row in range(50)])
     for source in (features(50), Source(features(50).numpy())):
-        streamed = TrainingSet(source, torch.arange(50) % 2, 2)
-        priced = plan(SPEC.list_releases(50), 50, noise=2.0)
+        streamed = TrainingSet(source, torch.arange(50) % 2, 2, units=units)
+        priced = plan(SPEC.list_releases(units.count), units.count, noise=2.0)
         actual.append(normalise_rows(streamed, SPEC, Releases(priced, [1], CPU)))
     for name in BOUNDS:
         torch.testing.assert_close(*[rows.transform.arrays[name] for rows in actual])

@@ -23,6 +23,8 @@ from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.releases import Releases
 from tests.support.mechanisms import made_plan
 
+pytestmark = pytest.mark.usefixtures("several_blocks")
+
 CPU = torch.device("cpu")
 DIMENSION = 12
 CHANNELS = Channels(channels=3, max_mean_norm=0.7, max_deviation_norm=0.3, floor=1e-4)

@@ -10,11 +10,9 @@ import torch
 
 from dpprobe.heads.prototypes import CLASS_SUMS, Options
 from dpprobe.heads.scoring import score_rows
-from tests.support.second_order_data import (
-    classes_of,
-    fit,
-    plan_of,
-)
+from tests.support.second_order_data import classes_of, fit, plan_of
+
+pytestmark = pytest.mark.usefixtures("several_blocks")
 
 
 def test_without_noise_it_is_the_nearest_class_sum() -> None:

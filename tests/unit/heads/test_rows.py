@@ -15,12 +15,15 @@ from dpprobe.errors import DataError, PrivacyError
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.normalisation import CENTRE, Centred, GroupNorm, Normalisation, Normalize
 from dpprobe.heads.normalised_rows import normalise_rows
+from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.releases import Releases
 from tests.support.linear_heads import Source
 from tests.support.mechanisms import made_plan
+
+pytestmark = pytest.mark.usefixtures("several_blocks")
 
 LABELS = torch.tensor([0, 1, 2, 1])
 FREE = ["none", "l2", "layer_norm", {"kind": "group_norm", "groups": 2}]
@@ -43,7 +46,7 @@ def releases(value: Normalisation, n: int, *, noise: float = 0.5, seed: int = 1)
 
 def rows_of(data: TrainingSet, value: Any, *, noise: float = 0.5) -> Rows:
     chosen = spec(value)
-    return normalise_rows(data, chosen, releases(chosen, data.rows, noise=noise))
+    return normalise_rows(data, chosen, releases(chosen, data.n, noise=noise))
 
 
 def whole(rows: Rows) -> torch.Tensor:
@@ -117,9 +120,9 @@ def test_a_row_too_short_to_be_scaled_is_left_out(value: str, tiny: float) -> No
 @pytest.mark.parametrize("value", [*FREE, "centred"])
 def test_a_stream_gives_the_rows_of_memory(value: Any) -> None:
     values = features(40, 6)
-    labels = torch.arange(40) % 3
-    memory = rows_of(TrainingSet(values.clone(), labels, 3), value)
-    stream = rows_of(TrainingSet(Source(values.numpy(), 3), labels, 3), value)
+    labels, units = torch.arange(40) % 3, Units.number_units([str(n * n % 17) for n in range(40)])
+    memory = rows_of(TrainingSet(values.clone(), labels, 3, units=units), value)
+    stream = rows_of(TrainingSet(Source(values.numpy(), 3), labels, 3, units=units), value)
     assert stream.streamed
     assert stream.direct is None
     torch.testing.assert_close(whole(stream), whole(memory))

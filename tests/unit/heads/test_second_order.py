@@ -37,13 +37,7 @@ from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.releases import Releases
 from tests.support.linear_heads import Source
 from tests.support.mechanisms import gaussians, made_plan
-from tests.support.second_order_data import (
-    accuracy,
-    classes_of,
-    fit,
-    rows_of,
-    with_unusable,
-)
+from tests.support.second_order_data import accuracy, classes_of, fit, rows_of, with_unusable
 
 ENTRIES = st.sampled_from(
     [0.0, 1.0, -1.0, 0.3, 1e-3, 1e-20, 50.0, -2e4, 1e12, 1e25, math.nan, math.inf, -math.inf]

@@ -29,6 +29,8 @@ from dpprobe.privacy.releases import Releases
 from tests.support.linear_heads import Source
 from tests.support.second_order_data import classes_of, plan_of, rows_of
 
+pytestmark = pytest.mark.usefixtures("several_blocks")
+
 CLASSES = 4
 HEAD_VALUES: dict[str, dict[str, Any]] = {
     "least_squares": {"head": "least_squares"},

@@ -10,6 +10,8 @@ import torch
 from dpprobe.errors import DataError
 from dpprobe.heads.training_set import TrainingSet
 
+pytestmark = pytest.mark.usefixtures("several_blocks")
+
 LABELS = torch.tensor([0, 1, 2, 1])
 SEVERAL = torch.tensor([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]], dtype=torch.uint8)
 

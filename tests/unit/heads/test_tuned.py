@@ -302,7 +302,7 @@ def test_draws_cover_the_space(monkeypatch: pytest.MonkeyPatch) -> None:
         search={
             "learning_rate": {"low": 0.01, "high": 1.0, "log": True},
             "max_grad_norm": [0.5, 1.0, 2.0],
-        },
+        }
     )
     trials = draw_trials(method, 0, SEEDS[0], SEEDED)
     logs = np.log10([trial.values["learning_rate"] for trial in trials])

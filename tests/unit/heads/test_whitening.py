@@ -25,6 +25,8 @@ from dpprobe.privacy.releases import Releases
 from tests.support.linear_heads import Source
 from tests.support.mechanisms import made_plan
 
+pytestmark = pytest.mark.usefixtures("several_blocks")
+
 CPU = torch.device("cpu")
 N, D, K = 400, 12, 3
 SPEC = Whitened()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -93,10 +93,12 @@ def _within(stored: Curves, source: str) -> float:
     return inside / of
 
 
-def test_ceilings_are_of_the_nearest_number_of_classes() -> None:
-    low, middle, high = read_curves().choose_ceilings(2)
-    assert 0.5 < low <= middle <= high <= 1
-    assert not math.isnan(read_curves().choose_ceilings(3)[0])
+def test_ceilings_with_all_rows_are_of_the_nearest_number_of_classes_by_ratio() -> None:
+    ends = [(2, 0.8), (2, 0.6), (2, 0.7), (26, 0.3)]
+    curves = [{"classes": of, "points": [{"ceiling": 0.1}, {"ceiling": end}]} for of, end in ends]
+    stored = replace(read_curves(), curves=tuple(curves))
+    assert stored.choose_ceilings(7) == (0.6, 0.7, 0.8)
+    assert stored.choose_ceilings(8) == (0.3, 0.3, 0.3)
 
 
 @pytest.mark.parametrize("text", [None, "{", '{"format": "another"}'])

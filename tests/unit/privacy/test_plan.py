@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.nonprivate import Options as NonprivateOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.sgd import Options
-from dpprobe.privacy.plan import Mechanism, Plan, Selection, plan_identity, split_budget
+from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection, plan_identity, split_budget
 
 
 def mechanism(**changes: Any) -> Mechanism:
@@ -70,6 +71,7 @@ def test_mechanism_refuses_what_cannot_be_priced(attribute: str, value: Any) -> 
         ({"epsilon": 0.0}, "epsilon 0.0"),
         ({"delta": 1.0}, "delta 1.0"),
         ({"mechanisms": ()}, "no mechanism"),
+        ({"selection": Selection(mean=7.0, repeated=("hessian",))}, "hessian"),
         ({"mechanisms": (mechanism(noise_multiplier=0.0),)}, "adds no noise"),
         ({"mechanisms": (mechanism(), mechanism())}, "different names"),
         ({"realised_epsilon": 1.0001}, "exceeds the target"),
@@ -84,24 +86,39 @@ def test_plan_refuses_what_promises_more_than_it_pays(
         plan(**changes)
 
 
+FULL = plan(
+    mechanisms=(mechanism(), mechanism(name="covariance", sample_rate=1.0, count=1)),
+    patients=Patients(images=3, epsilon=2.5),
+    selection=Selection(mean=7.0, repeated=("gradients",)),
+    priced_by="pld",
+    checks={"rdp (dp-accounting 0.6.0)": math.inf, "prv (opacus 1.6.0)": None},
+    check_notes={"prv (opacus 1.6.0)": "too large"},
+    risk={"top": 0.25},
+)
+
+
 @pytest.mark.parametrize(
     "original",
     [
-        plan(
-            checks={"rdp (dp-accounting 0.6.0)": math.inf, "prv (opacus 1.6.0)": None},
-            check_notes={"prv (opacus 1.6.0)": "too large"},
-        ),
+        FULL,
+        plan(patients=Patients(images=3, epsilon=math.inf), unit="image"),
+        plan(unit="patient"),
         plan(
             epsilon=math.inf,
             realised_epsilon=math.inf,
             mechanisms=(mechanism(noise_multiplier=0.0),),
         ),
-        plan(mechanisms=(mechanism(), mechanism(name="covariance", sample_rate=1.0, count=1))),
     ],
 )
 def test_plan_survives_json(original: Plan) -> None:
     text = json.dumps(original.to_dict(), allow_nan=False)
     assert Plan.from_dict(json.loads(text)) == original
+
+
+def test_every_field_of_a_plan_is_in_the_plan_that_survives() -> None:
+    plain = plan(mechanisms=(mechanism(name="other"),))
+    same = [one.name for one in fields(Plan) if getattr(FULL, one.name) == getattr(plain, one.name)]
+    assert same == ["n", "unit", "epsilon", "delta", "accountant", "realised_epsilon"]
 
 
 def test_plan_of_another_relation_is_refused() -> None:
@@ -208,16 +225,6 @@ def test_a_fit_refuses_noise_split_otherwise_than_the_method_says() -> None:
     best = Selection(mean=3, repeated=(second.name,))
     with pytest.raises(PrivacyError, match="belongs to another method"):
         fit_heads(method, data, plan(mechanisms=(first, second), n=100, selection=best), [1])
-
-
-def test_a_selection_is_part_of_the_plan() -> None:
-    best = Selection(mean=7.0, repeated=("gradients",))
-    selected = plan(selection=best)
-    written = json.dumps(selected.to_dict(), allow_nan=False)
-    assert Plan.from_dict(json.loads(written)) == selected
-    assert selected != plan()
-    with pytest.raises(PrivacyError, match="hessian"):
-        plan(selection=Selection(mean=7.0, repeated=("hessian",)))
 
 
 @pytest.mark.parametrize(

@@ -324,15 +324,18 @@ class Part:
         out[:] = self.draw_words(out.size)
 
 
-def scripted(words: Sequence[int], further: Sequence[int], deviation: float) -> list[int]:
-    """The sampler's numbers of chosen words, which are the reference's, also one at a time."""
-    script = Script(words, further)
-    numbers = RoundedGaussian(cast(Keystream, script)).draw_numbers(len(words), deviation).tolist()
-    reference = Reference(iter(script.lists["further words"]), deviation)
-    assert numbers == [reference.number(word) for word in words]
-    single = RoundedGaussian(cast(Keystream, Script(words, further)))
-    assert numbers == [single.draw_numbers(1, deviation).item() for _ in words]
-    return cast("list[int]", numbers)
+def scripted(word: int, further: Sequence[int], deviation: float) -> int:
+    """The sampler's number of a chosen word, as the reference's: the first, and started anew."""
+    nothing = PIECES[2 * CELLS]
+    anew = main_word(nothing, 7), [further_word(nothing), word, *further]
+    numbers = set()
+    for first, ahead in ((word, further), anew):
+        script = Script([first], ahead)
+        numbers.add(RoundedGaussian(cast(Keystream, script)).draw_numbers(1, deviation).item())
+        reference = Reference(iter(script.lists["further words"]), deviation)
+        numbers.add(reference.number(first))
+    (number,) = numbers
+    return int(number)
 
 
 def main_word(value: int, position: int, negative: bool = False) -> int:
@@ -373,7 +376,7 @@ def test_positions_beside_a_tie_take_words_until_they_are_decided(
         further = [*words[:levels], last]
         assert words[levels] not in (0, 2**64 - 1)
         word = main_word(start_of_floor(cell), position, negative)
-        (number,) = scripted([word], further, deviation)
+        number = scripted(word, further, deviation)
         assert number == (-wanted if negative else wanted)
 
 
@@ -393,7 +396,7 @@ def test_rests_are_accepted_under_the_density_only(cell: int, deviation: float) 
                 value = start + offset
                 word = main_word(value, position)
                 further = [further_word(value), 0, 2**64 - 1, 2**63, 2**62]
-                number = scripted([word], further, deviation)[0]
+                number = scripted(word, further, deviation)
                 least = math.floor(deviation * cell / 2**CELL_BITS)
                 if offset < height - 10:
                     assert least <= number <= least + deviation / 2**CELL_BITS + 1
@@ -421,7 +424,7 @@ def test_heights_beside_the_density_take_words_until_they_are_decided(
         reference = Reference(iter([*further, *[2**62 + 1] * 9]), 1e6)
         reference.number(main_word(value, position))
         assert reference.anew == (last > 0)
-        scripted([main_word(value, position)], further, 1e6)
+        scripted(main_word(value, position), further, 1e6)
 
 
 @pytest.mark.parametrize("cell", [0, 1, 2, 5, 20, 64])
@@ -430,11 +433,11 @@ def test_the_tail_s_cells(cell: int) -> None:
     start, size = PIECES[2 * CELLS - 1], PIECES[2 * CELLS] - PIECES[2 * CELLS - 1]
     geometric = [0] * (cell // 64) + [1 << cell % 64]
     high = [further_word(start + size - 1), *geometric, main_word(0, 0)]
-    (number,) = scripted([main_word(start, 2**POSITION_BITS - 1)], high, 1000.0)
+    number = scripted(main_word(start, 2**POSITION_BITS - 1), high, 1000.0)
     assert number == 0
     if cell < 64:  # the density there begins with 58 words of zeros
         low = [further_word(start), *geometric, *[0] * 150]
-        (number,) = scripted([main_word(start, 0, cell % 2 == 1)], low, 1000.0)
+        number = scripted(main_word(start, 0, cell % 2 == 1), low, 1000.0)
         assert 1000 * (8 + cell) <= abs(number) <= 1000 * (8 + cell) + 1
         assert (number < 0) == (cell % 2 == 1)
 
@@ -443,7 +446,7 @@ def test_nothing_starts_a_number_anew_with_a_further_word() -> None:
     for value in (PIECES[2 * CELLS], 2**64 - 1):
         anew = main_word(start_of_floor(70), 0, True)
         further = [further_word(value), main_word(value, 5), further_word(value), anew]
-        assert scripted([main_word(value, 7)], further, 64.0) == [-70]
+        assert scripted(main_word(value, 7), further, 64.0) == -70
 
 
 def test_hard_numbers_among_others_leave_the_others_as_they_are() -> None:

@@ -58,9 +58,7 @@ def test_every_row_joins_at_the_rate(
 
 
 @pytest.mark.parametrize("joined_of", [indicator, exact_indicator])
-def test_rows_and_steps_are_independent(
-    joined_of: Callable[[int, float, int], np.ndarray],
-) -> None:
+def test_rows_and_steps_are_independent(joined_of: Callable[[int, float, int], np.ndarray]) -> None:
     steps, rate = 40_000, 0.1
     joined = (joined_of(12, rate, steps) - rate) / (rate * (1 - rate)) ** 0.5
     between_rows = joined.T @ joined / steps

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -174,6 +175,12 @@ def test_each_setting_says_what_it_releases_and_what_it_leaves_uncovered(
     values = json.loads(json.dumps(state_with(**setting), allow_nan=False))
     assert words in str(values[part])
     assert words not in str(state_with(**other)[part])
+    if "network" in setting:  # vectors have none
+        return
+    usual = of_backbone(backbone_options={"family": "external", "model": "some"})["public_data"]
+    vectors = state_with(**setting | {"public_data": usual | setting.get("public_data", {})})
+    said = [vectors["promise"], vectors["allows"]["words"], *vectors["not_covered"]]
+    assert not re.search("image|picture", " ".join([*said, *vectors["public"]]), re.IGNORECASE)
 
 
 @pytest.mark.parametrize(

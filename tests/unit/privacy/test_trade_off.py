@@ -132,6 +132,7 @@ def test_the_balanced_accuracy_of_gaussians_is_an_integral_rounded_up(mu: float)
     answer = bound_attacks(parts, [], delta=DELTA, epsilon=1.0)
     assert answer.exact
     assert (1 + above) / 2 - 1e-9 <= answer.balanced_accuracy <= (1 + above) / 2 + UNIT + 1e-9
+    assert above - 1e-6 <= answer.advantage <= above + 3 * UNIT
 
 
 @pytest.mark.parametrize(("noise", "rate"), [(1.0, 0.1), (0.7, 0.5), (2.0, 0.9)])

@@ -29,7 +29,6 @@ def test_a_ledger_is_shown_abandoned_from_and_not_made_up(
     assert run_main(monkeypatch, "ledger", folder) == 0
     assert "first" in capsys.readouterr().out
     for words, answer in (
-        (["--abandon", "1"], "--abandon and --reason belong together"),
         (["--abandon", "1", "--reason", "a mistake"], "entry 1 is closed"),
         (["--abandon", "7", "--reason", "a mistake"], "7"),
     ):
@@ -86,6 +85,30 @@ def test_each_option_reaches_its_function_with_its_type(
     monkeypatch.setattr(f"dpprobe.release.{function}", record)
     assert run_main(monkeypatch, *words.split()) == "dpprobe: recorded"
     assert run_main(monkeypatch, *words.split(), "--typo") == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(f"predict b x --threshold {word}" for word in ("a", "0.3", "=0.3", "a=", "a=0,3")),
+        "predict b x --threshold a=0.1 --threshold a=0.2",
+        "predict b x --monitor-report r.json",
+        "predict b x --monitor-groups g.csv",
+        "predict b x --monitor --monitor-report .",
+        "predict b x --monitor --monitor-report nowhere/r.json",
+        "ledger . --reason r",
+        "ledger . --abandon 1",
+    ],
+)
+def test_options_that_do_not_go_together_are_refused_before_any_work(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dataset.json").touch()
+    monkeypatch.setattr("dpprobe.release.predict.predict", lambda *_, **__: 1 / 0)
+    said = run_main(monkeypatch, *words.split())
+    *_, option, value = words.split()
+    assert re.search(rf"^dpprobe: (?=--).*{option}( {re.escape(value)})?[ :,]", str(said))
 
 
 def test_help_names_every_command_and_loads_nothing_heavy() -> None:

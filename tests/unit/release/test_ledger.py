@@ -26,6 +26,7 @@ from dpprobe.privacy.accountants import Fits, all_together, compute_epsilon, gau
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.limits import round_up
 from dpprobe.privacy.plan import Mechanism, Selection
+from dpprobe.privacy.risk import Risk
 from dpprobe.privacy.target import Target
 from dpprobe.release import ledger_file, ledger_prices
 from dpprobe.release.ledger import Ledger, describe_ledger
@@ -216,13 +217,21 @@ def test_the_limit_is_met_to_its_last_digit_and_not_exceeded(ledger: Ledger) -> 
     assert len(ledger.read_entries()) == 3
 
 
-def test_open_entries_use_the_limit_up_and_abandoned_ones_do_not(ledger: Ledger) -> None:
-    limit = mu_epsilon(5.0)
-    ledger.book_release(booking("first"), Limits(delta=DELTA, max_epsilon=limit))
-    with pytest.raises(PrivacyError, match="above max_epsilon"):
-        ledger.book_release(booking("second"), Limits(delta=DELTA, max_epsilon=limit))
+LOOSE = {"max_epsilon": 100.0, "max_risk": Risk.from_dict({"advantage": 0.99})}
+TIGHT = {"max_epsilon": mu_epsilon(5.0), "max_risk": Risk.from_dict({"advantage": 0.08})}
+
+
+@pytest.mark.parametrize("key", TIGHT)
+@pytest.mark.parametrize("others", [{}, LOOSE])
+def test_open_entries_use_each_limit_up_and_abandoned_ones_do_not(
+    ledger: Ledger, key: str, others: dict[str, Any]
+) -> None:
+    limits = Limits(delta=DELTA, **(others | {key: TIGHT[key]}))
+    ledger.book_release(booking("first"), limits)
+    with pytest.raises(PrivacyError, match=f"above {key}"):
+        ledger.book_release(booking("second"), limits)
     ledger.abandon_entry(1, "died before its noise")
-    ledger.book_release(booking("second"), Limits(delta=DELTA, max_epsilon=limit))
+    ledger.book_release(booking("second"), limits)
 
 
 @pytest.mark.parametrize("target", [1.0, 1.9])
@@ -434,9 +443,10 @@ def test_a_record_that_does_not_fit_is_refused_though_its_hashes_are_right(
     append(event="abandon", reason="which somebody may have seen")
     with pytest.raises(DataError, match="line 5: damaged .*'abandon' of entry 2"):
         three_lines.read_entries()
-    append(event="book", number=3, format_version=2)
-    with pytest.raises(DataError, match="line 5: format version 2, not 1; use the dpprobe"):
-        three_lines.read_entries()
+    for version in (0, 2):
+        append(event="book", number=3, format_version=version)
+        with pytest.raises(DataError, match=f"line 5: format version {version}, not 1; use"):
+            three_lines.read_entries()
 
 
 def test_a_line_cut_at_every_length_is_as_if_never_written(

@@ -12,6 +12,8 @@ from dpprobe.release.bundle import BundleFacts, CardFacts
 from dpprobe.release.model_card import CLASSES_SHOWN, write_card
 from tests.support.releases import HOSTILE, Release, example, long_release, measured
 
+RESNET = {"family": "timm", "model": "resnet50"}
+
 
 @pytest.fixture(scope="module")
 def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
@@ -58,36 +60,21 @@ def test_the_hub_reads_an_evaluation(
 @pytest.mark.parametrize(
     ("changes", "base"),
     [
-        (
-            {
-                "options": {"family": "timm", "model": "resnet50"},
-                "architecture": "resnet50",
-                "pretrained_tag": "a1_in1k",
-                "trained": True,
-            },
-            "timm/resnet50.a1_in1k",
-        ),
-        (
-            {"options": {"family": "open_clip", "model": "hf-hub:laion/clip"}, "trained": True},
-            "laion/clip",
-        ),
-        (
-            {
-                "options": {"family": "timm", "model": "resnet50"},
-                "architecture": "resnet50",
-                "checkpoint": "weights.safetensors",
-                "weights_sha256": "0" * 64,
-                "trained": True,
-            },
-            None,
-        ),
+        ({"options": RESNET, "architecture": "resnet50", "pretrained_tag": "a1_in1k"},
+         "timm/resnet50.a1_in1k"),
+        ({"options": {"family": "open_clip", "model": "hf-hub:laion/clip"}}, "laion/clip"),
+        ({"options": {"family": "timm", "model": "hf_hub:a/b"}}, "a/b"),
+        ({"options": {"family": "timm", "model": "local-dir:a/b"}}, None),
+        ({"options": {"family": "timm", "model": "hf-hub:a/b"}, "trained": False}, None),
+        ({"options": RESNET, "architecture": "resnet50", "checkpoint": "weights.safetensors",
+          "weights_sha256": "0" * 64}, None),
     ],
-)
+)  # fmt: skip
 def test_the_base_model_is_a_name_of_the_hub(
     tmp_path: Path, release: Release, changes: dict[str, Any], base: str | None
 ) -> None:
     facts, statement = release
-    backbone = facts.backbone.model_copy(update=changes)
+    backbone = facts.backbone.model_copy(update={"trained": True} | changes)
     written = card(tmp_path, facts.model_copy(update={"backbone": backbone}), statement)
     assert written.data.to_dict().get("base_model") == base
     assert ("--checkpoint WEIGHTS" in written.text) == (backbone.checkpoint is not None)

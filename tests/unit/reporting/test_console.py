@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from dpprobe.artifacts import read_json, write_json
+from dpprobe.privacy.limits import ABOVE_NOTE
+from dpprobe.reporting import console
+from dpprobe.reporting.accuracy_table import LEFT_OUT
 from dpprobe.reporting.console import LINES, WIDTH, describe_study
 from dpprobe.reporting.headline import verdict
 from dpprobe.results.best_private import best_private
@@ -103,6 +106,19 @@ def test_several_datasets_have_a_row_and_a_verdict_each(tmp_path: Path, count: i
     assert told[0].startswith("d0: At ε = 1 the best private head reaches ")
     assert ("more: " in "".join(lines)) == (count == 12)
     assert len(told) == count or count == 12
+
+
+def test_a_note_is_of_the_datasets_that_it_holds_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "_NOTE_LINES", 99)
+    few: dict[str, Any] = {"multi_label": True, "class_names": ("round", "even", "absent")}
+    traits = {"plain": {}, "large": {}, "labels": few}
+    cells = [write_cell(tmp_path, dataset=name, **more) for name, more in traits.items()]
+    write_json(cells[1], read_json(cells[1]) | {"n": 200_000})
+    text = " ".join(describe(tmp_path, cells).split())
+    assert re.findall(rf"(\w+): {ABOVE_NOTE}", text) == ["large"]
+    assert re.findall(rf"(\w+): {LEFT_OUT}", text) == ["labels"]
 
 
 def test_what_would_mislead_is_told_in_few_lines(tmp_path: Path) -> None:

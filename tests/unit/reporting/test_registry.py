@@ -24,6 +24,7 @@ from dpprobe.study.study import Study
 from tests.support.baseline_records import write_zero_shot
 from tests.support.cell_files import write_cell, write_dataset_info
 from tests.support.figures import write_embedding
+from tests.support.report_page import Page
 
 METHODS: dict[str, dict[str, Any]] = {
     "sgd": {"head": "sgd"},
@@ -149,7 +150,12 @@ class Drawn:
             "manifests": [],
             "tables": tables,
             "figures": [path for path in figures if path.suffix == ".svg"],
-            "zero_shot": self.zero_shot,
+            # as the rule lists them, with their predictions
+            "zero_shot": [
+                path.with_name(name)
+                for path in self.zero_shot
+                for name in ("metrics.json", "predictions.parquet")
+            ],
         }
         write_study_report(self.results / "report.html", self.study, inputs, call=[])
         return describe_study(self.results, inputs["summaries"])
@@ -163,6 +169,10 @@ def test_every_study_is_shown(seed: int, tmp_path: Path, monkeypatch: pytest.Mon
     assert made
     assert all(path.stat().st_size for path in made)
     assert drawn.report(made).splitlines()[0]
+    page = Page((drawn.results / "report.html").read_text(encoding="utf-8"))
+    assert page.text.count("metrics.json --cores") == len(drawn.study.list_cells())
+    assert any(each.get("class") == "statement" for each in page.all("details"))
+    assert ("best zero-shot backbone" in page.words) == bool(drawn.zero_shot)
 
 
 def test_every_exhibit_of_an_analysis_stands_once() -> None:

@@ -65,6 +65,9 @@ def test_without_sampling_it_is_the_exact_price_of_all_heads(tmp_path: Path) -> 
     assert exact <= price(paths) <= exact * (1 + 1e-5)
     assert price(paths[::-1]) == price(paths)
     assert price(paths) > read_json(paths[0])["epsilon_all_heads"] > 1
+    write_json(paths[1], read_json(paths[1]) | {"delta": 10 * DELTA})
+    looser = accountants.gaussian_epsilon(math.sqrt(square), 10 * DELTA)
+    assert looser <= price(paths) <= looser * (1 + 1e-5)
 
 
 def test_with_sampling_it_is_an_upper_bound(tmp_path: Path) -> None:

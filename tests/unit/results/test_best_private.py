@@ -12,13 +12,7 @@ from dpprobe.results.best_private import best_of_each, best_private
 from dpprobe.results.cell_results import read_cell_results
 from dpprobe.results.summary import read_grid, summarise_cells
 from tests.support.cell_files import write_cell
-from tests.support.paper_tables import (
-    LAMB,
-    paper_cell,
-    paper_run,
-    rows_as_text,
-    table_of,
-)
+from tests.support.paper_tables import LAMB, paper_cell, paper_run, rows_as_text, table_of
 from tests.support.report_page import Made
 
 

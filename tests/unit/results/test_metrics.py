@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from sklearn.metrics import (
-    roc_auc_score,
-)
+from sklearn.metrics import roc_auc_score
 
 from dpprobe.errors import DataError
 from dpprobe.results import bootstrap, metrics

@@ -11,12 +11,7 @@ from dpprobe.data.options import Headline
 from dpprobe.results import bootstrap
 from dpprobe.results.halves import Halves, half_values, split_rows
 from dpprobe.results.metrics import evaluate_scores
-from dpprobe.results.paired_difference import (
-    INDEPENDENT,
-    PAIRED,
-    Comparison,
-    compare_entries,
-)
+from dpprobe.results.paired_difference import INDEPENDENT, PAIRED, Comparison, compare_entries
 from dpprobe.results.summary import Entry
 from dpprobe.results.uncertainty import summarise_records
 

@@ -190,10 +190,12 @@ def test_a_dataset_may_choose_its_metric(tmp_path: Path) -> None:
         write_cell(tmp_path, dataset="a", class_names=("no", "yes"), headline="auc"),
         write_cell(tmp_path, dataset="b", multi_label=True, headline="accuracy"),
         write_cell(tmp_path, dataset="c", class_names=("no", "yes")),
+        write_cell(tmp_path, dataset="d", multi_label=True),
     ]
     grid = _grid(tmp_path, *cells)
     titles = {name: measure.title for name, measure in grid.measures.items()}
-    assert titles == {"a": "AUC", "b": "mean accuracy over labels", "c": "accuracy"}
+    named = {"a": "AUC", "b": "mean accuracy over labels", "c": "accuracy"}
+    assert titles == named | {"d": "mean AUC over labels"}, "not over 4 of 4 labels"
     assert not any(measure.is_partial for measure in grid.measures.values())
     for cell in cells:
         record = read_cell(cell)
@@ -234,16 +236,23 @@ def test_private_cells_say_what_choosing_the_best_of_them_costs(tmp_path: Path) 
 
 
 def test_a_summary_counts_the_patients_that_a_dataset_names(tmp_path: Path) -> None:
+    paths = []
     for name, patients in (("named", 40), ("rows", None)):
-        cell = write_cell(tmp_path / name, patients=patients)
-        summarise_cells([cell], tmp_path / f"{name}.parquet", study="study")
-    named, rows = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("named", "rows"))
+        cell = write_cell(tmp_path, dataset=name, patients=patients)
+        paths.append(tmp_path / f"{name}.parquet")
+        summarise_cells([cell], paths[-1], study="study")
+    named, rows = map(pq.read_table, paths)
     assert (set(named["train_units"].to_pylist()), set(named["test_units"].to_pylist())) == (
         {200}, {40},
     )  # fmt: skip
     assert set(rows["test_units"].to_pylist()) == {None}
-    assert read_grid([tmp_path / "named.parquet"]).tested == "test patients"
-    assert not read_grid([tmp_path / "rows.parquet"]).patients
+    for read, patients, tested in (
+        (paths[:1], True, "test patients"),
+        (paths[1:], False, "test rows"),
+        (paths, True, "test rows or test patients"),
+    ):
+        grid = read_grid(read)
+        assert (grid.patients, grid.tested) == (patients, tested)
 
 
 def _write_risk(folder: Path, *realised: float, token: str = "advantage-0.1") -> list[Path]:

@@ -64,21 +64,16 @@ def test_numbers_keep_their_shape_and_are_not_changed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("public", "words"),
-    [(bytes(32), "not one of X25519"), (b"short", "not one of X25519")],
+    ("site", "public", "words"),
+    [
+        ("north", bytes(32), "not one of X25519"),
+        ("north", b"short", "not one of X25519"),
+        ("east", KEYS["east"].public_key().public_bytes_raw(), "no mask with itself"),
+    ],
 )
-def test_a_key_of_small_order_is_refused(public: bytes, words: str) -> None:
+def test_keys_of_small_order_and_of_the_site_are_refused(
+    site: str, public: bytes, words: str
+) -> None:
+    zeros, others = np.zeros(3, dtype=np.int64), {site: public}
     with pytest.raises(PrivacyError, match=words):
-        mask_numbers(
-            np.zeros(3, dtype=np.int64), "use", site="east", key=KEYS["east"],
-            others={"north": public},
-        )  # fmt: skip
-
-
-def test_a_site_has_no_mask_with_itself() -> None:
-    public = KEYS["east"].public_key().public_bytes_raw()
-    with pytest.raises(PrivacyError, match="no mask with itself"):
-        mask_numbers(
-            np.zeros(3, dtype=np.int64), "use", site="east", key=KEYS["east"],
-            others={"east": public},
-        )  # fmt: skip
+        mask_numbers(zeros, "use", site="east", key=KEYS["east"], others=others)

@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 from dpprobe.__main__ import main
+from dpprobe.study import check_command
+from dpprobe.study.study import Study
 from tests.support.small_study import STUDY
 
 
@@ -22,6 +24,13 @@ def test_a_good_study_is_counted_and_its_command_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    networks: list[bool] = []
+
+    def ask(_: Study, *, network: bool) -> list[str]:
+        networks.append(network)
+        return []
+
+    monkeypatch.setattr(check_command, "check_dimensions", ask)
     first, second = Path("first.yaml"), Path("second.yaml")
     first.write_text(yaml.safe_dump(STUDY))
     second.write_text("epsilons: [1]\nmethods: {sgd: {epochs: 3}}\n")
@@ -33,6 +42,8 @@ def test_a_good_study_is_counted_and_its_command_told(
     with pytest.raises(SystemExit, match="^0$"):
         check(monkeypatch, first, second)
     assert "first.yaml second.yaml: 2 cells" in capsys.readouterr().out
+    check_command.read_study([first])
+    assert networks == [True, True, False], "only a check asks the Hub"
 
 
 @pytest.mark.parametrize("metric", ["macro_accuracy", "accuracy"])

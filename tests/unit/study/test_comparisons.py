@@ -51,9 +51,7 @@ def test_the_same_images_at_two_deltas_are_one_dataset_and_a_figure_of_deltas() 
 
 
 def test_datasets_with_a_rare_class_are_not_compared() -> None:
-    study = _study(
-        imbalance={"datasets": ["digits"], "classes": ["3"], "fractions": [1, 0.1]},
-    )
+    study = _study(imbalance={"datasets": ["digits"], "classes": ["3"], "fractions": [1, 0.1]})
     assert len(study.datasets) > 1
     assert compared_datasets(study) == ["digits"]
 

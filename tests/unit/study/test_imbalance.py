@@ -49,7 +49,4 @@ def test_published_results_are_those_of_whole_datasets() -> None:
         {"datasets": ["cifar10"], "classes": ["cat"], "fractions": [0.5]},
         datasets={"cifar10": whole},
     )
-    assert loaded.published_names() == {
-        "cifar10": "cifar10",
-        "cifar10_cat_0p5": "cifar10_cat_0p5",
-    }
+    assert loaded.published_names() == {"cifar10": "cifar10", "cifar10_cat_0p5": "cifar10_cat_0p5"}

@@ -5,11 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dpprobe.study.cuts import Cut, study_cuts
-from dpprobe.study.network_methods import (
-    head_methods,
-    network_methods,
-    searched_methods,
-)
+from dpprobe.study.network_methods import head_methods, network_methods, searched_methods
 from dpprobe.study.study import Study
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study

@@ -28,16 +28,6 @@ def test_non_private_methods_train_once_also_where_inf_is_not_listed() -> None:
     assert study.job_methods("inf") == ("ceiling",)
 
 
-def test_published_results_know_a_dataset_by_its_catalog_name_unless_told() -> None:
-    datasets = {"mine": {"catalog": "cifar10"}, "other": {"catalog": "mnist"}, **STUDY["datasets"]}
-    study = load_study(
-        STUDY | {"datasets": datasets, "papers": {"datasets": {"other": "fashion_mnist"}}}
-    )
-    assert study.published_names() == {
-        "mine": "cifar10", "other": "fashion_mnist", "digits": "digits",
-    }  # fmt: skip
-
-
 def test_few_shot_probes_are_of_backbones_that_read_text_unless_told() -> None:
     clip = {"family": "open_clip", "model": "ViT-S-32-alt", "pretrained": False}
     both = STUDY | {"backbones": {**STUDY["backbones"], "clip": clip}}

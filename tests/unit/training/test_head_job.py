@@ -486,7 +486,9 @@ def test_only_work_that_pays_has_the_gpu_s_cells_and_noise(
 def test_a_gpu_s_finished_cells_are_kept_where_there_is_none(
     run: Run, fits: list[tuple[str, int]], places: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    run = replace(run, job=replace(run.job, methods=dict(reversed(METHODS.items()))))
     run.train("cuda")
+    assert [batch for batch, _ in fits] == ["30", "full"], "each from the rows of its device"
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     fits.clear()
     run.train("cuda")

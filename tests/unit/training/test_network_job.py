@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -117,9 +118,12 @@ def test_a_network_is_kept_and_made_again_with_the_same_bits(run: Run) -> None:
     run.tune(0)
     first = run.files(0)
     made = run.network(0).stat().st_mtime_ns
+    for name in NETWORK_FILES:
+        os.utime(run.network(0) / name, (0, 0))
     run.tune(0)
     assert run.files(0) == first
     assert run.network(0).stat().st_mtime_ns == made, "nothing was written"
+    assert all((run.network(0) / name).stat().st_mtime for name in NETWORK_FILES), "but marked"
     (run.network(0) / "scores.npy").write_bytes(b"cut off")
     run.tune(0)
     again = run.files(0)

@@ -195,10 +195,7 @@ def test_the_statement_says_who_declared_what_public(study: Study, tmp_path: Pat
     statement = json.loads((study.cell("some") / "privacy.json").read_text())
     assert statement["declared_public"] == {
         "by": "lesions",
-        "options": {
-            "init_file": str(tmp_path / "start"),
-            "public_covariance": str(manifest),
-        },
+        "options": {"init_file": str(tmp_path / "start"), "public_covariance": str(manifest)},
     }
     assert statement["public_files"] == {
         str(path): artifacts.sha256_file(path) for path in (manifest, tmp_path / "start")

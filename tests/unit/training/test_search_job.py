@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -215,8 +216,10 @@ def test_a_current_record_is_kept(run: Run, caplog: pytest.LogCaptureFixture) ->
     caplog.set_level(logging.INFO)
     run.search()
     before, calls = run.path.read_bytes(), len(run.trainings.calls)
+    os.utime(run.path, (0, 0))
     run.search()
     assert (run.path.read_bytes(), len(run.trainings.calls)) == (before, calls)
+    assert run.path.stat().st_mtime, "marked for Snakemake"
     assert "search reused, because" in caplog.text
     run.path.write_text("{")
     run.search()

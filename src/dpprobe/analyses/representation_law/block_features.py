@@ -12,7 +12,6 @@ from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.network_forward import Tapped, Token, find_blocks
 from dpprobe.data.table import SplitTable, decode_image
 from dpprobe.devices import is_gpu
-from dpprobe.errors import DataError
 from dpprobe.finetune.blocks import blocks_of
 
 Features = npt.NDArray[np.float32]
@@ -47,23 +46,15 @@ def read_images(table: SplitTable, backbone: Backbone, rows: npt.NDArray[np.int6
     Training examples are cropped like test examples, without random crops.
 
     Raises:
-      DataError: naming the row, if an image cannot be read, or if its size differs from the first
-        image's and the backbone does not resize.
+      DataError: naming the row, if an image cannot be read.
     """
     wanted = set(rows.tolist())
     images: list[torch.Tensor] = []
     for image in table.read_images(0, table.rows):
         if image.row not in wanted:
             continue
-        tensor = backbone.transform(decode_image(image, split=table.split))
-        if images and tensor.shape != images[0].shape:
-            raise DataError(
-                f"{table.split} row {image.row} (id {image.id}): the image has shape "
-                f"{list(tensor.shape)}, but earlier images have {list(images[0].shape)}; set the "
-                "backbone's size"
-            )
-        images.append(tensor)
-    return torch.stack(images)
+        images.append(backbone.transform(decode_image(image, split=table.split)))
+    return torch.stack(images)  # backbones with blocks give all images one size
 
 
 @torch.inference_mode()

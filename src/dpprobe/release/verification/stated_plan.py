@@ -42,7 +42,6 @@ CHECK_TOLERANCE = 1e-4
 def read_statement(folder: Path) -> tuple[str, Values]:
     """Reads the statement of a release."""
     values = read_json(folder / STATEMENT_FILE)
-    require_true(isinstance(values, dict), "not a JSON object")
     require_true(values["mode"] == "release", f"mode {values['mode']!r}, not release")
     require_true(values["private"] is True, "private: not true, so there is no guarantee")
     return str(values["promise"]), values

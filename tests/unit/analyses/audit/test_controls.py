@@ -19,6 +19,7 @@ from dpprobe.analyses.audit.noise_tests import Outcome
 from dpprobe.analyses.audit.transcripts import Release
 from dpprobe.heads.normalisation import AroundCentre
 from dpprobe.heads.options import MethodOptions
+from dpprobe.privacy.plan import Plan
 from tests.support.audits import METHODS, head, plan_of
 
 _FULL = {
@@ -45,6 +46,11 @@ def cell_of(method: MethodOptions, *, runs: int = 40, seed: int = 5) -> white_bo
     plan = plan_of(method, N, noise=3.0)
     shape = white_box.audited_shape(method, plan, 8, 3, False)
     return white_box._Cell(method, plan, shape, seed, runs, 0.95)
+
+
+def drawn(plan: Plan) -> tuple[float, float, float]:
+    *_, item = plan.mechanisms  # each norm multiplies its sensitivity once
+    return item.noise_scale, item.sample_rate, item.count
 
 
 def absent_controls(name: str, method: MethodOptions) -> set[str]:
@@ -85,6 +91,10 @@ def test_every_control_is_caught(name: str) -> None:
     records = {}
     for control in make_controls(cell.attack, cell.shape, group=cell.canary_count, seed=5):
         _, records[control.name] = cell.attack_control(control, "test")
+        if control.attack is not None:  # neither the noise that is drawn nor the claim is a fault
+            assert drawn(control.attack.plan) == pytest.approx(drawn(cell.attack.plan))
+            told = control.attack.claim == cell.attack.claim
+            assert told == (control.name != "half_sample_rate")
     assert tuple(records) == CONTROLS
     caught = {fault: record.get("caught") for fault, record in records.items()}
     expected = dict.fromkeys(CONTROLS, True) | dict.fromkeys(absent_controls(name, method))

@@ -13,23 +13,16 @@ from dpprobe.analyses.audit import membership_attacks
 from dpprobe.analyses.audit.membership_attacks import compute_confidences, score_lira, score_rmia
 
 
-def test_confidences_of_one_label_are_those_of_softmax() -> None:
+@pytest.mark.parametrize("several", [False, True])
+def test_confidences_are_those_of_softmax_or_products_of_sigmoids(several: bool) -> None:
     generator = np.random.default_rng(0)
-    scores = generator.normal(size=(50, 4), scale=3).astype(np.float32)
-    labels = generator.integers(4, size=50)
-    seen = compute_confidences(scores, labels)
-    p = softmax(scores.astype(np.float64), axis=1)[np.arange(50), labels]
-    np.testing.assert_allclose(seen.log_probability, np.log(p), rtol=1e-9)
-    np.testing.assert_allclose(seen.scaled, np.log(p / (1 - p)), rtol=1e-7, atol=1e-9)
-
-
-def test_confidences_of_several_labels_are_products_of_sigmoids() -> None:
-    generator = np.random.default_rng(0)
-    scores = generator.normal(size=(50, 3)).astype(np.float32)
-    labels = generator.integers(2, size=(50, 3))
-    seen = compute_confidences(scores, labels)
-    each = expit(scores.astype(np.float64))
-    p = np.where(labels == 1, each, 1 - each).prod(axis=1)
+    scores = generator.normal(size=(50, 4), scale=2).astype(np.float32)
+    labels = generator.integers(2, size=(50, 4)) if several else generator.integers(4, size=50)
+    seen, values = compute_confidences(scores, labels), scores.astype(np.float64)
+    if several:
+        p = np.where(labels == 1, expit(values), expit(-values)).prod(axis=1)
+    else:
+        p = softmax(values, axis=1)[np.arange(50), labels]
     np.testing.assert_allclose(seen.log_probability, np.log(p), rtol=1e-9)
     np.testing.assert_allclose(seen.scaled, np.log(p / (1 - p)), rtol=1e-7, atol=1e-9)
 

@@ -80,8 +80,12 @@ def test_a_gap_that_random_groups_show_too_is_not_bold(tmp_path: Path) -> None:
 
 
 def test_programs_get_the_ends_of_intervals(tmp_path: Path) -> None:
-    records = [write_fairness(tmp_path, backbone=name) for name in ("pixels", "scattering")]
+    records = [
+        write_fairness(tmp_path, backbone=name, names={"unknown": left})
+        for name, left in (("pixels", "one"), ("scattering", "other"))
+    ]
     table = make_fairness_table(records)
+    assert all(f"{left} (" in table.notes[-1] for left in ("one", "other")), "left out of each"
     rows = list(csv.DictReader(io.StringIO(comma_separated(table))))
     assert len(rows) == len(table.rows)
     (first,) = [

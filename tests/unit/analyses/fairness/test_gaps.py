@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dpprobe.analyses.fairness.comparison import (
     Comparison,
+    _compute_chance,
     _compute_intervals,
     gap_of,
     group_rows,
@@ -114,15 +117,22 @@ def test_of_several_groups_the_interval_covers_at_least_as_often_as_said() -> No
     assert np.mean([gap.worst_group == "3" for gap in gaps]) > 0.9
 
 
-def test_a_percentile_interval_would_leave_out_a_gap_of_none() -> None:
-    """The reason for another one."""
+@pytest.mark.parametrize("missing", [0.0, 0.4, 0.9, 1.0])
+@pytest.mark.parametrize("metric", ["calibration_error", "recall"])
+def test_chance_is_that_of_random_groups_with_a_metric(missing: float, metric: str) -> None:
     generator = np.random.default_rng(0)
-    left_out = 0
-    for _ in range(200):
-        values = generator.normal(size=6)
-        drawn = np.ptp(values[:, None] + generator.normal(size=(6, 400)), axis=0)
-        left_out += np.quantile(drawn, 0.025) > 0
-    assert left_out > 195
+    shuffled = generator.random((3, 50))
+    shuffled[generator.random((3, 50)) < missing] = np.nan
+    whole = {"compute_whole": lambda *_: np.array([0.2, 0.4])}
+    made: Any = SimpleNamespace(kept=range(3), ways=0, metric=metric, labels=(), layout=0, **whole)
+    of: Any = SimpleNamespace(compute_shuffled=lambda *_: shuffled)
+    gap, excess, spread = _compute_chance(made, of, _resamples(2, 0))
+    groups, ways = ([one[np.isfinite(one)] for one in each] for each in (shuffled, shuffled.T))
+    gaps = [np.ptp(one) for one in ways if len(one) > 1]
+    assert gap == (pytest.approx(np.quantile(gaps, 0.95)) if gaps else None)
+    beyond = [one.mean() - 0.3 if len(one) and "error" in metric else 0.0 for one in groups]
+    np.testing.assert_allclose(excess, beyond)
+    np.testing.assert_allclose(spread, [one.std() if len(one) else 0.0 for one in groups])
 
 
 def test_groups_that_are_all_right_still_have_a_wide_interval() -> None:
@@ -162,25 +172,6 @@ def test_the_error_of_a_difference_leaves_out_what_both_groups_share() -> None:
     assert groups.errors[0, 1] < 0.25 < 1 < groups.errors[0, 2]
 
 
-def test_a_small_group_s_calibration_error_is_not_taken_for_a_gap() -> None:
-    seen = plain = 0
-    for seed in range(40):
-        generator = np.random.default_rng(seed)
-        groups = (np.arange(1000) < 40).astype(int)
-        scores = generator.normal(size=(1000, 1)) * 1.5
-        labels = (generator.random((1000, 1)) < 1 / (1 + np.exp(-scores))).astype(int)
-        rows = made_rows(labels, {"site": groups.tolist()})
-        measured = measure_comparison(
-            compare(rows, "calibration_error"), [head(rows, scores)],
-            Resamples(1000, 200, seed=seed), Resamples(1000, 0, seed=0), 0.95,
-        )  # fmt: skip
-        gap = gap_of(measured, None, 0.95)
-        seen += gap.is_apart
-        plain += gap.gap > 0.05  # type: ignore[operator]
-    assert plain > 33
-    assert seen <= 7
-
-
 def test_one_head_of_several_that_stands_out_lifts_no_bound() -> None:
     drawn = np.random.default_rng(0).normal(size=(2, 500), scale=0.1)
     none = np.zeros(2)
@@ -194,27 +185,31 @@ def test_one_head_of_several_that_stands_out_lifts_no_bound() -> None:
     assert high > 0.1
 
 
-def test_groups_that_patients_share_are_exchanged_by_rows() -> None:
-    """Each patient has a row of either view: no patient is of one group."""
-    seen, chances, gaps = 0, [], []
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_calibration_error_that_rows_explain_is_not_taken_for_a_gap(shared: bool) -> None:
+    """Of a small group; or of two views, whose patients have a row of either."""
+    seen, chances, gaps, plain = 0, [], [], 0
+    groups = np.tile([0, 1], 500) if shared else (np.arange(1000) < 40).astype(int)
+    units, count = (np.repeat(np.arange(500), 2), 500) if shared else (None, 1000)
     for seed in range(40):
         generator = np.random.default_rng(seed)
-        units, views = np.repeat(np.arange(300), 2), np.tile([0, 1], 300)
-        scores = generator.normal(size=(600, 1)) * 1.5
-        labels = (generator.random((600, 1)) < 1 / (1 + np.exp(-scores))).astype(int)
-        rows = made_rows(labels, {"view": views.tolist()}, units=units)
+        scores = generator.normal(size=(1000, 1)) * 1.5
+        labels = (generator.random((1000, 1)) < 1 / (1 + np.exp(-scores))).astype(int)
+        rows = made_rows(labels, {"site": groups.tolist()}, units=units)
         calibration, accuracy = (
             gap_of(
                 measure_comparison(compare(rows, metric), [head(rows, scores)],
-                        Resamples(300, 200, seed=seed), Resamples(300, 0, seed=0), 0.95),
+                        Resamples(count, 200, seed=seed), Resamples(count, 0, seed=0), 0.95),
                 None, 0.95,
             )
             for metric in ("calibration_error", "accuracy")
         )  # fmt: skip
         seen += calibration.is_apart
+        plain += (calibration.gap or 0.0) > 0.05
         chances.append(accuracy.chance_gap or 0.0)
         gaps.append(accuracy.gap or 0.0)
-    assert seen <= 6
+    assert seen <= 6 + (not shared)
+    assert shared or plain > 33
     assert np.mean(chances) == pytest.approx(np.quantile(gaps, 0.95), rel=0.4)
 
 

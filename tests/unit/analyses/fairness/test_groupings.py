@@ -101,18 +101,12 @@ def _compared(enough: np.ndarray) -> Compared:
     return choose_compared(rows, site, rows.ranked_labels, counts, FEW, negatives=True)
 
 
-def test_a_label_that_most_groups_lack_is_left_out_for_all() -> None:
-    enough = np.ones((6, 4), dtype=bool)
-    enough[:4, 2] = False
-    assert _compared(enough) == Compared(labels=("a", "b", "d"), left_out={})
-
-
-def test_a_group_that_lacks_most_labels_is_left_out_and_named() -> None:
-    enough = np.ones((6, 4), dtype=bool)
-    enough[5, 1:] = False
-    assert _compared(enough) == Compared(
-        labels=("a", "b", "c", "d"), left_out={"g5": "0 rows with b, 1 needed"}
-    )
+def test_a_label_that_most_groups_lack_goes_for_all_and_a_group_without_most_labels() -> None:
+    label, group = np.ones((2, 6, 4), dtype=bool)
+    label[:4, 2] = group[5, 1:] = False
+    assert _compared(label) == Compared(labels=("a", "b", "d"), left_out={})
+    left_out = {"g5": "0 rows with b, 1 needed"}
+    assert _compared(group) == Compared(labels=("a", "b", "c", "d"), left_out=left_out)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
 from dpprobe.analyses.fairness.show import gap_figure, quality_figure
+from dpprobe.privacy.risk import RiskEpsilon
 from tests.support.fairness_records import APART, NO_INTERVAL, RECORD, gap_of, write_fairness
 from tests.support.figures import save_bytes, tick_texts
 
@@ -38,6 +40,11 @@ def test_marks_are_filled_where_chance_does_not_explain_the_gap(tmp_path: Path) 
     expected = [100 * gap_of("sgd", epsilon, "side").gap for epsilon in ("0.5", "2")]
     assert [height for height, _ in marks(side)] == pytest.approx(expected)
     assert tick_texts(ink)[:2] == ["0.5", "2"]
+    budget = {"cells.0.epsilon": "advantage-0.1", "cells.0.epsilon_at_delta": 0.46}
+    path = write_fairness(tmp_path, changes=budget)
+    assert path.read_text().count("epsilon_at_delta") == 1
+    places = [cell.place for cell in FairnessRecord.read(path).cells]
+    assert (places, type(places[0])) == ([0.46, 2, math.inf], RiskEpsilon)
 
 
 def test_quality_stands_below_each_gap() -> None:

@@ -15,10 +15,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from dpprobe.analyses.baseline_record import read_few_shot
-from dpprobe.analyses.few_shot.measure import (
-    draw_shots,
-    probe_few_shot,
-)
+from dpprobe.analyses.few_shot.measure import draw_shots, probe_few_shot
 from tests.unit.analyses.tsne.test_measure import write_store
 
 if TYPE_CHECKING:

@@ -81,7 +81,7 @@ def _points(values: dict[str, tuple[float, float]]) -> tuple[list[LongTailRecord
 
 def test_memorised_rows_stand_beside_gaps() -> None:
     records, gaps = _points({"pixels": (0.05, 7.0), "scattering": (0.01, 1.5)})
-    gaps += [Gap("digits", "pixels", "8", 1.0)]
+    gaps += [Gap("digits", "pixels", "8", 1.0), Gap("digits", "scattering", "8", 0.5)]
     records.append(long_tail_record(backbone="unscored", memorisation=None))
     table = gap_table(records, gaps)
     titles = [column.title for column in table.columns]

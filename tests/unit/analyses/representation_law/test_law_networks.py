@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -153,12 +154,14 @@ def test_laws_are_kept_while_nothing_changes(
 
     with monkeypatch.context() as patch:
         patch.setattr("dpprobe.analyses.representation_law.law_networks.law_job", never)
+        os.utime(path := law_path(tmp_path / "layers", "digits", "net"), (0, 0))
         assert _measure(tmp_path, tables, CONVOLUTIONAL, files) == first
+        assert path.stat().st_mtime, "marked for Snakemake"
         with pytest.raises(AssertionError, match="measured again"):
             _measure(tmp_path, tables, CONVOLUTIONAL, files, shuffles=2)
         with pytest.raises(AssertionError, match="measured again"):
             _measure(tmp_path, tables, CONVOLUTIONAL, [])
-        law_path(tmp_path / "layers", "digits", "net").write_bytes(b"damaged")
+        path.write_bytes(b"damaged")
         with pytest.raises(AssertionError, match="measured again"):
             _measure(tmp_path, tables, CONVOLUTIONAL, files)
     other = [_write_network(tmp_path / "another", CONVOLUTIONAL, "one", scale=0.05)]

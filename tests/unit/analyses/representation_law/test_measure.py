@@ -10,11 +10,7 @@ import pytest
 import torch
 
 from dpprobe.analyses.representation_law.block_features import block_features, tap_blocks
-from dpprobe.analyses.representation_law.law_record import (
-    MEASURES,
-    LawRecord,
-    Split,
-)
+from dpprobe.analyses.representation_law.law_record import MEASURES, LawRecord, Split
 from dpprobe.analyses.representation_law.measure import (
     SPLITS,
     Rows,

@@ -107,7 +107,7 @@ def test_a_row_is_not_its_own_neighbour_even_among_copies() -> None:
 @pytest.mark.parametrize(
     ("features", "note"),
     [
-        (np.ones((40, 6)), "no points: the features of all 40 rows are equal"),
+        (np.tile(np.arange(6.0), (40, 1)), "no points: the features of all 40 rows are equal"),
         (np.eye(9), "no points: 9 rows, t-SNE needs at least 10"),
     ],
 )

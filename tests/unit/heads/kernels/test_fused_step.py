@@ -79,8 +79,9 @@ def test_chunks_of_any_shape_fit_their_buffers(dimension: int, classes: int) -> 
 
 
 def descend(
-    rows: Rows, start: torch.Tensor, steps: int, mixing: npt.NDArray[np.float32]
-) -> tuple[torch.Tensor, torch.Tensor]:
+    rows: Rows, start: torch.Tensor, steps: int, mixing: npt.NDArray[np.float32],
+    observed: Any = NOT_OBSERVED,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Steps of the native loop: weights, average."""
     weights, average = padded(start), padded(start)
     sums = NativePoissonSum(
@@ -98,7 +99,7 @@ def descend(
     scratch = torch.zeros_like(weights).numpy()
     fused_step.take_steps(
         *arrays, index, sizes, *noise.noise_source(0.3), rates, weights.numpy(), start.shape[1],
-        scratch, mixing, average.numpy(), *NOT_OBSERVED,
+        scratch, mixing, average.numpy(), *observed,
     )  # fmt: skip
     assert not weights[:, start.shape[1] :].any()
     assert not weights[..., start.shape[2] :].any()
@@ -163,9 +164,11 @@ def test_steps_in_the_native_loop_are_the_steps_one_by_one(kind: str) -> None:
     weights, wanted_average = start.double(), start.double()
     noise = GaussianNoise([1], start[0].numel(), CPU).draw_steps(9, 0.3).double()
     batches = poisson_batches(rows.n, 0.1, 9, open_stream(1, "sampling"))
+    totals = torch.zeros(2, 9, *start.shape[1:], dtype=torch.float64)
     for step, batch in enumerate(batches):
-        total = oracle_sum(rows, weights[0].numpy(), batch, 1.0)
-        release = torch.from_numpy(total) + noise[0, step].view(total.shape)
+        total = torch.from_numpy(oracle_sum(rows, weights[0].numpy(), batch, 1.0))
+        release = total + noise[0, step].view(total.shape)
+        totals[:, step] = torch.stack([total, release])
         weights = weights - float(np.float32(0.1 + 0.1 * step / 8)) * release
         wanted_average += float(mixing[step]) * (weights - wanted_average)
     assert relative(actual, weights) < 2e-6
@@ -173,6 +176,12 @@ def test_steps_in_the_native_loop_are_the_steps_one_by_one(kind: str) -> None:
     same, untouched = descend(rows, start, 9, np.zeros(0, dtype=np.float32))
     assert torch.equal(same, actual)
     assert torch.equal(untouched, start)
+    seen = torch.zeros_like(totals, dtype=torch.float32).numpy()
+    observed, _ = descend(rows, start, 9, mixing, (*seen, False))
+    assert relative(observed, weights) < 2e-6
+    assert relative(torch.from_numpy(seen), totals) < 2e-6
+    replayed, _ = descend(rows, start, 9, mixing, (np.zeros_like(seen[0]), seen[1], True))
+    assert torch.equal(replayed, observed)
 
 
 def test_buffers_are_whole_tiles() -> None:

@@ -21,12 +21,7 @@ from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import ConfigError, DataError, DpprobeError
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.tuned import Options as Tuned
-from dpprobe.privacy.calibration import (
-    calibrate,
-    price_of_group,
-    price_plan,
-    second_opinions,
-)
+from dpprobe.privacy.calibration import calibrate, price_of_group, price_plan, second_opinions
 from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.limits import round_up
 from dpprobe.privacy.plan import Patients, Plan
@@ -150,10 +145,7 @@ def test_a_bundle_in_order_passes(original: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "arrays"),
-    [
-        (SAMPLED, {}),
-        ({"head": "least_squares", "normalize": "centred"}, {"centre": (64,)}),
-    ],
+    [(SAMPLED, {}), ({"head": "least_squares", "normalize": "centred"}, {"centre": (64,)})],
 )
 def test_other_heads_pass(
     tmp_path: Path, options: dict[str, Any], arrays: dict[str, tuple[int, ...]]

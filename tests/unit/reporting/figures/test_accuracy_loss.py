@@ -20,6 +20,7 @@ from dpprobe.results.best_private import best_private
 from dpprobe.results.cell_results import CellResult
 from dpprobe.results.summary import read_grid, summarise_cells
 from tests.support.comparison_cells import compared_cells
+from tests.support.figures import legend_words
 
 
 def write_summaries(root: Path, cells: Sequence[CellResult]) -> list[Path]:
@@ -87,7 +88,7 @@ def test_losses_stand_at_the_backbones_non_private_results(tmp_path: Path) -> No
         near = [y for x, y in points if abs(x - loss.ceiling.mean) < 0.5]
         assert any(y == pytest.approx(loss.points) for y in near)
     assert axes.get_xlabel() == "non-private test accuracy of the backbone (%)"
-    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    texts = legend_words(figure)
     assert texts[:3] == ["ε = 0.1", "ε = 8", "backbones, from the left:"]
     assert [text.split("% ")[1] for text in texts[3:]] == list(names)
 
@@ -117,7 +118,7 @@ def test_shift_is_measured_by_the_ceiling_and_by_zero_shot(tmp_path: Path) -> No
     assert drawn_points(zero) == [
         pytest.approx((100 * 20 / (100 - (near.ceiling.constant or 0.0)), near.points))
     ]
-    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    texts = legend_words(figure)
     assert texts == ["ε = 1", "near", "far"]
 
 

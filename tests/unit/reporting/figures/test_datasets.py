@@ -11,6 +11,7 @@ import pytest
 from dpprobe.reporting.figures.datasets import datasets_figure, delta_figure, real_labels_figure
 from dpprobe.results.cell_results import CellResult
 from tests.support.comparison_cells import compared_cells
+from tests.support.figures import legend_words
 
 LONG = "a_hospital_with_a_very_long_name_of_sixty_characters_or_more"
 
@@ -35,7 +36,7 @@ def test_datasets_share_a_panel_and_show_dp_fc(tmp_path: Path) -> None:
         for name in ("cifar10", "imagenet")
     ]
     assert "DP-FC" in figure.get_suptitle()
-    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    texts = legend_words(figure)
     assert texts == ["cifar10", "imagenet", "non-private baseline"]
 
 
@@ -69,7 +70,7 @@ def test_the_same_images_at_two_deltas_have_a_line_each(tmp_path: Path) -> None:
     cells = compared_cells(tmp_path, datasets=tuple(deltas), backbones=["b"], changes=deltas)
     groups = [["imagenet", "imagenet_8e7"]]
     figure = delta_figure(groups, cells)
-    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    texts = legend_words(figure)
     assert texts[:2] == ["δ = 1e-06", "δ = 8e-07"]
     assert len(_curves(figure.axes[0])) == 2
 

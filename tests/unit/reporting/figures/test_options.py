@@ -53,6 +53,7 @@ def test_of_a_sweep_of_learning_rates_the_best_is_drawn_and_said_to_be(tmp_path:
     figure: Any = option_figure(cells, "optimiser", dataset="digits")
     (axes,) = figure.axes
     assert tick_texts(axes) == ["momentum", "LAMB"]
+    assert legend_words(figure) == ["ε = 1"]
     (bars,) = axes.containers
     best = [100 * max(c.mean for c in cells if c.head == head) for head in ("momentum", "lamb")]
     assert list(bars.lines[0].get_ydata()) == pytest.approx(best)

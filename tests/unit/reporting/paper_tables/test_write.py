@@ -20,11 +20,13 @@ from dpprobe.reporting.registry import find_exhibit
 from dpprobe.study.study_file import load_study
 from tests.conftest import REPOSITORY
 from tests.support.paper_tables import (
+    LAMB,
     ablation_cells,
     batch_cells,
     every_table,
     paper_cell,
     paper_run,
+    rows_as_text,
     table_of,
 )
 
@@ -35,6 +37,14 @@ SMALL: dict[str, Any] = {
     "epsilons": [0.5],
 }
 SGD = {"head": "sgd", "batch_size": 8, "epochs": 2}
+METHODS: dict[str, dict[str, Any]] = {
+    "lamb_64": LAMB | {"batch_size": 64},
+    "lamb_full": LAMB,
+    "lamb_clip": LAMB | {"max_grad_norm": 10.0},
+    "momentum": SGD | {"head": "momentum"},
+    "newton": {"head": "newton"},
+    "nonprivate": {"head": "nonprivate"},
+}
 TABLE_2 = "foundation_features_table2"
 HEADS = "features_second_order_headline"
 PRIVATE = {TABLE_2}
@@ -51,40 +61,21 @@ MEHTA = "large_scale_transfer_table{}"
         ({"methods": {"auto": {"head": "auto"}}}, PRIVATE | STEPS),
         ({"methods": {"newton": {"head": "newton"}}}, PRIVATE | {HEADS}),
         ({"methods": {"prototypes": {"head": "prototypes"}}}, PRIVATE),
-        (
-            {"methods": {"a": {"head": "prototypes"}}, "papers": {"methods": ["ceiling"]}},
-            set(),
-        ),
-        (
-            {"methods": {"lamb": SGD | {"head": "lamb"}}},
-            PRIVATE | STEPS | {HEADS, MEHTA.format(2), MEHTA.format(3)},
-        ),
-        (
-            {"methods": {"lamb": SGD | {"head": "lamb"}}, "epsilons": ["inf"]},
-            {MEHTA.format(2)},
-        ),
-        (
-            {"methods": {"small": SGD | {"head": "momentum"}}},
-            PRIVATE | STEPS | {HEADS, MEHTA.format(1), MEHTA.format(9)},
-        ),
-        (
-            {"methods": {"all": {"head": "momentum", "batch_size": "full", "steps": 2}}},
-            PRIVATE | STEPS | {HEADS, MEHTA.format(1)},
-        ),
-        (
-            {"methods": {"sgd": SGD, "clip": SGD | {"max_grad_norm": 9.0}}},
-            PRIVATE | STEPS | {HEADS, MEHTA.format(4)},
-        ),
-        (
-            {"datasets": {"pets": SMALL["datasets"]["pets"] | {"metric": "auc"}}},
-            {"medical_fine_tuning_auc"},
-        ),
+        ({"methods": {"a": {"head": "prototypes"}}, "papers": {"methods": ["ceiling"]}}, set()),
+        ({"methods": {"lamb": SGD | {"head": "lamb"}}},
+         PRIVATE | STEPS | {HEADS, MEHTA.format(2), MEHTA.format(3)}),
+        ({"methods": {"lamb": SGD | {"head": "lamb"}}, "epsilons": ["inf"]}, {MEHTA.format(2)}),
+        ({"methods": {"small": SGD | {"head": "momentum"}}},
+         PRIVATE | STEPS | {HEADS, MEHTA.format(1), MEHTA.format(9)}),
+        ({"methods": {"all": {"head": "momentum", "batch_size": "full", "steps": 2}}},
+         PRIVATE | STEPS | {HEADS, MEHTA.format(1)}),
+        ({"methods": {"sgd": SGD, "clip": SGD | {"max_grad_norm": 9.0}}},
+         PRIVATE | STEPS | {HEADS, MEHTA.format(4)}),
+        ({"datasets": {"pets": SMALL["datasets"]["pets"] | {"metric": "auc"}}},
+         {"medical_fine_tuning_auc"}),
         ({"datasets": {"pets": {"source": "imagefolder", "path": "pets"}}}, set()),
-        (
-            {"backbones": {"clip": {"family": "open_clip", "model": "ViT-S-32-alt",
-                                    "pretrained": False}}},
-            {"foundation_features_table3"},
-        ),
+        ({"backbones": {"clip": {"family": "open_clip", "model": "ViT-S-32-alt",
+                                 "pretrained": False}}}, {"foundation_features_table3"}),
     ],
 )  # fmt: skip
 def test_a_table_is_written_where_the_study_measures_a_row(
@@ -125,6 +116,36 @@ def test_every_file_is_written_and_is_the_same_twice(tmp_path: Path) -> None:
         text = (tmp_path / "a" / name).read_text()
         assert text == (tmp_path / "b" / name).read_text()
         assert "pixels" in text or name == "references.bib", "a measured row"
+
+
+def test_a_row_is_the_same_whatever_else_was_measured(tmp_path: Path) -> None:
+    """Other datasets and other backbones, here better ones, are no part of it."""
+    shots = [{"shots": 4, "summary": {"accuracy": dict.fromkeys(("mean", "low", "high"), 0.5)}}]
+    places: list[tuple[list[Path], dict[str, Any]]] = []
+    for dataset in ("digits", "cifar10"):
+        for backbone in ("pixels", "clip"):
+            where = {"dataset": dataset, "backbone": backbone}
+            cells = [
+                paper_cell(
+                    tmp_path, method=method, head=options["head"], options=options,
+                    epsilon=epsilon, quality=1.0 + len(places), **where,
+                )
+                for method, options in METHODS.items()
+                for epsilon in ("0.5", "8", "inf")
+                if epsilon == "inf" or method != "nonprivate"
+            ]  # fmt: skip
+            places.append((cells, where | {"headline": "accuracy", "results": shots}))
+    paths = [path for cells, _ in places for path in cells]
+    tables = every_table(paper_run(paths, few_shot=[probe for _, probe in places]))
+    for cells, probe in places:
+        alone = every_table(paper_run(cells, few_shot=[probe]))
+        for one, table in zip(alone, tables, strict=True):
+            rows = rows_as_text(table)
+            if one.name.endswith("table4") and probe["backbone"] != "pixels":
+                continue  # its base is on the study's first backbone
+            for row in rows_as_text(one):
+                shown = {title: text for title, text in row.items() if text}
+                assert any(shown.items() <= other.items() for other in rows), (table.name, shown)
 
 
 def test_csv_holds_numbers_with_their_intervals(tmp_path: Path) -> None:

@@ -108,21 +108,6 @@ def test_below_the_named_size_there_is_no_useful_set() -> None:
     assert 250 < fewest_units(5.9) < 350
 
 
-@pytest.mark.parametrize("temperature", [0.02, 0.25, 1.0, 30.0])
-def test_the_temperature_is_found(temperature: float) -> None:
-    generator = np.random.default_rng(5)
-    logits = 2.0 * generator.normal(size=(20_000, CLASSES))
-    values = softmax(logits, axis=1)
-    labels = (values.cumsum(axis=1) > generator.random((len(values), 1))).argmax(axis=1)
-    right = logits.argmax(axis=1) == labels
-    answers: list[float] = []
-    while len(answers) < calibration.QUERIES:
-        tried = 2.0 ** search_temperature(answers)
-        surest = softmax(logits * temperature / tried, axis=1).max(axis=1)
-        answers.append(float((surest - right).sum()))
-    assert 2.0 ** search_temperature(answers) == pytest.approx(temperature, rel=0.1)
-
-
 @pytest.mark.parametrize("wanted", [-7.7, -3.3, -0.01, 0.06, 1.23, 7.6])
 def test_a_straight_line_of_sums_has_its_zero(wanted: float) -> None:
     answers: list[float] = []
@@ -137,10 +122,13 @@ def test_the_temperature_stays_in_its_range() -> None:
     assert search_temperature([]) == 0.0
 
 
-def binned(n: int, slope: float, generator: np.random.Generator) -> tuple[Floats, Floats, Any]:
+def binned(
+    n: int, slope: float, generator: np.random.Generator, power: float = 1.0
+) -> tuple[Floats, Floats, Any]:
+    """Bins of equal size, save with another power."""
     scores = generator.normal(size=n)
     labels = generator.random(n) < expit(slope * scores - 0.7)
-    edges = np.quantile(scores, np.linspace(0, 1, 41))
+    edges = np.quantile(scores, np.linspace(0, 1, 41) ** power)
     place = np.clip(np.searchsorted(edges, scores, side="right") - 1, 0, 39)
     counts = np.stack([np.bincount(place[labels == kind], minlength=40) for kind in (1, 0)])
     middles = np.array([scores[place == each].mean() for each in range(40)])
@@ -213,17 +201,6 @@ def test_a_coverage_that_only_luck_would_publish_is_not_offered() -> None:
     assert find_threshold([], 1000, 0.9) is None
 
 
-def test_intervals_of_answers_cover_where_a_limit_divides_a_bin() -> None:
-    edges = np.array([-9.0, -1.0, 1.0, 9.0])
-    counts = np.array([[10.0, 100.0, 390.0], [390.0, 100.0, 10.0]])
-    said = describe_two(
-        edges, np.array([-2.0, 0.0, 2.0]), counts, scale=1.0, offset=0.0, n=1000, deviation=0.1
-    )
-    (row,) = [row for row in said["abstention"] if row["from"] == 0.7]
-    # the middle bin, right half of the time, reaches 0.73 at its ends
-    assert row["low"] < 0.88 < 0.97 < row["high"]
-
-
 def test_without_a_slope_there_are_no_cut_offs() -> None:
     edges = np.array([-9.0, -1.0, 1.0, 9.0])
     counts = np.array([[10.0, 100.0, 390.0], [390.0, 100.0, 10.0]])
@@ -237,26 +214,59 @@ def test_without_a_slope_there_are_no_cut_offs() -> None:
     assert offset == pytest.approx(0.0)
 
 
-def test_two_classes_have_cut_offs_and_benefits() -> None:
-    edges, counts, (middles, *_) = binned(20_000, 3.0, np.random.default_rng(9))
-    slope, offset = fit_logistic(middles, *counts, n=20_000, deviation=1.0)
+def test_two_classes_are_described_as_their_rows_are() -> None:
+    """The counts happen to have no noise: shares are the rows', and errors still allow for it."""
+    n, deviation = 20_000, 2.0
+    edges, counts, (middles, scores, labels) = binned(n, 3.0, np.random.default_rng(9), power=1.5)
+    largest = int(counts.sum(axis=0).max())
+    slope, offset = fit_logistic(middles, *counts, n=n, deviation=deviation)
     said = describe_two(
-        edges, middles, counts, scale=slope, offset=offset, n=20_000, deviation=1.0
+        edges, middles, counts, scale=slope, offset=offset, n=n, deviation=deviation
     )  # fmt: skip
+    chances, ends = (expit(slope * each + offset) for each in (scores, edges))
+    surest, low, high = np.maximum(chances, 1 - chances), ends[:-1], ends[1:]
+
+    def share(part: Any, whole: Any, bins: Any, rest: Any) -> Any:
+        noise = [deviation * math.sqrt(each.sum()) for each in (bins, rest)]
+        return pytest.approx(estimate_share(float(part.sum()), float(whole.sum()), *noise))
+
+    rates: dict[str, Any] = {
+        "sensitivity": (max, lambda end: (chances[labels] >= end).mean()),
+        "specificity": (min, lambda end: (chances[~labels] < end).mean()),
+    }
+    offered = [(row["wanted"], row["rate"]) for row in said["cut_offs"]]
+    assert offered == [(name, rate) for name in rates for rate in calibration.WANTED_RATES]
     for row in said["cut_offs"]:
-        assert row[row["wanted"]][0] >= row["rate"]
-        assert 0 < row["from"] < 1
+        above, over = chances >= row["from"], low >= row["from"]
+        assert row["sensitivity"] == share(above & labels, labels, over, ~over)
+        assert row["specificity"] == share(~above & ~labels, ~labels, ~over, over)
+        choose, rate = rates[row["wanted"]]
+        assert row["from"] == choose(end for end in ends[1:-1] if rate(end) >= row["rate"])
     for row in said["reliability"]:
-        assert row["low"] - 0.05 <= row["predicted"] <= row["high"] + 0.05
-    first, *_, last = said["net_benefit"]
-    assert first["from"] == pytest.approx(0.05, abs=0.05)
-    assert last["from"] == pytest.approx(0.5, abs=0.05)
-    # nobody gains by treating less where all should be treated, and much where few should be
-    assert last["benefit"] > last["all"] + 0.05
-    assert first["benefit"] > first["all"] - 0.01
-    by_coverage = {one["coverage"]: one["threshold"] for one in said["sets"]}
-    assert all(0 < threshold <= 0.5 for threshold in by_coverage.values())
-    assert by_coverage[0.99] <= by_coverage[0.9]
+        inside = (chances >= row["from"]) & ((chances < row["to"]) | (row["to"] == 1))
+        bins = (high > row["from"]) & (low < row["to"])
+        ends_of_share = row["observed"], row["low"], row["high"]
+        assert ends_of_share == share(inside & labels, inside, bins, bins)
+        assert row["predicted"] == pytest.approx(chances[inside].mean(), abs=0.002)
+    assert [row["from"] for row in said["abstention"]] == [*calibration.ABSTAIN_BELOW]
+    for row in said["abstention"]:  # the limits divide one bin of either class
+        sure = surest >= row["from"]
+        right = ((chances >= 0.5) == labels)[sure].mean()
+        assert row["answered"] <= sure.mean() <= row["answered"] + 2 * largest / n
+        assert row["low"] < right < row["high"]
+    treated_from = [row["from"] for row in said["net_benefit"]]
+    assert treated_from == pytest.approx(calibration.TREATED_FROM, abs=0.05)
+    for row in said["net_benefit"]:
+        treated, odds = chances >= row["from"], row["from"] / (1 - row["from"])
+        gained, lost = (treated & labels).sum(), odds * (treated & ~labels).sum()
+        noise = deviation * math.sqrt((1 + odds**2) * (low >= row["from"]).sum())
+        assert n * row["benefit"] == pytest.approx(gained - lost)
+        assert n * row["all"] == pytest.approx(labels.sum() - odds * (~labels).sum())
+        assert n * row["error"] == pytest.approx(math.hypot(noise, math.sqrt(gained + odds * lost)))
+    for row in said["sets"]:
+        most, z = allowed_misses(n, row["coverage"])
+        missed = np.where(labels, chances, 1 - chances) < row["threshold"]
+        assert most - 4 * largest < missed.sum() < most - z * deviation
 
 
 def test_a_set_holds_the_most_probable_class_and_all_that_reach_the_threshold() -> None:

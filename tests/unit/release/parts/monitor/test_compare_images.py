@@ -116,8 +116,9 @@ def test_the_centre_is_a_direction_of_rows_that_are_not_centred() -> None:
     assert typical is not None
     transform = Transform(AroundCentre(kind="centred"), {"centre": torch.from_numpy(centre)})
     rows = np.array([[0, 5, 0, 0], [0, 0, 2, 0], [1, 1, 0, 0], [0, 0, 0, 0]], np.float32)
-    unusual = measure_unusualness(rows, transform, typical)
-    np.testing.assert_allclose(unusual, [0.0, 1.0, 0.5, 1.0], atol=1e-6)
+    for scale in (1e-30, 1, 1e30):
+        unusual = measure_unusualness(np.float32(scale) * rows, transform, typical)
+        np.testing.assert_allclose(unusual, [0.0, 1.0, 0.5, 1.0], atol=1e-6)
     both = find_directions(centre, torch.eye(4, dtype=torch.float64), dimension=4)
     assert both is not None
     assert both.shape == (1 + count_directions(4), 4)
