@@ -1,7 +1,7 @@
-"""The images or vectors that a user names: files, folders and tables, as one list of rows.
+"""Lists the images or vectors that a user names: files, folders and tables, as one list of rows.
 
 All places are checked before the first image is read, so that a wrong path or column is reported at
-once. An image that cannot be read is a fault of its row alone.
+once. An image that cannot be read makes only its own row an error.
 """
 
 from __future__ import annotations
@@ -68,18 +68,18 @@ def find_images(
 ) -> Source:
     """Searches the files and folders that a user names; raises ConfigError if one has no images.
 
-    - Folder: the images in it and below, by extension, in the order of their paths, except hidden
-      ones.
+    - Folder: all images in and below it, by extension, in the order of paths, except hidden ones.
     - Parquet file: a column of images (a struct of bytes and path, as Hugging Face writes it, or
       bytes) or of paths.
     - CSV file: a column of paths.
     - Any other file is an image, whose id is its path.
 
-    Paths in a column start in `root`. Without it they start in the table's folder; if none exists
-    there, they are searched for as `dpprobe init` does, also without folder or suffix. Paths in a
-    struct are relative to the working directory, as in split tables. Without `image_column`, a
-    table needs one column with a usual name. Without `id_column`, the id is in `id`, else it is the
-    image's path as the table writes it, else the table's path with the row's number.
+    Paths in a column start in `root`. Without `root`, paths start in the table's folder; if no file
+    exists there, images are searched for as `dpprobe init` does, also without folder or suffix.
+    Paths in a struct are relative to the working directory, as in split tables. Without
+    `image_column`, a table needs one column with a usual name. Without `id_column`, the id is in
+    the column `id`, else it is the image's path as the table writes it, else the table's path with
+    the row's number.
     """
     tables = [path for path in inputs if _is_table(path)]
     options = {"image_column": image_column, "id_column": id_column, "root": root}
@@ -100,7 +100,7 @@ def find_images(
 
 
 def open_encoded(image: EncodedImage) -> Image.Image:
-    """Decodes an image as extraction does; raises ImageError with the reason if it cannot be."""
+    """Decodes an image as extraction does; raises ImageError with the reason if decoding fails."""
     data = image.data
     if data is None:
         if image.path is None:
@@ -282,7 +282,7 @@ def _check_type(path: Path, column: str, kind: pa.DataType) -> None:
 
 
 def _image_value(files: ImagePaths, value: Any) -> tuple[bytes | None, str | None, str | None]:
-    """Returns the bytes of an image, the path of its file, and the path as the table writes it."""
+    """Returns an image's bytes, its file's path, and the path as the table writes it."""
     if isinstance(value, dict):
         data, written = value.get("bytes"), value.get("path") or None
         return data, None if data is not None else written, written
@@ -298,7 +298,8 @@ def is_vector_file(path: Path) -> bool:
 def open_vectors(path: Path, facts: BundleFacts) -> npt.NDArray[Any]:
     """Opens a file of vectors [rows, dimension] without reading it.
 
-    Raises ConfigError for other files, another dimension, and a bundle whose backbone takes images.
+    Raises ConfigError for files that hold no vectors, vectors of another dimension, and a bundle
+    whose backbone reads images.
     """
     model = facts.backbone.architecture
     if not facts.backbone.takes_vectors:

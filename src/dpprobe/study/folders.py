@@ -51,7 +51,7 @@ def _each_other(study: Study) -> Iterator[str]:
 
 
 def _among_others(study: Study) -> Iterator[str]:
-    """Yields a results_dir among the files of the default study, or of another one in `results`."""
+    """Yields a results_dir among the files of the default study, or of others in `results`."""
     results, usual = _resolve_folder(study.results_dir), _resolve_folder(USUAL)
     inner = results.relative_to(usual).parts if results.is_relative_to(usual) else ()
     taken = next((name for name in inner if name in WRITTEN | {RELEASES}), None)
