@@ -136,8 +136,8 @@ def _check_records(
 ) -> Iterator[tuple[Path, Checked]]:
     """Checks records and the files in `folders` whose hashes they contain, each file once.
 
-    Yields each checked file with the record that has its hash. Records of jobs come first, so a
-    file's own record prevails.
+    Yields each file with the record of its hash. Records of jobs come first, so a file's own record
+    prevails.
     """
     with ThreadPoolExecutor(_THREADS) as pool:
         read = [each for each in pool.map(read_recorded, records) if each is not None]

@@ -80,8 +80,7 @@ def run_trials(
 ) -> tuple[Trial, ...]:
     """Runs the trials that the log lacks; returns all trials, in order.
 
-    Raises ConfigError if values of the space conflict, StoreError if another process runs the
-    search.
+    Raises ConfigError if values of the space conflict, StoreError if another process searches.
 
     Args:
       objective: takes a trial's options and number, trains, and returns the held-out score; a score
