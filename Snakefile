@@ -9,21 +9,21 @@ import os
 from snakemake.settings.types import DeploymentMethod
 from snakemake.utils import min_version
 
-min_version("9.14.8")  # earlier releases lose defaults in jobs run elsewhere
+min_version("9.14.8")  # earlier versions of Snakemake lose defaults in remote jobs
 
-# Each job reads all rules and keeps them: collecting garbage costs more than it frees.
+# Garbage collection takes more time than it is worth, because each job parses and keeps all rules.
 gc.set_threshold(100_000)
 
 
-# A study given with --configfile replaces the default one. Snakemake would merge the two
-# (snakemake/snakemake#730), and a study of one dataset would silently train on the default dataset as well.
+# A study given with --configfile replaces the default study. Snakemake would merge the two (snakemake/snakemake#730),
+# and a study of one dataset would silently train on the default dataset as well.
 if not workflow.overwrite_configfiles:
 
     configfile: "config.yaml"
 
 
-# The image of every rule for `--sdm apptainer`; docs/cluster.md says how to build the image. Snakemake refuses a path
-# with spaces even if no job uses the image.
+# The container image of every rule for `--sdm apptainer` (see docs/cluster.md). Snakemake refuses a path with spaces
+# even if no job uses the image.
 IMAGE = os.environ.get("DPPROBE_IMAGE", f"{workflow.basedir}/dpprobe.sif")
 if IMAGE.split() == [IMAGE] or (
     DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method

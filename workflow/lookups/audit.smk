@@ -4,7 +4,7 @@ AUDITED_CELLS = audit_cells(STUDY)
 
 
 def audited_methods(epsilon=None, *, private=False):
-    """The methods that are audited, at one epsilon or at those that promise something."""
+    """The audited methods at one epsilon, or at all epsilons with a guarantee."""
     at = [
         cell.method
         for cell in AUDITED_CELLS
@@ -14,7 +14,7 @@ def audited_methods(epsilon=None, *, private=False):
 
 
 def audit_files(dataset):
-    """All that audits of one dataset write."""
+    """All files that audits of one dataset write."""
     records = [
         str(audit_path(f"<results>/{AUDITS}", cell, suffix))
         for cell in AUDITED_CELLS

@@ -1,11 +1,11 @@
-"""Jobs that run again because their files changed or disagree with the study."""
+"""Finds jobs that must run again because their files changed or disagree with the study."""
 
 from snakemake.dag import DAG
 
-# If the files of each job are whole: Snakemake plans several times.
+# Caches for each job if its files are complete, because Snakemake plans several times.
 WHOLE_JOBS = {}
 TOLD = {}
-# Releases and files of other servers cannot be made again.
+# Releases and files on other servers cannot be recreated.
 KEPT_RULES = {"make_release", "download_data"}
 
 
@@ -22,13 +22,13 @@ def changed_outputs(jobs):
 
 
 def tell_first(problem, first):
-    """Tells of the first of the files that are made again because of a problem."""
+    """Logs the first file that is recreated because of a problem."""
     if TOLD.setdefault(problem, first) == first:
         print(f"dpprobe: {problem} are made again, {first}", file=sys.stderr)
 
 
 def files_stay(job):
-    """Returns True if the files that a job recorded have their sizes and times; `dpprobe doctor` reads all bytes."""
+    """Returns True if a job's files have the recorded sizes and times; `dpprobe doctor` compares all bytes."""
     results = Path(STUDY.results_dir)
     record = locate_record(job.log[0], results)
     changed = list_changed(record, results, refresh=not workflow.dryrun)
@@ -38,7 +38,7 @@ def files_stay(job):
 
 
 def runs_stay(job):
-    """Returns True if the MLflow runs that a receipt names are in their store."""
+    """Returns True if the MLflow runs that a receipt lists are in MLflow's store."""
     fault = find_store_fault(Path(job.output[0]), note=not workflow.dryrun)
     if fault:
         tell_first("MLflow runs", f"{fault.path} first: {fault.words}")
@@ -46,9 +46,9 @@ def runs_stay(job):
 
 
 def cells_stay(job):
-    """Returns True if all cells of a job stay.
+    """Returns True if all cells of a job are up to date.
 
-    Snakemake compares the parameters that it noted down; a record says what the cell was made from, whoever made it.
+    Snakemake compares only parameters that it recorded. A cell's record has its inputs, whoever made it.
     """
     dataset, backbone, epsilon = (
         getattr(job.wildcards, name) for name in ("dataset", "backbone", "epsilon")
@@ -63,7 +63,7 @@ def cells_stay(job):
 
 
 def network_stays(job):
-    """Returns True if a seed's network is whole and its record has the options of the study."""
+    """Returns True if a seed's network is complete and its record has the study's options."""
     path, cell = Path(job.output.files[0]), wildcards_cell(job.wildcards)
     options = located_method(cell.method, cell.dataset, cell.backbone)
     try:
@@ -74,13 +74,13 @@ def network_stays(job):
             tell_first("damaged networks", f"{path.parent} first: {error}")
         return not done
     except (OSError, KeyError, TypeError):
-        return True  # Snakemake names what is missing, the job what is wrong
+        return True  # Snakemake reports missing files, and the job reports faulty files
 
 
 def cell_stays(cell, done):
-    """Returns True if a cell of a job is whole, as far as the job is done, and agrees with the study.
+    """Returns True if a finished cell of a job is complete and agrees with the study.
 
-    It looks at names and sizes of files and at the record's hash of itself; `dpprobe doctor` reads all bytes.
+    Compares names and sizes of files, and the record's own hash; `dpprobe doctor` compares all bytes.
     """
     cell = CellName(**cell._asdict())
     folder = cell.folder(f"{STUDY.results_dir}/cells")
@@ -89,7 +89,7 @@ def cell_stays(cell, done):
         try:
             files = set(os.listdir(folder))
         except OSError:
-            return False  # a cell that was never made, as of a new method, is nothing to tell of
+            return False  # no message for a cell that does not exist yet, such as a new method's
         if lost := [name for name in CELL_FILES if name not in files]:
             tell_first("files of cells are missing and", f"{folder}/{lost[0]} first")
             return False
@@ -113,7 +113,7 @@ def cell_stays(cell, done):
 
 
 def record_difference(record, cell):
-    """Returns where a cell's record differs from the study; None where they agree."""
+    """Describes how a cell's record differs from the study; None if they agree."""
     options = located_method(cell.method, cell.dataset, cell.backbone)
     promised, delta = cell.epsilon != INFINITE, STUDY.dataset_delta(cell.dataset)
     try:
@@ -147,7 +147,7 @@ CHECKS = {
 
 
 def look_before(plan):
-    """Has jobs run again whose files changed, although nothing that Snakemake compares has changed."""
+    """Makes Snakemake rerun jobs whose files changed unnoticed by Snakemake's own triggers."""
 
     async def update_needrun(dag, *arguments, **options):
         dag.forcefiles.update(changed_outputs(dag.jobs))
@@ -156,9 +156,9 @@ def look_before(plan):
     return update_needrun
 
 
-# An edited result whose time was kept passes for current, and one whose time was not makes the files after it false.
-# A receipt of MLflow runs stands for a store that may be gone. None of Snakemake's triggers can say so.
-# Upstream: snakemake/snakemake#4254 asks for a flag, force(), for such a case.
+# Snakemake treats an edited result with an unchanged time as up to date, and with a new time as the source of later
+# files. A receipt of MLflow runs may refer to a deleted store. No trigger of Snakemake detects these cases.
+# Upstream: snakemake/snakemake#4254 asks for a flag, force(), to rerun jobs.
 # Tests: tests/unit/test_written_files.py,
 # tests/workflow/test_default_study.py::test_a_deleted_mlflow_store_is_written_again
 if workflow.is_main_process:

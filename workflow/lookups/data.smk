@@ -2,7 +2,7 @@
 
 
 def source_state(wildcards):
-    """A hash of the names, sizes and times of a source's files: a replaced file may have an older time."""
+    """Hashes names, sizes and times of a source's files, because a replaced file may have an older time."""
     if wildcards.dataset in WHOLE:
         return None
     return DATASETS[wildcards.dataset].source_state()
@@ -17,13 +17,13 @@ def download_receipt(wildcards):
 
 
 def whole_tables(wildcards):
-    """The split tables of the dataset that this one is a part of, where the study has it whole."""
+    """The split tables of the whole dataset of a subsample, if the study has the whole dataset."""
     whole = WHOLE.get(wildcards.dataset)
     return FILES.list_tables(whole) if whole else []
 
 
 def source_files(wildcards):
-    """A source's files; folders by name alone, for looking into one may change its time.
+    """A source's files; only the names of folders, because viewing a folder may change its time.
 
     `source_state` covers files whose names Snakemake would read as patterns.
     """

@@ -1,16 +1,16 @@
-"""Where the files of tables and figures lie, and what their rules are made of."""
+"""Paths of tables and figures, and functions for their rules."""
 
 from dpprobe.reporting.registry import EXHIBITS, find_exhibit
 
-# Figures that MLflow shows beside the cells of a dataset.
+# Figures that MLflow shows with the cells of a dataset.
 TRACKED_FIGURES = (
     "plot_accuracy",
     "plot_option",
     "plot_fairness",
 )
-# Further figures of the run of a whole dataset.
+# More figures, in MLflow's run of a whole dataset.
 DATASET_FIGURES = ("plot_comparison", "plot_dataset_tsne")
-# Tables of papers and of analyses, which have targets of their own.
+# Tables of papers and of analyses, which have separate targets.
 APART = (
     "write_paper_tables",
     "write_imbalance_tables",
@@ -32,7 +32,7 @@ REPORTED_TABLES = (
 
 @cache
 def exhibits_by_dataset(exhibit):
-    """Returns the files of an exhibit by dataset; under None those of all datasets."""
+    """Returns an exhibit's files by dataset; key None has files about all datasets."""
     places = {}
     for place in exhibit.shown(STUDY):
         places.setdefault(place.get("dataset"), []).append(place)
@@ -43,7 +43,7 @@ def exhibits_by_dataset(exhibit):
 
 
 def exhibit_paths(dataset, *, kind=None, names=()):
-    """The files of the exhibits of one dataset, or under None of all: of a kind, or of some names in their order."""
+    """The exhibits' files of one dataset, or of all for None: exhibits of a kind, or with given names, in order."""
     of_kind = [exhibit for exhibit in EXHIBITS if exhibit.kind == kind]
     return [
         path
@@ -63,7 +63,7 @@ def study_figures():
 
 
 def table_paths(dataset, names=None):
-    """The tables of one dataset, or under None of all: every one, or those of some exhibits."""
+    """The tables of one dataset, or of all for None: all tables, or tables of some exhibits."""
     chosen = [
         exhibit.name
         for exhibit in EXHIBITS
@@ -73,7 +73,7 @@ def table_paths(dataset, names=None):
 
 
 def study_tables(names=None):
-    """The tables that people read, with the summaries that they are made of; without the papers' tables."""
+    """Tables for readers, with the summaries behind them, but without tables of papers."""
     return [
         *FILES.list_summaries(),
         *table_paths(None, names),
@@ -82,12 +82,12 @@ def study_tables(names=None):
 
 
 def shown_paper_tables():
-    """The papers' tables where the study has a dataset of theirs."""
+    """The tables of papers, if the study has a dataset of them."""
     return exhibit_paths(None, names=("write_paper_tables",))
 
 
 def exhibit_outputs(exhibit):
-    """Lists the outputs of an exhibit, marked for Snakemake's report where people may see them."""
+    """Lists the outputs of an exhibit, and marks public outputs for Snakemake's report."""
 
     def marked(output):
         paths = [f"<results>/{path}" for path in output.paths]
@@ -106,5 +106,5 @@ def exhibit_outputs(exhibit):
 
 
 def exhibit_words(exhibit):
-    """Returns what a run says of an exhibit's job."""
+    """Returns the message of an exhibit's job."""
     return re.sub(r"\{(\w+)\}", r"{wildcards.\1}", exhibit.words)

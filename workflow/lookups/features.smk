@@ -2,5 +2,5 @@
 
 
 def whole_name(wildcards):
-    """The dataset whose rows another's are taken from."""
+    """The whole dataset of a subsample."""
     return WHOLE[wildcards.dataset]

@@ -2,12 +2,12 @@
 
 
 def tuned_options(wildcards):
-    """The options of the network of a job."""
+    """The options of a job's network."""
     return network_options(STUDY.methods[wildcards.method])
 
 
 def cut_paths(wildcards, names=None):
-    """The manifests of the activations that a network starts from, or files beside them; none where it has no cut."""
+    """The manifests of a network's input activations, or other files of their folder; empty without a cut."""
     blocks = tuned_options(wildcards).cut_blocks
     if blocks is None:
         return []
@@ -19,7 +19,7 @@ def cut_paths(wildcards, names=None):
 
 
 def tuned_rows(wildcards):
-    """The files of the rows that a network trains on: images, activations or features."""
+    """The files with a network's training rows: images, activations or features."""
     options = tuned_options(wildcards)
     if options.from_images:
         return [
@@ -40,12 +40,12 @@ def tuned_features(wildcards):
 
 
 def tuned_tables(wildcards):
-    """The two split tables, where a network trains on images."""
+    """The two split tables, if a network trains on images."""
     return tuned_rows(wildcards) if tuned_options(wildcards).from_images else []
 
 
 def searched_values(wildcards):
-    """The result of the search over a method's options, where it has one."""
+    """The result of the search over a method's options, if the method has a search."""
     if tuned_options(wildcards).search is None:
         return []
     cell = wildcards_cell(wildcards)
@@ -53,7 +53,7 @@ def searched_values(wildcards):
 
 
 def network_files(wildcards):
-    """Public files that a network starts from."""
+    """Public files with a network's initial weights."""
     return located_method(
         wildcards.method, wildcards.dataset, wildcards.backbone
     ).input_files()

@@ -1,4 +1,4 @@
-"""The GPUs that jobs ask for: by the study's device, and by what this machine or a partition of Slurm has."""
+"""The GPUs that jobs request, by the study's device and by the GPUs of this machine or a Slurm partition."""
 
 from dpprobe.devices import count_devices, lacks_gpu
 from dpprobe.errors import DpprobeError
@@ -7,7 +7,7 @@ from dpprobe.study.slurm_partitions import ask_partitions
 
 
 def jobs_leave():
-    """Returns True if jobs run elsewhere than here, also of a dry run, which has no executor of its own."""
+    """Returns True if jobs run on other machines; dry runs, without an executor, tell by settings."""
     if not workflow.dryrun:
         return workflow.non_local_exec
     settings = workflow.resource_settings
@@ -16,7 +16,7 @@ def jobs_leave():
 
 @cache
 def known_partitions():
-    """Slurm's partitions, asked for once; None, and a line that says why, where Slurm does not answer."""
+    """Slurm's partitions, requested once; None, with a logged reason, if Slurm does not answer."""
     try:
         return ask_partitions()
     except DpprobeError as error:
@@ -28,7 +28,7 @@ def known_partitions():
 
 
 def asked_resource(name, rulename, wildcards, input, attempt):
-    """The value of another resource of a job, as the rule, the profile or the command line gives it; None without."""
+    """A job's value of another resource, set by rule, profile or command line; None if not set."""
     resource = workflow.get_rule(rulename).resources.get(name)
     if resource is None:
         return None
@@ -48,7 +48,7 @@ def asked_resource(name, rulename, wildcards, input, attempt):
 
 
 def wanted_partition(rulename, wildcards, input, attempt):
-    """The partition that a GPU job of a rule asks for; None for the user's default."""
+    """The partition that a rule's GPU job requests; None for the user's default."""
     job = (rulename, wildcards, input, attempt)
     return asked_resource("gpu_partition", *job) or asked_resource(
         "slurm_partition", *job
@@ -56,8 +56,8 @@ def wanted_partition(rulename, wildcards, input, attempt):
 
 
 def gpus_at_hand(rulename, wildcards, input, attempt):
-    """One if a job may have a GPU, here or in its partition; else none."""
-    # a job that was submitted has what its partition gave it
+    """Returns 1 if a GPU is available to a job, here or in its partition; else 0."""
+    # a submitted job has the GPUs that its partition gave it
     if not (workflow.is_main_process and jobs_leave()):
         return min(count_devices(), 1)
     partitions = known_partitions()
@@ -68,20 +68,20 @@ def gpus_at_hand(rulename, wildcards, input, attempt):
 
 
 def network_gpus(wildcards, input, attempt, rulename):
-    """The GPUs of a job that runs a network; none with a backbone that is none, unless the study insists on GPUs."""
+    """The GPUs of a job that runs a backbone: 0 if it is no network, unless the study's device is "cuda"."""
     if STUDY.device != "auto" or not STUDY.backbones[wildcards.backbone].network:
         return device_gpus(wildcards)
     return gpus_at_hand(rulename, wildcards, input, attempt)
 
 
 def device_gpus(wildcards):
-    """The GPUs of a job that is fast without: one only if the study insists, for the job then fails without."""
+    """The GPUs of a job that is fast on a CPU: 1 only if the study's device is "cuda"."""
     return int(STUDY.device == "cuda")
 
 
 @cache
 def read_sizes(manifest, modified):
-    """The sizes of a fit on the rows of a manifest, which was modified at that time."""
+    """The sizes of a fit on a manifest's rows; the file's time is part of the cache's key."""
     body = read_json(Path(manifest))
     return {
         "n": body["rows"],
@@ -91,13 +91,14 @@ def read_sizes(manifest, modified):
 
 
 def fit_gpus(methods):
-    """Makes a gpu function for fits of some methods: one GPU if a fit pays on one, and the job may have one.
+    """Makes a gpu function for fits of some methods: one GPU if it is available and speeds up a fit.
 
-    Before features exist, their number is unknown: then only a study that insists asks. Snakemake asks again when the
-    job is ready. Rows are counted instead of patients, so a job may ask for a GPU that it leaves idle.
+    Before features exist, their number is unknown, so only studies with device "cuda" request GPUs. Snakemake calls the
+    function again when the job is ready. Rows are counted instead of patients, so a job may request a GPU that it does
+    not use.
 
     Args:
-      methods: returns the names of a job's methods.
+      methods: a function that returns the names of a job's methods.
     """
 
     def gpu(wildcards, input, attempt, rulename):
@@ -110,7 +111,7 @@ def fit_gpus(methods):
                 for name in methods(wildcards)
             }
         except (OSError, ValueError, KeyError, TypeError, ConfigError):
-            # not made yet, damaged or too small, which the job that reads it tells
+            # The manifest is missing, damaged or too small; the job that reads it reports the fault.
             return device_gpus(wildcards)
         if places <= {FitPlace()}:
             return 0
@@ -122,12 +123,12 @@ def fit_gpus(methods):
 
 
 def has_gpu(wildcards, input, attempt, rulename):
-    """Returns True if a job asks for a GPU, whoever decided so."""
+    """Returns True if a job requests a GPU, by any setting."""
     return bool(asked_resource("gpu", rulename, wildcards, input, attempt))
 
 
 def check_devices():
-    """Says, before the first job, that networks run without GPUs; raises StudyError if the study insists on one."""
+    """Warns, before the first job, of networks without GPUs; raises StudyError if the study's device is "cuda"."""
     insists = STUDY.device == "cuda"
     jobs = [
         job
@@ -141,25 +142,25 @@ def check_devices():
     if lack and insists:
         raise StudyError(f"device: cuda: {lack}; write auto or cpu")
     if lack:
-        # one write, or a line of the first job may come between the text and its end
+        # one write, so that no line of the first job splits the text
         sys.stderr.write(f"dpprobe: {lack}: networks run on the CPU\n")
 
 
 def runs_network(job):
-    """Returns True if a job runs a network, and nobody has set its GPUs."""
+    """Returns True if a job runs a network, and no setting decides its GPUs."""
     asks = job.rule.resources.get("gpu") == network_gpus
     return asks and STUDY.backbones[job.wildcards.backbone].network
 
 
 def machine_lack(insists):
-    """Returns that this machine has no GPU; None if it has one. Torch is asked before a study is refused."""
+    """Explains that this machine has no GPU; None if it has one. Asks torch before a study is refused."""
     if count_devices() or (insists and not lacks_gpu()):
         return None
     return "no GPU on this machine"
 
 
 def partition_lack(jobs):
-    """Returns which partitions of jobs have no GPU; None if all have, or Slurm does not answer."""
+    """Lists partitions of jobs without GPUs; None if all have GPUs, or Slurm does not answer."""
     partitions = known_partitions()
     if partitions is None:
         return None

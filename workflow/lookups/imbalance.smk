@@ -4,13 +4,13 @@ IMBALANCED = list_imbalanced(STUDY)
 
 
 def imbalance_outputs(dataset):
-    """All that is made of a dataset's rare classes."""
+    """All files about a dataset's rare classes."""
     made = exhibit_paths(dataset, names=("write_imbalance_tables", "plot_imbalance"))
     return [*list_imbalance_records(FILES, dataset), *made]
 
 
 def with_rare(dataset):
-    """A dataset and its copies in which one class is rare."""
+    """A dataset, and its copies in which one class is rare."""
     return [dataset, *(rare.name for rare in rare_classes(STUDY.imbalance, dataset))]
 
 

@@ -8,7 +8,7 @@ def released_features(release):
 
 
 def released_audit(wildcards):
-    """The audit of a cell that has a release's method and epsilon, where the study audits one."""
+    """The audit of the cell with a release's method and epsilon, if the study audits this cell."""
     options = STUDY.releases[wildcards.release]
     cell = (
         options.dataset,
@@ -21,7 +21,7 @@ def released_audit(wildcards):
 
 
 def exact_method(wildcards):
-    """The method of a release, if a GPU may compute its exact sums: other heads are released from the CPU."""
+    """The method of a release if a GPU may compute its exact sums; other heads are released from the CPU."""
     name = STUDY.releases[wildcards.release].method
     method = STUDY.methods[name]
     engine = getattr(getattr(method, "base", method), "engine", None)
@@ -29,14 +29,14 @@ def exact_method(wildcards):
 
 
 def benchmark_cells(release):
-    """The cell that has a release's method and epsilon, where the study has it."""
+    """The cell with a release's method and epsilon, if the study has this cell."""
     options = STUDY.releases[release]
     cell = Cell(*released_features(release), options.method, options.token)
     return [cell] if cell in FILES.list_study_cells(cell.dataset) else []
 
 
 def released_files(wildcards):
-    """Public files that the method of a release starts from."""
+    """Public files with initial weights of a release's method."""
     options = STUDY.releases[wildcards.release]
     return located_method(
         options.method, options.dataset, options.backbone
@@ -44,7 +44,7 @@ def released_files(wildcards):
 
 
 def released_predecessor(wildcards):
-    """The sums of the bundle that a release replaces; a release of the study is made first."""
+    """The file of hashes of the bundle that a release replaces. If the study makes this bundle, it is made first."""
     before = STUDY.releases[wildcards.release].predecessor
     if before is None:
         return []
@@ -54,7 +54,7 @@ def released_predecessor(wildcards):
 
 
 def tracked_predecessor(wildcards):
-    """The receipt of the release of this study that a release replaces, which MLflow has first."""
+    """The MLflow receipt of the replaced release of this study, which is written first."""
     before = STUDY.releases[wildcards.release].predecessor
     return (
         f"<results>/tracking/releases/{before}.json" if before in STUDY.releases else []
@@ -62,7 +62,7 @@ def tracked_predecessor(wildcards):
 
 
 def release_paths(release):
-    """All that a release makes: its bundle, the mark of its job, and its version in MLflow's registry."""
+    """All outputs of a release: bundle, mark of the job, and version in MLflow's registry."""
     return [
         *(f"<results>/releases/{release}/{name}" for name in BUNDLE_FILES),
         f"<results>/releases/.{release}.done",

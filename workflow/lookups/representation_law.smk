@@ -5,7 +5,7 @@ LAW_NETWORKS = [list(network) for network in list_law_networks(STUDY)]
 
 
 def law_cells(wildcards):
-    """The cells whose first networks are measured, of a (dataset, backbone)."""
+    """The cells of a (dataset, backbone) whose first seed's networks are measured."""
     return [
         Cell(wildcards.dataset, wildcards.backbone, *network)
         for network in LAW_NETWORKS
@@ -13,7 +13,7 @@ def law_cells(wildcards):
 
 
 def law_networks_paths(wildcards):
-    """The files of the tuned networks of a (dataset, backbone) whose laws are measured."""
+    """The files of the measured tuned networks of a (dataset, backbone)."""
     return [
         str(network_folder(f"<results>/{NETWORKS_FOLDER}", cell, 0) / name)
         for cell in law_cells(wildcards)
@@ -22,7 +22,7 @@ def law_networks_paths(wildcards):
 
 
 def law_networks_marks(wildcards):
-    """The marks of the jobs that train these networks."""
+    """The marks of the jobs that train the measured networks."""
     folders = [
         network_folder(f"<results>/{NETWORKS_FOLDER}", cell, 0)
         for cell in law_cells(wildcards)
@@ -31,6 +31,6 @@ def law_networks_marks(wildcards):
 
 
 def law_outputs(dataset):
-    """All that is made of the laws of one dataset."""
+    """All files about the laws of one dataset."""
     made = exhibit_paths(dataset, names=("write_law_tables", "plot_law"))
     return [*list_law_records(FILES, dataset), *list_law_marks(FILES, dataset), *made]

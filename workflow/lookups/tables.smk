@@ -2,7 +2,7 @@
 
 
 def metric_of(wildcards):
-    """Returns the words for what names a dataset's metric, where one is named."""
+    """Returns what sets a dataset's metric: the study or the catalog."""
     written = config["datasets"].get(wildcards.dataset)
     if not isinstance(written, dict):
         return "the study or the catalog"

@@ -2,13 +2,13 @@
 
 
 def overlap_counts(wildcards):
-    """The counts of a near-duplicate check, where the study asks for one."""
+    """The counts of the near-duplicate check, if the study has one."""
     counts = f"<results>/overlap/{wildcards.dataset}/{wildcards.backbone}.json"
     return counts if STUDY.overlap else []
 
 
 def heads_params(epsilon):
-    """The options of the methods whose linear heads train at an epsilon."""
+    """The options of all methods of linear heads that train at an epsilon."""
     return {
         name: asked_options(STUDY.methods[name])
         for name in head_methods(STUDY, epsilon)
@@ -16,12 +16,12 @@ def heads_params(epsilon):
 
 
 def located_method(name, dataset, backbone):
-    """The options of a method, with the places of its files for one dataset and backbone."""
+    """The options of a method, with its files' paths for one dataset and backbone."""
     return STUDY.methods[name].fill_paths(dataset=dataset, backbone=backbone)
 
 
 def method_files(wildcards):
-    """Public files that the methods of a job start from."""
+    """Public files with initial weights of a job's methods."""
     place = (wildcards.dataset, wildcards.backbone)
     return sorted(
         {

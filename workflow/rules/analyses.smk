@@ -1,4 +1,4 @@
-"""A rule for the job of each analysis that the package declares, and its targets."""
+"""Makes rules for the jobs and targets of each analysis that the package declares."""
 
 from dpprobe.analyses.analysis import JobSize
 from dpprobe.analysis_registry import load_analyses
@@ -7,7 +7,7 @@ ANALYSES = {analysis.name: analysis for analysis in load_analyses()}
 
 
 def measurement_outputs(analysis):
-    """Lists the outputs of an analysis's job: those without a name, then the others."""
+    """Lists the outputs of an analysis's job: first outputs without a name, then named outputs."""
     outputs = analysis.measurement.outputs
     unnamed = [f"<results>/{path}" for name, path in outputs.items() if not name]
     return unnamed, {
@@ -16,7 +16,7 @@ def measurement_outputs(analysis):
 
 
 def measurement_params(analysis):
-    """Makes the params of an analysis's job: its block of the study, what it declares, its version."""
+    """Makes the params of an analysis's job: the analysis's block of the study, declared params, and version."""
 
     params = declared_params(analysis.measurement.params)
     if analysis.options is not None:
@@ -26,7 +26,7 @@ def measurement_params(analysis):
 
 
 def measurement_resources(analysis):
-    """Makes the functions of a job's memory (MB) and time (minutes), more on each attempt, and of its GPUs."""
+    """Makes the functions for a job's memory (MB) and time (minutes), more on each attempt, and for GPUs."""
 
     def cost(wildcards, input):
         size = JobSize(
@@ -48,12 +48,12 @@ def measurement_resources(analysis):
 
 
 def listed(paths):
-    """Returns the paths of an input, which Snakemake gives as a text where it is one."""
+    """Returns the paths of an input as a list; Snakemake gives a single path as a text."""
     return [paths] if isinstance(paths, str) else list(paths)
 
 
 def shown_outputs(analysis, dataset):
-    """Lists the tables and figures of an analysis: of one dataset, or under None of all together."""
+    """Lists an analysis's tables and figures of one dataset, or for None of all datasets together."""
     return [
         path
         for exhibit in (analysis.exhibits if analysis.target_shows else ())
@@ -62,13 +62,13 @@ def shown_outputs(analysis, dataset):
 
 
 def dataset_outputs(analysis, dataset):
-    """Lists all that an analysis makes of one dataset."""
+    """Lists all files of an analysis of one dataset."""
     files = analysis.list_files(STUDY, "<results>", dataset)
     return [*files, *shown_outputs(analysis, dataset)]
 
 
 def analysis_outputs(analysis):
-    """Lists all that an analysis makes."""
+    """Lists all files of an analysis."""
     return [
         *shown_outputs(analysis, None),
         *of_all_datasets(partial(dataset_outputs, analysis)),
@@ -76,7 +76,7 @@ def analysis_outputs(analysis):
 
 
 def section_inputs():
-    """Makes the input functions of the report's sections, by the names that each declares."""
+    """Makes the input functions of the report's sections, by the declared names of inputs."""
     return {
         name: paths
         for analysis in ANALYSES.values()

@@ -1,4 +1,4 @@
-"""The study, the folders that paths begin with, and the input functions of more than one rule."""
+"""The study, the folders of rules' paths, and the input functions that several rules use."""
 
 import json
 import os
@@ -72,7 +72,7 @@ from dpprobe.tracking.receipt import find_store_fault
 from dpprobe.versions import RUN_VERSIONS, VERSIONS
 from dpprobe.written_files import list_changed, locate_record
 
-# A job's configuration is the snapshot of its run, which beside the study has what it is checked against.
+# A job's configuration is its run's snapshot, with the study and the facts that the study was checked against.
 RUN = {} if workflow.is_main_process else config.pop(RUN_KEY, {})
 try:
     if workflow.is_main_process:
@@ -92,18 +92,18 @@ try:
             check_run(RUN, STUDY)
 except ConfigError as error:
     if not workflow.is_main_process:
-        # the line that the main process looks for in the log of a job that failed
+        # the main process looks for this line in the log of a failed job
         print(f"{time.strftime('%H:%M:%S')} ERROR {error}", file=sys.stderr)
     raise StudyError(str(error)) from None
 
 DATASETS = STUDY.all_datasets()
 FILES = StudyFiles(STUDY)
-# The whole dataset of each part whose whole is in the study.
+# The whole dataset of each subsample, if the study has the whole dataset.
 WHOLE = STUDY.whole_datasets()
 TEXT_BACKBONES = STUDY.text_backbones()
 
 
-# Folders that rules' paths begin with: <data>, <results>, <logs> and <benchmarks>.
+# The folders of rules' paths: <data>, <results>, <logs> and <benchmarks>.
 pathvars:
     data=STUDY.data_dir,
     results=STUDY.results_dir,
@@ -112,7 +112,7 @@ pathvars:
 
 
 def names(group):
-    """A wildcard pattern of exactly the names a study uses; without any, one that matches none."""
+    """A wildcard pattern that matches only names of the study; without names, it matches nothing."""
     return "|".join(map(re.escape, group)) or "(?!)"
 
 
@@ -126,12 +126,12 @@ wildcard_constraints:
 
 
 def dumped(options):
-    """A block of the study as the plain values that Snakemake compares between runs."""
+    """A block of the study as plain values, which Snakemake compares between runs."""
     return options.model_dump(mode="json")
 
 
 def privacy_params(wildcards):
-    """The privacy options that a dataset's noise and statements follow from."""
+    """The privacy options that determine a dataset's noise and statements."""
     return {
         "delta": STUDY.dataset_delta(wildcards.dataset),
         "accountant": STUDY.accountant,
@@ -142,14 +142,14 @@ def privacy_params(wildcards):
 
 
 def backbone_files(wildcards):
-    """The weights, or the code, of a backbone."""
+    """The files with the weights, or the code, of a backbone."""
     return STUDY.backbones[wildcards.backbone].input_files()
 
 
 def outside_state(*finders):
-    """A hash of the sizes and times of weights and public files: a replaced file may have an older time.
+    """Hashes sizes and times of weights and public files, because a replaced file may have an older time.
 
-    Files that jobs write are compared with the jobs' records.
+    Files written by jobs are left out, because they are compared with the jobs' records.
     """
     folders = [
         Path(folder).absolute() for folder in (STUDY.data_dir, STUDY.results_dir)
@@ -168,28 +168,28 @@ def outside_state(*finders):
 
 
 def wildcards_cell(wildcards):
-    """The cell that wildcards name."""
+    """The cell with the names in wildcards."""
     return Cell(*(getattr(wildcards, field) for field in Cell._fields))
 
 
 def of_all_datasets(paths, *arguments):
-    """The files that a function of one dataset names, for every dataset of the study."""
+    """Joins the files that a function returns for each dataset of the study."""
     return [path for name in STUDY.datasets for path in paths(name, *arguments)]
 
 
 def later(paths, *arguments):
-    """Makes an input function of what `paths` names: a job parses all rules, and has no use for most rules' files."""
+    """Makes an input function that calls `paths` late: a job parses all rules, but needs few rules' files."""
     return lambda wildcards: paths(*arguments)
 
 
 def describe_rule(name, words):
-    """Sets the words of `snakemake --list` for a rule that a loop makes, as a docstring cannot be computed."""
+    """Sets a rule's text in `snakemake --list` if a loop makes the rule, because docstrings cannot be computed."""
     workflow.get_rule(name).docstring = words
 
 
-# Factories: a loop's variable would hold its last value by the time that Snakemake asks for files.
+# Factories, because a loop's variable would have its last value when Snakemake calls the functions.
 def declared_inputs(needs):
-    """Makes the input functions of a declaration's needs."""
+    """Makes the input functions of the needs that an exhibit or analysis declares."""
 
     def named(need):
         return lambda wildcards: need.paths(FILES, dict(wildcards.items()))
@@ -198,7 +198,7 @@ def declared_inputs(needs):
 
 
 def declared_params(params):
-    """Makes the params of a declaration; its functions get the study and the wildcards."""
+    """Makes the params of a declared exhibit or analysis; functions among them get study and wildcards."""
 
     def of_job(value):
         return lambda wildcards: value(STUDY, dict(wildcards.items()))

@@ -1,5 +1,5 @@
-# Activations of the frozen blocks, computed once and read by every epsilon, seed and trial: feature shards of a
-# network's inside. A part of a dataset has its own, from its own table.
+# Activations of the frozen blocks, computed once as feature shards and read for every epsilon, seed and trial. A
+# subsample's activations are computed from the subsample's table.
 rule extract_cut:
     """Activations before a network's last blocks, one shard."""
     input:

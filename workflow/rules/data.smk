@@ -5,8 +5,8 @@ localrules:
     download_data,
 
 
-# Downloads run where Snakemake runs: the nodes of a cluster often reach no network. Files that are there already are
-# kept, so a new revision or a lost receipt transfers only the differences.
+# Downloads run on Snakemake's machine, because nodes of a cluster often have no network. Existing files are reused, so
+# a new revision or a lost receipt transfers only the differences.
 rule download_data:
     """Downloaded files of a dataset."""
     output:
@@ -48,7 +48,7 @@ rule prepare_data:
         dataset=names(DATASETS),
     conda:
         "../../envs/dpprobe.yaml"
-    # Every image is decoded once, to see whether it can be.
+    # Every image is decoded once, as a test.
     threads: 8
     resources:
         mem_mb=preparation_memory,

@@ -1,4 +1,4 @@
-# A rule for each exhibit, from the declarations of the package.
+# One rule for each table or figure that the package declares (an exhibit).
 
 
 include: "../lookups/exhibits.smk"

@@ -40,7 +40,7 @@ rule extract_features:
         "../../scripts/extract_features.py"
 
 
-# A part of a dataset has its rows from the whole's shards: every image passes a network once.
+# A subsample's features come from the whole dataset's shards, so that every image passes a network once.
 rule select_features:
     """Features of a part of a dataset, one shard."""
     input:
@@ -67,7 +67,7 @@ rule select_features:
         "../../envs/dpprobe.yaml"
     threads: 1
     resources:
-        # the rows of a shard are float32 in memory
+        # a shard's rows are float32 in memory
         mem_mb=memory(1500, factor=2.2),
         runtime=minutes(10, per_gb=5),
     params:
@@ -107,7 +107,7 @@ rule write_manifest:
         "../../scripts/write_manifest.py"
 
 
-# A text encoder's embeddings of the class names: public, and the start of a zero-shot classifier.
+# A text encoder's embeddings of the class names are public, and the weights of a zero-shot classifier.
 rule embed_text:
     """A text encoder's embeddings of the class names."""
     input:

@@ -1,7 +1,7 @@
 include: "../lookups/imbalance.smk"
 
 
-# Copies of a dataset in which one class is rare: what is left of the class at each epsilon. Not private.
+# Measures the recall of a rare class at each epsilon, on copies of a dataset. Not private.
 rule compare_rare_classes:
     """Accuracy of one class as it becomes rare (analysis imbalance)."""
     input:

@@ -1,4 +1,4 @@
-"""What a run tells the logger plugin of itself: src/snakemake_logger_plugin_dpprobe writes all messages."""
+"""Data of a run for the logger plugin src/snakemake_logger_plugin_dpprobe, which writes all messages."""
 
 import subprocess
 
@@ -10,7 +10,7 @@ from snakemake_logger_plugin_dpprobe import RUN as TOLD_RUN
 
 
 def print_results():
-    """Prints the results that this run was about, and where to look further; else what may come next."""
+    """Prints the run's results and where to find more, or possible next steps."""
     jobs = list(workflow.dag.jobs)
     sys.stdout.flush()
     if any(job.rule.name == "summarise" for job in jobs):
@@ -33,8 +33,8 @@ if workflow.is_main_process:
     TOLD_RUN.follow(workflow, print_results, results=Path(STUDY.results_dir))
 
 
-# A job that runs here has its standard error on this terminal, and its error is printed when the run ends.
-# Snakemake keeps one such block, the last that it reads.
+# A local job's standard error is on this terminal, and its error is printed when the run ends. Snakemake keeps only the
+# last onstart block that it reads.
 onstart:
     if workflow.is_main_process:
         check_devices()

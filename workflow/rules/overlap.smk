@@ -1,4 +1,4 @@
-# Near-duplicates of public images.
+# Finds near-duplicates of public images.
 
 
 rule check_overlap:

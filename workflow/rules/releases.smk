@@ -2,7 +2,7 @@ include: "../lookups/releases.smk"
 
 
 # One job makes a release. A release is final and costs its epsilon for good. No job deletes files of a release
-# (`update`), and a job keeps a release that is there. The ledger beside the data decides what is made; the mark only
+# (`update`), and a job keeps an existing release. The ledger in the data's folder decides what is made; the mark only
 # tells Snakemake that the job is done.
 rule make_release:
     """A head to publish; costs its epsilon for good."""
@@ -23,7 +23,7 @@ rule make_release:
         benchmark=lambda wildcards: FILES.list_cells(
             benchmark_cells(wildcards.release), [METRICS_FILE]
         ),
-        # Read once: the bundle of a final release does not change with it.
+        # `ancient`: changes of these inputs do not change the bundle of a final release.
         predecessor=ancient(released_predecessor),
         marks=lambda wildcards: FILES.list_marks(benchmark_cells(wildcards.release)),
     output:
@@ -63,7 +63,7 @@ rule make_release:
         "../../scripts/make_release.py"
 
 
-# Not a part of `all`: a release is made where somebody asks for it.
+# Not a part of `all`: a release is made only on request.
 rule releases:
     """Every release of the study; not a part of `all`."""
     input:

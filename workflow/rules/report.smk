@@ -1,10 +1,10 @@
-# One page for people, made of what other stages wrote.
+# One page for readers, made from other stages' files.
 rule write_report:
     """The report of the study, one HTML page."""
     input:
         **section_inputs(),
         summaries=rules.summaries.input,
-        # the statements of all cells, which the marks stand for
+        # marks stand for the statements of all cells
         marks=lambda wildcards: FILES.list_marks(FILES.list_study_cells()),
         infos=expand("<data>/{dataset}/dataset.json", dataset=STUDY.datasets),
         manifests=expand(
@@ -39,7 +39,7 @@ rule write_report:
         "../../scripts/write_report.py"
 
 
-# Not called `report`, which in a rule file is Snakemake's own function.
+# The rule is not called `report`, the name of Snakemake's function in rule files.
 rule html_report:
     """The report of the study."""
     input:

@@ -1,8 +1,8 @@
 include: "../lookups/representation_law.smk"
 
 
-# Representation laws of the frozen network and the tuned ones of each (dataset, backbone): not private, and only where
-# a study asks.
+# Representation laws of the frozen and the tuned networks of each (dataset, backbone): not private, and only if the
+# study has the block `representation_law`.
 rule measure_law:
     """Representation laws of networks (analysis representation_law)."""
     input:
@@ -12,7 +12,7 @@ rule measure_law:
         networks=lambda wildcards: law_networks_paths(wildcards),
         marks=lambda wildcards: law_networks_marks(wildcards),
     output:
-        # as in training: what is current is kept, and the mark is missing where the job failed
+        # as in training, up-to-date results are reused, and a failed job leaves no mark
         record=update(f"<results>/{LAYERS}/{{dataset}}/{{backbone}}/law.json"),
         done=touch(f"<results>/{LAYERS}/{{dataset}}/{{backbone}}/.law.done"),
     log:

@@ -1,4 +1,4 @@
-"""The memory (MB), time (minutes), threads and GPUs that jobs ask for; profiles/slurm/config.yaml overrides them."""
+"""The memory (MB), time (minutes), threads and GPUs that jobs request; profiles/slurm/config.yaml overrides them."""
 
 from functools import cache
 
@@ -9,26 +9,26 @@ from dpprobe.training.training_cost import estimate_memory_mb
 include: "../lookups/gpus.smk"
 
 
-# Images per second through a network forward, and forward and back from images or from activations, on four CPUs and on
-# a GPU. Published for ViT-L/16 at 384 px on an RTX 3090: forward 155, and 29 with a training step (timm's
+# Images per second of a network, on four CPUs and on a GPU: forward, and forward and backward from images or
+# activations. Published for ViT-L/16 at 384 px on an RTX 3090: forward 155, and 29 with a training step (timm's
 # results/benchmark-*-rtx3090.csv). On a TPUv4 core: 25 with a private step (table 8 of Mehta et al. 2022). A job gets
-# time for a quarter of the published rates, because images may take as long to decode as to pass.
+# time for a quarter of the published rates, because decoding may take as long as the network.
 FORWARD_RATE = {False: 4, True: 40}
 IMAGE_STEP_RATE = {False: 2, True: 7}
 CUT_STEP_RATE = {False: 8, True: 28}
-# The rows of ImageNet, for datasets whose size only a download tells.
+# ImageNet's number of rows, for datasets whose size is unknown before the download.
 UNKNOWN_ROWS = (1_281_167, 50_000)
-# MB per row while tables are written: places in tars, names and hashes, by bench/results/scale.json.
+# MB per row while tables are written: places in tars, names and hashes (bench/results/scale.json).
 PREPARED_ROW_MB = 0.001
 
 
 def size_mb(paths):
-    """The size of input files that exist; those still to be made count as nothing."""
+    """The size of existing input files; files that do not exist yet count as 0."""
     return sum(map(file_size, paths)) / 1e6
 
 
 def file_size(path):
-    """The bytes of a file; none before it is made."""
+    """The size of a file in bytes; 0 before it exists."""
     path = Path(path)
     return path.stat().st_size if path.exists() else 0
 
@@ -37,7 +37,7 @@ def memory(base, factor=0.0):
     """Makes a mem_mb function: base MB and `factor` times the input's size, more on each attempt."""
 
     def mem_mb(wildcards, input, attempt):
-        # of thousands of inputs the sizes are asked for only where they count
+        # sizes of thousands of inputs are read only if they matter
         inputs = factor * size_mb(input) if factor else 0
         return int((base + inputs) * attempt)
 
@@ -55,53 +55,52 @@ def minutes(base, per_gb=0.0):
 
 
 def network_threads(wildcards):
-    """Four threads for networks; other backbones are done before a second one has started."""
+    """Four threads for networks; other backbones finish before a second thread has started."""
     return 4 if STUDY.backbones[wildcards.backbone].network else 1
 
 
 def training_memory(wildcards, input, attempt):
-    """MB for training."""
+    """Memory of training in MB."""
     return int(estimate_memory_mb(STUDY, size_mb(input)) * attempt)
 
 
 @cache
 def expected_rows(dataset):
-    """The rows of a dataset's two tables before they are made."""
+    """The number of rows of a dataset's two tables before they exist."""
     return DATASETS[dataset].count_rows() or UNKNOWN_ROWS
 
 
 def table_rows(wildcards):
-    """The rows of a dataset's two tables."""
+    """The number of rows of a dataset's two tables."""
     info = Path(STUDY.data_dir, wildcards.dataset, "dataset.json")
     try:
         splits = read_json(info)["splits"]
         return splits["train"]["rows"], splits["test"]["rows"]
     except (OSError, ValueError, KeyError, TypeError):
-        # not made yet, or damaged, which the job that reads it tells
+        # The file does not exist yet, or is damaged; the job that reads it reports damage.
         return expected_rows(WHOLE.get(wildcards.dataset, wildcards.dataset))
 
 
 def preparation_memory(wildcards, attempt):
-    """MB to write split tables: the names and hashes of all rows are held, to find what stands twice."""
+    """Memory in MB to write split tables: names and hashes of all rows are in memory, to find copies."""
     return int(3000 + PREPARED_ROW_MB * sum(table_rows(wildcards))) * attempt
 
 
 def preparation_minutes(wildcards, attempt):
-    """Minutes to decode every image: large photographs pass at 40 per second."""
+    """Minutes to decode every image, at 40 large photographs per second."""
     return int((20 + sum(table_rows(wildcards)) / 40 / 60) * attempt)
 
 
 def extraction_memory(wildcards, input, attempt, threads):
-    """MB for extraction: weights are in memory twice while they load; 4 GB hold a ViT-L's. A process that decodes
-    takes 200 MB.
+    """Memory of extraction in MB: weights twice while they load (a ViT-L's: 4 GB), 200 MB per decoding process.
 
-    Files of weights are counted; a backbone given by name alone has none.
+    The sizes of weights' files count; a backbone given only by name has no file.
     """
     return int((4000 + 3 * size_mb(input.weights) + 200 * threads) * attempt)
 
 
 def extraction_minutes(wildcards, input, attempt, rulename):
-    """Minutes for a shard, by the rate of a large network."""
+    """Minutes to extract a shard, at the rate of a large network."""
     rows = dict(zip(("train", "test"), table_rows(wildcards)))[wildcards.split]
     if wildcards.split == "train":
         rows *= 1 + STUDY.backbones[wildcards.backbone].stored_crops
@@ -112,7 +111,7 @@ def extraction_minutes(wildcards, input, attempt, rulename):
 
 
 def audit_minutes(wildcards, input, attempt):
-    """Minutes for an audit: three seconds per fit with a canary, and the training time of each shadow head."""
+    """Minutes of an audit: three seconds per fit with a canary, and the training time of each shadow head."""
     methods, options = len(audited_methods(wildcards.epsilon)), STUDY.audit
     fits = options.runs * (8 if options.controls else 1)
     shadows = options.membership.shadows if options.membership else 0
@@ -122,27 +121,27 @@ def audit_minutes(wildcards, input, attempt):
 
 
 def imbalance_memory(wildcards, input, attempt):
-    """MB to compare rare classes: the predictions of one cell are in memory, unpacked."""
+    """Memory in MB to compare rare classes: one cell's unpacked predictions."""
     cells = len(input.cells) / 2
     return int((2000 + 8 * size_mb(input.cells) / cells) * attempt)
 
 
 def imbalance_minutes(wildcards, input, attempt):
-    """Minutes to compare rare classes: a second per cell, and the reading of all predictions."""
+    """Minutes to compare rare classes: a second per cell, and the time to read all predictions."""
     cells = len(input.cells) / 2
     return int((20 + cells / 60 + 5 * size_mb(input.cells) / 1e3) * attempt)
 
 
 def training_minutes(wildcards, input, attempt):
-    """Minutes for training: 6 per GB, method and seed, three times the measured time."""
+    """Minutes of training: 6 per GB, method and seed, three times the measured time."""
     heads = len(head_methods(STUDY, wildcards.epsilon)) * STUDY.seeds
     return int((30 + 6 * heads * size_mb(input) / 1e3) * attempt)
 
 
 def tuning_memory(wildcards, input, attempt):
-    """MB for a network: rows in memory, at most features.memory_mb of each split, and its passes.
+    """Memory in MB to train a network: rows, at most features.memory_mb of each split, and passes.
 
-    Activations on disk may be float16; images are bytes and less compressed than files.
+    Activations may be float16 on disk; images in memory are bytes, larger than their files.
     """
     rows = min(2.2 * size_mb(input.rows), 2 * STUDY.features.memory_mb)
     views = getattr(tuned_options(wildcards).augment, "views", 1)
@@ -151,7 +150,7 @@ def tuning_memory(wildcards, input, attempt):
 
 
 def tuning_minutes(wildcards, input, attempt, rulename):
-    """Minutes for a network: images or activations pass forward and back, features at 1,000 a second."""
+    """Minutes to train a network: forward and backward passes of images or activations; 1,000 features per second."""
     train, test = table_rows(wildcards)
     options = tuned_options(wildcards)
     views = getattr(options.augment, "views", 1)
@@ -160,14 +159,14 @@ def tuning_minutes(wildcards, input, attempt, rulename):
     rate = 1000
     if options.from_images or options.cut_blocks:
         rate = (IMAGE_STEP_RATE if options.from_images else CUT_STEP_RATE)[gpu]
-    # a priced search draws the number of its trials: seldom above twice the mean
+    # a private search has a random number of trials, rarely above twice the mean
     method = STUDY.methods[wildcards.method]
     trials = 2 * method.trials if method.head == "tuned" else 1
     return int((30 + (trials * views * visited + test) / rate / 60) * attempt)
 
 
 def law_memory(wildcards, input, attempt):
-    """MB for laws: images as bytes, features of the blocks, and some copies of the network."""
+    """Memory of representation laws in MB: images as bytes, features of blocks, and copies of the network."""
     rows = sum(
         min(rows, STUDY.representation_law.rows) for rows in table_rows(wildcards)
     )
@@ -178,7 +177,7 @@ def law_memory(wildcards, input, attempt):
 
 
 def law_minutes(wildcards, input, attempt, rulename):
-    """Minutes for laws: images pass forward, 8 a second on four CPUs; a network's blocks take two minutes."""
+    """Minutes of representation laws: 8 images per second on four CPUs, and two minutes for a network's blocks."""
     rows = sum(
         min(rows, STUDY.representation_law.rows) for rows in table_rows(wildcards)
     )
@@ -188,6 +187,6 @@ def law_minutes(wildcards, input, attempt, rulename):
 
 
 def searching_minutes(wildcards, input, attempt, rulename):
-    """Minutes for a search: those of a network for each trial."""
+    """Minutes of a search: the time to train a network for each trial."""
     trials = tuned_options(wildcards).search.trials
     return trials * tuning_minutes(wildcards, input, attempt, rulename)

@@ -1,15 +1,15 @@
-"""The snapshot of a run, and the words that a person typed to start it."""
+"""The snapshot of a run, and the command line that started the run."""
 
 
 def option_text(value):
-    """A value as `--config name=value` takes it."""
+    """Formats a value for `--config name=value`."""
     if isinstance(value, (dict, list)):
         return json.dumps(value)
     return "" if value is None else str(value)
 
 
 def snakemake_call():
-    """The words a person types after `snakemake` to run this study, from the working directory."""
+    """The arguments of `snakemake` that run this study from the working directory."""
     snakefile = Path(os.path.relpath(workflow.main_snakefile))
     here = snakefile == Path("Snakefile")
     files = [os.path.relpath(file) for file in workflow.overwrite_configfiles or []]
@@ -22,17 +22,17 @@ def snakemake_call():
     ]
 
 
-# The words that made this run: a job's configuration file is the snapshot, and no person's.
+# The arguments that started the run, because a job's configuration file is the snapshot.
 CALL = RUN["call"] if RUN else snakemake_call()
 
-# Other runs may work on them from other working directories, which Snakemake's lock does not see.
+# Folders that runs in other working directories may use too, unnoticed by Snakemake's lock.
 RUN_FOLDERS = [
     Path(folder).absolute() for folder in (STUDY.results_dir, STUDY.data_dir)
 ]
 
 
 def tell_scripts(snapshot, versions):
-    """Tells the scripts of jobs, by variables of the environment, what the run began with."""
+    """Gives the run's initial facts to the scripts of jobs, by environment variables."""
     folders = list(map(str, dict.fromkeys(RUN_FOLDERS)))
     os.environ[MARKED] = json.dumps(folders)
     os.environ[SNAPSHOT_FILE] = str(snapshot)
@@ -45,13 +45,13 @@ if workflow.is_main_process:
 elif RUN:
     tell_scripts(workflow.overwrite_configfiles[0], RUN["versions"])
     with suppress(OSError):
-        os.utime(os.environ[SNAPSHOT_FILE])  # it is in use
+        os.utime(os.environ[SNAPSHOT_FILE])  # the snapshot is in use
 
 
 def begin_run():
     """Writes the run's snapshot and marks."""
     tell_scripts(SNAPSHOT.path, VERSIONS)
-    # first, so that one of two runs of the same moment sees the other
+    # first, so that of two simultaneous runs one sees the other
     mark_run(RUN_FOLDERS)
     for other in find_other_runs(RUN_FOLDERS):
         print(

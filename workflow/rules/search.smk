@@ -1,5 +1,5 @@
 # Unpriced searches over the options of methods that train networks: one job for each (dataset, backbone, method,
-# epsilon). Finished trials stand in a hidden log beside the record, from which a failed job resumes.
+# epsilon). A hidden log in the record's folder has the finished trials, from which a failed job resumes.
 rule search_options:
     """A search over the options of a method that trains networks."""
     input:

@@ -1,4 +1,4 @@
-# Works around Snakemake itself: each piece with its upstream thread and its test.
+# Workarounds for faults of Snakemake, each with its upstream thread and its test.
 
 import shlex
 import threading
@@ -22,11 +22,11 @@ from snakemake_logger_plugin_dpprobe.failures import has_lasting_error
 
 
 def make_no_backup(persistence, path):
-    """Copies nothing: a job replaces its cells itself, each file whole and not before all are trained."""
+    """Makes no backup: a job replaces its cells itself, file by file, after all cells are trained."""
 
 
 def is_there(persistence, path):
-    """Lets a file marked with update() pass for restored when it is there."""
+    """Treats an existing file marked with update() as restored."""
     return path.exists()
 
 
@@ -41,10 +41,10 @@ PersistenceBase.restore_output = is_there
 
 
 class StudyError(WorkflowError):
-    """A study is wrong: its message has a line for each fault."""
+    """A study has faults; the error's message has one line per fault."""
 
 
-# In an object store, Snakemake would delete a finished cell when its job fails, and would not fetch the cell before
+# In an object store, Snakemake would delete finished cells of a failed job, and would not fetch cells before a job
 # (docs/storage.md).
 if (
     workflow.storage_settings.default_storage_provider
@@ -57,7 +57,7 @@ STARTED = time.time()
 
 
 def unless_lasting(restart_times):
-    """Spares a job or group the retries of an error that would recur."""
+    """Sets the retries of a job or group to 0 after an error that would recur."""
 
     def useful_restart_times(job):
         return 0 if has_lasting_error(job, STARTED) else restart_times(job)
@@ -73,11 +73,11 @@ Job.restart_times = property(unless_lasting(Job.restart_times.fget))
 
 
 async def leave_to_main_process(persistence, job):
-    """Notes down nothing of a job's end."""
+    """Records nothing when a job ends."""
 
 
-# A job on a cluster would note its files down as whole, without their inputs and parameters. If the main process had
-# ended by then, the next run would take the files for up to date, whatever had changed in between.
+# A job on a cluster would record its files as complete, without inputs and parameters. If the main process had ended
+# before, the next run would treat the files as up to date after any change.
 # Upstream: snakemake/snakemake#857 leaves the clean-up to the main process for the same reason; of the notes no
 # thread is known.
 # Test: tests/workflow/test_remote_jobs.py::test_what_nobody_noted_down_is_not_taken_for_current
@@ -94,7 +94,7 @@ def ended_by_signal(error):
 
 
 def keep_unasked(check):
-    """Lets jobs whose state could not be asked, since a signal ended the question, pass for active."""
+    """Treats a job as active if a signal ended the command that asks for the job's state."""
 
     async def check_active_jobs(executor, active_jobs):
         for job in active_jobs:
@@ -104,15 +104,15 @@ def keep_unasked(check):
             except (UnboundLocalError, WorkflowError) as error:
                 if not ended_by_signal(error):
                     raise
-                executor.status_cmd_kills.clear()  # ten of them are joined as if they were words
+                executor.status_cmd_kills.clear()  # the plugin fails to format ten kills, which are not strings
                 yield job
 
     return check_active_jobs
 
 
 # A signal to all processes of a run also ends the command that asks for a job's state, or the command's shell. The
-# plugin then uses an answer that it lacks (UnboundLocalError), or takes the shell's exit code for the command's
-# (WorkflowError). Either error ends the run and forgets its jobs. The command itself never fails. A command that cannot
+# plugin then uses a missing answer (UnboundLocalError), or the shell's exit code instead of the command's
+# (WorkflowError). Either error ends the run and loses its jobs. The command itself never fails. A command that cannot
 # be started still ends the run.
 # Upstream: no thread is known; snakemake-executor-plugin-cluster-generic 1.0.9 has it, in check_active_jobs.
 # Test: tests/workflow/test_remote_jobs.py::test_status_commands_that_a_signal_ended_lose_no_job
@@ -120,7 +120,7 @@ if workflow.is_main_process:
     Executor.check_active_jobs = keep_unasked(Executor.check_active_jobs)
 
 
-# `--profile "my profiles/slurm"`: the plugin has a shell run the commands as they are (cluster-generic 1.0.9).
+# `--profile "my profiles/slurm"`: the plugin runs the commands unquoted in a shell (cluster-generic 1.0.9).
 # Test: tests/workflow/test_remote_jobs.py::test_a_profile_may_lie_in_a_folder_with_spaces
 def quote_commands():
     """Quotes the paths of a profile's commands, before the first job is submitted."""
@@ -131,24 +131,24 @@ def quote_commands():
             setattr(settings, name, shlex.quote(command))
 
 
-# Two runs that start at the same moment would both find no lock. A run that ends while another plans would take the
-# folder away in which the other then writes its lock: FileNotFoundError.
+# Two runs that start simultaneously would both find no lock. If a run ends while another plans, it would delete the
+# folder for the other's lock: FileNotFoundError.
 # Upstream: no thread is known; Snakemake 9.27 has both, in PersistenceBase.lock and _delete_locks.
 # Test: tests/unit/test_run_marks.py::test_runs_of_the_same_moment_take_snakemakes_lock_one_by_one
 PersistenceBase.lock = lock_in_turn(PersistenceBase.lock)
 
 
 def parameters_count():
-    """Returns True if a change of parameters has jobs run again (--rerun-triggers)."""
+    """Returns True if changed parameters trigger reruns (--rerun-triggers)."""
     return RerunTrigger.PARAMS in workflow.rerun_triggers
 
 
-# A job elsewhere would read the files of --configfile when it starts, whatever they hold by then, while the main
-# process notes down the parameters that it planned with: results of edited options would pass for results of the old.
+# A remote job would read the files of --configfile when it starts, while the main process records the parameters of its
+# plan. So results of options edited in between would count as results of the old options.
 # Upstream: no thread is known; spawned jobs get the files' names (get_configfiles_arg), not what was read.
 # Tests: tests/workflow/test_snapshot.py
 def start_jobs_with(snapshot):
-    """Has the jobs that this process starts elsewhere read the snapshot in place of the study's files."""
+    """Makes remote jobs read the snapshot in place of the study's files."""
 
     def snapshot_argument(factory):
         snapshot.write()
@@ -158,7 +158,7 @@ def start_jobs_with(snapshot):
 
 
 def apart_from_signals(exit_gracefully):
-    """Takes the scheduler's lock in a thread: a signal's handler runs in the one that may hold it."""
+    """Takes the scheduler's lock in a new thread, as a signal's handler runs in a thread that may hold the lock."""
 
     def exit_in_thread(*arguments):
         threading.Thread(target=exit_gracefully, args=arguments).start()
@@ -166,12 +166,12 @@ def apart_from_signals(exit_gracefully):
     return exit_in_thread
 
 
-# A SIGTERM that meets the scheduler while it holds its lock, such as when a job ends, stops the run for good.
+# A SIGTERM blocks the run forever if the scheduler holds its lock at this moment, such as when a job ends.
 # Upstream: no thread is known; Snakemake 9.27 has it, in JobScheduler.exit_gracefully.
 # Test: tests/workflow/test_failures.py::test_a_signal_meets_a_scheduler_that_holds_its_lock
 JobScheduler.exit_gracefully = apart_from_signals(JobScheduler.exit_gracefully)
 
 
-# cluster-generic starts the commands of profiles/slurm by name, and they are in Python: the one that runs this.
+# cluster-generic starts the Python commands of profiles/slurm by name; they must find this Python.
 # Test: tests/project/test_slurm_profile.py::test_the_profiles_commands_find_a_python_in_any_shell
 put_python_on_path()

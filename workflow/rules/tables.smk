@@ -1,4 +1,4 @@
-# A dataset's cells as one tidy table, and the tables that people read.
+# One tidy table of each dataset's cells, and tables for readers.
 
 
 include: "../lookups/tables.smk"

@@ -1,6 +1,6 @@
-# Named targets: `snakemake features`, `snakemake heads`, ... make one stage of the study;
-# `snakemake track_<dataset>` makes all of one dataset. Every file a person may delete is listed, so that
-# Snakemake makes it again: Snakemake ignores a missing file while the files made from it are there.
+# Named targets: `snakemake features`, `snakemake heads`, ... make one stage of the study; `snakemake track_<dataset>`
+# makes all of one dataset. Targets list every file that a user may delete, because Snakemake recreates only listed
+# files: a missing file is ignored while files made from it exist.
 
 
 rule data:

@@ -1,8 +1,8 @@
-# The only writers of MLflow's store: training jobs write files, these rules read them.
+# Only these rules write to MLflow's store, from the files that other jobs wrote.
 rule track:
     """MLflow runs of a dataset."""
     input:
-        # all files of cells, which the marks stand for
+        # marks stand for all files of cells
         marks=lambda wildcards: FILES.list_marks(
             FILES.list_study_cells(wildcards.dataset)
         ),
@@ -41,7 +41,7 @@ rule track:
     threads: 1
     resources:
         mem_mb=memory(1500),
-        runtime=minutes(120),  # an hour of it for other writers of a SQLite store
+        runtime=minutes(120),  # includes an hour of waiting for other writers of a SQLite store
     params:
         uri=STUDY.tracking.uri,
         study=STUDY.study,
@@ -53,7 +53,7 @@ rule track:
         "../../scripts/track.py"
 
 
-# The study as a whole: one run with its report and its tables.
+# One MLflow run for the whole study, with its report and tables.
 rule write_study_run:
     """MLflow run of the study, with its report and tables."""
     input:
@@ -61,7 +61,7 @@ rule write_study_run:
         summaries=rules.summaries.input,
         infos=expand("<data>/{dataset}/dataset.json", dataset=STUDY.datasets),
         tables=lambda wildcards: [*study_tables(), *shown_paper_tables()],
-        # One writer at a time: SQLite makes the others wait, and a new database takes only one.
+        # One writer at a time: SQLite makes other writers wait, and a new database accepts only one.
         datasets=expand("<results>/tracking/{dataset}.json", dataset=STUDY.datasets),
     output:
         "<results>/tracking/_study.json",
@@ -85,7 +85,7 @@ rule write_study_run:
         "../../scripts/write_study_run.py"
 
 
-# A release that is whole: its card, its bundle, its guarantee.
+# An MLflow run of a complete release, with card, bundle and guarantee.
 rule track_release:
     """MLflow run of a release."""
     input:

@@ -1,9 +1,9 @@
 include: "../lookups/training.smk"
 
 
-# One job trains every method of a (dataset, backbone, epsilon). The cells are marked with update(): they are still
-# there when the job starts, and up-to-date cells are kept. If a job fails, Snakemake notes the old cells down as new.
-# The mark, a plain output, is then missing, so the next run trains the stale cells.
+# One job trains every method of a (dataset, backbone, epsilon). Cells are marked with update(), so they still exist
+# when the job starts, and up-to-date cells are reused. After a failed job, Snakemake records the old cells as new. The
+# job's mark, a plain output, is then missing, so the next run trains stale cells.
 rule train_heads:
     """Private heads of one dataset, backbone and epsilon."""
     input:
@@ -58,8 +58,7 @@ rule train_heads:
         "../../scripts/train_heads.py"
 
 
-# Without a privacy budget other methods train: the non-private ones, and the private ones only where the
-# study lists epsilon inf.
+# Without a privacy budget, non-private methods train, and private methods only if the study lists epsilon inf.
 use rule train_heads as train_heads_without_privacy with:
     """Heads without a privacy budget: non-private baselines, and private methods at epsilon inf."""
     output:

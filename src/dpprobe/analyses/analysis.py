@@ -39,7 +39,7 @@ class JobSize:
     """The size of a job's inputs.
 
     Attributes:
-      inputs: by the name of each need, its files.
+      inputs: the files of each need, by the need's name.
       measure_mb: returns the megabytes of files; a file that does not exist yet counts as 0.
       count_rows: returns the numbers of training and of test examples of the job's dataset.
     """
@@ -57,18 +57,18 @@ class Measurement:
     """The job that measures one (dataset, backbone).
 
     Attributes:
-      rule: the name of its rule.
+      rule: the name of the job's Snakemake rule.
       words: the name of the job for a person, before "of <dataset>, <backbone>".
-      needs: the files that it reads, by name.
-      outputs: the files that it writes, below the results, by name. The record, the last, marks the
-        job as done. A file with the name "" has no name in the rule; the job gets it as `output`.
+      needs: the files that the job reads, by name.
+      outputs: the files that the job writes, below the results, by name. The last file, the record,
+        marks the job as done. A file with the name "" is unnamed in the rule; the job gets it as
+        `output`.
       params: further values that the results depend on, besides the study's block and the version.
-        A param that is a function is called with the study and the wildcards.
-      job: the function that computes, as "module:function". Keyword arguments are the needs and
+        A function among `params` is called with the study and the wildcards.
+      job: the function that the job runs, as "module:function". Keyword arguments are the needs and
         the named outputs, and on request params, wildcards, `threads`, `study` and `folder` (of all
-        records of the analysis). `options` is the study's
-        block, as an object of the block's class.
-      threads: a fixed number per job, because the number may change the last bits of results.
+        records of the analysis). The argument `options` is the study's block, as an object.
+      threads: a fixed number, because the number of threads may change the last bits of results.
       on_device: True if the job computes on the study's `device`.
     """
 
@@ -110,14 +110,14 @@ class Section:
       template: the file in the package that shows `section.content`, which is the result of `make`.
       make: the function that reads the records, as "module:function", from the records' paths and
         the `Page`. If the function returns nothing, the section is left out.
-      needs: inputs of the report by name: first the records, then files that must exist before.
-      place: sections are sorted by this number; equal ones keep the registry's order. The section
-        on test images that privacy costs most comes before place 1.
+      needs: inputs of the report by name: first the records, then files that must exist before it.
+      place: sections are sorted by `place`, then by the registry's order. The section on test
+        images that privacy costs most comes before place 1.
       figures: the titles of the section's figures, by the figure's name. A name that ends with "_"
-        matches all names that begin with it, and "{}" in the title stands for the rest. With
+        is a prefix of names, and "{}" in its title stands for the rest of a name. If there are
         figures, `make` returns one part per dataset, to which the dataset's `figures` are added.
       tables: the endings of the names of tables of this section.
-      not_covered: what the section shows that no privacy statement covers, in words.
+      not_covered: the section's content that no privacy statement covers, in words.
     """
 
     anchor: str
@@ -143,7 +143,7 @@ class Section:
         if not starts:
             return None
         longest = max(starts, key=len)
-        # hyphens separate backbone and method, whose names have none
+        # hyphens separate backbone and method; names of both have no hyphen
         rest = name.removeprefix(longest).replace("-eps-", ", ε = ").replace("-", ", ")
         return self.figures[longest].format(rest)
 
@@ -177,18 +177,18 @@ class Analysis:
 
     Attributes:
       name: the name in the registry, of its target, and of its block in the study.
-      describe: a sentence on what it does, for people who write a study.
-      reads: a title and a sentence for the report on the private examples that it reads; None if
-        another analysis or the report itself says this.
-      unpriced: the name of what it measures on training examples without an epsilon, which releases
-        list; None if it measures nothing on them.
-      options: the class of its block; None if the study declares the block itself, or has none.
-      faults: yields one line for each fault in the block.
+      describe: a sentence on what the analysis does, for people who write a study.
+      reads: a title and a sentence for the report on private examples that the analysis reads; None
+        if another part of the report has these.
+      unpriced: the name, listed in releases, of the analysis's results from training examples
+        without an epsilon; None if the analysis does not use training examples.
+      options: the class of the analysis's block; None if the study declares the block, or has none.
+      faults: yields one line for each fault in the analysis's block of the study.
       datasets, backbones: list the datasets and backbones that a study measures.
-      measurement: its job; None if the rules are written by hand.
-      target: the name of its target, if the target is not called `name`.
+      measurement: the analysis's job; None if its rules are written by hand.
+      target: the name of the Snakemake target, if it is not `name`.
       named_datasets: lists datasets with a target `<name>_<dataset>`; by default measured datasets.
-      target_shows: True if its targets make its tables and figures too.
+      target_shows: True if the analysis's targets make its tables and figures too.
     """
 
     name: str
@@ -215,7 +215,7 @@ class Analysis:
         return ANALYSES[self.name].version
 
     def list_files(self, study: Study, results: str, *datasets: str) -> list[str]:
-        """Lists the files that its jobs write for given datasets, or for all measured datasets."""
+        """Lists the files that the jobs write for given datasets, or for all measured datasets."""
         assert self.measurement is not None
         measured = self.datasets(study)
         return [

@@ -14,7 +14,7 @@ FEW_SHOT: Final = {"format": "dpprobe-few-shot", "format_version": 1}
 
 
 def _read_baseline(path: Path, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Reads a record; raises DataError for another file, or a record of another version."""
+    """Reads a baseline's record; raises DataError for another kind of file or another version."""
     return read_record(path, kind=record["format"], version=record["format_version"])
 
 

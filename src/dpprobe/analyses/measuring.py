@@ -14,10 +14,10 @@ from dpprobe.study.study import Study
 
 
 def find_analysis(rule: str) -> Analysis:
-    """Returns the analysis whose job is run by this rule.
+    """Returns the analysis whose job a Snakemake rule runs.
 
     Raises:
-      KeyError: if no analysis has this rule.
+      KeyError: if no analysis has the rule.
     """
     measured: dict[str, Analysis] = {
         analysis.measurement.rule: analysis
@@ -40,8 +40,8 @@ def measure_analysis(
     """Runs one job of an analysis.
 
     Args:
-      inputs: by the name of each need, its paths.
-      outputs: the paths of the outputs, in the order of the declaration.
+      inputs: the paths of each need, by the need's name.
+      outputs: the paths of the outputs, in the order of the analysis's declaration.
       read_study: returns the study; called only if the job's function asks for the study.
     """
     declared = analysis.measurement

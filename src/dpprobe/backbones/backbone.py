@@ -25,21 +25,20 @@ class Backbone:
       dimension: features per image; None if the images' size decides it.
       preprocessing: the steps with the library's defaults filled in, JSON-compatible.
       weights_sha256: the hash of the checkpoint file, or of the state dict; None without weights.
-      architecture: the model's name as its library resolves it, if any.
-      pretrained_tag: the name of the library's own weights; None for a checkpoint or random
-        weights.
+      architecture: the model's name as its library resolves it; None without a library.
+      pretrained_tag: the name of the library's own weights; None for other weights.
       trained: True if the weights come from training, on data that are assumed to be public.
       fingerprint: a hash of all that decides the features: options, preprocessing, weights,
         versions.
       transform: image -> uint8 or float32 [channels, height, width], picklable. `forward` does the
         remaining steps on the device, such as the normalisation of uint8.
-      train_transform: the transform of training images, if it differs (a random crop). Only its
-        second argument, the SHA-256 of the encoded image, seeds it.
+      train_transform: the transform of training images, if it differs (a random crop), seeded only
+        by its second argument, the SHA-256 of the encoded image.
       forward: transformed images [batch, channels, height, width], on any device -> float32
         [batch, dimension] on the backbone's device, in inference mode, without waiting for the
         device; safe to call from several threads.
-      layers: name -> width of the features of each requested block.
-      forward_layers: as `forward`, with a float32 [batch, width] for each of `layers`.
+      layers: the width of the features of each requested block, by the block's name.
+      forward_layers: like `forward`, with a further float32 [batch, width] per layer.
       graph: a network's `forward` in float32 on uint8 images, which other tools can trace.
       takes_vectors: True if items arrive as vectors, which `transform` does not decode.
     """
@@ -66,7 +65,7 @@ class Backbone:
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Runs `forward`, or `forward_layers` if there are layers; returns features, and layers.
 
-        Raises DataError if they are no floats [batch, width], with a row for each image.
+        Raises DataError unless the features are floats [batch, width], with a row for each image.
         """
         features, layers = (
             (self.forward(images), {})
@@ -94,8 +93,8 @@ class Runtime:
 
     Attributes:
       device: "cpu" or "cuda"; "auto" is a GPU if there is one.
-      precision: number format of a network's forward pass; auto is float32 on a CPU, float16 on a
-        GPU; resolved before a family's `load`.
+      precision: number format of a network's forward pass. "auto" (float32 on a CPU, float16 on a
+        GPU) is resolved before a family's `load`.
     """
 
     device: str = "auto"

@@ -12,10 +12,10 @@ from dpprobe.errors import ConfigError
 if TYPE_CHECKING:
     import torch
 
-# NumPy archives of JAX weights, for which each model of the library has its own reader.
+# NumPy archives of JAX weights; each model of timm has its own reader for them.
 NUMPY_SUFFIXES = frozenset({".npz", ".npy"})
-# The keys under which training scripts save weights, beside an optimiser's state and the like. Then
-# the prefixes that wrappers put before every name.
+# Keys under which training scripts save weights in a file with other state, and prefixes that
+# wrappers put before every name.
 _PLACES = (
     "model_state_dict", "state_dict", "model_state", "model", "net", "network", "weights", "params",
     "backbone", "encoder",
@@ -42,7 +42,7 @@ def check_kind(path: Path) -> None:
     if not start:
         kind = "empty"
     elif kind is None and start.isascii() and start.decode().replace("\n", " ").isprintable():
-        kind = "a text"  # weights begin with a binary length, or as a zip archive or a pickle
+        kind = "a text"  # weights are binary files, zip archives or pickles
     if kind:
         raise ConfigError(f"checkpoint: {path}: this is {kind}, not a file of weights; {_REMEDY}")
 
@@ -55,7 +55,7 @@ def read_state(path: Path, *, shapes: bool = False) -> dict[str, torch.Tensor]:
     """
     from timm.models import clean_state_dict, load_state_dict
 
-    from dpprobe.backbones.network_forward import one_line  # heavy: torch
+    from dpprobe.backbones.network_forward import one_line  # slow import: torch
 
     check_kind(path)
     try:
@@ -77,7 +77,7 @@ def read_state(path: Path, *, shapes: bool = False) -> dict[str, torch.Tensor]:
 
 
 def _find_tensors(values: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
-    """Returns the tensors at the usual place in a checkpoint, or at its top level."""
+    """Returns the tensors under a usual key of a checkpoint, or at the checkpoint's top level."""
     import torch
 
     for place in _PLACES:
@@ -110,10 +110,10 @@ def _read_header(path: Path) -> dict[str, torch.Tensor]:
 
 
 def load_weights(model: Any, state: Mapping[str, torch.Tensor], *, path: Path, name: str) -> None:
-    """Removes a timm model's classifier and fills the rest with weights, strictly.
+    """Removes a timm model's classifier and fills the rest with a file's weights, strictly.
 
-    Features come before the classifier, so the file may have any classifier, or none. Raises
-    ConfigError if tensors are missing, unknown, or have another shape.
+    The file may have any classifier, or none, because features are taken before the classifier.
+    Raises ConfigError if tensors are missing, unknown, or have another shape.
     """
     named = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or ()
     classifiers = {named} if isinstance(named, str) else set(named)
@@ -132,7 +132,7 @@ def load_weights(model: Any, state: Mapping[str, torch.Tensor], *, path: Path, n
             f"checkpoint: {path}: these are not weights of {name}: {fault}; write the trained "
             "model under `model`, or set model_args or preprocessing.size as in its training"
         )
-    if not any(value.is_meta for value in given.values()):  # otherwise the tensors have only shapes
+    if not any(value.is_meta for value in given.values()):  # tensors on "meta" have only shapes
         model.load_state_dict(given)
 
 
@@ -151,7 +151,7 @@ def fill_model(model: Any, state: dict[str, torch.Tensor], *, path: Path, name: 
 def _compare_tensors(
     given: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]
 ) -> str | None:
-    """Explains how tensors differ from a model's tensors; None if they agree."""
+    """Explains how a file's tensors differ from a model's tensors; None if they agree."""
     missing = [name for name in wanted if name not in given]
     unknown = [name for name in given if name not in wanted]
     other = [

@@ -1,9 +1,9 @@
 """Small convolutional networks with public random weights, to be trained from scratch.
 
-The input is pixels (Papernot et al. 2020, "Tempered Sigmoid Activations for Deep Learning with
-Differential Privacy") or scattering coefficients (Tramer and Boneh 2021, "Differentially Private
-Learning Needs Better Features (or Much More Data)"). `fine_tune` trains the network and adds
-the last layer.
+The network's input is pixels (Papernot et al. 2020, "Tempered Sigmoid Activations for Deep Learning
+with Differential Privacy") or scattering coefficients (Tramer and Boneh 2021, "Differentially
+Private Learning Needs Better Features (or Much More Data)"). `fine_tune` trains the network and
+adds the last layer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Stage(Block):
         return self
 
     def measure_side(self, side: int) -> int:
-        """Returns the height and width of the output; below 1 if a window does not fit."""
+        """Returns a stage's output height and width; below 1 if a window does not fit."""
         convolved = (side + 2 * self.padding - self.kernel) // self.stride + 1
         return (convolved - self.pool) // (self.pool_stride or self.pool) + 1
 
@@ -136,11 +136,11 @@ class Options(NetworkOptions):
         return self
 
     def check_files(self) -> None:
-        """Checks nothing: no file is named."""
+        """Checks nothing, because the options name no file."""
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
-    from dpprobe.backbones.network_forward import state_sha256  # heavy: torch
+    from dpprobe.backbones.network_forward import state_sha256  # slow import: torch
 
     square = _make_network(options)
     weights = state_sha256(square.model)
@@ -151,7 +151,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
 
 def describe(options: Options, device: str) -> dict[str, int]:
     """Returns the numbers of features and blocks; arguments as `timm_models.describe`."""
-    from dpprobe.backbones.network_forward import describe_network  # heavy: torch
+    from dpprobe.backbones.network_forward import describe_network  # slow import: torch
 
     return describe_network(
         _make_network(options).prepare(Runtime(device=device, precision="float32"))[0]
@@ -159,7 +159,7 @@ def describe(options: Options, device: str) -> dict[str, int]:
 
 
 def _make_network(options: Options) -> SquareNetwork:
-    from dpprobe.backbones.square_network import SquareNetwork  # heavy: torch
+    from dpprobe.backbones.square_network import SquareNetwork  # slow import: torch
 
     return SquareNetwork(
         model=_make_model(options),
@@ -176,7 +176,7 @@ def _make_model(options: Options) -> nn.Module:
 
     `weights_seed` seeds PyTorch's default initial weights.
     """
-    import torch  # heavy, as are the others
+    import torch  # slow import: torch
     from torch import nn
 
     from dpprobe.backbones.convolutional_layers import ConvolutionStage, ScatteringMaps

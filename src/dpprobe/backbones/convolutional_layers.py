@@ -16,7 +16,7 @@ class ScatteringMaps(nn.Module):
         self.transform = make_transform(scales=scales, orientations=orientations, size=size)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        # The scattering's Fourier transforms take neither half precision nor channels_last.
+        # The scattering's Fourier transforms support neither half precision nor channels_last.
         with torch.autocast(images.device.type, enabled=False):
             maps: torch.Tensor = self.transform(images.float().contiguous())
         return maps.flatten(1, 2)

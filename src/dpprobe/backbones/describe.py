@@ -2,7 +2,7 @@
 
 Reads {name: options} as JSON. The last line of output is {name: {"dimension": d, "blocks": b}},
 with "hub_files" if loading fetches files. An error gives {name: {"fault": text, "certain": bool}};
-"certain" is false if loading may work on another machine. A separate process spares planning the
+"certain" is false if loading may work on another machine. The separate process saves planning the
 import of torch and timm.
 """
 
@@ -32,7 +32,7 @@ def describe_backbone(options: BackboneOptions) -> Mapping[str, Any]:
     """Returns the numbers of features and blocks, or the error that loading would raise.
 
     Also lists the files that loading fetches from the Hub. The model is built on the meta device,
-    without weights. If an operation fails there, the CPU builds the model with random weights.
+    without weights. If an operation fails on meta, the CPU builds the model with random weights.
     """
     import torch
 
@@ -41,9 +41,9 @@ def describe_backbone(options: BackboneOptions) -> Mapping[str, Any]:
         return {}
     try:
         with torch.device("meta"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # weights are "loaded" into tensors without values
+            warnings.simplefilter("ignore")  # loading weights into tensors without values warns
             told = dict(family.describe(options, "meta"))
-    except Exception:  # the CPU gives a better message
+    except Exception:  # the CPU's error message is better
         try:
             told = dict(family.describe(options, "cpu"))
         except ConfigError as error:

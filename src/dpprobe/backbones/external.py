@@ -1,8 +1,8 @@
-"""Vectors that another program computed, with any model, of text, sound, tables, cells or images.
+"""Vectors from another program: any model's embeddings of text, sound, tables, cells or images.
 
-The study declares that each vector was computed from its own item alone; dpprobe cannot check this
-declaration, and the privacy guarantee depends on it. Whitening, centring, principal components,
-batch correction, z-scores and fine-tuning on private items make every vector depend on all.
+The study declares that each vector was computed from one item alone. The privacy guarantee depends
+on this declaration, and dpprobe cannot check it. Whitening, centring, principal components, batch
+correction, z-scores and fine-tuning on private items make every vector depend on all items.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Options(BackboneOptions):
         """Checks nothing: the dataset names the files."""
 
     def choose_vectors(self, backbone: str, known: Collection[str]) -> str:
-        """Chooses a dataset's vectors by the option, by the backbone's name, or the only ones.
+        """Chooses a dataset's vectors by the option or the backbone's name, or its only vectors.
 
         Args:
           backbone: the backbone's name in the study.
@@ -68,7 +68,7 @@ class Options(BackboneOptions):
         name = self.vectors or backbone
         if name in known:
             return name
-        # A dataset without names has one kind of vectors, which is called `vectors`.
+        # A dataset that names no vectors has one kind, called `vectors`.
         if self.vectors is None and list(known) == ["vectors"]:
             return "vectors"
         raise ConfigError(
@@ -78,7 +78,7 @@ class Options(BackboneOptions):
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
-    """Makes a backbone that returns vectors unchanged; the data decide its `dimension`."""
+    """Makes a backbone that returns vectors unchanged; the data decide the `dimension`."""
 
     def refuse_image(image: Image.Image) -> torch.Tensor:  # noqa: ARG001
         raise DataError(

@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from PIL import Image
 
 PROBE_VALUES = 64
-# The probe of a backbone that computes nothing: the SHA-256 of an empty text.
+# The probe (digest) of a backbone that computes nothing: the SHA-256 of an empty text.
 NO_PROBE = {"sha256": hashlib.sha256(b"").hexdigest(), "norm": 0.0, "sample": [0.0]}
-# The largest distance between two probes of one backbone in one precision, relative to their norm.
+# The largest accepted distance between two digests of one backbone, relative to their norm.
 PROBE_TOLERANCE = 0.05
 
 
 def take_probe(backbone: Backbone) -> dict[str, Any]:
-    """Digests the features of one public image: SHA-256, L2 norm, and at most 64 of them.
+    """Digests the features of one public image: SHA-256, L2 norm, and at most 64 features.
 
-    Unlike a fingerprint, a probe shows if machines compute equal features. `norm` and `sample`
-    agree up to the machines' precision; `sha256` only on equal machines. Vectors have `NO_PROBE`.
+    Unlike a fingerprint, the digest (probe) shows if machines compute equal features. `norm` and
+    `sample` agree up to machine precision; `sha256` agrees only on equal machines.
     """
     if backbone.takes_vectors:
         return dict(NO_PROBE)
-    import numpy as np  # heavy, as are the others: readers of shards only compare probes
+    import numpy as np  # imports torch, which readers of shards do not need
     import torch
 
     images = backbone.transform(probe_image())[None]
@@ -60,7 +60,7 @@ def probe_image() -> Image.Image:
 
 
 def probes_agree(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Returns True if two probes are equal, or differ only as much as two machines may differ."""
+    """Returns True if two digests of features are equal up to the precision of machines."""
     if first["sha256"] == second["sha256"]:
         return True
     norms, samples = ([probe[key] for probe in (first, second)] for key in ("norm", "sample"))

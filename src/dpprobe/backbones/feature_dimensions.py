@@ -1,7 +1,7 @@
 """Numbers of features, and of a network's blocks, found out before features are extracted.
 
-Families without a network compute their number. For a network, the process
-`dpprobe.backbones.describe` builds it once without weights; a results file caches the answer.
+Families without a network compute the number of features from options. The process
+`dpprobe.backbones.describe` builds a network once without weights; a results file caches it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dpprobe.errors import ConfigError
 FILE = "backbones.json"
 FORMAT = 3
 LIBRARIES = ("open_clip_torch", "timm", "torch")
-_SECONDS = 600  # enough for models of billions of weights that only the CPU can build
+_SECONDS = 600  # seconds: enough for models of billions of weights that only the CPU can build
 
 
 @dataclass
@@ -63,7 +63,7 @@ def read_dimensions(backbones: Mapping[str, BackboneOptions], results_dir: Path)
     new = {keys[name]: one for name, one in answers.items() if "dimension" in one}
     if new:
         kept |= new
-        with suppress(OSError):  # without a cache, the next start takes as long
+        with suppress(OSError):  # without a cache, the next start is as slow
             artifacts.write_text(path, json.dumps({"format": FORMAT, "networks": kept}) + "\n")
     for name, options in backbones.items():
         told = kept.get(keys[name], {}) if options.network else {}

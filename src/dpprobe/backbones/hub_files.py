@@ -14,8 +14,8 @@ from dpprobe.errors import ConfigError
 TIMM_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 HUB_PREFIXES = ("hf-hub:", "hf_hub:")  # timm takes both
-_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # environment variables that forbid downloads
-_SECONDS = 10  # to wait for a connection, as huggingface_hub does for a file's metadata
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # variables that forbid downloads
+_SECONDS = 10  # seconds to wait for a connection, as huggingface_hub does for a file's metadata
 
 
 class HubFile(NamedTuple):
@@ -45,7 +45,7 @@ def describe_missing(wanted: Iterable[HubFile], *, network: bool) -> str | None:
 
     Args:
       network: True to test with one HEAD request whether the Hub is reachable, if files are not
-        cached. Otherwise only HF_HUB_OFFLINE is considered.
+        cached. False considers only HF_HUB_OFFLINE.
     """
     offline = next((name for name in _OFFLINE if os.environ.get(name)), None)
     if not network and offline is None:
@@ -71,7 +71,7 @@ def describe_missing(wanted: Iterable[HubFile], *, network: bool) -> str | None:
 
 
 def require_files(wanted: Iterable[HubFile]) -> None:
-    """Raises ConfigError if files are neither cached nor reachable, without minutes of retries."""
+    """Raises ConfigError without long retries if files are neither cached nor reachable."""
     if fault := describe_missing(wanted, network=True):
         raise ConfigError(fault)
 
@@ -80,7 +80,7 @@ def require_files(wanted: Iterable[HubFile]) -> None:
 def _find_connection_fault(address: str) -> str | None:
     """Returns the reason why a server cannot be reached; None if it answers, even with an error.
 
-    The request uses the Hub's own client, with the same proxies and certificates as downloads.
+    The request uses the Hub's client, with the proxies and certificates of downloads.
     """
     import httpx2
     from huggingface_hub import get_session

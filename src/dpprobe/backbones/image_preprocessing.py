@@ -26,8 +26,9 @@ def convert_mode(image: Image.Image, mode: Mode) -> Image.Image:
     """Converts an image to 8-bit grey ("L") or colour ("RGB").
 
     Resolves palettes, drops alpha and copies grey into each colour channel. Scales grey of more
-    bits to 8 bits: Pillow's own conversion clips values: nearly all turns white. Raises DataError
-    for modes such as LAB, and for pixels without a known range (floats, integers beyond 16 bits).
+    bits to 8 bits, because Pillow's own conversion clips values, so that most pixels turn white.
+    Raises DataError for modes such as LAB, and for pixels without a known range (floats, integers
+    beyond 16 bits).
     """
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         return _scale_grey(image).convert(mode)
@@ -61,7 +62,7 @@ def _scale_grey(image: Image.Image) -> Image.Image:
 
 @dataclass(frozen=True)
 class AssumeGreyBits:
-    """A transform of images whose grey beyond 8 bits has `bits` bits, if the file states none."""
+    """A transform that assumes `bits` bits for grey beyond 8 bits if the file states none."""
 
     transform: Callable[..., torch.Tensor]
     bits: int
@@ -75,7 +76,7 @@ class AssumeGreyBits:
 class ToTensor:
     """Image -> float32 [channels, size, size]: values over 255, minus `mean`, over `std`.
 
-    Images of another size are resized (bicubic, with antialiasing); with size None no image is.
+    Images of another size are resized (bicubic, with antialiasing), unless `size` is None.
     """
 
     mode: Mode
@@ -94,7 +95,7 @@ class ToTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class ToBytes:
-    """Image -> uint8 [channels, height, width], by a library's steps after mode conversion."""
+    """Image -> uint8 [channels, height, width], by mode conversion and a library's steps."""
 
     mode: Mode
     steps: Callable[[Image.Image], torch.Tensor]
@@ -107,9 +108,9 @@ class ToBytes:
 class InceptionCrop:
     """Image, SHA-256 of its file -> a random part of the image, uint8 [channels, *size].
 
-    The part is drawn as torchvision's RandomResizedCrop does (Szegedy et al. 2015). Only the
-    image's hash, `seed` and `number` (the number of the part, from 0) seed the generator. So a
-    row's features do not depend on its position, its label or other rows.
+    The random part is drawn as in torchvision's RandomResizedCrop (Szegedy et al. 2015). Only the
+    image's hash, `seed` and `number` (the number of the part, from 0) seed the generator. So the
+    crop, and with it a row's features, does not depend on position, label or other rows.
     """
 
     mode: Mode
@@ -139,7 +140,7 @@ def make_train_crop(
     )
 
 
-# The share of an image's area that the inception crop keeps, and its ratio of width to height.
+# The inception crop's share of an image's area, and its ratio of width to height.
 CROP_AREA = (0.08, 1.0)
 CROP_RATIO = (3 / 4, 4 / 3)
 CROP_TRIES = 10

@@ -91,7 +91,7 @@ class Options(NetworkOptions):
         return (*super().input_files(), *([] if source is None else [str(source)]))
 
     def _find_source(self) -> Path | None:
-        """Returns the module's file in the working folder; None if it is installed."""
+        """Returns the module's file in the working folder; None for an installed module."""
         path = resolve_path(self.module.partition(":")[0].replace(".", "/"))
         files = (path.with_suffix(".py"), path / "__init__.py")
         return next((each for each in files if each.is_file()), None)
@@ -99,11 +99,11 @@ class Options(NetworkOptions):
 
 def load(options: Options, runtime: Runtime) -> Backbone:
     """Builds the network with the checkpoint's weights; raises ConfigError if they do not fit."""
-    from dpprobe.backbones.network_forward import state_sha256  # heavy: torch
+    from dpprobe.backbones.network_forward import state_sha256  # slow import: torch
 
     square = _make_network(options)
     path = None if options.checkpoint is None else resolve_path(options.checkpoint)
-    # A user can compute and compare the hash of a checkpoint's file.
+    # The file's hash, unlike the state's, can be computed by users.
     state = state_sha256(square.model)
     weights = state if path is None else artifacts.sha256_file(path)
     return square.load(
@@ -117,8 +117,8 @@ def load(options: Options, runtime: Runtime) -> Backbone:
 
 
 def describe(options: Options, device: str) -> dict[str, int]:  # noqa: ARG001
-    """Returns the numbers of features and blocks. Uses the CPU, as the function may need."""
-    from dpprobe.backbones.network_forward import describe_network  # heavy: torch
+    """Returns the numbers of features and blocks. Uses the CPU, as the user's function may."""
+    from dpprobe.backbones.network_forward import describe_network  # slow import: torch
 
     runtime = Runtime(device="cpu", precision="float32")
     return describe_network(_make_network(options).prepare(runtime)[0])
@@ -136,14 +136,14 @@ def _working_folder() -> Iterator[None]:
 
 
 def _build_model(options: Options) -> nn.Module:
-    import torch  # heavy, as is the other
+    import torch  # slow import: torch
 
     from dpprobe.backbones import checkpoints
 
     module, _, function = options.module.partition(":")
     try:
         with _working_folder(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)  # random weights are then the same in every job
+            torch.manual_seed(0)  # equal random weights in every job
             model = getattr(importlib.import_module(module), function)(**options.arguments)
     except Exception as error:  # the user's code may raise anything
         raise ConfigError(
@@ -161,7 +161,7 @@ def _build_model(options: Options) -> nn.Module:
 
 
 def _make_network(options: Options) -> SquareNetwork:
-    from dpprobe.backbones.square_network import SquareNetwork  # heavy: torch
+    from dpprobe.backbones.square_network import SquareNetwork  # slow import: torch
 
     views = options.preprocessing
     return SquareNetwork(

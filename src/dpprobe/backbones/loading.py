@@ -33,7 +33,7 @@ def load_backbone(options: BackboneOptions, *, runtime: Runtime) -> Backbone:
 
 
 def _assume_bits(backbone: Backbone, options: BackboneOptions) -> Backbone:
-    from dpprobe.backbones.image_preprocessing import AssumeGreyBits  # heavy: torch
+    from dpprobe.backbones.image_preprocessing import AssumeGreyBits  # slow import: torch
 
     of_train = backbone.train_transform
     return replace(
@@ -49,7 +49,7 @@ def resolve_runtime(runtime: Runtime) -> Runtime:
     device = resolve_device(runtime.device)
     precision = runtime.precision
     if precision == "auto":
-        from dpprobe.devices import default_precision  # heavy: torch; not for planning
+        from dpprobe.devices import default_precision  # slow import: torch
 
         precision = default_precision(device)
     return replace(runtime, device=device, precision=precision)

@@ -1,12 +1,13 @@
 """The forward pass of the networks of all libraries, and the features of the blocks inside.
 
-Images arrive as uint8. They are scaled and normalised on the device, in float32, with torchvision's
-arithmetic. Moving uint8 takes a quarter of float32's bytes, and spares the decoding CPU a pass.
+Images arrive as uint8. The device scales and normalises images in float32, with torchvision's
+arithmetic. Images in uint8 need a quarter of float32's bytes, and save the CPU normalising.
 
-Reduced precision is autocast: norms and sums stay in float32, and networks of unknown code run.
-Weights in float16 would be 1.16 times as fast for ViT-B/16 on an H200, with 1.4 times the rounding
-(autocast: 8,930 images/s). `torch.compile` gains 1.2 (ViT-B/16) and 1.5 (MobileNetV2) there, but
-takes 15 to 20 s: for 10,000 images the forward pass takes one second. Decoding limits all of them.
+Reduced precision is autocast: norms and sums stay in float32, and networks of unknown code run. On
+  an H200, autocast reaches 8,930 images/s for ViT-B/16; float16 weights would be 1.16 times as
+  fast, with 1.4 times the rounding. `torch.compile` would be 1.2 (ViT-B/16) and 1.5 (MobileNetV2)
+  times as fast, but compiling takes 15 to 20 s, and 10,000 images need one second. Decoding is even
+  slower.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from dpprobe.errors import ConfigError
 if TYPE_CHECKING:
     from dpprobe.backbones.options import NetworkOptions
 
-# Pixels per pass on a CPU, 16 images of 128 x 128. With more, malloc does not reuse the memory of
-# large activations but maps new memory for each, and MobileNetV2 slows to a half or a third.
+# Pixels per pass on a CPU, 16 images of 128 x 128. With more pixels, malloc maps new memory for
+# each large activation, and MobileNetV2 is two to three times slower.
 CPU_PIXELS = 16 * 128 * 128
 # A network's blocks: the attribute `blocks` in ViTs and MobileNets, `stages` in ConvNeXts, NFNets.
 _SEQUENCES = (torch.nn.Sequential, torch.nn.ModuleList)
@@ -65,9 +66,9 @@ def prepare_network(
     """Puts a network that gives feature rows onto its device and tries it on one blank image.
 
     Args:
-      options: the options, of which `layers` and `token` are read.
-      size: height and width.
-      mean, std: per channel, for values in 0..1.
+      options: the network's options; only `layers` and `token` are read.
+      size: height and width of the blank image.
+      mean, std: mean and standard deviation per channel, for values in 0..1.
       flip: True to average the features of the image and of its mirror image.
 
     Raises:
@@ -209,7 +210,7 @@ class _Pass:
 
 @dataclass(frozen=True)
 class Blocks:
-    """A network's blocks, number of tokens before patches, and True if a class token is first."""
+    """A network's blocks, its number of tokens before patches, True if a class token is first."""
 
     modules: list[torch.nn.Module]
     prefix: int
@@ -220,7 +221,7 @@ class Tapped(torch.nn.Module):
     """A network that returns its features and the features of some blocks in one pass.
 
     Layer 0 is the first block's input, layer k the output of block k. A network that also passes
-    mirrored images may call a block twice: then its features are the mean of both calls.
+    mirrored images may call a block twice; features are then the mean of both calls.
 
     Attributes:
       token: features of a block of tokens: the class token, or the mean over patches. Maps of
@@ -242,7 +243,7 @@ class Tapped(torch.nn.Module):
         self.model, self._name, self._fault = model, name, fault
         self.token: Token = (token or "class") if blocks.class_token else "pooled"
         self._prefix, self._layers = blocks.prefix, layers
-        # Hooks run in the thread of their forward pass; on a CPU there are several at once.
+        # Hooks run in the thread of their forward pass; on a CPU several passes run at once.
         self._taken = threading.local()
         for layer in self._layers:
             if layer == 0:
@@ -296,7 +297,7 @@ def _tap_layers(model: torch.nn.Module, options: NetworkOptions, name: str) -> T
 
 
 def find_blocks(model: torch.nn.Module) -> Blocks | None:
-    """Finds a ViT's blocks in order, or a convolutional network's stages; None if hidden."""
+    """Finds a ViT's blocks in order, or a convolutional network's stages; None if not found."""
     model = getattr(model, "visual", model)  # open_clip's tower,
     model = getattr(model, "trunk", model)  # and the timm model that may be in it
     if getattr(model, "output_fmt", "NCHW") == "NHWC":
@@ -319,7 +320,7 @@ def find_blocks(model: torch.nn.Module) -> Blocks | None:
 
 
 def list_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """Lists all blocks in order, also those inside stages; none if they are not accessible."""
+    """Lists all blocks in order, also blocks inside stages; none if they are not accessible."""
     shown = find_blocks(model)
     if shown is None:
         return []
@@ -343,7 +344,7 @@ def describe_network(network: Network) -> dict[str, int]:
     return {"dimension": network.dimension, "blocks": len(list_blocks(network.graph.model))}
 
 
-# weights and words
+# hashes of weights, and errors on one line
 
 
 def state_sha256(model: torch.nn.Module) -> str:

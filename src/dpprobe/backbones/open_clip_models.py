@@ -37,7 +37,7 @@ NAMES = Path(__file__).with_name("open_clip_models.txt")
 LIBRARY = "open_clip_torch"
 QUICK, USUAL = "quickgelu", "gelu"
 OWN = "own"  # a tokenizer that is part of open_clip
-_TOKENS_PER_BYTE = 4  # more than any tokenizer makes
+_TOKENS_PER_BYTE = 4  # more tokens than any tokenizer makes
 
 
 class Preprocessing(Views):
@@ -110,7 +110,7 @@ class Options(NetworkOptions):
 
     @property
     def tag(self) -> str | None:
-        """The pretrained tag as open_clip writes it; None for a checkpoint or random weights."""
+        """The pretrained tag in open_clip's spelling; None for a checkpoint or random weights."""
         tag = _split_name(self.model)[1] or self.pretrained or None
         return None if tag is None else tag.lower().replace("-", "_")
 
@@ -137,7 +137,7 @@ class Options(NetworkOptions):
                 f"{suggest_names(str(self.tag), model.tags)}: it has {tags}"
             )
         built = model.activation if self.quick_gelu is None else _name_activation(self.quick_gelu)
-        # If the model's name says QuickGELU, trust it, even if the list of weights does not say so.
+        # A model's name with QuickGELU is right, even if the list of weights does not say so.
         wanted = QUICK if QUICK in (trained, model.activation) else USUAL
         if built == wanted:
             return
@@ -172,7 +172,7 @@ class Options(NetworkOptions):
         return {k: v for k, v in self.extraction_params().items() if k not in images}
 
     def extraction_params(self) -> dict[str, Any]:
-        """Returns the options without the checkpoint's path; no `Options` can be made from them."""
+        """Returns the options that decide features; without the path they make no `Options`."""
         values = super().extraction_params()
         del values["checkpoint"]
         return values
@@ -197,7 +197,7 @@ def _name_activation(quick: bool) -> str:
 
 
 def known_models() -> dict[str, KnownModel] | None:
-    """Reads `NAMES`; None if the file belongs to another version than the installed open_clip."""
+    """Reads the list of models; None if it belongs to another version than the installed one."""
     first, *lines = NAMES.read_text(encoding="utf-8").splitlines()
     try:
         if first != f"{LIBRARY} {version(LIBRARY)}":
@@ -216,7 +216,7 @@ def known_models() -> dict[str, KnownModel] | None:
 
 def list_hub_files(options: Options) -> list[HubFile]:
     """Lists the files that open_clip downloads from the Hub; tokenizers only with transformers."""
-    import open_clip  # heavy: torch
+    import open_clip  # slow import: torch
 
     schema, _, repository = options.model.partition(":")
     if repository:
@@ -242,15 +242,15 @@ def list_hub_files(options: Options) -> list[HubFile]:
 def describe(options: Options, device: str) -> dict[str, int]:
     """Returns the numbers of features and blocks; arguments and errors as in timm_models."""
     runtime = Runtime(device=device, precision="float32")
-    from dpprobe.backbones import network_forward  # heavy: torch
+    from dpprobe.backbones import network_forward  # slow import: torch
 
     network = _make_network(_create_model(options, shapes_on=device).visual, options, runtime)[0]
     return network_forward.describe_network(network)
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
-    """Loads the image tower; drops the text tower. Raises ConfigError if options do not fit it."""
-    from dpprobe.backbones.image_preprocessing import ToBytes, make_train_crop  # heavy: torch
+    """Loads the image tower without the text tower; ConfigError if options do not fit the model."""
+    from dpprobe.backbones.image_preprocessing import ToBytes, make_train_crop  # slow import: torch
 
     model = _create_model(options)
     visual, activation = model.visual, _described_activation(model)
@@ -296,7 +296,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
 def _make_network(
     visual: Any, options: Options, runtime: Runtime
 ) -> tuple[network_forward.Network, dict[str, Any], Callable[[Any], torch.Tensor]]:
-    from dpprobe.backbones import network_forward  # heavy: torch
+    from dpprobe.backbones import network_forward  # slow import: torch
 
     resolved = dict(visual.preprocess_cfg)
     size = resolved["size"]
@@ -321,9 +321,9 @@ class TextEncoder:
     """A model's text tower.
 
     Attributes:
-      encode: tokens of `make_tokenizer` -> float32 [sentences, dimension] unit rows, on the device.
-      logit_scale: the factor of the cosines, exp of the model's parameter.
-      logit_bias: added to the scaled cosines; None if the model adds nothing.
+      encode: tokens of `make_tokenizer` -> unit rows float32 [sentences, dimension] on the device.
+      logit_scale: the factor of cosines in logits, exp of the model's parameter.
+      logit_bias: the number added to the scaled cosines; None if the model adds nothing.
       weights_sha256: the hash of the checkpoint's file, or of all weights.
       fingerprint: a hash of all that decides text embeddings.
     """
@@ -389,7 +389,7 @@ def make_tokenizer(options: Options) -> Callable[[Sequence[str]], torch.Tensor]:
     def tokenize_sentences(sentences: Sequence[str]) -> torch.Tensor:
         tokens: torch.Tensor = tokenizer(list(sentences))
         limit = tokens.shape[1]
-        # Rows with room for every sentence: most of their tokens fill them up.
+        # Tokenizers make rows of equal length, so most tokens only fill up rows.
         room = limit + _TOKENS_PER_BYTE * max(len(sentence.encode()) for sentence in sentences)
         whole = tokenizer(list(sentences), context_length=room)
         filling = whole.flatten().mode().values
@@ -410,7 +410,7 @@ def _create_model(options: Options, *, shapes_on: str | None = None) -> Any:
     import open_clip
     import torch
 
-    from dpprobe.backbones.network_forward import one_line  # heavy: torch
+    from dpprobe.backbones.network_forward import one_line  # slow import: torch
 
     views = options.preprocessing
     overrides: dict[str, Any] = views.model_dump(
@@ -431,7 +431,7 @@ def _create_model(options: Options, *, shapes_on: str | None = None) -> Any:
     require_files(each for each in list_hub_files(options) if each.part in parts)
     try:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)  # random weights are then the same in every shard
+            torch.manual_seed(0)  # equal random weights for every shard
             return open_clip.create_model(
                 options.architecture,
                 pretrained=weights,
@@ -453,7 +453,7 @@ def _create_model(options: Options, *, shapes_on: str | None = None) -> Any:
 
 
 def _weights_sha256(options: Options, part: torch.nn.Module) -> str:
-    from dpprobe.backbones.network_forward import state_sha256  # heavy: torch
+    from dpprobe.backbones.network_forward import state_sha256  # slow import: torch
 
     if options.checkpoint is not None:
         return artifacts.sha256_file(resolve_path(options.checkpoint))
@@ -461,7 +461,7 @@ def _weights_sha256(options: Options, part: torch.nn.Module) -> str:
 
 
 def _described_activation(model: Any) -> str:
-    """Returns the towers' activation as built: QuickGELU or not; ResNets and timm may differ."""
+    """Returns True if the built towers have QuickGELU, which may not hold for ResNets and timm."""
     from open_clip.transformer import QuickGELU
 
     return _name_activation(any(isinstance(module, QuickGELU) for module in model.modules()))
@@ -470,7 +470,7 @@ def _described_activation(model: Any) -> str:
 def _split_transform(
     resolved: Mapping[str, Any],
 ) -> tuple[Callable[[Any], torch.Tensor], list[float], list[float]]:
-    """Splits open_clip's evaluation transform into the steps up to uint8, mean and std."""
+    """Splits open_clip's evaluation transform: steps up to uint8, then mean and std."""
     from open_clip.transform import PreprocessCfg, image_transform_v2
     from torchvision.transforms import Compose, Normalize, PILToTensor
 

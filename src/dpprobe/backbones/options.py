@@ -21,7 +21,7 @@ NO_NETWORK = (
     "Hugging Face cache), or name a local checkpoint"
 )
 
-# Most stored parts of an image, because their names have two digits.
+# The most stored crops per image, because names of crops have two digits.
 MOST_CROPS = 99
 
 MOST_GREY_BITS = 16
@@ -35,9 +35,9 @@ class BackboneOptions(Options, ABC):
 
     # True for a neural network, whose extraction gains from threads.
     network: ClassVar[bool] = False
-    # True for a model outside dpprobe, which is known only by its vectors.
+    # True for a model outside dpprobe: dpprobe has only the model's vectors.
     takes_vectors: ClassVar[bool] = False
-    # Heavy modules of the preprocessing; processes that decode inherit them from their parent.
+    # Modules of the preprocessing that import slowly; decoding processes inherit them by fork.
     imports: ClassVar[tuple[str, ...]] = ("torchvision.transforms",)
 
     family: str
@@ -66,7 +66,7 @@ class BackboneOptions(Options, ABC):
 
     @abstractmethod
     def check_files(self) -> None:
-        """Raises ConfigError if a named file or model is missing. Cheap: reads no weights."""
+        """Raises ConfigError if a named file or model is missing. Cheap, as no weights are read."""
 
     @property
     def computed_dimension(self) -> int | None:
@@ -75,7 +75,7 @@ class BackboneOptions(Options, ABC):
 
     @property
     def fewer_features(self) -> str | None:
-        """The option, as written in a study, that reduces the number of features; or None."""
+        """The study's option that reduces the number of features; None if the family has none."""
         return None
 
     def check_dimension(self, features: int | None) -> None:
@@ -97,16 +97,16 @@ class BackboneOptions(Options, ABC):
 
     @property
     def random_crops(self) -> bool:
-        """True if training images have only the features of a random crop."""
+        """True if the features of training images come from one random crop."""
         return False
 
     @property
     def stored_crops(self) -> int:
-        """Random crops per training image whose features are stored beside the central crop's."""
+        """Number of random crops per training image that are stored besides the central crop."""
         return 0
 
     def list_warnings(self) -> list[str]:
-        """Returns warnings, one line each. Cheap."""
+        """Returns warnings about the options, one line each. Cheap."""
         return []
 
     def text_params(self) -> dict[str, Any]:
@@ -179,7 +179,7 @@ class Views(Options):
                 raise ValueError(channels_error(name, len(value), channels))
 
     def resolved_views(self) -> dict[str, Any]:
-        """Returns the options of crop and flip, which complete the library's own preprocessing."""
+        """Returns the options of crop and flip, an addition to the library's own preprocessing."""
         seed = {"crop_seed": self.crop_seed or 0} if self.crop == "inception" else {}
         crops = {} if self.crops is None else {"crops": self.crops}
         return {"crop": self.crop, **seed, **crops, "flip": self.flip}

@@ -41,12 +41,12 @@ class Options(ProjectedOptions):
         return None if self.size is None else channels * self.size**2
 
     def check_files(self) -> None:
-        """Checks that the features can be projected; pixels need no files."""
+        """Checks that the features can be projected; raw pixels need no files."""
         self.check_projection()
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
-    from dpprobe.backbones.image_preprocessing import ToTensor  # heavy: torch
+    from dpprobe.backbones.image_preprocessing import ToTensor  # slow import: torch
 
     preprocessing: dict[str, Any] = {
         "color": options.color,

@@ -2,8 +2,8 @@
 
 The projection to k numbers changes inner products of unit rows by about 1 / sqrt(k) (Johnson and
 Lindenstrauss 1984). For random signs see Achlioptas 2003, "Database-friendly random projections".
-The matrix is public, so projecting costs no privacy, and reduces the noise on a sum of rows, which
-grows with width. The matrix's signs are the bits of SHAKE-256 of a text with both widths: portable.
+The matrix is public, so projecting costs no privacy. Narrower rows need less noise on their sum.
+The matrix's signs are bits of SHAKE-256 of a text with both widths, so they are portable.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ProjectedOptions(BackboneOptions):
 
     @property
     def unset_options(self) -> frozenset[str]:
-        """The options that are absent: fingerprints of older features lack them."""
+        """The unset options: fingerprints of older features lack these options."""
         return frozenset({"project"} if self.project is None else ())
 
     @property
@@ -54,7 +54,7 @@ class ProjectedOptions(BackboneOptions):
         return f"project: {USUAL_WIDTH}"
 
     def check_projection(self) -> None:
-        """Raises ConfigError if the number of features is unknown or too small to project."""
+        """Raises ConfigError if features cannot be projected: unknown or too small width."""
         if self.project is None:
             return
         if self.full_dimension is None:
@@ -86,7 +86,7 @@ class ProjectedOptions(BackboneOptions):
 @lru_cache(maxsize=2)
 def draw_signs(dimension: int, width: int) -> torch.Tensor:
     """Returns the projection, float32 [dimension, width]: 1 and -1 over sqrt(width)."""
-    import numpy as np  # heavy, as torch: planning imports this module
+    import numpy as np  # slow import, and planning imports this module
     import torch
 
     seed = f"dpprobe projection {dimension} to {width}".encode()

@@ -1,4 +1,4 @@
-"""Finds networks that mix the rows of a batch, as no bound on one row's part would then hold.
+"""Finds networks that mix the rows of a batch, for which no bound on one row's effect holds.
 
 A network may mix rows only in batches of some sizes, so each caller names the sizes that it uses.
 """
@@ -18,15 +18,14 @@ from torch.utils._pytree import tree_map
 from dpprobe.devices import use_full_float32
 from dpprobe.errors import ConfigError
 
-# Relative to the largest value. Batches of the same shape round a row in the same way, on a GPU too
+# Tolerances relative to the largest value. Batches of equal shape round a row equally, on a GPU too
 # with deterministic algorithms. Operations without a deterministic algorithm get two roundings. A
-# batch of another size may get another algorithm, whose sums round differently. So only float64
-# compares sizes: there 100 layers of 10,000 terms round by at most 1e6 * 2^-53, or 1e-10.
+# batch of another size may get another algorithm, whose sums round differently. So batches of
+# different sizes are compared in float64, where 100 layers of 10,000 terms round by at most 1e-10.
 TOLERANCES = {"float64": 1e-9, "float32": 1e-6, "float16": 2e-3, "bfloat16": 1e-2}
-# Numbers of rows with which a network on the CPU is checked: the fewest, and more than a
-# small-batch branch takes.
+# Batch sizes in a network's check on the CPU: smallest, and above small-batch branches.
 _SMALL_BATCHES = (2, 9)
-# Operations that tell Python a tensor's numbers, also by the shape of a result.
+# Operations that reveal a tensor's numbers to Python, also by the shape of a result.
 _READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _COPIES = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__)
 
@@ -35,7 +34,7 @@ Run = Callable[[torch.Tensor], torch.Tensor]
 
 @contextmanager
 def refuse_branches() -> Iterator[None]:
-    """Refuses to read numbers of a batch, because no test finds all branches by them."""
+    """Refuses to read numbers of a batch, because no test finds all branches on such numbers."""
     with _RefuseReads(), _RefuseCopies():
         yield
 
@@ -45,7 +44,7 @@ class _RefuseReads(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         reads = not _READS.isdisjoint(func.tags) and not isinstance(args[0], nn.Parameter)
-        if reads and func is torch.ops.aten.index.Tensor:  # only by a mask
+        if reads and func is torch.ops.aten.index.Tensor:  # only indexing by a mask reveals numbers
             reads = any(one is not None and one.dtype == torch.bool for one in args[1])
         if reads:
             raise _make_error()
@@ -89,8 +88,8 @@ def make_public_rows(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """Returns a row to check and two companions, random and public, [3, *shape].
 
     The companions differ in mean, deviation, length, smallest and largest number, and the first
-    exceeds the row in each direction. So a network that takes any of these from a batch changes the
-    row's features.
+    exceeds the row in each direction. So a network that uses any of these numbers changes the row's
+    features.
     """
     generator = torch.Generator().manual_seed(0)
     if dtype == torch.uint8:
@@ -112,15 +111,15 @@ def find_mixed_row(
 ) -> tuple[int, list[torch.Tensor]] | None:
     """Passes a row among copies of one companion, then of the other, in batches of `count` rows.
 
-    The row stands first and last, since a row may depend only on rows before it or after it.
+    The row is first and last in batches, because it may depend only on rows before or after it.
 
     Args:
       run: inputs -> rows.
       rows: the row and the two companions.
-      alone: the row's result in a batch of its own, to compare with too; only in float64.
+      alone: the row's result in a batch of one row, as a further comparison; only in float64.
 
     Returns:
-      Where the row's result changes with its companions, and both batches; None if it does not.
+      Where the row's result changes with its companions, and both batches; None if nowhere.
     """
     ends = [[0, count - 1]] if count > 2 else [[place] for place in range(count)]
     for places in ends if count > 1 else []:
@@ -139,8 +138,7 @@ def find_mixed_row(
 
 @torch.no_grad()
 def check_rows_apart(model: nn.Module, example: torch.Tensor, *, name: str) -> None:
-    """Raises ConfigError if a network mixes the rows of small batches, naming the first layer that
-    does, or branches by numbers of the batch.
+    """Raises ConfigError if a network mixes rows of small batches, or branches by their numbers.
 
     Args:
       model: inputs -> rows, in evaluation mode.
@@ -181,7 +179,7 @@ def _collect_outputs(
     outputs: list[tuple[str, torch.Tensor]] = []
 
     def keep_output(path: str, output: object) -> None:
-        # A layer whose output does not have rows as first dimension cannot be checked.
+        # A layer cannot be checked if its output's first dimension is not rows.
         if isinstance(output, torch.Tensor) and output.ndim and len(output) % len(inputs) == 0:
             outputs.append((path, output.chunk(len(inputs))[row].clone()))
 

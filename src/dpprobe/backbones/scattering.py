@@ -1,6 +1,6 @@
 """Wavelet scattering (Bruna and Mallat 2013): features without weights.
 
-Tramer and Boneh 2021 use scattering as a private baseline; for the title see `convolutional`.
+Tramer and Boneh 2021 (title: see `convolutional`) use scattering as a private baseline.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def count_paths(scales: int, orientations: int) -> int:
 
 def make_transform(*, scales: int, orientations: int, size: int) -> torch.nn.Module:
     """Makes images [m, c, size, size] -> [m, c, paths, size // 2^J, size // 2^J]."""
-    # Importing kymatio.torch fails with SciPy >= 1.17, because of its 3-D part; this module works.
+    # Importing kymatio.torch fails with SciPy >= 1.17, because of its 3-D part; its 2-D part works.
     from kymatio.scattering2d.frontend.torch_frontend import ScatteringTorch2D
 
     transform: torch.nn.Module = ScatteringTorch2D(J=scales, shape=(size,) * 2, L=orientations)
@@ -59,7 +59,7 @@ def make_transform(*, scales: int, orientations: int, size: int) -> torch.nn.Mod
 def load(options: Options, runtime: Runtime) -> Backbone:
     import torch
 
-    from dpprobe.backbones.image_preprocessing import ToTensor  # heavy: torch
+    from dpprobe.backbones.image_preprocessing import ToTensor  # slow import: torch
 
     preprocessing: dict[str, Any] = {
         "color": options.color,

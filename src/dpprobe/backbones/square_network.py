@@ -19,8 +19,8 @@ class SquareNetwork:
     """A network before it is put onto its device.
 
     Attributes:
-      views: with a size.
-      resized: the parts of the preprocessing that set an image's size, as they are recorded.
+      views: the crop and mirror options, with a size.
+      resized: the recorded parts of the preprocessing that set an image's size.
     """
 
     model: torch.nn.Module

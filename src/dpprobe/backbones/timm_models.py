@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 # Lists timm's version, and its architectures with their tags; test_network_forward.py renews it.
 ARCHITECTURES = Path(__file__).with_name("timm_models.txt")
-# In place of tags, for an old name that timm replaces by another name with a tag.
+# In the list of tags: an old name, which timm replaces by another name with a tag.
 DEPRECATED = "*"
 # Arguments of timm that other options of the backbone set.
 RESERVED_ARGUMENTS = frozenset({"checkpoint_path", "model_name", "pretrained"})
-# Keys of `pretrained_cfg` in a model's file on the Hub, beside `input_size`.
+# Keys that dpprobe reads in `pretrained_cfg` of a model's file on the Hub, with `input_size`.
 _STATED = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
-# The preprocessing that decides most whether features are right.
+# The preprocessing values that matter most for right features.
 _TRAINED_WITH = ("mean", "std", "size", "interpolation")
 
 
@@ -104,7 +104,7 @@ class Options(NetworkOptions):
         self.check_checkpoint()
 
     def _check_name(self) -> None:
-        """Checks the name against the installed timm's list; imports nothing."""
+        """Checks a model's name against the installed timm's list, without importing timm."""
         known = known_architectures()
         if known is None or ":" in self.model:
             return
@@ -143,7 +143,7 @@ class Options(NetworkOptions):
     def extraction_params(self) -> dict[str, Any]:
         """Returns the options without the checkpoint's path.
 
-        `Options` cannot be made from them again: without a checkpoint the weights would be random.
+        The result cannot make `Options` again: without a checkpoint the weights would be random.
         """
         values = super().extraction_params()
         del values["checkpoint"]
@@ -151,12 +151,12 @@ class Options(NetworkOptions):
 
 
 def read_stated_config(path: Path, model: str) -> dict[str, Any] | None:
-    """Reads the preprocessing and arguments that a file beside a checkpoint states for a model.
+    """Reads a model's preprocessing and arguments from a file in its checkpoint's folder.
 
     The file is `config.json` as on the Hub, or has the checkpoint's name and the ending `.json`.
 
     Returns:
-      `file`, and the options `preprocessing` and `model_args`; None without a file for the model.
+      The file, and the options `preprocessing` and `model_args`; None without a file for the model.
 
     Raises:
       ConfigError: if a value is of no use.
@@ -206,8 +206,8 @@ def known_architectures() -> dict[str, tuple[str, ...]] | None:
 
 
 def list_hub_files(options: Options) -> list[HubFile]:
-    """Lists the files that timm downloads from the Hub, but not from other servers."""
-    from timm.models import get_pretrained_cfg  # heavy: torch
+    """Lists the files that timm downloads from the Hub; files of other servers are left out."""
+    from timm.models import get_pretrained_cfg  # slow import: torch
 
     if options.model_args.keys() & {"cache_dir", "pretrained_cfg", "pretrained_cfg_overlay"}:
         return []
@@ -225,11 +225,11 @@ def list_hub_files(options: Options) -> list[HubFile]:
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
-    """Loads a timm model without its classifier; raises ConfigError if options do not fit it."""
+    """Loads a timm model without its classifier; ConfigError if options do not fit the model."""
     from timm.data.transforms_factory import create_transform
 
-    from dpprobe.backbones import network_forward  # heavy: torch
-    from dpprobe.backbones.image_preprocessing import ToBytes, make_train_crop  # heavy: torch
+    from dpprobe.backbones import network_forward  # slow import: torch
+    from dpprobe.backbones.image_preprocessing import ToBytes, make_train_crop  # slow import: torch
 
     model = _create_model(options)
     if options.checkpoint is None:
@@ -276,11 +276,11 @@ def load(options: Options, runtime: Runtime) -> Backbone:
 def describe(options: Options, device: str) -> dict[str, int]:
     """Returns the numbers of features and blocks of a model, without loading its weights.
 
-    The device is "meta", which computes nothing, or "cpu" for a model that needs real numbers.
-    Raises the errors of `load`, except for weights that must be fetched.
+    The device is "meta" (computes nothing), or "cpu" for a model that needs real numbers. Raises
+    the errors of `load`, except for weights that must be fetched.
     """
     runtime = Runtime(device=device, precision="float32")
-    from dpprobe.backbones import network_forward  # heavy: torch
+    from dpprobe.backbones import network_forward  # slow import: torch
 
     network = _make_network(_create_model(options, shapes=True), options, runtime)[0]
     return network_forward.describe_network(network)
@@ -291,7 +291,7 @@ def _make_network(
 ) -> tuple[network_forward.Network, dict[str, Any]]:
     from timm.data.config import resolve_model_data_config
 
-    from dpprobe.backbones import network_forward  # heavy: torch
+    from dpprobe.backbones import network_forward  # slow import: torch
 
     resolved = _resolve_preprocessing(options, resolve_model_data_config(model))
     channels, height, width = resolved["input_size"]
@@ -315,9 +315,9 @@ def _create_model(options: Options, *, shapes: bool = False) -> Any:
     """Creates the model with its weights; from a checkpoint, without the classifier.
 
     A checkpoint has the model's own resolution, or the resolution `preprocessing.size`. With
-    `shapes`, no weights are fetched, and of a checkpoint only shapes are read.
+    `shapes`, no weights are fetched, and only the shapes of a checkpoint are read.
     """
-    from dpprobe.backbones import checkpoints  # heavy: torch
+    from dpprobe.backbones import checkpoints  # slow import: torch
 
     if options.checkpoint is None:
         return _call_timm(options, pretrained=options.pretrained and not shapes)
@@ -345,7 +345,7 @@ def _call_timm(options: Options, **arguments: Any) -> Any:
     import timm
     import torch
 
-    from dpprobe.backbones.network_forward import one_line  # heavy: torch
+    from dpprobe.backbones.network_forward import one_line  # slow import: torch
 
     shapes = not arguments.get("pretrained")
     require_files(f for f in list_hub_files(options) if f.part == "config" or not shapes)
@@ -389,7 +389,7 @@ def _explain_fault(options: Options, said: str) -> str | None:
 
 
 def _list_arguments(architecture: str, kind: str) -> list[str]:
-    """Lists a model class's arguments that a study may give; none if the class is not found."""
+    """Lists a model class's arguments that a study may set; none if the class is not found."""
     import timm
 
     try:
@@ -402,7 +402,7 @@ def _list_arguments(architecture: str, kind: str) -> list[str]:
 
 def _resize_network(model: Any, options: Options, size: tuple[int, int]) -> None:
     """Resamples a ViT's position embeddings; raises ConfigError if patches do not tile images."""
-    from dpprobe.backbones.network_forward import one_line  # heavy: torch
+    from dpprobe.backbones.network_forward import one_line  # slow import: torch
 
     embed: Any = getattr(model, "patch_embed", None)
     patch = getattr(embed, "patch_size", None)

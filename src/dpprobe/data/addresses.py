@@ -1,4 +1,4 @@
-"""Addresses of files, on the web or here: checked as written, and shown without secrets."""
+"""Addresses of files, on the web or this machine: checked, and shown without secrets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def check_address(value: str) -> str:
     """Returns a file's address; raises ValueError if it is not http(s) or contains a login."""
     parts = urlsplit(value)
     if "@" in parts.netloc:
-        # The address is not shown: it may contain a password.
+        # The error does not show the address, which may contain a password.
         raise ValueError(
             "a user name or password in the address would be written into the results; "
             "remove it and put it into ~/.netrc"
@@ -31,12 +31,12 @@ def public_url(url: str) -> str:
 
 
 def public_addresses(value: Any) -> Any:
-    """Returns a study's options, nested as they may be, for people who do not see its files.
+    """Returns a study's options, also nested ones, for people who do not see the study's files.
 
-    URLs: see `public_url`. Absolute paths keep their last part: folders may name people, machines.
+    Absolute paths keep only their last part, because folders may name people or machines.
     """
     if isinstance(value, str):
-        if re.fullmatch(r"/[^()\[\]\\*+?|^$]+", value):  # but no pattern of `extract`
+        if re.fullmatch(r"/[^()\[\]\\*+?|^$]+", value):  # a path, not a pattern
             return f"…/{PurePosixPath(value).name}"
         return public_url(value) if value.startswith(("http://", "https://")) else value
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Names as text, and names that differ only in case, spaces, the coding of characters or zeros."""
+"""Finds names that differ only in case, spaces, the coding of characters or zeros."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def fold_name(name: str) -> str:
         name = "".join(
             each for each in name if each.isspace() or unicodedata.category(each) not in _INVISIBLE
         )
-        # Twice, because the lower case of a character may have another coding.
+        # Normalised twice, because the lower case of a character may have another coding.
         name = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
     return " ".join(name.casefold().split())
 
@@ -56,7 +56,7 @@ def joined_labels(labels: Iterable[str], names: Iterable[str] | None = None) -> 
     """Lists labels that join several names: `benign;malignant`, also with | or a comma.
 
     Args:
-      names: the names of the classes; by default each label counts as a name.
+      names: the names of the classes; by default each label is a class's name.
     """
     parts = {text: [part.strip() for part in re.split(r"[;|,]", text)] for text in sorted(labels)}
     known = set(parts if names is None else names)
@@ -64,10 +64,10 @@ def joined_labels(labels: Iterable[str], names: Iterable[str] | None = None) -> 
 
 
 def in_words(names: Iterable[str]) -> str:
-    """Quotes and joins names that look alike, so that a space at an end is visible."""
+    """Joins names in quotes, so that a space at an end is visible."""
     return " and ".join(repr(name) for name in names)
 
 
 def is_text(name: str) -> bool:
-    """Returns False for a file's name with bytes that are not UTF-8, as old systems wrote."""
+    """Returns False for a file's name that is not UTF-8, as old systems wrote."""
     return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)

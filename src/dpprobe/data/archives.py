@@ -25,7 +25,7 @@ from dpprobe.progress import Progress
 
 logger = logging.getLogger("dpprobe")
 
-# Error numbers of a file system that cannot lock files.
+# Error numbers (errno) of a file system that cannot lock files.
 NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 
 ZIP_SUFFIX = ".zip"
@@ -49,15 +49,15 @@ def folder_name(name: str) -> str | None:
 def extract_archive(archive: Path, directory: Path, *, sha256: str | None = None) -> None:
     """Unpacks an archive into `directory`, which then contains its members and nothing else.
 
-    The archive's checksum was verified before, so its members are not checked for completeness.
+    The archive's checksum was verified earlier, so its members are not checked for completeness.
 
     The archive is unpacked into a temporary folder, which then replaces `directory`. So `directory`
-    is complete or unchanged. A second process waits until the first is done. Unpacking the same
-    archive again does nothing, unless the folder has lost or gained a file or a byte since.
+    is complete or unchanged. A second process waits until the first is done. A second call does
+    nothing, unless the folder has lost or gained a file or a byte.
 
     Args:
       archive: a zip, or a tar with or without gzip, bzip2 or xz, by its suffix.
-      directory: replaced if it contains another archive's content.
+      directory: the folder to unpack into; replaced if it contains another archive's content.
       sha256: the archive's hash; computed if None.
 
     Raises:
@@ -72,7 +72,7 @@ def extract_archive(archive: Path, directory: Path, *, sha256: str | None = None
         if _is_whole(directory, mark, state):
             return
         prefix = f".{directory.name}.extracting"
-        for left in directory.parent.iterdir():  # left by a process that was killed
+        for left in directory.parent.iterdir():  # a killed process left a temporary folder
             if left.name.startswith(prefix):
                 _remove_folder(left)
         temporary = directory.with_name(f"{prefix}-{secrets.token_hex(4)}")
@@ -84,7 +84,7 @@ def extract_archive(archive: Path, directory: Path, *, sha256: str | None = None
                 _extract_tar(archive, temporary)
             mark.unlink(missing_ok=True)
             _remove_folder(directory)
-            # If the process dies before the rename, `_is_whole` ignores the mark: it has no folder.
+            # If the process dies before the rename, `_is_whole` ignores the mark without folder.
             artifacts.write_json(mark, {**state, **_count_contents(temporary)})
             temporary.replace(directory)
         except BaseException:
@@ -133,7 +133,7 @@ def _lock_folder(directory: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)  # while locked: a waiting process then creates a new file
+        path.unlink(missing_ok=True)  # while locked: waiting processes then make a new file
         lock.release()
 
 
@@ -176,7 +176,7 @@ def _explain_errors(archive: Path, directory: Path) -> Iterator[None]:
             "the folder with `source: imagefolder`"
         ) from error
     except OSError as error:
-        if error.errno is None:  # gzip and bzip2 raise it for content that is not theirs
+        if error.errno is None:  # gzip and bzip2 raise OSError for other content
             raise _damaged_error(archive, error) from error
         if artifacts.is_full(error):
             raise DataError(
@@ -198,7 +198,7 @@ def _damaged_error(archive: Path, error: Exception) -> DataError:
 
 
 def _check_place(archive: Path, name: str) -> None:
-    """Refuses a name outside the folder."""
+    """Refuses an archive member whose path lies outside the folder."""
     places = (PurePosixPath(name), PureWindowsPath(name))
     outside = any(place.is_absolute() or ".." in place.parts for place in places)
     if outside or PureWindowsPath(name).drive:

@@ -16,7 +16,7 @@ from typing import TypeVar
 from dpprobe.data.options import ClassUnits, DatasetOptions
 from dpprobe.data.patient_sides import RowIndex, UnitOptions, assign_sides
 
-RARE = 5  # too little is known about a class with fewer units (or images)
+RARE = 5  # a class with fewer units (or images) is too small to learn or test
 FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5)  # shares of test units that a message compares
 Sides = Counter[tuple[str | None, int]]  # (side, class number) -> units
 _Dataset = TypeVar("_Dataset", bound=DatasetOptions)
@@ -39,11 +39,11 @@ class CountedRows(UnitOptions):
 
     @abstractmethod
     def read_index(self) -> RowIndex:
-        """Reads what decides the sides of rows; reads no image."""
+        """Reads the columns that decide which rows are train or test; reads no image."""
 
     @abstractmethod
     def class_names_or_labels(self) -> tuple[str, ...] | None:
-        """Returns the classes, or the labels; None if they have no names."""
+        """Returns the names of the classes, or of the labels; None if they have no names."""
 
     def count_rows(self) -> tuple[int, int]:
         return self._count_split().rows
@@ -55,7 +55,7 @@ class CountedRows(UnitOptions):
         return self._count_split().classes
 
     def _count_split(self) -> SplitCounts:
-        """Counts the split once, until options or files change: planning asks often."""
+        """Counts the split, and caches the counts until options or files change."""
         key = (type(self), self.model_dump_json(), self.source_state())
         if key not in _counted:
             _counted[key] = count_split(self, self.read_index())
@@ -91,7 +91,7 @@ def count_split(options: CountedRows, index: RowIndex) -> SplitCounts:
 def count_classes(
     options: _Dataset, names: Sequence[str], count: Callable[[_Dataset], Sides]
 ) -> ClassUnits:
-    """Counts the units of each class; also for larger test fractions if a class is rare in test."""
+    """Counts the units of each class, also for larger test fractions if a class is rare in test."""
     sides = count(options)
 
     def side(of: Sides, name: str) -> dict[str, int]:
@@ -115,7 +115,7 @@ def list_pairs(labels: Iterable[int | Sequence[int] | None]) -> Iterator[tuple[i
     """Yields (row, class number) for each class of a row.
 
     Args:
-      labels: of each row, the class number, or a 0 or 1 per class; None if the label is missing.
+      labels: for each row the class number, or a 0 or 1 per class; None for a missing label.
     """
     for row, label in enumerate(labels):
         if isinstance(label, int):
@@ -132,7 +132,7 @@ def count_pairs(
     """Counts units by side and class.
 
     Args:
-      pairs: as `list_pairs` yields them.
+      pairs: (row, class number), as from `list_pairs`.
       sides: the side of each row; None for a row that is left out.
       units: the patient of each row; None if each row is a unit.
     """
@@ -147,7 +147,7 @@ def share_units(
     sides: Sequence[str | None],
     units: Sequence[str] | None,
 ) -> Counter[tuple[str | None, int]]:
-    """Adds up the rows' weights by side and class, 1 / m each in a unit of m rows on its side."""
+    """Sums the rows' weights by side and class: 1 / m if the row's unit has m rows on the side."""
     whose = range(len(sides)) if units is None else units
     sizes, shares = Counter(zip(sides, whose, strict=True)), Counter[tuple[str | None, int]]()
     for row, label in pairs:

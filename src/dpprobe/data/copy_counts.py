@@ -9,12 +9,12 @@ from collections.abc import Hashable
 class CopyCounter:
     """Counts copies: rows whose content an earlier row has.
 
-    `rows` counts copies, and `most` is how often one content occurs. The counts of units are for
-    copies of a row of another unit: `most` is in how many units one content occurs.
+    By row, `rows` counts copies, and `most` is the largest number of rows with equal content. For
+    copies of another unit's row, `most` is the largest number of units with equal content.
     """
 
     def __init__(self) -> None:
-        # by content, only if it occurs more than once
+        # by content, only for content that occurs more than once
         self._copies: Counter[bytes] = Counter()
         self._units: dict[bytes, set[Hashable]] = {}
         self._of_others = 0

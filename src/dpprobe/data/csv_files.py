@@ -29,7 +29,7 @@ DELIMITERS = (";", ",", "\t", "|")
 # First bytes of a file that Excel saved as Unicode text, and of a workbook.
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 WORKBOOK = b"PK\x03\x04"
-MOST_CHARACTERS = 1 << 27  # of a cell; a missing quotation mark joins the rest of a file
+MOST_CHARACTERS = 1 << 27  # characters per cell; a missing quotation mark joins the rest of a file
 _EXCEL = "save it as `CSV UTF-8`, as Excel calls it"
 _AS_UTF_8 = "save it as UTF-8 (`CSV UTF-8` in Excel, or `iconv -f {} -t UTF-8 old.csv > new.csv`)"
 
@@ -183,7 +183,7 @@ def _check_kind(file: str, begin: bytes) -> None:
 def _not_utf_8(file: str, path: Path) -> ConfigError:
     """Returns the error for a file that is not UTF-8, with its first invalid line.
 
-    The csv reader does not know this line: it decodes many lines before it counts the first.
+    The csv reader decodes many lines before it counts them, so it does not know the line.
     """
     remedy = _AS_UTF_8.format("WINDOWS-1252")
     with _open_file(path) as stream:

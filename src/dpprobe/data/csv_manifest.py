@@ -1,9 +1,9 @@
 """A manifest: a CSV file with one row per image.
 
 Paths and labels are columns, or are built from columns. Other files can be joined by keys, as
-MIMIC-CXR needs for its labels, splits and patients. Images are read in place. All paths, also of
-CSV files, are relative to `root`. A changed CSV file makes the tables stale. A changed image is
-refused, because its hash no longer matches the tables.
+MIMIC-CXR needs for labels, splits and patients. Images are read in place. All paths, also of CSV
+files, are relative to `root`. A changed CSV file makes the tables stale. A changed image is
+refused, because the image's hash no longer matches the tables.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Options(ManifestOptions, CountedRows):
             csv_files.check_columns(self, name)
 
     def read_index(self) -> RowIndex:
-        from dpprobe.data import csv_rows  # heavy: numpy, pandas and pyarrow
+        from dpprobe.data import csv_rows  # slow import: numpy, pandas and pyarrow
 
         return csv_rows.read_index(self)
 
@@ -43,13 +43,13 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
     """Writes the split tables of a manifest.
 
     Args:
-      recorded: the options for dataset.json, if another source made `options` from them.
+      recorded: the options for dataset.json, if another source derived `options` from these.
 
     Raises:
       ConfigError: if a file cannot be read as the options say.
       DataError: for faulty rows, all in one message.
     """
-    from dpprobe.data import csv_rows  # heavy: numpy, pandas and pyarrow
+    from dpprobe.data import csv_rows  # slow import: numpy, pandas and pyarrow
 
     options.check_files()
     parts = csv_rows.read_rows(options)

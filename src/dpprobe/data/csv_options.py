@@ -1,4 +1,4 @@
-"""The options of tables with a row per example, and of CSV manifests of images."""
+"""The options of tables with one row per example, and of CSV manifests of images."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ class Join(Block):
 
     @property
     def key_columns(self) -> dict[str, str]:
-        """Column of the manifest -> column of the joined file."""
+        """Maps columns of the manifest to key columns of the joined file."""
         if isinstance(self.by, str):
             return {self.by: self.by}
         return dict(self.by) if isinstance(self.by, dict) else {name: name for name in self.by}
 
 
 def _read_names(value: Any) -> Any:
-    """Reads a mapping of labels to names; its order is that of the labels, as YAML has none."""
+    """Reads a mapping of labels to names, sorted by label: YAML mappings have no order."""
     if not isinstance(value, Mapping):
         return value
     for label in value:
@@ -89,7 +89,7 @@ def _read_names(value: Any) -> Any:
 
 
 def _place_label(item: tuple[str, Any]) -> tuple[bool, int, str]:
-    """Sorts whole numbers by value before other labels, which are sorted as text."""
+    """Returns a sort key: whole numbers by value, before other labels as text."""
     number = re.fullmatch(r"[+-]?\d{1,18}", item[0])
     return number is None, int(item[0]) if number else 0, item[0]
 
@@ -97,7 +97,7 @@ def _place_label(item: tuple[str, Any]) -> tuple[bool, int, str]:
 ClassNames = Annotated[
     tuple[str, ...] | dict[str, str],
     BeforeValidator(_read_names),
-    # The length of a union is no array's in a schema.
+    # Pydantic does not write the length of a union into the JSON schema.
     Field(min_length=2, json_schema_extra={"minItems": 2, "minProperties": 2}),
 ]
 
@@ -235,7 +235,8 @@ class TableOptions(UnitOptions):
     def image_params(self) -> dict[str, Any]:
         """Returns the options that determine the set of images.
 
-        `split_column` is not among them; `extract` and `joins` only if paths or filters use them.
+        `split_column` is left out, and so are `extract` and `joins` unless paths or filters use
+        them.
         """
         made = {*self.extract, *(column for join in self.joins for column in join.columns)}
         others = {"split_column"}
@@ -253,8 +254,8 @@ class TableOptions(UnitOptions):
         return tuple(names.values()) if isinstance(names, dict) else names
 
     def label_numbers(self) -> dict[str, int]:
-        """Maps what `label_column` may hold to the numbers of the classes."""
-        names = tuple(self.class_names or ())  # the keys of a mapping
+        """Maps the values that `label_column` may have to the numbers of the classes."""
+        names = tuple(self.class_names or ())  # the labels are the keys of a mapping
         numbers = {name: number for number, name in enumerate(names)}
         # If a class name is a number, numbers are read only as names.
         if isinstance(self.class_names, dict) or any(n.lstrip("+-").isdecimal() for n in names):
@@ -264,7 +265,7 @@ class TableOptions(UnitOptions):
     def unit_name(self) -> str | None:
         """Returns the column of patients, with the pattern or join that makes it.
 
-        A column of this name with another pattern has other units: their epsilons do not add up.
+        Columns of one name with different patterns have different units: epsilons do not add up.
         """
         return None if self.unit_column is None else self._describe_column(self.unit_column)
 
@@ -283,7 +284,7 @@ class TableOptions(UnitOptions):
         return column
 
     def locate_path(self, name: str) -> Path:
-        """Returns the path of a file that these options name; relative names start at `root`."""
+        """Returns the path of a file that the options name; relative names start at `root`."""
         return resolve_path(self.root) / resolve_path(name)
 
     def side_options(self, *, own_test: bool) -> set[str]:
@@ -298,7 +299,7 @@ class TableOptions(UnitOptions):
         return {*names, *made}
 
     def id_options(self) -> set[str]:
-        """Returns options that determine ids without `id_column`: the files, with numbered rows."""
+        """Returns options that decide ids without `id_column`: the files, with numbered rows."""
         return {"train"}
 
     def describe_split(self, *, own_test: bool) -> PublicSplit:
@@ -320,7 +321,7 @@ class TableOptions(UnitOptions):
         return replace(split, images_fault=fault)
 
     def input_files(self) -> tuple[str, ...]:
-        """Returns the CSV files, without the images: a changed image is refused by its hash."""
+        """Returns the CSV files; images are left out, because a changed image's hash is refused."""
         files = [self.split_file(name) for name in self.list_splits()] + [
             join.file for join in self.joins
         ]
@@ -333,7 +334,7 @@ class TableOptions(UnitOptions):
         return len(self.class_names_or_labels())
 
     def list_splits(self) -> tuple[SplitName, ...]:
-        """Returns the splits with a file of their own."""
+        """Returns the splits that have a separate file."""
         return ("train",) if self.test is None else ("train", "test")
 
     def split_file(self, split: SplitName) -> str:

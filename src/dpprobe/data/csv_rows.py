@@ -36,8 +36,8 @@ logger = logging.getLogger("dpprobe")
 
 BATCH_ROWS = 128
 SHOWN = 5
-LINE = "\0line"  # no column of a file can have this name
-# Codes of a label beside 0 and 1 (or, with one label per row, the class's number).
+LINE = "\0line"  # no column of a file can have this name, with a NUL
+# Codes of faulty labels; other codes are 0 and 1, or the class's number with one label per row.
 UNCERTAIN, BLANK, OTHER, DROP = -1, -2, -3, -4
 
 
@@ -46,10 +46,9 @@ class ManifestRows:
     """The used rows of one file.
 
     Attributes:
-      file: its name as the study writes it.
+      file: the file's name, as written in the study.
       frame: the needed columns as text, and the line number of each row.
-      codes: int64 [rows, 1] class numbers, or int8 [rows, labels] of 0 and 1; negative for a faulty
-        label.
+      codes: int64 [rows, 1] class numbers, or int8 [rows, labels] of 0 and 1; negative if faulty.
     """
 
     file: str
@@ -62,7 +61,7 @@ class ManifestRows:
 
 
 def read_index(options: TableOptions) -> RowIndex:
-    """Reads what decides the sides of rows."""
+    """Reads the columns that decide which rows are train or test."""
     return _make_index(options, load_columns(options, _columns_that_decide(options), quiet=True))
 
 
@@ -187,8 +186,8 @@ def _choose_rows(
     """Returns a mask of the rows whose column has one of the values that an option names.
 
     Raises:
-      ConfigError: if a value in the column looks like a named value but is spelled differently: its
-        rows would be lost silently.
+      ConfigError: if a value in the column looks like a named value but is spelled differently;
+        rows with this value would be lost silently.
     """
     wanted = {str(value) for value in values}
     looks = {fold_name(value): value for value in wanted}
@@ -273,7 +272,7 @@ def _join_file(
     keys = join.key_columns
     other = _read_file(options, join.file, {*keys.values(), *join.columns})
     theirs = list(keys.values())
-    other = other[(other[theirs] != "").all(axis=1)]  # a blank key matches nothing
+    other = other[(other[theirs] != "").all(axis=1)]  # A blank key matches no row.
     twice = other.duplicated(theirs)
     if twice.any() and not join.first:
         row = other[twice].iloc[0]
@@ -359,7 +358,7 @@ def _make_paths(options: ManifestOptions, rows: ManifestRows) -> list[str]:
 def make_batches(
     options: ManifestOptions, parts: Mapping[SplitName, ManifestRows]
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Yields batches for the split tables. To find faulty patients, needs both splits' rows."""
+    """Yields batches for the split tables; needs both splits' rows to find faulty patients."""
     mistaken = find_mistaken(options, parts)
     root = resolve_path(options.root)
     for name, rows in parts.items():
@@ -404,7 +403,7 @@ def write_tables(
 
 
 def find_mistaken(options: TableOptions, parts: Mapping[SplitName, ManifestRows]) -> dict[str, str]:
-    """Finds faulty patients, see `patient_sides.find_mistaken`."""
+    """Finds faulty patients (definition: `patient_sides.find_mistaken`)."""
     if options.unit_column is None:
         return {}
     column = options.unit_column
@@ -420,7 +419,7 @@ def make_batch(
     paths: Sequence[str | None],
     faults: list[list[tuple[str, str]]],
 ) -> pa.Table:
-    """Makes a batch for the tables; adds faults of labels, groups and patients to `faults`."""
+    """Makes a batch for the split tables; adds faults of labels, groups, patients to `faults`."""
     labels = _make_labels(options, rows, faults)
     groups = {
         name: group.read_values(rows.frame[group.column].tolist(), faults)
@@ -457,7 +456,7 @@ def _make_labels(
         text, code = written[label][row], int(rows.codes[row, label])
         fault = _label_fault(options, columns[label], text, code)
         if not hinted and joined_labels([text], options.class_names or options.label_columns):
-            hinted = True  # once per batch
+            hinted = True  # one hint per batch
             fault += (
                 "; its parts are names of classes: if images have several labels, write one column "
                 "of 0 and 1 per class, and label_columns instead of label_column"

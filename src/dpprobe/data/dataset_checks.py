@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-RARE_NAMED = 3  # how many classes with fewer than RARE images a message names
+RARE_NAMED = 3  # the most classes with fewer than RARE images that a message names
 CopyCounts = dict[str, int | str]
 
 
@@ -30,9 +30,9 @@ class CheckedImage(NamedTuple):
     """One row's image after it was read.
 
     Attributes:
-      sha256: the hash of the image's bytes; None if they cannot be read.
-      pixels: a hash of the image's pixels; None if they were not decoded.
-      used_bits: see `image_files.count_used_bits`; None if it was not decoded.
+      sha256: the hash of the image's bytes; None if the file cannot be read.
+      pixels: a hash of the image's pixels; None if the image was not decoded.
+      used_bits: the result of `image_files.count_used_bits`; None if the image was not decoded.
       data: the image's bytes, if they are kept.
       fault: the kind and the detail of a problem; None without a problem.
     """
@@ -57,7 +57,7 @@ def add_problem(
 
 
 class _First(NamedTuple):
-    """The first of a split's rows that have the same image."""
+    """The first row of a split among rows with equal images."""
 
     row: int
     id: str
@@ -93,7 +93,7 @@ class Checks:
         self._problems = problems
         needed = strict_test or options.needs_every_class()
         self._strict_test = needed and options.missing_classes == "error"
-        # The first row of each image, by a hash of its pixels, or of its bytes if not decoded.
+        # The first row of each image, by hash of the image's pixels (or bytes, if not decoded).
         self._seen: dict[str, dict[bytes, _First]] = {"train": {}, "test": {}}
         self._copies = CopyCounter()
         self._by_unit = units
@@ -111,7 +111,7 @@ class Checks:
         labels: Sequence[Any],
         columns: Mapping[str, Any],
     ) -> None:
-        """Looks at a batch's rows; `columns` has `group_*` and, if patients are named, `unit`."""
+        """Checks a batch's rows; `columns` has `group_*` and, if patients are named, `unit`."""
         units = columns.get("unit") or [None] * len(labels)
         for image, label, unit in zip(images, labels, units, strict=True):
             self._look_for_twins(split, image, label, unit)
@@ -166,8 +166,8 @@ class Checks:
     def count_copies(self) -> dict[str, CopyCounts]:
         """Counts the copies among the training rows, by image and by patient.
 
-        For each: `rows` counts rows with the image of an earlier row of another unit, `most` is the
-        largest number of units with the same image, and `by` says how images were compared.
+        In each count, `rows` counts rows with the image of an earlier row of another unit, `most`
+        is the largest number of units with one image, and `by` names how images were compared.
         """
         by = "bytes and pixels" if self._decoded else "bytes"
         counts: dict[str, CopyCounts] = {"image": {**self._copies.by_row, "by": by}}
@@ -179,7 +179,7 @@ class Checks:
         """Checks classes, sizes and names after the last batch.
 
         Args:
-          sizes: split -> the number of its rows, and the number of rows of each class.
+          sizes: for each split, its number of rows, and the number of rows of each class.
         """
         if self.twins and self._options.duplicates == "warn":
             logger.warning("%d images are in train and in test", self.twins)
@@ -270,7 +270,7 @@ class Checks:
 
 
 def rare_words(class_names: Sequence[str], train: Sequence[int], test: Sequence[int]) -> str:
-    """Names the classes with fewer than `RARE` training or test images, but one or more of each."""
+    """Names the classes with at least one, but fewer than `RARE`, training or test images."""
     few = [
         f"class {name}: {count_noun(rows, 'training image')}, {count_noun(tested, 'test image')}"
         for name, rows, tested in zip(class_names, train, test, strict=True)

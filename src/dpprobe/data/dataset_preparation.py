@@ -1,4 +1,4 @@
-"""Downloads a dataset and writes its split tables, by the module of its source.
+"""Downloads a dataset and writes its split tables, by the module of the dataset's source.
 
 A source is a module with an `Options` class and a `prepare` function, in `data.registry.SOURCES`.
 """
@@ -43,20 +43,19 @@ def prepare_dataset(
 
     Args:
       downloaded: the folder that `download_dataset` filled, for a source that needs one.
-      whole: with `subsample`, the folder with the tables of all rows; if None, these tables are
-        made and then removed.
+      whole: with `subsample`, the folder with the tables of all rows; None makes them temporarily.
 
     Raises:
       ConfigError: if the source's files are missing.
       DataError: if the source's content is faulty.
     """
     with artifacts.explain_full_disk(directory, "the split tables were written"):
-        # A report that an earlier run left would look like a report of this run.
+        # A report left by an earlier run would look like a report of this run.
         (directory / problems.FILE_NAME).unlink(missing_ok=True)
         if options.subsample is None:
             _prepare_whole(options, directory, downloaded)
             return
-        from dpprobe.data.subsampled_tables import write_subsampled  # heavy: numpy and pyarrow
+        from dpprobe.data.subsampled_tables import write_subsampled  # slow import: numpy, pyarrow
 
         made = directory / "whole"
         if whole is None:

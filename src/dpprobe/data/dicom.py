@@ -1,9 +1,10 @@
 """DICOM files as pictures of 8 bits, as a viewer first shows them.
 
 Grey values go through the file's rescale slope and intercept (or modality table). Then the file's
-first window (or value-of-interest table) maps its dark end to 0 and its bright end to 255. Without
-a window, these ends are the image's smallest and largest value. MONOCHROME1, whose small values are
-bright, is inverted; padding is black. Decoding costs no privacy: pixels depend on one image alone.
+first window (or value-of-interest table) maps the window's dark end to 0 and bright end to 255.
+Without a window, the image's smallest and largest value become 0 and 255. Images in MONOCHROME1,
+whose small values are bright, are inverted; padding is black. Decoding costs no privacy, because an
+image's pixels depend on this image alone.
 
 Only header fields that describe pixels are read: names, dates and numbers of patients never reach
 this program's memory, and no message repeats a value from a file.
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 
 PREAMBLE = 128
 MAGIC = b"DICM"
-# The first element of a file without its preamble: its group, 0002 or 0008, little-endian.
+# First bytes of a DICOM file without preamble: the first element's group, 0002 or 0008.
 _BARE = (b"\x02\x00", b"\x08\x00")
-# Fields that say how values are shown; blank fields count as absent.
+# DICOM fields that define how values are displayed; blank fields count as absent.
 _OPTIONAL = (
     "PixelPaddingValue", "PixelPaddingRangeLimit", "FloatPixelPaddingValue",
     "DoubleFloatPixelPaddingValue", "RescaleSlope", "RescaleIntercept", "WindowCenter",
@@ -61,7 +62,7 @@ def open_dicom(data: bytes) -> Image.Image:
     """Decodes a DICOM file of one image, grey or of 8-bit colours.
 
     Raises:
-      ImageError: if it cannot be decoded; states fault and remedy, but no value of the header.
+      ImageError: if the file cannot be decoded; states fault and remedy, but no header value.
     """
     import numpy as np
     from PIL import Image
@@ -130,10 +131,10 @@ def _read_syntax(dataset: Dataset) -> UID:
 
 
 def _widen_native_bits(dataset: Dataset) -> tuple[int, int] | None:
-    """Returns the lowest bit of a value, and the number of its bits; None if pydicom masks them.
+    """Returns the lowest bit of a value, and its number of bits; None if pydicom masks the bits.
 
-    pydicom takes values from the lowest bit, whatever the header's highest bit, and so alters
-    padding beyond them. Unpacked values are therefore decoded with all their bits.
+    pydicom reads values from the lowest bit, whatever the header's highest bit, and so alters
+    padding. Unpacked values are therefore decoded with all bits of their type.
     """
     allocated, stored = (_read_number(dataset.get(f"Bits{n}"), 0) for n in ("Allocated", "Stored"))
     low = _read_number(dataset.get("HighBit"), stored - 1) + 1 - stored
@@ -187,7 +188,7 @@ def _check_coded_frame(dataset: Dataset, syntax: UID) -> None:
 def _compute_shades(
     dataset: Dataset, stored: np.ndarray, bits: tuple[int, int] | None
 ) -> np.ndarray:
-    """Returns the shade of each pixel, from 0 (black) to 1; `bits` as `_widen_native_bits`."""
+    """Returns each pixel's shade, from 0 (black) to 1; `bits` is from `_widen_native_bits`."""
     import numpy as np
     from pydicom.pixels.processing import apply_modality_lut
 
@@ -201,7 +202,7 @@ def _compute_shades(
     if bits is not None:
         low, count = bits
         dataset.BitsStored, dataset.HighBit = count, low + count - 1
-        stored = (stored << (allocated - count - low)) >> (allocated - count)  # keeps the sign
+        stored = (stored << (allocated - count - low)) >> (allocated - count)  # keeps the sign bit
         if stored.dtype.kind == "i":
             ends = [_turn_sign(end, count, stored.dtype) for end in ends]
         shown &= ~_is_between(stored, ends)
@@ -222,7 +223,7 @@ def _compute_shades(
 
 
 def _read_padding(dataset: Dataset) -> list[Any]:
-    """Returns the first and the last value of padding; nothing if the file names none."""
+    """Returns the first and last value of padding; empty if the file names no padding."""
     for kind in ("", "Float", "DoubleFloat"):
         if (first := dataset.get(f"{kind}PixelPaddingValue")) is not None:
             return [first, dataset.get("PixelPaddingRangeLimit", first)]
@@ -230,7 +231,7 @@ def _read_padding(dataset: Dataset) -> list[Any]:
 
 
 def _turn_sign(value: int, bits: int, dtype: np.dtype) -> int:
-    """Returns the value of a type's sign for which a value's bits stand."""
+    """Reads a value's bits as a signed or unsigned number, by the type."""
     lowest = -(2 ** (bits - 1)) if dtype.kind == "i" else 0
     if lowest <= value < lowest + 2**bits:
         return value
@@ -246,7 +247,7 @@ def _is_between(values: np.ndarray, ends: Sequence[Any]) -> np.ndarray:
 
 
 def _drop_blanks(dataset: Dataset) -> None:
-    """Removes blank fields, such as de-identified files have."""
+    """Removes blank fields, which de-identified files may have."""
     for name in _OPTIONAL:
         values = dataset.get(name)
         several = values if isinstance(values, Sequence) else [values]
@@ -273,7 +274,7 @@ def _by_table(dataset: Dataset, values: np.ndarray) -> np.ndarray:
 
     table = dataset.VOILUTSequence[0]
     entries, first, bits = table.LUTDescriptor
-    # apply_voi counts entries in as many bits as the table's values have, which may be too few.
+    # apply_voi reads the number of entries with the bits of the table's values: maybe too few.
     table.LUTDescriptor = [entries, first, 16]
     within = np.clip(np.round(values), first, first + (entries or 2**16) - 1).astype(np.int64)
     return apply_voi(within, dataset) / (2**bits - 1)

@@ -20,8 +20,8 @@ class Fetched:
     """One file that was fetched.
 
     Attributes:
-      name: its path relative to the download folder.
-      url: without user, password and query.
+      name: the file's path relative to the download folder.
+      url: the file's address, without user, password and query.
       revision: the requested version, if the source has versions.
     """
 
@@ -34,7 +34,7 @@ class Fetched:
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """The content of a download folder: `receipt.json`."""
+    """The content of `receipt.json`, which lists a download folder's files."""
 
     files: tuple[Fetched, ...]
     params: Mapping[str, Any] | None

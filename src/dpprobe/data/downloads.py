@@ -1,9 +1,9 @@
-"""Fetches files from the web: resumed, retried, and verified before they get their names.
+"""Fetches files from the web: resumes, retries, and verifies them before they get their names.
 
 Received bytes are kept beside the file as `.<name>.partial`. The next attempt, or the next run,
-requests only the rest. A file is accepted if it matches its declared checksum. If a resumed file
-does not match, the server's file may have changed in between, so it is fetched once more from the
-start. Content with a wrong checksum stays in the partial file, in case the study is corrected.
+requests only the missing bytes. A file is accepted if it matches its declared checksum. If a
+resumed file does not match, the server's file may have changed in between, so all of it is fetched
+once more. Content with a wrong checksum stays in the partial file, in case the study is corrected.
 
 The partial file itself is locked, so that no lock file stays beside the data.
 """
@@ -53,12 +53,12 @@ PERMANENT = {
 }
 ATTEMPTS = 6
 WAIT = wait_exponential_jitter(max=60)
-LONGEST_REQUEST = 600.0  # seconds that a server may ask to wait, by Retry-After
+LONGEST_REQUEST = 600.0  # the longest wait, in seconds, that a server may request by Retry-After
 TIMEOUT = 60.0  # seconds without a connection, or without a byte
 
 
 class Checksum(NamedTuple):
-    """A declared checksum in hex; `git` is a git blob's SHA-1, the Hub's for small files."""
+    """A declared checksum in hex; `git` is a git blob's SHA-1, as the Hub has for small files."""
 
     kind: Literal["sha256", "md5", "git"]
     value: str
@@ -78,7 +78,7 @@ def fetch_file(
     An existing file with the right checksum is reused without a request.
 
     Args:
-      headers: of the request; Authorization is sent to the first host only, not after a redirect.
+      headers: the request's headers; Authorization is not sent after a redirect to another host.
       name: the file's name in the receipt; the last part of `path` if None.
 
     Raises:
@@ -132,7 +132,7 @@ class _TransientError(Exception):
 
 
 class _Partial:
-    """The file of the received bytes; locked, so that no two processes write to it."""
+    """The file of the received bytes, which a lock protects from other processes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.with_name(f".{path.name}{artifacts.PARTIAL_SUFFIX}")
@@ -140,7 +140,7 @@ class _Partial:
     def __enter__(self) -> Self:
         self._file = self.path.open("ab", buffering=0)
         self._lock_file()
-        # Earlier bytes may be of another version of the file.
+        # Bytes from an earlier run may be of another version of the file.
         self.resumed = self.size > 0
         return self
 
@@ -156,7 +156,7 @@ class _Partial:
 
     @property
     def kept(self) -> str:
-        """Part of an error message: how many bytes the next attempt reuses."""
+        """The part of an error message with the number of bytes that the next attempt reuses."""
         if self.size == 0:
             return ""
         return (
@@ -222,7 +222,7 @@ def _fetch_verified(wanted: _Wanted, partial: _Partial) -> str:
     _transfer_missing(wanted, partial)
     sha256, fault = _verify(partial.path, wanted.checksum)
     if fault and partial.resumed:
-        # Only once: if the connection always breaks, every attempt is a resumed one.
+        # Only one full download: if the connection always breaks, every attempt is a resumed one.
         logger.warning(
             "%s: after resuming, it has %s; downloading it again from the start",
             wanted.file_and_url,
@@ -281,7 +281,7 @@ def _request_missing(session: requests.Session, wanted: _Wanted, partial: _Parti
     headers = {"Accept-Encoding": "identity", **wanted.headers}
     if partial.size:
         headers["Range"] = f"bytes={partial.size}-"
-    # Otherwise requests would replace a given Authorization by a login from ~/.netrc.
+    # Without this, requests would replace a given Authorization by a login from ~/.netrc.
     auth = (lambda request: request) if "Authorization" in headers else None
     try:
         response = session.get(wanted.url, headers=headers, auth=auth, stream=True, timeout=TIMEOUT)
@@ -292,7 +292,7 @@ def _request_missing(session: requests.Session, wanted: _Wanted, partial: _Parti
         raise _TransientError(_explain_failure(error)) from None
     with response:
         if response.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and partial.size:
-            return  # complete, or changed at the server: the checksum decides
+            return  # The file is complete, or changed at the server: its checksum decides.
         _check_status(response, wanted, partial)
         _receive_body(response, wanted, partial)
 
@@ -326,7 +326,7 @@ def _receive_body(response: requests.Response, wanted: _Wanted, partial: _Partia
     length, start = response.headers.get("Content-Length", ""), partial.size
     total = math.ceil(int(length) / MEGABYTE) if length.isdecimal() else 0
     label = f"download {wanted.path.name}"
-    # Without a size there is nothing to count towards: only the last line is logged.
+    # If the size is unknown, no progress can be shown: only the last line is logged.
     with Progress(total, label=label, unit="MB", interval=5.0 if total else math.inf) as progress:
         partial.write(first)
         for chunk in chunks:
@@ -347,7 +347,7 @@ def _read_chunks(response: requests.Response) -> Iterator[bytes]:
 
 
 def _explain_failure(error: BaseException) -> str:
-    """Returns why a connection failed, without the address, which a library's text would show."""
+    """Explains a failed connection without the address, which a library's text would show."""
     while (behind := error.__cause__ or error.__context__) is not None:
         error = behind
     if isinstance(error, TimeoutError | urllib3.exceptions.TimeoutError):

@@ -1,7 +1,7 @@
 """Files of vectors that another program wrote, read in blocks of rows.
 
 The formats are NumPy's .npy and .npz, safetensors, parquet with list columns, and AnnData's .h5ad.
-A file may also have labels, patients and groups: arrays of one dimension, columns, or `obs`.
+A file may also have labels, patients and groups: in arrays of one dimension, columns, or `obs`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 BLOCK_ROWS = 1024
 NUMBERS = "fiu"  # NumPy's codes of floats and integers: neither booleans nor complex numbers
-# The vectors that are read if a file has several and the study names none.
+# The vectors that are read if a file has several and the study does not choose.
 USUAL = ("X", "embedding", "embeddings")
 
 Array = npt.NDArray[Any]
@@ -54,7 +54,7 @@ class Shape(NamedTuple):
 
 
 class Header(NamedTuple):
-    """The shape of an array, None for unknown lengths, and the name of its type of numbers."""
+    """An array's shape (None for an unknown length), and the name of its number type."""
 
     shape: tuple[int | None, ...]
     kind: str
@@ -69,7 +69,7 @@ class EmbeddingFile(ABC):
 
     @abstractmethod
     def read_headers(self) -> Mapping[str, Header]:
-        """Reads the headers of all arrays: columns have one dimension, and vectors have two."""
+        """Reads the headers of all arrays: columns have one dimension, vectors have two."""
 
     @abstractmethod
     def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
@@ -132,7 +132,7 @@ class EmbeddingFile(ABC):
         return name
 
     def read_blocks(self, names: Sequence[str]) -> Blocks:
-        """Yields blocks as `stream_blocks` does.
+        """Yields blocks of rows, as `stream_blocks`, with checks.
 
         Raises:
           ConfigError: for a file that cannot be read.
@@ -234,7 +234,7 @@ class NumpyFile(EmbeddingFile):
 
 
 def _read_numpy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Reads the shape of an array, whether it is stored column by column, and its type."""
+    """Reads an array's shape, its storage order (True: column by column), and its type."""
     major, _ = np.lib.format.read_magic(stream)
     read = (
         np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
@@ -261,7 +261,7 @@ class SafetensorsFile(EmbeddingFile):
             for name in tensors.keys():  # noqa: SIM118
                 part = tensors.get_slice(name)
                 kind = part.get_dtype()
-                # Neither bfloat16, nor booleans, nor 8-bit floats.
+                # Supported types exclude bfloat16, booleans and 8-bit floats.
                 is_number = re.fullmatch("F(16|32|64)|[IU](8|16|32|64)", kind) is not None
                 headers[name] = Header(tuple(part.get_shape()), kind, is_number)
         return headers
@@ -338,7 +338,7 @@ class ParquetFiles(EmbeddingFile):
 
 
 def _stack_lists(lists: pa.Array, where: str, start: int) -> Array:
-    """Returns lists of equal length as an array; DataError names the first other list."""
+    """Returns lists of equal length as an array; DataError names the first list of other length."""
     import pyarrow.compute as pc
 
     lengths = pc.fill_null(pc.list_value_length(lists), -1).to_numpy(zero_copy_only=False)
@@ -350,7 +350,7 @@ def _stack_lists(lists: pa.Array, where: str, start: int) -> Array:
             f"{where} row {start + row}: {described}, but the first row of its block has "
             f"{lengths[0]}; all vectors must have the same length"
         )
-    # Not `values`: a null among the numbers becomes NaN, which is reported with its row.
+    # Unlike `values`, this turns a null number into NaN, which is reported with its row.
     numbers = lists.flatten().to_numpy(zero_copy_only=False)
     return np.asarray(numbers).reshape(len(lists), -1)
 

@@ -1,4 +1,4 @@
-"""The vectors of one row of a split table, as bytes in place of an image's bytes."""
+"""The vectors of a row in a split table, stored as bytes in place of an image's bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = npt.NDArray[np.float32]
 
 def pack_vectors(vectors: Mapping[str, Array]) -> bytes:
     """Writes the vectors of a row; equal vectors give equal bytes."""
-    # Adding 0.0 turns -0.0 into 0.0: equal numbers must give equal bytes.
+    # Adding 0.0 turns -0.0 into 0.0, because equal numbers must give equal bytes.
     return save(
         {name: np.ascontiguousarray(one, np.float32) + 0.0 for name, one in vectors.items()}
     )

@@ -1,9 +1,9 @@
 """Vectors that another program computed from text, sound, tables, cells or images, with labels.
 
-No model runs here. A backbone of the family `external` says which model computed the vectors, and
-declares that each vector was computed from its own item alone.
+dpprobe runs no model on these datasets. A backbone of the family `external` names the model that
+computed the vectors, and declares that each vector was computed from one item alone.
 
-Row i of the table belongs to row i of the vectors. Files are read in blocks: memory may be less.
+Row i of the table belongs to row i of the vectors. Files larger than memory are read in blocks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ONLY = "vectors"
 
 
 def vector_names(source: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the names of a row's vectors, from a source's options; none for images."""
+    """Returns the names of a row's vectors, from a source's options; empty for images."""
     return tuple(source["vectors"]) or (ONLY,) if source["source"] == "embeddings" else ()
 
 
@@ -97,7 +97,7 @@ class Options(TableOptions, CountedRows):
             known = file.list_vectors()
             for name, where in self.locate_vectors(split).items():
                 lengths = known[where].dimension
-                if lengths is None:  # known only after all rows are read
+                if lengths is None:  # its length is known only after all rows are read
                     continue
                 if (first := dimensions.setdefault(name, lengths)) != lengths:
                     raise ConfigError(
@@ -106,7 +106,7 @@ class Options(TableOptions, CountedRows):
                     )
 
     def read_index(self) -> RowIndex:
-        from dpprobe.data import csv_rows  # heavy: numpy, pandas and pyarrow
+        from dpprobe.data import csv_rows  # slow import: numpy, pandas and pyarrow
 
         return csv_rows.read_index(self)
 
@@ -114,7 +114,7 @@ class Options(TableOptions, CountedRows):
         return vector_names({"source": self.source, "vectors": self.vectors})
 
     def open_vectors(self, split: SplitName) -> EmbeddingFile:
-        from dpprobe.data.embedding_files import open_embeddings  # heavy: numpy
+        from dpprobe.data.embedding_files import open_embeddings  # slow import: numpy
 
         option: SplitName = "test" if split == "test" and self.test is not None else "train"
         return open_embeddings(self._vector_path(option), option=option)
@@ -131,7 +131,7 @@ class Options(TableOptions, CountedRows):
         return self.locate_path(written)
 
     def split_file(self, split: SplitName) -> str:
-        """Returns the file of a split's labels, as written: the table, or the vectors' file."""
+        """Returns the study's name of a split's file of labels: the table, or the vectors' file."""
         if split == "train":
             return self.table or self.train
         assert self.test is not None
@@ -166,7 +166,7 @@ class Options(TableOptions, CountedRows):
 
 
 def _match(paths: Iterable[str]) -> tuple[str, ...]:
-    """Lists the files of paths and glob patterns; a missing path stays as it is."""
+    """Lists the files of paths and glob patterns; a missing path is kept."""
     return tuple(str(file) for path in paths for file in match_files(Path(path)) or [Path(path)])
 
 
@@ -177,7 +177,7 @@ def prepare(options: Options, directory: Path) -> None:
       ConfigError: if a file cannot be read as the options say.
       DataError: for faulty rows, all in one message, and if vectors have different lengths.
     """
-    from dpprobe.data import csv_rows  # heavy: numpy, pandas and pyarrow
+    from dpprobe.data import csv_rows  # slow import: numpy, pandas and pyarrow
 
     options.check_files()
     parts = csv_rows.read_rows(options)

@@ -16,7 +16,7 @@ _NAMES: dict[Part, str] = {
     "test": "test|testing|tst",
     "held out": "val|valid|validation|dev|development|eval|evaluation|holdout|heldout",
 }
-# Words that say nothing about which part or class a folder is.
+# Words in folders' names that name neither a part nor a class.
 _FILLER = (
     "set|split|part|fold|data|dataset|image|img|picture|pic|photo|file|folder|dir|sample|example"
 )
@@ -25,7 +25,7 @@ _FILLERS = re.compile(rf"(?:{_FILLER})s?|the|of|for|final|\d+")
 
 
 class _Name(NamedTuple):
-    """The part that a folder's name means, and the words that say something else."""
+    """The part that a folder's name means, and its other words."""
 
     part: Part | None
     rest: str
@@ -34,8 +34,8 @@ class _Name(NamedTuple):
 def find_parts(names: Iterable[str]) -> dict[str, Part]:
     """Maps the folders that mean parts of a dataset to these parts; other folders are left out.
 
-    A name means a part if it says nothing else: `TRAIN`, `test_images`, `Validation Set`.
-    Otherwise another folder must have this name for another part: `seg_train` and `seg_test`.
+    A name means a part if it has no other meaning: `TRAIN`, `test_images`, `Validation Set`. A name
+      with other words needs a folder with these words for another part: `seg_train` and `seg_test`.
     """
     read = {name: _read_name(name) for name in names}
     parts = {name: one.part for name, one in read.items() if one.part and not one.rest}
@@ -50,9 +50,9 @@ def find_parts(names: Iterable[str]) -> dict[str, Part]:
 
 
 def choose_parts(parts: Mapping[str, Part]) -> dict[SplitName, str]:
-    """Chooses the training and the test folder; empty unless there is exactly one of each.
+    """Chooses the training and the test folder; empty unless exactly one of each exists.
 
-    A validation folder is the test folder if no folder is named after the test.
+    A validation folder becomes the test folder if no folder's name means test.
     """
     named: dict[Part, list[str]] = {"train": [], "test": [], "held out": []}
     for name, part in parts.items():
@@ -62,7 +62,7 @@ def choose_parts(parts: Mapping[str, Part]) -> dict[SplitName, str]:
 
 
 def find_test_file(train: Path) -> Path | None:
-    """Returns the test file beside a training file, such as `Testing.csv` beside `Training.csv`."""
+    """Returns a training file's test file in its folder: `Testing.csv` for `Training.csv`."""
     same = train.with_name(train.name.replace("train", "test", 1))
     if same != train and same.is_file():
         return same

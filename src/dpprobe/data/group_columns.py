@@ -21,7 +21,7 @@ logger = logging.getLogger("dpprobe")
 GROUP_PREFIX = "group_"
 # The name of the grouping by class.
 CLASSES = "class"
-# Numbers that mean unknown in many tables: -1, -9, -99 and so on.
+# Numbers that mean "unknown" in many tables: -1, -9, -99 and so on.
 MISSING_CODE = re.compile(r"-(1|9+)(\.0+)?")
 # Spellings of a blank number.
 BLANKS = frozenset({"", "<na>", "na", "n/a", "nan", "nat", "none", "null", "unknown", "?"})
@@ -36,7 +36,7 @@ def group_name(name: str) -> str:
 
 
 class Group(Block):
-    """A column whose values are subgroups; its numbers may be grouped into ranges."""
+    """A column whose values are subgroups; numbers in the column may be grouped into ranges."""
 
     column: str = Field(description="A column of numbers or names.")
     bins: tuple[float, ...] = Field(
@@ -46,7 +46,7 @@ class Group(Block):
     )
     ignore_case: bool = Field(
         False,
-        exclude_if=lambda value: not value,  # older tables stay up to date
+        exclude_if=lambda value: not value,  # existing tables stay up to date
         description="Merge values that differ only in case, and write them in lower case.",
     )
 
@@ -58,11 +58,11 @@ class Group(Block):
         return value
 
     def read_values(self, values: Any, faults: Sequence[list[tuple[str, str]]]) -> Any:
-        """Returns a column's values as they are, or their ranges.
+        """Returns a column's values unchanged, or the range of each value.
 
         Args:
           values: the column's values, one per row; a list or an Arrow array.
-          faults: a list for each row, to which a value that is not a number is added.
+          faults: for each row, the list of faults; a value that is not a number is added.
         """
         if not self.bins and not self.ignore_case:
             return values
@@ -111,7 +111,7 @@ GroupColumns = Annotated[
 
 
 def list_groups(given: Groups) -> dict[str, Group]:
-    """Maps each group column of the split tables to the source's column of its values."""
+    """Maps each group column of the split tables to the source column with its values."""
     pairs = given.items() if isinstance(given, dict) else ((name, name) for name in given)
     return {
         group_column(name): Group(column=of) if isinstance(of, str) else of for name, of in pairs
@@ -120,7 +120,7 @@ def list_groups(given: Groups) -> dict[str, Group]:
 
 @cache
 def warn_of_code(column: str, text: str, effect: str) -> None:
-    """Warns once for each number of a column that may mean unknown."""
+    """Warns once about each number of a column that may mean "unknown"."""
     logger.warning(
         "%s: %s may be a code for unknown, but %s; if it means unknown, leave these fields blank",
         column, text, effect,

@@ -1,8 +1,9 @@
 """Datasets on the Hugging Face Hub: parquet files of a repository at one commit.
 
 The Hub's library lists the files and reads their checksums. `dpprobe.data.downloads` fetches the
-bytes, because it resumes interrupted transfers: if `hf_hub_download` fails, it deletes the received
-bytes (seen in huggingface_hub 2.4). The token, from HF_TOKEN or `hf auth login`, is never written.
+bytes, because it resumes interrupted transfers, while `hf_hub_download` deletes received bytes on
+failure (seen in huggingface_hub 2.4). The Hub's token (HF_TOKEN or `hf auth login`) is never
+written.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class Options(parquet.ColumnOptions):
         return {**super().preparation_params(), **self._accepted_params()}
 
     def _accepted_params(self) -> dict[str, Any]:
-        """Returns the accepted labels by content: an address may contain a token."""
+        """Returns the accepted labels' hash, not their address, which may contain a token."""
         labels = self.accepted_labels
         return {"accepted_labels": None if labels is None else {"sha256": labels.sha256}}
 
@@ -142,7 +143,7 @@ def download(options: Options, directory: Path) -> list[Fetched]:
     """
     from huggingface_hub import HfApi, get_token
 
-    from dpprobe.data import downloads  # heavy: requests
+    from dpprobe.data import downloads  # slow import: requests
 
     token = get_token()
     api = HfApi(token=token or False, library_name="dpprobe")
@@ -194,10 +195,10 @@ def _match_files(patterns: parquet.Paths, names: Sequence[str], options: Options
 def _fetch_checked(
     options: Options, directory: Path, name: str, *, api: HfApi, token: str | None
 ) -> Fetched:
-    """Fetches one file; checks the checksum at its address: the Hub lists none for gated files."""
+    """Fetches a file; its address gives the checksum, which the Hub does not list if gated."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
-    from dpprobe.data import downloads  # heavy: requests
+    from dpprobe.data import downloads  # slow import: requests
 
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         raise DownloadError(
@@ -211,7 +212,7 @@ def _fetch_checked(
         token=token,
     )
     etag = stated.etag or ""
-    # Files outside the large-file store have git's checksum.
+    # Files outside the Hub's large-file store have a git checksum.
     kind: Literal["sha256", "git"] = "sha256" if re.fullmatch("[0-9a-f]{64}", etag) else "git"
     return downloads.fetch_file(
         url,

@@ -1,6 +1,6 @@
 """Image files: which files count as images, and the one function that decodes them.
 
-Reads all formats of Pillow; HEIC and DICOM have own libraries, imported with their first file.
+Reads all formats of Pillow. Libraries for HEIC and DICOM are imported at their first file.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ EXTENSIONS = frozenset(
         ".ppm", ".tif", ".tiff", ".webp",
     }
 )  # fmt: skip
-# Rows of a picture that are hashed at a time: a copy of all its pixels is never made.
+# Rows of a picture that are hashed at a time, so that no copy of all pixels is made.
 _STRIP = 256
-# The kinds of an ISO base media file that hold a still picture coded by HEVC.
+# Types of ISO base media files with a still picture coded by HEVC.
 _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 _SIXTEEN_BITS = 65535
-# First bytes of the formats of EXTENSIONS whose files can be told from any other file.
+# First bytes of image formats (of EXTENSIONS) that can be recognised by content.
 _STARTS = (b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF8", b"II*\0", b"MM\0*")
 # Keys of `Image.info`: the number of bits of white, if the file states it. True if 0 is white in
-# grey of 16 bits, which Pillow does not invert. True if colours had 16 bits.
+# 16-bit grey, which Pillow does not invert. True if colours had 16 bits.
 GREY_BITS, WHITE_IS_ZERO = "dpprobe_grey_bits", "dpprobe_white_is_zero"
 _DEEP_COLOURS = "dpprobe_deep_colours"
-_BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339  # tags of TIFF
+_BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339  # tags of TIFF files
 
 
 def is_image_file(path: Path | str) -> bool:
     """Returns True for a file that is an image by its extension, or DICOM by its first bytes.
 
-    Hospitals export DICOM files with numbers as names. An unreadable file counts as no image.
+    Hospitals export DICOM files with numbers as names. An unreadable file is not an image.
     """
     if Path(path).suffix.lower() in EXTENSIONS:
         return True
@@ -72,7 +72,7 @@ def open_image(data: bytes) -> Image.Image:
     """Decodes an image, and turns it upright by its EXIF data.
 
     Raises:
-      ImageError: if it is no image, or contains several.
+      ImageError: if the file is no image, or contains several images.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -86,7 +86,7 @@ def open_image(data: bytes) -> Image.Image:
         picture: Image.Image = Image.open(io.BytesIO(data))
         check_whole(data, picture)
         frames = getattr(picture, "n_frames", 1)
-        # The first image of an MPO is the photograph, the others are previews of it.
+        # The first image of an MPO file is the photograph; other images are previews.
         if frames == 1 or picture.format == "MPO":
             facts = _read_grey_facts(picture)
             picture.load()
@@ -115,7 +115,7 @@ def _read_grey_facts(picture: Any) -> dict[str, Any]:
     if picture.mode == "L" and tags.get(_SAMPLE_FORMAT) == (2,):
         raise ImageError("values of 8 bits with a sign have no known range; convert them to 0..255")
     if picture.format == "PPM":
-        facts[GREY_BITS] = 16  # Pillow scales them by the file's largest value
+        facts[GREY_BITS] = 16  # Pillow scales values by the file's largest value
     elif picture.mode.startswith("I"):
         facts[GREY_BITS] = 12 if tags.get(_BITS_PER_SAMPLE) == (12,) else None
         facts[WHITE_IS_ZERO] = tags.get(_PHOTOMETRIC) == 0
@@ -125,9 +125,9 @@ def _read_grey_facts(picture: Any) -> dict[str, Any]:
 def count_used_bits(picture: Image.Image) -> tuple[str, int] | None:
     """Returns "grey" or "colours", and the number of bits of the largest value of 16 bits.
 
-    None for values of 8 bits, and for a file that states the number.
+    Returns None for values of 8 bits, and for a file that states the number of bits.
     """
-    if picture.info.get(_DEEP_COLOURS):  # of which Pillow keeps the upper 8 bits
+    if picture.info.get(_DEEP_COLOURS):  # Pillow keeps only the upper 8 bits of 16-bit colours
         largest = max(high for _, high in picture.convert("RGB").getextrema())  # type: ignore[misc]
         return "colours", 8 + int(largest).bit_length()
     if not picture.mode.startswith("I") or picture.info.get(GREY_BITS):
@@ -136,10 +136,10 @@ def count_used_bits(picture: Image.Image) -> tuple[str, int] | None:
 
 
 def pixel_hash(picture: Image.Image) -> bytes:
-    """Returns a SHA-256 of a picture's size and pixels, whatever file they came from.
+    """Returns a SHA-256 of a picture's size and pixels, which does not depend on the file's format.
 
-    Hashes the RGB colours that a backbone sees, without transparency. Grey of 16 bits is hashed
-    unconverted, because conversion to 8 bits would merge values.
+    The hash is of the RGB colours that a backbone sees, without transparency. Grey of 16 bits is
+    hashed unconverted, because conversion to 8 bits would merge values.
     """
     mode = "I" if picture.mode.startswith("I") else "RGB"
     negative = " negative" if picture.info.get(WHITE_IS_ZERO) else ""

@@ -1,4 +1,4 @@
-"""Finds the files that a table's column names: their folder, and missing parts of their paths."""
+"""Finds the image files that a table's column names: folder, and missing parts of paths."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class ImagePaths:
 
 
 def search_images(names: Sequence[str], roots: Sequence[Path]) -> ImagePaths | None:
-    """Looks for a file with one of the names; None if there is none.
+    """Looks for a file with one of the names; None if no file matches.
 
-    Tries names as they are and with usual suffixes, in `roots` and folders directly in the first.
+    Tries names unchanged and with usual suffixes, in `roots` and in the first root's folders.
     """
     for root in roots:
         for name in names:
@@ -45,7 +45,7 @@ def list_roots(table: Path) -> list[Path]:
 
 
 def join_roots(roots: Sequence[Path]) -> str:
-    """Writes folders for a message."""
+    """Formats a list of folders for a message."""
     return " or ".join(os.path.normpath(root) for root in roots)
 
 

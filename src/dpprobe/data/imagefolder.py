@@ -1,11 +1,11 @@
 """Images in folders, one folder per class.
 
 The layout is `train/<class>/...` and `test/<class>/...`, or only `<class>/...`, which dpprobe
-splits. Other usual names of these parts are read too (`folder_parts`), and never as classes. Class
-names are the sorted names of the folders; they are published with the weights.
+splits. Other usual names of the parts train and test are read too (`folder_parts`), and never as
+classes. Class names are the sorted names of the folders; they are published with the weights.
 
 A row's id is its path under the folder. The path contains the class, but depends on the row alone.
-With `split_by: id`, moving an image to another folder may change its side, but no other image's.
+With `split_by: id`, moving an image to another folder may change the side of this image only.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Options(SplitOptions):
         self.source_state()
 
     def input_files(self) -> tuple[str, ...]:
-        """Returns every folder that is searched; `list_source_files` the images in them."""
+        """Returns every folder that is searched; `list_source_files` returns the images in it."""
         return tuple(sorted(str(folder) for folder, _ in self._walk_folders()))
 
     def list_source_files(self) -> Iterator[tuple[str, os.DirEntry[str]]]:
@@ -72,7 +72,7 @@ class Options(SplitOptions):
         return {split: _enter_folder(root / name) for split, name in chosen.items()}
 
     def list_warnings(self) -> list[str]:
-        """Says which folders are read as which part, and what is not used."""
+        """Lists the folders that are read as a part, and the folders that are not used."""
         root, parts = resolve_path(self.path), self.locate_parts()
         places = {split: part.relative_to(root) for split, part in parts.items()}
         read = [f"{at}/ is read as {split}/" for split, at in places.items() if str(at) != split]
@@ -124,8 +124,7 @@ def list_images(options: Options) -> Listing:
     Without `train/` and `test/` all files are listed under "train".
 
     Raises:
-      ConfigError: if the folder is missing or has another layout; its message has a line per kind
-        of fault.
+      ConfigError: if the folder is missing or has another layout; has a line per kind of fault.
     """
     root = resolve_path(options.path)
     if not root.is_dir():
@@ -220,7 +219,7 @@ def _class_faults(
         inside = place.relative_to(root)
         where, depth = Path(options.path) / inside, len(inside.parts) + 1
         parts = folder_parts.find_parts(files[split])
-        folders: dict[str, set[str]] = {}  # of each class; none if images lie beside them
+        folders: dict[str, set[str]] = {}  # files by class; empty if images lie beside classes
         for name, images in files[split].items():
             if not images:
                 yield (
@@ -295,7 +294,7 @@ def walk_folder(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
 
 
 def _scan_folder(folder: Path) -> list[os.DirEntry[str]]:
-    """Lists a folder by name, without what operating systems put beside images.
+    """Lists a folder by name, without files that operating systems add.
 
     Raises:
       ConfigError: for a folder that cannot be listed, or a name that is not UTF-8.
@@ -362,7 +361,7 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
       ConfigError: if the folder has another layout.
       DataError: for faulty images, all in one message.
     """
-    from dpprobe.data import table  # heavy: numpy and pyarrow
+    from dpprobe.data import table  # slow import: numpy and pyarrow
 
     listing = list_images(options)
     root = resolve_path(options.path)

@@ -1,4 +1,4 @@
-"""The paths in a source's options, and the files that they name."""
+"""The paths in a source's options, and the files under these paths."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from dpprobe.errors import ConfigError
 
-Change = Callable[[str, str], str]  # (path, key) -> path
+Change = Callable[[str, str], str]  # called with a path and its option's key; returns a path
 
 
 def with_paths(options: Mapping[str, Any], paths: Iterable[str], change: Change) -> dict[str, Any]:
     """Returns a source's options, JSON-compatible, with its paths changed.
 
     Args:
-      paths: the options that are paths, such as "joins.*.file".
+      paths: the names of options that are paths, such as "joins.*.file".
     """
     values = dict(options)
     for path in paths:
@@ -26,7 +26,7 @@ def with_paths(options: Mapping[str, Any], paths: Iterable[str], change: Change)
 
 
 def _change_paths(value: Any, inner: list[str], key: str, change: Change) -> Any:
-    """Returns a value with its paths changed; `inner` lists the keys that lead to them."""
+    """Returns a value with its paths changed; `inner` lists the keys to these paths."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -41,7 +41,7 @@ def _change_paths(value: Any, inner: list[str], key: str, change: Change) -> Any
 
 
 def match_files(path: Path) -> list[Path]:
-    """Lists the files of a path or a glob pattern, by name; folders that exist are no patterns."""
+    """Lists the files of a path or a glob pattern, by name. An existing folder is no pattern."""
     if path.is_file():
         return [path]
     folder = next((each for each in path.parents if each.is_dir()), Path())

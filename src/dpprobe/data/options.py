@@ -37,15 +37,15 @@ class Limit(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassUnits:
-    """Units per class, or label, before `subsample`: patients if named, otherwise images.
+    """Units per class, or label, before `subsample`: patients if named, else images.
 
-    Private: for the owner's screen, never for a file.
+    The counts are private: for the owner's screen, never for a file.
 
     Attributes:
-      test_shares: what a test result counts: each of a patient's m test images as 1 / m. Empty if
-        these numbers equal those in `test`.
-      test_at: the numbers in `test` for larger values of `test_fraction`; empty if each class has
-        five test units, or if the source has its own test split.
+      test_shares: the weights of test units in results: each of a patient's m test images is 1 / m.
+        Empty if equal to `test`.
+      test_at: the test units for larger values of `test_fraction`; empty if each class has five
+        test units, or if the source has a test split.
     """
 
     train: Mapping[str, int]
@@ -56,10 +56,10 @@ class ClassUnits:
 
 Prompts = str | tuple[str, ...]
 Headline = Literal["accuracy", "auc", "macro_accuracy"]
-# Above this ratio of the largest class's test rows to the smallest's, accuracy is no headline:
-# always predicting the majority class scores at least 67%.
+# The largest ratio of class sizes in the test split with accuracy as headline metric. At a larger
+# ratio, always predicting the majority class scores at least 67%.
 IMBALANCED = 2.0
-# Options of a dataset that do not decide its tables, only whether they are accepted.
+# Options of a dataset that only check its tables, and do not change them.
 DATASET_NOTES = frozenset(
     {
         "allow_delta_above_one_over_n", "catalog", "delta", "duplicates", "expect", "metric",
@@ -67,9 +67,9 @@ DATASET_NOTES = frozenset(
         "verify",
     }
 )  # fmt: skip
-# No parameters of split tables at their defaults, so tables without them stay up to date.
+# Options that are not in tables' parameters at defaults, so existing tables stay up to date.
 _OMITTED_AT_DEFAULT = frozenset({"max_images_per_patient", "split_by", "subsample", "unit_column"})
-# Options that split, limit, store or label a source's images, but do not say which images they are.
+# Options that split, limit, store or label images, but do not decide the set of images.
 _OF_THE_SAME_IMAGES = DATASET_NOTES | {
     "accepted_labels", "class_names", "embed", "group_columns", "id_column",
     "label_column", "label_columns", "limit", "max_images_per_patient", "missing",
@@ -89,21 +89,20 @@ Embed = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class PublicSplit:
-    """The split of a dataset, as releases state and book it.
+    """The split of a dataset, as releases publish it and ledgers record it.
 
     Attributes:
       rule: describes the split for a bundle, in public words.
       key: a short text that identifies the split, for a ledger. It may contain hashes of private
-        files. Equal options give equal keys: `source` if the source has both sides, otherwise for
-        example `id, seed 0, fraction 0.2`. New content under the same file names keeps the key.
-      follows_names: True if a unit's side follows from its name, whatever happens to the files.
-        Then equal keys always mean equal sides. Otherwise positions in the files determine the
-        sides, so equal keys mean equal sides only while the files are unchanged.
-      names_rows: True if a column names each row, or its patient. Ids that are paths change with
-        folders; places in a file change with the rows before them.
-      fault: why a release cannot use the split, with the remedy. None if no unit can change whether
-        another is in train, in test or left out: a unit's place then follows from its own id, its
-        position in the files, or the source's own split.
+        files. Equal options give equal keys: `source` if the source has both splits, else for
+          example `id, seed 0, fraction 0.2`. New content under old file names keeps the key.
+      follows_names: True if only a unit's name decides its side, so that equal keys always mean
+        equal sides. False if positions in the files decide sides, so that equal keys mean equal
+        sides only while the files are unchanged.
+      names_rows: True if a column names each row, or its patient. Other ids are paths, which change
+        with folders, or positions in a file, which change with earlier rows.
+      fault: why a release cannot use the split, with the remedy. None if no unit decides whether
+        another unit is in train, in test or left out.
       images_fault: why a release cannot protect images of patients. None if the removal of an image
         never adds another image of the same patient.
     """
@@ -121,7 +120,7 @@ class DatasetOptions(Options, ABC):
 
     # The options that are paths, such as "joins.*.file".
     paths: ClassVar[tuple[str, ...]] = ()
-    # True for a source of vectors that were computed elsewhere, in place of images.
+    # True for a source of vectors in place of images, computed elsewhere.
     holds_vectors: ClassVar[bool] = False
 
     source: str
@@ -204,7 +203,7 @@ class DatasetOptions(Options, ABC):
         """Raises ConfigError if a file that the options name is missing. Reads no image."""
 
     def list_warnings(self) -> list[str]:
-        """Returns warnings, one line each. Cheap."""
+        """Returns warnings about the dataset, one line each. Cheap."""
         return []
 
     def download_params(self) -> dict[str, Any] | None:
@@ -220,7 +219,7 @@ class DatasetOptions(Options, ABC):
         return ()
 
     def source_state(self) -> str | None:
-        """Hashes all input files as `hash_file_states`, at each start of Snakemake."""
+        """Returns `hash_file_states` of all input files, computed at each start of Snakemake."""
         return hash_file_states(self.list_source_files())
 
     def list_source_files(self) -> Iterator[tuple[str, str | os.PathLike[str]]]:
@@ -248,8 +247,8 @@ class DatasetOptions(Options, ABC):
     def image_files(self) -> tuple[str, ...]:
         """Returns the files whose images all belong to the dataset, apart from a `limit`.
 
-        Datasets with a common file have common images. Empty if values of columns choose the rows,
-        or if the files are not downloaded yet.
+        Datasets with a common file have common images. The result is empty if values of columns
+        choose the rows, or before a download.
         """
         return ()
 
@@ -268,7 +267,7 @@ class DatasetOptions(Options, ABC):
         return PublicSplit()
 
     def expected_counts(self) -> Expected:
-        """Returns the sizes of `expect` that remain after a limit and `subsample`."""
+        """Returns the sizes in `expect`, after a limit and `subsample`."""
         limit = self.row_limit()
         if not self.has_test() and limit.train is not None:
             return Expected(classes=self.expect.classes)
@@ -286,7 +285,7 @@ class DatasetOptions(Options, ABC):
     def count_rows(self) -> tuple[int, int] | None:
         """Counts the rows of the train and the test table before `subsample`. Cheap.
 
-        None before a download; checks that need the numbers then run after the download.
+        Returns None before a download, after which checks of these numbers run.
         """
 
     def class_rows(self) -> Mapping[str, int] | None:
@@ -294,9 +293,9 @@ class DatasetOptions(Options, ABC):
         return None
 
     def count_class_units(self) -> ClassUnits | None:
-        """Counts units per class in both splits before `subsample`. Only for the owner's screen.
+        """Counts units per class in both splits before `subsample`: only for the owner's screen.
 
-        None if counting needs a download or reads all files: then split tables are checked instead.
+        Returns None if counting would download or read all files; split tables are then checked.
         """
         return None
 
@@ -309,8 +308,8 @@ class DatasetOptions(Options, ABC):
     def used_rows(self) -> tuple[int, int] | None:
         """Counts the rows of the train and the test table; None as in `count_rows`.
 
-        Also None for a fraction, because its count depends on the names of the rows. Also None for
-        a number of patients, because only the source knows how many rows they have.
+        Returns None also for a fraction, whose count depends on the rows' names, and for a number
+        of patients, whose rows only the source knows.
 
         Raises:
           ConfigError: if `subsample` names a class that does not exist, or a class has too few
@@ -338,11 +337,11 @@ class DatasetOptions(Options, ABC):
         return ()
 
     def group_names(self) -> tuple[str, ...]:
-        """Returns the columns of the split tables with subgroups."""
+        """Returns the columns of subgroups in the split tables."""
         return ()
 
     def named_unit(self) -> Literal["image", "patient"] | None:
-        """Returns the dataset's own unit of privacy; None for the study's."""
+        """Returns the unit of privacy that the dataset sets; None if it uses the study's unit."""
         return None
 
     def names_units(self) -> bool:
@@ -367,7 +366,7 @@ class DatasetOptions(Options, ABC):
 
 
 def _drop_options(values: dict[str, Any], names: Set[str]) -> dict[str, Any]:
-    """Returns options without some names, also within nested options."""
+    """Returns options without some keys, also in nested options."""
     return {
         name: _drop_options(value, names) if isinstance(value, dict) else value
         for name, value in values.items()
@@ -378,7 +377,7 @@ def _drop_options(values: dict[str, Any], names: Set[str]) -> dict[str, Any]:
 def hash_file_states(files: Iterable[tuple[str, str | os.PathLike[str]]]) -> str | None:
     """Hashes names, sizes and times of files, given as (name, path); None without files.
 
-    A replaced file changes the hash even if it is older.
+    The hash changes even if a file is replaced by an older file.
 
     Raises:
       ConfigError: for a missing file.
@@ -386,7 +385,7 @@ def hash_file_states(files: Iterable[tuple[str, str | os.PathLike[str]]]) -> str
     states = []
     for name, path in files:
         try:
-            status = os.stat(path)  # noqa: PTH116  # also of the entry of a folder
+            status = os.stat(path)  # noqa: PTH116  # path may be an os.DirEntry
         except OSError as error:
             place = os.fspath(path)
             raise ConfigError(
@@ -409,7 +408,7 @@ def headline_metric(
 
     Args:
       metric: the dataset's choice.
-      num_classes: None if it is not known yet; then the choice is not checked.
+      num_classes: None if not known yet, so that the choice is not checked.
       test_counts: the test rows of each class, if they are known.
 
     Raises:
@@ -436,7 +435,7 @@ def headline_metric(
 
 
 def compute_imbalance(counts: Sequence[int]) -> float:
-    """Divides the rows of the largest class by the rows of the smallest class with rows."""
+    """Divides the size of the largest class by the size of the smallest class with rows."""
     present = [count for count in counts if count]
     return max(present) / min(present) if present else 1.0
 

@@ -4,9 +4,9 @@ A file has an image column (struct of bytes and path), a label column (integers,
 for several labels per image) and class names in the schema's metadata. Files are streamed: images
 are never all in memory.
 
-Without `id_column`, a row's id is its position in the files. If null rows replace a unit, all
-positions stay, so with `split_by: id` no unit changes the side of another. A row inserted before
-others would change sides. A `limit` also selects rows by position, before the split.
+Without `id_column`, a row's id is its position in the files. With `split_by: id` no unit decides
+the side of another, because null rows that replace a unit keep all positions. An inserted row would
+change sides of later rows. A `limit` also selects rows by position, before the split.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BATCH_ROWS = 128
 Paths = str | tuple[str, ...]
 
 
-# The types of an image's parts; null if a file has none of them.
+# The types of an image's bytes and path; null if a file has none of either.
 _STORED = {"bytes": ("binary", "null"), "path": ("string", "null")}
 # File names of ImageNet's validation images (ILSVRC 2012) contain their numbers, from 1.
 _IMAGENET_VALIDATION = re.compile(r"ILSVRC2012_val_(\d{8})")
@@ -88,7 +88,7 @@ class ColumnOptions(UnitOptions):
             return {"unit_column"}
         if not own_test and self.id_column is not None:
             return {"id_column"}
-        return {"repo", "revision", "train", "test"}  # places in the files
+        return {"repo", "revision", "train", "test"}  # ids are positions in the files
 
 
 class Options(ColumnOptions, CountedRows):
@@ -315,12 +315,12 @@ def prepare(
       ConfigError: if a file or a column is missing.
       DataError: for faulty rows, and for accepted labels that do not fit the test rows.
     """
-    from dpprobe.data import table  # heavy: numpy and pyarrow
+    from dpprobe.data import table  # slow import: numpy and pyarrow
 
     options.check_files()
     header = _read_header(options, options._list_files("train")[0])
     class_names = options.class_names or header.class_names
-    assert class_names is not None  # check_files() refuses a dataset without names
+    assert class_names is not None  # check_files refuses a dataset without class names
     accepted = None
     if options.accepted_labels is not None:
         accepted = _read_accepted(options.accepted_labels.file, num_classes=len(class_names))
@@ -406,7 +406,7 @@ def _stream_batches(
             pq.ParquetFile(path, buffer_size=1 << 20) as file,
         ):
             for batch in file.iter_batches(batch_size=rows, columns=list(columns)):
-                batch.validate(full=True)  # finds, for example, text that is not UTF-8
+                batch.validate(full=True)  # validates values, such as text that is not UTF-8
                 part = batch if left is None else batch.slice(0, left)
                 if part.num_rows:
                     yield part.select(list(columns))
@@ -419,7 +419,7 @@ def _stream_batches(
 def _make_batches(
     options: Options, accepted: list[list[int]] | None
 ) -> Iterator[tuple[str, pa.Table]]:
-    from dpprobe.data import table  # heavy: numpy and pyarrow
+    from dpprobe.data import table  # slow import: numpy and pyarrow
 
     index = options.read_index()
     patients, sides = index.units, patient_sides.assign_sides(options, index)

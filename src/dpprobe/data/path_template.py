@@ -12,7 +12,7 @@ Part = tuple[str, str | None, str]
 def template_parts(template: str) -> list[Part]:
     """Splits a path template into its parts.
 
-    Columns are only ever looked up by their whole name: no attribute, index or nested field.
+    Braces contain only a column's whole name: no attribute, index or nested field.
 
     Raises:
       ValueError: if the text is not a valid template.

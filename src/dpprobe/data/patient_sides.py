@@ -16,7 +16,7 @@ from dpprobe.data.person_names import find_equal_numbers
 from dpprobe.data.train_test_split import SplitName, SplitOptions
 
 Unit = Literal["image", "patient"]
-# The table of each row of a source's splits; None for a row that is left out.
+# For each row of a source's splits, its table (train or test); None for a row that is left out.
 Sides = dict[SplitName, list[SplitName | None]]
 
 
@@ -68,7 +68,7 @@ class UnitOptions(SplitOptions):
         return self.max_images_per_patient
 
     def list_groups(self) -> dict[str, Group]:
-        """Maps each group column of the split tables to the source's column of its values."""
+        """Maps each group column of the split tables to the source column with its values."""
         return list_groups(getattr(self, "group_columns", ()))
 
     def group_names(self) -> tuple[str, ...]:
@@ -81,8 +81,8 @@ class RowIndex:
 
     Attributes:
       rows: the number of rows of each split; only "train" if the rows are split here.
-      ids: reads the ids of the training split; called only if ids decide the sides.
-      labels: reads a split's labels, in the form of `class_units.list_pairs`.
+      ids: returns the ids of the training split; called only if ids decide the sides.
+      labels: returns a split's labels, in the form of `class_units.list_pairs`.
       units: the unit of each row, if a column names it.
     """
 
@@ -94,7 +94,7 @@ class RowIndex:
     def find_mistaken(
         self, sides: Mapping[SplitName, Sequence[SplitName | None]]
     ) -> dict[str, str]:
-        """Finds faulty units among the rows of both tables, see `find_mistaken`."""
+        """Finds faulty units in both tables by the function `find_mistaken`."""
         tables: dict[SplitName, set[str]] = {"train": set(), "test": set()}
         for split, names in (self.units or {}).items():
             for name, side in zip(names, sides[split], strict=True):
@@ -108,7 +108,7 @@ def assign_sides(options: UnitOptions, index: RowIndex) -> Sides:
     rows, units = index.rows, index.units
     sides: Sides = {name: [name] * count for name, count in rows.items()}
     if not options.has_test():
-        # With `split_by: id`, classes are ignored; rows with several labels are of one class.
+        # Classes are ignored with `split_by: id`; rows with several labels count as one class.
         classes = [0] * rows["train"]
         if options.split_by == "class":
             classes = [each if isinstance(each, int) else -1 for each in index.labels("train")]
@@ -120,7 +120,7 @@ def assign_sides(options: UnitOptions, index: RowIndex) -> Sides:
             tested = choose_test(units["train"], classes, fraction=fraction, seed=seed, by=by)
         sides["train"] = ["test" if flag else "train" for flag in tested]
     if units is not None:
-        # A patient's rows lie on one side, so test rows do not count as training rows here.
+        # A patient's rows are all train or all test, so test rows are left out of the count.
         kept = first_of_each(units["train"], options.max_images_per_patient)
         sides["train"] = [
             None if side == "train" and not keep else side
@@ -140,7 +140,7 @@ def choose_test(
     """Chooses test rows by a split of the units: all rows of a unit are on one side.
 
     By class, a unit's stratum is the most frequent class of its rows, or the smallest of equally
-    frequent ones. By id, the unit's name is hashed.
+    frequent ones. With `split_by: id`, a hash of the unit's name decides.
     """
     if by == "id":
         return train_test_split.choose_by_id(units, fraction=fraction, seed=seed)
@@ -156,7 +156,7 @@ def choose_test(
 
 
 def first_of_each(units: Iterable[str], most: int | None) -> list[bool]:
-    """Returns True for the first `most` rows of each unit; for all rows if it is None."""
+    """Returns True for the first `most` rows of each unit; for all rows if `most` is None."""
     seen: Counter[str] = Counter()
     kept = []
     for unit in units:
@@ -168,8 +168,8 @@ def first_of_each(units: Iterable[str], most: int | None) -> list[bool]:
 def find_mistaken(sides: Mapping[SplitName, Iterable[str]]) -> dict[str, str]:
     """Maps each faulty unit to its fault, as the end of a sentence.
 
-    A unit is faulty if it has rows in both tables, or if a name that looks alike has rows in the
-    other one, or if another name is the same number: 12.0, and 12 in other rows.
+    A unit is faulty if the unit, or a name that looks alike, is in both tables. Names that are one
+    number, such as 12.0 and 12, are faulty too.
     """
     tables = {side: set(units) for side, units in sides.items()}
     known = sorted(set().union(*tables.values()))

@@ -1,8 +1,8 @@
 """Names of people: one rule for all sources of data, the estimator and the ledger's hashes.
 
-Two spellings are one name if they differ only in spaces at an end, or as text and bytes. Equal
-numbers, such as 12, 12.0 and 0012, are refused beside each other. Names that look alike, such as P1
-and p1, count as two people, with a warning. On two sides of a split they are refused.
+Two spellings are one name if they differ only in spaces at an end, or as text and bytes. A dataset
+may not have several names of one number, such as 12, 12.0 and 0012. Names that look alike, such as
+P1 and p1, count as two people, with a warning. A split with P1 in train and p1 in test is refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def person_name(value: Any) -> str:
 
 
 def list_spellings(name: str) -> set[str]:
-    """Lists the name and its standard spelling, which equal numbers and similar names share."""
+    """Lists a name and its standard spelling, equal for equal numbers and similar names."""
     text = fold_name(name)
     if _WHOLE.fullmatch(text):
         text = str(int(text))
@@ -40,7 +40,7 @@ def list_spellings(name: str) -> set[str]:
 def find_equal_numbers(names: Collection[str]) -> dict[str, str]:
     """Maps each name that is a number to the shortest other name of that number, if one exists."""
     texts = {name: text for name in names if _NUMBER.fullmatch(text := fold_name(name))}
-    # A whole number beside a float is compared as a float, which may have lost its last digits.
+    # If floats occur, whole numbers are compared as floats, which may have lost last digits.
     rounded = {float(text) for text in texts.values() if not _WHOLE.fullmatch(text)}
     same: dict[float, list[str]] = {}
     for name, text in texts.items():

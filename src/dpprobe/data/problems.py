@@ -1,6 +1,6 @@
 """The faults of a dataset, gathered while its tables are written and reported at once.
 
-The error shows the first of each kind; `problems.csv` gets all, streamed in constant memory.
+The error shows the first problem of each kind; `problems.csv` has all, in constant memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FILE_NAME = "problems.csv"
 COLUMNS = ("split", "row", "id", "path", "problem", "detail")
 SHOWN = 20
 
-# kind -> name of one, name of several, remedy. The report lists them in this order.
+# For each kind of problem, in the report's order: singular, plural, remedy.
 KINDS: dict[str, tuple[str, str, str]] = {
     "missing": ("missing image", "missing images", "restore the file or leave the image out"),
     "unreadable": (
@@ -47,7 +47,7 @@ KINDS: dict[str, tuple[str, str, str]] = {
         "unexpected size", "unexpected sizes",
         "complete the source or correct `expect`"),
 }  # fmt: skip
-# Notes do not stop a dataset from being written: they are listed in the file beside the tables.
+# Kinds that do not stop a run: such notes are only listed in `problems.csv`.
 NOTES = {"copy": "training image that appears twice"}
 
 
@@ -59,7 +59,7 @@ class Problems:
     """Counts problems, keeps the first of each kind, and writes all of them to a file.
 
     The context manager keeps `problems.csv` if `make_error` was called, or `keep_notes` with notes.
-    Otherwise another error cut the report short, and the file is removed.
+    If another error interrupts the report, the file is removed.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -93,7 +93,7 @@ class Problems:
         row_id: str = "",
         path: str = "",
     ) -> None:
-        """Adds a problem of a row or of a split, or a note, which does not stop the run."""
+        """Adds a problem of a row or a split, or a note (a problem that does not stop the run)."""
         if self._rows is None:
             self._rows = self._open_writer()
         name = NOTES.get(kind) or KINDS[kind][0]

@@ -14,11 +14,11 @@ from dpprobe.errors import ConfigError
 
 FIELDS = ("a", "c")
 VOWELS = frozenset("aeiou")
-# "an hour"; "a unicycle", "a European", "a one-way street", but "an unidentified object".
+# Exceptions: "an hour"; "a unicycle", "a European", "a one-way street", not "unidentified".
 SILENT_H = re.compile("hour|heir|honest|honou?r")
 LIKE_YOU = re.compile("eu|ewe|uku|us[eu]|ut[ei]|one(?!r)|uni(?![dn]|m[^o])")
 WNID = re.compile(r"n\d{8}")  # a WordNet id, as ImageNet's folders are called
-# The recorded name of templates that a study writes itself.
+# The recorded name of a study's own templates.
 OWN = "own"
 
 
@@ -59,7 +59,7 @@ def name_classes(
     """Returns the words for each class.
 
     Args:
-      class_names: in the order of the labels; an underscore is read as a space.
+      class_names: names in the order of the labels; an underscore is read as a space.
       prompt_names: words for some classes; or "imagenet", the thousand names that CLIP's authors
         wrote for ImageNet, in the order of its labels.
 
@@ -98,7 +98,7 @@ def _imagenet_words(class_names: Sequence[str]) -> tuple[str, ...]:
 
 
 def choose_article(word: str) -> str:
-    """Returns "an" before a vowel, "a" otherwise: by letter, except for the usual exceptions."""
+    """Returns "an" if the first letter is a vowel, else "a", with the usual exceptions."""
     spoken = word.lower()
     if SILENT_H.match(spoken):
         return "an"

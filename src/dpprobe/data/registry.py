@@ -22,7 +22,7 @@ SOURCES: dict[str, str] = {
 
 
 def dataset_options(values: Mapping[str, Any]) -> DatasetOptions:
-    """Reads a dataset's options from their serialised form, as the params of a Snakemake rule.
+    """Reads a dataset's options from their serialised form in the params of a Snakemake rule.
 
     Raises:
       ConfigError: with one line for each fault.

@@ -18,7 +18,7 @@ from dpprobe.data.train_test_split import SplitOptions, SplitSeed, TestFraction
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Rows of each class, so that a study is checked without importing scikit-learn.
+# Numbers of rows per class, so that a study is checked without importing scikit-learn.
 CLASS_ROWS: dict[str, tuple[int, ...]] = {
     "digits": (178, 182, 177, 183, 181, 182, 181, 179, 174, 180),
 }
@@ -35,7 +35,7 @@ class Options(SplitOptions):
     split_seed: SplitSeed = 0
 
     def check_files(self) -> None:
-        """Passes: the images are part of scikit-learn."""
+        """Checks nothing, because the images are part of scikit-learn."""
 
     def has_test(self) -> bool:
         return False
@@ -68,7 +68,7 @@ def prepare(options: Options, directory: Path) -> None:
     """Writes the split tables of one of scikit-learn's datasets."""
     from sklearn.datasets import load_digits
 
-    from dpprobe.data import table  # heavy: numpy and pyarrow
+    from dpprobe.data import table  # slow import: numpy and pyarrow
 
     images, labels = load_digits(return_X_y=True)
     labels = labels.tolist()

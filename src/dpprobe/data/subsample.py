@@ -2,9 +2,9 @@
 
 Each row's name, or its unit's name if units of privacy are named, has a number in [0, 1): the
 SHA-256 of the public seed and the name, read as a fraction. A fraction, of all rows or of a class,
-keeps the names whose number lies below it; `per_class` keeps the names with the smallest numbers.
-Both options keep the beginning of one order, so a larger part contains a smaller part with the same
-seed. Other numbers choose the test rows.
+keeps the names whose number is smaller; `per_class` keeps the names with the smallest numbers. So
+with one seed, a larger subsample contains each smaller subsample. Other hashes choose the test
+rows.
 
 `fraction` chooses by the unit's name alone: a change to one unit never adds or removes another, and
 the public number n depends only on names. The number of kept rows varies with the seed. `fractions`
@@ -28,7 +28,7 @@ _DIGEST_BITS = 256
 
 
 def _read_texts(value: Any) -> Any:
-    """Reads names of classes that YAML parsed as numbers as text."""
+    """Converts to text the names of classes that YAML parsed as numbers."""
     if not isinstance(value, Mapping):
         return value
     return {
@@ -38,7 +38,7 @@ def _read_texts(value: Any) -> Any:
 
 
 class Subsample(Options):
-    """The training rows that are used of each class; test rows all stay."""
+    """The training rows of each class that are used; all test rows stay."""
 
     fraction: float | None = Field(
         None,
@@ -130,7 +130,7 @@ class Subsample(Options):
         return set(ranked[: self.per_class])
 
     def _choose_below(self, fraction: float, names: Collection[str]) -> set[str]:
-        # in integers: every digest is compared with exactly the float that was written
+        # Integers compare digests exactly with the float that the study wrote.
         numerator, denominator = fraction.as_integer_ratio()
         bound = numerator << _DIGEST_BITS
         return {name for name in names if self._public_place(name) * denominator < bound}

@@ -23,8 +23,8 @@ def write_subsampled(whole: Path, directory: Path, options: DatasetOptions) -> N
       whole: the folder of the whole dataset's tables, whose images are known to decode.
 
     Raises:
-      DataError: if the tables do not belong together, or rows have several labels. Also if a class
-        is unknown, has too few rows or would keep no row.
+      DataError: if the tables do not belong together, rows have several labels, or a class is
+        unknown, has too few rows or would keep no row.
     """
     assert options.subsample is not None
     info = read_info(whole / "dataset.json")

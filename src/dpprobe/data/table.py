@@ -1,13 +1,13 @@
 """Split tables: one parquet file per split, in the Hugging Face image convention.
 
 Columns: `image` (struct of bytes and path; if bytes are null, the image is the file at `path`,
-relative to the working directory; inside a tar the path has its offset, see `tar_shards`),
-`label` (int64, or list<int8> of 0 and 1 for multi-label), `id` (unique string), `image_sha256` (of
-the encoded image), `pixels_sha256` (of its pixels, null if they were not decoded), `group_*`
-(strings, empty if unknown) and, if the dataset lists all labels that count as right, `accepted`
+relative to the working directory; inside a tar the path has its offset, see `tar_shards`), `label`
+(int64, or list<int8> of 0 and 1 for multi-label), `id` (unique string), `image_sha256` (of the
+encoded image), `pixels_sha256` (of its pixels, null if they were not decoded), `group_*` (strings,
+empty if unknown) and, if the dataset lists all labels that count as right, `accepted`
 (list<int64>). In a dataset of vectors, `bytes` has the vectors of the row (see `embedding_rows`),
-and there is no hash of pixels. Class names are in the schema's metadata; the footer has a
-fingerprint of the content. `dataset.json` beside the tables describes both and is written last.
+without a hash of pixels. Class names are in the schema's metadata; the footer has a fingerprint of
+the content. `dataset.json` describes both tables and is written last.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ logger = logging.getLogger("dpprobe")
 SPLITS = ("train", "test")
 FORMAT = "dpprobe-dataset"
 FORMAT_VERSION = 1
-# A row group ends at either size, because readers must skip the rows before their start.
+# Limits of a row group, in rows and bytes: readers must skip rows before their first row.
 GROUP_ROWS = 4096
 GROUP_BYTES = 32 << 20
 BATCH_ROWS = 128
@@ -69,13 +69,13 @@ READ_ROWS = 64
 READ_THREADS = 8
 
 _IMAGE_TYPE = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])
-# Columns that rows of any source may have.
+# Columns that every source's rows may have.
 _EXPECTED = {"image", "label", "id", "pixels_sha256", "faults", "origin"}
 _FAULTS = pa.list_(pa.list_(pa.string()))
 
 
 class EncodedImage(NamedTuple):
-    """The image of a row as it is stored."""
+    """A row's image as a split table stores it."""
 
     row: int
     data: bytes | None
@@ -100,8 +100,8 @@ class DatasetInfo:
 
     Attributes:
       units: the number of patients of each split; None where the source does not name them.
-      copies: counts of training rows that repeat the image of an earlier row, by unit: see
-        `dataset_checks.Checks.count_copies`; None if they were not counted.
+      copies: the result of `dataset_checks.Checks.count_copies`, counts of training rows with the
+        image of an earlier row; None if not counted.
     """
 
     class_names: tuple[str, ...]
@@ -168,11 +168,11 @@ def make_batch(
       images: n encoded images, or None to read the file at the path.
       paths: n paths or None.
       groups: column name -> n values, written as strings; null and NaN are unknown.
-      accepted: for each row the list of labels that count as right, which may be empty, or None if
-        only its own label does; None if the dataset has no such lists.
+      accepted: for each row the list of labels that count as right (may be empty), or None if only
+        the row's label does. None if the dataset has no lists.
       faults: the problems that the source found in each row, (kind of `problems.KINDS`, detail); a
         label may then be None.
-      origins: the place of each row in the source, such as its file and line, for the report.
+      origins: the place of each row in the source, such as file and line, for the report.
       units: the patient of each row; None if the dataset names none.
     """
     columns: dict[str, Any] = {
@@ -252,19 +252,19 @@ def write_dataset(
 ) -> None:
     """Writes both split tables from a stream of batches, then `dataset.json`.
 
-    Checks every row and reports all problems at once (`problems`); they leave only `problems.csv`.
+    Checks every row and reports all problems at once; problems leave only `problems.csv`.
 
     Args:
       batches: (split name, rows of `make_batch`) in any order.
-      options: recorded in dataset.json, without options that do not change the data, such as delta;
-        `expect`, `duplicates`, `missing_classes` and `verify` decide the checks.
+      options: the dataset's options, recorded in dataset.json if they change the data; `expect`,
+        `duplicates`, `missing_classes` and `verify` decide the checks.
       accepted: True if the batches say which labels count as right; not for multi-label.
       units: True if the batches name the patient of each row.
       rows: the number of rows of all batches, before rows of a patient with too many are left out.
       embed: copy images that the batches give as paths into the tables.
       revision: the resolved version of the source.
-      chosen_test: True if the source has its own test split. A class that is missing in the test
-        split is then a problem (see `missing_classes`), otherwise only a warning.
+      chosen_test: True if the source has its own test split, where a missing class is a problem
+        (see `missing_classes`). In a split by dpprobe it is only a warning.
 
     Raises:
       DataError: if a row, or the dataset as a whole, has a problem.
@@ -336,7 +336,7 @@ def _describe_tables(
         "groups": list(shape.groups),
         "splits": {name: writer.fingerprint for name, writer in writers.items()},
     }
-    # Left out of other datasets, so that their fingerprints do not change.
+    # Other datasets lack the key, so that their fingerprints do not change.
     if shape.accepted:
         content["accepted"] = True
     if shape.units:
@@ -364,8 +364,8 @@ class _Reader:
     """Reads, hashes and decodes the images of a batch in threads: Pillow decodes without the GIL.
 
     Args:
-      decode: decode each image, as extraction will; otherwise only its bytes are read.
-      keep: return the images' bytes too.
+      decode: decode each image, as extraction will; False only reads bytes.
+      keep: True to return the images' bytes too.
     """
 
     def __init__(self, pool: ThreadPoolExecutor, *, decode: bool, keep: bool) -> None:
@@ -424,7 +424,7 @@ class _Shape(NamedTuple):
     vectors: bool
 
     def check_batch(self, split: str, batch: pa.Table, *, source: str) -> None:
-        """Raises DataError for rows of another split or with other columns than the source says."""
+        """Raises DataError for rows of another split or other columns than the source declares."""
         kind = batch.schema.field("label").type
         one = getattr(kind, "value_type", None) if self.multi_label else kind
         whole = str(one).removeprefix("u").startswith(("int", "bool")) or pa.types.is_null(kind)
@@ -440,7 +440,7 @@ class _Shape(NamedTuple):
     def make_schema(self) -> pa.Schema:
         text = {"dtype": "string", "_type": "Value"}
         binary = {"dtype": "binary", "_type": "Value"}
-        # name -> type in parquet and feature of Hugging Face
+        # for each column name: parquet type, Hugging Face feature
         columns: dict[str, tuple[pa.DataType, dict[str, Any]]] = {
             "image": (_IMAGE_TYPE, {"_type": "Image"}),
             "label": (pa.int64(), {"names": list(self.class_names), "_type": "ClassLabel"}),
@@ -488,7 +488,7 @@ class _SplitWriter:
         self._problems = problems
         self._schema = shape.make_schema()
         self._hash = hashlib.sha256()
-        self._ids: dict[str, Any] = {}  # with their labels
+        self._ids: dict[str, Any] = {}  # class names with their labels
         self._pending: list[pa.Table] = []
         self._pending_bytes = 0
         self._writer = pq.ParquetWriter(
@@ -525,7 +525,7 @@ class _SplitWriter:
             images, labels, given, accepted, units, strict=True
         ):
             faults = [(kind, detail) for kind, detail in of_source or ()]
-            known = {kind for kind, _ in faults}  # the source explains these faults better
+            known = {kind for kind, _ in faults}  # kinds that the source explains better
             checks = [image.fault, self._id_fault(image.id, label), self._label_fault(label)]
             if checks[-1] is None:
                 self.per_class[label if not self._shape.multi_label else np.array(label) == 1] += 1
@@ -572,7 +572,7 @@ class _SplitWriter:
     ) -> None:
         groups = [batch.column(name).to_pylist() for name in self._shape.groups]
         accepted = _optional_column(batch, "accepted")
-        if self._shape.accepted:  # the row's own label by default
+        if self._shape.accepted:  # by default only the row's label is accepted
             accepted = [
                 [label] if right is None else right
                 for label, right in zip(labels, accepted, strict=True)
@@ -708,12 +708,12 @@ class SplitTable:
         return self._read_column("image_sha256").to_pylist()
 
     def content_hashes(self) -> list[bytes]:
-        """Reads the SHA-256 of each encoded image, and of the pixels of each that was decoded."""
+        """Reads the SHA-256 of each encoded image, and of each decoded image's pixels."""
         pixels = self._read_column("pixels_sha256").to_pylist()
         return [*self.image_hashes(), *(each for each in pixels if each is not None)]
 
     def read_groups(self, start: int = 0, stop: int | None = None) -> dict[str, list[str]]:
-        """Reads the subgroups: column -> a string per row, empty if unknown."""
+        """Reads the subgroups: for each column a string per row, empty if unknown."""
         return {name: self._read_column(name, start, stop).to_pylist() for name in self.group_names}
 
     def read_accepted(self, start: int = 0, stop: int | None = None) -> list[list[int]] | None:

@@ -6,7 +6,7 @@ size of its bytes,
 
     shards/train-000.tar#offset=1536,size=48213,member=n01/a.jpg
 
-so that any process reads any row without searching the tar. Python's tarfile reads the headers:
+so any process reads any row without searching the tar. Python's tarfile reads the headers:
 webdataset's readers stream batches, and give neither offsets nor an error for a truncated tar.
 """
 
@@ -27,14 +27,14 @@ from dpprobe.data.image_files import EXTENSIONS, is_image_start
 from dpprobe.errors import DataError
 
 SUFFIX = ".tar"
-# Compressed files are refused by name, never skipped silently.
+# Endings of compressed files, which are refused, and never skipped silently.
 _SUFFIXES = (SUFFIX, ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
-# Not samples: names that begin with a dot, as macOS adds, and WebDataset's __index__/ etc.
+# Names that are not samples: dot files, as macOS adds, and WebDataset's __index__/ etc.
 _NAME = re.compile(r"(?!__[^/]*__/)((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
 _PLACE = re.compile(r"(.+?)#offset=(\d+),size=(\d+),member=(.+)", re.DOTALL)
 _BLOCK = 512
-_NAME_BYTES = 100  # the first bytes of a header are for the name
-# Most zeros at the end: two blocks that mark it, then the rest of a record (GNU tar: 10 KiB).
+_NAME_BYTES = 100  # length of the name in a tar header
+# The most zeros at a tar's end: two end blocks, then the rest of a record (GNU tar: 10 KiB).
 _LONGEST_END = 1 << 20
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 _REMEDY = "fetch the shard again or pack it again"
@@ -49,7 +49,7 @@ class Member(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """A key's members by lower-case extension; `twice` lists repeated ones: the first is kept."""
+    """A key's members by lower-case extension; of repeated ones (`twice`), the first is kept."""
 
     key: str
     members: dict[str, Member]
@@ -116,7 +116,7 @@ def read_samples(shard: Path, unnamed: list[Member]) -> Iterator[Sample]:
     """Yields the samples of a tar in the order of their first members; only headers are read.
 
     Args:
-      unnamed: receives the members whose names give no key.
+      unnamed: a list to which members without a key in their names are added.
 
     Raises:
       DataError: naming the shard and the last whole member, if the tar is damaged, cut short or
@@ -148,8 +148,8 @@ def holds_image(shard: Path, member: Member) -> bool:
 def _list_members(shard: Path) -> Iterator[Member]:
     """Yields the regular files of a tar.
 
-    tarfile takes a damaged header after the first member, zeros, or a file that ends at a header
-    for the end of the tar. The other members would be missing silently, so the end is checked.
+    tarfile stops silently at a damaged header after the first member, at zeros, or if the file ends
+    at a header. So the end of the tar is checked for missing members.
     """
     last = "its start"
     try:
@@ -158,10 +158,10 @@ def _list_members(shard: Path) -> Iterator[Member]:
             _check_head(shard, stream)
             with tarfile.open(fileobj=stream, mode="r:") as tar:
                 while (info := tar.next()) is not None:
-                    tar.members.clear()  # type: ignore[attr-defined]  # it would keep every header
+                    tar.members.clear()  # type: ignore[attr-defined]  # tarfile stores every header
                     last = info.name
                     if info.isreg():
-                        if info.issparse():  # its bytes in the tar are not the file's
+                        if info.issparse():  # a sparse file's bytes in the tar are not its content
                             raise DataError(f"{shard}: {last} is a sparse file; pack it again")
                         _check_name(shard, info, stream)
                         yield Member(info.name.removeprefix("./"), info.offset_data, info.size)

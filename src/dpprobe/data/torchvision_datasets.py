@@ -1,7 +1,7 @@
-"""Datasets of torchvision, which gives addresses, checksums and parsers; dpprobe downloads.
+"""Datasets of torchvision: dpprobe downloads, torchvision has addresses, checksums, parsers.
 
-Arrays (MNIST, FashionMNIST, CIFAR10, CIFAR100) become PNG without loss; the JPEG files of EuroSAT
-and Places365 stay as they are. EuroSAT, the only set split here, is read as an image folder.
+Arrays (MNIST, FashionMNIST, CIFAR10, CIFAR100) become PNG without loss; JPEG files of EuroSAT and
+Places365 stay unchanged. EuroSAT has no test split, and is read as an image folder.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EUROSAT_URL = (
     "c877bcd43f099cd0196738f714544e355477f3fd/EuroSAT.zip"
 )
 EUROSAT_MD5 = "c8fa014336c82ac7804f0398fcb19387"
-# Training and test rows, and classes.
+# Numbers of training rows, test rows and classes of each dataset.
 SIZES: dict[str, tuple[int, int, int]] = {
     "MNIST": (60_000, 10_000, 10),
     "FashionMNIST": (60_000, 10_000, 10),
@@ -39,9 +39,9 @@ SIZES: dict[str, tuple[int, int, int]] = {
     "CIFAR100": (50_000, 10_000, 100),
     "Places365": (1_803_460, 36_500, 365),
 }
-# Rows of each class, in the order of their names.
+# Number of rows per class of EuroSAT, in the order of class names.
 EUROSAT_ROWS = (3000, 3000, 3000, 2500, 2500, 2000, 2500, 3000, 2500, 3000)
-# The folders that torchvision makes under its root, so a `path` must contain them.
+# The folders that torchvision makes under its root; a study's `path` must contain its folder.
 FOLDERS: dict[str, tuple[str, ...]] = {
     "MNIST": ("MNIST/raw",),
     "FashionMNIST": ("FashionMNIST/raw",),
@@ -105,7 +105,7 @@ class Options(SplitOptions):
         if self.name != "EuroSAT":
             return SIZES[self.name][:2]
         if self.split_by == "id":
-            return None  # the files' names decide
+            return None  # positions are fixed by files' names
         return train_test_split.count_rows(EUROSAT_ROWS, self.test_fraction)
 
     def count_classes(self) -> int:
@@ -156,7 +156,7 @@ def download(options: Options, directory: Path) -> list[Fetched]:
       DownloadError: if a file cannot be fetched or has a wrong checksum.
       DataError: for an archive that cannot be unpacked.
     """
-    from dpprobe.data import downloads  # heavy: requests
+    from dpprobe.data import downloads  # slow import: requests
 
     fetched = []
     for remote in list_remotes(options.name):
@@ -231,7 +231,7 @@ def _open_dataset(name: str, root: Path, **arguments: Any) -> Any:
 
 
 def _prepare_arrays(options: Options, directory: Path, root: Path) -> None:
-    from dpprobe.data import table  # heavy: numpy and pyarrow
+    from dpprobe.data import table  # slow import: numpy and pyarrow
 
     parts = {
         name: _open_dataset(options.name, root, train=name == "train") for name in table.SPLITS
@@ -276,7 +276,7 @@ def _prepare_eurosat(options: Options, directory: Path, root: Path) -> None:
 def _prepare_places(
     options: Options, directory: Path, root: Path, images: Mapping[str, Path]
 ) -> None:
-    from dpprobe.data import table  # heavy: numpy and pyarrow
+    from dpprobe.data import table  # slow import: numpy and pyarrow
 
     parts = {}
     for name, part in PLACES_SPLITS.items():

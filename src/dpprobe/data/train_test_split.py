@@ -2,17 +2,17 @@
 
 Neither split depends on the order of the rows or on a random generator's version.
 
-By class, a row's side depends on its id, the seed and the ids of its class. Adding one row to the
-source can move one other row of the same class across the boundary, because a class's share of the
-test set is rounded. A guarantee that starts at the *train* table does not cover this change.
+By class, a row's side depends on its id, the seed and the ids of its class. Adding a row to the
+source can move another row of its class to the other side, because a class's share of the test set
+is rounded. A guarantee that starts at the *train* table does not cover this move.
 
-By id, a row's side is a public function of its id and the seed: whether SHA-256 of both, read as a
-number in [0, 1), lies below the fraction. No other row, label or pixel matters, so whatever happens
-to one unit (added, left out, relabelled, replaced by null rows) moves no other unit: train and test
-tables of neighbouring sources differ in one unit's rows alone. All rows of a patient have the
-patient's name as id. The number of test units is binomial over seeds; a class may have none.
+By id, a row's side is a public function of its id and the seed: test if SHA-256 of id and seed,
+read as a number in [0, 1), is below the fraction. No other row, label or pixel matters, so whatever
+happens to one unit (added, left out, relabelled, replaced by null rows) moves no other unit: train
+and test tables of neighbouring sources differ in one unit's rows alone. All rows of a patient have
+the patient's name as id. The number of test units is binomial over seeds; a class may have none.
 
-The split by id needs ids that depend on their own unit alone. Positions in a file qualify: the
+The split by id needs ids that depend on their own unit alone. Positions in a file may be ids: the
 guarantee compares sources in which null rows replace a unit and all other positions stay. An extra
 row at the front of the file would change the ids, and so the sides, of all later rows.
 """
@@ -49,7 +49,8 @@ _DIGEST_BITS = 256
 def count_test(rows: int, fraction: float) -> int:
     """Counts the test rows of a class: `fraction` of its rows, rounded to the nearest integer.
 
-    At least one row, at most all but one; a class's only row trains. One more row adds at most one.
+    At least one row is for testing, and one for training; a class's only row is for training. One
+    more row of the class adds at most one test row.
     """
     if rows < 2:
         return 0
@@ -68,7 +69,7 @@ def choose_by_id(ids: Iterable[str], *, fraction: float, seed: int) -> list[bool
 
     Rows of equal ids are on one side.
     """
-    # In whole numbers: every digest is compared with exactly the float that the study wrote.
+    # Integers compare digests exactly with the float that the study wrote.
     numerator, denominator = fraction.as_integer_ratio()
     bound = numerator << _DIGEST_BITS
     return [int.from_bytes(_hash_rank(seed, each)) * denominator < bound for each in ids]
@@ -84,10 +85,10 @@ def choose_test(
 ) -> list[bool]:
     """Chooses the test rows: True for a test row, in the order of `ids`.
 
-    By class, takes `count_test` per stratum, first by SHA-256 of (seed, id). By id: `choose_by_id`.
+    By class, test rows are the first `count_test` of each stratum by SHA-256 of (seed, id).
 
     Args:
-      ids: unique.
+      ids: the rows' unique ids.
       strata: the rows' classes, or one constant for a split that ignores them; unused by id.
     """
     if by == "id":
@@ -108,7 +109,7 @@ def _hash_rank(seed: int, row_id: str) -> bytes:
 
 
 class SplitOptions(DatasetOptions):
-    """Options of a source that is split here, by `test_fraction` and `split_seed`."""
+    """Options of a source without a test split, which `test_fraction` and `split_seed` split."""
 
     split_by: SplitBy = Field(
         "class",
@@ -131,7 +132,7 @@ class SplitOptions(DatasetOptions):
         return self.describe_split(own_test=self.has_test())
 
     def describe_split(self, *, own_test: bool) -> PublicSplit:
-        """Returns `public_split` of a source with or without a test set of its own.
+        """Returns `public_split` of a source, with or without an own test set.
 
         The key ends with a short hash of the options that determine ids or sides.
         """
@@ -156,5 +157,5 @@ class SplitOptions(DatasetOptions):
         )
 
     def side_options(self, *, own_test: bool) -> set[str]:  # noqa: ARG002
-        """Returns the options that determine a row's side, or its id."""
+        """Returns the options that determine a row's side (train or test), or its id."""
         return set()

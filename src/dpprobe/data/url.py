@@ -27,9 +27,9 @@ from dpprobe.data.train_test_split import SplitOptions
 from dpprobe.errors import ConfigError
 from dpprobe.options import Options as Block
 
-# The option of each layout that names its folder; all other paths are relative to this folder.
+# The option that names a layout's folder, to which all other paths are relative.
 LAYOUTS = {"csv": "root", "imagefolder": "path"}
-# The options of every source; written beside `layout`, not in it.
+# Options of every source, which are written outside `layout`.
 COMMON = frozenset(DatasetOptions.model_fields) - {"source"}
 SHA256_PATTERN = "^[0-9a-f]{64}$"
 RESERVED = ("receipt.json",)
@@ -79,7 +79,7 @@ class File(Block):
 
     @property
     def file_name(self) -> str:
-        """The name in the download folder."""
+        """The file's name in the download folder."""
         if self.name is not None:
             return self.name
         return unquote(urlsplit(self.url).path.rpartition("/")[2])
@@ -143,7 +143,7 @@ class Options(DatasetOptions):
         return {**super().preparation_params(), **self.download_params()}
 
     def image_params(self) -> dict[str, Any]:
-        # The same files at another address are the same images.
+        # Moving files to another address does not change the images.
         files = sorted(file.sha256 for file in self.files)
         layout = self._parse_layout().image_params()
         return {**super().image_params(), "files": files, "layout": layout}
@@ -189,7 +189,7 @@ class Options(DatasetOptions):
 
     def _parse_layout(self) -> SplitOptions:
         options = dataset_options(self.layout)
-        assert isinstance(options, SplitOptions)  # each of LAYOUTS is
+        assert isinstance(options, SplitOptions)  # all of LAYOUTS have splits
         return options
 
     def locate_layout(self, downloaded: Path) -> DatasetOptions:
@@ -220,10 +220,10 @@ def download(options: Options, directory: Path) -> list[Fetched]:
     """Fetches the files, and unpacks the archives among them.
 
     Raises:
-      DownloadError: for a file that cannot be fetched or is another one.
+      DownloadError: for a file that cannot be fetched, or has a wrong checksum.
       DataError: for an archive that cannot be unpacked.
     """
-    from dpprobe.data import downloads  # heavy: requests
+    from dpprobe.data import downloads  # slow import: requests
 
     fetched = []
     for file in options.files:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 
-# Images, or the paths of their files.
+# Columns with images, or paths of image files.
 IMAGE_COLUMNS = (
     "image", "img", "path", "file", "filename", "file_name", "filepath", "file_path",
     "image_path", "img_path", "image_file", "image_filename", "image_name",
@@ -20,7 +20,7 @@ PATIENTS = (
     "patient_id", "patient", "patient_number", "subject_id", "subject", "person_id", "person",
     "participant_id", "participant", "donor_id", "donor", "mrn", "pid",
 )  # fmt: skip
-# Several images may share a lesion, case or visit: better than no unit, if no person is named.
+# Columns of units that several images may share, such as lesions; used if no column names people.
 CASES = ("lesion_id", "case_id", "case", "study_id", "exam_id", "visit_id")
 SPLITS = ("split", "set", "subset", "partition", "fold")
 GROUPS = (

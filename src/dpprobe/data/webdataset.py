@@ -25,7 +25,7 @@ def prepare(options: Options, directory: Path) -> None:
       ConfigError: if there is no shard.
       DataError: for damaged shards, and for faulty rows, all in one message.
     """
-    from dpprobe.data import table, webdataset_rows  # heavy: pyarrow
+    from dpprobe.data import table, webdataset_rows  # slow import: pyarrow
 
     parts = webdataset_rows.read_shards(options)
     table.write_dataset(

@@ -94,7 +94,7 @@ class ShardOptions(UnitOptions):
         return self.test is not None
 
     def count_rows(self) -> tuple[int, int] | None:
-        """Returns `expect`: counting would read every header of every shard."""
+        """Returns sizes in `expect`, because counting would read every header of every shard."""
         return self.expected_rows()
 
     def multi_label(self) -> bool:

@@ -33,7 +33,7 @@ Fault = tuple[str, str]
 class Row(NamedTuple):
     """One sample: its place among the shards, and the content of its small members.
 
-    `faults` are pairs of a kind of problem and its detail; a faulty label is None.
+    `faults` are pairs (kind of problem, detail); a faulty label is None.
     """
 
     shard: int
@@ -130,7 +130,7 @@ def _group_fields(options: ShardOptions) -> list[str]:
 def _read_fields(
     options: ShardOptions, shard: Path, sample: Sample
 ) -> tuple[dict[str, Any], list[Fault]]:
-    """Reads key.json if an option names a field; errors are reported as label errors."""
+    """Reads a sample's key.json if an option names a field; errors are reported as label errors."""
     wanted = (options.label_column, options.id_column, options.unit_column, *_group_fields(options))
     if not any(wanted):
         return {}, []
@@ -149,7 +149,7 @@ def _read_fields(
 def _replace_surrogates(
     options: ShardOptions, fields: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[Fault]]:
-    """Replaces halves of characters, such as "\\ud800", which JSON allows and tables do not."""
+    """Replaces surrogates, such as "\\ud800", which JSON allows and tables do not."""
     kinds: dict[str | None, str] = dict.fromkeys(_group_fields(options), "value")
     kinds |= {options.id_column: "id", options.unit_column: "patient"}
     clean, faults = dict(fields), list[Fault]()

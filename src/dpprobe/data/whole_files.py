@@ -1,7 +1,7 @@
 """Signs that a file of an image was damaged, although a decoder still makes a picture of it.
 
-PNG has a checksum for each part, so any change shows. Other formats have none: their
-structure is checked, and long zeros, as unfinished downloads and faulty disks leave them.
+PNG has a checksum for each part, so any change shows. Formats without checksums are checked for a
+valid structure, and for long zeros, as left by unfinished downloads and faulty disks.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from dpprobe.data.problems import ImageError
 if TYPE_CHECKING:
     from PIL import Image
 
-_HOLE = 64  # zero bytes that no encoder writes in a row, except for a flat area
-_JPEG_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # except restarts within a scan
+_HOLE = 64  # run of zero bytes that an encoder writes only for a flat area
+_JPEG_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # any marker except restarts
 _END_OF_IMAGE, _START_OF_SCAN, _PROGRESSIVE = 0xD9, 0xDA, 0xC2
 _HUFFMAN_TABLES, _QUANTISATION = 0xC4, 0xDB
-# Tags of a TIFF file: its compression, places and sizes of its strips, and of its tiles.
+# TIFF tags: compression, then offsets and sizes of strips, and of tiles.
 _COMPRESSION, _STRIPS = 259, ((273, 279), (324, 325))
-# Markers of frames, of tables, of comments and of applications: a segment with a length follows.
+# JPEG markers (frames, tables, comments, applications) that begin a segment with a length.
 _JPEG_SEGMENTS = frozenset({*range(0xC0, 0xD0), *range(0xDA, 0xE0), *range(0xE0, 0xF0), 0xFE})
 
 
 def check_whole(data: bytes, picture: Image.Image) -> None:
     """Raises ImageError if an opened image shows signs of damage; cheap beside decoding.
 
-    Pillow's decoder notices what can be noticed in formats without a check.
+    Damage in formats without a check is detected only by Pillow's decoder.
     """
     if check := _CHECKS.get(picture.format or ""):
         check(data, picture)
@@ -73,12 +73,12 @@ def _check_jpeg(data: bytes, picture: Image.Image) -> None:
         elif marker == _START_OF_SCAN:
             tables = data[start + 4 : start + 3 + 2 * data[start + 2] : 2]
             flat = progressive or all(by_zeros.get(table & 15) for table in tables)
-            # If the tables code a flat area by zeros, then by less than half a byte per block.
+            # If zeros code a flat area, a block has less than half a byte.
             _check_holes(data, size=_HOLE + flat * blocks // 2, start=start, end=end)
 
 
 def _walk_jpeg(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yields marker, start and end of each segment; a scan ends with its pixels."""
+    """Yields marker, start and end of each segment; a scan's segment includes its pixels."""
     place = 2
     while marked := _JPEG_MARKER.search(data, place):
         marker, start = data[marked.start() + 1], marked.end()
@@ -123,7 +123,7 @@ def _check_tiff(data: bytes, picture: Any) -> None:
     for starts, sizes in _STRIPS:
         strips = list(zip(tags.get(starts, ()), tags.get(sizes, ()), strict=False))
         for start, size in strips:
-            # Deflate codes a flat area by a thousandth of its size, which may all be zeros.
+            # Deflate shrinks a flat area to a thousandth, which may be all zeros.
             flat = picture.width * picture.height * len(picture.getbands()) // 500 // len(strips)
             _check_holes(data, size=_HOLE + flat, start=start, end=start + size)
 
@@ -132,10 +132,10 @@ def _check_heif(data: bytes, picture: Image.Image) -> None:
     place = 0
     while data[place + 4 : place + 8] not in (b"mdat", b""):
         size = int.from_bytes(data[place : place + 4])
-        if size < 8:  # a size of 64 bits, or all that follows
+        if size < 8:  # 1: a size of 64 bits follows; 0: up to the file's end
             break
         place += size
-    # EXIF data, which may be filled up with zeros, lie beside the pixels.
+    # EXIF data, outside the pixels, may be padded with zeros.
     exif = picture.info.get("exif") or b""
     _check_holes(data[place:].replace(exif[6:] or b"mdat", b"EXIF"))
 

@@ -25,8 +25,8 @@ from dpprobe.written_files import FOLDER as WRITTEN_FOLDER
 
 STORE_SUFFIX = ".db"
 _LOCKS = Path(".snakemake/locks")
-_THREADS = 8  # reading takes most of the time, and hashing releases Python's lock
-# A folder that changed in the last 60 s is checked up to 4 times, as jobs may be publishing it.
+_THREADS = 8  # threads help: reading takes most of the time, and hashing releases Python's lock
+# A folder changed in the last 60 s is checked up to 4 times, as a job may be publishing it.
 _RECENT, _LOOKS, _PAUSE = 60, 4, 0.5
 
 
@@ -102,7 +102,7 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
 
 
 def _list_other_folders(runs: Sequence[Run], checked: Sequence[Path]) -> list[Path]:
-    """Lists results of other runs in this folder, and other results that lie in it."""
+    """Lists other studies' results in the working folder, and other results below this folder."""
     places = (Path().glob("*/" * depth + WRITTEN_FOLDER) for depth in range(4))
     lying = (path.parent for path in chain.from_iterable(places))
     known = {folder.resolve() for folder in checked}
@@ -136,7 +136,8 @@ def _check_records(
 ) -> Iterator[tuple[Path, Checked]]:
     """Checks records and the files in `folders` whose hashes they contain, each file once.
 
-    Yields each file with its record. Records of jobs come first, so a file's own record prevails.
+    Yields each file with the record of its hash. Records of jobs come first, so a file's own record
+    prevails.
     """
     with ThreadPoolExecutor(_THREADS) as pool:
         read = [each for each in pool.map(read_recorded, records) if each is not None]
@@ -157,7 +158,7 @@ def _check_records(
 
 def _check_stores(results: Path) -> Iterator[Checked]:
     """Compares the runs and metrics of MLflow's SQLite stores with the receipts of tracking."""
-    told = set()  # two receipts name one store
+    told = set()  # several receipts may name one store
     for receipt in sorted((results / "tracking").rglob("[!.]*.json")):
         fault = find_store_fault(receipt, skip=False)
         if fault and fault.path not in told:
@@ -170,7 +171,7 @@ def _check_releases(results: Path, data: Path | None) -> Iterator[Checked]:
 
     A bundle without a file of hashes counts as still being copied, unless its job's mark exists.
     """
-    from dpprobe.release.ledger import Ledger  # heavy: numpy
+    from dpprobe.release.ledger import Ledger  # slow import: numpy
 
     for path in sorted(data.glob(f"*/{LEDGER_FILE}") if data else ()):
         fault = None
@@ -217,7 +218,7 @@ def _treat_damage(
     root = results if of_results or data is None else data
     if run:  # Snakemake knows files by the paths that the study writes
         target = (run.results if of_results else run.data) / target.relative_to(root)
-    # a cached noise multiplier is not a target of Snakemake; dpprobe recreates it when needed
+    # a cached noise multiplier is no Snakemake target; dpprobe recreates it when needed
     targets = [] if target.parent.name == "calibration" else [str(target)]
     command = f"run `{run_command(*(run.call if run else ()), targets=targets)}`"
     if damage.heals:
@@ -228,7 +229,7 @@ def _treat_damage(
     if damage.path.is_symlink() or not inside:
         return False, f"not deleted, because it is behind a symbolic link; delete it and {command}"
     try:
-        if damage.path.suffix == STORE_SUFFIX:  # it may hold a person's notes
+        if damage.path.suffix == STORE_SUFFIX:  # the file may contain a person's notes
             set_aside(damage.path)
         else:
             damage.path.unlink(missing_ok=True)

@@ -24,9 +24,9 @@ from dpprobe.written_files import BYTES, OUTPUT, SHA256
 from dpprobe.written_files import FOLDER as WRITTEN_FOLDER
 from dpprobe.written_files import FORMAT as WRITTEN_FORMAT
 
-# Folders and their record, which must exist if the job's mark exists beside them or one level up.
+# Folders and their record, which must exist if a job's mark is in the parent folder or one above.
 _MARKED = {"cells/*/*/*/eps-*": METRICS_FILE, "networks/*/*/*/eps-*/seed-*": RECORD_FILE}
-# Records that are recognised by their path, below results and below split tables.
+# Records that are recognised by path, below results and below split tables.
 _PLACES = (
     *(f"{folder}/{name}" for folder, name in _MARKED.items()),
     "features/*/*/*/manifest.json",
@@ -37,9 +37,9 @@ _PLACES = (
 )
 _WRITTEN = f"{WRITTEN_FOLDER}/**/*.json"
 _DATA_PLACES = ("*/dataset.json", "downloads/*/receipt.json")
-# Other records are recognised by their format, in these folders or up to three levels below.
+# Folders, down to three levels, with records that are recognised by their format.
 _FOLDERS = (*sorted(FOLDERS), "overlap", "tracking")
-# Formats that contain their own hash, not written by `write_record`: the hash's key, the version.
+# Formats with their own hash, not written by `write_record`: the hash's key, the version.
 _OWN_HASH = {
     "dpprobe-manifest": ("manifest_sha256", 2),
     "dpprobe-plans": ("sha256", 3),
@@ -52,8 +52,8 @@ _DOWNLOAD = "delete it and the receipt.json of its dataset, to download it again
 class Checked(NamedTuple):
     """A file that was compared with a hash; `fault` is None if it is undamaged.
 
-    Snakemake recreates the file if it is asked for `target`. If the file must not be deleted,
-    `by_hand` is a remedy for a person. If `heals`, the next run repairs the damage by itself.
+    Snakemake recreates the file as part of `target`. If the file must not be deleted, `by_hand` is
+    the user's remedy. If `heals` is True, the next run repairs the damage.
     """
 
     path: Path
@@ -91,7 +91,7 @@ class RecordedFile(NamedTuple):
 
 
 class FoundRecord(NamedTuple):
-    """A record, and the files whose hashes it contains; `hashed` if it also has its own hash."""
+    """A record, and the files whose hashes it contains; `hashed` is True if it has its own hash."""
 
     checked: Checked
     hashed: bool = True
@@ -110,7 +110,7 @@ def _describe_error(error: OSError, by_hand: str = "") -> tuple[str, str]:
 
 
 def list_records(folder: Path, *, data: bool = False) -> list[Path]:
-    """Lists records below folders of results or split tables, also those no finished job has."""
+    """Lists records below folders of results or split tables, also records of unfinished jobs."""
     if data:
         return sorted(chain.from_iterable(map(folder.glob, _DATA_PLACES)))
     others = ("/".join((name, *"*" * depth, "*.json")) for name in _FOLDERS for depth in range(4))
@@ -124,7 +124,7 @@ def list_records(folder: Path, *, data: bool = False) -> list[Path]:
 
 
 def read_recorded(path: Path) -> FoundRecord | None:
-    """Reads a record and compares it with its own hash; None for a file of another program."""
+    """Reads a record and checks the record's own hash; None for a file of another program."""
     placed = any(path.match(place) for place in (*_PLACES, *_DATA_PLACES))
     placed |= WRITTEN_FOLDER in path.parts
     size, by_hand = 0, ""
@@ -214,7 +214,7 @@ def _list_files(path: Path, values: Mapping[str, Any]) -> tuple[RecordedFile, ..
 
 
 def _list_written(path: Path, files: Mapping[str, Mapping[str, Any]]) -> Iterator[RecordedFile]:
-    """Lists the files of a job's record, which names them from the folder of results."""
+    """Lists the files of a job's record, whose names are relative to the folder of results."""
     root = next(folder.parent for folder in path.parents if folder.name == WRITTEN_FOLDER)
 
     def locate(name: str) -> Path:

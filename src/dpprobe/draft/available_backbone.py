@@ -1,4 +1,4 @@
-"""A backbone available now: a local checkpoint, weights downloaded before, or wavelets."""
+"""Finds a backbone that needs no download: a local checkpoint, cached weights, or wavelets."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _of_checkpoint(checkpoint: str, model: str | None) -> Chosen:
 
 
 def _describe_assumed(model: str) -> str:
-    from timm.data.config import resolve_data_config  # heavy: torch
+    from timm.data.config import resolve_data_config  # slow import: torch
     from timm.models import get_pretrained_cfg
 
     config = get_pretrained_cfg(model)

@@ -26,8 +26,8 @@ class Column:
     """The values of a column.
 
     Attributes:
-      values: the different values without blanks; no more are added if `many`.
-      many: True if there are more than `MOST_CLASSES` different values.
+      values: the distinct values without blanks; incomplete if `many`.
+      many: True if the column has more than `MOST_CLASSES` distinct values.
       blanks: the number of rows without a value.
       first: the values of the first rows.
     """
@@ -76,7 +76,7 @@ def guess_label(columns: Columns) -> str | None:
 
 
 def guess_labels(columns: Columns) -> list[str]:
-    """Returns two or more columns of 0 and 1, for several labels per image; or none."""
+    """Returns two or more columns of 0 and 1, for several labels per image; empty if not found."""
     usual = {*find_usual(columns, [*PATIENTS, *CASES, *SPLITS, *GROUPS])}
     binary = [
         name
@@ -98,7 +98,7 @@ def class_names(column: Column, name: str, place: str) -> list[str]:
     """Returns the classes of a column of labels, in the order of numbers or of the alphabet.
 
     Raises:
-      ConfigError: if there are fewer than two classes or too many, or two look alike.
+      ConfigError: if there are fewer than two classes or too many, or two names look alike.
     """
     if column.many:
         raise ConfigError(
@@ -124,8 +124,8 @@ class UnitColumn(NamedTuple):
     """The column of patients, or of other units.
 
     Attributes:
-      people: True if its values are people.
-      named: True if the user named the column, False if its name suggests it.
+      people: True if the column's values are people.
+      named: True if the user named the column, False for a guess from the column's name.
     """
 
     name: str
@@ -133,7 +133,7 @@ class UnitColumn(NamedTuple):
     named: bool = False
 
     def write_option(self) -> Line:
-        """Returns the option of the unit of privacy, which says if it is a guess."""
+        """Returns the line of YAML for the unit of privacy, with a comment if it is a guess."""
         if not self.people:
             comment = (
                 "Guessed from the column's name: images that belong together. No column names "
@@ -155,7 +155,7 @@ class UnitColumn(NamedTuple):
 
 
 def find_unit(columns: Columns, named: str | None) -> UnitColumn | None:
-    """Returns the column that the user named, or the one whose name suggests patients or units."""
+    """Returns the column that the user named, or a column whose name suggests patients or units."""
     if named:
         return UnitColumn(named, people=True, named=True)
     for names, people in ((PATIENTS, True), (CASES, False)):
@@ -187,7 +187,7 @@ def unit_notes(columns: Columns, unit: UnitColumn | None) -> list[str]:
 
 
 def guess_groups(columns: Columns, *, plain: bool = False) -> dict[str, Value]:
-    """Maps names of subgroups to columns; unless `plain`, ages are grouped into ranges."""
+    """Maps names of subgroups to columns; ages are grouped into ranges unless `plain` is True."""
     groups: dict[str, Value] = {}
     for column in find_usual(columns, GROUPS):
         name = group_column(column.strip().lower().replace(" ", "_")).removeprefix("group_")
@@ -202,7 +202,7 @@ def guess_groups(columns: Columns, *, plain: bool = False) -> dict[str, Value]:
 
 
 def guess_split(columns: Columns) -> tuple[str, list[str], list[str]] | None:
-    """Returns the column of splits, with its words for train and test."""
+    """Returns the column of splits, with the column's words for train and test."""
     for name in find_usual(columns, SPLITS):
         parts = find_parts(sorted(columns[name].values))
         words = {part: [each for each in parts if parts[each] == part] for part in parts.values()}

@@ -32,7 +32,7 @@ _NUMBERS = "the classes have numbers for names; write readable ones at class_nam
 
 @dataclass(frozen=True, kw_only=True)
 class Wishes:
-    """Columns and a folder that a user named, in place of guesses."""
+    """Columns and a folder that a user named, which replace guesses."""
 
     label: str | None = None
     image: str | None = None
@@ -40,7 +40,7 @@ class Wishes:
     root: str | None = None
 
     def check_columns(self, columns: Collection[str], place: str) -> None:
-        """Raises ConfigError for a missing column."""
+        """Raises ConfigError if the file lacks a named column."""
         for option in ("label", "image", "patient"):
             name = getattr(self, option)
             if name is not None and name not in columns:
@@ -97,7 +97,7 @@ def look_at_csv(place: str, wishes: Wishes) -> Seen:
 
 def _read_table(path: Path) -> tuple[ManifestOptions, Columns]:
     """Reads the values of all columns, with the delimiter of the header."""
-    # Validated options need labels and classes, which are not known yet.
+    # Options are not validated, because labels and classes are not known yet.
     raw = csv_manifest.Options.model_construct(root=str(path.parent), train=path.name)
     header = csv_files.read_header(raw, path.name, "train")
     if delimiter := csv_files.other_delimiter(header):

@@ -47,7 +47,7 @@ def add_command(commands: Any) -> None:
 
 
 def _run_init(arguments: argparse.Namespace) -> int:
-    # `dpprobe --help` is to be quick
+    # imported late, to keep `dpprobe --help` quick
     import yaml
 
     from dpprobe.draft.available_backbone import choose_backbone
@@ -90,7 +90,7 @@ def _run_init(arguments: argparse.Namespace) -> int:
 
 
 def list_words(arguments: argparse.Namespace) -> list[str]:
-    """Lists the words of a command that writes the same study."""
+    """Lists the words of the command that writes an equal study."""
     names = ("label", "image", "patient", "root", "checkpoint", "model", "output")
     given = {f"--{name}": getattr(arguments, name) for name in names}
     options = (word for name, value in given.items() if value for word in (name, str(value)))
@@ -99,7 +99,7 @@ def list_words(arguments: argparse.Namespace) -> list[str]:
 
 def look_at_place(arguments: argparse.Namespace) -> Seen:
     """Inspects the folder or table; raises ConfigError if it does not exist."""
-    # as in `_run_init`
+    # imported late, as in `_run_init`
     from dpprobe.data import csv_files, parquet, tar_shards
     from dpprobe.data.alike_names import is_text
     from dpprobe.draft.csv_guesses import Wishes, look_at_csv

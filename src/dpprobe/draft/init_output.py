@@ -40,7 +40,7 @@ def seen_in_words(draft: Draft) -> str:
 
 
 def _list_counts(seen: Seen, units: ClassUnits) -> Iterator[str]:
-    """Yields a line per class, the largest first; leaves out the middle of many."""
+    """Yields a line per class, largest first; leaves out medium classes if there are many."""
     order = sorted(seen.counts, key=lambda name: (-seen.counts[name], name))
     shown = order if len(order) <= MOST_SHOWN else [*order[: MOST_SHOWN - 2], "", order[-1]]
     width = max(len(name) for name in shown)

@@ -82,9 +82,9 @@ def _read_table(path: Path) -> tuple[list[str], dict[str, Column]]:
 
 
 def _count_rows(place: str, keys: dict[str, Line], label: str, notes: list[str]) -> Seen:
-    """Counts the rows by class, or by number if the classes have no names."""
+    """Counts the rows by class name, or by class number if classes have no names."""
     options = _make_options(place, keys)
-    if options.class_names_or_labels() is None:  # also refuses labels of other kinds
+    if options.class_names_or_labels() is None:  # raises an error for labels of other kinds too
         index = options.read_index()
         highest = max(map(_highest_label, chain(*map(index.labels, index.rows))), default=0)
         if highest >= guesses.MOST_CLASSES:
@@ -107,7 +107,7 @@ def _make_options(place: str, keys: dict[str, Line]) -> parquet.Options:
 
 
 def _highest_label(value: Any) -> int:
-    """Returns the highest class number that a label implies."""
+    """Returns the largest class number in a label."""
     if isinstance(value, list):
         return len(value) - 1
     return -1 if value is None else int(value)

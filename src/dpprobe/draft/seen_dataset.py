@@ -19,8 +19,8 @@ from dpprobe.study.reserved_names import TAKEN
 from dpprobe.wrong_keys_and_values import validate_options
 
 Value = str | float | bool | list[str] | dict[str, object]
-RARE = 10  # a class with fewer images may show only one person
-# File names that do not describe the content.
+RARE = 10  # the images of a smaller class may all show one person
+# Names of files and folders that do not describe the content.
 _GENERAL = {
     "train", "training", "labels", "metadata", "data", "index", "images", "img", "table",
 }  # fmt: skip
@@ -34,7 +34,7 @@ class Line:
     comment: str = ""
 
 
-# For a dataset without its own test split.
+# Keys for a dataset without a test split.
 SPLIT = {
     "test_fraction": Line(value=0.2),
     "split_by": Line(
@@ -54,8 +54,8 @@ class Seen:
       counts: images of both splits by class, or by label if images have several. Private: never
         written to a file.
       patients: number of patients; None if no column names them.
-      by_patient: patients by class; the images of a patient share a weight of 1. None without
-        patients or with several labels.
+      by_patient: number of patients by class, where the images of a patient share a weight of 1.
+        None without patients or with several labels.
       notes: what a person should know or do, one line each.
     """
 
@@ -107,9 +107,9 @@ class Seen:
         return make_options(self.place, self.keys)
 
     def count_class_units(self) -> ClassUnits:
-        """Counts the units of each class in train and test. Private: never written to a file."""
+        """Counts the units of each class in train and test. The counts are private."""
         counts = self.make_options().count_class_units()
-        assert counts is not None  # the data is here
+        assert counts is not None  # no download is needed
         return counts
 
     def count_training_units(self) -> int:
@@ -118,13 +118,13 @@ class Seen:
         n = options.count_units() if options.names_units() else None
         if n is None:
             rows = options.count_rows()
-            assert rows is not None  # the data is here
+            assert rows is not None  # no download is needed
             n = rows[0]
         return n
 
 
 def make_options(place: str, keys: Mapping[str, Line]) -> DatasetOptions:
-    """Reads the keys of a dataset as a study would."""
+    """Reads a dataset's keys as if they were in a study."""
     values = {key: line.value for key, line in keys.items()}
     options = validate_options(options_class(SOURCES, str(values["source"])), values, place)
     assert isinstance(options, DatasetOptions)
@@ -146,7 +146,7 @@ def name_of(words: Iterable[str]) -> str:
         plain = unicodedata.normalize("NFKD", word).encode("ascii", "ignore").decode()
         name = re.sub(r"[^a-z0-9]+", "_", plain.lower()).strip("_")
         if name:
-            # studies themselves use some names for folders in results and data
+            # some names are names of dpprobe's own folders in results and data
             return f"{name}_images" if name in TAKEN else name
     return "study"
 
@@ -154,7 +154,7 @@ def name_of(words: Iterable[str]) -> str:
 def count_classes(
     options: CountedRows, place: str, keys: Mapping[str, Line], notes: Sequence[str]
 ) -> Seen:
-    """Counts images by class, and patients; labels of no class are missing."""
+    """Counts images by class, and patients; labels of unknown classes are missing."""
     options.check_files()
     index, multi_label = options.read_index(), options.multi_label()
     names = options.class_names_or_labels() or ()

@@ -1,6 +1,6 @@
 """A study's YAML with comments, for a dataset and an available backbone.
 
-Names (classes, columns), public facts (training units); no class counts: no guarantee covers them.
+The text has names (classes, columns) and the number of training units, but no class counts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ METHODS = """\
 methods:
   auto: # chooses a head and its options from public facts: rows, features, classes, epsilon
     head: auto"""
-# Options for one label per image, whatever the labels are.
+# Options for one label per image, with any labels.
 BALANCED = """\
   # balanced: # gives rare classes equal weight; class counts are released with noise
   #   head: auto
@@ -55,8 +55,8 @@ RELEASE = """\
 #     # Publishes a test result with noise. Its epsilon is spent by test {unit}s only. The metric
 #     # follows from the number of classes, not from the labels, because it is public.{metric_words}
 #     evaluate: {{epsilon: 1, metric: {metric}}}"""
-FEW_CLASSES = 10  # each needs test units of its own for a recall
-# The number of classes is public.
+FEW_CLASSES = 10  # each class's recall needs test units of the class
+# The choice may use the number of classes, which is public.
 METRIC_WORDS: dict[Headline, str] = {
     "accuracy": "",
     "macro_accuracy": "\n#     # macro_accuracy publishes the mean recall of the classes and the "
@@ -73,8 +73,8 @@ class Draft:
     Attributes:
       keys: the dataset's options, also options that `init` adds.
       n: training units, images or patients.
-      class_units: units of each class on both sides; for the screen alone.
-      init_words: the command that wrote the file.
+      class_units: units of each class in train and test, only for the screen.
+      init_words: the words of the command that wrote the file.
     """
 
     seen: Seen
@@ -91,7 +91,7 @@ class Draft:
 
     @property
     def study_name(self) -> str:
-        """The name of the study and of its results folder, different for each study file."""
+        """The name of the study and of its results folder, unique per study file."""
         return name_of([self.output.stem])
 
     def list_changed_names(self) -> list[str]:
@@ -237,7 +237,7 @@ def _choose_metric(seen: Seen) -> Headline:
 
 
 def write_comment(text: str, *, indent: int = 0) -> list[str]:
-    """Wraps text as lines of comment; none for an empty text."""
+    """Wraps text as lines of a comment; no line for an empty text."""
     before = " " * indent + "# "
     return textwrap.wrap(
         text, WIDTH, initial_indent=before, subsequent_indent=before, break_long_words=False,
@@ -246,7 +246,7 @@ def write_comment(text: str, *, indent: int = 0) -> list[str]:
 
 
 def write_entry(key: str, value: Any, *, indent: int) -> list[str]:
-    """Writes a key and its value, quoted if YAML would read something else."""
+    """Formats a key and its value, quoted if YAML would read another value."""
     before = " " * indent
     if isinstance(value, dict):
         parts = [
@@ -264,5 +264,5 @@ def _write_flow(value: Any) -> str:
 
 
 def format_number(value: float) -> str:
-    """Writes a small number so that YAML reads a number: 1.0e-05 needs its dot."""
+    """Formats a small number that YAML reads as a number: 1.0e-05 needs the dot."""
     return f"{value:.1e}".replace("e-0", "e-")

@@ -20,18 +20,18 @@ from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.training_set import LONGEST_ROW, RowSource
 
-STREAMED_BYTES = 2**30  # larger sources, as float32, are read in blocks, again in each pass
+STREAMED_BYTES = 2**30  # larger sources (size as float32) are read in blocks, again in each pass
 # Types whose values NumPy would turn into floats, such as dates into seconds.
 _NO_NUMBERS = ("date", "time", "duration", "period", "complex", "[(")
-SCORED_BYTES = 64 * 2**20  # size of a block that is scored, or read from a source
+SCORED_BYTES = 64 * 2**20  # bytes of a block that is scored, or read from a source
 
 
 class TypeOfArrayError(ArrayError, TypeError):
-    """Rows have values of another type; it is also a TypeError, which scikit-learn expects."""
+    """Rows have values of a wrong type; also a TypeError, as scikit-learn expects."""
 
 
 def warn_caller(message: str) -> None:
-    """Warns at the line that called dpprobe, so that each of these lines has its own warning."""
+    """Warns at the line that called dpprobe, so that each calling line has its own warning."""
     frame, level = sys._getframe(1), 2
     while frame.f_back and re.match(r"dpprobe\.|functools$", frame.f_globals.get("__name__", "")):
         frame, level = frame.f_back, level + 1
@@ -56,7 +56,7 @@ class MappedRows:
 
 
 class CheckedRows:
-    """Rows of a user's source, each block held against what the source says."""
+    """Rows of a user's source; each block is compared with the shape that the source states."""
 
     def __init__(self, source: Any) -> None:
         self._source = source
@@ -68,7 +68,7 @@ class CheckedRows:
             )
 
     def read_blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
-        """Yields the source's blocks; raises ArrayError for rows other than the source says."""
+        """Yields the source's blocks; raises ArrayError if rows differ from the stated shape."""
         due = 0
         for pair in self._source.read_blocks(rows) or ():
             first, block = pair if isinstance(pair, tuple) and len(pair) == 2 else (None, pair)
@@ -87,7 +87,7 @@ class CheckedRows:
 
 
 def find_source(values: Any) -> RowSource | None:
-    """Returns the reader of a feature store or a large array on disk; None for other rows."""
+    """Returns the reader of a feature store or of a large array on disk; None for other rows."""
     # Arrays of h5py and zarr have `chunks`; their rows stay on disk until they are sliced.
     if isinstance(values, np.memmap) or (hasattr(values, "chunks") and hasattr(values, "ndim")):
         large = values.ndim == 2 and 4 * values.size > STREAMED_BYTES
@@ -107,7 +107,7 @@ def read_source(source: RowSource) -> npt.NDArray[np.float32]:
 
 @contextmanager
 def hide_values() -> Iterator[None]:
-    """Explains values that are no numbers, without the values, because they are private."""
+    """Explains values that are not numbers without quoting them, because they are private."""
     try:
         yield
     except ValueError as error:
@@ -126,7 +126,7 @@ def refuse_masks(name: str, values: Any) -> None:
 
 
 def _check_type(values: Any) -> None:
-    """Raises ArrayError for values that are no plain numbers or texts."""
+    """Raises ArrayError for values that are not plain numbers or texts."""
     refuse_masks("X", values)
     kinds = getattr(values, "dtypes", getattr(values, "dtype", None))  # of all columns, or one
     for kind in np.ravel(np.asarray(kinds, dtype=object)):
@@ -145,7 +145,7 @@ def _read_block(block: Any) -> npt.NDArray[np.float32]:
 def join_blocks(values: Any) -> Any:
     """Returns an iterator's blocks [m, d], or a tensor, as one array; other values unchanged.
 
-    Raises ArrayError for types of X that would be read as something else.
+    Raises ArrayError for types of X that NumPy would read as something else.
     """
     if isinstance(values, torch.Tensor):
         try:
@@ -168,7 +168,7 @@ def join_blocks(values: Any) -> Any:
 
 
 def clear_unusable(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Returns rows [m, d] to be scored; rows that training would clear are zeros here too."""
+    """Returns rows [m, d] to be scored, with zeros for rows that training would set to zero."""
     with np.errstate(over="ignore", invalid="ignore"):
         usable = np.linalg.norm(rows.astype(np.float64), axis=1) <= LONGEST_ROW
     if usable.all():
@@ -200,11 +200,11 @@ def read_shape(values: Any) -> tuple[int, int]:
 
 
 def check_labels(labels: Any, classes: Sequence[Hashable] | None) -> None:
-    """Raises ArrayError for missing labels, labels of several kinds, and kinds of no class."""
+    """Raises ArrayError for missing labels, labels of several kinds, and unsupported kinds."""
     refuse_masks("y", labels)
     values = np.asarray(labels)
     if values.ndim != 1 or values.dtype.kind in "bf":
-        return  # scikit-learn explains these
+        return  # scikit-learn's own checks explain these
     kind = check_kind("y", values if values.dtype.kind == "O" else values[:1])
     of_classes = kind if classes is None else check_kind("classes", classes)
     if "texts" in (kind, of_classes) and kind not in (None, of_classes):
@@ -218,7 +218,7 @@ def number_labels(labels: npt.NDArray[Any], classes: Sequence[Hashable]) -> npt.
     try:
         codes = np.array([places[label] for label in known.tolist()], dtype=np.int64)
     except KeyError:
-        # Without the label, which is private.
+        # The error does not quote the label, which is private.
         raise ArrayError(
             f"y: a label is not in classes {list(classes)}; correct y, or add the label to "
             "classes, without looking at the data"

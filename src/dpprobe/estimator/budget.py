@@ -1,9 +1,9 @@
 """The privacy budget that all fits on one private dataset share.
 
-A fit is booked before its noise is drawn, so the budget counts each fit that may have released
-something. Bookings are kept in a ledger file, which any number of processes can share, or in the
-memory of one process. `sklearn.clone` and `copy.deepcopy` return the same budget; otherwise each
-candidate of a grid search would spend its own budget.
+A fit is booked before the fit's noise is drawn, so the budget counts each fit that may have
+released something. Bookings are kept in a ledger file, which any number of processes can share, or
+in the memory of one process. `sklearn.clone` and `copy.deepcopy` return the same budget; with
+copied budgets, each candidate of a grid search would spend a separate budget.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Budget:
         (an image or a patient). Choose it before the first fit.
       max_risk: instead of max_epsilon, a limit on the success of attacks on one unit, given all
         fits: `{"advantage": 0.1}`, or `{"true_positives": 0.01, "at": 0.001}`.
-      delta: of the limit, and of each fit without its own delta.
+      delta: the delta of the limit, and of each fit without its own delta.
       column: the word for a group, such as "patient". All entries of one ledger must have the same
         word: for a study's dataset whose unit is a patient, write the study's unit_column.
 
@@ -79,7 +79,7 @@ class Budget:
         self.folder = None if folder is None else Path(folder).absolute()
         self._bookings: list[Booking] = []
         self._lock = threading.Lock()
-        # Neither a pickled copy, which has no owner, nor a forked process sees later bookings.
+        # Pickled copies (without an owner) and forked processes do not see later bookings.
         self._owner: int | None = os.getpid()
 
     def __repr__(self) -> str:
@@ -87,7 +87,7 @@ class Budget:
         return f"Budget({place}{self.describe_limit()}, delta={self.delta:g})"
 
     def describe_limit(self) -> str:
-        """Returns the limit as a person writes it."""
+        """Formats the limit as a user writes it."""
         if self.max_risk is None:
             return f"max_epsilon={self.max_epsilon:g}"
         return f"max_risk={self.max_risk.to_dict()}"
@@ -126,9 +126,9 @@ class Budget:
         return bounds.true_positives[0] if rates else bounds.advantage
 
     def check_fit(self, booking: Booking) -> None:
-        """Checks that the budget allows a fit, before its data is read or its noise drawn.
+        """Checks that the budget allows a fit, before the fit's data is read or noise drawn.
 
-        Raises BudgetError above the limit. `book_fit` checks again: other fits may be booked first.
+        Raises BudgetError above the limit. `book_fit` checks again, as other fits may be first.
         """
         if self._ledger is not None:
             self._ledger.check_room(booking, self._limits)
@@ -153,7 +153,7 @@ class Budget:
             return len(self._bookings)
 
     def close_fit(self, number: int, digest: str) -> None:
-        """Records that a booked fit has ended; a fit whose entry stays open counts too."""
+        """Records that a booked fit has ended; fits whose entries stay open also count."""
         if self._ledger is not None:
             self._ledger.close_entry(number, digest)
 

@@ -1,8 +1,7 @@
-"""Checks the callers of a private fit: what they do with its rows, and what they publish.
+"""Checks the callers of a private fit: what they do with the fit's rows, and what they publish.
 
-scikit-learn does not tell an estimator who fits it, so callers are found on the stack. Work that
-was handed to another process or thread hides its callers there. The stack does not show either what
-was done to the rows before.
+scikit-learn does not tell an estimator who fits it, so callers are found on the stack. The stack
+does not show callers in other processes or threads, nor earlier changes of the rows.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from sklearn.utils.validation import _num_samples
 
 from dpprobe.errors import ConfigError, DpprobeError, PrivacyError
 
-_ALONE = 8  # rows that a step transforms without the others
-_ROUNDINGS = 8  # see `_rows_differ`
+_ALONE = 8  # number of rows that a step transforms without the other rows
+_ROUNDINGS = 8  # roundings that `_rows_differ` tolerates
 _CLASSES = "It reads from the private labels which classes exist, and publishes them"
 _PRIVATE_SCORES = "It chooses features by scores of private rows, without noise"
 _DIRECT = "Call fit of PrivateClassifier directly"
 
-# Why a class of scikit-learn breaks the guarantee. None: each row stays one person's own, and all
-# that the class publishes follows from private fits, each of which spends budget. A score of a
-# search has no noise, and no promise covers it.
+# Why a class of scikit-learn breaks the guarantee. None means no reason: each row still depends on
+# one person, and the class publishes only results of private fits, each of which spends budget. No
+# guarantee covers a search's scores, which have no noise.
 _REASONS = {
     "BaseSearchCV": None,
     "ClassifierChain": None,
@@ -78,7 +77,7 @@ def check_callers(estimator: Any, public: Sequence[str]) -> None:
     for caller, function, values in _walk_callers(estimator, public):
         if not isinstance(caller, Pipeline):
             _check_meta_estimator(caller, public)
-        elif function == "_fit" and "step_idx" in values:  # it is fitting an earlier step
+        elif function == "_fit" and "step_idx" in values:  # the pipeline is fitting an earlier step
             within[id(caller)] = values["step_idx"], values["X"]
         elif id(caller) in within or "Xt" in values:
             last = len(caller.steps) - 1
@@ -94,8 +93,8 @@ def check_callers(estimator: Any, public: Sequence[str]) -> None:
 def _walk_callers(estimator: Any, public: Sequence[str]) -> Iterator[tuple[Any, str, Any]]:
     """Yields each estimator whose fit calls the fit of `estimator`, inner estimators first.
 
-    The name and the variables of its function come with it. Raises PrivacyError for functions that
-    break the guarantee, and for hidden callers.
+    Each comes with its function's name and variables. Raises PrivacyError for functions that break
+    the guarantee, and for hidden callers.
     """
     hidden, inner = False, ""
     for frame, _ in traceback.walk_stack(sys._getframe()):
@@ -104,7 +103,7 @@ def _walk_callers(estimator: Any, public: Sequence[str]) -> Iterator[tuple[Any, 
         if code is _fit_again.__code__:
             raise PrivacyError("it contains a private fit; fit it beforehand")
         if not hidden and (task := _TASK.match(place)):
-            hidden = True  # further out are functions of the pool
+            hidden = True  # frames further out are functions of the pool
             _check_hidden(task[0].split(".")[0], inner, public)
         if place.startswith("sklearn.model_selection._validation:"):
             _check_validation(code.co_name, values)
@@ -118,10 +117,10 @@ def _walk_callers(estimator: Any, public: Sequence[str]) -> Iterator[tuple[Any, 
 
 
 def _check_hidden(package: str, started: str, public: Sequence[str]) -> None:
-    """Refuses a fit in a worker, unless a person declares what the worker's callers do.
+    """Refuses a fit in a worker process or thread, unless the user declares its package.
 
     Args:
-      started: the function that the worker runs. Nobody can declare scikit-learn's functions.
+      started: the function that the worker runs. A user cannot declare scikit-learn's functions.
     """
     by_scikit_learn = started.startswith("sklearn.")
     if by_scikit_learn or package not in public:
@@ -214,7 +213,7 @@ def _compare_rows(named: list[tuple[str, Any]], rows: Any, returned: Any, labels
             mixes = _mixes_rows(step, rows, among, labels)
             fault = "returns other values for the same rows in other company" if mixes else None
         except Exception as error:
-            # Others' texts may quote a private value.
+            # Errors of other packages may quote a private value.
             text = str(error) if isinstance(error, DpprobeError) else type(error).__name__
             fault = f"fails for a part of the rows: {text}"
         if fault is not None:
@@ -229,7 +228,7 @@ def _compare_rows(named: list[tuple[str, Any]], rows: Any, returned: Any, labels
 def _mixes_rows(step: Any, rows: Any, among: Any, labels: Any) -> bool:
     """Compares a step's rows, computed among all rows, with the rows computed in smaller parts.
 
-    No comparison finds every rare dependence: this is no proof.
+    A comparison is no proof that rows are independent: a rare dependence may be missed.
     """
     count = _num_samples(rows)
     if _num_samples(among) != count:
@@ -244,11 +243,11 @@ def _mixes_rows(step: Any, rows: Any, among: Any, labels: Any) -> bool:
         if differ(alone, _take(among, part)):
             return True
     part_rows, expected = _take(rows, few), _take(among, few)
-    if differ(step.transform(part_rows), expected):  # in fit otherwise than afterwards
+    if differ(step.transform(part_rows), expected):  # another result than in fit
         return True
     if not (isinstance(part_rows, np.ndarray) and part_rows.dtype.kind in "iuf"):
         return False
-    # all parts may have the same maximum, such as the largest grey value
+    # all parts may have one maximum, such as the largest grey value
     larger = np.concatenate([part_rows, 3 * part_rows])
     try:
         mixed = _fit_again(step, larger, _take(labels, np.tile(few, 2)))
@@ -258,8 +257,8 @@ def _mixes_rows(step: Any, rows: Any, among: Any, labels: Any) -> bool:
 
 
 def _fit_again(step: Any, rows: Any, labels: Any) -> Any:
-    """Returns the rows of a copy of a step that is fitted on them as a pipeline does."""
-    # a deep copy of a step that learns keeps what it knows, if its fit does nothing
+    """Fits a copy of a step on rows, as a pipeline does, and returns its rows."""
+    # a deep copy, because a step whose fit does nothing must keep its learnt state
     fresh = copy.deepcopy(step) if _learns(step) else clone(step)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -276,7 +275,7 @@ def _rows_differ(one: Any, other: Any, *, width: int) -> bool:
     """Compares rows bit by bit, then, for floating point, up to the rounding of sums.
 
     A sum of `width` products depends on the order, and so on the size of a batch. The error is
-    about sqrt(width) roundings of the terms, here taken as the row's largest number.
+    about sqrt(width) roundings of terms as large as the row's largest number.
     """
     if sparse.issparse(one) and sparse.issparse(other):
         return one.shape != other.shape or (one != other).nnz > 0
@@ -287,7 +286,7 @@ def _rows_differ(one: Any, other: Any, *, width: int) -> bool:
     same = (one == other) | ((one != one) & (other != other))  # NaN stays NaN
     if same.all() or one.dtype.kind != "f":
         return not same.all()
-    # heads read float32, and a network of float32 may return float64
+    # rounding of float32, which heads read; a float32 network may return float64
     rounding = max(np.finfo(one.dtype).eps, np.finfo(np.float32).eps)
     sizes = np.where(np.isfinite(one), np.abs(one), 0).max(axis=1, keepdims=True)
     with np.errstate(invalid="ignore"):

@@ -28,7 +28,7 @@ from dpprobe.release.signing import read_private_key
 from dpprobe.versions import code_version
 from dpprobe.wrong_keys_and_values import explain_first, read_options
 
-# The backbone in a statement, until the user names the model that computed the rows.
+# The backbone in a statement before the user names the model that computed the rows.
 _UNNAMED = {"backbone": "vectors", "trained": True, "weights_sha256": None}
 
 
@@ -81,7 +81,7 @@ def write_release(
 ) -> Path:
     """Writes the bundle of a private fit; see `PrivateClassifier.save_bundle`.
 
-    `external` has the options of the backbone family `external`, for the model behind the rows.
+    `external` has the options of the backbone family `external` for the model that computed rows.
     """
     _check_names(folder, dataset)
     if hash_heads(fit.heads) != fit.digest:

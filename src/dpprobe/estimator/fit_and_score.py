@@ -41,7 +41,7 @@ from dpprobe.privacy.plan import Plan
 
 
 def fit_classifier(classifier: Any, X: Any, y: Any, groups: Any) -> None:
-    """Trains a head and sets the attributes of a `PrivateClassifier`, as its `fit` explains."""
+    """Trains a head and sets a `PrivateClassifier`'s attributes; see `PrivateClassifier.fit`."""
     X = join_blocks(X)
     if classifier.budget is None:
         rows, labels = _read_rows(classifier, X, y)
@@ -62,7 +62,7 @@ def fit_classifier(classifier: Any, X: Any, y: Any, groups: Any) -> None:
         public=compare_public_files(planned.method, rows, class_names),
         warn=warn_caller,
     )
-    _ = data.lengths  # warns of unusable rows: a filter may make each warning an error
+    _ = data.lengths  # warns of unusable rows; late, as filters may turn warnings into errors
     if classifier.budget is None:
         seed = _draw_seed(classifier.random_state)
         heads = fit_heads(planned.method, data, planned.plan, [seed], entropy=SEEDED)
@@ -81,7 +81,7 @@ def fit_classifier(classifier: Any, X: Any, y: Any, groups: Any) -> None:
     remember_head(heads.weights[0])
     classifier.plan_ = planned.plan
     classifier.classes_ = np.asarray(planned.classes)
-    # copies: the bundle and predictions have the weights that were released
+    # copies, so that the bundle and predictions keep the released weights
     classifier.coef_ = heads.weights[0, :, :-1].copy()
     classifier.intercept_ = heads.weights[0, :, -1].copy()
     classifier.coef_.flags.writeable = classifier.intercept_.flags.writeable = False
@@ -121,7 +121,7 @@ def link_scores(scores: npt.NDArray[np.float32], method: MethodOptions) -> npt.N
 def _read_rows(
     classifier: Any, X: Any, y: Any
 ) -> tuple[npt.NDArray[np.float32] | RowSource, npt.NDArray[Any]]:
-    """Returns the rows, as a new array or as their source, and the labels."""
+    """Returns the rows (a new array, or the source of the rows) and the labels."""
     check_labels(y, classifier.classes)
     if (source := find_source(X)) is not None:
         classifier.n_features_in_ = source.dimension

@@ -18,7 +18,7 @@ from dpprobe.release.ledger_prices import Spent
 class Fit:
     """The heads of a fit and the facts of their privacy statement, without any training rows.
 
-    Parameters of the estimator may change after the fit, so nothing is read from them later.
+    The estimator's parameters may change after the fit, so they are not read later.
 
     Attributes:
       method: the head that `auto` chose, if the fit used `auto`.
@@ -26,7 +26,7 @@ class Fit:
       file_hashes: SHA-256 of each public file that the fit read, by path.
       entry: the fit's number in the budget; None in benchmark mode.
       budget: lists this fit and others; None in benchmark mode.
-      spent: the budget's total after the fit; None in benchmark mode.
+      spent: the budget's total epsilon after the fit; None in benchmark mode.
       digest: the hash of the heads' released numbers, which the budget also holds; "" in benchmark
         mode.
     """
@@ -47,9 +47,9 @@ class Fit:
         return self.entry is not None
 
     def count_spent(self) -> Spent:
-        """Returns the budget's total now: later fits may have taken part in a choice.
+        """Returns the budget's present total, because users may choose among later fits too.
 
-        A copy in another process may see fewer fits than this one did.
+        A budget copied to another process may see fewer fits than the fit itself saw.
         """
         assert self.budget is not None
         assert self.spent is not None

@@ -15,15 +15,15 @@ MISSING = "missing"
 
 
 class ArrayError(DataError, ValueError):
-    """Rows or labels cannot be used; it is also a ValueError, which scikit-learn expects."""
+    """Rows or labels cannot be used; also a ValueError, as scikit-learn expects."""
 
 
 class NumberError(ConfigError, PrivacyError):
-    """A value is no number: of the options, and a fault by which no privacy could be priced."""
+    """A value is not a number: a ConfigError, and a PrivacyError as epsilon is undefined."""
 
 
 def read_number(name: str, value: Any) -> float:
-    """Returns a number as a float, NumPy's float32 0.1 as 0.1; raises NumberError for the rest."""
+    """Returns a number as a float (NumPy's float32 0.1 as 0.1); raises NumberError for others."""
     if isinstance(value, numbers.Real) and not isinstance(value, bool) and value == value:
         try:
             return float(str(value)) if isinstance(value, np.floating) else float(value)
@@ -40,14 +40,14 @@ def read_count(name: str, value: Any) -> int:
 
 
 def read_target(value: Any) -> float | Risk:
-    """Returns an epsilon, or the permitted risk of a mapping."""
+    """Reads an epsilon from a number, or a permitted risk from a mapping."""
     if isinstance(value, Mapping):
         return read_risk("epsilon", value)
     return read_number("epsilon", value)
 
 
 def read_risk(name: str, value: Any) -> Risk:
-    """Returns the permitted risk of a mapping; raises PrivacyError."""
+    """Reads a permitted risk from a mapping; raises PrivacyError for a wrong mapping."""
     if not isinstance(value, Mapping):
         raise NumberError(
             f"{name} {_shorten(value)}: write a mapping, such as {{'advantage': 0.1}}"
@@ -56,7 +56,7 @@ def read_risk(name: str, value: Any) -> Risk:
 
 
 def list_classes(classes: Any) -> list[Any]:
-    """Returns the classes in order; raises ArrayError unless there are two or more of one kind."""
+    """Returns the classes in order; raises ArrayError for fewer than two, or mixed kinds."""
     several = isinstance(classes, Iterable) and isinstance(classes, Sized)
     if (
         not several
@@ -80,7 +80,7 @@ def list_classes(classes: Any) -> list[Any]:
 def check_kind(name: str, labels: Iterable[Any]) -> str | None:
     """Returns the kind of all labels, None without labels; raises ArrayError if kinds differ."""
     kinds = {_name_kind(label) for label in labels}
-    if MISSING in kinds:  # without the labels, which may be private
+    if MISSING in kinds:  # the error does not quote labels, which may be private
         remedy = "leave out its row" if name == "y" else "remove it"
         raise ArrayError(f"{name}: a label is missing (None, NaN or NA); {remedy}")
     if len(kinds) > 1 or not kinds <= {"numbers", "texts", "truth values"}:

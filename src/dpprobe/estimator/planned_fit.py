@@ -35,7 +35,7 @@ from dpprobe.release.bundle import ESTIMATOR
 from dpprobe.release.ledger_file import Booking, Part, tell_of_entry
 from dpprobe.training.plan_file import check_price, plan_method
 
-_HEAD = 0  # index of a private fit's only head; no random number derives from it
+_HEAD = 0  # index of a private fit's only head; seeds nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class PlannedFit:
     def make_booking(self, budget: Budget) -> Booking:
         plan = self.plan
         return Booking(
-            release="fit",  # the budget makes the name unique
+            release="fit",  # not unique; the budget makes the name unique
             study=ESTIMATOR,
             unit=self.facts.unit,
             split="all rows",
@@ -72,7 +72,7 @@ def plan_fit(
 
     Benchmark mode may read the classes from the labels.
     """
-    # sorted: tools of scikit-learn expect column k of scores to be the k-th class in order
+    # sorted, because scikit-learn expects column k of scores to be the k-th class in order
     unnamed = classifier.classes is None
     classes = list_classes(np.unique(labels) if unnamed else classifier.classes)  # type: ignore[arg-type]
     units = _number_units(classifier, groups, rows)
@@ -113,7 +113,7 @@ def _describe_facts(classifier: Parameters, *, n: int, dimension: int, classes: 
         usual = min(1e-5, 10.0 ** math.floor(-math.log10(2 * n)))
         delta = usual if budget is None else budget.delta
     if budget is not None and (fault := delta_fault(budget.delta, n, unit=classifier.unit)):
-        raise PrivacyError(fault)  # `Target` judges the fit's own delta
+        raise PrivacyError(fault)  # the delta of the fit is checked by `Target`
     target = read_target(classifier.epsilon)
     return DataFacts(
         n=n,
@@ -166,7 +166,7 @@ def _make_plan(classifier: Parameters, method: MethodOptions, facts: DataFacts) 
 def fit_privately(
     budget: Budget, planned: PlannedFit, data: TrainingSet
 ) -> tuple[Heads, dict[str, Any]]:
-    """Returns the heads, and what the budget holds of the fit."""
+    """Returns the heads, and the fit's entry in the budget."""
     check_inputs(planned.method, data, planned.plan, [_HEAD])
     with explain_searches():
         entry = budget.book_fit(planned.make_booking(budget))
@@ -191,7 +191,7 @@ def explain_searches() -> Iterator[None]:
 
 
 def _make_exact(method: MethodOptions) -> MethodOptions:
-    """Returns options with exact sums, unless the user chose an engine; for `tuned`, in its base.
+    """Returns options (of `tuned`, its base) with exact sums, unless the user chose an engine.
 
     An engine changes only the arithmetic, not the mechanisms or their epsilon.
     """

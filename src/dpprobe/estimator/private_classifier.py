@@ -33,37 +33,38 @@ def _has_probabilities(classifier: PrivateClassifier) -> bool:
     try:
         return read_method(classifier).link_on(False) != "none"
     except ConfigError:
-        return True  # `auto` before its choice: it chooses a head with probabilities
+        return True  # `auto` always chooses a head with probabilities
 
 
 class PrivateClassifier(ClassifierMixin, BaseEstimator):
     """A linear classifier of vectors, trained with differential privacy.
 
-    There are two modes. By default the noise is secret, sums are exact, and the head may be
+    A classifier has two modes. By default the noise is secret, sums are exact, and the head may be
     published. Each fit is booked in `budget` before its noise is drawn. With `benchmark=True` the
-    noise comes from a seed, so that results can be reproduced; this protects nobody.
+    noise comes from a seed, so that results can be reproduced; benchmark mode protects nobody.
 
     Args:
-      epsilon: the target epsilon. Or a permitted risk: `{"advantage": 0.1}`, or `{"true_positives":
+      epsilon: the target epsilon, or a permitted risk: `{"advantage": 0.1}`, or `{"true_positives":
         0.01, "at": 0.001}`. In benchmark mode `math.inf` means no noise.
       delta: the target delta. By default the budget's delta, or in benchmark mode the largest power
         of ten up to 1e-5 and 1 / (2 n).
       head: the name of a method (`auto`, `momentum`, `least_squares`, ...) or a mapping with its
         options as in a study, such as `{"head": "sgd", "batch_size": 256}`.
-      classes: the labels that y may have. They are published with the weights, so a private fit
-        needs this list instead of reading labels from y, which is private.
+      classes: the labels that y may have. The classes are published with the weights, so a private
+        fit does not read them from y, which is private.
       unit: the unit of privacy. "row": each row is a unit. "group": all rows with one value of
-        `groups` are a unit, such as a patient's images. Then `fit` needs `groups`. "image" and
-        "patient" mean the same for images: use the study's word if a study shares the ledger.
+        `groups` are a unit, such as a patient's images. With unit "group", `fit` needs `groups`.
+        "image" and "patient" mean the same for images: use the study's word if a study shares the
+        ledger.
       budget: the common privacy budget of all private fits on these data, which a private fit
         needs. Clones of the estimator share the same budget.
       benchmark: True for seeded noise without a budget, which protects nobody.
       random_state: the seed of benchmark mode: a whole number, or None for a random seed. A private
         fit refuses a seed.
-      public_steps: names of steps of a `Pipeline` that were fitted on public data, and that its
-        `fit` doesn't fit again: wrap them in `FrozenEstimator`. Steps that scikit-learn tags as
-        stateless, such as `Normalizer`, need not be listed. Also names of your own classes whose
-        `fit` calls this one, and of the package whose workers you start, such as "joblib".
+      public_steps: names of steps of a `Pipeline` that were fitted on public data. Wrap these steps
+        in `FrozenEstimator`, so that the pipeline does not fit them again. Steps that scikit-learn
+        tags as stateless, such as `Normalizer`, need not be listed. List here also your own classes
+        whose `fit` calls this estimator, and packages whose workers call it, such as "joblib".
 
     Rows with NaN, infinity or huge values count as rows of zeros, as in a study, with a warning. A
     private fit cannot refuse such rows, because an error would reveal that one exists.
@@ -117,9 +118,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         """Trains a head; a private fit always spends from the budget.
 
         Args:
-          X: numbers [n, d]: an array, a tensor, a data frame, a memory map or a dataset of h5py.
-            Also an iterator of blocks [m, d], or a result of `read_features`. Each row must be
-            computed from its own item alone, such as an image.
+          X: numbers [n, d]: an array, a tensor, a data frame, a memory map or a dataset of h5py. X
+            may also be an iterator of blocks [m, d], or a result of `read_features`. Each row must
+            be computed from its own item alone, such as an image.
           y: [n] labels, each one of `classes`.
           groups: [n] names of the rows' groups, for `unit="group"`.
 
@@ -134,7 +135,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         if not self.benchmark:
             check_callers(self, self.public_steps)
         check_parameters(self)
-        # here: torch and the kernels take seconds, and errors above should not wait for them
+        # late: torch and the kernels take seconds, and errors above should come first
         from dpprobe.estimator.fit_and_score import fit_classifier
 
         fit_classifier(self, X, y, groups)
@@ -155,14 +156,14 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
 
     @available_if(_has_probabilities)
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
-        """Returns probabilities [n, classes]; heads whose scores are no logits lack this."""
-        from dpprobe.estimator.fit_and_score import link_scores  # as in `fit`
+        """Returns probabilities [n, classes]; only for heads whose scores are logits."""
+        from dpprobe.estimator.fit_and_score import link_scores  # late, as in `fit`
 
         return link_scores(self._score_rows(X), self.fit_.method)
 
     def _score_rows(self, X: Any) -> npt.NDArray[np.float32]:
         check_is_fitted(self)
-        from dpprobe.estimator.fit_and_score import score_blocks  # as in `fit`
+        from dpprobe.estimator.fit_and_score import score_blocks  # late, as in `fit`
 
         return score_blocks(self, X)
 
@@ -176,7 +177,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
           NotFittedError: before `fit`.
         """
         check_is_fitted(self)
-        # imported here: releases need more libraries than benchmarks
+        # late, because releases need more libraries than benchmarks
         from dpprobe.estimator.estimator_bundle import state_benchmark, state_release
 
         fit = self.fit_
@@ -195,7 +196,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         sign_key: str | Path | None = None,
         card: Mapping[str, str] | None = None,
     ) -> Path:
-        """Writes the bundle of a private head; others can check (`dpprobe verify`) and use it.
+        """Writes the bundle of a private head, which others can check (`dpprobe verify`) and use.
 
         Args:
           folder: the path of a new folder; the folder's name is the name of the release.
@@ -222,7 +223,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
                 f"save_bundle: {PROTECTS_NOTHING}Fit with benchmark=False and a budget, and save "
                 "that head"
             )
-        # as above
+        # late, as in `privacy_`
         from dpprobe.estimator.estimator_bundle import write_release
 
         return write_release(

@@ -1,4 +1,4 @@
-"""The private rows of a fit and the heads on them, with which public files are compared."""
+"""Compares public files with a fit's private rows, and with heads trained on private rows."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from dpprobe.heads.training_set import RowSource
 from dpprobe.options import resolve_path
 from dpprobe.training.public_file_check import PrivateData
 
-# The latest heads that this process fitted on private rows, each [classes, d + 1]. A study finds
-# the heads of its cells on disk; the heads of a notebook are in memory alone.
+# The latest heads that this process fitted on private rows, each [classes, d + 1]. Heads of a
+# notebook are only in memory, unlike heads of a study's cells.
 _FITTED: deque[npt.NDArray[np.float32]] = deque(maxlen=256)
 
 
 def remember_head(weights: npt.NDArray[np.float32]) -> None:
-    """Keeps a copy of a fitted head [classes, d + 1], so that no later fit takes it for public."""
+    """Keeps a copy of a fitted head [classes, d + 1], so that no later fit uses it as public."""
     _FITTED.append(weights.copy())
 
 
@@ -34,7 +34,7 @@ def compare_public_files(
     class_names: Sequence[str],
 ) -> PublicInputs:
     """Compares a method's public files with a fit's rows, before the fit is booked."""
-    if not method.public_files():  # nothing to compare, so nothing is read
+    if not method.public_files():  # no public file to compare, so rows are not read
         return NOTHING_CHECKED
     for option, written in method.public_files().items():
         if not resolve_path(written).is_file():
@@ -45,7 +45,7 @@ def compare_public_files(
 def _find_private_data(
     rows: npt.NDArray[np.float32] | RowSource, class_names: Sequence[str]
 ) -> PrivateData:
-    """Returns the private data of a fit: its rows, and the study that they come from, if any."""
+    """Returns the private rows of a fit, and the study that the rows come from, if any."""
     if isinstance(rows, FeatureStore):
         # <results>/features/<dataset>/<backbone>/<split>/manifest.json
         folders = [*rows.path.absolute().parents, *[Path()] * 5]

@@ -26,7 +26,7 @@ MANIFEST = "manifest.json"
 
 
 def calibrate(*, epsilon: float, delta: float, steps: int = 1, sample_rate: float = 1.0) -> float:
-    """Computes the noise multiplier with which Gaussian releases together meet (epsilon, delta).
+    """Computes the noise multiplier with which Gaussian releases together are (epsilon, delta)-DP.
 
     Args:
       steps: the number of equal releases, each of a clipped sum.
@@ -100,9 +100,9 @@ def audit(
       NotFittedError: before `fit`.
       ConfigError: if the plan has no guarantee to test.
     """
-    from sklearn.utils.validation import check_is_fitted  # heavy: for this function alone
+    from sklearn.utils.validation import check_is_fitted  # slow import for this function alone
 
-    from dpprobe.analyses.audit.white_box import audit_plan  # heavy, too: torch
+    from dpprobe.analyses.audit.white_box import audit_plan  # slow import: torch
 
     check_is_fitted(classifier)
     fit = classifier.fit_
@@ -140,14 +140,14 @@ def plan_accuracy(
       majority: the largest class's share of the units, if known.
 
     Returns:
-      A JSON-compatible mapping; `choices` has the expected accuracies with their range, for this
-      setting, for more units and for larger epsilons.
+      A JSON-compatible mapping; `choices` has expected accuracies with ranges: for the arguments,
+      for more units, and for larger epsilons.
 
     Raises:
       ConfigError: with a line for each value that is out of range.
     """
-    from dpprobe.planner.accuracy_plan import make_plan  # reads the file of curves
-    from dpprobe.planner.predicted_accuracy import Setting  # likewise
+    from dpprobe.planner.accuracy_plan import make_plan  # late: reads the file of curves
+    from dpprobe.planner.predicted_accuracy import Setting  # late: reads the file of curves
 
     setting = Setting(
         n=read_count("n", n),
@@ -190,13 +190,12 @@ def read_cells(results: str | Path) -> pd.DataFrame:
       results: the study's `results_dir`.
 
     Returns:
-      A table with a row per cell and seed, and metrics as fractions; docs/python.md lists the
-      columns.
+      A table with a row per cell and seed, and metrics as fractions (see docs/python.md).
 
     Raises:
       DataError: if there is no summary, or a summary of another version.
     """
-    from dpprobe.results.summary import read_summaries  # heavy: pyarrow
+    from dpprobe.results.summary import read_summaries  # slow import: pyarrow
 
     folder = Path(results) / "summary"
     paths = sorted(folder.glob("*.parquet"))
@@ -215,10 +214,9 @@ def verify(
     """Runs all checks of a bundle that need no private data.
 
     Args:
-      public_key: the file with the signer's Ed25519 public key in PEM, not taken from the bundle.
+      public_key: the file with the signer's Ed25519 public key in PEM, not from the bundle.
       checkpoint: the file with the backbone's weights, to check the backbone's features too.
-      predecessors: folders of the bundles before this one, or folders that contain them, to follow
-        the chain of predecessors to its end.
+      predecessors: folders with the bundle's predecessors, to check the whole chain.
 
     Returns:
       A report: `passed`, and `checks`, each with `name`, `passed` and `detail`.

@@ -18,7 +18,7 @@ _PRIVATE = (
 
 
 def warn_of_copies(rows: npt.NDArray[np.float32] | RowSource, units: Units | None) -> None:
-    """Warns if the same row occurs twice, or with `units` if it occurs in two of them."""
+    """Warns if a row occurs twice, or with `units`, if a row occurs in two units."""
     counts = _count_copies(rows, units)
     if not counts["rows"]:
         return

@@ -1,10 +1,10 @@
-"""Colours of classes in the plane."""
+"""Colours of classes in plots of embeddings."""
 
 from __future__ import annotations
 
-# Two of the first ten, or of the second ten, differ by more than 20 in CIELAB to people with full
-# colour vision and to people without red, green or blue cones (Machado et al. 2009, severity 1).
-# The second ten are drawn as triangles.
+# Within the first ten, and within the second ten, colours differ by more than 20 in CIELAB, also to
+# people without red, green or blue cones (Machado et al. 2009, severity 1). The second ten are
+# triangles.
 CLASS_COLOURS = (
     "#0072B2", "#E69F00", "#332288", "#66CCEE", "#661100", "#A0D8B3", "#000000", "#B15928",
     "#8C8C8C", "#DDCC77",
@@ -12,4 +12,4 @@ CLASS_COLOURS = (
     "#D6B8F0", "#B3DE69",
 )  # fmt: skip
 CIRCLES = 10
-NAMED_CLASSES = len(CLASS_COLOURS)  # more classes than this share a colour bar
+NAMED_CLASSES = len(CLASS_COLOURS)  # more classes get a colour bar in place of names

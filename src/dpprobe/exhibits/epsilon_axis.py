@@ -15,7 +15,7 @@ from dpprobe.privacy.risk import RiskEpsilon, explain_risks
 class EpsilonScale:
     """Places of epsilons: at their logarithm, with infinity a step to the right."""
 
-    finite: tuple[float, ...]  # rising
+    finite: tuple[float, ...]  # in rising order
     infinite: bool
     curves: int
 
@@ -30,7 +30,7 @@ class EpsilonScale:
     @property
     def gap(self) -> float:
         """The distance from the largest finite epsilon to infinity."""
-        # Many cells at infinity stand side by side and need more room.
+        # Many cells at infinity are drawn side by side and need more room.
         share = 0.18 + 0.012 * max(0, self.curves - 4)
         return max(share * (self.end_place - self.start_place), 0.12)
 
@@ -49,12 +49,12 @@ def draw_epsilon_axis(
     """Draws ticks at the shown epsilons, and at other epsilons where space allows.
 
     Args:
-      shown: all of the scale's finite epsilons if absent.
+      shown: the epsilons with ticks; None means all finite epsilons of the scale.
       width: the length of the axis in units of 5 inches.
     """
     texts: dict[float, str] = {}
     taken: list[tuple[float, float]] = []
-    # A label that would run into an earlier one is left out; the ticks of `shown` stay.
+    # Labels that would overlap an earlier label are left out; the ticks of `shown` stay.
     character = 0.0175 * (scale.end_place - scale.start_place + scale.gap) / width
     at = scale.finite if shown is None else shown
     # Budgets that were written as an epsilon have their labels first.
@@ -66,7 +66,7 @@ def draw_epsilon_axis(
             del texts[epsilon]
     ticks = [scale.place_of(epsilon) for epsilon in texts]
     labels = list(texts.values())
-    if scale.infinite or not ticks:  # without any ε, all that is drawn has no noise
+    if scale.infinite or not ticks:  # without any ε, all drawn results are without noise
         ticks.append(scale.place_of(math.inf))
         labels.append("∞\n(no noise)")
         if scale.finite:

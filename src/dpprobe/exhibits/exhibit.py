@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 # The wildcards of one job, such as {"dataset": "digits", "backbone": "pixels"}.
 Place = Mapping[str, str]
-# The name of an output by the ending of its file, where the two differ.
+# The name of an output by its file's ending, if name and ending differ.
 OUTPUT_NAMES = {"md": "markdown"}
-# The ending of the files that Snakemake's report shows.
+# Files with this ending are shown in Snakemake's report.
 REPORTED = {"figure": "png", "table": "csv"}
 FORMATS = {"figure": ("svg", "png"), "table": ("csv", "md")}
-# Names the files of a job.
+# A function that returns the paths of a job's files.
 Paths = Callable[["StudyFiles", Place], Sequence[str]]
-# Paths below the results by the name of their group.
+# Paths below the results, by the name of their group of files.
 Files = Mapping[str, str | tuple[str, ...]]
 
 
@@ -37,9 +37,9 @@ class Output:
     """One named output of a rule.
 
     Attributes:
-      paths: below the results, with wildcards.
-      several: the output is a list of files, also where it has one alone.
-      caption: the file of its caption in Snakemake's report; None if it is not shown there.
+      paths: the output's paths below the results, with wildcards.
+      several: True if the output is a list of files, even with one file.
+      caption: the file with the output's caption in Snakemake's report; None if not in the report.
     """
 
     name: str
@@ -54,9 +54,9 @@ class Need:
     """Files that an exhibit is made from.
 
     Attributes:
-      paths: names the files of a job; see `one`, `many` and `waits`.
-      many: `make` gets a list of paths; else one path, or None where there is no file.
-      read: `make` gets the files; else the job only waits for them.
+      paths: the function that returns the files of a job; see `one`, `many` and `waits`.
+      many: True if `make` gets a list of paths; False for one path, or None without a file.
+      read: True if `make` gets the files; False if the job only waits for them.
     """
 
     paths: Paths
@@ -84,7 +84,7 @@ def waits(paths: Paths) -> Need:
     return Need(paths=paths, read=False)
 
 
-# the results of all cells of a dataset
+# the need for the results of all cells of a dataset
 SUMMARY = one(lambda files, place: files.locate_summary(place["dataset"]))
 
 
@@ -97,22 +97,22 @@ class Exhibit:
     Attributes:
       files: paths below the results, by the name of a group of files. A path without an ending is
         made in each of `FORMATS`: the group "" has outputs named after the endings, such as `svg`,
-        and a group "law" has `law_svg`. A path with an ending is one file, named after its group.
-        A tuple of paths makes a list of files. A function of the study may return all this.
-      make: the function that makes it, as "module:function". The function returns a figure or a
-        table, or a list of one for each path of `files`. A function that returns None writes the
-        files itself. Arguments are the needs that are read. A function may also ask by name
-        for params, wildcards, `study`, `results` (the folder), `folder` (of the files) and
-        `published` (the published numbers).
+        and a group "law" has `law_svg`. A path with an ending is one file, named after its group. A
+        tuple of paths makes a list of files. A function of the study may return the paths.
+      make: the function that makes the exhibit, as "module:function". The function returns a figure
+        or a table, or a list with one for each path of `files`. A function that returns None writes
+        the files itself. Its arguments are the needs that are read. The function may also have
+        arguments named params, wildcards, `study`, `results` (the folder), `folder` (of the files)
+        and `published` (the published numbers).
       words: the name of the running job for a person.
-      category: in Snakemake's report; None keeps the files out of it.
-      caption: the file below `resources/captions`, for all files or by the name of their group; by
-        default that of the figure's name.
-      labels: in Snakemake's report; by default the dataset, if it is a wildcard.
+      category: the category in Snakemake's report; None keeps the files out of the report.
+      caption: the caption's file below `resources/captions`, for all files or by name of their
+        group; by default the file with the figure's name.
+      labels: the labels in Snakemake's report; by default the dataset, if it is a wildcard.
       group_labels: further labels by the name of the group of files.
-      params: all that the files depend on besides `needs` and the version of all such files. A
-        function gets the study and the wildcards.
-      only: the values of a wildcard that the rule accepts.
+      params: all that the files depend on besides `needs` and the version of exhibits. A function
+        among them gets the study and the wildcards.
+      only: for some wildcards, the values that the rule accepts.
       places: lists the wildcards of each job that a study asks for; by default every combination
         of `only`, the study's datasets and its backbones.
       memory_factor: MB of memory per MB of input.
@@ -138,7 +138,7 @@ class Exhibit:
 
     @property
     def per(self) -> tuple[str, ...]:
-        """The wildcards, in the order of the log's path."""
+        """The names of the wildcards, in the order of the log's path."""
         if not isinstance(self.files, Mapping):
             return ()
         paths = next(iter(self.files.values()))

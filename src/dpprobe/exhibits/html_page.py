@@ -1,4 +1,4 @@
-"""Our HTML pages: a Content-Security-Policy that loads nothing, and addresses of files."""
+"""Parts of dpprobe's HTML pages: a Content-Security-Policy without loading, addresses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def content_policy(style: str, script: str | None) -> str:
-    """Writes a policy that allows images within the page, this style and this script only.
+    """Returns a policy that allows only embedded images, the given style and the given script.
 
     Args:
       script: None allows no script at all.
@@ -26,7 +26,7 @@ def _hash_text(text: str) -> str:
 
 
 def embed_picture(content: bytes, kind: str = "svg+xml") -> str:
-    """Returns an address that contains a picture, for a page that loads nothing."""
+    """Returns a data URL with a picture, for a page that loads nothing."""
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 

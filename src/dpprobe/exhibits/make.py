@@ -14,7 +14,7 @@ from dpprobe.exhibits import published, tables
 from dpprobe.exhibits.exhibit import FORMATS, Exhibit, Need
 from dpprobe.study.study import Study
 
-# Arguments that `make` may take beside the inputs, outputs, params and wildcards of its job.
+# Arguments that `make` may have besides the inputs, outputs, params and wildcards of its job.
 STUDY, RESULTS, PUBLISHED, FOLDER = "study", "results", "published", "folder"
 
 
@@ -48,7 +48,7 @@ def make_exhibit(
 
     Args:
       inputs, outputs: the paths of each need and of each output.
-      read_study: returns the study; called if `make` asks for it.
+      read_study: returns the study; called only if `make` has an argument `study`.
     """
     make = find_function(exhibit.make)
     asked = inspect.signature(make).parameters
@@ -64,7 +64,7 @@ def make_exhibit(
     save: Callable[[Any, Path], None] = tables.save_table
     settings: Any = nullcontext()
     if exhibit.kind == "figure":
-        from dpprobe.exhibits import style  # Matplotlib, which tables do not need
+        from dpprobe.exhibits import style  # a late import of Matplotlib, which tables do not need
 
         save, settings = style.save_figure, style.use_settings()
     with settings:
@@ -73,9 +73,9 @@ def make_exhibit(
         ]
         try:
             made = make(**given, **read_needs(exhibit.needs, inputs))
-        except NothingToShow as reason:  # the plan, made before any result, asks for the files
+        except NothingToShow as reason:  # the workflow expects the files
             made = [style.write_reason(str(reason)) for _ in stems]
-        if made is None:  # it has written its files
+        if made is None:  # the function has written the files
             return
         for stem, item in zip(stems, made if isinstance(made, list) else [made], strict=True):
             for ending in FORMATS[exhibit.kind]:

@@ -1,6 +1,6 @@
-"""Numbers that others published, with their sources, for our tables and figures.
+"""Published numbers of other works, with sources, for dpprobe's tables and figures.
 
-`resources/published.yaml` is ordered as the papers' tables are. Here it becomes a flat list.
+`resources/published.yaml` has the order of the papers' tables. This module flattens the file.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Metric = Literal[
     "accuracy", "auc", "accuracy change", "throughput", "speed-up", "epochs", "dimension"
 ]
 Tuning = Literal["full", "last layer", "blocks", "from scratch"]
-# Figures of heads on frozen features do not mark these.
+# Results of tuned networks, which figures of heads on frozen features do not mark.
 _NETWORKS_TUNED = ("full", "blocks")
-# inf is no privacy; two numbers are a range that the paper gives.
+# Epsilon: inf is without privacy; two numbers are a paper's range.
 Epsilon = (
     Annotated[float, Field(gt=0)]
     | tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]]
 )
-# The number of tuned last blocks, or a range of it over which the paper gives one number.
+# The number of tuned last blocks, or a range of numbers with one published result.
 Blocks = (
     Annotated[int, Field(ge=1)] | tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
 )
@@ -48,7 +48,7 @@ class Citation(Options):
 
 
 class Facts(Options):
-    """Facts of a table, a row or a column; each may be absent."""
+    """Facts that hold for a table, a row or a column; each may be absent."""
 
     citation: Key | None = None
     dataset: Key | None = None
@@ -96,16 +96,16 @@ class PrintedTable(Facts):
 
 
 class Number(Facts):
-    """One published number and its place in the papers; None for facts that the paper omits.
+    """One published number and its place in a paper; facts that the paper omits are None.
 
     Attributes:
       value: percent for an accuracy or its change, a fraction for an AUC, images per second and
-        core for throughput; NaN if the paper writes words.
-      printed: the paper's text if it is no number, or a whole one.
-      citation: the work whose result it is; `paper` is where it was read.
-      epsilon: inf without privacy; a pair is a range.
-      train_rows: training images of a part of the dataset; None for the whole.
-      inferred: facts that the paper states for the row's source, and not for this number.
+        core for throughput; NaN if the paper has words.
+      printed: the paper's text if the text is not a number, or a whole number.
+      citation: the work with the original result; `paper` is the work from which it was copied.
+      epsilon: the privacy budget, inf without privacy; a pair is a range.
+      train_rows: number of training images if only a part of the dataset was used, else None.
+      inferred: facts that the paper states only for the source of the row.
     """
 
     value: float = Field(allow_inf_nan=True)
@@ -129,7 +129,7 @@ class Number(Facts):
 
     @property
     def single_epsilon(self) -> float | None:
-        """The privacy budget, if it is one finite number."""
+        """The privacy budget if it is one finite number, else None."""
         if isinstance(self.epsilon, float) and math.isfinite(self.epsilon):
             return self.epsilon
         return None
@@ -141,12 +141,12 @@ class Number(Facts):
 
     @property
     def percent(self) -> float:
-        """The value for figures: an AUC in percent, too."""
+        """The value in percent for figures, also of an AUC."""
         return 100 * self.value if self.metric == "auc" else self.value
 
     @property
     def text(self) -> str:
-        """As printed."""
+        """The value as the paper prints it."""
         if self.printed is not None:
             return self.printed
         shortest = f"{self.value:g}"
@@ -159,7 +159,7 @@ class Number(Facts):
 
 
 class Published(Options):
-    """The whole file."""
+    """The content of `resources/published.yaml`."""
 
     citations: dict[Key, Citation]
     tables: tuple[PrintedTable, ...]
@@ -181,7 +181,7 @@ class Published(Options):
         raise KeyError((paper, table))
 
     def select_numbers(self, **wanted: Any) -> list[Number]:
-        """Returns the numbers whose attributes have these values."""
+        """Returns the published numbers whose attributes have the given values."""
         return [
             number
             for number in self.numbers
@@ -191,12 +191,12 @@ class Published(Options):
     def mark_points(self, dataset: str, metric: str, *, networks: bool = False) -> list[Number]:
         """Returns the private results that a figure of a dataset marks, by rising epsilon.
 
-        Each has one finite epsilon or a range. A work may have several results for one model (or
-        column) at one epsilon: only the best is returned, the others are sweeps and ablations.
-        Results on a part of the dataset are not comparable, and are left out.
+        Each result has one finite epsilon or a range. A work may have several results for one model
+        (or column) at one epsilon: only the best is returned, because others are sweeps and
+        ablations. Results on a part of the dataset are not comparable, and are left out.
 
         Args:
-          networks: True if the figure has tuned networks; published ones are left out otherwise.
+          networks: True if the figure has tuned networks; False leaves out published networks.
         """
         best: dict[tuple[Any, ...], Number] = {}
         for number in self.select_numbers(dataset=dataset, metric=metric, train_rows=None):
@@ -225,7 +225,7 @@ def _is_surpassed(number: Number, others: Iterable[Number]) -> bool:
 
 
 def _make_number(table: PrintedTable, row: Row, key: str) -> Number:
-    """Makes one number; each fact comes from its column, otherwise its row, otherwise its table."""
+    """Makes a number; facts come from the column, else from the row, else from the table."""
     column = table.columns[key]
     value = row.values[key]
     facts: dict[str, Any] = {}
@@ -248,17 +248,17 @@ def _make_number(table: PrintedTable, row: Row, key: str) -> Number:
 
 @functools.cache
 def read_published() -> Published:
-    """Reads the published numbers that come with the project."""
+    """Reads the published numbers that are part of dpprobe."""
     return Published.model_validate(resources.read_yaml(FILE))
 
 
 def published_datasets() -> set[str]:
-    """Returns the names of the datasets that published numbers are of."""
+    """Returns the names of the datasets with published numbers."""
     return {number.dataset for number in read_published().numbers if number.dataset}
 
 
 def published_digest() -> str:
-    """Hashes the published numbers: figures and tables depend on it."""
+    """Hashes the published numbers; figures and tables depend on this hash."""
     return sha256_file(resources.resource_path(FILE))
 
 

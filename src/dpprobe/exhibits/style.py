@@ -22,13 +22,13 @@ from matplotlib.lines import Line2D
 from dpprobe.artifacts import atomic_path
 from dpprobe.counted_nouns import count_noun
 
-# Okabe and Ito's, without the yellow that fades on white, then darker and lighter kin.
+# Okabe and Ito's colours, without the yellow that fades on white, then darker and lighter variants.
 COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
     "#7F4F00", "#5B2C6F", "#8C8C8C", "#1B4F3A", "#C0392B",
 )  # fmt: skip
-LineStyle = tuple[Any, str]  # dashes and marker
-Look = tuple[str, LineStyle]  # colour first
+LineStyle = tuple[Any, str]  # a pattern of dashes, and a marker
+Look = tuple[str, LineStyle]  # a colour, and a line style
 Interval = tuple[float, float | None, float | None]  # a mean and the ends of its interval
 LINE_STYLES = (
     ("-", "o"), ((0, (4, 1.2)), "s"), ((0, (1, 1)), "^"), ((0, (6, 1.5, 1, 1.5)), "D"),
@@ -55,18 +55,18 @@ SETTINGS: Any = {
     "lines.linewidth": 1.6,
     "lines.markersize": 4.5,
     "svg.hashsalt": "dpprobe",
-    "text.parse_math": False,  # a class name may hold a dollar sign
+    "text.parse_math": False,  # a class name may contain a dollar sign
 }
 DPI = 200
-# Without a date or a version: equal figures are equal bytes.
+# Metadata without a date or a version, so that equal figures have equal bytes.
 METADATA: dict[str, Any] = {"svg": {"Date": None, "Creator": "dpprobe"}, "png": {"Software": None}}
-TOP = 101.0  # of the accuracy axis: a line at 100% is still seen whole
+TOP = 101.0  # top of the accuracy axis: a line at 100% is fully visible
 LEGEND_LINE = 0.185  # inches
-CAPTION_LETTER = 0.065  # inches, on average
+CAPTION_LETTER = 0.065  # mean width of a character in inches
 
 
 def choose_looks(count: int) -> list[Look]:
-    """Gives `count` series a colour and a line style each; colours return with other styles."""
+    """Gives `count` series a colour and a line style each; repeated colours have other styles."""
     series = []
     for index in range(count):
         rounds, place = divmod(index, len(COLOURS))
@@ -118,7 +118,7 @@ def label_outer_panels(panels: Sequence[Axes], label: str) -> None:
 def title_figure(figure: Figure, title: str, caption: str, *, panels: int) -> None:
     """Writes a figure's title and caption; above a single panel each has its own line.
 
-    Lines end before the figure's legends, which stand at its upper right corner and must be there.
+    Lines end before the figure's legends, at its upper right corner. Draw legends first.
     """
     text = f"{title}\n{caption}" if panels == 1 else f"{title}; {caption}"
     figure.suptitle("\n".join(_wrap(figure, text, margin=0.2)), fontsize=9, x=0.01, ha="left")
@@ -127,7 +127,7 @@ def title_figure(figure: Figure, title: str, caption: str, *, panels: int) -> No
 def title_axes(axes: Axes, title: str, subtitle: str) -> None:
     """Writes a title above a figure's only axes and smaller lines below it.
 
-    Lines end before the figure's legends, which stand on the right and must be there.
+    Lines end before the figure's legends, on its right side. Draw legends first.
     """
     figure = axes.get_figure(root=True)
     assert figure is not None
@@ -138,13 +138,13 @@ def title_axes(axes: Axes, title: str, subtitle: str) -> None:
         "\n".join(lines), (0, 1), xycoords="axes fraction", xytext=(0, 5),
         textcoords="offset points", fontsize=8, color=SUBTLE,
     )  # fmt: skip
-    small.set_in_layout(False)  # a long line would make the axes narrow; the title has its room
+    small.set_in_layout(False)  # a long title would make the axes narrow; room is reserved for it
 
 
 def _wrap(figure: Figure, text: str, *, margin: float, legends: Sequence[Legend] = ()) -> list[str]:
     """Breaks lines that are wider than a figure without its legends and a margin in inches.
 
-    Legends that take more than half of the width stand below the axes, not beside them.
+    Legends wider than half of the figure are below the axes, and are ignored.
     """
     whole = figure.get_figwidth()
     widths = [each.get_window_extent().width / figure.dpi for each in (*figure.legends, *legends)]
@@ -166,9 +166,9 @@ def make_handles(looks: Iterable[tuple[str, Look]], *, joined: bool = True) -> l
 def draw_error_bars(
     axes: Axes, x: Sequence[float], values: Sequence[Interval], **line: Any
 ) -> None:
-    """Draws means with their intervals, if they have one."""
+    """Draws means, with intervals if they exist."""
     means = [mean for mean, _, _ in values]
-    # a mean of equal values may be rounded past an interval of no width
+    # rounding may put a mean of equal values outside its interval of width 0
     below = [0.0 if low is None else max(0.0, mean - low) for mean, low, _ in values]
     above = [0.0 if high is None else max(0.0, high - mean) for mean, _, high in values]
     axes.errorbar(x, means, yerr=[below, above], **line)
@@ -177,7 +177,7 @@ def draw_error_bars(
 def draw_banded(
     axes: Axes, x: Sequence[float], values: Sequence[Interval], look: Look, *, alpha: float = 0.15
 ) -> None:
-    """Draws a curve of means with the band of their intervals, if they have one."""
+    """Draws a curve of means, with a band of their intervals if they exist."""
     colour, (dashes, marker) = look
     axes.plot(
         x, [mean for mean, _, _ in values], color=colour, linestyle=dashes, marker=marker,
@@ -195,7 +195,7 @@ def draw_banded(
 
 
 def write_reason(text: str) -> Figure:
-    """Makes a figure of a sentence, which says why there is nothing to draw."""
+    """Makes a figure with a sentence that explains why there is nothing to draw."""
     figure = Figure(figsize=(5.6, 1.2), layout="constrained")
     figure.text(0.02, 0.5, textwrap.fill(text, 80), fontsize=9, va="center", color=SUBTLE)
     return figure
@@ -209,19 +209,19 @@ def make_ceiling_handle(*, linewidth: float = 1.0) -> Line2D:
 
 
 def counted_seeds(counts: Sequence[int]) -> str:
-    """Writes rising numbers of seeds: "5 seeds", "1 seed", "3 to 5 seeds"."""
+    """Formats numbers of seeds, in rising order: "5 seeds", "1 seed", "3 to 5 seeds"."""
     first = "" if len(counts) == 1 else f"{counts[0]} to "
     return f"{first}{count_noun(counts[-1], 'seed')}"
 
 
 def wrap_name(text: str, width: int) -> str:
-    """Breaks a name that is longer than a line, after underscores and hyphens too."""
+    """Breaks a name that is longer than a line, also after underscores and hyphens."""
     lines = [""]
     for part in re.split(r"(?<=[ _/-])", text):
         if lines[-1] and len(lines[-1]) + len(part.rstrip()) > width:
             lines.append("")
         lines[-1] += part
-        while len(lines[-1]) > width + 1:  # a part without a place to break
+        while len(lines[-1]) > width + 1:  # a long part without a place to break
             lines[-1:] = [lines[-1][:width], lines[-1][width:]]
     return "\n".join(line.rstrip(" ") for line in lines)
 

@@ -16,7 +16,7 @@ from markupsafe import escape as escape_html
 from dpprobe.artifacts import write_text
 
 PLUS_MINUS = "±"
-TABLE_BYTES = 300_000  # of a table as Markdown; a page links to a longer one
+TABLE_BYTES = 300_000  # most bytes of a Markdown table in a page, which links to longer tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +37,8 @@ class TableCell:
     """One cell of a table.
 
     Attributes:
-      value: the number for programs, if it is one.
-      ends: of the 95% interval.
+      value: the cell's number for programs; None for text.
+      ends: the ends of the 95% interval.
       citation: a key of the bibliography, for LaTeX.
     """
 
@@ -57,7 +57,7 @@ class Table:
     """A table: every row has a cell for each column; notes have code in backticks.
 
     Attributes:
-      numbers: the table for programs (CSV), if it is another one.
+      numbers: a different table for programs (CSV); None if it is this table.
     """
 
     name: str
@@ -80,7 +80,7 @@ def make_table(
     rows: list[tuple[TableCell, ...]],
     notes: Sequence[str] = (),
 ) -> Table:
-    """Makes a table whose columns are given as "<left", "±with an interval" or "right"."""
+    """Makes a table from titles of columns: "<left-aligned", "±with interval", "right-aligned"."""
     return Table(
         name=name,
         title=title,
@@ -104,7 +104,7 @@ def save_table(table: Table, path: Path) -> None:
 
 
 def make_row(*cells: TableCell | str) -> tuple[TableCell, ...]:
-    """Makes a row; a string becomes a cell."""
+    """Makes a table's row; a string becomes a cell."""
     return tuple(TableCell(text=cell) if isinstance(cell, str) else cell for cell in cells)
 
 
@@ -124,7 +124,7 @@ def mean_cell(
 
 
 def interval_text(mean: float, low: float, high: float, *, digits: int = 1) -> str:
-    """Writes ± and a number if an interval prints as symmetric, else its ends."""
+    """Formats an interval: ± and a number if it prints as symmetric, else the ends."""
     below, above = f"{mean - low:.{digits}f}", f"{high - mean:.{digits}f}"
     if below == above:
         return f"{PLUS_MINUS} {above}"
@@ -152,13 +152,13 @@ def _markdown_cell(cell: TableCell) -> str:
 
 
 def _escape_cell(text: str) -> str:
-    """Writes a cell on one line, with pipes and tags as text."""
+    """Formats a Markdown cell on one line, with pipes and tags escaped."""
     text = " ".join(text.splitlines()).replace("|", "\\|")
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
 
 
 def write_html(table: Table, *, caption: str) -> Markup:
-    """Writes the table in a box that scrolls, and its notes."""
+    """Formats a table as HTML in a box that scrolls, with the table's notes."""
     head = Markup("").join(
         Markup('<th scope="col" class="{}">{}</th>').format(
             _cell_class(column), _break_title(column.title)
@@ -224,7 +224,7 @@ def _format_number(value: float) -> str:
     return f"{value:.6g}"
 
 
-# Characters with a meaning in LaTeX, and signs that its usual fonts do not have.
+# Characters with a meaning in LaTeX, and characters that LaTeX's usual fonts lack.
 _ESCAPES = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
@@ -247,7 +247,7 @@ def _escape_part(part: str) -> str:
 
 
 def write_latex(table: Table) -> str:
-    r"""Writes a table environment of booktabs; `references.bib` beside it has the cited papers."""
+    r"""Formats a table environment of booktabs; `references.bib` in its folder has cited papers."""
     spec = "".join("l" if column.align == "left" else "r" for column in table.columns)
     head = " & ".join(escape_latex(column.title) for column in table.columns)
     body = [" & ".join(_latex_cell(cell) for cell in row) + r" \\" for row in table.rows]
@@ -276,7 +276,7 @@ def write_latex(table: Table) -> str:
 def _latex_cell(cell: TableCell) -> str:
     text = escape_latex(cell.text)
     if text.startswith(("[", "*")):
-        text = f"{{{text}}}"  # at the start of a row it would be an argument of the row before
+        text = f"{{{text}}}"  # at a row's start, a bracket would be an argument of the row before
     if cell.bold:
         text = rf"\textbf{{{text}}}"
     return text if cell.citation is None else rf"{text}~\cite{{{cell.citation}}}"

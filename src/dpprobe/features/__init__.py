@@ -1,1 +1,1 @@
-"""Features: extracted once, stored in checked shards, read by everything after."""
+"""Features: extracted once, stored in checked shards, and read by all later steps."""

@@ -1,4 +1,4 @@
-"""Rows in memory that begin at a cache line."""
+"""Arrays of rows that begin at a cache line in memory."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ LINE = 64  # bytes of a cache line
 def empty_rows(shape: tuple[int, int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """Makes an array [rows, dimension] that begins at a cache line, with undefined values.
 
-    A large array that NumPy makes begins 16 bytes after the start of a cache line. Each vector of
-    64 bytes then lies in two lines, and training on the CPU takes up to a sixth longer.
+    A large array that NumPy makes begins 16 bytes after the start of a cache line. So each vector
+    of 64 bytes spans two lines, and training on the CPU takes up to a sixth longer.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(size + LINE, dtype=np.uint8)

@@ -1,14 +1,14 @@
 """Processes that read and decode images for a GPU: threads would wait for Python's lock.
 
-A process takes every n-th piece of rows and opens its files itself, so no encoded image passes
-through the job's process. PyTorch's `DataLoader` starts the processes, bounds the pieces ahead,
-returns them in order, and notices a process that ends or hangs.
+Each of n processes decodes every n-th piece of rows and opens files itself, so no encoded image
+passes through the job's process. PyTorch's `DataLoader` starts the processes, limits prefetching,
+returns pieces in order, and notices a process that ends or hangs.
 
-Decoded images lie in memory that the processes share from birth and use again: new memory for each
-piece costs more time than copying it. `/dev/shm`, which is small in containers, is not needed.
+Decoded images are in memory that the processes share from their start and reuse, because new memory
+per piece takes more time than copying. `/dev/shm`, which is small in containers, is not needed.
 
-The processes are forked and never use the GPU. Fork before CUDA starts where you can: the decoder
-may follow later, once the network is loaded.
+The processes are forked, if possible before CUDA starts, and never use the GPU. Processes can get
+their decoder later, once the network is loaded.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ if TYPE_CHECKING:
 
     from dpprobe.data.table import EncodedImage
 
-# Rows of a piece at most. A process reads all blocks of the table that have one of its rows, so
-# large pieces spare reading. With small pieces processes end at about the same time.
+# The most rows of a piece. Large pieces save reading, because a process reads every block of the
+# table that has one of its rows. With small pieces, processes end at about the same time.
 MOST_ROWS = 64
-# Memory of a piece: `MOST_ROWS` rows of 224 px, or one of 2,300 px.
+# Memory of a piece in bytes: `MOST_ROWS` images of 224 px, or one of 2,300 px.
 PIECE_BYTES = 16 << 20
 # Pieces per process, so that no process has much more work than another.
 _ROUNDS = 8
-# Pieces that a process may be ahead. While one more is read, it holds one place more.
+# Pieces that a process may prefetch. A piece that is being read needs one place more.
 _AHEAD = 2
 _PLACES = _AHEAD + 1
-# A piece takes seconds. Slow network drives take longer, but not this long.
+# Timeout in seconds. A piece takes seconds, or longer on slow network drives.
 _HANG_SECONDS = 600
 _FAULT = re.compile(r"DataLoader (worker \(pid|timed out)")
 
 Row = tuple[int, str]
-# Ascending ranges of rows -> the encoded images of these rows, in order.
+# Yields the encoded images of ascending ranges of rows, in order.
 Reader = Callable[[Sequence[range]], "Iterator[EncodedImage]"]
 
 
@@ -66,7 +66,7 @@ class Fault:
 class Piece:
     """Decoded images of consecutive rows; `faults` has the errors of rows that are left out.
 
-    `seconds` were spent decoding, and `read` reading where a worker read.
+    `seconds` is the time for decoding, and `read` the time for reading if a worker read.
     """
 
     rows: tuple[Row, ...]
@@ -77,7 +77,7 @@ class Piece:
 
 
 class PieceDecoder(Protocol):
-    """A decoder of pieces; picklable if it follows later."""
+    """A decoder of pieces; picklable if processes get it later."""
 
     def row_bytes(self) -> int | None:
         """Returns the size of a decoded row; None if the image's size decides it."""
@@ -88,7 +88,7 @@ class PieceDecoder(Protocol):
 
 @dataclass(frozen=True)
 class Order:
-    """The decoder, and the pieces in which rows are decoded."""
+    """A decoder, and the pieces of rows that it decodes."""
 
     decoder: PieceDecoder
     pieces: tuple[range, ...]
@@ -104,7 +104,7 @@ def tile_rows(count: int, batch_size: int, rows: int) -> tuple[range, ...]:
 
 
 def make_order(decoder: PieceDecoder, count: int, batch_size: int, processes: int) -> Order:
-    """Divides rows into pieces for all processes; the memory of a piece bounds its rows."""
+    """Divides rows into pieces for all processes; a piece's memory limits its rows."""
     fitting = PIECE_BYTES // max(1, decoder.row_bytes() or PIECE_BYTES)
     rows = max(1, min(MOST_ROWS, fitting, count // (_ROUNDS * processes)))
     return Order(decoder, tile_rows(count, batch_size, rows))
@@ -117,21 +117,21 @@ class Workers:
         """Forks the processes.
 
         Args:
-          read: opens its files when it is called, in each process.
+          read: reads encoded images; opens files when called, in each process.
           count: the number of processes, each with one thread.
-          order: what to decode; None if `send_order` will tell.
+          order: the decoder and the pieces; None if `send_order` sends them later.
         """
         self.count = count
         context = multiprocessing.get_context("fork")
         self._orders = context.SimpleQueue()
         self._waits = order is None
-        shared = mmap.mmap(-1, count * _PLACES * PIECE_BYTES)  # taken from the system when used
+        shared = mmap.mmap(-1, count * _PLACES * PIECE_BYTES)  # allocated on first use
         self._memory = torch.frombuffer(shared, dtype=torch.uint8).view(count, _PLACES, PIECE_BYTES)
         wait = partial(_wait_for_order, self._orders, os.getpid())
         take_order = wait if order is None else lambda: order
         pieces = _Pieces(read, take_order, self._memory)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about fewer cores than the job was given
+            warnings.simplefilter("ignore")  # DataLoader warns of too few cores
             loader = DataLoader(
                 pieces,
                 batch_size=None,
@@ -140,7 +140,7 @@ class Workers:
                 timeout=_HANG_SECONDS,
                 worker_init_fn=partial(_prepare_process, os.getpid()),
                 multiprocessing_context=context,
-                generator=torch.Generator(),  # leaves the process's random numbers as they are
+                generator=torch.Generator(),  # does not touch the process's random state
             )
             self._iterator: Any = iter(loader)
 
@@ -171,7 +171,7 @@ class Workers:
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """Ends the processes; raises WorkerError if one was killed or hangs."""
         self.send_order(None)
-        # Deleting the iterator would do, but an error's traceback may still refer to it.
+        # Deleting the iterator is not enough, because an error's traceback may refer to it.
         self._iterator._shutdown_workers()
         if isinstance(error, RuntimeError) and _FAULT.match(str(error)):
             words = " ".join(str(error).split()).removeprefix("DataLoader ").rstrip(". ")
@@ -182,7 +182,7 @@ class Workers:
 
 
 def take_images(images: Iterator[EncodedImage], count: int) -> list[EncodedImage]:
-    """Takes the next images; raises DataError if there are fewer."""
+    """Returns the next `count` images; raises DataError if there are fewer."""
     taken = list(islice(images, count))
     if len(taken) < count:
         after = f" after row {taken[-1].row}" if taken else ""
@@ -201,9 +201,9 @@ def shape_memory(
 
 
 class _Pieces(IterableDataset[Any]):
-    """The pieces of this process: a piece without its images, their shape and dtype, or an error.
+    """Yields for each piece of a process the piece without images, shape and dtype, or an error.
 
-    After an error each further piece is the error too: the order of pieces is fixed by their count.
+    After an error every further piece is the error too, because the number of pieces is fixed.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class _Pieces(IterableDataset[Any]):
                 except DpprobeError as error:
                     fault = error
             if fault is not None:
-                yield fault  # as a value: DataLoader would add a traceback to the text
+                yield fault  # not raised: DataLoader would add a traceback
             else:
                 stacked = piece.images
                 shape, dtype = (None, None) if stacked is None else (stacked.shape, stacked.dtype)
@@ -238,7 +238,7 @@ class _Pieces(IterableDataset[Any]):
 
 
 def _wait_for_order(orders: SimpleQueue[Order | None], parent: int) -> Order | None:
-    """Returns the order; None if the parent was killed, which `get` would not notice."""
+    """Returns the parent's order; None if the parent was killed, which `get` would not notice."""
     while orders.empty():
         if os.getppid() != parent:
             return None
@@ -247,7 +247,7 @@ def _wait_for_order(orders: SimpleQueue[Order | None], parent: int) -> Order | N
 
 
 def _prepare_process(parent: int, _number: int) -> None:
-    if os.getppid() != parent:  # DataLoader would take the new parent for its own
+    if os.getppid() != parent:  # DataLoader would mistake the new parent for the old one
         os._exit(1)
-    pa.set_cpu_count(1)  # torch's number is set by DataLoader
+    pa.set_cpu_count(1)  # DataLoader sets the number of torch's threads
     pa.set_io_thread_count(1)

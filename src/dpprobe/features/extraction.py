@@ -72,21 +72,20 @@ def extract_shard(
       batch_size: images per forward pass on a GPU; a CPU takes fewer.
       dtype: number format on disk, "float16" or "float32".
       threads: number of threads that decode and compute, or, for a GPU, of processes that decode;
-        torch's number by default. The number changes no feature.
-      changed: changes the loaded backbone before any thread runs it, for example by a cut inside
-        its network.
+        torch's number by default. The number of threads changes no feature.
+      changed: a function that changes the loaded backbone before use, for example cuts its network.
 
     Raises:
-      DataError: naming the row, if an image cannot be decoded or preprocessed, has another size
-        than the others and the backbone does not resize, or gives features that are not finite or
-        do not fit the dtype. Also if `table` and `info` do not belong together.
+      DataError: naming the row, if an image cannot be decoded or preprocessed, has another size and
+        the backbone does not resize, or gives features that are not finite or do not fit the dtype.
+        Also if `table` and `info` do not belong together.
       ConfigError: if the backbone cannot be loaded or mixes the images of a batch, or there are
         more shards than rows.
     """
     described = read_info(info)
     source = open_table(table, described)
     start, stop = row_range(source.rows, shard, shards)
-    place = device if backbone.network else "cpu"  # others have no GPU in the workflow either
+    place = device if backbone.network else "cpu"  # only networks get a GPU in the workflow
     runtime = loading.resolve_runtime(Runtime(device=place, precision=precision))
     accelerator = devices.find_accelerator(runtime.device)
     threads = threads or torch.get_num_threads()
@@ -99,7 +98,7 @@ def extract_shard(
 
     with ExitStack() as stack:
         workers = None
-        if accelerator is not None:  # forked before the network starts CUDA
+        if accelerator is not None:  # processes are forked before the network starts CUDA
             for name in backbone.imports:
                 import_module(name)
             workers = stack.enter_context(Workers(read, threads))
@@ -152,9 +151,9 @@ def extract_shard(
 
 
 def check_images_apart(backbone: Backbone, rows: int, *, name: str, precision: str) -> None:
-    """Raises ConfigError if features of an image change with the others of a pass of `rows`.
+    """Raises ConfigError if an image's features change with other images of a pass of `rows`.
 
-    All passes have this number of images. The check uses public images.
+    All forward passes have `rows` images. The check uses public images.
     """
 
     def run(images: torch.Tensor) -> torch.Tensor:
@@ -219,8 +218,8 @@ def _check_values(values: Array, part: Features, split: str, dtype: str) -> None
 
 
 def find_misfits(values: Array, dtype: str) -> dict[int, str]:
-    """Maps the positions of rows [m, d] that a dtype cannot represent to the reason."""
-    good = (np.abs(values) <= np.finfo(dtype).max).all(axis=1)  # false for NaN too
+    """Finds rows [m, d] that a dtype cannot represent; maps their positions to the reason."""
+    good = (np.abs(values) <= np.finfo(dtype).max).all(axis=1)  # False for NaN too
     reasons = {}
     for position in np.flatnonzero(~good):
         largest = np.abs(values[position]).max()

@@ -1,13 +1,13 @@
 """Turns encoded images into features in the rows' order: reads, decodes and computes, each timed.
 
-Rows travel in pieces. On a CPU each of the job's threads decodes a piece and passes it through the
-model with one torch thread of its own: no thread waits for another, and several small passes are
-faster than one pass divided among threads. For a GPU processes decode (`decoding_workers`). A batch
-is put together in pinned memory and sent by one copy. Its features are fetched while the GPU
-computes the next batch.
+Rows are processed in pieces. On a CPU each of the job's threads decodes a piece and passes it
+through the model with one torch thread. No thread waits for another, and several small passes are
+faster than one pass divided among threads. For a GPU, processes decode (`decoding_workers`). A
+batch is assembled in pinned memory and sent by one copy. The batch's features are fetched while the
+GPU computes the next batch.
 
 The last bits of a library's matrix products may depend on the number of rows. So every pass has an
-equal number of rows; the last is filled up. A row's features then depend on no other row or shard.
+equal number of rows, and the last pass is padded. So features do not depend on other rows.
 """
 
 from __future__ import annotations
@@ -43,15 +43,14 @@ from dpprobe.features.decoding_workers import (
     tile_rows,
 )
 
-# Rows that a CPU decodes and computes together. It is fastest at this number of small photographs,
-# and threads end at about the same time.
+# Rows that a CPU decodes and computes together: fastest for small photographs.
 PIECE_ROWS = 16
-# Pieces in progress per thread: a thread that is done finds the next piece ready.
+# Pieces in progress per thread, so that an idle thread finds the next piece ready.
 AHEAD = 2
 
 Array = npt.NDArray[np.float32]
 Outputs = tuple[torch.Tensor, dict[str, torch.Tensor]]
-# Result of a piece without rows.
+# The result of a piece without rows.
 NOTHING: Outputs = (torch.empty(0, 0), {})
 A = TypeVar("A")
 B = TypeVar("B")
@@ -120,13 +119,13 @@ def compute_rows(
     """Yields features of `count` encoded images, in order; close the generator to end its work.
 
     Args:
-      read: yields the images of ranges of rows from 0 to `count`.
+      read: yields the encoded images of ranges of rows from 0 to `count`.
       decoder: decides what happens to an image that cannot be used.
-      backbone: loaded, on its device. On a CPU its forward pass runs in several threads at once.
+      backbone: a loaded backbone. On a CPU its forward pass runs in several threads at once.
       batch_size: images per forward pass on a GPU; a CPU takes at most `PIECE_ROWS`.
       threads: number of threads that decode and compute; for a GPU, of processes that decode.
       accelerator: the backbone's device; None for a CPU.
-      workers: processes that have their order; by default they are forked here.
+      workers: processes that already have their order; by default new processes are forked.
 
     Raises:
       DataError: naming the row, if an image's size differs from earlier images. Also if an image
@@ -174,7 +173,7 @@ class Decoder:
         *,
         vectors: str | None = None,
     ) -> None:
-        """Decodes for a backbone, of which only the picklable transforms are kept.
+        """Keeps only the picklable transforms of the backbone.
 
         Args:
           vectors: the name of a row's vectors, for a backbone that takes them in place of images.
@@ -219,7 +218,7 @@ class Decoder:
             return self._train_transform(picture, image.sha256)
         except DataError:
             raise
-        except Exception as error:  # a transform's libraries raise errors of any kind
+        except Exception as error:  # libraries of transforms raise errors of any kind
             line = " ".join(str(error).split()) or type(error).__name__
             raise DataError(
                 f"an image of mode {picture.mode}, {picture.width} x {picture.height}, fails in "
@@ -312,7 +311,7 @@ def in_order(
             yield pending.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(before)  # for new threads of this process
+        torch.set_num_threads(before)  # torch's number of threads for new threads
 
 
 def _run_forward(backbone: Backbone, images: torch.Tensor, rows: int) -> Outputs:
@@ -365,7 +364,7 @@ def _make_features(
 
 @dataclass(frozen=True)
 class _Batch:
-    """Images of consecutive rows in a device's host memory; None if all were left out."""
+    """Images of consecutive rows in pinned host memory; None if all rows were left out."""
 
     rows: tuple[Row, ...]
     images: torch.Tensor | None
@@ -376,7 +375,7 @@ class _Batch:
 class _Launched:
     """A batch on its way through an accelerator.
 
-    `marks` are times: before the copy to the device, around the pass, after the copy to the host.
+    `marks` are times before the copy to the device, around the pass, and after the copy back.
     """
 
     batch: _Batch
@@ -392,7 +391,7 @@ def _on_accelerator(
     sizes: _Sizes,
     clock: Clock,
 ) -> Generator[Features]:
-    """Launches each batch before it fetches the previous batch's results: keeps the device busy."""
+    """Launches each batch before fetching the previous batch's results, to keep the device busy."""
     before: _Launched | None = None
     for batch in _make_batches(pieces, accelerator, batch_size, sizes, clock):
         launched = _launch(batch, backbone, accelerator, batch_size)
@@ -422,7 +421,7 @@ def _make_batches(
         _check_piece(piece, sizes)
         clock.add_seconds("read", piece.read)
         clock.add_seconds("decode", piece.seconds)
-        if len(rows) + len(piece.rows) > batch_size:  # earlier pieces left out rows
+        if len(rows) + len(piece.rows) > batch_size:  # rows of earlier pieces were left out
             yield finish_batch()
             rows, faults, memory = (), (), None
         if piece.images is not None:

@@ -3,7 +3,7 @@
 A shard has the rows start..stop of one split: `features` [n, d], `labels` [n] (or [n, k]), `ids`
 [n], and, where they exist, `layers/<name>` [n, w], `groups/<name>` [n], `accepted` [n] and `units`
 [n]. `shard_writer` writes shards, `shard_manifest` records each shard's size and hashes. The reader
-here refuses a file that differs from the manifest, and names it.
+in this module refuses a file that differs from the manifest, and names the file.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from dpprobe.features.shard_header import REMEDY, ShardHeader
 from dpprobe.features.shard_manifest import read_manifest
 from dpprobe.features.shard_verification import ShardRecord
 
-SELECTED_BLOCK_ROWS = 4096  # rows per block if only some rows are wanted
+SELECTED_BLOCK_ROWS = 4096  # rows per block if only some rows are read
 CROP_PREFIX = "crop_"
 
 
 class _FileState(NamedTuple):
-    """The state of a file; replacing it or writing to it changes the state."""
+    """The state of a file, which changes if the file is replaced or written to."""
 
     device: int
     inode: int
@@ -54,19 +54,18 @@ def _read_state(path: Path) -> _FileState:
 class FeatureStore:
     """The features of one split, read through their manifest.
 
-    A shard's size and the SHA-256 of all its bytes are compared with the manifest before HDF5 opens
-    it: damaged HDF5 may crash the process. Later reads compare size and hash again if the
-    file was replaced or written to meanwhile, and otherwise rely on HDF5's own checksums. A
-    file that changes while read is refused at the end. Each call opens files, so forks are safe.
+    Before HDF5 opens a shard, the shard's size and SHA-256 are compared with the manifest, because
+    damaged HDF5 may crash the process. Later reads compare size and hash again if the file was
+    replaced or written to meanwhile, and otherwise rely on HDF5's own checksums. A file that
+    changes while read is refused at the end. Each call opens files, so forks are safe.
 
     Attributes:
       rows, dimension: n and d.
       layers: name -> width, for the features of inner blocks and of `crops`; mostly empty.
-      architecture, pretrained_tag: the backbone's model and its weights, if it has them.
+      architecture, pretrained_tag: the names of the backbone's model and weights, if any.
       trained: True if the backbone's weights come from training.
-      fingerprint: identifies the content of all rows, however they are cut into shards.
-      copies: counts of training examples that repeat the image of an earlier one, by unit; None if
-        they were not counted.
+      fingerprint: the hash of all rows' content, independent of the division into shards.
+      copies: counts of training examples with an earlier example's image; None if not counted.
 
     Raises:
       StoreError: if the manifest is missing or damaged.
@@ -97,7 +96,7 @@ class FeatureStore:
 
     @property
     def crops(self) -> tuple[str, ...]:
-        """The layers with features of random parts of the images, in their order."""
+        """The names of layers with features of random crops, in order."""
         return tuple(sorted(name for name in self.layers if name.startswith(CROP_PREFIX)))
 
     @property
@@ -115,7 +114,7 @@ class FeatureStore:
 
     @property
     def groups(self) -> Mapping[str, list[str]]:
-        """Subgroup column -> a string per row, empty if unknown."""
+        """Maps each subgroup column to a string per row, empty if unknown."""
         return self._row_columns.groups
 
     @property
@@ -156,8 +155,8 @@ class FeatureStore:
     ) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         """Yields features in order, about `rows` at a time: (first row, float32 [m, dimension]).
 
-        A block has whole chunks of one shard, so m varies. A block never exceeds the larger of
-        `rows` and one chunk, which bounds memory. The caller may change a block.
+        A block has whole chunks of one shard, so m varies, up to the larger of `rows` and one
+        chunk. The caller may change a block.
         """
         for record in self.shards:
             for start, block in self._blocks_of(record, rows, layer):

@@ -1,16 +1,16 @@
 """Near-duplicates between private and public images.
 
-The privacy of a head assumes that no private image, or another picture of the same thing, was among
-the public images that the backbone was trained on. If the backbone was trained on a test image,
-test results are too good. Mehta et al. 2022 (appendix, Deduplication) use a model to remove
-near-duplicates of every split from the public set, after Kolesnikov et al. 2020. Here the private
-examples of both splits are compared with public datasets of the study. Two images match by the
-SHA-256 of their files, or by the cosine of their features.
+The privacy of a head assumes that the backbone's public training images contain no private image,
+and no other picture of its subject. If the backbone was trained on a test image, test results are
+too good. Mehta et al. 2022 (appendix, Deduplication) use a model to remove near-duplicates of every
+split from the public set, after Kolesnikov et al. 2020. dpprobe compares the private examples of
+both splits with public datasets of the study. Two images match by the SHA-256 of their files, or by
+the cosine of their features.
 
-A row's result depends only on this row and the public examples. Block sizes and devices change the
-last bits of float32, so a cosine near the threshold is computed again in float64.
+A private row's result depends only on this row and the public examples. Block sizes and devices
+change the last bits of float32, so a cosine near the threshold is computed again in float64.
 
-The result is computed from the private images without noise, so it is not private.
+The search computes its result from private images without noise, so the result is not private.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.progress import Progress
 
-# Rows of each side that are compared at a time.
+# Number of private and of public rows that are compared at a time.
 PRIVATE_ROWS = 4096
 PUBLIC_ROWS = 4096
-# At least this many rows of a split, the nearest, are listed for people to look at.
+# The least number of nearest rows per split that are listed for people to inspect.
 LISTED = 12
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSplit:
-    """One split of one dataset: its features, and the table they were extracted from."""
+    """One split of one dataset: features, and the table that they were extracted from."""
 
     dataset: str
     features: FeatureStore
@@ -78,17 +78,17 @@ def find_near_duplicates(
     """Compares every private example with every public example.
 
     Args:
-      private: the train and the test split of the rows that heads are trained and tested on.
+      private: the train and the test split of heads.
       public: splits of public datasets, through the same backbone.
-      threshold: rows whose cosine is above it are near-duplicates.
-      device: where the products are computed.
+      threshold: two rows with a cosine above the threshold are near-duplicates.
+      device: the device that computes the products.
 
     Returns:
       The record of the check, and a table of matches. The record has for each split the number of
       private examples with a public example of the same bytes (`exact`) or with a cosine above the
       threshold (`near`, which includes the exact ones), the largest cosine, and quantiles of each
-      private example's largest cosine. The table (`MATCHES`) has the near rows of each split and at
-      least its `LISTED` nearest ones, each with its nearest public example, the most similar first.
+      private example's largest cosine. The table (`MATCHES`) has each split's near rows, and at
+      least its `LISTED` nearest rows. Rows have their nearest public example, most similar first.
 
     Raises:
       DataError: if the features come from different backbones.
@@ -129,9 +129,9 @@ class _Nearest:
     """The nearest public example of each row of a split.
 
     Attributes:
-      where: int [n, 2], the number of the public split, and the row there.
-      exact: row -> split and row of a public example of equal bytes, for each row that has one.
-      near: True for a near-duplicate, the exact ones included.
+      where: int [n, 2], the number of the public split, and the row in this split.
+      exact: maps a row to the split and row of a public example with equal bytes, if any.
+      near: True for a near-duplicate, including exact duplicates.
     """
 
     split: DatasetSplit
@@ -141,7 +141,7 @@ class _Nearest:
     near: npt.NDArray[np.bool_]
 
     def describe_counts(self) -> dict[str, Any]:
-        """Returns the part of the record about this split."""
+        """Returns the record's part about one split."""
         return {
             "rows": self.split.features.rows,
             "features": self.split.features.fingerprint,
@@ -212,9 +212,9 @@ def _bound_error(dimension: int) -> float:
 def _largest_in_float64(
     split: DatasetSplit, public: Sequence[DatasetSplit], rows: npt.NDArray[np.int64], floor: float
 ) -> npt.NDArray[np.float64]:
-    """Computes the largest cosine of each row, among the pairs whose float32 cosine is >= floor.
+    """Computes each row's largest cosine among pairs with a float32 cosine of at least `floor`.
 
-    Each pair is summed on its own, so that the result depends on the two rows alone.
+    Each pair is summed separately, so that the result depends only on the pair.
     """
     largest = np.full(len(rows), -np.inf)
     if not len(rows):
@@ -238,7 +238,7 @@ def _compute_cosine(first: npt.NDArray[np.float64], second: npt.NDArray[np.float
 
 
 def _unit_blocks(store: FeatureStore, rows: int, device: str) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yields rows of unit norm, float32 [m, d]; a row of zeros stays: cosine 0 to all rows."""
+    """Yields rows of unit norm, float32 [m, d]; a row of zeros stays zero, with cosine 0."""
     for start, block in store.read_blocks(rows):
         yield start, _scale_to_unit(torch.from_numpy(block).to(device))
 
@@ -267,7 +267,7 @@ def _keep_nearest(
 def _exact_matches(
     private: DatasetSplit, public: Sequence[DatasetSplit]
 ) -> dict[int, tuple[int, int]]:
-    """Finds private images that are byte for byte among the public images: row -> (split, row)."""
+    """Maps private rows whose image is a public image, byte for byte, to its (split, row)."""
     hashes: dict[bytes, list[int]] = {}
     for row, digest in enumerate(private.table.image_hashes()):
         hashes.setdefault(digest, []).append(row)

@@ -1,4 +1,4 @@
-"""The record of a check for near-duplicates, as a file between jobs."""
+"""The file with the record of a check for near-duplicates."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write_near_duplicates(
     """Writes the result of `find_near_duplicates`, and logs a remedy for near-duplicates.
 
     Raises:
-      DataError: as `find_near_duplicates`.
+      DataError: if the features come from different backbones.
     """
     record, table = find_near_duplicates(
         private, public, threshold=threshold, device=resolve_device(device)
@@ -62,7 +62,7 @@ def read_near_duplicates(path: Path, train: FeatureStore, test: FeatureStore) ->
     """Reads the part of a finished check that the privacy statement contains.
 
     Raises:
-      DataError: if the file is not such a record, or belongs to other features.
+      DataError: if the file is not a record of near-duplicates, or belongs to other features.
     """
     record = read_check(path)
     for store in (train, test):
@@ -74,5 +74,5 @@ def read_near_duplicates(path: Path, train: FeatureStore, test: FeatureStore) ->
 
 
 def read_check(path: Path) -> dict[str, Any]:
-    """Reads the record of a finished check; raises DataError for any other file."""
+    """Reads the record of a finished check for near-duplicates; DataError for other files."""
     return artifacts.read_record(path, kind=FORMAT, version=FORMAT_VERSION)

@@ -1,8 +1,8 @@
 """Reading an HDF5 shard: its seal, its header, its columns and its features in blocks.
 
-HDF5 trusts what it opens: damaged structures may crash the process or trap it in an endless loop.
-So a shard begins with a seal: the SHA-256 of all later bytes, in the user block that HDF5 leaves to
-applications. Readers compare the bytes with seal or manifest before HDF5 opens the file.
+HDF5 trusts the files that it opens: damaged structures may crash the process or cause an endless
+  loop. So a shard begins with a seal: the SHA-256 of all later bytes, in HDF5's user block for
+  applications. Readers compare the bytes with seal or manifest before HDF5 opens the file.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _SEAL = re.compile(rb"dpprobe-features sha256 ([0-9a-f]{64})\n\0*")
 
 
 class RowColumns(NamedTuple):
-    """The columns beside the features of some rows.
+    """The columns other than features of some rows.
 
     Attributes:
-      groups: subgroup column -> a string per row.
+      groups: for each subgroup column, a string per row.
       accepted: for each row the list of labels that count as right.
       units: the patient of each row.
     """
@@ -57,7 +57,7 @@ class RowColumns(NamedTuple):
         )
 
     def make_texts(self) -> dict[str, list[str]]:
-        """Returns all columns but the labels as a shard stores them: name -> a string per row."""
+        """Returns all columns except labels, as a shard stores them: strings by column name."""
         texts = {"ids": self.ids, **{f"groups/{name}": self.groups[name] for name in self.groups}}
         if self.accepted is not None:
             texts["accepted"] = [artifacts.canonical_json(row) for row in self.accepted]
@@ -111,9 +111,9 @@ def require_shard(path: Path) -> None:
 
 @contextmanager
 def opened_shard(path: Path) -> Iterator[h5py.File]:
-    """Opens a shard whose bytes the caller compared with its seal or its manifest.
+    """Opens a shard whose bytes the caller has compared with the seal or the manifest.
 
-    Turns HDF5's errors while the shard is read into a StoreError that names the shard.
+    Errors of HDF5 during reading become a StoreError that names the shard.
     """
     try:
         with h5py.File(path, "r", rdcc_nbytes=CACHE_BYTES) as file:
@@ -152,7 +152,7 @@ def read_probe(file: h5py.File) -> dict[str, Any] | None:
 
 
 def layer_hashes(file: h5py.File) -> dict[str, str]:
-    """Reads the SHA-256 of each layer that the shard states."""
+    """Reads the recorded SHA-256 of each layer of a shard."""
     digests: dict[str, str] = json.loads(file.attrs.get("layers_sha256", "{}"))
     return digests
 
@@ -168,7 +168,7 @@ def feature_array(file: h5py.File, layer: str | None) -> h5py.Dataset:
 def stored_blocks(
     features: h5py.Dataset, rows: int | None = None
 ) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-    """Yields blocks of whole chunks, as stored; each block overwrites the previous block."""
+    """Yields a shard's rows in blocks of whole chunks; each overwrites the previous block."""
     chunk = features.chunks[0]
     row_bytes = max(features.shape[1] * features.dtype.itemsize, 1)
     wanted = rows or READ_BYTES // row_bytes

@@ -1,4 +1,4 @@
-"""The header of a shard, which is written into HDF5 attributes and read from them."""
+"""The header of a shard, stored as HDF5 attributes."""
 
 from __future__ import annotations
 
@@ -44,16 +44,15 @@ class ShardHeader:
       multi_label: True if labels are rows of 0 and 1.
       dtype: number format of the features on disk, "float16" or "float32".
       dataset_fingerprint: identifies the content of both split tables.
-      backbone: its name in the study.
-      backbone_options: its options, as the study gives them.
+      backbone: the backbone's name in the study.
+      backbone_options: the backbone's options, as written in the study.
       backbone_fingerprint: identifies everything that determines the features.
-      weights_sha256: None for a backbone without weights.
-      architecture, pretrained_tag: the model and weights that the library finds for the backbone's
-        name, if any.
+      weights_sha256: the hash of the weights; None for a backbone without weights.
+      architecture, pretrained_tag: the model and weights that the library finds by name, if any.
       trained: True if the backbone's weights come from training.
       preprocessing: the steps of the preprocessing, with the library's defaults filled in.
       shard, shards: the part's number and the number of parts.
-      precision: number format of the forward pass; None in the oldest shards.
+      precision: number format of the forward pass, if recorded.
     """
 
     split: str
@@ -84,7 +83,7 @@ class ShardHeader:
         return row_range(self.rows, self.shard, self.shards)[1]
 
     def common_part(self) -> dict[str, Any]:
-        """Returns the part that all shards of a split share, JSON-compatible."""
+        """Returns the fields that all shards of a split share, JSON-compatible."""
         return {
             one.name: _plain_value(getattr(self, one.name))
             for one in fields(self)
@@ -113,8 +112,8 @@ class ShardHeader:
         """Reads the attributes of a shard's HDF5 file.
 
         Raises:
-          StoreError: if these are not attributes of a shard, or are damaged.
-          DataError: if a newer dpprobe wrote the shard.
+          StoreError: if the attributes are damaged, or not of a shard.
+          DataError: if a newer version of dpprobe wrote the shard.
         """
         artifacts.check_not_newer(name, attributes, kind=FORMAT, version=FORMAT_VERSION)
         if attributes.get("format") != FORMAT or attributes.get("format_version") != FORMAT_VERSION:

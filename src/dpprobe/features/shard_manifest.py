@@ -31,13 +31,11 @@ def write_manifest(
 
     Args:
       shards: the files, all in the manifest's folder, in any order.
-      dataset_fingerprint: identifies the current dataset; shards of an older version are refused.
-      copies: `DatasetInfo.copies`, for the privacy statement; None for a test split, or if copies
-        were not counted.
+      dataset_fingerprint: the current dataset's; shards of another version are refused.
+      copies: `DatasetInfo.copies`, for the privacy statement; None if not counted, or for test.
 
     Raises:
-      StoreError: naming the shard, if it is damaged, differs from the first shard, or leaves rows
-        missing or doubled.
+      StoreError: naming a shard that is damaged, differs from the first, or misses or repeats rows.
     """
     if not shards:
         raise StoreError(f"{output}: a manifest needs at least one shard")
@@ -76,7 +74,7 @@ def write_manifest(
 
 
 def _compare_probes(shards: Sequence[Path], records: Sequence[ShardRecord]) -> None:
-    """Raises StoreError if a shard's machine computes other features than the first shard's."""
+    """Raises StoreError if the machines of a shard and of the first shard compute differently."""
     probed = [(path, record.probe) for path, record in zip(shards, records, strict=True)]
     known = [(path, probe) for path, probe in probed if probe is not None]
     for path, probe in known[1:]:
@@ -93,8 +91,8 @@ def _compare_probes(shards: Sequence[Path], records: Sequence[ShardRecord]) -> N
 def _content_fingerprint(body: Mapping[str, Any]) -> str:
     """Computes the fingerprint of the features' content.
 
-    It does not depend on names, files, formats, or on how rows are cut into shards. A store without
-    layers or accepted labels has the same fingerprint as before these existed.
+    The fingerprint does not depend on names, files, formats, or the division into shards. Layers
+    and accepted labels are hashed only if the store has them.
     """
     noted = {"format", "format_version", "backbone", "backbone_options", "copies", "shards"}
     return artifacts.hash_value({key: body[key] for key in body.keys() - noted})
@@ -104,8 +102,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """Reads a manifest.
 
     Raises:
-      StoreError: if it is missing, damaged or of another format.
-      DataError: if a newer dpprobe wrote it.
+      StoreError: if the manifest is missing, damaged or of another format.
+      DataError: if a newer version of dpprobe wrote the manifest.
     """
     try:
         body = artifacts.read_json(path)
@@ -121,7 +119,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     written = body.pop("manifest_sha256", None)
     try:
         whole = written == artifacts.hash_value(body)
-    except ValueError:  # a NaN, which `hash_value` refuses
+    except ValueError:  # `hash_value` refuses NaN
         whole = False
     if not whole:
         raise StoreError(f"{path}: the manifest was changed after it was written; {REMEDY}")

@@ -29,7 +29,7 @@ from dpprobe.features.shard_header import REMEDY, ShardHeader
 
 @dataclass(frozen=True, kw_only=True)
 class ShardRecord:
-    """A shard as its manifest lists it."""
+    """A shard's entry in a manifest."""
 
     file: str
     start: int
@@ -44,7 +44,7 @@ class ShardRecord:
 
 
 class ContentHash:
-    """Hashes of all rows of a split, in order, however they are cut into shards.
+    """Hashes of all rows of a split, in order, independent of the division into shards.
 
     Attributes:
       widths: the width of the features (key None) and of each layer.
@@ -72,7 +72,7 @@ class ContentHash:
         check_equal(name, {"layers": layers}, {"layers": first})
 
     def add_rows(self, name: str, rows: RowColumns) -> None:
-        """Adds the columns beside the features of the shard `name`."""
+        """Adds the columns, without features, of the shard `name`."""
         labels = rows.labels
         shape: dict[str, Any] = {
             "labels": [str(labels.dtype), *labels.shape[1:]],
@@ -112,14 +112,14 @@ class ContentHash:
 
 
 def verify_shard(path: Path, expected: ShardHeader, content: ContentHash) -> ShardRecord:
-    """Reads a whole shard and compares it with the hashes of what was written.
+    """Reads a whole shard and compares its content with the recorded hashes.
 
     Args:
-      expected: the header of the shard, whose bytes were compared with its seal.
+      expected: the header of the shard; its bytes were compared with its seal before.
       content: receives the shard's rows while they are read.
 
     Raises:
-      StoreError: naming the shard and what is wrong.
+      StoreError: naming the shard and the fault.
     """
     shown, count = str(path), expected.end_row - expected.first_row
     with opened_shard(path) as file:

@@ -22,7 +22,7 @@ from dpprobe.errors import StoreError
 from dpprobe.features.shard_file import SEAL_BYTES, RowColumns, layer_path, seal_shard
 from dpprobe.features.shard_header import ShardHeader
 
-# A chunk is the unit that HDF5 reads, checks and caches.
+# Size of a chunk, the unit that HDF5 reads, checks and caches.
 CHUNK_ROWS = 1024
 CHUNK_BYTES = 2 << 20
 
@@ -70,7 +70,7 @@ class ShardWriter:
         self._file.attrs["features_sha256"] = self._features.finish_array()
         if self._layers:
             digests = {name: writer.finish_array() for name, writer in self._layers.items()}
-            self._file.attrs["layers_sha256"] = json.dumps(digests)  # in the layers' order
+            self._file.attrs["layers_sha256"] = json.dumps(digests)  # in the order of the layers
 
 
 class _ArrayWriter:
@@ -90,7 +90,7 @@ class _ArrayWriter:
     def append_block(self, block: npt.NDArray[Any]) -> None:
         if self._dataset is None:
             self._create_dataset(block.shape[1])
-        if block.shape[1] != self._buffer.shape[1]:  # a width of 1 would fit any width
+        if block.shape[1] != self._buffer.shape[1]:  # width 1 would be broadcast to any width
             raise StoreError(
                 f"shard {self._header.shard}: {self._name} of width {block.shape[1]} after others "
                 f"of width {self._buffer.shape[1]}; the backbone must give one width"
@@ -154,7 +154,7 @@ def open_shard(
     If an error occurs, all partly written files are deleted.
 
     Args:
-      probe: the result of `take_probe`, which shows if a machine computes other features.
+      probe: the result of `take_probe`, a digest of this machine's features of one image.
     """
     with artifacts.atomic_path(output) as temporary:
         with h5py.File(temporary, "w", userblock_size=SEAL_BYTES) as file:

@@ -1,27 +1,28 @@
-"""The share of public examples that are private examples, in any order and scaled by any factor.
+"""Estimates the share of public examples that are private examples, in any order and scale.
 
 Rows are compared as vectors of unit length. Let s^2 be the mean squared distance of the rows from
-their mean. Two rows count as one if their squared distance is at most 0.002 s^2. If the mean is
-zero, this is a cosine above 0.999. So a row is recognised after it was scaled, stored in float16 or
-bfloat16, extracted again in another order or precision, or changed in any way by up to 4% of s.
-Pictures that only look alike are two rows. Near the limit of 4% many shared rows are missed: a row
-falls into cells of width s/4 along ten random directions, and meets only the other side's row in
-its cells. No equal row is missed. One in fifteen is missed if rows changed by 0.2% of s, and three
-of four at 4%; one of four is still more than `MOST_SHARED`. Rows in the same cells count as one.
+their mean. Two rows count as equal if their squared distance is at most 0.002 s^2 (with mean zero,
+a cosine above 0.999). So a row is recognised after it was scaled, stored in float16 or bfloat16,
+extracted again in another order or precision, or changed in any way by up to 4% of s. Pictures that
+only look alike are different rows. Near the limit of 4% many shared rows are missed: a row falls
+into cells of width s/4 along ten random directions, and is compared only with the other side's row
+in its cells. No unchanged row is missed. One in fifteen changed rows is missed at 0.2% of s, and
+three of four at 4%; the remaining fourth is still more than `MOST_SHARED`. A side's rows in equal
+cells count as one row.
 
 Rows are compared in three forms: unchanged, minus the mean of their own numbers, and minus the mean
 of all rows; each with both signs. So a row is also recognised if it was negated, if one number was
 added to all its numbers, or if one row was added to all rows of a store.
 
 Rows with larger changes, rotated, averaged or shortened are not recognised, nor is a part of a
-store after adding one row to all: rows can be hidden on purpose. Rows of fewer than 16 numbers lie
-close by chance: they count as one if equal as float16. Rows of zeros, NaN or infinities are
-ignored.
+store after adding one row to all. So rows can be hidden on purpose. Rows of fewer than 16 numbers
+are close by chance, so they count as equal only if equal in float16. Rows of zeros, NaN or
+infinities are ignored.
 
-Two public data sets share pictures, or contain almost equal ones: `MOST_SHARED` is far above what
-honest data has, and far below what a data set shares with a part of itself.
+Two public data sets may share some pictures, or almost equal pictures. `MOST_SHARED` is far above
+the share between honest data sets, and far below the share of a data set with a part of itself.
 
-Sides are read in blocks. Memory holds two 8-byte numbers per row and form, and `_COMPARED` rows.
+Stores are read in blocks. Memory holds two 8-byte numbers per row and form, and `_COMPARED` rows.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-# The largest share of the smaller side's different rows that both sides may have.
+# The largest accepted share of rows in both stores, of the smaller store's distinct rows.
 MOST_SHARED = 0.05
-_NEAR = 2e-3  # largest squared distance of rows that count as one, over s^2
-_DIRECTIONS, _CELL = 10, 0.25  # of the cells; their width is _CELL * s
-_LEAST_SPREAD = 1e-3  # of s for unit rows in float32: smaller values are rounding errors
+_NEAR = 2e-3  # largest squared distance of rows that count as equal, over s^2
+_DIRECTIONS, _CELL = 10, 0.25  # number of directions of cells, whose width is _CELL * s
+_LEAST_SPREAD = 1e-3  # smallest s of unit rows in float32 that is not a rounding error
 _FEWEST_NUMBERS = 16
 _ROUNDING = 1e-5  # rounding error of float32, relative to the largest number
 _COMPARED = 2048
@@ -61,7 +62,7 @@ class RowStore(Protocol):
 
 
 class PublicRows:
-    """Rows that are declared public, to be compared with each private store in turn."""
+    """Rows declared public, which are compared with each private store in turn."""
 
     def __init__(self, store: RowStore) -> None:
         self._rows = _Forms(store)
@@ -69,9 +70,9 @@ class PublicRows:
         self._keys = self._keys_of(self._rows)
 
     def shared_with(self, private: RowStore) -> float:
-        """Estimates the share of the smaller side's different rows that both sides have.
+        """Estimates the share of rows in both stores, of the smaller store's distinct rows.
 
-        At most `_COMPARED` pairs in the same cells are compared.
+        At most `_COMPARED` pairs of rows with equal cells are compared.
         """
         theirs, most = _Forms(private), 0.0
         for (form, sign), (keys, rows) in self._keys_of(theirs, signs=(1, -1)).items():
@@ -94,7 +95,7 @@ class PublicRows:
     def _keys_of(
         self, store: _Forms, signs: Sequence[int] = (1,)
     ) -> dict[tuple[int, int], tuple[npt.NDArray[np.uint64], Index]]:
-        """Returns by form and sign the different keys, ascending, and one row with each key."""
+        """Returns by form and sign the distinct keys, ascending, and one row with each key."""
         width = _DIRECTIONS if store.forms > 1 else store.dimension
         odd = np.random.default_rng(1).integers(2**64, size=width, dtype=np.uint64) | np.uint64(1)
         directions = np.random.default_rng(0).standard_normal((store.dimension, _DIRECTIONS))
@@ -104,7 +105,7 @@ class PublicRows:
             if store.forms > 1:
                 places = units @ (directions / (_CELL * self._spreads[form])).astype(np.float32)
             else:
-                with np.errstate(over="ignore"):  # infinite ones are equal
+                with np.errstate(over="ignore"):  # keys of infinite rows are equal
                     places = block[kept].astype(np.float16)
             for sign in signs:
                 if store.forms > 1:
@@ -129,7 +130,7 @@ def _unique_keys(
 
 
 class _Forms:
-    """The rows of a store in each form; only the original form if rows have few numbers."""
+    """The rows of a store in three forms; only in the original form if rows have few numbers."""
 
     def __init__(self, store: RowStore) -> None:
         self._store = store
@@ -143,7 +144,7 @@ class _Forms:
         self._mean = (total / max(count, 1)).astype(np.float32)
 
     def read_forms(self) -> Iterator[tuple[int, int, Array, tuple[Index, Array]]]:
-        """Yields the first row of a block, a form, the block, and its rows of unit length."""
+        """Yields a block's first row, a form, the block, and the block's rows at unit length."""
         for start, block in self._store.read_blocks(_BLOCK_ROWS):
             for form in range(self.forms):
                 yield start, form, block, _unit_rows(self._shape_rows(block, form))
@@ -159,9 +160,9 @@ class _Forms:
     def _shape_rows(self, block: Array, form: int) -> Array:
         if form == 0:
             return block
-        with np.errstate(invalid="ignore"):  # infinities stay unusable
+        with np.errstate(invalid="ignore"):  # rows with infinities stay unusable
             shaped = block - (block.mean(axis=1, keepdims=True) if form == 1 else self._mean)
-            # The remainder of equal numbers, or of a row close to the mean, is only rounding error.
+            # A row of equal numbers, or close to the mean, leaves only rounding error.
             rounding = np.abs(shaped).max(axis=1) <= _ROUNDING * np.abs(block).max(axis=1)
         shaped[rounding] = 0
         return shaped

@@ -1,7 +1,7 @@
-"""Features of several random parts of each training image, stored beside its central part.
+"""Features of several random crops of each training image, stored with the central crop's.
 
-These features are layers of the same shard, `layers/crop_00` and so on: hashed, verified, streamed
-and selected with the rows. All parts of a row belong to one image and its unit of privacy.
+Features of random crops are layers of a shard, `layers/crop_00` and so on: hashed, verified,
+streamed and selected with the rows. All crops of a row belong to one image and its unit of privacy.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from dpprobe.features.feature_store import CROP_PREFIX, FeatureStore
 
 
 def with_crops(backbone: Backbone, crops: int) -> Backbone:
-    """Makes a backbone that returns the features of random parts of a training image as layers.
+    """Makes a backbone that returns the features of random crops of a training image as layers.
 
-    Each part has its own forward pass, so other parts do not change the central part's features.
+    Crops have separate forward passes, so random crops do not change the central crop's features.
 
     Args:
-      backbone: a backbone with an inception crop of training images; crop number 0 is the first
-        part.
-      crops: the number of parts; 0 returns the backbone as it is.
+      backbone: a backbone with an inception crop; crop number 0 is the first random crop.
+      crops: the number of random crops; 0 returns the backbone unchanged.
     """
     if not crops:
         return backbone
@@ -38,7 +37,7 @@ def with_crops(backbone: Backbone, crops: int) -> Backbone:
     names = [f"{CROP_PREFIX}{part.number:02d}" for part in parts]
 
     def forward_parts(images: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        if images.ndim == 4:  # of a test split
+        if images.ndim == 4:  # the rows of a test split
             return backbone.forward(images), {}
         central, *others = (backbone.forward(part.contiguous()) for part in images.unbind(1))
         return central, dict(zip(names, others, strict=True))
@@ -50,7 +49,7 @@ def with_crops(backbone: Backbone, crops: int) -> Backbone:
 
 @dataclass(frozen=True)
 class _Parts:
-    """Image, SHA-256 of its file -> the image's central and random parts, [1 + crops, ...]."""
+    """Transform: image, SHA-256 of its file -> central and random crops, [1 + crops, ...]."""
 
     central: Callable[[Image.Image], torch.Tensor]
     others: tuple[InceptionCrop, ...]
@@ -61,7 +60,7 @@ class _Parts:
 
 @dataclass(frozen=True)
 class StoredCrop:
-    """One layer of a store, read again at each pass."""
+    """One stored crop's features, read from disk again at each pass."""
 
     store: FeatureStore
     layer: str

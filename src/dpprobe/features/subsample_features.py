@@ -1,4 +1,4 @@
-"""Features of a part of a dataset's rows, taken from the shards of all rows."""
+"""Features of a subsample of a dataset, selected from the shards of the whole dataset."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from dpprobe.features.shard_writer import write_shard
 def select_shard(
     *, manifest: Path, whole: Path, table: Path, split: str, shard: int, shards: int, output: Path
 ) -> None:
-    """Writes one shard of a part's features, bit for bit equal to an extraction from its images.
+    """Writes a shard of a subsample, bit for bit equal to an extraction from images.
 
-    Each row of the part must be in the whole dataset, with equal id, image and label.
+    Each row of the subsample must be in the whole dataset, with equal id, image and label.
 
     Args:
-      whole: the whole split's parquet file, beside its dataset.json.
-      table: the part's parquet file, beside its dataset.json.
+      whole: the whole split's parquet file, in the folder of its dataset.json.
+      table: the subsample's parquet file, in the folder of its dataset.json.
       split: "train" or "test".
       shard: the number of the shard among `shards`.
-      shards: the number of shards of the part's split.
+      shards: the number of shards of the subsample's split.
       output: the shard's path; the file is complete or absent.
 
     Raises:
-      DataError: if the whole dataset lacks a row or has another image or label for it; names the
-        row. Also if rows are in another order, or features are of another dataset version.
+      DataError: naming the row, if the whole dataset lacks a row or has another image or label for
+        it. Also if rows are in another order, or features are of another dataset version.
       StoreError: if a shard is not the shard that the manifest lists.
       ConfigError: if there are more shards than rows.
     """

@@ -1,7 +1,7 @@
 """Text embeddings of a dataset's classes: public, and the weights of a zero-shot classifier.
 
 As in Radford et al. 2021, section 3.1.4, the embedding of each prompt of a class is scaled to unit
-length, and the mean of these embeddings is scaled again. This needs only class names, no image.
+length, and the mean of these embeddings is scaled again. Text embeddings need no image.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ BATCH = 256
 
 @dataclass(frozen=True, kw_only=True)
 class TextEmbeddings:
-    """A zero-shot classifier.
+    """A zero-shot classifier: the text embeddings of the classes.
 
     Attributes:
       weights: float32 [classes, dimension], unit rows.
-      logit_scale: the factor of the cosines.
-      logit_bias: added to the scaled cosines; None if the model adds nothing.
+      logit_scale: the factor of the cosines in logits.
+      logit_bias: the number added to the scaled cosines; None if the model adds nothing.
       fingerprint: identifies everything that determines a sentence's embedding.
     """
 
@@ -62,7 +62,7 @@ def embed_text(
 
     Raises:
       ConfigError: if the backbone has no text tower, or the text tower cannot be loaded. Also if a
-        sentence is too long, or two classes have different sentences but the same tokens.
+        sentence is too long, or two classes with different sentences have equal tokens.
     """
     module = importlib.import_module(FAMILIES[options.family])
     if not hasattr(module, "load_text"):
@@ -93,7 +93,7 @@ def embed_text(
 def _refuse_equal_tokens(
     sentences: Sequence[Sequence[str]], tokens: Sequence[torch.Tensor]
 ) -> None:
-    """Refuses classes that a tokenizer does not tell apart, such as by case or unknown words."""
+    """Refuses classes with equal tokens, such as names that differ by case or unknown words."""
     seen: dict[bytes, Sequence[str]] = {}
     for of_class, rows in zip(sentences, tokens, strict=True):
         first = seen.setdefault(rows.cpu().numpy().tobytes(), of_class)
@@ -121,10 +121,10 @@ def write_text_embeddings(
     Args:
       path: the file to write; it is complete or absent.
       chosen: the name of a set of prompts, or a list of templates.
-      prompt_names: words for {c}, as `prompts.name_classes` takes them.
+      prompt_names: words for {c}, as in `prompts.name_classes`.
 
     Raises:
-      ConfigError: if prompts are faulty; also as `embed_text`.
+      ConfigError: if prompts are faulty; also the errors of `embed_text`.
     """
     described = read_info(info)
     templates = prompts.read_templates(chosen)
@@ -132,7 +132,7 @@ def write_text_embeddings(
     sentences = prompts.make_sentences(templates, words)
     for word, count in Counter(words).items():
         fault = f"prompts: {word!r} stands for {count} classes, so text cannot distinguish them"
-        if count > 1 and prompt_names != "imagenet":  # whose authors repeat two names
+        if count > 1 and prompt_names != "imagenet":  # ImageNet's authors repeat two names
             raise ConfigError(f"{fault}; write other words in prompt_names")
         if count > 1:
             logger.warning("%s", fault)
@@ -152,14 +152,14 @@ def write_text_embeddings(
         "weights_sha256": embeddings.weights_sha256,
     }
     with artifacts.atomic_path(path) as temporary:
-        # Only one key: safetensors would write several keys in a different order each time.
+        # Metadata has one key, because safetensors writes several keys in varying order.
         temporary.write_bytes(artifacts.pack_arrays({"weights": embeddings.weights}, metadata))
 
 
 def check_classes(path: Path, class_names: Sequence[str]) -> None:
     """Compares a file that may have text embeddings with a dataset's classes.
 
-    A file without text embeddings passes: the head that takes it as weights reports the fault.
+    A file without text embeddings passes, because the head that reads the weights reports it.
 
     Raises:
       DataError: if the text embeddings have other classes, or another order.

@@ -1,1 +1,1 @@
-"""DP training of a network: its last blocks, all of it, or adapters, with the head."""
+"""DP training of a network's head with its last blocks, all blocks, or adapters."""

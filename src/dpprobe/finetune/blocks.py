@@ -10,11 +10,11 @@ from dpprobe.finetune.options import no_blocks
 
 
 def blocks_of(model: nn.Module, name: str) -> list[nn.Module]:
-    """Returns all blocks in order: of a ViT, or of all stages of a convolutional net.
+    """Returns a ViT's blocks in order, or the blocks of all stages of a convolutional net.
 
     Raises ConfigError if the network gives no access to its blocks.
     """
-    for attribute in ("body", "tower"):  # dpprobe's own wrappers of a network
+    for attribute in ("body", "tower"):  # removes dpprobe's wrappers of a network
         model = getattr(model, attribute, model)
     blocks = list_blocks(model)
     if not blocks:

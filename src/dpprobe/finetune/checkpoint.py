@@ -1,7 +1,7 @@
 """Checkpoints of a training: one file, complete or absent, from which a restarted job continues.
 
-A checkpoint contains the states of seeded random generators. Checkpoints reproduce the noise on
-private gradients, so a checkpoint belongs to a benchmark, never to a release. A mark in the file
+A checkpoint contains the states of seeded random generators, which reproduce the noise on private
+gradients. So checkpoints are for benchmarks, never for releases. A mark in the file
 (`privacy.private_mark`) keeps any study from using the checkpoint as a public file.
 """
 
@@ -33,7 +33,7 @@ FILE = "checkpoint.safetensors"
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """All that the next steps of a training depend on; `values` are JSON-compatible."""
+    """All state that a training's next steps depend on; `values` are JSON-compatible."""
 
     tensors: Mapping[str, torch.Tensor]
     values: Mapping[str, Any]
@@ -44,8 +44,8 @@ class Checkpoints:
     """The checkpoints of one training; each replaces the previous checkpoint.
 
     Attributes:
-      fingerprint: of all that decides training; checkpoints with other fingerprints are ignored.
-      minutes: between two checkpoints; 0 for a checkpoint after every step.
+      fingerprint: the hash of all inputs of the training; other checkpoints are ignored.
+      minutes: the time between two checkpoints; 0 for a checkpoint after every step.
     """
 
     folder: Path
@@ -82,7 +82,7 @@ class Checkpoints:
         self._last = time.monotonic()
 
     def load_state(self) -> State | None:
-        """Returns the saved state; None, with a warning, if this training has no saved state.
+        """Returns the saved state; None if the training has no saved state.
 
         Removes files that a killed process left half written.
         """

@@ -13,9 +13,9 @@ from torch.nn import functional
 from dpprobe.devices import use_full_float32
 from dpprobe.finetune.layers import Call, Gradients, Rule, by_rows, channels_last
 
-# From so many positions on, one convolution per row is faster than one with all rows as groups.
+# From so many positions on, a convolution per row is faster than one with rows as groups.
 _POSITIONS_BY_ROW = 1024
-# Up to so many numbers in a row's patches, a product with them is faster than a convolution.
+# Up to so many numbers in a row's patches, a matrix product is faster than a convolution.
 _PATCH_NUMBERS = 2**15
 # Bytes of patches in one product; a GPU needs large products.
 _PIECE_BYTES = {"cpu": 2**22, "cuda": 2**28}
@@ -45,7 +45,7 @@ class Conv2dRule(Rule):
         module = _convolution(call)
         outputs = call.gradient.shape[1]
         positions = call.gradient.numel() // (call.rows * outputs)
-        # Products over pairs of positions do not tell groups apart, so their gradients are formed.
+        # With several groups, gradients are formed, as products over pairs of positions mix groups.
         return (positions if module.groups == 1 else 10**6), module.weight[0].numel(), outputs
 
     def unfold_positions(self, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
@@ -66,7 +66,7 @@ class Conv2dRule(Rule):
     def add_weight(self, total: torch.Tensor, call: Call, factors: torch.Tensor) -> None:
         module = _convolution(call)
         if self._is_pointwise(module) or total.device.type != "cpu":
-            # On a GPU the products are those whose norms were computed.
+            # A GPU uses the products whose norms were computed.
             super().add_weight(total, call, factors)
             return
         outputs = call.output_gradient
@@ -105,7 +105,7 @@ class Conv2dRule(Rule):
     def _pad_inputs(
         module: nn.Conv2d, inputs: torch.Tensor
     ) -> tuple[torch.Tensor, tuple[int, int]]:
-        """Returns inputs, and the (height, width) of zeros that the convolution still adds."""
+        """Returns inputs, padded if needed, and the convolution's own padding (height, width)."""
         if isinstance(module, Conv2dSame):
             padded = pad_same(
                 inputs, list(module.kernel_size), list(module.stride), list(module.dilation)
@@ -141,7 +141,7 @@ def _patch_gradients(
     padding: tuple[int, int],
     rows: int,
 ) -> torch.Tensor:
-    """Returns each example's gradient of the weight, as a product with patches of its input."""
+    """Returns each example's gradient of the weight, as a product with patches of the input."""
     filters, channels, *kernel = module.weight.shape
     gradients = inputs.new_empty(rows, *module.weight.shape)
     views, numbers = len(inputs) // rows, outputs[0, 0].numel() * module.weight[0].numel()
@@ -152,7 +152,7 @@ def _patch_gradients(
         for axis, dilation in enumerate(module.dilation):
             span = dilation * (kernel[axis] - 1) + 1
             windows = windows.unfold(2 + axis, span, module.stride[axis])[..., ::dilation]
-        # Channels come last, because they are last in memory too.
+        # Channels are last, as in memory.
         patches = windows.permute(0, 2, 3, 4, 5, 1).reshape(len(part), -1, part[0, 0].numel())
         products = torch.bmm(channels_last(map_gradients, len(part)).transpose(1, 2), patches)
         part.copy_(products.view(-1, filters, *kernel, channels).permute(0, 1, 4, 2, 3))
@@ -168,7 +168,7 @@ def _weight_gradient(
     groups: int,
 ) -> torch.Tensor:
     """Returns a convolution's gradient of its weight, summed over all inputs."""
-    # In TF32 the sum would differ from the gradients whose norms were computed.
+    # Without TF32, in which the sum would differ from the gradients whose norms were computed.
     with use_full_float32():
         gradient: torch.Tensor = torch.ops.aten.convolution_backward(
             outputs,

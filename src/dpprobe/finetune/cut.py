@@ -17,25 +17,25 @@ from dpprobe.finetune.blocks import blocks_of
 from dpprobe.finetune.options import blocks_fault
 from dpprobe.finetune.tracing import trace_graph
 
-# Parts and whole may differ by this, relative to the largest feature, due to memory formats.
+# Tolerance between the cut and the whole network, relative to the largest feature.
 _TOLERANCE = 1e-4
 
 
 def cut_network(
     model: nn.Module, blocks: int, *, example: torch.Tensor, name: str = "the network"
 ) -> tuple[nn.Module, nn.Module, tuple[int, ...]]:
-    """Cuts a network before its last `blocks` blocks; the parts share parameters and their names.
+    """Cuts a network before its last `blocks` blocks; both parts share parameters and names.
 
     Tracing changes torch's modules for all threads, so no other thread may run a network meanwhile.
     Raises ConfigError if there are too few blocks, the network cannot be traced, more than one
-    tensor would cross the cut, or the parts do not compute what the whole does.
+    tensor would cross the cut, or the parts compute other values than the whole.
 
     Args:
       model: normalised images -> features [m, d], in evaluation mode.
       example: at least two normalised images.
 
     Returns:
-      images -> activations, activations -> features, and the shape of one image's activation.
+      Two parts (images -> activations, activations -> features), and an activation's shape.
     """
     modules = blocks_of(model, name)
     if fault := blocks_fault(blocks, len(modules), name):
@@ -72,7 +72,7 @@ def _trace_network(
 ) -> fx.GraphModule:
     try:
         return trace_graph(model, blocks, (example[:1], example[:2]))
-    except Exception as error:  # a trace raises whatever the model's code runs into
+    except Exception as error:  # the model's code may raise any error
         raise ConfigError(
             f"tune: blocks: the forward pass of {name} cannot be traced, so it cannot be "
             f"cut ({one_line(error)}); write `tune: all`, or choose another backbone"
@@ -113,7 +113,7 @@ def _copy_suffix(
     runs: list[dict[fx.Node, Any]],
     name: str,
 ) -> nn.Module:
-    """Copies the graph after the cut, and the constants from before the cut that it needs."""
+    """Copies the graph after the cut, and constants that it needs from before the cut."""
     graph = fx.Graph()
     copies: dict[fx.Node, Any] = {crossing: graph.placeholder("activations")}
     from_images = _from_images(whole.graph)
@@ -145,7 +145,7 @@ def _from_images(graph: fx.Graph) -> set[fx.Node]:
 
 
 def _read_constant(node: fx.Node, runs: list[dict[fx.Node, Any]], name: str) -> Any:
-    """Returns a node's value if it is equal in all runs, like an image height; refuses tensors."""
+    """Returns a node's value if equal in all runs, like an image height; refuses tensors."""
     first, second = (values[node] for values in runs)
     if isinstance(first, int | float | torch.dtype | torch.device) and first == second:
         return first

@@ -1,8 +1,8 @@
 """Checks a network before it sees private examples: rows independent, per-example gradients right.
 
-The check uses random rows. A clipped sum protects a row only if no other row's scores depend on it,
-and if the row's own gradient is clipped. Known engines of per-example gradients were silently wrong
-for memory layouts and layers that they did not expect.
+The check of a network uses random rows. A clipped sum protects a row only if no other row's scores
+depend on it, and if the row's own gradient is clipped. Known engines of per-example gradients were
+silently wrong for memory layouts and layers that they did not expect.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from dpprobe.finetune.losses import row_losses
 ROWS = 3
 _SEED = 16
 # Tolerances for a parameter's gradient. Both computations have the same activations and the same
-# gradients of outputs, so only a layer's product rounds differently. In bfloat16 torch rounds it by
-# 2^-9, and a GPU also its parts. Whole networks on a CPU differed by 6e-7 and by 3e-3.
+# gradients of outputs, so only a layer's product rounds differently. In bfloat16 torch rounds the
+# product by 2^-9, and a GPU also its parts. Differences of whole networks on a CPU were 6e-7
+# (float32) and 3e-3 (bfloat16).
 _TOLERANCES: dict[Precision, float] = {"float32": 2e-3, "bfloat16": 0.05}
-# A parameter's gradient below this share of the gradient of all parameters may be rounding alone.
+# A parameter's gradient below this share of the whole gradient may be only rounding.
 _SMALLEST: dict[Precision, float] = {"float32": 1e-4, "bfloat16": 0.05}
 _ABOVE = 0.05
 _NEARLY_0 = 1e-2
-_SUMMED = 1 + 1e-4  # sums round too
+_SUMMED = 1 + 1e-4  # sums have rounding errors too
 
 
 @use_full_float32()
@@ -59,7 +60,7 @@ def check_network(
 
     Args:
       example: inputs [r, ...]; only their shape, type and device are used.
-      together: rows that pass through the network at once in training.
+      together: number of rows that pass through the network at once in training.
     """
     generator = torch.Generator().manual_seed(_SEED)
     inputs = _draw_inputs(example, views, generator)
@@ -81,12 +82,12 @@ def check_network(
             )
         _check_gradients(network, inputs, labels, sigmoid, precision)
         if precision != "float32":
-            # A wrong rule is wrong in float32 too, where rounding hides less of the error.
+            # A wrong rule is easier to detect in float32, where rounding is smaller.
             _check_gradients(network, inputs, labels, sigmoid, "float32")
 
 
 def _draw_inputs(example: torch.Tensor, views: int, generator: torch.Generator) -> torch.Tensor:
-    """Returns random rows shaped as in `example`: [ROWS, ...], or [ROWS, views, ...] for views."""
+    """Returns random rows, shaped like `example`: [ROWS, ...], or [ROWS, views, ...] for views."""
     shape = (ROWS, *((views,) if views > 1 else ()), *example.shape[1:])
     if example.dtype == torch.uint8:
         values = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
@@ -97,10 +98,10 @@ def _draw_inputs(example: torch.Tensor, views: int, generator: torch.Generator) 
 
 @contextmanager
 def _move_parameters(network: Network, generator: torch.Generator) -> Iterator[None]:
-    """Replaces zero or nearly zero parameters by random numbers while the check lasts.
+    """Replaces zero or nearly zero parameters by random numbers during a network's check.
 
-    A zero parameter lets no gradient reach the layers before it, and behind a small scale a
-    branch's wrong gradient hardly shows. Training moves both away from zero.
+    A zero parameter stops gradients to earlier layers, and a small scale hides a branch's wrong
+    gradient. Training makes zero and small parameters larger.
     """
     small = [one for one in network.trained.values() if not (one.detach().abs() > _NEARLY_0).any()]
     before = [value.detach().clone() for value in small]
@@ -133,7 +134,7 @@ def _compute_scores(network: Network, inputs: torch.Tensor, precision: str) -> t
 
 
 def _check_rows_apart(network: Network, inputs: torch.Tensor, precision: Precision) -> None:
-    """Raises ConfigError if a row's scores change with the other rows, or with their number.
+    """Raises ConfigError if a row's scores change with the batch's other rows, or their number.
 
     Batches have 2, 4, 8 and so on up to len(inputs) rows, of which the last physical batch of a
     step may have any number.
@@ -170,7 +171,7 @@ def _check_gradients(
     sums = ClippedSums(
         network, sigmoid=sigmoid, max_grad_norm=math.inf, clipping="fixed", precision=precision
     )
-    # In one batch, whose rows do not mix: rounding turns activations off in both computations.
+    # Both computations use one batch, so that rounding turns the same activations off in each.
     with torch.enable_grad():
         with use_precision(inputs.device, PRECISIONS[precision]):
             scores = network.module(sums.lay_inputs(inputs))
@@ -225,7 +226,7 @@ def _compare_gradients(
             )
     # The norm that clips a row must be at least the norm of the sum that the row adds.
     norm = norm if float(total.double().norm()) <= norm * _SUMMED else math.nan
-    # The norm may exceed the true norm by the rounding margin of cancelling terms, but not be less.
+    # The norm may exceed the true norm by the margin for rounding, but may not be smaller.
     if not -tolerance * length <= norm - length <= (tolerance + _ABOVE) * length:
         raise ConfigError(
             f"engine ghost gives a wrong gradient norm, {norm:.6g} instead of {length:.6g}; "

@@ -1,8 +1,8 @@
 """Per-example gradients of a batch, layer by layer in one backward pass (Bu et al. 2023).
 
 A forward pass records the inputs of the layers with trained parameters. One backward pass gives the
-gradients of their outputs. From inputs and gradients, each layer's rule computes the rows' squared
-norms. The rule keeps gradients that it forms, or else factors, for any weighted sum over rows.
+gradients of the layers' outputs. From inputs and gradients, each layer's rule computes the rows'
+squared norms. Rules keep formed gradients, or their factors, for any weighted sum over rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dpprobe.finetune.losses import row_losses
 
 @dataclass(frozen=True)
 class Layer:
-    """A module with trained parameters; `names` maps their names there to the gradients' names."""
+    """A module with trained parameters; `names` maps the parameters to names of gradients."""
 
     name: str
     module: nn.Module
@@ -49,8 +49,8 @@ class Ghost:
     def find_other_uses(self, inputs: torch.Tensor) -> list[str]:
         """Names the trained parameters that are used outside the calls of their layers.
 
-        Each layer's call gets constants in place of its parameters, so a gradient that still
-        reaches a parameter comes from a use outside these calls.
+        Calls of layers get constants in place of parameters, so a gradient that still reaches a
+        parameter comes from a use outside the calls.
         """
         copies = {inner: parameter.detach() for inner, (_, parameter) in self._copied.items()}
         with ExitStack() as stack:
@@ -88,8 +88,8 @@ class Ghost:
         """Returns the per-example gradients of a batch, by passes in `precision`.
 
         Args:
-          inputs: [m * v, ...], the views of a row one after another.
-          labels: of rows, [m] or [m, K].
+          inputs: [m * v, ...], with all views of a row in sequence.
+          labels: the labels of rows, [m] or [m, K].
         """
         rows = len(labels)
         batch = BatchGradients(rows, inputs.device)
@@ -105,8 +105,8 @@ class Ghost:
             scores = self._module(inputs) if scores is None else scores
             losses = row_losses(scores, labels, sigmoid=sigmoid)
         targets = [*starts, *copies.values()]
-        # The way back to the targets goes through all later layers and calls their hooks;
-        # parameters accumulate no gradient.
+        # The backward pass to the targets calls the hooks of all later layers, without accumulating
+        # parameters' gradients.
         reached = torch.autograd.grad(losses.sum(), targets, allow_unused=True)
         for (name, parameter), gradient in zip(
             self._copied.values(), reached[len(starts) :], strict=True
@@ -149,7 +149,7 @@ class Ghost:
                             f"{layer.name or 'the network'}: its input is overwritten before "
                             "gradients are computed; choose another backbone"
                         )
-                    # Without their graph, whose hooks refer to this call: cycles are never freed.
+                    # Detached: the graph's hooks refer to this call, and cycles are never freed.
                     given = tuple(_detach_value(value) for value in inputs)
                     named = {name: _detach_value(value) for name, value in options.items()}
                     call = Call(module, given, named, gradient, batch.rows)
@@ -169,7 +169,7 @@ class Ghost:
 
 
 class BatchGradients:
-    """The gradients of a batch's rows, each either formed or kept as its two factors."""
+    """The gradients of a batch's rows, each formed, or kept as two factors."""
 
     def __init__(self, rows: int, device: torch.device) -> None:
         self.rows = rows
@@ -189,7 +189,7 @@ class BatchGradients:
                 self.keep_gradient(names[inner], gradient)
 
     def keep_gradient(self, name: str, gradient: torch.Tensor) -> None:
-        """Adds gradients of rows, [m, ...], to a parameter's."""
+        """Adds gradients of rows, [m, ...], to the gradients of a parameter."""
         flat = gradient.reshape(self.rows, -1)
         before = self._formed.get(name)
         self._formed[name] = flat if before is None else before + flat
@@ -202,7 +202,7 @@ class BatchGradients:
         return squares
 
     def add_sum(self, parts: Mapping[str, torch.Tensor], factors: torch.Tensor) -> None:
-        """Adds the examples' gradients, each times its factor [m], to the parameters' flat sums."""
+        """Adds the examples' gradients, times the factors [m], to the parameters' flat sums."""
         for name, gradient in self._formed.items():
             parts[name].addmv_(gradient.T, factors)
         for name, layer, call in self._factors:
@@ -223,7 +223,7 @@ def _find_layers(
 ) -> tuple[list[Layer], dict[str, tuple[str, nn.Parameter]]]:
     """Returns the layers, and the parameters copied for each row, by their name in `module`.
 
-    Copied are own parameters with first dimension 1, such as class tokens, which broadcast.
+    Copies are made of parameters with first dimension 1, such as class tokens, which broadcast.
     """
     names = {id(parameter): name for name, parameter in trained.items()}
     layers: list[Layer] = []

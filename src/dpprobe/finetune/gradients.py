@@ -2,8 +2,8 @@
 
 Each example's gradient of all trained parameters together is clipped to L2 norm C, then multiplied
 with the row's weight. A row whose gradient is not finite, or too long for float32, adds nothing. In
-exact arithmetic a row adds at most norm C times its weight. Norms are computed from the tensors
-that are summed, with a margin for their rounding.
+exact arithmetic a row adds a vector of norm at most C times its weight. Norms are computed from the
+summed tensors, with a margin for rounding.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torch import nn
 
 from dpprobe.finetune.ghost import Ghost
 
-# Covers the rounding of norms (float32 sums of a thousand squares each) and of factors.
+# A margin for the rounding of norms (float32 sums of a thousand squares each) and of factors.
 MARGIN = 2.0**-18
-# Constant of automatic clipping (Bu et al. 2022).
+# The constant of automatic clipping (Bu et al. 2022).
 STABILITY = 0.01
 Clipping = Literal["fixed", "automatic"]
 Precision = Literal["float32", "bfloat16"]
@@ -31,7 +31,7 @@ class Network(Protocol):
 
     Attributes:
       module: inputs to scores [m, K], in evaluation mode.
-      trained: its trained parameters, in the order of the sum.
+      trained: the trained parameters, in the order of the sum.
     """
 
     @property
@@ -62,12 +62,12 @@ class ClippedSums:
     """Adds each example's clipped gradient, of all trained parameters together, to a flat sum.
 
     Attributes:
-      size: numbers in all trained parameters.
+      size: the count of numbers in all trained parameters.
 
     Args:
-      max_grad_norm: C; infinite for no clipping.
-      clipping: fixed: gradients longer than C are shortened to it. automatic: each is divided by
-        its norm plus 0.01 and multiplied by C.
+      max_grad_norm: the clipping norm C; infinite for no clipping.
+      clipping: "fixed" shortens gradients longer than C to length C. "automatic" divides each
+        gradient by its norm plus 0.01 and multiplies it by C.
     """
 
     def __init__(
@@ -98,14 +98,14 @@ class ClippedSums:
         """Adds the examples' clipped gradients.
 
         Args:
-          total: float32 [size], in the order of the trained parameters.
-          inputs: [m, ...]; or [m, v, ...], v views of each row: its gradient is the mean over them.
+          total: the sum, float32 [size], in the order of the trained parameters.
+          inputs: [m, ...]; or [m, v, ...], where a row's gradient is the mean over its v views.
           labels: classes, int64 [m]; or [m, K], see `losses.row_losses`.
           weights: float32 [m], the factors of clipped gradients; None for ones.
 
         Returns:
-          The norms of gradients before the clip, float64 [m]; not finite for rows that add nothing.
-          They are functions of private examples without noise: not for release.
+          The norms of gradients before clipping, float64 [m]; not finite for rows that add nothing.
+          The norms come from private examples without noise: not for release.
         """
         if len(inputs) == 0:
             return torch.zeros(0, dtype=torch.float64, device=total.device)
@@ -126,9 +126,9 @@ class ClippedSums:
         return norms
 
     def lay_inputs(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Returns inputs in the network's form: views one after another, in the fastest format."""
+        """Returns inputs in the network's form: views in sequence, in the fastest memory format."""
         flat = inputs.flatten(0, 1) if inputs.ndim == self._dimensions + 2 else inputs
         if flat.ndim == 4 and (flat.device.type == "cpu" or self._precision is not None):
-            # The fastest format for convolutions; the layers after them keep it.
+            # This memory format is the fastest for convolutions, and later layers keep it.
             return flat.contiguous(memory_format=torch.channels_last)
         return flat

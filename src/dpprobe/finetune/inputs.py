@@ -1,7 +1,7 @@
 """The rows that a network trains on: stored activations, or images and their augmented views.
 
-A batch depends only on its own rows, so dividing a step into physical batches changes nothing.
-Views are drawn from the public numbers (seed, step, row).
+A batch depends only on its own rows, so dividing a step into physical batches changes nothing. The
+public numbers (seed, step, row) decide random views.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Inputs:
 
     Attributes:
       n: number of units of privacy, which is public.
-      shape: of one row, without views.
+      shape: the shape of one row, without views.
       labels: int64 [rows], or uint8 [rows, num_classes] of 0 and 1.
-      units: units of several rows; None if each row is a unit.
-      views: number of views per row and step; None if steps take rows without augmentation.
-      kept: bool [rows], False for rows that take no part in training: the null rows of the plan,
-        whose units are sampled and counted in n.
+      units: the units of rows; None if each row is a unit.
+      views: number of views per row and step; None without augmentation.
+      kept: bool [rows], False for rows that training ignores: the plan's null rows, whose units are
+        sampled and counted in n.
       slow: True if reading a batch takes so long that another thread should read ahead.
     """
 
@@ -86,7 +86,7 @@ class Inputs:
         return self._source.read_rows(index)
 
     def keep_rows(self, kept: npt.NDArray[np.bool_]) -> Self:
-        """Returns the same inputs, not copied, in which only some rows take part in training."""
+        """Returns these inputs, not copied, restricted in training to some rows."""
         other = copy.copy(self)
         other.kept = kept
         return other
@@ -138,7 +138,7 @@ def views_of(
 ) -> torch.Tensor:
     """Returns views [m, views, C, H, W] of images [m, C, H, W], mirrored and shifted at random.
 
-    Random numbers depend on `key`, the step and the row alone.
+    Random numbers depend only on `key`, the step and the row.
     """
     height, width = images.shape[-2:]
     views, pad = augment.views, augment.pad
@@ -146,7 +146,7 @@ def views_of(
     columns = np.empty((len(rows), views, width), dtype=np.int64)
     lines = np.empty((len(rows), views, height), dtype=np.int64)
     for place, row in enumerate(rows.tolist()):
-        # the lowest word counts the random numbers, the others are different for each row and step
+        # the lowest word counts the random numbers, other words differ per row and step
         bits = np.random.Philox(key=key, counter=[0, row, step, 0])
         generator = np.random.Generator(bits)
         mirrored = generator.integers(0, 2, size=views) * augment.flip
@@ -202,7 +202,7 @@ class _StoredRows:
 
     def __init__(self, store: FeatureStore) -> None:
         self._store = store
-        for _ in store.read_blocks(_READ_ROWS):  # checks the manifest's hashes
+        for _ in store.read_blocks(_READ_ROWS):  # compares the shards with the manifest
             pass
 
     def read_rows(self, index: Index) -> torch.Tensor:
@@ -222,10 +222,10 @@ def image_inputs(
 ) -> ImageInputs:
     """Returns a split's images, train or test, as inputs, after the backbone's preprocessing.
 
-    Images are decoded once and kept. If they would take more than `memory_mb`, they are decoded for
-    each batch, and encoded images stored in the table stay in memory. Raises DataError, naming the
-    row, for an image that cannot be decoded or differs in size from the first. Raises ConfigError
-    if the backbone does not take images as bytes, or `augment.pad` is too large.
+    Images are decoded once and kept in memory. Images that need more than `memory_mb` are decoded
+    for each batch, and encoded images stored in the table stay in memory. Raises DataError, naming
+    the row, for an image that cannot be decoded or differs in size from the first. Raises
+    ConfigError if the backbone does not take images as bytes, or `augment.pad` is too large.
     """
     decoder = _Decoding(Decoder(backbone, split), table, threads)
     shape = decoder.shape

@@ -1,10 +1,11 @@
 """Per-example gradients of layers, from a layer's input and the gradient of its output.
 
-A row may have several positions (pixels, tokens) and several views, one after another in the first
-dimension; an example's gradient is the sum over all of them. Linear layers and convolutions have a
-second way (Goodfellow 2015; Bu et al. 2022). Let a_t be the input and g_t the output's gradient at
-position t: the gradient sum_t g_t a_t^T has the squared norm sum_ts (a_t . a_s)(g_t . g_s). Where
-this sum is cheaper, the gradient is never formed, and the clipped sum over rows is one product.
+A row may have several positions (pixels, tokens) and several views, in sequence in the first
+dimension. An example's gradient is the sum over positions and views. Gradients of linear layers and
+convolutions need not be formed (Goodfellow 2015; Bu et al. 2022). Let a_t be the input and g_t the
+output's gradient at position t: the gradient sum_t g_t a_t^T has the squared norm sum_ts (a_t .
+a_s)(g_t . g_s). If this sum is cheaper, no gradient is formed, and the clipped sum over rows is one
+product.
 
 Norms and sums are computed in float32 from the same tensors, whatever the layer's precision. Inputs
 may be in any memory format.
@@ -20,15 +21,15 @@ import torch
 from torch import nn
 from torch.func import functional_call, vjp, vmap
 
-Gradients = dict[str, torch.Tensor]  # one per row, [m, ...], by the parameter's name in its module
+Gradients = dict[str, torch.Tensor]  # gradients per row, [m, ...], by the parameter's name
 _PIECE_BYTES = 2**22
-_PART = 1024  # how many squares are added in float32, before sums continue in float64
+_PART = 1024  # number of squares that are added in float32, before sums continue in float64
 _TINY = 2.0**-126  # a product of smaller size may be rounded to zero
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a layer: its arguments, the batch first, and its output's gradient."""
+    """One call of a layer: arguments (the batch first), and the output's gradient."""
 
     module: nn.Module
     inputs: tuple[Any, ...]
@@ -81,8 +82,8 @@ def forms_gradients(sizes: tuple[int, int, int]) -> bool:
     """Returns True if forming an example's gradient is cheaper than never forming it.
 
     Products over pairs of t positions take t^2 (in + out) steps. A formed gradient is written once
-    and read twice, which costs as much as some sixteen steps per number. A formed gradient must
-    not take much more memory than the layer's input and output either.
+    and read twice, which costs about sixteen steps per number. A formed gradient should also need
+    little more memory than the layer's input and output.
     """
     positions, inputs, outputs = sizes
     half = inputs * outputs / (inputs + outputs)
@@ -92,8 +93,8 @@ def forms_gradients(sizes: tuple[int, int, int]) -> bool:
 def row_norms(rows: torch.Tensor) -> torch.Tensor:
     """Returns the L2 norms of rows [m, n] in float64, with an error of a few float32 roundings.
 
-    Adds squares in parts, because PyTorch adds all squares of a row into a few float32 numbers. On
-    a CPU a sum of ten million squares would be up to 1% too small.
+    Squares are added in parts: PyTorch adds all squares of a row into a few float32 numbers. On a
+      CPU a sum of ten million squares would be up to 1% too small.
     """
     whole = rows.shape[1] // _PART * _PART
     squares = torch.linalg.vector_norm(rows[:, whole:].contiguous(), dim=1).double().square()
@@ -106,9 +107,9 @@ def row_norms(rows: torch.Tensor) -> torch.Tensor:
 def squared_norms(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
     """Returns upper bounds of |sum_t g_t a_t^T|^2 of rows, float64 [m], close to their values.
 
-    Where terms cancel, rounding of float32 products could make the sum too small, and clip a row
-    too little. So a bound on the rounding is added, which grows with the number of terms in a
-    product; the largest observed error was half. A second bound covers products that underflow.
+    If terms cancel, rounding of float32 products could make the sum too small, and clip a row too
+    little. So a bound on the rounding is added, which grows with the terms of a product; the
+    largest observed error was half of this bound. A second bound covers products that underflow.
     """
     numbers = inputs.shape[2], outputs.shape[2]
     if inputs.shape[1] == 1:
@@ -119,7 +120,7 @@ def squared_norms(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
         return (pair[0] * pair[1]).square()
     left = torch.bmm(inputs, inputs.transpose(1, 2))
     right = torch.bmm(outputs, outputs.transpose(1, 2))
-    # Squares at each position, plus a bound on what rounding lost of them.
+    # Squares at each position, plus a bound on their rounding errors.
     squares = [
         torch.diagonal(products, dim1=1, dim2=2).double() + count * _TINY
         for products, count in zip((left, right), numbers, strict=True)
@@ -177,7 +178,7 @@ class LinearRule(Rule):
 class AffineRule(Rule):
     """y = n(x) * weight + bias, with n (`normalised`) without parameters.
 
-    `maps`: True if channels are dimension 1; None if they are so for maps [m, c, h, w] only.
+    `maps`: True if channels are dimension 1; None if this holds only for maps [m, c, h, w].
     """
 
     def __init__(
@@ -212,7 +213,7 @@ class AffineRule(Rule):
 
 
 class ModuleRule(Rule):
-    """Any module, by differentiating it for each row: right for every kind of module, but slow."""
+    """Differentiates any kind of module for each row: always right, but slow."""
 
     def compute_gradients(self, call: Call, names: Collection[str]) -> Gradients:
         module, first = call.module, len(call.inputs[0])

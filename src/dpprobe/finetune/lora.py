@@ -31,7 +31,7 @@ class ChannelAffine(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         shape = (-1, 1, 1) if x.ndim == 4 else (-1,)
         scale, shift = self.scale.view(shape), self.shift.view(shape)
-        # Parameters stay float32 in passes of lower precision, as rounding changes the scale.
+        # Parameters stay float32 in any precision, because rounding would change the scale.
         return torch.addcmul(shift, x, scale).to(x.dtype)
 
 
@@ -58,10 +58,10 @@ class LoraLinear(nn.Module):
 def insert_lora(
     model: nn.Module, blocks: Sequence[nn.Module], lora: Lora, *, seed: int, name: str
 ) -> None:
-    """Adds low-rank adapters to linear layers in place; without targets, to all in `blocks`.
+    """Adds low-rank adapters to linear layers in place: to `targets`, or to all layers in `blocks`.
 
-    The seed and the layer's name determine each layer's random factor a. Raises ConfigError if
-    there is no linear layer in the blocks, or none whose name ends in one of the targets.
+    The seed and the layer's name determine each layer's random factor a. Raises ConfigError if the
+    blocks have no linear layer, or no layer's name ends in a target.
     """
     rank, targets = lora.rank, lora.targets
     linear = {path: one for path, one in model.named_modules() if isinstance(one, nn.Linear)}
@@ -92,7 +92,7 @@ def _ends_with(path: str, target: str) -> bool:
 
 
 def _last_parts(paths: Sequence[str] | dict[str, Any]) -> list[str]:
-    """Returns the last two parts of each name, without repeats, as a user would write targets."""
+    """Returns the last two parts of each name, without repeats, as suggestions for targets."""
     short = [".".join(path.split(".")[-2:]) for path in paths]
     return list(dict.fromkeys(path for path in short if not path[0].isdigit()))[:8]
 
@@ -110,7 +110,7 @@ def replace_module(model: nn.Module, path: str, module: nn.Module) -> None:
 
 
 def check_reached(model: nn.Module, run: Callable[[], T], *, name: str) -> T:
-    """Returns a forward pass's result; raises ConfigError if it does not call each adapter."""
+    """Returns a forward pass's result; raises ConfigError unless it calls each adapter."""
     reached: set[int] = set()
     layers = [(path, one) for path, one in model.named_modules() if isinstance(one, LoraLinear)]
     hooks = [

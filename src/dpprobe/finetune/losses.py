@@ -10,8 +10,8 @@ def row_losses(scores: torch.Tensor, labels: torch.Tensor, *, sigmoid: bool) -> 
     """Returns each row's loss, float32 [m]: the mean over its views if it has several.
 
     Args:
-      scores: [m, K], or [m * v, K] with the views of a row one after another.
-      labels: classes, int64 [m]; or for each class a 0, a 1 or a share between them, [m, K].
+      scores: [m, K], or [m * v, K] with all views of a row in sequence.
+      labels: classes, int64 [m]; or numbers from 0 to 1 for each class, [m, K].
       sigmoid: True for a sum over classes of sigmoid cross-entropies.
     """
     views = len(scores) // len(labels)

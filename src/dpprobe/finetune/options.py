@@ -3,11 +3,11 @@
 Each step releases (Abadi et al. 2016, algorithm 1) the sum, over a Poisson sample or all rows, of
 each example's gradient of all trained parameters together, clipped to L2 norm `max_grad_norm`, plus
 Gaussian noise. With augmentation, an example's gradient is the mean over its views, before the clip
-(De et al. 2022, section 3.2). For any network weights, a row adds at most one clipped gradient and
-a null row adds nothing, so the sensitivity is `max_grad_norm`. A unit of several rows adds the mean
-of its examples' clipped gradients. The frozen part, initial weights, views and adapters' starts are
-public. A `probe` is a head that is released first, for a share of the budget; the network starts
-from it. This module imports nothing heavy, because planning reads its options.
+(De et al. 2022, section 3.2). Whatever the network's weights, a row adds at most one clipped
+gradient and a null row adds nothing, so the sensitivity is `max_grad_norm`. A unit of several rows
+adds the mean of its examples' clipped gradients. The frozen part, initial weights, views and
+adapters' starts are public. A `probe` is a head that is released first, for a share of the budget,
+as the network's start. This module imports nothing heavy, because planning reads its options.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from dpprobe.options import Options as Block
 from dpprobe.privacy.plan import Mechanism, split_budget
 from dpprobe.wrong_keys_and_values import explain_first
 
-# Heads that cannot be probes: they search.
+# Heads that cannot be probes, because they search hyperparameters.
 _NO_PROBES = ("auto", "tuned")
 _PROBE_SCHEMA = {
     "type": "object",
     "required": ["head"],
     "description": "A private head on the stored features, with its options.",
 }
-# When a study is checked, at most so many combinations of a search space are checked too.
+# The most combinations of a search space that a study's check tries.
 _MOST_CORNERS = 256
-# A dataset size above any real one, for comparing what a search must not change: rates and steps.
+# A size above any real dataset's, to compare sampling rates and steps, which no search may change.
 _MANY_UNITS = 10**12
-# For the privacy statement of every network.
+# Notes in the privacy statement of every network.
 LIMITS = (
     "Engine ghost is for benchmarks, not for release: gradients, their clipped sums and the noise "
     "are float32{passes}, and the low bits of released numbers may reveal which terms were added. "
@@ -104,7 +104,7 @@ _TUNE_FORMS: dict[str, type[Block]] = {"blocks": TuneBlocks, "lora": TuneLora}
 
 
 def _read_tune(value: Any) -> Any:
-    """Reads `tune` by the mapping's key, so that errors concern only the form in the study."""
+    """Reads `tune` by the mapping's key, so that errors are only about the form in the study."""
     if isinstance(value, Mapping) and len(value) == 1:
         (key,) = value
         if key in _TUNE_FORMS:
@@ -168,7 +168,7 @@ class Probe(Block):
 
 
 class Search(Block):
-    """An unpriced search over options; the options that it chooses are not private."""
+    """An unpriced search over options; the chosen options are not private."""
 
     trials: Annotated[int, AtMost(10_000, "each trains a network")] = Field(
         20, ge=2, description="Number of trials."
@@ -297,7 +297,7 @@ class Options(GradientOptions):
             self._check_trial(values)
 
     def _check_trial(self, values: Mapping[str, Any]) -> None:
-        """Raises ValueError for values that are invalid, or change epsilon or scores' meaning."""
+        """Raises ValueError for values that are invalid, or change epsilon or what scores mean."""
         place = f"search.space: {spell_options(values)}"
         try:
             changed = self.make_trial(values)
@@ -316,7 +316,7 @@ class Options(GradientOptions):
             )
 
     def make_trial(self, values: Mapping[str, Any]) -> Options:
-        """Returns the options with these values, and without the search."""
+        """Returns the options with a trial's values, and without the search."""
         dumped = self.model_dump(exclude={"search"})
         return type(self).model_validate({**dumped, **values})
 
@@ -370,7 +370,7 @@ class Options(GradientOptions):
 
     @property
     def cut(self) -> bool:
-        """True if training starts from stored activations, or features, and not from images."""
+        """True if training starts from stored activations or features, False if from images."""
         return self.augment is None and (self.tune == "head" or self.blocks is not None)
 
     @property
@@ -398,5 +398,5 @@ class Options(GradientOptions):
         return split_budget([(self.probe.share, probed), (1 - self.probe.share, (gradients,))])
 
     def list_mechanisms(self, n: int) -> tuple[Mechanism, ...]:
-        # a normalisation with a privacy price belongs to the probe, whose releases include it
+        # a normalisation that costs epsilon is part of the probe's releases
         return self.list_releases(n)

@@ -1,4 +1,4 @@
-"""A checked copy of a backbone's network, and the parameters in it that a method trains."""
+"""A checked copy of a backbone's network, and the parameters of the copy that a method trains."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Prepared:
     Attributes:
       model: the network, with adapters if `tune` is lora.
       suffix: the part after the cut; the whole network if nothing is cut.
-      trained: names of the trained parameters, the same in `model` and `suffix`.
+      trained: names of the trained parameters, equal in `model` and `suffix`.
       cut: shape of an activation at the cut.
     """
 

@@ -1,7 +1,7 @@
 """Copies a network into layers whose gradients can be computed row by row.
 
-A batch norm with running statistics becomes a fixed affine map per channel, with these statistics
-as public constants. A batch norm without running statistics mixes rows and is refused. Multi-head
+A batch norm with running statistics becomes a fixed affine map per channel, with the statistics as
+public constants. A batch norm without running statistics mixes rows and is refused. Multi-head
 attention, and projections that keep their weights outside layers, become linear layers.
 """
 
@@ -80,8 +80,8 @@ class Projected(nn.Module):
 def standard_form(graph: nn.Module, *, name: str) -> nn.Module:
     """Returns a copy of a backbone's network in evaluation mode.
 
-    Parameters require gradients if the network's library trains them. Raises ConfigError, naming
-    the layer, if a layer mixes the rows of a batch.
+    The copy's parameters require gradients if the network's library trains them. Raises
+    ConfigError, naming the layer, if a layer mixes the rows of a batch.
     """
     assert isinstance(graph, network_forward.Graph), graph
     model = copy.deepcopy(graph.model).eval()
@@ -92,7 +92,7 @@ def standard_form(graph: nn.Module, *, name: str) -> nn.Module:
         # After a layer overwrites its input in place, the input's gradient is no longer available.
         if getattr(module, "inplace", False) is True:
             module.inplace = False  # type: ignore[assignment]
-    made: dict[int, nn.Module | None] = {}  # the same layer may have several names
+    made: dict[int, nn.Module | None] = {}  # one layer may have several names
     for path, module in list(model.named_modules(remove_duplicate=False)):
         if id(module) not in made:
             made[id(module)] = _change_module(module, path, name)
@@ -109,8 +109,7 @@ def standard_form(graph: nn.Module, *, name: str) -> nn.Module:
 
 
 def _drop_taps(module: nn.Module) -> None:
-    """Removes the hooks by which the backbone reads its layers, because the copy's hooks would
-    write into the backbone."""
+    """Removes the backbone's hooks, because the copy's hooks would write into the backbone."""
     for hooks in (module._forward_hooks, module._forward_pre_hooks):
         for key, hook in list(hooks.items()):
             if getattr(hook, "__module__", None) == network_forward.__name__:
@@ -130,7 +129,7 @@ def _change_module(module: nn.Module, path: str, name: str) -> nn.Module | None:
 
 
 def _fold_norm(norm: Any, path: str, name: str) -> nn.Module:
-    """Returns a batch norm's affine map per channel, followed by its activation if it has one."""
+    """Returns a batch norm's affine map per channel, followed by its activation, if any."""
     if norm.running_mean is None or norm.running_var is None:
         raise ConfigError(
             f"tune: batch norm {path} of {name} has no running statistics: it mixes the rows of a "

@@ -1,8 +1,8 @@
 """The probe: a private head on stored features, released first, from which the network starts.
 
 The plan of the whole fit lists the probe's mechanisms as "probe <name>", with the probe's share of
-the budget. The released head is public, so starting from it is post-processing. The probe has its
-own seed: with the network's seed, two releases would have the same noise.
+the budget. The released head is public, so starting from it is post-processing. The probe has a
+separate seed, because with the network's seed two releases would have equal noise.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ PREFIX = "probe "
 def fit_probe(
     options: Options, features: TrainingSet, releases: Releases, seed: int
 ) -> tuple[npt.NDArray[np.float32], Transform]:
-    """Releases the probe's head, and counts its releases in the plan of the complete fit.
+    """Releases the probe's head, and counts the head's releases in the plan of the complete fit.
 
     Args:
-      features: of the rows that the network will train on, grouped in the same units of privacy.
-      seed: of the fit; the probe's own seed derives from it.
+      features: features of the network's training rows, with the network's units of privacy.
+      seed: the fit's seed, from which the probe's seed derives.
 
     Returns weights float32 [classes, d + 1], and the normalisation of feature rows. Raises
     PrivacyError if the plan is not for the probe and rows, or the probe was already released.
@@ -72,7 +72,7 @@ def probe_plan(plan: Plan) -> Plan:
 def start_from(
     network: TunedNetwork, weights: npt.NDArray[np.float32], transform: Transform
 ) -> None:
-    """Replaces the network's head [classes, d + 1] and normalisation.
+    """Replaces the network's head by `weights` [classes, d + 1], and its normalisation.
 
     Raises ConfigError if the shape of the given head differs from the shape of the network's head.
     """

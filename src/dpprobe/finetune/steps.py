@@ -1,8 +1,8 @@
 """The steps of a network's DP training, and the state that checkpoints store.
 
 The sampling rate and the divisor come from the plan, never from the data. Optimisers and iterate
-averages only post-process noisy sums. Sums and noise are float32, so they are for benchmarks: see
-the limits in `heads.gradient_options`.
+averages only post-process noisy sums. Sums and noise are float32, so only for benchmarks: see the
+  limits in `heads.gradient_options`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Training:
             name: part.view(one.shape)
             for (name, one), part in zip(self._parameters.items(), parts, strict=True)
         }
-        # Computed from the plan, because n and the rate are public but the size of a batch is not.
+        # The divisor is public, from the plan's n and rate, unlike the size of a batch.
         self._divisor = mechanism.sample_rate * releases.plan.n
         self._deviation = releases.noise_deviation(GRADIENTS)
         self._noise = releases.make_noise(GRADIENTS, self._sums.size)
@@ -85,7 +85,7 @@ class Training:
 
     @torch.no_grad()
     def take_step(self, advance: Callable[[int], None]) -> None:
-        """Takes one noisy step, even with an empty batch; `advance` gets numbers of rows done."""
+        """Takes one noisy step, even with an empty batch; `advance` gets numbers of done rows."""
         self._releases.count_releases(GRADIENTS, 1)
         self._total.zero_()
         for rows, batch in self._physical_batches(self._drawn_rows()):
@@ -109,7 +109,7 @@ class Training:
             average.lerp_(self._parameters[name], float(self._mixing[self.taken]))
 
     def _drawn_rows(self) -> RowIndices:
-        """Samples the next step's units; returns the units' rows that take part in training."""
+        """Samples the next step's units; returns the units' rows, without ignored rows."""
         inputs = self._inputs
         if self._mechanism.sample_rate == 1:
             rows = np.arange(inputs.rows)
@@ -120,7 +120,7 @@ class Training:
         return rows if inputs.kept is None else rows[inputs.kept[rows]]
 
     def _physical_batches(self, rows: RowIndices) -> Iterator[tuple[RowIndices, torch.Tensor]]:
-        """Yields a step's rows in parts; a thread reads the next part ahead if inputs are slow."""
+        """Yields a step's rows in parts; a thread prefetches the next part if inputs are slow."""
         size, step = self._rows_at_once, self.taken
         parts = [rows[start : start + size] for start in range(0, len(rows), size)]
         if not self._inputs.slow or len(parts) < 2:
@@ -153,7 +153,7 @@ class Training:
         return labels.to(torch.float32)
 
     def copy_result(self) -> Tensors:
-        """Returns copies of the parameters that would be released if training ended now."""
+        """Returns copies of the parameters that would be released if training stopped."""
         result = {name: one.clone() for name, one in (self._average or self._parameters).items()}
         if shifts := self._options.bias_shifts():
             result["head.bias"] += torch.tensor(shifts, device=self._device)
@@ -183,7 +183,7 @@ class Training:
         return all(bool(one.isfinite().all()) for one in self._parameters.values())
 
     def collect_state(self, values: Mapping[str, Any]) -> State:
-        """Returns `values` and all that the next steps depend on; tensors are not copied."""
+        """Returns `values` and all state that the next steps depend on; tensors are not copied."""
         tensors = {f"parameter/{name}": one for name, one in self._parameters.items()}
         tensors |= {f"average/{name}": one for name, one in self._average.items()}
         tensors |= {f"noise/{name}": one for name, one in self._noise.copy_state().items()}
@@ -198,7 +198,7 @@ class Training:
         return State(tensors=tensors, values={**values, **ours})
 
     def restore_state(self, state: State) -> None:
-        """Continues from the `state` of a training with the same fingerprint.
+        """Continues from the `state` of a training with an equal fingerprint.
 
         Raises StoreError if the state belongs to another network, PrivacyError if it has more steps
         than the plan.
@@ -237,7 +237,7 @@ class Training:
 def rows_at_once(network: TunedNetwork, physical_batch: int, views: int) -> int:
     """Returns how many rows pass through a network at once: `physical_batch` divided by views.
 
-    On a CPU this is at most the batch of extraction: larger batches wait for memory.
+    On a CPU the number is at most extraction's batch, because larger batches are slowed by memory.
     """
     most = physical_batch // views
     on_cpu = next(iter(network.trained.values())).device.type == "cpu"

@@ -1,8 +1,8 @@
 """DP training of a network's own parameters by the plan's noisy gradient steps.
 
 `options` defines the releases and their sensitivities, and `gradients` computes clipped sums.
-`steps` takes the steps; `privacy.releases` draws the noise and counts releases. A killed training
-continues from its checkpoint and ends with the same bits.
+`steps` makes the gradient steps; `privacy.releases` draws the noise and counts releases. A killed
+training continues from its checkpoint and ends with the same bits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-# A record has the mean loss of so many rows, the first ones.
+# A record of the history has the mean loss of the first so many rows.
 LOSS_ROWS = 256
 
 Record = Callable[[int, "TunedNetwork"], Mapping[str, float]]
@@ -45,10 +45,10 @@ class Trained:
     """A network's trained parameters.
 
     Attributes:
-      state: by name, on the CPU; after iterate averaging, without the priors of classes.
+      state: parameters by name, on the CPU; after iterate averaging, without the priors of classes.
       history: for each recorded step, step, epoch, train_loss (not private) and the values that
         `record` returns; empty without `record`.
-      seconds: of training, including the time before a kill.
+      seconds: the time of training, including time before a restart.
     """
 
     state: dict[str, torch.Tensor]
@@ -69,21 +69,21 @@ def train_network(
     record: Record | None = None,
     label: str = "fine_tune",
 ) -> Trained:
-    """Runs the plan's gradient steps on a network, whose parameters are then the result.
+    """Runs the plan's gradient steps on a network, which changes its parameters.
 
-    A step takes a Poisson sample of the units, or all of them, adds the examples' clipped gradients
-    and noise, and divides by the expected batch size. An empty batch is a step too.
+    A step uses a Poisson sample of the units, or all units, adds the examples' clipped gradients
+    and noise, and divides by the expected batch size. A step with an empty batch counts too.
 
     Args:
-      network: at its start; its trained parameters are changed.
-      inputs: the private examples, of as many units as the plan is for.
-      releases: of one seed, with the mechanism `gradients`, whose releases are the steps. The
-        caller calls `check_counts` afterwards.
-      checkpoint: where the training is saved, and continues from.
+      network: the initial network, whose trained parameters are changed.
+      inputs: the private examples, with the plan's number of units.
+      releases: one seed's releases, with the mechanism `gradients` for the steps. The caller calls
+        `check_counts` afterwards.
+      checkpoint: the checkpoints that the training writes, and continues from.
       physical_batch: rows times their views in one pass through the network; affects only rounding.
       public: the public files that were compared with the private examples.
       record: called with (step, network) at the start, about twenty times in between, and at the
-        end. The network is as it would be returned at that step.
+        end. The network has the parameters that would be returned at the step.
 
     Raises:
       PrivacyError: if the plan is not for these options and rows, or too many steps were taken.
@@ -102,7 +102,7 @@ def train_network(
         run = _Run(options, training, mechanism, min(inputs.rows, LOSS_ROWS), record)
         run.start_run(checkpoint, label)
         expected = (mechanism.count - training.taken) * mechanism.sample_rate * inputs.rows
-        # Counts rows, as a step may have many: remaining time is shown before the first step ends.
+        # Progress counts rows, because a step may have many, also in the first step.
         with Progress(round(expected), label=f"{label}: train", unit="rows") as progress:
             run.finish_run(checkpoint, progress)
         state = training.copy_result()

@@ -1,7 +1,7 @@
 """The network that a method trains: a part of a backbone with a head, and its trained parameters.
 
-With or without a cut, a network is made from the same copy of the backbone, and parameters have the
-same names: `body.<name in the copy>`, `head.weight`, `head.bias`. So parameters trained from stored
+With or without a cut, a network is made from one copy of the backbone, and parameters have equal
+names: `body.<name in the copy>`, `head.weight`, `head.bias`. So parameters trained from stored
 activations fit the whole network.
 """
 
@@ -22,12 +22,12 @@ from dpprobe.heads.initial_weights import sized_weights
 from dpprobe.heads.rows import Transform
 
 _HEAD = ("head.weight", "head.bias")
-# The prefix, in files of networks, of the statistics that a probe's normalisation released.
+# Prefix of the released statistics of a probe's normalisation, in a network's file.
 TRANSFORM = "transform."
 
 
 class Network(nn.Module):
-    """Inputs -> float32 scores: a body for features, their normalisation, and a linear head."""
+    """Inputs -> float32 scores: a body for features, a normalisation, and a linear head."""
 
     mean: torch.Tensor
     std: torch.Tensor
@@ -35,7 +35,7 @@ class Network(nn.Module):
     def __init__(
         self, body: nn.Module, head: nn.Linear, transform: Transform, *, graph: Graph | None
     ) -> None:
-        """Takes the backbone's graph if inputs are images, to normalise their bytes."""
+        """Uses the backbone's `graph` to normalise the bytes of images."""
         super().__init__()
         self.body, self.head, self.transform = body, head, transform
         self.from_images = graph is not None
@@ -64,8 +64,8 @@ class TunedNetwork:
 
     Attributes:
       module: inputs -> scores [m, K] float32; only `trained` requires gradients.
-      trained: by names of `module`, in a fixed order; head.weight [K, d] and head.bias [K] last.
-      shape: of one input: (C, H, W) of images, the shape of an activation, or (d,).
+      trained: parameters by name in `module`; head.weight [K, d] and head.bias [K] are last.
+      shape: the shape of an input: (C, H, W) of images, the shape of an activation, or (d,).
       from_images: True if inputs are uint8 images [m, C, H, W], which the module scales and
         normalises, else float32 activations or features.
     """
@@ -85,11 +85,11 @@ def build_network(
     device: str,
     transform: Transform,
 ) -> TunedNetwork:
-    """Builds the network that a seed's training starts from, of a backbone loaded on the CPU.
+    """Builds the initial network of a seed's training from a backbone loaded on the CPU.
 
-    Call it before threads start to run networks: cutting traces the network, which changes torch's
-    modules for all threads meanwhile. Raises ConfigError if the backbone is no network, mixes rows,
-    cannot be cut, or has no parameters that `tune` trains.
+    No thread may run networks meanwhile: cutting traces the network, which changes torch's modules
+    for all threads. Raises ConfigError if the backbone is no network, mixes rows, cannot be cut, or
+    has no parameters that `tune` trains.
     """
     graph = network_graph(backbone)
     if options.tune == "head" and options.cut:
@@ -130,7 +130,7 @@ def whole_network(
 
 
 def tuned_state(network: TunedNetwork) -> dict[str, torch.Tensor]:
-    """Returns copies of the trained parameters, contiguous, on the network's device."""
+    """Returns contiguous copies of the trained parameters, on the network's device."""
     return {
         name: one.detach().clone(memory_format=torch.contiguous_format)
         for name, one in network.trained.items()

@@ -1,13 +1,14 @@
 """An unpriced search over options by Optuna's TPE, as in the representation-law paper.
 
 **Not private.** Trials are scored on private examples without noise, so no epsilon covers the
-choice. Each record of a choice has the warning `NOT_PRICED`.
+choice. The record of a search has the warning `NOT_PRICED`.
 
 **Deterministic.** A trial's options depend only on the seed, the trial's number and earlier scores.
-Each trial fits its own tree-structured Parzen estimator to them (Bergstra et al. 2011). So a killed
-search continues from its log, to an equal end. A longer search reuses a shorter search's log.
+Each trial fits a new tree-structured Parzen estimator to earlier scores (Bergstra et al. 2011). So
+a killed search continues from its log, with equal results. A longer search reuses a shorter
+search's log.
 
-**Diverged trials** score below all others, so that the search avoids values near theirs.
+**Diverged trials** score below all others, so that the search avoids values near them.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ NOT_PRICED = (
     "Chosen on private rows, without any epsilon for the choice. Do not release these trials, nor "
     "a network that was trained with their best options."
 )
-# The number of random trials before the first that learns from earlier scores.
+# The number of random trials before trials learn from earlier scores.
 _RANDOM_TRIALS = 10
-_SEED_BITS = 32  # of seeds for NumPy's older generators, which Optuna uses
+_SEED_BITS = 32  # bound of seeds for NumPy's older generators, which Optuna uses
 
 
 class Trial(Part):
@@ -77,16 +78,16 @@ def run_trials(
     seed: int,
     identity: Mapping[str, Any] | None = None,
 ) -> tuple[Trial, ...]:
-    """Runs the trials that are not in the log yet; returns all trials, in order.
+    """Runs the trials that the log lacks; returns all trials, in order.
 
-    Raises ConfigError if values of the space conflict, StoreError if another process runs it.
+    Raises ConfigError if values of the space conflict, StoreError if another process searches.
 
     Args:
       objective: takes a trial's options and number, trains, and returns the held-out score; a score
         that is not finite means that training diverged.
       log: the file of finished trials. The log of another search is replaced.
-      seed: public.
-      identity: all else that decides a trial's score, like data, plan, device; JSON-compatible.
+      seed: the search's public seed.
+      identity: other inputs of a trial's score, such as data and plan; JSON-compatible.
     """
     search = options.search
     if search is None:
@@ -177,11 +178,11 @@ def _trial_seed(seed: int, number: int) -> int:
 
 
 def suggest_values(search: Search, trials: Sequence[Trial], seed: int) -> dict[str, Any]:
-    """Returns the values of the next trial, which depend only on the arguments.
+    """Returns the next trial's values, a function of the arguments.
 
     If all values are in lists, no combination repeats before each has been tried.
     """
-    # imported here, because planning reads options without Optuna
+    # late, because planning reads options without Optuna
     import optuna
     from optuna.samplers import TPESampler
 
@@ -202,8 +203,8 @@ def suggest_values(search: Search, trials: Sequence[Trial], seed: int) -> dict[s
 
 
 def _make_distribution(space: Any) -> BaseDistribution:
-    """Returns Optuna's form of a space; a list by its indices, because 1 and true are equal."""
-    from optuna.distributions import CategoricalDistribution, FloatDistribution  # as above
+    """Returns a space in Optuna's form; lists become indices, because 1 and true are equal."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution  # late, as above
 
     if isinstance(space, Range):
         return FloatDistribution(space.low, space.high, log=space.log)
@@ -217,7 +218,7 @@ def _written_value(space: Any, drawn: Any) -> Any:
 def _make_frozen_trial(
     search: Search, spaces: Mapping[str, BaseDistribution], trial: Trial
 ) -> FrozenTrial:
-    from optuna.trial import create_trial  # as above
+    from optuna.trial import create_trial  # late, as in `suggest_values`
 
     params = {name: _find_place(search.space[name], value) for name, value in trial.values.items()}
     return create_trial(params=params, distributions=dict(spaces), value=_trial_value(trial))

@@ -83,7 +83,7 @@ AUDIT = Exhibit(
     ],
 )
 
-# Not for publication, like test results: the attacks score real training examples.
+# Not for publication: the attacks score real training examples.
 MEMBERSHIP = Exhibit(
     name="plot_membership",
     kind="figure",

@@ -4,9 +4,9 @@ Everything that writes or reads an audit takes names and formats from here: the 
 MLflow, a release's statement and the rules. This module imports nothing heavy, because each start
 of Snakemake imports it.
 
-A record reveals nothing about private examples outside `membership`. The white-box audit and its
-controls run on synthetic rows; of the real data they use only n, the dimension and the classes, all
-public. `membership` comes from real rows, without noise, and must be protected like these rows.
+Only a record's part `membership` reveals anything about private examples. The white-box audit and
+its controls run on synthetic rows, and use only the real data's public n, dimension and classes.
+`membership` comes from real rows, without noise, and must be protected like these rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dpprobe.records import Part, Record
 # <folder>/<dataset>/<backbone>/<method>/eps-<epsilon><suffix>.
 AUDITS = "audit"
 RECORD_SUFFIX, SCORES_SUFFIX = ".json", ".parquet"
-# The record is written last, and marks the audit as complete.
+# The record of an audit is written last, and marks the audit as complete.
 AUDIT_SUFFIXES = (RECORD_SUFFIX, SCORES_SUFFIX)
 
 
@@ -50,7 +50,7 @@ def _write_number(value: float | None) -> float | str | None:
     return INFINITE if math.isinf(value) else value
 
 
-# A number of a record: infinity is written "inf", and NaN null.
+# A number in an audit's record: infinity is written "inf", and NaN null.
 Number = Annotated[float, BeforeValidator(_read_number), PlainSerializer(_write_number)]
 OptionalNumber = Annotated[
     float | None, BeforeValidator(_read_number), PlainSerializer(_write_number)
@@ -58,11 +58,11 @@ OptionalNumber = Annotated[
 
 
 class Claim(Part):
-    """The privacy guarantee that is tested.
+    """The privacy guarantee that an audit tests.
 
     Attributes:
       epsilon: realised epsilon of one head; infinite for a cell without a guarantee.
-      mu: of the composition as one Gaussian mechanism; None for sampling, or without a guarantee.
+      mu: Gaussian-DP parameter of the composition; None for sampling, or without a guarantee.
       sampled: True if a mechanism runs on Poisson samples.
     """
 
@@ -75,7 +75,7 @@ class Claim(Part):
 
 
 class Bundle(Part):
-    """The test's result for an attacker who sees only the weights."""
+    """The audit's result for an attacker who sees only a head's weights."""
 
     accuracy: float
     epsilon_lower: Number
@@ -85,7 +85,8 @@ class Test(Part):
     """One of the tests of an audit.
 
     Attributes:
-      p_value: under the claim; exact, or too large. 0 or 1 if correct mechanisms always pass.
+      p_value: the p-value under the claim, exact or too large. 0 or 1 for tests that correct
+        mechanisms always pass.
     """
 
     name: str
@@ -93,24 +94,24 @@ class Test(Part):
 
 
 class WhiteBox(Part):
-    """The tests of all releases of a fit: tests with a canary, and tests of the noise.
+    """The tests of all releases of a fit: attacks on a canary, and tests of the noise.
 
     Attributes:
       test: the test statistic, in words.
-      canary, rows: the canary and the rows beside it, in words.
+      canary, rows: the canary and the other training rows, in words.
       group: number of canaries with the same direction, all in or all out.
-      inside, outside: numbers of runs with the canaries, and without.
-      accuracy: the share of runs in which the test was right, with equal weight for both kinds.
+      inside, outside: number of runs with the canaries, and of runs without canaries.
+      accuracy: the balanced accuracy of the test over runs with and without the canaries.
       epsilon_lower: the lower bound on epsilon, at `confidence`, without assumptions on the scores.
       holds: False if a test refutes the claim; by chance in 1 of 1,000 audits of correct claims.
-      level: a p-value up to this level refutes the claim (Bonferroni over the tests).
-      number_factor: noise that is too small by this factor in only one number, such as a bias of
-        one step, is caught with `probability`; None if releases are not seen.
-      noise_factor: by this test, the noise is at most the plan's noise times this factor.
-      caught_factor: noise too small by this factor would have been caught with `probability`, given
-        the test's strength; None if no such noise would have been caught.
-      direct_epsilon_lower: the lower bound from (epsilon, delta) alone, without the plan.
-      sensitivity_used: by mechanism, the canary's change of a sum, divided by the sensitivity.
+      level: a p-value of at most `level` refutes the claim (Bonferroni over the tests).
+      number_factor: the audit detects with `probability` if the noise of a single number, such as
+        one bias in one step, is too small by this factor; None if releases are not seen.
+      noise_factor: the test shows that noise is at most the plan's noise times `noise_factor`.
+      caught_factor: the test detects with `probability` noise that is too small by this factor,
+        given the test's strength; None if no factor would be detected.
+      direct_epsilon_lower: the bound on epsilon from (epsilon, delta) alone, without the plan.
+      sensitivity_used: by mechanism, how much the canary changes a sum, divided by the sensitivity.
     """
 
     model_config = ConfigDict(
@@ -148,7 +149,7 @@ class Control(Part):
     """A broken mechanism, which a test of the audit must refute.
 
     Attributes:
-      refuted_by: the names of the tests that refute the claim.
+      refuted_by: the names of the tests that refute the broken mechanism's claim.
       p_value: the smallest p-value of all tests.
     """
 
@@ -162,7 +163,7 @@ class Control(Part):
 
 
 class NoControl(Part):
-    """A control that does not apply to a plan, and the reason."""
+    """A control (broken mechanism) that does not apply to a plan, and the reason."""
 
     name: str
     not_applicable: str
@@ -175,9 +176,9 @@ class Attack(Part):
     """A membership attack on one kind of rows.
 
     Attributes:
-      members, non_members: numbers of pairs (head, unit) with the unit in training data, or not.
+      members, non_members: numbers of pairs (head, unit) with and without the unit in training.
       tpr_at_fpr: true-positive rates, by the false-positive rate; None if there are too few pairs.
-      intervals: of these rates, as [low, high].
+      intervals: the intervals of the true-positive rates, as [low, high].
     """
 
     rows: Literal["all", "mislabelled", "rarest_classes"]
@@ -226,7 +227,7 @@ class Membership(Part):
     shadows_per_second: float
 
     def find_attack(self) -> Attack | None:
-        """Returns the LiRA attack on all rows, which summaries show."""
+        """Returns the LiRA attack on all rows, the attack that summaries show."""
         return next((r for r in self.rows if (r.rows, r.attack) == ("all", "lira")), None)
 
 
@@ -242,7 +243,7 @@ class AuditRecord(Record):
     """An audited cell.
 
     Attributes:
-      fingerprint: of all inputs of the audit.
+      fingerprint: the hash of all inputs of the audit.
       plan: the plan that was audited, as `Plan.to_dict` gives it.
     """
 
@@ -267,7 +268,7 @@ class AuditRecord(Record):
 
     @property
     def in_words(self) -> str | None:
-        """The result of the white-box audit in one sentence; None if there was none."""
+        """The result of the white-box audit in one sentence; None without a white-box audit."""
         box = self.white_box
         if box is None:
             return None

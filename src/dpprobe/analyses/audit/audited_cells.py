@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def audit_cells(study: Study, *datasets: str) -> list[Cell]:
     """Returns the cells that a study audits, of some datasets or of all; none without `audit`.
 
-    A cell without a guarantee has nothing to test. Attacks on real rows audit it, for comparison.
+    For comparison, attacks on real rows also audit cells without a guarantee.
     """
     audit = study.block(AuditOptions)
     if audit is None:

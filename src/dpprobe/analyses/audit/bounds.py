@@ -1,24 +1,25 @@
 """Lower bounds on epsilon from the scores of an attack, each at a stated confidence.
 
-A run is trained with a canary (in) or with a null row in its place (out), and an attack gives it a
-score, higher for "in" than for "out". Nothing private is released here: a guarantee holds for every
-data set, so runs use rows made for the audit. A bound rejects smaller epsilons: if the mechanism's
+A run is trained with a canary (in) or with a null row instead (out), and an attack gives the run a
+score, higher for "in" than for "out". An audit releases nothing private: a guarantee holds for
+every data set, so runs use synthetic rows. A bound rejects smaller epsilons: if the mechanism's
 epsilon at this delta were below the bound, scores like these would occur with a probability of at
-most 1 - confidence. The bound says nothing about how large epsilon may be.
+most 1 - confidence. Lower bounds do not limit epsilon.
 
 **Rates.** (epsilon, delta)-DP and a test with true and false positive rates t and f have
 
     t <= exp(epsilon) f + delta    and    1 - f <= exp(epsilon) (1 - t) + delta
 
-(Kairouz, Oh and Viswanath 2015, theorem 2.1). So a lower bound on t and an upper bound on f, by
-Clopper and Pearson at half the error each, give a lower bound on epsilon by both inequalities.
+(Kairouz, Oh and Viswanath 2015, theorem 2.1). Bounds on t (lower) and f (upper) by Clopper and
+Pearson, each at half the error, give a lower bound on epsilon by both inequalities.
 
-**Thresholds** must not be chosen by the counted scores. Thresholds are the j-th largest scores of
-the out runs, for j = 1, 2, 4, ..., which only the number of out runs decides. The rate f above the
-j-th largest of n is distributed as Beta(j, n - j + 1), or is smaller if scores are tied. So the
-upper bound on f is Clopper and Pearson's for j - 1 of n. Given the out runs, the threshold is a
-constant for the in runs, which are then counted. The error is divided among all j (Bonferroni) and
-the two rates. The only assumption is that runs are independent (as Nasr et al. 2021, "Adversary
+**Thresholds** must not depend on the scores that they count. Thresholds are the j-th largest scores
+of the out runs, for j = 1, 2, 4, ..., which only the number of out runs decides. The rate f above
+the j-th largest of n is distributed as Beta(j, n - j + 1), or is smaller if scores are tied. So the
+upper bound on rate f is Clopper and Pearson's for j - 1 of n runs. Given the out runs, the
+threshold is a constant for counting the in runs. The error probability is divided among thresholds
+(Bonferroni) and the two rates. The bounds only assume that runs are independent (as Nasr et al.
+2021, "Adversary
 instantiation: lower bounds for differentially private machine learning").
 """
 
@@ -88,10 +89,10 @@ def epsilon_lower_bound(
 def accuracy_lower_bound(correct: int, runs: int, confidence: float) -> float:
     """Computes the one-sided lower bound of Clopper and Pearson (1934) on a share.
 
-    If a fair coin decided per run between in and out, this bounds the test's balanced accuracy.
+    If a fair coin decided per run between in and out, the bound holds for balanced accuracy.
 
     Args:
-      correct: number of runs about which the test, fixed beforehand, was right.
+      correct: number of runs in which the test, fixed beforehand, guessed right.
       runs: number of all runs, at least one.
       confidence: the probability that the bound holds.
 

@@ -1,17 +1,17 @@
 """The two data sets of a white-box audit: synthetic rows, with canaries or with null rows instead.
 
 A guarantee holds for every pair of data sets that differ in one unit, so an audit may choose the
-pair. No row is private. The data sets have the plan's n units, but most units have no rows, and so
-add nothing to any sum, like null rows. A few rows have the canary's direction but another label. So
-no head learns to predict the canary, and the canary's gradient stays at the clipping norm.
+pair. No row of an audit is private. The data sets have the plan's n units, but most units have no
+rows, and so add nothing to any sum, like null rows. A few rows have the canary's direction but
+another label: no head learns to predict the canary, and its gradient stays at the clipping norm.
 
 A group of k canaries is completely in or completely out. A plan with Gaussian privacy mu has k mu
-for a group of k (Dong, Roth and Su 2022, theorem 2.14; for sampled releases: Ganesh 2024). So a
-bound for the group gives a bound for the plan, and needs far fewer runs at a small epsilon.
+for a group of k (Dong, Roth and Su 2022, theorem 2.14; for sampled releases: Ganesh 2024). A bound
+for a group gives a bound for the plan, and needs far fewer runs at a small epsilon.
 
-In two more pairs one canary is unlike all other rows: the longest, or alone in its class. These
-pairs show what a mechanism takes from all rows together, such as the largest norm or the set of
-classes.
+In two more pairs of data sets, one canary is unlike all other rows: the longest row, or alone in
+  its class. Both pairs reveal a mechanism that uses statistics of all rows without noise, such as
+  the largest norm or the set of classes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dpprobe.heads.public_inputs import SYNTHETIC_ROWS
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.randomness import open_stream
 
-# The number of rows besides the canaries.
+# The number of training rows besides the canaries.
 OTHERS = 64
 
 
@@ -36,7 +36,7 @@ OTHERS = 64
 class Shape:
     """The public facts of a cell's training examples: n units, features per row, classes.
 
-    A canary has `rows_per_unit` equal rows; another unit has as many or fewer.
+    A canary has `rows_per_unit` equal rows; other units have at most `rows_per_unit` rows.
     """
 
     n: int
@@ -51,7 +51,7 @@ class Worlds:
     """Two training sets that differ only in the canaries' rows.
 
     Attributes:
-      absent, present: the training set with null rows for the canaries, and with the canaries.
+      absent, present: the training set with null rows in place of the canaries, and with canaries.
       canary: the features of one canary, float32 [1, d].
       label, other_label: the label of the canaries, and of the other rows in their direction.
     """
@@ -64,7 +64,7 @@ class Worlds:
     other_label: int = 1
 
     def change_rows(self, change: Callable[[TrainingSet], TrainingSet]) -> Worlds:
-        """Returns the worlds after a step that reads all rows of a training set together."""
+        """Returns both data sets after a step that reads all rows of a training set together."""
         absent, present = change(self.absent), change(self.present)
         assert present.features is not None
         return replace(self, absent=absent, present=present, canary=present.features[-1:])
@@ -87,7 +87,7 @@ def make_worlds(
       length: a canary's norm before normalisation and clipping.
       label: the canaries' label; if rows have several labels, canaries have all labels.
       others_length: the largest norm of other rows, relative to a canary's.
-      alone: True if no other row has the canaries' label, or any of several labels.
+      alone: True if no other row has a label of the canaries.
     """
     generator = open_stream(seed, "audit rows")
     others = min(OTHERS, shape.n - group)
@@ -114,9 +114,9 @@ def make_unusual_worlds(shape: Shape, *, length: float, seed: int) -> tuple[Worl
 
 
 def alike_worlds(shape: Shape, *, group: int, seed: int) -> Worlds:
-    """Makes data sets of rows that are equal, and of canaries that are their negative.
+    """Makes data sets of equal rows, and of canaries that are the negative of these rows.
 
-    A centring by the exact mean turns all rows to 0 without the canaries, and none with them.
+    Centring by the exact mean turns all rows to 0 if canaries are absent, but none if present.
     """
     direction = open_stream(seed, "audit rows").standard_normal(shape.dimension).astype(np.float32)
     direction /= np.linalg.norm(direction)

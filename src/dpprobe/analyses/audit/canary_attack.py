@@ -1,28 +1,28 @@
 """The strongest test of a plan: all released values, compared with the privacy guarantee.
 
-In each run a fair coin decides if the canaries are in, or null rows in their place, and the head is
-trained by the cell's method and plan. The attacker sees every noisy release of the run, and knows
-everything else. The score is the log likelihood ratio of the whole transcript, canaries in against
-canaries out. Given the earlier releases, release t is Gaussian around one of two known sums, which
-differ by d_t; two replays compute these sums (`transcripts`):
+In each run a fair coin decides between canaries and null rows, and a head is trained by the cell's
+method and plan. The attacker sees every noisy release, and knows everything except if canaries are
+in. The attack's score is the log likelihood ratio of the whole transcript, canaries in against out.
+Given the earlier releases, release t is Gaussian around one of two known sums, which differ by d_t;
+two replays compute these sums (`transcripts`):
 
     l_t = <output - sum without, d_t> / s_t^2  -  |d_t|^2 / (2 s_t^2).
 
 Symmetric matrices have their noise in an orthonormal basis of the symmetric matrices, in which
 <.,.> is the Frobenius product. If batches are Poisson samples of rate q, a batch contains a
 binomial number j of the k equal canaries, and the attacker knows the batch's other rows. The ratio
-is then a mixture's: log sum_j Binom(j; k, q) exp(j <.,.> / s_t^2 - j^2 |d_t|^2 / (2 s_t^2)),
-with d_t for one canary.
+of a sampled release is a mixture's: log sum_j Binom(j; k, q) exp(j <.,.> / s_t^2 - j^2 |d_t|^2 / (2
+s_t^2)), with d_t for one canary.
 
 By Neyman and Pearson the best guess is "in" if the score is above 0. The number of right guesses is
 binomial, with a probability of at most (1 + total variation) / 2, for any distribution of scores.
 
 The canaries' class changes from run to run, so that each class has canaries. A replay also tests
-the head: given the releases, the head must be the same on both data sets, because it may depend on
+the head: given the releases, heads on both data sets must be equal, because a head may depend on
 the data only through the releases.
 
-A release is made without an observer, partly by other code. So one seed of each chunk of runs is
-trained again without an observer, and must give the same bits.
+Published heads are trained without an observer, partly by other code. So one seed of each chunk of
+runs is trained again without an observer, and must give the same bits.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ _MOST_AT_ONCE = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Runs:
-    """Scores of runs.
+    """Scores of an audit's runs, and further results of the runs.
 
     Attributes:
       members: bool [runs], True if the canaries were in.
       releases: float64 [runs], log likelihood ratios of all releases.
       bundle: float64 [runs], the head's score of the canary's label minus its score of the other.
-      used: by mechanism, the largest change of a sum by one canary, divided by the sensitivity.
+      used: by mechanism, how much one canary changes a sum at most, divided by the sensitivity.
       head_change: the largest difference between heads on the two data sets given the same
         releases, relative to the largest weight; 0 if correct.
-      unobserved_change: the difference between heads of one seed, with an observer and without.
-      noise: the tests of the noise.
+      unobserved_change: the difference between one seed's heads with and without an observer.
+      noise: the tests of the runs' noise.
     """
 
     members: npt.NDArray[np.bool_]
@@ -84,7 +84,7 @@ class Attack:
 
     Attributes:
       worlds: pairs of data sets, which runs use in turn.
-      unusual: pairs of data sets for the exact tests and the noise; their scores are not counted.
+      unusual: pairs of data sets only for the exact tests and the noise tests, without scores.
       claim: the plan whose guarantee is tested; differs from `plan` only in controls.
       broken: how a control changes releases; None outside controls.
       broken_unobserved: how a control changes releases without an observer.
@@ -102,7 +102,7 @@ class Attack:
 
     @property
     def unusual_runs(self) -> list[tuple[Worlds, bool]]:
-        """The data sets of the runs besides the scored ones, and True if the canary is in."""
+        """The data sets of the runs that are not scored, and for each True if the canary is in."""
         return [(worlds, present) for worlds in self.unusual for present in (False, True)]
 
     def train_and_score(
@@ -111,7 +111,7 @@ class Attack:
         """Trains and scores a run for each of `members`.
 
         Args:
-          seeds: of these runs, and then of `unusual_runs`.
+          seeds: the seeds of the scored runs, then the seeds of `unusual_runs`.
         """
         seeds, further = seeds[: len(members)], seeds[len(members) :]
         releases, bundle = np.empty(len(seeds)), np.empty(len(seeds))
@@ -152,7 +152,7 @@ class Attack:
     def _split_runs(
         self, seeds: Sequence[int], members: npt.NDArray[np.bool_]
     ) -> Iterator[tuple[Worlds, bool, list[int]]]:
-        """Yields indices of runs to train together (all in, or all out), with their data sets."""
+        """Yields data sets, and indices of runs to train together (all in, or all out)."""
         most = _MOST_AT_ONCE
         if self.plan.selection is None:
             with silent_progress():
@@ -186,7 +186,7 @@ class Attack:
         sums = {}
         sampled = any(item.sample_rate < 1 for item in self.plan.mechanisms)
         for world in (False, True):
-            # The recorded sums are of the run's own data set, unless canaries are sampled.
+            # The recorded sums come from the run's own data set, unless canaries are sampled.
             if world == present and not (sampled and present):
                 sums[world] = {
                     seed: {block.name: block.sums for block in blocks}
@@ -220,7 +220,7 @@ class Attack:
         *,
         present: bool,
     ) -> tuple[Heads, dict[int, dict[str, torch.Tensor]]]:
-        # Seeds train side by side, so transcripts may stand in another order.
+        # Seeds train side by side, so the order of transcripts may differ.
         replayer = Replayer(transcripts, worlds.canaries, sampled=int(present))
         return self._fit_heads(worlds, seeds, present, replayer), replayer.joined_sums
 
@@ -260,7 +260,7 @@ class Attack:
 
 @dataclass
 class _Seen:
-    """Collects further results of runs besides their scores; fields as in `Runs`."""
+    """Collects results of runs besides scores; fields as in `Runs`."""
 
     noise: NoiseTests
     used: dict[str, float] = field(default_factory=dict)
@@ -280,10 +280,10 @@ def _compute_margins(heads: Heads, worlds: Worlds) -> Numbers:
 def _compare_heads(heads: Heads, others: Heads) -> float:
     """Returns the largest difference of weights or of other released values of the first seeds.
 
-    The difference is relative to the largest number of each kind; infinite if a number is NaN.
+    Differences are relative to the largest weight or value; infinite if a number is NaN.
 
     Args:
-      others: of the same seeds, or of the first.
+      others: heads of the same seeds, or of the first seeds.
     """
     pairs = [(heads.weights, others.weights)]
     arrays = others.released_arrays()
@@ -297,7 +297,7 @@ def _compare_heads(heads: Heads, others: Heads) -> float:
 
 
 def _log_ratios(products: Numbers, squares: Numbers, rate: float, group: int) -> float:
-    """Sums the log likelihood ratios of releases; see the module's docstring."""
+    """Sums the log likelihood ratios of releases (formulas: the module's docstring)."""
     from scipy.special import logsumexp
     from scipy.stats import binom
 

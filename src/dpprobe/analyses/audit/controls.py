@@ -1,7 +1,7 @@
-"""Mechanisms broken on purpose: an audit that does not detect them is useless.
+"""Mechanisms broken on purpose, to test if an audit detects them.
 
-Each control trains heads as a bug would. An audit runs its tests on the heads of each control, and
-at least one test must refute the claim of the correct plan.
+Each control trains heads with a certain bug. An audit runs its tests on the heads of each control,
+and at least one test must refute the claim of the correct plan.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONTROLS = (
 )  # fmt: skip
 # To simulate no clipping: the factor that raises the clipping norm, and the canary's norm.
 UNCLIPPED, LONG = 8.0, 1000.0
-# Relative to the largest weight: far below the noise, and above the rounding of float32.
+# Size of a leak, relative to the largest weight: far below the noise, above float32 rounding.
 _FAINT = 1e-6
 _CLIPS = ("max_grad_norm", "max_row_norm")
 
@@ -41,7 +41,7 @@ class Control:
 
     Attributes:
       breaks: the fault, in words.
-      attack: the attack on this mechanism; None if the method cannot have the fault.
+      attack: the attack on the broken mechanism; None if the method cannot have the fault.
       reason: the reason why there is no attack.
     """
 
@@ -52,7 +52,7 @@ class Control:
 
 
 def make_controls(attack: Attack, shape: Shape, *, group: int, seed: int) -> Iterator[Control]:
-    """Yields the controls that belong to an attack on the correct mechanism.
+    """Yields the broken versions of the mechanism that an attack is made for.
 
     Args:
       group: the number of canaries.
@@ -200,7 +200,7 @@ def omit_noise(release: Release, _: list[Release]) -> torch.Tensor:
 
 
 def share_noise(release: Release, _: list[Release]) -> torch.Tensor:
-    """Gives all classes the noise of the first; in a vector or symmetric matrix, all features."""
+    """Gives all classes (in a vector or symmetric matrix, all features) the noise of the first."""
     noise = release.output - release.sums
     if _has_classes(release):
         return release.sums + noise[:1]
@@ -216,7 +216,7 @@ def add_float_noise(release: Release, _: list[Release]) -> torch.Tensor:
 
 
 def spare_class(release: Release, _: list[Release]) -> torch.Tensor:
-    """Adds no noise to the last class; in a vector or symmetric matrix, to the last feature."""
+    """Adds no noise to the last class (in a vector or symmetric matrix, to the last feature)."""
     broken = release.output.clone()
     broken[-1] = release.sums[-1]
     if not _has_classes(release) and broken.ndim == 2:
@@ -260,7 +260,7 @@ def add_counts(heads: Heads, data: TrainingSet, *, share: float | None = None) -
     """Adds the exact numbers of rows of each class to the biases.
 
     Args:
-      share: multiplies the numbers, relative to the largest weight; they are added whole if absent.
+      share: scales the counts relative to the largest weight; None adds the counts unscaled.
     """
     labels = data.labels
     counts = labels.sum(0) if labels.ndim == 2 else labels.bincount(minlength=data.num_classes)
@@ -305,7 +305,7 @@ def number_classes(data: TrainingSet) -> TrainingSet:
 
 
 def _has_classes(release: Release) -> bool:
-    """Returns True if a release has one row per class, with more columns than classes."""
+    """Returns True if a release has one row per class, and more columns than classes."""
     return release.sums.ndim == 2 and release.sums.shape[0] < release.sums.shape[1]
 
 

@@ -1,12 +1,12 @@
 """The audit job: audits all chosen methods of one (dataset, backbone, epsilon), cell by cell.
 
-A job trains its own heads and does not use the published heads. `white_box` tests a cell that has a
-guarantee, on synthetic rows. If the study asks for it, `membership` attacks real rows. The scores
-of all attacks are written first, the record last. So an audit whose record has an up-to-date
-fingerprint is complete, and is reused.
+An audit trains its own heads and does not use the published heads. `white_box` tests a cell that
+has a guarantee, on synthetic rows. If the study asks for it, `membership` attacks real rows. Scores
+of attacks are written first, the audit's record last. So an audit is complete, and is reused, if
+its record has an up-to-date fingerprint.
 
-Methods share a job, because a small audit mostly spends its time on starting Python. Each epsilon
-has its own job, so that a cluster audits epsilons in parallel.
+Methods share an audit job, because a small audit mostly spends its time on starting Python. Each
+epsilon has a separate audit job, so that a cluster audits epsilons in parallel.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def audit_job(
     """Brings all audits of a job up to date.
 
     Raises:
-      DataError: before anything is trained, if a plan is for another job.
+      DataError: if a plan is for another job; raised before anything is trained.
       DpprobeError: naming each method that failed, after all others have been audited.
     """
     store = FeatureStore(train)
@@ -133,7 +133,7 @@ class _Task:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """All that determines the audit's results; the audit's seeds derive from it."""
+        """All values that determine the audit's results; they also determine the audit's seeds."""
         values = {
             "use": "audit",
             "versions": [VERSIONS["training"], VERSIONS["audit"]],

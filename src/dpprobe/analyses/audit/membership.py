@@ -1,18 +1,19 @@
 """Membership attacks on real training examples, compared with the best attack under the plan.
 
-Nothing here is differentially private: scores and rates describe real rows, and must be protected
-like these rows. Published heads are not attacked: the attacked heads are trained only for the
-attack (`audit.shadows`). Each head is the target once, with the others as its shadows.
+The attacks are not differentially private: scores and rates describe real rows, and must be
+protected like these rows. Published heads are not attacked: the attacked heads are trained only for
+the attack (`audit.shadows`). Each head is the target once, with all other heads as its shadows.
 
 Results are given for three groups of units. **all**: units with their real labels. **mislabelled**:
 a few units whose labels were changed before any training, which heads remember most.
-**rarest_classes**: units with a row of a rare class. Rare are the smallest classes that together
-have at most a tenth of all rows, and each at most half the rows of a mean class.
+**rarest_classes**: units with a row of a rare class. Rare classes are the smallest ones, with
+  together at most a tenth of all rows, and each with at most half the mean rows per class.
 
 The plan bounds every attack on a unit (`privacy.trade_off`). The bound holds for each unit,
 whatever the other units are, and its curve is concave, so it also bounds a threshold's mean rates
-over units and heads. A measured rate above the bound is either chance, if its interval reaches the
-bound, or a broken guarantee. A rate far below the bound only shows that this attack is weak.
+over units and heads. A measured rate above the plan's bound is chance if its interval reaches the
+bound, else a broken guarantee. A measured rate far below the bound only shows that the attack is
+weak.
 """
 
 from __future__ import annotations
@@ -69,13 +70,13 @@ def attack_membership(
     mislabelled: float = 0.02,
     progress_label: str = "membership",
 ) -> MembershipResult:
-    """Trains heads with and without units, and attacks them; defaults: `MembershipOptions`.
+    """Trains heads with and without units, and attacks these heads; defaults: `MembershipOptions`.
 
     Args:
       seed: the seed of all random numbers, at most 128 bits.
       shadows: number of heads that are trained.
-      targets: number of these heads that are attacked; None attacks all. The attack on one head
-        uses all other heads as shadows.
+      targets: number of heads that are attacked; None attacks all. The attack on one head uses all
+        other heads as shadows.
       rows: maximum number of attacked units; all other units are in every head's training data.
       mislabelled: the share of attacked units whose labels are changed.
 
@@ -145,7 +146,7 @@ def _check_request(data: TrainingSet) -> None:
 
 
 def allowed_by(plan: Plan) -> Allowed:
-    """Computes the best attack's rates under a plan; without a guarantee, a perfect attack's."""
+    """Computes the best attack's rates under a plan (perfect rates without a guarantee)."""
     rates = np.minimum(_CURVE, 1.0).tolist()
     if not plan.private:
         return allow_everything(rates)
@@ -155,7 +156,7 @@ def allowed_by(plan: Plan) -> Allowed:
 
 
 def _group_units(attacked: Attacked) -> tuple[dict[str, Flags], dict[str, str]]:
-    """Returns the units of each group, and for each group without units the reason."""
+    """Returns the units of each group, and the reason for each group without units."""
     groups = {"all": ~attacked.mislabelled, "mislabelled": attacked.mislabelled}
     missing = {}
     if not attacked.mislabelled.any():
@@ -174,7 +175,7 @@ def _group_units(attacked: Attacked) -> tuple[dict[str, Flags], dict[str, str]]:
 def _long_table(
     scores: Mapping[str, Numbers], members: Flags, groups: Mapping[str, Flags]
 ) -> dict[str, Any]:
-    """Returns the scores of all units as columns; "all" includes units of rare classes."""
+    """Returns the scores of all units as columns; group "all" includes units of rare classes."""
     parts = [
         (name if group == "all" else f"{name} {group}", values[:, chosen], members[:, chosen])
         for group, chosen in groups.items()
@@ -204,14 +205,14 @@ def _describe_roc(roc: Roc) -> dict[str, Any]:
 
 
 def _by_rate(values: Numbers) -> dict[str, float | None]:
-    """Returns the last values of a curve, by the false positive rates that the report shows."""
+    """Returns a curve's last values, at the false positive rates that the report shows, by rate."""
     return {
         f"{rate:g}": v for rate, v in zip(RATES, _round_values(values[-len(RATES) :]), strict=True)
     }
 
 
 def _round_curve(values: Numbers) -> list[float | None]:
-    """Returns the values of a curve without the last ones, which are at the reported rates."""
+    """Returns the values of a curve without the last values, which are at the reported rates."""
     return _round_values(values[: -len(RATES)])
 
 

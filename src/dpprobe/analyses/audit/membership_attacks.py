@@ -7,16 +7,17 @@ gives to a row's label:
 **Loss** (Yeom et al. 2018, adversary 2): log p, one threshold for all rows, no shadows.
 
 **LiRA** (Carlini et al. 2022, algorithm 1, online): over heads, phi = log(p / (1 - p)) of one row
-is nearly normal. The score is the log ratio of two normal densities at the attacked head's phi: one
-fitted to the shadows with the row, one to the others. With 64 shadows or more, each row has its own
-variances. With fewer, all rows share one variance per side, because a few values say little about a
-variance (their section VI).
+is nearly normal. LiRA's score is the log ratio of two normal densities at the attacked head's phi,
+fitted to shadows with and without the row. With 64 shadows or more, LiRA estimates variances per
+row. With fewer shadows, all rows share one variance per side, because a few values say little about
+a variance (their section VI).
 
 **RMIA** (Zarifzadeh et al. 2024): the ratio of a row is p / P, where P is the mean of p over
-shadows, and shadows with the row have half the weight. The score is the share of the population's
-rows whose ratio is not larger. The population is the other attacked rows, and gamma is 1.
+shadows, and shadows with the row have half the weight. RMIA's score is the share of the
+population's rows whose ratio is not larger. RMIA's population is all other attacked rows; its gamma
+is 1.
 
-If all shadows were trained with a row, or all without it, LiRA has nothing to fit; the score is 0.
+LiRA's score of a row is 0 if all shadows, or no shadows, were trained with the row.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ import numpy.typing as npt
 Numbers = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
-# With at least so many shadows each row has its own variances.
+# With at least so many shadows, LiRA estimates the variances of each row separately.
 SHADOWS_FOR_VARIANCES = 64
-# A row's variance is at least this share of the variance over all rows.
+# LiRA's variance of a row is at least this share of the variance over all rows.
 _LEAST_VARIANCE = 1e-6
 
 
 class Confidences(NamedTuple):
-    """log p and phi = log(p / (1 - p)) of rows, or the means of both over the rows of a unit."""
+    """Log p and phi = log(p / (1 - p)) of rows, or means of log p and of phi over a unit's rows."""
 
     log_probability: Numbers
     scaled: Numbers
@@ -47,7 +48,7 @@ def compute_confidences(
 ) -> Confidences:
     """Computes log p and phi of each row, [rows] each.
 
-    Scores that are no logits are treated as logits, because an attack may use any statistic.
+    All scores are treated as logits, because an attack may use any statistic.
 
     Args:
       scores: [rows, classes].
@@ -86,7 +87,7 @@ def score_lira(scaled: Numbers, members: Flags, targets: int) -> Numbers:
 
 
 def score_rmia(log_probability: Numbers, members: Flags, targets: int) -> Numbers:
-    """Computes RMIA's scores, from log p; see `score_lira`."""
+    """Computes RMIA's scores from log p; shapes as in `score_lira`."""
     scores = np.empty((targets, log_probability.shape[1]))
     for target in range(targets):
         others, inside = _drop_head(log_probability, target), _drop_head(members, target)
@@ -115,7 +116,7 @@ def _log_density(seen: Numbers, others: Numbers, chosen: Flags) -> Numbers:
 
 
 def _log_mean_over_sides(others: Numbers, inside: Flags) -> Numbers:
-    """Computes the log of the mean of p with and without the row, or of the one that exists."""
+    """Computes the log of the mean of p over heads with and without the row, or over one kind."""
     sides = [_log_mean(others, inside), _log_mean(others, ~inside)]
     present = np.isfinite(sides).sum(axis=0)
     return np.asarray(np.logaddexp(*sides) - np.log(present))

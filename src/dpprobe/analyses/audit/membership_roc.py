@@ -40,11 +40,11 @@ def membership_roc(
 ) -> Figure:
     """Draws the attacks on a cell's heads on logarithmic axes, one colour per attack.
 
-    The shaded area is impossible under the plan: more true positives than the best attack has.
-    Bands are 95% intervals. Each curve begins at the rate that enough false positives can measure.
+    The shaded area is impossible under the plan: more true positives than the best attack. Bands
+    are 95% intervals. Each curve begins at the rate that enough false positives can measure.
 
     Args:
-      beside: the attacks on the non-private baseline, drawn dashed.
+      beside: the attacks on the non-private baseline, drawn as dashed lines.
 
     Raises:
       DataError: if the record has no attack on all rows.
@@ -113,7 +113,7 @@ def _find_auc(membership: Mapping[str, Any], attack: str) -> float:
 
 
 def _rates_or_nan(values: list[float | None]) -> npt.NDArray[np.float64]:
-    """Returns rates; NaN for None, and for 0 a rate below the logarithmic axis."""
+    """Returns rates with NaN for None, and a rate below the logarithmic axis for 0."""
     rates = np.array(values, dtype=np.float64)
     return np.where(rates == 0, _LEAST / 10, rates)
 

@@ -1,19 +1,20 @@
 """Tests of the noise of all released numbers; they do not depend on the data.
 
 An audit knows each sum and the released value, so it knows the noise. If a mechanism is correct,
-its noise divided by the planned standard deviation, in an orthonormal basis of each release,
-consists of independent standard normal numbers, for each coordinate, release and run, with canaries
-and without, for any sums and any dependence on earlier releases. So the tests also find faults in
-numbers that no canary changes.
+its noise divided by the planned standard deviation consists of independent standard normal numbers,
+in an orthonormal basis of each release. Correct noise is normal for each coordinate, release and
+run, with and without canaries, for any sums and any dependence on earlier releases. So tests of
+noise also find faults in numbers that no canary changes.
 
 The statistics of a correct mechanism have known distributions: sums of squares are chi-square,
-ratios of two are beta, and sums are normal. A product with a fixed vector of unit length is normal
-too (another row, or the sums, which earlier releases determine). The Kolmogorov-Smirnov distance is
-bounded by Dvoretzky, Kiefer, Wolfowitz and Massart. The p-value of several statistics is the
-smallest times their number (Bonferroni), so false alarms are not more frequent than stated.
+ratios of two such sums are beta, and sums of noise are normal. A product of noise with a fixed
+vector of unit length is normal too. (The vector is another row, or the sums, which earlier releases
+determine.) The Kolmogorov-Smirnov distance is bounded by Dvoretzky, Kiefer, Wolfowitz and Massart.
+The p-value of several statistics is the smallest of their p-values times their number (Bonferroni),
+so false alarms are not more frequent than stated.
 
-Rounding noise to a grid raises its variance by a twelfth of the squared step, which is too little
-for these numbers of runs to detect.
+Rounding noise to a grid raises its variance by a twelfth of the squared step, too little for an
+audit's runs to detect.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from dpprobe.privacy.plan import Plan
 
 Numbers = npt.NDArray[np.float64]
 
-# The most numbers of a mechanism's first release, and rows, that are compared pair by pair.
+# The most numbers of a mechanism's first release, and the most rows, compared pair by pair.
 _MOST_NUMBERS, _MOST_ROWS = 1500, 2048
 # The most runs whose releases are compared pair by pair, and the most products for this.
 _PAIRED_RUNS, _PAIRED_PRODUCTS = 64, 5 * 10**8
@@ -38,7 +39,7 @@ _OFF_GRID = 1e-3
 
 
 class Outcome(NamedTuple):
-    """A test's name, and its p-value under a correct mechanism, which is exact or too large."""
+    """A test's name, and its p-value under a correct mechanism (exact or too large)."""
 
     name: str
     p_value: float
@@ -68,7 +69,7 @@ class NoiseTests:
         self._joined[: len(recorder.unit_counts)] += recorder.unit_counts
 
     def list_results(self) -> list[Outcome]:
-        """Returns the tests' results on all added runs; some tests need batches or a grid."""
+        """Returns the results of the tests on all added runs; some tests need batches or a grid."""
         levels: dict[str, list[float]] = {
             "variance": [], "both_worlds": [], "steps": [], "runs": [], "numbers": [], "sums": [],
             "normal": [], "low_bits": [], "batches": [],
@@ -88,7 +89,7 @@ class NoiseTests:
         ]
 
     def _test_batches(self) -> list[float]:
-        """Tests numbers of units in batches, each unit's share of batches, and that sizes vary."""
+        """Tests the sizes of batches, that they vary, and each unit's share of batches."""
         from scipy.stats import binom
 
         sizes = np.concatenate(self._sizes)
@@ -159,7 +160,7 @@ class _Tally:
         return kept
 
     def _count_odd(self, noise: torch.Tensor, step: float) -> None:
-        """Counts odd multiples of a step, among numbers that must all be whole multiples of it."""
+        """Counts odd multiples of a step, among numbers that must be whole multiples."""
         values = noise.numpy()
         steps = values[np.triu_indices(len(values))] if self._symmetric else values.ravel()
         steps = steps / step
@@ -169,7 +170,7 @@ class _Tally:
         self._whole += steps.size
 
     def test_levels(self, levels: dict[str, list[float]]) -> None:
-        """Adds p-values of this mechanism's noise to the tests that they belong to."""
+        """Adds p-values of the mechanism's noise to the results of their tests."""
         runs = int(self._runs.sum())
         releases, rows, columns = self._shape
         numbers = rows * columns
@@ -220,8 +221,8 @@ def smallest_caught_share(freedom: int, statistics: int, level: float, power: fl
 
     Args:
       freedom: degrees of freedom of the sum of squares; the number of runs for a single number.
-      statistics: the number of statistics that share the level.
-      level: of the test, two-sided.
+      statistics: the number of statistics in the test, which share its level.
+      level: the two-sided level of the test.
       power: the probability to catch the noise.
     """
     from scipy.stats import chi2
@@ -231,7 +232,7 @@ def smallest_caught_share(freedom: int, statistics: int, level: float, power: fl
 
 
 def _to_coordinates(values: torch.Tensor, *, symmetric: bool) -> Numbers:
-    """Returns [releases, ...] as [releases, numbers], in an orthonormal basis if symmetric."""
+    """Flattens [releases, ...] to [releases, numbers]; in an orthonormal basis if symmetric."""
     if not symmetric:
         flat: Numbers = values.flatten(1).numpy()
         return flat
@@ -285,7 +286,7 @@ def _compare_pairs(rows: npt.NDArray[np.floating[Any]]) -> float:
     """Tests that rows of standard normal numbers are independent of each other, pair by pair.
 
     The product of two rows, divided by the length of the second, is standard normal. If there are
-    many rows, only some are compared.
+    many rows, only some rows are compared.
     """
     if len(rows) > _MOST_ROWS:
         rows = rows[np.linspace(0, len(rows) - 1, _MOST_ROWS).astype(np.int64)]

@@ -1,17 +1,18 @@
 """The strongest test that a plan allows, with the planned noise and with less or more noise.
 
-A test of "was the canary in?", fixed beforehand, guesses a fair coin with probability at most (1 +
-TV) / 2. TV is the total variation between the releases with and without the canary. A plan gives
-TV; the same plan with all noise multipliers times f gives TV(f), which falls with f. If runs are
-right more often than TV(f) allows, they reject noise of f times the plan's, or more. The largest f
+A test of "was the canary in?", fixed beforehand, is right about a fair coin with probability at
+most (1 + TV) / 2. TV is the total variation between the releases with and without the canary. A
+plan with all noise multipliers times f has total variation TV(f), which falls with f. A test that
+is right more often than TV(f) allows rejects noise of at least f times the plan's. The largest f
 that is not rejected gives a plan whose epsilon is a lower bound on the mechanism's epsilon, if only
-the noise differs from the plan. Nothing is assumed about the scores of the test.
+the noise differs from the plan. The bound assumes nothing about scores.
 
 - **No mechanism samples.** TV = 2 Phi(mu / (2 f)) - 1, exact (Dong, Roth and Su 2022).
 - **Some sample their rows.** TV is the delta at epsilon 0 of the privacy loss distribution, whose
-  grid overestimates TV. So f is too large, never too small. The epsilon of that f comes from
-  `accountants.epsilon_below`, which is never above the truth. So both steps keep the bound valid.
-- **A selection** has one price (epsilon, delta), and none for other factors of noise. Then
+  grid overestimates TV. So the largest f is overestimated, never underestimated. The epsilon of f
+  comes from `accountants.epsilon_below`, which is never above the truth. So the lower bound on
+  epsilon stays valid.
+- **A selection** has one (epsilon, delta), and none for other factors of noise. So the equality
 
       accuracy <= (exp(epsilon) + delta) / (1 + exp(epsilon)),
 
@@ -31,12 +32,12 @@ from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants, calibration
 from dpprobe.privacy.plan import Mechanism, Plan
 
-# To compute few prices, a sampled plan's search ends at this relative width of the separation.
+# To compute few epsilons, a sampled plan's search ends at this relative width of the separation.
 _TOLERANCE = 1e-3
-# With little noise, grids would outgrow memory. So the search takes short strides towards little
-# noise, and stops at an epsilon of about a hundred, which is 250 by the rough price.
+# With little noise, grids would outgrow memory. So the search approaches little noise in short
+# steps, and stops at an epsilon of about 100 (250 by the rough estimate of epsilon).
 _STRIDE, _FAR = 0.3, 250.0
-# Exceeds any round-off, up to a total variation of 1 - 1e-9.
+# A margin that exceeds any round-off, up to a total variation of 1 - 1e-9.
 _ABOVE = 1 + 1e-9
 
 
@@ -46,7 +47,7 @@ class PlanFamily:
 
     Attributes:
       plan: the plan with factor 1.
-      group: units that are in or out together. A test may use all; epsilons are for one unit.
+      group: number of units that are in or out together. A test may use all; epsilons are for one.
     """
 
     plan: Plan
@@ -63,7 +64,7 @@ class PlanFamily:
 
     @cached_property
     def _gaussian_mu(self) -> float | None:
-        """The plan's mu; None if a mechanism samples its rows."""
+        """The plan's Gaussian-DP parameter mu; None if a mechanism samples its rows."""
         if not accountants.is_gaussian(self._mechanisms):
             return None
         return self.group * accountants.gaussian_mu(self._mechanisms)
@@ -81,8 +82,8 @@ class PlanFamily:
     def total_variation(self, factor: float = 1.0) -> float:
         """Computes the total variation that the plan allows with `factor` times its noise.
 
-        Exact if no mechanism samples, else an upper bound; 1 without noise. For a selection: the
-        bound by its one price, and NaN for any other factor than 1.
+        The result is exact if no mechanism samples, else an upper bound; 1 without noise. A
+        selection has only a bound for factor 1, and NaN for other factors.
         """
         if not self.plan.private or factor == 0:
             return 1.0
@@ -98,7 +99,7 @@ class PlanFamily:
     def compute_epsilon(self, factor: float = 1.0) -> float:
         """Computes a lower bound on epsilon, at the plan's delta, for `factor` times its noise.
 
-        Infinite without noise, NaN for a selection.
+        The bound is infinite without noise, and NaN for a selection.
         """
         if not self.plan.private or factor == 0:
             return math.inf
@@ -113,7 +114,7 @@ class PlanFamily:
 
         The bound is exact to nine digits, or to 0.1% if a mechanism samples. For a sampled plan the
         bound is at least the factor at an epsilon of about a hundred, even if the plan allows less.
-        Infinite for a total variation of 0 or less; NaN for a selection and for a plan without
+        The bound is infinite for a total variation of at most 0; NaN for a selection or without
         noise.
         """
         if not self.has_price:
@@ -126,7 +127,7 @@ class PlanFamily:
         return self._search_factor(wanted)
 
     def _search_factor(self, wanted: float) -> float:
-        """Searches for the factor at which a sampled plan has a separation, from above."""
+        """Searches, from above, for the factor at which a sampled plan has a given separation."""
         least = self._least_factor
 
         def price_factor(factor: float) -> float:
@@ -148,10 +149,10 @@ class PlanFamily:
         return factor
 
     def epsilon_of_accuracy(self, accuracy: float) -> float:
-        """Computes the smallest epsilon, at the plan's delta, that allows a test this accuracy.
+        """Computes the smallest epsilon, at the plan's delta, that allows such an accurate test.
 
-        Uses the plan with its noise rescaled. For a selection and for a plan without noise,
-        uses only (epsilon, delta). Returns 0 for an accuracy of 1/2 or less.
+        The plan's noise is rescaled. For a selection and for a plan without noise, only (epsilon,
+        delta) is used. Returns 0 for an accuracy of 1/2 or less.
 
         Args:
           accuracy: a lower bound on the probability that a test, fixed beforehand, guesses a fair
@@ -179,13 +180,13 @@ def caught_factor(
 ) -> float:
     """Computes the factor f > 1 by which noise must be too small for an audit to reject the plan.
 
-    With noise of 1 / f times the plan's, the test rejects the plan at `confidence` with the given
-    probability. NaN if the runs are too few to catch any noise, for a selection, and for a plan
-    without noise.
+    If the noise is 1 / f times the plan's, the test rejects the plan at `confidence` with the given
+    probability. The result is NaN if the runs are too few to catch any noise, for a selection, and
+    for a plan without noise.
 
     Args:
-      strength: the test's separation (mu) divided by the plan's, assumed to be the same with less
-        noise; 1 for the best possible test.
+      strength: the test's separation (mu) divided by the plan's separation; 1 for the best possible
+        test. It is assumed to be equal with less noise.
     """
     from scipy.special import betaincinv
 
@@ -195,7 +196,7 @@ def caught_factor(
     needed = _fewest_that_reject(allowed, runs, confidence)
     if needed is None:
         return math.nan
-    # With this accuracy at least `needed` runs are right, with the given probability.
+    # the accuracy at which at least `needed` runs are right with the given probability
     accuracy = float(betaincinv(needed, runs - needed + 1, probability))
     wanted = min(math.erf(compute_separation(2 * accuracy - 1) / strength / math.sqrt(8)), 1.0)
     factor = family.factor_of(wanted)

@@ -1,9 +1,10 @@
 """Receiver operating curves of attacks on several heads, with intervals.
 
 Scores of the same head share the head's noise, and scores of the same unit share the unit. So
-scores are not independent, and an interval that ignored this would be far too short. The pigeonhole
-bootstrap (Owen 2007) resamples heads and units independently. A score counts as often as its head
-was drawn, times as often as its unit was drawn. The intervals tend to be too long.
+scores are not independent, and intervals for independent scores would be far too short. The
+pigeonhole bootstrap (Owen 2007) resamples heads and units independently. A score's count is the
+number of draws of its head times the number of draws of its unit. Its intervals tend to be too
+long.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ Numbers = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 RESAMPLES = 400
-# A false positive rate is measured only if at least so many false positives make it up.
+# A false positive rate is reported only if it consists of at least so many false positives.
 LEAST_FALSE_POSITIVES = 10
 _TAIL = 0.025
-# If n times a rate is a whole number, the product may be rounded below this number.
+# Rounding may make n times a rate slightly smaller than a whole number.
 _ROUND_OFF = 1e-12
 
 
@@ -38,7 +39,7 @@ class Curve(NamedTuple):
         return float(np.trapezoid(self.true_positives, self.false_positives))
 
     def rates_at(self, rates: Numbers) -> Numbers:
-        """Returns the largest true positive rate whose false positive rate is at most each rate."""
+        """Returns the largest true positive rate up to each false positive rate of `rates`."""
         last = np.searchsorted(self.false_positives, rates * (1 + _ROUND_OFF), side="right") - 1
         return self.true_positives[last]
 
@@ -84,10 +85,10 @@ class Roc:
 def measure_roc(
     scores: Numbers, members: Flags, rates: Sequence[float], *, seed: int
 ) -> Roc | None:
-    """Measures an attack from scores [heads, units]; None if all units are members, or none is.
+    """Measures an attack from scores [heads, units]; None if all units, or no units, are members.
 
     A rate needs `LEAST_FALSE_POSITIVES` / rate non-members: 10,000 for 0.1%, 1,000 for 1%. With
-    fewer, the threshold depends on a single row, and no resampling shows how much.
+    fewer non-members, a single row decides the threshold, and resampling cannot show how much.
     """
     at = np.asarray(rates)
     ranked = Ranked(scores.ravel(), members.ravel())

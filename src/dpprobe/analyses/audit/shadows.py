@@ -2,8 +2,8 @@
 
 Each head is trained by the cell's method and plan on the cell's rows. For each head and each
 attacked unit, a fair coin decides between in and out. A unit that is out has weight 0, like a null
-row: it adds nothing to any sum, and n, rates, divisors and noise do not change. All other units are
-in the training data of every head.
+row: the unit adds nothing to any sum, and n, rates, divisors and noise do not change. Units that
+  are not attacked are in the training data of every head.
 
 Coins are independent, so knowing all other coins does not help an attacker to guess one coin: a
 plan's trade-off curve bounds exactly this game (privacy.trade_off). The results describe real rows,
@@ -38,21 +38,21 @@ logger = logging.getLogger("dpprobe")
 
 Index = npt.NDArray[np.int64]
 
-# Rare classes have together at most this share of rows, each this share of a mean class's.
+# Rare classes have together at most this share of rows, each this share of the mean per class.
 _RARE_ROWS, _RARE_CLASS = 0.1, 0.5
 
 
 @dataclass(frozen=True)
 class Attacked:
-    """The units that are attacked.
+    """The units that a membership attack attacks.
 
     Attributes:
-      units: int64 [u], their numbers in the training set.
-      rows: int64 [r], all rows of these units.
-      unit_of: int64 [r], for each of these rows the index of its unit in `units`.
+      units: int64 [u], the units' numbers in the training set.
+      rows: int64 [r], all rows of the attacked units.
+      unit_of: int64 [r], for each row in `rows` the index of its unit in `units`.
       mislabelled: [u], True if the labels of the unit's rows were changed.
-      labels: the labels of all rows of the training set, after these changes.
-      rare: [u], True for units with a row of a rare class; None if there is no such class.
+      labels: the labels of all rows of the training set, after labels were changed.
+      rare: [u], True for units with a row of a rare class; None if no class is rare.
     """
 
     units: Index
@@ -122,7 +122,7 @@ def toss_coins(attacked: Attacked, heads: int, *, seed: int) -> Flags:
 
 
 def leave_units_out(data: TrainingSet, attacked: Attacked, members: Flags) -> TrainingSet:
-    """Returns the training set of one head: units that are not `members` [u] have weight 0."""
+    """Returns a head's training set: attacked units that are not `members` [u] have weight 0."""
     units = units_of(data)
     weights = units.weights.copy()
     weights[attacked.rows[~members[attacked.unit_of]]] = 0.0
@@ -142,7 +142,7 @@ def train_and_look(
     """Trains a head for each line of `members`, and computes its confidences on all attacked units.
 
     Returns:
-      Arrays [heads, u]; the value of a unit is the mean over its rows.
+      Confidences as arrays [heads, u]; the value of a unit is the mean over its rows.
     """
     method = settle_choice(
         method, plan, data.replace_labels(attacked.labels, units_of(data)), seed=seed
@@ -173,7 +173,8 @@ def settle_choice(
 ) -> MethodOptions:
     """Returns the method with the penalty that one cross-validation on all units chose.
 
-    A choice for each head would take as long as ten fits, and would hardly depend on any one unit.
+    Choosing a penalty for each head would take as long as ten fits, and the choice would hardly
+    depend on any one unit.
     """
     if len(getattr(method, "penalties", ())) < 2:
         return method
@@ -186,7 +187,7 @@ def settle_choice(
 def _side_by_side(data: TrainingSet) -> Iterator[Callable[..., Iterator[Confidences]]]:
     """Yields a `map` of fits; on the CPU one fit per thread of PyTorch runs at a time.
 
-    Fits of milliseconds gain nothing from threads. Log lines of fits are dropped, except warnings.
+    Short fits (milliseconds) gain nothing from threads. Fits log only warnings.
     """
     caller = threading.get_ident()
     workers = torch.get_num_threads() if data.device.type == "cpu" else 1
@@ -194,7 +195,7 @@ def _side_by_side(data: TrainingSet) -> Iterator[Callable[..., Iterator[Confiden
     def keep_record(record: logging.LogRecord) -> bool:
         return record.thread == caller or record.levelno >= logging.WARNING
 
-    # Each fit sets this precision and restores it, which must not happen while another fit runs.
+    # Each fit sets and restores PyTorch's precision, which must not happen while another fit runs.
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     logger.addFilter(keep_record)

@@ -30,7 +30,7 @@ from dpprobe.study.ablations import keep_unique
 
 # Bounds below this share of the smallest claim are drawn at the foot of the logarithmic axis.
 _FOOT = 0.06
-# Methods with the same claim stand side by side, each at most by this factor further right.
+# Methods with the same claim are drawn side by side, each at most by this factor further right.
 _LARGEST_STEP = 1.09
 _BROKEN = "#D55E00"
 _NAMES = {**ATTACK_NAMES, "rarest_classes": "rarest classes"}
@@ -60,8 +60,8 @@ def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
 def audit_figure(records: Iterable[AuditRecord], *, dataset: str) -> Figure:
     """Draws the bounds of white-box audits against the claims, one panel per backbone.
 
-    Methods with the same claim stand side by side, below one step of the line of claims. A bound at
-    or near 0 is a triangle that points down, at the foot of the axis. Rings mark refuted claims.
+    Methods with the same claim are drawn side by side, below one step of the line of claims. A
+    bound at or near 0 is a triangle at the foot of the axis. Rings mark refuted claims.
 
     Args:
       records: of the cells of one dataset; records without a white-box audit are left out.
@@ -94,7 +94,7 @@ def audit_figure(records: Iterable[AuditRecord], *, dataset: str) -> Figure:
     style.label_outer_panels(grid, "lower bound on ε (log scale)")
     figure.legend(handles=_make_handles(looks), loc="outside right upper", handlelength=2.2)
     boxes = [box for _, box in tested]
-    # on two lines for any number of panels, because the text is long
+    # always on two lines, because the label is long
     style.title_figure(
         figure, f"{dataset}: bounds of audits against claims", _describe_power(boxes), panels=1
     )
@@ -104,7 +104,7 @@ def audit_figure(records: Iterable[AuditRecord], *, dataset: str) -> Figure:
 def _draw_bounds(
     axes: Axes, items: Sequence[Tested], aside: float, colour: str, marker: str, foot: float
 ) -> None:
-    """Draws one method's bounds at each claim times `aside`, as triangles at the foot."""
+    """Draws a method's bounds at each claim times `aside`; bounds at the foot are triangles."""
     for record, box in items:
         place = record.claim.epsilon_target * aside
         bound = box.epsilon_lower
@@ -121,7 +121,7 @@ def _draw_bounds(
 
 
 def _claim_line(axes: Axes, claims: Sequence[float], highest: float, foot: float) -> None:
-    """Draws a step of the line per claim, and shades the area no correct mechanism reaches."""
+    """Draws the claims as a line of steps, and shades the area no correct mechanism reaches."""
     between = [math.sqrt(low * high) for low, high in pairwise(claims)]
     ends = [claims[0] / 1.5, claims[-1] * 1.5]
     edges, top = [ends[0], *between, ends[1]], highest * 1.5

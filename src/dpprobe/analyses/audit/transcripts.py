@@ -1,10 +1,10 @@
 """Records the releases of a fit, and replays them on another training set, for audits.
 
-The attacker sees every release, and knows all rows except if the canary is in. A head's computation
-between two releases is a function of its earlier releases and the rows. So the attacker can compute
-the sums before noise, with the canary and without it: the attacker runs the head on both data sets,
-and gives it the observed outputs in place of new ones. The attack needs no knowledge of the head,
-and finds every change that a canary causes, expected or not.
+The attacker sees every release, and knows everything about the rows except if the canary is in. A
+head's computation between two releases is a function of its earlier releases and the rows. So the
+attacker can compute the sums before noise, with and without the canary: the attacker trains on both
+data sets, and replaces all new outputs by the observed outputs. The attack works for any kind of
+head, and detects every change that a canary causes, expected or not.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Block(NamedTuple):
 
     Attributes:
       sums: [releases, ...], before the noise was added.
-      outputs: the same shape, with noise.
+      outputs: [releases, ...], the sums with noise.
       step: the step of the grid on which sums and outputs are; None for float32 sums.
     """
 
@@ -60,7 +60,7 @@ class Block(NamedTuple):
 
 
 Transcript = list[Block]
-# Maps a release, and the earlier releases of its seed, to the output that replaces it.
+# Maps a release, and the earlier releases of its seed, to an output in place of the release's.
 Break = Callable[[Release, list[Release]], torch.Tensor]
 
 
@@ -85,7 +85,7 @@ def _join_tensors(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 class Recorder(Observer):
-    """Records each seed's releases, in order, and the sizes of its batches.
+    """Records each seed's releases, in order, and the sizes of the seed's batches.
 
     Seeds may train in separate threads.
 
@@ -94,7 +94,7 @@ class Recorder(Observer):
       unit_counts: the number of batches that each unit joined.
 
     Args:
-      broken: in a control, computes the output of each release.
+      broken: in a control (a mechanism broken on purpose), computes the output of each release.
     """
 
     def __init__(self, broken: Break | None = None) -> None:
@@ -153,7 +153,7 @@ class _CountedBatches:
 
 
 class Replayer(Observer):
-    """Gives a head the recorded outputs, and stores the sums to which it would have added noise.
+    """Replaces a head's outputs by the recorded outputs, and stores the head's sums before noise.
 
     Attributes:
       sums: for each seed and mechanism, the sums so far, in parts [releases, ...].
@@ -207,7 +207,7 @@ class Replayer(Observer):
         """Returns the next outputs of a seed's transcript, [count, ...].
 
         Raises:
-          PrivacyError: if the recorded run released something else at this point.
+          PrivacyError: if the recorded run released another mechanism's output at this point.
         """
         parts, missing, left = [], count, self._left[seed]
         while missing:
@@ -228,7 +228,7 @@ class Replayer(Observer):
 
 
 class FixedCanaries:
-    """The batches of a sampler, with exactly the first `sampled` canaries in each."""
+    """The batches of a sampler, with exactly the first `sampled` canaries in each batch."""
 
     def __init__(self, sampler: Sampler, canaries: range, sampled: int) -> None:
         self._sampler = sampler

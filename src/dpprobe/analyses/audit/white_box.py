@@ -1,10 +1,11 @@
 """Audits one cell's guarantee: attacks the releases of its method and plan on synthetic rows.
 
 `canary_attack` has the test, `canaries` the rows, and `controls` the mechanisms that must be
-caught. `bounds` and `power` turn right guesses into a bound. Power does not depend on a head's
-size, so rows are as wide as `LARGEST`, or as the features if the method's options need their width.
+caught. `bounds` and `power` turn right guesses into a bound on epsilon. The audit's power does not
+depend on a head's size. So rows have at most `LARGEST` features, or as many as the real features if
+the method's options need this width.
 
-A method with a search releases only the best trial's head, so the attack uses only its weights.
+A method with a search releases only the best trial's head, so the attack uses only weights.
 """
 
 from __future__ import annotations
@@ -34,24 +35,24 @@ from dpprobe.progress import Progress
 
 # The most features and classes of audited heads.
 LARGEST = Shape(n=0, dimension=64, num_classes=10, multi_label=False)
-# Norms of a canary before normalisation and clipping. The norm that changes releases most is used;
-# of about equal ones, the shortest.
+# Norms of a canary before normalisation and clipping. The audit uses the norm that changes releases
+# most; of about equal norms, the shortest.
 LENGTHS = (1.0, 30.0, 1000.0)
 _PILOTS, _AS_GOOD = 2, 0.01
 # The canaries' joint mu is about this value, at which a test is most powerful.
 _SEPARATION, _LARGEST_GROUP = 2.0, 50
 # A control is tested after the first number of runs, which is mostly enough, and after the second.
-# Both tests share the error. docs/audit.md has the probability that the second catches the control.
+# Both tests share the error probability. docs/audit.md has the power of the second test.
 CONTROL_RUNS = (10, 40)
-# The share of all runs that set the threshold on a head's score; the other runs are tested.
+# The share of runs that set the threshold on a head's score; the other runs are tested.
 _PILOT = 0.25
 PROBABILITY = 0.95
 # The confidence at which all tests of an audit together refute a claim.
 REFUTED = 0.999
 # Margins for rounding: of a change's norm with exact and with float32 sums, and of float32 heads.
-# Without an observer these add sums and noise in another order.
+# Without an observer, float32 heads add sums and noise in another order.
 _EXACT_ROUND_OFF, _ROUND_OFF, _HEADS_ROUND_OFF = 1e-12, 1e-5, 1e-4
-# Tests that a correct mechanism always passes, so they use none of the error.
+# Tests that a correct mechanism always passes, so they use none of the error probability.
 EXACT_TESTS = ("sensitivity", "head_from_releases", "unobserved")
 JOINT, SAMPLED, HEADS = (
     "paired likelihood ratio of all releases",
@@ -65,7 +66,7 @@ class WhiteBoxResult:
     """Lower bounds on a plan's epsilon, and on the epsilon of mechanisms broken on purpose.
 
     Attributes:
-      scores: of all runs, as columns attack, member and score.
+      scores: the scores of all runs, as columns attack, member and score.
     """
 
     white_box: Mapping[str, Any]
@@ -146,10 +147,10 @@ def audit_plan(
 def audited_shape(
     method: MethodOptions, plan: Plan, dimension: int, num_classes: int, multi_label: bool
 ) -> Shape:
-    """Returns the size of the audited heads: near the cell's, and at most `LARGEST`.
+    """Returns the size of the audited heads: near the size of the cell's, at most `LARGEST`.
 
-    Rows have more features than there are classes, so that no sum with one row per class is square.
-    If units may have several rows, a canary has three.
+    Rows have more features than there are classes, so that sums with one row per class are not
+    square. If units may have several rows, a canary has three.
     """
     files = bool(method.input_files())
     every = files or method.counted_classes is not None
@@ -187,7 +188,7 @@ class _Cell:
 
     @property
     def _canary_labels(self) -> range:
-        """The canaries' classes: all of the audited heads; one if canaries have all labels."""
+        """The canaries' classes: all classes of the heads; one if canaries have all labels."""
         if self.shape.multi_label:
             return range(1)
         return range(min(self.shape.num_classes, LARGEST.num_classes))
@@ -199,7 +200,7 @@ class _Cell:
 
     @cached_property
     def _piloted_attack(self) -> tuple[Attack, float]:
-        """The attack with the best canary norm in a few runs, and its strength (0 for a search)."""
+        """Returns the attack with the best canary norm in a few runs, and its strength."""
         attacks = [
             Attack(
                 method=self.method,
@@ -236,7 +237,7 @@ class _Cell:
             return attack.train_and_score(seeds, members, progress)
 
     def describe_bounds(self, test: Runs) -> dict[str, Any]:
-        """Returns the record of the test of the correct mechanism, without the time it took."""
+        """Returns the record of the test of the correct mechanism, without its duration."""
         searched = self.plan.selection is not None
         bundle_correct, bundle_runs = _count_right_heads(test)
         bundle = accuracy_lower_bound(bundle_correct, bundle_runs, self.confidence)
@@ -279,7 +280,7 @@ class _Cell:
         }
 
     def list_tests(self, test: Runs) -> list[Outcome]:
-        """Returns all tests of runs; tests that a correct mechanism always passes give 0 or 1."""
+        """Returns p-values of all tests; 0 or 1 if a correct mechanism always passes a test."""
         from scipy.stats import binom
 
         allowed = (1 + self.family.total_variation()) / 2
@@ -302,7 +303,7 @@ class _Cell:
         ]
 
     def _factor_of_one_number(self, level: float) -> float:
-        """Returns the factor from which noise that is too small in one number is caught."""
+        """Returns the smallest detectable factor by which one number's noise is too small."""
         mechanisms = self.plan.mechanisms
         most = max(item.count for item in mechanisms) * self.shape.num_classes
         numbers = 4 * len(mechanisms) * most * (self.shape.dimension + 1) ** 2
@@ -310,7 +311,7 @@ class _Cell:
         return 1 / math.sqrt(share)
 
     def _relative_strength(self, accuracy: float) -> float:
-        """Returns the test's separation over the plan's: computed, or from the runs' accuracy."""
+        """Returns the test's separation, computed or from the runs' accuracy, over the plan's."""
         if self.plan.selection is not None:
             return 0.0
         best = self.family.separation
@@ -378,14 +379,14 @@ class _Cell:
 
 
 def _count_right_releases(test: Runs) -> tuple[int, int]:
-    """Returns the numbers of right guesses from all releases, and of runs."""
+    """Returns the number of right guesses from all releases, and the number of runs."""
     return int(((test.releases > 0) == test.members).sum()), len(test.members)
 
 
 def _count_right_heads(test: Runs) -> tuple[int, int]:
-    """Returns the numbers of right guesses from heads alone, and of guessed runs.
+    """Returns the number of right guesses from heads alone, and the number of guessed runs.
 
-    The first runs set the threshold, and the side that means "in"; the other runs are guessed.
+    The first runs set the score's threshold and the side that means "in"; other runs are guessed.
     """
     pilot = max(1, round(_PILOT * len(test.members)))
     scores, members = test.bundle[:pilot], test.members[:pilot]
@@ -396,11 +397,11 @@ def _count_right_heads(test: Runs) -> tuple[int, int]:
 
 
 def _share_error(tests: Sequence[Outcome], *, looks: int = 1) -> float:
-    """Returns each test's level, at which all together refute one correct plan in a thousand."""
+    """Returns the level per test at which all tests together refute one correct plan in 1,000."""
     return (1 - REFUTED) / looks / sum(item.name not in EXACT_TESTS for item in tests)
 
 
 def _list_refuting(tests: Sequence[Outcome], *, looks: int = 1) -> list[str]:
-    """Returns the names of the tests that refute the claim: Bonferroni over all of them."""
+    """Returns the names of the tests that refute the claim (Bonferroni over all tests)."""
     level = _share_error(tests, looks=looks)
     return [item.name for item in tests if item.p_value <= level]

@@ -37,7 +37,7 @@ def list_cells(study: Study, place: Place) -> list[Cell]:
 
 
 def list_references(study: Study, place: Place) -> list[list[str]]:
-    """Lists [method, epsilon, reference's method, reference's epsilon] of cells that have one."""
+    """Lists [method, epsilon, reference's method, its epsilon] of all cells with a reference."""
     keys = [(cell.method, cell.epsilon) for cell in list_cells(study, place)]
     return [[*key, *other] for key in keys if (other := reference_of(study, *key))]
 
@@ -45,7 +45,7 @@ def list_references(study: Study, place: Place) -> list[list[str]]:
 def estimate_cost(study: Study, place: Place, size: JobSize) -> Cost:
     """Estimates a job's memory (resamples, a byte per test unit, and a cell's results) and time.
 
-    The time, a minute for each head and million scores, is five times the measured time.
+    The time is a minute per head and million scores, five times the measured time.
     """
     _, test = size.count_rows()
     options = study.block(FairnessOptions)
@@ -121,7 +121,7 @@ ANALYSIS = Analysis(
     options=FairnessOptions,
     faults=fairness_faults,
     datasets=list_datasets,
-    # One job compares all cells, so that their differences are paired, on the same resamples.
+    # One job compares all cells on the same resamples, so that differences of cells are paired.
     measurement=Measurement(
         rule="compare_groups",
         words="groups",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def fairness_cells(study: Study, *datasets: str) -> list[Cell]:
     """Returns the cells whose groups are compared, of some datasets or of all.
 
-    The references of chosen cells are included. No cells without the block `fairness`.
+    The references of chosen cells are included. Without the block `fairness` there are no cells.
     """
     fairness = study.block(FairnessOptions)
     if fairness is None:

@@ -35,7 +35,7 @@ from dpprobe.analyses.fairness.groupings import (
 )
 from dpprobe.results.intervals import wilson_interval
 
-# Metrics that need, for each label of their mean, units with it; AUC also needs units without it.
+# Metrics that need units with each label of their mean; AUC also needs units without the label.
 OF_LABELS = ("auc", "recall")
 
 
@@ -44,12 +44,12 @@ class Comparison:
     """One metric and an attribute's groups that it compares, the same for all cells.
 
     Attributes:
-      compared: the labels of the mean, and the groups that only this metric leaves out.
+      compared: the labels that the mean is over, and the groups that only this metric leaves out.
       kept: the groups that are compared, as indices into the attribute's groups.
-      labels: the labels for which the metric is computed; empty if it is one number for all labels.
+      labels: the labels for which the metric is computed; empty if a metric has no labels.
       positives: int64 [all groups, labels], numbers of units with each label; None if not needed.
-      units: int64 [all groups, labels or 1], numbers of units that decide a value's variance. For
-        an AUC, the smaller of the numbers with and without the label.
+      units: int64 [all groups, labels or 1], numbers of units that decide a value's variance. An
+        AUC has the smaller of the numbers of units with and without the label.
       ways: random assignments of blocks of rows to groups; None if groups are labels, or if there
         are fewer than two groups.
     """
@@ -84,14 +84,14 @@ class Comparison:
         return Layout.layout_groups(self.grouping, self.kept)
 
     def compute_metric(self, head: Head, resamples: Resamples) -> tuple[Values, Drawn]:
-        """Computes the metric, [groups, labels] and [groups, labels, resamples]."""
+        """Computes the metric of [groups, labels], and of [groups, labels, resamples]."""
         values, drawn = head.compute_metric(self.metric, self.layout, self.labels, resamples)
         if self.grouping.by_label:
             return values.T, np.swapaxes(drawn, 0, 1)
         return values, drawn
 
     def compute_whole(self, head: Head, once: Resamples) -> Values:
-        """Computes the metric of all rows, [labels], or [groups] if groups are labels."""
+        """Computes the metric over all rows, [labels], or [groups] if groups are labels."""
         layout = Layout.layout_whole(len(self.rows.labels))
         return np.asarray(head.compute_metric(self.metric, layout, self.labels, once)[0][0])
 
@@ -152,11 +152,11 @@ def _make_comparison(
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A comparison of one cell's heads.
+    """A comparison of groups for one cell's heads.
 
     Attributes:
       values: [groups, labels], means over the heads. drawn: [groups, labels, resamples].
-      whole: [labels], the metric of all rows.
+      whole: [labels], the metric over all rows.
       chance_gap: the gap by chance alone, for the first head; None if rows cannot be exchanged.
     """
 
@@ -179,7 +179,7 @@ def measure_comparison(
     once: Resamples,
     confidence: float,
 ) -> Measured:
-    """Computes a cell's comparison on all resamples, and with `once` on test examples."""
+    """Computes a cell's comparison; `once` has the test examples without resamples."""
     whole = np.mean([comparison.compute_whole(head, once) for head in heads], axis=0)
     chance_gap, excess, spread = _compute_chance(comparison, heads[0], once)
     units = np.array([comparison.units[group] for group in comparison.kept], dtype=np.float64)
@@ -206,7 +206,7 @@ def _compute_chance(
     """Returns the gap between random groups, and each random group's mean excess over the metric of
     all rows, with its standard deviation.
 
-    The excess is 0 except for a calibration error, which depends on a group's size.
+    Only calibration errors depend on a group's size; the excess of other metrics is 0.
     """
     excess = np.zeros(len(comparison.kept))
     if comparison.ways is None:
@@ -256,7 +256,7 @@ def gap_of(measured: Measured, reference: Sequence[Groups] | None, confidence: f
 
 
 def no_gap(comparison: Comparison) -> Gap:
-    """Returns the empty gap, for fewer than two groups."""
+    """Returns an empty gap, for an attribute with fewer than two groups."""
     undefined = dict.fromkeys(set(Gap.model_fields) - {"groups", "resamples"})
     return Gap.model_validate({**undefined, "groups": len(comparison.kept), "resamples": 0})
 
@@ -315,7 +315,7 @@ def _compute_intervals(
     Intervals are percentiles of the resamples' deviations from the value. An interval that reaches
     0 or 1 is joined with Wilson's interval, because resamples do not vary if all rows are right.
     """
-    ordered = np.sort(drawn, axis=-1)  # NaN last
+    ordered = np.sort(drawn, axis=-1)  # sorts NaN last
     count = np.isfinite(ordered).sum(axis=-1, keepdims=True)
     tail = (1 - confidence) / 2
     ends = []

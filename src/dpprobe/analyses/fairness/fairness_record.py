@@ -4,7 +4,7 @@ Everything that writes or reads the gaps between subgroups takes names and forma
 job, tables, figures, the report, MLflow and the rules. This module imports nothing heavy, because
 each start of Snakemake imports it.
 
-All numbers come from the labels, groups and scores of test examples, without noise: not private.
+All numbers come from labels, groups and scores of test examples, without noise: not private.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dpprobe.records import Part, Record
 # The folder of all records; a job's files are <folder>/<dataset>/<backbone><suffix>.
 FAIRNESS = "fairness"
 RECORD_SUFFIX, TABLE_SUFFIX = ".json", ".parquet"
-# The record is written last, and marks the job's results as complete.
+# A job writes its record last, as a mark that its results are complete.
 FAIRNESS_SUFFIXES = (RECORD_SUFFIX, TABLE_SUFFIX)
 
 # Metrics of a group: True if larger values are better.
@@ -33,7 +33,7 @@ COLUMNS = (
     "method", "epsilon", "attribute", "group", "label", "metric", "value", "low", "high",
     "difference", "rows", "units", "positives", "left_out",
 )  # fmt: skip
-ALL_LABELS = ""  # in the column `label`: for the mean over labels, or one number for all labels
+ALL_LABELS = ""  # in the column `label`: the mean over labels, or one number for all labels
 
 
 class Minimum(Part):
@@ -48,7 +48,7 @@ class Group(Part):
     """A group of the test examples.
 
     Attributes:
-      units: patients, or rows if none are named.
+      units: the number of patients, or of rows if the dataset names no patients.
       left_out: the reason why no metric compares the group; None if it is compared.
     """
 
@@ -62,7 +62,7 @@ class Compared(Part):
     """The labels and groups that a metric of an attribute compares.
 
     Attributes:
-      labels: the metric is the mean over these labels, equal in all groups; empty for all labels.
+      labels: the labels in the metric's mean, equal for all groups; empty for all labels.
       left_out: further groups that only this metric leaves out, with reasons.
     """
 
@@ -86,12 +86,12 @@ class Reference(Part):
 class Gap(Part):
     """The distance between the best and the worst group by one metric, for one cell.
 
-    Values are means over seeds. The gap is computed for each seed's head and then averaged, so it
-    may be larger than the distance between `best` and `worst`.
+    Values are means over seeds. A gap is computed for each seed's head and then averaged, so the
+    gap may be larger than the distance between `best` and `worst`.
 
     Attributes:
-      overall: the metric of all rows, with the same labels.
-      low, high: the gap's interval over test units, for these heads. At 0 groups may be equal.
+      overall: the metric over all rows, with the labels of `best` and `worst`.
+      low, high: the gap's interval over test units, for these heads. At 0, groups may be equal.
       std: standard deviation of the seeds' gaps, with ddof = 1; None for one seed.
       chance_gap: for the first head, the gap that one in twenty random splits into groups of these
         sizes exceeds; None if groups are labels.
@@ -134,8 +134,8 @@ class FairnessCell(Part):
     Attributes:
       private: True if the cell carries a guarantee.
       reference: the cell to compare with; None if there is none, and for the reference itself.
-      overall: each metric that is defined, on all test examples.
-      epsilon_at_delta: the epsilon that follows from a permitted risk; absent for other budgets.
+      overall: each defined metric, over all test examples.
+      epsilon_at_delta: the epsilon implied by a permitted risk; absent for other kinds of budget.
     """
 
     method: str
@@ -156,7 +156,7 @@ class FairnessCell(Part):
 
     @property
     def place(self) -> float:
-        """The epsilon that figures draw."""
+        """The epsilon at which figures draw the cell."""
         if self.epsilon_at_delta is not None:
             return RiskEpsilon(self.epsilon_at_delta, self.epsilon)
         return epsilon_value(self.epsilon)
@@ -171,7 +171,7 @@ class FairnessRecord(Record):
 
     Attributes:
       headline: the metric by which groups are compared, "accuracy" or "auc".
-      cell_headline: the headline metric of the cells, which may also be macro accuracy.
+      cell_headline: the cells' headline metric, which may also be macro accuracy.
       rows, units: of the test split; `units` is None if the dataset names no patients.
     """
 

@@ -124,7 +124,7 @@ def _list_gaps(record: FairnessRecord, attribute: Attribute, metric: str) -> Ite
 
 
 def _left_out(records: Sequence[FairnessRecord]) -> Iterator[str]:
-    """Yields the groups not compared, with reasons: one line per attribute and metric."""
+    """Yields groups that are not compared, with reasons: one line per attribute and metric."""
     for record in records:
         for attribute in record.attributes:
             if words := left_out_in_words(attribute.groups):

@@ -47,7 +47,7 @@ _COLUMNS = ("<backbone", "<method", "<attribute", "<metric", "<group", "test uni
 
 @dataclass(frozen=True, kw_only=True)
 class Subgroups:
-    """A record, and the metric of each group from the table beside it.
+    """A record, and the metric of each group from the table in the record's folder.
 
     Attributes:
       values: (value, low, high) by (method, epsilon, attribute, metric, group), over all labels.
@@ -58,7 +58,7 @@ class Subgroups:
 
 
 def read_subgroups(path: Path) -> Subgroups:
-    """Reads a record, and the values over all labels from the table beside it.
+    """Reads a record, and the values over all labels from the table in the record's folder.
 
     Raises:
       DataError: if one of the two files cannot be read.
@@ -81,8 +81,9 @@ def fairness_table(parts: Sequence[Subgroups]) -> Table:
     """Makes the table of one dataset.
 
     For each backbone, method and attribute the table lists the groups, largest first (ranges of
-    numbers in their order). Then come the gap, the gap expected by chance, and the difference to
-    the gap of the reference cell. Notes name omitted groups. A cell that was not run is blank.
+    numbers in their order). Further rows have the gap, the gap expected by chance, and the
+    difference to the gap of the reference cell. Notes list omitted groups. Cells without a run are
+    blank.
     """
     epsilons = keep_unique(cell.epsilon for part in parts for cell in part.record.cells)
     epsilons.sort(key=budget_order)
@@ -94,7 +95,7 @@ def fairness_table(parts: Sequence[Subgroups]) -> Table:
 def shown_metric(record: FairnessRecord, attribute: str) -> str | None:
     """Returns an attribute's shown metric: the headline if it has a gap, else the first with one.
 
-    None if no metric compares two groups.
+    The result is None if no metric compares two groups.
     """
     for metric in dict.fromkeys([record.headline, *GROUP_METRICS]):
         gaps = (cell.find_gap(attribute, metric) for cell in record.cells)
@@ -104,7 +105,7 @@ def shown_metric(record: FairnessRecord, attribute: str) -> str | None:
 
 
 def metric_title(record: FairnessRecord, metric: str) -> str:
-    """Writes a metric for an axis or a heading."""
+    """Formats a metric for an axis or a heading."""
     title = METRIC_TITLES[metric]
     return f"mean {title} over labels" if record.multi_label and metric == "auc" else title
 
@@ -136,7 +137,7 @@ def _make_rows(part: Subgroups, epsilons: Sequence[str]) -> Iterator[tuple[Table
 
 
 def _order_groups(attribute: Attribute) -> Sequence[Group]:
-    """Returns an attribute's groups, largest first; with ranges such as `<18` by their numbers."""
+    """Returns an attribute's groups, largest first; ranges such as `<18` in order of numbers."""
     parts = {group.group: group.group.split(" x ") for group in attribute.groups}
     if any(part.startswith(("<", ">=")) for names in parts.values() for part in names):
         return sorted(
@@ -180,10 +181,10 @@ def _difference_cell(gap: Gap | None) -> TableCell:
 
 
 def beyond_chance(gap: Gap) -> bool:
-    """Returns True if a gap's interval is above 0, and few random splits have such a large gap.
+    """Returns True if a gap's interval is above 0, and few random splits have a gap as large.
 
     A small group widens the gap by chance alone, but does not hide a clear difference between two
-    large groups. Only a gap that passes both tests is beyond chance.
+    large groups. So a gap beyond chance must pass both tests.
     """
     if gap.gap is None or not gap.is_apart:
         return False

@@ -1,31 +1,32 @@
 """Gaps between the best and the worst group, and intervals that are valid even if groups are equal.
 
 The largest of several estimates minus the smallest is too large by chance, more so in resamples. A
-percentile interval of the gap almost never contains a true gap of 0. So the intervals come from
-differences of two groups, for which the bootstrap is regular, in resamples of the test units.
+percentile interval of the gap almost never contains a true gap of 0. So intervals come from
+differences of two groups in resamples of the test units, for which the bootstrap is regular.
 
 The gap is phi = max over (g, h) of v_g - v_h. With estimates v', and resamples' deviations e:
 
 - low: the largest of v'_g - v'_h - c s_gh, with s_gh the standard deviation of e_g - e_h, and c the
-  quantile, at the confidence, of the largest (e_g - e_h) / s_gh. With that probability all these
-  bounds hold, and phi is at least any difference (the one-sided form of Tukey and Kramer's
-  simultaneous intervals). If all groups are equal, low is above 0 with 5% chance, at 95%.
-- high: the largest of v'_g - v'_h + z s_gh, at least the bound of the pair with the largest true
-  difference, which phi exceeds with 2.5% chance.
+  quantile, at the confidence, of the largest (e_g - e_h) / s_gh. With the confidence as
+  probability, the bounds of all pairs hold, and phi is at least any difference (the one-sided form
+  of Tukey and Kramer's simultaneous intervals). If all groups are equal, low is above 0 with 5%
+  chance.
+- high: the largest of v'_g - v'_h + z s_gh. High is at least the bound of the pair with the largest
+  true difference, which phi exceeds with 2.5% chance.
 
 The interval from low to high covers phi with at least the stated confidence. The coverage equals
-the confidence for two groups, or if all groups are equal. For the difference of two cells' gaps,
-phi_a - phi_b, both on the same resamples: low is the largest of (v'_g - v'_h) - phi'_b - c s, with
+the confidence for two groups, or if all groups are equal. The difference of two cells' gaps, phi_a
+- phi_b, both on the same resamples, has as low the largest of (v'_g - v'_h) - phi'_b - c s, with
 the deviations e_g - e_h - (the deviations between the best and the worst group of b), and c at half
-of the remaining 5%; high is minus this bound with the cells exchanged.
+of the remaining 5%. The difference's high is minus low with the cells exchanged.
 
 If a cell has several heads, each bound on the mean of their gaps is the mean of the heads' bounds.
 
 Resamples do not vary if all rows are right. So a group's deviation is at least Wilson's (1927) for
-a share of 0 or 1, and a random group's of equal size. Otherwise, of many small groups, the best by
-chance would also vary least, and would stand out far too often. A smaller group has a larger
-calibration error by chance, so bounds use values minus the mean excess of random groups over all
-rows.
+a share of 0 or 1, and at least a random group's of equal size. Without minimum deviations, the best
+by chance of many small groups would also vary least, and would be beyond chance far too often. A
+smaller group has a larger calibration error by chance, so bounds use values minus the mean excess
+of random groups over all rows.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class Groups:
     """One head's metric in each group, with the deviations in resamples.
 
     Attributes:
-      values: [groups], as measured. corrected: values minus the excess by chance.
-      deviations: [groups, resamples], from their mean; NaN if a resample lacks a group.
+      values: [groups], measured values. corrected: values minus the excess by chance.
+      deviations: [groups, resamples], from the resamples' mean; NaN if a resample lacks a group.
       errors: [groups, groups], the standard deviation of the difference of two groups.
     """
 
@@ -65,7 +66,7 @@ class Groups:
 
         Args:
           values, drawn: the metric on test examples, [groups], and resamples, [groups, resamples].
-          least: [groups], the smallest plausible standard deviation of each group.
+          least: [groups], a lower limit of each group's standard deviation.
           excess: [groups], the part of each value that is due to chance alone.
         """
         there = np.isfinite(drawn)
@@ -98,13 +99,13 @@ class Groups:
 
     @property
     def gap_spread(self) -> tuple[float, Values]:
-        """The distance of best and worst group without the excess by chance, and its deviations."""
+        """The gap without the excess by chance, and its deviations in resamples."""
         best, worst = self.extremes
         distance = float(self.corrected[best] - self.corrected[worst])
         return distance, self.deviations[best].astype(np.float64) - self.deviations[worst]
 
     def lower_bound(self, shift: float, moved: Values, level: float) -> float:
-        """Returns a lower bound on the gap minus a shift, which holds with probability `level`.
+        """Returns a lower bound, at confidence `level`, on the gap minus a shift.
 
         Args:
           moved: [resamples], the deviations of the shift.
@@ -115,7 +116,7 @@ class Groups:
         for group, deviations in enumerate(self.deviations):
             scaled = (deviations - self.deviations - np.nan_to_num(moved)) * scale[group, :, None]
             scaled[group] = -np.inf
-            # NaN, for a group that a resample lacks, enters no difference.
+            # Differences with NaN (a resample lacks a group) are ignored.
             largest = np.fmax(largest, np.fmax.reduce(scaled, axis=0))
         seen = largest[np.isfinite(largest)]
         quantile = float(np.quantile(seen, level)) if len(seen) else np.inf
@@ -131,15 +132,15 @@ class Groups:
         numbers = np.nan_to_num(self.deviations)
         together = numbers @ shift / max(int(there.sum()), 1)
         variance = self.errors**2 + shift.var() - 2 * np.subtract.outer(together, together)
-        # Rounding, and the least variances, make it negative if differences and shift correlate.
+        # Rounding, and minimum variances, may make the variance negative.
         return np.sqrt(np.maximum(variance, 1e-6 * self.errors**2))
 
 
 def mean_gap_interval(heads: Sequence[Groups], confidence: float) -> tuple[float, float]:
-    """Returns low and high of the mean of the heads' gaps, which is 0 or more.
+    """Returns low and high, at least 0, of the mean of the heads' gaps.
 
-    Negative bounds are set to 0 only after averaging. Otherwise one head whose bound is above 0 by
-    chance would raise the mean.
+    Negative bounds are set to 0 only after averaging. If each bound were set to 0, one head whose
+    bound is above 0 by chance would raise the mean.
     """
     low, high = np.mean([head.gap_interval(confidence) for head in heads], axis=0)
     gap = float(np.mean([head.gap for head in heads]))
@@ -179,12 +180,12 @@ def smallest_deviation(units: npt.NDArray[np.floating], confidence: float) -> Va
 
 
 def count_units(units: npt.NDArray[np.floating]) -> Values:
-    """Returns the effective units [groups] of a mean over labels, from the units of each label.
+    """Returns the effective number of units [groups] of a mean over labels.
 
-    A mean's standard deviation is at most the mean of the standard deviations. So the inverse root
-    of the returned number is the mean of the labels' inverse roots.
+    A mean's standard deviation is at most the mean of the standard deviations. So 1 / sqrt(result)
+    is the mean over labels of 1 / sqrt(units).
 
     Args:
-      units: [groups, labels], above 0.
+      units: [groups, labels], the number of units of each label, above 0.
     """
     return np.asarray(np.mean(np.maximum(units, 1) ** -0.5, axis=1) ** -2.0, dtype=np.float64)

@@ -1,8 +1,8 @@
 """Areas under the ROC curve of many groups in many resamples, in machine code.
 
 Libraries compute one area per call, but 200 groups with 14 labels in 2,000 resamples of 9 cells are
-50 million areas. Rows are sorted by group, then by score, so that one pass gives the areas. 64
-resamples are computed side by side, eight in each vector of the processor.
+50 million areas. Rows are sorted by group, then by score, so that one pass computes all areas. The
+loops compute 64 resamples together, eight in each vector of the processor.
 """
 
 # mypy: allow-untyped-defs
@@ -24,8 +24,8 @@ MACHINE_CODE = MachineCode(__file__)
 def compute_areas(counts, unit, positive, last, weight, starts, out):
     """Computes the area under the ROC curve of each group in each resample.
 
-    The area is the chance that a row with the label scores above a row without it; a tie counts
-    half. Rows count by their weights, and as often as their units were drawn.
+    The area is the chance that a row with the label scores above a row without the label; a tie
+    counts half. A row's count is its weight times the number of draws of its unit.
 
     Args:
       counts: [units, resamples], how often each resample has each unit.

@@ -2,13 +2,13 @@
 
 `dpprobe.results.metrics` has the definitions; each of a unit's m rows has weight 1 / m:
 
-- AUC: for each label; with two classes, of the second class.
-- accuracy: the share of right predictions; for several labels, of each label.
-- recall: the share of a label's rows that get the label; with two classes, of the second class.
+- AUC: one per label; with two classes, only of the second class.
+- accuracy: the share of right predictions; per label if rows have several labels.
+- recall: the share of a label's rows that get the label; with two classes, only of the second.
 - calibration error: over all labels together; undefined for scores that are no logits.
 
 A group's metric is the mean over the compared labels. If a resample lacks rows that a label needs,
-the group has no value in this resample.
+the group has no value in the resample.
 """
 
 from __future__ import annotations
@@ -30,17 +30,16 @@ from dpprobe.results.metrics import CALIBRATION_BINS, THRESHOLDS, Link
 Drawn = npt.NDArray[np.float32]
 Ways = npt.NDArray[np.int16]
 
-_LANES = 64  # resamples side by side, whose counts fill one cache line
-_MOST = 255  # the largest count that fits
+_LANES = 64  # number of resamples that are computed together: their counts fill one cache line
+_MOST = 255  # the largest count that uint8 can hold
 PERMUTATIONS = 500
 _TOGETHER = 2**14  # rows of several permutations that are summed in one call, within the cache
 
 
 class Resamples:
-    """Bootstrap samples of all units, with replacement; the first block begins with all units once.
+    """Bootstrap samples of all units, in blocks; the first sample has each unit once.
 
-    Each block of samples has its own random stream, so the samples are the same for any number of
-    threads.
+    Each block of samples has its own random stream, so the samples do not depend on threads.
     """
 
     def __init__(self, units: int, resamples: int, *, seed: int, threads: int = 1) -> None:
@@ -91,7 +90,7 @@ class Layout:
 
     @classmethod
     def layout_groups(cls, grouping: Grouping, kept: Sequence[int]) -> Layout:
-        place = np.full(len(grouping.names) + 1, -1, dtype=np.int32)  # last: for the code -1
+        place = np.full(len(grouping.names) + 1, -1, dtype=np.int32)  # the last: for code -1
         place[list(kept)] = np.arange(len(kept), dtype=np.int32)
         return cls(codes=place[grouping.codes], groups=len(kept))
 
@@ -101,7 +100,7 @@ class Layout:
 
     def in_groups(self, order: np.ndarray) -> tuple[np.ndarray, npt.NDArray[np.int64]]:
         """Returns the rows of `order` sorted by group, and the first position of each group."""
-        codes = self.codes[order].astype(np.int16)  # int16, which NumPy sorts in one pass
+        codes = self.codes[order].astype(np.int16)  # NumPy sorts int16 in one pass
         sorted_rows = order[np.argsort(codes, kind="stable")]
         starts = np.searchsorted(self.codes[sorted_rows], np.arange(self.groups + 1))
         return sorted_rows[starts[0] :], (starts - starts[0]).astype(np.int64)
@@ -109,8 +108,8 @@ class Layout:
     def assign_blocks(self, rows: TestRows) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int16]]:
         """Returns each row's block, [n], and the group of each block.
 
-        A block has the rows of one unit in one group. A unit may have rows in several groups, such
-        as a patient's frontal and lateral images. Rows without a group form a further group.
+        A block is the rows of one unit in one group. A unit may have rows in several groups, such
+        as frontal and lateral images of a patient. Rows without a group form a further group.
         """
         codes = np.where(self.codes < 0, self.groups, self.codes).astype(np.int64)
         blocks, block = np.unique(rows.units * (self.groups + 1) + codes, return_inverse=True)
@@ -125,7 +124,7 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True)
 class _Sum:
-    """Values to sum for each group: one per row, each at a place among the group's sums."""
+    """Values to sum for each group: one value per row, and the index of the sum that it adds to."""
 
     row: np.ndarray
     place: np.ndarray
@@ -133,7 +132,7 @@ class _Sum:
     places: int
 
     def make_matrix(self, rows: TestRows, layout: Layout) -> csr_array:
-        """Makes the matrix [groups x places, units] whose product with counts gives the sums."""
+        """Makes the matrix [groups x places, units] whose product with counts is the sums."""
         codes = layout.codes[self.row]
         named = codes >= 0
         place = (codes * self.places + self.place)[named]
@@ -179,7 +178,7 @@ class Head:
 
     @cached_property
     def right_predictions(self) -> npt.NDArray[np.bool_]:
-        """True for right predictions: [n, K] for several labels, else [n, 1]."""
+        """True for right predictions: [n, K] if rows may have several labels, else [n, 1]."""
         labels = self.rows.labels
         if self.rows.multi_label:
             return np.asarray((self.scores > THRESHOLDS[self.link]) == labels)

@@ -1,10 +1,10 @@
 """The groups of test examples, and the rule that decides which groups and labels are compared.
 
 A group is compared if it has enough units (patients, or rows if patients are unknown). A mean over
-labels uses the same labels in each group. As long as a group has too few units with or without a
-label, the label or group with the most such cases is left out; of equal ones, a label before a
-group. So one tiny group does not remove all labels, and one rare label does not remove all groups.
-Reasons are given for all that is left out.
+labels uses the same labels in each group. While any group has too few units with or without a
+label, the label or group with the most lacks is left out; of equals, a label before a group. So one
+tiny group does not remove all labels, and one rare label does not remove all groups. Results give a
+reason for each label or group left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dpprobe.errors import DataError
 Codes = npt.NDArray[np.int32]
 Values = npt.NDArray[np.float64]
 
-NO_GROUP = -1  # the code of a row without a group
+NO_GROUP = -1  # `codes` of a row without a group
 NO_NAME = "(blank)"
 
 
@@ -33,13 +33,13 @@ class TestRows:
     """The test examples of all heads.
 
     Attributes:
-      labels: int64 [n], or bool [n, K] if a row may have several.
+      labels: int64 [n], or bool [n, K] if a row may have several labels.
       units: int64 [n], the unit of each row, numbered without gaps.
       named_units: False if rows are the units.
       groups: column -> n names.
     """
 
-    __test__ = False  # tells pytest that this class is no test
+    __test__ = False  # tells pytest that the class is not a test
 
     labels: np.ndarray
     class_names: tuple[str, ...]
@@ -82,7 +82,7 @@ class TestRows:
 
 @dataclass(frozen=True, kw_only=True)
 class Grouping:
-    """An attribute: the group of each row, and which groups are compared.
+    """An attribute: the group of each row, and the groups that are compared.
 
     Attributes:
       codes: int32 [n], an index into `names`, or `NO_GROUP`.
@@ -111,8 +111,8 @@ def make_groupings(
     """Returns the attributes by which test examples are compared.
 
     Args:
-      groups: names of group columns, with or without `group_`, and "class"; None for every column,
-        or for the classes if there is no column.
+      groups: names of group columns, with or without `group_`, or "class"; None means every group
+        column, or the classes if there is no group column.
       pairs: pairs of column names; the groups are the intersections of both columns' groups.
 
     Raises:
@@ -159,7 +159,7 @@ def _of_column(
 
 
 def natural_key(name: str) -> tuple[bool, float, str]:
-    """Returns a sort key: names such as "<20", "20-39" by numbers, others alphabetically."""
+    """Returns a key that sorts names such as "<20", "20-39" by number, other names by letter."""
     digits = name.lstrip("<>=").split("-")[0]
     try:
         number = float(digits)
@@ -215,7 +215,7 @@ def _make_grouping(
 def _count_units(
     rows: TestRows, codes: Codes, groups: int, of: np.ndarray | None = None
 ) -> np.ndarray:
-    """Counts the units of each group, int64 [groups]: all, or only the units of some rows [n]."""
+    """Counts the units of each group, int64 [groups]; with `rows` [n], only units of these rows."""
     named = codes >= 0 if of is None else (codes >= 0) & of
     pairs = np.unique(codes[named].astype(np.int64) * rows.count + rows.units[named])
     return np.bincount(pairs // rows.count, minlength=groups)
@@ -224,7 +224,7 @@ def _count_units(
 def _explain_lack(
     rows: TestRows, has: np.ndarray, label: str, minimum: Minimum, *, negatives: bool
 ) -> str | None:
-    """Returns the reason if there are too few rows for a metric of a label, else None."""
+    """Returns the reason if a label has too few rows for a metric, else None."""
     positive = len(np.unique(rows.units[has]))
     if positive < minimum.positives:
         return f"{rows.format_number(positive)} with {label}, {minimum.positives} needed"

@@ -3,7 +3,7 @@
 Results are computed from the labels, groups and scores of test examples, without noise: not
 private. All cells and attributes share the same resamples of the test units, so that the difference
 of two cells' gaps is paired. Gaps are computed for each head of a cell and then averaged, because
-only one head is published. The long table is written first, the record last.
+releases have one head. The long table is written first, the record last.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ TABLE = pa.schema(
 )
 
 Key = tuple[str, str]  # method and epsilon token
-# The groups of each head of a cell, by attribute and metric.
+# Maps (attribute, metric) to the groups of each head of a cell.
 Heads = Mapping[tuple[str, str], tuple[Groups, ...]]
 
 
@@ -143,7 +143,7 @@ def _read_labels(column: pa.ChunkedArray, multi_label: bool, classes: int) -> np
 
 
 def read_heads(cell: CellRecord, predictions: Path, rows: TestRows) -> list[Head]:
-    """Reads scores of a cell's heads; DataError for other rows, or scores that are not finite."""
+    """Reads scores of a cell's heads; DataError for wrong rows, or scores that are not finite."""
     table = pq.read_table(predictions, columns=["label", "scores"])
     heads, classes = len(cell.seeds), len(cell.class_names)
     labels = _read_labels(table["label"], cell.multi_label, classes)
@@ -187,7 +187,7 @@ class _Work:
         self.once = Resamples(rows.count, 0, seed=seed)
 
     def measure_cell(self, heads: Sequence[Head], reference: Heads) -> _Measured:
-        """Compares the groups for one cell's heads, and its gaps with the reference's gaps."""
+        """Compares groups for one cell's heads, and the cell's gaps with the reference's gaps."""
         gaps, lines, groups = [], [], {}
         for grouping, comparisons in self.attributes:
             title = grouping.attribute
@@ -212,9 +212,9 @@ class _Work:
         return _Measured(overall=overall, gaps=gaps, lines=lines, heads=groups)
 
     def _measure_overall(self, heads: Sequence[Head]) -> dict[str, float]:
-        """Computes each metric of all rows, as a mean over heads and over labels with both values.
+        """Computes each metric over all rows, averaged over heads and over labels with both values.
 
-        A recall needs only rows with the label.
+        A label's recall needs only rows with the label.
         """
         rows = self.rows
         layout = Layout.layout_whole(len(rows.labels))
@@ -258,7 +258,7 @@ class _Work:
             backbone=first.cell.backbone,
             class_names=self.rows.class_names,
             multi_label=self.rows.multi_label,
-            # not macro accuracy, because a group may lack classes
+            # Macro accuracy is left out, because a group may lack classes.
             headline="auc" if first.headline == "auc" else "accuracy",
             cell_headline=first.headline,
             rows=len(self.rows.labels),

@@ -24,10 +24,10 @@ from dpprobe.privacy.limits import INFINITE
 from dpprobe.privacy.risk import budget_words
 from dpprobe.study.ablations import keep_unique
 
-Point = tuple[FairnessCell, Gap]  # a cell, and its gap by the metric of the panel
+Point = tuple[FairnessCell, Gap]  # a cell, and the cell's gap by the panel's metric
 Looks = dict[str, tuple[str, tuple[Any, str]]]
-_TICK: Any = {"markersize": 9, "markeredgewidth": 1.6, "zorder": 5}  # of the gap by chance alone
-_SPREAD = 0.12  # between methods at one epsilon, as a share of the shortest step of epsilon
+_TICK: Any = {"markersize": 9, "markeredgewidth": 1.6, "zorder": 5}  # mark of the gap by chance
+_SPREAD = 0.12  # distance of methods at one epsilon, as a share of the shortest step of epsilon
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,20 +52,20 @@ def plot_fairness(records: Sequence[Path]) -> list[Figure]:
 def gap_figure(records: Sequence[FairnessRecord]) -> Figure:
     """Draws gaps against epsilon, one panel per attribute and backbone.
 
-    Methods at the same epsilon stand side by side, with the intervals of their gaps. A mark is
-    filled if chance does not explain the gap. A dashed line with a band is the gap, with interval,
-    of the reference without privacy. A short line across an interval is the gap that one in twenty
-    random splits into groups of these sizes exceeds.
+    Methods at one epsilon are drawn side by side, with the intervals of their gaps. The mark of a
+    gap is filled if chance does not explain the gap. A dashed line with a band is the gap of the
+    non-private reference, with its interval. A short line across an interval is the gap that one in
+    twenty random splits into groups of these sizes exceeds.
 
     If no cell has two groups to compare, the figure says so.
 
     Args:
-      records: of the backbones of one dataset.
+      records: the records of one dataset, one per backbone.
     """
     panels, looks = _make_panels(records)
     epsilons = {c.place for panel in panels for c, _ in panel.points}
     finite = tuple(sorted(filter(math.isfinite, epsilons)))
-    # curves at infinity stand side by side and need space
+    # space for the curves at epsilon infinity, drawn side by side
     scale = EpsilonScale(
         finite=finite, infinite=len(finite) < len(epsilons), curves=12 + 2 * len(looks)
     )
@@ -105,9 +105,9 @@ def gap_figure(records: Sequence[FairnessRecord]) -> Figure:
 def quality_figure(records: Sequence[FairnessRecord]) -> Figure:
     """Draws gaps against the metric on all test examples, with panels as in `gap_figure`.
 
-    A line joins a method's marks; epsilons are written beside them. Hollow squares are heads
-    without privacy. If private heads of the same quality have no larger gaps, privacy widens gaps
-    only because it costs quality.
+    A line joins a method's marks, which are labelled with epsilon. Hollow squares are heads without
+    privacy. If private heads of the same quality have no larger gaps, privacy widens gaps only
+    because it costs quality.
     """
     panels, looks = _make_panels(records)
 
@@ -124,7 +124,7 @@ def quality_figure(records: Sequence[FairnessRecord]) -> Figure:
         axes.set_xlabel(f"test {panel.metric} (%)", fontsize=8.5)
         axes.margins(x=0.12)
         axes.grid(axis="both")
-        for cell, gap in named:  # labels of the other marks would overlap
+        for cell, gap in named:  # only some marks have labels, because all would overlap
             text = "∞" if cell.epsilon == INFINITE else budget_words(cell.epsilon)
             axes.annotate(
                 text, (_to_percent(gap.overall), _to_percent(gap.gap)), xytext=(3, 3),
@@ -191,7 +191,7 @@ def _draw_method(
     joined: int | None = None,
     hollow: bool = False,
 ) -> None:
-    """Draws the gaps of one method, filled if beyond chance; a line joins the first `joined`."""
+    """Draws a method's gaps, filled if beyond chance; a line joins the first `joined` gaps."""
     colour, (dashes, marker) = look
     heights = [_to_percent(gap.gap) for _, gap in points]
     axes.plot(
@@ -209,7 +209,7 @@ def _draw_method(
 
 
 def _draw_band(axes: Axes, gap: Gap, colour: str, alpha: float) -> None:
-    """Draws the gap of a head without privacy, and its interval, across the panel."""
+    """Draws the gap of a head without privacy, with its interval, across the panel."""
     axes.axhline(_to_percent(gap.gap), color=colour, linestyle=style.CEILING_STYLE, linewidth=1)
     if gap.low is not None and gap.high is not None:
         axes.axhspan(
@@ -228,14 +228,14 @@ def _save_panels(
     without: Line2D,
     more: Sequence[Line2D] = (),
 ) -> Figure:
-    """Draws the panels with one legend; `without` is its entry for heads without privacy."""
+    """Draws panels with one legend; `without` is the legend's entry for heads without privacy."""
     first = records[0]
     units = "patients" if first.units is not None else "rows"
     figure, grid = style.panel_grid(max(1, len(panels)), legend=len(looks) + 7)
     if not panels:
         grid[0].set_axis_off()
         grid[0].text(0, 0.5, "No two groups are large enough to compare.")
-    for axes, panel in zip(grid, panels, strict=False):  # one is empty without panels
+    for axes, panel in zip(grid, panels, strict=False):  # an empty panel if there are no panels
         draw(axes, panel)
         axes.set_title(panel.title, fontsize=9)
     bottom, top = grid[0].get_ylim()

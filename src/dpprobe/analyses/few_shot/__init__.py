@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def estimate_cost(study: Study, _place: Place, size: JobSize) -> Cost:
-    """Estimates a job: the memory of training, and four hours for each GB of this memory."""
+    """Estimates a job: memory as for training, and four hours per GB of memory."""
     return Cost(
         memory_mb=estimate_memory_mb(study, size.megabytes()),
         minutes=60 + 240 * size.megabytes() / 1e3,

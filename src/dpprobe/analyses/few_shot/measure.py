@@ -1,6 +1,6 @@
 """Few-shot linear probes: logistic regression on N training images per class. Not private.
 
-For comparison with private heads: N images per class and the same features without privacy.
+The probes show how few images per class, without privacy, match a private head.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dpprobe.study.study import Study
 logger = logging.getLogger("dpprobe")
 
 BLOCK_ROWS = 4096
-# With fewer images per class, none can be held out to choose a penalty.
+# With fewer images per class, no image can be held out to choose a penalty.
 FEWEST_TO_CHOOSE = 4
 FEW_PENALTY = 0.1
 NOTE = (
@@ -90,13 +90,13 @@ def probe_few_shot(
 ) -> None:
     """Trains and tests a probe for each N and each random sample.
 
-    The samples of one seed are nested: with N = 2, a class has its image of N = 1 and one more. A
-    class with fewer than N images gives all its images. If rows have several labels, N rows of each
-    label and N rows without any label are drawn. A row that is drawn for two labels counts once.
+    The samples of one seed are nested: a class's images for N = 2 include its image for N = 1. All
+    images of a class with fewer than N images are used. If rows have several labels, N rows of each
+    label and N rows without any label are drawn. A row drawn for two labels counts once.
 
     If the dataset names patients, N different patients are drawn for each class, with one image of
     the class each. A patient may be drawn for two classes. In each fit, even on the whole split, an
-    image has weight 1 / m if its patient has m training images there.
+    image has weight 1 / m if its patient has m images in the fit.
 
     Args:
       rows: parquet, one row per probe.
@@ -163,8 +163,8 @@ def draw_shots(
     """Draws `count` rows of each label, or all rows of a label with fewer; returns them sorted.
 
     Args:
-      labels: [n] integers, or [n, K] of 0 and 1. With [n, K], a row may be drawn for several
-        labels, and `count` rows without any label are drawn too: a probe needs to see them.
+      labels: [n] integers, or [n, K] of 0 and 1. If labels are [n, K], a row may be drawn for
+        several labels, and `count` rows without any label are drawn as negatives.
       units: int64 [n], the unit of each row. If given, `count` units of each label are drawn with
         equal chances, and from each unit one row with the label.
     """
@@ -204,7 +204,7 @@ class _Probe:
         self._train_labels, self._test_labels = map(_read_labels, stores)
         self._options = nonprivate.Options()
         self._link: metrics.Link = self._options.link_on(self._train.multi_label)
-        # Larger features are streamed from disk.
+        # features above this size are streamed from disk
         self._train_rows, self._test_rows = (
             store.read() if 4 * store.rows * store.dimension <= memory_mb * 10**6 else None
             for store in stores
@@ -224,7 +224,7 @@ class _Probe:
         return {"train": count_units(self._train_units), "test": count_units(self._test_units)}
 
     def run_draws(self, count: Shots) -> list[dict[str, Any]]:
-        """Returns the metrics, rows and penalty of each random sample. A whole split runs once."""
+        """Returns metrics, rows and penalty of each random sample; the whole split runs once."""
         records: list[dict[str, Any]] = []
         for seed in self._seeds if count != "full" else self._seeds[:1]:
             rows = self._choose_rows(count, seed)
@@ -245,7 +245,7 @@ class _Probe:
         return records
 
     def summarise_draws(self, draws: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Computes means and intervals of the result of the last `run_draws`."""
+        """Computes means and intervals of the results of the last call of `run_draws`."""
         assert self._first is not None
         return uncertainty.summarise_records(
             draws,
@@ -257,7 +257,7 @@ class _Probe:
         )
 
     def _choose_rows(self, count: Shots, seed: int) -> np.ndarray:
-        """Returns a sample's rows sorted by class, so each fold (every third row) has all."""
+        """Returns a sample's rows sorted by class; each fold (every third row) has all classes."""
         if count == "full":
             return np.arange(self._train.rows)
         rows = draw_shots(self._train_labels, count, seed, self._train_units)

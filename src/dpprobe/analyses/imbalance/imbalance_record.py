@@ -58,15 +58,15 @@ class RareCell(Part):
     Attributes:
       class_rows, rows: numbers of training examples of the class (n_c), and of all classes.
       private: True if the cell carries a guarantee.
-      auc: of the class against all others; None if no test example, or each, has the class.
+      auc: AUC of the class against all others; None if no test example, or each, has the class.
       never_predicted: the number of seeds whose head never predicts the class.
       macro_accuracy: mean over seeds of the mean recall over classes.
-      reference: the method and epsilon of the cell, on the same training examples, with which
-        `drop` compares; None if there is none.
+      reference: the method and epsilon of the reference cell for `drop`, trained on the same
+        examples; None if the study has no reference.
       drop: the reference's recall minus this cell's, with the ends of the 95% interval (Welch); the
         ends are None if neither recall varies over seeds.
       reference_learnt: True if the reference's recall is above 10% and above twice guessing, so
-        that half of it is meaningful.
+        that half of this recall is meaningful.
     """
 
     training_set: str
@@ -95,9 +95,8 @@ class BreakDown(Part):
 
     Attributes:
       reached: the smallest product at which a cell has at least half of the reference's recall.
-      lasting: the smallest product from which on all cells have at least half; None if the cell at
-        the largest product has less.
-      cells: number of compared cells. left_out: cells whose reference has not learnt the class.
+      lasting: the smallest product from which on all cells have at least half of it, if any.
+      cells: number of compared cells. left_out: number of cells with an unlearnt reference.
       smallest, largest: the smallest and largest product of the compared cells.
       note: why `reached` or `lasting` is uncertain on this grid; empty if both are certain.
     """

@@ -32,7 +32,7 @@ def make_imbalance_tables(records: Sequence[Path]) -> Table:
     """Makes the tables of one dataset, from its records on all backbones.
 
     Raises:
-      DataError: if a file is not such a record.
+      DataError: if a file is not a record of rare classes.
     """
     read = [ImbalanceRecord.read(path) for path in records]
     return replace(best_table(read, notes=in_words(read)), numbers=numbers_table(read))
@@ -72,7 +72,7 @@ def best_table(records: Sequence[ImbalanceRecord], *, notes: Iterable[str] = ())
 
 
 def _describe_references(cells: Sequence[RareCell | None]) -> str:
-    """Formats the reference's recall; if methods are their own references, with their names."""
+    """Formats the reference's recall, with names of methods that are their own references."""
     recalls = {
         cell.reference[0]: f"{100 * cell.reference_recall:.1f}"
         for cell in cells
@@ -147,7 +147,7 @@ def in_words(records: Sequence[ImbalanceRecord]) -> list[str]:
 
 
 def break_down_words(point: BreakDown) -> str:
-    """Formats a break-down point: the smallest sufficient product, and from where all suffice.
+    """Formats a break-down point: the smallest n_c * epsilon that suffices, and from where all do.
 
     For example "from 73, always from 146 (2.5 to 1168 tried)".
     """

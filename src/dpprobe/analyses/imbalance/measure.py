@@ -41,7 +41,7 @@ class Sources:
     """The files of a dataset and its copies on one backbone.
 
     Attributes:
-      infos: dataset.json by name: of the whole dataset, then of its copies.
+      infos: files dataset.json by dataset name: first the whole dataset's, then its copies'.
     """
 
     cells: Path
@@ -176,7 +176,7 @@ def _test_cell(folder: Path, classes: Sequence[str]) -> Tested:
 def one_against_rest(scores: np.ndarray, k: int, link: Link) -> np.ndarray:
     """Returns class k's score of rows [n, K]: the log odds, or the lead over the next class.
 
-    Scores other than logits may share a part that is no evidence for a class; the lead cancels it.
+    The lead cancels a part that all scores of a row share, which is no evidence for a class.
     """
     chosen = scores[:, k].astype(np.float64)
     if link == "sigmoid":
@@ -192,7 +192,7 @@ def _list_cells(
     sets: Mapping[str, TrainingSet],
     class_names: Sequence[str],
 ) -> Iterator[RareCell]:
-    """Yields a cell's results, one for each class of interest that has test examples."""
+    """Yields a cell's result for each class of interest that has test examples."""
     mine, training_set = tested[key], sets[key[0]]
     reference = _find_reference(key, tested)
     for k, recall in mine.recall.items():
@@ -237,7 +237,7 @@ def _recall_drop(recall: np.ndarray, base: np.ndarray | None) -> dict[str, float
 def _find_reference(
     key: tuple[str, str, str], tested: Mapping[tuple[str, str, str], Tested]
 ) -> tuple[str, str, str] | None:
-    """Returns the non-private cell on the same rows: the ceiling, else the same method at inf."""
+    """Returns the non-private cell on the same rows: the ceiling, else the method at infinity."""
     name, method, _ = key
     ceilings = [k for k, cell in tested.items() if k[0] == name and cell.record.is_ceiling]
     candidates = [*ceilings, (name, method, INFINITE)]

@@ -19,7 +19,7 @@ from dpprobe.results.bootstrap import CONFIDENCE
 from dpprobe.results.intervals import wilson_interval
 from dpprobe.results.metrics import SAME
 
-# A reference with less recall has not learnt the class either, so half of its recall means nothing.
+# A reference with less recall has not learnt the class, so half of its recall means nothing.
 _LEAST_REFERENCE = 0.1
 
 
@@ -50,8 +50,8 @@ def estimate_share(values: Sequence[float], counted: float) -> Estimate:
 def least_reference(classes: int) -> float:
     """Returns the recall above which a reference counts as having learnt a class.
 
-    A head of pure noise finds 1 / classes of a class's rows, and half of the reference's recall
-    must exceed that. With two classes no half exceeds it, so nothing is compared.
+    A head of pure noise has recall 1 / classes, and half of the reference's recall must be larger.
+    With two classes no half is larger, so nothing is compared.
     """
     return max(_LEAST_REFERENCE, 2 / classes)
 
@@ -77,7 +77,7 @@ def break_down(cells: Sequence[RareCell], *, class_name: str, method: str) -> Br
     Args:
       cells: cells of one backbone; other classes and methods, and non-private cells, are ignored.
     """
-    # A permitted risk has no product, because the record lacks the epsilon that follows from it.
+    # Budgets given as a risk are left out, because the record lacks their epsilon.
     mine = [
         c
         for c in cells
@@ -117,7 +117,7 @@ def break_down(cells: Sequence[RareCell], *, class_name: str, method: str) -> Br
 def best_methods(cells: Sequence[RareCell]) -> Mapping[tuple[str, float, str], RareCell]:
     """Returns the private cell with the largest recall for each (class, fraction, epsilon).
 
-    No epsilon covers this choice by test results.
+    No epsilon covers choosing a cell by test results.
     """
     best: dict[tuple[str, float, str], RareCell] = {}
     for cell in cells:

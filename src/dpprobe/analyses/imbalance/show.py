@@ -44,10 +44,10 @@ def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
 def imbalance_figure(record: ImbalanceRecord) -> Figure:
     """Draws the recall of each rare class in percent: rows are its images, columns are epsilons.
 
-    One panel per (class, private method). The last column is the reference without privacy on the
-    same rows. A line surrounds the cells that keep at least half of the reference's recall. A small
-    number below a recall counts the seeds that never predict the class. "\N{INFINITY}" is the same
-    optimiser without noise.
+    The figure has one panel per (class, private method). The last column is the non-private
+    reference on the same rows. A line surrounds the cells that keep at least half of the
+    reference's recall. A small number below a recall counts the seeds that never predict the class.
+    "\N{INFINITY}" is the optimiser without noise.
 
     Raises:
       NothingToShow: if there is no private cell.
@@ -97,7 +97,7 @@ def _list_methods(record: ImbalanceRecord) -> list[str]:
 def _heat_map(
     axes: Axes, cells: Sequence[RareCell], method: str, epsilons: Sequence[str]
 ) -> mpl.cm.ScalarMappable:
-    # by fraction too, because two fractions may keep the same number of rows
+    # Two fractions may keep equal numbers of rows, so the key has the fraction.
     rows = sorted({(cell.fraction, cell.class_rows) for cell in cells}, reverse=True)
     shape = (len(rows), len(epsilons) + 1)
     recall, held = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
@@ -138,7 +138,7 @@ def _choose_ink(share: float) -> str:
 
 
 def _draw_outline(axes: Axes, held: np.ndarray) -> None:
-    """Draws a line between cells that keep the class and cells that do not."""
+    """Draws a line around cells that keep half of the reference's recall."""
     padded = np.pad(held, 1)
     for row, column in zip(*np.nonzero(held), strict=True):
         ends = {

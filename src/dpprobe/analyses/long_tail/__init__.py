@@ -1,6 +1,6 @@
 """Long tails: sub-classes and memorisation in the features of each (dataset, backbone).
 
-Not private, and measured only if a study asks for them.
+Long tails are not private, and are measured only if a study asks for them.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def list_faults(study: Study) -> Iterator[str]:
 
 
 def estimate_cost(study: Study, _place: Place, size: JobSize) -> Cost:
-    """Estimates a job: memory: copies of features, rows-by-rows tables; thrice the measured time.
+    """Estimates a job's memory (copies of features, rows-by-rows tables) and thrice its time.
 
-    The time of clustering grows with rows; heads factorise a matrix of 30% of the scored rows.
+    Clustering time grows with rows; ridge heads factorise a matrix of 30% of the scored rows.
     """
     options, (train, _) = study.block(LongTailOptions), size.count_rows()
     assert options is not None

@@ -3,7 +3,7 @@
 The job, the tables, the figures, the report and the rules take names and formats from here. This
 module imports nothing heavy, because each start of Snakemake imports it.
 
-Nothing in a record is differentially private: numbers come from training examples, without noise.
+No number in a record is private: all come from training examples, without noise.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dpprobe.records import Part, Record
 LONG_TAIL = "long_tail"  # the folder: <folder>/<dataset>/<backbone><suffix>
 LONG_TAIL_TABLES = ("long_tail", "long_tail_gap")
 RECORD_SUFFIX, ROWS_SUFFIX = ".json", ".parquet"
-# The record is written last, and marks the results as complete.
+# A job writes its record last, as a mark that the results are complete.
 SUFFIXES = (ROWS_SUFFIX, RECORD_SUFFIX)
 
 
 class Index(Part):
     """A tail index and its 95% interval; `high` is null if it exceeds 5, the largest tried.
 
-    The interval covers random drawing of rows from given frequencies, but not other clusterings.
+    The interval covers random sampling of rows, but not other clusterings.
     """
 
     value: float
@@ -38,7 +38,7 @@ class Frequencies(Part):
     Attributes:
       sub_classes: the number of clusters of all classes.
       index: the tail index; None if no class has two sub-classes.
-      few: for each of some numbers of rows, the share of sub-classes with at most so many rows.
+      few: the share of sub-classes with at most so many rows, by number of rows.
       effective: the effective number M of sub-classes.
       shares: by rank, a sub-class's share of its class's rows, as a mean over classes.
     """
@@ -51,7 +51,7 @@ class Frequencies(Part):
 
 
 class SubClasses(Part):
-    """A clustering into at most `clusters` per class; N of `m_ln_n` counts all training units."""
+    """A clustering into at most `clusters` per class; `m_ln_n` is M ln N for N training units."""
 
     clusters: int
     measured: Frequencies
@@ -71,9 +71,9 @@ class Scores(Part):
     """Memorisation scores.
 
     Attributes:
-      rows, units: numbers of scored rows and units; heads trained on `trained_share` of the units.
-      accuracy: the heads' accuracy on rows that they were not trained on.
-      share, chance: the share of rows with a score above `threshold`, and that share by chance.
+      rows, units: numbers of scored rows and units; heads train on a share `trained_share`.
+      accuracy: the heads' accuracy on rows left out of their training.
+      share, chance: the share of rows with a score above `threshold`, and expected by chance.
       low, high: the 95% interval of `share`, over units.
       standard_error: the median over rows of the score's standard error.
     """
@@ -98,11 +98,11 @@ class LongTailRecord(Record):
     """The long tail of the features of one (dataset, backbone).
 
     Attributes:
-      rows, units: numbers in the training split; `units` is the theorem's N.
+      rows, units: numbers of rows and units of the training split; `units` is the theorem's N.
       clustered: the number of clustered rows.
       classes: the number of classes among the clustered rows.
       variance_kept: the share of the variance in the clustered components, over all classes.
-      memorisation: None if the study does not ask for it, or for the reason in `notes`.
+      memorisation: memorisation scores; None if not asked for, or for the reason in `notes`.
     """
 
     format: Literal["dpprobe-long-tail"] = "dpprobe-long-tail"

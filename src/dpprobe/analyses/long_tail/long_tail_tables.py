@@ -26,7 +26,7 @@ NO_BOUND = (
     "clustering."
 )
 FEWEST = 4  # the fewest points of a correlation: with three, any order is likely by chance
-NEAR = 2.0  # a private result at most so many percentage points below the ceiling counts as near
+NEAR = 2.0  # private results up to so many percentage points below the ceiling count as near
 
 _REFERENCE = (
     "Reference: the same number of rows per class, drawn from one normal distribution with the "
@@ -162,9 +162,8 @@ def gap_table(records: Sequence[LongTailRecord], gaps: Sequence[Gap]) -> Table:
 
 
 def describe_correlations(records: Sequence[LongTailRecord], gaps: Sequence[Gap]) -> str:
-    """Formats the rank correlation of memorised rows with the gap at each epsilon, if there are
-    enough points."""
-    from scipy.stats import spearmanr  # heavy; each start of Snakemake imports this module
+    """Formats rank correlations of memorised rows with gaps, for epsilons with enough points."""
+    from scipy.stats import spearmanr  # slow, and each start of Snakemake imports this module
 
     shares = {(r.dataset, r.backbone): r.memorisation.share for r in records if r.memorisation}
     parts = []

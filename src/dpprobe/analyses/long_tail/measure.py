@@ -1,8 +1,8 @@
 """The long-tail job of one (dataset, backbone); not private.
 
 Sub-classes come from at most `rows` training examples, memorisation from at most
-`memorisation.rows` of these. Larger sets are sampled by units, with the study's seed. The scores of
-the rows are written first, the record last.
+`memorisation.rows` of these. Larger sets are sampled by units, with the study's seed. The rows'
+scores are written first, the record last.
 """
 
 from __future__ import annotations
@@ -132,14 +132,14 @@ class Rows:
         return len(np.unique(self.units))
 
     def draw_units(self, most: int, seed: int) -> Rows:
-        """Returns at most `most` rows, from random units with all their rows; at least one unit."""
+        """Returns at most `most` rows: all rows of random units, of at least one unit."""
         chosen = _draw_positions(self.units, most, seed)
         ids = [self.ids[row] for row in chosen]
         return Rows(self.features[chosen], self.labels[chosen], self.units[chosen], ids)
 
 
 def read_rows(store: FeatureStore, most: int, *, seed: int) -> Rows:
-    """Reads at most `most` rows, from random units with all their rows."""
+    """Reads at most `most` rows: all rows of random units."""
     if store.multi_label:
         raise DataError(
             f"{store.path}: rows have several labels, but a long tail needs one label per "
@@ -264,7 +264,7 @@ def _number_units(store: FeatureStore) -> Index:
 
 
 def _draw_positions(units: Index, most: int, seed: int) -> Index:
-    """Returns the sorted positions of at most `most` rows, or of one unit if it has more rows."""
+    """Returns sorted positions of at most `most` rows, or of one unit if it has more rows."""
     if len(units) <= most:
         return np.arange(len(units))
     names, codes, sizes = np.unique(units, return_inverse=True, return_counts=True)

@@ -4,13 +4,13 @@ An example's score is the probability that a head trained on the example classif
 minus the same probability for a head not trained on it (Feldman and Zhang 2020, "What neural
 networks memorize and why", section 2). Heads are trained on random shares of the units; rows of a
 unit, such as a patient's images, are in or out together. Scores come from labels and features
-without noise: they show which examples are unusual, so they must be protected like the examples.
+without noise. Scores reveal unusual examples, so they must be protected like the examples.
 
-The head is a ridge regression of the classes (one column of 0 and 1 for each class). Private least
-squares approaches this head as its noise vanishes. The closed form lets hundreds of heads share one
-factorisation. With the rows X, the targets Y, the ridge r and Q = (XX' + r)^-1, the head
-without the rows O has the dual coefficients QY - Q_:O Q_OO^-1 (QY)_O, which are 0 on O (block
-inverse of Q), and equal a new fit's up to rounding.
+Each head is a ridge regression of the classes (one column of 0 and 1 for each class). Private least
+squares with less and less noise approaches the ridge regression. The ridge head's closed form lets
+hundreds of heads share one factorisation. With the rows X, the targets Y, the ridge r and Q = (XX'
++ r)^-1, the head without the rows O has the dual coefficients QY - Q_:O Q_OO^-1 (QY)_O, which are 0
+on O (block inverse of Q), and equal a new fit's coefficients up to rounding.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ Numbers = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-THRESHOLD = 0.25  # a row with a score above it counts as memorised, as in the paper
-SHARE = 0.7  # of the units, for training each head
+THRESHOLD = 0.25  # a row with a score above this threshold counts as memorised, as in the paper
+SHARE = 0.7  # share of the units that trains each head
 FEWEST_UNITS = 20
 RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 1e2, 1e3, 1e4)
-PILOT_UNITS, PILOT_HEADS = 2000, 5  # units and heads for choosing the ridge
+PILOT_UNITS, PILOT_HEADS = 2000, 5  # numbers of units and heads for choosing the ridge
 
 
 def scale_columns(features: npt.NDArray[np.floating]) -> Numbers:
     """Returns a head's columns [n, d + 1]: features centred, of mean squared norm 1, and ones.
 
-    Centre and scale come from all rows, including the rows that a head leaves out.
+    Centre and scale are computed from all rows, including rows that a head leaves out.
     """
     columns = np.ones((len(features), features.shape[1] + 1))
     np.subtract(features, features.mean(axis=0, dtype=np.float64), out=columns[:, :-1])
@@ -75,7 +75,7 @@ class Heads:
 
 @dataclass(frozen=True)
 class Memorisation:
-    """For each row [n], numbers of heads trained with it (in) and without (out), and right ones."""
+    """Numbers [n] of heads trained with (in) and without (out) each row, and how many are right."""
 
     right_in: Index
     heads_in: Index
@@ -93,8 +93,8 @@ class Memorisation:
     def standard_errors(self) -> Numbers:
         """The standard error of each score, from its number of heads.
 
-        One right and one wrong head are added to both kinds, so that a row on which all heads agree
-        has an error above 0 (Agresti and Caffo 2000).
+        One right and one wrong head are added to the heads with and without the row. So a row on
+        which all heads agree has an error above 0 (Agresti and Caffo 2000).
         """
         share_in = (self.right_in + 1) / (self.heads_in + 2)
         share_out = (self.right_out + 1) / (self.heads_out + 2)
@@ -112,9 +112,9 @@ class Memorisation:
     def expected_share_above(self, threshold: float) -> float:
         """Returns the expected value of `share_above` if no row is memorised.
 
-        Heads trained with and without a row are then right equally often. Each head draws
-        the left-out rows independently. So the number of right heads with the row is exactly
-        hypergeometric, given the number of all right heads.
+        Without memorisation, heads trained with and without a row are right equally often, and each
+        head draws the left-out rows independently. So the number of right heads with the row is
+        exactly hypergeometric, given the number of all right heads.
         """
         known = (self.heads_in > 0) & (self.heads_out > 0)
         inside, outside = self.heads_in[known], self.heads_out[known]
@@ -153,8 +153,7 @@ def measure_memorisation(
 def choose_ridge(rows: Numbers, targets: Numbers, units: Index, *, seed: int) -> float:
     """Returns the ridge with the smallest squared error on rows that heads were not trained on.
 
-    Uses a few heads on at most 2,000 units. Squared errors have no ties on easy features; shares of
-    right answers do.
+    Uses a few heads on at most 2,000 units. Squared errors have no ties, unlike accuracies.
     """
     count = int(units.max()) + 1
     drawn = open_stream(seed, "ridge units").permutation(count)[:PILOT_UNITS]

@@ -18,7 +18,7 @@ from dpprobe.analyses.long_tail.long_tail_tables import list_tables
 from dpprobe.exhibits import style
 from dpprobe.exhibits.tables import write_html
 
-_FOOT = 0.01  # percent: smaller shares are not shown
+_FOOT = 0.01  # in percent; smaller shares are not shown
 
 
 def plot_long_tail(records: Sequence[Path]) -> Figure:
@@ -41,7 +41,7 @@ def make_section(paths: Sequence[Path], page: Page) -> dict[str, list[Markup] | 
 def long_tail_figure(records: Sequence[LongTailRecord]) -> Figure:
     """Draws a dataset's long tail: shares of sub-classes by rank, and memorised rows by threshold.
 
-    Colours: backbones. Dashed: features without sub-classes, scores without memorised rows.
+    Dashed lines are features without sub-classes, and scores without memorised rows.
     """
     looks = style.choose_looks(len(records))
     scored = any(record.memorisation for record in records)

@@ -1,16 +1,16 @@
 """Sub-classes of features, and how unequal they are; not private.
 
 The features of each class are clustered. A cluster counts as a sub-class, and its share of the
-class's rows as the sub-class's frequency. Three numbers describe the frequencies:
+class's rows as the sub-class's frequency. Three numbers describe the frequencies of sub-classes:
 
 - the tail index a: the r-th most frequent sub-class of a class has a share proportional to r^-a
-  (Zipf); 0 if all are equally frequent. All classes together have one index.
+  (Zipf); 0 if all are equally frequent. One index describes all classes.
 - the share of sub-classes with at most 1, 2 or 5 rows;
 - the effective number M of sub-classes: the exponential of the entropy of all frequencies. So many
   equally frequent sub-classes would be as hard to guess.
 
 A clustering returns clusters even if there are no sub-classes, and k-means itself makes them
-unequal. So each number is compared with a *reference*: the same number of rows per class, drawn
+unequal. So each number is compared with a *reference*: an equal number of rows per class, drawn
 from one normal distribution with the class's principal variances, and clustered in the same way.
 """
 
@@ -27,10 +27,10 @@ from dpprobe.privacy.randomness import open_stream, stream_seed
 
 Numbers = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
-Sizes = Sequence[Index]  # for each class, the numbers of rows of its sub-classes, falling
+Sizes = Sequence[Index]  # the sizes of each class's sub-classes, falling
 
 COMPONENTS = 64  # number of a class's principal components that are clustered
-ROWS_A_CLUSTER = 5  # a class has at most one cluster per 5 rows
+ROWS_A_CLUSTER = 5  # fewest rows per cluster of a class
 FEW = (1, 2, 5)  # a sub-class with at most so many rows is rare
 STARTS = 4  # number of starts of k-means
 # The tail indices that are tried, and the number of simulations for each.
@@ -52,7 +52,7 @@ def compute_coordinates(features: npt.NDArray[np.floating], *, seed: int) -> Coo
 
     Components beyond the 64 largest are left out, because their distances are mostly noise.
     """
-    from sklearn.decomposition import PCA  # heavy: planning imports this package
+    from sklearn.decomposition import PCA  # a slow import, and planning imports this package
 
     rows = np.asarray(features, dtype=np.float64)
     rows = rows - rows.mean(axis=0)
@@ -79,12 +79,12 @@ def cluster_sizes(rows: Numbers, clusters: int, *, seed: int) -> Index:
     """Clusters one class's rows [n, q] by k-means, and counts the rows of each cluster.
 
     Args:
-      clusters: the most clusters; fewer at under 5 rows per cluster, or for fewer different rows.
+      clusters: the most clusters; fewer if clusters would have under 5 rows, or rows are equal.
 
     Returns:
-      The number of rows of each cluster, falling; none is 0.
+      The number of rows of each cluster, falling, above 0.
     """
-    from sklearn.cluster import KMeans  # as above
+    from sklearn.cluster import KMeans  # a slow import, as in `compute_coordinates`
 
     most = min(clusters, len(rows) // ROWS_A_CLUSTER)
     most = min(most, len(np.unique(rows.round(9), axis=0)))
@@ -98,10 +98,10 @@ def cluster_sizes(rows: Numbers, clusters: int, *, seed: int) -> Index:
 def tail_index(sizes: Sizes, *, seed: int) -> long_tail_record.Index | None:
     """Estimates one tail index for all classes; None if no class has two sub-classes.
 
-    The mean logarithm of a row's rank is a sufficient statistic for the index. Ranks come from the
-    observed sizes, which makes equal frequencies look unequal. So the distribution is simulated for
-    many indices, with ranks of simulated sizes. The estimate is the index at which the measured
-    value is the median. The interval has the indices for which the measured value is not extreme.
+    The mean logarithm of a row's rank is a sufficient statistic for the index. Ranks of observed
+    sizes make equal frequencies look unequal. So the statistic is simulated for many indices, with
+    ranks of simulated sizes. The estimate is the index at which the measured value is the simulated
+    median. The interval has the indices for which the measured value is not extreme.
     """
     sizes = [one for one in sizes if len(one) > 1]
     if not sizes:
@@ -117,9 +117,9 @@ def tail_index(sizes: Sizes, *, seed: int) -> long_tail_record.Index | None:
             for index in _INDICES
         ]
     )
-    # k-means may be more even than random draws at equal frequencies, leaving no interval.
+    # Clusters of k-means may be more even than random draws at equal frequencies.
     measured = min(measured, quantiles[0, 1])
-    # Unequal frequencies have a lower mean rank; the simulated curves are made monotonic.
+    # Unequal frequencies have a lower mean rank, so simulated curves are made monotonic.
     low, middle, high = (
         float(np.interp(-measured, -np.minimum.accumulate(column), _INDICES))
         for column in quantiles.T
@@ -130,8 +130,7 @@ def tail_index(sizes: Sizes, *, seed: int) -> long_tail_record.Index | None:
 
 
 def _draw_sizes(sizes: Index, index: float, random: np.random.Generator) -> Index:
-    """Samples sub-class sizes with this tail index, for the same numbers of rows and sub-classes:
-    [samples, k], falling."""
+    """Samples sub-class sizes [samples, k], falling, for a tail index and a total of rows."""
     shares = np.arange(1, len(sizes) + 1) ** -index
     drawn = random.multinomial(int(sizes.sum()), shares / shares.sum(), size=_DRAWS)
     return np.asarray(np.sort(drawn, axis=1)[:, ::-1])

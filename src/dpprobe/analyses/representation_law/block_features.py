@@ -15,7 +15,7 @@ from dpprobe.devices import is_gpu
 from dpprobe.finetune.blocks import blocks_of
 
 Features = npt.NDArray[np.float32]
-_CPU_ROWS, _GPU_ROWS = 16, 128  # number of images in a pass
+_CPU_ROWS, _GPU_ROWS = 16, 128  # number of images per forward pass
 _FAULT = "representation_law: block {} of {} {}, so it has no laws; remove the backbone"
 
 
@@ -25,14 +25,14 @@ def tap_blocks(
     """Makes a network return all its blocks' features; without a class token, they are pooled.
 
     Args:
-      body: the part of it that has the blocks: a network of timm or open_clip, or fine-tuning's
-        form of such a network.
+      body: the part of the network with the blocks: a network of timm or open_clip, or
+        fine-tuning's wrapper of one.
 
     Raises:
       ConfigError: if the network gives no access to its blocks.
     """
     blocks = blocks_of(body, name)
-    for attribute in ("body", "tower"):  # fine-tuning's wrappers of a network
+    for attribute in ("body", "tower"):  # removes fine-tuning's wrappers of a network
         body = getattr(body, attribute, body)
     shown = find_blocks(body)
     assert shown is not None, "blocks_of raises"

@@ -2,10 +2,10 @@
 
 With K classes, class means m_k of n_k rows and the grand mean m, the scatter between and within
 classes is SS_b = (1/n) sum_k n_k (m_k - m)(m_k - m)^T and SS_w = (1/n) sum_ik (x_ik - m_k) (x_ik -
-m_k)^T. Papers use the name D for both orders of the quotient. Tr[SS_b SS_w^+], here `separability`,
-is D in the paper on representation laws, and grows as classes move apart. Tr[SS_w SS_b^+], here
-`fuzziness`, is D in He and Su (2023), and falls. Pseudo-inverses are in float64 and leave out
-eigenvalues of at most `RCOND` times the largest.
+m_k)^T. Papers use the name D for both quotients of the scatters. `separability` is Tr[SS_b SS_w^+],
+D in the paper on representation laws, and grows as classes move apart. `fuzziness` is Tr[SS_w
+SS_b^+], D in He and Su (2023), and falls as classes move apart. Pseudo-inverses are in float64 and
+leave out eigenvalues of at most `RCOND` times the largest.
 
 All values are computed from private examples without noise.
 """
@@ -26,9 +26,9 @@ Index = npt.NDArray[np.int64]
 
 # A bound on eigenvalues (variances): 1e-5 of a standard deviation. float32 has precision 1e-7.
 RCOND = 1e-10
-# A spread of rows below this share of their length is rounding of float32 features.
+# Rows are equal up to float32 rounding if their spread is below this share of their length.
 CONSTANT = 1e-6
-# Values up to this are rounding, so no law is fitted to them.
+# Values up to this threshold are rounding, so no law is fitted to them.
 ROUNDING = 1e-9
 FEWEST_LAYERS = 3  # the fewest layers for an interval of rho
 CONFIDENCE = 0.95
@@ -55,12 +55,12 @@ class Residuals:
     """Prediction residuals: the share of a target's variance that least squares does not explain.
 
     Attributes:
-      integer: for the class number as target, on the fitted rows, as in the paper.
-      integer_held_out: of the same regression on other rows; above 1 if their mean predicts better.
-      one_hot, one_hot_held_out: for one target per class, as a mean over classes.
+      integer: the residual with the class number as target, on the fitted rows, as in the paper.
+      integer_held_out: this regression's residual on other rows; above 1 if their mean is better.
+      one_hot, one_hot_held_out: residuals with one target per class, as a mean over classes.
       null: the residual of pure noise of the same rank on fitted rows, (n - 1 - rank) / (n - 1).
       rank: the rank of the centred features.
-      fault: the reason why residuals of the fitted rows, or all residuals, are None.
+      fault: the reason for missing residuals: of the fitted rows, or all residuals.
     """
 
     integer: float | None
@@ -119,8 +119,8 @@ def measure_residuals(
 ) -> Residuals:
     """Measures prediction residuals of linear regressions with an intercept.
 
-    The integer target depends on the order of the classes; one-hot targets do not. A residual on
-    other rows is relative to the variance of these rows.
+    Only the integer target depends on the order of the classes, one-hot targets do not. A residual
+    on other rows is relative to the variance of these rows.
 
     Args:
       features: [n, d] of the rows to fit, and their class numbers `labels` [n].
@@ -143,7 +143,7 @@ def measure_residuals(
     inner = _left_over(targets, (x - centre) @ weights + offset)
     others = np.asarray(held_out, dtype=np.float64)
     wanted = _make_targets(np.asarray(held_out_labels, dtype=np.int64), classes)
-    with np.errstate(invalid="ignore"):  # other rows that are not finite get no residual
+    with np.errstate(invalid="ignore"):  # no residual on held-out rows that are not finite
         outer = _left_over(wanted, (others - centre) @ weights + offset)
     rank = len(values)
     full = rank >= rows - 1
@@ -187,7 +187,7 @@ def fit_law(
     Values that are None, zero or rounding are left out.
 
     Returns:
-      The law and None, or None and the reason.
+      The law and None, or None and the reason why no law was fitted.
     """
     known = [
         (layer, value)
@@ -201,7 +201,7 @@ def fit_law(
     fit = stats.linregress(x, y)
     spread = float(((y - y.mean()) ** 2).sum())
     flat = spread <= (ROUNDING * max(1.0, float(np.abs(y).max()))) ** 2
-    # for equal values SciPy returns no standard error
+    # SciPy returns no standard error for equal values
     error = fit.stderr if np.isfinite(fit.stderr) else 0.0
     reach = error * stats.t.ppf((1 + CONFIDENCE) / 2, len(known) - 2)
     return FittedLaw(
@@ -214,7 +214,7 @@ def fit_law(
 
 
 def is_constant(x: Matrix) -> bool:
-    """Returns True if rows differ by no more than the rounding of float32."""
+    """Returns True if rows are equal up to float32 rounding."""
     return bool(_root_mean_square(x - x.mean(axis=0)) <= CONSTANT * _root_mean_square(x))
 
 

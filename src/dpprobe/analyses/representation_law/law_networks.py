@@ -47,7 +47,7 @@ logger = logging.getLogger("dpprobe")
 
 @dataclass(frozen=True, kw_only=True)
 class TunedFiles:
-    """The files of the first seed's network of a cell: a folder with weights and record."""
+    """The files of a cell's network for the first seed: a folder with weights and record."""
 
     method: str
     epsilon: str
@@ -97,7 +97,7 @@ def measure_laws(
         return
     limit_threads(threads)
     place = resolve_device(device)
-    # Without the inner features that the study may store, because those are taken by other hooks.
+    # Inner features that the study may store are left out, because other hooks collect them.
     loaded = loading.load_backbone(
         backbone.model_copy(update={"layers": (), "token": None}),
         runtime=Runtime(device="cpu", precision="float32"),

@@ -3,7 +3,7 @@
 The job, the tables, the figures, the report and the rules take names and formats from here. This
 module imports nothing heavy, because each start of Snakemake imports it.
 
-Nothing in a record is private: all numbers come from training or test examples, without noise.
+No number in a record is private: all come from training or test examples, without noise.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LAYERS = "layers"  # the folder: <folder>/<dataset>/<backbone>/law.json
 LAW_TABLES = ("representation_law", "accuracy_by_blocks")
 
 Split = Literal["train", "test"]
-# residual: for the class number as an integer target, as in the paper; held out on test examples.
+# residual: with the class number as integer target, as in the paper; held out: on test examples.
 Measure = Literal["separability", "fuzziness", "residual", "residual_one_hot"]
 MEASURES: tuple[Measure, ...] = ("fuzziness", "separability", "residual", "residual_one_hot")
 # Figures of a (dataset, backbone): figures/<dataset>/<name>_<backbone>.
@@ -33,8 +33,8 @@ class FittedLaw(Part):
 
     Attributes:
       rho: the factor per layer.
-      low, high: the ends of rho's 95% interval, too narrow, as layers' errors are not independent.
-      r_squared: the share of the logarithms' variance the line explains; None if equal.
+      low, high: rho's 95% interval, which is too narrow: errors of layers are not independent.
+      r_squared: the share of the logarithms' variance that the line explains; None if no variance.
       layers: the number of layers fitted.
     """
 
@@ -50,10 +50,10 @@ class Series(Part):
 
     Attributes:
       values: for layers 0, 1, ..., L; a value is None if it is 0/0 or rounding.
-      shuffled: the same with shuffled labels, as a mean over shuffles.
+      shuffled: the values with shuffled labels, as a mean over shuffles.
       noise: the residual of pure noise of the layer's rank; only for residuals on fitted rows.
-      law: the law of layers 1 to L; None for the reason in `fault`.
-      null: the law of `shuffled`, which only depends on widths and ranks.
+      law: the law of layers 1 to L; None if `fault` has a reason.
+      null: the law of `shuffled`, which depends only on widths and ranks.
     """
 
     split: Split
@@ -79,7 +79,7 @@ class NetworkLaws(Part):
     """The laws of one network.
 
     Attributes:
-      method, epsilon: of the cell whose first seed the network is; None for the frozen network.
+      method, epsilon: the cell whose first seed's network this is; None for the frozen network.
       tuned: the trained part, such as "head", "last 4 blocks" or "all".
       blocks: the number of tuned blocks; 0 for only the head, None for "all" and adapters.
       widths: the number of features of layers 0 to L.
@@ -105,7 +105,7 @@ class LawRecord(Record):
       layers: L, the number of blocks; layer 0 is the input of the first block.
       token: the features of a block: its class token, or pooled tokens or maps.
       rcond: eigenvalues up to this share of the largest eigenvalue are left out.
-      fingerprint: of all inputs that decide the values.
+      fingerprint: the hash of all inputs that decide the values.
     """
 
     format: Literal["dpprobe-representation-law"] = "dpprobe-representation-law"

@@ -179,7 +179,7 @@ def accuracy_by_blocks(
 ) -> Table:
     """Makes the table of test results by tuned part: one row per method, one column per epsilon.
 
-    Published results come first; networks without a law and linear heads on these features last.
+    Published results are first; networks without a law, and heads on frozen features, are last.
     """
     stated = {number.single_epsilon for number in published} - {None}
     measured = {epsilon for name, epsilon, *_ in grid.entries if name == dataset}
@@ -240,7 +240,7 @@ def _published_rows(
 
 
 def _range_cell(values: Sequence[float]) -> TableCell:
-    """Makes the table cell of one number, or of the two ends of a range in a paper."""
+    """Formats a paper's number, or its range, for a table cell."""
     if not values:
         return BLANK
     if values[0] == values[-1]:
@@ -249,7 +249,7 @@ def _range_cell(values: Sequence[float]) -> TableCell:
 
 
 def _others_words(grid: Grid, dataset: str, column: tuple[str, str]) -> tuple[str, str]:
-    """Returns the words for a method that has no law."""
+    """Describes a method that has no law."""
     entries = [
         entry
         for (name, _, *place), entry in grid.entries.items()

@@ -1,4 +1,4 @@
-"""The job of representation laws of one (dataset, backbone). Nothing that it writes is private.
+"""The job of representation laws of one (dataset, backbone); its results are not private.
 
 Measures all blocks of the frozen network and of the tuned networks, on training and test examples,
 each with the true labels and with shuffled labels.
@@ -54,7 +54,7 @@ class Subject:
     """A network to measure: the frozen network, or a cell's network, described by `tuning`.
 
     Attributes:
-      make: returns the network on its device; called before measuring.
+      make: returns the network on the job's device; called before measuring.
     """
 
     make: Callable[[], Tapped]
@@ -73,7 +73,7 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One layer's measures, the means with shuffled labels, and reasons for missing values."""
+    """One layer's measures, their means with shuffled labels, and reasons for missing values."""
 
     width: int
     noise: float
@@ -107,7 +107,7 @@ def law_job(
         }
         for index in range(shuffles)
     ]
-    # A block before all tuned blocks has the features, and so the measures, of the frozen network.
+    # Before the first tuned block, features and measures are the frozen network's.
     known: dict[bytes, Layer] = {}
     networks, frozen = [], list[Layer]()
     with Progress(len(subjects), label=f"laws of {backbone}", unit="networks") as progress:
@@ -120,7 +120,7 @@ def law_job(
                 }
                 token = network.token
                 del network  # frees memory before the next network is made
-                with threadpool_limits(1):  # small matrices; more threads would change last bits
+                with threadpool_limits(1):  # more threads would change last bits
                     layers = [
                         _measure_layer(known, pair, labels, shuffled)
                         for pair in zip(features["train"], features["test"], strict=True)
@@ -157,7 +157,7 @@ def _measure_layer(
     labels: Mapping[Split, Labels],
     shuffled: Sequence[Mapping[Split, Labels]],
 ) -> Layer:
-    """Measures a layer, unless features with the same bits were measured before."""
+    """Measures a layer, or reuses the measures of features with equal bits."""
     digest = hashlib.sha256()
     for part in features:
         digest.update(str(part.shape).encode() + np.ascontiguousarray(part).tobytes())
@@ -188,7 +188,7 @@ def measure_layer(
 def _measure_values(
     train: Features, test: Features, labels: Mapping[Split, Labels]
 ) -> tuple[Values, float, list[tuple[Split, tuple[Measure, ...], str]]]:
-    """Returns the measures, the residual of noise, and reasons for measures without a value."""
+    """Returns measures, the residual of pure noise, and reasons for missing values."""
     left = measure_residuals(train, labels["train"], held_out=test, held_out_labels=labels["test"])
     spread = {
         "train": measure_scatter(train, labels["train"]),
@@ -251,7 +251,7 @@ def _network_laws(subject: Subject, layers: Sequence[Layer]) -> NetworkLaws:
 def _make_series(split: Split, measure: Measure, layers: Sequence[Layer]) -> Series:
     values = tuple(layer.values[split, measure] for layer in layers)
     shuffled = tuple(layer.shuffled[split, measure] for layer in layers)
-    # The law leaves out layer 0, the input of the first block, where a class token is a constant.
+    # The law leaves out layer 0, the input of the first block: a class token is constant there.
     places = range(1, len(layers))
     law, fault = fit_law(places, values[1:])
     null, _ = fit_law(places, shuffled[1:])

@@ -52,7 +52,7 @@ _SHUFFLED: dict[str, Any] = {"color": "#8C8C8C", "linestyle": (0, (1, 1.5)), "li
 _NOISE: dict[str, Any] = {"color": "#8C8C8C", "linestyle": "-", "linewidth": 0.9}
 
 _NOTHING: tuple[None] = (None,)
-Curve = tuple[str | None, int | None]  # the tuned part in words, and its number of blocks
+Curve = tuple[str | None, int | None]  # the tuned part in words, and the number of tuned blocks
 
 
 def plot_law(record: Path) -> list[Figure]:
@@ -84,13 +84,14 @@ def _make_tables(records: Sequence[LawRecord], dataset: str, page: Page) -> list
 def law_figure(record: LawRecord, measure: Measure) -> Figure:
     """Draws one measure by block: one column of panels per epsilon, one row per option and split.
 
-    One curve per number of tuned blocks; the frozen network is dashed in black, and in gray with
-    shuffled labels. Panels of residuals on fitted rows also show the residual of pure noise.
+    A figure has one curve per number of tuned blocks; the frozen network is dashed in black, and in
+    gray with shuffled labels. Panels of residuals on fitted rows also show the residual of pure
+    noise.
     """
     tuned = [network for network in record.networks if network.setting != "frozen"]
     epsilons = sorted(keep_unique(network.epsilon or "" for network in tuned), key=budget_order)
     settings = [setting for setting in SETTINGS if setting in {n.setting for n in tuned}]
-    # without tuned networks, the frozen network has one column of panels
+    # the frozen network alone has one column of panels
     rows = [(setting, split) for setting in settings or _NOTHING for split in SPLITS]
     columns: Sequence[str | None] = epsilons or _NOTHING
     looks = _choose_looks(tuned)
@@ -130,7 +131,7 @@ def _panel_title(setting: Setting | None, epsilon: str | None, split: Split) -> 
 
 
 def _choose_looks(tuned: Sequence[NetworkLaws]) -> dict[Curve, dict[str, Any]]:
-    """Gives numbers of tuned blocks the colours of a scale, other tuned parts further colours."""
+    """Gives numbers of tuned blocks colours of a scale, and other tuned parts further colours."""
     curves: list[Curve] = keep_unique((n.tuned, n.blocks) for n in sort_networks(tuned))
     counted = sorted((c for c in curves if c[1] is not None), key=lambda curve: curve[1] or 0)
     scale = mpl.colormaps[_COLOURS]
@@ -185,7 +186,7 @@ def _law_text(laws: Sequence[FittedLaw | None]) -> str:
 
 
 def _label_logarithm(axes: Axes) -> None:
-    """Labels an axis with plain numbers; if it spans few powers of ten, also between these."""
+    """Labels an axis with plain numbers, also between powers of ten if the axis spans few."""
     low, high = axes.get_ylim()
     decades = math.log10(high / low) if low > 0 else 9.0
     steps: tuple[float, ...] = (1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)

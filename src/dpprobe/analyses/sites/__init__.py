@@ -51,14 +51,14 @@ def list_budgets(study: Study) -> list[str]:
 
 
 def choose_method(study: Study) -> str | None:
-    """Returns the method of the block, or the first that sites can train, or None."""
+    """Returns the method that the block names, or the first that sites can train, or None."""
     trainable = [name for name, each in study.methods.items() if not method_fault(each)]
     options = study.block(SimulatedSitesOptions)
     return (options and options.method) or next(iter(trainable), None)
 
 
 def method_fault(method: MethodOptions) -> str | None:
-    """Explains why sites cannot train a method, alone and together, if so."""
+    """Explains why sites cannot train a method alone and together; None if they can."""
     if not method.private or method.tunes_network or is_undecided(method):
         return (
             f"head {method.head}: sites need one private head on frozen features, the same at each "

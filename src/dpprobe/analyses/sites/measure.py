@@ -96,7 +96,7 @@ def simulate_sites(
                 for split in options.splits
             }
             logger.info("epsilon %s: %s sites", epsilon, count)
-            # Sums of all sites are the same for each split.
+            # Sums over all sites do not depend on the split.
             summed = [
                 pool.fit_together(
                     method, parts, make_plan, derived_seed(seed, f"{count}"), options.colluders
@@ -127,9 +127,9 @@ class Pool:
     """The examples of all sites.
 
     Attributes:
-      codes: int64 [training rows], the number of each row's patient. Without patients each row has
-        its own. Sites divide these numbers.
-      metric: that heads are compared by.
+      codes: int64 [training rows], the number of each row's patient, or of the row without
+        patients. Sites divide these numbers.
+      metric: the metric that compares heads.
     """
 
     features: JobFeatures
@@ -164,7 +164,7 @@ class Pool:
         return counts.argmax(axis=1)
 
     def select(self, units: Index, agreed_n: int | None = None) -> TrainingSet:
-        """Returns the rows of some units, as one site's if `agreed_n` is given."""
+        """Returns the rows of some units; the rows of one site if `agreed_n` is given."""
         train = self.features.train
         assert train.features is not None
         rows = np.flatnonzero(np.isin(self.codes, units))
@@ -200,12 +200,11 @@ class Pool:
     def estimate(self, seeds: Sequence[Sequence[np.ndarray]]) -> Estimate:
         """Computes the mean over seeds of a mean over heads, and its interval.
 
-        Over test examples, the interval of a mean over heads is as wide as their intervals are on
-        average. The interval is not too narrow: a mean's deviation is at most the mean of the
-        deviations.
+        The interval over test examples is as wide as the heads' intervals are on average. The
+        interval is not too narrow: a mean's deviation is at most the mean of the deviations.
 
         Args:
-          seeds: for each seed, the scores of its heads, at least one.
+          seeds: the scores of each seed's heads (at least one).
         """
         values = np.array([np.mean([*map(self.measure, heads)]) for heads in seeds])
         mean = float(values.mean())
@@ -214,7 +213,7 @@ class Pool:
         return Estimate(mean=mean, low=entry["both_low"], high=entry["both_high"])
 
     def _offsets(self, scores: np.ndarray) -> list[float]:
-        """Returns how far the interval over test examples reaches below and above the value."""
+        """Returns the lengths of the interval over test examples below and above the value."""
         value, labels = self.measure(scores), self.features.test_labels
         entry = uncertainty.summarise_records(
             [{self.metric: value}],
@@ -228,7 +227,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Alone:
-    """Scores of the sites that can train a head, and the reasons why the others cannot.
+    """Scores of the sites that can train a head, and the reasons why other sites cannot.
 
     `sizes` are the units of each site, and `one_class` counts sites with a single class.
     """
@@ -284,7 +283,7 @@ def describe_alone(pool: Pool, seeds: Sequence[Alone]) -> dict[str, Any]:
 def _plan_sizes(
     method: MethodOptions, epsilon: str, inputs: Mapping[str, Any], calibrated: Path
 ) -> MakePlan:
-    """Returns the function from a number of units to the plan for one budget."""
+    """Returns a function that makes the plan of one budget for a number of units."""
 
     @cache
     def make_plan(n: int) -> Plan:

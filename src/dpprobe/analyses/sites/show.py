@@ -63,7 +63,7 @@ def sites_table(records: Sequence[SitesRecord]) -> Table:
 
 
 def list_notes(record: SitesRecord) -> list[str]:
-    """Says where sites have no head, or examples of one class alone."""
+    """Notes where sites have no head, or only examples of one class."""
     notes = []
     for cell in record.cells:
         where = f"{record.backbone}, {SPLITS[cell.split]}, {cell.sites} sites"

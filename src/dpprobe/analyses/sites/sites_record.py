@@ -1,4 +1,4 @@
-"""The record of simulated sites, as a typed object; not private. Nothing heavy is imported."""
+"""The record of simulated sites, as a typed object; not private. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from dpprobe.records import Part, Record
 
-# The compared heads, from the one with the most noise for its data to the one with the least.
+# The compared heads, from the most to the least noise for their data.
 HEADS: Final = {
     "alone": "one site alone",
     "averaged": "average of heads",
@@ -28,14 +28,14 @@ class SitesCell(Part):
 
     Attributes:
       smallest, largest: units of privacy of the smallest and largest site, over all seeds.
-      alone: mean over the sites that can train a head; None if no site can. worst, best: the range
+      alone: mean metric of the sites that can train a head; None if no site can. worst, best: range
         over these sites, as means over seeds.
-      averaged: of the mean of these sites' scores; without released statistics in the head's
-        normalisation, that is the head with the mean of their weights.
-      together: of secure sums with noise in shares, which do not depend on the split.
-      pooled: of all data in one place.
-      untrained: sites of all seeds that can train no head. reason: why the first of them cannot.
-      one_class: sites of all seeds with examples of a single class.
+      averaged: metric of the mean of these sites' scores, which is the head with mean weights
+        unless heads release normalisation statistics.
+      together: the metric of secure sums with shared noise, which do not depend on the split.
+      pooled: the metric of a head on all data in one place.
+      untrained: number of sites, over all seeds, without a head. reason: why the first has none.
+      one_class: number of sites, over all seeds, with examples of a single class.
     """
 
     split: str

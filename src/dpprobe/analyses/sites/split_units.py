@@ -9,7 +9,7 @@ from dpprobe.errors import DataError
 from dpprobe.privacy.randomness import open_stream
 
 Index = npt.NDArray[np.int64]
-_CONCENTRATION = 0.5  # of labels at a site, usual in benchmarks of federated learning
+_CONCENTRATION = 0.5  # concentration of a site's labels, usual in benchmarks of federated learning
 
 
 def split_units(labels: Index, sites: int, split: str, seed: int) -> list[Index]:
@@ -39,10 +39,10 @@ def split_units(labels: Index, sites: int, split: str, seed: int) -> list[Index]
 
 
 def _gather_labels(order: Index, labels: Index, sizes: Index, stream: np.random.Generator) -> Index:
-    """Reorders units so that consecutive sites of these sizes have other frequencies of labels.
+    """Reorders units so that frequencies of labels differ between consecutive sites.
 
-    Each site draws Dirichlet weights of classes, and takes units in the ratio of weight times the
-    units that are left. Gamma numbers in this ratio are Dirichlet weights.
+    Each site draws Dirichlet weights of classes, as ratios of Gamma numbers. A site gets units of
+    each class in proportion to its weight times the number of units left.
     """
     left = [order[labels[order] == one] for one in np.unique(labels)]
     taken = []

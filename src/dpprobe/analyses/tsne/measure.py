@@ -23,7 +23,7 @@ logger = logging.getLogger("dpprobe")
 EMBEDDING_FORMAT = "dpprobe-embedding"
 EMBEDDING_FORMAT_VERSION = 1
 METADATA_KEY = b"dpprobe"
-NEIGHBOURS = 15  # number of nearest neighbours whose agreement is measured
+NEIGHBOURS = 15  # number of nearest neighbours that are compared
 LARGEST = 1e15  # squares of larger features exceed the range of float32
 ANCHORS = 2000  # number of rows whose neighbours are compared
 ENOUGH = 0.9  # if PCA keeps a smaller share of neighbours, its dimension is doubled
@@ -32,7 +32,7 @@ NO_TSNE: dict[str, Any] = {
     "method": None, "perplexity": None, "components": None, "neighbours": None,
     "pca_agreement": None, "tsne_agreement": None,
 }  # fmt: skip
-FEWEST_ROWS = 10  # with fewer rows there is no plot
+FEWEST_ROWS = 10  # fewest rows of a plot
 
 
 def embed_tsne(
@@ -45,21 +45,21 @@ def embed_tsne(
     point's 15 nearest neighbours in feature space. Equal seeds and threads give equal plots.
 
     Fewer than 10 rows, or only equal rows, do not stop a study but give a table without points. The
-    metadata then has a `note` with the reason, and `method` is null.
+    metadata of a table without points has a `note` with the reason, and `method` is null.
 
     Args:
       output: parquet with id, label, x, y; the schema metadata describes how it was made.
-        `pca_agreement` there is the mean share of a point's 15 nearest neighbours in feature space
-        that are among its 15 nearest after PCA. `tsne_agreement` is the same after t-SNE; both are
-        null without t-SNE. If rows have several labels, label is the number of positive labels.
-      options: of the study. points: the most rows; of more rows, a sample is drawn with the seed.
-        perplexity: at most a third of the rows, else it is lowered. components: the number of
-        principal components at first.
+        `pca_agreement` in the metadata is the mean share of a point's 15 nearest neighbours in
+        feature space that are among its 15 nearest after PCA. `tsne_agreement` is this share after
+        t-SNE. Without t-SNE, both shares are null. For several labels per row, label counts
+        positive labels.
+      options: the study's block `tsne`. points: the most rows; more rows are sampled with the seed.
+        perplexity: at most a third of the rows. components: the first number of components.
 
     Raises:
       DataError: if a feature shard is missing or damaged.
     """
-    # imports HDF5, which figures of embeddings do not need
+    # a late import of HDF5, which figures of embeddings do not need
     from dpprobe.features.feature_store import FeatureStore
 
     store = FeatureStore(manifest)
@@ -154,7 +154,7 @@ def compute_embedding(
 def find_nearest(rows: np.ndarray, anchors: np.ndarray, *, k: int = NEIGHBOURS) -> np.ndarray:
     """Returns indices [a, k] of the k other rows nearest to each anchor [a], in any order."""
     k = min(k, len(rows) - 1)
-    # Subtracting the mean does not change distances, but float32 products are then more precise.
+    # Subtracting the mean changes no distance, but makes float32 products more precise.
     centred = np.ascontiguousarray(rows - rows.mean(axis=0), dtype=np.float32)
     squares = np.einsum("ij,ij->i", centred, centred)
     result = np.empty((len(anchors), k), dtype=np.int64)

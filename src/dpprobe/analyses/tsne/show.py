@@ -19,8 +19,8 @@ from dpprobe.exhibits import style
 from dpprobe.exhibits.class_colours import CIRCLES, CLASS_COLOURS, NAMED_CLASSES
 from dpprobe.study.ablations import keep_unique
 
-MARKERS = ("o", "^")  # of the first classes, and of the others
-NAMED_POINTS = 50  # with fewer points, a class's name would hide them
+MARKERS = ("o", "^")  # markers of the first classes, and of all other classes
+NAMED_POINTS = 50  # the name of a class with fewer points would hide them
 
 
 def plot_tsne_grid(*, embeddings: Sequence[Path], split: str) -> Figure:

@@ -29,7 +29,7 @@ from dpprobe.results.unit_counts import class_counts, count_units, unit_codes
 logger = logging.getLogger("dpprobe")
 
 BLOCK_ROWS = 4096
-# Metrics that need no threshold, because cosines have no threshold for several labels.
+# Metrics without a threshold, because cosines have no threshold for several labels.
 RANKED = ("auc", "mean_average_precision", "per_label_auc", "per_label_average_precision")
 
 
@@ -53,8 +53,8 @@ def classify_zero_shot(
       metrics: the results, with an interval over test examples, or over patients, as JSON.
       predictions: parquet with id, label, scores, subgroups and, if known, the patients' numbers.
       model: the name of the model whose text tower made `text`.
-      metric: the headline metric that is set for the dataset; None for the default. With several
-        labels per example and a model without a logit bias, the headline is always AUC.
+      metric: the dataset's headline metric; None for the default. With several labels per example
+        and a model without a logit bias, the headline is always AUC.
 
     Raises:
       DataError: if the headline metric is not defined on the test rows.
