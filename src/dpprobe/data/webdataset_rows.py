@@ -61,9 +61,9 @@ def read_shards(options: ShardOptions) -> dict[SplitName, list[Row]]:
     if images := [where for where in passed if tar_shards.holds_image(*where)]:
         raise DataError(
             f"{count_noun(len(images), 'image')} would be in no row, such as {images[0][1].name} "
-            f"in {images[0][0]}. A key ends at the first dot of a name, and its image in "
-            f"{', '.join(sorted(EXTENSIONS))}: rename the images (a.v2.png to a_v2.png), convert "
-            "them, or leave them out, and pack the shards again"
+            f"in {images[0][0]}. A key ends at the first dot of a name; an image's name ends in "
+            f"{', '.join(sorted(EXTENSIONS))}. Rename the images (a.v2.png to a_v2.png), convert "
+            "them or leave them out, and pack the shards again"
         )
     if passed:
         logger.warning(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,12 @@ LYING = [
 ]  # fmt: skip
 
 
+def find_stops(source: Any) -> Iterator[int]:
+    blocks = find_source(source)
+    assert blocks is not None
+    return (first + len(block) for first, block in blocks.read_blocks(40))
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("place", range(len(LYING)))
 def test_a_source_is_held_to_what_it_says(
@@ -245,6 +252,10 @@ def test_a_source_is_held_to_what_it_says(
     fitted = make_benchmark().fit(ROWS, LABELS)
     with pytest.raises(DpprobeError):
         fitted.predict(LYING[place])
+    stops: list[int] = []
+    with pytest.raises(DpprobeError, match="^X: "):
+        stops.extend(find_stops(LYING[place]))
+    assert max(stops, default=0) <= len(ROWS), "no consumer gets more rows than it has room for"
 
 
 @pytest.mark.parametrize(

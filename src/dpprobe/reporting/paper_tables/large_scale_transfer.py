@@ -107,7 +107,7 @@ def _one_change_away(run: Run, first: CellResult) -> dict[str, list[CellResult]]
     """
     neighbours: dict[str, list[CellResult]] = {}
     for other in (cell for cell in run.cells if cell.head in OPTIMISERS):
-        if (other.dataset, other.epsilon) != (first.dataset, first.epsilon) or not other.private:
+        if (other.dataset, other.epsilon) != (first.dataset, first.epsilon):
             continue
         rest, moved = (
             {key: value for key, value in cell.options.items() if key != LEARNING_RATE}
