@@ -93,7 +93,7 @@ def legend_words(figure: Figure) -> list[str]:
     return [text.get_text() for text in legend.get_texts()]
 
 
-def _look(line: Line2D) -> tuple[str, str, Any]:
+def _look(line: Line2D) -> tuple[str, Any, Any]:
     return to_hex(line.get_color()), line.get_linestyle(), line.get_marker()
 
 

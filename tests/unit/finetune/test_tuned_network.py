@@ -251,6 +251,7 @@ def test_towers_of_open_clip_are_trained(
     whole = join(backbone, state, tune=tune)
     head = network.trained["head.weight"]
     torch.testing.assert_close(whole(images(backbone)), expected @ head.detach().T, **CLOSE)
+    assert isinstance(backbone.graph, Graph)
     backbone.graph.learned = frozenset()  # the library trains none, so that `all` trains none
     copied = standard_form(backbone.graph, name="net")
     assert not any(one.requires_grad for one in copied.parameters())
