@@ -188,7 +188,7 @@ def test_a_wrong_rule_for_any_row_is_refused_by_name(
     def wrong(call: layers.Call, names: Any) -> layers.Gradients:
         result = right(call, names)
         if call.module is module:
-            of_rows = torch.tensor(factors).view(-1, *[1] * module.weight.ndim)
+            of_rows = torch.tensor(factors).view(-1, *[1] * (result["weight"].ndim - 1))
             result["weight"] = of_rows * result["weight"]
         return result
 
