@@ -53,7 +53,8 @@ def main() -> None:
             print(describe_dataset(arguments.name) if arguments.name else list_catalog())
         sys.stdout.flush()
     except BrokenPipeError:
-        # The pipe's reader, such as `head`, closed it. Python would flush again at exit and fail.
+        # The pipe's reader, such as `head`, closed it. Python would flush standard output again at
+        # exit and fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except DpprobeError as error:
         sys.exit(f"dpprobe: {error}")

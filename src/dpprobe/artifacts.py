@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-# Names of temporary files have a random token and this suffix. So they match no pattern of finished
-# files, and two processes never share a temporary file.
+# Names of temporary files have a random token and this suffix. So temporary names match no pattern
+# of finished files, and two processes never share a file.
 PARTIAL_SUFFIX = ".partial"
 ABSENT = "nothing"
 _DEEPEST = 32  # levels of brackets in JSON from outside
 # The last keys of a record: sizes and hashes of the files beside it, and the hash of the record's
-# text. Reading functions remove these keys.
+# text. Functions that read records remove the keys of sizes and hashes.
 FILE_BYTES, FILE_HASHES, RECORD_HASH = "file_bytes", "file_sha256", "record_sha256"
 
 MEGABYTE = 1_000_000
@@ -130,7 +130,7 @@ def write_record(path: Path, values: Mapping[str, Any], *beside: Path) -> None:
     """Writes a JSON object that ends with the SHA-256 of its own text, so that damage is detected.
 
     Args:
-      beside: files in the record's folder. The record gets their sizes, and their hashes unless
+      beside: files in the record's folder. The record stores each file's size, and its hash unless
         `values` has a key `files`.
     """
     values = dict(values)
@@ -268,7 +268,7 @@ def read_arrays(
 
 
 def require_plain_file(path: Path, largest: float = math.inf) -> None:
-    """Raises OSError for a device, pipe or socket, whose reading may never end, and for too large.
+    """Raises OSError for devices, pipes and sockets, which may never end, and for too large files.
 
     Args:
       largest: number of bytes that a file may have.
@@ -283,8 +283,7 @@ def require_plain_file(path: Path, largest: float = math.inf) -> None:
 def read_record(path: Path, *, kind: str, version: int) -> dict[str, Any]:
     """Reads a JSON object with the given `format` and `format_version`.
 
-    Raises:
-      DataError: if the file is unreadable, or has another format or version.
+    Raises DataError if the file is unreadable, or has another format or version.
     """
     try:
         record = read_json(path)
@@ -396,7 +395,7 @@ def file_system(path: Path) -> Path:
 
 
 def explain_unwritable(error: Exception) -> DiskError | None:
-    """Returns the error, with file and remedy, if the system refuses access; None for others."""
+    """Returns an error with file and remedy if the system refuses access; None for other errors."""
     number = _find_error_number(error)
     if number not in UNWRITABLE:
         return None
@@ -439,7 +438,8 @@ def when_there_is_room(folder: Path, needed: int, write: Callable[[], None]) -> 
 def require_room(folder: Path, needed: int) -> None:
     """Raises the system's error if `needed` bytes are not free, or are too many for one file.
 
-    HDF5 would end the whole process at such a limit. The folder need not exist yet.
+    HDF5 would end the whole process on a full disk or at a limit of file sizes. The file's folder
+    need not exist yet.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if limit != resource.RLIM_INFINITY and limit < needed + MEGABYTE:

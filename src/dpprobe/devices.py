@@ -4,9 +4,9 @@ Under a scheduler, a job sees only its own GPU. Without a scheduler, or in a gro
 as one Slurm job, each process sees several GPUs, and all would use the first. So each process
 reserves the GPU with the fewest users, by a lock that the system releases when the process ends.
 
-A GPU works in order while the program continues. So data copied from the GPU may be read only after
-waiting for a mark that was set after the copy. `tests/support/stand_in_device.py` has the same rule
-on a processor, so that tests need no GPU.
+A GPU executes its operations in order, while the program continues. Data copied from the GPU may be
+read only after waiting for a mark that was set after the copy. `tests/support/stand_in_device.py`
+imitates a GPU's delayed copies on a CPU, so that tests need no GPU.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def resolve_device(name: str) -> str:
 def identity_device(name: str) -> str:
     """Returns the device in the identity of a study's cells: "cpu" or "cuda".
 
-    If the study says cuda, no GPU is needed, so a machine without a GPU can reuse finished cells.
+    Looks for no GPU, so that a machine without a GPU can reuse finished cells of `device: cuda`.
     """
     return resolve_device(name) if name == "auto" else name
 
@@ -241,8 +241,8 @@ def use_precision(device: torch.device | str, precision: torch.dtype | None) -> 
 def use_full_float32() -> Iterator[None]:
     """Sets full float32 products and deterministic convolutions, and restores a caller's settings.
 
-    A GPU otherwise rounds factors of convolutions to 10 bits (TF32), which clipping's margins do
-    not cover. It also chooses an algorithm for each size of a batch.
+    By default a GPU rounds factors of convolutions to 10 bits (TF32), more than clipping's margins
+    cover. By default a GPU also chooses its algorithm by the batch size.
     """
     import torch  # as above
 
@@ -258,12 +258,12 @@ def use_full_float32() -> Iterator[None]:
 
 
 def has_kernels(device: torch.device) -> bool:
-    """Returns True if compiled loops run on a device; on others torch computes the same sums."""
+    """Returns True if compiled loops run on a device; others compute equal sums with torch."""
     return device.type == "cpu"
 
 
 def spare_bytes(device: torch.device) -> int:
-    """Returns how much of a GPU's memory copies may take that only save time; 0 on a CPU.
+    """Returns how much of a GPU's memory may hold copies that only save time; 0 on a CPU.
 
     PyTorch reserves the memory of earlier copies for later ones, so this memory counts as free.
     """

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import errno
 
-# The system's errors about a path that stay until the user corrects the path; a retry may cure all
-# others.
+# The system's path errors that stay until the user corrects the path; a retry may cure all others.
 LASTING = {
     errno.EACCES, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT,
     errno.ENOTDIR, errno.EPERM,
@@ -39,7 +38,7 @@ class DataError(DpprobeError):
 
 
 class NothingToShow(DataError):
-    """No result is left for a figure, such as losses where the majority class is always right."""
+    """A figure has no result to show, for example losses if all test images have one class."""
 
 
 class DownloadError(DpprobeError):
@@ -93,7 +92,7 @@ class TrackingError(DpprobeError):
 def may_pass(error: BaseException) -> bool:
     """Returns True if a retry may succeed without any change.
 
-    Returns False only for an error of dpprobe not caused by the system, the network or memory.
+    Returns False only for dpprobe's own errors not caused by system, network or memory.
     """
     if not isinstance(error, DpprobeError):
         return True

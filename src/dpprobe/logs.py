@@ -1,4 +1,4 @@
-"""The log of a job: one file per job; the terminal shows the same lines."""
+"""Writes a job's log to one file per job, and the same lines to the terminal."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ BRIEF = "DPPROBE_BRIEF"
 
 
 class _LogFile(logging.FileHandler):
-    """A log file that reports only once if it cannot be written; the terminal has its lines."""
+    """A log file that reports only once if it cannot be written; the terminal has its lines too."""
 
     failed = False
 
     def tells_at_end(self) -> bool:
-        """Returns True if the run will print, when it ends, the error that ends this log."""
+        """Returns True if the run, when it ends, prints the error that ends this log."""
         return not self.failed and bool(os.environ.get(BRIEF))
 
     def append_text(self, text: str) -> None:
@@ -69,9 +69,10 @@ def job_log(path: str | Path, outputs: Iterable[str | Path] = ()) -> Iterator[No
 
     Refuses a job whose code was edited after its run began. A DpprobeError ends the process with
     status 1 and one line, which goes only to the log if the run prints errors when it ends. If a
-    retry cannot help, the log's last line says so. Any other exception leaves its traceback in the
-    log and is raised again. If a file is missing, the message names a run in another folder that
-    may have replaced the file. After success, `outputs` are recorded, so that later changes show.
+    retry cannot help, the log's last line says so. An exception other than DpprobeError leaves its
+    traceback in the log and is raised again. If a file is missing, the message names a run in
+    another folder that may have replaced the file. After success, `outputs` are recorded, so that
+    later changes are detected.
     """
     # By default Python would search torch's 350,000 objects, which stay, for garbage too often.
     gc.set_threshold(GARBAGE_OBJECTS)

@@ -127,7 +127,7 @@ def by_registry(
 ) -> BeforeValidator:
     """Makes a pydantic validator that reads a mapping as the `Options` that its `key` names.
 
-    Before that, `complete` fills in options that the mapping leaves out.
+    `complete` first fills in options that the mapping leaves out.
     """
 
     REGISTRIES[key] = registry

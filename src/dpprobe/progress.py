@@ -29,8 +29,8 @@ def silent_progress() -> Iterator[None]:
 class Progress:
     """Logs `label: done/total unit (percent), rate unit/s, ETA m:ss` every `interval` seconds.
 
-    The last line, at the end of the `with` block, gives the whole time and the mean rate. The time
-    left is computed without the first step, which often includes compiling or loading.
+    The last log line, at the end of the `with` block, gives the total time and the mean rate. The
+    time left is computed without the first step, which often includes compiling or loading.
     """
 
     def __init__(

@@ -15,8 +15,8 @@ class Registered(NamedTuple):
     """A part of a release.
 
     Attributes:
-      package: declares it as `PART`; its module `measure` has `Steps`.
-      reader: the module of the package that has `READER`.
+      package: the package that declares the part as `PART`; its module `measure` has `Steps`.
+      reader: the package's module that has `READER`.
     """
 
     package: str
@@ -50,13 +50,13 @@ def load_parts() -> tuple[Any, ...]:
 
 @cache
 def load_steps() -> Mapping[str, Any]:
-    """Imports what each part does while a release is made: classes, by the name of their part."""
+    """Imports each part's `Steps`, the class that works while a release is made, by part name."""
     modules = {name: f"{part.package}.measure" for name, part in PARTS.items()}
     return {name: importlib.import_module(module).Steps for name, module in modules.items()}
 
 
 @cache
 def load_readers() -> tuple[Any, ...]:
-    """Imports what verifies and shows each part."""
+    """Imports each release part's reader, which verifies and shows the part."""
     modules = (f"{part.package}.{part.reader}" for part in PARTS.values())
     return tuple(importlib.import_module(module).READER for module in modules)

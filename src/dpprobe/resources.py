@@ -1,7 +1,7 @@
 """Locates the project's files outside the package: resources, studies, rules, scripts and profiles.
 
 In a clone these files are in the root folder; in a wheel they have the same layout in one folder of
-the package. All other modules find them through this one.
+the package. All other modules locate resources, rules and scripts through this module.
 """
 
 from __future__ import annotations

@@ -75,9 +75,9 @@ def _remove_mark(path: Path, *, with_folder: bool) -> None:
 
 
 def lock_in_turn(lock: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns Snakemake's lock of a folder, which runs of the same moment take one by one.
+    """Returns Snakemake's lock of a folder, which runs that start together acquire one by one.
 
-    Snakemake looks for locks before it writes one. A run that ends removes the folder of locks.
+    Snakemake looks for locks before it writes its own. A run that ends removes the folder of locks.
     """
 
     @contextmanager
@@ -127,7 +127,7 @@ def _is_alive(path: Path, run: OtherRun) -> bool:
 def explain_missing_file(error: BaseException) -> str | None:
     """Returns a hint if an error is about a missing file that another run may have replaced.
 
-    Returns None for other errors, and if no other run works on the folders of this job's run.
+    Returns None if the error has another cause, or if no other run works on this run's folders.
     """
     if not isinstance(error, FileNotFoundError | StoreError | DataError):
         return None

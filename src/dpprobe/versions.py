@@ -1,9 +1,9 @@
 """The version of each stage's outputs, and the version of the running code.
 
 Snakemake's trigger for changed code compares the times of scripts, which cloning changes, and
-ignores the package; so profiles/default disables it. Instead each stage's number below is a
-parameter of its rules. Raise the number when the stage's output changes: each finished study then
-repeats that stage and all later stages.
+ignores the package; so profiles/default disables it. Each stage's version number is a parameter of
+the stage's rules. Raise a stage's number when its output changes: each finished study then repeats
+that stage and all later stages.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Records of the files that jobs wrote: one record per job, with each file's size, times and hash.
 
 A run compares sizes and times before it plans, so that the job of a changed file runs again.
-`dpprobe doctor` compares all bytes.
+`dpprobe doctor` compares all bytes of recorded files.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def locate_record(log: str | Path, results: Path) -> Path:
 
 
 def read_written(record: Path) -> dict[str, dict[str, Any]]:
-    """Reads the files of a record, by path relative to results_dir; without a record, none.
+    """Reads the files that a record lists, by path relative to results_dir; empty without record.
 
     Raises ValueError if the record is damaged, OSError if unreadable.
     """
@@ -53,7 +53,7 @@ def list_changed(record: Path, results: Path, *, refresh: bool = False) -> list[
     """Lists the files of a record that have changed; the record itself if it is damaged.
 
     A file whose time alone differs, as after copying, is compared by its hash. With `refresh` the
-    record then gets the new time. A folder that lets nobody in raises PermissionError.
+    record gets a file's new time if the hash is equal. An unreadable folder raises PermissionError.
     """
     try:
         files = read_written(record)
@@ -88,7 +88,7 @@ def list_changed(record: Path, results: Path, *, refresh: bool = False) -> list[
 
 
 def add_file(path: Path) -> None:
-    """Has the record of this process's job include a file that is not among the job's outputs."""
+    """Adds a file that is not among the job's outputs to the record of this process's job."""
     _EXTRA.add(path)
 
 
@@ -115,7 +115,7 @@ class JobRecord:
             _write(self._record, self._list_others())
 
     def finish(self) -> None:
-        """Records the outputs of the job, the files that an output names, and `add_file`'s."""
+        """Records the job's outputs, files that an output names, and files given to `add_file`."""
         if self._results is None:
             return
         made = {path: path for path in sorted(self._outputs) if path.is_file()}
@@ -134,7 +134,7 @@ class JobRecord:
         _write(self._record, {**self._list_others(), **written})
 
     def _list_others(self) -> dict[str, dict[str, Any]]:
-        """Lists files of other studies' jobs of this name, such as cells of other methods."""
+        """Lists files that such a job wrote for other studies, such as cells of other methods."""
         assert self._results is not None
         folders = {self._name(path.parent) for path in self._outputs}
         with suppress(OSError, ValueError):

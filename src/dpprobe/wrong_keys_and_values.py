@@ -80,7 +80,7 @@ def read_options(
 def _check_extent(values: Mapping[str, Any], where: str) -> None:
     """Raises ConfigError for values that no option accepts, and that would overflow or fill memory.
 
-    These are integers beyond 64 bits, texts that cannot be written to files, and too many or too
+    Refuses integers beyond 64 bits, texts that cannot be written to files, and too many or too
     deeply nested values: with aliases, a few lines of YAML can become billions of values.
     """
     pending: list[tuple[tuple[Any, ...], Any]] = [((), values)]
@@ -159,6 +159,8 @@ def _locate_error(item: Any, values: Any) -> tuple[tuple[Any, ...], tuple[Any, .
 def _describe_wanted(item: Any) -> str:
     if item["type"] in ("value_error", "assertion_error"):
         return str(item["ctx"]["error"])
+    if item["type"] == "string_type" and not isinstance(item["input"], Mapping | list):
+        return "a text in quotes"  # YAML reads 2024, yes and null as other values
     numbers = {name: _spell_number(value) for name, value in item.get("ctx", {}).items()}
     return _WANTED.get(item["type"], "another value").format(**numbers)
 

@@ -82,7 +82,7 @@ def prepare_network(
     blank = torch.zeros(1, channels, *size, dtype=torch.uint8)
     try:
         features, layers = run(blank)
-    except (AssertionError, RuntimeError, ValueError) as error:
+    except Exception as error:  # networks raise errors of any kind
         raise ConfigError(
             f"model: {name} does not take images of {[channels, *size]} in precision "
             f"{runtime.precision} ({one_line(error)}); change preprocessing.size, the model's "

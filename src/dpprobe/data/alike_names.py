@@ -1,4 +1,4 @@
-"""Names as text, and names that differ only in case, spaces or the coding of characters."""
+"""Names as text, and names that differ only in case, spaces, the coding of characters or zeros."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+_NUMBER = re.compile(r"[+]?(-?)0*(\d+)(\.0*)?")
 _INVISIBLE = ("Cc", "Cf")  # categories: control characters, and marks such as a zero-width space
 
 
@@ -27,10 +28,12 @@ def fold_name(name: str) -> str:
 
 
 def find_alike(names: Iterable[str]) -> list[tuple[str, ...]]:
-    """Lists the groups of names that look alike, in the order of their first names."""
+    """Lists the groups of names that look alike, such as 1 and 1.0, in order of the first names."""
     same: dict[str, dict[str, None]] = {}
     for name in names:
-        same.setdefault(fold_name(name), {})[name] = None
+        text = fold_name(name)
+        number = _NUMBER.fullmatch(text)
+        same.setdefault(number[1] + number[2] if number else text, {})[name] = None
     return [tuple(group) for group in same.values() if len(group) > 1]
 
 
@@ -39,8 +42,14 @@ def find_name_fault(names: Sequence[str]) -> str | None:
     if len(set(names)) != len(names):
         return f"{', '.join(names)}: a name appears twice; remove one"
     if same := find_alike(names):
-        return f"{in_words(same[0])} differ only in case or spaces; remove one"
+        return f"{in_words(same[0])} are spellings of one name; remove one"
     return None
+
+
+def hint_class(text: str, names: Iterable[str]) -> str:
+    """Returns a hint for a label that is one of the classes in another spelling; empty if not."""
+    near = [name for name in names if fold_name(name) == fold_name(text)]
+    return f" (write {near[0]!r} in the file, or change the name in class_names)" if near else ""
 
 
 def joined_labels(labels: Iterable[str], names: Iterable[str] | None = None) -> list[str]:

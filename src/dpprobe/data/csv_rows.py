@@ -10,6 +10,7 @@ import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from dpprobe.counted_nouns import count_noun
 from dpprobe.data import patient_sides, table
-from dpprobe.data.alike_names import fold_name, joined_labels
+from dpprobe.data.alike_names import fold_name, hint_class, joined_labels
 from dpprobe.data.csv_files import SUFFIXES, open_rows, read_header
 from dpprobe.data.csv_options import Join, ManifestOptions, TableOptions
 from dpprobe.data.group_columns import BLANKS
@@ -131,7 +133,20 @@ def load_columns(
                 f"{', '.join(written[:SHOWN])}"
             )
         parts[name] = _use_rows(options, name, rows, quiet=quiet)
+    others = [str(value) for value in (*options.train_values, *options.test_values)]
+    rest = frame[options.split_column][~frame[options.split_column].isin(others)]
+    if not rest.empty:
+        _warn_of_rest(options.train, options.split_column, len(rest), rest.iloc[0])
     return parts
+
+
+@cache
+def _warn_of_rest(file: str, column: str, rows: int, value: str) -> None:
+    """Warns once, because each check reads the rows again."""
+    logger.warning(
+        "%s: %s of neither split, such as %s %r; not used",
+        file, count_noun(rows, "row"), column, value,
+    )  # fmt: skip
 
 
 def _use_rows(
@@ -468,10 +483,7 @@ def _label_fault(options: TableOptions, column: str, text: str, code: int) -> st
             "accept it)"
         )
     if options.label_columns is None:
-        near = [name for name in options.label_numbers() if fold_name(name) == fold_name(text)]
-        hint = (
-            f" (write {near[0]!r} in the file, or change the name in class_names)" if near else ""
-        )
+        hint = hint_class(text, options.label_numbers())
         keys = "a key of" if isinstance(options.class_names, dict) else "in"
         return f"{column} is {text!r}, which is not {keys} class_names{hint}"
     return f"{column} is {text!r}, which is not 1, 0, -1 or blank"

@@ -160,7 +160,7 @@ def _decode_pixels(dataset: Dataset) -> np.ndarray:
         raise ImageError(f"DICOM: its transfer syntax ({name}) cannot be decoded here; {UNPACK}")
     try:
         _check_coded_frame(dataset, syntax)
-        return pixel_array(dataset)
+        pixels = pixel_array(dataset)
     except ImageError:
         raise
     except Exception as error:  # as in `_read_dicom`
@@ -168,6 +168,9 @@ def _decode_pixels(dataset: Dataset) -> np.ndarray:
             "DICOM: its pixels cannot be decoded, so the file may be cut short or damaged "
             f"({type(error).__name__}, transfer syntax {syntax.name})"
         ) from None
+    if pixels.shape[:2] != (dataset.Rows, dataset.Columns):  # several, as pydicom counts them
+        raise ImageError("DICOM: its pixels fill several frames, but its header says one")
+    return pixels
 
 
 def _check_coded_frame(dataset: Dataset, syntax: UID) -> None:

@@ -120,11 +120,14 @@ class EmbeddingFile(ABC):
             usual = [each for each in USUAL if each in known]
             name = next(iter(known)) if len(known) == 1 else next(iter(usual), None)
         if name not in known:
-            there = ", ".join(filter(None, known)) or "one unnamed array, or none"
+            there = ", ".join(filter(None, known)) or ", ".join(
+                f"{each or 'an array'} of shape {header.shape}"
+                for each, header in self.read_headers().items()
+            )
             wanted = "" if name is None else f" {name!r}"
             raise ConfigError(
-                f"{self.path}: no vectors{wanted}, only {there}; name the right ones under "
-                "`vectors`"
+                f"{self.path}: no vectors{wanted}, only {there or 'nothing'}; name "
+                "arrays [rows, numbers] under `vectors`"
             )
         return name
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from dpprobe.data.table import EncodedImage
@@ -25,15 +24,9 @@ def pack_vectors(vectors: Mapping[str, Array]) -> bytes:
 
 
 def read_vector(row: EncodedImage, name: str, *, split: str) -> Array:
-    """Reads one vector of a row; raises DataError if it is missing or was changed."""
-    where = f"{split} row {row.row} (id {row.id})"
+    """Reads one vector of a row; raises DataError if the row was changed."""
     if row.data is None or hashlib.sha256(row.data).digest() != row.sha256:
+        where = f"{split} row {row.row} (id {row.id})"
         raise DataError(f"{where}: changed since the dataset was prepared; prepare it again")
-    try:
-        vectors = load(row.data)
-    except SafetensorError as error:
-        raise DataError(f"{where}: no vectors; prepare the dataset again") from error
-    if name not in vectors:
-        raise DataError(f"{where}: no vector {name!r}; prepare the dataset again")
-    vector: Array = vectors[name]
+    vector: Array = load(row.data)[name]
     return vector

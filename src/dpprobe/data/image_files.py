@@ -38,7 +38,7 @@ _STARTS = (b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF8", b"II*\0", b"MM\0*")
 # grey of 16 bits, which Pillow does not invert. True if colours had 16 bits.
 GREY_BITS, WHITE_IS_ZERO = "dpprobe_grey_bits", "dpprobe_white_is_zero"
 _DEEP_COLOURS = "dpprobe_deep_colours"
-_BITS_PER_SAMPLE, _PHOTOMETRIC = 258, 262  # tags of TIFF
+_BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339  # tags of TIFF
 
 
 def is_image_file(path: Path | str) -> bool:
@@ -83,13 +83,15 @@ def open_image(data: bytes) -> Image.Image:
 
         pillow_heif.register_heif_opener(thumbnails=False)
     try:
-        picture = Image.open(io.BytesIO(data))
+        picture: Image.Image = Image.open(io.BytesIO(data))
         check_whole(data, picture)
         frames = getattr(picture, "n_frames", 1)
         # The first image of an MPO is the photograph, the others are previews of it.
         if frames == 1 or picture.format == "MPO":
             facts = _read_grey_facts(picture)
             picture.load()
+            if picture.mode == "I;16B":  # of which Pillow computes no extremes
+                picture = picture.convert("I")
             _check_mode(picture)
             picture.info.update(facts)
             return ImageOps.exif_transpose(picture)
@@ -110,6 +112,8 @@ def _read_grey_facts(picture: Any) -> dict[str, Any]:
     deep = ";16" in str(picture.tile) and not picture.mode.startswith("I")
     facts: dict[str, Any] = {GREY_BITS: None, WHITE_IS_ZERO: False, _DEEP_COLOURS: deep}
     tags = getattr(picture, "tag_v2", {})
+    if picture.mode == "L" and tags.get(_SAMPLE_FORMAT) == (2,):
+        raise ImageError("values of 8 bits with a sign have no known range; convert them to 0..255")
     if picture.format == "PPM":
         facts[GREY_BITS] = 16  # Pillow scales them by the file's largest value
     elif picture.mode.startswith("I"):

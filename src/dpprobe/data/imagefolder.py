@@ -106,7 +106,7 @@ class Options(SplitOptions):
     def _walk_folders(self) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
         for part in self.locate_parts().values() or [resolve_path(self.path)]:
             left_out = {part / name for name in self.exclude}
-            for folder, entries in _walk_folder(part):
+            for folder, entries in walk_folder(part):
                 if left_out.isdisjoint((folder, *folder.parents)):
                     yield folder, entries
 
@@ -253,8 +253,8 @@ def _class_faults(
             )
     for names in find_alike(sorted({folder for classes in files.values() for folder in classes})):
         yield (
-            f"path: {options.path}: the class folders {in_words(names)} differ only in case or "
-            "spaces, and would be separate classes; merge them, or rename one"
+            f"path: {options.path}: the class folders {in_words(names)} are spellings of one name, "
+            "but would be separate classes; merge them, or rename one"
         )
 
 
@@ -271,7 +271,7 @@ def _list_classes(
             others.append(f"{place} (beside the class folders)")
             continue
         images: list[str] = []
-        for current, entries in _walk_folder(folder / entry.name):
+        for current, entries in walk_folder(folder / entry.name):
             place = current.relative_to(root).as_posix()
             for file in entries:
                 listed = images if is_image_file(file.path) else others
@@ -280,13 +280,17 @@ def _list_classes(
     return classes
 
 
-def _walk_folder(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
-    """Yields a folder and all below it, each with its files."""
+def walk_folder(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
+    """Yields a folder and all below it, each with its files; refuses links without an end."""
     pending = [folder]
     while pending:
         current = pending.pop()
         entries = _scan_folder(current)
-        pending += [current / entry.name for entry in entries if entry.is_dir()]
+        inner = [current / entry.name for entry in entries if entry.is_dir()]
+        for place in filter(Path.is_symlink, inner):
+            if place.resolve() in {each.resolve() for each in (current, *current.parents)}:
+                raise ConfigError(f"path: {place} links to a folder around it; remove the link")
+        pending += inner
         yield current, [entry for entry in entries if not entry.is_dir()]
 
 

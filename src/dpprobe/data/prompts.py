@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpprobe import resources
+from dpprobe.data.alike_names import fold_name
 from dpprobe.errors import ConfigError
 
 FIELDS = ("a", "c")
@@ -63,8 +64,8 @@ def name_classes(
         wrote for ImageNet, in the order of its labels.
 
     Raises:
-      ConfigError: if `prompt_names` names an unknown class, or has more or fewer names than there
-        are classes.
+      ConfigError: if `prompt_names` names an unknown class, has more or fewer names than there are
+        classes, or leaves a class without a word.
     """
     if isinstance(prompt_names, str):
         return _imagenet_words(class_names)
@@ -73,7 +74,10 @@ def name_classes(
         close = difflib.get_close_matches(unknown[0], class_names, n=1)
         remedy = f"write {close[0]!r}" if close else "remove it"
         raise ConfigError(f"prompt_names: no class {unknown[0]!r}; {remedy}")
-    return tuple(prompt_names.get(name, name.replace("_", " ")) for name in class_names)
+    words = {name: prompt_names.get(name, name.replace("_", " ")) for name in class_names}
+    if blank := [name for name, word in words.items() if not fold_name(word)]:
+        raise ConfigError(f"prompt_names: no word for class {blank[0]!r}; write a visible one")
+    return tuple(words.values())
 
 
 def _imagenet_words(class_names: Sequence[str]) -> tuple[str, ...]:
@@ -125,8 +129,10 @@ def _check_templates(templates: Sequence[str]) -> None:
         )
     for template in templates:
         try:
-            fields = [
-                name for _, name, _, _ in string.Formatter().parse(template) if name is not None
+            fields = [  # with formats, which would change the word
+                f"{name}!{conversion or ''}:{spec}" if conversion or spec else name
+                for _, name, spec, conversion in string.Formatter().parse(template)
+                if name is not None
             ]
         except ValueError as error:
             raise ConfigError(

@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dpprobe import artifacts
-from dpprobe.data.alike_names import find_alike, in_words
+from dpprobe.data.alike_names import find_name_fault
 from dpprobe.data.dataset_checks import (
     CheckedImage,
     Checks,
@@ -270,16 +270,9 @@ def write_dataset(
       DataError: if a row, or the dataset as a whole, has a problem.
     """
     assert not (accepted and multi_label)
-    if len(class_names) < 2 or len(set(class_names)) != len(class_names):
-        raise DataError(
-            f"class names {', '.join(class_names) or '(none)'}: at least two classes with "
-            "different names are needed; correct them"
-        )
-    if same := find_alike(class_names):
-        raise DataError(
-            f"class names {in_words(same[0])} differ only in case or spaces, and would be "
-            "separate classes; spell them alike, or rename one"
-        )
+    fault = find_name_fault(class_names)
+    if fault or len(class_names) < 2:
+        raise DataError(f"class names: {fault or f'only {len(class_names)}; name two or more'}")
     shape = _Shape(
         tuple(class_names), multi_label, tuple(groups), accepted, units, options.holds_vectors
     )

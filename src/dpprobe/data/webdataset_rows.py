@@ -12,7 +12,7 @@ import pyarrow as pa
 from dpprobe.artifacts import parse_json
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data import patient_sides, table, tar_shards
-from dpprobe.data.alike_names import fold_name, text_of
+from dpprobe.data.alike_names import hint_class, text_of
 from dpprobe.data.group_columns import list_groups
 from dpprobe.data.image_files import EXTENSIONS
 from dpprobe.data.patient_sides import RowIndex
@@ -61,8 +61,9 @@ def read_shards(options: ShardOptions) -> dict[SplitName, list[Row]]:
     if images := [where for where in passed if tar_shards.holds_image(*where)]:
         raise DataError(
             f"{count_noun(len(images), 'image')} would be in no row, such as {images[0][1].name} "
-            f"in {images[0][0]}. A key ends at the first dot of a name: replace further dots "
-            "(a.v2.png to a_v2.png) and pack the shards again. Or leave the images out"
+            f"in {images[0][0]}. A key ends at the first dot of a name; an image's name ends in "
+            f"{', '.join(sorted(EXTENSIONS))}. Rename the images (a.v2.png to a_v2.png), convert "
+            "them or leave them out, and pack the shards again"
         )
     if passed:
         logger.warning(
@@ -200,9 +201,7 @@ def _class_number(names: Sequence[str], place: str, value: Any) -> tuple[int | N
     indexed = any(name.isdecimal() for name in names)
     if not indexed and text.isdecimal() and not isinstance(value, bool) and int(text) < len(names):
         return int(text), None
-    near = [name for name in names if fold_name(name) == fold_name(text)]
-    hint = f" (write {near[0]!r} in the file, or change the name in class_names)" if near else ""
-    return None, f"{place} is {text!r}, which is not in class_names{hint}"
+    return None, f"{place} is {text!r}, which is not in class_names{hint_class(text, names)}"
 
 
 def _make_id(options: ShardOptions, shard: Path, sample: Sample, fields: Mapping[str, Any]) -> str:

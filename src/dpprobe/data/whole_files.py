@@ -82,6 +82,8 @@ def _walk_jpeg(data: bytes) -> Iterator[tuple[int, int, int]]:
     place = 2
     while marked := _JPEG_MARKER.search(data, place):
         marker, start = data[marked.start() + 1], marked.end()
+        if data[place : marked.start()].strip(b"\0\xff"):  # as after a transfer in text mode
+            raise _damaged(f"bytes from {place} are no part of a JPEG file")
         if marker == _END_OF_IMAGE:
             return
         if marker not in _JPEG_SEGMENTS:
@@ -106,8 +108,10 @@ def _check_webp(data: bytes, picture: Image.Image) -> None:
     place = 12
     while place < len(data):
         after = place + 8 + int.from_bytes(data[place + 4 : place + 8], "little")
-        if data[place : place + 4] == b"VP8 ":  # VP8L, without loss, may be all zeros
-            size = _HOLE + picture.width * picture.height // 4096  # of a flat area
+        if data[place : place + 4] in (b"VP8 ", b"VP8L"):
+            # A flat area is coded by fewer zeros; without loss, by four bits per pixel or fewer.
+            lossy = data[place : place + 4] == b"VP8 "
+            size = _HOLE + picture.width * picture.height // (4096 if lossy else 2)
             _check_holes(data, size=size, start=place, end=after)
         place = after + after % 2
 

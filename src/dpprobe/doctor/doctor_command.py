@@ -56,7 +56,8 @@ def add_command(commands: Any) -> None:
 
 def _run_doctor(arguments: argparse.Namespace) -> int:
     runs = recent_runs()
-    results = arguments.results or (runs[0].results if runs else Path("results"))
+    there = [run.results for run in runs if run.results.is_dir()]
+    results = arguments.results or next(iter(there), Path("results"))
     run = next((run for run in runs if run.results.resolve() == results.resolve()), None)
     data = arguments.data or (run.data if run and run.data.is_dir() else None)
     for folder, key in ((results, "results_dir"), (data, "data_dir")):
@@ -87,6 +88,8 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
     if damaged and run is None:
         print(f"no run in this folder wrote {results}: add --configfile FILE to the commands")
     others = _list_other_folders(runs, [results, *([data] if data else [])])
+    if runs and not runs[0].results.is_dir():
+        print(f"not found: {runs[0].results}, the results of the latest run")
     for folder in others:
         print(f"not checked: {folder}, the results of another study")
     size = sum(each.size for each in checked)

@@ -112,7 +112,7 @@ def class_names(column: Column, name: str, place: str) -> list[str]:
         )
     for names in find_alike(sorted(column.values)):
         raise ConfigError(
-            f"{place}: column {name} has {in_words(names)}, which differ only in case or spaces; "
+            f"{place}: column {name} has {in_words(names)}, which are spellings of one name; "
             "use one spelling everywhere"
         )
     if column.holds_numbers:

@@ -11,9 +11,11 @@ from pathlib import Path
 from dpprobe.data import csv_files, csv_manifest
 from dpprobe.data.csv_options import ManifestOptions
 from dpprobe.data.folder_parts import find_test_file
+from dpprobe.data.image_files import hint_misspelling
+from dpprobe.data.image_search import join_roots, list_roots, names_image, search_images
+from dpprobe.data.usual_columns import IMAGE_COLUMNS, IMAGE_NAMES, find_usual
 from dpprobe.draft import column_guesses as guesses
 from dpprobe.draft.column_guesses import Column, Columns
-from dpprobe.draft.image_places import Place, find_images
 from dpprobe.draft.seen_dataset import Line, Seen, count_classes, make_options
 from dpprobe.errors import ConfigError
 
@@ -62,9 +64,9 @@ def look_at_csv(place: str, wishes: Wishes) -> Seen:
     if label is None and not labels:
         raise guesses.no_label(columns, place)
     root = Path(wishes.root).expanduser() if wishes.root else None
-    images = find_images(columns, table=path, root=root, column=wishes.image)
+    start, images = _find_images(columns, table=path, root=root, column=wishes.image)
     unit = guesses.find_unit(columns, wishes.patient)
-    keys = _place_keys(images, path, raw.delimiter)
+    keys = _place_keys(start, path, raw.delimiter) | images
     notes = []
     if label is not None:
         names = guesses.class_names(columns[label], label, place)
@@ -112,10 +114,10 @@ def _read_table(path: Path) -> tuple[ManifestOptions, Columns]:
     return raw, columns
 
 
-def _place_keys(images: Place, path: Path, delimiter: str | None) -> dict[str, Line]:
-    root = os.path.normpath(images.root)
-    same = images.root.resolve() == path.parent.resolve()
-    train = path.name if same else os.path.relpath(path.resolve(), images.root.resolve())
+def _place_keys(start: Path, path: Path, delimiter: str | None) -> dict[str, Line]:
+    root = os.path.normpath(start)
+    same = start.resolve() == path.parent.resolve()
+    train = path.name if same else os.path.relpath(path.resolve(), start.resolve())
     keys = {
         "source": Line(value="csv"),
         "root": Line(
@@ -125,11 +127,49 @@ def _place_keys(images: Place, path: Path, delimiter: str | None) -> dict[str, L
     }
     if delimiter is not None:
         keys["delimiter"] = Line(value=delimiter)
-    if images.template is None:
-        keys["path_column"] = Line(value=images.column)
-    else:
-        keys["path_template"] = Line(value=images.template)
     return keys
+
+
+def _find_images(
+    columns: Columns, *, table: Path, root: Path | None, column: str | None
+) -> tuple[Path, dict[str, Line]]:
+    """Looks for the files that a column names; returns where paths start, and the column's option.
+
+    Args:
+      root: the folder to search, with the folders in it. If None, the table's folder in the same
+        way, then the working directory and the parent of the table's folder.
+      column: the column to use; if None, a column with a usual name, or with names of image files.
+
+    Raises:
+      ConfigError: if no column names existing files.
+    """
+    candidates = [column] if column else list(find_usual(columns, (*IMAGE_COLUMNS, *IMAGE_NAMES)))
+    if not candidates:
+        candidates = [name for name in columns if names_image(_first_value(columns, name))]
+    if not candidates:
+        raise ConfigError(
+            f"{table}: no column of images, by its name ({', '.join(IMAGE_COLUMNS[:5])} or "
+            f"similar) or by its values; name the column with --image: {', '.join(columns)}"
+        )
+    roots = [root] if root else list_roots(table)
+    for name in candidates:
+        first = _first_value(columns, name)
+        if paths := search_images([first] if first else [], roots):
+            before = paths.before.replace("{", "{{").replace("}", "}}")
+            template = Line(value=f"{before}{{{name}}}{paths.after}")
+            added = paths.before or paths.after
+            keys = {"path_template": template} if added else {"path_column": Line(value=name)}
+            return paths.root, keys
+    first = _first_value(columns, candidates[0])
+    hint = hint_misspelling(first) if "\\" in first else ""
+    raise ConfigError(
+        f"{table}: column {candidates[0]} names {first!r}, which is not under "
+        f"{join_roots(roots)}{hint}; name the folder with --root, or another column with --image"
+    )
+
+
+def _first_value(columns: Columns, name: str) -> str:
+    return next((value for value in columns[name].first if value), "")
 
 
 def _split_keys(columns: Columns, path: Path) -> dict[str, Line]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,9 +26,9 @@ def look_at_folder(place: str) -> Seen:
       ConfigError: if the folder has another layout than a study needs, with the remedy.
     """
     root = Path(place).expanduser()
-    _check_layout(root, place)
     options = imagefolder.Options(path=place)
     try:
+        _check_layout(root, place)
         listing = imagefolder.list_images(options)
     except ConfigError as error:
         raise ConfigError(str(error).removeprefix("path: ")) from None
@@ -98,5 +97,5 @@ def _check_layout(root: Path, place: str) -> None:
 
 
 def _find_files(folder: Path, kind: Callable[[Path], bool]) -> Iterator[Path]:
-    for place, _, names in os.walk(folder):
-        yield from (path for name in sorted(names) if kind(path := Path(place, name)))
+    for _, entries in imagefolder.walk_folder(folder):
+        yield from (path for entry in entries if kind(path := Path(entry.path)))

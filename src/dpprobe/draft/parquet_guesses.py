@@ -10,6 +10,7 @@ from dpprobe.artifacts import explain_parquet
 from dpprobe.data import parquet
 from dpprobe.data.alike_names import text_of
 from dpprobe.data.folder_parts import find_test_file
+from dpprobe.data.parquet_columns import read_schema
 from dpprobe.data.usual_columns import IMAGE_COLUMNS, LABELS, find_usual
 from dpprobe.draft import column_guesses as guesses
 from dpprobe.draft.column_guesses import Column
@@ -53,7 +54,13 @@ def look_at_parquet(place: str, wishes: Wishes) -> Seen:
             comment="Subgroups, guessed from the columns' names. They are stored with predictions, "
             "not trained on.",
         )
-    return _count_rows(place, keys, label, guesses.unit_notes(columns, unit))
+    notes = guesses.unit_notes(columns, unit)
+    if "test" not in keys and (split := guesses.guess_split(columns)):
+        notes.append(
+            f"column {split[0]} is not used: test rows of parquet are a file of their own; write "
+            "them to one, and name it at `test`"
+        )
+    return _count_rows(place, keys, label, notes)
 
 
 def _read_table(path: Path) -> tuple[list[str], dict[str, Column]]:
@@ -61,12 +68,12 @@ def _read_table(path: Path) -> tuple[list[str], dict[str, Column]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    schema, _ = read_schema(path)
+    plain = [field.name for field in schema if not pa.types.is_nested(field.type)
+             and not pa.types.is_binary(field.type)]  # fmt: skip
+    columns = {name: Column() for name in plain}
     fault = f"{path}: not a readable parquet file"
     with explain_parquet(path, ConfigError, fault), pq.ParquetFile(path) as file:
-        schema = file.schema_arrow
-        plain = [field.name for field in schema if not pa.types.is_nested(field.type)
-                 and not pa.types.is_binary(field.type)]  # fmt: skip
-        columns = {name: Column() for name in plain}
         for batch in file.iter_batches(65_536, columns=plain):
             for name in plain:
                 for value in batch.column(name).to_pylist():

@@ -48,7 +48,7 @@ RELEASE = """\
 # `releases` after `--cores all`. Its epsilon is then spent for good.
 # releases:
 #   {name}_v1:
-#     dataset: {name}
+#     dataset: {dataset}
 #     backbone: {backbone}
 #     method: auto
 #     epsilon: 1
@@ -153,7 +153,11 @@ def _write_head(draft: Draft) -> Iterator[str]:
         ("Edit any line (docs/configuration.md). Run it:", draft.run_words),
     ):
         yield f"# {comment}"
-        yield f"#     {shlex.join(words)}"
+        # In bash's words for it, a line break of a name does not end the comment.
+        yield "#     " + "".join(
+            each if each.isprintable() else f"'$'{each.encode('unicode_escape').decode()}''"
+            for each in shlex.join(words)
+        )
     yield f"study: {_write_flow(draft.study_name)}"
     yield ""
 
@@ -161,7 +165,7 @@ def _write_head(draft: Draft) -> Iterator[str]:
 def _write_datasets(draft: Draft) -> Iterator[str]:
     seen = draft.seen
     yield "datasets:"
-    yield f"  {seen.study_name}:"
+    yield f"  {_write_flow(seen.study_name)}:"
     for key, line in draft.keys.items():
         yield from write_comment(line.comment, indent=4)
         yield from write_entry(key, line.value, indent=4)
@@ -202,19 +206,27 @@ def _write_rest(draft: Draft) -> Iterator[str]:
     metric = _choose_metric(draft.seen)
     words = METRIC_WORDS[metric].format(unit=unit)
     yield RELEASE.format(
-        name=name, backbone=draft.backbone.name, unit=unit, metric=metric, metric_words=words
-    )
+        name=name, dataset=_write_flow(name), backbone=draft.backbone.name, unit=unit,
+        metric=metric, metric_words=words,
+    )  # fmt: skip
     yield ""
     yield from write_comment(
         "Keep these folders outside the folder of images, or results are read as images."
     )
-    yield f"results_dir: results/{draft.study_name}"
+    yield f"results_dir: {_choose_folder('results', draft.study_name, draft.seen)}"
     if draft.study_name != name:
         yield from write_comment(
             "All studies of these images share this folder: split tables are made once, and one "
             "ledger adds up the cost of all releases."
         )
-    yield f"data_dir: data/{name}"
+    yield f"data_dir: {_choose_folder('data', name, draft.seen)}"
+
+
+def _choose_folder(top: str, name: str, seen: Seen) -> str:
+    """Returns a folder that is not in the folder of the images, such as in `data`."""
+    images = Path(seen.place).expanduser().resolve()
+    inside = Path(top, name).resolve().is_relative_to(images)
+    return f"{f'dpprobe_{top}' if inside else top}/{name}"
 
 
 def _choose_metric(seen: Seen) -> Headline:

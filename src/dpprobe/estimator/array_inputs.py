@@ -128,7 +128,8 @@ def refuse_masks(name: str, values: Any) -> None:
 def _check_type(values: Any) -> None:
     """Raises ArrayError for values that are no plain numbers or texts."""
     refuse_masks("X", values)
-    for kind in getattr(values, "dtypes", [getattr(values, "dtype", None)]):
+    kinds = getattr(values, "dtypes", getattr(values, "dtype", None))  # of all columns, or one
+    for kind in np.ravel(np.asarray(kinds, dtype=object)):
         if str(kind).lower().startswith(_NO_NUMBERS):
             raise ArrayError(
                 f"X: of type {kind}. Complex data not supported, nor dates or records; pass numbers"
@@ -202,7 +203,7 @@ def check_labels(labels: Any, classes: Sequence[Hashable] | None) -> None:
     """Raises ArrayError for missing labels, labels of several kinds, and kinds of no class."""
     refuse_masks("y", labels)
     values = np.asarray(labels)
-    if values.ndim != 1 or values.dtype.kind not in "OUiu":
+    if values.ndim != 1 or values.dtype.kind in "bf":
         return  # scikit-learn explains these
     kind = check_kind("y", values if values.dtype.kind == "O" else values[:1])
     of_classes = kind if classes is None else check_kind("classes", classes)

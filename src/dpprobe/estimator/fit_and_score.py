@@ -103,7 +103,10 @@ def score_blocks(classifier: Any, X: Any) -> npt.NDArray[np.float32]:
         values = validate_data(
             classifier, join_blocks(X), dtype=np.float32, reset=False, ensure_all_finite=False
         )
-        blocks = (values[start : start + size] for start in range(0, len(values), size))
+        blocks = (  # PyTorch takes no reversed arrays, and warns of arrays that are read-only
+            np.require(values[start : start + size], requirements=["C", "W"])
+            for start in range(0, len(values), size)
+        )
     parts = [score_rows(classifier.fit_.heads, clear_unusable(block))[0] for block in blocks]
     return np.concatenate(parts)
 

@@ -76,4 +76,4 @@ def check_parameters(classifier: Parameters) -> None:
 
 def read_method(classifier: Parameters) -> MethodOptions:
     head = classifier.head
-    return method_options({"head": head} if isinstance(head, str) else dict(head))
+    return method_options(dict(head) if isinstance(head, Mapping) else {"head": head})

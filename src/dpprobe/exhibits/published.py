@@ -123,7 +123,7 @@ class Number(Facts):
     def epsilon_range(self) -> tuple[float, float] | None:
         """The ends of the finite privacy budget; equal for one number."""
         if isinstance(self.epsilon, tuple):
-            return self.epsilon if math.isfinite(self.epsilon[1]) else None
+            return self.epsilon
         single = self.single_epsilon
         return None if single is None else (single, single)
 

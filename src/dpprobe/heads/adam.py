@@ -69,13 +69,13 @@ class Options(MomentOptions):
 
 
 class Adam(Optimiser):
-    """Kingma and Ba 2015, algorithm 1: debiased mean over the root of the debiased mean square.
+    """Kingma and Ba 2015, algorithm 1: debiased mean, divided by the root of debiased mean square.
 
-    The noise's variance is subtracted from the mean square (Tang et al. 2024, algorithm 1).
+    The noise's variance is subtracted from Adam's mean square (Tang et al. 2024, algorithm 1).
 
     Args:
       noise: standard deviation of the noise on each number of a gradient; 0 for plain Adam.
-      floor: the smallest mean square kept, as a part of the noise's variance.
+      floor: a lower bound on the mean square, as a fraction of the noise's variance.
     """
 
     def __init__(

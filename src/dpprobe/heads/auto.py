@@ -1,12 +1,12 @@
 """`head: auto`: a head and its options, chosen by `auto_rule` from public facts of the data.
 
-`auto` makes the releases of the chosen head, at the chosen head's price. With `balanced`, class
+`auto` makes the releases of the chosen head, at an equal privacy cost. With `balanced`, class
 counts are also released. The choice is a function of public facts (n, dimension, classes, labels
-per example, epsilon, delta, unit of privacy), so choosing costs nothing. The rule was fixed on
-public features; every record and statement names its version.
+per example, epsilon, delta, unit of privacy), so choosing costs nothing. The rule of `auto` was
+fixed on public features; every record and statement names its version.
 
-The dimension is known with the features, so jobs that read features resolve the options before
-anything else sees them. Resolving sets `rule` and `chosen`; the rest asks the chosen head.
+The dimension is known only after extraction, so jobs that read features first resolve the options
+of `auto`. Resolving sets `rule` and `chosen`; all other properties are those of the chosen head.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Options(MethodOptions):
         return self
 
     def resolve_choice(self, facts: DataFacts, *, exact: bool = False) -> Self:
-        """Returns today's rule's choice; raises ConfigError if the options name another rule."""
+        """Returns the current rule's choice; raises ConfigError if options name another rule."""
         if self.chosen is not None:
             return self
         if self.rule not in (None, RULE):
@@ -140,12 +140,12 @@ class Options(MethodOptions):
 
 
 def is_undecided(method: MethodOptions) -> bool:
-    """True if facts of the data are still to choose the head."""
+    """True if the head is not chosen yet, because facts of the data are missing."""
     return isinstance(method, Options) and method.chosen is None
 
 
 def trained_head(method: MethodOptions) -> MethodOptions:
-    """Returns the head that a fit trains: the method, or what `auto` chose."""
+    """Returns the head that a fit trains: the method itself, or the head that `auto` chose."""
     return method._decided if isinstance(method, Options) else method
 
 

@@ -1,13 +1,14 @@
 """The rule of `head: auto`: the options of a head from public facts, by a table fixed beforehand.
 
-The rule looks at no data. `RULE` rises if the choice or the chosen head's defaults change. Cells of
-another rule are then trained again. A bundle is verified by the dpprobe that has its rule.
+The rule of `head: auto` looks at no data. `RULE` is raised if the choice or the chosen head's
+defaults change. Cells of another version of the rule are trained again. Only a dpprobe with a
+bundle's version of the rule verifies the bundle.
 
-The rule was fixed on the pairs for choosing of bench/results/accuracy.md. There `momentum` on
-centred rows was the best head at small n and epsilon, and on whitened rows above n mu = 100
-sqrt(d), with mu of the Gaussian mechanism at (epsilon, delta). At smaller n mu, noise of spectral
-norm about sqrt(2 d) / (sqrt(0.1) mu) hides most of the released second moment, and its tenth of the
-budget is better spent on gradients.
+The rule was fixed on the pairs for choosing of bench/results/accuracy.md. `momentum` on centred
+rows was the best head at small n and epsilon, and on whitened rows above n mu = 100 sqrt(d), with
+mu of the Gaussian mechanism at (epsilon, delta). At smaller n mu, noise of spectral norm about
+sqrt(2 d) / (sqrt(0.1) mu) hides most of the released second moment, and its tenth of the budget is
+better spent on gradients.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
 """Heads that balance classes: by public numbers, or by a release of their frequencies.
 
-**Weights.** A row's clipped part is multiplied with its class's weight, at most 1, like a patient's
-rows with 1 / m. A unit adds no more than before, so sensitivities and prices do not change.
-Weights are public numbers of the study; weights from private counts would be a release.
-Normalisations weigh all rows alike.
+A row's clipped contribution is multiplied by its class's weight, at most 1, as a patient's m rows
+are by 1 / m. Weights of at most 1 increase no unit's contribution, so sensitivities and privacy
+costs do not change. Weights are public numbers of the study; weights from private counts would be a
+release. Normalisations ignore class weights.
 
-**Priors.** A head trained on classes of frequencies p estimates p(y | x) in proportion to
-p(x | y) p(y). Without log p in its biases the head answers as if classes were equally frequent
-(Menon et al. 2021, "Long-tail learning via logit adjustment"). This is post-processing of the
-released head. Priors are public numbers, at no cost, or follow from noisy counts. `class_priors:
-released` is one more release of the fit:
+**Priors.** A head trained on classes of frequencies p estimates p(y | x) in proportion to p(x | y)
+p(y). With log p subtracted from its biases, the head predicts as if classes were equally frequent
+(Menon et al. 2021, "Long-tail learning via logit adjustment"). Subtracting log p is post-processing
+of the released head. Priors are public numbers, at no cost, or follow from noisy counts.
+`class_priors: released` is one more release of the fit:
 
 **class_counts** [K], the sum over the training examples of their labels' one-hot vectors, each
 times its row's weight (1 / m for a row of a unit with m rows), plus Gaussian noise. A unit adds
 non-negative numbers of sum at most 1, hence of L2 norm at most 1, and a null row nothing:
-sensitivity 1. The counts' share of the budget is `prior_share`; the other releases divide the rest
-as they would the whole. `released_priors` turns noisy counts into frequencies, which are part of
+sensitivity 1. `prior_share` is the counts' share of the budget; the other releases divide the rest
+in unchanged proportions. `released_priors` turns noisy counts into frequencies, which are part of
 the published head: post-processing.
 """
 
@@ -126,7 +126,7 @@ class BalanceOptions(MethodOptions):
 
     @property
     def public_priors(self) -> tuple[float, ...]:
-        """The numbers of the study; empty without priors, or if priors are released."""
+        """The study's public class priors; empty without priors, or if priors are released."""
         return self.class_priors if isinstance(self.class_priors, tuple) else ()
 
     @property
@@ -157,7 +157,7 @@ class BalanceOptions(MethodOptions):
         return None
 
     def bias_shifts(self) -> tuple[float, ...]:
-        """Returns the shift of each class's bias by public priors; empty without any."""
+        """Returns the shift of each class's bias by public priors; empty without public priors."""
         return log_shifts(self.public_priors)
 
     def list_mechanisms(self, n: int) -> tuple[Mechanism, ...]:
@@ -172,7 +172,7 @@ def released_priors(counts: Sequence[float], deviation: float) -> tuple[float, .
     """Returns the classes' frequencies, of sum 1, from their noisy counts.
 
     A count below `PRIOR_FLOOR` standard deviations of its noise, or below 1, is raised to the
-    larger.
+    larger of these bounds.
     """
     least = max(1.0, PRIOR_FLOOR * deviation)
     floored = [max(count, least) for count in counts]

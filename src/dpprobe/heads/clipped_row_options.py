@@ -57,7 +57,8 @@ class RowOptions(MethodOptions):
     """A head that clips feature rows and appends a constant to them.
 
     A normalised row x becomes [x min(1, C / |x|), b C] with C = `max_row_norm` and b = `intercept`:
-    of norm at most S = C sqrt(1 + b^2). Rows with NaN, infinity or huge values become 0, also b C.
+    of norm at most S = C sqrt(1 + b^2). Rows with NaN, infinity or huge values become 0, including
+    their constant b C.
     """
 
     normalize: Normalize = Field(default_factory=Centred, description=CENTRED_BY_DEFAULT)

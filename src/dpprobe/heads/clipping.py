@@ -6,8 +6,8 @@ labels as zeros and ones and r = p - y, the gradient of a row's cross-entropy is
 min(1, C / (|r| |x|)): no gradient of a single row is formed.
 
 If units of privacy have several rows (`units`), each clipped gradient is multiplied with its row's
-weight. A unit's weights sum to at most 1, so a unit adds at most norm C. Poisson samples are of
-units: all rows of a drawn unit join the batch.
+weight. A unit's weights sum to at most 1, so a unit's contribution has norm at most C. Poisson
+sampling draws units: all rows of a drawn unit join the batch.
 
 On the CPU `kernels.fused_step` computes the sums; else PyTorch, without waiting for the device.
 """
@@ -48,9 +48,10 @@ Index = npt.NDArray[np.int64]
 
 
 def clip_bounds(norms: torch.Tensor, clip: float) -> torch.Tensor:
-    """Returns the largest |r| of each row that keeps its gradient's norm at most `clip`, float64.
+    """Returns each row's largest residual norm |r| that keeps its gradient within norm `clip`.
 
-    The bound is infinite if `clip` is. For unusable rows the bound makes their factor 0 in float32.
+    With an infinite `clip` the bound is infinite. The bound of an unusable row makes its clipping
+    factor 0 in float32.
     """
     return torch.where(norms.isfinite(), clip * (1 - _MARGIN) / norms, fused_step.NOT_USABLE)
 
@@ -62,8 +63,8 @@ class ClippedGradients:
     Attributes:
       clip: the largest norm of an example's gradient; infinite for no clipping.
       sigmoid: True if the loss is a sum over classes of sigmoid cross-entropies.
-      constant: b, appended to each row, so that its gradient is r [x, b]. Sums here have r in the
-        last column, for the caller to multiply with b.
+      constant: b, appended to each row, so that its gradient is r [x, b]. Sums have r instead of b
+        r in the last column; the caller multiplies this column with b.
     """
 
     rows: Rows
@@ -73,7 +74,7 @@ class ClippedGradients:
 
     @cached_property
     def bounds(self) -> torch.Tensor:
-        """The largest |r| of each row, float64 [n]."""
+        """Each row's bound on |r|, the norm of its residual, float64 [n]."""
         norms = self.rows.norms
         if self.constant != 1:
             norms = self.rows.lengths.square().add_(self.constant**2).sqrt_()
@@ -81,7 +82,7 @@ class ClippedGradients:
 
     @cached_property
     def arrays(self) -> fused_step.Arrays | None:
-        """All rows without a copy; None if they are not in memory in this form."""
+        """All rows without a copy; None if they are not in memory in the form that loops read."""
         if self.rows.direct is None:
             return None
         features, scale = self.rows.direct
@@ -128,7 +129,7 @@ def drawn_rows(rows: Rows, sampler: Sampler, steps: int) -> tuple[Index, Index]:
 class ClippedGradientSum(ABC):
     """The sum of clipped gradients at the current weights, step after step.
 
-    `gradients` may be replaced between batches, by gradients of as many other rows.
+    `gradients` may be replaced between batches, by gradients of equally many other rows.
     """
 
     gradients: ClippedGradients
@@ -179,9 +180,9 @@ def add_in_slices(
 
 
 class NativeFullBatchSum(ClippedGradientSum):
-    """Every row in every step, on the CPU, block by block, for all seeds.
+    """Clipped sums over every row in every step, on the CPU, block by block, for all seeds.
 
-    Weights and releases are from `fused_step.padded_zeros`.
+    Weights and releases must be made by `fused_step.padded_zeros`.
     """
 
     def __init__(
@@ -209,9 +210,9 @@ class NativeFullBatchSum(ClippedGradientSum):
 
 
 class NativePoissonSum(ClippedGradientSum):
-    """One head's Poisson batches, on the CPU.
+    """Clipped sums over one head's Poisson batches, on the CPU.
 
-    Weights and releases are [1, ...], from `fused_step.padded_zeros`.
+    Weights and releases are [1, ...], made by `fused_step.padded_zeros`.
     """
 
     def __init__(
@@ -240,11 +241,11 @@ class NativePoissonSum(ClippedGradientSum):
         self._step, self._start = 0, 0
 
     def next_batches(self) -> tuple[fused_step.Arrays, Index, Index] | None:
-        """Takes the prepared batches up to the first that is too large for one thread.
+        """Returns the prepared batches that precede the first batch too large for one thread.
 
         Returns:
-          The arrays, their rows, batch after batch, and each batch's number of rows. Rows of a
-          later batch may follow. None if the next batch is too large, or rows were not gathered.
+          The arrays, their rows, batch after batch, and each batch's number of rows. Rows of later
+          batches may follow. None if the next batch is too large, or rows were not gathered.
         """
         sizes = self._sizes[self._step :]
         if self._arrays is None or sizes[0] > _LARGEST_BATCH:
@@ -303,8 +304,8 @@ def clipped_residuals(
 class TorchSum(ClippedGradientSum):
     """Sums by PyTorch: all rows in every step, or each seed's Poisson batches.
 
-    On a GPU a step over all rows is recorded once and then repeated as one CUDA graph, because its
-    launches would take longer than its products.
+    On a GPU a step over all rows is recorded once and then repeated as one CUDA graph, because
+    launching its kernels takes longer than computing.
     """
 
     def __init__(
@@ -342,7 +343,7 @@ class TorchSum(ClippedGradientSum):
         release.add_(self._total)
 
     def _can_repeat(self) -> bool:
-        """Returns True from the second step on, for rows that lie on a GPU."""
+        """Returns True from the second step on, if the rows are on a GPU."""
         first = self.gradients not in self._graphs
         self._graphs[self.gradients] = None
         return (

@@ -1,9 +1,10 @@
 """The options of each head that `tuned` searches if a study names none.
 
-The options change no price: step lengths, and clipping norms, which the noise follows. Steps,
-batches and shares of budgets cannot be searched, nor can learning rates set by a rule.
-The numbers were fixed on public features (bench/results/search_spaces.md). Lists are short:
-few trials cannot tell more values apart, and trials of equal options are fitted together.
+The searched options do not change the privacy cost: step lengths, and clipping norms, to which
+noise is proportional. Steps, batches and shares of budgets cannot be searched, nor can learning
+rates set by a rule. The default search spaces were fixed on public features
+(bench/results/search_spaces.md). Lists of values are short: few trials cannot tell more values
+apart, and trials of equal options are fitted together.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SPACES: dict[str, _Space] = {
 
 
 def default_space(base: MethodOptions) -> dict[str, tuple[float, ...]]:
-    """Returns the options of the head's space that the base does not write; may be empty."""
+    """Returns the head's default search space without options that the base sets; may be empty."""
     space = {}
     for name, values in SPACES.get(base.head, {}).items():
         if name in base.model_fields_set:

@@ -1,28 +1,30 @@
-"""The sums of `engine: exact` on a GPU, with the bits of the CPU.
+"""Computes the sums of `engine: exact` on a GPU, bit for bit equal to the CPU's.
 
-**Products.** A unit row has norm at most 2^e, for entries of e bits. The whole numbers of a class
-in the head have norm at most 2^(51 - e) + sqrt(d) / 2. By Cauchy-Schwarz every partial sum of their
-product is below 2^52. Partial sums of factors times rows are at most 2^52 (`privacy.grid`). So
-float64 represents all of them, and products on a device have the bits of `exact_step.add_sums`.
+**Products.** A unit row has norm at most 2^e, for entries of e bits. A class's integer weights have
+norm at most 2^(51 - e) + sqrt(d) / 2. By Cauchy-Schwarz every partial sum of a row's product with
+these weights is below 2^52. Partial sums of factors times rows are at most 2^52 (`privacy.grid`).
+So float64 represents all partial sums, and products on a device have the bits of
+`exact_step.add_sums`.
 
-**Rows.** The CPU brings rows to their grid (`exact_step.fill_units`). Logits are exact, times one
-number per row, so they have the CPU's bits too. Only exponentials, and sums over classes, depend on
-the device. They decide a factor x = trunc(r F), for a residual r, with probability p and 0/1 label
-y, and F = w |row| min(1, clip / length) / step.
+**Rows.** The CPU rounds rows to the grid (`exact_step.fill_units`). Logits are exact products,
+times one number per row, so they equal the CPU's bit for bit. Only exponentials, and sums over
+classes, depend on the device. Exponentials decide a factor x = trunc(r F), for a residual r, with
+probability p and 0/1 label y, and F = w |row| min(1, clip / length) / step.
 
-**Certificate.** `slack` bounds |r F - r' F'|, the primed numbers being the CPU's. Where all numbers
-within `slack` of r F have the same trunc, the factor is the CPU's. `exact_step.to_factors` computes
-all other rows on the CPU. So a row's part depends on the row alone, not on its place, and the sums
-have the CPU's sensitivity. Let eta = (K + 32) 2^-50, at least four times the rounding errors:
+**Certificate.** `slack` bounds |r F - r' F'|, where r' and F' are the CPU's numbers. Where all
+numbers within `slack` of r F have the same trunc, the factor is the CPU's. `exact_step.to_factors`
+computes all other rows on the CPU. So a row's contribution depends on the row alone, not on its
+place, and the sums have the CPU's sensitivity. Let eta = (K + 32) 2^-50, at least four times the
+rounding errors:
 
 - Exponentials have a relative error of at most 2^-51 (libraries document 2^-52), or are below
   2^-1000. K positive numbers are added, in any order, and divided. So |p - p'| <= eta p / 2, and
   |r - r'| <= eta p <= eta (|r| + y).
 - |r| as a vector differs by at most eta |p| + eta |r|, and |p| <= 1, or sqrt(K) for sigmoids. So
-  lengths differ by a part rho = eta |p| / |r| + eta. If length plus this difference is at most
-  `clip`, both quotients are 1. Else they differ by a part of at most 2 rho, if rho < 1/8; the CPU
-  computes rows of larger rho.
-- Hence slack = |r F| (2 rho + 4 eta) + 2 eta F y, with rho = 0 where both quotients are 1.
+  the lengths of r and r' have a relative difference of at most rho = eta |p| / |r| + eta. If a
+  length plus this difference is at most `clip`, both clip factors are 1. Otherwise the clip factors
+  differ relatively by at most 2 rho, if rho < 1/8; the CPU computes rows of larger rho.
+- Hence slack = |r F| (2 rho + 4 eta) + 2 eta F y, with rho = 0 where both clip factors are 1.
 """
 
 from __future__ import annotations
@@ -47,11 +49,11 @@ _COLUMNS, _TESTED = 16, 128
 
 
 class _Block(NamedTuple):
-    """Rows of a step on the device.
+    """The rows of a step, on the device.
 
     Attributes:
       rows: slice or indices [m] of the rows.
-      units: float32 [m, columns], unit rows in whole steps, each with its constant.
+      units: float32 [m, columns], unit rows in steps of the grid, each with its constant.
       norms: float64 [m].
     """
 
@@ -61,12 +63,10 @@ class _Block(NamedTuple):
 
 
 class DeviceSums(ExactSums):
-    """`ExactSums` of rows in main memory, by products on a device.
+    """`ExactSums` of rows in main memory, computed by matrix products on a device.
 
-    The device keeps the rows for all steps if they fit; else each step copies them in blocks.
-
-    Raises:
-      DeviceError: if the device's products of whole numbers are not exact.
+    The device keeps the rows for all steps if its memory suffices; otherwise each step copies them
+    in blocks. Raises DeviceError if the device's products of whole numbers are not exact.
     """
 
     def __init__(self, *args: Any, device: torch.device, **options: Any) -> None:
@@ -108,9 +108,9 @@ class DeviceSums(ExactSums):
     def _move_heads(
         self, weights: torch.Tensor
     ) -> tuple[list[tuple[torch.Tensor, float]], torch.Tensor]:
-        """Returns heads in whole numbers, as `exact_step.add_sums` takes them, with their units.
+        """Returns heads as integers, as `exact_step.add_sums` reads them, with their units.
 
-        Also returns zeros for their sums.
+        Also returns zeros for the heads' sums.
         """
         heads, moved = self._prepare(weights)[0], []
         for head in heads:
@@ -192,7 +192,7 @@ class DeviceSums(ExactSums):
         return torch.from_numpy(index[start:stop]).to(self._device)
 
     def _copy_blocks(self, index: Index | None) -> Iterator[_Block]:
-        """Brings rows to their grid, and yields copies on the device."""
+        """Rounds rows to the grid, and yields copies on the device."""
         pinned = self._device.type == "cuda"
         units = torch.zeros((self._size, self._columns), pin_memory=pinned)
         norms = torch.empty(self._size, dtype=torch.float64, pin_memory=pinned)

@@ -1,4 +1,4 @@
-"""`engine: exact`: noisy gradient steps with exact sums and noise, by the same plan.
+"""`engine: exact`: noisy gradient steps with exact sums and exact noise, under an equal plan.
 
 **Released** in each step: the sum over the batch's rows of w v u^T, plus noise. For a row x of
 weight w (1, or less if its unit of privacy has several rows) and residual r, and the head's
@@ -8,14 +8,14 @@ towards zero to whole numbers of two public steps (`privacy.grid`).
 
 **Sensitivity** C. Rounding towards zero lengthens nothing, so |w v| |u| <= w C, and the weights of
 a unit sum to at most 1. r depends on the head and on x alone: logits are products of u and of the
-head on a grid, which float64 adds exactly, and the rest is done row by row. The sum is of integers
-of at most n 2^(a + b) <= 2^52 in total, exact in any order. So a null row in a row's place changes
-the sum by exactly that row's part: by at most C, to the last bit. `device_sums` proves that a GPU
-adds up equal sums.
+head on a grid, which float64 adds exactly, and the rest is done row by row. The summed integers are
+at most n 2^(a + b) <= 2^52 in total, so the sum is exact in any order. Replacing a row by a null
+row changes the sum by exactly the row's contribution: by at most C, to the last bit. `device_sums`
+proves that a GPU computes equal sums.
 
 **Noise** is the rounding of a real Gaussian to the grid (`Releases.release_gaussian`): the release
 is the real-valued mechanism, rounded, at an unchanged price. A batch is a Poisson sample of units
-with exactly the plan's rate (`ExactPoissonSampler`). All random words are a keystream's.
+with exactly the plan's rate (`ExactPoissonSampler`). All random words come from a keystream.
 
 Weights, rates, optimisers and averages are post-processing of the releases.
 """
@@ -59,12 +59,12 @@ def train(
     *,
     record: Record | None = None,
 ) -> Fitted:
-    """Trains like `gradient_steps.train_heads`, all seeds side by side, under noise.
+    """Trains all seeds' heads in parallel, as `gradient_steps.train_heads` does, under noise.
 
     Raises:
-      PrivacyError: if more steps were taken than were priced.
+      PrivacyError: if training takes more steps than the plan covers.
       ConfigError: if training diverged, or if the rows are on a GPU.
-      DataError: if batches are needed of rows that are not in memory.
+      DataError: if rows of Poisson batches are not in memory.
     """
     if not devices.has_kernels(rows.device):
         raise ConfigError(
@@ -77,7 +77,7 @@ def train(
     sample_rate = mechanism.sample_rate
     history = History(rows, sample_rate, record, options.link)
     weights = initial_weights(options, rows, releases.seeds, releases.entropy).double()
-    # Steps are taken on parameters: the biases are these times the constant.
+    # Steps change parameters: the biases are the parameters times the constant.
     constant = options.constant
     parameters = weights if constant == 1 else weights.clone()
     parameters[..., -1] /= constant

@@ -1,4 +1,4 @@
-"""Sums of clipped gradients as whole numbers of public steps; `exact_engine` releases them."""
+"""Sums of clipped gradients as integer multiples of public steps, for `exact_engine`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Data(NamedTuple):
 
 
 class ExactSums:
-    """The clipped sums of a set of rows, on their grid, for any weights.
+    """Clipped gradient sums of a set of rows on the grid, for any weights.
 
     Args:
       clip: the largest norm of an example's gradient.
@@ -107,12 +107,12 @@ class ExactSums:
         return self._make_sum(totals)
 
     def take_steps(self, batches: tuple[Index, Index], head: Numbers, *rest: Any) -> bool:
-        """Takes steps of plain SGD on one head, if rows lie whole; see `exact_step.take_steps`."""
+        """Takes plain SGD steps on one head, unless rows need a copy: `exact_step.take_steps`."""
         assert self.whole is not None
         return bool(exact_step.take_steps(*self.whole, *batches, head, *self._given, *rest))
 
     def _prepare(self, weights: torch.Tensor) -> tuple[Numbers, Numbers]:
-        """Returns weights for the compiled sums' rows, and zeros for the sums."""
+        """Returns weights in the form of the compiled sums, and zeros for the sums."""
         if self._constant != 1:
             weights = torch.cat([weights[..., :-1] * self._constant, weights[..., -1:]], -1)
         return weights.numpy(), np.zeros((len(weights), *self._padded))
@@ -126,7 +126,7 @@ class ExactSums:
         exact_step.add_sums(*data, index, len(index), heads, *self._given, out)
 
     def _where_they_lie(self) -> Data | None:
-        """Returns all rows without a copy; None if they are not in memory in this form."""
+        """Returns all rows without a copy; None if they are not in memory as loops read them."""
         features, affine = self._rows.data.features, self._rows.affine
         if affine is not None and features is not None:
             return self._make_data(features, slice(None), *affine)

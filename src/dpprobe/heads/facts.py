@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataFacts:
-    """All that a choice of a head may depend on; public, so that choosing costs nothing.
+    """Public facts on which the choice of a head may depend, so that choosing costs no privacy.
 
     Attributes:
       n: training units of privacy: images, or patients.
@@ -32,18 +32,18 @@ class DataFacts:
 
     @classmethod
     def of_target(cls, target: Target, *, dimension: int, classes: int, multi_label: bool) -> Self:
-        """Returns the facts of features for a target; of a permitted risk, its nominal epsilon."""
+        """Returns the facts of features for a privacy target; a risk gives its nominal epsilon."""
         return cls(
             n=target.n,
             dimension=dimension,
             classes=classes,
             multi_label=multi_label,
-            epsilon=target.nominal_epsilon,  # the plan's follows from the choice
+            epsilon=target.nominal_epsilon,  # the plan's epsilon follows from the choice
             delta=target.delta,
             unit=target.unit,
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the facts as plain values; an infinite epsilon is a word."""
+        """Returns the facts as plain values; an infinite epsilon becomes a word."""
         epsilon = self.epsilon if math.isfinite(self.epsilon) else INFINITE
         return {**asdict(self), "epsilon": epsilon}

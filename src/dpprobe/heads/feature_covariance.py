@@ -3,19 +3,19 @@
 DP-SGD with feature covariance of Mehta et al. 2023 ("Differentially private image classification
 from features"), algorithm for DP-FC.
 
-Released, of rows x of norm at most S (see `clipped_row_options.RowOptions`):
+The head releases these sums over rows x of norm at most S (`clipped_row_options.RowOptions`):
 
-- "covariance", once: G = sum of x x^T. A row adds x x^T, of Frobenius norm |x|^2 <= S^2, a null row
-  nothing. The noise is symmetric and isometric. Not released if `public_covariance` names another,
-  public dataset's features through the same backbone.
+- "covariance", once: G = sum of x x^T. A row adds x x^T, of Frobenius norm |x|^2 <= S^2; a null row
+  adds nothing. The noise is symmetric and isometric. The covariance is not released if
+  `public_covariance` names a public dataset's features through the same backbone.
 - "gradients", `steps` times: the sum of the examples' gradients r x^T, each clipped to norm
-  `max_grad_norm` whatever the weights are, which is the sensitivity.
+  `max_grad_norm`, which is the sensitivity at any weights.
 
-G gets `covariance_share` of mu^2 = 1/sigma_G^2 + steps/sigma_g^2. Each step is
-W <- W - rate (g + lambda h (W - W_0)) (G* + lambda I)^-1 with G* from
-`second_order.estimate_spectrum`, decomposed once. From W = 0 with a softmax, h = 1/K and rate = K,
-the first step is exactly least squares times K. Later steps correct the weights towards logistic
-regression, whose gradient is right even where G* is not.
+`covariance_share` is G's share of mu^2 = 1/sigma_G^2 + steps/sigma_g^2. Each step is W <- W - rate
+(g + lambda h (W - W_0)) (G* + lambda I)^-1 with G* from `second_order.estimate_spectrum`,
+decomposed once. From W = 0 with a softmax, h = 1/K and rate = K, the first step is exactly least
+squares times K. Later steps correct the weights towards logistic regression, whose gradient is
+right even if the estimate G* is wrong.
 
 Published settings (CIFAR-100, epsilon 8): loss sigmoid, steps 10, learning_rate 0.2, ridge 100,
 max_row_norm 1, max_grad_norm 0.005, covariance_share 1/11, intercept 0, init_bias -10,

@@ -39,7 +39,7 @@ def fit_heads(
     shared: Shared | None = None,
     kept: dict[str, torch.Tensor] | None = None,
 ) -> Heads:
-    """Trains a method's head once for each seed, all seeds together where that pays.
+    """Trains a method's head once for each seed, all seeds together where that saves time.
 
     Args:
       data: the private training examples, on the device that is to train.
@@ -49,14 +49,14 @@ def fit_heads(
         training loss is computed and the history is empty.
       entropy: source of random numbers; `SystemEntropy` for a release.
       observer: for an audit; sees every release before and after its noise.
-      running: the cohorts before these rows, whose released sums the head also uses; one seed.
-      shared: adds up the sums of several sites, of which the data are one's; one seed.
-      kept: receives released second moments by name, with their noise; not those of a search.
+      running: the earlier cohorts, whose released sums the head also uses; allows one seed only.
+      shared: adds up the sums of several sites, where `data` are one site's; allows one seed only.
+      kept: receives released second moments by name, with their noise, except those of a search.
 
     Raises:
-      ConfigError: if there are more features than the method takes.
-      PrivacyError: if the plan is for another method or data, or other releases were taken. Also if
-        a public file was not compared with the data.
+      ConfigError: if there are more features than the method supports.
+      PrivacyError: if the plan is for another method or data, or the fit made other releases. Also
+        raised if a public file was not compared with the data.
     """
     check_inputs(method, data, plan, seeds)
     if running is not None and (fault := cohort_fault(method)):

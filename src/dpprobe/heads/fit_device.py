@@ -1,8 +1,8 @@
-"""Where a head's fit computes: in compiled loops on the CPU, or on a GPU if its work repays that.
+"""Where a head's fit computes: in compiled loops on the CPU, or on a GPU if there is enough work.
 
-Only the method's options and public facts decide, so the device tells nothing about examples. The
-number of seeds does not decide, because a further seed must not change earlier ones. Planning,
-training, audits and releases ask the same function, so that they agree.
+Only the method's options and public facts decide, so the device reveals nothing about examples. The
+number of seeds does not decide, because adding a seed must not change earlier seeds' heads.
+Planning, training, audits and releases all call `place_fit`, so that they agree.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class FitPlace(NamedTuple):
     """The devices of a fit: "cpu", or the study's `device`.
 
     Attributes:
-      rows: where the rows are, and where all else is computed; it changes a head's last digits.
+      rows: the device of the rows and of all other work; it changes a head's last digits.
       exact_sums: where `engine: exact` computes whole numbers, which are equal on all devices.
     """
 
@@ -40,7 +40,7 @@ def place_fit(
     """Returns where a fit on n units of privacy computes in a study with this `device`.
 
     Rows of `engine: exact` stay on the CPU, so a GPU changes none of its numbers. Networks always
-    have the device.
+    train on `device`.
     """
     base = method.base if isinstance(method, tuned.Options) else method
     # the head that `auto` chooses by every rule, with its default number of steps

@@ -30,13 +30,13 @@ class Fitted:
     """The result of a head module's `fit`.
 
     Attributes:
-      weights: float32 [seeds, classes, d + 1], for normalised rows of d features; the bias is in
-        the last column.
-      steps: noisy steps taken (0 for a method without).
+      weights: float32 [seeds, classes, d + 1], for normalised rows of d features; biases come last.
+      steps: number of noisy steps; 0 for a method without noisy steps.
       history: one record per seed and recorded step: seed_index, step, epoch, train_loss, ...
         Training losses are not private.
       chosen: for each seed the choice of a search, JSON-compatible; empty without a search.
-      priors: float32 [seeds, classes], released class frequencies that were taken off the biases.
+      priors: float32 [seeds, classes], released class frequencies, subtracted from the biases as
+        logarithms.
     """
 
     weights: npt.NDArray[np.float32]
@@ -51,8 +51,8 @@ class Heads(Fitted):
     """Linear classifiers, one per seed.
 
     Attributes:
-      transforms: for each seed, the normalisation of a feature row before the product.
-      typical: float32 [seeds, r, d], directions of most training rows, by released moments.
+      transforms: for each seed, the normalisation of a feature row before the head is applied.
+      typical: float32 [seeds, r, d], main directions of training rows, by released moments.
     """
 
     seeds: tuple[int, ...]

@@ -4,15 +4,15 @@ Each step releases (Abadi et al. 2016, algorithm 1) the sum, over a Poisson samp
 each example's gradient clipped to L2 norm `max_grad_norm`, plus Gaussian noise. Whatever the
 weights are, a row adds at most one clipped gradient and a null row nothing, so the sensitivity is
 `max_grad_norm`. If units of privacy have several rows, samples are of units, a unit adds the mean
-of its examples' clipped gradients, and n counts units, at an equal sensitivity. Optimisers,
+of its examples' clipped gradients, and n counts units, with unchanged sensitivity. Optimisers,
 schedules and averages see only the noisy sums: post-processing. Initial weights are public.
 
 Each head's module has its own options and defaults. Defaults of momentum, adam and lamb were chosen
-on public features (bench/results/first_order_defaults.md). These three centre unit rows, from a
-share of the budget, with a small constant for biases: the usual 1 is as long as a unit row, so that
-biases would take half of a clipped gradient's squared length. Their learning rates follow rules of
-public
-quantities: n, d, the number of classes, and the noise.
+on public features (bench/results/first_order_defaults.md). Momentum, adam and lamb centre unit
+rows, with a share of the budget, and have a small constant for biases: the usual 1 is as long as a
+unit row, so that biases would take half of a clipped gradient's squared length. Learning rates of
+momentum, adam and lamb follow rules of public quantities: n, d, the number of classes, and the
+noise.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class GradientOptions(BalanceOptions):
         return 1.0
 
     def choose_rate(self, steps: int, *, noise: float, classes: int, dimension: int) -> float:
-        """Returns a learning rate by rule; `noise` is the deviation of each number of a mean
+        """Returns a learning rate by rule; `noise` is the deviation per coordinate of a mean
         gradient."""
         raise NotImplementedError(f"head {self.head} has no rule for its learning rate")
 

@@ -1,7 +1,7 @@
 """Noisy gradient steps on linear heads: the training loop of sgd, momentum, adam and lamb.
 
-`gradient_options` has the releases and sensitivities, `clipping` the sums, `privacy.releases` the
-noise, each head's module its optimiser.
+`gradient_options` documents the releases and sensitivities; `clipping` computes the sums,
+`privacy.releases` the noise, and each head's module the optimiser's step.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ def train_heads(
     *,
     record: Record | None = None,
 ) -> Fitted:
-    """Runs the plan: batches, clipped sums, noise, the optimiser's steps.
+    """Trains by the plan: draws batches, sums clipped gradients, adds noise, steps the optimiser.
 
     Noisy sums are divided by the public expected batch size. On the CPU each seed has its own
     Poisson batches, and seeds train side by side on PyTorch's threads; heads on full batches share
     each block of rows. A seed's head depends on that seed alone, except for last bits on a GPU.
 
     Raises:
-      PrivacyError: if more steps were taken than were priced.
+      PrivacyError: if training takes more steps than the plan covers.
       ConfigError: if training diverged, or initial weights do not fit.
-      DataError: if batches are needed of rows that are not in memory.
+      DataError: if rows of Poisson batches are not in memory.
     """
     # Without noise no sum needs to be exact.
     if options.engine == "exact" and releases.plan.private:
@@ -95,7 +95,7 @@ def train_heads(
 
 
 def is_native(rows: Rows) -> bool:
-    """True if the sums are `fused_step`'s, and not PyTorch's."""
+    """True if `fused_step` computes the sums, and not PyTorch."""
     return devices.has_kernels(rows.device)
 
 
@@ -113,7 +113,7 @@ def _advance_all(trainings: Sequence[Training], steps: int, pool: Executor | Non
 class Training:
     """Heads while they train, one per seed, with one optimiser and shared blocks of steps.
 
-    `gradients` are of each crop of the rows, which steps take in turn; usually one.
+    `gradients` has an entry for each crop of the images, usually one; steps use the crops in turn.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class Training:
 
     @property
     def heads(self) -> torch.Tensor:
-        """The weights that would be returned now, [seeds, classes, d + 1]."""
+        """The weights that training would return now, [seeds, classes, d + 1]."""
         return self._view_heads(self._weights if self._average is None else self._average)
 
     @torch.inference_mode()

@@ -1,4 +1,4 @@
-"""The history of a fit: records at some steps on the way, only where somebody asks for them."""
+"""The history of a fit: records at some training steps, if records were requested."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def record_steps(steps: int) -> list[int]:
 class History:
     """Records of heads while they train, one per seed and step; none if `record` is None.
 
-    Heads with link `none` descend no loss, so their records have no train_loss.
+    Heads with link `none` have no loss, so their records have no train_loss.
     """
 
     def __init__(

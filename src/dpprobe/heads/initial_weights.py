@@ -74,7 +74,7 @@ def truncated_normal(
 def weights_from_file(path: str, classes: int, dimension: int) -> npt.NDArray[np.float64]:
     """Reads public weights [classes, d + 1]; biases are 0 if the file has none.
 
-    Raises ConfigError if they do not fit, PrivacyError if a head on private images has them.
+    Raises ConfigError if the weights do not fit, PrivacyError if a head on private images has them.
     """
     check_unmarked(Path(path), option="init_file", written=path)
     try:

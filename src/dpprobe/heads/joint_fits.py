@@ -1,4 +1,4 @@
-"""Tells which heads several sites, or several cohorts, can train: by their mechanisms."""
+"""Tells from a head's mechanisms whether several sites, or several cohorts, can train it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cohort_fault(method: MethodOptions) -> str | None:
 def sites_fault(method: MethodOptions, n: int = 10_000) -> str | None:
     """Explains why several sites cannot train a head together, if so.
 
-    `n` are the units of all sites; for most heads the answer does not depend on it.
+    `n` is the number of units of all sites; for most heads the answer does not depend on it.
     """
     if not method.is_exact:
         return (

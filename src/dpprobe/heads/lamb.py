@@ -51,8 +51,8 @@ class Options(MomentOptions):
 class Lamb(Adam):
     """You et al. 2019, algorithm 2: Adam's direction d times |w| / |d| per layer.
 
-    Layers are the weights [classes, d] and the biases [classes] of each seed. Without weight decay,
-    with the identity for the paper's phi. If |w| or |d| is 0, the ratio is 1.
+    Layers are the weights [classes, d] and the biases [classes] of each seed. There is no weight
+    decay, and the paper's phi is the identity. If |w| or |d| is 0, the ratio is 1.
     """
 
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:

@@ -1,20 +1,20 @@
 """Least squares on one-hot labels from a noisy Gram matrix and a noisy cross product.
 
-The head of Mehta et al. 2023 ("Differentially private image classification from features"), which
-perturbs sufficient statistics as Vu and Slavkovic 2009 and Wang 2018 do.
+The head of Mehta et al. 2023 ("Differentially private image classification from features"). Like
+Vu and Slavkovic 2009 and Wang 2018, the head perturbs sufficient statistics.
 
-Released, once each, of rows x of norm at most S (see `clipped_row_options.RowOptions`):
+The head releases two sums over rows x of norm at most S (`clipped_row_options.RowOptions`):
 
-- "gram": G = sum of x x^T. A row adds x x^T, of Frobenius norm |x|^2 <= S^2, a null row nothing.
-  The noise is symmetric and isometric: half the variance off the diagonal, so that in an
+- "gram": G = sum of x x^T. A row adds x x^T, of Frobenius norm |x|^2 <= S^2; a null row adds
+  nothing. The noise is symmetric and isometric, with half the variance off the diagonal: in an
   orthonormal basis of the symmetric matrices all coordinates have equal variance.
 - "targets": B = sum of t x^T. With one label per example t = (e_y - 1/K) / sqrt(1 - 1/K), of norm
   1: subtracting 1/K moves all classes' scores alike, and saves sqrt(1 - 1/K) of noise. With
   several labels, t is the 0/1 vector clipped to norm sqrt(`max_labels`). A row adds t x^T, of norm
   |t| |x| <= S, or S sqrt(max_labels).
 
-G gets `gram_share` of mu^2 = 1/sigma_G^2 + 1/sigma_B^2. Then W = B (G* + lambda I)^-1 with G* from
-`second_order.estimate_spectrum` and lambda from `second_order.ridge_of`: neither sees other data.
+`gram_share` is G's share of mu^2 = 1/sigma_G^2 + 1/sigma_B^2. Then W = B (G* + lambda I)^-1 with G*
+from `second_order.estimate_spectrum` and lambda from `second_order.ridge_of`.
 
 Without noise the rows are not clipped, and lambda is `second_order.floor_ridge`.
 """

@@ -1,9 +1,9 @@
 """L2-penalised logistic regression by L-BFGS: multinomial, or one regression per label.
 
-Features are standardised with the training set's means and standard deviations: nothing here is
-private. Each evaluation centres the rows block by block, in the processor's cache, and the weights
-contain the scale. Rows outside a fold have weight 0. A row of a unit of m rows has weight 1 / m
-everywhere: in means, deviations, the loss and counts of right decisions.
+Features are standardised with the training set's means and standard deviations: no result is
+differentially private. Each evaluation centres the rows block by block, in the processor's cache,
+and the weights contain the scale. Rows outside a fold have weight 0. A row of a unit of m rows has
+weight 1 / m everywhere: in means, deviations, the loss and counts of right decisions.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Objective:
 
     Args:
       one_scale: divides all features by the root of their mean variance, for a handful of rows.
-        Two rows would otherwise become -1 and 1 in every feature, however little they differ.
+        Scaled per feature, two rows, however similar, would become -1 and 1.
     """
 
     def __init__(self, data: Rows, *, one_scale: bool = False) -> None:
@@ -100,7 +100,7 @@ class Objective:
         return np.zeros((self._classes, self._dimension + 1))
 
     def assign_folds(self, count: int) -> torch.Tensor:
-        """Returns each row's fold, int64 [rows]; units take turns in order of their first rows."""
+        """Returns each row's fold, int64 [rows]; units get folds in turn, by their first rows."""
         units = self._data.units
         if units is None:
             return torch.arange(len(self._data), device=self.device) % count
@@ -109,7 +109,7 @@ class Objective:
         return torch.from_numpy(place[unit_of] % count).to(self.device)
 
     def raw_weights(self, parameters: Array) -> Array:
-        """Returns the same classifier as weights on the features themselves, [classes, d + 1]."""
+        """Converts weights on standardised features to weights on features, [classes, d + 1]."""
         weights = parameters[:, :-1] * self._scale
         centre = self._centre.cpu().numpy().astype(np.float64)
         return np.column_stack([weights, parameters[:, -1] - weights @ centre])
@@ -125,8 +125,8 @@ class Objective:
     ) -> Array:
         """Returns the minimiser over the weighted rows, by L-BFGS from `start`.
 
-        Rows left out have weight 0. The fit has converged if no entry of the gradient exceeds
-        `tolerance` in absolute value.
+        Rows that a fit leaves out have weight 0. The fit has converged if no entry of the gradient
+        exceeds `tolerance` in absolute value.
         """
         total = float(row_weights.sum())
         if self._metric is None or self._metric[0] != penalty:  # all folds of a penalty share it
@@ -174,7 +174,7 @@ class Objective:
         return solution
 
     def _choose_metric(self, penalty: float) -> Metric:
-        """Whitens; but few rows of many features, as in few-shot fits, need few steps."""
+        """Returns a whitening metric; for few rows of many features, one that needs few steps."""
         if len(self._data) < self._dimension:
             return Metric()
         # The loss at equal logits: per class and unit of the second moment.
@@ -202,7 +202,7 @@ class Objective:
         return self._evaluate_loss(parameters, row_weights)[0] / float(row_weights.sum())
 
     def count_correct(self, parameters: Array, chosen: torch.Tensor) -> float:
-        """Counts right decisions on the chosen rows, weighted: one per row, or one per label."""
+        """Counts correct decisions on the chosen rows, weighted: one per row, or one per label."""
         right = torch.zeros((), dtype=torch.float64, device=self.device)
         weights, bias = self._on_device(parameters)
         for block, features in self._read_centred():
@@ -249,7 +249,7 @@ class Metric:
     """Variables V in which L-BFGS searches weights W = V L^-1, with L L^T a curvature.
 
     Features of a network are nearly collinear, so that the weights' own metric needs hundreds of
-    iterations. In a metric in which the curvature at equal logits is 1, some twenty suffice.
+    iterations. If the curvature at equal logits is 1, about twenty suffice.
 
     Args:
       factor: L of each class's weights, float64 [d, d]; None for L = 1, also for biases.

@@ -20,10 +20,11 @@ at weights that depend on earlier releases alone:
 "gradients". The sum of r x^T, r = p - y, clipped to norm `max_grad_norm`; if null, bounded by
 itself:
 
-- softmax: |r|^2 = (1 - p_y)^2 + sum_{k != y} p_k^2 <= 2 (1 - p_y)^2 <= 2, since the others sum to
-  1 - p_y. So sqrt(2) S; for one step from zero weights, where p = 1/K, |r|^2 = 1 - 1/K: S.
+- softmax: |r|^2 = (1 - p_y)^2 + sum_{k != y} p_k^2 <= 2 (1 - p_y)^2 <= 2, since the others sum to 1
+  - p_y. So the sensitivity is sqrt(2) S; for one step from zero weights, where p = 1/K, |r|^2 = 1 -
+  1/K: S.
 - sigmoids: |r_k| <= 1, so |r| <= sqrt(K), and for one step with p = 1/2, |r| = sqrt(K) / 2. The
-  release is divided by sqrt(K): S, or S / 2.
+  release is divided by sqrt(K), so its sensitivity is S, or S / 2.
 
 The budget is T (1/sigma_H^2 + 1/sigma_g^2), `hessian_share` of it for the Hessians. A step uses
 `second_order.estimate_spectrum` of the mean of the shared Hessians released so far.

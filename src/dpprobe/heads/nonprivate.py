@@ -107,7 +107,7 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
 def find_minimum(
     objective: Objective, row_weights: torch.Tensor, penalty: float, start: Array, options: Options
 ) -> Array:
-    """Returns the minimiser over the weighted rows, as exact as the options ask."""
+    """Returns the minimiser over the weighted rows, to the tolerance of the options."""
     return objective.find_minimum(
         row_weights,
         penalty,
@@ -118,10 +118,11 @@ def find_minimum(
 
 
 def choose_penalty(objective: Objective, options: Options) -> float:
-    """Returns the candidate with the best accuracy over folds; of equal ones, the largest.
+    """Returns the penalty with the best accuracy over folds; of equally good ones, the largest.
 
     Starts at the largest candidate and stops once accuracy has fallen by more than a standard
-    error: smaller penalties overfit more, and take longest. A unit is in one fold and counts once.
+    error: smaller penalties overfit more, and take longest. All rows of a unit of privacy are in
+    one fold, and a unit counts once.
     """
     candidates = sorted(options.penalties, reverse=True)
     if len(candidates) == 1:

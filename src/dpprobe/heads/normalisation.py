@@ -1,9 +1,8 @@
 """Normalisations of feature rows before training, and their privacy cost.
 
-A normalisation of each row alone costs nothing. A normalisation that looks at several private
-examples is a release: it has a mechanism and a share of the head's budget, and its values are
-published with the head. Nothing heavy is imported here; `dpprobe.heads.normalised_rows` does the
-work.
+A normalisation of each row is free. A normalisation that looks at several private examples is a
+release: it has a mechanism and a share of the head's budget, and its values are published with the
+head. Nothing heavy is imported here; `dpprobe.heads.normalised_rows` normalises rows.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Normalisation(Options):
 
     @model_serializer(mode="wrap")
     def _write_brief(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any] | str:
-        """Writes a kind without parameters as a bare word."""
+        """Writes a normalisation without parameters as a bare word."""
         values: dict[str, Any] = handler(self)
         return self.kind if len(values) == 1 else values
 
@@ -84,7 +83,7 @@ class GroupNorm(Normalisation):
 
 
 class Priced(Normalisation):
-    """Releases statistics of the private examples, from a share of the head's budget."""
+    """Releases statistics of the private examples, with a share of the head's budget."""
 
     priced: ClassVar[bool] = True
 
@@ -118,10 +117,9 @@ class Centred(AroundCentre):
 class Whitened(AroundCentre):
     """Centres features and evens out their variance over directions, to unit norm again.
 
-    Releases the centre of `centred`, and the second moment of the centred features: the sum of
-    x x^T, of sensitivity 1, with symmetric noise (`dpprobe.heads.whitening`). Worth it where
-    features vary much more in some directions than in others and n is well above d; the more
-    classes, the more.
+    Releases the centre of `centred`, and the second moment of the centred features: the sum of x
+    x^T, of sensitivity 1, with symmetric noise (`dpprobe.heads.whitening`). Helps most with many
+    classes, n well above d, and features that vary much more in some directions than in others.
     """
 
     kind: Literal["whitened"] = "whitened"
@@ -154,18 +152,17 @@ class Channels(Priced):
     Mean and deviation are released as sums over the rows, then divided by n, which is public:
 
     - "channel_means": of each row, its means over positions [channels], scaled down to norm
-      `max_mean_norm` if longer. A row adds a vector of at most `max_mean_norm` to the sum, a null
-      row nothing.
+      `max_mean_norm` if longer. A row adds a vector of norm at most `max_mean_norm`.
     - "channel_deviations": of each row, the root mean square over positions of its distance to
       the means released before [channels], scaled down to norm `max_deviation_norm`. The
       function of a row may depend on the first release: whatever the released means are, a row
       adds a vector of at most `max_deviation_norm`, and composition is adaptive.
 
-    Both noises have one multiplier. The paper releases mean squares instead. Roots span half as
-    many orders of magnitude, so that channels hundreds of times quieter than the loudest channel
-    still stand above the noise.
+    The releases of means and of deviations have one noise multiplier. Tramer and Boneh release mean
+    squares instead of roots. Roots span half as many orders of magnitude, so that channels hundreds
+    of times quieter than the loudest channel still stand above the noise.
 
-    Bounds are public constants, never a quantile of the rows. Scattering hardly expands
+    Clipping bounds are public constants, never a quantile of the rows. Scattering hardly expands
     (Bruna and Mallat 2013, section 2.3): of images with values in [0, 1] the squares of all
     coefficients sum to at most about 1 per colour, in the mean over positions, and the squared
     distances to a mid-grey image's coefficients to 1/4. So the norm of the means is at most about

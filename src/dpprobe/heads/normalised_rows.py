@@ -70,8 +70,8 @@ def _channel_statistics(
 ) -> dict[str, torch.Tensor]:
     """Returns the noisy means and scales of the channels: float32 [channels] each.
 
-    A row adds one clipped vector, times its weight, to each sum, and one that must not contribute
-    nothing: the sensitivities are the clipping norms. n is public. See `normalisation.Channels`.
+    A row adds one clipped vector, times its weight, to each sum; an excluded row adds nothing. So
+    the sensitivities are the clipping norms. n is public. See `normalisation.Channels`.
     """
 
     def release_statistic(

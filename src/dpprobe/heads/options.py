@@ -92,7 +92,7 @@ class MethodOptions(Options, ABC):
 
     @property
     def multi_label(self) -> bool:
-        """True if a fit takes rows with several labels."""
+        """True if the method supports rows with several labels."""
         return False
 
     @property
@@ -101,7 +101,7 @@ class MethodOptions(Options, ABC):
         return "softmax"
 
     def link_on(self, multi_label: bool) -> Literal["softmax", "sigmoid", "none"]:  # noqa: ARG002
-        """Returns the link of a fit on rows of one label, or of several."""
+        """Returns the link (scores to probabilities) for rows with one label, or with several."""
         return self.link
 
     @property
@@ -116,7 +116,7 @@ class MethodOptions(Options, ABC):
 
     @property
     def counted_classes(self) -> int | None:
-        """The number of classes that options are written for; None where they are for any."""
+        """The number of classes that the options are written for; None if any number is allowed."""
         return None
 
     def class_fault(self, classes: int, *, multi_label: bool) -> str | None:  # noqa: ARG002
@@ -125,7 +125,7 @@ class MethodOptions(Options, ABC):
 
     @property
     def releases_priors(self) -> bool:
-        """True if the head releases its classes' frequencies, to answer as if they were equal."""
+        """True if the head releases class frequencies, to predict as if these were equal."""
         return False
 
     @property
@@ -135,7 +135,7 @@ class MethodOptions(Options, ABC):
 
     @property
     def engine_limits(self) -> str | None:
-        """The limits of an engine that is not exact, for the privacy statement; None for others."""
+        """The limits of an engine that is not exact, for the privacy statement; None if exact."""
         return None
 
     def public_files(self) -> dict[str, str]:
@@ -152,7 +152,7 @@ class MethodOptions(Options, ABC):
         return self.model_dump(mode="json", exclude=set(self.paths))
 
     def fill_paths(self, *, dataset: str, backbone: str) -> Self:
-        """Puts names into paths with braces; raises ConfigError for braces with anything else."""
+        """Fills names into paths with braces; raises ConfigError for braces with anything else."""
         changes = {}
         for name in self.paths:
             path = getattr(self, name)
@@ -180,5 +180,5 @@ class MethodOptions(Options, ABC):
         return split_budget([(share, self.normalize.list_releases(n)), (1 - share, released)])
 
     def priced_selection(self, n: int) -> Selection | None:  # noqa: ARG002
-        """Returns the search of which only the best run is released; None without a search."""
+        """Returns the search of which only the best trial is released; None without a search."""
         return None

@@ -1,8 +1,8 @@
 """Units of privacy with several rows, such as patients: their rows, and the rows' weights.
 
-A row of a unit with m rows has weight 1 / m. Each row's part of a released sum is clipped as if
-alone, then weighted: a unit's part is a mean of clipped parts, no longer than one part. So all
-sensitivities and prices are as for units of one row, with n the number of units.
+A row of a unit with m rows has weight 1 / m. Each row's contribution to a released sum is clipped
+as if alone, then weighted: a unit contributes a mean of clipped vectors, no longer than one of
+them. So sensitivities and privacy costs are as for units of one row, with n the number of units.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ class Units:
     Attributes:
       members: int64 [rows], the rows of unit 0, of unit 1 and so on.
       starts: int64 [units + 1], where each unit's rows begin in `members`.
-      weights: float32 [rows], for a unit of m rows the largest number whose sum over them is at
-        most 1.
+      weights: float32 [rows], the largest number whose sum over a unit's rows is at most 1.
     """
 
     members: Index
@@ -38,8 +37,7 @@ class Units:
     def number_units(cls, names: Sequence[str]) -> Units:
         """Returns the units of rows by the name of each row's unit.
 
-        Raises:
-          PrivacyError: for a missing name, or if two names are one number.
+        Raises PrivacyError for a missing name, or if two names are equal as numbers.
         """
         # As objects: arrays of text lose NUL characters at an end, and so merge names.
         known, codes, sizes = np.unique(
@@ -67,7 +65,7 @@ class Units:
         return units
 
     def rows_of(self, units: Index, sizes: Index) -> tuple[Index, Index]:
-        """Returns the rows of batches of `units`, batch after batch, and the batches' sizes."""
+        """Returns the rows of batches of `units`, batch after batch, and the sizes of batches."""
         counts = self.starts[units + 1] - self.starts[units]
         stops = np.concatenate([[0], np.cumsum(counts)])
         shifts = np.repeat(self.starts[units] - stops[:-1], counts)

@@ -84,7 +84,7 @@ class PreconditionedDescentOptions(RowOptions, BalanceOptions):
         return self.loss
 
     def start_bias(self, classes: int) -> float:
-        """Returns the bias that all classes start from."""
+        """Returns the initial bias, equal for all classes."""
         if self.init_bias is not None:
             return self.init_bias
         return -math.log(max(classes - 1, 1)) if self.loss == "sigmoid" else 0.0
@@ -101,11 +101,11 @@ class Descent:
     """The steps of one fit's heads.
 
     Attributes:
-      curvature: h, of the loss at the start per unit of the second moment.
+      curvature: h, the loss's curvature at the start per unit of the second moment.
 
     Args:
       clip: each example's gradient is clipped to this norm.
-      scale: sums of gradients are divided by it before their release.
+      scale: sums of gradients are divided by this number before their release.
       start: weights, float32 [K, d + 1] on normalised rows; see `default_start` if absent.
     """
 
@@ -151,7 +151,7 @@ class Descent:
     def make_solver(
         self, releases: Releases, matrix: Spectrum, matrix_noise: float
     ) -> Precondition:
-        """Returns (g + lambda h D) (A + lambda I)^-1 for a released A, the same in every step."""
+        """Returns (g + lambda h D) (A + lambda I)^-1 for a released A, equal in every step."""
         from dpprobe.heads.second_order import ridge_of  # imports torch
 
         noise = releases.plan.find_mechanism(GRADIENTS).noise_multiplier / math.sqrt(self._steps)

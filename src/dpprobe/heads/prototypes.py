@@ -2,12 +2,12 @@
 
 Released once: "class_sums" [K, d + 1], the sum of t x^T over rows x of norm at most S (see
 `clipped_row_options.RowOptions`), with t the labels as zeros and ones, clipped to norm
-sqrt(`max_labels`). A row adds t x^T, of norm |t| |x| <= S sqrt(max_labels), a null row nothing;
-with one label per example at most S, to one class.
+sqrt(`max_labels`). A row adds t x^T, of norm |t| |x| <= S sqrt(max_labels) (S with one label per
+example); a null row adds nothing.
 
 The constant entry's column counts each class's rows. Sums are scaled to unit norm, so that frequent
-classes are not preferred, and by min(1, count / (2 standard deviations of its noise)), so that a
-class without rows, which is pure noise, scores near 0 instead of at random.
+classes are not preferred. They are then scaled by min(1, count / (2 deviations of the count's
+noise)), so that a class without rows, whose sum is pure noise, scores near 0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The proof that a fit's public files were compared with its private rows.
+"""Proves that a fit's public files were compared with its private rows.
 
-Training rows carry this proof. `fit_heads` and `train_network` refuse a public file that the proof
-does not cover. So no way to a fit can leave out the comparison of public files.
+Training rows hold the proof that public files were compared. `fit_heads` and `train_network` refuse
+a public file that the proof does not cover. So no fit can skip the comparison of public files.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class PublicInputs:
     """Public files that `training.public_file_check` compared with private data.
 
     Attributes:
-      hashes: the SHA-256 hash that each file had then, by its path.
-      synthetic: True for made-up rows, such as an audit's: no file can be made from them.
+      hashes: the SHA-256 hash of each file when it was compared, by its path.
+      synthetic: True for made-up rows, such as an audit's, from which no public file can derive.
     """
 
     hashes: Mapping[str, str] = field(default_factory=dict)
     synthetic: bool = False
 
     def join(self, other: PublicInputs) -> PublicInputs:
-        """Returns the files of both proofs, for the same rows."""
+        """Joins two proofs about equal rows: returns the files of both."""
         return PublicInputs(hashes={**self.hashes, **other.hashes})
 
     def require_files(self, method: MethodOptions) -> None:

@@ -25,9 +25,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Transform:
-    """A normalisation of feature rows before the product, of training examples and others alike.
+    """A normalisation of feature rows before a head is applied, of training and other examples.
 
-    `arrays` are its released statistics by name; they are part of the published head.
+    `arrays` has the released statistics by name, which are part of the published head.
     """
 
     spec: Normalisation
@@ -79,15 +79,15 @@ def _unit_scale(rows: torch.Tensor) -> torch.Tensor:
 def crop_at(step: int, sample_rate: float, crops: int) -> tuple[int, int]:
     """Returns the number (from 0) of the crop used at `step`, and for how many steps.
 
-    Crops take turns, one per pass over the data: 1 / `sample_rate` steps, rounded, at least one.
-    Step and turn are public, and do not depend on the sample.
+    Crops take turns, one per pass over the data: a pass has 1 / `sample_rate` steps, rounded, at
+    least one. Steps and turns are public, and do not depend on the sample.
     """
     steps = max(1, round(1 / sample_rate))
     return step // steps % crops, steps - step % steps
 
 
 class Block(NamedTuple):
-    """Consecutive normalised rows: float32 [m, d], views where nothing was done to them."""
+    """Consecutive normalised rows: float32 [m, d], views if the rows needed no computation."""
 
     start: int
     stop: int
@@ -97,8 +97,8 @@ class Block(NamedTuple):
 class Affine(NamedTuple):
     """Centred rows without a copy: row i is scale[i] * features[i] - shift[i] * centre.
 
-    In float32 the difference has an error of at most 2^-21 shift[i] (1 + |centre|). For a row near
-    the centre this can exceed 2^-21 of its length.
+    In float32 row i has an error of at most 2^-21 shift[i] (1 + |centre|). For a row near the
+    centre this error can exceed 2^-21 of the row's length.
     """
 
     scale: torch.Tensor
@@ -110,13 +110,13 @@ class Rows:
     """The rows of a training set after one normalisation, as a head reads them.
 
     Attributes:
-      units, weights: see `TrainingSet`; a row's clipped part is multiplied with its weight.
+      units, weights: see `TrainingSet`; a row's clipped contribution is multiplied by its weight.
       labels: int64 [rows], or uint8 [rows, num_classes].
-      scoring: normalisation of other rows for `scored_weights`; differs only if rows are whitened.
-      lengths: float64 [rows], the L2 norm of each row; infinite for rows that must contribute
-        nothing: rows that hold NaN, infinity, huge or vanishing values.
-      norms: float64 [rows], the lengths with a 1 appended to each row.
-      affine: the rows without copies of them; None if they are not centred.
+      scoring: normalisation of other rows for `scored_weights`; differs only for whitened rows.
+      lengths: float64 [rows], the L2 norm of each row; infinite for excluded rows: rows that hold
+        NaN, infinity, huge or vanishing values.
+      norms: float64 [rows], the L2 norm of each row with a 1 appended.
+      affine: the rows without copies of them; None if rows are not centred.
     """
 
     def __init__(
@@ -150,16 +150,16 @@ class Rows:
 
     @property
     def direct(self) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Rows in memory as features [rows, d] times scale float32 [rows]; None if they are not."""
+        """Rows in memory as features [rows, d] times scale float32 [rows]; None for other rows."""
         if self.data.features is None or self._scale is None:
             return None
         return self.data.features, self._scale
 
     @property
     def crops(self) -> tuple[Rows, ...]:
-        """The rows that gradient steps take in turn, see `crop_at`; usually only these rows.
+        """The sets of rows that gradient steps use in turn, see `crop_at`; usually one set.
 
-        With stored random crops, each item has one crop of every image, normalised alike. A
+        With stored random crops, each item has one crop of every image, with equal normalisation. A
         normalisation releases statistics of the central crops, the rows of this object.
         """
 
@@ -176,7 +176,7 @@ class Rows:
         return self.make_once("crops", make_crops) or (self,)
 
     def scored_weights(self, weights: torch.Tensor) -> torch.Tensor:
-        """Returns heads for rows after `scoring`, of heads [..., K, d + 1] on these rows."""
+        """Converts heads [..., K, d + 1] on these rows to heads on rows normalised by `scoring`."""
         if self._whitener is None:
             return weights
         out = weights.clone()
@@ -213,7 +213,7 @@ class Rows:
 
     @cached_property
     def _normalised(self) -> torch.Tensor | None:
-        """All rows float32 [rows, d], kept on a GPU with memory for them; else None.
+        """All rows float32 [rows, d], stored on a GPU with memory for them; None on other devices.
 
         The cached rows are bit for bit equal to rows that are normalised one block at a time.
         """
@@ -275,7 +275,7 @@ class Rows:
         return lengths
 
     def _centred_lengths(self) -> torch.Tensor:
-        """Returns the lengths float64 [rows] of centred rows, and sets `affine` on the way."""
+        """Returns the lengths float64 [rows] of centred rows, and also sets `affine`."""
         lengths, centre = self.data.lengths, self.transform.arrays[CENTRE].to(self.device)
         usable = lengths.isfinite()
         unit = unit_scale(lengths)

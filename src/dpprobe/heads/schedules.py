@@ -54,8 +54,8 @@ def mixing_rates(options: GradientOptions, steps: int) -> npt.NDArray[np.float64
     """Returns how far the average moves towards each step's weights, [steps]; None for `last`.
 
     The mean of w_1 ... w_t moves by 1 / t. The moving average e_t = beta e_(t-1) + (1 - beta) w_t
-    from e_0 = 0, debiased by 1 / (1 - beta^t), moves by (1 - beta) / (1 - beta^t). Both averages
-    start at w_1, without the initial weights.
+    from e_0 = 0, debiased by 1 / (1 - beta^t), moves by (1 - beta) / (1 - beta^t). Averages of
+    iterates do not contain the initial weights.
     """
     taken = np.arange(1, steps + 1, dtype=np.float64)
     if options.average == "mean":

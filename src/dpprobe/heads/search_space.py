@@ -56,7 +56,7 @@ Space = Annotated[Choices | Range, BeforeValidator(_read_space)]
 
 
 def list_probes(space: Any) -> tuple[Any, ...]:
-    """Returns all values; for a range, both ends and a number between them that is not whole."""
+    """Lists all values; for a range, both ends and a fractional number between them."""
     return (space.low, space.value_at(0.3819), space.high) if isinstance(space, Range) else space
 
 

@@ -2,25 +2,25 @@
 
 Rows x have norm at most S, and a constant entry last (`clipped_row_options.RowOptions`). If a null
 row replaces row x, a weighted second moment sum_i w_i x_i x_i^T with weights in [0, 1] changes by w
-x x^T, of Frobenius norm w |x|^2 <= S^2. Its noise is symmetric and isometric
+x x^T, of Frobenius norm w |x|^2 <= S^2. Noise on a second moment is symmetric and isometric
 (`Releases.release_symmetric`): standard deviation s = sigma S^2 / sqrt(2) off the diagonal.
 
-A unit of privacy with several rows (`units`) adds the mean of what its rows would add alone:
-weights u of its rows sum to at most 1. In gradients and cross moments u multiplies the factor: u r
-x^T has norm at most u C. In a second moment sqrt(u w) multiplies the row, which is then rounded
-towards zero, so the rows x' of a unit have sum |x'|^2 <= sum u |x|^2 <= S^2. So every proof about a
-row also holds for a unit.
+A unit of privacy with several rows (`units`) adds the mean of its rows' contributions: the weights
+u of its rows sum to at most 1. In gradients and cross moments u multiplies the factor: u r x^T has
+norm at most u C. In a second moment sqrt(u w) multiplies the row, which is then rounded towards
+zero, so a unit's rounded rows x' have sum |x'|^2 <= sum u |x|^2 <= S^2. So every sensitivity proved
+for a row also holds for a unit.
 
 Under noise all sums are integers on a public grid (`privacy.grid`) for n units. Rows, weighted
 rows, targets and residuals are rounded towards zero, which lengthens no vector. The absolute
 products of entries sum to at most S^2 per unit, hence to at most 2^52 steps over n units. Float64
-adds these steps exactly, and so do 16-bit integers (`kernels.integer_products`). Logits are exact
-products too, so a row's part depends on the row and its weight alone. The sums have the same bits
+adds grid steps exactly, and so do 16-bit integers (`kernels.integer_products`). Logits are exact
+products too, so a row's contribution depends on the row and its weight alone. Sums have equal bits
 for any order, blocks and threads. (Exception: PyTorch's sigmoid in Newton's curvatures may differ
 in its last bit by a row's place in its block; a null row keeps its place.) Without noise: float64
 sums.
 
-Everything else here is post-processing of releases, or uses only n, d, K and noise multipliers.
+All else in this module is post-processing, or uses only n, d, K and noise multipliers.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _EIGENVALUES_AT_ONCE = 128
 
 
 class Piece(NamedTuple):
-    """Rows start to stop: x = scale * features - shift * centre, and the constant.
+    """Rows start to stop: x = scale * features - shift * centre, and the appended constant.
 
     features [m, d], scale [m], constant [m]; shift [m] and centre [d], or None for 0.
     """
@@ -97,14 +97,14 @@ class Design:
     """The rows of one fit, clipped and with their constant.
 
     Attributes:
-      rows: before clipping.
+      rows: the rows before clipping.
       columns: d + 1.
-      private: True if rows are clipped, and on the grid.
+      private: True if rows are clipped and rounded to the grid.
       step: grid step of the rows' entries; 1 without a grid.
-      scale, constant: float32 [rows]; both 0 for rows that must not contribute.
-      norms: float64 [rows], of the clipped rows with their constants.
+      scale, constant: float32 [rows]; both 0 for excluded rows.
+      norms: float64 [rows], norms of the clipped rows with their constants.
       longest: public bound on the norms; infinite if rows are not clipped.
-      unit_weights: float64 [rows], of each row in its unit of privacy; None for ones.
+      unit_weights: float64 [rows], each row's weight in its unit of privacy; None if all are 1.
     """
 
     def __init__(self, options: RowOptions | UnitRows, rows: Rows, *, private: bool) -> None:
@@ -131,7 +131,7 @@ class Design:
         self.unit_weights = None if rows.weights is None else rows.weights.double()
 
     def read_pieces(self, bytes_per_row: int = 0) -> Iterator[Piece]:
-        """Yields the rows in order; see `Rows.read_blocks`."""
+        """Yields all rows in pieces, in order; see `Rows.read_blocks`."""
         affine = self.rows.affine
         for start, stop, features in self.rows.read_blocks(bytes_per_row, raw=affine is not None):
             yield Piece(
@@ -141,7 +141,7 @@ class Design:
             )  # fmt: skip
 
     def unit_rows(self, piece: Piece) -> Piece:
-        """Under noise, divides a piece's rows by their norms, so that none is longer than 1."""
+        """Under noise, divides a piece's rows by their norms, so that no row is longer than 1."""
         if not self.private:
             return piece
         norms = self.norms[piece.start : piece.stop]
@@ -158,7 +158,7 @@ class Design:
     ) -> torch.Tensor:
         """Fills float64 [m, d + 1] with a piece's rows and constants, in units of `step`.
 
-        Products of float32 numbers are exact in float64: an entry's place does not change rounding.
+        Products of float32 numbers are exact in float64, so an entry's place does not matter.
         """
         scale, shift, centre, constant = self._in_steps(piece, step or self.step)
         if devices.has_kernels(out.device):
@@ -181,7 +181,7 @@ class Design:
         return scale, shift, centre, constant.trunc_() if self.private else constant
 
     def read_blocks(self, bytes_per_row: int = 0) -> Iterator[tuple[Piece, torch.Tensor]]:
-        """Yields pieces with their `fill_block`, which the next piece overwrites."""
+        """Yields pieces with their `fill_block`; each piece overwrites the block before."""
         buffer = self.make_block(0)
         for piece in self.read_pieces(max(_BLOCK_BYTES_PER_ENTRY * self.columns, bytes_per_row)):
             size = piece.stop - piece.start
@@ -205,7 +205,7 @@ class Design:
     ) -> torch.Tensor:
         """Returns logits, float64 [m, K], of a block's rows with a 1 appended.
 
-        `units` are the units of each row's entries, [m]; `step` if absent.
+        `units` are the grid units of each row's entries, [m]; `step` if absent.
         """
         if factors.zero:
             return factors.biases.repeat(len(block), 1)
@@ -222,8 +222,8 @@ class Design:
     def make_factors(self, weights: torch.Tensor) -> Factors:
         """Prepares weights [K, d + 1], on rows with a 1 appended, for products with rows.
 
-        Under noise weights are rounded to a grid as well, 2^-26 of their norm or finer, so that a
-        row's logits do not depend on its place in the product.
+        Under noise weights are rounded to a grid too, 2^-26 of their norm or finer, so that a row's
+        logits do not depend on its place in the product.
         """
         factors, step = weights[:, :-1].double(), 1.0
         longest = float(torch.linalg.vector_norm(factors, dim=1).max())
@@ -267,9 +267,9 @@ class Design:
         return self.unit_weights[piece.start : piece.stop]
 
     def make_weights(self, parameters: torch.Tensor) -> torch.Tensor:
-        """Converts parameters on rows with their constant to weights on normalised rows.
+        """Converts weights on rows with an appended constant to weights with biases.
 
-        Both are [..., K, d + 1]; weights are float32.
+        Parameters and weights are [..., K, d + 1]; weights are float32.
         """
         out = parameters.to(torch.float32)
         out[..., -1] = parameters[..., -1] * self.offset
@@ -283,8 +283,8 @@ class Factors(NamedTuple):
       padded: float64 [d + 1, K], of features, in units of `step`; 0 in the last row.
       biases: float64 [K].
       zero: True if all of `padded` is 0.
-      digits: of `padded`, if `grid_rows.add_gradients` may multiply integers; else empty.
-      base: of the digits.
+      digits: the digits of `padded`, empty unless `grid_rows.add_gradients` may multiply integers.
+      base: the base of the digits.
     """
 
     padded: torch.Tensor
@@ -296,10 +296,10 @@ class Factors(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """The grid of gradients, 1 without noise.
+    """The grid of gradients; 1 without noise.
 
     Attributes:
-      entry, factor: steps of unit rows' entries, and of their factors.
+      entry, factor: grid steps of unit rows' entries, and of the factors of rows.
       unit: unit of a unit row's product, before it is multiplied with the row's norm.
     """
 
@@ -328,7 +328,7 @@ def rounding_of(affine: Affine) -> torch.Tensor:
 def second_moment(
     design: Design, row_weights: Callable[[Piece, torch.Tensor], torch.Tensor] | None = None
 ) -> GridSum:
-    """Sums u w x x^T over the rows, u their weights in their units: symmetric [d + 1, d + 1].
+    """Sums u w x x^T over the rows x, with u a row's weight in its unit: symmetric [d + 1, d + 1].
 
     `row_weights` maps a piece and its block to w, [m] in [0, 1]; 1 if absent.
     """
@@ -371,7 +371,7 @@ def _add_squares(total: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
 def cross_moment(
     design: Design, targets: Callable[[Piece], torch.Tensor], classes: int, longest: float
 ) -> GridSum:
-    """Sums u t x^T over the rows, u their weights in their units: [classes, d + 1].
+    """Sums u t x^T over the rows x, with u a row's weight in its unit: [classes, d + 1].
 
     `targets` gives a piece's t, [m, classes], of norm at most `longest`, which is public.
     """
@@ -416,10 +416,10 @@ def estimate_spectrum(matrix: torch.Tensor, deviation: float) -> Spectrum:
     """Estimates a matrix A from `matrix`, A [d, d] plus isometric symmetric noise.
 
     Returns the noisy matrix's eigenvectors v, and for each the expectation of v^T A v: the
-    eigenvalue minus 2 s^2 d h, clamped at 0. h is the Hilbert transform of the eigenvalues' density
-    there, a mean of 1 / (difference). For large d no estimate with these eigenvectors is nearer to
-    A (Bun, Allez, Bouchaud and Potters 2016, section on additive noise). Plain clamping would
-    keep the upper half of the noise's own spectrum, up to s sqrt(2) sqrt(2 d).
+    eigenvalue minus 2 s^2 d h, clamped at 0. h is the Hilbert transform of the density of
+    eigenvalues at this one, a mean of 1 / (difference). For large d no estimate with the noisy
+    eigenvectors is nearer to A (Bun, Allez, Bouchaud and Potters 2016, section on additive noise).
+    Plain clamping would keep the upper half of the noise's own spectrum, up to s sqrt(2) sqrt(2 d).
 
     Args:
       deviation: standard deviation of the noise on the diagonal; 0 for none.
@@ -455,7 +455,7 @@ def rule_ridge(
     matrix_noise: float,
     target_noise: float,
 ) -> float:
-    """Returns lambda = sqrt(d) (0.07 S^2 sigma_G + 0.02 K C^2 sigma_B), of public quantities.
+    """Returns lambda = sqrt(d) (0.07 S^2 sigma_G + 0.02 K C^2 sigma_B), from public quantities.
 
     sigma_G (`matrix_noise`) is the noise multiplier of the second moment, sigma_B (`target_noise`)
     of the cross moment or of the mean of all gradients. `columns`, `classes`, `clip` and `longest`
@@ -472,17 +472,17 @@ def floor_ridge(columns: int, row_square: float) -> float:
     """Returns lambda for little or no noise: 0.03 sqrt(d) S^2.
 
     Without a ridge accuracy falls if d is near n, because the smallest eigenvalues are then random.
-    The ridge needs no factor of n, because its weight vanishes for n far above d. `rule_ridge` is
-    larger unless noise multipliers are below about 0.1, which is far beyond epsilon 8.
+    The ridge needs no factor of n, because its influence vanishes for n far above d. `rule_ridge`
+    is larger unless noise multipliers are below about 0.1, which is far beyond epsilon 8.
 
-    Found without noise on public features, over lambda from 0 to 30 (d = 65 to 1,297, n = 100 to
-    10,000). The best lambda lies between 0.001 and 10, mostly near 1 for any n. Mean accuracy is
-    0.3 to 1.9 points below the best lambda's; with lambda = 0 it is 2.6 to 23 points below, and at
-    n = d 48 to 61 points on the larger sets.
+    The factor 0.03 was found without noise on public features, over lambda from 0 to 30 (d = 65 to
+    1,297, n = 100 to 10,000). The best lambda lies between 0.001 and 10, mostly near 1 for any n.
+    Mean accuracy is 0.3 to 1.9 points below the best lambda's; with lambda = 0 it is 2.6 to 23
+    points below, and at n = d 48 to 61 points on the larger sets.
 
     Args:
       columns: d + 1.
-      row_square: S^2; without noise, where rows are not clipped, their mean square.
+      row_square: S^2; without noise, where rows are not clipped, the mean square of their norms.
     """
     return _LEAST_RIDGE * math.sqrt(columns) * row_square
 
@@ -495,7 +495,7 @@ def ridge_of(
     target_noise: float,
     matrix: Spectrum,
 ) -> float:
-    """Returns lambda: `asked`, or the larger of `rule_ridge` and `floor_ridge`.
+    """Returns lambda: `asked` if given, or the larger of `rule_ridge` and `floor_ridge`.
 
     Lambda is at least the rounding of the sums, relative to the largest eigenvalue.
     """
@@ -526,7 +526,7 @@ class Loss:
     def clip_residuals(
         self, logits: torch.Tensor, labels: torch.Tensor, norms: torch.Tensor
     ) -> torch.Tensor:
-        """Returns r of logits and 0/1 labels [m, K], with |r| |x| at most `clip`: float64 [m, K].
+        """Returns residuals r of logits and 0/1 labels [m, K], with |r| |x| at most `clip`.
 
         `norms` are |x|, float64 [m].
         """
@@ -548,13 +548,13 @@ class Loss:
 def sum_gradients(design: Design, loss: Loss, weights: torch.Tensor) -> GridSum:
     """Sums the examples' clipped gradients with respect to parameters on x, weighted: [K, d + 1].
 
-    An example's gradient is r x^T of norm |r| |x|: r is scaled by min(1, clip / (|r| |x|)), so the
-    norm is at most `clip` for any weights, and then multiplied with the row's weight in its unit.
-    A row that must not contribute is all 0, its constant too.
+    An example's gradient r x^T has norm |r| |x|: r is scaled by min(1, clip / (|r| |x|)), so the
+    norm is at most `clip` for any weights, and then multiplied by the row's weight in its unit. An
+    excluded row is all 0, including its constant.
 
     On the grid the gradient is v u^T with u = x / |x| and v = |x| r, bounded by the public numbers
-    1 and `clip`. A grid for r alone would have to reach to sqrt(K): too coarse for the short
-    residuals of a small `clip` and many classes.
+    1 and `clip`. A grid for r alone would have to reach sqrt(K): too coarse for the short residuals
+    of a small `clip` and many classes.
 
     Args:
       weights: float32 [K, d + 1] on rows with a 1 appended.
@@ -590,9 +590,9 @@ def add_by_products(
 def step_rate(longest: float, deviation: float, gain: float, rows: int) -> float:
     """Returns `longest`, or less if noise would drive the next probabilities to 0 and 1.
 
-    A step's noise in the logits is held at 0.6; its size follows from the releases: `deviation`, of
-    each number of a released gradient, and `gain`, `Spectrum.noise_gain` of the matrix that
-    multiplies it. Together, short steps amount to one solve with the mean of all gradients.
+    A step's noise in the logits is limited to 0.6. Its size follows from `deviation`, the noise of
+    each number of a released gradient, and `gain`, `Spectrum.noise_gain` of the step's matrix.
+    Together, short steps amount to one solution with the mean of all gradients.
     """
     noise = deviation * math.sqrt(gain / rows)
     return min(longest, _LARGEST_LOGIT_NOISE / noise) if noise > 0 else longest
@@ -627,7 +627,7 @@ def each_seed(
     """Trains one seed after the other, because each needs its own matrices; returns [seeds, ...].
 
     `names` are the mechanisms that `fit` releases. Raises ConfigError for a result that is not
-    finite, PrivacyError for other releases than those priced.
+    finite, PrivacyError for releases that the plan does not cover.
     """
     results = []
     chosen = tuple(item for item in releases.plan.mechanisms if item.name in names)

@@ -57,17 +57,16 @@ class TrainingSet:
       labels: int64 [rows], from 0 to num_classes - 1; or uint8 [rows, num_classes] of 0 and 1.
       num_classes: public.
       units: units of privacy with several rows; None if each row is a unit.
-      device: for a source's blocks; features in memory stay where they are.
-      crops: reads other versions of the same rows, with equal labels and units; see `Rows.crops`.
+      device: the device of a source's blocks; features in memory stay where they are.
+      crops: reads other crops of the same images, with equal labels and units; see `Rows.crops`.
       agreed_n: units of all sites, if the rows are one site's; see `sites.shared_sums`.
       public: the public files that were compared with these rows.
-      warn: of rows that count as zeros.
+      warn: True to warn of rows that count as zeros.
 
     Attributes:
       exact_device: where `engine: exact` computes whole numbers; the rows stay on `device`.
 
-    Raises:
-      DataError: for other shapes, types or labels.
+    Raises DataError for wrong shapes, types or labels.
     """
 
     def __init__(
@@ -116,7 +115,7 @@ class TrainingSet:
 
     @property
     def crops(self) -> tuple[TrainingSet, ...]:
-        """The crops of the rows that gradient steps use in turn, read once; usually none."""
+        """The crops of the images that gradient steps use in turn, read once; usually none."""
         return self.make_once(
             "crops", lambda: tuple(self._read_crops() if self._read_crops else ())
         )
@@ -147,14 +146,14 @@ class TrainingSet:
 
     @cached_property
     def weights(self) -> torch.Tensor | None:
-        """Each row's weight, float32 [rows], see `units`; None if all are 1."""
+        """Each row's weight in its unit of privacy, float32 [rows]; None if all are 1."""
         if self.units is None:
             return None
         return torch.from_numpy(self.units.weights).to(self.device)
 
     @cached_property
     def lengths(self) -> torch.Tensor:
-        """The L2 norm of each row, float64 [rows]; infinite for rows that must not contribute."""
+        """The L2 norm of each row, float64 [rows]; infinite for excluded rows."""
         lengths = torch.empty(self.rows, dtype=torch.float64, device=self.device)
         for start, block in self._raw_blocks(block_bytes(self.device)):
             lengths[start : start + len(block)] = row_lengths(block)
@@ -175,7 +174,7 @@ class TrainingSet:
         Blocks are views of rows in memory, and copies of rows from a source.
 
         Args:
-          bytes_per_row: working memory per row that makes blocks shorter, if more than the row's.
+          bytes_per_row: working memory per row, if above a row's size; makes blocks shorter.
         """
         row_bytes = 4 * self.dimension
         bytes_at_once = block_bytes(self.device) * row_bytes // max(row_bytes, bytes_per_row)

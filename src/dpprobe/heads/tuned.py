@@ -4,25 +4,26 @@ A *trial* draws options from a public search space, fits the base head with them
 noisy score on the training examples. The number of trials is random too. Only the best trial's
 head, options and noisy score are published: repeat-and-select (Papernot and Steinke 2022).
 
-**Price.** One trial is a composition Q of the base's mechanisms and the score's. Options are drawn
-without the data, so they are part of Q's randomness. Searched options may change how a release is
-used and clipped, but not the mechanisms, their sampling, counts and noise multipliers, on which
-alone the price depends: every trial costs what Q costs. `ConfigError` otherwise, when the study is
-checked. The result is the best of K runs of one Q, ordered by score, priced by `plan.Selection`.
+**Privacy cost.** One trial is a composition Q of the mechanisms of the base head and of the score.
+Options are drawn independently of the data, so they are part of Q's randomness. Searched options
+may change how a release is used and clipped, but not the mechanisms, their sampling, counts and
+noise multipliers, which alone decide privacy costs: every trial costs as much as Q. Checking a
+study raises `ConfigError` for a searched option that changes epsilon. The result is the best of K
+runs of one Q, ordered by score; `plan.Selection` describes its cost.
 
-**Score.** The number of training examples whose label the head gets right; each row of a unit of
-several rows counts by its weight. A unit adds at most 1 at any fixed head, a null row nothing; the
-head is an earlier release of the same trial, and composition is adaptive. A multi-label row counts
-1 minus the mean over labels of the squared distance between probability and label (Brier 1950).
-This number lies in [0, 1], so the sensitivity is 1 as well. The fraction of right labels would
-hardly tell heads apart if most labels are 0.
+**Score.** The number of training examples that the head classifies correctly; each row of a unit of
+several rows counts by its weight. A unit adds at most 1 at any fixed head, a null row adds nothing;
+the head is an earlier release of this trial, and composition is adaptive. A multi-label row
+counts 1 minus the mean over labels of the squared distance between probability and label (Brier
+1950). A unit's score lies in [0, 1] in all cases, so the score has sensitivity 1. With several
+labels, of which most are 0, the fraction of correct labels would hardly distinguish heads.
 
 **Normalisation.** A priced normalisation of the base is released once per fit, before the first
-trial, and every trial works on these normalised rows. So the normalisation composes with the
-selection, once: given its values, the selection's bound holds, and composition is adaptive.
+trial, and every trial works on these normalised rows. So the priced normalisation composes with the
+selection once: given its values, the selection's bound holds, and composition is adaptive.
 
-**Not released**, since K given the output is not covered: the number of trials, the index of the
-best trial, and all other trials' heads and scores.
+**Not released**, since epsilon does not cover them: the number of trials, the index of the best
+trial, and all other trials' heads and scores.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ SCORE = "score"
 MOST_TRIALS = AtMost(LARGEST_MEAN_RUNS, "each trial trains a head, and epsilon covers all of them")
 # The most combinations of a search space that are tried when a study is checked.
 _MOST_CORNERS = 4096
-# Said of a mechanism whose sensitivity is searched.
+# Says that a mechanism's sensitivity is searched.
 _CLIPPED_ANEW = (
     "; a trial clips to its own norm, with noise in proportion, in place of this sensitivity"
 )
@@ -80,8 +81,7 @@ _BASE_SCHEMA = {
 
 
 class Options(MethodOptions):
-    """Any private head with searched options; releases the best trial, and epsilon covers the
-    search."""
+    """Any private head with searched options; epsilon covers search and best trial."""
 
     head: Literal["tuned"] = "tuned"
     base: Annotated[AnyMethod, WithJsonSchema(_BASE_SCHEMA)]
@@ -156,7 +156,7 @@ class Options(MethodOptions):
                 raise ValueError(f"search: {spell_options(values)}: {reason}") from None
 
     def make_trial(self, values: Mapping[str, Any]) -> MethodOptions:
-        """Returns the base with the values of some of its options replaced."""
+        """Returns the base head's options with some values replaced."""
         return type(self.base).model_validate({**self.base.model_dump(), **values})
 
     @property
@@ -242,7 +242,7 @@ class Options(MethodOptions):
 
 
 def _list_priced(mechanisms: tuple[Mechanism, ...]) -> list[tuple[Any, ...]]:
-    """Returns everything that epsilon depends on, up to a common factor on the noise."""
+    """Returns everything that epsilon depends on, up to a common factor on noise multipliers."""
     return [
         (
             item.name,
@@ -256,7 +256,7 @@ def _list_priced(mechanisms: tuple[Mechanism, ...]) -> list[tuple[Any, ...]]:
 
 @dataclass(frozen=True)
 class Trial:
-    """One fit of the base, with the options drawn for it, of the seed at position `owner`."""
+    """One fit of the base head with randomly drawn options, for the seed at position `owner`."""
 
     owner: int
     number: int
@@ -271,15 +271,15 @@ class _Best:
     weights: torch.Tensor
 
     def beaten_by(self, score: float, number: int) -> bool:
-        """True if another trial wins. If scores are equal, the earlier trial stays."""
+        """True if another trial's score is higher. If scores are equal, the earlier trial stays."""
         return (score, -number) > (self.score, -self.trial.number)
 
 
 def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
-    """Runs every seed's trials and keeps the best.
+    """Runs every seed's trials and keeps each seed's best trial.
 
-    Each trial's releases are counted against one trial's price. Raises PrivacyError if a
-    trial released more or less.
+    Each trial's releases are counted against the plan of one trial. Raises PrivacyError if a trial
+    released more or less.
     """
     # torch and what needs it: planning imports this module
     import torch
@@ -317,7 +317,7 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
 
 
 def _describe_best(best: _Best, n: int) -> dict[str, Any]:
-    """Returns the published results besides the weights: the options, and the noisy score over n.
+    """Returns what is published besides the weights: the options, and the noisy score over n.
 
     The score is rounded to whole rows: with float32 noise, the low bits of a sum reveal the count.
     """
@@ -382,9 +382,9 @@ def _fit_trials(
 
 
 def _trial_plan(plan: Plan, method: MethodOptions, selection: Selection) -> Plan:
-    """Returns the plan of one trial: the repeated mechanisms, clipped as its options say.
+    """Returns the plan of one trial: the repeated mechanisms, with the trial's clipping norms.
 
-    The plan's noise multipliers set the price; noise is in proportion to the trial's sensitivity.
+    The plan's noise multipliers set the privacy cost; noise scales with the trial's sensitivity.
     """
     clipped = {item.name: item.sensitivity for item in method.list_releases(plan.n)}
     repeated = tuple(item for item in plan.mechanisms if item.name in selection.repeated)
@@ -392,7 +392,7 @@ def _trial_plan(plan: Plan, method: MethodOptions, selection: Selection) -> Plan
 
 
 def with_norms(plan: Plan, norms: Mapping[str, float]) -> Plan:
-    """Returns a plan with other sensitivities, by mechanism, and its noise in proportion."""
+    """Returns a plan with other sensitivities, by mechanism, and noise in proportion to these."""
     mechanisms = tuple(
         replace(item, sensitivity=norms.get(item.name, item.sensitivity))
         for item in plan.mechanisms
@@ -403,8 +403,8 @@ def with_norms(plan: Plan, norms: Mapping[str, float]) -> Plan:
 def score_heads(method: MethodOptions, rows: Rows, weights: torch.Tensor) -> GridSum:
     """Sums the weights of the rows that each head predicts correctly: [trials, 1].
 
-    A unit adds a number in [0, 1] and null rows add nothing: sensitivity 1. For a multi-label row
-    the number is 1 minus the mean squared error of the probabilities, rounded down to the grid.
+    A unit adds a number in [0, 1] and null rows add nothing: sensitivity 1. For a multi-label row,
+    1 minus the mean squared error of the probabilities is summed, rounded down to the grid.
     """
     # torch, as above
     import torch

@@ -1,4 +1,4 @@
-"""Whitens features with a released second moment: their variance becomes nearly equal everywhere.
+"""Whitens features with a released second moment: their variance becomes nearly isotropic.
 
 Clipping and noise treat all directions of the rows alike, but classes often differ in directions in
 which rows vary little. So heads are trained on z = A x / |A x|, for centred unit rows x, with
@@ -6,14 +6,15 @@ which rows vary little. So heads are trained on z = A x / |A x|, for centred uni
     A = (G* + lambda I)^-w,
 
 G* the estimate of the released second moment (`second_order.estimate_spectrum`) and w the exponent:
-1/2 makes rows white. The release is the sum of x x^T: a row adds x x^T, of Frobenius norm
-|x|^2 <= 1, a null row nothing. A is a function of the release and of public numbers. Like x, z
-depends on one row and has norm 1, so later releases have equal sensitivities on z and x. Relative
-to the rows, noise is smaller in directions in which rows vary little.
+1/2 whitens rows fully. The released sum of x x^T has sensitivity 1: a row adds x x^T, of Frobenius
+norm |x|^2 <= 1, a null row nothing. The matrix A is a function of the release and of public
+numbers. A whitened row z depends on one row x and has norm 1, so later releases have equal
+sensitivities on z and x. Relative to whitened rows, noise is smaller in directions in which rows
+vary little.
 
-A head W_z on z is a head on x except for the length |A x|, which says little of the class. A is
-scaled so that the mean square of this length is estimated as 1. The returned heads W_z A on x need
-only the centre.
+A head W_z on z is a head on x except for the length |A x|, which hardly depends on the class. A is
+scaled so that the mean square of |A x| is estimated as 1. So heads are returned as W_z A, for
+centred rows x.
 
 Under noise A is rounded to a grid (`second_order.Design.make_factors`), and its products with rows
 are exact: z depends on its row alone, not on the row's place.
@@ -46,7 +47,8 @@ def whitened_rows(
 ) -> Rows:
     """Releases the second moment of the rows around the released centre [d]; returns the rows z.
 
-    The rows take as much memory as the features. Streamed features are mapped again in each pass.
+    The whitened rows take as much memory as the features. Streamed features are whitened again in
+    each pass.
     """
     transform = Transform(spec, {kinds.CENTRE: centre})
 
@@ -93,7 +95,7 @@ def _map_rows(
 def compute_whitener(moment: Spectrum, exponent: float, *, noise: float, n: int) -> torch.Tensor:
     """Returns A, float64 [d, d], symmetric, from the estimated second moment of n units' rows.
 
-    `noise` is the standard deviation of the noise on the moment's diagonal; 0 for none.
+    `noise` is the standard deviation of the noise on the second moment's diagonal; 0 for none.
     """
     ridge = max(_NOISE_RIDGE * noise, _LEAST_RIDGE) * math.sqrt(len(moment.values))
     factors = (moment.values + ridge) ** -exponent
@@ -105,7 +107,7 @@ def compute_whitener(moment: Spectrum, exponent: float, *, noise: float, n: int)
 
 
 class _MappedRows:
-    """Rows A x as a source of features; rows that must not contribute contain NaN."""
+    """Rows A x as a source of features; excluded rows contain NaN."""
 
     def __init__(self, design: Design, matrix: torch.Tensor) -> None:
         self._design = design

@@ -26,7 +26,7 @@ LOSSES = (5, 2)  # percentage points
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A number n of units and an epsilon, with the predictions for them."""
+    """A number n of units and an epsilon, with the accuracies predicted for them."""
 
     label: str
     n: int
@@ -36,12 +36,12 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """The values that turn a share of the lead over chance into an accuracy.
+    """Converts a share of the non-private head's lead over chance into an accuracy.
 
     Attributes:
       chance: accuracy of guessing, 1 / classes, which a head of pure noise has.
       majority: accuracy of the majority-class baseline.
-      ceilings: non-private accuracies: the user's if `given` is True, else from public datasets.
+      ceilings: non-private accuracies: the user's if `given`, otherwise from public datasets.
     """
 
     chance: float
@@ -55,7 +55,7 @@ class Scale:
 
     @property
     def floor(self) -> float:
-        """The majority-class baseline's share of the lead over chance."""
+        """The majority-class baseline's accuracy as a share of the lead over chance."""
         return self.share_of(self.majority)
 
     def share_of(self, accuracy: float) -> float:
@@ -72,8 +72,8 @@ class PlanForPeople:
 
     Attributes:
       choices: the setting itself, then settings with more images, then with a larger epsilon.
-      n_within: for each loss in points against the middle ceiling, the n from which no larger loss
-        is expected. None if no public dataset came so close.
+      n_within: for each loss in points of accuracy against the middle ceiling, the n from which no
+        larger loss is expected. None if no public dataset has so small a loss.
       too_few: the expected accuracy cannot be distinguished from the majority-class baseline.
       would_do: the n that would be enough; None if no measured n is enough.
       unit: the unit of privacy, which n counts.
@@ -138,7 +138,7 @@ def make_plan(
       ceiling: the non-private accuracy on these images, known or guessed, as a fraction.
       majority: the share of the largest class; for patients, the mean of the patients' shares;
         1 / classes where it is not given.
-      unit: what n counts, the unit of privacy: "image" or "patient".
+      unit: the unit of privacy that n counts: "image" or "patient".
 
     Raises:
       ConfigError: with a line for each value that is out of range.
@@ -169,7 +169,7 @@ def make_plan(
 
 
 def _make_scale(setting: Setting, ceiling: float | None, majority: float | None) -> Scale:
-    """Checks and completes the values that convert shares of the lead into accuracies."""
+    """Checks and completes values that convert shares of the lead over chance into accuracies."""
     chance = 1 / setting.classes
     if majority is None:
         majority = chance

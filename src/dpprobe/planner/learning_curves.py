@@ -1,12 +1,12 @@
 """Reads resources/learning_curves.json: public learning curves, and the law that is fitted to them.
 
-The law: a non-private head leads over chance, which is 1 / K. A private head keeps a share of this
-lead, and the share rises with one signal,
+A non-private head has a lead in accuracy over chance, which is 1 / K. A private head keeps a share
+of the non-private lead, which rises with one signal,
 
     log n + a log mu - b log d - c log K,
 
-where mu belongs to the Gaussian mechanism at (epsilon, delta). The file has a, b,
-c and the share at each signal. Planning imports this pure Python module.
+where mu belongs to the Gaussian mechanism at (epsilon, delta). The file has the exponents a, b, c,
+and the expected share of the lead at each signal. Imports are pure Python, for Snakemake's start.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Law:
-    """The expected share of the lead that is kept, with a range, at each of several rising signals.
+    """The expected share of the non-private lead that is kept, with a range, by rising signal.
 
     Attributes:
       mu, dimension, classes: exponents a, b, c of the signal.
-      band: the range: quantiles of distances between results and law on left-out sources of images.
-      widening: the factor that widens the range to hold the stated share of left-out sources' fits.
+      band: quantiles of distances between results and law, on image sources left out of fitting.
+      widening: the factor on the range at which it holds the stated share of left-out fits.
       coverage: the share of fits that the range contained, each source left out of fitting in turn.
       error: mean distance of a left-out source's results from the expected share.
-      smallest: the smallest public dimension, the most favourable one, for an unknown dimension.
+      smallest: the smallest public dimension, the most favourable one, for unknown dimensions.
     """
 
     mu: float
@@ -53,7 +53,7 @@ class Law:
     smallest: int
 
     def shares_at(self, signal: float) -> tuple[float, float, float]:
-        """Returns low, expected and high share at a signal, constant beyond measured signals."""
+        """Returns low, expected and high share at a signal; constant beyond measured signals."""
         place = bisect_right(self.signals, signal)
         if place == 0:
             return self.low[0], self.expected[0], self.high[0]
@@ -120,10 +120,9 @@ class Curves:
 
 @lru_cache
 def read_curves() -> Curves:
-    """Reads the file once.
+    """Reads the file of learning curves once per process.
 
-    Raises:
-      DataError: if the file is missing or has another format.
+    Raises DataError if the file is missing or has another format.
     """
     try:
         record = json.loads(FILE.read_text(encoding="utf-8"))

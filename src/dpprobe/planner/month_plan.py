@@ -22,9 +22,9 @@ class Month:
     """One month's heads, on all units so far.
 
     Attributes:
-      n: units so far.
-      noise: of each of `WAYS`, over one release with the whole budget.
-      kept: of each, the predicted share of the lead.
+      n: number of units up to this month.
+      noise: for each of `WAYS`, the noise relative to one release with the whole budget.
+      kept: for each of `WAYS`, the predicted share of the non-private lead.
     """
 
     month: int
@@ -36,8 +36,9 @@ class Month:
 def plan_months(setting: Setting, months: int) -> tuple[Month, ...]:
     """Predicts each of so many months, with `setting.n` new units in every month.
 
-    Every unit has the setting's epsilon for all months together. Training again on all data splits
-    it. Added sums, and a horizon of these months, spend it on the unit's own month.
+    Every unit has the setting's epsilon for all months together. Training each month on all data
+    splits a unit's epsilon over the months. Added sums, and a horizon of these months, spend a
+    unit's epsilon in its own month.
     """
     if not 2 <= months <= LONGEST_HORIZON:
         raise ConfigError(f"months {months}: write a number from 2 to {LONGEST_HORIZON}")

@@ -1,4 +1,4 @@
-"""Formats plans and warnings as text."""
+"""Formats plans of accuracy and their warnings as text."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def plan_in_words(plan: PlanForPeople) -> str:
 
 
 def _explain_target(epsilon: float) -> list[str]:
-    """Explains the permitted risk from which epsilon follows; empty if epsilon was given."""
+    """Explains the permitted risk that determines epsilon; empty if epsilon was given."""
     if not isinstance(epsilon, RiskEpsilon):
         return []
     mu = Risk.from_token(epsilon.token).to_mu()
@@ -82,7 +82,7 @@ def format_span(values: Sequence[float]) -> str:
 
 
 def beaten_words(accuracy: Sequence[float], majority: float, *, unit: str = "image") -> str:
-    """Says that an expected accuracy is not above the largest class's share; empty where it is."""
+    """States that an expected accuracy is not above the majority class's share; empty if it is."""
     _, expected, _ = accuracy
     if expected > majority:
         return ""
@@ -146,7 +146,7 @@ def write_notes(choices: Sequence[Choice], *, classes: int, unit: str = "image")
 
 
 def too_few_words(setting: Setting, would_do: int | None, *, unit: str = "image") -> str:
-    """Says that a setting has too few units, and how many would be enough."""
+    """Explains that a setting has too few units, and how many would be enough."""
     remedy = (
         f"about {round_count(would_do):,} {unit}s are enough"
         if would_do is not None
@@ -170,7 +170,7 @@ def too_few_warning(
 ) -> str | None:
     """Warns if a dataset is too small for some of a study's epsilons; else returns None.
 
-    Also returns None for more classes than any public dataset, as predictions are then guesses.
+    Also returns None for more classes than in any public dataset, where predictions are guesses.
     """
     if classes > read_curves().most_classes:
         return None

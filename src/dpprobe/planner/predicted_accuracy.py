@@ -20,7 +20,7 @@ class Setting:
 
     Attributes:
       n: training units of privacy: images, or patients.
-      dimension: of features; None if unknown, which counts as the most favourable measured one.
+      dimension: feature dimension; None if unknown, which counts as the most favourable measured.
     """
 
     n: int
@@ -61,11 +61,11 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """The predicted share of the lead that is kept: low, expected and high.
+    """The predicted share of the non-private lead that is kept: low, expected and high.
 
     Attributes:
-      beyond: -1 or 1 if the signal is below or above all measured signals; the shares are then the
-        nearest measured signal's.
+      beyond: -1 or 1 if the signal is below or above all measured signals; shares are then those at
+        the nearest measured signal.
     """
 
     low: float
@@ -84,12 +84,12 @@ class Kept:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """A measured share of the lead, from which predictions start.
+    """A measured share of the non-private lead, from which predictions start.
 
     Attributes:
       setting: the measured setting.
       share: the measured share, within the range predicted for the setting.
-      place: of the share in the range: -1 at its low end, 0 where expected, 1 at its high end.
+      place: the share's position in the range: -1 at the low end, 0 as expected, 1 at the high.
     """
 
     setting: Setting
@@ -107,7 +107,7 @@ class Start:
         return cls(setting=setting, share=share, place=math.copysign(place, share - kept.expected))
 
     def shift(self, low: float, expected: float, high: float) -> float:
-        """Returns the share at the measured place of another range."""
+        """Returns the share at the measured position in another range."""
         return expected + self.place * (high - expected if self.place > 0 else expected - low)
 
 
@@ -116,7 +116,7 @@ def predict(setting: Setting, *, noise: float = 1.0, start: Start | None = None)
 
     Args:
       noise: a factor on the standard deviation of the head's noise.
-      start: a measured head on the same dataset, whose place in the range is kept. With more
+      start: a measured head on the same dataset, whose position in the range is kept. With more
         units or a larger budget, the range begins at the measured share.
     """
     law = read_curves().law
@@ -133,8 +133,8 @@ def predict(setting: Setting, *, noise: float = 1.0, start: Start | None = None)
 def too_few(setting: Setting, *, floor: float = 0.0) -> bool:
     """Returns True if the expected accuracy is indistinguishable from the majority-class baseline.
 
-    It then exceeds the baseline by no more than heads at the lowest measured signal do by luck,
-    which is the high end of the range there.
+    Returns True if the expected accuracy exceeds the baseline by no more than heads at the lowest
+    measured signal do by luck, the high end of the range there.
 
     Args:
       floor: majority-class baseline's share of the lead over chance; above 0 with class imbalance.
@@ -143,7 +143,7 @@ def too_few(setting: Setting, *, floor: float = 0.0) -> bool:
 
 
 def n_to_keep(setting: Setting, share: float, *, start: Start | None = None) -> int | None:
-    """Returns the n from which more than `share` is expected; None if no measured signal did."""
+    """Returns the n from which more than `share` is expected; None if no measured n is enough."""
     law = read_curves().law
     expected = law.expected
     if start is not None:
@@ -152,7 +152,7 @@ def n_to_keep(setting: Setting, share: float, *, start: Start | None = None) -> 
 
 
 def n_that_would_do(setting: Setting, *, floor: float = 0.0) -> int | None:
-    """Returns the n at which half of the lead above the majority-class baseline is expected."""
+    """Returns the n at which half of the non-private lead above the majority is expected."""
     return n_to_keep(setting, floor + ENOUGH * (1 - floor))
 
 

@@ -1,19 +1,20 @@
-"""Computes epsilon of a composition of mechanisms, with more than one library.
+"""Computes epsilon of a composition of mechanisms, with several libraries.
 
 - `pld`: privacy loss distributions (dp-accounting; Koskela et al. 2020, Doroshenko et al. 2022).
-  Gaussian mechanisms without sampling are priced exactly instead, as mu-GDP.
+  Gaussian mechanisms without sampling are accounted exactly instead, as mu-GDP.
 - `rdp`: Renyi differential privacy (dp-accounting; Mironov 2017, Mironov et al. 2019).
-- `rdp_2017`: the same divergences (Opacus) with the conversion to epsilon of Mironov 2017,
-  proposition 3, to repeat the looser noise of papers until 2020.
+- `rdp_2017`: Renyi divergences (Opacus) with the conversion to epsilon of Mironov 2017, proposition
+  3, to reproduce the looser noise of papers until 2020.
 - `prv`: privacy random variables (Opacus; Gopi et al. 2021), a check by another code base.
 
-`rdp` prices a selection (`plan.Selection`) as in Papernot and Steinke 2022, the others from the
+`rdp` accounts for a selection (`plan.Selection`) as in Papernot and Steinke 2022; others use the
 privacy profile of one run, exact or `pld`'s, as `dpprobe.privacy.best_of_runs_price` derives. `prv`
-and `rdp_2017` do not price selections.
+and `rdp_2017` do not support selections.
 
 Opacus's `gdp` accountant is not offered: for sampled steps it is a central limit approximation,
 which understates the privacy loss. The classical Gaussian calibration sqrt(2 ln(1.25 / delta)) /
-epsilon is not offered either, because it is not valid above epsilon = 1. Tests show both errors.
+epsilon is not offered either, because it is not valid above epsilon = 1. Tests show that both
+approximations are wrong.
 
 `pld` and `prv` compose by Fourier transforms in float64, whose round-off reaches deltas of 1e-12.
 At deltas near 1e-12 `pld` is no upper bound, so `dpprobe.privacy.limits.SMALLEST_DELTA` is larger.
@@ -67,10 +68,8 @@ _PRV_TRIES = 12
 def resolve_accountant(mechanisms: Sequence[Mechanism], accountant: str) -> str:
     """Returns the accountant that computes epsilon for these mechanisms.
 
-    `pld` is exact if possible: `gaussian` without sampling.
-
-    Raises:
-      PrivacyError: for an unknown name, or `gaussian` on mechanisms that sample.
+    `pld` is exact if possible: `gaussian` without sampling. Raises PrivacyError for an unknown
+    name, or if `gaussian` is asked for mechanisms that sample.
     """
     if accountant not in ACCOUNTANTS:
         raise PrivacyError(f"accountant {accountant!r}: write one of {', '.join(ACCOUNTANTS)}")
@@ -122,16 +121,16 @@ def compute_epsilon(
 ) -> float:
     """Computes an upper bound on the epsilon of a composition at `delta`, in (0, 1).
 
-    The relation of `plan` compares a unit's rows with null rows, both ways. The libraries call this
-    pair of distributions "add or remove one". A noise multiplier of 0 costs infinity.
+    `plan` defines neighbours: a unit's rows are replaced by null rows, or null rows by them. The
+    accounting libraries call this relation "add or remove one". A noise multiplier of 0 has
+    infinite epsilon.
 
     Args:
-      interval: the grid spacing of `pld` on the privacy loss; chosen from a rough RDP answer if
-        absent.
+      interval: `pld`'s grid spacing on the privacy loss; by default from a rough RDP answer.
       selection: names the mechanisms that are repeated, with only the best run released.
 
-    Raises:
-      PrivacyError: for an unknown accountant, one that cannot price this, or a delta out of range.
+    Raises PrivacyError for an unknown accountant, one that does not support the mechanisms, or a
+    delta out of range.
     """
     if not 0 < delta < 1:
         raise PrivacyError(f"delta {delta!r}: must lie between 0 and 1")
@@ -158,9 +157,9 @@ def compute_epsilon(
 def epsilon_below(mechanisms: Sequence[Mechanism], delta: float) -> float:
     """Computes a lower bound on the epsilon of Gaussian mechanisms at `delta`.
 
-    Without sampling the bound is tight to twelve digits. With sampling the bound is the lower end
-    of `prv`, whose error is proven (Gopi et al. 2021): 0.5% below the epsilon, or more to spare
-    memory. Epsilons of hundreds are beyond `prv`'s numbers: then the mechanisms get more noise.
+    Without sampling the bound is tight to twelve digits. With sampling the lower bound is the lower
+    end of `prv`, whose error is proven (Gopi et al. 2021): 0.5% below the epsilon, or more to spare
+    memory. `prv` fails for epsilons of hundreds: the mechanisms then get more noise.
     """
     if any(mechanism.noise_multiplier == 0 for mechanism in mechanisms):
         return math.inf
@@ -188,11 +187,12 @@ def privacy_profile(
 ) -> Profile:
     """Computes the privacy profile of one run, the larger of both directions.
 
-    Exact without sampling; otherwise `pld`'s upper bound, on the grid of `compute_epsilon`.
+    The profile is exact without sampling; otherwise `pld`'s upper bound, on the grid of
+    `compute_epsilon`.
 
     Args:
-      size: of a group of units; then the grid is `group_epsilon`'s.
-      coarser: a factor on the grid of one unit.
+      size: number of units in a group; above 1 the grid is `group_epsilon`'s.
+      coarser: a factor on the grid spacing for one unit.
     """
     resolved = resolve_accountant(mechanisms, "pld")
     interval = None
@@ -209,7 +209,7 @@ def privacy_profile(
 def rough_epsilon(
     mechanisms: Sequence[Mechanism], delta: float, selection: Selection | None = None
 ) -> float:
-    """Computes a loose upper bound quickly, by RDP at a few orders: a start for a search."""
+    """Computes a loose upper bound quickly, by RDP at a few orders, to start a search."""
     return _rdp_epsilon(mechanisms, delta, selection, _ROUGH_ORDERS)
 
 
@@ -218,11 +218,12 @@ def group_epsilon(
 ) -> float:
     """Computes the epsilon to a group of `size` units together, at `delta`.
 
-    All rows of the group are replaced by null rows. A release on all rows then changes by up to
-    `size` sensitivities: exact without sampling. In a Poisson sample a binomial number of the
-    group's rows takes part. A mixture of Gaussians, with means of so many sensitivities, dominates
-    the release (Ganesh 2024, "Tight group-level DP guarantees for DP-SGD with sampling via mixture
-    of Gaussians mechanisms"): an upper bound, tight but for the grid.
+    Compares a group's rows with null rows in place of all of them. A release on all rows then
+    changes by up to `size` sensitivities: the epsilon is exact without sampling. In a Poisson
+    sample a binomial number of the group's rows takes part. A mixture of Gaussians, whose means are
+    multiples of the sensitivity, dominates the release (Ganesh 2024, "Tight group-level DP
+    guarantees for DP-SGD with sampling via mixture of Gaussians mechanisms"): an upper bound, tight
+    but for the grid.
 
     Returns:
       The epsilon; infinite, without computing it, for sampled groups above `LARGEST_SAMPLED_GROUP`.
@@ -255,8 +256,9 @@ def worth_to_group(epsilon: float, delta: float, size: int) -> float:
 def central_limit_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float:
     """Approximates the epsilon of many steps by the central limit theorem: NOT an upper bound.
 
-    A start for a search. Bu, Dong, Long and Su 2020:
-    mu^2 = sum of count * rate^2 * (exp(1 / noise_multiplier^2) - 1).
+    The central limit approximation only starts a search. Bu, Dong, Long and Su 2020: mu^2 = sum of
+    count * rate^2
+    * (exp(1 / noise_multiplier^2) - 1).
     """
     squares = 0.0
     for item in mechanisms:
@@ -271,8 +273,8 @@ def price_together(
 ) -> float:
     """Bounds the epsilon at `delta` of publishing `times` independent fits together.
 
-    The bound is exact for Gaussian mechanisms without sampling or selection. With sampling RDP is
-    quick for any number of fits. With a selection and no sampling the profile gives the bound.
+    The bound for several fits is exact for Gaussian mechanisms without sampling or selection. With
+    sampling RDP gives the bound. With a selection and no sampling the profile gives the bound.
     """
     repeated = [mechanism.repeat_count(times) for mechanism in mechanisms]
     sampled = any(mechanism.sample_rate < 1 for mechanism in repeated)
@@ -299,7 +301,7 @@ def all_together(fits: Sequence[Fits], delta: float) -> tuple[float, bool]:
 
     Returns:
       The bound, and True if it is exact: if all mechanisms are Gaussian, without sampling or
-      selection. Otherwise RDP gives the bound, in a fraction of a second per kind.
+      selection. With sampling or selection RDP gives the bound, in a fraction of a second per kind.
     """
     once = [
         m.repeat_count(each.times)
@@ -370,8 +372,8 @@ def gaussian_log_delta(mu: float, epsilon: float) -> float:
 def _small_log_delta(mu: float, epsilon: float) -> float:
     """Bounds the log of a small mu's delta from above, to mu^2 / 8 relative.
 
-    The derivative by mu is phi(mu/2 - epsilon/mu), at most exp(epsilon/2) phi(epsilon/mu). Its
-    integral is exp(epsilon/2) mu phi(t) (1 - t Phi(-t) / phi(t)), with t = epsilon/mu.
+    The derivative by mu is phi(mu/2 - epsilon/mu), at most exp(epsilon/2) phi(epsilon/mu). This
+    bound's integral is exp(epsilon/2) mu phi(t) (1 - t Phi(-t) / phi(t)), with t = epsilon/mu.
     """
     from scipy.special import erfcx
 
@@ -419,7 +421,7 @@ def pld_interval(epsilon: float) -> float:
     """Chooses the grid spacing on the privacy loss: about epsilon / 10,000.
 
     Discretisation only overestimates: by 0.1% of epsilon or less over 31,250 steps at batch 32 of
-    50,000. A finer grid takes more time and memory.
+    50,000. A finer grid would take more time and memory.
     """
     size = min(max(epsilon, 1e-3), 10.0)
     decade = math.floor(math.log10(size))
@@ -434,10 +436,10 @@ def check_epsilons(
     accountant: str,
     selection: Selection | None = None,
 ) -> tuple[dict[str, float | None], dict[str, str]]:
-    """Computes epsilon with every other accountant than the main one for these mechanisms.
+    """Computes epsilon with every accountant except the main one for these mechanisms.
 
     Returns:
-      Answers by accountant, with library and version, None if useless; and, by name, the reasons.
+      Epsilons by accountant, with library and version, None if useless; and, by name, the reasons.
     """
     used = resolve_accountant(mechanisms, accountant)
     answers: dict[str, float | None] = {}
@@ -488,8 +490,8 @@ def _selected_epsilon(
 ) -> float:
     """Computes the epsilon of `times` fits, each of which selects its best run.
 
-    To a group of `size` units, where mechanisms without sampling have that in their noise already.
-    Mechanisms that the selection does not repeat are released once per fit, before the runs.
+    For a group of `size` units, to which noise without sampling must be scaled already. Mechanisms
+    outside the selection are released once per fit, before the runs.
     """
     from dpprobe.privacy import best_of_runs_price as best  # imports numpy
 
@@ -532,7 +534,8 @@ def _compute_loss_distribution(
 ) -> privacy_loss_distribution.PrivacyLossDistribution:
     """Computes dp-accounting's privacy loss distribution, by connected dots.
 
-    To a group of `size` units, where mechanisms without sampling have that in their noise already.
+    The distribution is for a group of `size` units; noise of mechanisms without sampling is already
+    scaled to the group.
     """
     from dp_accounting.pld import privacy_loss_distribution
 
@@ -586,7 +589,7 @@ def _early_rdp_epsilon(
 
 
 def _prv_check(mechanisms: Sequence[Mechanism], delta: float, selection: Selection | None) -> float:
-    """Computes `prv`'s epsilon; raises PrivacyError if it is too inexact to be a check."""
+    """Computes `prv`'s epsilon; raises PrivacyError if `prv` is too inexact to be a check."""
     _refuse_selection(selection)
     error = _prv_error(mechanisms, delta)
     bound = _rdp_epsilon(mechanisms, delta)
@@ -604,7 +607,7 @@ def _refuse_selection(selection: Selection | None) -> None:
 
 
 def _prv_error(mechanisms: Sequence[Mechanism], delta: float) -> float:
-    """Returns the error to ask of `prv`: 1% of the epsilon, or more to spare memory."""
+    """Returns the error to request of `prv`: 1% of the epsilon, or more to spare memory."""
     steps = sum(count for _, _, count in _condense_mechanisms(mechanisms))
     least = _PRV_LEAST_ERROR * max(1.0, steps / _PRV_STEPS) ** 0.5
     return max(least, min(0.01 * rough_epsilon(mechanisms, delta), _PRV_LARGEST_ERROR))
@@ -633,7 +636,7 @@ def _prv_upper(mechanisms: Sequence[Mechanism], delta: float, error: float, tail
 
 
 def _condense_mechanisms(mechanisms: Sequence[Mechanism]) -> list[tuple[float, float, int]]:
-    """Returns (noise multiplier, rate, count) of each mechanism.
+    """Returns (noise multiplier, sampling rate, count) of each mechanism.
 
     Mechanisms without sampling become one Gaussian mechanism of exactly equal cost.
     """
@@ -666,7 +669,7 @@ def _make_event(mechanisms: Sequence[Mechanism], selection: Selection | None) ->
 
 @contextmanager
 def _quiet_absl() -> Iterator[None]:
-    """Silences absl's warning per omitted fractional order, which only loosens the bound."""
+    """Silences absl's warning per omitted fractional order; omission only loosens the bound."""
     from absl import logging
 
     before = logging.get_verbosity()

@@ -1,10 +1,10 @@
-"""Prices repeating a private run a random number of times and releasing only the best run.
+"""Bounds epsilon of repeating a private run a random number of times and releasing only the best.
 
 A run Q releases some output with a score; runs are totally ordered by score, ties at random. The
 number of runs K is drawn without the data, and A is the best of them (Papernot and Steinke 2022).
-The cost of A is bounded here by the privacy profile of Q, as Koskela, Redberg and Wang 2024 do
-("Privacy profiles for private selection"), but with the whole trade-off curve in place of one point
-of it, and with an output's chance to win beside what it tells.
+The privacy profile of Q bounds the cost of A, as in Koskela, Redberg and Wang 2024 ("Privacy
+profiles for private selection"). Here the whole trade-off curve replaces one point of the curve,
+and the probability that an output wins is used beside what the output reveals.
 
 **Bound.** Write Q' and A' for a neighbouring dataset, f(x) = E[x^K], w(z) = f'(1 - z), which falls
 from w(0) = E[K], and for an output y let z(y) = Q(better than y). Then A(dy) = w(z(y)) Q(dy), and
@@ -15,18 +15,19 @@ exp(e) z + delta_Q(e), delta_Q(e) = sup_S Q(S) - exp(e) Q'(S). With L(y) = dQ'/d
     F(m) = max over z in [0, 1] of [w(z) - m w(T(z))]_+,
 
 since w(z') >= w(T(z)) and z(y) is some number in [0, 1]. F is a maximum of falling lines, so convex
-and falling, with F(0) = E[K], and 0 from m = exp(c) on, where c is the largest log of
-w(z) / w(T(z)). So it is a sum of hinges, F(m) <= sum_j p_j [1 - m exp(-c_j)]_+ with p_j >= 0 that
-sum to E[K] and c_j <= c: take any chords of it. The mean of a hinge is a point of Q's profile:
+and falling, with F(0) = E[K], and 0 from m = exp(c) on, where c is the largest log of w(z) /
+w(T(z)). So F is a sum of hinges, F(m) <= sum_j p_j [1 - m exp(-c_j)]_+ with p_j >= 0 that sum to
+E[K] and c_j <= c: take any chords of F. The mean of a hinge [1 - m exp(-c_j)]_+ over Q is a point
+of Q's privacy profile:
 
     delta_A(e) <= sum_j p_j delta_Q(e - c_j)  <=  E[K] delta_Q(e - c).
 
-The last expression is the bound with one point: an output wins with the weight of the best, and
-tells what the likeliest outsider tells. A profile has two directions, from Q to Q' and from Q'
-to Q. With delta_Q the larger of the two at each epsilon, the bound holds in both.
+In E[K] delta_Q(e - c) an output wins with the weight of the best, and reveals what the likeliest
+outsider reveals. A privacy profile has two directions, from Q to Q' and from Q' to Q. With delta_Q
+the larger of the two directions at each epsilon, the bound holds in both.
 
 The bound is nearly tight: of Gaussian runs some order of the outputs attains 98 to 99.8% of the
-epsilon (`bench/results/selection_gap.md`), so no price of Q's profile alone can be much lower.
+epsilon (`bench/results/selection_gap.md`), so no bound from Q's profile alone can be much lower.
 """
 
 from __future__ import annotations
@@ -69,9 +70,9 @@ class Profile:
 
 @dataclass(frozen=True)
 class Table:
-    """A profile at epsilons of equal spacing from 0, and between them from above.
+    """A privacy profile at equally spaced epsilons from 0, with upper bounds between them.
 
-    A profile is convex in exp(epsilon), so it is not above its chords; and it falls.
+    A profile is convex in exp(epsilon), so no profile is above its chords; and it decreases.
     """
 
     profile: Profile
@@ -90,7 +91,8 @@ class Table:
     def delta_at(self, epsilons: Array) -> Array:
         """Computes delta at epsilons of any sign.
 
-        At negative ones delta_Q(-e) = 1 - exp(-e) (1 - delta_Q'(e)), Q' to Q the other direction.
+        At negative epsilons delta_Q(-e) = 1 - exp(-e) (1 - delta_Q'(e)), with Q' to Q the other
+        direction.
         """
         size, top = np.abs(epsilons), self.epsilons[-1]
         places = np.exp(np.minimum(size, top) - top)
@@ -100,11 +102,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound on A's profile: delta_A(e) <= sum of weights * delta_Q(e - offsets).
+    """A bound on A's privacy profile: delta_A(e) <= sum of weights * delta_Q(e - offsets).
 
     Attributes:
-      table: Q's profile.
-      weights: none is negative; they sum to E[K].
+      table: Q's privacy profile.
+      weights: non-negative numbers that sum to E[K].
       offsets: rise.
     """
 
@@ -129,7 +131,7 @@ class Bound:
 
 
 def best_bound(mean: float, profile: Profile, delta: float) -> Bound:
-    """Returns the bound on A's profile, of `mean` runs on average, near `delta`."""
+    """Returns the bound on A's privacy profile, for `mean` runs on average, near `delta`."""
     return _bound_profile(mean, Table.tabulate_profile(profile, delta / mean))
 
 
@@ -159,10 +161,10 @@ def _make_lines(mean: float, table: Table) -> tuple[Array, Array]:
     """Returns lines in m whose maximum is F or above, as heights at 0 and logs of their zeros.
 
     Between adjacent z, T is at most the line exp(e) z + delta_Q(e) of the first z. The convex w is
-    below its chord there, and w of a line is convex too and above its tangent. So w(z) - m w(T(z))
-    is at most the larger of two numbers: its value at the first z, and at the second z with the
-    tangent's value in place of w(T(z)). If the tangent falls to w(1) in between, the second z is
-    the place where it does: from there on w(T(z)) is at least w(1), and w falls.
+    below its chord between adjacent z, and w of a line is convex too and above its tangent. So w(z)
+    - m w(T(z)) is at most the larger of two numbers: its value at the first z, and at the second z
+    with the tangent's value in place of w(T(z)). If the tangent falls to w(1) in between, the
+    second z is the place where it does: beyond it w(T(z)) is at least w(1), and w falls.
     """
     log_weight, rate = _weight_functions(mean)
     # Up to the place at which neither the steepest line nor w has moved.
@@ -191,8 +193,7 @@ def _weight_functions(
 def _trade_off(table: Table, z: Array) -> tuple[Array, Array]:
     """Bounds T at each z by one line exp(e) z + delta_Q(e): the slopes, and the values up to 1.
 
-    Any line bounds T; the least line at z lies between the profile's two points whose chord has
-    slope -z.
+    Any line bounds T; the lowest at z lies between two profile points whose chord has slope -z.
     """
     slopes, deltas = np.exp(table.epsilons), table.deltas
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -205,15 +206,14 @@ def _trade_off(table: Table, z: Array) -> tuple[Array, Array]:
 def dominating_loss(
     mean: float, profile: Profile, delta: float, interval: float
 ) -> privacy_loss_distribution.PrivacyLossDistribution:
-    """Computes a privacy loss distribution that dominates A, to be composed with others.
+    """Computes a privacy loss distribution that dominates A, for composition with others.
 
-    First the bound on A's profile on a grid, at negative epsilons by
-    delta_A(-e) = 1 - exp(-e) (1 - delta_A'(e)); then its convex minorant in exp(e), which is not
-    below the profile, since the profile is convex; then the distribution by connecting the dots
-    (Doroshenko et al. 2022).
+    First the bound on A's profile on a grid, at negative epsilons by delta_A(-e) = 1 - exp(-e) (1 -
+    delta_A'(e)); then its convex minorant in exp(e), which is not below the profile, since the
+    profile is convex; then the distribution by connecting the dots (Doroshenko et al. 2022).
 
     Args:
-      delta: the result is to be tight near this delta.
+      delta: the result should be tight near this delta.
       interval: the grid spacing on the privacy loss.
     """
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
@@ -259,7 +259,7 @@ def _on_grid(bound: Bound, size: int, interval: float) -> Array:
 
 
 def _convex_minorant(x: Array, y: Array) -> Array:
-    """Computes the largest convex function below (x, y), x rising, by Andrew's monotone chain."""
+    """Computes the largest convex function below points (x, y), x rising: monotone chain."""
     kept: list[int] = []
     for point in range(len(x)):
         while len(kept) > 1:

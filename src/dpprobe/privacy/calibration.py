@@ -1,7 +1,8 @@
 """Computes the noise that meets a privacy target, once for all fits that need it.
 
-An answer depends only on the accountant, the target, each mechanism's sampling rate, count and
-relative noise, and on which mechanisms are repeated. The hash of these names the answer's file.
+The noise depends only on the accountant, the target, each mechanism's sampling rate, count and
+relative noise, and on which mechanisms are repeated. The hash of these inputs names the file of a
+cached answer.
 """
 
 from __future__ import annotations
@@ -53,17 +54,16 @@ def calibrate(
     """Finds the common factor on the noise multipliers that meets a target.
 
     Args:
-      mechanisms: with noise multipliers relative to each other.
-      cache: a folder of answers, which is read and written.
+      mechanisms: mechanisms with noise multipliers relative to each other.
+      cache: a folder of cached answers, which is read and written.
       selection: names the mechanisms that are repeated, with only the best run released.
       checked: False for a plan without epsilons by other accountants, which take most of the time.
 
     Returns:
       A plan whose realised epsilon is at most the target and at least 0.99 of it. For a permitted
-      risk, its epsilon is the largest one that stays within the risk.
+      risk, the plan has the largest epsilon that stays within the risk.
 
-    Raises:
-      PrivacyError: if the target is out of reach, or the cached answer is damaged.
+    Raises PrivacyError if the target is out of reach, or the cached answer is damaged.
     """
 
     def make_plan(epsilon: float, *, checked: bool = checked) -> Plan:
@@ -133,8 +133,8 @@ def _search_plan(risk: Risk, delta: float, make_plan: Callable[[float], Plan]) -
 def price_plan(plan: Plan) -> float:
     """Computes a plan's epsilon at its delta again, on the grid of its calibration.
 
-    If a plan costs far more than its target, grids would outgrow memory. The price is then a lower
-    bound, for more noise.
+    If a plan costs far more than its target, grids would exceed the memory. The returned epsilon is
+    then a lower bound, computed for more noise.
     """
     if not plan.private:
         return math.inf
@@ -255,7 +255,7 @@ def _recall_answer(
     *,
     checked: bool,
 ) -> dict[str, Any]:
-    """Reads an answer from the cache, or finds and writes it; of an unchecked one adds checks."""
+    """Reads an answer from the cache, or computes and writes it; adds missing checks."""
     inputs = _collect_inputs(mechanisms, target, selection)
     unchecked = {**inputs, "checked": False}
     answer = _read_answer(cache, inputs) or _read_answer(cache, unchecked)
@@ -329,7 +329,7 @@ def _meet_target(prices: _Prices, epsilon: float, what: str) -> tuple[float, flo
 
     A fine grid on the privacy loss is slow, so the search uses a coarse grid. The coarse target is
     corrected by the ratio of the wanted epsilon to the fine grid's at the last factor. Two or three
-    fine evaluations suffice.
+    evaluations on the fine grid suffice.
     """
     if prices.exact:
         factor, _ = find_factor(prices.price_at, epsilon, what=what, tolerance=1e-9)
@@ -371,8 +371,8 @@ def find_factor(
 ) -> tuple[float, float]:
     """Searches for the factor at which a decreasing epsilon is at most `tolerance` below a target.
 
-    A bracketed secant search in logarithms, in which prices are nearly straight lines. Returns the
-    factor and its price; raises PrivacyError if there is none.
+    Uses a bracketed secant search in logarithms, in which epsilons are nearly straight lines.
+    Returns the factor and its epsilon; raises PrivacyError if there is none.
     """
     aim = math.log(target) + math.log1p(-tolerance / 2)
     cheap = dear = None  # (log factor, log price - aim), on either side of the target

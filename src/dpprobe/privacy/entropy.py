@@ -10,7 +10,7 @@ from dpprobe.privacy.randomness import derived_seed, open_stream
 
 
 class SeededEntropy:
-    """Benchmark mode: own random numbers per use of a head, from seeds published with results."""
+    """Benchmark mode: separate random numbers per use of a head, from published seeds."""
 
     secret = False
 
@@ -30,8 +30,8 @@ class SeededEntropy:
 class SystemEntropy:
     """Derives all random numbers from one key of the operating system: release mode.
 
-    The key is 256 bits, is in this object alone, and is gone with it. Seeds only tell heads apart:
-    small public numbers, from which nothing derives.
+    The key has 256 bits, is stored in this object alone, and is deleted with it. Seeds only number
+    the heads: small public numbers, from which no random number derives.
     """
 
     secret = True

@@ -1,6 +1,6 @@
 """mu of the Gaussian mechanism at (epsilon, delta), in pure Python.
 
-For predictions and warnings alone; for promises see `accountants` and `calibration`, with SciPy.
+For predictions and warnings alone; `accountants` and `calibration`, with SciPy, compute guarantees.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _ROOT = math.sqrt(2)
 def gaussian_mu(epsilon: float, delta: float) -> float:
     """Solves delta = Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu) for mu.
 
-    Balle and Wang 2018, theorem 8; to 1e-9 relative.
+    Follows Balle and Wang 2018, theorem 8, to 1e-9 relative.
     """
     low, high = 1e-9, 1.0
     while _compute_delta(high, epsilon) < delta:

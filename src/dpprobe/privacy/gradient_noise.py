@@ -61,22 +61,24 @@ def _rounded_up(deviation: float) -> np.float32:
 class GaussianNoise:
     """Draws [seeds, steps, size] normals; a seed's numbers depend only on this seed.
 
-    On the CPU this is the Box-Muller transform of one 64-bit word per pair, half for the radius and
-    half for the angle. The tail must reach far: a number beyond its end would tell neighbouring
-    datasets apart. Among the 2.4e8 numbers of the foundation-features recipe, two are expected
-    beyond 5.77 standard deviations, where PyTorch's float32 normals end, and 2e-5 beyond the 7.45
-    of a 40-bit uniform, which is more than a delta of 1e-5. So small uniforms, one radius in 8,000,
-    take 64 bits more: a tail that ends at 11.5, beyond which a normal falls with probability 1e-30.
+    On the CPU noise is the Box-Muller transform of one 64-bit word per pair of normals, half for
+    the radius and half for the angle. The tail must reach far: a number beyond its end would
+    distinguish neighbouring datasets. Among the 2.4e8 numbers of the foundation-features recipe,
+    two are expected beyond 5.77 standard deviations, where PyTorch's float32 normals end, and 2e-5
+    beyond the 7.45 of a 40-bit uniform, which is more than a delta of 1e-5. So small uniforms, one
+    radius in 8,000, get 64 more bits: a tail that ends at 11.5, beyond which a normal falls with
+    probability 1e-30.
 
     The words come from 32 SFC64 generators per seed (Chris Doty-Humphrey's; NumPy's `SFC64`), each
-    started with 192 bits of the seed's NumPy stream. Side by side the generators take an eighth of
-    the time.
+    started with 192 bits of the seed's NumPy stream. Generated side by side, the words take an
+    eighth of the time.
 
-    On a GPU normals are drawn in float64 and rounded. The tail ends at 8.65, and leaves out 1e-9 of
-    a run of the recipe. GPU normals also depend on the number of steps drawn at a time.
+    On a GPU normals are drawn in float64 and rounded. The tail of normals on a GPU ends at 8.65,
+    and leaves out 1e-9 of a run of the foundation-features recipe. GPU normals also depend on the
+    number of steps drawn at a time.
 
-    The numbers are rounded to float32, and the generators are not cryptographic: see
-    docs/methods/sgd.md for what that leaves open.
+    Normals are rounded to float32, and the generators are not cryptographic: docs/methods/sgd.md
+    explains the consequences.
     """
 
     def __init__(self, seeds: Sequence[int], size: int, device: torch.device) -> None:
@@ -93,7 +95,7 @@ class GaussianNoise:
         self._buffer = torch.empty(0)
 
     def draw_steps(self, steps: int, deviation: float) -> torch.Tensor:
-        """Draws the numbers of the next `steps` >= 1 steps; zeros, drawing nothing, at deviation 0.
+        """Draws normals for the next `steps` >= 1 steps; at deviation 0 zeros, drawing nothing.
 
         Returns:
           A view [seeds, steps, size] of a buffer that the next call overwrites.
@@ -117,10 +119,11 @@ class GaussianNoise:
     def noise_source(
         self, deviation: float
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], np.float32]:
-        """Returns the arguments of `fill_normals` for compiled loops on the CPU: of the only seed.
+        """Returns the arguments of `fill_normals` for compiled loops on the CPU, for the only seed.
 
-        A loop draws the numbers that `draw_steps` would, and the generators move on. At a deviation
-        of 0 it must draw nothing, as `draw_steps` does. The deviation is rounded up to float32.
+        A compiled loop draws the numbers that `draw_steps` would, and advances the generators. At a
+        deviation of 0 a compiled loop must draw nothing, as `draw_steps` does. The deviation is
+        rounded up to float32.
         """
         (words,) = self._words
         return words.lanes, words.tail, _rounded_up(deviation)
@@ -128,7 +131,7 @@ class GaussianNoise:
     def copy_state(self) -> dict[str, torch.Tensor]:
         """Returns a copy of the streams' states, from which all future numbers can be drawn.
 
-        Only for benchmarks, whose seeds are published anyway.
+        Copying is only for benchmarks, whose seeds are published anyway.
         """
         if devices.has_kernels(self._device):
             parts = {"lanes": [w.lanes for w in self._words], "tail": [w.tail for w in self._words]}
@@ -139,7 +142,7 @@ class GaussianNoise:
         return {"generators": torch.stack([one.get_state() for one in self._generators])}
 
     def restore_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Continues where another noise of the same seeds, size and device stood at `state`."""
+        """Continues from `state`, copied from another noise of equal seeds, size and device."""
         if devices.has_kernels(self._device):
             for place, words in enumerate(self._words):
                 words.lanes[:] = state["lanes"][place].numpy().view(np.uint64)
@@ -152,8 +155,7 @@ class GaussianNoise:
 class Words(NamedTuple):
     """A seed's generators: [4, 32] states of 64 bits, and [4, 1] for small radii.
 
-    Small radii have a generator of their own, so that numbers do not depend on how many are drawn
-    at a time.
+    Small radii have a separate generator, so that the size of a draw changes no number.
     """
 
     lanes: npt.NDArray[np.uint64]
@@ -202,7 +204,7 @@ def draw_words(state, out):
 def _draw_halves(a, b, c, counter, low, high):
     """Draws words of 32 lanes as `draw_words` does, split into halves; returns the counter.
 
-    The states are separate arrays: LLVM does not see that rows of one array do not overlap.
+    The states are separate arrays, because LLVM does not see that rows of one array do not overlap.
     """
     for group in range(low.shape[0] // LANES):
         for lane in range(LANES):

@@ -1,11 +1,10 @@
 """Public grids on which sums over rows are integers, exact in any order.
 
 Entries of rows and factors are rounded towards zero to whole multiples of a power of two that
-follows from n and from public bounds alone. Rounding towards zero shortens a vector or leaves it,
-so a norm that was at most C stays at most C, and sensitivities need no term for rounding. Where
-entries of a bits and factors of b bits are multiplied and added over n rows, n 2^(a + b) <= 2^52,
-every partial sum is an integer that float64 holds: the result depends neither on the order of the
-rows nor on blocks, threads or the device.
+follows from n and from public bounds alone. Rounding towards zero never lengthens a vector,
+so a norm of at most C stays at most C, and sensitivities need no term for rounding. Entries of a
+bits times factors of b bits are added over n rows. If n 2^(a + b) <= 2^52, every partial sum is
+exact in float64, and sums do not depend on the order of rows, blocks, threads or the device.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class GridSum:
     """Sums over rows in units of a public step.
 
     Attributes:
-      units: float64; integers where noise is to be added.
+      units: float64; whole numbers where noise is to be added.
       step: the value of one unit.
     """
 
@@ -45,7 +44,7 @@ class GridSum:
 
     @property
     def one_seed(self) -> GridSum:
-        """The sums with a leading dimension for one seed."""
+        """The sums with a leading dimension of size 1, for one seed."""
         return GridSum(self.units[None], self.step)
 
     def divide_by(self, divisor: float) -> GridSum:
@@ -78,8 +77,7 @@ class Grid:
 def product_bits(rows: int) -> int:
     """Returns the bits of a row's entry and its factor together, for exact sums over n rows.
 
-    Raises:
-      PrivacyError: if there are too many rows for 16 bits.
+    Raises PrivacyError if there are too many rows for 16 bits.
     """
     bits = _SUM_BITS - max(rows - 1, 0).bit_length()
     if bits < 2 * _FEWEST_BITS:
@@ -95,7 +93,7 @@ def entry_bits(rows: int) -> int:
 
 
 def factor_bits(rows: int) -> int:
-    """Returns the bits of a factor of such entries."""
+    """Returns the bits of a factor by which a row's entries are multiplied."""
     return min(product_bits(rows) - entry_bits(rows), _ENTRY_BITS)
 
 

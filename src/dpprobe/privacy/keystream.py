@@ -2,7 +2,7 @@
 
 The words are the keystream of AES-256 in counter mode, from the library `cryptography`. Nobody
 without the key can distinguish them from independent uniform words, even after seeing other words
-of the stream. Under this single assumption the noise has the distribution that its price supposes.
+of the stream. Under this assumption the noise has the distribution that the accountants assume.
 Only the key differs between benchmark mode, where it derives from a published seed, and a release,
 where the operating system draws it and nothing keeps it.
 """
@@ -31,7 +31,7 @@ _ZEROS = memoryview(bytes(1 << 16))
 class Keystream:
     """A stream of random words, which do not depend on the number of words per call.
 
-    No two streams have a key in common: a part has its own, and a stream gives away each part once.
+    No two streams share a key: each part has its own, and a stream returns each part only once.
     """
 
     def __init__(self, key: bytes, name: str) -> None:
@@ -65,8 +65,8 @@ class Keystream:
     def make_part(self, name: str) -> Keystream:
         """Returns a separate stream for one part of this stream's use.
 
-        Raises PrivacyError for a part that was given before, and in a forked process: words would
-        be used twice.
+        Raises PrivacyError for a part that was returned before, and in a forked process: words
+        would be used twice.
         """
         self._check_process()
         if name in self._parts:

@@ -28,7 +28,7 @@ ABOVE_NOTE = (
 
 
 def epsilon_token(value: Any) -> str:
-    """Returns an epsilon's one spelling in paths, such as "0.5" or "inf"; raises ValueError."""
+    """Returns an epsilon's only spelling in paths, such as "0.5" or "inf"; raises ValueError."""
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -60,7 +60,7 @@ def delta_fault(
 ) -> str | None:
     """Returns the error for a delta above 1 / n, which guarantees nothing; else None.
 
-    `allowed` is the study's option for it; None if no option allows it, as in a release.
+    `allowed` is the study's option that allows a larger delta; None without any, as in a release.
     """
     if allowed or not delta_above(delta, n):
         return None
@@ -83,7 +83,7 @@ def delta_warning(delta: float, n: int, *, unit: str = "image") -> str | None:
 
 
 def above_in_words(delta: float, n: int, *, unit: str = "image") -> str:
-    """Explains a delta above 1 / n; returns nothing for other deltas."""
+    """Explains a delta above 1 / n; empty for other deltas."""
     if not delta_above(delta, n):
         return ""
     published = "row" if unit in ("image", "row") else f"{unit}'s rows"

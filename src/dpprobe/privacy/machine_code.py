@@ -1,10 +1,10 @@
 """Machine code of Numba functions: a module's functions are compiled or loaded all together.
 
 Numba's own cache keeps one function at a time. Processes that share an empty cache then load some
-functions of each other and compile the rest, and such mixtures differ in the last bits. Here one
-file has all functions of a module. A process reads it, or compiles every function in the order of
-the module and renames its file into place. So nothing is mixed, and no lock is needed. Compiled and
-loaded code are linked in the same order.
+of each other's functions and compile the rest, and mixed code differs in the last bits.
+`MachineCode` stores all functions of a module in one file. A process reads the module's file, or
+compiles every function in the order of the module and renames its own file into place. So code is
+never mixed, and no lock is needed. Compiled and loaded code are linked in the same order.
 """
 
 from __future__ import annotations
@@ -31,21 +31,20 @@ _DIGEST = hashlib.sha256().digest_size
 
 
 class MachineCode:
-    """The compiled functions of one module: `jit` decorates each function, and `keep` follows the
-    last one.
+    """The compiled functions of one module: `jit` decorates each, and `keep` follows the last.
 
     The file's name holds the hash of this module's source, of the modules whose compiled functions
     it calls, the processor, Numba's version and its settings. So processors of several kinds can
-    share a folder.
+    share a cache folder.
     """
 
     # The names of the modules that this process has compiled or loaded whole.
     ready: ClassVar[set[str]] = set()
 
     def __init__(self, source: str, *called: str) -> None:
-        """Reads the machine code of the module with the `__file__` `source`, if a folder has it.
+        """Reads the machine code of the module at the path `source`, if a cache folder has it.
 
-        `called` are the files of modules whose compiled functions it calls, and which call none.
+        `called` are files of modules with compiled functions that this module calls.
         """
         self._source, self._called = Path(source), [Path(one) for one in called]
         self.name = f"{self._source.stem}-{self._hash_dependencies()}"
@@ -56,11 +55,10 @@ class MachineCode:
     def jit(
         self, *signatures: str, fastmath: frozenset[str] = frozenset()
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Makes a decorator that compiles a function of the module, or loads it from the cache
-        file.
+        """Makes a decorator that compiles a function, or loads it from the cache.
 
         Args:
-          signatures: in Numba's notation; with none, the types of each call are compiled for.
+          signatures: types in Numba's notation; without any, each call's types are compiled.
           fastmath: LLVM's flags. Without "nnan" and "ninf" NaN and infinity keep their meaning.
         """
         import numba  # heavy: only what defines compiled functions needs it
@@ -81,8 +79,7 @@ class MachineCode:
         return compiled
 
     def keep(self) -> None:
-        """Writes the functions that this process compiled into a cache folder, if one is
-        writable."""
+        """Writes functions that this process compiled into a writable cache folder, if any."""
         self.ready.add(self.name)
         if self._complete or not self._parts:
             return
@@ -105,7 +102,7 @@ class MachineCode:
         )
 
     def list_folders(self) -> list[Path]:
-        """Lists the folders of Numba's own cache, in its order."""
+        """Lists the folders of Numba's own cache, in Numba's order."""
         from numba.misc.appdirs import AppDirs  # as above
 
         in_home = AppDirs("numba", appauthor=False).user_cache_dir
@@ -114,7 +111,7 @@ class MachineCode:
         return [Path(folder).absolute() for folder in folders if folder]
 
     def load(self, key: str, context: Any) -> Any:
-        """Returns a function from the file, None while the module is being compiled.
+        """Returns a function from the cache file, None while the module is being compiled.
 
         All functions are linked at the first call, in the order in which they were compiled.
         """
@@ -178,7 +175,7 @@ def _numba_setting(name: str) -> Any:
 
 
 def _make_part(code: MachineCode, function: Callable[..., Any]) -> Any:
-    """Returns the cache of one function, as Numba wants it."""
+    """Returns the cache of one function, in Numba's form."""
     from numba.core.caching import NullCache  # as above
 
     name = f"{function.__qualname__}:{function.__code__.co_firstlineno}"

@@ -1,35 +1,38 @@
-"""Splits the noise of a sum among several sites, and prices what is left if some sites collude.
+"""Splits the noise of a sum among several sites, and bounds epsilon if some sites collude.
 
 **Claim.** Sites add rounded noise whose variances sum to the variance of a Gaussian mechanism. The
-sites' total promises what the mechanism promises. The penalty is far below the last digit of
-epsilon.
+sites' total has the guarantee of the Gaussian mechanism, with a penalty. The penalty is far below
+the last digit of epsilon.
 
 **What is released.** Each coordinate of a sum is a whole number of steps of a public grid. Site j
-adds K_j = round(s_j Z_j) to its part in int64. Z_j is a real standard normal, s_j the share of the
-site. Secure aggregation shows the total alone. An attacker who knows the numbers of some sites
-subtracts them. The rest is T = S + sum of K_j: the sum S of the honest sites, and their noise.
+adds K_j = round(s_j Z_j) to its partial sum in int64. Z_j is a real standard normal, and s_j the
+site's share of the noise. Secure aggregation reveals only the total of all sites. An attacker who
+knows the numbers of some sites subtracts these numbers. The attacker is left with T = S + sum of
+K_j: the sum S of the honest sites, and their noise.
 
-**Sensitivity.** A unit is at one site, so it moves S by at most the sensitivity of the mechanism,
-as in one place. A patient at two sites is two units, and pays twice the mu.
+**Sensitivity.** A unit is at one site, so it changes S by at most the sensitivity of the mechanism,
+as in one place. A patient at two sites counts as two units, and has twice the mu.
 
-**Theorem.** A coordinate has h honest shares s_j. V is the sum of their squares, and
+**Theorem.** A coordinate has h honest shares s_j. V is the sum of the squares of the honest shares,
+and
 
             Theta(s) = sum over all integers n of exp(-pi^2 s^2 n^2),
             tau = (product of Theta(s_j)) - 1, or 0 if h = 1.
 
-Every tau must be below 1. Over all coordinates of all releases, L+ is the sum of ln(1 + tau), and
-L- the sum of -ln(1 - tau). Let P = L+ + L-. All adaptive releases together have, for every epsilon,
+The tau of every coordinate must be below 1. Over all coordinates of all releases, L+ is the sum of
+ln(1 + tau), and L- the sum of -ln(1 - tau). Let P = L+ + L-. All adaptive releases together have,
+for every epsilon,
 
             delta(epsilon) <= exp(L+) delta_G(epsilon - P).
 
-delta_G is the privacy profile of real Gaussian mechanisms of variances V. The reason: take the real
-sum G = S + sum of s_j Z_j as given. The fractional parts of the shares then have a density within
-1 +- tau of a uniform one, for every S. So T is nearly a random rounding of G that knows no data.
-The proof, and shares below one step that break the claim, are in docs/secure-sums-proof.md.
+delta_G is the privacy profile of real Gaussian mechanisms of variances V. For the proof, take the
+real sum G = S + sum of s_j Z_j as given. The fractional parts of the shares then have a density
+within 1 +- tau of a uniform one, for every S. So T is nearly a random rounding of G that knows no
+data. The proof, and shares below one step that break the claim, are in docs/secure-sums-proof.md.
 
-**Who prices it.** The noise of any h sites has at least the variance that the mechanism of the plan
-was calibrated with. So the accountants' epsilon of the plan stays, with `Penalty` on top. This
-price does not cover the best of several runs, whose price is not the price of one run.
+**Accounting.** The noise of any h sites has at least the variance that the mechanism of the plan
+was calibrated with. So the accountants' epsilon of the plan remains valid, plus `Penalty`. The
+bound does not cover the best of several runs, whose epsilon is not that of one run.
 
 **The constant.** Let q = exp(-pi^2 s^2), with s the smallest share, and h q <= 1/50. Then
 
@@ -62,11 +65,10 @@ def split_noise(deviation: float, parties: int, colluders: int) -> float:
     The noise of any `parties - colluders` parties has at least the variance `deviation`^2, exactly.
 
     Args:
-      deviation: of a release's noise, in steps of the grid of its sums.
-      colluders: parties whose noise an attacker may know. With 0, no party may be an attacker.
+      deviation: the deviation of a release's noise, in steps of the grid of its sums.
+      colluders: parties whose noise an attacker may know; with 0, no party may be an attacker.
 
-    Raises:
-      PrivacyError: for numbers that leave no honest party, or a share below `SMALLEST_SHARE`.
+    Raises PrivacyError for numbers that leave no honest party, or a share below `SMALLEST_SHARE`.
     """
     if not 0 <= colluders < parties:
         raise PrivacyError(
@@ -88,14 +90,14 @@ def split_noise(deviation: float, parties: int, colluders: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Penalty:
-    """The price of noise in shares on top of the Gaussian mechanism's.
+    """The cost of noise in shares in addition to the Gaussian mechanism's.
 
     Attributes:
-      smallest: the smallest honest share, in steps. Off the diagonal of a symmetric release shares
+      smallest: the smallest honest share, in steps. Off the diagonal of a symmetric release, shares
         are smaller by sqrt(2).
-      honest: honest shares, h.
-      coordinates: numbers with noise in all releases together, D. There are d (d + 1) / 2 in a
-        symmetric matrix [d, d].
+      honest: the number h of honest shares.
+      coordinates: the number D of noisy coordinates in all releases together. A symmetric matrix
+        [d, d] has d (d + 1) / 2 of these.
     """
 
     smallest: float
@@ -120,8 +122,8 @@ class Penalty:
     def price_epsilon(self, epsilon_of: Callable[[float], float], delta: float) -> float:
         """Computes the epsilon at `delta` of noise in shares, from a Gaussian mechanism's.
 
-        Takes the epsilon of the next smaller delta, and rounds it up. The penalty is below the
-        distances to these floats, so exp(L+) delta_G(epsilon - P) <= delta.
+        Computes the epsilon at the next smaller delta, and rounds it up. The penalty is below the
+        spacing of floats, so exp(L+) delta_G(epsilon - P) <= delta.
 
         Args:
           epsilon_of: an accountant's upper bound on the plan's epsilon at a delta.

@@ -1,10 +1,10 @@
 """The plan of a private fit: a head runs it, an accountant reads it and a statement prints it.
 
 Two training splits are neighbours if one is the other with one unit's rows replaced by null rows,
-which add nothing to any sum. The number of training units n is the same in both, fixed and public:
-sampling rates, divisors and step counts follow from n. A sum over the rows, or over a Poisson
-sample of them, changes as if the rows were not there, so prices equal the prices of "add or remove
-one". Under "add or remove one", however, n would change and the divisor would tell.
+which add nothing to any sum. The number of training units n is equal in neighbouring splits, fixed
+and public: sampling rates, divisors and step counts follow from n. A sum over the rows, or over a
+Poisson sample of them, changes as if a unit's rows were absent, so epsilons equal those of "add or
+remove one". Under "add or remove one", however, n would change and the divisor would reveal n.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ LARGEST_MEAN_RUNS = 1000
 class Mechanism:
     """`count` releases of one kind, each on a Poisson sample of the training units.
 
-    A release is a sum over rows with Gaussian noise.
+    Each release is a sum over rows with Gaussian noise.
 
     Attributes:
       name: short and unique within a plan, such as "gradients".
-      released: its output in words, for the privacy statement.
+      released: a description of the output, for the privacy statement.
       sensitivity: the most that the rows of one unit add to the released sum, in L2 norm.
-      noise_multiplier: the noise's standard deviation over the sensitivity. Before calibration it
-        is relative: one common factor is found for all mechanisms of a plan.
-      sample_rate: the probability with which each unit joins each release independently; 1 is all
-        rows.
+      noise_multiplier: the noise's standard deviation divided by the sensitivity. Before
+        calibration noise multipliers are relative: a plan's calibration finds one common factor.
+      sample_rate: the probability that a unit joins a release, independently; 1 is all rows.
     """
 
     name: str
@@ -94,8 +93,8 @@ class Selection:
     The number of runs is geometric, at least 1, and drawn without the data.
 
     Attributes:
-      mean: of the number of runs.
-      repeated: the mechanisms that every run releases again; all others are released once.
+      mean: the mean of the number of runs.
+      repeated: the mechanisms that every run releases again; other mechanisms are released once.
     """
 
     DISTRIBUTION: ClassVar[str] = "geometric"
@@ -127,8 +126,8 @@ class Patients:
 
     Attributes:
       images: the largest number of a patient's training images, public; None for any number.
-      epsilon: to such a patient, at the plan's delta; None if the number is unknown or nothing is
-        promised.
+      epsilon: the epsilon for a patient with `images` images, at the plan's delta; None if their
+        number is unknown or the fit guarantees nothing.
     """
 
     images: int | None
@@ -137,19 +136,19 @@ class Patients:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything that bears on the privacy of one fit.
+    """All facts that affect the privacy of one fit.
 
     Attributes:
-      mechanisms: the composition, with absolute noise multipliers. Empty without privacy.
-      n: training units, public.
-      patients: if the dataset names them and the unit is one image.
+      mechanisms: the composition, with absolute noise multipliers; empty without privacy.
+      n: the number of training units, which is public.
+      patients: present if the dataset names patients and the unit is one image.
       epsilon: the target; infinite if the fit guarantees nothing.
-      accountant: as the study asked.
-      realised_epsilon: of the composition at `delta`, at most `epsilon`.
-      priced_by: the accountant that computed it, with library and version.
-      checks: the epsilon by other accountants, by name; None if one cannot tell.
-      check_notes: the reason for each that cannot.
-      risk: the permitted risk that led to `epsilon`, as `Risk.to_dict`; None without one.
+      accountant: the accountant that the study names.
+      realised_epsilon: the composition's epsilon at `delta`, at most `epsilon`.
+      priced_by: the accountant that computed `realised_epsilon`, with library and version.
+      checks: the epsilon by other accountants, by name; None if an accountant cannot compute one.
+      check_notes: the reason for each accountant that cannot compute an epsilon.
+      risk: the permitted risk that determined `epsilon`, as `Risk.to_dict`; None without any.
     """
 
     NEIGHBOURING: ClassVar[str] = (
@@ -295,7 +294,8 @@ def _from_json(value: float | str | None) -> float | None:
 def plan_identity(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the parts of a plan, as `Plan.to_dict`, that decide training and guarantee.
 
-    Seeds derive from them. Descriptions are no part: rewording them trains nothing.
+    Seeds derive from the identity of a plan. Descriptions of mechanisms are no part of a plan's
+    identity, so rewording trains no head again.
     """
     keys = ("n", "unit", "epsilon", "delta", "accountant", "selection")
     mechanisms = [
@@ -320,13 +320,13 @@ def full_batch(name: str, released: str, sensitivity: float, count: int = 1) -> 
 def split_budget(parts: Sequence[tuple[float, Sequence[Mechanism]]]) -> tuple[Mechanism, ...]:
     """Scales the noise of groups of mechanisms so that they use given shares of a plan's budget.
 
-    A group's cost is the sum of count * sample_rate^2 / noise_multiplier^2. If nothing samples,
-    this is exactly the group's part of mu^2; for sampled mechanisms the limit of large noise.
-    Shares only divide the budget; the accountant prices the composition.
+    The cost of a group of mechanisms is the sum of count * sample_rate^2 / noise_multiplier^2.
+    Without sampling this cost is exactly the group's part of mu^2; with sampling, its limit for
+    large noise. Shares only divide the budget; the accountant computes the composition's epsilon.
 
     Args:
       parts: pairs of a share above 0 and a group's mechanisms with relative noise multipliers. The
-        last group keeps its multipliers, the others are scaled; empty groups have no share.
+        last group keeps its multipliers, and the others are scaled; empty groups have no share.
     """
     groups = [(share, tuple(group)) for share, group in parts if group]
     last_share, last = groups[-1]

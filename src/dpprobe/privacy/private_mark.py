@@ -1,4 +1,4 @@
-"""The mark of heads that were trained on private examples: no study may start from them as public.
+"""Marks heads that were trained on private examples: no study may use such a head as public.
 
 The metadata of a head's file names its cell. A mark survives copying and renaming, but not writing
 the numbers into another file.

@@ -1,7 +1,7 @@
-"""The random number of runs of a repeated run, drawn here and priced in `best_of_runs_price`.
+"""The random number of runs of a repeated run; `best_of_runs_price` bounds its epsilon.
 
-The number is geometric and at least 1: the truncated negative binomial of shape 1 of Papernot and
-Steinke 2022, definition 1.
+The number of runs is geometric and at least 1: the truncated negative binomial of shape 1 of
+Papernot and Steinke 2022, definition 1.
 """
 
 from __future__ import annotations
@@ -22,5 +22,5 @@ def draw_runs(mean: float, generator: np.random.Generator) -> int:
 
 
 def runs_at(mean: float, at: float) -> int:
-    """Returns the number of runs at a quantile in [0, 1) of the same distribution."""
+    """Returns the number of runs at a quantile in [0, 1) of their distribution."""
     return max(1, math.ceil(math.log1p(-at) / math.log1p(-1 / mean)))

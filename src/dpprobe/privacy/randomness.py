@@ -1,6 +1,6 @@
 """Derives seeds and streams of random numbers: benchmark mode, which anyone can reproduce.
 
-A cell's seeds derive from its whole identity, and each use of randomness has its own stream, so
+A cell's seeds derive from its whole identity, and each use of randomness has a separate stream, so
 that no two cells, no two seeds and no two uses ever share noise.
 """
 
@@ -21,8 +21,8 @@ def cell_seed(identity: Any, index: int) -> int:
     """Derives the seed of one repetition of a cell: 128 bits of a SHA-256.
 
     Args:
-      identity: everything that makes the cell what it is, JSON-compatible.
-      index: of the repetition, from 0.
+      identity: everything that decides the cell's contents, JSON-compatible.
+      index: the number of the repetition, from 0.
     """
     text = artifacts.canonical_json({"identity": identity, "index": index})
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[: SEED_BITS // 8], "big")
@@ -31,7 +31,7 @@ def cell_seed(identity: Any, index: int) -> int:
 def open_stream(seed: int, name: str) -> np.random.Generator:
     """Returns a seed's stream of random numbers for one use, such as "noise" or "sampling".
 
-    The generator (SFC64) takes all 128 bits; PyTorch's on the CPU would keep 32 of them.
+    The generator (SFC64) uses all 128 bits of a seed; PyTorch's on the CPU would keep 32 of them.
     """
     return np.random.Generator(np.random.SFC64(np.random.SeedSequence(derived_seed(seed, name))))
 

@@ -1,10 +1,10 @@
 """Adds a plan's noise to the sums of a fit, and counts each noisy release against the plan.
 
-A sum leaves on its public grid (`privacy.grid`): an integer number of steps, to which the rounding
-of a real Gaussian is added (`privacy.rounded_gaussian`). The result is the rounding of the
-real-valued Gaussian mechanism, so the accountants' price holds, and no low bit tells what was
-added. First-order heads add float32 noise to float32 sums by themselves, in benchmark mode only;
-docs/privacy.md says what that leaves open.
+A sum is released on its public grid (`privacy.grid`): an integer number of steps, to which the
+rounding of a real Gaussian is added (`privacy.rounded_gaussian`). The release is the rounding of
+the real-valued Gaussian mechanism, so the accountants' epsilon holds, and no low bit reveals what
+was added. First-order heads add float32 noise to float32 sums by themselves, in benchmark mode
+only; docs/privacy.md explains the consequences.
 
 An audit passes an `Observer`, which sees every release of a fit before and after its noise.
 """
@@ -42,9 +42,9 @@ class ObservedSteps(NamedTuple):
     """Arrays of several steps that compiled code fills for an observer.
 
     Attributes:
-      sums: float32 [steps, ...], one seed's sums without noise; empty if nobody observes.
-      outputs: of the same shape, the sums with noise.
-      given: True if the observer has filled the outputs, and the fit must take these.
+      sums: float32 [steps, ...], one seed's sums without noise; empty without an observer.
+      outputs: the sums with noise, in the shape of `sums`.
+      given: True if the observer has filled `outputs`, and the fit must use these.
     """
 
     sums: npt.NDArray[np.float32]
@@ -77,16 +77,16 @@ class Observer(Protocol):
         """Returns the output of a release, which the head continues with.
 
         Args:
-          sums: one seed's, without noise.
-          draw: returns a copy of them with the plan's noise.
-          step: of the grid that sums and output are on; None for float32 sums.
+          sums: one seed's sums, without noise.
+          draw: returns a copy of the sums with the plan's noise.
+          step: the grid step of sums and output; None for float32 sums.
         """
         ...
 
     def observe_steps(
         self, name: str, seed: int, steps: int, shape: tuple[int, ...]
     ) -> ObservedSteps:
-        """Returns the arrays of a seed's next releases, each of a shape, of float32 sums."""
+        """Returns the arrays for a seed's next releases of float32 sums, each of a given shape."""
         shapes = f"{steps} of shape {shape}, seed {seed}"
         raise PrivacyError(f"{name}: this observer needs each step separately, not {shapes}")
 
@@ -94,21 +94,21 @@ class Observer(Protocol):
 
 
 class Shared(Protocol):
-    """The part of a site in sums over several sites; see `sites.shared_sums`."""
+    """One site's contribution to sums over several sites; see `sites.shared_sums`."""
 
     def add_up(
         self, name: str, local: Integers, *, step: float, deviation: float, symmetric: bool
     ) -> Integers:
-        """Returns the noisy total of all sites, in steps, of the shape of this site's sum."""
+        """Returns the noisy total of all sites, in grid steps and the shape of this site's sum."""
         ...
 
 
 class NoiseStreams:
-    """The random numbers of a fit, from each seed's own streams; nothing is handed out twice.
+    """The random numbers of a fit, from each seed's own streams; no number is returned twice.
 
     Attributes:
       entropy: the source of all random numbers; published seeds by default.
-      shared: adds up the sums of several sites, with their noise; None elsewhere.
+      shared: adds up the sums of several sites, with their noise; None with one site.
     """
 
     def __init__(
@@ -138,15 +138,13 @@ class NoiseStreams:
     ) -> GaussianNoise:
         """Returns the float32 noise of releases that a head adds up itself, step after step.
 
-        The head draws with the deviation `noise_deviation`, and reports to `count_releases`.
+        The head draws with the deviation `noise_deviation`, and calls `count_releases`.
 
         Args:
-          seeds: of the fit's seeds; all if absent.
+          seeds: indices of the fit's seeds; all if absent.
 
-        Raises:
-          PrivacyError: if the plan lacks the mechanism; if the noise was handed out before, since
-            two sums with the same noise reveal their difference; and for a release, which needs
-            exact noise.
+        Raises PrivacyError for a release, and if the plan lacks the mechanism or the noise was
+        returned before: sums with equal noise reveal their difference.
         """
         if self.entropy.secret:
             raise PrivacyError(
@@ -173,9 +171,9 @@ class Releases(NoiseStreams):
     """Adds a plan's noise to sums, each seed's from its own stream, and counts the releases.
 
     Attributes:
-      observer: of an audit; None elsewhere.
-      running: the cohorts before this one, to whose sums a release adds; None elsewhere.
-      kept: if set, receives each released symmetric matrix by name, of the first seed.
+      observer: an audit's observer; None without an audit.
+      running: the cohorts before this one, to whose sums a release adds; None without cohorts.
+      kept: if set, receives each released symmetric matrix of the first seed, by name.
     """
 
     kept: dict[str, torch.Tensor] | None = None
@@ -217,14 +215,14 @@ class Releases(NoiseStreams):
         return self.plan.find_mechanism(name).sensitivity if self.plan.private else math.inf
 
     def noise_multiplier(self, name: str) -> float:
-        """Returns the standard deviation of the noise of what a release returns, over its
-        sensitivity; 0 without privacy."""
+        """Returns the standard deviation of a release's noise, divided by its sensitivity; 0
+        without privacy."""
         running = self._running_of(name)
         growth = 1.0 if running is None else running.noise_growth
         return self.plan.find_mechanism(name).noise_multiplier * growth
 
     def noise_deviation(self, name: str) -> float:
-        """Returns the standard deviation of the noise of what a release returns."""
+        """Returns the standard deviation of the noise in a release's output."""
         return self.noise_multiplier(name) * self.plan.find_mechanism(name).sensitivity
 
     def _running_of(self, name: str) -> RunningSums | None:
@@ -245,8 +243,8 @@ class Releases(NoiseStreams):
         Returns:
           float64 [seeds, ...]: `sums` plus rounded normals of deviation `noise_deviation(name)`.
 
-        Raises:
-          PrivacyError: if the plan has no such release left, or the sums are off their grid.
+        Raises PrivacyError if the plan has no further release of this name, or the sums are off
+        their grid.
         """
         self.count_releases(name, 1)
         deviation = _deviation_in_steps(self.plan.find_mechanism(name), sums.step)
@@ -264,13 +262,13 @@ class Releases(NoiseStreams):
     def release_symmetric(self, name: str, sums: GridSum, *, counted: bool = True) -> torch.Tensor:
         """Releases each seed's symmetric matrix once, of Frobenius sensitivity `sensitivity(name)`.
 
-        Coordinates in an orthonormal basis of the symmetric matrices, the diagonal and sqrt(2)
-        times one triangle, get independent noise. So the noise on the diagonal has the deviation
-        `noise_deviation(name)`, and elsewhere a deviation smaller by sqrt(2).
+        In an orthonormal basis of the symmetric matrices, the diagonal and sqrt(2) times one
+        triangle, each coordinate gets independent noise. So the noise on the diagonal has the
+        deviation `noise_deviation(name)`, and elsewhere a deviation smaller by sqrt(2).
 
         Args:
           sums: [seeds, d, d], symmetric; entries below the diagonal are not read.
-          counted: False for one of several parts of a release that the head counts itself.
+          counted: False for one of several parts of a release that the head itself counts.
 
         Returns:
           float64 [seeds, d, d].
@@ -292,10 +290,10 @@ class Releases(NoiseStreams):
         return released
 
     def draw_ahead(self, name: str, step: float, count: int, size: int) -> list[Integers]:
-        """Draws the noise of several releases, in steps: of each seed int64 [count, size].
+        """Draws the noise of several releases, in grid steps: for each seed int64 [count, size].
 
-        `release_gaussian` would draw these numbers next. The head adds each part to one sum, and
-        reports to `count_releases`.
+        `release_gaussian` would draw equal numbers next. The head adds each part of the noise to
+        one sum, and calls `count_releases`.
         """
         deviation = _deviation_in_steps(self.plan.find_mechanism(name), step)
         samplers = [self._make_rounded_gaussian(name, seed) for seed in self.seeds]
@@ -304,7 +302,7 @@ class Releases(NoiseStreams):
     def observe_sums(
         self, name: str, sums: torch.Tensor, noise: torch.Tensor, seeds: Sequence[int]
     ) -> torch.Tensor:
-        """Passes float32 sums [seeds, ...] and the noise that a head draws itself to the observer.
+        """Passes a head's float32 sums [seeds, ...] and its own noise to an audit's observer.
 
         Returns:
           `sums` plus `noise`, or what the observer replaces them by.
@@ -321,7 +319,7 @@ class Releases(NoiseStreams):
     def observe_steps(
         self, name: str, seed: int, steps: int, shape: tuple[int, ...]
     ) -> ObservedSteps:
-        """Returns the arrays in which a head notes its next steps for the observer, if any."""
+        """Returns the arrays in which a head records its next steps for an audit's observer."""
         if self.observer is None:
             return NOT_OBSERVED
         return self.observer.observe_steps(name, seed, steps, shape)
@@ -340,8 +338,7 @@ class Releases(NoiseStreams):
             )
 
     def check_counts(self) -> None:
-        """Raises PrivacyError unless each mechanism released exactly as often as the plan
-        states."""
+        """Raises PrivacyError unless each mechanism was released as often as planned."""
         for mechanism in self.plan.mechanisms:
             taken = self._taken[mechanism.name]
             if taken != mechanism.count:
@@ -351,7 +348,7 @@ class Releases(NoiseStreams):
                 )
 
     def _release_at_once(self, name: str, sums: GridSum, deviation: float) -> torch.Tensor:
-        """Returns what `_add_rounded_noise` does, in one pass over the sums of each seed."""
+        """Returns the result of `_add_rounded_noise`, in one pass over the sums of each seed."""
         out = np.empty(tuple(sums.units.shape))
         lines = out.reshape(len(self.seeds), -1)  # no copies, also of one number per seed
         for seed, units, noisy in zip(self.seeds, sums.units.numpy(), lines, strict=True):
@@ -369,7 +366,7 @@ class Releases(NoiseStreams):
         running: RunningSums,
         add: Callable[[RoundedGaussian, torch.Tensor, float], None],
     ) -> torch.Tensor:
-        """Releases what a chain of cohorts lets out of its sums; returns all cohorts' total."""
+        """Releases this cohort's sums in a chain of cohorts; returns the total of all cohorts."""
         _require_whole(name, sums.units)
         mixed, step = running.mix_sums(
             name, sums.units[0].cpu().numpy(), sums.step, sensitivity=self.sensitivity(name)
@@ -436,8 +433,7 @@ def _deviation_in_steps(mechanism: Mechanism, step: float, *, norm: float = 1.0)
 
 
 def _require_whole(name: str, units: torch.Tensor) -> None:
-    """Raises PrivacyError unless sums are whole numbers of steps that float64 represents
-    exactly."""
+    """Raises PrivacyError unless sums are whole numbers of steps, exact in float64."""
     if not bool((units.abs() <= LARGEST_SUM).all()):
         raise PrivacyError(
             f"{name}: sums are not finite, or above 2^53 steps, where float64 is not exact; "
@@ -453,7 +449,7 @@ def _require_whole(name: str, units: torch.Tensor) -> None:
 def add_rounded_noise(
     sampler: RoundedGaussian, numbers: Integers, deviation: float, *, symmetric: bool
 ) -> None:
-    """Adds a release's noise to whole numbers in place; symmetric ones are [d, d]."""
+    """Adds a release's noise to whole numbers in place; symmetric matrices are [d, d]."""
     add = _add_to_triangle if symmetric else _add_to_all
     add(sampler, torch.from_numpy(numbers), deviation)
 

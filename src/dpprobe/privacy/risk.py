@@ -1,15 +1,15 @@
-"""Budgets as a risk: a limit on the best attack on one unit, instead of an epsilon.
+"""Privacy budgets as a risk: a limit on the best attack on one unit, instead of an epsilon.
 
 A privacy officer can say what risk is permitted without knowing what epsilon means. A release of
 mu-Gaussian differential privacy limits an attack (Dong, Roth and Su 2022, "Gaussian differential
-privacy"). At false positive rate a its true positive rate b is at most Phi(Phi^-1(a) + mu), where
-Phi is the normal distribution function. So
+privacy"). At false positive rate a, an attack's true positive rate b is at most Phi(Phi^-1(a) +
+mu), where Phi is the normal distribution function. So
 
     advantage h = max over attacks of b - a:   mu = 2 Phi^-1((1 + h) / 2),
     b at a:                                    mu = Phi^-1(b) - Phi^-1(a).
 
-For plans of Gaussian mechanisms on all rows this is exact. For a plan that samples, the largest
-epsilon is searched whose plan keeps to the target by `trade_off.bound_attacks`.
+For plans of Gaussian mechanisms on all rows, these values of mu are exact. A plan that samples gets
+the largest epsilon at which `trade_off.bound_attacks` meets the target.
 
 An advantage alone permits rare and certain leaks: publishing one unit in n at random has h = 1 / n.
 A delta is therefore always needed beside an advantage.
@@ -49,9 +49,8 @@ class Risk:
     """A limit on every attack on one unit.
 
     Attributes:
-      advantage: true positive rate minus false positive rate, from 0 to 1; None where the target is
-        a rate.
-      true_positives: rate at the false positive rate `at`, above it and below 1.
+      advantage: true minus false positive rate, from 0 to 1; None if the target is a rate.
+      true_positives: limit on the true positive rate at false positive rate `at`, in (`at`, 1).
     """
 
     advantage: float | None = None
@@ -97,7 +96,7 @@ class Risk:
 
     @property
     def token(self) -> str:
-        """The risk's one spelling in paths, such as "advantage-0.1" or "tpr-0.01-at-0.001"."""
+        """The risk's only spelling in paths, such as "advantage-0.1" or "tpr-0.01-at-0.001"."""
         if self.advantage is not None:
             return f"advantage-{self.advantage:.12g}"
         return f"tpr-{self.true_positives:.12g}-at-{self.at:.12g}"
@@ -105,8 +104,7 @@ class Risk:
     def to_mu(self) -> float:
         """Returns the mu of Gaussian differential privacy whose printed rates attain the target.
 
-        Raises:
-          PrivacyError: for a target that six decimals cannot tell from no risk.
+        Raises PrivacyError for a target that six decimals cannot tell from no risk.
         """
         from scipy.special import ndtri  # heavy: planning imports what imports this module
 
@@ -121,8 +119,7 @@ class Risk:
     def to_epsilon(self, delta: float) -> float:
         """Returns the epsilon at delta of the risk's mu, rounded down to six digits.
 
-        Raises:
-          PrivacyError: if it is below the smallest that can be calibrated.
+        Raises PrivacyError if the epsilon is below the smallest that can be calibrated.
         """
         epsilon = round_down(gaussian_epsilon(self.to_mu(), delta))
         if not epsilon >= SMALLEST_EPSILON:
@@ -146,7 +143,7 @@ class Risk:
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """The false positive rates whose bounds `measure` needs."""
+        """The false positive rates at which `measure` needs bounds."""
         return () if self.at is None else (self.at,)
 
     @property
@@ -154,12 +151,12 @@ class Risk:
         return float(self.true_positives or 0) if self.advantage is None else self.advantage
 
     def measure(self, bounds: Allowed) -> float:
-        """Returns the best attack by bounds at `rates`, comparable with `target`."""
+        """Returns the best attack by its bounds at `rates`, comparable with `target`."""
         return bounds.true_positives[0] if self.advantage is None else bounds.advantage
 
     @property
     def short(self) -> str:
-        """The words for a table's cell or a legend."""
+        """The risk in words for a table's cell or a legend."""
         if self.advantage is not None:
             return str(self)
         return f"TPR {self.true_positives:g} at FPR {self.at:g}"
@@ -181,9 +178,9 @@ def round_down(epsilon: float) -> float:
 
 
 class RiskEpsilon(float):
-    """An epsilon at `delta` that follows from a permitted risk, whose token it knows.
+    """An epsilon at `delta` that follows from a permitted risk, with the risk's token.
 
-    Tables and figures sort, place and group cells by epsilon; this number also names its target.
+    Tables and figures sort, place and group cells by epsilon; this number also names its risk.
     """
 
     token: str
@@ -201,7 +198,7 @@ def find_risk(token: str) -> Risk | None:
 
 
 def budget_token(value: Any) -> str:
-    """Returns a budget's one spelling in paths, of an epsilon or a risk; raises ValueError."""
+    """Returns the only spelling in paths of a budget, an epsilon or a risk; raises ValueError."""
     if isinstance(value, RiskEpsilon):
         return value.token
     try:
@@ -221,19 +218,19 @@ def read_budget(token: str) -> float | Risk:
 
 
 def nominal_epsilon(token: str, delta: float) -> float:
-    """Returns a budget's epsilon before there is a plan: of a risk, as for Gaussian mechanisms."""
+    """Returns a budget's epsilon before there is a plan; a risk's as for Gaussian mechanisms."""
     risk = find_risk(token)
     return epsilon_value(token) if risk is None else risk.to_epsilon(delta)
 
 
 def budget_order(token: str) -> float:
-    """Returns a number to sort budgets by; a risk's is no epsilon of any cell."""
+    """Returns a number to sort budgets by; a risk's number is no cell's epsilon."""
     risk = find_risk(token)
     return epsilon_value(token) if risk is None else gaussian_epsilon(risk.to_mu(), _ORDER_DELTA)
 
 
 def budget_words(budget: float | str) -> str:
-    """Writes an epsilon with the risk it follows from, or a token: "0.93 (advantage 0.1)"."""
+    """Formats an epsilon with the risk that determined it, or a token: "0.93 (advantage 0.1)"."""
     if isinstance(budget, str):
         return risk.short if (risk := find_risk(budget)) else budget
     risk = find_risk(budget.token) if isinstance(budget, RiskEpsilon) else None
@@ -241,19 +238,19 @@ def budget_words(budget: float | str) -> str:
 
 
 def list_risk_faults(plan: Plan) -> list[str]:
-    """Lists what is wrong with the risk that a plan says it keeps to."""
+    """Lists the errors in the risk that a plan states."""
     if plan.risk is None or (risk := Risk.from_dict(plan.risk)).permits(plan):
         return []
     return [f"says {risk}, but its mechanisms allow attacks more"]
 
 
 def plan_budget(plan: Plan) -> float | Risk:
-    """Returns what a plan was calibrated to."""
+    """Returns the epsilon or risk that a plan was calibrated to."""
     return plan.epsilon if plan.risk is None else Risk.from_dict(plan.risk)
 
 
 def row_words(epsilon: float, before: str = "") -> str:
-    """Writes the budget of a row of several heads: "0.5", or "advantage 0.1 (ε ≤ 1.2)"."""
+    """Formats the budget of a table row with several heads: "0.5", "advantage 0.1 (ε ≤ 1.2)"."""
     if isinstance(epsilon, RiskEpsilon):
         return f"{budget_words(epsilon.token)} (ε ≤ {epsilon:g})"
     return f"{before}{budget_words(epsilon)}"
@@ -265,7 +262,7 @@ def budget_title(token: str, before: str = "ε = ") -> str:
 
 
 def budget_in_full(epsilon: float) -> str:
-    """Writes an epsilon, the risk it follows from, and what an advantage allows at 0.1% FPR."""
+    """Formats an epsilon, the risk that determined it, and what an advantage allows at 0.1% FPR."""
     if not isinstance(epsilon, RiskEpsilon) or Risk.from_token(epsilon.token).advantage is None:
         return budget_words(epsilon)
     rate = per_hundred(_limit_rate(epsilon))
@@ -273,10 +270,9 @@ def budget_in_full(epsilon: float) -> str:
 
 
 def explain_risks(epsilons: Iterable[float]) -> str:
-    """Writes a clause per permitted risk among these: its epsilons, and what an advantage allows.
+    """Formats one clause per permitted risk: its epsilons, and the risk that an advantage allows.
 
-    An advantage alone permits rare, certain leaks, so the clause adds the true-positive rate at
-    0.1%.
+    An advantage alone permits rare, certain leaks, so the clause adds the risk at 0.1% FPR.
     """
     by_token: dict[str, list[RiskEpsilon]] = {}
     for epsilon in epsilons:
@@ -295,7 +291,7 @@ def _explain_risk(token: str, epsilons: Sequence[RiskEpsilon]) -> str:
 
 
 def _limit_rate(epsilon: RiskEpsilon) -> float:
-    """Bounds the true-positive rate at 0.1% of whatever has this epsilon and advantage."""
+    """Bounds the true-positive rate at 0.1% FPR of any attack under an epsilon and an advantage."""
     rate = _FEW + (Risk.from_token(epsilon.token).advantage or 1.0)
     if epsilon.delta is not None:
         rate = min(rate, math.exp(epsilon) * _FEW + epsilon.delta)
@@ -312,7 +308,7 @@ def describe_target(plan: Plan) -> dict[str, Any]:
 
 
 def target_words(statement: Mapping[str, Any]) -> str:
-    """Writes a statement's risk target, as ", advantage 0.1 (mu 0.25)"; empty without one."""
+    """Formats a statement's risk target, as ", advantage 0.1 (mu 0.25)"; empty without a target."""
     if "risk_target" not in statement:
         return ""
     mu = f" (mu {statement['mu']:.4g})" if "mu" in statement else ""
@@ -320,7 +316,7 @@ def target_words(statement: Mapping[str, Any]) -> str:
 
 
 def explain_target(plan: Plan) -> str:
-    """Says in a statement which risk the noise was set for; empty without one."""
+    """Explains in a statement for which risk the noise was set; empty without a risk."""
     if plan.risk is None:
         return ""
     mu = describe_target(plan).get("mu")

@@ -5,38 +5,39 @@ public grid g. The release is S + g K, with independent K = round(s Z) for a rea
 Before rounding, the noise has standard deviation s = sigma C / g in units of the grid. s may be any
 positive float64, and is rounded up when computed, because less noise than was priced would cost
 more. S / g is an integer, so S / g + round(s Z) = round(S / g + s Z). The released value is the
-real-valued Gaussian mechanism, rounded to the grid: post-processing. Every accountant's price of
+real-valued Gaussian mechanism, rounded to the grid: post-processing. Every accountant's epsilon of
 the real-valued mechanism holds unchanged, and the bits of the released value reveal nothing more.
 Addition in int64 (modulo 2^64) or in float64 (exact below 2^53, correctly rounded above) are
 functions of S / g + K as well.
 
-**Why the probabilities are exact.** Let f(x) = A exp(-x^2 / 2), A an integer near 2^57.7. Cells
-of width 1/64 divide [0, 8). With cell j, from x_j to x_(j+1), go integers
-floor_j <= f(x_(j+1)) and ceiling_j >= f(x_j), found by interval arithmetic on integers. The
-area under the ceilings, in units of one cell's width times 1, consists of integers:
+**Why the probabilities are exact.** Let f(x) = A exp(-x^2 / 2), A an integer near 2^57.7. Cells of
+width 1/64 divide [0, 8). Cell j, from x_j to x_(j+1), has integers floor_j <= f(x_(j+1)) and
+ceiling_j >= f(x_j), found by interval arithmetic on integers. The area under the ceilings has
+integer pieces, in units of one cell's width times 1:
 
-- floor_j, a multiple of 2^50: x uniform in the cell, accepted without a look at f;
-- ceiling_j - floor_j, the rest of the cell: x uniform in it, y uniform between floor and ceiling,
-  accepted where y < f(x);
+- floor_j, a multiple of 2^50: x uniform in the cell, accepted without evaluating f;
+- ceiling_j - floor_j, the rest of the cell: x uniform in the cell, y uniform between floor and
+  ceiling, accepted where y < f(x);
 - the tail: beyond 8, cells of width 1 under 2^-k E with E >= f(8), in cell k with probability
   2^-(k + 1), accepted where y < f(x). f(8 + k) <= 2^-12k f(8), so E 2^-k is above f;
-- nothing: what is missing to 2^64. A is such that this is less than 2^10.
+- nothing: the difference to 2^64. The integer A makes this difference less than 2^10.
 
 So a piece is chosen with its exact probability by 64 uniform bits. The piece "nothing", like a
-point that is not accepted, starts the number again. Points are then uniform on the area under the
-ceilings, and accepted points on the area under f: x is the absolute value of a standard normal, and
-a further bit is the sign. The first 14 bits of a number's word alone choose among the floors,
-16,384 equal shares, which leaves one number in fifty for a second word.
+point that is not accepted, makes the sampler start the number again. Points are then uniform on the
+area under the ceilings, and accepted points on the area under f: x is the absolute value of a
+standard normal, and a further bit is the sign. The first 14 bits of a word alone choose among the
+floors, 16,384 equal shares; one number in fifty needs a second word.
 
 **Why the rounding is exact.** The word's other 49 bits begin the binary expansion of the position
-in the cell. A number is taken where s x rounds to one integer for all continuations; elsewhere as
-many further words are drawn as needed (also for y). A float64 product settles nearly all numbers:
-the product is within s 2^-49 + 2^-50 of s x, with or without fused multiplication, and decides if
-the middle between two integers is further away. Other numbers are computed in 192-bit integers,
-then in integers of any length. So results are a function of the words alone, on every machine.
+in the cell. A number is accepted if s x rounds to one integer for all continuations of its digits;
+otherwise as many further words are drawn as needed (also for y). A float64 product settles nearly
+all numbers: the product is within s 2^-49 + 2^-50 of s x, with or without fused multiplication, and
+decides if the middle between two integers is further away. The remaining numbers are computed in
+192-bit integers, then in integers of any length. So results are a function of the random words
+alone, on every machine.
 
-If the words are random, nothing is approximate: neither the choice of pieces nor the tail, which
-has no end.
+If the words are random, the sampler approximates nothing: neither the choice of pieces nor the
+tail, which has no end.
 """
 
 # mypy: allow-untyped-defs
@@ -101,14 +102,14 @@ class Table(NamedTuple):
 
     Attributes:
       scale: the density's value at 0.
-      floors: of each cell.
-      ceilings: of each cell, and of the tail's first.
-      nothing: what is missing to 2^64.
+      floors: the floor of each cell.
+      ceilings: the ceiling of each cell, and of the tail's first cell.
+      nothing: the difference of all pieces to 2^64.
       tops: the density at each cell's left end, rounded.
       shares: [2^14], the cell that each value of a word's first bits chooses.
-      settled: values below this one choose a cell's floor, the others a further word.
-      ends: of the further pieces laid end to end: the cells' rests, the tail, nothing.
-      offsets: from a number in a cell's rest to its height, modulo 2^64.
+      settled: values below this one choose a cell's floor; larger values require a further word.
+      ends: the ends of the further pieces laid end to end: the cells' rests, the tail, nothing.
+      offsets: numbers that turn a number in a cell's rest into its height, modulo 2^64.
       guide: the first piece that ends beyond each multiple of 2^47.
     """
 
@@ -148,7 +149,7 @@ def exp_bounds(exponent: Fraction, bits: int) -> tuple[int, int]:
 
 @functools.cache
 def compute_table() -> Table:
-    """Computes the pieces, once in a process."""
+    """Computes the pieces of the area under the ceilings, once in a process."""
     bounds = [
         exp_bounds(Fraction(cell**2, 2 << 2 * CELL_BITS), _EXP_BITS) for cell in range(CELLS + 1)
     ]
@@ -192,10 +193,10 @@ class _Scale(NamedTuple):
     """A standard deviation in the forms that the steps of the sampler need.
 
     Attributes:
-      coarse: times 2^-50, the unit of a position of 44 bits.
-      limit: the largest distance from an integer at which that position decides.
-      factor: its 53 leading bits, as an integer.
-      shift: the power of 2 by which factor x position, a position of 2^-119, is to be divided.
+      coarse: the deviation times 2^-50, the unit of a position of 44 bits.
+      limit: the largest distance from an integer at which a position of 44 bits decides.
+      factor: the deviation's 53 leading bits, as an integer.
+      shift: the power of 2 that divides factor x position, for a position of 2^-119.
     """
 
     exact: Fraction
@@ -221,7 +222,7 @@ class _Scale(NamedTuple):
 class RoundedGaussian:
     """Draws round(deviation Z), Z real standard normals: int64 of exact probabilities.
 
-    A number takes the next word of one stream, and one number in fifty further words of another
+    A number uses the next word of one stream, and one number in fifty further words of another
         stream, in order. So numbers do not depend on how many are drawn at a time.
     """
 
@@ -235,8 +236,7 @@ class RoundedGaussian:
     def draw_numbers(self, size: int, deviation: float) -> npt.NDArray[np.int64]:
         """Draws the next numbers; at deviation 0 returns zeros and draws nothing.
 
-        Raises:
-          PrivacyError: unless the deviation is from 0 to 2^48.
+        Raises PrivacyError unless the deviation is from 0 to 2^48.
         """
         scale, out = _find_scale(deviation), np.zeros(size, dtype=np.int64)
         if scale is not None:
@@ -249,8 +249,8 @@ class RoundedGaussian:
     ) -> None:
         """Adds the next numbers to integers in place, with memory for one block only.
 
-        The sums are int64, or float64 that hold integers below 2^53; contiguous. Raises
-        PrivacyError as `draw_numbers`, and for sums of another type or layout.
+        The sums must be contiguous int64, or float64 that hold integers below 2^53. Raises
+        PrivacyError as `draw_numbers` does, and for sums of another type or layout.
         """
         if sums.dtype not in (np.int64, np.float64) or not sums.flags.c_contiguous:
             raise PrivacyError(
@@ -314,7 +314,7 @@ def _find_scale(deviation: float) -> _Scale | None:
 
 
 def attempt_number(word: int, more: Callable[[], int], deviation: Fraction) -> int | None:
-    """Makes a number of its first `word` in integers of any length; None if it must start again.
+    """Makes a number from its first `word`, in integers of any length; None to start it again.
 
     `more` draws a further word.
     """
@@ -379,7 +379,7 @@ def _trailing_zeros(more: Callable[[], int]) -> int:
 
 
 def _is_below(y: Fraction, x: Fraction) -> bool:
-    """Compares a height with the density at x; they are equal at 0 at most."""
+    """Compares a height with the density at x; both are equal only at 0."""
     scale, bits = compute_table().scale, 128
     while True:
         low, high = (Fraction(scale * bound, 1 << bits) for bound in exp_bounds(x * x / 2, bits))
@@ -392,7 +392,7 @@ def _is_below(y: Fraction, x: Fraction) -> bool:
 
 @jit("b1(f8[:, :], i8[::1], f8, f8, f8[::1])")
 def release_integers(sums, numbers, largest, step, out):
-    """Fills out with sums [m, k] plus numbers, times a step; False if sums are no such integers."""
+    """Fills out with sums [m, k] plus numbers, times a step; False if sums are not whole."""
     wrong, columns = 0, sums.shape[1]
     for i in range(sums.shape[0]):
         line, drawn = out[i * columns : (i + 1) * columns], numbers[i * columns : (i + 1) * columns]
@@ -405,16 +405,16 @@ def release_integers(sums, numbers, largest, step, out):
 
 @jit("i8(u8[::1], u1[::1], u8, f8, f8, i8[::1])")
 def draw_most(words, shares, settled, coarse, limit, left):
-    """Draws the numbers that a floor and 44 bits of the position decide, and lists the others.
+    """Draws the numbers that a floor and 44 bits of the position decide; lists all others.
 
     Args:
-      words: [n]; numbers take their words' places.
-      shares, settled: of the table.
-      coarse, limit: of the deviation.
-      left: gets the others' places, in order; [n or more].
+      words: [n]; numbers overwrite their words.
+      shares, settled: as in the table.
+      coarse, limit: as in the scale of the deviation.
+      left: receives the places of undecided numbers, in order; [n or more].
 
     Returns:
-      How many others there are.
+      The number of undecided numbers.
     """
     count = 0
     cells = np.empty(1024, dtype=np.uint8)
@@ -477,7 +477,7 @@ def round_product(factor, shift, upper, lower, further):
 
 @jit("u2(u8, u2[::1], u8[::1])")
 def further_piece(value, guide, ends):
-    """Finds the piece that a number below the last end lies in."""
+    """Finds the piece that contains a number below the last end."""
     piece = guide[value >> _GUIDE]
     while value >= ends[piece]:
         piece += 1
@@ -486,7 +486,7 @@ def further_piece(value, guide, ends):
 
 @jit("f8(u8, u8, f8[::1])")
 def compute_density(cell, position, tops):
-    """Computes the density at a cell's left end plus a position, within 2^-48 of itself."""
+    """Computes the density at a cell's left end plus a position, with a relative error of 2^-48."""
     step = _f8(position) * _POSITION_UNIT
     t = step * (_f8(cell) * _WIDTH + 0.5 * step)  # at most 1/8
     series = (((((((((_E10 * t + _E9) * t + _E8) * t + _E7) * t + _E6) * t + _E5) * t + _E4) * t
@@ -502,18 +502,18 @@ def draw_rest(
     words, left, more, shares, settled, guide, ends, offsets, tops, factor, shift, index, place,
     again,
 ):  # fmt: skip
-    """Draws the listed numbers, in their order, until further words are short or one is hard.
+    """Draws the listed numbers in order, until further words run out or a number is undecided.
 
     Args:
-      words: [n], of which numbers take the places; `more` are further words.
-      left: the places of those to draw.
-      shares, settled, guide, ends, offsets, tops: of the table.
-      factor, shift: of the deviation.
-      index: of the first number's place to look at; `again` if it is being drawn again.
-      place: of the first further word to take.
+      words: [n], which the numbers overwrite; `more` are further words.
+      left: the places of the numbers to draw.
+      shares, settled, guide, ends, offsets, tops: as in the table.
+      factor, shift: as in the scale of the deviation.
+      index: index in `left` of the first number; `again` if that number is being drawn again.
+      place: index of the first further word to use.
 
     Returns:
-      Index, place and again for the next call, and True if `attempt_number` must make that number.
+      Index, place and again for the next call, and True if `attempt_number` is next.
     """
     while index < left.shape[0]:
         if place + _FEWEST > more.shape[0]:

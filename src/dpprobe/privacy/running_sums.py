@@ -1,35 +1,39 @@
 """Running totals over cohorts of units: each cohort's sums are released once, and all add up.
 
-Cohort t has exact sums x_t, of its own units alone, and a release lets out y_t. The running total
-x_1 + ... + x_t is estimated from y_1 ... y_t, which is post-processing. There are two ways:
+Cohort t has exact sums x_t, of its own units alone, and a release publishes y_t. The running total
+x_1 + ... + x_t is estimated from y_1 ... y_t, which is post-processing. There are two ways to
+estimate running totals:
 
 - Added: y_t = x_t + noise, and the estimate is y_1 + ... + y_t, without a horizon. A unit is in one
-  y alone, so the unit pays for one release. The noise of the total grows with sqrt(t).
+  y alone, so it uses epsilon for one release. The total's noise grows with sqrt(t).
 - Factorised, for at most T cohorts: y_t = sum of c_k x_(t-k) + noise, with decreasing c. C is the
   lower triangular Toeplitz matrix of c, A the running sum, and the estimate is A C^-1 y. A unit
-  moves all y together, by its own sums times a column of C. So it pays for one Gaussian release,
-  of the sums' sensitivity times the column's norm, at most `column_norm`. The c of A^(1/2) are
-  binom(2k, k) / 4^k (Fichtenberger, Henzinger and Upadhyay 2022, arXiv 2202.11205). Every total
-  then has about 1 + ln(T) / pi times the noise of one release. The noise of each y is independent.
-  So the price holds though later cohorts are chosen after earlier outputs (Denisov et al. 2022).
+  changes all y together, by its own sums times a column of C. So a unit uses epsilon for one
+  Gaussian release, whose sensitivity is the sums' times the column's norm, at most `column_norm`.
+  The coefficients c of A^(1/2) are binom(2k, k) / 4^k (Fichtenberger, Henzinger and Upadhyay 2022,
+  arXiv 2202.11205). With c of A^(1/2) every total has about 1 + ln(T) / pi times the noise of one
+  release. The noise of each y is independent. So epsilon holds even if later cohorts are chosen
+  after earlier outputs (Denisov et al. 2022).
 
-The c here are integers, c_k / c_0 within 1/128 of the square root's. So C x is whole on the grid of
-the sums, int64 adds C x exactly, and the price of `privacy.releases` stays. A C^-1 is computed in
-float64, from released numbers alone.
+The coefficients c in use are integers, with c_k / c_0 within 1/128 of the square root's. So C x is
+whole on the grid of the sums, int64 adds C x exactly, and the epsilon of `privacy.releases` remains
+valid. A C^-1 is computed in float64, from released numbers alone.
 
-A unit of two cohorts, s and t, has sums u_s and u_t there. Added totals have independent noise:
-squares add up, as for any two releases. With a horizon, both move the same outputs, by the outer
-products of u_s with column s of C and of u_t with column t. As c > 0, their norm is largest for
-u_s = u_t, whatever earlier outputs decided: the sensitivity times
+A unit of two cohorts, s and t, has sums u_s and u_t. Added totals have independent noise, so the
+squared costs of two cohorts add up, as for any two releases. With a horizon, the sums of two
+cohorts change the same outputs: by the outer products of u_s with column s of C, and of u_t with
+column t. As c > 0, the norm of both products' sum is largest for u_s = u_t, whatever earlier
+outputs decided: the sensitivity times
 
     |column s + column t| <= |column s| + |column t| <= 2 `column_norm`
 
-So norms add up: at most 1.61 `column_norm` in a horizon of 2, and 1.81 in one of 12. Two releases
-with independent noise have 1.41. The ledger takes the last bound, which holds for all places.
+So the norms of two cohorts add up: at most 1.61 `column_norm` in a horizon of 2, and 1.81 in one of
+12. Two releases with independent noise have 1.41. The ledger uses 2 `column_norm`, which holds for
+all places.
 
-The ledger holds two more conditions. Units in two cohorts are declared (`same_units_as`), or the
-release is refused. A place in a chain is taken once. The exact sums of earlier cohorts are private,
-and added totals do not keep them.
+The ledger enforces two more conditions. Units in two cohorts are declared (`same_units_as`), or the
+release is refused. A place in a chain of cohorts is used once. The exact sums of earlier cohorts
+are private; chains of added totals do not store them.
 """
 
 from __future__ import annotations
@@ -55,7 +59,7 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Factorisation:
-    """The coefficients c of a chain of cohorts, (1,) where sums are simply added.
+    """The coefficients c of a chain of cohorts; (1,) if sums are simply added.
 
     Attributes:
       horizon: the most cohorts; None for any number.
@@ -66,7 +70,7 @@ class Factorisation:
 
     @classmethod
     def make(cls, horizon: int | None) -> Factorisation:
-        """Returns the square root for a horizon, or added sums without one."""
+        """Returns the square root's coefficients for a horizon, or added sums without one."""
         if horizon is None:
             return cls()
         if not 2 <= horizon <= LONGEST_HORIZON:
@@ -92,7 +96,7 @@ class Factorisation:
         return norm
 
     def check_place(self, place: int) -> None:
-        """Raises PrivacyError for a cohort that the price does not cover."""
+        """Raises PrivacyError for a cohort that the chain's epsilon does not cover."""
         if self.horizon is not None and place > self.horizon:
             raise PrivacyError(
                 f"cohort {place} of a horizon of {self.horizon}: the price covers no more; begin a "
@@ -100,7 +104,7 @@ class Factorisation:
             )
 
     def decode(self, cohorts: int) -> Floats:
-        """Returns b_0 ... b_(t-1), by which the total is the sum of b_k y_(t-k)."""
+        """Returns b_0 ... b_(t-1), with which the total is the sum of b_k y_(t-k)."""
         out = np.zeros(cohorts)
         for k in range(cohorts):
             reach = min(k, len(self.coefficients) - 1)
@@ -109,20 +113,20 @@ class Factorisation:
         return out
 
     def noise_growth(self, cohorts: int) -> float:
-        """Returns the deviation of a total of so many cohorts, in deviations of one release."""
+        """Returns the deviation of a total of several cohorts, in deviations of one release."""
         return self.column_norm * float(np.linalg.norm(self.decode(cohorts)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cohort:
-    """A cohort's part in later releases.
+    """A cohort's contribution to later releases.
 
     Attributes:
       n: units.
-      outputs: y by mechanism, float64; released.
-      sums: x by mechanism, whole numbers of steps, int64; private. Empty where sums are added.
-      steps: the grid of each of `sums`.
-      weights: the head's, float32 [K, d + 1]; released.
+      outputs: the released outputs y, by mechanism, float64.
+      sums: the private sums x, by mechanism, in int64 steps; empty in chains of added sums.
+      steps: the grid step of each of `sums`.
+      weights: the released head's weights, float32 [K, d + 1].
     """
 
     n: int
@@ -133,11 +137,11 @@ class Cohort:
 
 
 class RunningSums:
-    """The cohorts before a release, and what the release adds to them.
+    """The cohorts before a release, and what the release adds to their sums.
 
     Args:
       names: mechanisms whose sums add up over cohorts, each released once by a fit.
-      n: units of the new cohort.
+      n: the number of units of the new cohort.
     """
 
     def __init__(
@@ -159,12 +163,12 @@ class RunningSums:
 
     @property
     def total(self) -> int:
-        """The units of all cohorts."""
+        """The number of units of all cohorts."""
         return self.n + sum(cohort.n for cohort in self.earlier)
 
     @property
     def new_share(self) -> float:
-        """The new cohort's part of all units."""
+        """The new cohort's share of all units."""
         return self.n / self.total
 
     @property
@@ -173,7 +177,7 @@ class RunningSums:
 
     @property
     def last_weights(self) -> npt.NDArray[np.float32] | None:
-        """The weights of the head before; None for a first cohort."""
+        """The weights of the previous head; None for a first cohort."""
         return self.earlier[-1].weights if self.earlier else None
 
     def mix_sums(
@@ -183,7 +187,7 @@ class RunningSums:
 
         Args:
           units: the new cohort's sums, whole numbers of steps.
-          sensitivity: of a unit in these sums, which bounds them: n times it.
+          sensitivity: a unit's sensitivity in these sums; n times the sensitivity bounds the sums.
         """
         whole = units.astype(np.int64)
         if self.factorisation.keeps_sums:
@@ -206,7 +210,7 @@ class RunningSums:
         return mixed, finest
 
     def take_output(self, name: str, output: Floats) -> Floats:
-        """Keeps what was released, and returns the estimated total of all cohorts."""
+        """Stores what was released, and returns the estimated total of all cohorts."""
         self._outputs[name] = output
         every = [*(cohort.outputs[name] for cohort in self.earlier), output]
         factors = self.factorisation.decode(self.place)[::-1]
@@ -216,7 +220,7 @@ class RunningSums:
         return total
 
     def make_cohort(self, weights: npt.NDArray[np.float32]) -> Cohort:
-        """Returns what the next release needs, after the fit."""
+        """Returns the values that the next release needs, after the fit."""
         return Cohort(
             n=self.n, outputs=self._outputs, sums=self._sums, steps=self._steps, weights=weights
         )

@@ -1,7 +1,8 @@
-"""Rényi divergences of a release on a Poisson sample, as dp-accounting computes them, but faster.
+"""Rényi divergences of a release on a Poisson sample, equal to dp-accounting's, but faster.
 
-dp-accounting adds up to 16,385 terms for an order, by one Python call per term. Here an order takes
-its terms together, in the same order, so that divergences keep their bits.
+dp-accounting adds up to 16,385 terms for an order, by one Python call per term. This module adds
+all terms of a Rényi order at once, in dp-accounting's sequence, so that results are equal to the
+last bit.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ class SampledAccountant(RdpAccountant):  # type: ignore[misc]
 
 
 def compute_divergences(rate: float, noise: float, orders: Numbers) -> Numbers:
-    """Computes the divergences at each order; infinite where the terms do not converge.
+    """Computes the divergences at each order; infinite if the series does not converge.
 
-    Mironov, Talwar and Zhang 2019, section 3.3.
+    Follows Mironov, Talwar and Zhang 2019, section 3.3.
     """
     moments = [
         (_whole_moment if float(order).is_integer() else _fractional_moment)(rate, noise, order)

@@ -1,7 +1,8 @@
-"""The privacy loss of a release on a Poisson sample, as dp-accounting computes it, but faster.
+"""The privacy loss of a release on a Poisson sample, equal to dp-accounting's, but faster.
 
 dp-accounting inverts the loss, and sums the deltas of a distribution, by one Python call per point.
-Here each step takes all points together, in the same order, so that results keep their bits.
+This module computes all points at once, in dp-accounting's sequence, so that results are equal to
+the last bit.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class _MixtureLoss(MixtureGaussianPrivacyLoss):  # type: ignore[misc]
         return inverses
 
     def _compute_losses(self, x: Numbers) -> Numbers:
-        """Computes `privacy_loss` of every point."""
+        """Computes `privacy_loss` at every point."""
         sign = 1 if self.adjacency_type == AdjacencyType.ADD else -1
         terms = zip(self._precompute_privacy_loss_constants, self.sensitivities, strict=True)
         total = reduce(np.logaddexp, (log + sign * (y * x / self._variance) for log, y in terms))
@@ -73,7 +74,7 @@ class _MixtureLoss(MixtureGaussianPrivacyLoss):  # type: ignore[misc]
 def compute_sampled_loss(
     noise: float, rate: float, size: int, interval: float
 ) -> PrivacyLossDistribution:
-    """Computes the privacy loss of one release on a sample to `size` units: see `group_epsilon`."""
+    """Computes one release's privacy loss to `size` units, on a sample: see `group_epsilon`."""
     joined = np.arange(size + 1)  # numbers of the group's units in a sample
     losses = (
         _SampledLoss(noise, sampling_prob=rate, adjacency_type=adjacency)

@@ -1,6 +1,6 @@
 """Poisson sampling: every row joins every batch independently with one probability.
 
-If units of privacy have several rows, units are sampled.
+If units of privacy have several rows, units are sampled instead of rows.
 """
 
 # mypy: allow-untyped-defs
@@ -43,13 +43,13 @@ def _check_rate(rows: int, rate: float) -> None:
 
 
 class Sampler(Protocol):
-    """A Poisson sampler, of whatever random bits."""
+    """A Poisson sampler, with any source of random bits."""
 
     def draw_block(self, steps: int) -> tuple[RowIndices, npt.NDArray[np.int64]]:
         """Draws the batches of the next `steps` steps.
 
         Returns:
-          The rows of every batch in order, ascending within each; and each batch's size, perhaps 0.
+          The rows of all batches in order, ascending in each batch; and each batch's size, maybe 0.
         """
         ...
 
@@ -57,9 +57,9 @@ class Sampler(Protocol):
 class PoissonSampler:
     """Independent Bernoulli(rate) draws over (step, row), in time proportional to the hits.
 
-    The steps' rows are laid end to end. The distances between hits of independent Bernoulli
-    draws are independent geometric variables, so one geometric stream gives exactly the hits,
-    across steps. The rows of a step do not depend on how steps are grouped into blocks.
+    The rows of all steps are numbered consecutively. The distances between hits of independent
+    Bernoulli draws are independent geometric variables, so one geometric stream gives exactly the
+    hits, across steps. The rows of a step do not depend on how steps are grouped into blocks.
     """
 
     def __init__(self, rows: int, rate: float, generator: np.random.Generator) -> None:
@@ -88,11 +88,11 @@ class PoissonSampler:
         return rows[:taken], sizes
 
     def _draw_distances(self, draws: int) -> npt.NDArray[np.int64]:
-        """Draws geometric variables, from 1 on.
+        """Draws geometric variables, with values from 1.
 
         An exponential variable E of mean 1, divided by -log(1 - rate), lies above k with
-        probability (1 - rate)^k: rounded up it is geometric. Below a rate of 1/3 NumPy draws by
-        the same formula, in three times as long.
+        probability (1 - rate)^k: rounded up it is geometric. Below a rate of 1/3 NumPy uses an
+        equal formula, which takes three times as long.
         """
         if self.rate >= _SEARCHED:
             return self._generator.geometric(self.rate, size=draws)
@@ -103,7 +103,7 @@ class PoissonSampler:
         return np.clip(distances, 1, _FARTHEST, out=distances).astype(np.int64)
 
     def copy_state(self) -> dict[str, Any]:
-        """Returns a copy of where the sampler stands, JSON-compatible."""
+        """Returns a copy of the sampler's state, JSON-compatible."""
         return {
             "generator": _plain_state(self._generator.bit_generator.state),
             "hits": self._hits.tolist(),
@@ -111,7 +111,7 @@ class PoissonSampler:
         }
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
-        """Continues where another sampler of the same rows, rate and generator stood at `state`."""
+        """Continues from `state`, copied from another sampler of equal rows, rate and generator."""
         self._generator.bit_generator.state = state["generator"]
         self._hits = np.asarray(state["hits"], dtype=np.int64)
         self._last = int(state["last"])
@@ -124,13 +124,13 @@ def _plain_state(value: Any) -> Any:
 
 
 class ExactPoissonSampler:
-    """Independent Bernoulli(rate) draws over (step, row), of exactly that probability.
+    """Independent Bernoulli(rate) draws over (step, row), of exactly this probability.
 
-    A row joins a batch where a uniform real number U, of which random words give digit after
-    binary digit, is below the rate. A rate is a float64, so it has finitely many digits. The first
-    digit in which U differs decides; if no digit differs, U is not below. 64 rows are drawn
-    together, a word for the next digit of each, until all are decided: after seven words in the
-    mean, one byte per row. Batches do not depend on how steps are grouped into blocks.
+    A row joins a batch if a uniform real U is below the rate. Random words give U's binary digits
+    one by one. A rate is a float64, so it has finitely many digits. The first digit in which U and
+    the rate differ decides; if no digit differs, U is not below. Each word has the next digits of
+    64 rows. On average seven words decide all 64 rows, one byte per row. Batches do not depend on
+    how steps are grouped into blocks.
     """
 
     def __init__(self, rows: int, rate: float, keystream: Keystream) -> None:
@@ -166,8 +166,7 @@ class ExactPoissonSampler:
 
 
 def _binary_digits(rate: float) -> Words:
-    """Returns the binary digits of a rate after the point, as words of 64 equal bits; none for
-    1."""
+    """Returns a rate's binary digits after the point, as words of 64 equal bits; none for 1."""
     numerator, denominator = Fraction(rate).as_integer_ratio()
     places = denominator.bit_length() - 1
     digits = [-(numerator >> place & 1) for place in reversed(range(places))]
@@ -178,7 +177,7 @@ def _binary_digits(rate: float) -> Words:
 def split_hits(hits, rows, out, sizes):
     """Writes each hit's row to `out`, hits per step to `sizes` (zeros); returns their number.
 
-    Hits ascend, counted from the first step's first row; hits beyond the last step are left.
+    Hits ascend, counted from the first step's first row; hits beyond the last step are ignored.
     """
     place, first = 0, 0
     for step in range(sizes.shape[0]):
@@ -192,7 +191,7 @@ def split_hits(hits, rows, out, sizes):
 
 @jit("Tuple((i8, i8, i8))(u8[::1], i8, u8[::1], i8, i8, i8[::1])")
 def draw_batch(words, place, digits, row, rows, out):
-    """Draws rows from `row` on, 64 at a time, while there are words from `place` and room in `out`.
+    """Draws rows from `row`, 64 at a time, while words from `place` and room in `out` remain.
 
     Returns:
       The next row, the next word's place, and how many rows join.

@@ -185,7 +185,7 @@ class Declared:
 
     Attributes:
       study: the name of the study that declares them.
-      files: the path of each, as the study has it, by the option that names it.
+      files: the path of each declared file, as the study writes it, by option.
     """
 
     study: str
@@ -215,24 +215,23 @@ def make_statement(
 
     Args:
       mode: "benchmark", or "release", whose statement names no seed.
-      seeds: one per head; for a release any sequence of that length.
-      public_data: facts about the backbone. `trained` is True if it was pretrained.
-        `near_duplicate_check` is the result of `find_near_duplicates`, or a sentence why there
-        is none. `subsample` has the `fraction` and the `public_seed` that chose the rows of a
-        release.
-      epsilon_all_heads: the price at the same delta of publishing the heads of all seeds.
-      private_choices: what the head chose by looking at the private examples without a mechanism.
+      seeds: one per head; for a release any sequence whose length is the number of heads.
+      public_data: facts about the backbone. `public_data["trained"]` is True if the backbone was
+        pretrained. `near_duplicate_check` is the result of `find_near_duplicates`, or a sentence
+        why there is no check. `subsample` has the `fraction` and the `public_seed` that chose the
+        rows of a release.
+      epsilon_all_heads: the epsilon, at an equal delta, of publishing the heads of all seeds.
+      private_choices: choices that the head made from private examples without a mechanism.
       priced_normalisation: True if the head's normalisation released statistics of the rows.
-      engine_limits: what the engine falls short of, in words.
-      released_priors: True if the head released how frequent its classes are.
+      engine_limits: the limits of an engine that is not exact, in words.
+      released_priors: True if the head released the frequencies of its classes.
       declared: the public files that the head started from or used.
       network: True if a part of the backbone was trained with the head.
-      chosen_from: the `rule` that chose the `head` and its options, and its public facts, if any.
-      copies: the `rows` whose picture an earlier row of another unit holds, the `most` units that
-        hold one picture, and `by` what pictures were compared. None if nobody counted.
+      chosen_from: the `rule` that chose `head` and options, if any, and its public facts.
+      copies: the `rows` whose image an earlier row of another unit has, the `most` units that have
+        one image, and `by` what images were compared. None if nobody counted copies.
 
-    Raises:
-      PrivacyError: for an unknown mode, and for a release with a delta above 1 / n.
+    Raises PrivacyError for an unknown mode, and for a release with a delta above 1 / n.
     """
     if mode not in MODES:
         raise PrivacyError(f"privacy statement: mode {mode!r}; write one of {', '.join(MODES)}")
@@ -402,7 +401,7 @@ def unit_of_statement(statement: Mapping[str, Any]) -> str:
 
 
 def in_words_of_rows(text: str) -> str:
-    """Rewrites dpprobe's own sentence about images for rows of vectors; not for names."""
+    """Rewrites one of dpprobe's sentences about images for rows of vectors; not for names."""
     for words, others in _IMAGE_WORDS.items():
         text = text.replace(words, others)
     return text
@@ -463,7 +462,7 @@ def _write_promise(
 
 
 def _clipped_without_noise(options: Mapping[str, Any]) -> str:
-    """States the clipping at epsilon inf: of mean gradients, if a method has this option."""
+    """States the clipping of mean gradients at epsilon inf, if a method has this option."""
     name = "max_batch_grad_norm"
     norm = (options.get("base") or options.get("chosen") or options).get(name)
     if name in (options.get("search") or {}):
@@ -476,7 +475,7 @@ def _clipped_without_noise(options: Mapping[str, Any]) -> str:
 
 
 def _worth_to_a_patient(plan: Plan) -> str:
-    """States a patient's epsilon if the unit is one image."""
+    """States the epsilon for a patient if the unit is one image."""
     if plan.patients is None:
         return ""
     if plan.patients.images is None:
@@ -511,7 +510,7 @@ def _describe_patients(plan: Plan, *, promised: bool) -> dict[str, Any] | None:
 
 
 def _describe_attacks(plan: Plan, *, heads: int, together: float, promised: bool) -> dict[str, Any]:
-    """Bounds the best attack: with one head, with all of them, and on a patient."""
+    """Bounds the best attack: on one head, on all heads, and on a patient."""
     if not promised:
         nothing = _describe_bounds(allow_everything(list(FALSE_POSITIVE_RATES.values())))
         return {
@@ -534,7 +533,7 @@ def _describe_attacks(plan: Plan, *, heads: int, together: float, promised: bool
 
 
 def _bound_attacks(plan: Plan, epsilon: float | None, *, times: int = 1, size: int = 1) -> Allowed:
-    """Bounds every attack on a unit, or a group, that sees `times` heads of this plan."""
+    """Bounds every attack on a unit, or on a group, that sees `times` heads of this plan."""
     rates = list(FALSE_POSITIVE_RATES.values())
     if not plan.private or epsilon is None or math.isinf(epsilon):
         return allow_everything(rates)
@@ -632,7 +631,7 @@ def mechanisms_of(block: Mapping[str, Any]) -> tuple[Mechanism, ...]:
 
 
 def require_gaussian(stated: Mapping[str, Any]) -> None:
-    """Raises PrivacyError for a stated mechanism with another noise than Gaussian."""
+    """Raises PrivacyError if a stated mechanism has no Gaussian noise."""
     if stated["noise"] not in ("Gaussian", "none"):
         raise PrivacyError(f"mechanism {stated['name']!r}: noise {stated['noise']!r} has no price")
 
@@ -656,7 +655,7 @@ def mechanism_values(mechanism: Mechanism, plan: Plan) -> dict[str, Any]:
 
 
 def _share_of_mechanism(mechanism: Mechanism, plan: Plan) -> float | None:
-    """Returns a mechanism's part of mu^2; None unless all are on all rows."""
+    """Returns a mechanism's part of mu^2; None unless all mechanisms use all rows."""
     if not plan.private or not exactly_priced(plan.mechanisms, plan.selection):
         return None
     costs = {item.name: item.count / item.noise_multiplier**2 for item in plan.mechanisms}

@@ -1,4 +1,4 @@
-"""The target of a plan: what calibration has to meet, and for how many units."""
+"""The target of a plan: the epsilon or risk that calibration must meet, and the number of units."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ class Target:
     """The target of a calibration: an epsilon or a permitted risk, for n units.
 
     Attributes:
-      n: training units, public.
-      unit: of privacy, a key of `Plan.UNITS`.
-      epsilon: infinite without privacy; or the permitted risk from which epsilon follows.
-      accountant: as the study asks.
+      n: the number of training units, public.
+      unit: the unit of privacy, a key of `Plan.UNITS`.
+      epsilon: infinite without privacy; or the permitted risk that determines epsilon.
+      accountant: the accountant that the study names.
       patients: given if the dataset names patients and the unit of privacy is one image.
       above: True permits a delta above 1 / n, which no release may have. False if an option of the
-        study could permit it; None if none could.
+        study could permit a larger delta; None if none could.
 
-    Raises:
-      PrivacyError: for a delta above 1 / n that is not permitted.
+    Raises PrivacyError for a delta above 1 / n that is not permitted.
     """
 
     n: int
@@ -42,7 +41,7 @@ class Target:
 
     @classmethod
     def of_plan(cls, plan: Plan) -> Self:
-        """Returns the target that a plan was calibrated to; its delta is not judged again."""
+        """Returns the target that a plan was calibrated to, without judging its delta again."""
         return cls(
             n=plan.n,
             unit=plan.unit,
@@ -55,7 +54,7 @@ class Target:
 
     @property
     def nominal_epsilon(self) -> float:
-        """The epsilon before there is a plan: of a risk, that of Gaussian mechanisms."""
+        """The epsilon before there is a plan; for a risk, that of Gaussian mechanisms."""
         if isinstance(self.epsilon, Risk):
             return self.epsilon.to_epsilon(self.delta)
         return self.epsilon

@@ -1,37 +1,36 @@
-"""The best attack that a plan leaves possible: how often it is right, and about whom.
+"""Bounds the best attack on a plan's releases: how often the attack is right, and about whom.
 
-Somebody who knows everything but one unit's rows looks at what was released, and decides whether
-the unit is in. This test takes units that are not in for members at a rate alpha, its false
-positives, and finds units that are in at a rate beta. No data is read here: beta's largest value
-follows from the plan alone (Wasserman and Zhou 2010; Dong, Roth and Su 2022).
+An attacker who knows everything except one unit's rows looks at what was released, and decides
+whether the unit is in the training set. The attack has a false positive rate alpha on units outside
+the training set, and a true positive rate beta on units in it. No data is read: beta's largest
+value follows from the plan alone (Wasserman and Zhou 2010; Dong, Roth and Su 2022).
 
 **Gaussians on all rows.** A composition without sampling is dominated by, and attains, one release
 of N(mu, 1) against N(0, 1). By Neyman and Pearson the best test of these is a threshold, so
 
     beta = Phi(Phi^-1(alpha) + mu).
 
-Where a unit is in or out with probability 1/2 each, the test is right with probability
-(beta + 1 - alpha) / 2, its balanced accuracy: by the threshold in the middle at most Phi(mu / 2).
+If a unit is in or out with probability 1/2 each, the test is right with probability (beta + 1 -
+alpha) / 2, its balanced accuracy: at most Phi(mu / 2), at the threshold in the middle.
 
-**Poisson samples.** With delta(e) the privacy profile, both directions
-covered, and any e >= 0, an event of probability alpha without the unit has at most exp(e) alpha +
-delta(e) with it; and its complement, of probability 1 - beta with the unit, has at most
-exp(e) (1 - beta) + delta(e) without:
+**Poisson samples.** With delta(e) the privacy profile, both directions covered, and any e >= 0, an
+event of probability alpha without the unit has at most exp(e) alpha + delta(e) with it; and its
+complement, of probability 1 - beta with the unit, has at most exp(e) (1 - beta) + delta(e) without:
 
     beta <= min over e of  exp(e) alpha + delta(e)   and   1 - exp(-e) (1 - alpha - delta(e)).
 
-With a = alpha and b = 1 - beta these say b >= 1 - delta(e) - exp(e) a, also with a and b exchanged.
-The sum of both says a + b >= 2 (1 - delta(e)) / (1 + exp(e)), so
+With a = alpha and b = 1 - beta both bounds say b >= 1 - delta(e) - exp(e) a, also with a and b
+exchanged. The sum of both inequalities is a + b >= 2 (1 - delta(e)) / (1 + exp(e)), so
 
     (beta + 1 - alpha) / 2 <= (exp(e) + delta(e)) / (1 + exp(e)),
 
-which at e = 0 is (1 + total variation) / 2, and attained. Every e gives a bound, so a minimum over
-a grid of e is a bound too; a profile that overestimates delta overestimates both bounds.
+which at e = 0 equals (1 + total variation) / 2, and is attained. Every e gives a bound, so a
+minimum over a grid of e is a bound too; a profile that overestimates delta gives larger bounds.
 
-**A selection** was priced at one (epsilon, delta): the same lines, at this point, are all known.
+**A selection** has an epsilon at one delta only: the bounds use this point alone.
 
-**A group** of k units, such as a patient's images, moves sums by up to k sensitivities: mu is k
-times as large. For Poisson samples see `accountants.group_epsilon`.
+**A group** of k units, such as a patient's images, changes sums by up to k sensitivities: mu is k
+times as large. `accountants.group_epsilon` describes groups in Poisson samples.
 """
 
 from __future__ import annotations
@@ -63,12 +62,12 @@ _DECIMALS, _ROUND_OFF = 6, 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class Allowed:
-    """Bounds that a plan sets to any test of "is this unit in?".
+    """Bounds that a plan sets to every test of "is this unit in?".
 
     Attributes:
-      balanced_accuracy: how often it is right where in and out are equally likely beforehand.
-      true_positives: its true positive rates, at the false positive rates that were asked for.
-      exact: True if some test of all noisy releases attains them, but for the rounding up.
+      balanced_accuracy: how often a test is right if in and out are equally likely beforehand.
+      true_positives: the largest true positive rates, at the requested false positive rates.
+      exact: True if some test of all noisy releases attains these bounds, apart from rounding up.
     """
 
     balanced_accuracy: float
@@ -101,14 +100,14 @@ def bound_attacks(
     """Bounds every test of "is this unit in?" at false-positive rates from 0 to 1.
 
     Args:
-      mechanisms: with absolute noise multipliers.
+      mechanisms: mechanisms with absolute noise multipliers.
       selection: names the mechanisms that are repeated, with only the best run released.
-      delta: of the plan; a selection was priced at it.
-      epsilon: realised at `delta`, to the group if there is one; used for a selection only.
-      size: of a group of units that are in or out together.
+      delta: the plan's delta, at which a selection has an epsilon.
+      epsilon: epsilon at `delta`, for the group if there is one; used for a selection only.
+      size: the size of a group of units that are in or out together.
 
     Returns:
-      Rates rounded up to six decimals; bounds, exact for Gaussians without sampling or selection.
+      Rates, rounded up to six decimals; exact for Gaussians without sampling or selection.
     """
     import numpy as np
 
@@ -141,7 +140,7 @@ def bound_attacks(
 
 
 def per_hundred(rate: float) -> str:
-    """Writes a rate in percent, rounded up: one decimal, two below 1%."""
+    """Formats a rate in percent, rounded up: one decimal, two below 1%."""
     scale = 10 if rate >= 0.01 else 100
     # Six decimals of the rate are exact: the guard is against the product's round-off alone.
     return f"{math.ceil(100 * rate * scale - 1e-6) / scale:g}"
@@ -155,7 +154,7 @@ def _gaussian_rate(rate: float, mu: float) -> float:
 
 
 def _merge_alike(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
-    """Reduces mechanisms to the fields that a profile depends on, so that plans share profiles."""
+    """Reduces mechanisms to what a privacy profile depends on, so that plans share profiles."""
     return tuple(
         replace(item, name=str(place), released="", sensitivity=1.0)
         for place, item in enumerate(mechanisms)
@@ -164,9 +163,10 @@ def _merge_alike(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
 
 @lru_cache
 def _cached_profile(mechanisms: tuple[Mechanism, ...], delta: float, size: int) -> Points | None:
-    """Computes points of a sampled composition's privacy profile; None where nothing is left.
+    """Computes points of a sampled composition's privacy profile; None without any left.
 
-    Cached, because a profile takes a part of a second, and statements of all backbones ask for it.
+    Results are cached, because a profile takes a fraction of a second, and statements of all
+    backbones need it.
     """
     import numpy as np
 

@@ -1,1 +1,1 @@
-"""One trained head to hand out: released by fresh noise, booked, packed, and used by others."""
+"""Releases one trained head: fresh noise, ledger, bundle, and the commands of its users."""

@@ -1,4 +1,4 @@
-"""A release as a study asks for it: its options, data, plans, and place in the ledger."""
+"""A release as a study requests it: its options, data, plans, and place in the ledger."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class AskedRelease:
 
     @cached_property
     def steps(self) -> Mapping[str, Any]:
-        """The `PartSteps` of all parts, by name."""
+        """The `PartSteps` of all release parts, by name."""
         return {name: steps(self) for name, steps in load_steps().items()}
 
     def is_needed(self, part: str) -> bool:
@@ -106,7 +106,7 @@ class AskedRelease:
 
     @cached_property
     def asked_method(self) -> MethodOptions:
-        """The method as the study has it, before `auto` chooses."""
+        """The method as the study writes it, before `auto` chooses."""
         options = self.options
         return self.study.methods[options.method].fill_paths(
             dataset=options.dataset, backbone=options.backbone
@@ -118,7 +118,7 @@ class AskedRelease:
 
     @cached_property
     def inputs(self) -> FitInputs:
-        """The training examples; those of several sites count with all units of all sites."""
+        """The training examples; with several sites, counts are those of all sites together."""
         return FitInputs(self.stores[0], self.unit, self.transport.agreed_n)
 
     @cached_property
@@ -198,17 +198,17 @@ class AskedRelease:
 
     @cached_property
     def plans(self) -> Mapping[str, Plan]:
-        """The plans of what the parts release of the test units."""
+        """The plans of the parts' releases from the test units."""
         plans = {name: steps.plan_test_units() for name, steps in self.steps.items()}
         return {name: plan for name, plan in plans.items() if plan is not None}
 
     @cached_property
     def test_price(self) -> Plan | None:
-        """One plan of all that reads the test units; None if nothing does."""
+        """One plan of all mechanisms that read the test units; None if nothing reads them."""
         return self.compose_price(*self.plans)
 
     def compose_price(self, *parts: str) -> Plan | None:
-        """Returns one plan of what the named parts release of the test units."""
+        """Returns one plan of the named parts' releases from the test units."""
         together = compose_test_price(*(self.plans.get(name) for name in parts))
         return None if together is None else self.transport.price_shares(together)
 
@@ -251,14 +251,14 @@ class AskedRelease:
         )
 
     def _name_split(self) -> str:
-        """Returns a key that two releases share only if each unit is on the same side in both."""
+        """Returns a key that two releases share only if each unit is on an equal side in both."""
         split = self.dataset.public_split()
         if split.follows_names:
             return split.key
         return f"{split.key}, data {self.stores[0].dataset_fingerprint}"
 
     def list_units(self) -> Units:
-        """Names the units of the release, to be compared with other datasets'."""
+        """Names the units of the release, to be compared with the units of other datasets."""
         folder = self.ledger.path.parent
         tables = find_tables(folder, fingerprint=self.stores[0].dataset_fingerprint)
         if tables is None:
@@ -277,7 +277,7 @@ def hash_data(task: AskedRelease) -> str:
 
 
 def hash_options(task: AskedRelease, release: ReleaseOptions) -> str:
-    """Hashes all options that decide a head and what is measured of it."""
+    """Hashes all options that decide a head and its measurements."""
     others = NOT_OF_THE_HEAD if release.cohort else NOT_OF_THE_HEAD | {"predecessor"}
     options = {
         "release": release.model_dump(mode="json", exclude=others),

@@ -1,4 +1,4 @@
-"""The bundle: the folder of files that one release hands out, written and read.
+"""Writes and reads a bundle: the folder of files that one release publishes.
 
     bundle.json         classes, preprocessing, backbone, options of the head
     head.safetensors    weights [classes, d + 1], released statistics of a normalisation, priors
@@ -109,12 +109,12 @@ class BackboneFacts(Facts):
 
     @property
     def takes_vectors(self) -> bool:
-        """True if a model outside dpprobe computed the features."""
+        """True if a model outside dpprobe computed the features as vectors."""
         return bool(self.options.get("family") == external.FAMILY)
 
     @property
     def public_data(self) -> dict[str, Any]:
-        """The model as a statement describes it."""
+        """The facts about the model for a privacy statement."""
         return {
             "backbone": self.name,
             "backbone_options": self.options,
@@ -147,7 +147,7 @@ class HeadFacts(Facts):
 
 
 class CardFacts(Facts):
-    """Texts by a person about the model."""
+    """Texts that a person wrote about the model."""
 
     license: str | None = None
     intended_use: str | None = None
@@ -173,11 +173,11 @@ class BundleFacts(Facts):
 
     @property
     def is_of_estimator(self) -> bool:
-        """True if no study made the head; a study of that name knows versions of its libraries."""
+        """True if an estimator, not a study, made the head: no library versions are recorded."""
         return self.study == ESTIMATOR and not self.backbone.versions
 
     def hash_parts(self) -> dict[str, str]:
-        """Returns hashes that bind facts outside the guarantee to the statement."""
+        """Returns hashes that bind facts outside the guarantee to the privacy statement."""
         backbone = self.backbone.model_dump(mode="json")
         preprocessing, probe = backbone.pop("preprocessing"), backbone.pop("probe")
         parts = {"classes": list(self.class_names), "preprocessing": preprocessing, "probe": probe}
@@ -190,8 +190,7 @@ class Bundle:
 
     Attributes:
       facts: bundle.json.
-      weights: float32 [classes, d + 1], for normalised rows of d features; the bias is in the last
-        column.
+      weights: float32 [classes, d + 1], for normalised rows of d features; biases come last.
       arrays: other released arrays, by name.
       statement: privacy.json.
     """
@@ -204,12 +203,12 @@ class Bundle:
 
     @cached_property
     def calibration(self) -> Calibration | None:
-        """Turns scores into probabilities; None if the release was not calibrated."""
+        """Converts scores to probabilities; None if the release was not calibrated."""
         return _read_calibration(self.statement)
 
     @property
     def link(self) -> Literal["softmax", "sigmoid", "none"]:
-        """The function that makes probabilities of scores, after a calibration if there is one."""
+        """The function from scores to probabilities, after a calibration if there is one."""
         return "softmax" if "calibration" in self.statement else self.facts.head.link
 
 
@@ -273,7 +272,7 @@ def damaged_files(folder: Path) -> list[str]:
 
 
 def check_outside(output: Path) -> None:
-    """Raises ConfigError for a file in a bundle's folder, because the bundle would not verify."""
+    """Raises ConfigError for a path in a bundle's folder, since the bundle would not verify."""
     for folder in output.resolve().parents:
         if all((folder / name).is_file() for name in (FACTS_FILE, SUMS_FILE)):
             raise ConfigError(
@@ -282,7 +281,7 @@ def check_outside(output: Path) -> None:
 
 
 def check_files(folder: Path) -> int:
-    """Counts the files of a bundle; raises DataError unless all are plain and none is unknown."""
+    """Counts a bundle's files; raises DataError unless all are plain files with known names."""
     if not (folder / SUMS_FILE).is_file():
         raise DataError(
             f"{folder}: no bundle in this folder; name the folder that contains {SUMS_FILE}"

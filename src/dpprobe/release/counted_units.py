@@ -1,4 +1,4 @@
-"""What parts that read the private test units share: weights of rows, counts, plans and prices."""
+"""Code that release parts share to read private test units: weights, counts, plans and prices."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check_mechanisms(plan: Plan, wanted: Sequence[Mechanism], fault: str) -> Non
 
 
 def compose_test_price(*plans: Plan | None) -> Plan | None:
-    """Returns one plan of all that reads the test units, with its epsilon; None if nothing does."""
+    """Returns one plan of all that reads the test units, with its epsilon; None if none does."""
     read = [plan for plan in plans if plan is not None]
     if len(read) < 2:
         return read[0] if read else None
@@ -57,7 +57,7 @@ def compose_test_price(*plans: Plan | None) -> Plan | None:
 
 
 def priced_values(plan: Plan) -> dict[str, Any]:
-    """Returns what a block of a statement says of the price of its numbers from test units."""
+    """Returns a statement block's values on the epsilon of its numbers from test units."""
     return {
         "n": plan.n,
         "epsilon": plan.realised_epsilon,
@@ -98,8 +98,7 @@ def count_steps(values: Floats, n: int) -> tuple[Floats, float]:
 
 
 def bin_middles(edges: Floats) -> Floats:
-    """Returns a score in each bin: the middle on the scale of bins, for outermost bins the inner
-    edge."""
+    """Returns a score per bin: its middle on the bins' scale, in outermost bins the inner edge."""
     places = np.arcsinh(edges / SCORE_UNIT)
     inner = (places[:-1] + places[1:]) / 2
     inner[0], inner[-1] = places[1], places[-2]
@@ -112,13 +111,13 @@ def label_counts(
     units: Floats,
     edges: Sequence[Floats],
 ) -> Floats:
-    """Counts rows by label and place: [labels, bins], or [labels, 2 bins], rows with it first.
+    """Counts rows by label and place: [labels, bins], or [labels, 2 bins], rows with label first.
 
     Args:
       places: [rows, labels]; a place beyond the edges counts in the outermost bin.
       present: [rows, labels], True for rows with the label; None to count all rows together.
       units: [rows], the weights in whole steps; 0 for null rows.
-      edges: of each label's bins.
+      edges: the edges of each label's bins.
     """
     counts = []
     for label, limits in enumerate(edges):

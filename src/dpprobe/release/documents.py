@@ -1,6 +1,6 @@
 """Facts that the documents of a release share, and their safe form in Markdown.
 
-Everything comes from bundle.json and privacy.json, which are public: documents release no more.
+All facts come from bundle.json and privacy.json, which are public: documents release no more.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ LIMITS = (
 class Attack:
     """The best true positive rates of any test at one false positive rate.
 
-    `trained` is of tests of "was this unit trained on?", `tested` of tests of "was this unit tested
-    on?"; None if nothing was measured.
+    `trained` is for tests of "was this unit trained on?", `tested` for tests of "was this unit
+    tested on?"; None if nothing was measured.
     """
 
     false: float
@@ -71,7 +71,7 @@ class Attack:
 def shared_values(
     facts: BundleFacts, statement: Mapping[str, Any], table: Sequence[Attack]
 ) -> dict[str, Any]:
-    """Returns the values that the templates of card and page share."""
+    """Returns the values that the templates of the model card and of the page share."""
     vectors = of_vectors(statement["public_data"])
     items = in_words_of_rows if vectors else str
     patients = to_patients(statement)
@@ -119,7 +119,7 @@ def bound_best_attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> 
 
 
 def test_mechanisms(statement: Mapping[str, Any]) -> tuple[Mechanism, ...]:
-    """Returns the mechanisms that read the test units: of the test result and what follows."""
+    """Returns the mechanisms that read the test units: of the test result and of later parts."""
     return tuple(
         itertools.chain.from_iterable(mechanisms_of(block) for block in tested_blocks(statement))
     )
@@ -137,7 +137,7 @@ def _allowed_attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> Al
 
 
 def in_plain_words(statement: Mapping[str, Any], table: Sequence[Attack]) -> tuple[str, str]:
-    """Says the guarantee in one sentence, and its meaning in two."""
+    """States the guarantee in one sentence, and its meaning in two."""
     one, many = UNITS[unit_of(statement)]
     whole = {
         "patient": "patient (all of their images together)",
@@ -161,7 +161,7 @@ def in_plain_words(statement: Mapping[str, Any], table: Sequence[Attack]) -> tup
 
 
 def to_patients(statement: Mapping[str, Any]) -> str | None:
-    """Explains the guarantee for a patient of several images if the unit is one; else None."""
+    """Explains the guarantee for a patient of several images if images are units; else None."""
     patients = statement["patients"]
     if patients is None:
         return None
@@ -176,7 +176,7 @@ def to_patients(statement: Mapping[str, Any]) -> str | None:
 
 
 def state_formally(statement: Mapping[str, Any]) -> str:
-    """States epsilon, delta, unit and n in a line."""
+    """States epsilon, delta, unit and n in one line."""
     _, many = UNITS[unit_of(statement)]
     return (
         f"epsilon {format_price(statement['epsilon_realised'])} at delta "
@@ -205,22 +205,22 @@ def base_model(facts: BundleFacts) -> str | None:
 
 
 def format_price(epsilon: float | str) -> str:
-    """Writes an epsilon with four digits, rounded up."""
+    """Formats an epsilon with four digits, rounded up."""
     return f"{rounded_up(float(epsilon)):g}"
 
 
 def format_small(value: float) -> str:
-    """Writes a small number such as a delta: 1e-5."""
+    """Formats a small number such as a delta: 1e-5."""
     return f"{value:g}".replace("e-0", "e-")
 
 
 def percent_up(rate: float) -> str:
-    """Writes a rate in percent, rounded up as in `per_hundred`."""
+    """Formats a rate in percent, rounded up as in `per_hundred`."""
     return f"{per_hundred(rate)}%"
 
 
 def one_line(text: str) -> str:
-    """Writes a text in one line, without characters that hide or turn others."""
+    """Formats a text in one line, without characters that hide or reverse others."""
     line = " ".join(str(text).split())
     joiners = "\u200c\u200d"  # Persian and Indian scripts need them
     return "".join(c if c.isprintable() or c in joiners else "\ufffd" for c in line)
@@ -248,18 +248,18 @@ def in_paragraphs(text: str) -> Markup:
 
 
 def as_code(text: str) -> Markup:
-    """Writes a text as code in Markdown; unchanged if code in a table cannot hold it."""
+    """Formats a text as code in Markdown; unchanged if code in a table cannot hold it."""
     line = one_line(text)
     return in_markdown(line) if re.search(r"[`|\\]", line) or not line else Markup(f"`{line}`")
 
 
 def as_word(name: str) -> Markup:
-    """Writes a release's name in a command; BUNDLE if a shell would not take the name."""
+    """Formats a release's name for a command; BUNDLE if a shell would not accept the name."""
     return Markup(name if re.fullmatch(r"\w[\w.-]*", name, re.ASCII) else "BUNDLE")
 
 
 def markdown_environment() -> Environment:
-    """Makes the environment of the card, which escapes every value for Markdown."""
+    """Makes the template environment of the model card, which escapes every value for Markdown."""
     environment = html_environment()
     environment.finalize = in_markdown
     environment.filters.update(paragraphs=in_paragraphs, code=as_code, word=as_word)
@@ -267,7 +267,7 @@ def markdown_environment() -> Environment:
 
 
 def html_environment() -> Environment:
-    """Makes the environment of the page, which escapes every value for HTML."""
+    """Makes the template environment of the page, which escapes every value for HTML."""
     environment = Environment(
         loader=FileSystemLoader([TEMPLATES, PART_TEMPLATES]),
         autoescape=True,
@@ -294,11 +294,11 @@ def html_environment() -> Environment:
 
 
 def _write_limit(value: float) -> str:
-    """Writes a limit of a probability in percent, rounded down: cases at the limit are in."""
+    """Formats a limit of a probability in percent, rounded down: cases at the limit are in."""
     return f"{math.floor(1e4 * value) / 100:g}%" if value >= 0.001 else f"{100 * value:.2g}%"
 
 
 def as_sentence(text: str) -> str:
-    """Writes a clause of the statement as a sentence, without backticks."""
+    """Formats a clause of the statement as a sentence, without backticks."""
     line = one_line(text).replace("`", "").rstrip(".")
     return f"{line[:1].upper()}{line[1:]}."

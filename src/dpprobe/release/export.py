@@ -1,6 +1,6 @@
-"""A release as one ONNX file: backbone and head, from the bytes of an image to probabilities.
+"""Exports a release as one ONNX file: backbone and head, from an image's bytes to probabilities.
 
-Reveals nothing about the machine: source file names that PyTorch adds to a graph are removed.
+The file reveals no machine: source file names that PyTorch adds to a graph are removed.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ INPUT, VECTORS, OUTPUT, SCORES = "images", "vectors", "probabilities", "scores"
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """A file that agrees with the release.
+    """An ONNX file whose output agrees with the release.
 
-    `largest_difference` is from `Predictor`'s output in float32 on test images, and
-    `precision_difference` from its output in the precision of the release.
+    `largest_difference` is the difference from `Predictor`'s output in float32 on test images, and
+    `precision_difference` that in the precision of the release.
     """
 
     path: Path
@@ -60,14 +60,14 @@ def export_onnx(
 ) -> Exported:
     """Writes a release as one ONNX file, and compares it with `Predictor` on public images.
 
-    The file takes uint8 [batch, channels, height, width]: images in the mode, size and crop of its
-    metadata `preprocessing`, not normalised. The graph normalises, computes in float32 on any
-    machine, and rounds features to the release's dtype. Metadata also name classes, link and
-    release. If a model outside dpprobe computed the features, the file has only the head, and takes
-    float32 [batch, dimension]: vectors of that model.
+    The file accepts uint8 [batch, channels, height, width]: images in the mode, size and crop of
+    its metadata `preprocessing`, not normalised. The graph normalises, computes in float32 on any
+    machine, and rounds features to the release's dtype. The file's metadata also name classes, link
+    and release. If a model outside dpprobe computed the features, the file has only the head, and
+    accepts float32 [batch, dimension]: vectors of that model.
 
     Raises ConfigError for a backbone that is no network or too large, and DataError, without
-    leaving a file, if it would not agree with the release.
+    leaving a file, if the file's output would not agree with the release.
     """
     if output.suffix.lower() != SUFFIX or output.is_dir():
         raise ConfigError(f"output: {output}: write the name of a file that ends in {SUFFIX}")
@@ -231,7 +231,7 @@ def _describe_input(predictor: Predictor) -> str:
 
 
 def _test_images(predictor: Predictor) -> npt.NDArray[Any]:
-    """Returns the public image of the probe and random ones, or random vectors."""
+    """Returns the public probe image and random images, or random vectors."""
     if predictor.backbone.takes_vectors:
         shape = (RANDOM_IMAGES + 1, predictor.facts.dimension)
         return np.random.default_rng(0).standard_normal(shape, np.float32)
@@ -242,7 +242,7 @@ def _test_images(predictor: Predictor) -> npt.NDArray[Any]:
 
 
 def _run_onnx(path: Path, images: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Runs a file in ONNX Runtime, on all images together and on a single image."""
+    """Runs an ONNX file in ONNX Runtime, on all images together and on a single image."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(
@@ -256,6 +256,6 @@ def _run_onnx(path: Path, images: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
 def _largest_difference(
     given: npt.NDArray[np.float32], predictor: Predictor, images: npt.NDArray[Any]
 ) -> float:
-    """Returns the largest difference from the release's output for the same bytes."""
+    """Returns the largest difference between an ONNX file's output and the release's."""
     wanted = predictor.score_features(predictor.backbone.forward(torch.from_numpy(images)).numpy())
     return float(np.abs(given - wanted).max() / max(1.0, np.abs(wanted).max()))

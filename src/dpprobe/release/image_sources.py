@@ -1,12 +1,13 @@
-"""The images or vectors that a user names: files, folders and tables, as one list of rows.
+"""Lists the images or vectors that a user names: files, folders and tables, as one list of rows.
 
 All places are checked before the first image is read, so that a wrong path or column is reported at
-once. An image that cannot be read is a fault of its row alone.
+once. An image that cannot be read makes only its own row an error.
 """
 
 from __future__ import annotations
 
 import csv
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from dpprobe.artifacts import explain_parquet
+from dpprobe.counted_nouns import count_noun
 from dpprobe.data.csv_files import long_cells
 from dpprobe.data.embedding_files import NumpyFile, explain_damage
 from dpprobe.data.image_files import EXTENSIONS, is_image_file, open_image
@@ -31,6 +33,8 @@ from dpprobe.data.tar_shards import read_image_bytes
 from dpprobe.data.usual_columns import IMAGE_COLUMNS, IMAGE_NAMES, find_usual
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.release.bundle import BundleFacts
+
+logger = logging.getLogger("dpprobe")
 
 ID_COLUMN = "id"
 TABLES = (".csv", ".parquet")
@@ -64,18 +68,18 @@ def find_images(
 ) -> Source:
     """Searches the files and folders that a user names; raises ConfigError if one has no images.
 
-    - Folder: the images in it and below, by extension, in the order of their paths, except hidden
-      ones.
+    - Folder: all images in and below it, by extension, in the order of paths, except hidden ones.
     - Parquet file: a column of images (a struct of bytes and path, as Hugging Face writes it, or
       bytes) or of paths.
     - CSV file: a column of paths.
     - Any other file is an image, whose id is its path.
 
-    Paths in a column start in `root`. Without it they start in the table's folder; if none exists
-    there, they are searched for as `dpprobe init` does, also without folder or suffix. Paths in a
-    struct are relative to the working directory, as in split tables. Without `image_column`, a
-    table needs one column with a usual name. Without `id_column`, the id is in `id`, else it is the
-    image's path as the table writes it, else the table's path with the row's number.
+    Paths in a column start in `root`. Without `root`, paths start in the table's folder; if no file
+    exists there, images are searched for as `dpprobe init` does, also without folder or suffix.
+    Paths in a struct are relative to the working directory, as in split tables. Without
+    `image_column`, a table needs one column with a usual name. Without `id_column`, the id is in
+    the column `id`, else it is the image's path as the table writes it, else the table's path with
+    the row's number.
     """
     tables = [path for path in inputs if _is_table(path)]
     options = {"image_column": image_column, "id_column": id_column, "root": root}
@@ -96,7 +100,7 @@ def find_images(
 
 
 def open_encoded(image: EncodedImage) -> Image.Image:
-    """Decodes an image as extraction does; raises ImageError with the reason if it cannot be."""
+    """Decodes an image as extraction does; raises ImageError with the reason if decoding fails."""
     data = image.data
     if data is None:
         if image.path is None:
@@ -132,18 +136,25 @@ def _images_below(folder: Path) -> list[Path]:
     def refuse_folder(error: OSError) -> None:
         raise ConfigError(f"images: {error.filename}: cannot be read ({error.strerror})")
 
-    images = []
-    for place, folders, names in os.walk(folder, onerror=refuse_folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        images += [
-            Path(place, name)
-            for name in names
-            if not name.startswith(".") and is_image_file(Path(place, name))
+    images: list[Path] = []
+    others: list[Path] = []
+    for place, folders, names in os.walk(folder, onerror=refuse_folder, followlinks=True):
+        here = Path(place).resolve()
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".") and not here.is_relative_to(Path(place, name).resolve())
         ]
+        for path in (Path(place, name) for name in names if not name.startswith(".")):
+            (images if is_image_file(path) else others).append(path)
     if not images:
         kinds = ", ".join(sorted(EXTENSIONS))
         raise ConfigError(
             f"images: {folder}: no image in this folder ({kinds}, or DICOM); name another folder"
+        )
+    if others:
+        logger.warning(
+            "%s: %s not used, such as %s", folder, count_noun(len(others), "file"), min(others)
         )
     return sorted(images)
 
@@ -271,7 +282,7 @@ def _check_type(path: Path, column: str, kind: pa.DataType) -> None:
 
 
 def _image_value(files: ImagePaths, value: Any) -> tuple[bytes | None, str | None, str | None]:
-    """Returns the bytes of an image, the path of its file, and the path as the table writes it."""
+    """Returns an image's bytes, its file's path, and the path as the table writes it."""
     if isinstance(value, dict):
         data, written = value.get("bytes"), value.get("path") or None
         return data, None if data is not None else written, written
@@ -287,7 +298,8 @@ def is_vector_file(path: Path) -> bool:
 def open_vectors(path: Path, facts: BundleFacts) -> npt.NDArray[Any]:
     """Opens a file of vectors [rows, dimension] without reading it.
 
-    Raises ConfigError for other files, another dimension, and a bundle whose backbone takes images.
+    Raises ConfigError for files that hold no vectors, vectors of another dimension, and a bundle
+    whose backbone reads images.
     """
     model = facts.backbone.architecture
     if not facts.backbone.takes_vectors:

@@ -1,13 +1,14 @@
 """The ledger of a dataset: records every release before its noise is drawn, and adds up their cost.
 
-Only the sum is released. It is computed from plans alone, never from rows. The file is private: it
-holds hashes of private data, and times.
+Only the ledger's sum is published. The sum is computed from plans alone, never from rows. The
+ledger's file is private: it holds hashes of private data, and times.
 
 **Which entries count.** `book_release` returns once the booking is on the disk, before a random
-word of the release's noise is drawn. So whatever leaves this computer has an entry. Open and closed
-entries count. An abandoned one does not, on a person's word that nobody saw its result.
+word of the release's noise is drawn. So every head that leaves this computer has an entry. Open and
+closed entries count; an abandoned entry does not. To abandon an entry, a person must confirm that
+nobody saw its result.
 
-`ledger_prices` adds up, `ledger_units` compares units, and `ledger_file` reads, locks and writes.
+`ledger_prices` adds up epsilons, `ledger_units` compares units, `ledger_file` has the files.
 """
 
 from __future__ import annotations
@@ -64,14 +65,14 @@ class Ledger(LedgerFile):
         """Records a release; its noise may be drawn only after this returns.
 
         Args:
-          units: of the release; None leaves them unchecked.
-          other_units_than: datasets whose units are others, though they may have the same names.
-          datasets: of the study, which may have no ledger yet.
+          units: the release's units; None leaves them unchecked.
+          other_units_than: datasets with other units, though their names may be equal.
+          datasets: the study's datasets, which may have no ledger yet.
 
         Raises:
-          BudgetError: if a limit would be exceeded.
+          BudgetError: if a limit of the dataset would be exceeded.
           PrivacyError: if the name or the place in a chain is taken, `same_units_as` names no
-            dataset, or the units do not fit earlier bookings.
+            dataset, or the units contradict earlier bookings.
           DataError: for a damaged line, here or in another ledger, and for lost hashes.
         """
         folder = self.path.parent
@@ -103,13 +104,13 @@ class Ledger(LedgerFile):
             return content.entries[number]
 
     def check_room(self, booking: Booking, limits: Limits) -> None:
-        """Checks a booking's cost and unit as `book_release` does, without recording it."""
+        """Checks a booking's epsilon and unit as `book_release` does, without recording it."""
         added = self._find_added(self._read_ledgers(), booking)
         refuse_other_unit(self.path.absolute(), added, booking)
         refuse_excess(self._add_up(added), booking, limits, ledger=str(self.path))
 
     def close_entry(self, number: int, digest: str) -> None:
-        """Closes an open entry whose bundle is complete; repeats with one digest do nothing."""
+        """Closes an open entry whose bundle is complete; an equal digest again does nothing."""
         with self._lock_ledger() as content:
             entry = self._find_entry(content, number)
             if entry.state == "closed" and entry.digest == digest:
@@ -150,7 +151,7 @@ class Ledger(LedgerFile):
         return [*self._find_added(self._read_ledgers())][1:]
 
     def _read_ledgers(self) -> dict[str, list[Entry]]:
-        """Reads the entries that count of all ledgers of the data_dir, this one first."""
+        """Reads the entries that count in all ledgers of the data_dir, this ledger first."""
         this = {self._dataset: self}
         others = (path.parent for path in sorted(self._data_dir.glob(f"*/{LEDGER_FILE}")))
         ledgers = this | {each.name: Ledger(each / LEDGER_FILE) for each in others} | this
@@ -162,7 +163,7 @@ class Ledger(LedgerFile):
     def _find_added(
         self, ledgers: Mapping[str, list[Entry]], *extra: Booking
     ) -> dict[str, list[Entry]]:
-        """Returns this ledger first, then the ledgers that are added up with it."""
+        """Returns this ledger, then all ledgers whose epsilons are added to this one's."""
         bookings = [(self._dataset, each) for each in extra]
         bookings += [(name, each.booking) for name, listed in ledgers.items() for each in listed]
         pairs = [{name, each.same_units_as} for name, each in bookings if each.same_units_as]
@@ -174,7 +175,7 @@ class Ledger(LedgerFile):
     def _add_up(self, added: Mapping[str, list[Entry]]) -> list[Booking]:
         """Lists the bookings to be composed.
 
-        Units may have other names in another dataset, and so other sides by an equal key.
+        Units may have other names in another dataset, so equal keys of splits may mean other sides.
         """
         return [
             booking if name == self._dataset else replace(booking, split=f"{name}: {booking.split}")
@@ -197,9 +198,10 @@ class Ledger(LedgerFile):
     def _refuse_unknown(
         self, ledgers: Mapping[str, list[Entry]], booking: Booking, datasets: Collection[str]
     ) -> None:
-        """Refuses a name that nothing can be added up with: it is misspelled or elsewhere.
+        """Refuses a `same_units_as` that names no dataset whose ledger could be added up.
 
-        A dataset of the study may be released later. Its releases then count with this one.
+        A dataset of the study may be released later. Later releases of such a dataset count with
+        the releases of this dataset.
         """
         other, where = booking.same_units_as, f"release {booking.release!r}: "
         if fault := same_units_fault(self._dataset, other, {*datasets, *ledgers}, self._data_dir):
@@ -221,7 +223,7 @@ class Ledger(LedgerFile):
         return content.entries[number]
 
     def explain_open(self, entry: Entry) -> str:
-        """Says why an open entry counts, and how to abandon it."""
+        """Explains why an open entry counts, and how to abandon it."""
         return (
             f"entry {entry.number} of {self.path} is open: its job is still running, or died "
             "before its bundle was complete. It counts, because its noise may have been drawn. If "
@@ -244,7 +246,7 @@ class Ledger(LedgerFile):
 
 
 def _refuse_place(ledgers: Mapping[str, list[Entry]], booking: Booking) -> None:
-    """Refuses a second release at one place of a chain, whose price covers one output."""
+    """Refuses a second release at one place of a chain, whose epsilon covers one output."""
     for name, entry in [(each, entry) for each in ledgers for entry in ledgers[each]]:
         if booking.place is not None and entry.booking.place == booking.place:
             raise PrivacyError(
@@ -255,7 +257,7 @@ def _refuse_place(ledgers: Mapping[str, list[Entry]], booking: Booking) -> None:
 
 
 def describe_ledger(ledger: Ledger, *, delta: float | None) -> str:
-    """Lists the entries of a ledger, remedies, and their sum at a delta, by default the largest."""
+    """Lists a ledger's entries, remedies, and their sum at a delta, by default the largest."""
     entries = ledger.read_entries()
     if not entries:
         return f"{ledger.path}: no release is recorded"

@@ -1,14 +1,14 @@
-"""The file of a dataset's ledger: its records, each bound to the one before, and its locks.
+"""The file of a dataset's ledger: its records, each bound to the previous one, and its locks.
 
     <data_dir>/<dataset>/ledger.jsonl    one record per line, in order of time; mode 0600
     <data_dir>/<dataset>/ledger.lock     locked by writers (POSIX locks, which NFS has too)
     <data_dir>/ledger.lock               locked by bookings of any dataset
 
-**Damage.** Each line holds its own hash and that of the line before. So an edited, missing or
-inserted line is noticed, and then nothing is booked. A crash while booking leaves a last line that
-is cut short: no noise was drawn for it, and the next writer removes it. A line that lacks only its
-newline counts. Not detectable: whole lines deleted at the end, an older copy of the file, or a file
-rewritten as a whole. Guard it like the images.
+**Damage.** Each line holds its own hash and that of the previous line. So an edited, missing or
+inserted line is detected, and then nothing is booked. A crash while booking leaves an incomplete
+last line: no noise was drawn for its release, and the next writer removes the line. A last line
+that lacks only its newline counts. Not detectable are whole lines deleted at the end, an older copy
+of the file, or a file rewritten as a whole. Protect the ledger's file like the images.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class Part:
     """The mechanisms of a release that read one side of a split.
 
     Attributes:
-      mechanisms: with absolute noise multipliers.
-      selection: names those that are repeated, with only the best run released.
-      epsilon: the price of this part alone, at `delta`.
-      bounded: True if a mechanism stands for another one that reveals less.
-      chain: of cohorts with a horizon, whose running sums these are; only while prices are added.
+      mechanisms: mechanisms with absolute noise multipliers.
+      selection: names the mechanisms that are repeated, with only the best run released.
+      epsilon: the epsilon of this part alone, at `delta`.
+      bounded: True if a mechanism stands in for another one that reveals less.
+      chain: the chain with a horizon that has these sums; only while epsilons are added.
     """
 
     side: Side
@@ -123,14 +123,14 @@ class Booking:
     """The facts of a release that are known before its noise is drawn.
 
     Attributes:
-      unit: of privacy, a key of `Plan.UNITS`.
-      split: the public key of how units are split. Releases of one key split all units alike.
+      unit: the unit of privacy, a key of `Plan.UNITS`.
+      split: the public key of a split; releases with an equal key split all units alike.
       parts: at most one for each side.
-      identity: hashes of everything that decides the release; private, they stay here.
-      column: whose values are the units; None if each image is one.
-      same_units_as: another dataset whose units are some of these; None without one.
+      identity: hashes of everything that decides the release; private, and only in the ledger.
+      column: the column whose values are the units; None if each image is a unit.
+      same_units_as: another dataset that shares some of these units; None if none is declared.
       units: the hash that names the file of the units' hashes; None for fits of an estimator.
-      place: in a chain of cohorts with a horizon, by `cohorts.Chain.name_place`; None elsewhere.
+      place: the place in a chain with a horizon, by `cohorts.Chain.name_place`; None elsewhere.
       sites: the agreement of several sites, by `SitePart.name_promise`; None for one site.
     """
 
@@ -176,11 +176,11 @@ class Entry:
     """A booked release.
 
     Attributes:
-      number: from 1, in the order of booking.
-      state: "open" from booking on, then "closed" or "abandoned" for good.
-      booked: the time, UTC.
-      digest: of the bundle, if closed.
-      reason: that a person gave, if abandoned.
+      number: the entry's number from 1, in the order of booking.
+      state: "open" from booking, then finally "closed" or "abandoned".
+      booked: the time of booking, in UTC.
+      digest: the bundle's digest, if closed.
+      reason: a person's reason, if abandoned.
     """
 
     number: int
@@ -219,7 +219,7 @@ class LedgerFile:
             return list(self._read_content().entries.values())
 
     def entry_of(self, release: str) -> Entry | None:
-        """Returns the entry of a release that is not abandoned; None if there is none."""
+        """Returns the entry of a release that is not abandoned; None if there is no entry."""
         return find_named([each for each in self.read_entries() if each.is_counted], release)
 
     @property
@@ -231,7 +231,7 @@ class LedgerFile:
         return self.path.absolute().parent.name
 
     def _read_content(self) -> Content:
-        """Reads the file, and checks each line; a piece of a line at the end is left out."""
+        """Reads the file, and checks each line; an incomplete last line is ignored."""
         try:
             written = self.path.read_bytes()
         except FileNotFoundError:
@@ -262,9 +262,9 @@ class LedgerFile:
 
     @contextmanager
     def _lock_ledger(self, *, among_all: bool = False) -> Iterator[Content]:
-        """Keeps other writers out while the file is read and a line is appended.
+        """Excludes other writers while the file is read and a line is appended.
 
-        `among_all` also keeps out bookings of the data_dir's other datasets.
+        `among_all` also excludes bookings of the data_dir's other datasets.
         """
         with ExitStack() as stack:
             stack.enter_context(_one_thread)
@@ -307,7 +307,7 @@ class LedgerFile:
         flush_to_disk(self.path)
 
     def _append_line(self, content: Content, event: str, number: int, **values: Any) -> None:
-        """Appends a record, flushed to the disk when this returns, and enters it."""
+        """Appends a record, flushed to the disk on return, and applies it to the entries."""
         record = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
@@ -322,7 +322,7 @@ class LedgerFile:
         _enter_record(content.entries, record)
 
     def _write_lines(self, text: bytes) -> None:
-        """Appends bytes by one write; a write that is cut short is mended by the next writer."""
+        """Appends bytes in one write; the next writer repairs a write that is cut short."""
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             if os.write(descriptor, text) < len(text):
@@ -349,7 +349,7 @@ def find_named(counting: Sequence[Entry], release: str) -> Entry | None:
 
 @contextmanager
 def tell_of_entry(entry: str) -> Iterator[None]:
-    """Adds to an error that an entry was booked and counts."""
+    """Adds to an error's message that an entry was booked and counts."""
     try:
         yield
     except WaitingError:
@@ -361,7 +361,7 @@ def tell_of_entry(entry: str) -> Iterator[None]:
 
 
 def _make_line(record: Mapping[str, Any], digest: str) -> bytes:
-    """Returns a record with its hash as the only text that is accepted."""
+    """Returns a record with its hash, in the only spelling that is accepted."""
     return canonical_json({**record, "hash": digest}).encode()
 
 

@@ -1,23 +1,24 @@
-"""Adds up the releases of one dataset for one unit, and compares the sum with limits.
+"""Adds up the costs of one dataset's releases to one unit, and compares the sum with limits.
 
-**The sum.** Fix one unit and its sides: in each split its rows are training examples or test
-examples, never both. Null rows there change the sums of that side's mechanisms, each by its
-sensitivity. The mechanisms of the other side read other units' rows and what was released before:
-post-processing. So a unit pays for the composition of its sides' mechanisms over all releases, at
-most for the worst choice of a side in each split. Within one split that is the larger of the two
-sides' compositions. With over `MOST_SPLITS` splits of two sides all parts compose: an upper bound.
+**The sum.** Fix one unit and its sides: in each split the unit's rows are training examples or test
+examples, never both. Null rows in place of the unit's rows change the sums of that side's
+mechanisms, each by its sensitivity. The mechanisms of the other side read other units' rows and
+earlier releases: post-processing. So a unit's cost is the composition of its sides' mechanisms over
+all releases, at most for the worst choice of a side in each split. Within one split, the cost is
+the larger of the two sides' compositions. With over `MOST_SPLITS` splits of two sides all parts
+compose: an upper bound.
 
 - Gaussian mechanisms without sampling or repetition: exact, one Gaussian of mu^2 = sum of count /
-  sigma^2. It holds if a plan was chosen after seeing earlier releases, as long as `max_epsilon` was
-  fixed before (Smith and Thakurta 2022, "Fully adaptive composition for Gaussian DP").
+  sigma^2. The sum holds for plans chosen after seeing earlier releases, if `max_epsilon` was fixed
+  before (Smith and Thakurta 2022, "Fully adaptive composition for Gaussian DP").
 - Sampled mechanisms: privacy loss distributions, an upper bound; theorems cover plans that were
-  fixed without looking at what was released.
-- Fits that are repeated, with only the best run released: one alone has its plan's price; beside
-  others the sum is by Renyi divergences, a looser upper bound.
+  fixed without seeing earlier releases.
+- Fits that are repeated, with only the best run released: one fit alone has its plan's epsilon;
+  beside others the sum is by Renyi divergences, a looser upper bound.
 
 **One chain.** With a horizon, each release of a chain of cohorts reads the exact sums of earlier
-cohorts again. The sums of a unit of two cohorts meet in the same outputs (`privacy.running_sums`).
-So 1 / sigma adds up over the two entries, not its square: an upper bound.
+cohorts again. The sums of a unit in two cohorts affect equal outputs (`privacy.running_sums`). So
+over the two entries 1 / sigma adds up, not its square: an upper bound.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ MOST_SPLITS = 6
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The most that all releases from one dataset may cost a unit together.
+    """Limits on the total privacy cost, to one unit, of all releases from one dataset.
 
     Attributes:
-      delta: at which the epsilon of all must not exceed `max_epsilon`.
-      max_epsilon: None for no such limit.
-      max_risk: the most that attacks on all together may reach; None for no such limit.
+      delta: the delta at which the epsilon of all releases must not exceed `max_epsilon`.
+      max_epsilon: None for no limit on epsilon.
+      max_risk: the largest risk from attacks on all releases together; None for no limit.
     """
 
     delta: float
@@ -67,14 +68,14 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """The sum of entries for one unit, exact or upper bound: epsilon rounded up to six digits."""
+    """The sum of entries for one unit, exact or a bound: epsilon rounded up to six digits."""
 
     epsilon: float
     exact: bool
     entries: int
 
     def to_block(self, *, entry: int | None, unit: str, delta: float) -> dict[str, Any]:
-        """Returns the block `ledger` of the statement of a release, whose entry this is."""
+        """Returns the block `ledger` of a release's statement, whose entry this is."""
         return {
             "entry": entry,
             "releases": self.entries,
@@ -88,7 +89,7 @@ class Spent:
 def refuse_excess(
     booked: Sequence[Booking], booking: Booking, limits: Limits, *, ledger: str
 ) -> None:
-    """Raises BudgetError if a booking and the earlier ones (placed in `ledger`) exceed a limit."""
+    """Raises BudgetError if a booking and earlier ones (placed in `ledger`) exceed a limit."""
     delta, max_epsilon, max_risk = limits.delta, limits.max_epsilon, limits.max_risk
     every = [*booked, booking]
     if max_epsilon is not None:
@@ -113,7 +114,7 @@ def refuse_excess(
 
 
 def compose_bookings(bookings: Sequence[Booking], delta: float) -> Spent:
-    """Computes the sum of releases from one dataset, for the unit that pays most."""
+    """Computes the sum of releases from one dataset, for the unit with the largest cost."""
     check_delta(delta)
     choices, searched = _list_choices(bookings)
     most, exact = max(price_parts(parts, delta) for parts in choices)
@@ -123,7 +124,7 @@ def compose_bookings(bookings: Sequence[Booking], delta: float) -> Spent:
 def bound_bookings(bookings: Sequence[Booking], rates: Sequence[float], delta: float) -> Allowed:
     """Bounds attacks on all releases from one dataset together, for the unit most at risk.
 
-    True positive rates are bounded at the false positive rates `rates`; `delta` is of a search.
+    True positive rates are bounded at the false positive rates `rates`; `delta` is for a search.
     """
     check_delta(delta)
     choices, _ = _list_choices(bookings)
@@ -152,9 +153,9 @@ def _bound_parts(parts: Sequence[Part], rates: Sequence[float], delta: float) ->
 
 
 def _list_choices(bookings: Sequence[Booking]) -> tuple[list[list[Part]], bool]:
-    """Lists the parts that a unit may pay for, by every choice of one side in each split.
+    """Lists the parts that a unit may be in, by every choice of one side in each split.
 
-    False if there would be too many lists, so that a single one has the parts of all sides.
+    Returns one list of all sides' parts, and False, if there would be too many lists.
     """
     sides = [list(split.values()) for split in group_by_split(bookings).values()]
     searched = sum(len(choices) > 1 for choices in sides) <= MOST_SPLITS
@@ -176,10 +177,10 @@ def group_by_split(bookings: Sequence[Booking]) -> dict[str, dict[Side, list[Par
 
 
 def price_meetings(parts: Iterable[Part]) -> list[Part]:
-    """Prices running sums of k cohorts of one chain at a root of k less noise.
+    """Accounts for running sums of k cohorts of one chain with less noise, by a root of k.
 
-    Then k times the sum of 1 / sigma^2 is no less than the square of the sum of 1 / sigma. Running
-    sums are released once and without sampling; all else has noise of its own.
+    With k cohorts, k times the sum of 1 / sigma^2 is at least the square of the sum of 1 / sigma.
+    Running sums are released once and without sampling; all other releases have separate noise.
     """
     parts = list(parts)
     cohorts = Counter(part.chain for part in parts)
@@ -196,7 +197,7 @@ def price_meetings(parts: Iterable[Part]) -> list[Part]:
 
 
 def price_parts(parts: Sequence[Part], delta: float) -> tuple[float, bool]:
-    """Bounds the epsilon of parts that read the same rows; True if it is exact."""
+    """Bounds the epsilon of parts that read equal rows; True if the bound is exact."""
     if len(parts) == 1:
         # On the grid of its plan, so that a release that meets a limit alone is not refused.
         grid = pld_interval(max(parts[0].epsilon, delta))

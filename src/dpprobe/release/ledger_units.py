@@ -1,10 +1,11 @@
-"""Refuses a booking whose units do not fit earlier bookings, here and in other ledgers.
+"""Refuses a booking whose units contradict earlier bookings, in this and in other ledgers.
 
-**Other ledgers.** A unit of two datasets pays for the releases of both. Their ledgers are added up
-if a booking of either says so (`same_units_as`), directly or through a third. A booking whose units
-are also in another ledger that is not added up is refused (`unit_hashes`). Private examples decide
-that, so it may stop a release, but never change the sum that is published. A booking is also
-refused if its units are on other sides than in an entry of the same split.
+**Other ledgers.** A unit of two datasets spends epsilon in the releases of both. Two datasets'
+ledgers are added up if a booking of either says so (`same_units_as`), directly or through a third.
+A booking whose units are also in another ledger that is not added up is refused (`unit_hashes`).
+Private examples decide this refusal, so it may stop a release, but never change the sum that is
+published. A booking is also refused if its units are on other sides than in an entry of the same
+split.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from dpprobe.study.reserved_names import LEDGER_FILE
 def refuse_moved(
     ledger: Path, counting: Sequence[Entry], booking: Booking, hashes: Hashes, key: bytes
 ) -> None:
-    """Refuses units that an entry of the same split has on the other side."""
+    """Refuses units that an entry of an equal split has on the other side."""
     for entry in counting:
         if entry.booking.split != booking.split or entry.booking.units is None:
             continue
@@ -47,7 +48,7 @@ def refuse_same_units(
     ledger: Path, others: Mapping[str, list[Entry]], booking: Booking, hashes: Hashes, key: bytes,
     *, unlike: Sequence[str],
 ) -> None:  # fmt: skip
-    """Refuses units of ledgers that are not added up; names in `unlike` may be equal."""
+    """Refuses units of ledgers that are not added up; names may be equal in `unlike` datasets."""
     data = booking.identity.partition(" ")[2]  # tells equal features, also without tables
     known = dict[Any, Hashes]()  # most entries have the same units
     for name, entry in [(each, entry) for each in others for entry in others[each]]:

@@ -1,19 +1,20 @@
-"""Makes a release: one head with fresh noise, booked in the ledger, packed into a bundle.
+"""Makes a release: one head with fresh noise, an entry in the ledger, and a bundle.
 
-The order makes a crash at any moment safe:
+The order of these steps makes a crash at any moment safe:
 
-1. All that can be checked is checked, and nothing is written.
+1. Everything that can be checked is checked, and nothing is written.
 2. The release is booked in the ledger of its dataset, which is on the disk before step 3.
-3. The first random word is drawn: the head is trained, and tested if asked for.
+3. The first random word is drawn: the head is trained, and tested if the study asks for a test.
 4. The bundle is written into a hidden folder that names the entry, then renamed to `.staged`.
 5. The ledger closes the entry, with the digest of the staged bundle.
-6. The files are copied to their place. The hidden folder stays: the next run restores from it files
-   that a person or Snakemake removed from the bundle.
+6. The bundle's files are copied to their place. The hidden folder stays, so that the next run can
+   restore files that a person or Snakemake removed from the bundle.
 
-After a crash between 2 and 4 the entry is open, and it has no whole bundle. A new head would be a
-second release, so the next run refuses until a person abandons the entry; then it removes what is
-left. After a crash between 4 and 6 the next run continues with the staged bundle, without drawing
-anything. A release is final: a run that finds its bundle keeps it, whatever has changed since.
+After a crash between steps 2 and 4 the entry is open, without a whole bundle. A new head would be a
+second release, so the next run refuses until a person abandons the entry. Then the next run removes
+remaining files. After a crash between steps 4 and 6 the next run continues with the staged bundle,
+without drawing anything. A release is final: a run that finds the bundle leaves it unchanged,
+whatever has changed since.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ def make_release(
 ) -> None:
     """Makes a release of a study, leaves a finished one unchanged, or finishes an interrupted one.
 
-    `audit` is the record of an audit, and `benchmark` the `metrics.json`, of the study's cell of
-    the same method and epsilon. Nothing is booked if an error shows beforehand.
+    `audit` is the record of an audit, and `benchmark` the `metrics.json`, both from the study's
+    cell of equal method and epsilon. Nothing is booked if an error is detected beforehand.
     """
     task = ReleaseTask(
         study=study, name=name, train=train, test=test, output=output, cache=cache, audit=audit,
@@ -94,7 +95,7 @@ class ReleaseTask(AskedRelease):
         return ReleaseFolders(self.name, self.output, self.ledger.path)
 
     def run(self, *, wait_minutes: float | None = 0) -> None:
-        """Makes the release, or finishes it; waits so long for other sites' files."""
+        """Makes the release, or finishes it; waits a limited time for other sites' files."""
         self.transport.run(self._finish_or_make, wait_minutes)
 
     def make_offer(self) -> tuple[Any, Path]:
@@ -112,7 +113,7 @@ class ReleaseTask(AskedRelease):
     # the remains of an earlier run
 
     def _drop_abandoned(self) -> None:
-        """Removes the remaining files of abandoned entries, because nobody may see their heads."""
+        """Removes remaining files of abandoned entries, because nobody may see their heads."""
         for entry in self.ledger.read_entries():
             if entry.state == "abandoned" and entry.booking.release == self.name:
                 for steps in self.steps.values():
@@ -120,9 +121,9 @@ class ReleaseTask(AskedRelease):
                 self.folders.drop(entry)
 
     def finish_earlier(self) -> bool:
-        """Keeps or finishes the release of an earlier run; False if there is none.
+        """Keeps or finishes an earlier run's release; False if there is none.
 
-        Raises PrivacyError for one that can neither be kept nor finished.
+        Raises PrivacyError for a release that can neither be kept nor finished.
         """
         self._drop_abandoned()
         entry, folders = self.ledger.entry_of(self.name), self.folders
@@ -204,7 +205,7 @@ class ReleaseTask(AskedRelease):
             self.folders.publish(staged)
 
     def _check_study(self) -> None:
-        """Raises ConfigError for a fault of the release, before a site's offer and any booking."""
+        """Raises ConfigError for a fault of a release, before a site's offer and any booking."""
         store = self.stores[0]
         faults = release_faults(
             self.study, self.name, multi_label=store.multi_label, classes=store.num_classes
@@ -213,7 +214,7 @@ class ReleaseTask(AskedRelease):
             raise ConfigError("\n".join(faults))
 
     def _check_all(self) -> Blocks:
-        """Makes all checks that need no example; returns the blocks of the statement so far."""
+        """Makes all checks that need no example; returns the statement's blocks known so far."""
         self._check_study()
         if fault := release_delta_fault(self.study, self.name, self.plan.n):
             raise PrivacyError(fault)
@@ -241,7 +242,7 @@ class ReleaseTask(AskedRelease):
         return blocks
 
     def _read_features(self) -> JobFeatures:
-        """Reads both splits, once the training examples were compared with all public files."""
+        """Reads both splits, after comparing the training examples with all public files."""
         train, test = self.stores
         private = PrivateData.of_study(
             self.study,
@@ -288,7 +289,7 @@ class ReleaseTask(AskedRelease):
     def _fit_and_measure(
         self, features: JobFeatures, entropy: Entropy, shared: Shared | None
     ) -> Draw:
-        """Draws all that is random: the head, and what its parts measure."""
+        """Draws all that is random: the head, and the measurements of its parts."""
         parts = self.steps.values()
         sums = (each.continue_sums() for each in parts)
         moments: dict[str, torch.Tensor] | None = (
@@ -334,7 +335,7 @@ class ReleaseTask(AskedRelease):
 
 
 def _warn_of_copies(task: AskedRelease) -> None:
-    """Warns of pictures that belong to several units, without their number."""
+    """Warns of images that occur in several units, without stating their number."""
     copies = (task.stores[0].copies or {}).get(task.unit)
     if copies and copies["rows"]:
         logger.warning(

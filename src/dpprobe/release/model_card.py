@@ -1,6 +1,6 @@
 """The model card of a release: README.md in the form of the Hugging Face Hub.
 
-The card is written from bundle.json and privacy.json alone, and so reveals no more.
+The model card is written from bundle.json and privacy.json alone, and reveals no more.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _front_matter(facts: BundleFacts, statement: Mapping[str, Any]) -> str:
 
 
 def _name_task(facts: BundleFacts) -> str:
-    """Returns the Hub's task; to the Hub, vectors are rows of a table."""
+    """Returns the Hub's name of the task; to the Hub, vectors are rows of a table."""
     vectors = facts.backbone.takes_vectors
     return "tabular-classification" if vectors else "image-classification"
 

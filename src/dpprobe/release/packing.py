@@ -43,7 +43,7 @@ def pack_head(
 ) -> None:
     """Writes the bundle of the first of the heads, which is on the disk when this returns.
 
-    Files are written to `partial`, which is then renamed to `folder`, beside it.
+    Files are written to `partial`, a folder beside `folder`, which is then renamed to `folder`.
     """
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()

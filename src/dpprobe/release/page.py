@@ -1,6 +1,6 @@
 """The page of a release for a privacy officer: release.html, which opens offline and prints.
 
-The page is written from bundle.json and privacy.json alone, and so reveals no more.
+The page is written from bundle.json and privacy.json alone, and so reveals no more than these.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def write_page(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
 
 
 def _draw_curve(curve: Sequence[documents.Attack]) -> dict[str, Any]:
-    """Computes the points of the curve, its marks and its axes in the drawing's units."""
+    """Computes the points of the attack curve, its marks and its axes in the drawing's units."""
 
     return {
         **_draw_square(),

@@ -1,8 +1,8 @@
 """Predictions of a released head on new images or vectors.
 
-Decoding, preprocessing, the forward pass and its division into pieces are extraction's, and
-features are rounded as in the store. So an image has the probabilities of its stored features. A
-backbone that is not the release's, or computes other features here, is refused.
+Decoding, preprocessing, the forward pass and its batches equal those of feature extraction, and
+features are rounded as in the store. So an image has the probabilities of its stored features.
+Loading fails for another backbone, or one that computes other features on this machine.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _VECTORS = 4096
 class Summary:
     """The number of rows of the table of `predict`, and the id and fault of each unusable image.
 
-    `report` compares the images with the test images, if asked for.
+    `report` compares the images with the test images, if a comparison was requested.
     """
 
     rows: int
@@ -86,7 +86,7 @@ class Summary:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Consecutive images: probabilities [m, classes] of usable images, and faults of the others.
+    """Consecutive images: probabilities [m, classes] of usable images, and faults of unusable ones.
 
     `features` [m, d] are those of the usable images, as in the store.
     """
@@ -128,9 +128,9 @@ class Predictor:
           checkpoint: the file of the backbone's weights, if the bundle names one.
           allow_hub: fetch weights from the repository of the Hub that the bundle names.
           allow_module: import and call the function that the bundle names, of family imported.
-          precision: of the forward pass, instead of the release's.
+          precision: the precision of the forward pass, instead of the release's.
           thresholds: the probability from which `name_classes` names a class, by class.
-          coverage, abstain_below: of a calibrated release; see `probabilities.SetRule`.
+          coverage, abstain_below: for a calibrated release; see `probabilities.SetRule`.
 
         Raises:
           DataError: for a damaged bundle, other weights, or a backbone that computes other features
@@ -175,8 +175,7 @@ class Predictor:
         Returns:
           float32 [n, classes].
 
-        Raises:
-          DataError: naming the position of an image that cannot be used.
+        Raises DataError if an image cannot be used, with its position.
         """
 
         def turn_upright(row: EncodedImage) -> Image.Image:
@@ -197,8 +196,7 @@ class Predictor:
     def predict_vectors(self, vectors: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Returns the probabilities of vectors [m, d] of the release's model; see `predict_images`.
 
-        Raises:
-          DataError: naming the first vector that is not finite; for another dimension.
+        Raises DataError if a vector is not finite, with its position; for another dimension.
         """
         rows = np.asarray(vectors, dtype=np.float32)
         if rows.ndim != 2 or rows.shape[1] != self.facts.dimension:
@@ -212,7 +210,7 @@ class Predictor:
         return self.score_features(rows) if len(rows) else np.empty((0, len(self.classes)), "f4")
 
     def name_classes(self, values: npt.NDArray[np.float32]) -> list[str]:
-        """Names the class of each row of probabilities [n, classes], or its labels, joined."""
+        """Names the class of each row of probabilities [n, classes], or joins its labels."""
         return [label_of(row, self.facts, self.thresholds) for row in values]
 
     def predict_blocks(
@@ -228,8 +226,8 @@ class Predictor:
         Args:
           images: encoded, numbered from 0.
           opened: decodes an image, or raises a DataError.
-          threads: that decode and compute, or for a GPU processes that decode; by default as many
-            as torch has.
+          threads: number of threads that decode and compute, or for a GPU of processes that decode;
+            by default as many as torch has.
         """
         accelerator = devices.find_accelerator(self.device)
         parts = compute_rows(
@@ -312,21 +310,22 @@ def predict(
     """Writes the predictions of a release on images, one row per image, in their order.
 
     Columns: id, class, the probability of each class (a score if the link is none), and error. A
-    calibrated release also has a set of classes, and whether to abstain. Only images that cannot be
-    used have an error, and they have no prediction. The table also states the bundle, the version
-    of dpprobe and the thresholds (`prediction_table.Origin`).
+    calibrated release also has a set of classes, and whether to abstain. Only unusable images have
+    an error, and these have no prediction. The table also states the bundle, the version of dpprobe
+    and the thresholds (`prediction_table.Origin`).
 
     Args:
       images: files, folders, parquet files and CSV files; see `image_sources.find_images`. For a
-        bundle of vectors, `.npy` files; see `image_sources.open_vectors`.
+        bundle of vectors, images are `.npy` files; see `image_sources.open_vectors`.
       output: a CSV or parquet file; None for CSV on standard output.
       thresholds: by class; see `prediction_table.label_of`.
-      coverage, abstain_below: of a calibrated release; see `probabilities.SetRule`.
-      threads: that decode and, on a CPU, compute; by default as many as torch has.
-      monitor: compare the images with the release's test images; see `compare_images.Watch`.
+      coverage, abstain_below: for a calibrated release; see `probabilities.SetRule`.
+      threads: threads that decode and, on a CPU, compute; by default as many as torch has.
+      monitor: True to compare the images with the release's test images; see
+        `compare_images.Watch`.
       groups: a CSV file with columns id and group, for `monitor`.
 
-    Raises ConfigError, before any work, for a release that has nothing to compare with.
+    Raises ConfigError, before any work, if the release has no tables to compare images with.
     """
     vectors = [path for path in images if is_vector_file(path)]
     if vectors and (len(vectors) < len(images) or image_column or id_column or root):
@@ -408,7 +407,7 @@ def _in_order(
 def _transform_sized(
     transform: Callable[[Image.Image], torch.Tensor], dimension: int, image: Image.Image
 ) -> torch.Tensor:
-    """Transforms an image for a backbone that keeps its size; it must fit the head."""
+    """Transforms an image for a backbone that keeps image sizes; the result must fit the head."""
     values = transform(image)
     if values.numel() != dimension:
         raise DataError(
@@ -450,7 +449,7 @@ def _check_source(bundle: Bundle, *, allow_hub: bool, allow_module: bool) -> Non
 
 
 def _backbone_options(bundle: Bundle, checkpoint: Path | None) -> BackboneOptions:
-    """Returns the options as the study had them, with the file of weights on this machine."""
+    """Returns the backbone's options in the study, with the path of weights on this machine."""
     facts = bundle.facts.backbone
     if facts.checkpoint is None and checkpoint is not None:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""The table that `predict` writes, CSV or parquet: ids, classes, probabilities, faults, origin."""
+"""Writes the table of `predict`, CSV or parquet: ids, classes, probabilities, faults, origin."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Prediction(NamedTuple):
     """The predicted class and its values for one image, or the reason for their absence.
 
     Attributes:
-      held: its set, classes joined by "|", and True to abstain; None without a calibration.
+      held: the set of classes, joined by "|", and True to abstain; None without calibration.
     """
 
     id: str
@@ -47,11 +47,11 @@ Write = Callable[[Sequence[Prediction]], None]
 
 
 class Origin(NamedTuple):
-    """The bundle that made a table, the version of dpprobe, and the thresholds of its classes.
+    """The bundle that made a table of predictions, dpprobe's version, and the classes' thresholds.
 
     Attributes:
       bundle: the release's name.
-      bundle_sha256: of the bundle's SHA256SUMS, as in the ledger.
+      bundle_sha256: the SHA-256 of the bundle's SHA256SUMS, as in the ledger.
     """
 
     bundle: str
@@ -70,9 +70,9 @@ def check_thresholds(
 ) -> dict[str, float]:
     """Checks and returns the probability from which each class is named.
 
-    `link` is the bundle's, by default the head's. Raises ConfigError for a head without
-    probabilities, an unknown class, or a value outside 0 to 1. It also refuses thresholds for all
-    classes if an image has exactly one class.
+    `link` is the bundle's link from scores to probabilities, by default the head's. Raises
+    ConfigError for a head without probabilities, an unknown class, or a value outside 0 to 1.
+    ConfigError is also raised for thresholds of all classes if an image has exactly one class.
     """
     thresholds = dict(given)
     names = facts.class_names
@@ -102,10 +102,11 @@ def label_of(
     facts: BundleFacts,
     thresholds: Mapping[str, float] | None = None,
 ) -> str:
-    """Names the class of an image, or its labels, joined.
+    """Names the class of an image, or joins the names of its labels.
 
-    A label counts from its threshold on, or above 1/2. If classes are exclusive, the most probable
-    class that reaches its threshold is named; else the most probable without a threshold.
+    A label is named if its probability reaches its threshold, or exceeds 1/2 if it has none. If
+    classes are exclusive, the most probable class that reaches its threshold is named; otherwise
+    the most probable class without a threshold.
 
     Args:
       values: probabilities [classes]; scores if the link is none.
@@ -131,7 +132,7 @@ def value_columns(class_names: Sequence[str], link: str) -> list[str]:
 
 
 def check_output(output: Path | None, inputs: Sequence[Path]) -> None:
-    """Raises ConfigError, before any work, for a table that cannot be written there."""
+    """Raises ConfigError, before any work, if a table cannot be written to this path."""
     if output is None:
         return
     if output.suffix.lower() not in SUFFIXES:
@@ -152,9 +153,10 @@ def open_predictions(
 
     Args:
       output: a CSV or parquet file; None for CSV on standard output.
-      origin: CSV repeats it in each row, so that it outlives copying, sorting and joining; parquet
-        has it in the schema's metadata.
-      with_sets: the columns `set`, classes joined by "|", and `abstain`, of a calibrated release.
+      origin: CSV repeats the origin in each row, so that it outlives copying, sorting and joining;
+        parquet has the origin in the schema's metadata.
+      with_sets: True to add the columns `set`, classes joined by "|", and `abstain`, for a
+        calibrated release.
     """
     if output is None:
         yield _csv_rows(sys.stdout, columns, origin, with_sets)

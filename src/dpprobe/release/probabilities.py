@@ -1,6 +1,6 @@
 """Turns the scores of a calibrated head into probabilities, sets of classes, and abstention.
 
-The numbers are those of the block `calibration` of a statement, so all readers of a bundle agree.
+The numbers come from a statement's block `calibration`, so all readers of a bundle agree.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Calibration:
         return cls(scale=scale, offset=offset, thresholds=sets)
 
     def rescale(self, scores: Any) -> Any:
-        """Returns the logits of scores [..., classes]: arrays of NumPy or tensors of PyTorch."""
+        """Returns the logits of scores [..., classes], in NumPy or PyTorch."""
         logits = scores * self.scale
         if self.offset:
             logits[..., 1] += self.offset
@@ -53,12 +53,12 @@ class Calibration:
 
 @dataclass(frozen=True, kw_only=True)
 class SetRule:
-    """Chooses the classes that a prediction names, or abstains.
+    """Chooses the classes that a prediction names, or abstains from a prediction.
 
     Attributes:
       threshold: the lowest probability of a class in a set; None without sets.
-      abstain_below: the largest probability below which nothing is answered; None to abstain where
-        the set does not hold exactly one class.
+      abstain_below: the largest probability below which no class is named; None to abstain unless
+        the set holds exactly one class.
     """
 
     threshold: float | None
@@ -72,9 +72,9 @@ class SetRule:
         coverage: float | None = None,
         abstain_below: float | None = None,
     ) -> SetRule | None:
-        """Returns the rule for a coverage, by default 90%, or the next higher that was published.
+        """Returns the rule for a coverage, by default 90%, or for the next higher published one.
 
-        Returns None without a calibration; raises ConfigError for a coverage it does not have.
+        Returns None without a calibration; raises ConfigError for a coverage it lacks.
         """
         if calibration is None:
             if coverage is None and abstain_below is None:
@@ -97,7 +97,7 @@ class SetRule:
     def apply_to(self, values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.intp], bool]:
         """Returns the classes in a row's set, most probable first, and True to abstain.
 
-        The most probable class is always in it, which can only help the set to cover.
+        The set always contains the most probable class, which never lowers the coverage.
         """
         # as float32, like the values: a probability that is shown as the threshold reaches it
         least = np.float32(0.0 if self.threshold is None else self.threshold)

@@ -1,4 +1,4 @@
-"""The folders of a release: its place, the staged copy behind it, and what is being written."""
+"""The folders of a release: its final place, the staged copy, and the folder being written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger("dpprobe")
 
 @dataclass(frozen=True)
 class ReleaseFolders:
-    """The folders of a release: its place `output`, and hidden ones beside it, one per entry."""
+    """The folders of a release: its final place `output`, and hidden folders, one per entry."""
 
     name: str
     output: Path
@@ -32,7 +32,7 @@ class ReleaseFolders:
         return self.staged(entry).with_suffix(".partial")
 
     def drop(self, entry: Entry) -> None:
-        """Removes all files of an entry that are not published."""
+        """Removes all unpublished files of a ledger entry."""
         for folder in (self.staged(entry), self.partial(entry)):
             if folder.exists():
                 shutil.rmtree(folder)
@@ -50,7 +50,7 @@ class ReleaseFolders:
         return self.has_digest(self.output, entry.digest)
 
     def check_listed(self, dataset: str, entries: Sequence[Entry]) -> None:
-        """Refuses if the ledger lacks a bundle of the dataset: it was lost or replaced."""
+        """Refuses if the ledger lacks a bundle of the dataset: the ledger was lost or replaced."""
         known = {entry.digest for entry in entries}
         for sums in self.output.parent.glob(f"*/{SUMS_FILE}"):
             try:
@@ -65,7 +65,7 @@ class ReleaseFolders:
                 )
 
     def explain_lost(self, entry: Entry) -> str:
-        """Says what a person may do if the bundle of a closed entry is gone."""
+        """Explains what a person may do if the bundle of a closed entry is missing."""
         return (
             f"release {self.name}: made (entry {entry.number} of {self.ledger}), and its "
             f"bundle is neither at {self.output} nor in {self.staged(entry)}: restore "
@@ -78,7 +78,7 @@ class ReleaseFolders:
             os.utime(path)
 
     def publish(self, staged: Path) -> None:
-        """Copies a closed bundle, or its missing files, to its place."""
+        """Copies a closed bundle, or its missing files, to the final place."""
         self.output.mkdir(exist_ok=True)
         ready = {path.name: path for path in staged.iterdir()}
         for path in self.output.iterdir():

@@ -1,13 +1,14 @@
 """Release notes: compares a release with its predecessor, in Markdown for whoever deploys it.
 
-Everything comes from two public bundles, and from the sum of a ledger, which follows from plans
-alone. So notes release nothing more.
+All facts come from two public bundles, and from the sum of a ledger, which follows from plans
+alone. So release notes reveal nothing more.
 
-**Difference of two test results.** Each has a 95% interval, which covers noise and choice of test
-units. Noise is independent, but both may have measured the same units, so their errors may depend
-on each other. Whatever the dependence, the standard deviation of a difference is at most the sum of
-both (Minkowski). So the largest and smallest difference of the two intervals are limits at 95%
-confidence for normal errors. For any errors they are limits at 90% (Bonferroni).
+**Difference of two test results.** Each result has a 95% interval, which covers noise and choice of
+test units. The noise of the two results is independent, but both may have measured equal units, so
+their errors may be dependent. For any dependence, the standard deviation of a difference is at most
+the sum of both deviations (Minkowski). So the largest and smallest difference of the two intervals
+are limits at 95% confidence for normal errors. For errors of any distribution the difference's
+limits hold at 90% confidence (Bonferroni).
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ def write_notes(
     """Writes the notes of a release that replaces another, in Markdown.
 
     Args:
-      ledger: of the release's dataset, for the total epsilon of today; by default the notes have
-        the total at the time of the release.
-      max_epsilon: the limit of this total.
+      ledger: the ledger of the release's dataset, for today's total epsilon; by default the notes
+        have the total at the time of the release.
+      max_epsilon: the limit of the total epsilon.
 
     Raises:
       DataError: if the release names another predecessor, or the ledger does not have the release.
@@ -158,7 +159,7 @@ def _state_total(new: Bundle, ledger: Ledger | None, max_epsilon: float | None) 
 
 
 def _compare_classes(new: Sequence[str], old: Sequence[str]) -> list[str]:
-    """Lists classes that were added, removed, renamed or moved; new names at a place rename."""
+    """Lists classes added, removed, renamed or moved; another name in a position is a new name."""
     pairs = zip(old, new, strict=False) if len(old) == len(new) else ()
     renamed = {a: b for a, b in pairs if a not in new and b not in old}
     lines = [
@@ -180,7 +181,7 @@ def _compare_classes(new: Sequence[str], old: Sequence[str]) -> list[str]:
 
 
 def _deployed(bundle: Bundle) -> dict[str, Any]:
-    """Returns the facts that decide which inputs a head takes and which outputs it has."""
+    """Returns the facts that decide a head's inputs and outputs."""
     facts = bundle.facts
     normalize = facts.head.options.get("normalize")
     return {

@@ -32,13 +32,13 @@ def release_statement(
     """Writes the privacy statement of a release: JSON-compatible, and without private facts.
 
     Args:
-      options: of the method; public files by any path.
-      study: that declares files public.
+      options: the method's options; public files may have any path.
+      study: name of the study that declares files public.
       file_hashes: SHA-256 of each public file, by its path in the options.
-      blocks: of the release's parts, by their names; None for parts that it does not have.
-      parts: by `BundleFacts.hash_parts`; None before there is a bundle.
+      blocks: the blocks of the release's parts, by name; None for parts that it lacks.
+      parts: hashes by `BundleFacts.hash_parts`; None before there is a bundle.
       subsample: the `fraction` and the `public_seed` that chose the training examples.
-      chosen_from: the rule that chose the head, and its facts; None without one.
+      chosen_from: the rule that chose the head, and its facts; None if no rule chose.
     """
     named = {name: Path(path).name for name, path in options.public_files().items()}
     hashes = {Path(path).name: file_hashes[path] for path in options.public_files().values()}
@@ -73,7 +73,7 @@ def release_statement(
 
 
 def tested_blocks(statement: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Returns the blocks of all that was released of the private test units."""
+    """Returns the blocks of all that was released from the private test units."""
     blocks = (statement.get(name) for name in (*ALWAYS_STATED, *STATED_IF_ASKED))
     return [block for block in blocks if isinstance(block, Mapping) and "mechanisms" in block]
 

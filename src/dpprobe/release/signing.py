@@ -1,12 +1,13 @@
 """Signs a bundle, and checks a signature: Ed25519 over the bytes of SHA256SUMS.
 
-SHA256SUMS has the hash of every other file, so its signature covers the whole bundle. The file
-beside it holds the raw 64 bytes; openssl checks them as well:
+SHA256SUMS has the hash of every other file, so its signature covers the whole bundle.
+SHA256SUMS.sig, beside it, holds the raw 64 bytes of the signature, which openssl can check:
 
     openssl pkeyutl -verify -pubin -inkey public_key.pem -rawin -in SHA256SUMS \
         -sigfile SHA256SUMS.sig
 
-A bundle holds no public key: beside files it proves nothing. Get it elsewhere (signer's web page).
+A bundle holds no public key, because a key beside the files proves nothing. Get the public key
+elsewhere (the signer's web page).
 
     openssl genpkey -algorithm ed25519 -out private_key.pem
     openssl pkey -in private_key.pem -pubout -out public_key.pem

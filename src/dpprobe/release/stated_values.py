@@ -1,4 +1,4 @@
-"""Reads numbers, hashes and JSON of a stranger's file strictly, as every reader must read them."""
+"""Reads numbers, hashes and JSON of a stranger's file strictly, so that all readers agree."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_real(name: str, value: Any) -> float:
-    """Returns a number; raises DataError for anything else."""
+    """Returns a number; raises DataError for any other value."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     require_true(number and abs(value) < 1e300, f"{name}: {value!r} is not a number")
     return float(value)
 
 
 def read_whole(name: str, value: Any, largest: int = LARGEST_N) -> int:
-    """Returns a whole number from 1 to the largest; raises DataError for anything else."""
+    """Returns a whole number from 1 to the largest; raises DataError for any other value."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     require_true(whole and 0 < value <= largest, f"{name}: {value!r} is not from 1 to {largest}")
     return int(value)
 
 
 def require_same(name: str, expected: Any, stated: Any) -> None:
-    """Raises DataError unless two JSON values are the same, numbers' types included."""
+    """Raises DataError unless two JSON values are equal, including the types of numbers."""
     require_true(
         canonical_json(expected) == canonical_json(stated),
         f"{name}: {_shorten_value(stated)} is stated, but {_shorten_value(expected)} is computed",
@@ -65,6 +65,6 @@ def _shorten_value(value: Any) -> str:
 
 
 def read_block(name: str, values: Any, keys: set[str]) -> Values:
-    """Returns a JSON object; raises DataError unless it has these keys and no others."""
+    """Returns a JSON object; raises DataError unless the object has exactly these keys."""
     require_true(isinstance(values, dict) and set(values) == keys, f"{name}: not of {sorted(keys)}")
     return dict(values)

@@ -1,6 +1,6 @@
-"""Draws a release's head: here, from the rows of one site.
+"""Draws a release's head on this machine, from the rows of one site.
 
-The part `sites` has another transport, where several sites draw and add up.
+The release part `sites` replaces this transport if several sites draw and add up.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Blocks = dict[str, Block]  # by the name of their part
 
 @dataclass(kw_only=True)
 class Draw:
-    """A head that was drawn, and what was measured of it.
+    """A head that was drawn, and the measurements of it.
 
     Attributes:
-      heads: the one head.
-      blocks: of the statement, by part.
+      heads: the drawn head.
+      blocks: the statement's blocks, by part.
       open_entropy: returns the source of one part's noise.
       shared: adds up the counts of several sites; None for one site.
     """
@@ -60,11 +60,11 @@ class Transport:
         return None
 
     def price_shares(self, plan: Plan) -> Plan:
-        """Returns a plan whose epsilon also pays for the way its noise is drawn."""
+        """Returns a plan whose epsilon covers the way its noise is drawn."""
         return plan
 
     def run(self, work: Callable[[], None], wait_minutes: float | None) -> None:  # noqa: ARG002
-        """Makes or finishes the release; waits for other sites' files, by default as they ask."""
+        """Makes or finishes the release; waits for other sites' files, by default as they say."""
         work()
 
     def make_offer(self, prepare: Callable[[], None]) -> tuple[Any, Path]:  # noqa: ARG002
@@ -72,11 +72,11 @@ class Transport:
         raise ConfigError("the release has no `sites`, so there is nothing to offer")
 
     def find_open(self) -> Entry | None:
-        """Returns the open entry that this run continues; None to book a new one."""
+        """Returns the open ledger entry that this run continues; None to book a new entry."""
         return None
 
     def note_unbooked(self) -> None:
-        """Is called if no entry of the release counts."""
+        """Is called if no ledger entry of the release counts."""
 
     def note_booked(self) -> None:
         """Is called once the release is booked, before anything is drawn."""

@@ -1,15 +1,15 @@
-"""Keyed hashes of a release's units, by which the ledgers of one data_dir recognise common units.
+"""Keyed hashes of a release's units, with which ledgers of one data_dir recognise common units.
 
     <data_dir>/units.key                            32 random bytes, mode 0600, made once
     <data_dir>/<dataset>/units-<hash>.safetensors   the hashes of a booking; equal ones share a file
 
-A hash is the first 64 bits of HMAC-SHA256 under the key: of a unit's name in a column, of the
-spelling that the name shares with equal numbers and names alike (`person_names`), of an image's
-bytes, and of its pixels. With the key, the files tell whether a guessed image is in the
-data, so they are private. Hashes may refuse a release, but never change what is published: whether
-two datasets share a unit depends on private examples.
+A hash is the first 64 bits of HMAC-SHA256 under the key. Units' names in a column are hashed, with
+the spelling that equal names share (`person_names`), and images' bytes and pixels.
+With the key, these files reveal whether a guessed image is in the data, so they are private. Hashes
+may cause a refusal, but never change what is published: whether two datasets share a unit depends
+on private examples.
 
-Unrelated hashes are equal with probability 2^-64; any two of a million units per side with 5e-8.
+Two unrelated hashes are equal with probability 2^-64; any two of a million per side with 5e-8.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Units:
     """The units of a release.
 
     Attributes:
-      names: of each row's unit, by split; empty if no column names them.
+      names: the name of each row's unit, by split; empty if no column names units.
       tables: the folder of the rows' split tables; None without them.
     """
 
@@ -53,7 +53,7 @@ class Units:
     tables: Path | None
 
     def hash_with(self, key: bytes) -> Hashes:
-        """Computes their hashes: a few microseconds per row."""
+        """Computes the units' hashes: a few microseconds per row."""
         values = {
             f"{split}.names": {
                 each.encode() for name in set(names) for each in list_spellings(name)
@@ -72,7 +72,7 @@ def _hash_all(key: bytes, kind: str, values: Iterable[bytes]) -> npt.NDArray[np.
 
 
 def share_units(first: Hashes, second: Hashes, kind: Literal["names", "images"]) -> bool:
-    """Returns True if two releases share a hash of a kind, in any of their splits."""
+    """Returns True if two releases share a hash of one kind, in any of their splits."""
     ours, theirs = (
         np.concatenate([_NONE, *(one[part] for part in one if part.endswith(kind))])
         for one in (first, second)
@@ -95,7 +95,7 @@ def count_moved(first: Hashes, second: Hashes) -> int:
 
 
 def find_tables(folder: Path, fingerprint: str | None = None) -> Path | None:
-    """Returns the folder if it has split tables (with the fingerprint, if given)."""
+    """Returns the folder if it contains split tables (with the fingerprint, if given)."""
     try:
         made = read_info(folder / "dataset.json").fingerprint
     except DataError:
@@ -107,7 +107,7 @@ def find_tables(folder: Path, fingerprint: str | None = None) -> Path | None:
 def load_key(data_dir: Path, *, used: bool) -> bytes:
     """Reads the key of a data_dir, or creates it; the caller must hold a lock.
 
-    Raises DataError for a damaged key, and for a missing one if hashes were made with it (`used`).
+    Raises DataError for a damaged key, and for a missing key with which hashes were made (`used`).
     """
     path = data_dir / KEY_FILE
     if not path.exists():
@@ -144,7 +144,7 @@ def read_hashes(folder: Path, digest: str, key: bytes) -> Hashes:
 
 
 def _mark_key(key: bytes) -> str:
-    """Returns a text that differs between keys and reveals nothing else."""
+    """Returns a text that identifies a key and reveals nothing else."""
     return hmac.digest(key, b"key", "sha256").hex()
 
 

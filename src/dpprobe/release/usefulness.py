@@ -1,9 +1,10 @@
-"""Refuses a head that would not be worth its epsilon, before anything is spent.
+"""Refuses a head that would not be worth its epsilon, before any epsilon is spent.
 
-The study's benchmark of the same method, backbone and epsilon decides. At 95% confidence the
-benchmark's head must be better than one answer for all images, in its headline metric, and rank
-images better than chance. Each class must be predicted. Without a benchmark the planner decides,
-from public facts. Nothing here is published; `release_choice_price` prices the look at a benchmark.
+The study's benchmark with the release's method, backbone and epsilon decides. At 95% confidence the
+benchmark's head must beat a constant prediction, in its headline metric, and rank images better
+than chance. The benchmark's heads must also predict each class. Without a benchmark the planner
+decides, from public facts. Checks of usefulness publish nothing; `release_choice_price` bounds the
+cost of using a benchmark.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ CLASSES_NAMED = 5
 
 
 def check_usefulness(name: str, *, benchmark: Path | None, facts: DataFacts) -> None:
-    """Raises PrivacyError with the reasons if a release's head is no better than no head.
+    """Raises PrivacyError with reasons if a release's head is no better than a constant.
 
-    `benchmark` is `metrics.json` of the study's cell of the same method, backbone and epsilon; if
-    the study has no such cell, the planner decides from public facts.
+    `benchmark` is `metrics.json` of the study's cell of equal method, backbone and epsilon; if the
+    study has no such cell, the planner decides from public facts.
     """
     if benchmark is None:
         faults, source = list(_planner_faults(facts)), "the planner says"
@@ -79,7 +80,7 @@ def _never_predicted(record: CellRecord) -> Iterator[str]:
 
 
 def _planner_faults(facts: DataFacts) -> Iterator[str]:
-    """Yields a fault if learning curves of public sets (one label per example) need more units."""
+    """Yields a fault if public learning curves (with one label per example) require more units."""
     if facts.multi_label:
         return
     setting = Setting(
@@ -96,7 +97,7 @@ def _planner_faults(facts: DataFacts) -> Iterator[str]:
 
 
 def check_metric(name: str, metric: Headline, labels: npt.NDArray[Any]) -> None:
-    """Raises PrivacyError if an accuracy would hide a rare class; labels are [n] or [n, labels]."""
+    """Raises PrivacyError if accuracy would hide a rare class; labels are [n] or [n, labels]."""
     if metric != "accuracy":
         return
     if labels.ndim == 2:

@@ -53,8 +53,7 @@ LEFT_OUT = (
 def make_accuracy_table(summaries: Sequence[Path]) -> Table:
     """Makes the table of test results in percent, for people and for programs.
 
-    Raises:
-      DataError: if a file is not a summary.
+    Raises DataError if a file is not a cell's summary.
     """
     grid = read_grid(summaries)
     return replace(accuracy_table(grid), numbers=numbers_table(grid))
@@ -63,9 +62,9 @@ def make_accuracy_table(summaries: Sequence[Path]) -> Table:
 def accuracy_table(grid: Grid) -> Table:
     """Makes the table for people: one row per (dataset, epsilon), one column per backbone + method.
 
-    A column `metric` names the metrics unless all are accuracy. Cells not run are blank. Rows at
-    epsilon inf show the non-private baselines. A row's best private entry, and entries that print
-    its mean, are bold.
+    A column `metric` names the metrics unless all are accuracy. Cells that were not run are blank.
+    Rows at epsilon inf show the non-private baselines. A row's best private entry, and entries
+    whose printed mean equals the best, are bold.
     """
     named = _names_metrics(grid)
     titles = ["<dataset", "<metric"] if named else ["<dataset"]
@@ -86,11 +85,11 @@ def accuracy_table(grid: Grid) -> Table:
     if any(cell.bold for row in rows for cell in row):
         kinds.append("Bold: best private result of a row.")
     bests = best_private(grid, {})
-    deltas = ", ".join(f"{name} {grid.delta_text(name)}" for name in grid.deltas)
+    deltas = ", ".join(f"{name} {text}" for name in grid.deltas if (text := grid.delta_text(name)))
     note = (
         f"Test {_list_metrics(grid)} in percent, mean over seeds. {' '.join(kinds)} Paired "
         "differences are more precise than these intervals suggest. Rows at inf are not private. "
-        f"delta: {deltas}."
+        f"delta: {deltas or 'none'}."
     )
     if grid.above:
         note += f" {ABOVE_NOTE}."
@@ -127,7 +126,7 @@ def accuracy_table(grid: Grid) -> Table:
 
 
 def _show_cells(entries: Sequence[Entry | None]) -> list[TableCell]:
-    """Makes the cells of one row. The best private cells are bold if there are several."""
+    """Makes the cells of one row. If a row has several private cells, the best are bold."""
     private = [f"{entry.mean:.1f}" for entry in entries if entry and entry.private]
     best = max(private, key=float) if len(private) > 1 else None
     return [
@@ -142,10 +141,10 @@ def _show_cells(entries: Sequence[Entry | None]) -> list[TableCell]:
 
 
 def numbers_table(grid: Grid) -> Table:
-    """Makes the table for programs: numbers with three decimals, the ends of intervals apart.
+    """Makes the table for programs: numbers with three decimals, interval ends in separate columns.
 
     If an unpriced search chose a method's options, a column "unpriced" is true at each epsilon that
-    is not kept. If a delta is above 1/n, a column "delta above 1/n" follows the column of delta.
+    does not hold. If a delta is above 1/n, a column "delta above 1/n" follows the column of delta.
     """
     named, unpriced = _names_metrics(grid), grid.unpriced
     marked = ["delta above 1/n"] if grid.above else []
@@ -192,7 +191,7 @@ def _list_numbers(entry: Entry | None) -> list[str]:
 
 
 def _names_metrics(grid: Grid) -> bool:
-    """True if a dataset's metric is not plain accuracy, so that each dataset names its metric."""
+    """True if a dataset's metric is not plain accuracy, so that the table names each metric."""
     return any(measure.title != ACCURACY.title for measure in grid.measures.values())
 
 
@@ -202,19 +201,19 @@ def _list_metrics(grid: Grid) -> str:
 
 
 def format_mean(entry: Entry | None) -> str:
-    """Writes a result in percent, marked if its options were searched without a budget."""
+    """Formats a result in percent, marked if its options were searched without a budget."""
     return "" if entry is None else f"{entry.mean:.1f}{UNPRICED_MARK if entry.unpriced else ''}"
 
 
 def over_seeds(entry: Entry) -> str:
-    """Writes the interval over seeds, if they vary."""
+    """Formats the interval over seeds, if seeds differ."""
     if not entry.over_seeds or entry.low is None or entry.high is None:
         return ""
     return interval_text(entry.mean, entry.low, entry.high)
 
 
 def over_both(entry: Entry) -> str:
-    """Writes the interval over seeds and test examples, if there is one."""
+    """Formats the interval over seeds and test examples, if there is one."""
     if entry.both_low is None or entry.both_high is None:
         return ""
     return f"[{entry.both_low:.1f}, {entry.both_high:.1f}]"

@@ -1,7 +1,7 @@
 """The page of a confusion matrix, an HTML table written by hand.
 
-A study has thousands of pages, and pandas' Styler takes about 20 times as long, which adds minutes
-to the tracking of 2,000 cells.
+A study has thousands of confusion matrices, and pandas' Styler takes about 20 times as long, which
+adds minutes to the tracking of 2,000 cells.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ td {{ border: 1px solid #eee }}
 
 
 def confusion_html(counts: np.ndarray, names: Sequence[str], *, title: str) -> str:
-    """Shows for each true class the shares of the predicted classes, in shades of blue.
+    """Shows the shares of the predicted classes for each true class, in shades of blue.
 
     Args:
       counts: [true class, predicted class].

@@ -1,4 +1,4 @@
-"""The end of a study on a terminal: table, verdicts, what needs attention, next commands."""
+"""Prints a study's end on a terminal: table, verdicts, what needs attention, next commands."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FEWEST_ROWS = 3
 
 
 def describe_study(folder: Path, summaries: Sequence[Path]) -> str:
-    """Writes a study's results in at most `LINES` lines."""
+    """Describes a study's results in at most `LINES` lines."""
     grid = read_grid(summaries)
     bests = best_private(grid, {})
     chosen = choose_highlights(bests)
@@ -59,7 +59,7 @@ def _wrap(text: str) -> list[str]:
 
 
 def _keep_blocks(blocks: Sequence[Sequence[str]], room: int, folder: Path) -> list[str]:
-    """Joins the blocks that fit, and counts the others."""
+    """Joins the blocks that fit into the lines, and counts the rest."""
     lines: list[str] = []
     for index, block in enumerate(blocks):
         if lines and len(lines) + len(block) + (index + 1 < len(blocks)) > room:
@@ -69,7 +69,7 @@ def _keep_blocks(blocks: Sequence[Sequence[str]], room: int, folder: Path) -> li
 
 
 def _list_notes(grid: Grid, bests: Sequence[Best], folder: Path) -> list[str]:
-    """Lists remarks without which the table would mislead."""
+    """Lists remarks without which the table of results would mislead."""
     notes = [
         f"{_name(grid, dataset)}{text}".replace("`", "")
         for dataset, measure in grid.measures.items()

@@ -1,4 +1,4 @@
-"""The exhibits of cells, and the papers' tables. Analyses declare their own.
+"""The exhibits of cells, and the papers' tables. Each analysis declares its own exhibits.
 
 Every start of Snakemake reads this module: it imports nothing heavy.
 """

@@ -1,6 +1,6 @@
-"""The words of a headline: the verdict on the best private head, and its limits.
+"""Writes headlines: the verdict on the best private head, and its caveats.
 
-The report, the tables, the console and MLflow take them from here.
+Report, tables, console and MLflow use the headlines of this module.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAJORITY = "the majority-class baseline"
 
 
 def best_interval(best: Best) -> str:
-    """Writes the ends of the best result's interval, if known."""
+    """Formats the ends of the best result's interval, if known."""
     low, high = best.entry.both_low, best.entry.both_high
     return "" if low is None or high is None else f"{low:.1f} to {high:.1f}"
 
@@ -38,7 +38,7 @@ def _name_units(entry: Entry) -> str:
 
 
 def verdict(best: Best) -> str:
-    """Writes the result of a dataset's best private head at one epsilon."""
+    """States the result of a dataset's best private head at one epsilon."""
     interval = f" (95% CI {best_interval(best)})" if best_interval(best) else ""
     references = (
         (BASELINE, best.ceiling.mean if best.ceiling else None),
@@ -58,7 +58,7 @@ def verdict(best: Best) -> str:
 
 
 def _say_accuracy(best: Best) -> str:
-    """Writes the accuracy of a result in another metric, and the references' accuracy."""
+    """States the accuracy of a result in another metric, and the references' accuracy."""
     accuracy, constant = best.entry.accuracy, best.entry.constant_accuracy
     if best.measure.is_accuracy or best.measure.multi_label or None in (accuracy, constant):
         return ""
@@ -80,7 +80,7 @@ def list_doubts(best: Best) -> list[str]:
 
 
 def baseline_doubt(best: Best) -> str:
-    """Explains why a result may equal the non-private baseline; empty if it differs."""
+    """Explains why a result may equal the non-private baseline; empty if the two differ."""
     beside = best.beside_ceiling
     if beside is None or beside.apart:
         return ""
@@ -99,7 +99,7 @@ def baseline_doubt(best: Best) -> str:
 
 
 def majority_doubt(best: Best) -> str:
-    """Says that a result may be no better than the majority-class baseline; else empty."""
+    """Explains that a result may be no better than the majority-class baseline; else empty."""
     constant, low, high = best.entry.constant, best.entry.both_low, best.entry.both_high
     if constant is None or low is None or high is None or low > constant:
         return ""
@@ -109,7 +109,7 @@ def majority_doubt(best: Best) -> str:
 
 
 def majority_words(entry: Entry, measure: Measure) -> str:
-    """Writes the majority-class baseline, first in the headline's metric."""
+    """States the majority-class baseline, first in the headline's metric."""
     values = []
     if entry.constant is not None:
         values.append(f"{entry.constant:.1f}% {measure.title}")
@@ -130,7 +130,7 @@ def choice_words(best: Best) -> str:
 
 
 def headline_lines(grid: Grid, bests: Sequence[Best], dataset: str) -> list[str]:
-    """Writes the notes of a table on a dataset: metric, baseline, worst class, doubts, cautions."""
+    """Writes a table's notes on a dataset: metric, baseline, worst class, doubts, cautions."""
     bests = [best for best in bests if best.dataset == dataset]
     lines = [grid.reasons[dataset]] if dataset in grid.reasons else []
     constants = (
@@ -159,7 +159,7 @@ def headline_lines(grid: Grid, bests: Sequence[Best], dataset: str) -> list[str]
 
 
 def worst_class(best: Best) -> str:
-    """Writes the recall of the worst class, or the AUC of the worst label, with its name."""
+    """States the recall of the worst class, or the AUC of the worst label, with its name."""
     kind = "label" if best.measure.multi_label else "class"
     return f"{best.entry.least:.1f}% ({kind} {best.entry.least_class})"
 

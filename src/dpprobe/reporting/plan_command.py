@@ -78,10 +78,9 @@ def _run_plan(arguments: argparse.Namespace) -> int:
 
 
 def _read_epsilon(arguments: argparse.Namespace) -> float:
-    """Returns epsilon, or what a permitted risk is with Gaussian noise on all examples.
+    """Returns epsilon, or a permitted risk's epsilon with Gaussian noise on all examples.
 
-    Raises:
-      PrivacyError: for an incomplete risk, or one that cannot be calibrated.
+    Raises PrivacyError for an incomplete risk, or a risk for which no noise can be calibrated.
     """
     names = ("advantage", "true_positives", "at")
     values = {name: value for name in names if (value := getattr(arguments, name)) is not None}

@@ -1,4 +1,4 @@
-"""The exhibits of the project, in the order of reports."""
+"""The exhibits (figures and tables) of the project, in the order of reports."""
 
 from __future__ import annotations
 
@@ -38,9 +38,5 @@ EXHIBITS: tuple[Exhibit, ...] = (
 
 
 def find_exhibit(name: str) -> Exhibit:
-    """Returns the exhibit of a rule.
-
-    Raises:
-      KeyError: if no exhibit has the name.
-    """
+    """Returns the exhibit that a rule makes; raises KeyError if no exhibit has the name."""
     return {exhibit.name: exhibit for exhibit in EXHIBITS}[name]

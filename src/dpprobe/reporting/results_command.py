@@ -1,4 +1,4 @@
-"""The command that prints a study's results, and where to find more: `dpprobe results`."""
+"""The command `dpprobe results`, which prints a study's results, and where to find more."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _run_results(arguments: argparse.Namespace) -> int:
 def results_folders() -> list[Path]:
     """Lists the folders with finished datasets, the latest first.
 
-    Looks where studies usually write, and where recent runs from the working directory wrote.
+    Searches usual results folders, and those of recent runs from the working directory.
     """
     usual = [path for pattern in _USUAL for path in Path().glob(pattern)]
     finished: dict[Path, Path] = {}
@@ -54,8 +54,7 @@ def results_folders() -> list[Path]:
 def describe_results(folder: Path) -> str:
     """Describes the results of a folder for a terminal.
 
-    Raises:
-      DataError: if the folder has no finished dataset.
+    Raises DataError if the folder has no finished dataset.
     """
     from dpprobe.reporting.console import describe_study  # imports pandas
 

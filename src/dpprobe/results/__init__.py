@@ -1,1 +1,1 @@
-"""A cell's record, metrics, summaries and the best private result. Nothing here imports torch."""
+"""A cell's record, metrics, summaries and the best private result. Imports no torch."""

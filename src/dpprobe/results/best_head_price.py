@@ -1,13 +1,13 @@
-"""The privacy cost of choosing the best private cell of a dataset and epsilon by test results.
+"""The privacy cost of selecting the best private cell of a dataset and epsilon by test results.
 
 **Claim.** A cell's privacy statement covers one head of that cell. The best cell was chosen by the
 test results of all seeds of all M private cells of the dataset and epsilon. The best cell's name
-and heads are functions of the heads of all M cells and of the test examples. With respect to the
-training examples, choosing is therefore post-processing. So publishing the best cell costs no more
+and heads are functions of the heads of all M cells and of the test examples. So for the training
+examples, selection is post-processing of all these heads. So publishing the best cell costs no more
 than publishing all heads of all M cells: the composition of all their mechanisms, each once per
 seed. The composition's epsilon is exact if no mechanism samples or is repeated, else an upper
-bound. For the choice itself, the composition's epsilon is always an upper bound. This epsilon does
-not cover the test examples, whose noiseless results decide.
+bound. For the choice itself, the composition's epsilon is always an upper bound. The composition's
+epsilon does not cover the test examples, whose noiseless results decide.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ def choice_price(statements: Iterable[Path]) -> float | None:
     Returns:
       The epsilon at the largest of the cells' deltas; None for fewer than two cells.
 
-    Raises:
-      DataError: if a file is not the privacy statement of a private cell.
+    Raises DataError if a file is not the privacy statement of a private cell.
     """
     fits, deltas = [], []
     for path in statements:

@@ -1,6 +1,6 @@
 """The best private result of a dataset at each epsilon, and its gap to the non-private baseline.
 
-The report, MLflow and the model registry take the best private result from here.
+The report, MLflow and the model registry use this module's best private result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dpprobe.results.summary import Choice, Entry, Grid
 class Best:
     """The best private result of a dataset at one budget, selected by its test result.
 
-    The head's epsilon does not cover the selection; `choice` has the epsilon that does. The mean of
+    The head's epsilon does not cover this selection; `choice` has an epsilon that does. The mean of
     the best of several heads tends to be too high (selection bias).
     """
 
@@ -43,7 +43,7 @@ class Best:
 
     @property
     def head_epsilon(self) -> float:
-        """The head's own epsilon: for a permitted risk, heads in one row differ in epsilon."""
+        """The head's own epsilon; for a permitted risk, heads in one table row have several."""
         return self.at if self.entry.epsilon is None else self.entry.epsilon
 
     @property
@@ -52,7 +52,7 @@ class Best:
 
     @property
     def beside_ceiling(self) -> Comparison | None:
-        """The result minus the ceiling."""
+        """The best private result minus the non-private baseline's."""
         return None if self.ceiling is None else compare_entries(self.entry, self.ceiling)
 
 
@@ -61,14 +61,14 @@ _AnyResult = TypeVar("_AnyResult", Entry, CellResult)
 
 
 def best_result(results: Iterable[_AnyResult]) -> _AnyResult | None:
-    """Returns the result with the highest mean; of equals, the first."""
+    """Returns the result with the highest mean; of equally good results, the first."""
     return max(results, key=lambda result: result.mean, default=None)
 
 
 def best_of_each(
     results: Iterable[_AnyResult], key: Callable[[_AnyResult], _Key]
 ) -> dict[_Key, _AnyResult]:
-    """Returns the best result of each key (of equals, the first), in the order of first results."""
+    """Returns the best result of each key (the first, if equal), by first appearance of keys."""
     best: dict[_Key, _AnyResult] = {}
     for result in results:
         of = key(result)
@@ -122,7 +122,7 @@ def best_private(grid: Grid, zero_shot: Mapping[tuple[str, str], tuple[str, floa
 def _best_zero_shot(
     dataset: str, measure: Measure, zero_shot: Mapping[tuple[str, str], tuple[str, float]]
 ) -> tuple[str, str, float] | None:
-    """Finds a dataset's best zero-shot result in its own metric, otherwise in any metric."""
+    """Finds a dataset's best zero-shot result in the dataset's metric, otherwise in any metric."""
     results = [
         (backbone, metric, percent)
         for (of, backbone), (metric, percent) in zero_shot.items()

@@ -1,4 +1,4 @@
-"""Percentile bootstraps of test metrics: rows, or units with all their rows, are resampled.
+"""Percentile bootstraps of test metrics: resamples rows, or units with all their rows.
 
 A unit's rows, such as the images of a patient, resemble each other and are drawn together. Each of
 a unit's m rows has weight 1 / m, so that each drawn unit counts once.
@@ -36,7 +36,7 @@ def bootstrap_intervals(
 ) -> dict[str, tuple[float, float]]:
     """Computes percentile intervals over resamples of the original size.
 
-    All metrics and labels see the same resamples, held as [units, resamples] counts in blocks.
+    All metrics and labels use equal resamples, held as [units, resamples] counts in blocks.
     """
     generator = np.random.Generator(np.random.Philox(seed))
     drawn: dict[str, list[np.ndarray]] = {name: [] for name in drawable}
@@ -53,7 +53,7 @@ def bootstrap_intervals(
 
 
 class Share:
-    """The share of right predictions: the mean over units of each unit's mean."""
+    """The fraction of right predictions: the mean over units of each unit's mean."""
 
     def __init__(self, right: np.ndarray, units: np.ndarray, weights: np.ndarray) -> None:
         shares = right.mean(axis=1) if right.ndim == 2 else right
@@ -90,7 +90,7 @@ class Areas:
 
 
 def _mean_defined(areas: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-    """Returns the mean [resamples] over the labels or classes that are not NaN."""
+    """Returns the mean [resamples] over the labels or classes whose values are not NaN."""
     total = np.sum([np.nan_to_num(area) for area in areas], axis=0)
     count = np.sum([np.isfinite(area) for area in areas], axis=0)
     return np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
@@ -99,10 +99,10 @@ def _mean_defined(areas: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
 class Runs:
     """Rows of one label in the order of their scores, grouped into the runs that its AUC needs.
 
-    Neighbours that all have the label form one run. The AUC needs only the number of rows in each
+    Neighbours that all have the label form one run. An AUC needs only the number of rows in each
     run, and the number of rows without the label that score below the run. A run ends where a row
-    without the label has the same score, because a tie counts half. Rows count by their weights,
-    and as often as their units were drawn.
+    without the label has an equal score, because a tie counts half. Rows count by their weights,
+    times how often their units were drawn.
     """
 
     def __init__(

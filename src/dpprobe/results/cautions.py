@@ -1,7 +1,6 @@
 """Warnings without which a headline would mislead.
 
-Cautions name classes that are never predicted, and non-private baselines below a head without
-noise.
+Cautions name never predicted classes, and non-private baselines below a head without noise.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def never_predicted_lines(
     """Writes a clause for each (backbone, method) that never predicts some classes.
 
     Args:
-      balanced: True for heads that balance class frequencies, False for the others.
+      balanced: True for heads that balance class frequencies, False for other heads.
     """
     lines = []
     for column in columns:

@@ -1,6 +1,6 @@
 """The record of a cell: the names of its files and metrics, and `metrics.json` as a typed object.
 
-Everything that writes or reads a cell takes names and formats from here. This module imports
+All code that writes or reads a cell uses this module's names and formats. This module imports
 nothing heavy, because each start of Snakemake imports it.
 """
 
@@ -79,12 +79,12 @@ class CellName(_StrictPart):
 
     @property
     def order(self) -> float:
-        """A number by which cells are sorted by budget."""
+        """A number that sorts cells by privacy budget."""
         return budget_order(self.epsilon)
 
     @property
     def promises(self) -> bool:
-        """True if epsilon is finite."""
+        """True if the cell has a privacy guarantee: its epsilon is finite."""
         return self.epsilon != INFINITE
 
     def folder(self, cells: Path | str) -> Path:
@@ -93,7 +93,7 @@ class CellName(_StrictPart):
 
 
 def record_paths(results: Path, cells: Iterable[Sequence[str]]) -> list[Path]:
-    """Returns the paths of cells' records; a cell is (dataset, backbone, method, epsilon token)."""
+    """Returns the record paths of cells, which are (dataset, backbone, method, epsilon token)."""
     names = (dict(zip(CellName.model_fields, cell, strict=True)) for cell in cells)
     return [CellName(**name).folder(results / "cells") / METRICS_FILE for name in names]
 
@@ -133,11 +133,11 @@ class CellRecord(Record):
 
     Attributes:
       private: True for a private method, at any epsilon; see `guaranteed`.
-      fingerprint: of all inputs of the cell. content_hash: of the fingerprint and the cell's files.
+      fingerprint: hash of all inputs of the cell. content_hash: hash of fingerprint and files.
       noise_multiplier: None unless the plan is private and has exactly one mechanism.
-      options: of the method, as the study file has them.
+      options: the method's options, as the study file has them.
       units: numbers of patients in both splits; None if the dataset does not name patients.
-      unit: of privacy, "image" or "patient". n: the number of training units.
+      unit: the unit of privacy, "image" or "patient". n: the number of training units.
       accountant: the name in the study; None without a guarantee.
       headline: the cell's metric in tables and figures. metric_named: True if the study sets it.
       test_counts: test rows of each class, or of each label if rows have several.
@@ -146,7 +146,7 @@ class CellRecord(Record):
       seeds: for each seed its `index`, metrics, `halves` of the headline (`halves.py`) and classes
         `never_predicted`; also the values that a search has `chosen`, and released `class_priors`.
       files: SHA-256 of each other file of the cell.
-      seconds: for training all seeds; None if the time would reveal a random number of trials.
+      seconds: duration of training all seeds; None if it would reveal a random number of trials.
     """
 
     model_config = ConfigDict(strict=True)
@@ -204,7 +204,7 @@ class CellRecord(Record):
 
     @property
     def mean(self) -> float:
-        """The headline metric's mean over seeds, a fraction."""
+        """The headline metric's mean over seeds, as a fraction."""
         return self.summary[self.headline].mean
 
     @property
@@ -227,7 +227,7 @@ class Measure(_StrictPart):
 
     @property
     def is_partial(self) -> bool:
-        """True if the mean leaves out labels, whose value is the same in all test examples."""
+        """True if the mean leaves out labels whose value is equal in all test examples."""
         return self.multi_label and self.headline == "auc" and self.labels < self.num_classes
 
     @property
@@ -256,8 +256,7 @@ ACCURACY = Measure(headline="accuracy")
 def read_cell(path: Path) -> CellRecord:
     """Reads a cell's `metrics.json`.
 
-    Raises:
-      DataError: if the file is missing, is not JSON or is not a record of this format version.
+    Raises DataError if the file is missing, is not JSON or is not a record of this format version.
     """
     try:
         return parse_cell(path.read_bytes())
@@ -274,8 +273,7 @@ def read_cell(path: Path) -> CellRecord:
 def check_file(path: Path) -> Path:
     """Returns the path of a cell's file, after comparing with the recorded hash, if any.
 
-    Raises:
-      DataError: if the file is missing or was changed, or if the record is damaged.
+    Raises DataError if the file is missing or was changed, or if the record is damaged.
     """
     named = record = path.with_name(METRICS_FILE)
     try:
@@ -290,11 +288,7 @@ def check_file(path: Path) -> Path:
 
 
 def read_statement(path: Path) -> dict[str, Any]:
-    """Reads a cell's `privacy.json`.
-
-    Raises:
-      DataError: if the file is missing or damaged.
-    """
+    """Reads a cell's `privacy.json`; raises DataError if the file is missing or damaged."""
     try:
         return dict(read_json(check_file(path)))
     except (OSError, ValueError, TypeError) as error:
@@ -325,11 +319,10 @@ def recorded_facts(record: Mapping[str, Any], *, epsilon: float, delta: float) -
     """Returns the public facts of the data from which `auto` chooses a cell's head.
 
     Args:
-      record: the values of `metrics.json`.
-      delta: of the dataset, since a record at epsilon inf has no delta.
+      record: the values of the cell's `metrics.json`.
+      delta: the dataset's delta, since a record at epsilon inf has no delta.
 
-    Raises:
-      KeyError: if the record lacks these facts.
+    Raises KeyError if the record lacks these facts.
     """
     return DataFacts(
         n=record["n"],
@@ -355,8 +348,8 @@ def find_disagreement(
     """Finds the first difference between a cell's record and the study.
 
     Args:
-      record: the values of `metrics.json`.
-      options: of the method, with the names of dataset and backbone filled into paths.
+      record: the values of the cell's `metrics.json`.
+      options: the method's options, with the names of dataset and backbone filled into paths.
       delta, accountant: None for a cell without a guarantee.
     """
     wanted = {

@@ -24,15 +24,15 @@ class CellResult:
     """One cell's headline metric as a fraction, with its options and number of training units.
 
     Attributes:
-      epsilon: as a number.
-      private: True if the cell carries a guarantee.
+      epsilon: the privacy budget as a number.
+      private: True if the cell has a privacy guarantee.
       values: the metric of each seed.
       low, high: the ends of the metric's 95% interval; None if the cell has no interval.
       real: the accuracy against ReaL labels; None if the dataset has no such labels.
       network: True if a part of the backbone was trained.
-      unpriced: True at a finite epsilon if an unpriced search chose the options.
+      unpriced: True at a finite epsilon if a search that no epsilon covers chose the options.
       n: number of training units of privacy, from which batches are drawn.
-      seconds: for training all seeds; None if the time would reveal a random number of trials.
+      seconds: duration of training all seeds; None if it would reveal a random number of trials.
     """
 
     dataset: str
@@ -63,7 +63,7 @@ class CellResult:
 
     @property
     def percent(self) -> tuple[float, float | None, float | None]:
-        """The mean and the ends of its 95% interval in percent."""
+        """The mean, and the ends of its 95% interval, in percent."""
         low, high = (None if end is None else 100 * end for end in (self.low, self.high))
         return 100 * self.mean, low, high
 
@@ -103,8 +103,7 @@ class CellResult:
 def read_cell_results(paths: Iterable[Path]) -> list[CellResult]:
     """Reads the results of the cells that these `metrics.json` describe.
 
-    Raises:
-      DataError: if a file is missing or is not a cell's record.
+    Raises DataError if a file is missing or is not a cell's record.
     """
     records = [read_cell(path) for path in paths]
     epsilons = number_budgets(records)
@@ -142,7 +141,7 @@ def _cell_result(record: CellRecord, epsilon: float) -> CellResult:
 
 
 def compare_means(base: Sequence[float], other: Sequence[float]) -> tuple[float, float | None]:
-    """Computes mean of `other` minus mean of `base`, and half its 95% interval's width (Welch's t).
+    """Computes the mean of `other` minus that of `base`, and half its 95% interval (Welch's t).
 
     The half width is None if `base` or `other` has one value, or if the values of neither vary.
     """

@@ -1,9 +1,9 @@
 """Values of a head's headline metric on halves of the test split.
 
-The test units are split in two at random, `HALVINGS` times. All cells of a dataset are split alike,
-so that their values on a half can be compared in pairs. The halves serve the variance, over test
-examples, of the difference of two cells (`paired_difference.py`). Records store these values,
-because predictions may be gigabytes.
+The test units are split in two at random, `HALVINGS` times. All cells of a dataset are split
+equally, so that their values on a half can be compared in pairs. Values on halves give the
+variance, over test examples, of the difference of two cells (`paired_difference.py`). Records store
+these values, because predictions may be gigabytes.
 
 Halves must vary as much as new test sets would. An accuracy depends on the share of each class, and
 new test sets have other shares: so all units are shuffled together. The mean of a macro accuracy or
@@ -32,7 +32,7 @@ class Halves:
 
     Attributes:
       codes: int64 [rows], a number from 0 without gaps for the unit of each row.
-      members: bool [HALVINGS, 2, units]; empty for one unit.
+      members: which units are in each half, bool [HALVINGS, 2, units]; empty for one unit.
     """
 
     codes: np.ndarray
@@ -59,10 +59,10 @@ def half_values(
 
     Args:
       scores, labels, units: as in `metrics.evaluate_scores`.
-      halves: from `split_rows` for this metric, labels and units; None to call it here.
+      halves: from `split_rows` for this metric, labels and units; None to split here.
 
     Returns:
-      None for a half on which the metric is not defined; an empty list for one test unit.
+      A half on which the metric is undefined has None; the list is empty for one test unit.
     """
     if halves is None:
         halves = split_rows(metric, labels, units=units)

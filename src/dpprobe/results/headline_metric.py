@@ -18,7 +18,7 @@ class Least:
 
 
 def least_class(record: CellRecord) -> Least | None:
-    """Returns the worst class of a cell; of equals, the first."""
+    """Returns the worst class of a cell; of equally bad classes, the first."""
     name = "per_label_auc" if record.multi_label else "per_class_recall"
     columns = [seed[name] for seed in record.seeds if name in seed]
     if not columns:
@@ -33,7 +33,7 @@ def least_class(record: CellRecord) -> Least | None:
 def constant_headline(record: CellRecord) -> float | None:
     """Returns the headline metric of the majority-class baseline; None if it is unknown.
 
-    With one answer for all rows, no row ranks above another; one class has recall 1, the others 0.
+    With one answer for all rows, no row ranks above another; one class has recall 1, all others 0.
     """
     if record.headline == "accuracy":
         return record.constant_accuracy
@@ -47,9 +47,9 @@ def resting_rows(record: CellRecord) -> float:
     """Returns the effective number of test examples, or patients, behind a headline's variance.
 
     For an accuracy, all rows count. In a macro accuracy or an AUC, each class contributes 1 / m of
-    its m rows to the variance, so a rare class contributes nearly all of it. If parts rest on m
-    rows each, their sum rests on (sum 1 / m)^2 / sum 1 / m^3 rows (Satterthwaite 1946). The result
-    is m for one rare class, and K m for K classes of m rows.
+    its m rows to the variance, so a rare class contributes nearly all of it. If parts depend on m
+    rows each, their sum depends on (sum 1 / m)^2 / sum 1 / m^3 rows (Satterthwaite 1946). The
+    effective number is m for one rare class, and K m for K classes of m rows.
     """
     total = record.rows.test
     units = total if record.units is None else record.units.test
@@ -69,7 +69,7 @@ def headline_reason(record: CellRecord, metric_of: str = "the study or the catal
     """Names the headline metric of a cell, and the reason for choosing it.
 
     Args:
-      metric_of: where the metric was set, for a cell whose metric was set explicitly.
+      metric_of: where the study sets the metric, if it does.
     """
     counts = record.test_counts
     title = record.measure.title

@@ -3,10 +3,11 @@
 Labels are one class per row, [n] integers, or several, [n, K] of 0 and 1. The `link`, which turns
 scores into probabilities, is "softmax" or "sigmoid" for logits, and "none" for other scores.
 
-`units` (int64 [rows]) may give the number of each test example's patient. Each patient then counts
-once: a row of a patient with m test examples has weight 1 / m in each metric, and a bootstrap draws
-a patient's rows together. Rows of one patient resemble each other, so intervals over rows would be
-too narrow. Without `units`, or with one row per patient, all rows have equal weight.
+`units` (int64 [rows]) may give the number of each test example's patient. With `units` each patient
+counts once: a row of a patient with m test examples has weight 1 / m in each metric, and a
+bootstrap draws a patient's rows together. Rows of one patient resemble each other, so intervals
+over rows would be too narrow. Without `units`, or with one row per patient, all rows have equal
+weight.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def evaluate_scores(
 ) -> dict[str, Any]:
     """Computes the metrics of one head on one test split, as fractions.
 
-    With `units`, each share, mean and rank below counts rows by their weights.
+    With `units`, each share, mean and rank counts rows by their weights.
 
     Args:
       scores: [n, K].
@@ -65,16 +66,16 @@ def evaluate_scores(
       "Are we done with ImageNet?"), and auc, of the second class against the first, if K = 2 and
       both have test examples. Equal scores rank in the order of the classes, so top-1 is argmax.
 
-      With several: auc and mean_average_precision, means over the labels that some test examples
+      With several labels: auc and mean_average_precision, means over the labels that some test
+        examples
       have and others have not (absent if there is no such label); accuracy, the share of all n K
       labels that are right; exact_match_accuracy, the share of rows with all of them right;
       expected_calibration_error over all n K probabilities (link sigmoid); and per_label_auc,
       per_label_average_precision and per_label_accuracy, K values each, None for a label that
       does not enter a mean. A label is predicted if its score is above `THRESHOLDS`.
 
-    Raises:
-      DataError: if a score is not finite, no row has an accepted label, or the link is softmax for
-        several labels.
+    Raises DataError if a score is not finite, no row has an accepted label, or the link is softmax
+    for several labels.
     """
     bad = ~np.isfinite(scores).all(axis=1)
     if bad.any():
@@ -174,8 +175,7 @@ def right_predictions(
 ) -> np.ndarray:
     """Returns True for each right prediction: [n] with one label per example, [n, K] with several.
 
-    Raises:
-      DataError: for several labels per example with the link softmax, which needs one label.
+    Raises DataError for several labels per example with the link softmax, which needs one label.
     """
     if labels.ndim == 1:
         return np.asarray(scores.argmax(axis=1) == labels)
@@ -194,7 +194,7 @@ def training_metrics(
     link: Link = "softmax",
     units: np.ndarray | None = None,
 ) -> dict[str, float]:
-    """Computes the metrics that are cheap during training: test_accuracy, and test_auc if defined.
+    """Computes the metrics that are fast during training: test_accuracy, and test_auc if defined.
 
     Scores that are not finite give NaN.
     """
@@ -246,15 +246,15 @@ def _ranking_metrics(
 ) -> tuple[float, float]:
     """Computes the area under the ROC curve and the average precision of one label.
 
-    The area is the Mann-Whitney statistic, the chance that a row with the label scores above a row
-    without it; a tie counts half. Average precision is the sum over thresholds of the recall gained
-    at the threshold times the precision there; equal scores are one threshold. Both need only one
-    sort: scikit-learn's functions agree to the last bit or two and take 18 times as long.
+    The area is the Mann-Whitney statistic, the probability that a row with the label scores above a
+    row without it; a tie counts half. Average precision is the sum over thresholds of the recall
+    gained at the threshold times the precision there; equal scores are one threshold. One sort
+    suffices: scikit-learn's functions agree to the last bit or two and take 18 times as long.
 
     Args:
       scores: [n] finite.
       positive: [n] booleans, with at least one True and one False.
-      weights: of the rows; None for equal ones.
+      weights: the rows' weights; None if all are equal.
     """
     order = np.argsort(scores)
     ranked = scores[order]
@@ -284,9 +284,9 @@ def calibration_error(
     Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", 2017, eq. 3.
 
     Args:
-      probability: [n] of each row's top class, or [n, K] of several labels.
-      outcome: booleans of the same shape, True if that class or label is right.
-      weights: of the rows; None for equal ones.
+      probability: [n], each row's top class, or [n, K], several labels.
+      outcome: booleans of equal shape, True if the class or label is right.
+      weights: the rows' weights; None if all are equal.
     """
     edges = np.linspace(0.0, 1.0, CALIBRATION_BINS + 1)[1:-1]
     gaps = np.zeros(CALIBRATION_BINS)

@@ -1,7 +1,7 @@
 """The record of one tuned network, which is one seed of a cell: the network's files and inputs.
 
-The cell's privacy statement holds for its networks. Everything that writes or reads a network takes
-names from here. This module imports nothing heavy, because each start of Snakemake imports it.
+The cell's privacy statement holds for its networks. All code that writes or reads a network uses
+this module's names. This module imports nothing heavy, because each start of Snakemake imports it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class NetworkRecord(Record):
     """A network's `result.json`.
 
     Attributes:
-      fingerprint: of all that decides the contents of the network's cell.
+      fingerprint: hash of all that decides the contents of the network's cell.
       device: the kind of device that drew the noise in training; the fingerprint covers it.
-      options: of the method, as the study file has them.
+      options: the method's options, as the study file has them.
       chosen: the values that a search chose; empty without a search.
       steps: the number of noisy steps taken.
-      seconds: of training.
+      seconds: duration of training.
       files: SHA-256 of each other file of the network.
     """
 

@@ -2,15 +2,15 @@
 
 Hard images are hard for both cells, so the cells' difference is more precise than their intervals
 suggest. The variance of the difference over test examples is estimated from the halves in the
-records. If rows are split in two at random, the difference on one half minus the difference on the
-other has four times the variance of the difference on all rows. So the variance is a quarter of the
-mean square over splits (balanced half-samples: McCarthy 1969). The halves must vary as much as new
-test sets would (`halves.py`).
+records. If rows are split in two at random, the difference on one half minus that on the other half
+has four times the variance of the difference on all rows. So the variance is a quarter of the mean
+square over splits (balanced half-samples: McCarthy 1969). The halves must vary as much as new test
+sets would (`halves.py`).
 
 Both cells' variances over seeds are added, because their heads have independent noise. With one
-seed this variance is unknown, and the comparison says so. Halves may give no estimate: there are
-few test examples, or the two cells are equal on each half. Then the two cells' intervals over seeds
-and rows are combined as if independent, which is conservative.
+seed this variance is unknown, and the comparison says so. Halves may give no estimate, if there are
+few test examples, or the two cells are equal on each half. Without an estimate, the two cells'
+intervals over seeds and rows are combined as if independent, which is conservative.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ INDEPENDENT = "as if tested on other rows"
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """A cell's mean minus another's, in percentage points, and the ends of its interval.
+    """One cell's mean minus another's, in percentage points, and the ends of its interval.
 
     Attributes:
       way: how the interval was computed, PAIRED or INDEPENDENT; None without an interval.
-      one_seed: True if a private cell has one seed. The interval then ignores training noise, which
-        may be all of the difference.
+      one_seed: True if a private cell has one seed. With one seed the interval ignores training
+        noise, which may explain the whole difference.
     """
 
     difference: float
@@ -94,7 +94,7 @@ def _independent_sides(first: Entry, second: Entry) -> tuple[float | None, float
 
 
 def _paired_half(first: Entry, second: Entry) -> float | None:
-    """Returns half of the paired interval; None if the halves give no estimate."""
+    """Returns half the width of the paired interval; None if the halves give no estimate."""
     if first.halves is None or second.halves is None:
         return None
     if (first.test_units if first.resting is None else first.resting) < FEWEST_ROWS:

@@ -26,10 +26,10 @@ class SearchRecord(Record):
 
     Attributes:
       note: the warning that no epsilon covers the search.
-      fingerprint: of all that decides the trials: options, plan, rows, device, versions.
+      fingerprint: hash of all that decides the trials: options, plan, rows, device, versions.
       device: the kind of device that trials trained on.
       metric: the metric by which trials were scored.
-      seed: of the study; trials and held-out units derive from it.
+      seed: the study's seed; trials and held-out units derive from it.
       best: the trial whose option values are used to train the cell's networks.
     """
 

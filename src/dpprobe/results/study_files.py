@@ -100,7 +100,7 @@ class StudyFiles:
         ]
 
     def list_searches(self, cells: Iterable[Cell]) -> list[str]:
-        """Lists the searches that the networks of cells are trained from."""
+        """Lists the searches whose option values the networks of cells use."""
         return [
             str(search_path(f"{self.results}/{SEARCHES}", CellName(**cell._asdict())))
             for cell in cells

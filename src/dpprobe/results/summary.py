@@ -90,10 +90,9 @@ def summarise_cells(
     The privacy statement of each private cell is read from the file beside its record.
     `choice_epsilon` is the epsilon of publishing the best private cell of the dataset and epsilon
     (`best_head_price`); None if there is one cell. `private` is true for a private method at a
-    finite epsilon. Metrics are fractions. `metric_of` says where the metric was set, if explicitly.
-
-    Raises:
-      DataError: if a file is not a cell's record, or headline metrics differ in a dataset.
+    finite epsilon. Metrics are fractions. `metric_of` names the place where the study sets the
+    metric, if it does. Raises DataError if a file is not a cell's record, or headline metrics
+    differ within a dataset.
     """
     cells = [(path, read_cell(path)) for path in metrics_files]
     read_measures(cells)  # refuses different metrics in one column
@@ -122,8 +121,8 @@ def summarise_cells(
 def number_budgets(records: Sequence[CellRecord]) -> dict[tuple[str, str], float]:
     """Returns the epsilon of each dataset's budgets; for a permitted risk, its cells' largest.
 
-    Each epsilon is rounded up to four digits. No two budgets of a dataset have the same epsilon,
-    because it names the rows of tables.
+    Each epsilon is rounded up to four digits. No two budgets of a dataset have equal epsilons,
+    because an epsilon names a row of the tables.
     """
     epsilons: dict[tuple[str, str], float] = {}
     largest: dict[tuple[str, str], float] = {}
@@ -153,8 +152,7 @@ def epsilon_of(record: CellRecord) -> float:
 def read_summaries(paths: Sequence[Path]) -> pa.Table:
     """Reads summaries written by `summarise_cells` as one table.
 
-    Raises:
-      DataError: if a file has other columns or is damaged.
+    Raises DataError if a file has other columns or is damaged.
     """
     tables = []
     for path in paths:
@@ -174,9 +172,9 @@ class Entry:
 
     Attributes:
       low, high, rows_low, ...: the intervals of `cell_record.MetricSummary`.
-      values: of each seed.
+      values: the metric of each seed.
       halves: each seed's metric on both halves of each split, [seeds, splits, 2]; NaN if undefined.
-      accuracy: the mean over seeds, even if another metric is the headline.
+      accuracy: the mean accuracy over seeds, even if another metric is the headline.
       constant, constant_accuracy: headline and accuracy of the majority-class baseline.
       least, least_class: worst-class recall (or AUC of a label, see least_title), mean over seeds.
       never: for each class that seeds never predict, the number of these seeds.
@@ -185,7 +183,7 @@ class Entry:
       patients: True if each test patient counts once, and a bootstrap draws whole patients.
       network: True if a part of the backbone was trained.
       balanced: True if the head's options balance classes of different frequencies.
-      unpriced: True at a finite epsilon if an unpriced search chose options: no guarantee then.
+      unpriced: True at a finite epsilon if an unpriced search chose options: epsilon does not hold.
       epsilon: the cell's own epsilon if its budget is a permitted risk, whose row is named by the
         largest epsilon; else None.
     """
@@ -290,8 +288,7 @@ class Grid:
 def read_grid(paths: Sequence[Path]) -> Grid:
     """Reads the cells of summary files: datasets in the given order, epsilons ascending.
 
-    Raises:
-      DataError: if a file is not a summary.
+    Raises DataError if a file is not a summary.
     """
     table = read_summaries(paths).to_pandas()
     entries = {}

@@ -48,24 +48,24 @@ def summarise_records(
 
     Over seeds, if the metric varies over seeds: Student's t for the mean, cut at 0 and 1.
 
-    Over test examples, always. For `PROPORTIONS`, Wilson's interval (1927) at the mean over seeds,
-    which has a width even if all rows are right. For macro_accuracy, `intervals.over_classes`. For
-    auc and the accuracy over labels, a percentile bootstrap over the rows of the first seed, moved
-    to the mean over seeds and cut at 0 and 1. If a label has only one of its values in a resample,
-    the resample's mean leaves the label out, as `evaluate_scores` does. If a bootstrap reaches 0 or
-    1, or one of two classes has fewer than `FEWEST_DRAWN` rows, Wilson's interval replaces the
-    bootstrap, as below.
+    Intervals over test examples are always computed. For `PROPORTIONS` they are Wilson's interval
+    (1927) at the mean over seeds, which has a width even if all rows are right. For macro_accuracy,
+    `intervals.over_classes`. For auc and the accuracy over labels, a percentile bootstrap over the
+    rows of the first seed, moved to the mean over seeds and cut at 0 and 1. If a label has only one
+    of its values in a resample, the resample's mean leaves the label out, as `evaluate_scores`
+    does. If a bootstrap reaches 0 or 1, or one of two classes has fewer than `FEWEST_DRAWN` rows,
+    Wilson's interval replaces the bootstrap, as below.
 
-    With several rows per unit, the interval is over units. For all these metrics a bootstrap then
-    draws units with all their rows, because a unit's rows are not independent. If there are fewer
-    than `FEWEST_DRAWN` units, Wilson's interval replaces the bootstrap, with as many independent
-    rows as units. Wilson's interval is also used if the bootstrap reaches 0 or 1, because at most
-    three units have wrong rows. Wilson's interval is valid here: a unit's mean lies between 0 and
-    1, so its variance is at most the variance of one row that is right with the same probability. A
-    unit's further rows add nothing. For macro_accuracy and auc see `_counted_units`.
+    With several rows per unit, the interval is over units. A bootstrap then draws units with all
+    their rows, because a unit's rows are not independent. If there are fewer than `FEWEST_DRAWN`
+    units, Wilson's interval replaces the bootstrap, with as many independent rows as units.
+    Wilson's interval is also used if the bootstrap reaches 0 or 1, as with at most three units that
+    have wrong rows. Wilson's interval is valid for units: a mean in [0, 1] has at most the
+    variance of a row with this probability of being right. A unit's further rows add nothing.
+    `_counted_units` describes macro_accuracy and auc.
 
     The third interval, over seeds and test examples, combines both errors
-    (`intervals.combine_errors`). With one seed it is the interval over test examples.
+    (`intervals.combine_errors`). With one seed, the third interval is that over test examples.
 
     Args:
       records: one result of `evaluate_scores` per seed; keys other than scalar metrics are ignored.
@@ -149,7 +149,7 @@ def _lies_inside(ends: tuple[float, float]) -> bool:
 
 
 def _move_ends(ends: tuple[float, float], mean: float, first: float) -> tuple[float, float]:
-    """Moves the first seed's interval to the mean over seeds, cut at 0 and 1."""
+    """Moves the first seed's interval to the mean over seeds; cuts it at 0 and 1."""
     low, high = (min(max(mean + end - first, 0.0), 1.0) for end in ends)
     return low, high
 
@@ -158,10 +158,11 @@ def _counted_units(name: str, labels: np.ndarray, scores: np.ndarray, units: np.
     """Returns the number of units that Wilson's interval of a metric may count.
 
     A recall has a variance of at most p (1 - p) / n, with n the number of units that have the
-    class. An AUC has this bound too, with n the number of units of the rarer kind (Birnbaum and
-    Klose 1957). The standard deviation of a mean is at most the mean of the standard deviations,
-    even if they depend on each other. So the inverse root of the returned number is the mean of the
-    classes' inverse roots of n, and a class with only one unit has its full effect.
+    class. An AUC's variance is at most p (1 - p) / n too, with n the number of units of the rarer
+    kind (Birnbaum and Klose 1957). The standard deviation of a mean is at most the mean of the
+    standard deviations, even if they depend on each other. So the inverse root of the returned
+    number is the mean of the classes' inverse roots of n, and a class with only one unit has its
+    full effect.
     """
     everyone = int(units.max()) + 1
     if name == "macro_accuracy":
@@ -220,7 +221,7 @@ def make_drawable(
     """Returns metric `name` for resampled units; None if the metric has no bootstrap.
 
     Args:
-      units: int64 [n], numbered from 0 without gaps. weights: of the rows.
+      units: int64 [n], numbered from 0 without gaps. weights: the rows' weights.
     """
     if name == "accuracy":
         return Share(correct, units, weights)

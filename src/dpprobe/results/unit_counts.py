@@ -1,4 +1,4 @@
-"""Counts and weights for the units that test examples belong to, such as patients."""
+"""Counts and weights of the units that test examples belong to, such as patients."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Sums that several sites add up, so that no site shows an image or an exact sum."""
+"""Adds up sums of several sites, so that no site reveals an image or an exact sum."""

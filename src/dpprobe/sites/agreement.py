@@ -1,9 +1,9 @@
-"""The agreement of sites before any of them draws noise: signed offers, one of each site.
+"""The agreement of sites before any site draws noise: signed offers, one per site.
 
     <exchange>/offer.<site>.json
 
-An offer has the release's terms as the site's study has them, its number of units, and an X25519
-key for this release. The site's Ed25519 key signs it; its public half is in the terms.
+An offer has the release's terms in the site's study, the site's number of units, and an X25519 key
+for this release. The site's Ed25519 key signs the offer; its public half is in the terms.
 
 Sites with equal terms have an agreement: all offers, in the order of their names. The agreement's
 SHA-256 binds every message and mask to terms, sizes and keys. So an offer that is replaced later
@@ -44,9 +44,9 @@ class Offer:
     """The content of one site's signed file.
 
     Attributes:
-      terms: of the release, JSON-compatible; equal at all sites.
-      n, test_n: training and test units of the site; the other sites learn them.
-      key: its public X25519 key for this release, hexadecimal.
+      terms: the release's terms, JSON-compatible; equal at all sites.
+      n, test_n: the site's training and test units, which the other sites learn.
+      key: the site's public X25519 key for this release, hexadecimal.
     """
 
     site: str
@@ -68,7 +68,7 @@ class Offer:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Offer:
-        """Reads the dictionary that `to_dict` returns; ValueError for anything else."""
+        """Reads the dictionary that `to_dict` returns; ValueError for any other value."""
         offer = cls(
             site=values["site"], terms=dict(values["terms"]), n=values["n"],
             test_n=values["test_n"], key=values["key"],
@@ -124,7 +124,7 @@ class Agreement:
 
 
 def name_public_key(key: Ed25519PrivateKey) -> str:
-    """Returns the public half of a site's key as `sites.members` has it: 64 hexadecimal digits."""
+    """Returns the public half of a site's key, as in `sites.members`: 64 hexadecimal digits."""
     return key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
 
 
@@ -145,7 +145,7 @@ def check_signature(place: str, values: Mapping[str, Any], signature: Any, membe
 
 
 def check_member_keys(members: Mapping[str, str]) -> None:
-    """Raises ConfigError for a public key that is none, or that two sites have."""
+    """Raises ConfigError for a string that is no public key, or a key that two sites share."""
     for name, key in members.items():
         if _HEX_KEY.fullmatch(key) is None:
             raise ConfigError(
@@ -170,13 +170,13 @@ def offer_path(folder: Path, site: str) -> Path:
 
 
 def read_offers(folder: Path, members: Mapping[str, str]) -> list[Offer]:
-    """Reads the offers that are there; raises as `_read_offer` does."""
+    """Reads all offers in the folder; raises as `_read_offer` does."""
     paths = {site: offer_path(folder, site) for site in sorted(members)}
     return [_read_offer(path, site, members[site]) for site, path in paths.items() if path.exists()]
 
 
 def _read_offer(path: Path, site: str, member: str) -> Offer:
-    """Reads an offer of anyone; DataError for a damaged file, PrivacyError for one of another."""
+    """Reads an offer of anyone; DataError for a damaged file, PrivacyError for another site's."""
     try:
         require_plain_file(path, _LARGEST_OFFER)
         values = parse_strict(path.read_bytes())

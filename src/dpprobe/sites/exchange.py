@@ -3,24 +3,24 @@
     <exchange>/sums-<round>.<site>.safetensors    for the other sites
 
 A site's own files are in <data_dir>/<dataset>/site-<release>, with mode 0600. `secret.json` has the
-site's keys and noise, and `agreement.json` the agreement, once booked. `sums-<round>` are messages
-as sent, `total-<round>` the totals of complete rounds.
+site's keys and noise, and `agreement.json` the agreement, once the release is booked.
+`sums-<round>` are messages as sent, `total-<round>` the totals of complete rounds.
 
-A round has the sums that a fit asks for at once. Everyone adds up the messages of all sites, and
-learns the total alone.
+A round has the sums that a fit requests at once. Everyone adds up the messages of all sites, and
+learns only the total.
 
-**One message per round.** Two messages with other sums under the same noise and masks would differ
-by exactly these sums. So rounds are counted by the private folder alone, whatever is in the
-exchange: a round is complete once its total is there, which needs this site's message. A message is
-written to the private folder first, never over another one, then copied. A total is kept when it is
-first computed, so that later files of other sites change nothing. One process at a time holds the
-folder's lock.
+**One message per round.** Two messages with different sums under equal noise and masks would differ
+by exactly the difference of these sums. So rounds are counted by the private folder alone, whatever
+is in the exchange: a round is complete once its total is in this folder, which needs this site's
+message. A message is written to the private folder first, never over another message, then copied.
+A total is stored when it is first computed, so that later files of other sites change nothing. Only
+one process at a time holds the private folder's lock.
 
-**A restored folder** has forgotten messages, and other sites may replace theirs. So noise and masks
-are bound to a transcript, the hash of the agreement and of all totals so far. Noise is also bound
-to the exact sums. Other totals or sums get other noise; equal totals and sums give equal bytes.
-Every message states its transcript, and a site refuses messages of other transcripts. A site stops
-sending if the exchange has a message of the site that the site's private folder lacks.
+**A restored folder** has lost messages, and other sites may replace theirs. So noise and masks are
+bound to a transcript, the hash of the agreement and of all totals so far. Noise is also bound to
+the exact sums. Different totals or sums get different noise; equal totals and sums give equal
+bytes. Every message states its transcript, and a site refuses messages of other transcripts. A site
+stops sending if the exchange has a message of the site that the site's private folder lacks.
 
 **One agreement per secret.** A secret serves one agreement, whose digest is in every message and in
 the ledger's entry.
@@ -71,7 +71,7 @@ ANOTHER_NAME = (
 
 @dataclass(frozen=True, kw_only=True)
 class Secret:
-    """A site's secret for one release: of its masks, and of its noise; neither leaves the site."""
+    """A site's secret for one release, for its masks and its noise; never leaves the site."""
 
     key: X25519PrivateKey = field(repr=False)
     noise: bytes = field(repr=False)
@@ -97,7 +97,7 @@ def write_secret(folder: Path, secret: Secret) -> None:
 
 
 def read_secret(folder: Path) -> Secret | None:
-    """Reads a site's secret; None if there is none, DataError for a damaged one."""
+    """Reads a site's secret; None if the file is missing, DataError if it is damaged."""
     path = folder / SECRET_FILE
     if not path.exists():
         return None
@@ -119,7 +119,7 @@ def _parse_plain(path: Path) -> Any:
 
 
 def keep_agreement(folder: Path, agreement: Agreement) -> None:
-    """Writes an agreement into the private folder, unless one is there."""
+    """Writes an agreement into the private folder, unless the folder has an agreement."""
     path = folder / AGREEMENT_FILE
     if not path.exists():
         offers = [offer.to_dict() for offer in agreement.offers]
@@ -127,7 +127,7 @@ def keep_agreement(folder: Path, agreement: Agreement) -> None:
 
 
 def read_agreement(folder: Path) -> Agreement | None:
-    """Reads the agreement of the private folder; None if there is none, DataError if damaged."""
+    """Reads the private folder's agreement; None if it is missing, DataError if damaged."""
     path = folder / AGREEMENT_FILE
     if not path.exists():
         return None
@@ -142,10 +142,10 @@ def read_agreement(folder: Path) -> Agreement | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """One site's side of an agreement; the site holds the lock of its private folder.
+    """One site's access to an exchange; the site holds the lock of its private folder.
 
     Attributes:
-      folder: with the files of all sites.
+      folder: the folder with the files of all sites.
       private: the site's own folder.
       members: the sites' public Ed25519 keys, by name, hexadecimal.
       signer: the site's own key.
@@ -166,7 +166,7 @@ class Exchange:
                 self._read_message(path, site)
 
     def read_rounds(self) -> list[list[Sum]]:
-        """Returns the totals of all complete rounds, and keeps new totals.
+        """Returns the totals of all complete rounds, and stores new totals.
 
         Raises PrivacyError or DataError for messages that do not belong to the round.
         """
@@ -194,7 +194,7 @@ class Exchange:
         return [add_sums(sums) for sums in zip(*messages, strict=True)]
 
     def _read_next(self, site: str, number: int, transcript: str) -> list[Sum]:
-        """Reads a site's message of a round; refuses one of another transcript."""
+        """Reads a site's message of a round; refuses a message of another transcript."""
         path = self.message_path(number, site)
         if site == self.site:
             path = self._sent_path(number)
@@ -219,12 +219,13 @@ class Exchange:
     def send_sums(
         self, rounds: Sequence[Sequence[Sum]], sums: Sequence[Sum], secret: Secret
     ) -> Path:
-        """Masks, signs and sends a site's sums of a round; sends again what was sent before.
+        """Masks, signs and sends a site's sums of a round; a sent message is sent again unchanged.
 
         Args:
           rounds: the totals that the sums were computed from, of all earlier rounds.
 
-        Raises PrivacyError unless these are the complete rounds, at all sites that have sent.
+        Raises PrivacyError unless the totals are those of all complete rounds, at all sites that
+        have sent.
         """
         self._check_own_messages()
         number = len(rounds) + 1
@@ -245,7 +246,7 @@ class Exchange:
         return path
 
     def _check_own_messages(self) -> None:
-        """Raises PrivacyError if the private folder lacks what this site has sent."""
+        """Raises PrivacyError if the private folder lacks messages that this site has sent."""
         for path in sorted(self.folder.glob(f"sums-*.{self.site}.safetensors")):
             sent = self.private / f"{path.name.partition('.')[0]}.safetensors"
             self._read_signed(path, self.site)
@@ -286,7 +287,7 @@ class Exchange:
     def _read_message(self, path: Path, site: str) -> tuple[dict[str, Any], list[Sum]]:
         """Reads a message of anyone.
 
-        Raises DataError for a damaged file, PrivacyError for another's or another agreement's.
+        Raises DataError for damage, PrivacyError for a message of another site or agreement.
         """
         values, sums = self._read_signed(path, site)
         wanted: dict[str, Any] = {"format": FORMAT, "format_version": FORMAT_VERSION}
@@ -322,7 +323,7 @@ def hash_totals(agreement: Agreement, rounds: Sequence[Sequence[Sum]]) -> str:
 
 
 def _unpack_sums(path: Path, remedy: str) -> tuple[dict[str, Any], list[Sum]]:
-    """Reads what `_pack_sums` wrote; raises DataError for anything else."""
+    """Reads what `_pack_sums` wrote; raises DataError for any other content."""
     try:
         values, named = read_arrays(
             path, kind=FORMAT, version=FORMAT_VERSION, largest=_LARGEST_MESSAGE

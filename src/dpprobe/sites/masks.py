@@ -1,13 +1,14 @@
-"""Masks that hide a site's sums, and vanish in the total of all sites.
+"""Masks that hide a site's sums, and cancel in the total of all sites.
 
-Each pair of sites agrees on a key: X25519, then HKDF-SHA256 over everything that the use is bound
-to. The key's AES-256 keystream is a mask, uniform modulo 2^64. The site whose name comes first adds
-the mask, the other site subtracts it. So all sites' masked numbers have the sum of their numbers,
-modulo 2^64. Without one site's message the others look like random numbers (Bonawitz et al. 2017,
-section 4). The paper's protocol also survives sites that drop out; here all sites answer, or none.
+Each pair of sites agrees on a key: X25519, then HKDF-SHA256 over all facts that identify the use.
+The key's AES-256 keystream is a mask, uniform modulo 2^64. The site whose name comes first adds the
+pair's mask, and the other site subtracts it. So the sum of all sites' masked numbers equals the sum
+of their numbers, modulo 2^64. Without one site's message the other messages look like random
+numbers (Bonawitz et al. 2017, section 4). The paper's protocol also tolerates sites that drop out;
+dpprobe needs the answers of all sites.
 
-Attackers who cannot break X25519 and AES see neither numbers nor noise. Each use has its own key,
-and a site sends one message per use (`sites.exchange`).
+Attackers who cannot break X25519 and AES see neither numbers nor noise. Each use has a separate
+key, and a site sends one message per use (`sites.exchange`).
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ def mask_numbers(
     """Returns numbers plus a site's masks for one use, modulo 2^64.
 
     Args:
-      numbers: of any shape; every site has as many.
-      use: what the masks are bound to, and both sites know: all totals so far, and a sum. Masks of
-        a use are used once.
-      key: the site's own.
+      numbers: an array of any shape, equal at all sites.
+      use: facts that masks are bound to, which both sites know: all totals so far, and a sum. The
+        masks of a use are used once.
+      key: the site's private key.
       others: the other sites' public keys by name, 32 bytes each.
     """
     masked = numbers.ravel().view(np.uint64).copy()

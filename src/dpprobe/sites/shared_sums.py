@@ -1,13 +1,14 @@
-"""One site's part in the sums of a fit: it adds noise to its own, and takes the total of all.
+"""One site's share in the sums of a fit: adds noise to the site's sums, and uses the total of all.
 
 A private fit depends on the rows through its releases alone. So a fit of several sites needs no
-protocol of its own. Every site runs one fit on its rows, which releases totals over all sites. A
-fit stops at the first sum whose total is not known yet (`SumsMissing`). The site's numbers go to
-the other sites, and the fit runs again with one more total. Runs repeat the passes over the rows,
-but a site may stop and continue at any time without memory in between.
+separate protocol. Every site runs one fit on its rows, which releases totals over all sites. A fit
+stops at the first sum whose total is not known yet (`SumsMissing`). The site's numbers are sent to
+the other sites, and the fit runs again with one more total. Repeated runs repeat the passes over
+the rows, but a site may stop and continue at any time.
 
 Each total is T = sum of S_j + sum of K_j. S_j is the exact sum of site j, in whole steps of a grid
-for all sites' units. K_j is the site's rounded Gaussian. `privacy.noise_shares` has the price.
+for all sites' units. K_j is the site's rounded Gaussian. `privacy.noise_shares` bounds the privacy
+cost.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Sum:
-    """Numbers of one release: of a site, masked or not, or the total.
+    """The numbers of one release: a site's, masked or not, or the total.
 
     Attributes:
-      name: of the mechanism.
-      step: the value of one, a public number.
-      deviation: of the noise that the plan has for the total, in steps.
-      numbers: int64 [size]; of a symmetric matrix the upper triangle, row by row.
+      name: the mechanism's name.
+      step: the value of one grid step, a public number.
+      deviation: the plan's noise on the total, in steps.
+      numbers: int64 [size]; for a symmetric matrix the upper triangle, row by row.
     """
 
     name: str
@@ -62,14 +63,14 @@ class SumsMissing(Exception):
 
 
 class SharedSums:
-    """Answers the releases of one run of a fit by totals over all sites.
+    """Replaces the releases of one run of a fit by totals over all sites.
 
     Args:
-      totals: of the releases so far, in the order of the fit.
-      open_noise: returns the noise of this site's exact sum at a place (from 0).
-      share: from the deviation of a total's noise to this site's, both in steps; 0 for no noise.
-      together: mechanisms whose sums do not depend on other releases, so they are asked for at
-        once. The fit must not use one before it has released all.
+      totals: the totals of the releases so far, in the order of the fit.
+      open_noise: returns the noise of this site's exact sum with a given number (from 0).
+      share: maps a total's noise deviation to this site's, both in steps; 0 for no noise.
+      together: mechanisms whose sums do not depend on other releases, so that their totals are
+        requested at once. The fit releases all of these before it uses any total.
     """
 
     def __init__(
@@ -96,12 +97,12 @@ class SharedSums:
         """Returns the total over all sites of one release, int64 of the shape of `local`.
 
         Args:
-          local: this site's exact sum in steps, of any shape; symmetric ones are [d, d].
-          deviation: of the noise that the plan has for the total, in steps.
+          local: this site's exact sum in steps, of any shape; symmetric matrices are [d, d].
+          deviation: the plan's noise on the total, in steps.
 
         Raises:
           SumsMissing: if other sites' numbers are needed first.
-          PrivacyError: if the totals are of another fit, or the noise is too fine for the grid.
+          PrivacyError: if the totals belong to another fit, or the noise is too fine for the grid.
         """
         place, self._place = self._place, self._place + 1
         self._seen.add(name)

@@ -1,4 +1,4 @@
-"""A fit of several sites in one process, for studies: the same sums and noise, without messages."""
+"""Simulates a fit of several sites in one process, with equal sums and noise, without messages."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def fit_together(
     """Trains one head on the rows of several sites.
 
     Args:
-      parts: the rows of each site, with `agreed_n` of all of them together.
-      plan: for the units of all sites.
-      colluders: sites whose noise does not count. None for an aggregator, which adds all noise; the
-        head then equals a head on all rows in one place, to the last bit.
+      parts: the rows of each site; `agreed_n` is the number of units of all sites.
+      plan: calibrated for the units of all sites.
+      colluders: number of sites whose noise does not count. None for an aggregator, which adds all
+        noise; the head then equals, to the last bit, a head on all rows in one place.
     """
     sites = [_Site(number, len(parts), seed, colluders) for number in range(len(parts))]
     totals: list[Sum] = []
@@ -51,9 +51,9 @@ def fit_together(
 
 
 class _Site:
-    """The noise of one site, from published seeds; without colluders' number it adds all or none.
+    """The noise of one site, from published seeds; if `colluders` is None, one site adds all noise.
 
-    A stream serves all releases of a mechanism, as in one place.
+    One random stream serves all releases of a mechanism, as in a fit without sites.
     """
 
     def __init__(self, number: int, parties: int, seed: int, colluders: int | None) -> None:

@@ -1,6 +1,6 @@
-"""A site's private folder for one release: its place, its lock, and whether sums have left it.
+"""A site's private folder for one release: its path, its lock, and whether sums were sent.
 
-Imports little, because ledgers ask this module where nothing is trained.
+Imports little, because ledgers also import this module without training.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def site_folder(folder: Path, release: str) -> Path:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Keeps other processes of this site out; raises PrivacyError if one is at work."""
+    """Excludes other processes of this site; raises PrivacyError if another process is at work."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -39,5 +39,5 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def has_sent(folder: Path) -> bool:
-    """Returns True if a message was made in a private folder: somebody may have it."""
+    """Returns True if the private folder has a message, which other sites may have received."""
     return any(folder.glob("sums-*.safetensors"))

@@ -10,8 +10,8 @@ from dpprobe.artifacts import canonical_json
 T = TypeVar("T")
 
 LEARNING_RATE = "learning_rate"
-# Options that figures have on the horizontal axis, each with the options that make up its value.
-# The learning rate may vary too: of several methods at one value, figures show the best.
+# Options on the horizontal axis of figures, each with the options that make up its value. The
+# learning rate may vary too: of several methods at one value, figures show the best.
 VARIED: dict[str, tuple[str, ...]] = {
     "batch_size": ("batch_size",),
     "init_scale": ("init", "init_scale"),
@@ -54,7 +54,8 @@ def same_but_size(backbones: Mapping[str, Mapping[str, Any]]) -> list[tuple[str,
 def find_changes(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Returns the options that differ: name -> (base's value, other's value), None if absent.
 
-    If `head` differs, options of only one and the learning rate are left out: optimisers differ.
+    If `head` differs, the learning rate and options that only one head has are left out, because
+    optimisers differ.
     """
     differences = {
         key: (base.get(key), other.get(key))
@@ -71,7 +72,7 @@ def find_changes(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str,
 
 
 def best_base(options: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Returns the first name that the most others differ from in one option; None without any."""
+    """Returns the first name from which most others differ in one option; None without any."""
     counts = {
         name: sum(len(find_changes(values, other)) == 1 for other in options.values())
         for name, values in options.items()
@@ -88,8 +89,8 @@ def keep_unique(items: Iterable[T]) -> list[T]:
 def find_varied(options: Mapping[str, Mapping[str, Any]], option: str) -> list[tuple[str, ...]]:
     """Groups methods that differ only in one option of `VARIED`, by their recorded options.
 
-    The learning rate may differ too. Between two optimisers, options that not all optimisers have
-    count as part of the change. Each group has two or more values of the option.
+    Methods in a group may also differ in the learning rate. Between two optimisers, options that
+    not all optimisers have count as part of the change. In a group, VARIED has two or more values.
     """
     having = {name: values for name, values in options.items() if _has_option(values, option)}
     if option == "optimiser" and having:

@@ -1,4 +1,4 @@
-"""The catalog of datasets and backbones: `catalog: cifar10` in place of all options.
+"""The catalog of datasets and backbones: `catalog: cifar10` replaces all options.
 
 An entry holds the options that a study could write itself, with sizes, licence and access. Naming
 an entry completes the options that the study does not write. Datasets are in
@@ -104,7 +104,7 @@ class DatasetEntry(Options):
         }
 
     def changes_rows(self, values: Mapping[str, Any]) -> bool:
-        """Returns True if a study's options choose other rows than the entry's."""
+        """Returns True if a study's options select other rows than the catalog entry's."""
         choices: tuple[str, ...] = _RESIZE
         if values.get("source", self.options["source"]) == self.options["source"]:
             choices += _SOURCE_RESIZE
@@ -123,7 +123,7 @@ def dataset_names() -> tuple[str, ...]:
 
 
 def dataset_entry(name: str) -> DatasetEntry:
-    """Reads a dataset's entry; raises ConfigError for an unknown name or a wrong file."""
+    """Reads a dataset's catalog entry; raises ConfigError for an unknown name or a wrong file."""
     _check_name(name, dataset_names(), "dataset")
     try:
         return DatasetEntry.model_validate(resources.read_yaml("catalog", f"{name}.yaml"))
@@ -142,8 +142,9 @@ def complete_dataset(values: Mapping[str, Any]) -> dict[str, Any]:
     """Completes a dataset's options from its catalog entry.
 
     With another `source`, such as a copy on disk, only the entry's sizes, metric, prompts and the
-    options in `_KEPT` apply: the copy is still checked. Not `prompt_names`: classes may have other
-    names. Raises ConfigError if the name is unknown, or options only a person knows are missing.
+    options in `_KEPT` apply: the copy is still checked. `prompt_names` does not apply, because
+    classes of another source may have other names. Raises ConfigError if the name is unknown, or
+    options that only a person knows are missing.
     """
     entry = dataset_entry(values["catalog"])
     common = entry.common_options(resized=entry.changes_rows(values))

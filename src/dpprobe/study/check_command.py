@@ -1,4 +1,4 @@
-"""The command that checks a study without Snakemake: `dpprobe check`."""
+"""The command `dpprobe check`, which checks a study without Snakemake."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _run_check(arguments: argparse.Namespace) -> int:
 
 
 def list_tested(study: Study) -> Iterator[str]:
-    """Yields the classes with the fewest test units, as the test result of a release counts."""
+    """Yields the classes with the fewest test units, counted as a release's test result does."""
     tested = {
         release.dataset
         for release in study.releases.values()
@@ -77,13 +77,13 @@ def read_study(files: Sequence[Path], *, network: bool = False) -> Study:
 
 
 def load_checked(values: Mapping[str, Any], lines: StudyLines, *, network: bool = False) -> Study:
-    """Returns the study of YAML values after all checks, and prints their warnings.
+    """Reads a study from YAML values, checks it completely, and prints warnings.
 
-    Whatever acts on a study's data reads the study here: `run`, `check` and `site`.
+    `run`, `check` and `site` all read their study with this function.
 
     Args:
-      lines: of the study's files, for the lines that an error names.
-      network: as in `hub_files.describe_missing`.
+      lines: locates the keys of the study's files, for errors that name lines.
+      network: see `hub_files.describe_missing`.
 
     Raises ConfigError for each option that is wrong or does not fit the files and the machine.
     """
@@ -96,7 +96,7 @@ def load_checked(values: Mapping[str, Any], lines: StudyLines, *, network: bool 
 
 
 def read_values(files: Sequence[Path]) -> dict[str, Any]:
-    """Reads the values of study files; the last file wins."""
+    """Reads the values of study files; for a key in several files, the last file counts."""
     values: dict[str, Any] = {}
     for path in files:
         check_yaml(path)

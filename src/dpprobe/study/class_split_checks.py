@@ -1,6 +1,6 @@
 """Finds classes with too few units in train or test after a split, before anything is computed.
 
-The counts come from private labels, are shown on the owner's screen, and never written to a file.
+Counts of private labels appear only on the owner's screen, and are never written to a file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def class_split_faults(study: Study, name: str, counts: ClassUnits) -> tuple[lis
     """Lists the classes of a private dataset that its split does not train on, or hardly tests.
 
     Returns errors, for classes without training units or without test units that a metric needs,
-    and warnings, for other classes with fewer than RARE test units: one line at most per kind.
+    and warnings, for other classes with fewer than RARE test units: at most one line per kind.
     """
     dataset, train, test = study.datasets[name], counts.train, counts.test
     unit = "patient" if dataset.names_units() else "image"
@@ -56,11 +56,10 @@ def class_split_faults(study: Study, name: str, counts: ClassUnits) -> tuple[lis
 
 
 def _find_need(study: Study, name: str) -> tuple[str | None, bool]:
-    """Returns the metric that needs test units of every class, or None; and True if the user may
-    waive it.
+    """Returns the metric that needs test units of all classes, or None; True if it can be waived.
 
-    `missing_classes: warn` lets a mean over classes or labels leave some out. An AUC of two classes
-    needs both, and in the mean of a release a class without images would be noise.
+    `missing_classes: warn` lets a mean over classes or labels leave some of them out. An AUC of two
+    classes needs both classes, and a class without images would add only noise to a release's mean.
     """
     dataset = study.datasets[name]
     if not dataset.multi_label():

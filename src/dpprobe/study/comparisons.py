@@ -1,4 +1,4 @@
-"""The figures that compare datasets, backbones or images, if a study has enough of them."""
+"""Chooses the figures that compare datasets, backbones or images, if a study has enough of them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def has_guarantee(study: Study) -> bool:
 
 
 def list_guaranteed(study: Study) -> dict[str, MethodOptions]:
-    """Returns the methods whose cells carry a guarantee at some epsilon."""
+    """Returns the methods whose cells have a guarantee at some epsilon."""
     if not set(study.job_epsilons()) - {INFINITE}:
         return {}
     return {
@@ -65,7 +65,7 @@ def compared_datasets(study: Study) -> list[str]:
 
 
 def delta_groups(study: Study) -> list[list[str]]:
-    """Groups datasets of the same images that differ in delta."""
+    """Groups datasets that have equal images and differ in delta."""
     groups: dict[str, list[str]] = {}
     for name, key in _describe_images(study).items():
         groups.setdefault(key, []).append(name)

@@ -16,12 +16,13 @@ from dpprobe.study.study import Study
 def check_dimensions(study: Study, *, network: bool = False) -> list[str]:
     """Returns warnings; raises ConfigError if networks, checkpoints or methods do not fit.
 
-    Networks that are not cached are built, which takes seconds because torch is imported. So this
-    is separate from `check_study`, which must have passed. Too few rows for an epsilon, and weights
-    that cannot be fetched, are only warnings: features may exist, or jobs run on other machines.
+    Networks that are not cached are built, which takes seconds because torch is imported. So
+    `check_dimensions` is separate from `check_study`, which must have passed. Too few rows for an
+    epsilon, and weights that cannot be fetched, only warn: features may exist, or jobs run
+    elsewhere.
 
     Args:
-      network: as in `hub_files.describe_missing`.
+      network: see `hub_files.describe_missing`.
     """
     dimensions = read_dimensions(study.backbones, Path(study.results_dir))
     faults = [f"backbones.{name}: {fault}" for name, fault in dimensions.faults.items()]

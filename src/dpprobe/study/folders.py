@@ -9,12 +9,24 @@ from dpprobe.options import resolve_path
 from dpprobe.study.reserved_names import DOWNLOADS, RELEASES, WRITTEN
 from dpprobe.study.study import Study
 
+LONGEST_NAME = 255  # bytes
 USUAL = "results"  # the default study's results_dir, and the folder of most other studies
 
 
 def folder_faults(study: Study) -> list[str]:
     """Lists errors for folders that would be written into each other, or read as images."""
-    return [*_each_other(study), *_among_others(study), *_among_images(study)]
+    checks = (_not_made, _each_other, _among_others, _among_images)
+    return [fault for check in checks for fault in check(study)]
+
+
+def _not_made(study: Study) -> Iterator[str]:
+    """Yields folders that no system can make: in a file, or with too long a name."""
+    for key, written in (("results_dir", study.results_dir), ("data_dir", study.data_dir)):
+        places = [(folder := _resolve_folder(written)), *folder.parents]
+        if any(len(part.encode()) > LONGEST_NAME for part in folder.parts):
+            yield f"{key}: {written[:60]}...: this name is too long; write a shorter one"
+        elif not (near := next(filter(Path.exists, places))).is_dir():
+            yield f"{key}: {written}: {near} is not a folder; write another folder"
 
 
 def _each_other(study: Study) -> Iterator[str]:
@@ -36,7 +48,7 @@ def _each_other(study: Study) -> Iterator[str]:
 
 
 def _among_others(study: Study) -> Iterator[str]:
-    """Yields a results_dir among the files of the default study, or of another one in `results`."""
+    """Yields a results_dir among the files of the default study, or of others in `results`."""
     results, usual = _resolve_folder(study.results_dir), _resolve_folder(USUAL)
     inner = results.relative_to(usual).parts if results.is_relative_to(usual) else ()
     taken = next((name for name in inner if name in WRITTEN | {RELEASES}), None)

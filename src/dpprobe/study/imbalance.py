@@ -18,8 +18,8 @@ class RareClass:
     """A dataset in which one class is rare.
 
     Attributes:
-      dataset: the whole dataset.
-      class_name: the rare class, of which `fraction` is kept.
+      dataset: the whole dataset, without rarity.
+      class_name: the rare class, of whose images `fraction` is kept.
     """
 
     name: str
@@ -29,7 +29,7 @@ class RareClass:
 
 
 def rare_classes(options: ImbalanceOptions | None, *datasets: str) -> list[RareClass]:
-    """Lists the datasets that are added for some datasets, or for all; none without `imbalance`."""
+    """Lists the datasets that `imbalance` adds for some datasets, or for all; may be empty."""
     if options is None:
         return []
     return [
@@ -48,13 +48,13 @@ def rare_classes(options: ImbalanceOptions | None, *datasets: str) -> list[RareC
 
 
 def _dataset_name(dataset: str, class_name: str, fraction: float) -> str:
-    """Returns a name for paths, such as cifar10_cat_0p05."""
+    """Returns a dataset name for paths, such as cifar10_cat_0p05."""
     words = re.sub(r"[^a-z0-9]+", "_", class_name.lower()).strip("_") or "class"
     return f"{dataset}_{words}_{f'{fraction:g}'.replace('.', 'p').replace('-', 'm')}"
 
 
 def with_rare_classes(values: Any) -> Any:
-    """Adds these datasets to a study's values; raises ValueError if a name is used twice."""
+    """Adds datasets with a rare class to a study's values; raises ValueError for a used name."""
     if not isinstance(values, Mapping) or not isinstance(values.get("datasets"), Mapping):
         return values
     if values.get("imbalance") is None:

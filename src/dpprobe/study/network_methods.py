@@ -20,7 +20,7 @@ def head_methods(study: Study, epsilon: str) -> tuple[str, ...]:
 
 
 def network_methods(study: Study) -> tuple[str, ...]:
-    """Returns the methods that train a part of the backbone: each seed is its own job."""
+    """Returns the methods that train a part of the backbone: each seed has its own job."""
     return tuple(name for name, method in study.methods.items() if method.tunes_network)
 
 

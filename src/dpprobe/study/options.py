@@ -118,7 +118,7 @@ class PrivacyOptions(Options):
 
 
 class CardOptions(Options):
-    """Texts by a person for the model card of a release."""
+    """Texts that a person wrote for the model card of a release."""
 
     license: str | None = Field(
         None,
@@ -215,13 +215,13 @@ class ReleaseOptions(_WithParts):
 
     @property
     def test_metric(self) -> Headline | None:
-        """The metric of the test units that a part publishes, if any."""
+        """The test metric that a release part publishes, if any."""
         metrics = (part.test_metric(self) for part in load_parts())
         return next((metric for metric in metrics if metric is not None), None)
 
     @property
     def token(self) -> str:
-        """The release's budget as it is written in paths."""
+        """The release's budget in its spelling for paths."""
         budget = self.epsilon
         return budget.to_risk().token if isinstance(budget, RiskOptions) else epsilon_token(budget)
 

@@ -1,8 +1,9 @@
 """Refuses public files among the folders of a study's private data.
 
 In results_dir, only features of public datasets and text embeddings, which need only class names,
-come from no private example. Other files there, and private datasets' data, are not public. Paths
-are compared as written, and with links followed. The training job finds private copies elsewhere.
+come from no private example. Other files in results_dir, and private datasets' data, are not
+public. Paths are compared as written, and with links followed. The training job detects private
+copies in other folders.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class PublicFiles:
             )
 
     def _describe_place(self, path: str) -> str | None:
-        """Names the private folder that a path lies in; None if it lies in none."""
+        """Names the private folder that contains a path; None if no private folder does."""
         for view in _path_views(resolve_path(path)):
             public = any(view.is_relative_to(folder) for folder in self._public_folders)
             if public or view in self._text_embeddings:

@@ -27,7 +27,7 @@ def _subsample_fault(subsample: Subsample | None) -> str | None:
 
 
 def public_subsample(dataset: DatasetOptions) -> dict[str, Any] | None:
-    """Returns the public rule that chose training rows only by name; None without a rule."""
+    """Returns the public rule that selected training rows by name alone; None without a rule."""
     part = dataset.subsample
     if part is None or part.fraction is None:
         return None
@@ -43,7 +43,8 @@ def release_delta(study: Study, release: str) -> float:
 def release_delta_fault(study: Study, release: str, n: int) -> str | None:
     """Returns the error if the delta of a release, or of a limit on releases, is above 1 / n.
 
-    No option allows this. A limit uses the dataset's delta, even if a release has another.
+    No option allows a release's delta above 1 / n. A limit uses the dataset's delta, even if a
+    release has another delta.
     """
     dataset = study.releases[release].dataset
     unit = study.dataset_unit(dataset)

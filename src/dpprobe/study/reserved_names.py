@@ -1,4 +1,4 @@
-"""Names a study writes into results_dir. Imports only the standard library, for `make clean`."""
+"""Lists names that a study writes into results_dir; imports only the standard library."""
 
 from __future__ import annotations
 

@@ -58,9 +58,7 @@ def add_command(commands: Any) -> None:
 def start_snakemake(words: Sequence[str]) -> NoReturn:
     """Replaces this process by Snakemake, with the words after `dpprobe run`; does not return.
 
-    Raises:
-      ConfigError: if the workflow or the study's file is missing or wrong, or a word names an
-        object store.
+    Raises ConfigError if workflow or study file is missing or wrong, or for an object store.
     """
     here = Path.cwd()
     for option in _STORE_OPTIONS:
@@ -80,7 +78,7 @@ def start_snakemake(words: Sequence[str]) -> NoReturn:
 
 
 def workflow_root(here: Path) -> Path:
-    """Returns the clone that a folder lies in, or the folder of the installed workflow."""
+    """Returns the clone that contains a folder, or the folder of the installed workflow."""
     return next((folder for folder in (here, *here.parents) if is_clone(folder)), project_root())
 
 
@@ -100,7 +98,7 @@ def snakemake_words(words: Sequence[str], root: Path, here: Path) -> list[str]:
 
 
 def _single_values(words: Sequence[str], option: re.Pattern[str]) -> list[str]:
-    """Returns the values of an option that takes one value, in the same word or the next word."""
+    """Returns the values of an option with one value, in the option's word or the next word."""
     pairs = zip_longest(words, words[1:], fillvalue="")
     return [match[1] or following for word, following in pairs if (match := option.fullmatch(word))]
 
@@ -146,7 +144,7 @@ def _option_values(words: Sequence[str], *options: str) -> Iterator[str]:
 
 
 def _with_known_files(words: Sequence[str], root: Path, here: Path) -> Iterator[str]:
-    """Yields the words; a study or profile that only `root` has gets its path there."""
+    """Yields the words; a study or profile that only `root` has is replaced by its path."""
     option = ""
     for word in words:
         if word.startswith("-"):
@@ -176,9 +174,9 @@ def make_environment(root: Path, variables: dict[str, str] | os._Environ[str]) -
 
 
 def profile_words(words: Sequence[str]) -> list[str]:
-    """Returns the options that name profiles, which say where jobs run.
+    """Returns Snakemake's options that name profiles, which decide where jobs run.
 
-    No words if the environment names a profile; the option for all cores if nothing names one.
+    Returns no words if the environment names a profile; the option for all cores without any.
     """
     named = _single_values(words, _PROFILE)
     if named == [NO_PROFILE]:
@@ -218,14 +216,15 @@ def run_words(
 
 
 def run_command(*call: str, targets: Sequence[str] = ()) -> str:
-    """Returns the line that runs a study, for a person to copy; arguments as `run_words`."""
+    """Returns a command line that runs a study, for a person to copy; arguments as `run_words`."""
     return command_line(*run_words(*targets, call=call))
 
 
 def command_line(program: str, *words: str) -> str:
-    """Returns a line that starts a program of this environment, for a person to copy.
+    """Returns a command line that starts a program of this environment, for a person to copy.
 
-    The line has the program's path if the environment is inactive: a name starts none or another.
+    If the environment is inactive, the line has the program's path, because the name would start no
+    program or another one.
     """
     beside = Path(sys.executable).with_name(program)
     named = shutil.which(program, path=os.environ.get(USER_PATH))

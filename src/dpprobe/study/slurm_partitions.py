@@ -41,7 +41,7 @@ class Partitions:
 
 
 def read_partitions(text: str) -> Partitions:
-    """Reads the output of `COMMAND`."""
+    """Reads the output of the Slurm command `COMMAND`."""
     lines = [line.strip().partition("|") for line in text.splitlines()]
     names = [(name.removesuffix("*"), name.endswith("*"), gres) for name, _, gres in lines]
     return Partitions(

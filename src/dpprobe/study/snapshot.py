@@ -1,7 +1,7 @@
-"""The snapshot of a run: its study as written and as read, and its code's versions.
+"""The snapshot of a run: its study as written and as read, and the versions of its code.
 
-Jobs start long after they were planned, while a person may edit the study or the code. Jobs read
-the study from the snapshot, and stop if the current code reads it differently.
+Jobs start long after they were planned, and meanwhile a person may edit the study or the code. Jobs
+read the study from the snapshot, and stop if the current code reads it differently.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def check_run(recorded: Mapping[str, Any], study: Study) -> None:
     """Raises ConfigError if versions or study changed after the run began.
 
     Args:
-      recorded: what a snapshot has under `RUN_KEY`.
+      recorded: the content of a snapshot under `RUN_KEY`.
     """
     now = {"versions": VERSIONS, "study": study.model_dump(mode="json")}
     if difference := first_difference({key: recorded.get(key) for key in now}, now):

@@ -315,7 +315,7 @@ class Study(_Analysed):
         return whole | self.papers.datasets
 
     def paper_names(self) -> set[str]:
-        """Returns the names in published results; of subsampled datasets also the full one's."""
+        """Returns names in published results; of subsampled datasets also the whole one's."""
         return {*self.published_names().values(), *self.part_names().values()}
 
     def text_backbones(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Checks a study against the machine: files exist, sizes and delta fit each dataset."""
+"""Checks a study against the machine: files exist, and sizes and delta fit each dataset."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ def check_study(study: Study, *, check_classes: bool = True) -> list[str]:
     """Returns warnings; raises ConfigError if files are missing or options do not fit the datasets.
 
     Args:
-      check_classes: False skips the check for classes without test units, which `init` reports
-        itself.
+      check_classes: False skips the check for classes without test units, which `init` makes.
     """
     report = _Report()
     report.errors += [f"config: {fault}" for fault in folder_faults(study)]
@@ -80,7 +79,7 @@ class _Report:
 
     @contextmanager
     def report_part(self, name: str) -> Iterator[None]:
-        """Reports a ConfigError of the block as errors of this part of the study."""
+        """Reports a ConfigError raised in the `with` block as errors of this part of the study."""
         try:
             yield
         except ConfigError as error:
@@ -117,7 +116,7 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
 
 
 def count_units(study: Study, name: str, rows: tuple[int, int] | None) -> int | None:
-    """Returns n, the number of training units; None if it is not known yet."""
+    """Returns n, the number of training units; None if n is not known yet."""
     if study.dataset_unit(name) == "patient":
         return study.datasets[name].used_units()
     return rows and rows[0]
@@ -135,7 +134,7 @@ def _check_class_split(study: Study, name: str, dataset: DatasetOptions, report:
 
 
 def _check_release(study: Study, name: str) -> list[str]:
-    """Lists the faults of a release, and those that its dataset's size and limit tell of."""
+    """Lists a release's faults, including those that follow from its dataset's size and limit."""
     release = study.releases[name]
     dataset = study.datasets[release.dataset]
     faults = release_faults(
@@ -159,7 +158,7 @@ class WantedRelease(NamedTuple):
     """A release as a study describes it.
 
     Attributes:
-      classes: of the dataset; None if unknown or not asked for.
+      classes: the dataset's classes; None if unknown or not needed.
     """
 
     study: Study
@@ -173,10 +172,10 @@ class WantedRelease(NamedTuple):
 
 
 def release_faults(study: Study, name: str, *, multi_label: bool, classes: int | None) -> list[str]:
-    """Lists faults of a release; with one it is neither offered to sites nor entered in the ledger.
+    """Lists faults of a release; a faulty release is neither offered to sites nor booked.
 
     Args:
-      classes: of the dataset; None if unknown or not asked for.
+      classes: the dataset's classes; None if unknown or not needed.
     """
     release = study.releases[name]
     dataset, method = study.datasets[release.dataset], study.methods[release.method]
@@ -220,7 +219,7 @@ def release_faults(study: Study, name: str, *, multi_label: bool, classes: int |
 def same_units_fault(
     dataset: str, other: str | None, known: Collection[str], data_dir: Path
 ) -> str | None:
-    """Explains why a dataset cannot have units of another one, if so.
+    """Explains why a dataset cannot share units with another dataset; None if it can.
 
     Args:
       other: the dataset's `same_units_as`.
@@ -257,7 +256,7 @@ def _check_public(study: Study, name: str, dataset: DatasetOptions, report: _Rep
 
 
 def _check_other_source(study: Study, name: str, public: DatasetOptions) -> list[str]:
-    """Lists private datasets whose images a public dataset has."""
+    """Lists private datasets whose images also occur in a public dataset."""
     return [
         (
             f"config: public_datasets.{name}: it has {shared} of the private dataset {other}, "
@@ -288,7 +287,7 @@ def _image_files(dataset: DatasetOptions) -> set[str]:
 def _check_sizes(
     study: Study, name: str, dataset: DatasetOptions, rows: tuple[int, int] | None
 ) -> list[str]:
-    """Lists sizes that differ from `expect`, as far as they are known."""
+    """Lists sizes that differ from `expect`, as far as sizes are known."""
     expected = dataset.expected_counts().model_dump(exclude_none=True)
     if not expected:
         return []
@@ -364,7 +363,7 @@ def _warn_of_patients(study: Study, dataset: str) -> list[str]:
 
 
 def _check_shards(study: Study, name: str, rows: tuple[int, int] | None) -> list[str]:
-    """Lists splits without rows, or else with fewer rows than shards."""
+    """Lists splits without rows, and splits with fewer rows than shards."""
     shards = study.features.shards
     counts = dict(zip(("train", "test"), rows or (shards, shards), strict=True))
     key = "datasets" if name in study.datasets else "public_datasets"
@@ -393,7 +392,7 @@ def _several_labels(method: MethodOptions) -> str:
 def _list_method_faults(
     study: Study, dataset: str, n: int | None, *, multi_label: bool
 ) -> Iterator[str]:
-    """Yields reasons why methods cannot train on a dataset; `n` is None if it is unknown."""
+    """Yields reasons why methods cannot train on a dataset; `n` is None if unknown."""
     classes = study.datasets[dataset].count_classes()
     for name, method in study.methods.items():
         where = f"config: methods.{name} on datasets.{dataset}"

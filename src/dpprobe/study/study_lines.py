@@ -1,7 +1,7 @@
 """Finds the file and the line of a study's keys, for errors that name them.
 
-Checks raise errors whose lines begin with `config: ` and the key, since they see the values of a
-study and not its files. `StudyLines` replaces `config` with the file and the line of the key.
+Checks raise errors whose lines begin with `config: ` and the key, because checks see a study's
+values and not its files. `StudyLines` replaces `config` with the file and the line of the key.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Source(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """The key that the beginning of a text leads to in the sources.
+    """The study's key at the beginning of a text.
 
     Attributes:
       values: the key's values in the sources that have it.
@@ -54,11 +54,11 @@ class _Found:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyLines:
-    """The files and options of a study; they are read when an error needs them.
+    """The files and options of a study, which are read when an error needs them.
 
     Attributes:
       files: in Snakemake's order: the last one that sets a key counts.
-      overrides: values of the command line, which count before all files.
+      overrides: values of the command line, which override all files.
     """
 
     files: Sequence[Path]

@@ -1,4 +1,4 @@
-"""The reasons why a study's datasets of images or vectors do not fit its backbones."""
+"""Explains why a study's datasets of images or vectors do not fit its backbones."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from dpprobe.errors import ConfigError
 
 
 def written_path(path: Path) -> Path:
-    """Returns the path that a user wrote, without Snakemake's working directory."""
+    """Returns a path as the user wrote it, without Snakemake's working directory."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
@@ -19,9 +19,8 @@ def written_path(path: Path) -> Path:
 def check_yaml(path: Path) -> None:
     """Checks a study's file for duplicate keys, because YAML readers silently use the last.
 
-    Raises:
-      ConfigError: if a key appears twice, or the file is missing, not YAML or no mapping; names
-        file, line and key.
+    Raises ConfigError if a key appears twice, or the file is missing, not YAML or no mapping; names
+    file, line and key.
     """
     root = parse_yaml(path)
     if not isinstance(root, yaml.MappingNode):
@@ -44,7 +43,7 @@ def check_yaml(path: Path) -> None:
 
 
 def parse_yaml(path: Path) -> yaml.Node | None:
-    """Reads a YAML file's nodes, None if empty; raises ConfigError naming file and line."""
+    """Reads a YAML file's nodes; None if the file is empty; ConfigError names file and line."""
     try:
         require_plain_file(path)
         text = path.read_bytes().decode("utf-8-sig")

@@ -1,4 +1,4 @@
-"""MLflow: only this package imports it."""
+"""Writes results to MLflow; only this package imports mlflow."""
 
 import os
 

@@ -1,7 +1,8 @@
 """MLflow runs of the baselines for private heads: zero-shot CLIP and few-shot probes.
 
 These runs are in the same experiment as the cells of their dataset, with the same `test/` metrics,
-so that one column or chart compares them with private heads. The baselines are not private.
+so that one column or chart compares them with private heads. Zero-shot classifiers and few-shot
+probes are not private.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def _baseline_run(
     shared_tags: Mapping[str, str],
     source: DatasetInput,
 ) -> RunContents:
-    """Describes one run; `baseline` is the prefix of its metrics, such as few_shot/16."""
+    """Describes one baseline run; `baseline` is the prefix of its metrics, such as few_shot/16."""
     dataset, backbone, shown = record["dataset"], record["backbone"], record["headline"]
     method = baseline.replace("/", "_")
     names = {"dataset": dataset, "backbone": backbone, "method": method, "epsilon": NO_EPSILON}

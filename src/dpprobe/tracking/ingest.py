@@ -71,11 +71,11 @@ def update_dataset(
       uri: `sqlite:///relative/path` or `http(s)://server`.
       metrics_files: metrics.json of each cell, with its other files beside it.
       figures, tables: files of the dataset, stored with each (backbone, method).
-      embeddings: backbone -> its t-SNE figures.
+      embeddings: maps each backbone to its t-SNE figures.
       artifact_root: folder of artifacts, unless a server chooses the folder.
       receipt: the file that is written last, with the run of each result and the pages to open.
       lock: a file beside a SQLite store, so that one process writes at a time. A server accepts
-        many writers at once: there only writers of the same receipt wait for each other.
+        many writers at once, so that only writers of one receipt wait for each other.
       commit: the workflow's commit, recorded in new runs; a changed commit replaces no run.
       audits, fairness, zero_shot, few_shot: records of cells and backbones.
       comparisons: further figures, stored only with the run of the whole dataset.
@@ -159,7 +159,8 @@ def ingest_study(
 ) -> None:
     """Brings MLflow up to date with the whole study: one run, with the study's report and tables.
 
-    Tables in a subfolder of `tables` keep the subfolder. Other arguments: see `update_dataset`.
+    Tables in a subfolder of `tables` keep the subfolder. Other arguments are as for
+    `update_dataset`.
     """
     files = [(report, "")]
     for path in tables:

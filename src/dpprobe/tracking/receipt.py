@@ -27,9 +27,9 @@ Row = tuple[str, float, int]  # a metric's name, value and step
 
 
 def hash_rows(metrics: Iterable[Row], params: Mapping[str, str]) -> str:
-    """Returns the hash of a run's metrics, of which MLflow's tables show the last, and its params.
+    """Returns the hash of a run's params and metrics, of which MLflow's tables show the last value.
 
-    MLflow stores equal rows once, and takes the largest value of the largest step for the last.
+    MLflow stores equal rows once; the last value is the largest one at the largest step.
     """
     rows = sorted({(name, int(step), float(value)) for name, value, step in metrics})
     return _hash_stored(rows, {name: value for name, _, value in rows}, params)
@@ -42,7 +42,7 @@ def _hash_stored(
 
 
 class StoreFault(NamedTuple):
-    """Why the runs of a receipt must be written again, and the damaged file: store or receipt."""
+    """The reason why a receipt's runs must be written again, and the damaged file."""
 
     path: Path
     words: str
@@ -55,8 +55,8 @@ def find_store_fault(receipt: Path, *, skip: bool = True, note: bool = False) ->
     Relative paths start from the working directory.
 
     Args:
-      skip: reads a store only if it has changed since a check that was noted.
-      note: notes this check.
+      skip: True to read a store only if it has changed since the last noted check.
+      note: True to note this check.
     """
     try:
         record = read_json(receipt)
@@ -101,7 +101,7 @@ def _describe_state(path: Path) -> list[int] | None:
 
 
 def set_aside(database: Path) -> Path:
-    """Renames a damaged store, with its log: SQLite would replay the log into a new store."""
+    """Renames a damaged store and its log, because SQLite would replay the log into a new store."""
     kept = database.with_name(f"{database.name}.damaged")
     for suffix in ("-wal", "-shm", ""):
         with suppress(FileNotFoundError):
@@ -114,7 +114,7 @@ def _log_of(database: Path) -> Path:
 
 
 def read_runs(database: Path) -> tuple[set[str], set[str]]:
-    """Returns the finished runs of a SQLite store, and those whose params or metrics changed.
+    """Returns a SQLite store's finished runs, and the runs whose params or metrics changed.
 
     Raises sqlite3.Error if the store is damaged or locked.
     """

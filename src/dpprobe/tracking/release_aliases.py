@@ -1,7 +1,7 @@
-"""The aliases of a release's model in MLflow: `released`, and `previous`, where a rollback leads.
+"""The MLflow aliases of a release's model: `released`, and `previous`, to which a rollback leads.
 
-A successor is a version of its predecessor's model. So whoever loads `models:/<model>@released`
-gets the newest release, and after a rollback the release before. The aliases follow from the
+A successor of a release is a version of its predecessor's model. So `models:/<model>@released`
+loads the newest release, and after a rollback the previous release. The aliases follow from the
 bundles' digests and from the tag `rolled_back`, which a person sets, not from the order of calls.
 """
 
@@ -32,10 +32,11 @@ RELEASES_FOLDER = "_releases"  # folder of artifacts; no dataset has this name
 
 
 def roll_back(bundle: Path, *, undo: bool = False) -> str:
-    """Moves the alias `released` from a tracked bundle to its predecessor; returns what is set.
+    """Moves the alias `released` from a tracked bundle to its predecessor; returns the new state.
 
     The version keeps the tag `rolled_back`, so tracking the bundle again does not move the alias
-    back. A second call changes nothing. `undo` removes the tag and moves the alias back.
+    back. A second rollback of the bundle changes nothing. `undo` removes the tag `rolled_back` and
+    moves the alias back.
 
     Raises:
       DataError: if the bundle was not tracked in the results of a study.
@@ -63,7 +64,7 @@ class ReleaseModel:
     """A registered model with all of its versions.
 
     Attributes:
-      versions: the oldest first.
+      versions: all versions, the oldest first.
       rolled_back: the numbers of the versions that a person rolled back.
     """
 
@@ -80,7 +81,7 @@ class ReleaseModel:
         return cls(client, name, versions, marked)
 
     def release(self, version: ModelVersion) -> None:
-        """Gives a version the alias, unless it was rolled back or one of its successors has it."""
+        """Gives a version the alias, unless it was rolled back or a successor has the alias."""
         released = self._find_released()
         if str(version.version) in self.rolled_back:
             logger.info("MLflow: %s, version %s, stays rolled back", self.name, version.version)

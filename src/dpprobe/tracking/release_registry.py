@@ -1,8 +1,7 @@
-"""Releases in MLflow: one run per release, and a version of a registered model that has the bundle.
+"""Releases in MLflow: one run per release, and one version of a registered model with the bundle.
 
-Everything follows from the bundle, except the time of writing and the files' path. No seed,
-training time or fingerprint of private data is written, so tracking costs no privacy beyond the
-release.
+All content is the bundle's, except the time of writing and the files' path. No seed, training time
+or fingerprint of private data is written, so tracking costs no privacy beyond the release.
 """
 
 from __future__ import annotations
@@ -65,10 +64,11 @@ def register_release(
 ) -> None:
     """Brings MLflow up to date with a release: its run, its model version, the aliases.
 
-    Each bundle digest has one run and one version. A second call creates nothing twice, and
-    completes what a crash interrupted. An older bundle of the same name keeps its version, without
-    the alias. A release with a predecessor becomes the next version of the predecessor's model, if
-    that is registered. Arguments are as for `dpprobe.tracking.ingest.update_dataset`.
+    Each bundle digest has one run and one version. A second call for a bundle creates nothing
+    twice, and completes what a crash interrupted. An older bundle of an equal name keeps its
+    version, without the alias. A release with a predecessor becomes the next version of the
+    predecessor's model, if that model is registered. Arguments are as for
+    `dpprobe.tracking.ingest.update_dataset`.
     """
     content = read_bundle(bundle)
     digest = bundle_digest(bundle)
@@ -97,7 +97,7 @@ def model_name(study: str, release: str) -> str:
 
 
 def _find_model(client: MlflowClient, study: str, bundle: Bundle) -> str:
-    """Names the model that has the predecessor of a release, else the release's own model."""
+    """Names the model with a release's predecessor as a version, else the release's own model."""
     default = model_name(study, bundle.facts.name)
     if (named := named_predecessor(bundle.statement)) is None:
         return default
@@ -163,7 +163,7 @@ def _list_metrics(statement: Any) -> list[MetricValue]:
 def _register_bundle(
     client: MlflowClient, name: str, bundle: Bundle, run_id: str, digest: str
 ) -> str:
-    """Registers a bundle's version if needed, and sets the aliases; returns the version."""
+    """Registers a bundle's model version if needed; sets aliases; returns the version."""
     facts, named = bundle.facts, named_predecessor(bundle.statement)
     try:
         client.create_registered_model(

@@ -1,4 +1,4 @@
-"""The command that moves MLflow's alias `released` to the release before: `dpprobe rollback`."""
+"""The command `dpprobe rollback`, which moves MLflow's alias `released` to the previous release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contents of MLflow runs: for a cell, for a summary over all epsilons, and for a study."""
+"""Describes MLflow runs: for a cell, for a summary over all epsilons, and for a study."""
 
 from __future__ import annotations
 
@@ -95,13 +95,13 @@ class RunContents:
     """The contents of one run, ready to be written.
 
     Attributes:
-      key: names the result that the run shows.
+      key: identifies the result that the run shows.
       content_hash: a run with another hash is out of date.
       artifacts: files, and the folder of each within the run's artifacts.
       history: file of the learning curve, read only when the run is written.
-      drawn: by path, functions that return the text of further artifacts.
+      drawn: functions that return the text of further artifacts, by the artifacts' paths.
       seconds: shown in the run's Duration column.
-      finished: seconds since the epoch.
+      finished: time of completion, in seconds since the epoch.
     """
 
     key: str
@@ -266,7 +266,7 @@ def study_run(
 ) -> RunContents:
     """Describes the run of a study: the best private result of each dataset and epsilon.
 
-    The first artifact is the report; the time of that file is the end of the study.
+    The first artifact is the report; the report's file time is the end of the study.
     """
     infos = {name: read_info(path) for name, path in dataset_infos.items()}
     metrics, sentences = [], []
@@ -324,7 +324,7 @@ def dataset_input(dataset: str, info: DatasetInfo) -> DatasetInput:
 
 
 def pick_colour(index: int) -> str:
-    """Returns a run's colour in charts; MLflow's random ones may be alike for two runs."""
+    """Returns a run's colour in charts; MLflow's random colours may be alike for two runs."""
     return CLASS_COLOURS[index % len(CLASS_COLOURS)]
 
 
@@ -351,7 +351,7 @@ def metric_name(text: str) -> str:
 def curve_steps(epsilons: Sequence[float]) -> dict[float, int]:
     """Returns each finite epsilon's step on a summary's curve: 100 x epsilon, rounded.
 
-    No two epsilons have the same step, because MLflow shows only one point per step.
+    No two epsilons share a step, because MLflow shows only one point per step.
     """
     steps: dict[float, int] = {}
     last = -1
@@ -380,7 +380,7 @@ def curve_metrics(path: Path) -> list[MetricValue]:
 def class_metrics(
     class_names: Sequence[str], seeds: Sequence[Mapping[str, Any]], metric: str
 ) -> dict[str, float | None]:
-    """Returns a metric of each class, the mean over seeds.
+    """Returns a metric's mean over seeds for each class.
 
     Classes with equal names in MLflow get their index as a suffix.
     """

@@ -49,10 +49,10 @@ class ServedRelease:
         """Returns a DataFrame of the class and the probabilities of each image.
 
         Args:
-          images: with a column `image`: paths on this machine, encoded images as bytes, or as
-            text in base64. For a head of vectors, a column `vector` with lists of numbers.
-          params: `checkpoint`, the file of the backbone's weights, if the bundle needs one; by
-            default the file that DPPROBE_CHECKPOINT names.
+          images: with a column `image`: paths on this machine, encoded images as bytes, or as text
+            in base64. For a head of vectors, `images` has a column `vector` with lists of numbers.
+          params: `checkpoint`, the file of the backbone's weights, if the bundle needs a
+            checkpoint; by default the file that DPPROBE_CHECKPOINT names.
         """
         predictor = self._make_predictor(params or {})
         if self.facts.backbone.takes_vectors:

@@ -1,4 +1,4 @@
-"""The MLflow store: its URI, its SQLite database, the lock for writers, and readable errors."""
+"""Manages the MLflow store: URI, SQLite database, lock for writers, readable errors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _TUNED: set[Path] = set()  # databases that `_sync_at_checkpoints` has set up
 
 
 def create_tables(uri: str) -> None:
-    """Creates the store's tables if they are missing. Two processes must not call this at once."""
+    """Creates the store's tables if they are missing. Two processes must not do so at once."""
     if is_server(uri):
         reach_server(uri)
         return
@@ -87,7 +87,7 @@ def checkpoint_log(uri: str) -> None:
 def _sync_at_checkpoints(database: Path) -> None:
     """Uses a write-ahead log, which avoids a sync to disk at each of a run's eight commits.
 
-    A power cut may lose the last runs, which the next ingest writes again.
+    A power cut may lose the last runs, which the next update of MLflow writes again.
     """
     if database in _TUNED:
         return
@@ -119,9 +119,10 @@ def public_uri(uri: str) -> str:
 
 
 def reach_server(uri: str) -> None:
-    """Raises TrackingError at once if no server answers: MLflow's own retries take minutes.
+    """Raises TrackingError at once if no server answers, because MLflow's own retries take minutes.
 
-    Any answer counts, even a request to log in. Certificates are checked as MLflow checks them.
+    Any answer of the server counts, even a request to log in. Certificates are checked as MLflow
+    checks them.
     """
     try:
         requests.get(

@@ -1,4 +1,4 @@
-"""The experiments in MLflow and their ready-made views: columns, order, filter, groups and charts.
+"""Describes MLflow experiments and their views: columns, order, filter, groups and charts.
 
 Without a view, MLflow's table shows neither params nor metrics until a person picks columns. A view
 has the keys of the page's state in MLflow 3.17, except keys of the assistant's panel.
@@ -37,11 +37,11 @@ RUNS_SHOWN = 20  # in charts, until a person selects more
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentContents:
-    """The contents that an experiment should have.
+    """The intended contents of an experiment.
 
     Attributes:
       location: the folder of its artifacts; None if a server chooses the folder.
-      views: makes the experiment's views, by key, from the metrics of other studies' runs in it.
+      views: makes views, by key, from the metrics of other studies' runs in the experiment.
     """
 
     name: str
@@ -163,7 +163,7 @@ def releases_experiment(location: Path | None) -> ExperimentContents:
 
 
 def nearest_to_one(epsilons: Iterable[str]) -> str:
-    """Returns the finite epsilon nearest to 1; infinity only if there is no other."""
+    """Returns the finite epsilon nearest to 1; infinity if no epsilon is finite."""
     return min(
         epsilons, key=lambda token: (_distance(token), budget_order(token)), default=INFINITE
     )
@@ -210,7 +210,7 @@ def changed_view(view: Mapping[str, Any], present: str | None) -> str | None:
 
 
 def _make_view(params: Sequence[str], metrics: Sequence[str], order: str) -> dict[str, Any]:
-    """Makes a table: the first metric, which so stays visible, then params, then other metrics."""
+    """Makes a table: the first metric (so that it stays visible), params, then other metrics."""
     columns = [
         *(f"metrics.`{name}`" for name in metrics[:1]),
         *(f"params.`{name}`" for name in params),

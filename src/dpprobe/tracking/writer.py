@@ -70,7 +70,7 @@ class Writer:
       runs: the id of each result's run, by the result's key.
 
     Args:
-      changed: the ids of runs whose params or metrics somebody changed; they are written again.
+      changed: the ids of runs whose params or metrics somebody changed; all are written again.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Writer:
     ) -> str:
         """Brings one experiment up to date; returns the address of its page on the MLflow server.
 
-        `outdates` tells which older results, not in `contents`, are out of date: by default all.
+        `outdates` selects older results, not in `contents`, that are out of date: by default all.
         """
         experiment = _find_experiment(self.client, wanted)
         present: dict[str, list[Run]] = {}  # runs in MLflow, finished or not, by result key
@@ -247,8 +247,7 @@ def open_writer(
 ) -> Iterator[Writer]:  # fmt: skip
     """Locks a store, and yields a writer whose artifacts go to `folder` below `artifact_root`.
 
-    Raises:
-      TrackingError: if the store cannot be reached, opened or written.
+    Raises TrackingError if the store cannot be reached, opened or written.
     """
     with hold_store(uri, lock=lock, receipt=receipt):
         create_tables(uri)
@@ -292,7 +291,7 @@ def leave_receipt(
 
 
 def fit_to_tag(note: str, *, length: int = TAG_LENGTH) -> str:
-    """Shortens a note to fit into a tag: keeps whole lines, and adds where the rest is."""
+    """Shortens a note to fit into a tag: keeps whole lines, and adds where to find the rest."""
     if len(note) <= length:
         return note
     whole, _, _ = note[:length].rpartition("\n")
@@ -300,7 +299,7 @@ def fit_to_tag(note: str, *, length: int = TAG_LENGTH) -> str:
 
 
 def _list_copies(run: Run, item: RunContents) -> list[Path]:
-    """Lists the artifacts of a run; none on a server."""
+    """Lists the artifacts of a run; returns an empty list if a server has them."""
     local = _local_folder(run)
     names = [*item.drawn, *(f"{folder}/{path.name}" for path, folder in item.artifacts)]
     return [] if local is None else [local / name.lstrip("/") for name in names]
@@ -358,10 +357,10 @@ def _set_tag(client: MlflowClient, experiment: Experiment, key: str, value: str)
 
 
 def _call_again(call: Callable[[], None]) -> None:
-    """Makes a call, and repeats it once if the database refuses it.
+    """Makes a database call, and repeats the call once if the database refuses it.
 
     MLflow looks for a database row before it inserts the row. Meanwhile another writer may insert
-    the same row, and the database refuses the second one. When called again, MLflow finds the row.
+    an equal row, and the database refuses the second row. When called again, MLflow finds the row.
     """
     try:
         call()

@@ -80,8 +80,8 @@ def write_contents(
     """Writes the weights, predictions and history of a cell.
 
     Args:
-      features: of the job; the scores are of its test examples.
-      options: of the cell's method, stored beside the weights.
+      features: the job's features; the scores are of their test examples.
+      options: the options of the cell's method, stored beside the weights.
     """
     with atomic_path(folder / WEIGHTS_FILE) as temporary:
         tensors = {"weights": contents.weights, **contents.arrays}

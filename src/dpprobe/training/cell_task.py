@@ -342,7 +342,7 @@ def disagrees_with(record: CellRecord, task: CellTask) -> bool:
 def whole_cell(folder: Path, expected: str) -> CellRecord | None:
     """Returns the record of a cell if it has this fingerprint and undamaged files, else None.
 
-    Raises DataError if a newer dpprobe wrote it.
+    Raises DataError if a newer dpprobe wrote the cell.
     """
     try:
         record = parse_cell((folder / METRICS_FILE).read_bytes())

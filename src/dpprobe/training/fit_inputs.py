@@ -34,7 +34,7 @@ logger = logging.getLogger("dpprobe")
 class FitInputs:
     """The private examples of a fit, with their `unit` of privacy: "image" or "patient".
 
-    `agreed_n` are the units of all sites, if the examples are one site's. `public` are the
+    `agreed_n` is the number of units of all sites, if the examples are one site's. `public` are the
     public files that were compared with the examples.
     """
 
@@ -56,7 +56,7 @@ class FitInputs:
 
     @property
     def own_n(self) -> int:
-        """The units of these examples, without other sites' units."""
+        """The number of units of these examples, without other sites' units."""
         return self.store.rows if self.units is None else self.units.count
 
     def check_patients(self, images: int | None) -> None:
@@ -87,7 +87,7 @@ class FitInputs:
         )
 
     def place_fit(self, method: MethodOptions, device: str) -> FitPlace:
-        """Returns the devices of a fit on these examples in a study with this `device`."""
+        """Returns the devices for a fit on these examples, in a study with this `device`."""
         dimension, classes = self.store.dimension, self.store.num_classes
         return place_fit(method, device, n=self.n, dimension=dimension, classes=classes)
 
@@ -124,7 +124,7 @@ def read_vectors(store: FeatureStore, device: str, memory_mb: int) -> torch.Tens
     """Returns the features in memory, or the store if they need more than `memory_mb`.
 
     Args:
-      memory_mb: the limit for float32 features, including stored crops; 0 to keep features on disk.
+      memory_mb: the limit for float32 features, with stored crops; 0 to leave features on disk.
     """
     arrays = 1 + len(store.crops)
     if 4 * store.rows * store.dimension * arrays <= memory_mb * 10**6:

@@ -1,9 +1,9 @@
 """The training job: trains all methods of one (dataset, backbone, epsilon), cell by cell.
 
-Up-to-date cells are reused. If a cell lacks seeds, only these are trained. If its privacy statement
-is old, it gets the new statement. Any other cell is trained again. Finished cells wait in staging
-folders and are published by renames when the job ends. If a method fails, the next run reuses the
-staged cells of the others.
+Up-to-date cells are reused. If a cell lacks seeds, only the missing seeds are trained. If a cell's
+privacy statement is old, only the statement is replaced. A cell with any other change is trained
+again. Finished cells wait in staging folders and are published by renames when the job ends. If a
+method fails, the next run reuses the staged cells of all other methods.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def train_job(
     Args:
       overlap: the file with the counts of a near-duplicate check, if the check was run.
       cells: the folder of all cells; a finished, unpublished cell is hidden beside its final place.
-      tables: the folder of all split tables, if this machine may have it.
+      tables: the folder of all split tables, if this machine may have split tables.
 
     Raises:
       PrivacyError: before training, if a private file is declared public.

@@ -41,7 +41,7 @@ class JobFeatures:
     _halves: dict[Headline, Halves] = field(default_factory=dict, init=False, repr=False)
 
     def test_halves(self, metric: Headline) -> Halves:
-        """Returns the halves of the test examples for a metric; they are the same for all heads."""
+        """Returns the halves of the test examples for a metric, which are equal for all heads."""
         if metric not in self._halves:
             self._halves[metric] = split_rows(metric, self.test_labels, units=self.test_units)
         return self._halves[metric]
@@ -70,7 +70,7 @@ def read_job_features(
 ) -> JobFeatures:
     """Reads both splits; features above `memory_mb` stay on disk and are streamed.
 
-    Raises DataError if splits differ in classes or dimension, or no label has AUC, the headline.
+    Raises DataError if splits differ in classes or dimension, or no label has the headline AUC.
     """
     train = inputs.store
     if train.class_names != test.class_names or train.dimension != test.dimension:

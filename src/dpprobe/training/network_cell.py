@@ -36,10 +36,10 @@ logger = logging.getLogger("dpprobe")
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkFiles:
-    """The files of one (dataset, backbone, method).
+    """The files of the networks of one (dataset, backbone, method).
 
     Attributes:
-      results, data: folders of the study; `data` only if this machine may have it.
+      results, data: folders of the study; `data` only if this machine may have split tables.
       cuts: the manifests of both splits' activations at the cut, if the network is cut.
       tables: both split tables, if training reads images.
       choice: the record of a search over options, if the method has a search.

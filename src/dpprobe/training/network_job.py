@@ -137,7 +137,7 @@ def with_choice(task: CellTask, chosen: Mapping[str, Any]) -> Options:
 def plan_for(plan: Plan, options: Options) -> Plan:
     """Returns the plan with the clipping norms that an unpriced search chose.
 
-    Epsilon does not change: it depends only on noise multipliers, and noise scales with the norm.
+    Epsilon does not change: noise multipliers alone decide it, and noise scales with the norm.
     """
     norms = {item.name: item.sensitivity for item in options.list_mechanisms(plan.n)}
     return with_norms(plan, norms)
@@ -190,7 +190,7 @@ def make_curve(test: Inputs, *, link: metrics.Link, rows: int) -> Record:
 def scores_of(
     network: TunedNetwork, inputs: Inputs, *, rows: int, index: npt.NDArray[np.int64] | None = None
 ) -> npt.NDArray[np.float32]:
-    """Returns scores of some rows, or all, float32 [m, K]; raises DataError if not finite."""
+    """Returns scores of some rows, or of all, float32 [m, K]; DataError if any is not finite."""
     index = np.arange(inputs.rows) if index is None else index
     scores = network_scores(network, inputs, index, physical_batch=rows).numpy()
     if not np.isfinite(scores).all():

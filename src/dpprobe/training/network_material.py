@@ -36,7 +36,7 @@ class Material:
 
     Attributes:
       inputs: the inputs of a fit, with the features of the train split.
-      memory_mb: if the rows need more memory, each batch is read from disk.
+      memory_mb: the memory for rows; if they need more, each batch is read from disk.
     """
 
     options: Options
@@ -121,7 +121,7 @@ class Material:
     def check_gradients(self, network: TunedNetwork, *, physical_batch: int) -> None:
         """Checks a network's per-example gradients on random rows; ConfigError if one is wrong.
 
-        `physical_batch` is the number of rows, times their views, in one pass.
+        `physical_batch` is the number of rows, times the views per row, in one pass.
         """
         options = self.options
         views = 1 if options.augment is None else options.augment.views
@@ -146,7 +146,7 @@ def _check_weights(store: FeatureStore, backbone: Backbone) -> None:
     """Raises DataError if features were computed with other weights than the trained network has.
 
     A network's seeds, and so its noise, derive from the identity of the features. Two networks with
-    the same noise would reveal the difference of their gradient sums.
+    equal noise would reveal the difference of their gradient sums.
     """
     if store.weights_sha256 not in (None, backbone.weights_sha256):
         raise DataError(

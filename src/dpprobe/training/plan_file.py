@@ -42,9 +42,9 @@ class Plans:
     """The result of a calibration job, by method.
 
     Attributes:
-      plans: of the methods that meet the target.
-      failures: for each other method, the reason why it misses the target.
-      together: the epsilon, at the same delta, of publishing all heads; infinite without privacy.
+      plans: the plans of the methods that meet the target.
+      failures: for each other method, the reason why the method misses the target.
+      together: the epsilon, at an equal delta, of publishing all heads; infinite without privacy.
     """
 
     plans: Mapping[str, Plan]
@@ -62,10 +62,9 @@ def write_plans(
 
     Args:
       cache: the folder of noise multipliers, shared by all datasets and methods.
-      seeds: number of heads per method; the epsilon of publishing all is written beside each plan.
+      seeds: number of heads per method; each plan also gets the epsilon of publishing all.
 
-    Raises:
-      PrivacyError: if no method meets the target.
+    Raises PrivacyError if no method meets the target.
     """
     if warning := delta_warning(target.delta, target.n, unit=target.unit):
         logger.warning("%s", warning)
@@ -112,7 +111,7 @@ def _make_entry(name: str, made: Plans) -> dict[str, Any]:
 def plan_method(
     options: MethodOptions, target: Target, *, cache: Path, checked: bool = True
 ) -> Plan:
-    """Calibrates one method's mechanisms; raises DpprobeError if it cannot meet the target.
+    """Calibrates one method's mechanisms; raises DpprobeError if they cannot meet the target.
 
     Args:
       checked: False to omit epsilons by other accountants, for a plan in no privacy statement.
@@ -136,9 +135,9 @@ def decide_methods(
     """Resolves `auto` methods from public facts of features, and adds their plans to the others.
 
     Args:
-      methods: by name; only `auto` methods change.
-      calibrated: the plans in the calibration file, which has none for `auto` methods.
-      target: to which the new plans are calibrated.
+      methods: the methods by name; only `auto` methods change.
+      calibrated: the plans in the calibration file, which has no plan for `auto` methods.
+      target: the target to which the new plans are calibrated.
     """
     decided = {
         name: options.resolve_choice(facts)
@@ -160,7 +159,7 @@ def decide_methods(
 
 
 def read_plans(path: Path) -> Plans:
-    """Reads `write_plans`' file; raises PrivacyError if edited, DataError if a newer dpprobe's."""
+    """Reads `write_plans`' file; PrivacyError if it was edited, DataError for a newer version."""
     try:
         record = read_json(path)
         check_not_newer(path, record, kind=FORMAT, version=FORMAT_VERSION)
@@ -185,11 +184,9 @@ def read_plans(path: Path) -> Plans:
 def check_price(plan: Plan) -> None:
     """Recomputes the epsilons of a plan, by all accountants, before a release spends them.
 
-    The hash of a cached answer shows damage, but not an edit by a person who also updated the hash.
-    The check takes a second or less, once for all methods with the same mechanisms.
-
-    Raises:
-      PrivacyError: if the plan costs more than its target, or says another epsilon.
+    The hash of a cached answer reveals damage, but not an edit by a person who also updated the
+    hash. The check takes a second or less, once for all methods with equal mechanisms. Raises
+    PrivacyError if the plan's epsilon exceeds its target, or the plan states another epsilon.
     """
     for fault in _list_faults(plan):
         raise PrivacyError(f"{fault}; delete the folder of calibrations and run again")

@@ -1,12 +1,12 @@
-"""Compares files that are declared public with private data, before anything trains on it.
+"""Compares files that are declared public with private data, before any training on the data.
 
 A file in any folder is refused if its content was made from private examples:
 
 - heads that carry the mark of `dpprobe.privacy.private_mark`;
-- heads with the weights of a head among this study's cells, or of one that this process fitted,
-  unless that head started from the file.
-  All weights may differ by a factor and, as softmax ignores it, by a term common to all classes;
-  the weights of one class may differ by a factor. Rounding to float16 hides neither;
+- heads with the weights of one of this study's cells, or of a head that this process fitted, unless
+  the fit started from the file. All weights may differ by a factor, and by a term common to all
+  classes, which softmax ignores; one class's weights may differ by a factor. Rounding weights to
+  float16 does not hide a match;
 - a manifest with the content hash of existing private features or split tables;
 - a manifest that shares a large part of its rows with the fit's rows, or with private features of
   the fit's backbone: see `dpprobe.features.shared_rows`.
@@ -54,7 +54,7 @@ class PrivateData:
     """The private data of a study, as far as it exists on this disk.
 
     Attributes:
-      dataset: the fit's dataset; `manifests` list its features.
+      dataset: the dataset of the fit; `manifests` list its features.
       datasets: all private datasets of the study.
       rows: the fit's rows, if no manifest lists them.
       heads: the weights of other heads on private rows, each [classes, d + 1].
@@ -94,7 +94,7 @@ class PrivateData:
     def check_public(self, options: MethodOptions) -> PublicInputs:
         """Compares a method's public files, and their rows, with the private data; slow.
 
-        Every way to a fit calls this: a fit refuses public files without its result.
+        All code paths to a fit call this function: a fit refuses public files without its result.
 
         Raises:
           PrivacyError: if a file is made from private examples.
@@ -237,7 +237,7 @@ def _read_heads(path: Path) -> npt.NDArray[np.float64] | None:
 def _heads_match(heads: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> bool:
     """Returns True if one of a cell's heads has the weights of a file's one head.
 
-    Biases are left out, because a file may lack them.
+    Biases are ignored, because a file may lack them.
     """
     columns = heads.shape[2] - 1
     if weights.shape[1] != heads.shape[1] or weights.shape[2] not in (columns, columns + 1):
@@ -261,7 +261,7 @@ def _one_direction(
 
 
 def _started_from(cell: Path, path: Path) -> bool:
-    """Returns True if a cell's heads started from the file as it is now."""
+    """Returns True if a cell's heads started from the present version of the file."""
     try:
         files = read_json(cell.with_name(STATEMENT_FILE))["public_files"]
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,11 +1,11 @@
 """The job of an unpriced search: trials of one (dataset, backbone, method, epsilon).
 
 A trial trains a network with the cell's plan, and is scored without noise on held-out training
-units. Unit names and the study's seed decide which are held out; a patient's images stay together.
-Held-out units stay in the plan as null rows, so n, sampling and divisor stay the cell's.
+units. Unit names and the study's seed decide which units are held out; a patient's images stay
+together. Held-out units stay in the plan as null rows, so n, sampling and divisor equal the cell's.
 
-A search resumes from its hidden log of trials, a trial from its checkpoint. Neither result is
-private.
+A search resumes from its hidden log of trials, a trial from its checkpoint. Results of searches and
+trials are not differentially private.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ def search_job(job: Job, files: NetworkFiles, *, output: Path, limits: Limits) -
 def held_out_rows(store: FeatureStore, share: float, *, seed: int) -> Rows:
     """Returns True for the held-out rows, on which trials are scored: all rows of a unit, or none.
 
-    Only a unit's name and the seed decide if it is held out. Raises DataError for none or all.
+    Only a unit's name and the seed decide if it is held out. Raises DataError if no unit is held
+    out, or all units are.
     """
     names = _unit_names(store)
     chosen = np.asarray(choose_by_id(names, fraction=share, seed=derived_seed(seed, "held out")))
@@ -186,7 +187,7 @@ class _Objective:
 
     @cached_property
     def _checked(self) -> bool:
-        """Checks one network's gradients for all trials, because all have the same layers."""
+        """Checks one network's gradients for all trials, because all trials have equal layers."""
         self.material.check_gradients(
             self.material.make_network(0), physical_batch=self.limits.physical_batch
         )
@@ -230,7 +231,7 @@ class _Objective:
 def without_rows(whole: TrainingSet, store: FeatureStore, left_out: Rows) -> TrainingSet:
     """Returns a training set in which some rows are null rows: not finite, adding nothing to sums.
 
-    Features in memory are not copied: these rows become null in `whole` as well.
+    Features in memory are not copied, so the chosen rows become null rows in `whole` too.
     """
     left = torch.from_numpy(left_out)
     features: torch.Tensor | RowSource
@@ -246,7 +247,7 @@ def without_rows(whole: TrainingSet, store: FeatureStore, left_out: Rows) -> Tra
 
 
 class _WithoutRows:
-    """Rows of a feature store, read from disk, in which some are null rows."""
+    """Rows of a feature store, read from disk, with some rows replaced by null rows."""
 
     def __init__(self, store: FeatureStore, left_out: Rows) -> None:
         self._store, self._left_out = store, left_out

@@ -35,9 +35,9 @@ class Job:
     """The methods to train at one epsilon on one set of features, with seeds 0 to `seeds` - 1.
 
     Attributes:
-      study: its name.
+      study: the study's name.
       private_datasets: all private datasets of the study; no public file may be made from them.
-      memory_mb: features that take more memory, as float32, are streamed from disk.
+      memory_mb: the limit above which features, as float32, are streamed from disk.
       unit: the unit of privacy. patients: if the unit is an image, has the most images per patient.
       metric: the headline metric that the study sets for the dataset; None for the default.
     """
@@ -59,7 +59,7 @@ class Job:
     metric: Headline | None = None
 
     def make_target(self, n: int) -> Target:
-        """Returns the target of the plans; the calibration job judged its delta."""
+        """Returns the target of the plans, whose delta the calibration job has checked."""
         return Target(
             n=n,
             unit=self.unit,
@@ -107,7 +107,7 @@ class OpenedJob:
 
     @property
     def failure_reasons(self) -> dict[str, str]:
-        """For each method without a plan, the reason."""
+        """For each method without a plan, the reason why none exists."""
         failed = self.calibrated.failures
         return {name: failed[name] for name in self.job.methods if name in failed}
 
@@ -121,7 +121,7 @@ class OpenedJob:
         """Returns the task of one cell.
 
         Args:
-          device: as in the study; small fits compute on the CPU instead.
+          device: the study's `device`; small fits compute on the CPU instead.
           more: further values that decide the cell's contents; none for a linear head.
         """
         job, plan = self.job, self.calibrated.plans[method]
@@ -171,9 +171,10 @@ class OpenedJob:
         )
 
     def compare_rows(self, tasks: Sequence[CellTask]) -> FitInputs:
-        """Compares the rows of public files of cells to be trained; slow.
+        """Compares the rows of public files with private rows, for cells to be trained; slow.
 
-        Returns the inputs of the fits, which these files may now enter. Raises PrivacyError.
+        Returns the inputs of the fits, for which these public files are now allowed. Raises
+        PrivacyError.
         """
         public = self.inputs.public
         for task in tasks:
@@ -272,9 +273,9 @@ def locate_options(job: Job, method: str) -> MethodOptions:
 
 
 def _check_target(path: Path, method: str, calibrated: Plans, target: Target) -> None:
-    """Raises DataError if a method has no plan, or one for another target.
+    """Raises DataError if a method has no plan, or a plan for another target.
 
-    The fit judges whether the plan has the method's mechanisms.
+    The fit checks whether the plan has the method's mechanisms.
     """
     if method not in calibrated.plans:
         raise DataError(f"{path}: this file has no plan for {method}; delete it and run again")

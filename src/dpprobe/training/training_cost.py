@@ -12,7 +12,7 @@ NAMES = 0.13
 
 
 def estimate_memory_mb(study: Study, shards_mb: float) -> float:
-    """Estimates the memory of a job in MB, whose shards take `shards_mb` in float16 on disk.
+    """Estimates the memory, in MB, of a job whose shards take `shards_mb` in float16 on disk.
 
     In memory features are float32; above `features.memory_mb` they are streamed. Whitening, which
     `auto` may choose, needs a copy of all rows.

@@ -1,7 +1,7 @@
-"""Makes a cell from its seeds' networks, with any cell's files, for all readers of cells.
+"""Makes a cell from its seeds' networks, with the files of any cell, for all readers of cells.
 
-`heads.safetensors` has the last layers, on each network's own features. Networks have their own
-folder.
+`heads.safetensors` has each network's last layer, for the network's own features. Each network has
+a separate folder.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _read_record(folder: Path) -> NetworkRecord:
 
 def _device_kind(folders: Sequence[Path], records: Sequence[NetworkRecord]) -> str:
     """Returns the kind of device that trained all seeds; raises DataError if seeds differ, because
-    noise depends on it."""
+    noise depends on the device."""
     for folder, record in zip(folders, records, strict=True):
         if record.device != records[0].device:
             raise DataError(

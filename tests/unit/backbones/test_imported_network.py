@@ -29,6 +29,14 @@ def build_nothing():
 
 def build_maps():
     return torch.nn.Conv2d(3, 2, 3)
+
+class Raising(torch.nn.Module):
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def forward(self, images):
+        raise getattr(__import__("builtins"), self.error)("of its own")
 """
 
 
@@ -62,6 +70,7 @@ def test_the_function_s_network_gives_the_features() -> None:
     backbone = load(arguments={"width": 6})
     assert backbone.dimension == 6
     assert features(backbone).shape == (1, 6)
+    torch.manual_seed(7)  # as in another job, whose weights are the same
     assert torch.equal(features(load(arguments={"width": 6})), features(backbone))
     assert load(arguments={"width": 5}).fingerprint != backbone.fingerprint
 
@@ -110,10 +119,12 @@ def test_an_installed_package_is_no_file_of_the_study(
         ({"arguments": {"depth": 3}}, r"cannot be called with .*TypeError"),
         ({"module": "my_nets.tiny:build_nothing"}, "returns int; return a torch.nn.Module"),
         ({"module": "my_nets.tiny:build_maps"}, "image instead of one vector; choose a"),
+        *(({"module": "my_nets.tiny:Raising", "arguments": {"error": kind}}, "of its own")
+          for kind in ("AssertionError", "RuntimeError", "ValueError", "TypeError", "KeyError")),
         ({"module": "my_nets.tiny"}, "module: "),
         ({"preprocessing": {"size": 16, "resize": 8}}, "resize 8 is below size 16"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_built_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load(**options)

@@ -162,6 +162,7 @@ def test_scattering_is_channel_major() -> None:
 
 
 def test_image_smaller_than_the_wavelets_is_refused() -> None:
+    backbone_options({"family": "scattering", "size": 8, "J": 3}).check_files()
     options = backbone_options({"family": "scattering", "size": 7, "J": 3})
     with pytest.raises(ConfigError, match=r"size: 7 is smaller than 2\^J = 8"):
         options.check_files()

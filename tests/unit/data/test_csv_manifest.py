@@ -576,7 +576,9 @@ def test_groups_in_two_spellings_are_told(tmp_path: Path) -> None:
     assert set(train.read_groups()["group_sex"]) == {"f", "m"}
 
 
-def test_no_row_is_lost_by_the_spelling_of_its_split_or_filter(tmp_path: Path) -> None:
+def test_no_row_is_lost_by_its_split_or_filter_in_silence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     rows = animals(tmp_path)
     for number, row in enumerate(rows):
         row["part"] = "test" if number % 4 == 0 else "train"
@@ -587,6 +589,12 @@ def test_no_row_is_lost_by_the_spelling_of_its_split_or_filter(tmp_path: Path) -
         csv_rows.read_rows(options_of(**given))
     both = {**given, "train_values": ["train", "Train"]}
     assert len(csv_rows.read_rows(options_of(**both))["train"].frame) == 15
+    assert "neither split" not in caplog.text
+    for value in ("val", ""):
+        rows[5]["part"] = rows[6]["part"] = value
+        write_csv(tmp_path / "a.csv", rows)
+        assert len(csv_rows.read_rows(options_of(**both))["train"].frame) == 13
+        assert f"a.csv: 2 rows of neither split, such as part {value!r}; not used" in caplog.text
     with pytest.raises(ConfigError, match=r"filters.kind: a.csv line \d: kind is 'dog', not 'Dog'"):
         csv_rows.read_rows(options_of(**both, filters={"kind": ["Dog"]}))
 

@@ -257,6 +257,9 @@ UGLY = {
     "frames": (
         lambda: encoded(header(VALUES, NumberOfFrames=2)), "2 frames in one file; save each"
     ),
+    "frames that only the pixels have": (
+        lambda: encoded(header(VALUES, PixelData=3 * VALUES.tobytes())), "several frames"
+    ),
     "transfer syntax": (
         compressed, r"transfer syntax \(JPEG Lossless.*cannot be decoded here; rewrite the file"
     ),

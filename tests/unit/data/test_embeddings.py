@@ -314,6 +314,8 @@ AGES = {"group_columns": ["age"]}
         (in_npz(("X", PAIRS)), "no vectors"),
         (lambda _: {"train": "x.pkl"}, "name a file that ends in .h5ad, .npy"),
         # shapes
+        (in_npy(PAIRS[:, 0]), "no vectors, only an array of shape (10,)"),
+        (in_npz(X=PAIRS[:, None]), ", X of shape (10, 1, 2); name arrays"),
         (in_npy(PAIRS[:9]), "rows.csv: 10 rows, but 9 vectors"),
         (in_npz(X=PAIRS, options=AGES, age=np.arange(7)), "columns differ in length (age 7, kind"),
         (in_npz(X=PAIRS[:, :0]), "vectors 'X' are empty, of shape (10, 0)"),

@@ -50,12 +50,6 @@ def test_heic_is_upright() -> None:
     assert open_image(heic(noise(size=(64, 48)), exif=exif.tobytes())).size == (48, 64)
 
 
-@pytest.mark.parametrize("length", [12, 100, 400])
-def test_heic_cut_short_is_an_image_error(length: int) -> None:
-    with pytest.raises(ImageError, match="cannot be decoded"):
-        open_image(heic(noise(size=(64, 48)))[:length])
-
-
 def test_one_picture_in_two_files_has_one_hash() -> None:
     picture = noise()
     exif = Image.Exif()
@@ -121,13 +115,16 @@ def test_palettes_are_part_of_the_pixels() -> None:
 RAMP = np.linspace(0, 4095, 32 * 64).round().astype(np.uint16).reshape(32, 64)
 
 
-def tiff(data: bytes, bits: int, *tags: tuple[int, int], photometric: int = 1) -> bytes:
+def tiff(
+    data: bytes, bits: int, *tags: tuple[int, int], photometric: int = 1, order: str = "<"
+) -> bytes:
     """A TIFF file of grey, 64 x 32."""
     given = {256: 64, 257: 32, 258: bits, 259: 1, 262: photometric, 273: 0, 277: 1, 278: 32,
              279: len(data), **dict(tags)}  # fmt: skip
     given[273] = 8 + 2 + 12 * len(given) + 4
-    fields = [struct.pack("<HHII", tag, 4, 1, value) for tag, value in sorted(given.items())]
-    return b"II*\0" + struct.pack("<IH", 8, len(given)) + b"".join(fields) + bytes(4) + data
+    fields = [struct.pack(f"{order}HHII", tag, 4, 1, given[tag]) for tag in sorted(given)]
+    start = b"II*\0" if order == "<" else b"MM\0*"
+    return start + struct.pack(f"{order}IH", 8, len(given)) + b"".join(fields) + bytes(4) + data
 
 
 def packed() -> bytes:
@@ -153,6 +150,7 @@ GREY: dict[str, tuple[bytes, int | None, bool]] = {
     "a text called as our key": (with_chunk(PNG, b"tEXt", b"dpprobe_grey_bits\x0014"), 12, False),
     "12 bits at the upper end": (encoded(Image.fromarray(RAMP * 16), "PNG"), 16, False),
     "a TIFF of 16 bits": (tiff(SHORT, 16), 12, False),
+    "a TIFF of ImageJ": (tiff(RAMP.astype(">u2").tobytes(), 16, order=">"), 12, False),
     "a TIFF with its largest value": (tiff(SHORT, 16, (281, 4095), (341, 4095)), 12, False),
     "a TIFF whose 0 is white": (tiff(SHORT, 16, photometric=0), 12, True),
     "a turned TIFF whose 0 is white": (tiff(SHORT, 16, (274, 3), photometric=0), 12, True),
@@ -186,18 +184,17 @@ def test_negatives_are_other_pictures_and_too_few_bits_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("picture", "message"),
+    ("data", "message"),
     [
-        (Image.new("F", (4, 4), 0.5), "mode F have no known range"),
-        (Image.new("I", (4, 4), -1), "mode I from -1 to -1 have no known range"),
-        (Image.new("LAB", (4, 4)), "mode LAB cannot become RGB"),
+        (encoded(Image.new("F", (4, 4), 0.5), "TIFF"), "mode F have no known range"),
+        (encoded(Image.new("I", (4, 4), -1), "TIFF"), "mode I from -1 to -1 have no known range"),
+        (encoded(Image.new("LAB", (4, 4)), "TIFF"), "mode LAB cannot become RGB"),
+        (tiff(RAMP.astype(np.uint8).tobytes(), 8, (339, 2)), "8 bits with a sign"),
     ],
 )
-def test_odd_modes_are_refused_while_all_images_are_checked(
-    picture: Image.Image, message: str
-) -> None:
+def test_odd_modes_are_refused_while_all_images_are_checked(data: bytes, message: str) -> None:
     with pytest.raises(ImageError, match=message):
-        open_image(encoded(picture, "TIFF"))
+        open_image(data)
 
 
 def test_a_missing_file_is_told_of_in_another_spelling(tmp_path: Path) -> None:

@@ -75,6 +75,9 @@ def test_words_replace_names() -> None:
         "annual crop land",
         "River",
     )
+    for names, of in ((["a", "_"], {}), (["a", "b"], {"b": "\u200b "})):
+        with pytest.raises(ConfigError, match=f"no word for class '{names[1]}'"):
+            prompts.name_classes(names, of)
     with pytest.raises(ConfigError, match="prompt_names: no class 'Rivers'; write 'River'"):
         prompts.name_classes(["AnnualCrop", "River"], {"Rivers": "a river"})
 
@@ -86,6 +89,9 @@ def test_words_replace_names() -> None:
         ("a photo of {c}", "no set 'a photo of {c}'; write a template as a list"),
         ((), "an empty list"),
         (("a photo",), "'a photo' has no {c}"),
+        (("a {c:d}",), "'a {c:d}' has no {c}"),
+        (("{c}, a {c:.3}",), "{c!:.3} is unknown"),
+        (("{c!r}",), "'{c!r}' has no {c}"),
         (("{c} in {place}",), "{place} is unknown"),
         (("{c} {}",), "{} is unknown"),
         (("{c} {",), "write {c} in place of"),

@@ -138,6 +138,7 @@ def zeros(path: Path) -> None:
         ),
         (zeros, r"damaged after n01/0005\.png \(zeros instead of members\)"),
         (lambda p: p.write_bytes(b""), r"a-000\.tar: empty"),
+        (lambda p: (p.unlink(), p.symlink_to(p)), r"a-000\.tar: cannot be read after its start"),
         (lambda p: p.write_bytes(b"<html>" * 200), r"cannot be read after its start"),
         (lambda p: pack(p, [("caf\udce9.png", png(1))]), r"a-000\.tar: a file name is not UTF-8"),
     ],
@@ -149,6 +150,7 @@ def zeros(path: Path) -> None:
         "two in one",
         "a hole",
         "empty",
+        "a loop",
         "a web page",
         "a name in Latin-1",
     ],
@@ -292,7 +294,7 @@ def test_names_of_tars_in_members_lead_nowhere(tmp_path: Path) -> None:
     [
         ({"several_labels": True}, "several_labels needs label_column"),
         ({"id_column": "x", "shard_in_id": True}, "shard_in_id: id_column already names the ids"),
-        ({"class_names": ["cat", "Cat"]}, "differ only in case or spaces"),
+        ({"class_names": ["cat", "Cat"]}, "are spellings of one name"),
         ({"class_names": ["cat", "cat"]}, "a name appears twice"),
     ],
 )

@@ -452,6 +452,9 @@ def test_results_that_were_not_checked_are_named(doctor: Doctor) -> None:
         f"not checked: {folder}, the results of another study"
         for folder in ("deep/in/here", "other results")
     ]
+    os.utime(FOLDER / "gone.json", (time.time() + 9,) * 2)
+    code, output = doctor()
+    assert (code, "not found: gone, the results of the latest run\n" in output) == (0, True)
 
 
 def test_results_of_no_run_here(doctor: Doctor, tmp_path: Path) -> None:

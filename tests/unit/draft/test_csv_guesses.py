@@ -88,7 +88,7 @@ def test_names_of_images_are_completed_to_paths(clinic: Desk) -> None:
 
 def test_images_may_lie_elsewhere(clinic: Desk) -> None:
     clinic.table("tables/old/lesions.csv", lesions())
-    assert "this image is not under tables/old or . or tables; name" in clinic.init(
+    assert "which is not under tables/old or . or tables; name" in clinic.init(
         "tables/old/lesions.csv", "--image", "file"
     )
     assert "60 images" in clinic.init("tables/old/lesions.csv", "--root", "scans")
@@ -185,7 +185,9 @@ HEAD, ROW = "file,label\n", "files/0.jpg,a\n"
         (HEAD + ROW + ROW, "", "no column has"),
         (HEAD + ROW + ROW, "--label label", "column label has 1 classes"),
         (HEAD + ROW, "--label labl", "--label labl: "),
-        (HEAD + ROW + "files/0.jpg,A\n", "", "has 'A' and 'a', which differ only in case"),
+        (HEAD + ROW + "files/0.jpg,A\n", "", "has 'A' and 'a', which are spellings of one name"),
+        (HEAD + "files/0.jpg,1.0\nfiles/1.jpg,1\n", "", "which are spellings of one name"),
+        (HEAD + "no\\0.jpg,a\nfiles/0.jpg,b\n", "", "write / instead"),
         (HEAD + "no/0.jpg,a\nfiles/0.jpg,b\n", "", "names 'no/0.jpg'"),
         ("", "", "is empty; its first line must name the columns"),
         (HEAD + "files/0.jpg,na\udcefve\n", "", "not UTF-8"),

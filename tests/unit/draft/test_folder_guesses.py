@@ -32,6 +32,21 @@ def test_a_folder_of_classes_becomes_a_study(desk: Desk) -> None:
     assert study.backbones["scattering"].computed_dimension == 512
 
 
+@pytest.mark.parametrize("place", ["data", "data/lesions", "results", "2024", "null", "a\nb"])
+def test_folders_of_any_name_become_a_study(desk: Desk, place: str) -> None:
+    """Also folders in which studies write, names that YAML reads as no text, and line breaks."""
+    desk.images(f"{place}/a", "elsewhere/b", count=30)
+    (desk.folder / place / "b").symlink_to(
+        "/".join([".."] * len(place.split("/")) + ["elsewhere/b"])
+    )
+    assert "60 images, 2 classes" in desk.init(place, "--output", "x.yaml")
+    study = desk.study("x.yaml")
+    assert [dataset.count_classes() for dataset in study.datasets.values()] == [2]
+    assert not any(each.startswith(f"{place}/") for each in (study.results_dir, study.data_dir))
+    (desk.folder / place / "a" / "up").symlink_to("..")
+    assert "remove the link" in desk.init(place, "--force")
+
+
 def test_a_split_of_ones_own_is_kept(desk: Desk) -> None:
     desk.images("x/Training/a", "x/Training/b", "x/test/a", "x/test/b", "x/val/a", "x/val/b")
     printed = desk.init("x")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpprobe.errors import DataError, DpprobeError, PrivacyError
+from dpprobe.errors import ConfigError, DataError, DpprobeError, PrivacyError
 from dpprobe.estimator import array_inputs, fit_and_score
 from dpprobe.estimator.array_inputs import (
     MappedRows,
@@ -148,6 +149,13 @@ MIXED = [True, 1, 2.5, "a", b"a", None, np.nan, pd.NA, pd.NaT, np.datetime64("Na
 def test_labels_and_classes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ArrayError, match="y: .*classes"):
         number_labels(np.array(["a", "d"]), ["a", "b"])
+    for kind in ("c16", "M8[D]", "S1"):
+        with pytest.raises(ArrayError, match="y: labels are of type"):
+            check_labels(np.ones(3).astype(kind), None)
+    with pytest.raises(ConfigError, match="unknown head None"):
+        make_benchmark(head=None).fit(ROWS, LABELS)
+    with pytest.raises(ValueError, match="2-dimensional"):
+        make_benchmark().fit(pd.Series(LABELS), LABELS)
     texts: list[Any] = ["ab", b"ab", {0: "a", 1: "b"}, (each for each in "ab")]
     for bad in ([0, 1, 1], [0], [], 2, None, [[0], [1]], np.array(1), np.zeros((2, 2)), *texts):
         with pytest.raises(ArrayError, match="class"):
@@ -220,6 +228,12 @@ LYING = [
 ]  # fmt: skip
 
 
+def find_stops(source: Any) -> Iterator[int]:
+    blocks = find_source(source)
+    assert blocks is not None
+    return (first + len(block) for first, block in blocks.read_blocks(40))
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("place", range(len(LYING)))
 def test_a_source_is_held_to_what_it_says(
@@ -238,6 +252,10 @@ def test_a_source_is_held_to_what_it_says(
     fitted = make_benchmark().fit(ROWS, LABELS)
     with pytest.raises(DpprobeError):
         fitted.predict(LYING[place])
+    stops: list[int] = []
+    with pytest.raises(DpprobeError, match="^X: "):
+        stops.extend(find_stops(LYING[place]))
+    assert max(stops, default=0) <= len(ROWS), "no consumer gets more rows than it has room for"
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,10 @@ KINDS: dict[str, Callable[[np.ndarray, Path], Any]] = {
     "list": lambda values, _: values.tolist(),
     "strided": lambda values, _: np.repeat(values, 2, axis=0)[::2],
     "fortran": lambda values, _: np.asfortranarray(values),
+    "reversed": lambda values, _: values[::-1].copy()[::-1],
+    "read-only": lambda values, _: np.frombuffer(values.tobytes(), values.dtype).reshape(
+        values.shape
+    ),
     "data frame": lambda values, _: pd.DataFrame(values),
     "tensor": lambda values, _: torch.from_numpy(values),
     "tensor with gradient": lambda values, _: torch.from_numpy(values).requires_grad_(),

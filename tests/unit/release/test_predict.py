@@ -203,16 +203,23 @@ def test_rows_depend_on_no_other_row(tmp_path: Path) -> None:
 # places of images
 
 
-def test_folders_are_searched_by_extension_in_the_order_of_paths(tmp_path: Path) -> None:
+def test_folders_are_searched_by_extension_in_the_order_of_paths(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for name in ("b/2.png", "b/1.JPG", "a/é ü.png", ".hidden/x.png", "b/.x.png", "b/notes.txt"):
         path = tmp_path / "in" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(encoded(picture(1), "JPEG" if name.endswith("JPG") else "PNG"))
+    (tmp_path / "in" / "b").rename(tmp_path / "elsewhere")
+    (tmp_path / "in" / "b").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "up").symlink_to(tmp_path)
+    (tmp_path / "in" / "a" / "up").symlink_to("..")
     found = find_images([tmp_path / "in", tmp_path / "in" / "b" / "2.png"])
     names = [str(tmp_path / "in" / name) for name in ("a/é ü.png", "b/1.JPG", "b/2.png")]
     assert [image.id for image in found.read_images()] == [*names, names[2]]
     assert [image.row for image in found.read_images()] == [0, 1, 2, 3]
     assert found.count == 4
+    assert f"in: 1 file not used, such as {tmp_path}/in/b/notes.txt" in caplog.text
 
 
 def test_a_name_that_is_no_utf8_is_escaped(tmp_path: Path, bundle: Path) -> None:

@@ -197,9 +197,11 @@ def test_a_dataset_may_choose_its_metric(tmp_path: Path) -> None:
     named = {"a": "AUC", "b": "mean accuracy over labels", "c": "accuracy"}
     assert titles == named | {"d": "mean AUC over labels"}, "not over 4 of 4 labels"
     assert not any(measure.is_partial for measure in grid.measures.values())
+    assert len({measure.least_title for measure in grid.measures.values()}) == 2
     for cell in cells:
         record = read_cell(cell)
         entry = _entry(grid, record.cell.dataset)
+        assert entry.least_title == grid.measures[record.cell.dataset].least_title
         assert entry.mean == pytest.approx(100 * record.summary[record.headline].mean)
 
 

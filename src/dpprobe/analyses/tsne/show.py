@@ -161,6 +161,7 @@ def _draw_plane(
     """Draws points [rows, 2] by class, with a legend or a colour bar."""
     size = float(np.clip(9000 / len(plane), 3, 16))
     named = len(names) <= NAMED_CLASSES
+    names = [style.fit_name(str(name), 40) for name in names]
     # Drawn in a shuffled order, so that no class lies on top of the others.
     order = np.random.Generator(np.random.Philox(0)).permutation(len(plane))
     points = _draw_points(axes, plane[order], labels[order], size=size, named=named)
@@ -177,7 +178,7 @@ def _draw_plane(
     for index, name in enumerate(names):
         members = plane[labels == index]
         if len(members) and len(plane) >= NAMED_POINTS:
-            _draw_name(axes, members, str(name))
+            _draw_name(axes, members, name)
 
 
 def _draw_points(

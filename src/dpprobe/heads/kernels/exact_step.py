@@ -1,10 +1,10 @@
 """Adds clipped gradients exactly, on the CPU: a unit row times a factor, both on a public grid.
 
-Both products are exact, of 16-bit integers (`integer_products`). A row's norm is at most 2^17, so
-few of its numbers need more bits. Excess over 16 bits, and the row's constant, are multiplied in
-float64. All sums are integers below 2^53, with equal bits in any order.
-The work between the products handles one row at a time, number by number, so a row's part depends
-on neither place nor neighbours.
+Logits and sums are exact products of 16-bit integers (`integer_products`). A row's norm is at most
+2^17, so few of its entries need more than 16 bits. Excess over 16 bits, and the row's constant, are
+multiplied in float64. All sums are integers below 2^53, with equal bits in any order. Between the
+two products each row is handled alone, number by number, so a row's contribution depends on neither
+place nor neighbours.
 """
 
 # mypy: allow-untyped-defs, disable-error-code="call-arg"
@@ -49,7 +49,7 @@ def to_integers(head, bits, out):
     A class's integers have a norm of at most about 2^bits. Weights that are not finite become 0.
 
     Returns:
-      The unit, a power of two; NaN if weights are not finite, so that all logits are not.
+      The unit, a power of two; NaN if weights are not finite, so that no logit is finite.
     """
     longest = 0.0
     finite = True
@@ -72,8 +72,9 @@ def to_integers(head, bits, out):
 def to_grid(source, scale, shift, centre, entry, row, whole, out):
     """Fills whole with [x, 1] / |[x, 1]|, x = scale * source - shift * centre, in steps of `entry`.
 
-    Entries are rounded towards zero, so the result in steps is no longer than 1. An empty centre
-    stands for none. `out` gets the lower 16 bits; `row` is scratch. The last entry is apart.
+    Entries are rounded towards zero, so the rounded row's norm is at most 1. If `centre` is empty,
+    nothing is subtracted. `out` gets the lower 16 bits; `row` is scratch. The last entry is
+    returned apart.
 
     Returns:
       |[x, 1]|, or 0 if it is not finite, and then all entries are 0; the last entry; and True if
@@ -106,7 +107,7 @@ def to_grid(source, scale, shift, centre, entry, row, whole, out):
 def cut_entries(whole, i, count, out, rests):
     """Cuts entries of row i to 16 bits; appends the rest to rests (row, column, value).
 
-    Returns the number of rests, of which there were `count`.
+    Returns the number of rests, which was `count` before.
     """
     for j in range(whole.shape[0]):
         value = whole[j]
@@ -121,7 +122,7 @@ def cut_entries(whole, i, count, out, rests):
 def to_factors(logits, norms, weights, labels, multi_hot, rows, clip, step, sigmoid, out):
     """Turns logits [m, K] into factors [K, m] in steps: |row| times the clipped, weighted residual.
 
-    A row of norm 0, or with a logit that is not finite, gets 0.
+    Factors are 0 for a row of norm 0, or with a logit that is not finite.
     """
     classes = logits.shape[1]
     for i in range(logits.shape[0]):
@@ -163,7 +164,7 @@ def to_factors(logits, norms, weights, labels, multi_hot, rows, clip, step, sigm
 def fill_units(features, scale, shift, centre, weights, rows, entry, out, norms):
     """Fills the first d + 1 columns of out [m, ...] with `to_grid` of chosen rows, and their norms.
 
-    Rows of weight 0 are 0, as in `add_sums`. Float32 represents whole numbers of 17 bits exactly.
+    Rows of weight 0 become 0, as in `add_sums`. Integers of 17 bits are exact in float32.
     """
     d = features.shape[1]
     work, whole, lower = np.empty(d + 1), np.empty(d, np.int32), np.empty(d, np.int16)
@@ -198,9 +199,9 @@ def add_sums(
       rows: int64 [size or more], each from 0 to n - 1, unchecked. Rows beyond size belong to the
       next call, and are fetched ahead.
       heads: [seeds, K, d + 1].
-      bits, digit_bits: of `to_integers`.
-      clip: of a gradient's norm.
-      entry, step: of the rows' entries and of the factors.
+      bits, digit_bits: as in `to_integers`.
+      clip: the largest norm of a gradient.
+      entry, step: the grid steps of the rows' entries and of the factors.
       totals: [seeds, K, d + 1], padded to multiples of 4 and 32.
     """
     seeds, classes, d = heads.shape[0], heads.shape[1], features.shape[1]

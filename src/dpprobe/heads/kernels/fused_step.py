@@ -1,10 +1,10 @@
 """Clipped gradient sums on the CPU, in machine code: the sums of `clipping`, in one pass.
 
-No library clips between two products without another pass over memory. A chunk of rows is
-multiplied with the weights, for clipped residuals, and multiplied with the residuals while still in
-the processor's cache. Both products go by tiles of 20 vectors of partial sums in
+Libraries need another pass over memory to clip between two products. `fused_step` multiplies a
+chunk of rows with the weights, clips the residuals, and multiplies these with the chunk, which is
+still in the processor's cache. Both products are computed in tiles of 20 vectors of partial sums in
 registers (5 classes x 4 rows, then 5 classes x 4 vectors of columns), or of 10 where a processor
-has 16 registers. The tile changes no bit of the sums.
+has 16 registers. The size of the tile changes no bit of the sums.
 
 With few classes rows come from memory about as slowly as they are multiplied, so the next chunk is
 fetched meanwhile: one cache line per 20 products, evenly over both products, of four rows in
@@ -56,9 +56,9 @@ _ALIGNED = 16
 def _add_products(
     _context, rows, byte, columns, weights, stride, out, out_stride, spots, start, twice
 ):
-    """Adds to [5, _ROWS] the products of 5 rows of weights and rows, given by their addresses.
+    """Adds the products of 5 classes' weights with `_ROWS` rows, given by addresses, to [5, _ROWS].
 
-    Covers so many columns, from a given byte of the rows. On the way it fetches lines, as
+    Covers a number of columns, from a given byte of the rows. Meanwhile fetches cache lines, as
     `Code.fetch_ahead` does with the last three arguments.
     """
 
@@ -247,7 +247,7 @@ def _apply_sigmoid(z, classes, m):
     fastmath=FAST,
 )
 def _clip_residuals(z, classes, m, bounds, scale, parts, usable, factors, release, d):
-    """Clips residuals to the bounds, times parts; adds them to the biases, then applies scale."""
+    """Clips residuals to the bounds, times parts; adds these to the biases, then applies scale."""
     for i in range(m):
         factors[i] = 0.0
     for k in range(classes):
@@ -269,9 +269,9 @@ def _clip_residuals(z, classes, m, bounds, scale, parts, usable, factors, releas
 
 @jit()
 def _aim_fetches(ahead, place, taken, tiles):
-    """Returns what the next tile fetches, and the place from which the one after it continues.
+    """Returns the cache lines that the next tile fetches, and the place where fetching continues.
 
-    The next rows' lines are spread evenly over the tiles; tiles between fetch what the cache has.
+    The next rows' cache lines are spread evenly over the tiles; tiles between fetch cached lines.
 
     Args:
       ahead: the address of the next rows' addresses, and their number; how many rows are fetched
@@ -298,7 +298,7 @@ def _aim_fetches(ahead, place, taken, tiles):
 def _multiply_rows(pointers, m, d, weights, z, ahead):
     """Writes weights times rows to z.
 
-    Goes by blocks of columns: 4 rows and 5 classes fit into a first-level cache of 48 KiB.
+    Multiplies blocks of columns: 4 rows and 5 classes fit into a first-level cache of 48 KiB.
     """
     rows, heads, stride = pointers.ctypes.data, weights.ctypes.data, weights.strides[0]
     logits, logit_stride = z.ctypes.data, z.strides[0]
@@ -323,8 +323,8 @@ def _multiply_rows(pointers, m, d, weights, z, ahead):
 def _multiply_back(pointers, m, d, z, release, panel, ahead):
     """Adds z times rows to the release.
 
-    With many classes, the rows' next columns are first copied side by side: in long rows they
-    collide in the cache.
+    With many classes, the rows' next columns are first copied side by side, because columns of long
+    rows collide in the cache.
     """
     rows, residuals, residual_stride = pointers.ctypes.data, z.ctypes.data, z.strides[0]
     sums, stride = release.ctypes.data, release.strides[0]
@@ -372,7 +372,7 @@ def _cut_chunks(sizes, chunk):
 def _make_scratch(classes):
     """Returns the scratch of `_add_chunk`: float32, float64, logits, addresses, panel.
 
-    Addresses are of the rows now and of later rows; the panel is of `_lay_out`, with addresses.
+    `addresses` are of present and later rows; `panel` has `_lay_out`'s copies with addresses.
     """
     floats = np.empty((5, CHUNK), dtype=np.float32)
     doubles = np.empty((2, CHUNK), dtype=np.float64)
@@ -450,8 +450,8 @@ def _add_chunk(
 def chunk_rows(d, classes):
     """Returns how many rows of d features a chunk should have.
 
-    The more classes, the longer the processor is busy with each row, and the less it matters
-    whether the next rows have come.
+    With more classes, the processor is busy longer with each row, and it matters less whether the
+    next rows are fetched.
     """
     rows = _CHUNK_BYTES * max(20, classes) // (20 * 4 * d)
     # By `_cut_chunks` a chunk may come out half as large again. The tile must not matter.
@@ -463,7 +463,7 @@ def _add_rows(
     features, scale, labels, multi_hot, bounds, parts, sigmoid, rows, cuts, chunk, stop, weights,
     classes, release, scratch,
 ):  # fmt: skip
-    """Adds the chunks from one on that end at `stop`, or before; returns the next chunk."""
+    """Adds the chunks from a given one up to row `stop`; returns the next chunk."""
     while cuts[chunk] < stop:
         first, last = cuts[chunk], cuts[chunk + 1]
         # After the last chunk, as many rows as may be the next call's.
@@ -490,10 +490,10 @@ def add_clipped_sums(
       features, scale: float32 [n, d] and [n]; row i is scale[i] * features[i].
       labels, multi_hot: int64 [n] and [0, 0]; for several labels [0] and uint8 [n, classes].
       bounds: float64 [n], from `clipping.clip_bounds`.
-      parts: float32 [n], factors of the clipped gradients; or [0] for ones.
+      parts: float32 [n], factors of the clipped gradients; or [0] if all are 1.
       sigmoid: True if the loss is a sum of sigmoid cross-entropies.
       rows: int64 [m], each from 0 to n - 1, unchecked.
-      sizes: int64 [slices], each slice's rows, slice after slice.
+      sizes: int64 [slices], each slice's number of rows.
       weights: float32 [seeds, padded classes, padded d + 1], from `padded_zeros`.
       releases: [slices, ...], each like weights.
     """
@@ -534,7 +534,7 @@ def _draw_noise(lanes, tail, deviation, drawn, classes, columns, release):
 
 @jit()
 def _observe_step(lanes, tail, deviation, drawn, release, sums, outputs, given):
-    """Copies a clipped sum to an observer, and puts the step's output in its place.
+    """Copies a clipped sum to an observer, and replaces the sum by the step's output.
 
     The output is the sum plus the next noise, or, if outputs are `given`, a replayed run's output.
     """

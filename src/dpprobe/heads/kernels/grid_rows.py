@@ -1,8 +1,8 @@
-"""Brings rows to the grid of exact sums on the CPU, and adds their clipped gradients, in one pass.
+"""Rounds rows to the grid of exact sums on the CPU, and adds their clipped gradients, in one pass.
 
 A chunk of rows stays in the second-level cache between its two products, of integers if they fit
-(`integer_products`), else by NumPy's BLAS. Both products are exact on the grid, and the work
-between handles one row at a time, number by number: a row's part does not depend on its place.
+(`integer_products`), else by NumPy's BLAS. Logits and sums are exact on the grid, and all other
+work handles one row at a time: a row's contribution does not depend on its place.
 """
 
 # mypy: allow-untyped-defs
@@ -24,8 +24,8 @@ CHUNK = 64
 def fill_rows(features, scale, shift, centre, constant, whole, out):
     """Fills float64 [m, d + 1] with scale[i] * features[i] - shift[i] * centre, and constant[i].
 
-    Scale, shift and centre hold values of float32: their products are exact in float64, with one
-    rounding per entry, fused or not. An empty centre stands for none. `whole` rounds entries, but
+    Scale, shift and centre hold values of float32: their products are exact in float64, and each
+    entry is rounded once. If `centre` is empty, nothing is subtracted. `whole` rounds entries, but
     not the constant, towards zero to whole numbers.
     """
     columns = features.shape[1]

@@ -1,13 +1,13 @@
 """Multiplies rows on the grid as 16-bit integers: second moments and gradients, to the last bit.
 
 A processor multiplies 16-bit integers up to four times as fast as float64 numbers, and adds their
-products in 32 bits. By Cauchy-Schwarz no partial sum of products of vectors a and b exceeds
-|a| |b|, so each is exact if |a| |b| < 2^31. Partial sums are added in float64, where all sums on
-the grid are exact (`privacy.grid`). So the results have the bits of float64 products. The bounds:
+products in 32 bits. By Cauchy-Schwarz no partial sum of products of vectors a and b exceeds |a|
+|b|, so each is exact if |a| |b| < 2^31. Partial sums are added in float64, where all sums on the
+grid are exact (`privacy.grid`). So results equal float64 products bit for bit. The bounds:
 
 - Rows: integers of at most 32,767 (`LARGEST`). Larger entries are cut, and the rest, or the whole
   block, is multiplied in float64, like the constants of rows.
-- Second moments: 32 bits take as many rows as the columns' sums of squares allow (`pack_rows`).
+- Second moments: a 32-bit sum spans as many rows as columns' squares allow (`pack_rows`).
 - Gradients: a factor of at most 2^17 is 2^9 h + l with |h|, |l| <= 2^8. A chunk has 128 rows, and
   128 x 2^8 x 32,767 < 2^30.
 - Logits: unit rows with entries of e = 8 to 17 bits have norm 2^e at most, and a class's weights
@@ -72,7 +72,7 @@ def padded(count, unit):
 
 @jit("i8(i8)")
 def row_width(columns):
-    """Returns a width for so many columns: odd in cache lines, which else collide in the cache."""
+    """Returns a row width of an odd number of cache lines: others collide in the cache."""
     return (-(-columns // 32) | 1) * 32
 
 
@@ -101,10 +101,10 @@ def _make_tile(kinds: int, digits: int, *, packed: bool) -> Any:
         Args:
           left: int32, pair p of digit m at left_place + p * step + m * left_stride, the lowest
             digit of each factor first.
-          right: if `packed`, int32, pair p of each column from right_place + p * width on. Else
-            int16, row i from right_place + i * width on.
-          base: of the digits.
-          place: of the first sum in `total`. The factors' sums are `stride` apart.
+          right: if `packed`, int32, pair p of each column from right_place + p * width on.
+            Otherwise int16, row i from right_place + i * width on.
+          base: the base of the digits.
+          place: the index of the first sum in `total`. The factors' sums are `stride` apart.
         """
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -181,8 +181,8 @@ _add_factors_tile = _make_tile(KINDS, 2, packed=False)
 def pack_rows(block, packed, stops, last):
     """Packs whole numbers [m, d + 1] but for the last column, which is a constant.
 
-    Writes pairs of rows in panels of columns [panels, pairs, PANEL]. Writes the pairs at which 32
-    bits must be emptied to `stops`. Writes the sum of the rows times their constants to `last`
+    Writes pairs of rows in panels of columns [panels, pairs, PANEL]. Writes to `stops` the pairs at
+    which 32-bit sums must be emptied. Writes the sum of the rows times their constants to `last`
     [d + 1]. A group of rows joins the group before if no column's sum of squares, and so no product
     of two columns, reaches 2^31.
 
@@ -298,7 +298,7 @@ def fill_rows(features, scale, shift, centre, out):
 def multiply_weights(rows, digits, base, logits):
     """Fills [m, K] with the products of the first m rows and the weights of `split_weights`.
 
-    There are 8 rows or a multiple.
+    The number of rows is a multiple of 8.
     """
     (m, classes), (pairs, lanes), kinds = logits.shape, digits.shape, 2 * KINDS
     columns = rows.view(np.int32)
@@ -336,7 +336,7 @@ MACHINE_CODE.keep()
 
 
 def digit_bits(entry_bits: int) -> int:
-    """Returns the bits of the digits of weights that meet rows with entries of so many bits."""
+    """Returns the bits per digit of weights, for rows whose entries have a given number of bits."""
     return min(15, 28 - entry_bits)
 
 

@@ -56,7 +56,7 @@ class Code:
         return self.builder.load(self.builder.inttoptr(address, kind.as_pointer()), align=align)
 
     def read_vector(self, address: Any, mask: Any = None) -> Any:
-        """Reads a vector; lanes that the mask leaves out are not read and 0."""
+        """Reads a vector; lanes outside the mask are not read and become 0."""
         pointer = self.builder.inttoptr(address, VECTOR.as_pointer())
         if mask is None:
             return self.builder.load(pointer, align=4)

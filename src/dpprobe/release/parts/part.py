@@ -1,15 +1,16 @@
-"""The contract of a part of a release: what it declares, does, and says.
+"""The contract of a release part: what it declares, does, and writes.
 
-A part is a folder of `dpprobe.release.parts`, with one line in `dpprobe.release_part_registry`:
+A release part is a folder of `dpprobe.release.parts`, with one line in
+`dpprobe.release_part_registry`:
 
 - its `__init__` declares `PART`, for the plan of a study;
 - its `measure` has the class `Steps`, what the part does while a release is made;
-- `measure`, or a module `show`, has `READER`, which verifies its block of a statement, and gives
-  card and page their values;
-- `card.md.j2` and `page.html.j2` are its sections of card and page.
+- `measure`, or a module `show`, has `READER`, which verifies the part's block of a statement, and
+  gives the templates of card and page their values;
+- `card.md.j2` and `page.html.j2` are the part's sections of model card and page.
 
-The skeleton in `release.make` calls all parts in the order of the registry. A part never imports
-another one, never books and never publishes.
+`release.make` calls the steps of all parts in the order of the registry. A release part never
+imports another part, never books and never publishes.
 """
 
 from __future__ import annotations
@@ -48,12 +49,11 @@ class ReleasePart:
     """Declares one thing that a release may have besides its head.
 
     Attributes:
-      name: of its block in the statement.
-      key, options: of its block in a release's options, and the block's class; None without one.
-      describe: what the block is for, as the schema says.
-      faults: yields what keeps a release from being offered to other sites or booked, as far as the
-        study tells.
-      test_metric: returns the metric of the test units that the part publishes; None without.
+      name: the name of the part's block in the statement.
+      key, options: the key of the part's block in a release, and its class; None without any.
+      describe: the purpose of the block, as the schema states it.
+      faults: yields reasons, known from the study, against offering or booking the release.
+      test_metric: returns the test metric that the part publishes; None if it publishes none.
     """
 
     name: str
@@ -65,36 +65,36 @@ class ReleasePart:
 
 
 class PartSteps:
-    """The steps of a part while a release is made. By default a step does nothing.
+    """A part's steps while a release is made. By default each step does nothing.
 
-    All steps up to the draw come before the booking, and write nothing but calibrations.
+    All steps before the draw of the head precede the booking, and write nothing but calibrations.
     """
 
     def __init__(self, task: AskedRelease) -> None:
         self.task = task
 
     def open_transport(self) -> Transport | None:
-        """Returns how the head is drawn; None to draw it here, from this site's rows alone."""
+        """Returns how the head is drawn; None to draw here, from this site's rows alone."""
         return None
 
     def plan_test_units(self) -> Plan | None:
-        """Returns the plan of what the part releases of the test units; None for nothing."""
+        """Returns the plan of the part's releases from the test units; None without any."""
         return None
 
     def check(self) -> Block | None:
-        """Checks the release; returns the part's block if it is known by now."""
+        """Checks the release; returns the part's block if the block is known already."""
         return None
 
     def count_useful(self) -> DataFacts | None:
-        """Returns public facts that tell if the head is useful, where its benchmark cannot."""
+        """Returns public facts that decide if the head is useful, where its benchmark cannot."""
         return None
 
     def describe_booking(self) -> dict[str, str | None]:
-        """Returns more values of `ledger.Booking`."""
+        """Returns further values of `ledger.Booking`."""
         return {}
 
     def continue_sums(self) -> RunningSums | None:
-        """Returns earlier sums that the fit adds to."""
+        """Returns the earlier sums that the fit adds to."""
         return None
 
     # the draw
@@ -104,11 +104,11 @@ class PartSteps:
         return False
 
     def extend_head(self, heads: Heads, moments: Mapping[str, torch.Tensor]) -> Heads:  # noqa: ARG002
-        """Returns the head with what follows from its own releases."""
+        """Returns the head, extended by what follows from its own releases."""
         return heads
 
     def needs(self) -> tuple[str, ...]:
-        """Names the parts that are measured before."""
+        """Names the parts that must be measured before this part."""
         return ()
 
     def measure(self, draw: Draw) -> Block | None:  # noqa: ARG002
@@ -121,16 +121,16 @@ class PartSteps:
         """Keeps private files for later releases."""
 
     def drop(self, entry: Entry) -> None:
-        """Removes the private files of an abandoned entry."""
+        """Removes the private files of an abandoned ledger entry."""
 
     def state(self, entry: Entry) -> Block | None:  # noqa: ARG002
-        """Returns the part's block, if it is known only after the booking."""
+        """Returns the part's block, if the block is known only after the booking."""
         return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stated:
-    """The content of a bundle, as far as `verify` could read it; else None."""
+    """The values of a bundle that `verify` could read; None for others."""
 
     folder: Path | None
     facts: BundleFacts | None
@@ -154,9 +154,9 @@ class PartReader:
         """Declares how a block is read.
 
         Args:
-          check: checks the block, and returns a detail; its arguments are named by `reads`.
-          reads: values of `Stated`; by default values and plan.
-          always: also check a statement without the block.
+          check: checks the block, and returns a detail; `reads` names its arguments.
+          reads: the values of `Stated` that `check` needs; by default values and plan.
+          always: True to check a statement without the block, too.
           show: returns the values of the part's templates from the block, or from None.
         """
         self.name = name
@@ -164,17 +164,17 @@ class PartReader:
         self._show = show
 
     def verify_files(self, checks: Checks, folder: Path | None, public_key: Path | None) -> None:
-        """Checks the bundle's files, before its content is read."""
+        """Checks the bundle's files, before their content is read."""
 
     def verify(self, checks: Checks, stated: Stated) -> bool | None:
-        """Checks the part's block; None if it failed, or depends on a failed check."""
+        """Checks the part's block; None if the check failed, or depends on a failed check."""
         if self._check is None or not (self._always or self.name in (stated.values or {})):
             return True
         inputs = (getattr(stated, each) for each in self._reads)
         return checks.run_check(self.name, self._check, *inputs)
 
     def show(self, statement: Mapping[str, Any], words: Words) -> dict[str, Any]:
-        """Returns the values of its templates."""
+        """Returns the values of the part's templates."""
         block = statement.get(self.name)
         return {self.name: block} if self._show is None else self._show(block, words)
 

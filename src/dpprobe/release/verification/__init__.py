@@ -1,1 +1,1 @@
-"""Checks a bundle as any person who received it can."""
+"""Verifies a bundle as any person who received the bundle can."""

@@ -1,4 +1,4 @@
-"""Checks of a bundle and their report."""
+"""Checks of a bundle, and the report of their results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Check:
     """The result of one check.
 
     Attributes:
-      passed: None for information, and for a check that is impossible here.
+      passed: True, False, or None for information and for a check that is impossible here.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Report:
-    """The checks of `verify`."""
+    """The results of all checks of `verify`."""
 
     checks: tuple[Check, ...]
 
@@ -49,7 +49,7 @@ class Report:
         return all(check.passed is not False for check in self.checks)
 
     def list_checks(self) -> list[str]:
-        """Returns the verdict and a line for each check."""
+        """Returns the verdict and one line per check."""
         words = {True: "ok", False: "FAILED", None: "-"}
         return [
             self._state_verdict(),
@@ -57,7 +57,7 @@ class Report:
         ]
 
     def summarize(self) -> list[str]:
-        """Returns the verdict, then what a reader needs: what failed, else what is promised."""
+        """Returns the verdict, then the failed checks, or else what the bundle guarantees."""
         lines = [self._state_verdict()]
         if self.passed:
             lines += [
@@ -91,7 +91,7 @@ class Report:
 
 
 class Checks:
-    """Runs checks in order, and skips those that depend on a failed one."""
+    """Runs checks in order, and skips checks that depend on a failed check."""
 
     def __init__(self) -> None:
         self.done: list[Check] = []
@@ -102,9 +102,9 @@ class Checks:
     def run_check(
         self, name: str, function: Callable[..., tuple[str, T]], *inputs: Any
     ) -> T | None:
-        """Returns the function's result; None if it raises anything, or if an input is None.
+        """Returns the check's result; None if the check raises an error, or if an input is None.
 
-        The function returns a detail and a result; its inputs are results of other checks.
+        A check returns a detail and a result; its inputs are results of other checks.
         """
         if any(item is None for item in inputs):
             self.note_check(name, None, DEPENDS)
@@ -122,7 +122,7 @@ class Checks:
 
 
 def _one_line(text: str) -> str:
-    """Returns one printable line of bounded length: a file may contain control characters."""
+    """Returns one printable line of bounded length: files may contain control characters."""
     if len(text) > _LONGEST_DETAIL:  # without the middle, since remedies come last
         half = _LONGEST_DETAIL // 2
         text = f"{text[: half - 3]} ... {text[2 - half :]}"

@@ -41,7 +41,7 @@ HEADER_BYTES = 2**20
 
 
 def read_options(facts: BundleFacts) -> tuple[str, MethodOptions]:
-    """Checks the head's options, and facts of bundle.json that follow from them."""
+    """Checks the head's options, and the facts of bundle.json that follow from the options."""
     head = facts.head
     options = method_options(head.options)
     require_same("head.options", published_options(options), head.options)
@@ -105,7 +105,7 @@ def check_mechanisms(options: MethodOptions, plan: Plan) -> tuple[str, bool]:
 
 
 def check_rule(checks: Checks, options: Auto, plan: Plan | None, facts: BundleFacts | None) -> None:
-    """Checks that this version of the rule chooses these options, or names another version."""
+    """Checks that this version of `auto`'s rule chooses these options, or that another is named."""
     if options.rule != RULE:
         checks.note_check(
             "rule of auto",
@@ -125,7 +125,7 @@ def _check_rule(options: Auto, plan: Plan, bundle: BundleFacts) -> tuple[str, bo
 
 
 def data_facts(plan: Plan, facts: BundleFacts) -> DataFacts:
-    """Returns the public facts from which options may be chosen."""
+    """Returns the public facts from which `auto` may choose options."""
     return DataFacts.of_target(
         Target.of_plan(plan),
         dimension=facts.dimension,

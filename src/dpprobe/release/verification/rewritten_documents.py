@@ -1,4 +1,4 @@
-"""Writes statement, card and page again, and compares them."""
+"""Writes statement, model card and page again, and compares the results with the bundle's."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def check_parts(values: Values, facts: BundleFacts) -> tuple[str, bool]:
 
 
 def _subsample(values: Values) -> Values | None:
-    """Returns the stated choice of training examples; None if all were used."""
+    """Returns the stated choice of training examples; None if all examples were used."""
     said: Values | None = values["public_data"].get("subsample")
     if said is not None:
         read_block("subsample", said, {"fraction", "public_seed"})
@@ -90,7 +90,7 @@ def _other_version(facts: BundleFacts) -> str:
 def check_documents(
     folder: Path, facts: BundleFacts, values: Values, *_checked: bool
 ) -> tuple[str, bool]:
-    """Writes card and page again, from facts and statement that were checked, and compares."""
+    """Writes model card and page again, from verified facts and statement, and compares them."""
     with tempfile.TemporaryDirectory() as place:
         again = Path(place)
         write_card(again, facts, values)

@@ -107,7 +107,7 @@ def require_bounded(plan: Plan) -> Plan:
 
 
 def check_price(plan: Plan, _matched: bool) -> tuple[str, bool]:
-    """Computes a plan's epsilon again by all accountants; raises PrivacyError if they differ."""
+    """Computes a plan's epsilon again by all accountants; raises PrivacyError if results differ."""
     cost = price_plan(plan)
     if not cost <= plan.epsilon * (1 + 1e-9):
         raise _other_price(plan, f"{plan.epsilon:g}", f"{cost:.6g} or more")

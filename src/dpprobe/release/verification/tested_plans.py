@@ -1,4 +1,4 @@
-"""Reads and prices again what a statement says was released of the test units."""
+"""Reads the stated releases from test units, and computes their epsilons again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dpprobe.training.plan_file import PRICE_TOLERANCE
 
 
 def list_tested(values: Values, plan: Plan) -> list[Plan]:
-    """Returns the plans of all that reads the test units."""
+    """Returns the plans of all stated releases from the test units."""
     return [make_tested_plan(block, plan) for block in tested_blocks(values)]
 
 
@@ -39,7 +39,7 @@ def make_tested_plan(block: Values, plan: Plan) -> Plan:
 
 
 def price_tested(tested: Plan) -> float:
-    """Prices an evaluation exactly, since it never samples, and by the other libraries."""
+    """Computes a test result's epsilon exactly, since it never samples, and by other libraries."""
     cost = price_plan(tested)
     require_true(
         math.isclose(tested.realised_epsilon, cost, rel_tol=PRICE_TOLERANCE),
@@ -58,7 +58,7 @@ def price_tested(tested: Plan) -> float:
 
 
 def agree(value: object, stated: object) -> bool:
-    """Returns True for equal values of JSON, but for last digits of numbers."""
+    """Returns True for JSON values that are equal, except for last digits of numbers."""
     if isinstance(value, dict) and isinstance(stated, dict):
         return value.keys() == stated.keys() and all(agree(value[k], stated[k]) for k in value)
     if isinstance(value, list | tuple) and isinstance(stated, list | tuple):

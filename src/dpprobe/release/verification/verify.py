@@ -1,34 +1,36 @@
 """Checks a bundle without the private data or a network; with the backbone if it is available.
 
 Everything that can be computed is computed, because anyone who edits a file can hash it again. The
-statement is written again from the options, the facts and the noise that it states, and has to
-match word for word. So do card and page. The noise is priced again, by its accountant and others.
+statement is written again from the stated options, facts and noise, and must match word for word.
+Model card and page are also written again and compared. The epsilon of the stated noise is computed
+again, by the plan's accountant and others.
 
-**Not noticed**, because nothing in a bundle reveals it; only a signature protects it:
+**Not detectable**, because nothing in a bundle reveals these changes; only a signature protects
+against them:
 
 - other weights, other arrays of a normalisation, and another choice of a search within its space;
 - another choice of `auto` by another version of its rule;
 - classes, and facts of the backbone (a hash, preprocessing, its probe, versions of libraries),
-  changed in bundle.json and in the hashes of the statement. With the backbone, preprocessing and
-  probe are computed again;
+  changed in bundle.json and in the hashes of the statement. If the backbone is available,
+  preprocessing and probe are computed again;
 - earlier cohorts with other labels and numbers of units;
 - n if no mechanism samples, and names of release, study, dataset, method and backbone, each changed
   everywhere; words of `card`;
 - another predecessor, or none, unless its bundle is passed too;
-- more noise in the statement than was drawn, with every number and sentence that follows from it;
-- blocks that are removed with all that mentions them: a test result, a calibration, the tables of
-  a monitor with their directions, the price of a choice, patients if the unit is one image; or
-  another unit, changed everywhere;
+- more noise in the statement than was drawn, with all numbers and sentences that follow;
+- blocks that are removed with all that mentions them: a test result, a calibration, the tables of a
+  monitor with their directions, the cost of a choice, patients if the unit is one image; or another
+  unit, changed everywhere;
 - whether near-duplicates of public images were left out or rows chosen by a subsample, and by what,
   changed everywhere;
-- the numbers of an audit below the promise, or an invented audit;
+- the numbers of an audit below the guarantee, or an invented audit;
 - another possible test result, and the AUC's interval around it; other noisy counts of a
   calibration, with all that follows from them; other counts of a monitor, unless their totals
-  disagree; other typical directions; how many cells a choice without a
-  price was among, and their names; a larger sum of the ledger, or its entry's number.
+  disagree; other typical directions; how many cells a choice without an epsilon was among, and
+  their names; a larger sum of the ledger, or its entry's number.
 
-The maker's word is the only evidence that noise was drawn as stated, that training examples were
-clipped, and that n and the units are true.
+Only the maker can vouch that noise was drawn as stated, that training examples were clipped, and
+that n and the units are true.
 """
 
 from __future__ import annotations
@@ -73,9 +75,9 @@ def verify_bundle(
 ) -> Report:
     """Runs all checks of a bundle that need no private data.
 
-    `public_key` is the signer's, and `checkpoint` the backbone's weights, to compute it too.
-    `predecessors` are folders of earlier bundles, or folders that contain them. Raises
-    DataError for a folder without a bundle, ConfigError for an unusable key.
+    `public_key` is the signer's key, and `checkpoint` the file of the backbone's weights, to
+    compute its features too. `predecessors` are folders of earlier bundles, or folders that contain
+    them. Raises DataError for a folder without a bundle, ConfigError for an unusable key.
     """
     if not any((bundle / name).exists() for name in (FACTS_FILE, STATEMENT_FILE, SUMS_FILE)):
         raise DataError(f"{bundle}: no bundle in this folder; {_suggest_bundle(bundle)}")

@@ -1,4 +1,5 @@
 """Figures: results against epsilon and options, t-SNE planes and near-duplicates.
 
-The only user of matplotlib. Equal input gives equal bytes, so hashes suffice to compare figures.
+No other package imports matplotlib. Equal input gives figures with equal bytes, so hashes suffice
+to compare figures.
 """

@@ -1,4 +1,4 @@
-"""The accuracy that privacy costs: by the quality of backbones, and by distribution shift."""
+"""Figures of the accuracy that privacy costs: by backbone quality, and by distribution shift."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Loss:
     Attributes:
       ceiling: the best non-private head on the same features.
       points: the ceiling minus the best private head.
-      low, high: the ends of the 95% interval of the difference.
+      low, high: the ends of the 95% interval of `points`.
     """
 
     dataset: str
@@ -43,7 +43,7 @@ class Loss:
 
     @property
     def shift(self) -> float | None:
-        """The error of the ceiling in percent of the majority-class baseline's error."""
+        """The non-private baseline's error in percent of the majority-class baseline's error."""
         return relative_error(self.ceiling.mean, self.ceiling.constant)
 
 
@@ -81,8 +81,8 @@ def find_losses(grid: Grid) -> list[Loss]:
 def plot_loss_by_backbone(*, summary: Path, dataset: str) -> Figure:
     """Draws the points lost to privacy against the backbone's non-private result.
 
-    One line per epsilon; better backbones stand to the right. If lines of small epsilons fall more
-    steeply, better pre-training helps more there.
+    Each epsilon has one line; better backbones are further to the right. If lines of small epsilons
+    fall more steeply, better pre-training helps more at small epsilons.
     """
     grid = read_grid([summary])
     losses = sorted(find_losses(grid), key=lambda loss: loss.ceiling.mean)
@@ -113,18 +113,17 @@ def plot_loss_by_backbone(*, summary: Path, dataset: str) -> Figure:
 
 
 def plot_distribution_shift(*, summaries: Sequence[Path], zero_shot: Sequence[Path]) -> Figure:
-    """Draws the points lost to privacy against how far a dataset lies from the pre-training data.
+    """Draws the points lost to privacy against a dataset's distance from the pre-training data.
 
     The distance of a (dataset, backbone) is the error on the frozen features: of the linear probe,
     and of zero-shot classification if the backbone reads text, both in percent of the
-    majority-class baseline's error. A distance of 0 means that features solve the task, and 100
-    that they say nothing.
+    majority-class baseline's error. At distance 0 the features solve the task, and at distance 100
+    they carry no information on it.
 
     Args:
-      zero_shot: records of zero-shot classifiers.
+      zero_shot: records of zero-shot classifiers' results.
 
-    Raises:
-      NothingToShow: if fewer than two datasets have losses and a known baseline.
+    Raises NothingToShow if fewer than two datasets have losses and a known baseline.
     """
     grid = read_grid(summaries)
     losses = find_losses(grid)

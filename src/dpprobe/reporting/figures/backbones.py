@@ -45,10 +45,11 @@ def backbone_figure(
 ) -> Figure:
     """Draws the best results of each backbone with and without privacy, and the gap between them.
 
-    Backbones stand in the study's order. On the right are the models for which a paper prints both.
+    Backbones appear in the study's order. The right half shows models for which a paper prints
+    results with and without privacy.
 
     Args:
-      published: numbers to draw. name: their name for the dataset.
+      published: numbers to draw. name: the dataset's name in `published`.
     """
     finite = sorted({cell.epsilon for cell in cells if cell.private})
     epsilons = spread_values(finite, MOST_EPSILONS)
@@ -92,7 +93,7 @@ def backbone_figure(
 
 
 def spread_values(values: Sequence[float], count: int) -> list[float]:
-    """Thins out rising values to `count` at most; the ends stay."""
+    """Thins out rising values to at most `count`; the ends stay."""
     if len(values) <= count:
         return list(values)
     last = len(values) - 1
@@ -145,7 +146,7 @@ def _published_models(
 ) -> list[_PublishedModel]:
     """Finds the models for which a paper prints results with and without privacy.
 
-    Takes the best of several results, as the papers' figures do. Leaves out results on a
+    Uses the best of several published results, as the papers' figures do. Leaves out results on a
     part of the dataset, and whole networks if the study tunes none and the last layer is printed.
     """
     if published is None:
@@ -202,11 +203,11 @@ def resolution_figure(
     dataset: str,
     base: str | None = None,
 ) -> Figure:
-    """Draws results of one method by the size of images, from backbones that differ only in it.
+    """Draws results of one method by image size, from backbones that differ only in image size.
 
     Args:
       sizes: the pixels per side at which images entered each backbone.
-      base: the method; None takes the one with the best mean result.
+      base: the method; None chooses the method with the best mean result.
     """
     panels = []
     for group in same_but_size(backbones):
@@ -229,7 +230,7 @@ def resolution_figure(
 
 
 def image_side(manifest: Mapping[str, Any]) -> int:
-    """Reads from a manifest of features the pixels per side at which images entered."""
+    """Reads the size in pixels per side at which images entered, from a manifest of features."""
     preprocessing = manifest["preprocessing"]
     # timm writes channels, height and width; open_clip height and width
     size = preprocessing["input_size" if "input_size" in preprocessing else "size"]

@@ -28,14 +28,14 @@ def epsilon_accuracy(
 ) -> Figure:
     """Draws a dataset's accuracy or AUC against epsilon, one line per (backbone, method).
 
-    Colour tells the backbone, style and marker the method; with one backbone colour tells the
+    Colour shows the backbone, style and marker the method; with one backbone, colour shows the
     method as well. Bands are the cells' 95% intervals; a dashed line is a backbone's non-private
     ceiling; epsilon inf, the same optimiser without noise, stands apart on the right. Numbered
-    circles are published results, whose sources the legend names: with a bar where one is stated
-    for a range of epsilons, dashed where its epsilon is inferred.
+    circles are published results, whose sources the legend names. A bar spans a range of epsilons;
+    a dashed circle has an inferred epsilon.
 
     Args:
-      published: numbers to mark. name: their name for the dataset, if it differs.
+      published: numbers to mark. name: the dataset's name in `published`, if it differs.
     """
     grid = read_grid([summary])
     (dataset,) = grid.measures

@@ -1,4 +1,4 @@
-"""Figures that compare datasets, deltas, and the labels of one dataset."""
+"""Figures that compare datasets, values of delta, and the labels of one dataset."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def plot_comparison(
     """Draws one of the comparisons of a dataset: "by_backbone", "by_resolution" or "real_labels".
 
     Args:
-      manifests: of the training features, which tell the size of images.
+      manifests: manifests of the training features, which state the size of images.
       name: the dataset's name in the published numbers.
-      base: the method of the figure by resolution; chosen where None.
+      base: the method of the figure by resolution; None chooses it.
     """
     cells = read_cell_results(record_paths(results, study.list_cells(dataset)))
     if figure == "by_backbone":
@@ -71,7 +71,7 @@ def plot_datasets(
     """Draws one of the figures of all datasets: "datasets" or "deltas".
 
     Args:
-      groups: the datasets that differ in delta alone.
+      groups: groups of datasets that differ in delta alone.
     """
     cells = read_cell_results(metrics)
     return delta_figure(groups, cells) if figure == "deltas" else datasets_figure(cells)
@@ -80,8 +80,8 @@ def plot_datasets(
 def datasets_figure(cells: Sequence[CellResult]) -> Figure:
     """Draws all datasets against epsilon: one panel per backbone, one line per dataset.
 
-    Lines are of DP-FC where the study has it, as in figure 2 of Mehta et al. 2023, else of the best
-    private method at each epsilon. Dashed lines are non-private ceilings.
+    Lines show DP-FC if the study has it, as in figure 2 of Mehta et al. 2023, otherwise the best
+    private method at each epsilon. Dashed lines are non-private baselines.
     """
     chosen, words = _choose_heads(cells)
     lines = _make_lines(cells, chosen, lambda dataset: dataset)
@@ -90,7 +90,7 @@ def datasets_figure(cells: Sequence[CellResult]) -> Figure:
 
 
 def delta_figure(groups: Sequence[Sequence[str]], cells: Sequence[CellResult]) -> Figure:
-    """Draws the same images at several deltas: a panel per backbone, one line per delta."""
+    """Draws equal images at several deltas: one panel per backbone, one line per delta."""
     chosen, words = _choose_heads(cells)
     deltas = {cell.dataset: cell.delta for cell in chosen}
     several = len(groups) > 1
@@ -105,7 +105,7 @@ def delta_figure(groups: Sequence[Sequence[str]], cells: Sequence[CellResult]) -
 
 
 def _choose_heads(cells: Sequence[CellResult]) -> tuple[list[CellResult], str]:
-    """Chooses the private cells that are compared, and names them."""
+    """Chooses and names the private cells of the comparison."""
     private = [cell for cell in cells if cell.private]
     # `auto` may choose DP-FC at some epsilons alone; its line is drawn as one.
     fixed = [cell for cell in private if "chosen" not in cell.options]
@@ -143,7 +143,7 @@ def _draw_lines(lines: Sequence[_Line], title: str, *, label: str, width: int = 
     """Draws a panel for each backbone.
 
     Args:
-      width: characters of a name on a line of the legend.
+      width: the number of characters of a name on one line of the legend.
     """
     names = keep_unique(line.name for line in lines)
     looks = dict(zip(names, style.choose_looks(len(names)), strict=True))
@@ -183,9 +183,9 @@ def _draw_line(
 
 
 def real_labels_figure(cells: Sequence[CellResult], *, dataset: str) -> Figure:
-    """Draws results against the dataset's labels and against ReaL's: a panel per backbone.
+    """Draws results on the dataset's labels and on ReaL's labels: one panel per backbone.
 
-    Each line has the best private method at each epsilon, chosen by its headline result.
+    Each line shows the best private method at each epsilon, selected by its headline result.
     """
     known = [cell for cell in cells if cell.private and cell.real is not None]
     titles = (f"{known[0].measure.title}, the dataset's labels", "accuracy, ReaL's labels")

@@ -23,10 +23,10 @@ class Panel:
     """One pair of axes.
 
     Attributes:
-      cells: each with its place on the x axis.
-      ticks: the texts of the places.
-      named: True if places are names side by side, which no line joins.
-      split: the place of a vertical line.
+      cells: pairs of a position on the x axis and a cell.
+      ticks: the texts at the positions.
+      named: True if positions are names side by side, which no line joins.
+      split: the position of a vertical line.
     """
 
     title: str
@@ -37,7 +37,7 @@ class Panel:
     split: float | None = None
 
     def best_by_place(self, epsilon: float) -> list[tuple[float, CellResult]]:
-        """Returns the best cell of each place at an epsilon, from left to right."""
+        """Returns the best cell at each position at an epsilon, from left to right."""
         here = [(place, cell) for place, cell in self.cells if cell.epsilon == epsilon]
         best: dict[float, CellResult] = {}
         for place, cell in sorted(here, key=lambda item: (item[0], -item[1].mean)):
@@ -52,10 +52,9 @@ class Panel:
 
 
 def draw_panels(panels: Sequence[Panel], *, title: str, label: str) -> Figure:
-    """Draws panels with one y axis, one legend of epsilons and a label of the x axis.
+    """Draws panels with one y axis, one legend of epsilons and one label of the x axis.
 
-    Raises:
-      NothingToShow: if there is no panel.
+    Raises NothingToShow if there is no panel.
     """
     if not panels:
         raise NothingToShow(f"{title}: the results have no two values to compare")
@@ -115,7 +114,7 @@ def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[float, style.Look]) -> 
 def draw_bars(
     axes: Axes, points: Sequence[tuple[float, CellResult]], offset: float, look: style.Look
 ) -> None:
-    """Draws results with their intervals, each moved from its place by an offset."""
+    """Draws results with their intervals, each moved from its position by an offset."""
     colour, (_, marker) = look
     edge: Mapping[str, Any] = {"markeredgecolor": "white", "markeredgewidth": 0.5}
     style.draw_error_bars(
@@ -126,13 +125,13 @@ def draw_bars(
 
 
 def spread_offsets(count: int, step: float) -> list[float]:
-    """Returns offsets around 0, so that bars at the same name do not overlap."""
+    """Returns offsets around 0, so that bars at one name do not overlap."""
     step = min(step, 0.6 / count)
     return [step * (index - (count - 1) / 2) for index in range(count)]
 
 
 def format_budget(epsilon: float) -> str:
-    """Writes an epsilon for a legend."""
+    """Formats an epsilon for a legend."""
     if isinstance(epsilon, RiskEpsilon):
         return "\n(TPR".join([row_words(epsilon), *explain_risks([epsilon]).split(" (TPR")[1:]])
     return f"ε = {epsilon:g}" if math.isfinite(epsilon) else "ε = ∞"

@@ -34,9 +34,9 @@ def plot_option(*, study: Study, results: Path, dataset: str, option: str) -> Fi
 def option_figure(cells: Sequence[CellResult], option: str, *, dataset: str) -> Figure:
     """Draws test results against an option, from methods that differ only in this option.
 
-    A panel per backbone and family of such methods, a line per epsilon. Methods that differ in the
-    learning rate as well share a panel: of several at one value the best is drawn, chosen by its
-    test result at each epsilon on its own, as the papers choose; the panel says of how many.
+    Draws one panel per backbone and family of methods, and one line per epsilon. Methods that also
+    differ in the learning rate share a panel: of several at one value the best is drawn, selected
+    by its test result at each epsilon separately, as in the papers; the panel states of how many.
 
     Args:
       option: a key of `VARIED`.
@@ -56,7 +56,7 @@ def option_figure(cells: Sequence[CellResult], option: str, *, dataset: str) -> 
 def _make_panel(
     cells: Sequence[CellResult], option: str, backbone: str, group: Sequence[str]
 ) -> Panel:
-    """Places the cells of a backbone; a scale of 0 stands left of the logarithmic axis."""
+    """Positions the cells of a backbone; a scale of 0 is left of the logarithmic axis."""
     span = group[0] if len(group) == 1 else f"{group[0]} … {group[-1]}"
     if option == "optimiser":
         heads = [head for head in OPTIMISERS if any(cell.head == head for cell in cells)]

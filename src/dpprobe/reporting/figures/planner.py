@@ -1,4 +1,4 @@
-"""The figure of the planner: predicted accuracy against images, one line per epsilon."""
+"""Draws the planner's figure: predicted accuracy against images, one line per epsilon."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ _LESS, _MORE = 10, 30  # times n, where the axis ends
 def write_plan_figure(path: Path, setting: Setting, scale: Scale) -> None:
     """Writes the figure of a plan, for its epsilon and the usual epsilons, as SVG or PNG.
 
-    Raises:
-      ConfigError: if the path has another ending.
+    Raises ConfigError if the path ends in neither .svg nor .png.
     """
     kind = path.suffix[1:]
     if kind not in ("svg", "png"):
@@ -35,7 +34,7 @@ def write_plan_figure(path: Path, setting: Setting, scale: Scale) -> None:
 
 
 def plan_svg(setting: Setting, scale: Scale, starts: Sequence[Start], *, title: str) -> bytes:
-    """Draws the figure of a study's dataset: each line starts from the result measured at its n."""
+    """Draws the figure of a study's dataset: each line starts at the measured result and its n."""
     lines = {start.setting.epsilon: start for start in starts}
     with style.use_settings():
         return style.draw_svg(_plan_figure(setting, scale, lines, title=title))
@@ -44,7 +43,7 @@ def plan_svg(setting: Setting, scale: Scale, starts: Sequence[Start], *, title: 
 def _plan_figure(
     setting: Setting, scale: Scale, lines: Mapping[float, Start | None], *, title: str
 ) -> Figure:
-    """Draws a line per epsilon, a band for the setting's, the ceiling, chance and n."""
+    """Draws a line per epsilon, the setting's range as a band, the ceiling, chance and n."""
     figure = Figure(figsize=(7.4, 4.1), layout="constrained")
     axes = figure.subplots()
     looks = style.choose_looks(len(lines))

@@ -18,10 +18,10 @@ INFERRED_EDGE = (0, (1.6, 1.1))
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A published point: its number in the figure, its place, and the legend's text.
+    """A published point: its number in the figure, its position, and its text in the legend.
 
     Attributes:
-      reach: the ends of its range of epsilons, equal for a single one.
+      reach: the ends of its range of epsilons, equal for a single epsilon.
       inferred: True if the paper does not state the point's epsilon.
     """
 
@@ -125,7 +125,7 @@ def _free_place(
     *,
     top: float,
 ) -> tuple[float, float]:
-    """Finds the nearest position to the true one where a circle this big overlaps no other."""
+    """Finds the position nearest to the true one where a circle of this size overlaps no other."""
     for across, up in _STEPS:
         x, y = true[0] + across * size[0], true[1] + up * size[1]
         free = all(

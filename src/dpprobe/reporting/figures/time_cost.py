@@ -1,4 +1,4 @@
-"""Results against the seconds that they take, with the front of results that none beats in both."""
+"""Draws results against training seconds, with the front of results that none beats in both."""
 
 from __future__ import annotations
 
@@ -29,15 +29,13 @@ Point = tuple[float, CellResult]  # seconds per model
 
 
 def plot_time_cost(*, study: Study, results: Path, dataset: str) -> Figure:
-    """Draws test results against the wall-clock seconds of a model, one panel per epsilon.
+    """Draws test results against a model's wall-clock training seconds, one panel per epsilon.
 
     Seconds of training all seeds are divided by the number of seeds. If Snakemake's benchmarks have
-    the extraction of the training features on all backbones, a second row of panels adds them.
-    Networks are left out, because resumed jobs time only their last part, and so are priced
-    searches, because seconds would reveal their random number of trials.
-
-    Raises:
-      NothingToShow: if fewer than two private cells of one epsilon have a time.
+    the extraction of training features on all backbones, a second row of panels includes
+    extraction. Networks are left out, because resumed jobs time only their last part, and so are
+    searches that epsilon covers, because seconds would reveal their random number of trials. Raises
+    NothingToShow if no epsilon has two private cells with a time.
     """
     cells = read_cell_results(record_paths(results, study.list_cells(dataset)))
     timed = [
@@ -96,7 +94,7 @@ def plot_time_cost(*, study: Study, results: Path, dataset: str) -> Figure:
 def read_extraction_seconds(study: Study, results: Path, dataset: str) -> dict[str, float]:
     """Reads the wall-clock seconds of extracting each backbone's training features.
 
-    Leaves out backbones with a training shard that has no benchmark of Snakemake.
+    Leaves out backbones with a training shard that has no Snakemake benchmark.
     """
     shards = [name.removesuffix(".h5") for name in StudyFiles(study).list_shard_names()]
     seconds = {}

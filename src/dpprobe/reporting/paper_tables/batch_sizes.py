@@ -40,7 +40,7 @@ class _BatchRow:
 
     Attributes:
       best: the non-private ceiling, in the row without privacy.
-      dimension: of the features, where measured.
+      dimension: the dimension of the features, if measured.
       chosen: True if a cell is the best of several.
     """
 
@@ -130,8 +130,8 @@ def _printed_batches(published: Published, table: str) -> list[_BatchRow]:
 def _measured_batches(run: Run, head: str) -> list[_BatchRow]:
     """Makes the measured rows; methods that differ in batch size and learning rate share a row.
 
-    If some methods differ in batch size, other methods have no rows. Below each row stands the row
-    of methods with head `tuned` on the row's base, which choose the learning rate within epsilon.
+    If some methods differ in batch size, all other methods have no rows. The row below each shows
+    methods with head `tuned` on the row's base, which choose the learning rate within epsilon.
     """
     options = {cell.method: cell.options for cell in run.cells if cell.head == head}
     sizes = {cell.method: cell.batch_size for cell in run.cells if cell.head == head}
@@ -214,7 +214,7 @@ def _format_size(size: int) -> str:
 
 
 def model_sizes(run: Run, published: Published) -> Table:
-    """Makes table 3: the largest batch of DP-LAMB, one row per model, without and with privacy."""
+    """Makes table 3: DP-LAMB's largest batch, one row per model, with and without privacy."""
     rows = []
     for row in published.of_table(TRANSFER, "3").rows:
         numbers = row_numbers(published, "3", row.row)

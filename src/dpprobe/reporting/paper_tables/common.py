@@ -1,4 +1,4 @@
-"""Parts that the tables of all papers share: the study's results, names, cells and notes."""
+"""Code that the tables of all papers share: the study's results, names, cells and notes."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ INTERVALS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A study's results for the tables.
+    """A study's results for the papers' tables.
 
     Attributes:
       names: the name of each dataset in `resources/published.yaml`.
-      methods: in table 2 of the foundation-features paper; empty for all private ones.
-      base: the method from which the ablation starts; None to choose it.
+      methods: those in table 2 of the foundation-features paper; empty for all private methods.
+      base: the method from which the ablation starts; None to choose one.
     """
 
     study: str
@@ -97,14 +97,14 @@ class Run:
         return self.names.get(dataset, dataset)
 
     def dataset_title(self, dataset: str) -> str:
-        """Writes a dataset's title, and the study's name for it if that differs."""
+        """Formats a dataset's title, with its name in the study if different."""
         name = self.published_name(dataset)
         title = TITLES.get(name, name)
         return title if dataset == name else f"{title} ({dataset})"
 
 
 def study_command(paper: str) -> str:
-    """Writes the command that runs the study of a paper."""
+    """Returns the command that runs the study of a paper."""
     return f"`{shlex.join(run_words('paper_tables', call=['--configfile', STUDY_FILES[paper]]))}`"
 
 
@@ -132,7 +132,7 @@ def row_numbers(published: Published, table: str, row: str) -> dict[str, Number]
 
 
 def best_of_cell(cells: Sequence[CellResult]) -> TableCell:
-    """Makes the cell of the best of several results, with their number."""
+    """Makes the table cell of the best of several results, with their number."""
     cell = measured_cell(best_result(cells))
     return replace(cell, text=f"{cell.text} (of {len(cells)})") if len(cells) > 1 else cell
 
@@ -146,7 +146,7 @@ def summary_cell(record: Mapping[str, Any] | None, metric: str) -> TableCell:
 
 
 def scaled_cell(mean: float, low: float | None, high: float | None, metric: str) -> TableCell:
-    """Makes a cell of an accuracy in percent, or of an AUC as the fraction that papers print."""
+    """Makes a cell of an accuracy in percent, or of an AUC as a fraction, as in papers."""
     if metric == "auc":
         return mean_cell(mean, low, high, scale=1.0, digits=3)
     return mean_cell(mean, low, high)
@@ -166,7 +166,7 @@ def epsilon_cell(value: Any) -> TableCell:
 
 
 def deltas_text(cells: Collection[CellResult]) -> str:
-    """Writes ", δ 1e-05" for a note, marked if above 1/n."""
+    """Formats ", δ 1e-05" for a note, marked if delta is above 1/n."""
     deltas = keep_unique(
         f"{cell.delta:g}{ABOVE_MARK if cell.delta_above else ''}"
         for cell in cells

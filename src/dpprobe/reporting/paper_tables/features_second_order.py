@@ -24,7 +24,7 @@ LOGISTIC = "logistic"  # the column of `OPTIMISERS`
 
 
 def second_order_heads(run: Run, published: Published) -> Table:
-    """Makes the table of DP-FC as published, and of the second-order heads of the study."""
+    """Makes the table of published DP-FC results, and of the study's second-order heads."""
     private = [
         cell for cell in run.cells if cell.private and cell.head in (*SECOND_ORDER, *OPTIMISERS)
     ]

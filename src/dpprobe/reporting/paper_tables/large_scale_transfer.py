@@ -31,7 +31,7 @@ NO_CHANGE = "no change"
 
 
 def ablation_table(run: Run, published: Published) -> Table:
-    """Makes table 4: one change at a time, with its difference to the base."""
+    """Makes table 4: one change at a time, with its difference from the base."""
     rows = []
     for row in published.of_table(TRANSFER, "4").rows:
         numbers = row_numbers(published, "4", row.row)
@@ -76,7 +76,7 @@ def ablation_table(run: Run, published: Published) -> Table:
 def _changed_rows(run: Run, base: str) -> list[tuple[TableCell, ...]]:
     """Makes rows for each private cell of the base method, and for the cells one change away.
 
-    The base is on the first of several backbones. The best of several learning rates has the row.
+    The base method's row is for the first backbone, and the best of several learning rates.
     """
     rows = []
     cells = [cell for cell in run.cells if cell.method == base and cell.private]
@@ -103,11 +103,11 @@ def _changed_rows(run: Run, base: str) -> list[tuple[TableCell, ...]]:
 def _one_change_away(run: Run, first: CellResult) -> dict[str, list[CellResult]]:
     """Finds the cells that differ in one option of method or backbone, by its description.
 
-    The learning rate may differ as well, because each change has its own learning rate.
+    The learning rate may differ too, because each change has its own learning rate.
     """
     neighbours: dict[str, list[CellResult]] = {}
     for other in (cell for cell in run.cells if cell.head in OPTIMISERS):
-        if (other.dataset, other.epsilon) != (first.dataset, first.epsilon) or not other.private:
+        if (other.dataset, other.epsilon) != (first.dataset, first.epsilon):
             continue
         rest, moved = (
             {key: value for key, value in cell.options.items() if key != LEARNING_RATE}

@@ -26,7 +26,7 @@ HEADS, FULL, BLOCKS = "last layer", "full", "part"
 
 
 def radiographs_table(run: Run, published: Published) -> Table:
-    """Makes the table: a row per network and epsilon, its AUC as published or measured."""
+    """Makes the table: one row per network and epsilon, with published or measured AUC."""
     rows = [
         make_row(
             TITLES[number.dataset or ""], number.model or "", number.tuning or "",
@@ -58,7 +58,7 @@ def radiographs_table(run: Run, published: Published) -> Table:
 
 
 def _make_rows(run: Run, cells: Sequence[CellResult], tuning: str) -> list[tuple[TableCell, ...]]:
-    """Makes one row per epsilon from one tuned part's cells."""
+    """Makes one row per epsilon from the cells that tune one part of a network."""
     shown = (cell for cell in cells if cell.private or math.isinf(cell.epsilon))
     best = best_of_each(shown, lambda cell: cell.epsilon)
     return [

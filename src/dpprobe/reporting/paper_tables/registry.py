@@ -72,11 +72,11 @@ def _names_auc(study: Study) -> bool:
 
 
 class PaperTable(NamedTuple):
-    """A table of a paper.
+    """One table of a paper.
 
     Attributes:
-      is_measured: returns True if a study measures a row of it.
-      make: "module:function" in this room, for a `Run`, the published numbers and `options`.
+      is_measured: returns True if a study measures a row of the table.
+      make: "module:function" in this package, for a `Run`, the published numbers and `options`.
     """
 
     is_measured: Callable[[Study], bool]
@@ -114,5 +114,5 @@ PAPER_TABLES: dict[str, PaperTable] = {
 
 
 def list_paper_tables(study: Study) -> list[str]:
-    """Lists the papers' tables that show a measured row of a study; no other is written."""
+    """Lists the papers' tables of which a study measures a row; no other table is written."""
     return [name for name, table in PAPER_TABLES.items() if table.is_measured(study)]

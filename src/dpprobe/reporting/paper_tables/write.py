@@ -16,7 +16,7 @@ from dpprobe.study.study import Study
 def write_study_tables(*, study: Study, results: Path, published: Published, folder: Path) -> None:
     """Writes the papers' tables of a study, published numbers beside measured ones.
 
-    Each table is Markdown, CSV and LaTeX; a bibliography is written for LaTeX.
+    Each table is written as Markdown, CSV and LaTeX; a bibliography is written for LaTeX.
     """
     run = Run.of_study(study, results)
     for name in list_paper_tables(study):

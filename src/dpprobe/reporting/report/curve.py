@@ -13,13 +13,13 @@ from dpprobe.results.best_private import Best
 
 
 def draw_curve(bests: Sequence[Best]) -> str:
-    """Draws one dataset's best private results and 95% intervals; returns an address of the data.
+    """Draws one dataset's best private results with 95% intervals; returns a data address.
 
-    A dashed line is the non-private baseline on each result's backbone; a dotted one, where it lies
+    The dashed line is the non-private baseline on each result's backbone; the dotted line, if
     within the axis, the majority-class baseline.
 
     Args:
-      bests: at rising epsilons.
+      bests: the best results, at rising epsilons.
     """
     with style.use_settings():
         figure = Figure(figsize=(4.8, 2.7), layout="constrained")

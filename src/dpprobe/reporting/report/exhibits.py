@@ -1,4 +1,4 @@
-"""Figures and tables on the page: embedded up to a size, linked above it."""
+"""Figures and tables of the report: embedded up to a size, linked if larger."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FIGURE_TITLES = {
 
 
 class Exhibits:
-    """Figures and tables as the page shows them, each once.
+    """Figures and tables in the form that the report shows, each once.
 
     Attributes:
       linked: titles of the figures that are too large for the page.
@@ -47,7 +47,7 @@ class Exhibits:
     def list_figures(
         self, dataset: str | None, facts: Mapping[str, str], *, section: Section | None = None
     ) -> list[dict[str, Any]]:
-        """Returns the figures of a dataset (None: of all), of one section or outside sections."""
+        """Returns the figures of a dataset (None: of all), in a section or outside sections."""
         groups: dict[str, dict[str, Path]] = {}
         for path in self.sources.figures:
             if find_section(path.stem) is not section:
@@ -64,7 +64,7 @@ class Exhibits:
         return [self._embed_figure(name, groups[name], dataset, facts) for name in ordered]
 
     def has_room(self, size: int) -> bool:
-        """Takes bytes from the rest of the budget for figures, if it is large enough."""
+        """Reserves bytes of the figures' budget; False if the budget is too small."""
         fits = size <= self.bytes_left
         self.bytes_left -= size if fits else 0
         return fits
@@ -123,7 +123,7 @@ class Exhibits:
 
 
 def find_section(name: str) -> Section | None:
-    """Returns the section of a figure; None if it stands with its dataset."""
+    """Returns the section of a figure; None if the figure is shown with its dataset."""
     sections = (analysis.section for analysis in load_analyses() if analysis.section)
     return next((each for each in sections if each.title_figure(name) is not None), None)
 
@@ -141,7 +141,7 @@ def title_of(name: str, dataset: str | None) -> str:
 
 
 def _find_caption(name: str, captions: Sequence[Path]) -> str:
-    """Returns the caption with the longest name that begins the figure's name."""
+    """Returns the caption whose name is the longest beginning of the figure's name."""
     matches = [path for path in captions if name.startswith(path.stem)]
     if not matches:
         return ""
@@ -150,7 +150,7 @@ def _find_caption(name: str, captions: Sequence[Path]) -> str:
 
 
 def figure_facts(bests: Sequence[Best], dataset: str) -> dict[str, str]:
-    """Describes figures, by kind, for readers who cannot see them."""
+    """Describes figures in words, by kind, for readers who cannot see them."""
     results = [best for best in bests if best.dataset == dataset]
     if not results:
         return {}

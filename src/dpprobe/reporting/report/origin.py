@@ -1,4 +1,4 @@
-"""The origin of results, and the commands that make them again."""
+"""The origin of results, and the commands that reproduce them."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ LIBRARIES = (
 
 
 def cell_command(origin: Origin, dataset: str, backbone: str, method: str, epsilon: str) -> str:
-    """Writes the command that makes one cell again, for the folder that the study ran in."""
+    """Returns the command that reproduces one cell, for the folder that the study ran in."""
     cell = origin.results / "cells" / dataset / backbone / method / f"eps-{epsilon}"
     return _snakemake_call(origin, (cell / METRICS_FILE).as_posix())
 
 
 def _snakemake_call(origin: Origin, *targets: str) -> str:
-    """Writes a call of Snakemake, options last: --configfile takes all words that follow."""
+    """Returns a Snakemake command, options last: --configfile reads all words that follow."""
     return shlex.join(run_words(*targets, call=origin.call))
 
 
 def write_commands(origin: Origin) -> dict[str, str]:
-    """Writes two commands: one repeats the study, one deletes a cell."""
+    """Returns two commands: one repeats the study, one deletes a cell."""
     commit, _, changes = (origin.commit or "").partition(" ")
     checkout = f"git checkout {commit}" if commit else ""
     if changes:
@@ -51,7 +51,7 @@ def write_commands(origin: Origin) -> dict[str, str]:
 
 
 def write_release(origin: Origin, best: Best) -> dict[str, str]:
-    """Writes the block of a study that releases a head like the best one, and its command."""
+    """Returns a study's YAML block that releases a head like the best one, and its command."""
     risk = find_risk(best.epsilon)
     release = {
         "dataset": best.dataset,

@@ -22,15 +22,15 @@ _POINTS = 2  # of loss, that the table names an n for
 def plan_parts(
     grid: Grid, summary: Any, infos: Mapping[str, DatasetInfo], *, has_room: Callable[[int], bool]
 ) -> list[dict[str, Any]]:
-    """Makes a part per dataset and backbone with a non-private baseline and private cells.
+    """Makes one part per dataset and backbone with a non-private baseline and private cells.
 
-    Predictions start from the best measured head of each epsilon. Without a baseline that beats the
-    majority class, or with several labels per example, there is no part. A part whose measured
-    heads leave the predicted range only says so. Each dataset has one figure, for the backbone with
-    the best ceiling among the others.
+    Predictions start from the best measured head of each epsilon. A dataset has no part without a
+    baseline that beats the majority class, or with several labels per example. If measured heads
+    are outside the predicted range, the part states only this. Each dataset has one figure, for the
+    backbone with the best non-private baseline among those with a part.
 
     Args:
-      has_room: takes bytes for a figure; if it returns False, the figure is left out.
+      has_room: reserves bytes for a figure; if it returns False, the figure is left out.
     """
     parts = []
     for dataset, measure in grid.measures.items():
@@ -185,7 +185,7 @@ class _Part:
 
 
 def _plannable(epsilon: float) -> float:
-    """Returns the epsilon that the planner knows: of a risk, for noise on all examples."""
+    """Returns the epsilon for the planner; a risk's epsilon is for noise on all examples."""
     if not isinstance(epsilon, RiskEpsilon) or epsilon.delta is None:
         return epsilon
     return RiskEpsilon(nominal_epsilon(epsilon.token, epsilon.delta), epsilon.token, epsilon.delta)

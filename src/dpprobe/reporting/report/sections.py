@@ -1,4 +1,4 @@
-"""Sections of the page: headline, what was run, all cells."""
+"""Sections of the report: headline, what was run, all cells."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ def make_card(
     """Makes a dataset's card: verdict, curve, prospects and caveats.
 
     Args:
-      best: at the epsilon of the verdict. bests: at all epsilons.
+      best: the best result at the epsilon of the verdict. bests: best results at all epsilons.
       cautions: sentences on the dataset's results.
-      plan: the part of `plan_parts` on the verdict's backbone; if None, `unplanned` says why.
-      subgroups: True if the page has a section on subgroups.
+      plan: the dataset's part from `plan_parts`, for the verdict's backbone; if None, `unplanned`
+        explains why.
+      subgroups: True if the report has a section on subgroups.
     """
     doubts = (*list_doubts(best), *cautions)
     caveats: list[tuple[str, str | None]] = [(text, None) for text in doubts]
@@ -118,7 +119,7 @@ def _name_untested(info: DatasetInfo) -> str:
 
 
 def zero_shot_results(paths: Sequence[Path]) -> dict[tuple[str, str], tuple[str, float]]:
-    """Reads the zero-shot result of each (dataset, backbone): its headline metric, and percent."""
+    """Reads each (dataset, backbone)'s zero-shot result: its headline metric, and percent."""
     return {
         (record["dataset"], record["backbone"]): (
             record["headline"], 100 * record["metrics"][record["headline"]]
@@ -215,7 +216,7 @@ def what_was_run(
 
 
 def _method_options(options: Mapping[str, Any]) -> str:
-    """Writes a method's options; a cell's statement has the choices of `auto`."""
+    """Formats a method's options; a cell's statement has the choices of `auto`."""
     if options["head"] != "auto":
         return one_line(options, skip=("head",))
     asked = one_line(options, skip=("head", "normalize"))
@@ -224,7 +225,7 @@ def _method_options(options: Mapping[str, Any]) -> str:
 
 
 def one_line(options: Mapping[str, Any], skip: Sequence[str] = ()) -> str:
-    """Writes options that are set in one line."""
+    """Formats options that are set, in one line."""
     return ", ".join(
         f"{name} {_write_value(value)}"
         for name, value in options.items()
@@ -233,7 +234,7 @@ def one_line(options: Mapping[str, Any], skip: Sequence[str] = ()) -> str:
 
 
 def _write_value(value: Any) -> str:
-    """Writes a value as a study does, but without quotes and braces."""
+    """Formats a value as a study writes it, but without quotes and braces."""
     if isinstance(value, Mapping):
         return f"({one_line(value)})"
     if isinstance(value, list | tuple):
@@ -244,7 +245,7 @@ def _write_value(value: Any) -> str:
 
 
 def _describe_source(source: Mapping[str, Any]) -> str:
-    """Writes where a dataset comes from: its source, then the options of the source."""
+    """Describes where a dataset comes from: its source, then the options of the source."""
     kind = str(source.get("source", "unknown"))
     options = one_line(source, skip=("source",))
     return f"{kind}: {options}" if options else kind

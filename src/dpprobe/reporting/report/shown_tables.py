@@ -1,4 +1,4 @@
-"""The tables of the report: made again from the data that their files were made from."""
+"""The tables of the report, made again from the data of their files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dpprobe.results.summary import read_grid
 
 @dataclass(frozen=True, kw_only=True)
 class ReportTable:
-    """A table on the page, with its files; dataset is None for a table of all."""
+    """A table of the report, with its files; dataset is None for a table of all datasets."""
 
     table: Table
     files: Sequence[Path]
@@ -27,7 +27,7 @@ class ReportTable:
 
     @property
     def folder(self) -> str:
-        """The name of its files' folder: "papers" for the papers' tables."""
+        """The name of the folder of the table's files: "papers" for the papers' tables."""
         return self.files[0].parent.name
 
 
@@ -36,13 +36,12 @@ def study_tables(
 ) -> list[ReportTable]:
     """Makes the tables of these files, in the order of the Markdown files.
 
-    Leaves out the tables of sections.
+    Leaves out tables that belong to sections.
 
     Args:
-      run: the results in the papers' tables; None without such tables.
+      run: the results for the papers' tables; None without papers' tables.
 
-    Raises:
-      DataError: if a Markdown file is no table of these results.
+    Raises DataError if a Markdown file does not show the study's results.
     """
     results: dict[str, tuple[Table, str | None]] = {
         NAME: (accuracy_table(read_grid(summaries)), None)

@@ -1,4 +1,4 @@
-"""The content of the report, and its origin."""
+"""The content of the report, and the origin of the results."""
 
 from __future__ import annotations
 

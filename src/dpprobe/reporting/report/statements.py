@@ -1,4 +1,4 @@
-"""Privacy statements on the page; equal statements of several backbones appear once."""
+"""Privacy statements in the report; equal statements of several backbones appear once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STATEMENTS_SHOWN = 400
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:
-    """A privacy statement, and the cells that it holds for."""
+    """A privacy statement, and the cells to which it applies."""
 
     dataset: str
     epsilon: str
@@ -31,7 +31,7 @@ class Statement:
 
     @property
     def budget(self) -> str:
-        """The epsilon in words, with the risk that it follows from."""
+        """The epsilon in words, with the permitted risk that determined it."""
         if find_risk(self.epsilon) is None:
             return self.epsilon
         return budget_words(RiskEpsilon(rounded_up(self.content["epsilon_realised"]), self.epsilon))
@@ -79,7 +79,7 @@ def list_candidates(
 ) -> dict[tuple[str, str], list[tuple[str, str]]]:
     """Lists name and link of each private statement by (dataset, epsilon).
 
-    A link leads to the statement on the page, or to its file where the page does not show it.
+    A link leads to the statement in the report, or to its file if the report omits it.
     """
     listed: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for index, item in enumerate(statements):
@@ -116,7 +116,7 @@ def public_data(statements: Sequence[Statement]) -> list[dict[str, str]]:
 
 
 def _near_duplicates(check: Any) -> str:
-    """Writes the result of a check for near-duplicates, or that none was run."""
+    """Describes the result of a check for near-duplicates, or states that none was run."""
     if not isinstance(check, Mapping):
         return str(check)
     counts = [f"{check[s]['near']} of {check[s]['rows']} {s} rows" for s in ("train", "test")]

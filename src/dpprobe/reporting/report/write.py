@@ -78,8 +78,7 @@ def write_study_report(
       inputs: the files of other stages, by their names in the rule `write_report`.
       call: options of `snakemake` that select the study.
 
-    Raises:
-      DataError: if a file is not what its name says.
+    Raises DataError if a file does not have the content that its name implies.
     """
     results = output.parent
     # If the papers' tables are inputs, the records that they were made from exist, too.
@@ -110,13 +109,12 @@ def write_study_report(
 
 
 def write_report(output: Path, sources: Sources, origin: Origin, *, template: Path) -> None:
-    """Writes the page.
+    """Writes the report's HTML page.
 
     Args:
-      output: path of the HTML page. Figures too large to embed are linked by paths relative to it.
+      output: path of the HTML page. Links to large figures are relative to the page.
 
-    Raises:
-      DataError: if a file is not what its name says.
+    Raises DataError if a file does not have the content that its name implies.
     """
     origin = replace(origin, study=public_addresses(origin.study))
     grid = read_grid(sources.summaries)
@@ -206,11 +204,11 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
 def make_sections(
     records: Mapping[str, Sequence[Path]], page: Page, exhibits: Exhibits
 ) -> list[dict[str, Any]]:
-    """Makes the sections of analyses that have something to show, in the order of the page.
+    """Makes the sections of analyses that have results, in the order of the page.
 
     Args:
-      records: of each analysis, by its name.
-      exhibits: gives the figures of each dataset to its part of a section.
+      records: each analysis's records, by its name.
+      exhibits: provides the figures of each dataset for its part of a section.
     """
     made = []
     declared = [each for each in load_analyses() if each.section and each.name in records]
@@ -227,7 +225,7 @@ def make_sections(
 
 
 def _make_environment(template: Path) -> Environment:
-    """Makes the environment of the template, with its filters."""
+    """Makes the Jinja environment of the report's template, with its filters."""
     environment = Environment(
         loader=FileSystemLoader([template, *map(find_folder, load_analyses())]),
         autoescape=True,
@@ -249,11 +247,11 @@ def _make_environment(template: Path) -> Environment:
 
 
 def find_folder(analysis: Analysis) -> Path:
-    """Returns the folder of an analysis, which has its template."""
+    """Returns the folder of an analysis, which contains its template."""
     return Path(importlib.import_module(ANALYSES[analysis.name].package).__path__[0])
 
 
 def _format_date(paths: Sequence[Path]) -> str:
-    """Writes the time of the newest summary."""
+    """Formats the time of the newest summary."""
     newest = max((path.stat().st_mtime for path in paths), default=0.0)
     return datetime.fromtimestamp(newest, tz=UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -123,6 +123,8 @@ def test_untrained_networks_have_the_laws_of_the_frozen_one(
     record = _measure(tmp_path, tables, CONVOLUTIONAL, files)
     assert record.token == "pooled"
     assert record.layers == 4
+    tuned = [(network.method, network.blocks) for network in record.networks]
+    assert tuned == [(None, None), ("one", 1), ("head", 0)]
     for place in (1, 2):
         assert _values(record, place) == _values(record, 0)
     swapped = {"train": tables["test"], "test": tables["train"]}

@@ -20,7 +20,9 @@ def test_a_class_is_named_at_one_of_its_own_points() -> None:
     assert not few.texts, "a name would hide one of six points"
     plane, labels = np.tile(plane, (10, 1)), np.tile(labels, 10)
     axes = Figure().add_subplot()
-    show._draw_plane(axes, plane, labels, ["split", "between", "absent"], legend="class")
+    show._draw_plane(axes, plane, labels, ["split", "between", "absent" * 40], legend="class")
+    (legend,) = axes.figure.legends
+    assert max(len(line) for text in legend.texts for line in text.get_text().split("\n")) <= 41
     places = {text.get_text(): text.get_position() for text in axes.texts}
     assert places.keys() == {"split", "between"}
     assert places["split"] in {tuple(point) for point in plane[labels == 0]}

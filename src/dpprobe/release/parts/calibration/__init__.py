@@ -1,4 +1,4 @@
-"""The part `calibrate`: probabilities, sets of classes and cut-offs from noisy counts."""
+"""The release part `calibrate`: probabilities, sets of classes and cut-offs from noisy counts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def list_faults(wanted: WantedRelease) -> Iterator[str]:
-    """Yields why `calibrate` is impossible as written, with the remedy."""
+    """Yields why `calibrate` is impossible as the study writes it, with the remedy."""
     asked = wanted.release.block(CalibrateOptions)
     if asked is None:
         return

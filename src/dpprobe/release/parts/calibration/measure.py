@@ -1,22 +1,23 @@
-"""Noisy counts of private test units that tell how sure a released head may be, with an epsilon.
+"""Noisy counts of private test units that show how sure a released head may be, with an epsilon.
 
-Units, weights and null rows are as in `evaluation`. The weights of a unit's rows sum to at most
+Units, weights and null rows are defined in `evaluation`. The weights of a unit's rows sum to at
+most
 1. A null row has scores that are not finite, and counts nothing.
 
 Calibration needs one label per row. If the test result is the AUC of two classes, its
-`score_counts` are used, and calibration costs nothing. Otherwise mechanisms of sensitivity 1 read
-the test units:
+`score_counts` are used, at no cost. Without `score_counts`, mechanisms of sensitivity 1 read the
+test units:
 
 - `temperature`, six times: the sum over rows of the largest probability at a temperature, minus 1
-  if the answer is right: in [-1, 1], so a unit changes the sum by at most 1. Each temperature
+  if the prediction is right: in [-1, 1], so a unit changes the sum by at most 1. Each temperature
   follows from the sums released before (bisection; Luo et al. 2020, arXiv 2008.09643);
 - two classes, `probability_counts`: the weight of rows of each class, per fixed range of the second
   class's probability;
-- more classes, `top_counts`: the weight of rows with right and with wrong answers, per fixed range
-  of the largest probability. `label_counts`: the weight of rows per fixed range of the probability
-  of their label.
+- more classes, `top_counts`: the weight of rows with right and with wrong predictions, per fixed
+  range of the largest probability. `label_counts`: the weight of rows per fixed range of the
+  probability of their label.
 
-A row adds its weight to one number of a table.
+A row adds its weight to one number of each table of counts.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ OF_THE_AUC = "Calibration uses the counts of the AUC, so it costs nothing more."
 
 
 def calibration_mechanisms(*, classes: int, multi_label: bool) -> tuple[Mechanism, ...]:
-    """Returns the mechanisms of a calibration, their noise up to a common factor.
+    """Returns the mechanisms of a calibration, with noise multipliers up to a common factor.
 
     Raises ConfigError for several labels per row.
     """
@@ -127,10 +128,10 @@ def calibrate_head(
 
     Args:
       plan: calibrated for `calibration_mechanisms` on n = test units.
-      composition: says how this price adds to the others.
+      composition: text on how this epsilon adds to the others.
       shared: adds up the counts of several sites.
 
-    Raises PrivacyError for another plan, and for several heads.
+    Raises PrivacyError for a plan with other mechanisms, and for several heads.
     """
     check_mechanisms(
         plan,
@@ -152,9 +153,9 @@ def calibrate_head(
 
 
 def calibrate_from_counts(evaluation: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
-    """Calibrates a head of two classes with the counts of its AUC, which costs nothing more.
+    """Calibrates a head of two classes with the counts of its AUC, at no further epsilon.
 
-    `plan` is that of the test result, whose block is `evaluation`.
+    `plan` is the plan of the test result, whose block is `evaluation`.
     """
     return {
         **describe_calibration(evaluation, plan.mechanisms, plan.n),
@@ -167,7 +168,7 @@ def calibrate_from_counts(evaluation: Mapping[str, Any], plan: Plan) -> dict[str
 def describe_calibration(
     noisy: Mapping[str, Any], mechanisms: tuple[Mechanism, ...], n: int
 ) -> dict[str, Any]:
-    """Derives the published numbers from noisy sums and counts, by their mechanism's name."""
+    """Derives the published numbers from noisy sums and counts, by mechanism name."""
     counts = mechanisms[-1]
     deviation = counts.noise_scale
     if SCORE_COUNTS in noisy:
@@ -255,7 +256,7 @@ def _probabilities(logits: Floats, answers: list[float]) -> Floats:
 
 
 class Steps(PartSteps):
-    """Calibrates the head with counts of its own, or with those of an AUC."""
+    """Calibrates the head with separate counts, or with the counts of an AUC."""
 
     def plan_test_units(self) -> Plan | None:
         asked, store = self.task.options.block(CalibrateOptions), self.task.stores[1]

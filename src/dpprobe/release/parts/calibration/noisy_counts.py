@@ -1,28 +1,28 @@
-"""How sure a released head may be: probabilities, sets and cut-offs from noisy counts of tests.
+"""Derives from noisy counts how sure a released head may be: probabilities, sets, cut-offs.
 
-Everything here is a function of what `measure` published with noise. So it costs no
-privacy, and everybody who has a bundle computes the same numbers.
+Every number in this module is a function of the noisy output of `measure`. So the published numbers
+cost no privacy, and everybody with a bundle computes equal numbers.
 
-**Probabilities.** The softmax of scale times score, plus an offset of the second class. More than
-two classes have a temperature, so the scale is 1 / T and the offset 0. Two classes have a logistic
-regression of the label on the difference of scores (Platt 1999).
+**Probabilities** are the softmax of scale times score, plus an offset of the second class. More
+than two classes have a temperature, so the scale is 1 / T and the offset 0. Two classes have a
+logistic regression of the label on the difference of scores (Platt 1999).
 
 **Sets.** The set of a row holds the most probable class, and each class with a probability of at
-least q. At coverage 1 - a the set contains the true class with probability 1 - a or more, over
-test units, new unit and noise.
+least q. At coverage 1 - a, sets contain the true class with probability at least 1 - a, over test
+units, new unit and noise.
 
 - Split conformal prediction by patients (Dunn, Wasserman and Ramdas 2023) gives q without noise.
   The misses of q are the weight of rows whose class has a lower probability. For n test units q is
   as high as possible with misses(q) <= b (n + 1) - 1.
-- Noise needs a margin of z of its deviations. Thresholds are tried from q = 0 up, and the first one
-  that fails ends the search. So only the lowest q with too many misses may pass wrongly, with
-  probability g = 1 - Phi(z). The sets cover by (1 - b)(1 - g) = 1 - a: fixed sequence
+- Noise needs a margin of z standard deviations. Thresholds are tried from q = 0 up, and the first
+  threshold that fails ends the search. So only the lowest q with too many misses may pass wrongly,
+  with probability g = 1 - Phi(z). The sets have coverage (1 - b)(1 - g) = 1 - a: fixed sequence
   testing (Angelopoulos et al. 2021, arXiv 2110.01052).
-- Coverage is proved for scores that were fixed before. Here one or two numbers, temperature or
-  slope and offset, come from the test units too. Simulations of whole releases show that the sets
-  still cover, down to the smallest number of units.
-- A row without usable scores counts nothing. For this image nothing is predicted, and all classes
-  are possible.
+- The coverage is proved for scores fixed before. In a calibration, one or two numbers of the
+  scores, temperature or slope and offset, come from the test units too. Simulations of whole
+  releases show that the sets still cover, down to the smallest number of units.
+- A row without usable scores counts nothing. An image without usable scores gets no prediction, and
+  all classes are possible.
 
 **Intervals** of shares r / m of two noisy counts hold all p that r - p m does not contradict at
 95%. The variance of r - p m is the noise's variance plus m p (1 - p) (Fieller 1954).
@@ -72,7 +72,7 @@ _Z = float(ndtri((1 + CONFIDENCE) / 2))
 
 
 class Share(NamedTuple):
-    """A share of noisy counts and its 95% interval."""
+    """A ratio of two noisy counts, with a 95% interval."""
 
     value: float
     low: float
@@ -80,12 +80,12 @@ class Share(NamedTuple):
 
 
 def search_temperature(answers: Sequence[float]) -> float:
-    """Returns the logarithm to base 2 of the temperature to try next, or at last the result.
+    """Returns log2 of the temperature to try next; after the last answer, of the result.
 
     Args:
-      answers: for each temperature tried before, the noisy sum of largest probability minus hit.
-        Where it is positive, the head is too sure, and the temperature must rise. The last answers
-        place the result between their temperatures.
+      answers: for each temperature tried before, the noisy sum of largest probability minus hit. A
+        positive sum means that the head is too sure, and the temperature must rise. Interpolates
+        between the last two temperatures whose answers differ in sign.
     """
     cold, hot = COLDEST, HOTTEST
     too_sure = unsure = None
@@ -105,14 +105,14 @@ def fit_logistic(
 ) -> tuple[float, float]:
     """Fits slope and offset of a logistic regression to noisy counts at places [bins].
 
-    Noise may make counts negative. Counts enter the likelihood linearly, so that their noise
+    Noise may make the counts negative. Counts enter the likelihood linearly, so that their noise
     cancels. Bins that do not exceed their noise are ignored, as some lie where no row is. Places
     are limited to twice the range of the middle 80% of rows, because bins may lie too far out.
 
-    As in Platt 1999 each label counts a little as the other one, here by the noise's share of the
-    rows. Where classes do not overlap, noisy counts cannot tell 99.9% from certainty. So the slope
-    is at most what gives this probability one standard deviation from the centre. It is not
-    negative: a head that ranks no better than chance has slope 0.
+    As in Platt 1999 each label counts a little as the other label, here by the noise's share of the
+    rows. Where classes do not overlap, noisy counts cannot distinguish 99.9% from certainty. So the
+    slope is limited to the value that gives a probability of 99.9% at one standard deviation from
+    the centre. The slope is not negative: a head that ranks no better than chance has slope 0.
 
     Args:
       n: the number of test units.
@@ -154,7 +154,7 @@ def estimate_share(part: float, whole: float, part_noise: float, rest_noise: flo
 
     Args:
       part_noise: the standard deviation of the noise of `part`.
-      rest_noise: that of the noise of `whole` - `part`, which is independent.
+      rest_noise: the standard deviation of the independent noise of `whole` - `part`.
     """
     part = min(max(part, 0.0), max(whole, 0.0))  # noise may make a part larger than the whole
     p = np.linspace(0, 1, 2001)
@@ -168,7 +168,7 @@ def estimate_share(part: float, whole: float, part_noise: float, rest_noise: flo
 
 
 def allowed_misses(n: int, coverage: float) -> tuple[float, float]:
-    """Returns the most misses at a coverage, without the margin for noise, and its z."""
+    """Returns the most misses that a coverage allows, without the margin for noise, and its z."""
     missed = 1 - coverage
     by_noise = NOISE_SHARE * missed
     by_units = 1 - coverage / (1 - by_noise)
@@ -178,10 +178,10 @@ def allowed_misses(n: int, coverage: float) -> tuple[float, float]:
 def find_threshold(
     candidates: Sequence[tuple[float, float, float]], n: int, coverage: float
 ) -> float | None:
-    """Returns the highest threshold whose sets cover; None if only the set of all classes does.
+    """Returns the highest threshold whose sets cover; None if only the set of all classes covers.
 
     Args:
-      candidates: in rising order, thresholds, noisy misses, and the deviation of their noise.
+      candidates: thresholds in rising order, with noisy misses and the deviation of their noise.
     """
     most, z = allowed_misses(n, coverage)
     highest = None
@@ -195,9 +195,9 @@ def find_threshold(
 
 
 def fewest_units(deviation: float, coverage: float = 0.9) -> int:
-    """Returns the test units below which the noise leaves no useful set at a coverage.
+    """Returns the number of test units below which noise leaves no useful set at a coverage.
 
-    `deviation` is of each count; four counts are to fit into the margin.
+    `deviation` is the noise of each count; four counts must fit into the margin.
     """
     _, z = allowed_misses(0, coverage)
     by_units = allowed_misses(1, coverage)[0] - allowed_misses(0, coverage)[0]
@@ -205,10 +205,10 @@ def fewest_units(deviation: float, coverage: float = 0.9) -> int:
 
 
 def describe_classes(top: Floats, label: Floats, *, n: int, deviation: float) -> dict[str, Any]:
-    """Derives what a head of three and more classes publishes from two noisy tables.
+    """Derives the published numbers of a head of three or more classes from two noisy tables.
 
     Args:
-      top: [ranges of the largest probability, 2], right answers first.
+      top: [ranges of the largest probability, 2], right predictions first.
       label: [ranges of the probability of the true class].
       deviation: the standard deviation of each number's noise.
     """
@@ -235,7 +235,7 @@ def describe_two(
     n: int,
     deviation: float,
 ) -> dict[str, Any]:
-    """Derives what a head of two classes publishes from noisy counts by score and class.
+    """Derives the published numbers of a head of two classes from noisy counts by score and class.
 
     Args:
       edges: [bins + 1], rising, of the second score minus the first.
@@ -293,10 +293,10 @@ def _list_sets(candidates: Sequence[tuple[float, float, float]], n: int) -> list
 def _join_ranges(
     low: Floats, high: Floats, middle: Floats, hits: Floats, others: Floats, deviation: float
 ) -> list[dict[str, float]]:
-    """Compares probabilities with shares of hits, over ranges that have enough rows.
+    """Compares probabilities with shares of right predictions, over ranges that have enough rows.
 
     Ranges are joined from high probabilities down, until they exceed their noise and the next one
-    belongs to another part of the diagram. A rest at the end joins the last range.
+    belongs to another part of the diagram. Rows that remain at the end join the last range.
     """
     totals, parts = hits + others, np.searchsorted(DIAGRAM_EDGES, middle)
 
@@ -335,11 +335,11 @@ def _observed(share: Share) -> dict[str, float]:
 def _list_abstention(
     least: Floats, most: Floats, right: Floats, wrong: Floats, n: int, deviation: float
 ) -> list[dict[str, float]]:
-    """Lists how many rows are answered from a probability on, and how many of these rightly.
+    """Lists how many rows have at least a given probability, and how many of these are right.
 
-    The limit may divide a range, whose probabilities go from `least` to `most`. The interval then
-    contains the intervals with this range and without it. With a higher limit no more rows are
-    answered, although their noisy count may be larger.
+    The limit may divide a range, whose probabilities reach from `least` to `most`. The interval
+    then contains the interval that includes this range and the one that excludes it. With a higher
+    limit no more rows are answered, although their noisy count may be larger.
     """
 
     def estimate_answers(answered: npt.NDArray[np.bool_]) -> tuple[float, Share]:
@@ -403,10 +403,10 @@ def _rate(counts: Floats, chosen: slice, deviation: float) -> Share:
 def _list_benefits(
     ends: Floats, positives: Floats, negatives: Floats, n: int, deviation: float
 ) -> list[dict[str, float]]:
-    """Lists net benefits per unit: right treatments minus wrong ones, at their odds.
+    """Lists net benefits per unit: right treatments minus wrong treatments, weighted by their odds.
 
-    Vickers and Elkin 2006, "Decision curve analysis". Limits are the edges of bins that are nearest
-    to `TREATED_FROM`.
+    Follows Vickers and Elkin 2006, "Decision curve analysis". Limits are the bin edges nearest to
+    `TREATED_FROM`.
     """
     rows = {}
     for wanted in TREATED_FROM:

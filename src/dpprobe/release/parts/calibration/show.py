@@ -1,4 +1,4 @@
-"""Verifies and shows a calibration."""
+"""Verifies and shows a release's calibration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TWO_CLASS_KEYS = {"cut_offs", "net_benefit"}
 
 
 def check_calibration(values: Values, plan: Plan, facts: BundleFacts) -> tuple[str, bool]:
-    """Computes all that a calibration publishes again from its noisy counts, and its epsilon."""
+    """Recomputes all published numbers of a calibration from its noisy counts, and its epsilon."""
     stated = values["calibration"]
     two, noisy = len(facts.class_names) == 2, stated
     wanted = calibration_mechanisms(classes=len(facts.class_names), multi_label=facts.multi_label)

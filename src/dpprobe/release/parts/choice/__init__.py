@@ -1,4 +1,4 @@
-"""The price of choosing a release among the study's cells, which each statement has."""
+"""The privacy cost of choosing a release among the study's cells, which each statement has."""
 
 from __future__ import annotations
 

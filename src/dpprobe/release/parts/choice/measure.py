@@ -1,17 +1,19 @@
 """The privacy cost of choosing a release by looking at a study's cells of the same dataset.
 
-**Claim.** Whoever names a release after a look at the benchmark publishes a function of all heads
-of its cells on the dataset, their test results, and the release. For training units this choice
-costs no more than publishing all these heads: the composition of their mechanisms for every seed
-and backbone, and of the release's, at its delta. This is the bound of
+**Claim.** Whoever chooses a release after seeing a benchmark publishes a function of the
+benchmark's heads, their test results, and the release. For training units the choice costs no more
+than publishing all these heads and the release. Their cost is that of the composition of all
+mechanisms, for every seed and backbone, at the release's delta. The bound is that of
 `dpprobe.results.best_head_price`, over all epsilons and with one more fit. The bound needs private
-cells alone: a cell without privacy may reveal all its rows, and then the choice has no price.
+cells alone: a cell without privacy may reveal all rows, and the choice has no finite epsilon.
 
 The bound assumes noise that nobody can repeat. A benchmark's noise follows from the study and the
-fingerprint of its data. So the bound holds against people who lack either, but not against the
-release's own adversary, who knows all other units; the words say so.
+fingerprint of its data. So the bound holds against attackers who lack the study or the data. As the
+statement says, the bound does not hold against the release's own adversary, who knows all other
+units.
 
-`auto` chooses by each backbone's features. If some are missing, mechanisms are unknown: no price.
+`auto` chooses a head from each backbone's features. If features are missing, the mechanisms are
+unknown, and no epsilon is stated.
 
 Test units are not covered: benchmarks print their results without noise. Cells whose noise cannot
 be calibrated are left out, since they have no head.
@@ -107,11 +109,11 @@ def choice_block(
     cache: Path,
     facts: Mapping[str, DataFacts] | None = None,
 ) -> dict[str, Any]:
-    """Prices the choice of a release among the study's cells: the block `choice` of a statement.
+    """Bounds the cost of choosing a release among the study's cells: a statement's block `choice`.
 
-    Its epsilon is the bound at the release's delta, None without cells and if some are not private
-    or not known. `n` is the number of training units, and `facts` has by backbone, if it has
-    features, the facts from which `auto` chooses a head.
+    The block's epsilon is the bound at the release's delta; None without cells, or if some cells
+    are not private or not known. `n` is the number of training units; `facts` has, for each
+    backbone with features, the facts from which `auto` chooses a head.
     """
     exposed = _not_private(study, dataset)
     unknown = _not_known(study, facts or {})
@@ -139,7 +141,7 @@ def choice_words(
 ) -> str:
     """States the epsilon of a choice among a number of cells at `delta`, or why none exists.
 
-    `exposed` names the study's parts that are not private, `unknown` heads not chosen by `auto`.
+    `exposed` names the study's non-private parts, `unknown` the heads that `auto` did not choose.
     """
     if not (cells or exposed or unknown):
         return NO_CHOICE
@@ -162,7 +164,7 @@ def choice_words(
 
 
 def fits_block(listed: int) -> dict[str, Any]:
-    """States what chose an estimator's head, from the number of fits and releases in its budget."""
+    """States how an estimator's head was chosen, from the fits and releases in its budget."""
     others = count_noun(listed - 1, "other fit")
     words = OTHER_FITS.format(others=others) if listed > 1 else ONLY_FIT
     return {"cells": 0, "epsilon": None, "words": words}
@@ -174,7 +176,7 @@ def _name_first(what: str, names: Sequence[str]) -> str:
 
 
 def _not_known(study: Study, facts: Mapping[str, DataFacts]) -> list[str]:
-    """Names the heads that `auto` cannot choose, for lack of features."""
+    """Names the heads that `auto` cannot choose because features are missing."""
     return [
         f"{backbone}/{name}"
         for backbone in study.backbones
@@ -184,7 +186,7 @@ def _not_known(study: Study, facts: Mapping[str, DataFacts]) -> list[str]:
 
 
 def _not_private(study: Study, dataset: str) -> list[str]:
-    """Names what the study computes from a dataset's training examples without privacy."""
+    """Names the study's results that use a dataset's training examples without privacy."""
     cells = (
         f"{cell.backbone}/{cell.method} at epsilon {budget_words(cell.epsilon)}"
         for cell in study.list_cells(dataset)
@@ -256,7 +258,7 @@ def _decide_methods(
 
 
 class Steps(PartSteps):
-    """Has no step: `release.make` prices the choice, which no release leaves out."""
+    """Has no step: `release.make` bounds the choice, which no release leaves out."""
 
 
 # verification and words
@@ -266,7 +268,7 @@ CHOICE_KEYS = {"cells", "epsilon", "words"}
 
 
 def check_choice(values: Values, plan: Plan, facts: BundleFacts) -> tuple[str, bool]:
-    """Checks the words and the epsilon of choosing this head among others."""
+    """Checks a statement's words and epsilon for choosing this head among others."""
     if facts.is_of_estimator:
         expected = fits_block(read_whole("releases", values["ledger"]["releases"]))
         require_same("choice", expected, values["choice"])

@@ -1,4 +1,4 @@
-"""The part `cohort`: a chain of releases, each on new units, with running totals of the sums."""
+"""The release part `cohort`: a chain of releases, each on new units, with running totals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def list_faults(wanted: WantedRelease) -> Iterator[str]:
-    """Yields what keeps a release from its chain of cohorts, as far as this study tells."""
+    """Yields why a release cannot join its chain of cohorts, as far as this study tells."""
     study, release, method = wanted.study, wanted.release, wanted.method
     if release.cohort is None:
         if release.horizon is not None:

@@ -1,12 +1,11 @@
-"""The chain of cohorts that a release continues, and what it leaves for the next.
+"""The chain of cohorts that a release continues, and the file that it leaves for the next.
 
     <data_dir>/<dataset>/cohort-<release>.entry-<number>.safetensors    mode 0600
 
-A cohort is a dataset of its own: the units that arrived since the release before. A cohort's file
-has what the release let out of the sums (`outputs`) and the head's `weights`. With a horizon the
-file also has the exact `sums`, which are as private as the images. The file is written before the
-bundle, so a closed entry of a ledger has its file. `running_sums` has the mathematics and the
-price.
+A cohort is a separate dataset: the units that arrived since the previous release. A cohort's file
+has the release's noisy sums (`outputs`) and the head's `weights`. With a horizon the file also has
+the exact `sums`, which are as private as the images. A cohort's file precedes the bundle, so a
+closed ledger entry has its file. `running_sums` documents the mathematics and the privacy cost.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _LOST = "restore it from a backup; without it, begin a new chain without `predec
 
 
 class Link(NamedTuple):
-    """A release of a chain: its dataset, name, label of its cohort, and units."""
+    """One release in a chain: its dataset, name, label of its cohort, and units."""
 
     dataset: str
     release: str
@@ -71,13 +70,13 @@ class Chain:
 
     @property
     def place(self) -> int:
-        """The place of the next release, from 1."""
+        """The place of the next release in the chain, from 1."""
         return len(self.links) + 1
 
     def name_place(self, dataset: str, release: str) -> str | None:
-        """Names the place of a release in a chain with a horizon, for the ledger; else None.
+        """Names a release's place in a chain with a horizon, for the ledger; None without one.
 
-        Later outputs of such a chain read exact sums again, so a place is taken once.
+        Later outputs of a chain with a horizon read exact sums again, so a place is used once.
         """
         if not self.factorisation.keeps_sums:
             return None
@@ -101,7 +100,7 @@ class Chain:
         return RunningSums(self.factorisation, self.cohorts, names=names, n=n)
 
     def describe(self, label: str, *, n: int, unit: str) -> dict[str, Any]:
-        """Returns the block `cohort` of the statement of a release of n units."""
+        """Returns the statement's block `cohort` for a release of n units."""
         earlier = [
             {"release": link.release, "cohort": link.label, "n": link.n} for link in self.links
         ]
@@ -112,7 +111,7 @@ class Chain:
 def describe_cohort(
     label: str, earlier: Sequence[Mapping[str, Any]], *, horizon: int | None, n: int, unit: str
 ) -> dict[str, Any]:
-    """Returns the block `cohort` of a statement: which units a head has learned from.
+    """Returns a statement's block `cohort`: which units a head has learned from.
 
     Raises ConfigError for a horizon out of range, PrivacyError for a place beyond it.
     """
@@ -146,7 +145,7 @@ def describe_cohort(
 
 
 def read_chain(data_dir: Path, *, dataset: str, release: str) -> Chain:
-    """Reads a release's cohort and all before it.
+    """Reads a release's cohort and all previous cohorts.
 
     Raises:
       PrivacyError: if the release was not finished, or has no cohort.
@@ -201,7 +200,7 @@ def write_cohort(
 
 
 def cohort_path(folder: Path, release: str, entry: int) -> Path:
-    """Returns the place of a release's cohort beside the ledger."""
+    """Returns the path of a release's cohort file beside the ledger."""
     return folder / f"cohort-{release}.entry-{entry}.safetensors"
 
 
@@ -237,11 +236,11 @@ def _part_of(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, n
 
 
 class Steps(PartSteps):
-    """Adds the release's sums to those of its chain, and keeps what the next cohort needs."""
+    """Adds the release's sums to those of its chain, and stores what the next cohort needs."""
 
     @cached_property
     def _chain(self) -> Chain | None:
-        """The cohorts before this one; None without `cohort`."""
+        """The previous cohorts; None without `cohort`."""
         task, options = self.task, self.task.options
         if options.cohort is None:
             return None
@@ -259,7 +258,7 @@ class Steps(PartSteps):
 
     @cached_property
     def _running(self) -> RunningSums | None:
-        """The sums that the fit adds to; raises unless the release fits its chain."""
+        """The running sums that the fit adds to; raises unless the release fits its chain."""
         if self._chain is None:
             return None
         task = self.task
@@ -273,7 +272,7 @@ class Steps(PartSteps):
         )
 
     def _list_binds(self) -> dict[str, str]:
-        """Hashes what all releases of a chain have in common, as an error names it."""
+        """Hashes what all releases of a chain have in common, by the names that errors use."""
         task = self.task
         return {
             "method": hash_value(published_options(task.method)),
@@ -293,7 +292,7 @@ class Steps(PartSteps):
         return self._chain.describe(label, n=self.task.plan.n, unit=self.task.unit)
 
     def count_useful(self) -> DataFacts | None:
-        """A later cohort's benchmark has new rows only, so the planner decides, by all rows."""
+        """Returns facts of all rows for the planner: a benchmark has the new rows only."""
         running, facts = self._running, self.task.facts
         if running is None or not running.earlier:
             return None
@@ -328,7 +327,7 @@ COHORT_KEYS = {"name", "place", "horizon", "units", "noise_growth", "earlier", "
 
 
 def check_cohort(values: Values, plan: Plan) -> tuple[str, bool]:
-    """Derives the block `cohort` again from its names, its horizon and the numbers of units."""
+    """Recomputes the block `cohort` from its names, its horizon and the numbers of units."""
     block = read_block("cohort", values["cohort"], COHORT_KEYS)
     for place, one in enumerate(block["earlier"]):
         read_block(f"cohort.earlier.{place}", one, {"release", "cohort", "n"})

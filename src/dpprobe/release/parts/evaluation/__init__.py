@@ -1,4 +1,4 @@
-"""The part `evaluate`: a noisy test result, with an epsilon of its own."""
+"""The release part `evaluate`: a noisy test result, with a separate epsilon."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def list_faults(wanted: WantedRelease) -> Iterator[str]:
-    """Yields what keeps a release from its test result."""
+    """Yields why a release cannot have a test result."""
     asked, name = wanted.release.block(EvaluateOptions), wanted.release.dataset
     if asked is None:
         return

@@ -1,18 +1,18 @@
 """Recall of each class of a released head, from noisy counts of the private test units.
 
 **Released** is a table of 2 K numbers: for each of K classes, the weights of test examples with
-right and with wrong answers. A row adds its weight to one number. Weights of a unit's rows sum to
-at most 1, and a null row adds nothing. So a unit adds a vector with a norm of at most 1:
-sensitivity 1 for any number of classes. Everything else is computed from the noisy table.
+right and with wrong predictions. A row adds its weight to one number of the table. Weights of a
+unit's rows sum to at most 1, and a null row adds nothing. So a unit adds a vector of norm at most
+1: the table has sensitivity 1 for any number of classes. Recalls are computed from the noisy table.
 
-**Recall** of a class is right / (right + wrong). The variance has two independent parts. Sampling
-of m units: p (1 - p) / m, with p moved towards a half (Agresti and Coull 1998). Noise: s^2 (p^2 +
-(1 - p)^2) / m^2, with s the deviation of each count (delta method). Macro accuracy is the mean of
-recalls. The interval of worst-class recall holds the lowest recall: each class has an interval at
-a confidence of 1 - 0.05 / K (Bonferroni).
+**Recall** of a class is right / (right + wrong). A recall's variance has two independent parts.
+Sampling of m units: p (1 - p) / m, with p moved towards a half (Agresti and Coull 1998). Noise: s^2
+(p^2 + (1 - p)^2) / m^2, with s the deviation of each count (delta method). Macro accuracy is the
+mean of recalls. The interval of worst-class recall holds the lowest recall: each class has an
+interval at a confidence of 1 - 0.05 / K (Bonferroni).
 
-A class whose units do not clearly exceed the noise has no recall. Then there is no mean either:
-people ask about the rare class, so it is never left out.
+A class whose units do not clearly exceed the noise has no recall. Without a rare class's recall no
+mean is stated, because the mean would mislead.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Recalls:
 
 
 def recall_mechanisms() -> tuple[Mechanism, ...]:
-    """Returns the mechanism that reads the test examples, its noise up to a factor."""
+    """Returns the mechanism that reads the test examples, its noise multiplier up to a factor."""
     released = "numbers of test rows of each class with a right prediction, and with a wrong one"
     return (full_batch(CLASS_COUNTS, released, 1.0),)
 
@@ -62,21 +62,21 @@ def recall_mechanisms() -> tuple[Mechanism, ...]:
 def count_answers(
     right: npt.NDArray[np.bool_], labels: npt.NDArray[np.integer], units: Floats, classes: int
 ) -> Floats:
-    """Adds up weights, in whole steps, by class and answer: [classes, 2], right answers first."""
+    """Adds up weights, in whole steps, by class and prediction: [classes, 2], right ones first."""
     places = 2 * labels + ~right
     table = np.bincount(places, weights=units, minlength=2 * classes)
     return table.astype(np.float64).reshape(classes, 2)
 
 
 def fewest_units(deviation: float) -> float:
-    """Returns the test units of a class below which its recall cannot be measured."""
+    """Returns the number of a class's test units below which its recall cannot be measured."""
     return max(COUNTED * deviation * math.sqrt(2), 1.0)
 
 
 def estimate_recalls(counts: Sequence[Sequence[float]] | Floats, deviation: float) -> Recalls:
-    """Estimates the mean and the lowest recall from noisy counts [classes, 2], right answers first.
+    """Estimates mean and lowest recall from noisy counts [classes, 2], right predictions first.
 
-    Noise may make counts negative; `deviation` is the standard deviation of each.
+    Noise may make counts negative; `deviation` is the standard deviation of each count.
     """
     table = np.asarray(counts, dtype=np.float64)
     units, classes = table.sum(axis=1), len(table)

@@ -6,31 +6,32 @@ examples has weight 1 / m, rounded down; weights of a unit's rows sum to at most
 NaN as scores and counts nothing. Scores of a row depend on that row and on the head, which was
 released before: composition is adaptive, so the head may be anything.
 
-**Accuracy.** The released sum is of weight times hit, in [0, 1]: a row's share of right labels. A
-unit adds at most 1 and null rows add 0: sensitivity 1. The value is the sum over n, clamped.
+**Accuracy.** The released sum is of weight times hit, in [0, 1]: a hit is a row's share of right
+labels. A unit adds at most 1 and null rows add 0, so the sum has sensitivity 1. The accuracy is the
+noisy sum over n, clamped.
 
 **AUC**, of one label (two classes) or the mean over several, from two releases of counts:
 
 - `score_ranges`: for each label, the weight of rows in fixed ranges of its score, both signs of
   sixteen powers of two. A row adds a vector with one 1 per label, of norm sqrt(labels), times its
-  weight. A unit adds at most a mean of such vectors, which is no longer: sensitivity sqrt(labels).
+  weight. A unit adds a mean of vectors of this norm: sensitivity sqrt(labels).
 - `score_counts`: for each label, the weight of rows with it and without it, in narrower bins, whose
-  edges are quantiles of the ranges released before. Given these ranges, edges are fixed, and a row
-  again adds one 1 per label, times its weight: sensitivity sqrt(labels).
+  edges are quantiles of the ranges released before. Given the released ranges, edges are fixed, and
+  a row again adds one 1 per label, times its weight: sensitivity sqrt(labels).
 
 Area, standard error and interval are functions of these noisy counts, n and the plan.
 
 **Macro accuracy**, with worst-class recall, from one release of counts: see `class_recalls`.
 
 All sums are whole numbers of steps of a public grid. Entries are rounded towards zero, which
-shortens vectors of weights; so the price is exact (`privacy.releases`).
+shortens vectors of weights; so the epsilon is exact (`privacy.releases`).
 
-**Interval.** 95%, for all units like these: it covers both the choice of test units and the noise.
-The width is never 0. For accuracy the interval holds each p that the noisy sum does not
-contradict at 2.5% on either side, as if of n coin tosses. Exact for hits of 0 and 1, any n;
-others vary less. For an AUC it holds the areas within 1.96 standard deviations of the value, each
-with own deviation (Newcombe 2006, method 5, from Hanley and McNeil 1982) and the noise's simulated
-one.
+**Interval.** The 95% interval is for all units like the tested ones: it covers both the choice of
+test units and the noise. The interval's width is never 0. For accuracy the interval holds each p
+that the noisy sum does not contradict at 2.5% on either side, as if of n coin tosses. The interval
+of an accuracy is exact for hits of 0 and 1, for any n; other hits vary less. For an AUC the
+interval holds the areas within 1.96 standard deviations of the value, each with its own deviation
+(Newcombe 2006, method 5, from Hanley and McNeil 1982) and the noise's simulated one.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class ScoreCounts(NamedTuple):
     """Noisy counts of test examples by label and score.
 
     Attributes:
-      edges: of each label's bins, [labels, bins + 1], rising, as `asinh` places of the score.
+      edges: each label's bin edges, [labels, bins + 1], rising, as `asinh` places of the score.
       counts: [labels, 2, bins], rows with the label first.
       deviation: the standard deviation of each count's noise.
     """
@@ -123,12 +124,12 @@ class ScoreCounts(NamedTuple):
 
     @property
     def score_edges(self) -> Floats:
-        """The edges as scores."""
+        """The bin edges as scores."""
         return SCORE_UNIT * np.sinh(self.edges)
 
 
 class Estimate(NamedTuple):
-    """A result; its 95% interval and standard error cover sampling and noise."""
+    """A test result; its 95% interval and standard error cover sampling and noise."""
 
     value: float
     low: float
@@ -139,7 +140,7 @@ class Estimate(NamedTuple):
 def evaluation_mechanisms(
     metric: Metric, *, classes: int, multi_label: bool
 ) -> tuple[Mechanism, ...]:
-    """Returns the mechanisms of an evaluation, their noise up to a common factor.
+    """Returns the mechanisms of a test result, with noise multipliers up to a common factor.
 
     Raises ConfigError for a metric that the labels do not allow.
     """
@@ -175,7 +176,7 @@ def evaluation_mechanisms(
 
 
 def check_evaluation_plan(plan: Plan, metric: Metric, *, classes: int, multi_label: bool) -> None:
-    """Raises PrivacyError unless a plan is private and has the mechanisms of an evaluation."""
+    """Raises PrivacyError unless a plan is private and has the mechanisms of a test result."""
     wanted = evaluation_mechanisms(metric, classes=classes, multi_label=multi_label)
     check_mechanisms(
         plan,
@@ -200,13 +201,13 @@ def evaluate_heads(
 ) -> dict[str, Any]:
     """Measures one released head on the test units: the block `evaluation` of a statement.
 
-    Raises PrivacyError for another plan, and for several heads.
+    Raises PrivacyError for a plan with other mechanisms, and for several heads.
 
     Args:
       plan: calibrated for `evaluation_mechanisms` on n = test units.
-      composition: says how this price adds to the head's.
+      composition: text on how this epsilon adds to the head's.
       calibration: changes the answers of a head of two classes, and so its accuracy.
-      keep_counts: publish an AUC's counts too, for a calibration.
+      keep_counts: True to publish an AUC's counts too, for a calibration.
       shared: adds up the counts of several sites.
     """
     classes = len(features.class_names)
@@ -248,7 +249,7 @@ def evaluate_heads(
 
 
 def check_telling(plan: Plan, *, classes: int = 2) -> None:
-    """Checks by public numbers that a result is not lost in its noise.
+    """Checks, by public numbers, that noise does not hide a test result.
 
     Raises PrivacyError for accuracy noise of a standard deviation above `MOST_NOISE`, and for an
     AUC or macro accuracy unmeasurable even with equal classes. With several labels `classes` is 2.
@@ -271,9 +272,9 @@ def check_telling(plan: Plan, *, classes: int = 2) -> None:
 
 
 def fewest_of_a_class(plan: Plan) -> float:
-    """Returns the test units of each class, or with and without a label, that a plan needs.
+    """Returns how many test units a plan needs of each class, or with and without a label.
 
-    With fewer, the noisy number hardly exceeds its noise.
+    With fewer units, the noisy number hardly exceeds its noise.
     """
     counts = plan.mechanisms[-1]
     deviation = counts.noise_scale
@@ -323,7 +324,7 @@ def summarise_recalls(recalls: Recalls, names: Sequence[str]) -> tuple[Estimate,
 
 
 def worst_values(recalls: Recalls, names: Sequence[str]) -> dict[str, Any] | None:
-    """Returns the class with the lowest recall, and its interval; None if nothing is measured."""
+    """Returns the class with the lowest recall, and the recall's interval; None if unmeasured."""
     if recalls.worst is None:
         return None
     return {
@@ -348,7 +349,7 @@ def _release_answers(
     scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: Floats, link: Link,
     releases: Releases,
 ) -> list[list[float]]:  # fmt: skip
-    """Releases the numbers of right and wrong answers of each class, [classes, 2]."""
+    """Releases the numbers of right and wrong predictions of each class, [classes, 2]."""
     units, step = count_steps(weights * find_usable(scores), releases.plan.n)
     right, classes = right_predictions(scores, labels, link=link), scores.shape[1]
     table = torch.from_numpy(count_answers(right, labels, units, classes))
@@ -359,7 +360,7 @@ def _release_answers(
 def hit_sum(
     scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: Floats, link: Link, n: int
 ) -> GridSum:
-    """Sums the weighted hits of rows, [1, 1]: sensitivity 1; null rows add 0."""
+    """Sums the weighted hits of rows, [1, 1]: sensitivity 1, since null rows add 0."""
     right = right_predictions(scores, labels, link=link)
     each = right.reshape(len(right), -1).mean(axis=1) * weights * find_usable(scores)
     units, step = count_steps(each, n)
@@ -367,10 +368,10 @@ def hit_sum(
 
 
 def accuracy_estimate(value: float, n: int, deviation: float) -> Estimate:
-    """Returns the interval of an accuracy from a noisy sum of n hits: the exact inverse of a test.
+    """Returns an accuracy's interval from a noisy sum of n hits: the exact inverse of a test.
 
     Args:
-      value: the noisy sum over n, clamped into [0, 1]; the interval allows for that.
+      value: the noisy sum over n, clamped into [0, 1]; the interval accounts for clamping.
       deviation: the noise's standard deviation, in hits.
     """
     tail, hit = (1 - CONFIDENCE) / 2, value * n
@@ -391,7 +392,7 @@ def _chance_below(hit: float, p: float, n: int, deviation: float) -> float:
 
 
 def _find_root(function: Any) -> float:
-    """Returns where a function on [0, 1] changes sign; the nearer end if it does not."""
+    """Returns where a function on [0, 1] changes sign, or the nearer end if it never does."""
     ends = function(0.0), function(1.0)
     if ends[0] * ends[1] > 0:
         return 0.0 if abs(ends[0]) < abs(ends[1]) else 1.0
@@ -399,14 +400,14 @@ def _find_root(function: Any) -> float:
 
 
 def score_values(table: ScoreCounts) -> dict[str, Any]:
-    """Returns a table of two classes as a statement has it: edges of scores, and counts."""
+    """Returns the counts of two classes in a statement's form: edges of scores, and counts."""
     return {"edges": table.score_edges[0].tolist(), "counts": table.counts[0].tolist()}
 
 
 def release_score_counts(
     scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: Floats, releases: Releases
 ) -> ScoreCounts:
-    """Releases both kinds of counts, the second one in bins of equal size by the first."""
+    """Releases both kinds of counts; quantiles of the first are bin edges of the second."""
     n, usable = releases.plan.n, find_usable(scores)
     margins, present = _rank_rows(scores, labels)
     places = np.arcsinh(np.where(usable[:, None], margins, 0.0) / SCORE_UNIT)
@@ -430,7 +431,7 @@ def release_score_counts(
 def _rank_rows(
     scores: npt.NDArray[Any], labels: npt.NDArray[Any]
 ) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Returns a margin that ranks the rows by each label, and which have it: [rows, labels]."""
+    """Returns a margin that ranks rows by each label, and which rows have it: [rows, labels]."""
     wide = scores.astype(np.float64)
     if labels.ndim == 2:
         return wide, labels != 0
@@ -438,7 +439,7 @@ def _rank_rows(
 
 
 def _count_bins(n: int, deviation: float) -> int:
-    """Returns the number of bins that is worth the noise, from public numbers."""
+    """Returns the number of bins that is useful at this noise, from public numbers."""
     return min(max(round(math.sqrt(n / deviation)), FEWEST_BINS), MOST_BINS)
 
 
@@ -457,8 +458,9 @@ def _noisy_quantiles(noisy: Floats, fixed: Floats, deviation: float, bins: int) 
 def area_estimate(counts: Floats, deviation: float) -> tuple[Estimate, str]:
     """Returns the mean area under the ROC curve over labels, computed only from noisy counts.
 
-    Counts may be negative: added unchanged, noise cancels. A label is left out if the rows with it,
-    or without it, do not clearly exceed the noise. If none is left: value 1/2, interval [0, 1].
+    Counts may be negative: added unchanged, their noise cancels. A label is left out if the rows
+    with it, or without it, do not clearly exceed the noise. If no label is left, the value is 1/2
+    and the interval [0, 1].
 
     Args:
       counts: [labels, 2, bins], rows with the label first, bins from low scores to high ones.
@@ -497,7 +499,7 @@ def _fewest_rows(deviation: float, bins: int) -> float:
 
 
 def _histogram_areas(counts: Floats) -> Floats:
-    """Returns the Mann-Whitney areas of histograms [..., 2, bins], ties for a half."""
+    """Returns the Mann-Whitney areas of histograms [..., 2, bins], with ties counted as a half."""
     positive, negative = counts[..., 0, :], counts[..., 1, :]
     below = np.cumsum(negative, axis=-1) - negative / 2
     wins = (positive * below).sum(axis=-1)
@@ -505,10 +507,10 @@ def _histogram_areas(counts: Floats) -> Floats:
 
 
 def _noise_of_area(counts: Floats, deviation: float) -> float:
-    """Simulates the standard deviation of a mean area by noise on the counts.
+    """Simulates the standard deviation of a mean area caused by noise on the counts.
 
-    It comes from percentiles, since errors of a ratio are unbounded. The generator is fixed: it
-    protects nothing, and equal counts give equal intervals.
+    The deviation comes from percentiles, since errors of a ratio are unbounded. The simulation has
+    a fixed seed: it protects nothing, and equal counts give equal intervals.
     """
     generator = np.random.default_rng(0)
     block = max(1, _SIMULATIONS // 16)
@@ -534,7 +536,7 @@ def _sampling_variance(area: Floats, positives: Floats, negatives: Floats) -> Fl
 
 
 def _interval_end(value: float, bound: float, spread: Any) -> float:
-    """Returns the area between value and bound that the value just does not contradict."""
+    """Returns the area nearest to the bound that the value does not contradict."""
 
     def distance_to_bound(area: float) -> float:
         return float(abs(value - area) - _Z * spread(area))
@@ -573,7 +575,7 @@ class Steps(PartSteps):
             )  # fmt: skip
 
     def needs(self) -> tuple[str, ...]:
-        """A calibration with counts of its own changes the answers; another uses these counts."""
+        """A calibration with separate counts changes predictions; another uses these counts."""
         return ("calibration",) if "calibration" in self.task.plans else ()
 
     def measure(self, draw: Draw) -> Block | None:

@@ -25,7 +25,7 @@ class EvaluateOptions(Options):
 
     @field_serializer("metric")
     def _write_metric(self, metric: Headline | None) -> Headline | None:
-        """Writes the default in one way, so that a release with it has one hash."""
+        """Writes the default metric in one way, so that a release with it has one hash."""
         return None if metric == "accuracy" else metric
 
     @property

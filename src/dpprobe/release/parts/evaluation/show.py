@@ -1,4 +1,4 @@
-"""Verifies and shows a test result."""
+"""Verifies and shows a release's test result."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _check_result(block: Values, tested: Plan, class_names: Sequence[str]) -> No
 def _check_recalls(
     block: Values, tested: Plan, deviation: float, class_names: Sequence[str]
 ) -> None:
-    """Computes a macro accuracy and the worst class's recall again from the noisy counts."""
+    """Recomputes a macro accuracy and the worst class's recall from the noisy counts."""
     counts = [[read_real(CLASS_COUNTS, each) for each in row] for row in block[CLASS_COUNTS]]
     shape = np.shape(counts)
     require_true(shape == (len(class_names), 2), f"{CLASS_COUNTS}: not two numbers for each class")
@@ -139,7 +139,7 @@ def _name_and_numbers(worst: Values | None) -> tuple[str | None, list[float]]:
 
 
 def is_telling(evaluation: Mapping[str, Any]) -> bool:
-    """Returns False for a result whose interval contains nearly all values."""
+    """Returns False for a test result whose interval contains nearly all values."""
     low, high = evaluation["interval"]
     return bool(high - low <= WIDEST_INTERVAL)
 
@@ -165,7 +165,7 @@ def round_result(evaluation: Mapping[str, Any]) -> float:
 
 
 def _state_worst(worst: Mapping[str, Any], mean: float) -> str:
-    """States worst-class recall; names no class if the noise may have chosen it."""
+    """States worst-class recall; names no class if the noise may have decided which is worst."""
     low, high = worst["interval"]
     if high >= mean:
         return (
@@ -177,7 +177,7 @@ def _state_worst(worst: Mapping[str, Any], mean: float) -> str:
 
 
 def _with_interval(value: float, low: float, high: float, *, percent: bool) -> str:
-    """Writes a value with its interval; a wide interval stands first."""
+    """Formats a value with its interval; a wide interval comes first."""
     shown, least, most = (f"{100 * x:.1f}" if percent else f"{x:.3f}" for x in (value, low, high))
     sign = "%" if percent else ""
     if high - low > WIDE_INTERVAL:

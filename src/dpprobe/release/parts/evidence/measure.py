@@ -1,7 +1,7 @@
 """The audit that supports a release's guarantee: a white-box audit of heads with the same plan.
 
-The evidence holds nothing of private examples. The audit ran on synthetic rows, from public facts:
-n, the dimension, the number of classes and the plan, which the statement has anyway.
+The evidence of an audit holds nothing about private examples. The audit ran on synthetic rows, from
+public facts: n, the dimension, the number of classes and the plan, all of which the statement has.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ logger = logging.getLogger("dpprobe")
 class Evidence(BaseModel):
     """The numbers of an audit, from which words in a bundle are written.
 
-    Noise too small by `caught_factor` would have been caught with `probability`; None if none
-    would. None of the `tests` refuted the promise.
+    Noise too small by `caught_factor` would have been detected with `probability`; None if no error
+    would. None of the `tests` refuted the guarantee.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
@@ -43,7 +43,7 @@ class Evidence(BaseModel):
 
 
 def read_evidence(audit: Path, plan: Plan) -> dict[str, Any] | None:
-    """Returns an audit's evidence on a release, None for another plan; PrivacyError if refuted."""
+    """Returns an audit's evidence on a release; None for another plan; PrivacyError if refuted."""
     record = AuditRecord.read(audit)
     box = record.white_box
     if box is None:
@@ -77,7 +77,7 @@ def read_evidence(audit: Path, plan: Plan) -> dict[str, Any] | None:
 
 
 class Steps(PartSteps):
-    """Reads the audit of the study's cell of the same method and epsilon."""
+    """Reads the audit of the study's cell of equal method and epsilon."""
 
     def check(self) -> Block | None:
         return read_evidence(self.task.audit, self.task.plan) if self.task.audit else None
@@ -89,8 +89,8 @@ class Steps(PartSteps):
 def check_evidence(values: Values, plan: Plan) -> tuple[str, bool]:
     """Checks the form of a stated audit, and compares its bound with the guarantee.
 
-    A bound above epsilon is no fault. No test of the audit refuted the promise, or nothing had been
-    released. The bound of a correct release is above epsilon with 1 - `confidence` chance.
+    A lower bound above epsilon is no fault. No test of the audit refuted the guarantee. For a
+    correct release the bound exceeds epsilon with probability 1 - `confidence`.
     """
     if values["evidence"] is None:
         return "no audit is stated", True

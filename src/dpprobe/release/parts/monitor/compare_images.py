@@ -1,24 +1,25 @@
-"""Compares new images with noisy counts of the test images, to tell when they no longer look alike.
+"""Compares new images with noisy counts of test images, to detect when they no longer look alike.
 
-`measure` counts the test units in tables. Here are the tables' cells, and functions of the
-published counts, which cost no privacy.
+`measure` counts the test units in tables. This module defines the tables' cells, and functions of
+the published counts, which cost no privacy.
 
-**Tables.** A row lies in one cell of each table. Cells are predicted classes, or ranges of the
-largest value, of the features' L2 norm or of the unusualness. A value is what `predict` shows: a
-probability, or a score if the head has none. Limits of ranges are public; limits of norms are
-multiples of the norm of the backbone's probe, a public test image.
+**Tables.** A row belongs to one cell of each table. Cells are predicted classes, or ranges of the
+largest value, of the features' L2 norm or of the unusualness. A row's value is what `predict`
+shows: a probability, or a score if the head has no probabilities. Limits of ranges are public;
+limits of norms are multiples of the norm of the backbone's probe, a public test image.
 
-**Unusualness.** The share of a row's squared length outside typical directions of training rows.
-The directions are the released centre, and the leading eigenvectors of the released second moment.
-Both were released with noise, so the directions cost nothing. Heads without either have no such
-table.
+**Unusualness** is the share of a row's squared length outside typical directions of training rows.
+The typical directions are the released centre, and the leading eigenvectors of the released second
+moment. Centre and second moment were released with noise, so the directions cost no privacy. Heads
+that released neither have no table of unusualness.
 
-**Comparison.** The distance is the largest difference in the share of rows: over all sets of
-classes, or over all limits of a range. The noise alone makes it positive. So it is compared with
-distances between simulated tables of one distribution, with the noise and both numbers of units.
-This distribution is estimated from both tables. A table differs if at most `FALSE_ALARMS` / tables
-of the simulations are at least as far apart. So `FALSE_ALARMS` bounds the probability of a false
-alarm in any table (Bonferroni), as far as the estimate of the distribution is right.
+**Comparison.** Two tables' distance is the largest difference in the share of rows: over all sets
+of classes, or all limits of a range. Noise alone makes the distance positive. So the
+distance is compared with distances of simulated tables, which have one distribution, the noise and
+the numbers of units. The simulated distribution is estimated from both tables. A table differs if
+at most a share `FALSE_ALARMS` / tables of the simulations has at least this distance. So
+`FALSE_ALARMS` bounds the probability of a false alarm in any table (Bonferroni), as far as the
+estimate of the distribution is right.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ SIMILAR, DIFFERENT, TOO_FEW = "similar", "differs", "too few"
 
 
 def list_edges(probe_norm: float, *, unusual: bool) -> dict[str, list[float]]:
-    """Returns the finite limits of each table's ranges; the outermost take what is beyond."""
+    """Returns the finite limits of each table's ranges; the outermost ranges are unbounded."""
     norms = [(probe_norm or 1.0) * factor for factor in NORM_FACTORS]
     edges = {VALUES: list(TOP_EDGES[1:-1]), NORMS: norms}
     return {**edges, UNUSUAL: list(UNUSUAL_EDGES[1:-1])} if unusual else edges
@@ -89,7 +90,7 @@ def measure_unusualness(
 ) -> Floats:
     """Returns the share of each row's squared length outside directions [r, d], in [0, 1].
 
-    The rows are those of the head, but not centred; 1 for a row of zeros.
+    The rows are those of the head, but not centred; a row of zeros has share 1.
     """
     rows = features
     if not isinstance(transform.spec, kinds.AroundCentre):
@@ -123,7 +124,7 @@ def find_directions(
     """Returns orthonormal typical directions [r, d]; None without a released centre or moment.
 
     Args:
-      moment: noisy [d, d] or [d + 1, d + 1]; the last row is then of a constant.
+      moment: noisy [d, d] or [d + 1, d + 1]; the last row is then that of a constant.
     """
     columns = [] if centre is None else [centre[:, None]]
     if moment is not None:
@@ -145,7 +146,7 @@ def count_directions(dimension: int) -> int:
 
 
 def project_shares(noisy: Floats) -> Floats:
-    """Returns the nearest shares [..., cells], none negative and of sum 1, to noisy ones."""
+    """Returns the nearest shares [..., cells], non-negative and of sum 1, to noisy shares."""
     falling = -np.sort(-noisy, axis=-1)
     excess = np.cumsum(falling, axis=-1) - 1
     place = np.arange(1, noisy.shape[-1] + 1)
@@ -154,7 +155,7 @@ def project_shares(noisy: Floats) -> Floats:
 
 
 def measure_gaps(counts: Floats, incoming: Floats, n: int, *, ordered: bool) -> Floats:
-    """Returns differences in share, [..., cells]; of all cells up to each one if ordered."""
+    """Returns differences in share, [..., cells]; in cumulative share if cells are ordered."""
     gaps = incoming / incoming.sum(axis=-1, keepdims=True) - project_shares(counts / n)
     return np.cumsum(gaps, axis=-1) if ordered else gaps
 
@@ -166,7 +167,7 @@ def measure_distance(counts: Floats, incoming: Floats, n: int, *, ordered: bool)
 
 
 def _pool_shares(counts: Floats, incoming: Floats, n: int, deviation: float) -> Floats:
-    """Estimates the shares [cells] of both tables, weighted by what noise leaves of n units."""
+    """Estimates the shares [cells] of both tables, weighted by n units reduced for noise."""
     cells = len(counts)
     left = n / (1 + cells * deviation**2 / n)
     units = left + float(incoming.sum())
@@ -177,7 +178,7 @@ def _pool_shares(counts: Floats, incoming: Floats, n: int, deviation: float) -> 
 def simulate_distances(
     shares: Floats, *, n: int, incoming: int, deviation: float, ordered: bool
 ) -> Floats:
-    """Simulates distances between tables of the same shares; the generator protects nothing."""
+    """Simulates distances between tables of equal shares; the generator protects nothing."""
     generator = np.random.default_rng(0)
     counts = generator.multinomial(n, shares, SIMULATIONS)
     noisy = counts + generator.normal(0.0, deviation, counts.shape)
@@ -190,10 +191,10 @@ class Comparison:
     """The comparison of one table.
 
     Attributes:
-      distance: largest difference in the share of rows.
-      by_chance: exceeded with probability `FALSE_ALARMS` / tables if nothing has changed.
-      needed: units from which the table tells enough; None if it does, or never would.
-      change: where the difference is largest.
+      distance: the largest difference in the share of rows.
+      by_chance: the distance that unchanged images exceed with probability `FALSE_ALARMS` / tables.
+      needed: number of units from which the table tells enough; None if it does, or never will.
+      change: the cells where the difference is largest.
     """
 
     verdict: str
@@ -265,10 +266,10 @@ def read_groups(path: Path | None) -> dict[str, str]:
 
 
 class Watch:
-    """Counts new rows in the tables of a bundle, and compares them with its test units."""
+    """Counts new rows in the tables of a bundle, and compares them with the test units' counts."""
 
     def __init__(self, bundle: Bundle, transform: Transform, groups: Mapping[str, str]) -> None:
-        """Reads a bundle's tables; `groups` names the group of an image's id, which counts once.
+        """Reads a bundle's tables; `groups` maps an image's id to its group, which counts once.
 
         Raises ConfigError for a release without tables, DataError if they do not fit the head.
         """
@@ -350,7 +351,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """`DIFFERENT` if any table differs, `TOO_FEW` if none tells enough, else `SIMILAR`."""
+        """`DIFFERENT` if any table differs, `TOO_FEW` if no table tells enough, else `SIMILAR`."""
         given = {one.verdict for one in self.tables.values()}
         return next(each for each in (DIFFERENT, SIMILAR, TOO_FEW) if each in given)
 

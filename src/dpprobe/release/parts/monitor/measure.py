@@ -1,11 +1,11 @@
 """Noisy tables of private test units, with which `predict` compares new images, and their epsilon.
 
-Units, weights and null rows are as in `counted_units`. One mechanism, `monitor_counts`, releases
-all tables of `compare_images` at once. A row adds its weight to one cell of each of t tables: a
-vector of norm sqrt(t) times its weight. The weights of a unit's rows sum to at most 1, so a unit
-adds a mean of such vectors, which is no longer: sensitivity sqrt(t). A null row has scores that are
-not finite, and counts nothing. The typical directions and a calibration were released before:
-composition is adaptive. Limits of ranges are public.
+Units, weights and null rows are defined in `counted_units`. One mechanism, `monitor_counts`,
+releases all tables of `compare_images` at once. A row adds its weight to one cell of each of t
+tables: a vector of norm sqrt(t) times its weight. The weights of a unit's rows sum to at most 1, so
+a unit adds a mean of such vectors, whose norm is no larger: sensitivity sqrt(t). A null row has
+scores that are not finite, and counts nothing. The typical directions and a calibration were
+released before: composition is adaptive. Limits of ranges are public.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ FEWEST = 20.0
 
 
 def moment_name(plan: Plan) -> str | None:
-    """Returns the second moment among a head's releases that gives directions; None without one.
+    """Returns which of a head's released second moments gives directions; None without any.
 
-    A search has one per trial, of which only the best trial's would be covered.
+    A search releases one moment per trial; epsilon would cover only the best trial's.
     """
     named = {item.name for item in plan.mechanisms if plan.selection is None}
     return next((name for name in reversed(MOMENTS) if name in named), None)
@@ -69,7 +69,7 @@ def count_typical(plan: Plan, normalize: Normalisation, dimension: int) -> int:
 
 
 def monitor_mechanisms(*, unusual: bool) -> tuple[Mechanism, ...]:
-    """Returns the mechanism of the tables; `unusual` is True if there are typical directions."""
+    """Returns the mechanism of the monitor's tables; `unusual` is True with typical directions."""
     more, tables = (" and unusualness", 4) if unusual else ("", 3)
     words = f"test rows per predicted class, and per range of largest value, feature norm{more}"
     return (full_batch(COUNTS, words, math.sqrt(tables)),)
@@ -99,13 +99,13 @@ def monitor_head(
 ) -> dict[str, Any]:
     """Counts the test units of one released head: the block `monitor` of a statement.
 
-    Raises PrivacyError for another plan, and for several heads.
+    Raises PrivacyError for a plan with other mechanisms, and for several heads.
 
     Args:
       plan: calibrated for `monitor_mechanisms` on n = test units.
       probe_norm: L2 norm of the backbone's features of the public test image.
-      link: makes probabilities of scores, after the calibration if there is one.
-      composition: says how this price adds to the others.
+      link: converts scores to probabilities, after the calibration if there is one.
+      composition: text on how this epsilon adds to the others.
       shared: adds up the counts of several sites.
     """
     unusual = heads.typical is not None
@@ -200,7 +200,7 @@ class Steps(PartSteps):
         return self.task.options.block(MonitorOptions) is not None
 
     def extend_head(self, heads: Heads, moments: Mapping[str, torch.Tensor]) -> Heads:
-        """Adds the directions that the released moments show; they cost nothing more."""
+        """Adds the directions that the released moments show, at no privacy cost."""
         if not self.reads_moments():
             return heads
         centre, name = heads.transforms[0].arrays.get(kinds.CENTRE), moment_name(self.task.plan)

@@ -43,7 +43,7 @@ MONITOR_KEYS = {
 def check_monitor(
     values: Values, plan: Plan, facts: BundleFacts, options: MethodOptions
 ) -> tuple[str, bool]:
-    """Checks the ranges, prices and totals of the tables for new images."""
+    """Checks the ranges, epsilons and totals of the tables for new images."""
     block = read_block("monitor", values["monitor"], MONITOR_KEYS)
     unusual = count_typical(plan, options.normalize, facts.dimension) > 0
     tested = make_tested_plan(block, plan)
@@ -66,7 +66,7 @@ def check_monitor(
 
 
 def _check_totals(tables: Values, sizes: Mapping[str, int], tested: Plan) -> None:
-    """Compares the totals of tables, which all count these rows, apart from noise."""
+    """Compares the totals of tables, which all count equal rows, apart from noise."""
     (item,) = tested.mechanisms
     deviation, totals = item.noise_scale, {}
     for name, size in sizes.items():

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def list_faults(wanted: WantedRelease) -> Iterator[str]:
-    """Yields a fault if there is no such release."""
+    """Yields a fault if the predecessor does not exist."""
     before = wanted.release.predecessor
     if (
         before

@@ -1,7 +1,7 @@
-"""The predecessor of a release, which privacy.json names by its digest, and the chain before it.
+"""The predecessor of a release, named by digest in privacy.json, and the chain of its predecessors.
 
-Name and digest of a published bundle are public. The digest is of SHA256SUMS, which covers the
-predecessor's statement too, and so the whole chain.
+The name and digest of a published bundle are public. The digest is that of SHA256SUMS, which covers
+the predecessor's statement too, and so the whole chain.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def named_predecessor(statement: Values) -> Mapping[str, str] | None:
 
 
 def check_predecessors(checks: Checks, values: Values | None, folders: Sequence[Path]) -> None:
-    """Checks the chain of predecessors, each in one of the folders or directly inside one."""
+    """Checks the chain of predecessors, each in one of the folders or directly inside them."""
     if folders:
         checks.run_check(NAME, _follow_chain, values, folders)
         return
@@ -64,7 +64,7 @@ def check_predecessors(checks: Checks, values: Values | None, folders: Sequence[
 
 
 def _follow_chain(values: Values, folders: Sequence[Path]) -> tuple[str, bool]:
-    """Compares each predecessor's digest and name. A chain ends: each digest covers the next."""
+    """Compares each predecessor's digest and name. Each digest covers the next, so chains end."""
     bundles = {bundle_digest(each): each for folder in folders for each in _list_bundles(folder)}
     followed: list[str] = []
     named = named_predecessor(values)
@@ -86,7 +86,7 @@ def _follow_chain(values: Values, folders: Sequence[Path]) -> tuple[str, bool]:
 
 
 def _list_bundles(folder: Path) -> list[Path]:
-    """Returns a folder that is a bundle, else the bundles directly inside it."""
+    """Returns a folder that is a bundle, or the bundles directly inside the folder."""
     sums = [folder / SUMS_FILE, *folder.glob(f"*/{SUMS_FILE}")]
     bundles = [path.parent for path in sums if path.is_file()]
     require_true(bool(bundles), f"{folder}: no bundle in this folder; correct --predecessor")

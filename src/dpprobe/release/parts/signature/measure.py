@@ -1,4 +1,4 @@
-"""Reads the signing key before anything is booked; `packing` signs."""
+"""Reads the signing key before anything is booked; `packing` signs the bundle."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Reader(PartReader):
     """Compares SHA256SUMS.sig with the signer's public key."""
 
     def verify_files(self, checks: Checks, folder: Path | None, public_key: Path | None) -> None:
-        """Checks the signature if there is one and a key is given."""
+        """Checks the signature if the bundle has one and a key is given."""
         if folder is None:
             checks.note_check("signature", None, DEPENDS)
         elif not (folder / SIGNATURE_FILE).is_file():

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def list_faults(wanted: WantedRelease) -> Iterator[str]:
-    """Yields what keeps a release from being one of several sites."""
+    """Yields why several sites cannot make this release together."""
     release, method = wanted.release, wanted.method
     if release.block(SitesOptions) is None:
         return

@@ -1,4 +1,4 @@
-"""The draw of a head by several sites: offers, an agreement, then rounds of masked sums."""
+"""How several sites draw one head: offers, an agreement, then rounds of masked sums."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _POLL_SECONDS = 2.0  # between looks at the other sites' files
 
 
 class SeveralSites(Transport):
-    """One site's side of a draw by several sites."""
+    """The draw of a head by several sites, as one site runs it."""
 
     resumes = True  # the noise of an open entry is fixed by the site's secret
 
@@ -68,7 +68,7 @@ class SeveralSites(Transport):
 
     @cached_property
     def agreement(self) -> Agreement:
-        """The offers of all sites; WaitingError before all are there."""
+        """The offers of all sites; WaitingError before all offers have arrived."""
         return self.site.read_agreement(n=self._own_n, test_n=self._own_test_n)
 
     @cached_property
@@ -92,7 +92,7 @@ class SeveralSites(Transport):
         return FitInputs(self.task.stores[1], self.task.unit).n
 
     def _list_terms(self, sites: SitesOptions) -> dict[str, Any]:
-        """Returns the terms that must be equal at all sites, named as an error names them."""
+        """Returns the terms that must be equal at all sites, by the names that errors use."""
         task, store, method = self.task, self.task.stores[0], self.task.asked_method
         asked = task.options
         blocks = {
@@ -175,9 +175,9 @@ class SeveralSites(Transport):
         self.exchange.check_messages()
 
     def find_open(self) -> Entry | None:
-        """Returns the open entry, which resumes with its secret.
+        """Returns the open ledger entry, which resumes with its secret.
 
-        Raises PrivacyError if it was booked for another agreement.
+        Raises PrivacyError if the entry was booked for another agreement.
         """
         entry = self._read_entry()
         if entry is not None and entry.booking.sites != self.site.name_promise(self.agreement):
@@ -194,7 +194,7 @@ class SeveralSites(Transport):
         keep_agreement(self.site.private, self.agreement)
 
     def draw_head(self, fit: Fit, features: JobFeatures) -> Draw:
-        """Draws the total of what all sites have sent, and describes who has."""
+        """Draws the head from the sums that all sites have sent, and describes the sites."""
         site, exchange = self.site, self.exchange
         while True:
             rounds = exchange.read_rounds()
@@ -214,7 +214,7 @@ class SeveralSites(Transport):
 
 
 class Steps(PartSteps):
-    """Lets several sites draw."""
+    """Has several sites draw the head together."""
 
     @property
     def _transport(self) -> SeveralSites | None:
@@ -230,7 +230,7 @@ class Steps(PartSteps):
             self._transport.check()
 
     def count_useful(self) -> DataFacts | None:
-        """A benchmark has this site's rows only, so the planner decides, by all sites' units."""
+        """Returns facts of all sites for the planner: a benchmark has this site's rows only."""
         return self.task.facts if self._transport else None
 
     def describe_booking(self) -> dict[str, str | None]:
@@ -247,7 +247,7 @@ SITES_KEYS = {
 
 
 def check_sites(values: Values, plan: Plan) -> tuple[str, bool]:
-    """Derives the block `sites` again from its names, its mode and its smallest share of noise."""
+    """Recomputes the block `sites` from its names, its mode and its smallest share of noise."""
     block = read_block("sites", values["sites"], SITES_KEYS)
     names, aggregator = block["names"], block["aggregator"]
     require_true(

@@ -1,4 +1,4 @@
-"""The commands of a release of several sites: `dpprobe site keys | sums | combine`."""
+"""The commands for a release by several sites: `dpprobe site keys | sums | combine`."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _run_sums(arguments: argparse.Namespace) -> int:
 
 
 def _open_task(arguments: argparse.Namespace) -> ReleaseTask:
-    """Returns the release of a study file; ConfigError for an unknown one, or one without sites."""
+    """Returns the release of a study file; ConfigError for an unknown release, or without sites."""
     # heavy, and `dpprobe --help` is to be quick
     from dpprobe.release.make import ReleaseTask
     from dpprobe.results.study_files import StudyFiles

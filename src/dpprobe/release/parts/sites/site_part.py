@@ -1,7 +1,7 @@
-"""One site's part of a release of several sites: its offer, its messages, and what is published.
+"""One site's files in a release of several sites: its offer, its messages, and what is published.
 
-`release.make` runs the steps of all releases: check, book, draw, pack, close.
-`measure.SeveralSites` gives the agreement before the plan, and totals in place of noise.
+`release.make` runs the steps of every release: check, book, draw, pack, close.
+`measure.SeveralSites` adds the agreement before the plan, and totals in place of noise.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ logger = logging.getLogger("dpprobe")
 
 @dataclass(frozen=True, kw_only=True)
 class SitePart:
-    """A site's part of one release.
+    """One site's share of one release.
 
     Attributes:
       private: the site's own folder for this release, beside the ledger.
-      terms: of the release, equal at all sites.
+      terms: the release's terms, equal at all sites.
     """
 
     release: str
@@ -67,12 +67,12 @@ class SitePart:
 
     @property
     def folder(self) -> Path:
-        """The exchange's folder of this release."""
+        """The folder of this release in the exchange."""
         return resolve_path(self.options.exchange) / self.release
 
     @cached_property
     def signer(self) -> Ed25519PrivateKey:
-        """The site's own key; ConfigError unless its public half is in `members`."""
+        """The site's private key; ConfigError unless its public half is in `members`."""
         check_member_keys(self.options.members)
         key = read_private_key(resolve_path(self.options.key))
         public, listed = name_public_key(key), self.options.members[self.options.name]
@@ -84,10 +84,10 @@ class SitePart:
         return key
 
     def make_offer(self, *, n: int, test_n: int, entry: Entry | None) -> tuple[Offer, Path]:
-        """Writes this site's offer into the exchange; the same one while it is true.
+        """Writes this site's offer into the exchange; keeps an earlier offer that is still true.
 
         Args:
-          entry: of the release in the ledger, if it counts.
+          entry: the release's entry in the ledger, if the entry counts.
 
         Raises PrivacyError if the release is booked under another offer.
         """
@@ -113,10 +113,10 @@ class SitePart:
         )
 
     def read_agreement(self, *, n: int, test_n: int) -> Agreement:
-        """Returns the agreement of all sites: the kept one, or that of the offers.
+        """Returns the agreement of all sites: the stored one, or one made from the offers.
 
         Raises:
-          WaitingError: if an offer is missing.
+          WaitingError: if a site's offer is missing.
           PrivacyError: if terms differ, or this site's offer is no longer true.
         """
         agreement = read_agreement(self.private)
@@ -137,7 +137,7 @@ class SitePart:
         return agreement
 
     def drop_agreement(self) -> None:
-        """Removes the agreement of an abandoned entry; PrivacyError if its sums have left."""
+        """Removes an abandoned release's agreement; PrivacyError if this site's sums were sent."""
         if has_sent(self.private):
             raise PrivacyError(
                 f"{self.private}: has sums that were sent, but the ledger has no entry of release "
@@ -147,7 +147,7 @@ class SitePart:
         (self.private / AGREEMENT_FILE).unlink(missing_ok=True)
 
     def price_shares(self, plan: Plan) -> Plan:
-        """Returns a plan whose epsilon also pays for noise that comes in shares."""
+        """Returns a plan whose epsilon covers noise in shares of several sites."""
         options = self.options
         honest = len(options.members) - options.colluders
         if options.aggregator is not None:
@@ -159,7 +159,7 @@ class SitePart:
         return replace(plan, realised_epsilon=max(price, plan.realised_epsilon))
 
     def require_secret(self, agreement: Agreement) -> Secret:
-        """Returns this site's secret of an agreement; PrivacyError if it is lost or another's."""
+        """Returns this site's secret of an agreement; PrivacyError if lost, or of another one."""
         secret = read_secret(self.private)
         keys = {each.site: each.key for each in agreement.offers}
         if secret is None or secret.public_key != keys[self.options.name]:
@@ -201,7 +201,7 @@ class SitePart:
         )
 
     def share_noise(self, deviation: float) -> float:
-        """Returns this site's part of a noise, in steps."""
+        """Returns this site's share of a noise, in grid steps."""
         options = self.options
         if options.aggregator is not None:
             return deviation if options.name == options.aggregator else 0.0
@@ -210,7 +210,7 @@ class SitePart:
     def send_sums(
         self, exchange: Exchange, rounds: Sequence[Sequence[Sum]], missing: SumsMissing
     ) -> None:
-        """Sends this site's sums of the round after those that are complete."""
+        """Sends this site's sums for the round after all complete rounds."""
         secret = self.require_secret(exchange.agreement)
         path = exchange.send_sums(rounds, missing.sums, secret)
         logger.info(
@@ -227,7 +227,7 @@ class SitePart:
             )
 
     def send_all_again(self) -> None:
-        """Copies all messages that the exchange lacks: the other sites may still need them."""
+        """Copies all messages that the exchange lacks, because other sites may still need them."""
         for sent in sorted(self.private.glob("sums-*.safetensors")):
             path = self.folder / f"{sent.stem}.{self.options.name}.safetensors"
             if not path.exists():
@@ -235,7 +235,7 @@ class SitePart:
                     shutil.copyfile(sent, temporary)
 
     def describe(self, sums: SharedSums, agreement: Agreement, *, unit: str) -> dict[str, Any]:
-        """Returns the block `sites` of the statement."""
+        """Returns the statement's block `sites`."""
         options = self.options
         return describe_sites(
             agreement.names,
@@ -249,7 +249,7 @@ class SitePart:
         )
 
     def drop_secret(self) -> None:
-        """Removes this site's secret, once the bundle is complete: nobody may need it again."""
+        """Removes this site's secret, once the bundle is complete and nobody needs the secret."""
         (self.private / SECRET_FILE).unlink(missing_ok=True)
 
 
@@ -264,7 +264,7 @@ def describe_sites(
     coordinates: int,
     unit: str,
 ) -> dict[str, Any]:
-    """Returns the block `sites` of a statement: who trained the head, and what that assumes."""
+    """Returns a statement's block `sites`: who trained the head, with which assumptions."""
     listed = ", ".join(names[:-1]) + f" and {names[-1]}"
     said = f"The sites {listed} trained this head together. No site has sent an image, a feature "
     said += "or an exact sum: each sent sums under masks, which vanish in the total. "
@@ -306,7 +306,7 @@ def describe_sites(
 
 
 def make_site_key(path: Path) -> Ed25519PrivateKey:
-    """Reads a site's private key, or makes it where there is no file; mode 0600."""
+    """Reads a site's private key, or makes the key (mode 0600) if the file is missing."""
     if not path.exists():
         key = Ed25519PrivateKey.generate()
         content = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -1,4 +1,4 @@
-"""The cost of all releases from the dataset together, as their ledger adds it up."""
+"""The total cost of all releases from the dataset, by the dataset's ledger."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from dpprobe.release.verification.tested_plans import list_tested
 
 
 class Steps(PartSteps):
-    """States the sum of the ledger, this release included."""
+    """States the ledger's total, including this release."""
 
     def state(self, entry: Entry) -> Block:
         delta = self.task.delta

@@ -189,14 +189,11 @@ def test_the_interval_of_an_accuracy_covers_sampling_and_noise(
         inside = 0
         for repetition in range(250):
             releases = Releases(plan, (repetition,), torch.device("cpu"))
-            right = float(generator.binomial(n, chance))
-            noisy = releases.release_gaussian(
-                "accuracy", GridSum(torch.tensor([[right]], dtype=torch.float64))
-            )
-            value = min(max(float(noisy) / n, 0.0), 1.0)
-            estimate = accuracy_estimate(value, n, releases.noise_deviation("accuracy"))
+            scores = np.eye(3)[(np.arange(n) >= generator.binomial(n, chance)).astype(int)]
+            labels, weights = np.zeros(n, np.int64), np.ones(n)
+            estimate = evaluation._release_accuracy(scores, labels, weights, "softmax", releases)
             assert 0 <= estimate.low < estimate.high <= 1
-            assert estimate.low <= value <= estimate.high
+            assert estimate.low <= estimate.value <= estimate.high
             inside += estimate.low <= chance <= estimate.high
         assert inside >= 250 * 0.95 - 3 * math.sqrt(250 * 0.95 * 0.05)
 
