@@ -119,7 +119,7 @@ def test_no_label_moves_what_a_release_publishes(desk: Desk, classes: int) -> No
         desk.images(*(f"{count}/x/{name}" for name in "abc"[: classes - 1]))
         desk.images(f"{count}/x/d", count=count)
         desk.init(f"{count}/x", "--output", f"{count}.yaml")
-        (written[count],) = taken(desk, f"{count}.yaml").releases.values()
+        written[count] = taken(desk, f"{count}.yaml").releases["x_v1"]
     assert [desk.study(f"{count}.yaml").datasets["x"].metric for count in written] == [
         None, "auc" if classes == 2 else "macro_accuracy",
     ]  # fmt: skip

@@ -217,8 +217,11 @@ def test_the_limit_is_met_to_its_last_digit_and_not_exceeded(ledger: Ledger) -> 
     assert len(ledger.read_entries()) == 3
 
 
-LOOSE = {"max_epsilon": 100.0, "max_risk": Risk.from_dict({"advantage": 0.99})}
-TIGHT = {"max_epsilon": mu_epsilon(5.0), "max_risk": Risk.from_dict({"advantage": 0.08})}
+LOOSE: dict[str, Any] = {"max_epsilon": 100.0, "max_risk": Risk.from_dict({"advantage": 0.99})}
+TIGHT: dict[str, Any] = {
+    "max_epsilon": mu_epsilon(5.0),
+    "max_risk": Risk.from_dict({"advantage": 0.08}),
+}
 
 
 @pytest.mark.parametrize("key", TIGHT)

@@ -113,7 +113,7 @@ def test_a_note_is_of_the_datasets_that_it_holds_for(
 ) -> None:
     monkeypatch.setattr(console, "_NOTE_LINES", 99)
     few: dict[str, Any] = {"multi_label": True, "class_names": ("round", "even", "absent")}
-    traits = {"plain": {}, "large": {}, "labels": few}
+    traits: dict[str, dict[str, Any]] = {"plain": {}, "large": {}, "labels": few}
     cells = [write_cell(tmp_path, dataset=name, **more) for name, more in traits.items()]
     write_json(cells[1], read_json(cells[1]) | {"n": 200_000})
     text = " ".join(describe(tmp_path, cells).split())
