@@ -404,7 +404,9 @@ def grouped(workspace: Workspace, rule: str) -> None:
     """Gives a workspace a profile in which the block for short shards is no comment any more."""
     shipped = workspace.directory / workspace.profile
     text = (shipped / "config.yaml").read_text()
-    block = text.split("# Short shards, ")[1].split("\n\n")[0].splitlines()[1:]
+    block = (
+        text.split("# This group extracts four short shards")[1].split("\n\n")[0].splitlines()[1:]
+    )
     assert all(line.startswith("# ") for line in block), "the profile's comments"
     wanted = f"set-resources: {{{rule}: {{gpu: 1, mem_mb: 2500, runtime: 10 * attempt}}}}"
     changed = workspace.directory / "grouped"
@@ -652,7 +654,7 @@ def test_what_disturbs_a_run_leaves_no_trace(
     assert planned["train_heads"] == 3, "the edit counts now"
     (clone.directory / "config.yaml").write_text(yaml.safe_dump(DISTURBED))
     assert "Nothing to be done" in clone.run("heads")
-    # a byte of a stored file flips, and a job reads it: nothing else is touched
+    # a byte of a stored file flips, and its time of modification stays
     (shard,) = small_disk.glob("features/left/pixels/train/shard-*.h5")
     stored, times = bytearray(shard.read_bytes()), shard.stat()
     stored[len(stored) // 2] ^= 1
@@ -660,14 +662,7 @@ def test_what_disturbs_a_run_leaves_no_trace(
     os.utime(shard, ns=(times.st_atime_ns, times.st_mtime_ns))
     (cell,) = small_disk.glob("cells/left/pixels/sgd/eps-4")
     (cell / "heads.safetensors").unlink()
-    kept = states(clone, "results/cells/left/pixels/sgd/eps-1")
-    earlier = len(clone.jobs())
-    output = clone.run("heads", succeeds=False)
-    assert shard.name in output
-    assert [state for _, state in clone.jobs()[earlier:]] == ["FAILED"], "not tried again"
-    assert states(clone, "results/cells/left/pixels/sgd/eps-1") == kept
-    shard.unlink()
-    clone.run("heads")
+    assert shard.name in clone.run("heads")
     assert heads(clone.directory) == undisturbed
     assert "Nothing to be done" in clone.run("heads")
     whole(clone)

@@ -70,6 +70,7 @@ def test_numbers_keep_their_shape_and_are_not_changed() -> None:
         ("north", b"short", "not one of X25519"),
         ("east", KEYS["east"].public_key().public_bytes_raw(), "no mask with itself"),
     ],
+    ids=["of small order", "short", "the site's"],
 )
 def test_keys_of_small_order_and_of_the_site_are_refused(
     site: str, public: bytes, words: str
