@@ -38,7 +38,7 @@ class Repository:
 
     files: dict[str, bytes]
     commit: str = COMMIT
-    stated: str = COMMIT  # in its answers
+    stated: str | None = None  # in its answers, instead of the commit
     gated: bool = False
     # Files kept in git itself, not in the store of large files: they have another checksum.
     in_git: frozenset[str] = frozenset()
@@ -102,7 +102,8 @@ class _Handler(BaseHTTPRequestHandler):
         if repository is None:
             return
         siblings = [{"rfilename": path} for path in sorted(repository.files)]
-        body = {"id": name, "sha": repository.stated, "siblings": siblings, "private": False}
+        sha = repository.commit if repository.stated is None else repository.stated
+        body = {"id": name, "sha": sha, "siblings": siblings, "private": False}
         self._send(200, json.dumps(body).encode(), {"Content-Type": "application/json"})
 
     def _file(self, name: str, revision: str, path: str) -> None:
