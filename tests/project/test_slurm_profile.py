@@ -864,7 +864,8 @@ def test_what_the_profile_has_in_comments_works_without_the_signs(
     slurm: Slurm, shards: bool, groups: set[str]
 ) -> None:
     """Each sign is taken with the space behind it, from one of the two blocks of groups."""
-    text, block = (PROFILE / "config.yaml").read_text().split("# This group extracts four short shards")
+    written = (PROFILE / "config.yaml").read_text()
+    text, block = written.split("# This group extracts four short shards")
     if shards:
         text = text.split("# groups:")[0] + SETTING.sub(r"\1\2", f"# {block}")
     else:
