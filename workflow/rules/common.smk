@@ -151,9 +151,7 @@ def outside_state(*finders):
 
     Files written by jobs are left out, because they are compared with the jobs' records.
     """
-    folders = [
-        Path(folder).absolute() for folder in (STUDY.data_dir, STUDY.results_dir)
-    ]
+    folders = [Path(folder).resolve() for folder in (STUDY.data_dir, STUDY.results_dir)]
 
     def state(wildcards):
         files = {str(file) for find in finders for file in find(wildcards)}
@@ -161,7 +159,9 @@ def outside_state(*finders):
             (file, file)
             for file in files
             if os.path.exists(file)
-            and not any(folder in Path(file).absolute().parents for folder in folders)
+            and not any(
+                Path(file).resolve().is_relative_to(folder) for folder in folders
+            )
         )
 
     return state

@@ -235,8 +235,7 @@ class TableOptions(UnitOptions):
     def image_params(self) -> dict[str, Any]:
         """Returns the options that determine the set of images.
 
-        `split_column` is left out, and so are `extract` and `joins` unless paths or filters use
-        them.
+        `split_column` is left out, as are `extract` and `joins` that no path or filter uses.
         """
         made = {*self.extract, *(column for join in self.joins for column in join.columns)}
         others = {"split_column"}

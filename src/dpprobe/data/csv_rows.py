@@ -132,8 +132,9 @@ def load_columns(
                 f"{', '.join(written[:SHOWN])}"
             )
         parts[name] = _use_rows(options, name, rows, quiet=quiet)
-    others = [str(value) for value in (*options.train_values, *options.test_values)]
-    rest = frame[options.split_column][~frame[options.split_column].isin(others)]
+    used = [str(value) for value in (*options.train_values, *options.test_values)]
+    column = frame[options.split_column]
+    rest = column[~column.isin(used)]
     if not rest.empty:
         _warn_of_rest(options.train, options.split_column, len(rest), rest.iloc[0])
     return parts

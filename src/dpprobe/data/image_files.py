@@ -56,6 +56,14 @@ def is_image_file(path: Path | str) -> bool:
         return False
 
 
+def leads_back(folder: Path) -> bool:
+    """Returns True for a link to a folder around the link: a walk through the link has no end."""
+    if not folder.is_symlink():
+        return False
+    target = folder.resolve()
+    return any(each.resolve().is_relative_to(target) for each in folder.absolute().parents)
+
+
 def is_image_start(data: bytes) -> bool:
     """Returns True for the first bytes of an image, whatever the name of its file."""
     is_heif = data[4:8] == b"ftyp" and data[8:12] in _HEIF_BRANDS

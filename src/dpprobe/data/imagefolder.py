@@ -21,7 +21,7 @@ from pydantic import Field
 
 from dpprobe.data import class_units, folder_parts
 from dpprobe.data.alike_names import find_alike, in_words, is_text
-from dpprobe.data.image_files import EXTENSIONS, is_image_file
+from dpprobe.data.image_files import EXTENSIONS, is_image_file, leads_back
 from dpprobe.data.options import ClassUnits, DatasetOptions, Embed
 from dpprobe.data.train_test_split import SplitName, SplitOptions, SplitSeed, TestFraction
 from dpprobe.errors import ConfigError
@@ -286,9 +286,8 @@ def walk_folder(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
         current = pending.pop()
         entries = _scan_folder(current)
         inner = [current / entry.name for entry in entries if entry.is_dir()]
-        for place in filter(Path.is_symlink, inner):
-            if place.resolve() in {each.resolve() for each in (current, *current.parents)}:
-                raise ConfigError(f"path: {place} links to a folder around it; remove the link")
+        if back := next(filter(leads_back, inner), None):
+            raise ConfigError(f"path: {back} links to a folder around it; remove the link")
         pending += inner
         yield current, [entry for entry in entries if not entry.is_dir()]
 

@@ -25,7 +25,7 @@ from dpprobe.artifacts import explain_parquet
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.csv_files import long_cells
 from dpprobe.data.embedding_files import NumpyFile, explain_damage
-from dpprobe.data.image_files import EXTENSIONS, is_image_file, open_image
+from dpprobe.data.image_files import EXTENSIONS, is_image_file, leads_back, open_image
 from dpprobe.data.image_search import ImagePaths, join_roots, list_roots, search_images
 from dpprobe.data.problems import ImageError
 from dpprobe.data.table import READ_ROWS, EncodedImage
@@ -139,11 +139,10 @@ def _images_below(folder: Path) -> list[Path]:
     images: list[Path] = []
     others: list[Path] = []
     for place, folders, names in os.walk(folder, onerror=refuse_folder, followlinks=True):
-        here = Path(place).resolve()
         folders[:] = [
             name
             for name in folders
-            if not name.startswith(".") and not here.is_relative_to(Path(place, name).resolve())
+            if not name.startswith(".") and not leads_back(Path(place, name))
         ]
         for path in (Path(place, name) for name in names if not name.startswith(".")):
             (images if is_image_file(path) else others).append(path)
