@@ -1,7 +1,7 @@
 """Damages a finished study in 56 ways, and shows what a rerun, `doctor` and `doctor --fix` say.
 
-    python bench/damages.py --folder /tmp/damages            # all kinds; a table in Markdown
-    python bench/damages.py --folder /tmp/damages summary    # kinds whose name contains a word
+    python bench/damages.py --folder build/damages            # all kinds; a table in Markdown
+    python bench/damages.py --folder build/damages summary    # kinds whose name contains a word
 
 Each kind gets a copy of one finished study. The table tells if a plain rerun repaired it. It also
 tells if a rerun after `doctor --fix` succeeded, with the first bytes in every result.
