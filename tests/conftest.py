@@ -43,7 +43,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         pytest.fail(f"{item.nodeid} hangs: not done after {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, fail)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    # again and again: a signal just before a call that waits does not interrupt the call
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
     try:
         return (yield)
     finally:

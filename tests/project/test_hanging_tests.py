@@ -29,7 +29,7 @@ def test_a_test_that_hangs_is_named(tmp_path: Path, repository: Path, hang: str)
     ends = f"faulthandler_exit_on_timeout={str(held).lower()}"
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c",
-         str(repository / "pyproject.toml"), "-o", "faulthandler_timeout=2", "-o", ends,
+         str(repository / "pyproject.toml"), "-o", "faulthandler_timeout=3", "-o", ends,
          str(file)],
         capture_output=True, text=True, timeout=50, check=False,
     )  # fmt: skip

@@ -56,9 +56,9 @@ def describe_job(job: Any) -> Job:
         "wildcards": dict(job.wildcards_dict),
         "input": describe_files(job.input),
         "output": describe_files(job.output),
-        # `call` names the Snakefile by its place; `state` has the times of files
+        # `call` names the Snakefile by its place; `state` and `files` have the times of files
         "params": {
-            name: repr("files" if name == "state" and value else value)
+            name: repr("files" if name in {"state", "files"} and value else value)
             for name, value in sorted(job.params.items())
             if name != "call"
         },
