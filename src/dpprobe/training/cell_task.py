@@ -37,7 +37,7 @@ from dpprobe.heads.fitted import CLASS_PRIORS
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
-from dpprobe.privacy.statement import Declared, make_statement
+from dpprobe.privacy.statement import Declared, Statement
 from dpprobe.privacy.target import Target
 from dpprobe.results import metrics, uncertainty
 from dpprobe.results.cell_record import (
@@ -116,8 +116,8 @@ class CellTask:
     @cached_property
     def statement(self) -> dict[str, Any]:
         """The privacy statement, as read from its file."""
-        values = make_statement(
-            self.plan,
+        values = Statement(
+            plan=self.plan,
             method=self.name.method,
             options=self.options.model_dump(mode="json"),
             mode=self.mode,
@@ -143,7 +143,7 @@ class CellTask:
             chosen_from=describe_choice(self.options, self.facts),
             copies=(self.train.copies or {}).get(self.plan.unit),
         )
-        return dict(json.loads(json.dumps(values, allow_nan=False)))
+        return dict(json.loads(json.dumps(values.to_dict(), allow_nan=False)))
 
     def is_current(self) -> bool:
         return self.find_finished() is not None

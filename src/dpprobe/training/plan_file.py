@@ -21,7 +21,7 @@ from dpprobe.privacy.calibration import (
     price_plan,
     second_opinions,
 )
-from dpprobe.privacy.limits import delta_warning, round_up
+from dpprobe.privacy.limits import delta_warning, round_up, to_json
 from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.privacy.risk import list_risk_faults
 from dpprobe.privacy.target import Target
@@ -103,9 +103,7 @@ def make_plans(
 def _make_entry(name: str, made: Plans) -> dict[str, Any]:
     if name in made.failures:
         return {"error": made.failures[name]}
-    cost = made.together[name]
-    together = "inf" if math.isinf(cost) else cost
-    return {"plan": made.plans[name].to_dict(), "together": together}
+    return {"plan": made.plans[name].to_dict(), "together": to_json(made.together[name])}
 
 
 def plan_method(
