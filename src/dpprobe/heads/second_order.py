@@ -475,12 +475,14 @@ def ridge_of(
 ) -> float:
     """Returns lambda: `asked` if given, or the larger of `floor_ridge` and a rule for noise.
 
-    The rule, sqrt(d) (0.07 S^2 sigma_G + 0.02 K C^2 sigma_B), uses public quantities. sigma_G
-    (`matrix_noise`) is the noise multiplier of the second moment, sigma_B (`target_noise`) of the
-    cross moment or of the mean of all gradients. A good classifier of unit rows has weights of norm
-    some tens over d directions, before the factor 1 / K of a class's frequency: lambda balances
-    noise and these weights. bench/results/defaults.md has the search for these numbers. Lambda is
-    at least the rounding of the sums, relative to the largest eigenvalue.
+    The rule, sqrt(d) (0.07 S^2 sigma_G + 0.02 K C^2 sigma_B), uses public quantities: d + 1
+    columns, K classes, S (`longest`) and the rows' clip C. sigma_G (`matrix_noise`) is the noise
+    multiplier of the second moment. sigma_B (`target_noise`) is that of the cross moment or of the
+    mean of all gradients.
+
+    A good classifier of unit rows has weights of norm some tens over d directions, before the
+    factor 1 / K of a class's frequency. Lambda balances noise and these weights: see the search in
+    bench/results/defaults.md. At least, it is the sums' rounding times the largest eigenvalue.
     """
     least = _ROUNDING[design.private] * float(matrix.values[-1]) + 1e-30
     if asked is not None:

@@ -11,7 +11,6 @@ import torch
 
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads import gradient_steps
-from dpprobe.heads.clipping import NativePoissonSum
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.gradient_options import GradientOptions
@@ -284,35 +283,6 @@ def test_steps_taken_are_the_steps_priced(
     monkeypatch.setattr(gradient_steps, "record_steps", lambda _: [25, 49])
     with pytest.raises(PrivacyError, match="49 noisy releases were made, but epsilon covers 50"):
         fit_heads(options, data, plan, SEEDS)
-
-
-@pytest.mark.parametrize("head", [Options, Adam])
-def test_every_step_draws_noise_and_a_batch(head: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted where they happen: the trainer's own count is not enough."""
-    noises: list[GaussianNoise] = []
-    batches: list[int] = []
-    start, prepare = GaussianNoise.__init__, NativePoissonSum.draw_batches
-
-    def watched_start(self: GaussianNoise, *arguments: Any) -> None:
-        noises.append(self)
-        start(self, *arguments)
-
-    def counted_prepare(self: NativePoissonSum, steps: int) -> None:
-        batches.append(steps)
-        prepare(self, steps)
-
-    monkeypatch.setattr(GaussianNoise, "__init__", watched_start)
-    monkeypatch.setattr(NativePoissonSum, "draw_batches", counted_prepare)
-    data = training_set()
-    options = head(batch_size=12, steps=333)
-    fit_heads(options, data, plan_for(options, data.rows), [1])
-    (noise,) = noises
-    fresh = GaussianNoise([1], noise.size, torch.device("cpu"))
-    fresh.draw_steps(333, 1.0)
-    assert all(
-        torch.equal(fresh.copy_state()[name], part) for name, part in noise.copy_state().items()
-    )
-    assert sum(batches) == 333
 
 
 def test_an_optimiser_derived_from_sgd_takes_its_own_steps() -> None:

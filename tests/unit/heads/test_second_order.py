@@ -245,28 +245,6 @@ def test_sums_are_the_same_bits_in_any_order_block_and_thread(
         assert float(one.units.abs().max()) > 1e3, "too coarse a grid to say anything"
 
 
-def test_gradient_is_autograds_when_nothing_is_clipped() -> None:
-    features, labels = classes_of(40, 5, 3)
-    design = design_of(features, labels, private=False, intercept=0.4)
-    rows = tilted(design)
-    parameters = torch.randn(3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    for sigmoid in (False, True):
-        variable = parameters.clone().requires_grad_()
-        logits = rows @ variable.T
-        if sigmoid:
-            targets = torch.nn.functional.one_hot(labels, 3).double()
-            loss = torch.nn.functional.binary_cross_entropy_with_logits(
-                logits, targets, reduction="sum"
-            )
-        else:
-            loss = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
-        (expected,) = torch.autograd.grad(loss, variable)
-        actual = sum_gradients(
-            design, Loss(sigmoid=sigmoid, clip=math.inf), design.make_weights(parameters)
-        )
-        torch.testing.assert_close(actual.values, expected, rtol=1e-6, atol=1e-6)
-
-
 def release(matrix: torch.Tensor, noise: float, seeds: tuple[int, ...]) -> torch.Tensor:
     releases = Releases(made_plan([gaussians(noise)], 9), seeds, torch.device("cpu"))
     step = 2.0**-20
