@@ -7,7 +7,6 @@ import math
 import re
 import sys
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,12 +14,14 @@ from pydantic import Field, field_validator, model_validator
 
 from dpprobe import artifacts
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
+from dpprobe.backbones.checkpoints import hash_weights
 from dpprobe.backbones.hub_files import HUB_PREFIXES, TIMM_WEIGHTS, HubFile, require_files
 from dpprobe.backbones.options import (
     NO_NETWORK,
     NetworkOptions,
     Views,
     channels_error,
+    read_model_list,
     suggest_names,
 )
 from dpprobe.errors import ConfigError
@@ -154,12 +155,8 @@ def read_stated_config(path: Path, model: str) -> dict[str, Any] | None:
     """Reads a model's preprocessing and arguments from a file in its checkpoint's folder.
 
     The file is `config.json` as on the Hub, or has the checkpoint's name and the ending `.json`.
-
-    Returns:
-      The file, and the options `preprocessing` and `model_args`; None without a file for the model.
-
-    Raises:
-      ConfigError: if a value is of no use.
+    Returns the file, and the options `preprocessing` and `model_args`; None without a file for the
+    model. Raises ConfigError if a value is of no use.
     """
     for file in (path.with_suffix(".json"), path.with_name("config.json")):
         try:
@@ -196,13 +193,8 @@ def read_stated_config(path: Path, model: str) -> dict[str, Any] | None:
 
 def known_architectures() -> dict[str, tuple[str, ...]] | None:
     """Reads the tags of `ARCHITECTURES`; None if timm has another version."""
-    first, *lines = ARCHITECTURES.read_text(encoding="utf-8").splitlines()
-    try:
-        if first != f"timm {version('timm')}":
-            return None
-    except PackageNotFoundError:
-        return None
-    return {name: tuple(tags) for name, *tags in map(str.split, lines)}
+    listed = read_model_list(ARCHITECTURES, "timm")
+    return None if listed is None else {name: tuple(tags) for name, *tags in listed}
 
 
 def list_hub_files(options: Options) -> list[HubFile]:
@@ -228,14 +220,10 @@ def load(options: Options, runtime: Runtime) -> Backbone:
     """Loads a timm model without its classifier; ConfigError if options do not fit the model."""
     from timm.data.transforms_factory import create_transform
 
-    from dpprobe.backbones import network_forward  # slow import: torch
     from dpprobe.backbones.image_preprocessing import ToBytes, make_train_crop  # slow import: torch
 
     model = _create_model(options)
-    if options.checkpoint is None:
-        weights_sha256 = network_forward.state_sha256(model)
-    else:
-        weights_sha256 = artifacts.sha256_file(resolve_path(options.checkpoint))
+    weights_sha256 = hash_weights(options.checkpoint, model)
     config = model.pretrained_cfg
     architecture = config.get("architecture") or options.model.partition(".")[0]
     tag = (config.get("tag") or None) if options.pretrained else None
@@ -439,10 +427,7 @@ def _resolve_preprocessing(options: Options, resolved: Mapping[str, Any]) -> dic
     }
     values["input_size"] = [channels, *sides]
     for name in ("mean", "std"):
-        if isinstance(values[name], float | int):
-            values[name] = [values[name]]
-        if name in given and len(values[name]) == 1:
-            values[name] = values[name] * channels
+        values[name] = options.preprocessing.list_constants(name, channels) or values[name]
         if len(values[name]) != channels:
             raise ConfigError(channels_error(name, len(values[name]), channels))
     return values

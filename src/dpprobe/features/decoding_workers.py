@@ -71,7 +71,7 @@ class Piece:
 
     rows: tuple[Row, ...]
     images: torch.Tensor | None
-    seconds: float
+    seconds: float = 0.0
     faults: tuple[Fault, ...] = ()
     read: float = 0.0
 

@@ -65,6 +65,11 @@ def extract_shard(
 ) -> None:
     """Extracts and writes one shard; the same inputs on the same machine give the same features.
 
+    Raises DataError if `table` and `info` do not belong together. Also raises DataError, naming the
+    row, if an image cannot be used, or gives features that are not finite or do not fit the dtype.
+    Raises ConfigError if the backbone cannot be loaded or mixes the images of a batch, or there are
+    more shards than rows.
+
     Args:
       info: the dataset's `dataset.json`.
       shard: the number of the part among `shards`.
@@ -74,13 +79,6 @@ def extract_shard(
       threads: number of threads that decode and compute, or, for a GPU, of processes that decode;
         torch's number by default. The number of threads changes no feature.
       changed: a function that changes the loaded backbone before use, for example cuts its network.
-
-    Raises:
-      DataError: naming the row, if an image cannot be decoded or preprocessed, has another size and
-        the backbone does not resize, or gives features that are not finite or do not fit the dtype.
-        Also if `table` and `info` do not belong together.
-      ConfigError: if the backbone cannot be loaded or mixes the images of a batch, or there are
-        more shards than rows.
     """
     described = read_info(info)
     source = open_table(table, described)
@@ -133,7 +131,12 @@ def extract_shard(
             trained=loaded.trained,
             preprocessing=loaded.preprocessing,
         )
-        clock = Clock()
+        clock, probe = Clock(), take_probe(loaded)
+        if not math.isfinite(probe["norm"]):
+            raise DataError(
+                f"backbone {backbone_name}: its features of dpprobe's own probe image are not "
+                "finite; check its weights and preprocessing, or write features.precision: float32"
+            )
         parts = compute_rows(
             read,
             stop - start,
@@ -145,9 +148,7 @@ def extract_shard(
             clock=clock,
             workers=workers,
         )
-        _write_parts(
-            parts, output, header, source, probe=_probe_backbone(loaded, backbone_name), clock=clock
-        )
+        _write_parts(parts, output, header, source, probe=probe, clock=clock)
 
 
 def check_images_apart(backbone: Backbone, rows: int, *, name: str, precision: str) -> None:
@@ -190,19 +191,8 @@ def _write_parts(
                 for values in (part.values, *part.layers.values()):
                     _check_values(values, part, header.split, header.dtype)
                 writer.append_block(part.values, layers=part.layers)
-            clock.take_lap()
             progress.advance_by(len(part.rows))
     logger.info("%s: %s", label, clock)
-
-
-def _probe_backbone(loaded: Backbone, name: str) -> dict[str, Any]:
-    probe = take_probe(loaded)
-    if not math.isfinite(probe["norm"]):
-        raise DataError(
-            f"backbone {name}: its features of dpprobe's own probe image are not finite; check its "
-            "weights and preprocessing, or write features.precision: float32"
-        )
-    return probe
 
 
 def _check_values(values: Array, part: Features, split: str, dtype: str) -> None:

@@ -63,13 +63,11 @@ class Clock:
     Attributes:
       threads: number of threads, or of processes that decode for a GPU.
       seconds: seconds per part: read, decode, transfer (to a GPU and back), forward, write.
-      wall: elapsed seconds from the first row read to the last row written.
     """
 
     threads: int = 1
     rows: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
-    wall: float = 0.0
     started: float = 0.0
 
     def add_seconds(self, part: str, seconds: float) -> None:
@@ -81,14 +79,11 @@ class Clock:
         yield
         self.add_seconds(part, time.perf_counter() - started)
 
-    def take_lap(self) -> None:
-        self.wall = time.perf_counter() - self.started
-
     def __str__(self) -> str:
+        elapsed = time.perf_counter() - self.started
         parts = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in self.seconds.items())
         times = f" (threads: {self.threads})" if self.threads > 1 else ""
-        rate = self.rows / max(self.wall, 1e-9)
-        return f"{parts} in {self.wall:.1f} s{times}; {rate:.1f} rows/s"
+        return f"{parts} in {elapsed:.1f} s{times}; {self.rows / elapsed:.1f} rows/s"
 
 
 @dataclass(frozen=True)
@@ -118,27 +113,29 @@ def compute_rows(
 ) -> Generator[Features]:
     """Yields features of `count` encoded images, in order; close the generator to end its work.
 
+    Raises DataError, naming the row, for an image of another size than earlier images, and for one
+    that the decoder does not tolerate; WorkerError if a process that decodes is killed or hangs.
+
     Args:
       read: yields the encoded images of ranges of rows from 0 to `count`.
       decoder: decides what happens to an image that cannot be used.
-      backbone: a loaded backbone. On a CPU its forward pass runs in several threads at once.
       batch_size: images per forward pass on a GPU; a CPU takes at most `PIECE_ROWS`.
       threads: number of threads that decode and compute; for a GPU, of processes that decode.
       accelerator: the backbone's device; None for a CPU.
       workers: processes that already have their order; by default new processes are forked.
-
-    Raises:
-      DataError: naming the row, if an image's size differs from earlier images. Also if an image
-        cannot be decoded or preprocessed, and the decoder tolerates no fault.
-      WorkerError: if a process that decodes is killed or hangs.
     """
     sizes = _Sizes(decoder.split)
     clock.started = time.perf_counter()
     clock.threads = threads
     if accelerator is None:
         tiles = tile_rows(count, batch_size, PIECE_ROWS)
-        pieces = _read_pieces(read([range(count)]), tiles, clock)
-        rows = rows_per_pass(batch_size, None)
+        images, rows = read([range(count)]), rows_per_pass(batch_size, None)
+
+        def read_piece(piece: range) -> list[EncodedImage]:
+            with clock.time_part("read"):
+                return take_images(images, len(piece))
+
+        pieces = map(read_piece, tiles)
         yield from _on_cpu(pieces, decoder, backbone, rows, threads, sizes, clock)
         return
     if workers is None:
@@ -154,29 +151,13 @@ def rows_per_pass(batch_size: int, accelerator: Accelerator | None) -> int:
     return batch_size if accelerator is not None else min(batch_size, PIECE_ROWS)
 
 
-def _read_pieces(
-    images: Iterator[EncodedImage], pieces: Sequence[range], clock: Clock
-) -> Iterator[list[EncodedImage]]:
-    for piece in pieces:
-        with clock.time_part("read"):
-            encoded = take_images(images, len(piece))
-        yield encoded
-
-
 class Decoder:
     """Turns encoded images into a piece."""
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        split: str,
-        *,
-        vectors: str | None = None,
-    ) -> None:
+    def __init__(self, backbone: Backbone, split: str, *, vectors: str | None = None) -> None:
         """Keeps only the picklable transforms of the backbone.
 
-        Args:
-          vectors: the name of a row's vectors, for a backbone that takes them in place of images.
+        `vectors` names a row's vectors, for a backbone that takes them in place of images.
         """
         self._vectors = vectors
         self._dimension = backbone.dimension
@@ -185,7 +166,6 @@ class Decoder:
         self.split = split
 
     def row_bytes(self) -> int | None:
-        """Returns the size of a decoded row; None if the image's size decides it."""
         if self._dimension is None:
             return None
         if self._vectors is not None:
@@ -226,7 +206,6 @@ class Decoder:
             ) from error
 
     def decode_piece(self, images: list[EncodedImage], memory: torch.Tensor | None = None) -> Piece:
-        """Decodes images, into the bytes of `memory` if it is given."""
         started = time.perf_counter()
         rows = tuple((image.row, image.id) for image in images)
         tensors = [self.decode_one(image) for image in images]
@@ -344,7 +323,7 @@ def _on_cpu(
             _check_piece(piece, sizes)
             clock.add_seconds("decode", piece.seconds)
             clock.add_seconds("forward", seconds)
-            yield _make_features(piece.rows, outputs, clock, piece.faults)
+            yield _make_features(piece, outputs, clock)
 
 
 def _check_piece(piece: Piece, sizes: _Sizes) -> None:
@@ -352,33 +331,21 @@ def _check_piece(piece: Piece, sizes: _Sizes) -> None:
         sizes.check_size(piece.rows[0], piece.images.shape[1:])
 
 
-def _make_features(
-    rows: tuple[Row, ...], outputs: Outputs, clock: Clock, faults: tuple[Fault, ...]
-) -> Features:
-    clock.rows += len(rows)
-    clock.take_lap()
+def _make_features(piece: Piece, outputs: Outputs, clock: Clock) -> Features:
+    clock.rows += len(piece.rows)
     features, layers = outputs
     blocks = {name: one.numpy() for name, one in layers.items()}
-    return Features(rows, features.numpy(), blocks, faults)
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """Images of consecutive rows in pinned host memory; None if all rows were left out."""
-
-    rows: tuple[Row, ...]
-    images: torch.Tensor | None
-    faults: tuple[Fault, ...]
+    return Features(piece.rows, features.numpy(), blocks, piece.faults)
 
 
 @dataclass(frozen=True)
 class _Launched:
-    """A batch on its way through an accelerator.
+    """A batch, in pinned host memory, on its way through an accelerator.
 
     `marks` are times before the copy to the device, around the pass, and after the copy back.
     """
 
-    batch: _Batch
+    batch: Piece
     outputs: Outputs
     marks: list[Mark]
 
@@ -408,14 +375,14 @@ def _make_batches(
     batch_size: int,
     sizes: _Sizes,
     clock: Clock,
-) -> Iterator[_Batch]:
+) -> Iterator[Piece]:
     """Copies whole pieces into one block of host memory per batch."""
     rows: tuple[Row, ...] = ()
     faults: tuple[Fault, ...] = ()
     memory: torch.Tensor | None = None
 
-    def finish_batch() -> _Batch:
-        return _Batch(rows, None if memory is None else memory[: len(rows)], faults)
+    def finish_batch() -> Piece:
+        return Piece(rows, None if memory is None else memory[: len(rows)], faults=faults)
 
     for piece in pieces:
         _check_piece(piece, sizes)
@@ -439,7 +406,7 @@ def _make_batches(
         yield finish_batch()
 
 
-def _launch(batch: _Batch, backbone: Backbone, accelerator: Accelerator, rows: int) -> _Launched:
+def _launch(batch: Piece, backbone: Backbone, accelerator: Accelerator, rows: int) -> _Launched:
     marks = [accelerator.set_mark()]
     images = None if batch.images is None else accelerator.copy_to_device(batch.images)
     marks.append(accelerator.set_mark())
@@ -457,4 +424,4 @@ def _fetch(launched: _Launched, accelerator: Accelerator, clock: Clock) -> Featu
     copies = accelerator.measure_seconds(begin, copied) + accelerator.measure_seconds(computed, end)
     clock.add_seconds("transfer", copies)
     clock.add_seconds("forward", accelerator.measure_seconds(copied, computed))
-    return _make_features(launched.batch.rows, launched.outputs, clock, launched.batch.faults)
+    return _make_features(launched.batch, launched.outputs, clock)

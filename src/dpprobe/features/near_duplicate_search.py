@@ -77,11 +77,12 @@ def find_near_duplicates(
 ) -> tuple[dict[str, Any], pa.Table]:
     """Compares every private example with every public example.
 
+    Raises DataError if the features come from different backbones.
+
     Args:
       private: the train and the test split of heads.
       public: splits of public datasets, through the same backbone.
       threshold: two rows with a cosine above the threshold are near-duplicates.
-      device: the device that computes the products.
 
     Returns:
       The record of the check, and a table of matches. The record has for each split the number of
@@ -89,9 +90,6 @@ def find_near_duplicates(
       threshold (`near`, which includes the exact ones), the largest cosine, and quantiles of each
       private example's largest cosine. The table (`MATCHES`) has each split's near rows, and at
       least its `LISTED` nearest rows. Rows have their nearest public example, most similar first.
-
-    Raises:
-      DataError: if the features come from different backbones.
     """
     for rows in (*private[1:], *public):
         if rows.features.backbone_fingerprint != private[0].features.backbone_fingerprint:
@@ -196,17 +194,13 @@ def _find_nearest(
                     progress.advance_by((done + pairs) // 10**6 - done // 10**6)
                     done += pairs
     exact = _exact_matches(split, public)
-    slack = _bound_error(split.features.dimension)
+    # a bound on the error of a float32 cosine, which sums `dimension` rounded products
+    slack = (split.features.dimension + 8) * 2.0**-23
     near = best > threshold + slack
     close = np.flatnonzero(~near & (best >= threshold - slack))
     near[close] = _largest_in_float64(split, public, close, threshold - 2 * slack) > threshold
     near[list(exact)] = True
     return _Nearest(split=split, best=best, where=where, exact=exact, near=near)
-
-
-def _bound_error(dimension: int) -> float:
-    """Returns a bound on the error of a float32 cosine, which sums `dimension` rounded products."""
-    return (dimension + 8) * 2.0**-23
 
 
 def _largest_in_float64(

@@ -40,7 +40,13 @@ def cut_network(
     modules = blocks_of(model, name)
     if fault := blocks_fault(blocks, len(modules), name):
         raise ConfigError(fault)
-    graph = _trace_network(model, modules, example, name)
+    try:
+        graph = trace_graph(model, modules, (example[:1], example[:2]))
+    except Exception as error:  # the model's code may raise any error
+        raise ConfigError(
+            f"tune: blocks: the forward pass of {name} cannot be traced, so it cannot be "
+            f"cut ({one_line(error)}); write `tune: all`, or choose another backbone"
+        ) from error
     entry = _find_entry(graph, model, modules[-blocks], name)
     runs = [_compute_values(graph, part) for part in (example[:1], example[:2])]
     crossing = entry.args[0]
@@ -65,18 +71,6 @@ def _compute_values(graph: fx.GraphModule, images: torch.Tensor) -> dict[fx.Node
     with torch.no_grad():
         interpreter.run(images)
     return interpreter.env
-
-
-def _trace_network(
-    model: nn.Module, blocks: list[nn.Module], example: torch.Tensor, name: str
-) -> fx.GraphModule:
-    try:
-        return trace_graph(model, blocks, (example[:1], example[:2]))
-    except Exception as error:  # the model's code may raise any error
-        raise ConfigError(
-            f"tune: blocks: the forward pass of {name} cannot be traced, so it cannot be "
-            f"cut ({one_line(error)}); write `tune: all`, or choose another backbone"
-        ) from error
 
 
 def _find_entry(whole: fx.GraphModule, model: nn.Module, block: nn.Module, name: str) -> fx.Node:

@@ -9,13 +9,14 @@ summed tensors, with a margin for rounding.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import torch
-from torch import nn
 
 from dpprobe.finetune.ghost import Ghost
+
+if TYPE_CHECKING:
+    from dpprobe.finetune.tuned_network import TunedNetwork
 
 # A margin for the rounding of norms (float32 sums of a thousand squares each) and of factors.
 MARGIN = 2.0**-18
@@ -24,22 +25,6 @@ STABILITY = 0.01
 Clipping = Literal["fixed", "automatic"]
 Precision = Literal["float32", "bfloat16"]
 PRECISIONS: dict[Precision, torch.dtype | None] = {"float32": None, "bfloat16": torch.bfloat16}
-
-
-class Network(Protocol):
-    """A network with trained parameters, such as `tuned_network.TunedNetwork`.
-
-    Attributes:
-      module: inputs to scores [m, K], in evaluation mode.
-      trained: the trained parameters, in the order of the sum.
-    """
-
-    @property
-    def module(self) -> nn.Module: ...
-    @property
-    def trained(self) -> Mapping[str, nn.Parameter]: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
 
 
 def clip_factors(norms: torch.Tensor, limit: float, clipping: Clipping) -> torch.Tensor:
@@ -72,7 +57,7 @@ class ClippedSums:
 
     def __init__(
         self,
-        network: Network,
+        network: TunedNetwork,
         *,
         sigmoid: bool,
         max_grad_norm: float,

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
@@ -31,10 +31,6 @@ from dpprobe.finetune.options import Options, Search
 from dpprobe.heads.search_space import Range, spell_options
 from dpprobe.records import Part, Record
 from dpprobe.wrong_keys_and_values import explain_first
-
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
-    from optuna.trial import FrozenTrial
 
 logger = logging.getLogger("dpprobe")
 
@@ -182,17 +178,30 @@ def suggest_values(search: Search, trials: Sequence[Trial], seed: int) -> dict[s
 
     If all values are in lists, no combination repeats before each has been tried.
     """
-    # late, because planning reads options without Optuna
-    import optuna
-    from optuna.samplers import TPESampler
+    import optuna  # late, because planning reads options without Optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    spaces = {name: _make_distribution(space) for name, space in search.space.items()}
-    sampler = TPESampler(n_startup_trials=_RANDOM_TRIALS, seed=seed)
+    spaces: dict[str, optuna.distributions.BaseDistribution] = {
+        name: optuna.distributions.FloatDistribution(space.low, space.high, log=space.log)
+        if isinstance(space, Range)
+        # indices, because 1 and true are equal
+        else optuna.distributions.CategoricalDistribution(range(len(space)))
+        for name, space in search.space.items()
+    }
+    sampler = optuna.samplers.TPESampler(n_startup_trials=_RANDOM_TRIALS, seed=seed)
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    study.add_trials([_make_frozen_trial(search, spaces, trial) for trial in trials])
+    for trial in trials:
+        params = {
+            name: _find_place(search.space[name], each) for name, each in trial.values.items()
+        }
+        study.add_trial(
+            optuna.create_trial(params=params, distributions=spaces, value=_trial_value(trial))
+        )
     drawn = study.ask(spaces).params
-    values = {name: _written_value(space, drawn[name]) for name, space in search.space.items()}
+    values = {
+        name: space.round_value(drawn[name]) if isinstance(space, Range) else space[drawn[name]]
+        for name, space in search.space.items()
+    }
     tried = [trial.values for trial in trials]
     lists = [space for space in search.space.values() if not isinstance(space, Range)]
     if values in tried and len(lists) == len(search.space):  # Optuna may repeat a combination
@@ -200,28 +209,6 @@ def suggest_values(search: Search, trials: Sequence[Trial], seed: int) -> dict[s
         left = [combination for combination in grid if combination not in tried]
         return left[seed % len(left)] if left else values
     return values
-
-
-def _make_distribution(space: Any) -> BaseDistribution:
-    """Returns a space in Optuna's form; lists become indices, because 1 and true are equal."""
-    from optuna.distributions import CategoricalDistribution, FloatDistribution  # late, as above
-
-    if isinstance(space, Range):
-        return FloatDistribution(space.low, space.high, log=space.log)
-    return CategoricalDistribution(range(len(space)))
-
-
-def _written_value(space: Any, drawn: Any) -> Any:
-    return space.round_value(drawn) if isinstance(space, Range) else space[drawn]
-
-
-def _make_frozen_trial(
-    search: Search, spaces: Mapping[str, BaseDistribution], trial: Trial
-) -> FrozenTrial:
-    from optuna.trial import create_trial  # late, as in `suggest_values`
-
-    params = {name: _find_place(search.space[name], value) for name, value in trial.values.items()}
-    return create_trial(params=params, distributions=dict(spaces), value=_trial_value(trial))
 
 
 def _find_place(space: Any, value: Any) -> Any:

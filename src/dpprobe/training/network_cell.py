@@ -17,7 +17,6 @@ from dpprobe.artifacts import first_difference
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.errors import DpprobeError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.heads.fit import check_plan
 from dpprobe.privacy.private_mark import check_unmarked
 from dpprobe.results.network_record import (
     NETWORK_FILES,
@@ -135,8 +134,6 @@ def open_network_job(job: Job, files: NetworkFiles) -> OpenedJob:
     )  # fmt: skip
     for method, reason in opened.failure_reasons.items():
         raise DpprobeError(f"{method}: {reason}")
-    for method, options in opened.job.methods.items():
-        check_plan(options, opened.calibrated.plans[method])
     return opened
 
 

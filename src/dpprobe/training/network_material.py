@@ -102,7 +102,7 @@ class Material:
         assert self.files.tables is not None, "images without tables"
         table = SplitTable(self.files.tables[split])
         _check_table(table, store)
-        inputs = image_inputs(
+        return image_inputs(
             table,
             self.backbone,
             split=("train", "test")[split],
@@ -112,11 +112,6 @@ class Material:
             units=units,
             threads=self.threads,
         )
-        if not np.array_equal(table.read_labels(), np.asarray(store.labels)):
-            raise DataError(
-                f"{store.path}: its rows come from another split table; delete it and run again"
-            )
-        return inputs
 
     def check_gradients(self, network: TunedNetwork, *, physical_batch: int) -> None:
         """Checks a network's per-example gradients on random rows; ConfigError if one is wrong.

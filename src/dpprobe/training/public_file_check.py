@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -95,10 +96,7 @@ class PrivateData:
         """Compares a method's public files, and their rows, with the private data; slow.
 
         All code paths to a fit call this function: a fit refuses public files without its result.
-
-        Raises:
-          PrivacyError: if a file is made from private examples.
-          DataError: if a file's classes are not the dataset's.
+        Raises PrivacyError if a file is made from private examples, DataError for other classes.
         """
         checked = self.check_files(options)
         self.check_rows(options)
@@ -134,9 +132,9 @@ class PrivateData:
             for path in self._list_made("features", dataset, "*/*/manifest.json"):
                 contents |= dict.fromkeys(_read_hashes(path), dataset)
             if self.tables is not None:
-                contents |= dict.fromkeys(
-                    _table_hashes(self.tables / dataset / "dataset.json"), dataset
-                )
+                with suppress(DataError):  # the next reader of this file reports its fault
+                    info = read_info(self.tables / dataset / "dataset.json")
+                    contents[info.fingerprint] = dataset
         return contents
 
     def check_rows(self, options: MethodOptions) -> None:
@@ -187,11 +185,8 @@ class PrivateData:
         for dataset in self.datasets:
             for cell in self._list_made("cells", dataset, f"*/*/eps-*/{WEIGHTS_FILE}"):
                 heads = _read_heads(cell)
-                if (
-                    heads is not None
-                    and _heads_match(heads, weights)
-                    and not _started_from(cell, path)
-                ):
+                same = heads is not None and _heads_match(heads, weights)
+                if same and not _started_from(cell, path):
                     return f"the weights of a head in {cell}"
         return None
 
@@ -207,13 +202,6 @@ def _read_hashes(manifest: Path) -> list[str]:
     except StoreError:
         return []  # the next reader of this file reports what is wrong with it
     return [body[name] for name in _CONTENT]
-
-
-def _table_hashes(dataset_json: Path) -> list[str]:
-    try:
-        return [read_info(dataset_json).fingerprint]
-    except DataError:
-        return []  # as above
 
 
 def _open_store(manifest: Path) -> FeatureStore | None:

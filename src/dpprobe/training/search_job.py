@@ -188,9 +188,8 @@ class _Objective:
     @cached_property
     def _checked(self) -> bool:
         """Checks one network's gradients for all trials, because all trials have equal layers."""
-        self.material.check_gradients(
-            self.material.make_network(0), physical_batch=self.limits.physical_batch
-        )
+        network = self.material.make_network(0)
+        self.material.check_gradients(network, physical_batch=self.limits.physical_batch)
         return True
 
     @cached_property

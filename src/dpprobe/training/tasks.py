@@ -232,14 +232,10 @@ def open_job(
 
 
 def read_job_plans(job: Job, path: Path, inputs: FitInputs) -> tuple[Job, Plans]:
-    """Reads a job's plans from `path`, checks them, and resolves `auto` methods.
+    """Reads and checks a job's plans; returns the job with `auto` methods resolved, and the plans.
 
-    Returns:
-      The job with all `auto` methods resolved, and the plans of all methods.
-
-    Raises:
-      DataError: if a method has no plan, or a plan for another job.
-      PrivacyError: if the file is damaged.
+    Raises DataError if a method has no plan, or a plan for another job, PrivacyError if the file is
+    damaged.
     """
     calibrated, target = read_plans(path), job.make_target(inputs.n)
     methods, plans = decide_methods(
@@ -273,10 +269,7 @@ def locate_options(job: Job, method: str) -> MethodOptions:
 
 
 def _check_target(path: Path, method: str, calibrated: Plans, target: Target) -> None:
-    """Raises DataError if a method has no plan, or a plan for another target.
-
-    The fit checks whether the plan has the method's mechanisms.
-    """
+    """Raises DataError if a method has no plan, or a plan for another target."""
     if method not in calibrated.plans:
         raise DataError(f"{path}: this file has no plan for {method}; delete it and run again")
     planned = Target.of_plan(calibrated.plans[method])

@@ -409,7 +409,7 @@ def test_shards_may_come_in_any_order_but_each_row_once(tmp_path: Path) -> None:
         ("split ", {"split": "test"}, {}),
         ("class_names ", {"class_names": ("a", "b")}, {}),
         ("dataset_fingerprint ", {"dataset_fingerprint": "old"}, {}),
-        ("preprocessing ", {"preprocessing": {}}, {}),
+        ("preprocessing.mean ", {"preprocessing": {}}, {}),
         (".*length 3", {}, {"features": FEATURES[:, :3]}),
         (".*groups", {}, {"groups": {}}),
         (".*layers", {}, {"layers": {"2": FEATURES}}),
@@ -484,7 +484,7 @@ def test_content_hash_depends_on_rows_alone(cuts: list[int], row: int) -> None:
         content = ContentHash()
         for start, stop in itertools.pairwise(edges):
             part = {name: values[start:stop] for name, values in GROUPS.items()}
-            content.features.update(FEATURES[start:stop].data)
+            content.add_features(None, FEATURES[start:stop])
             content.add_rows("shard", RowColumns(LABELS[start:stop], ids[start:stop], part))
         return content.make_digests()
 

@@ -21,7 +21,7 @@ from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.finetune.inputs import CutInputs, ImageInputs, cut_inputs, image_inputs, views_of
+from dpprobe.finetune.inputs import ImageInputs, Inputs, cut_inputs, image_inputs, views_of
 from dpprobe.finetune.options import Augment
 from dpprobe.heads.patient_groups import Units
 from tests.support.feature_stores import write_store
@@ -199,7 +199,7 @@ def test_a_shape_that_is_not_the_rows_is_refused(tmp_path: Path) -> None:
 
 def test_a_part_shares_the_rows() -> None:
     labels = torch.zeros(4, dtype=torch.int64)
-    inputs = CutInputs(torch.zeros(4, 2), labels, 2, shape=(2,), units=None)
+    inputs = Inputs(torch.zeros(4, 2), labels, 2, shape=(2,), units=None)
     part = inputs.keep_rows(np.array([True, False, True, True]))
     assert part.n == 4
     assert part._source is inputs._source

@@ -13,7 +13,7 @@ from torch import nn
 
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.finetune.gradients import ClippedSums
-from dpprobe.finetune.inputs import CutInputs, Inputs
+from dpprobe.finetune.inputs import Inputs
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.train import Trained, train_network
 from dpprobe.finetune.tuned_network import TunedNetwork
@@ -78,7 +78,7 @@ def train(
 
 
 def reference(
-    options: Options, inputs: CutInputs, noise: float, *, seed: int = SEED
+    options: Options, inputs: Inputs, noise: float, *, seed: int = SEED
 ) -> list[dict[str, torch.Tensor]]:
     """The parameters after each step, by a loop of its own: float64 sums and PyTorch's steps."""
     network = mlp_network()

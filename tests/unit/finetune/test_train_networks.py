@@ -12,7 +12,7 @@ import torch
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.registry import backbone_options
-from dpprobe.finetune.inputs import CutInputs, ImageInputs, Index, Inputs
+from dpprobe.finetune.inputs import ImageInputs, Index, Inputs
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.train import Trained, train_network
 from dpprobe.finetune.tuned_network import TunedNetwork, build_network
@@ -63,7 +63,7 @@ def inputs_of(network: TunedNetwork, options: Options) -> Inputs:
             seed=4,
         )  # fmt: skip
     activations = torch.randn(shape, generator=generator)
-    return CutInputs(activations, labels, CLASSES, shape=network.shape, units=units)
+    return Inputs(activations, labels, CLASSES, shape=network.shape, units=units)
 
 
 def train(
