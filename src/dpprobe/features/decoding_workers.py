@@ -64,16 +64,11 @@ class Fault:
 
 @dataclass(frozen=True)
 class Piece:
-    """Decoded images of consecutive rows; `faults` has the errors of rows that are left out.
-
-    `seconds` is the time for decoding, and `read` the time for reading if a worker read.
-    """
+    """Decoded images of consecutive rows; `faults` has the errors of rows that are left out."""
 
     rows: tuple[Row, ...]
     images: torch.Tensor | None
-    seconds: float = 0.0
     faults: tuple[Fault, ...] = ()
-    read: float = 0.0
 
 
 class PieceDecoder(Protocol):
@@ -222,9 +217,7 @@ class _Pieces(IterableDataset[Any]):
         for number, rows in enumerate(pieces):
             if fault is None:
                 try:
-                    started = time.perf_counter()
                     encoded = take_images(images, len(rows))
-                    taken = time.perf_counter() - started
                     place = self._memory[worker.id, number % _PLACES]
                     piece = order.decoder.decode_piece(encoded, place)
                 except DpprobeError as error:
@@ -234,7 +227,7 @@ class _Pieces(IterableDataset[Any]):
             else:
                 stacked = piece.images
                 shape, dtype = (None, None) if stacked is None else (stacked.shape, stacked.dtype)
-                yield replace(piece, images=None, read=taken), shape, dtype
+                yield replace(piece, images=None), shape, dtype
 
 
 def _wait_for_order(orders: SimpleQueue[Order | None], parent: int) -> Order | None:

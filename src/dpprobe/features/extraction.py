@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -26,7 +25,6 @@ from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.decoding_workers import Workers, make_order
 from dpprobe.features.extraction_pipeline import (
     Array,
-    Clock,
     Decoder,
     Features,
     compute_rows,
@@ -38,8 +36,6 @@ from dpprobe.features.shard_writer import open_shard
 from dpprobe.features.stored_crops import with_crops
 from dpprobe.progress import Progress
 from dpprobe.versions import code_version
-
-logger = logging.getLogger("dpprobe")
 
 LIBRARIES = (
     "h5py", "kymatio", "numpy", "open_clip_torch", "pillow", "timm", "torch", "torchvision",
@@ -131,7 +127,7 @@ def extract_shard(
             trained=loaded.trained,
             preprocessing=loaded.preprocessing,
         )
-        clock, probe = Clock(), take_probe(loaded)
+        probe = take_probe(loaded)
         if not math.isfinite(probe["norm"]):
             raise DataError(
                 f"backbone {backbone_name}: its features of dpprobe's own probe image are not "
@@ -145,10 +141,9 @@ def extract_shard(
             batch_size=batch_size,
             threads=threads,
             accelerator=accelerator,
-            clock=clock,
             workers=workers,
         )
-        _write_parts(parts, output, header, source, probe=probe, clock=clock)
+        _write_parts(parts, output, header, source, probe=probe)
 
 
 def check_images_apart(backbone: Backbone, rows: int, *, name: str, precision: str) -> None:
@@ -179,7 +174,6 @@ def _write_parts(
     source: SplitTable,
     *,
     probe: Mapping[str, Any],
-    clock: Clock,
 ) -> None:
     rows = RowColumns.read_table(source, header.first_row, header.end_row)
     writing = open_shard(output, header, rows, probe=probe)
@@ -187,12 +181,10 @@ def _write_parts(
     progress = Progress(header.end_row - header.first_row, label=label)
     with writing as writer, progress, closing(parts):
         for part in parts:
-            with clock.time_part("write"):
-                for values in (part.values, *part.layers.values()):
-                    _check_values(values, part, header.split, header.dtype)
-                writer.append_block(part.values, layers=part.layers)
+            for values in (part.values, *part.layers.values()):
+                _check_values(values, part, header.split, header.dtype)
+            writer.append_block(part.values, layers=part.layers)
             progress.advance_by(len(part.rows))
-    logger.info("%s: %s", label, clock)
 
 
 def _check_values(values: Array, part: Features, split: str, dtype: str) -> None:
