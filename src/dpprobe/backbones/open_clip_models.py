@@ -266,7 +266,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
         "activation": activation,
     }
     return Backbone(
-        dimension=network.dimension,
+        **vars(network),
         preprocessing=preprocessing,
         weights_sha256=weights_sha256,
         fingerprint=backbone_fingerprint(
@@ -283,13 +283,9 @@ def load(options: Options, runtime: Runtime) -> Backbone:
         train_transform=make_train_crop(
             views, mode="RGB", size=(height, width), interpolation=resolved["interpolation"]
         ),
-        forward=network.forward,
         architecture=options.architecture,
         pretrained_tag=options.tag,
         trained=options.pretrained is not False,
-        layers=network.layers,
-        forward_layers=network.forward_layers,
-        graph=network.graph,
     )
 
 

@@ -72,7 +72,7 @@ class SquareNetwork:
             transforms.PILToTensor(),
         )
         return Backbone(
-            dimension=network.dimension,
+            **vars(network),
             preprocessing={"color": mode, **described},
             weights_sha256=weights_sha256,
             fingerprint=backbone_fingerprint(
@@ -87,10 +87,6 @@ class SquareNetwork:
             train_transform=make_train_crop(
                 self.views, mode=mode, size=size, interpolation=self.resized["interpolation"]
             ),
-            forward=network.forward,
             architecture=architecture,
             trained=trained,
-            layers=network.layers,
-            forward_layers=network.forward_layers,
-            graph=network.graph,
         )

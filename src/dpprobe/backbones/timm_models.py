@@ -6,7 +6,7 @@ import inspect
 import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -123,11 +123,7 @@ class Options(NetworkOptions):
                 "`pretrained: false` for random weights"
             )
         if tag and tag not in tags:
-            raise ConfigError(
-                f"model: timm has no weights {tag!r} of {architecture}; "
-                f"{suggest_names(tag, tags)}: it "
-                f"has {', '.join(tags)}"
-            )
+            raise ConfigError(_explain_tag(architecture, tag, tags))
 
     def list_warnings(self) -> list[str]:
         """Warns of a checkpoint for which the preprocessing of timm's own weights is assumed."""
@@ -234,7 +230,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
     described = {**resolved, **views.resolved_views()}
     steps = create_transform(**resolved, is_training=False, normalize=False)
     return Backbone(
-        dimension=network.dimension,
+        **vars(network),
         preprocessing={"color": mode, **described},
         weights_sha256=weights_sha256,
         fingerprint=backbone_fingerprint(
@@ -251,13 +247,9 @@ def load(options: Options, runtime: Runtime) -> Backbone:
         train_transform=make_train_crop(
             views, mode=mode, size=(height, width), interpolation=resolved["interpolation"]
         ),
-        forward=network.forward,
         architecture=architecture,
         pretrained_tag=tag,
         trained=options.pretrained or options.checkpoint is not None,
-        layers=network.layers,
-        forward_layers=network.forward_layers,
-        graph=network.graph,
     )
 
 
@@ -358,16 +350,17 @@ def _call_timm(options: Options, **arguments: Any) -> Any:
     return model
 
 
+def _explain_tag(architecture: str, tag: str, tags: Sequence[str]) -> str:
+    has = f"it has {', '.join(tags)}" if tags else "timm has no weights of this model"
+    close = suggest_names(tag, tags)
+    return f"model: timm has no weights {tag!r} of {architecture}; {close}: {has}"
+
+
 def _explain_fault(options: Options, said: str) -> str | None:
     """Explains a tag or an argument that timm does not know; None for other errors."""
     architecture, _, tag = options.model.partition(".")
     if tag and said.startswith("Invalid pretrained tag"):
-        tags = (known_architectures() or {}).get(architecture, ())
-        has = f"it has {', '.join(tags)}" if tags else "timm has no weights of this model"
-        return (
-            f"model: timm has no weights {tag!r} of {architecture}; "
-            f"{suggest_names(tag, tags)}: {has}"
-        )
+        return _explain_tag(architecture, tag, (known_architectures() or {}).get(architecture, ()))
     refused = re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", said)
     if refused is None or refused[2] not in options.model_args:
         return None

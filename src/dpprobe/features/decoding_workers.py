@@ -109,12 +109,9 @@ class Workers:
     """Processes that read and decode, as a context that ends them."""
 
     def __init__(self, read: Reader, count: int, order: Order | None = None) -> None:
-        """Forks the processes.
+        """Forks processes of one thread, each of which opens files when it calls `read`.
 
-        Args:
-          read: reads encoded images; opens files when called, in each process.
-          count: the number of processes, each with one thread.
-          order: the decoder and the pieces; None if `send_order` sends them later.
+        Without `order`, `send_order` sends the decoder and the pieces later.
         """
         self.count = count
         context = multiprocessing.get_context("fork")

@@ -124,19 +124,13 @@ def find_near_duplicates(
 
 @dataclass(frozen=True, kw_only=True)
 class _Nearest:
-    """The nearest public example of each row of a split.
-
-    Attributes:
-      where: int [n, 2], the number of the public split, and the row in this split.
-      exact: maps a row to the split and row of a public example with equal bytes, if any.
-      near: True for a near-duplicate, including exact duplicates.
-    """
+    """The nearest public example of each row of a split."""
 
     split: DatasetSplit
     best: npt.NDArray[np.float32]
-    where: npt.NDArray[np.int64]
-    exact: Mapping[int, tuple[int, int]]
-    near: npt.NDArray[np.bool_]
+    where: npt.NDArray[np.int64]  # [n, 2], the number of the public split, and the row in it
+    exact: Mapping[int, tuple[int, int]]  # rows with a public example of equal bytes, and where
+    near: npt.NDArray[np.bool_]  # near-duplicates, including exact ones
 
     def describe_counts(self) -> dict[str, Any]:
         """Returns the record's part about one split."""

@@ -24,18 +24,14 @@ _TOLERANCE = 1e-4
 def cut_network(
     model: nn.Module, blocks: int, *, example: torch.Tensor, name: str = "the network"
 ) -> tuple[nn.Module, nn.Module, tuple[int, ...]]:
-    """Cuts a network before its last `blocks` blocks; both parts share parameters and names.
+    """Cuts a network, normalised images -> features [m, d], before its last `blocks` blocks.
+
+    Returns two parts (images -> activations, activations -> features), which share parameters and
+    names, and an activation's shape. `example` has at least two normalised images.
 
     Tracing changes torch's modules for all threads, so no other thread may run a network meanwhile.
     Raises ConfigError if there are too few blocks, the network cannot be traced, more than one
     tensor would cross the cut, or the parts compute other values than the whole.
-
-    Args:
-      model: normalised images -> features [m, d], in evaluation mode.
-      example: at least two normalised images.
-
-    Returns:
-      Two parts (images -> activations, activations -> features), and an activation's shape.
     """
     modules = blocks_of(model, name)
     if fault := blocks_fault(blocks, len(modules), name):

@@ -58,12 +58,9 @@ def check_network(
 ) -> None:
     """Compares a network's per-example gradients with one-example differentiation.
 
-    Raises ConfigError if rows depend on each other, the network branches by its numbers, a
-    parameter is used outside its layer, or a gradient is wrong.
-
-    Args:
-      example: inputs [r, ...]; only their shape, type and device are used.
-      together: number of rows that pass through the network at once in training.
+    Of `example`, inputs [r, ...], only the shape, type and device are used; `together` rows pass
+    through the network at once in training. Raises ConfigError if rows depend on each other, the
+    network branches by its numbers, a parameter is used outside its layer, or a gradient is wrong.
     """
     generator = torch.Generator().manual_seed(_SEED)
     inputs = _draw_inputs(example, views, generator)
@@ -139,8 +136,7 @@ def _compute_scores(network: TunedNetwork, inputs: torch.Tensor, precision: str)
 def _check_rows_apart(network: TunedNetwork, inputs: torch.Tensor, precision: Precision) -> None:
     """Raises ConfigError if a row's scores change with the batch's other rows, or their number.
 
-    Batches have 2, 4, 8 and so on up to len(inputs) rows, of which the last physical batch of a
-    step may have any number.
+    Batches have 2, 4, 8 and so on up to len(inputs) rows, as a step's last batch may have.
     """
     most, shape = len(inputs), _compute_scores(network, inputs, precision).shape
     if len(shape) != 2 or shape[0] != most:

@@ -85,9 +85,7 @@ class Ghost:
     ) -> BatchGradients:
         """Returns the per-example gradients of a batch, by passes in `precision`.
 
-        Args:
-          inputs: [m * v, ...], with all views of a row in sequence.
-          labels: the labels of rows, [m] or [m, K].
+        Inputs are [m * v, ...], with all views of a row in sequence; labels [m] or [m, K].
         """
         rows = len(labels)
         batch = BatchGradients(rows, inputs.device)

@@ -46,8 +46,7 @@ def as_float32(factors: torch.Tensor) -> torch.Tensor:
 class ClippedSums:
     """Adds each example's clipped gradient, of all trained parameters together, to a flat sum.
 
-    Attributes:
-      size: the count of numbers in all trained parameters.
+    The sum has `size` numbers, those of all trained parameters in order.
 
     Args:
       max_grad_norm: the clipping norm C; infinite for no clipping.
@@ -80,17 +79,15 @@ class ClippedSums:
         labels: torch.Tensor,
         weights: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Adds the examples' clipped gradients.
+        """Adds the examples' clipped gradients to `total`, float32 [size].
+
+        Returns the norms of gradients before clipping, float64 [m]; not finite for rows that add
+        nothing. The norms come from private examples without noise: not for release.
 
         Args:
-          total: the sum, float32 [size], in the order of the trained parameters.
           inputs: [m, ...]; or [m, v, ...], where a row's gradient is the mean over its v views.
           labels: classes, int64 [m]; or [m, K], see `losses.row_losses`.
           weights: float32 [m], the factors of clipped gradients; None for ones.
-
-        Returns:
-          The norms of gradients before clipping, float64 [m]; not finite for rows that add nothing.
-          The norms come from private examples without noise: not for release.
         """
         if len(inputs) == 0:
             return torch.zeros(0, dtype=torch.float64, device=total.device)

@@ -82,14 +82,10 @@ def run_trials(
       objective: takes a trial's options and number, trains, and returns the held-out score; a score
         that is not finite means that training diverged.
       log: the file of finished trials. The log of another search is replaced.
-      seed: the search's public seed.
       identity: other inputs of a trial's score, such as data and plan; JSON-compatible.
     """
     search = options.search
-    if search is None:
-        raise ConfigError(
-            "search: missing; write search with trials and space, or train without a search"
-        )
+    assert search is not None
     values = options.identity_options()
     wanted = hash_value(
         {

@@ -35,26 +35,18 @@ logger = logging.getLogger("dpprobe")
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkFiles:
-    """The files of the networks of one (dataset, backbone, method).
-
-    Attributes:
-      results, data: folders of the study; `data` only if this machine may have split tables.
-      cuts: the manifests of both splits' activations at the cut, if the network is cut.
-      tables: both split tables, if training reads images.
-      choice: the record of a search over options, if the method has a search.
-      overlap: the file with the counts of a near-duplicate check, if the check was run.
-    """
+    """The files of the networks of one (dataset, backbone, method)."""
 
     backbone: BackboneOptions
     train: Path
     test: Path
     plans: Path
     results: Path
-    data: Path | None = None
-    cuts: tuple[Path, Path] | None = None
-    tables: tuple[Path, Path] | None = None
-    choice: Path | None = None
-    overlap: Path | None = None
+    data: Path | None = None  # the study's folder, if this machine may have split tables
+    cuts: tuple[Path, Path] | None = None  # manifests of both splits' activations at the cut
+    tables: tuple[Path, Path] | None = None  # if training reads images
+    choice: Path | None = None  # the record of a search over options
+    overlap: Path | None = None  # the counts of a near-duplicate check
 
     @classmethod
     def of_input(cls, study: Study, backbone: str, given: Any) -> NetworkFiles:

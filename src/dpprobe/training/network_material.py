@@ -32,18 +32,13 @@ _CHECKED_ROWS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Material:
-    """The inputs and networks of a job.
-
-    Attributes:
-      inputs: the inputs of a fit, with the features of the train split.
-      memory_mb: the memory for rows; if they need more, each batch is read from disk.
-    """
+    """The inputs and networks of a job."""
 
     options: Options
     files: NetworkFiles
     stores: tuple[FeatureStore, FeatureStore]
-    inputs: FitInputs
-    memory_mb: int
+    inputs: FitInputs  # with the features of the train split
+    memory_mb: int  # the memory for rows; if they need more, each batch is read from disk
     device: str
     threads: int
 

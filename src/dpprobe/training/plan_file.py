@@ -39,12 +39,9 @@ _NOBODY = Patients(images=None)
 
 @dataclass(frozen=True)
 class Plans:
-    """The result of a calibration job, by method.
+    """The result of a calibration job, by method: a plan, or the reason why there is none.
 
-    Attributes:
-      plans: the plans of the methods that meet the target.
-      failures: for each other method, the reason why the method misses the target.
-      together: the epsilon, at an equal delta, of publishing all heads; infinite without privacy.
+    `together` has the epsilon, at an equal delta, of publishing all heads, or infinity.
     """
 
     plans: Mapping[str, Plan]

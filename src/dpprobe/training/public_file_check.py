@@ -52,24 +52,17 @@ _FEWEST_WEIGHTS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateData:
-    """The private data of a study, as far as it exists on this disk.
+    """The private data of a study, as far as it exists on this disk."""
 
-    Attributes:
-      dataset: the dataset of the fit; `manifests` list its features.
-      datasets: all private datasets of the study.
-      rows: the fit's rows, if no manifest lists them.
-      heads: the weights of other heads on private rows, each [classes, d + 1].
-    """
-
-    dataset: str
+    dataset: str  # of the fit
     backbone: str
     class_names: Sequence[str]
-    manifests: Sequence[Path]
-    datasets: Sequence[str] = ()
+    manifests: Sequence[Path]  # of the fit's features
+    datasets: Sequence[str] = ()  # all private datasets of the study
     results: Path | None = None
     tables: Path | None = None
-    rows: RowStore | None = None
-    heads: Sequence[npt.NDArray[np.float32]] = ()
+    rows: RowStore | None = None  # the fit's, if no manifest lists them
+    heads: Sequence[npt.NDArray[np.float32]] = ()  # others on private rows, [classes, d + 1] each
 
     @classmethod
     def of_study(

@@ -88,22 +88,16 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedJob:
-    """A job whose inputs are read and checked against each other.
-
-    Attributes:
-      calibrated: the plans of all methods of the dataset and epsilon.
-      near_duplicates: the counts of the near-duplicate check against public data, or "not run".
-      public: by method, the public files that are no private data; their rows are compared later.
-    """
+    """A job whose inputs are read and checked against each other."""
 
     job: Job
-    calibrated: Plans
+    calibrated: Plans  # of all methods of the dataset and epsilon
     stores: tuple[FeatureStore, FeatureStore]
     cells: Path
-    near_duplicates: Mapping[str, Any] | str
+    near_duplicates: Mapping[str, Any] | str  # counts of the check, or "not run"
     inputs: FitInputs
     private: PrivateData
-    public: Mapping[str, PublicInputs]
+    public: Mapping[str, PublicInputs]  # of a method; their rows are compared later
 
     @property
     def failure_reasons(self) -> dict[str, str]:
@@ -118,11 +112,9 @@ class OpenedJob:
     def make_task(
         self, method: str, *, device: str, more: Mapping[str, Any] | None = None
     ) -> CellTask:
-        """Returns the task of one cell.
+        """Returns the task of one cell; `more` are further values that decide its contents.
 
-        Args:
-          device: the study's `device`; small fits compute on the CPU instead.
-          more: further values that decide the cell's contents; none for a linear head.
+        Small fits compute on the CPU in place of the study's `device`.
         """
         job, plan = self.job, self.calibrated.plans[method]
         train, test = self.stores

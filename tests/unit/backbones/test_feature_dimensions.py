@@ -43,22 +43,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "values",
-    [
-        {"family": "scattering", "color": "rgb"},
-        {"family": "scattering", "J": 3, "L": 4, "size": 36},
-        {"family": "scattering", "J": 1, "size": 7},
-        {"family": "pixels", "size": 5, "color": "rgb"},
-        {"family": "pixels"},
-    ],
-)
-def test_formulas_are_what_comes_out(tmp_path: Path, values: dict[str, Any]) -> None:
-    loaded = loading.load_backbone(backbone_options(values), runtime=Runtime(device="cpu"))
-    assert read(tmp_path, one=values).known == {"one": loaded.dimension}
-    assert not (tmp_path / FILE).exists()
-
-
-@pytest.mark.parametrize(
     "changed",
     [
         {},

@@ -120,6 +120,8 @@ def test_pixels_in_colour_resized_and_shifted() -> None:
     ("options", "dimension"),
     [
         ({"size": 8}, 81 * 4),
+        ({"size": 36, "J": 3, "L": 4}, 61 * 16),
+        ({"size": 7, "J": 1}, 9 * 9),
         ({"size": 28}, 81 * 49),
         ({"size": 16, "color": "rgb"}, 3 * 81 * 16),
         ({"size": 8, "J": 1, "L": 4}, 5 * 16),
