@@ -8,7 +8,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import open_clip
 import pytest
 import torch
@@ -23,6 +22,8 @@ from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
 from tests.support import tiny_clip
+from tests.support.backbones import run
+from tests.support.backbones import smooth_noise as noise
 from tests.unit.backbones.test_network_forward import renew_list
 
 CPU = Runtime(device="cpu")
@@ -51,15 +52,6 @@ def library(model: str = "tiny-quickgelu", **arguments: Any) -> tuple[Any, Any]:
         torch.manual_seed(0)
         created, _, preprocess = open_clip.create_model_and_transforms(model, **arguments)
     return created.eval(), preprocess
-
-
-def noise(size: tuple[int, int] = (90, 70), seed: int = 0) -> Image.Image:
-    small = np.random.default_rng(seed).integers(0, 256, (9, 9, 3), dtype=np.uint8)
-    return Image.fromarray(small).resize(size, Image.Resampling.BICUBIC)
-
-
-def run(backbone: Backbone, *pictures: Image.Image) -> torch.Tensor:
-    return backbone.forward(torch.stack([backbone.transform(picture) for picture in pictures]))
 
 
 def embed(model: Any, preprocess: Any, *pictures: Image.Image) -> torch.Tensor:

@@ -27,7 +27,6 @@ from PIL import Image
 from dpprobe import devices
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
-from dpprobe.backbones.registry import backbone_options
 from dpprobe.data.table import EncodedImage, SplitTable, decode_image
 from dpprobe.errors import ConfigError, DataError, WorkerError
 from dpprobe.features import decoding_workers, extraction_pipeline
@@ -38,6 +37,7 @@ from dpprobe.features.extraction_pipeline import (
     TolerantDecoder,
     compute_rows,
 )
+from tests.support.backbones import load
 from tests.support.gpu import needs_gpu
 from tests.support.stand_in_device import StandIn
 from tests.unit.features.test_extraction import extract, noise, write_dataset
@@ -46,19 +46,12 @@ ROWS = 101
 VIT: dict[str, Any] = {"family": "timm", "model": "test_vit", "pretrained": False}
 
 
-def load(options: dict[str, Any]) -> Backbone:
-    runtime = Runtime(device="cpu", precision="float32")
-    return loading.load_backbone(backbone_options(options), runtime=runtime)
-
-
 def network(**changed: Any) -> Backbone:
-    return load(VIT | changed)
+    return load(**VIT | changed)
 
 
 def pixels() -> Backbone:
-    return loading.load_backbone(
-        backbone_options({"family": "pixels"}), runtime=Runtime(device="cpu")
-    )
+    return load(family="pixels")
 
 
 @pytest.fixture(scope="module")
@@ -338,7 +331,7 @@ def test_a_table_reads_ranges(table: SplitTable, edges: Sequence[int]) -> None:
 def test_processes_feed_a_gpu(table: SplitTable) -> None:
     runtime = Runtime(device="cuda", precision="float32")
     wanted = np.concatenate([part.values for part in run(table, network(), None)])
-    backbone = loading.load_backbone(backbone_options(VIT), runtime=runtime)
+    backbone = load(runtime, **VIT)
     device: Any = devices.find_accelerator("cuda")
     for _ in range(2):  # the second time after CUDA has started
         parts = run(table, backbone, device)
@@ -368,7 +361,7 @@ print({name.partition(".")[0] for name in {*sys.modules} - before} - {"PIL"})
 )
 def test_processes_inherit_all_heavy_modules(options: dict[str, Any]) -> None:
     """Each process would import them for itself, while the GPU waits."""
-    decoder = pickle.dumps(Decoder(load(options), "test"))
+    decoder = pickle.dumps(Decoder(load(**options), "test"))
     imported = subprocess.run(
         [sys.executable, "-c", IMPORTED, options["family"]],
         input=decoder, capture_output=True, check=True,

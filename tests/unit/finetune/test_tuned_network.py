@@ -14,10 +14,8 @@ from safetensors.torch import save_file
 from timm.layers.norm_act import BatchNormAct2d
 from torch import nn
 
-from dpprobe.backbones.backbone import Backbone, Runtime
-from dpprobe.backbones.loading import load_backbone
+from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.network_forward import Graph
-from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.cut_shards import cut_backbone
 from dpprobe.finetune.lora import ChannelAffine
@@ -41,13 +39,14 @@ from dpprobe.heads.normalisation import (
 from dpprobe.heads.rows import Transform
 from tests.support import tiny_clip
 from tests.support.backbones import (
+    CPU,
     TINY,
     images,
+    load,
     open_clip_backbone,
     timm_backbone,
 )
 
-CPU = Runtime(device="cpu", precision="float32")
 CLASSES = 3
 UNIT = Transform(L2())
 CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4}
@@ -284,12 +283,7 @@ def test_channel_affine_equals_the_batch_norm_it_stands_for(norm: nn.BatchNorm2d
 
 
 def test_the_backbone_is_left_as_it_was() -> None:
-    backbone = load_backbone(
-        backbone_options(
-            {"family": "timm", "pretrained": False, "layers": "all", **TINY["mobilenet"]}
-        ),
-        runtime=CPU,
-    )
+    backbone = load(family="timm", pretrained=False, layers="all", **TINY["mobilenet"])
     assert backbone.graph is not None
     assert backbone.forward_layers is not None
     pictures = images(backbone)
@@ -338,11 +332,8 @@ def test_layers_that_mix_rows_are_refused_by_name(tune: Any) -> None:
 
 
 def test_a_backbone_that_is_no_network_is_refused() -> None:
-    pixels = load_backbone(
-        backbone_options({"family": "pixels", "size": 4}), runtime=Runtime(device="cpu")
-    )
     with pytest.raises(ConfigError, match="the backbone is not a network"):
-        build(pixels, tune="all")
+        build(load(family="pixels", size=4), tune="all")
 
 
 def test_random_crops_and_mirrored_views_are_refused_with_a_cut() -> None:
