@@ -167,6 +167,7 @@ class _Run:
                 self._check_finite()
                 values = {"history": self.history, "seconds": self.elapsed_seconds}
                 checkpoint.save_state(training.collect_state(values))
+        assert training.taken == count, "epsilon covers exactly these steps"
         self._check_finite()
 
     def _add_record(self) -> None:
