@@ -183,7 +183,12 @@ def _find_nearest(
         for start, block in _unit_blocks(split.features, PRIVATE_ROWS, device):
             for number, rows in enumerate(public):
                 for first, other in _unit_blocks(rows.features, PUBLIC_ROWS, device):
-                    _keep_nearest(best, where, start, block, number, first, other)
+                    values, places = (block @ other.T).max(dim=1)
+                    cosines, part = values.cpu().numpy(), slice(start, start + len(block))
+                    nearer = np.flatnonzero(cosines > best[part])
+                    best[part][nearer] = cosines[nearer]
+                    where[part][nearer, 0] = number
+                    where[part][nearer, 1] = first + places.cpu().numpy()[nearer]
                     pairs = len(block) * len(other)
                     progress.advance_by((done + pairs) // 10**6 - done // 10**6)
                     done += pairs
@@ -233,23 +238,6 @@ def _unit_blocks(store: FeatureStore, rows: int, device: str) -> Iterator[tuple[
 
 def _scale_to_unit(rows: torch.Tensor) -> torch.Tensor:
     return rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-30)
-
-
-def _keep_nearest(
-    best: npt.NDArray[np.float32],
-    where: npt.NDArray[np.int64],
-    start: int,
-    block: torch.Tensor,
-    number: int,
-    first: int,
-    other: torch.Tensor,
-) -> None:
-    values, places = (block @ other.T).max(dim=1)
-    cosines, rows = values.cpu().numpy(), places.cpu().numpy()
-    part = slice(start, start + len(block))
-    nearer = cosines > best[part]
-    best[part][nearer] = cosines[nearer]
-    where[part][nearer] = np.stack([np.full(len(rows), number), first + rows], axis=1)[nearer]
 
 
 def _exact_matches(

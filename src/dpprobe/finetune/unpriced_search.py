@@ -40,7 +40,6 @@ NOT_PRICED = (
 )
 # The number of random trials before trials learn from earlier scores.
 _RANDOM_TRIALS = 10
-_SEED_BITS = 32  # bound of seeds for NumPy's older generators, which Optuna uses
 
 
 class Trial(Part):
@@ -125,7 +124,9 @@ def _run_trials(
     if trials:
         logger.info("search: %d of %d trials were already finished", len(trials), search.trials)
     for number in range(len(trials), search.trials):
-        values = suggest_values(search, trials, _trial_seed(seed, number))
+        digest = hashlib.sha256(f"search {seed} {number}".encode()).digest()
+        drawn = int.from_bytes(digest[:4], "big")  # NumPy's older generators take 32 bits
+        values = suggest_values(search, trials, drawn)
         score = float(objective(_trial_options(options, values), number))
         trials.append(
             Trial(number=number, values=values, score=score if math.isfinite(score) else None)
@@ -162,11 +163,6 @@ def _trial_options(options: Options, values: Mapping[str, Any]) -> Options:
     except ValidationError as error:
         reason = explain_first(error)
         raise ConfigError(f"search.space: {spell_options(values)}: {reason}") from None
-
-
-def _trial_seed(seed: int, number: int) -> int:
-    digest = hashlib.sha256(f"search {seed} {number}".encode()).digest()
-    return int.from_bytes(digest[: _SEED_BITS // 8], "big")
 
 
 def suggest_values(search: Search, trials: Sequence[Trial], seed: int) -> dict[str, Any]:

@@ -80,14 +80,6 @@ class NetworkFiles:
         train, test = self.cuts
         return FeatureStore(train), FeatureStore(test)
 
-    def network_identity(self) -> dict[str, Any]:
-        """Returns what determines a network besides features, options and plan."""
-        stores = self.cut_stores
-        return {
-            "version": VERSIONS["fine_tuning"],
-            "cut": [store.fingerprint for store in stores] if stores else None,
-        }
-
 
 def keep_network(job: Job, files: NetworkFiles, *, index: int, device: str) -> bool:
     """Returns True if a seed's network is up to date, and marks its files as seen by this run.
@@ -132,7 +124,9 @@ def open_network_job(job: Job, files: NetworkFiles) -> OpenedJob:
 def network_task(opened: OpenedJob, files: NetworkFiles, *, device: str) -> CellTask:
     """Returns the cell whose seeds are a job's networks."""
     (method,) = opened.job.methods
-    more = {"network": files.network_identity(), "chosen": dict(files.chosen)}
+    cut = [store.fingerprint for store in files.cut_stores or ()] or None
+    network = {"version": VERSIONS["fine_tuning"], "cut": cut}
+    more = {"network": network, "chosen": dict(files.chosen)}
     return opened.make_task(method, device=device, more=more)
 
 

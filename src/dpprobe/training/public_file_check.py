@@ -155,18 +155,13 @@ class PrivateData:
     def _list_rows(self) -> Iterator[tuple[str, str, RowStore]]:
         if self.rows is not None:
             yield "the private data", "this fit", self.rows
-        for path, dataset in self._features_of.items():
-            if (store := _open_store(path)) is not None:
-                yield f"the private dataset {dataset}", str(path), store
-
-    @cached_property
-    def _features_of(self) -> dict[Path, str]:
-        """The dataset of each manifest of private features of the job's backbone."""
         manifests = {path.resolve(): self.dataset for path in self.manifests}
         for dataset in self.datasets:
             for path in self._list_made("features", dataset, f"{self.backbone}/*/manifest.json"):
                 manifests.setdefault(path.resolve(), dataset)
-        return manifests
+        for path, dataset in manifests.items():
+            if (store := _open_store(path)) is not None:
+                yield f"the private dataset {dataset}", str(path), store
 
     def _find_head(self, path: Path) -> str | None:
         """Names the cell that has the weights of a file, if any."""
