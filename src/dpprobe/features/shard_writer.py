@@ -42,7 +42,7 @@ class ShardWriter:
 
         Values are converted to the header's dtype.
         """
-        blocks: dict[str | None, npt.NDArray[Any]] = {None: block, **(layers or {})}
+        blocks = {None: block} | dict(layers or {})
         if not self._arrays:
             self._wait_for_room(sum(each.shape[1] for each in blocks.values()))
             self._arrays = {

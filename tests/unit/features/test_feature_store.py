@@ -139,8 +139,7 @@ def test_round_trip(tmp_path: Path, dtype: str, shards: int) -> None:
     assert features.preprocessing == {"mean": [0.5]}
     assert features.weights_sha256 is None
     assert list(features.layers.items()) == [("10", 2), ("2", 5)]
-    arrays: dict[str | None, Any] = {None: FEATURES, **LAYERS}
-    for layer, values in arrays.items():
+    for layer, values in ({None: FEATURES} | LAYERS).items():
         expected = values.astype(dtype).astype(np.float32)
         read = features.read(layer=layer)
         assert read.dtype == np.float32
