@@ -47,7 +47,7 @@ DEPTHS = {
 }
 
 
-def load(runtime: Runtime = CPU, **options: Any) -> Backbone:
+def load(runtime: Runtime = CPU, /, **options: Any) -> Backbone:
     return loading.load_backbone(backbone_options(options), runtime=runtime)
 
 

@@ -123,7 +123,7 @@ def test_automatic_clipping_and_the_norms_before_a_clip() -> None:
 
 def test_sums_are_added_in_the_order_of_the_parameters() -> None:
     network = small()
-    turned = replace(network, trained=dict(reversed(network.trained.items())))
+    turned = replace(network, trained=dict(reversed([*network.trained.items()])))
     inputs, labels = batch(4, network)
     ahead = added(sums(network), inputs, labels, None)
     sizes = [parameter.numel() for parameter in network.trained.values()]
