@@ -58,9 +58,11 @@ def check_network(
 ) -> None:
     """Compares a network's per-example gradients with one-example differentiation.
 
-    Of `example`, inputs [r, ...], only the shape, type and device are used; `together` rows pass
-    through the network at once in training. Raises ConfigError if rows depend on each other, the
-    network branches by its numbers, a parameter is used outside its layer, or a gradient is wrong.
+    The check uses only the shape, type and device of `example`, inputs [r, ...]. In training,
+    `together` rows pass through the network at once.
+
+    Raises ConfigError if rows depend on each other, the network branches by its numbers, a
+    parameter is used outside its layer, or a gradient is wrong.
     """
     generator = torch.Generator().manual_seed(_SEED)
     inputs = _draw_inputs(example, views, generator)

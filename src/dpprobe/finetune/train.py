@@ -76,8 +76,9 @@ def train_network(
     A step uses a Poisson sample of the units, or all units, adds the examples' clipped gradients
     and noise, and divides by the expected batch size. A step with an empty batch counts too.
 
-    Raises PrivacyError if the plan is not for these options and rows, too many steps were taken, or
-    a public file was not compared with the private examples; ConfigError if training diverged.
+    Raises PrivacyError if the plan is not for these options and rows, or too many steps were taken.
+    Also raises PrivacyError if a public file was not compared with the private examples. Raises
+    ConfigError if training diverged.
 
     Args:
       network: the initial network, whose trained parameters are changed.

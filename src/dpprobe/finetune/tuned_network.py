@@ -162,8 +162,7 @@ def load_tuned_state(network: TunedNetwork, state: Mapping[str, torch.Tensor]) -
     if difference := first_difference(saved, wanted):
         raise ConfigError(
             f"tuned parameters: {difference.place} is {difference.first} in the saved state but "
-            f"{difference.second} in the network, so one of them belongs to other options or "
-            "another backbone; train the network again"
+            f"{difference.second} in the network; train it again for these options and backbone"
         )
     with torch.no_grad():
         for name, parameter in network.trained.items():
