@@ -37,8 +37,8 @@ def make_rows(
     fingerprint: str = "b" * 64,
 ) -> DatasetSplit:
     """A split whose features are its images' pixels, in two shards."""
-    parts = {"train": [png(PIXELS[0])], "test": [png(PIXELS[1])], split: images}
-    dataset = write_tables(folder / name, parts)
+    other = [png(pixels) for pixels in PIXELS[:3]]
+    dataset = write_tables(folder / name, {"train": other, "test": other, split: images})
     values = [np.asarray(Image.open(io.BytesIO(image)), dtype=np.float32) for image in images]
     features = np.stack(values).reshape(len(images), -1)
     manifest = write_split(
@@ -137,7 +137,7 @@ def test_at_threshold_one_only_the_same_bytes_count(pair: Pair) -> None:
 
 
 def test_features_of_another_backbone_are_refused(tmp_path: Path, pair: Pair) -> None:
-    stranger = make_rows(tmp_path, "stranger", [png(PIXELS[0])] * 2, fingerprint="c" * 64)
+    stranger = make_rows(tmp_path, "stranger", [png(PIXELS[0])] * 3, fingerprint="c" * 64)
     for private, public in ((pair[0], [stranger]), ([pair[0][0], stranger], pair[1])):
         with pytest.raises(DataError, match="come from another backbone"):
             find_near_duplicates(private, public, threshold=0.9, device="cpu")
