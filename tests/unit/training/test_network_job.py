@@ -46,7 +46,7 @@ SEARCHED = HEAD | {"search": {"space": {"max_grad_norm": [0.5, 2.0]}}}
 def write_features(folder: Path, weights: str | None = None) -> None:
     for number, (split, rows) in enumerate(ROWS.items()):
         labels = np.arange(rows) % CLASSES
-        features = separable(labels, DIMENSION, seed=number) / 4
+        features = separable(labels, DIMENSION, seed=number, apart=8.0) / 8
         write_split(folder / split, features, labels, backbone="vit", weights_sha256=weights)
 
 
