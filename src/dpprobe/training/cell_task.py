@@ -107,14 +107,9 @@ class CellTask:
     @cached_property
     def statement(self) -> dict[str, Any]:
         """The privacy statement, as read from its file."""
-<<<<<<< HEAD
+        facts = FitInputs(self.train, self.plan.unit).read_facts(Target.of_plan(self.plan))
         values = Statement(
             plan=self.plan,
-=======
-        facts = FitInputs(self.train, self.plan.unit).read_facts(Target.of_plan(self.plan))
-        values = make_statement(
-            self.plan,
->>>>>>> r5
             method=self.name.method,
             options=self.options.model_dump(mode="json"),
             mode=self.mode,
