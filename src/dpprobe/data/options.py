@@ -255,9 +255,6 @@ class DatasetOptions(Options, ABC):
     def text_params(self) -> dict[str, Any]:
         return self.model_dump(mode="json", include={"prompts", "prompt_names"})
 
-    def row_limit(self) -> Limit:
-        return Limit()
-
     def has_test(self) -> bool:
         """Returns True if the source has a test split; otherwise a rule splits the rows."""
         return True
@@ -268,7 +265,7 @@ class DatasetOptions(Options, ABC):
 
     def expected_counts(self) -> Expected:
         """Returns the sizes in `expect`, after a limit and `subsample`."""
-        limit = self.row_limit()
+        limit: Limit = getattr(self, "limit", Limit())
         if not self.has_test() and limit.train is not None:
             return Expected(classes=self.expect.classes)
         most = limit.model_dump(exclude_none=True)
@@ -359,10 +356,6 @@ class DatasetOptions(Options, ABC):
     def count_units(self) -> int | None:
         """Counts the patients of the train table before `subsample`; None as in `count_rows`."""
         return None
-
-    def used_units(self) -> int | None:
-        """Counts the patients of the train table; None before the data are prepared."""
-        return None if self.subsample else self.count_units()
 
 
 def _drop_options(values: dict[str, Any], names: Set[str]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def write_manifest(
     Args:
       shards: the files, all in the manifest's folder, in any order.
       dataset_fingerprint: the current dataset's; shards of another version are refused.
-      copies: `DatasetInfo.copies`, for the privacy statement; None if not counted, or for test.
+      copies: `DatasetInfo.train_copies`, for the privacy statement; None if not counted, or for test.
 
     Raises:
       StoreError: naming a shard that is damaged, differs from the first, or misses or repeats rows.

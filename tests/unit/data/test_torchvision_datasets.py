@@ -181,11 +181,6 @@ def test_sizes_are_known_before_the_download() -> None:
     assert sum(options("EuroSAT", test_fraction=0.37).count_rows() or ()) == 27_000
 
 
-def test_an_unknown_name_is_refused() -> None:
-    with pytest.raises(ConfigError, match="name: 'SVHN'"):
-        options("SVHN")
-
-
 def test_a_path_without_the_dataset_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="path: no folder .*cifar-10-batches-py"):
         options("CIFAR10", path=str(tmp_path)).check_files()

@@ -187,11 +187,6 @@ def test_an_address_is_not_recorded(server: Server, tmp_path: Path) -> None:
     assert artifacts.read_json(tmp_path / "downloads" / "receipt.json")["files"][0]["url"]
 
 
-def test_the_options_survive_their_serialised_form(server: Server) -> None:
-    options = dataset_options(values(server))
-    assert dataset_options(options.model_dump(mode="json")) == options
-
-
 HASH = "0" * 64
 FOLDER = {"source": "imagefolder", "path": "x"}
 
