@@ -27,14 +27,12 @@ from dpprobe.options import Options
 _DIGEST_BITS = 256
 
 
-def _read_texts(value: Any) -> Any:
-    """Converts to text the names of classes that YAML parsed as numbers."""
-    if not isinstance(value, Mapping):
-        return value
-    return {
-        str(name) if isinstance(name, int) and not isinstance(name, bool) else name: number
-        for name, number in value.items()
-    }
+def _read_name(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+# The name of a class: YAML reads a name without quotes that is a whole number as a number.
+ClassName = Annotated[str, BeforeValidator(_read_name)]
 
 
 class Subsample(Options):
@@ -48,9 +46,7 @@ class Subsample(Options):
         description="Share of all images to keep, by a hash of each image's or patient's name, "
         "whatever its class. Releases accept only this choice.",
     )
-    fractions: Annotated[
-        dict[str, Annotated[float, Field(gt=0, le=1)]], BeforeValidator(_read_texts)
-    ] = Field(
+    fractions: dict[ClassName, Annotated[float, Field(gt=0, le=1)]] = Field(
         {},
         description="Share to keep of each named class, by a hash of each image's or patient's "
         "name; other classes stay whole.",

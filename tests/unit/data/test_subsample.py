@@ -21,7 +21,7 @@ from dpprobe.data.subsampled_tables import write_subsampled
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.study.release_data import split_fault
-from tests.unit.features.test_extraction import png
+from tests.support.shards import png
 
 CLASSES = ("cat", "dog")
 ROWS = st.lists(st.tuples(st.integers(0, 1), st.sampled_from("abcdefghijkl")), max_size=40)
