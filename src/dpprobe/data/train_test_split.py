@@ -29,6 +29,7 @@ from pydantic import Field
 
 from dpprobe import artifacts
 from dpprobe.data.options import DatasetOptions, PublicSplit
+from dpprobe.data.subsample import is_below
 
 SplitBy = Literal["class", "id"]
 SplitName = Literal["train", "test"]
@@ -44,7 +45,6 @@ TestFraction = Annotated[
 SplitSeed = Annotated[
     int, Field(ge=0, description="Seed of the split; another seed gives another split.")
 ]
-_DIGEST_BITS = 256
 
 
 def count_test(rows: int, fraction: float) -> int:
@@ -70,10 +70,7 @@ def choose_by_id(ids: Iterable[str], *, fraction: float, seed: int) -> list[bool
 
     Rows of equal ids are on one side.
     """
-    # Integers compare digests exactly with the float that the study wrote.
-    numerator, denominator = fraction.as_integer_ratio()
-    bound = numerator << _DIGEST_BITS
-    return [int.from_bytes(_hash_rank(seed, each)) * denominator < bound for each in ids]
+    return [is_below(_hash_rank(seed, each), fraction) for each in ids]
 
 
 def choose_test(
