@@ -22,8 +22,7 @@ from dpprobe.data import parquet
 from dpprobe.data.addresses import Address, Sha256
 from dpprobe.data.download_receipt import Fetched, check_receipt
 from dpprobe.data.option_paths import Paths, list_patterns
-from dpprobe.data.options import check_several_labels
-from dpprobe.errors import ConfigError, DownloadError
+from dpprobe.errors import ConfigError, DataError, DownloadError
 from dpprobe.options import Options as Block
 
 if TYPE_CHECKING:
@@ -311,5 +310,10 @@ def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
         shared["accepted_labels"] = {"file": str(downloaded / _ACCEPTED)}
     local = parquet.Options(**{**shared, "source": "parquet"})
     local.check_files()
-    check_several_labels(declared=options.several_labels, actual=local.multi_label())
+    if (several := local.multi_label()) != options.several_labels:
+        raise DataError(
+            "several_labels: the downloaded files have "
+            f"{'several labels' if several else 'one label'} per row; write several_labels: "
+            f"{str(several).lower()}"
+        )
     parquet.prepare(local, directory, recorded=options, revision=options.revision)

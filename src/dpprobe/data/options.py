@@ -13,7 +13,7 @@ from pydantic import Field
 
 from dpprobe.data.option_paths import with_paths
 from dpprobe.data.subsample import Subsample
-from dpprobe.errors import ConfigError, DataError
+from dpprobe.errors import ConfigError
 from dpprobe.options import Name, Options, resolve_path
 from dpprobe.privacy.limits import SMALLEST_DELTA
 
@@ -431,13 +431,3 @@ def compute_imbalance(counts: Sequence[int]) -> float:
     """Divides the size of the largest class by the size of the smallest class with rows."""
     present = [count for count in counts if count]
     return max(present) / min(present) if present else 1.0
-
-
-def check_several_labels(*, declared: bool, actual: bool) -> None:
-    """Raises DataError if the study's `several_labels` differs from the downloaded files."""
-    if actual != declared:
-        raise DataError(
-            "several_labels: the downloaded files have "
-            f"{'several labels' if actual else 'one label'} per row; write several_labels: "
-            f"{str(actual).lower()}"
-        )
