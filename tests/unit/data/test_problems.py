@@ -200,7 +200,8 @@ def test_a_good_run_clears_the_report(rows: Rows) -> None:
     assert SplitTable(rows.directory / "out/train.parquet").rows == 6
 
 
-def test_an_interrupted_check_leaves_no_report(rows: Rows) -> None:
+def test_an_interrupted_check_leaves_neither_a_report_nor_a_description(rows: Rows) -> None:
+    rows.write()
     rows.splits["train"][4]["path"].write_bytes(b"")
 
     def batches() -> Iterator[tuple[str, pa.Table]]:
@@ -215,7 +216,9 @@ def test_an_interrupted_check_leaves_no_report(rows: Rows) -> None:
             class_names=CLASSES,
             rows=10,
         )
-    assert list((rows.directory / "out").iterdir()) == []
+    left = sorted(path.name for path in (rows.directory / "out").iterdir())
+    assert left == ["test.parquet", "train.parquet"]
+    assert SplitTable(rows.directory / "out/train.parquet").rows == 6
 
 
 def test_twins_can_be_allowed_and_are_counted(rows: Rows, caplog: pytest.LogCaptureFixture) -> None:

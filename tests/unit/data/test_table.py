@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -186,21 +186,6 @@ def test_empty_split_is_named(tmp_path: Path) -> None:
 def test_classes_need_names_of_their_own(tmp_path: Path, names: list[str]) -> None:
     with pytest.raises(DataError, match="class names"):
         write(tmp_path, [], class_names=names)
-
-
-def test_failure_halfway_leaves_no_description(tmp_path: Path) -> None:
-    write_pair(tmp_path)
-
-    def batches() -> Iterator[tuple[str, pa.Table]]:
-        yield make_rows("train", [0, 1])
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        table.write_dataset(
-            tmp_path, batches(), options=options(), class_names=["cat", "dog"], rows=2
-        )
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["test.parquet", "train.parquet"]
-    assert SplitTable(tmp_path / "train.parquet").rows == 3
 
 
 def fingerprint(directory: Path, **changed: Any) -> str:
