@@ -113,9 +113,6 @@ class Options(parquet.ColumnOptions):
         labels = self.accepted_labels
         return {"accepted_labels": None if labels is None else {"sha256": labels.sha256}}
 
-    def count_rows(self) -> tuple[int, int] | None:
-        return self.expected_rows()
-
     def multi_label(self) -> bool:
         return self.several_labels
 

@@ -278,12 +278,13 @@ class DatasetOptions(Options, ABC):
         sizes = self.expected_counts()
         return None if sizes.train is None or sizes.test is None else (sizes.train, sizes.test)
 
-    @abstractmethod
     def count_rows(self) -> tuple[int, int] | None:
         """Counts the rows of the train and the test table before `subsample`. Cheap.
 
-        Returns None before a download, after which checks of these numbers run.
+        By default, returns the sizes in `expect`, or None if counting would need a download or all
+        files. Checks of these numbers run after the download.
         """
+        return self.expected_rows()
 
     def class_rows(self) -> Mapping[str, int] | None:
         """Counts the training rows of each class, by name, before `subsample`; None if unknown."""

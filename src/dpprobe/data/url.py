@@ -145,9 +145,6 @@ class Options(DatasetOptions):
             images_fault=split.images_fault and f"layout: {split.images_fault}",
         )
 
-    def count_rows(self) -> tuple[int, int] | None:
-        return self.expected_rows()
-
     def multi_label(self) -> bool:
         return self._parse_layout().multi_label()
 

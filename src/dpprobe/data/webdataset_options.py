@@ -88,10 +88,6 @@ class ShardOptions(UnitOptions):
             except DataError as error:
                 raise ConfigError(f"{name}: {error}") from error
 
-    def count_rows(self) -> tuple[int, int] | None:
-        """Returns sizes in `expect`, because counting would read every header of every shard."""
-        return self.expected_rows()
-
     def multi_label(self) -> bool:
         return self.several_labels
 
