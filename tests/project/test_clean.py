@@ -229,7 +229,8 @@ def test_the_records_that_tell_a_study_are_those_that_are_written(
     assert set(clean.MARKS.values()) == {
         CELL_FORMAT, MANIFEST_FORMAT, plan_file.FORMAT, calibration.FORMAT,
     }  # fmt: skip
-    assert (table.FORMAT, download_receipt.FORMAT) == ("dpprobe-dataset", "dpprobe-download")
+    receipt = download_receipt.Receipt.model_fields["format"].default
+    assert (table.FORMAT, receipt) == ("dpprobe-dataset", "dpprobe-download")
 
 
 def test_a_link_to_a_folder_elsewhere_is_not_followed(tmp_path: Path, repository: Path) -> None:

@@ -11,7 +11,7 @@ import csv
 import gzip
 import io
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -42,11 +42,10 @@ def check_columns(options: TableOptions, split: SplitName) -> None:
     """
     file = options.split_file(split)
     known = list(read_header(options, file, split))
-    if options.split_column is not None and options.split_column not in known:
-        raise _no_column("split_column", file, options.split_column, known)
+    if options.split_column is not None:
+        _require_column("split_column", file, options.split_column, known)
     for name, extract in options.extract.items():
-        if extract.column not in known:
-            raise _no_column(f"extract.{name}", file, extract.column, known)
+        _require_column(f"extract.{name}", file, extract.column, known)
         if name in known:
             raise ConfigError(
                 f"extract.{name}: {file} already has a column with this name; write another name"
@@ -56,25 +55,23 @@ def check_columns(options: TableOptions, split: SplitName) -> None:
         where = f"joins.{number}"
         there = read_header(options, join.file, f"{where}.file")
         for here, key in join.key_columns.items():
-            if here not in known:
-                raise _no_column(f"{where}.by", file, here, known)
-            if key not in there:
-                raise _no_column(f"{where}.by", join.file, key, there)
+            _require_column(f"{where}.by", file, here, known)
+            _require_column(f"{where}.by", join.file, key, there)
         for column in join.columns:
-            if column not in there:
-                raise _no_column(f"{where}.columns", join.file, column, there)
+            _require_column(f"{where}.columns", join.file, column, there)
             if column in known:
                 raise ConfigError(
                     f"{where}.columns: {column!r} is already a column; remove it from this list"
                 )
             known.append(column)
     for column, option in options.list_columns().items():
-        if column not in known:
-            raise _no_column(option, file, column, known)
+        _require_column(option, file, column, known)
 
 
-def _no_column(option: str, file: str, column: str, known: Iterable[str]) -> ConfigError:
-    known = list(known)
+def _require_column(option: str, file: str, column: str, known: Sequence[str]) -> None:
+    """Raises ConfigError if a file lacks a column that an option names."""
+    if column in known:
+        return
     near = [name for name in known if fold_name(name) == fold_name(column)]
     if near:
         hint = f"write {near[0]!r}, as the file spells it"
@@ -83,7 +80,7 @@ def _no_column(option: str, file: str, column: str, known: Iterable[str]) -> Con
         hint = f'columns seem to be divided by {written}: write `delimiter: "{written}"`'
     else:
         hint = "name one of them"
-    return ConfigError(f"{option}: {file}: no column {column!r}; it has {', '.join(known)}: {hint}")
+    raise ConfigError(f"{option}: {file}: no column {column!r}; it has {', '.join(known)}: {hint}")
 
 
 def other_delimiter(names: Sequence[str]) -> str | None:

@@ -245,7 +245,7 @@ class TableOptions(UnitOptions):
         return {name: value for name, value in params.items() if name not in others}
 
     def has_test(self) -> bool:
-        return self.test is not None or self.split_column is not None
+        return super().has_test() or self.split_column is not None
 
     def class_names_or_labels(self) -> tuple[str, ...]:
         names = self.class_names or self.label_columns
@@ -332,14 +332,8 @@ class TableOptions(UnitOptions):
     def count_classes(self) -> int:
         return len(self.class_names_or_labels())
 
-    def list_splits(self) -> tuple[SplitName, ...]:
-        """Returns the splits that have a separate file."""
-        return ("train",) if self.test is None else ("train", "test")
-
     def split_file(self, split: SplitName) -> str:
-        written = self.train if split == "train" else self.test
-        assert written is not None
-        return written
+        return str(getattr(self, split))
 
     def path_columns(self) -> tuple[str, ...]:
         """Returns the columns that make up a row's path; none if rows have no paths."""

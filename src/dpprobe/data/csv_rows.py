@@ -429,10 +429,9 @@ def make_batch(
     patients = None
     if options.unit_column is not None:
         patients = rows.frame[options.unit_column].tolist()
-        for fault, further in zip(
-            faults, patient_sides.list_faults(patients, mistaken, options.unit_column), strict=True
-        ):
-            fault += further
+        further = patient_sides.list_faults(patients, mistaken, options.unit_column)
+        for fault, more in zip(faults, further, strict=True):
+            fault += more
     counted = "line" if rows.file.lower().endswith(SUFFIXES) else "row"
     return table.make_batch(
         ids=_make_ids(options, rows),

@@ -65,14 +65,9 @@ Columns = Mapping[str, Column]
 
 def guess_label(columns: Columns) -> str | None:
     """Returns the column that seems to have one label per image; None if there is none."""
-    return next(
-        (
-            name
-            for name in find_usual(columns, LABELS)
-            if not columns[name].many and len(columns[name].values) > 1
-        ),
-        None,
-    )
+    usual = {name: columns[name] for name in find_usual(columns, LABELS)}
+    fit = (name for name, seen in usual.items() if not seen.many and len(seen.values) > 1)
+    return next(fit, None)
 
 
 def guess_labels(columns: Columns) -> list[str]:

@@ -6,20 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, create_model, field_validator, model_validator
+from pydantic import Field, create_model, field_validator, model_validator
 
 from dpprobe.data.options import Headline
+from dpprobe.data.subsample import ClassName
 from dpprobe.errors import PrivacyError
 from dpprobe.options import AtMost, Name, Options
 from dpprobe.privacy.limits import LONGEST_HORIZON, SMALLEST_DELTA, Budget, epsilon_token
 from dpprobe.privacy.risk import Risk
 from dpprobe.release_part_registry import load_parts
-
-
-def _class_name(value: Any) -> Any:
-    """Reads a whole number as text: YAML reads a class name without quotes as a number."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
 
 SQLITE = "sqlite:///"
 URI_PATTERN = r"(sqlite:///|https?://)[^\s]+"
@@ -271,7 +266,7 @@ class ImbalanceOptions(Options):
     """Copies of datasets in which one class keeps a fraction of its training images."""
 
     datasets: tuple[Name, ...] = Field(min_length=1, description="Datasets of the study.")
-    classes: tuple[Annotated[str, BeforeValidator(_class_name)], ...] = Field(
+    classes: tuple[ClassName, ...] = Field(
         min_length=1, description="Names of the classes that become rare, one at a time."
     )
     fractions: tuple[Annotated[float, Field(ge=1e-4, le=1)], ...] = Field(

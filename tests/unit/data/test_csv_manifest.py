@@ -121,42 +121,29 @@ def test_long_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: str, 
     assert csv.field_size_limit() == 131_072
 
 
-def test_numbers_are_labels_where_no_name_is_a_number(tmp_path: Path) -> None:
+def test_labels_may_be_names_numbers_or_mapped_to_names(tmp_path: Path) -> None:
     rows = animals(tmp_path)
     for row in rows:
-        row["number"] = ["cat", "dog"].index(row["kind"])
+        row |= {"number": int(row["kind"] == "dog"), "code": {"cat": 2, "dog": 10}[row["kind"]]}
     write_csv(tmp_path / "a.csv", rows)
     values = {"root": str(tmp_path), "train": "a.csv"}
-    named, _ = prepare(tmp_path / "named", **values, **ANIMALS)
-    numbered, _ = prepare(
-        tmp_path / "numbered", **values, label_column="number", class_names=["cat", "dog"]
-    )
-    assert named.fingerprint == numbered.fingerprint
-    digits, _ = prepare(
-        tmp_path / "digits", **values, label_column="number", class_names=["1", "0"]
-    )
-    assert (digits.read_labels() == 1 - named.read_labels()).all()
 
+    def read(column: str, names: Any) -> SplitTable:
+        named = {"label_column": column, "class_names": names}
+        return prepare(tmp_path / "out", **values, **named)[0]
 
-def test_labels_may_be_mapped_to_readable_names(tmp_path: Path) -> None:
-    rows = animals(tmp_path)
-    for row in rows:
-        row["code"] = {"cat": 2, "dog": 10}[row["kind"]]
-    write_csv(tmp_path / "a.csv", rows)
-    values = {"root": str(tmp_path), "train": "a.csv"}
-    named, _ = prepare(tmp_path / "named", **values, **ANIMALS)
     names = {10: "dog", 2: "cat"}
-    mapped, _ = prepare(tmp_path / "mapped", **values, label_column="code", class_names=names)
-    assert mapped.class_names == ("cat", "dog"), "in the order of the labels, not of the file"
-    assert mapped.fingerprint == named.fingerprint
+    tables = [read("kind", ["cat", "dog"]), read("number", ["cat", "dog"]), read("code", names)]
+    assert {table.class_names for table in tables} == {("cat", "dog")}, "in the order of labels"
+    assert len({table.fingerprint for table in tables}) == 1
+    labels = tables[0].read_labels()
+    assert (read("number", ["1", "0"]).read_labels() == 1 - labels).all(), "numbers are names"
     again = options_of(train="a.csv", label_column="code", class_names={"2": "cat", "10": "dog"})
     written = options_of(train="a.csv", label_column="code", class_names=names).model_dump()
     assert again.model_dump() == written
     assert "class_names" in again.preparation_params()
-    unknown = {2: "cat", 11: "dog"}
-    with pytest.raises(DataError) as caught:
-        prepare(tmp_path / "out", **values, label_column="code", class_names=unknown)
-    assert "code is '10', which is not a key of class_names" in str(caught.value)
+    with pytest.raises(DataError, match="code is '10', which is not a key of class_names"):
+        read("code", {2: "cat", 11: "dog"})
 
 
 def test_a_name_of_no_class_is_told_with_its_line(tmp_path: Path) -> None:
@@ -454,17 +441,6 @@ def test_values_that_leave_no_row(tmp_path: Path, key: str, changed: dict[str, A
         options_of(root=str(tmp_path), train="a.csv", **ANIMALS, **changed).count_rows()
 
 
-def test_the_files_are_watched_and_the_images_are_not(tmp_path: Path) -> None:
-    write_csv(tmp_path / "a.csv", animals(tmp_path))
-    write_csv(tmp_path / "j.csv", [{"sex": "f", "age": 1}])
-    options = options_of(
-        root=str(tmp_path), train="a.csv", test="a.csv",
-        joins=[{"file": "j.csv", "by": "sex", "columns": ["age"]}], **ANIMALS,
-    )  # fmt: skip
-    assert options.input_files() == (str(tmp_path / "a.csv"), str(tmp_path / "j.csv"))
-    assert options.download_params() is None
-
-
 def test_paths_are_relative_to_the_root_unless_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -616,7 +592,7 @@ def test_copies_are_counted_by_image_and_by_patient(tmp_path: Path) -> None:
         tmp_path / "out", root=str(tmp_path), train="a.csv", **ANIMALS, split_column="part",
         unit_column="patient",
     )  # fmt: skip
-    copies = read_info(tmp_path / "out/dataset.json").copies
+    copies = read_info(tmp_path / "out/dataset.json").train_copies
     counts = {"image": {"rows": 3, "most": 4}, "patient": {"rows": 1, "most": 2}}
     assert copies == {unit: of | {"by": "bytes and pixels"} for unit, of in counts.items()}
     with (tmp_path / "out/problems.csv").open(newline="") as stream:

@@ -50,6 +50,14 @@ def test_heic_is_upright() -> None:
     assert open_image(heic(noise(size=(64, 48)), exif=exif.tobytes())).size == (48, 64)
 
 
+def test_photographs_with_a_preview_and_other_colours_are_read() -> None:
+    picture = noise()
+    previews = {"save_all": True, "append_images": [picture.resize((4, 3))]}
+    files = [encoded(picture, "MPO", **previews), encoded(picture.convert("CMYK"), "JPEG")]
+    files += [encoded(Image.new(mode, (40, 30), 3), "PNG") for mode in ("I;16", "P")]
+    assert [open_image(data).size for data in files] == [(40, 30)] * 4
+
+
 def test_one_picture_in_two_files_has_one_hash() -> None:
     picture = noise()
     exif = Image.Exif()

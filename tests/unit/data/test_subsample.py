@@ -21,7 +21,7 @@ from dpprobe.data.subsampled_tables import write_subsampled
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.study.release_data import split_fault
-from tests.unit.features.test_extraction import png
+from tests.support.shards import png
 
 CLASSES = ("cat", "dog")
 ROWS = st.lists(st.tuples(st.integers(0, 1), st.sampled_from("abcdefghijkl")), max_size=40)
@@ -207,14 +207,6 @@ def test_a_part_made_alone_is_the_one_made_from_the_whole(tmp_path: Path) -> Non
     assert [each for each in ids["digits"] if each in kept] == ids["part"]
 
 
-def test_tables_made_before_there_was_a_subsample_are_still_current() -> None:
-    assert "subsample" not in dataset_options(DIGITS).preparation_params()
-    part = dataset_options({**DIGITS, "subsample": {"per_class": 9}})
-    assert part.preparation_params()["subsample"]["per_class"] == 9
-    # a ledger adds up all releases of the same images
-    assert part.image_params() == dataset_options(DIGITS).image_params()
-
-
 def test_expected_sizes_are_those_of_the_whole(tmp_path: Path) -> None:
     sizes = {"train": 1438, "test": 359, "classes": 10}
     part = dataset_options({**DIGITS, "expect": sizes, "subsample": {"per_class": 9}})
@@ -262,10 +254,10 @@ def test_copies_of_pixels_are_counted_in_a_part_too(tmp_path: Path) -> None:
     values = {"source": "imagefolder", "path": str(tmp_path / "images")}
     dataset_preparation.prepare_dataset(dataset_options(values), tmp_path / "whole")
     whole = read_info(tmp_path / "whole/dataset.json")
-    assert whole.copies == {"image": {"rows": 1, "most": 2, "by": "bytes and pixels"}}
+    assert whole.train_copies == {"image": {"rows": 1, "most": 2, "by": "bytes and pixels"}}
     part = dataset_options(values | {"subsample": {"fractions": {"dog": 0.5}}})
     write_subsampled(tmp_path / "whole", tmp_path / "part", part)
     info = read_info(tmp_path / "part/dataset.json")
     assert info.train_rows < whole.train_rows
-    assert info.copies == whole.copies
+    assert info.train_copies == whole.train_copies
     assert (tmp_path / "part/problems.csv").read_text().count("the same pixels as") == 1
