@@ -130,8 +130,8 @@ class Booking:
       column: the column whose values are the units; None if each image is a unit.
       same_units_as: another dataset that shares some of these units; None if none is declared.
       units: the hash that names the file of the units' hashes; None for fits of an estimator.
-      place: the place in a chain with a horizon, by `cohorts.Chain.name_place`; None elsewhere.
-      sites: the agreement of several sites, by `SitePart.name_promise`; None for one site.
+      place: the place in a chain with a horizon, by the part `cohort`; None elsewhere.
+      sites: the agreement of several sites, by `SeveralSites.promise`; None for one site.
     """
 
     release: str

@@ -53,8 +53,8 @@ SECRETS = {name: Secret.draw() for name in NAMES}
 
 def make_offer(name: str, **changes: Any) -> Offer:
     terms = {"epsilon": "1", "class list": ["a", "b"]}
-    offer = Offer(site=name, terms=terms, n=10, test_n=4, key=SECRETS[name].public_key)
-    return replace(offer, **changes)
+    values = {"terms": terms, "n": 10, "test_n": 4, "key": SECRETS[name].public_key}
+    return Offer.model_validate({"site": name, **values, **changes})
 
 
 def open_exchange(folder: Path, name: str, **changes: Any) -> Exchange:
@@ -309,7 +309,7 @@ def change_value(values: Any, place: tuple[Any, ...]) -> None:
     values[last] = (f"{value[:-1]}{'0' if value[-1] != '0' else '1'}") if text else value + 1
 
 
-OFFER = {**make_offer("north").to_dict(), "signature": "00" * 64}
+OFFER = {**make_offer("north").model_dump(), "signature": "00" * 64}
 
 
 @pytest.mark.parametrize("signed", [False, True])

@@ -123,16 +123,10 @@ def test_sums_that_do_not_depend_on_each_other_are_asked_for_together() -> None:
             return [each.name for each in missing.sums]
         return []
 
-    known = {
-        name: Sum(
-            name=name,
-            step=0.5,
-            deviation=DEVIATION,
-            symmetric=False,
-            numbers=np.zeros(2, dtype=np.int64),
-        )
-        for name in ("mean", "gram", "targets", "gradients")
-    }
+    facts: dict[str, Any] = {"step": 0.5, "deviation": DEVIATION, "symmetric": False}
+    zeros = np.zeros(2, dtype=np.int64)
+    names = ("mean", "gram", "targets", "gradients")
+    known = {name: Sum(name=name, numbers=zeros, **facts) for name in names}
     assert run([], {"gram", "targets"}) == ["mean"]
     assert run([known["mean"]], {"gram", "targets"}) == ["gram", "targets"]
     assert run([known["mean"]], set()) == ["gram"]
