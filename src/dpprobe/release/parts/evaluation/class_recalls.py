@@ -45,9 +45,9 @@ class Estimate(NamedTuple):
 
 
 class Worst(NamedTuple):
-    """The index of the class with the lowest recall, and that recall with its 95% interval."""
+    """The place of the class with the lowest recall, and that recall with its 95% interval."""
 
-    index: int
+    place: int
     recall: float
     low: float
     high: float

@@ -297,8 +297,8 @@ def worst_values(worst: Worst | None, names: Sequence[str]) -> dict[str, Any] | 
     """Returns the statement's values of the class with the lowest recall."""
     if worst is None:
         return None
-    index, recall, *interval = worst
-    return {"name": names[index], "recall": recall, "interval": interval}
+    place, recall, *interval = worst
+    return {"name": names[place], "recall": recall, "interval": interval}
 
 
 def _release_accuracy(

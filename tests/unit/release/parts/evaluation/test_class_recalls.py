@@ -48,7 +48,7 @@ def test_a_class_that_is_too_rare_leaves_nothing_measured() -> None:
     assert (worst, *mean[:3]) == (None, 0.5, 0.0, 1.0)
     mean, worst = estimate_recalls([[500.0, 10.0], [few + 2, -1.0]], deviation)
     assert worst is not None
-    assert worst.index == 0
+    assert worst.place == 0
     assert mean.low <= mean.value <= mean.high <= 1
     assert worst.low <= worst.recall <= worst.high
 

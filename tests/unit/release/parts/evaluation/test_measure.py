@@ -89,7 +89,8 @@ def test_no_unit_moves_what_is_released_by_more_than_its_sensitivity(
     worst = dict.fromkeys((item.name for item in wanted), 0.0)
     for _ in range(60):
         scores = generator.normal(size=(6, classes)) * generator.choice([0.01, 1, 1e6])
-        labels = generator.integers(0, 2, (6, classes) if multi_label else 6)
+        drawn = generator.integers(0, 2, (6, classes) if multi_label else 6)
+        labels: npt.NDArray[Any] = drawn.astype(np.uint8) if multi_label else drawn
         if generator.random() < 0.3:  # all rows alike: the longest that a unit's sum can be
             scores[:], labels[:] = scores[0], labels[0]
         told.clear()
