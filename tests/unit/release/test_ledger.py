@@ -182,20 +182,10 @@ def test_units_of_two_kinds_do_not_add_up(ledger: Ledger) -> None:
 
 def test_nothing_without_a_price_is_booked() -> None:
     whole = part("train", gaussian(5.0))
-    with pytest.raises(PrivacyError, match="mechanism without noise"):
-        replace(whole, mechanisms=(gaussian(0.0),))
-    with pytest.raises(PrivacyError, match="mechanism without noise"):
-        replace(whole, mechanisms=())
     with pytest.raises(PrivacyError, match="epsilon inf must be positive and finite"):
         replace(whole, epsilon=math.inf)
     with pytest.raises(PrivacyError, match="delta 1e-11"):
         replace(whole, delta=1e-11)
-    with pytest.raises(PrivacyError, match="a repeated mechanism 'score' that it does not have"):
-        replace(whole, selection=Selection(mean=5, repeated=("score",)))
-    with pytest.raises(PrivacyError, match="one part for each split"):
-        booking("twice", whole, whole)
-    with pytest.raises(PrivacyError, match="unit 'person'; write one of image, patient"):
-        booking(unit="person")
 
 
 # The limit.

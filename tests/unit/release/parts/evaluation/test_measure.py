@@ -20,6 +20,7 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.target import Target
 from dpprobe.release.parts.evaluation import measure as evaluation
+from dpprobe.release.parts.evaluation.class_recalls import Estimate
 from dpprobe.release.parts.evaluation.measure import (
     accuracy_estimate,
     area_estimate,
@@ -46,6 +47,17 @@ def planned(
         Target(n=n, unit=unit, epsilon=epsilon, delta=1e-5),
         cache=folder / "calibration",
     )
+
+
+def measure(
+    scores: npt.NDArray[Any], labels: npt.NDArray[Any], plan: Plan, metric: Metric, *,
+    units: npt.NDArray[Any] | None = None, seed: int = 1,
+) -> dict[str, Any]:  # fmt: skip
+    """Evaluates a head that shows these scores, with noise from a seed."""
+    return evaluate_heads(
+        head(scores.shape[1], seed), of_test_rows(scores, labels, units), plan, SEEDED,
+        metric=metric, link="sigmoid" if labels.ndim == 2 else "softmax", composition="",
+    )  # fmt: skip
 
 
 def two_classes(n: int, generator: np.random.Generator, apart: float = 1.5) -> Any:
@@ -83,7 +95,7 @@ def test_no_unit_moves_what_is_released_by_more_than_its_sensitivity(
 
     monkeypatch.setattr(Releases, "release_gaussian", release)
     # intervals take most of the time, and are not looked at here
-    estimate = evaluation.Estimate(0.5, 0.0, 1.0, 0.5)
+    estimate = Estimate(0.5, 0.0, 1.0, 0.5)
     monkeypatch.setattr(evaluation, "accuracy_estimate", lambda *_: estimate)
     monkeypatch.setattr(evaluation, "area_estimate", lambda *_: (estimate, ""))
     worst = dict.fromkeys((item.name for item in wanted), 0.0)
@@ -98,10 +110,7 @@ def test_no_unit_moves_what_is_released_by_more_than_its_sensitivity(
         for nulled in (-1, *set(units)):
             sums.append({})
             rows = np.where((whose == nulled)[:, None], NULL, scores)
-            evaluate_heads(
-                head(classes), of_test_rows(rows, labels, None if n == 6 else whose), plan, SEEDED,
-                metric=metric, link="sigmoid" if multi_label else "softmax", composition="",
-            )  # fmt: skip
+            measure(rows, labels, plan, metric, units=None if n == 6 else whose)
         for name, whole in sums[0].items():
             changes = [float((whole - less[name]).norm()) for less in sums[1:]]
             worst[name] = max(worst[name], *changes)
@@ -160,10 +169,7 @@ def test_without_noise_the_area_is_the_benchmarks() -> None:
     # a bias added to all scores, and another scale, change ranks as little as bins may
     for shift, scale in ((0, 1), (5, 1), (-3, 0.1), (0, 40)):
         moved = np.stack([scores[:, 0], scores[:, 1] * scale + shift], 1)
-        result = evaluate_heads(
-            head(2), of_test_rows(moved, labels), plan, SEEDED,
-            metric="auc", link="softmax", composition="",
-        )  # fmt: skip
+        result = measure(moved, labels, plan, "auc")
         assert result["value"] == pytest.approx(bench, abs=1e-3)
 
 
@@ -213,10 +219,7 @@ def test_the_interval_of_an_area_covers_sampling_and_noise(
     inside = 0
     for repetition in range(200):
         scores, labels, area = two_classes(n, generator, apart)
-        result = evaluate_heads(
-            head(2, repetition), of_test_rows(scores, labels), plan, SEEDED,
-            metric="auc", link="softmax", composition="",
-        )  # fmt: skip
+        result = measure(scores, labels, plan, "auc", seed=repetition)
         low, high = result["interval"]
         assert 0 <= low < high <= 1
         inside += low <= area <= high
@@ -232,10 +235,7 @@ def test_the_interval_covers_the_mean_area_of_labels_of_which_one_is_rare(tmp_pa
     for repetition in range(200):
         labels = (generator.random((n, 3)) < share).astype(np.uint8)
         scores = generator.normal(labels * [1.0, 1.5, 2.0], 1)
-        result = evaluate_heads(
-            head(3, repetition), of_test_rows(scores, labels), plan, SEEDED,
-            metric="auc", link="sigmoid", composition="",
-        )  # fmt: skip
+        result = measure(scores, labels, plan, "auc", seed=repetition)
         area = np.mean(ndtr(np.array([1.0, 1.5, 2.0]) / math.sqrt(2)))
         inside += result["interval"][0] <= area <= result["interval"][1]
     assert inside >= 200 * 0.95 - 3 * math.sqrt(200 * 0.95 * 0.05)
@@ -247,10 +247,7 @@ def test_null_rows_count_nothing(tmp_path: Path, metric: Metric) -> None:
     plan = planned(tmp_path, metric, n, 8.0)
     scores = np.full((n, 2), NULL)
     labels = np.zeros(n, dtype=np.int64)
-    result = evaluate_heads(
-        head(2), of_test_rows(scores, labels), plan, SEEDED,
-        metric=metric, link="softmax", composition="",
-    )  # fmt: skip
+    result = measure(scores, labels, plan, metric)
     if metric == "accuracy":
         assert result["value"] < 0.02
     else:
@@ -277,16 +274,9 @@ def test_patients_count_once_each(tmp_path: Path) -> None:
     labels = np.repeat(np.arange(200) % 2, 5)
     scores = np.stack([np.zeros(1000), labels * 2.0 - 1], 1)  # all right
     plan = planned(tmp_path, "accuracy", 200, 8.0, unit="patient")
-    result = evaluate_heads(
-        head(2), of_test_rows(scores, labels, units), plan, SEEDED,
-        metric="accuracy", link="softmax", composition="",
-    )  # fmt: skip
-    assert result["value"] > 0.97
+    assert measure(scores, labels, plan, "accuracy", units=units)["value"] > 0.97
     with pytest.raises(PrivacyError, match="n = 200 test units of kind patient"):
-        evaluate_heads(
-            head(2), of_test_rows(scores, labels), plan, SEEDED,
-            metric="accuracy", link="softmax", composition="",
-        )  # fmt: skip
+        measure(scores, labels, plan, "accuracy")
 
 
 def test_negative_counts_give_an_area_in_range() -> None:
