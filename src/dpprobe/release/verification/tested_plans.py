@@ -27,7 +27,7 @@ from dpprobe.release.verification.stated_plan import (
 )
 from dpprobe.training.plan_file import PRICE_TOLERANCE
 
-# Of the epsilon of numbers from test units, by `counted_units.priced_values`.
+# The keys of a block about its epsilon, by `counted_units.priced_values`.
 PRICED_KEYS = {"n", "epsilon", "epsilon_target", "delta", "mechanisms", "composition"}
 
 
