@@ -23,13 +23,13 @@ def check_calibration(values: Values, plan: Plan, facts: BundleFacts) -> tuple[s
     """Recomputes all published numbers of a calibration from its noisy counts, and its epsilon."""
     stated, result, classes = values["calibration"], values["evaluation"], len(facts.class_names)
     noisy, price = stated, "no further epsilon"
+    wanted = calibration_mechanisms(classes=classes, multi_label=facts.multi_label)
     keys = DERIVED_KEYS | (TWO_CLASS_KEYS if classes == 2 else set())
     if stated["epsilon"] is None:
         noisy = result
         tested, words = make_tested_plan(result, plan), OF_THE_AUC
         read_block("calibration", stated, keys | {"n", "epsilon", "composition"})
     else:
-        wanted = calibration_mechanisms(classes=classes, multi_label=facts.multi_label)
         tables = {mechanism.name for mechanism in wanted}
         _, tested, cost = read_tested("calibration", stated, keys | tables, plan, wanted)
         require_same("delta", plan.delta, stated["delta"])
