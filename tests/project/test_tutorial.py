@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dpprobe.release.parts.evaluation.options import EvaluateOptions
+from dpprobe.release.parts.evaluation import EvaluateOptions
 from dpprobe.study.study import Study
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
