@@ -31,7 +31,6 @@ DELIMITERS = (";", ",", "\t", "|")
 # First bytes of a file that Excel saved as Unicode text, and of a workbook.
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 WORKBOOK = b"PK\x03\x04"
-BYTE_ORDER_MARK = "\ufeff"
 # Excel's first line that declares the delimiter, with more delimiters if a spreadsheet saved it.
 _DECLARED = re.compile(r'"?sep=([^\w\s"]|\t)"?\1*\s*', re.IGNORECASE)
 MOST_CHARACTERS = 1 << 27  # characters per cell; a missing quotation mark joins the rest of a file
@@ -176,7 +175,7 @@ def open_csv(path: Path, file: str, *, delimiter: str | None = None) -> Iterator
 def _check_lines(file: str, lines: Iterable[str]) -> Iterator[str]:
     """Yields the lines; refuses the marks of a damaged file and of two joined files."""
     for number, line in enumerate(lines, start=1):
-        joined = line.startswith(BYTE_ORDER_MARK)
+        joined = line.startswith("\ufeff")  # a byte order mark
         if joined or "\0" in line:
             mark, origin = ("byte order mark", "joined") if joined else ("NUL byte", "damaged")
             raise ConfigError(

@@ -236,7 +236,7 @@ def uncertain_notes(columns: Columns, labels: Sequence[str]) -> list[str]:
     if len(labels) == 1 and odd:
         notes.append(
             f"{', '.join(odd)} in {labels[0]} is read as a class, but usually means no label; if "
-            "so, clear these fields and remove it from `class_names`"
+            "so, clear these fields and correct `class_names`"
         )
     if len(labels) == 1 and (joined := joined_labels(columns[labels[0]].values)):
         notes.append(
