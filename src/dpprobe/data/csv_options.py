@@ -142,7 +142,8 @@ class TableOptions(UnitOptions):
         None,
         min_length=1,
         max_length=1,
-        description="Delimiter of columns. If absent: a tab in .tsv files, a comma in others.",
+        description="Delimiter of columns. If absent: the one in a first line such as sep=;, else "
+        "a tab in .tsv files, a comma in others.",
     )
     label_column: str | None = Field(
         None,
@@ -152,8 +153,8 @@ class TableOptions(UnitOptions):
     label_columns: tuple[str, ...] | None = Field(
         None,
         min_length=2,
-        description="Columns of rows with several labels, one column per label: 1, 0, -1 "
-        "(uncertain) or blank.",
+        description="Columns of rows with several labels, one column per label: 1 or true, 0 or "
+        "false, -1 (uncertain) or blank.",
     )
     class_names: ClassNames | None = Field(
         None,

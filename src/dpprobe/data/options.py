@@ -287,8 +287,9 @@ class DatasetOptions(Options, ABC):
         return self.expected_rows()
 
     def class_rows(self) -> Mapping[str, int] | None:
-        """Counts the training rows of each class, by name, before `subsample`; None if unknown."""
-        return None
+        """Counts the training units of each class, by name, before `subsample`; None if unknown."""
+        counts = None if self.multi_label() else self.count_class_units()
+        return None if counts is None else counts.train
 
     def count_class_units(self) -> ClassUnits | None:
         """Counts units per class in both splits before `subsample`: only for the owner's screen.

@@ -85,7 +85,8 @@ class Subsample(Options):
             ]
         wanted = self.per_class or 0
         return [
-            f"{wanted} of class {name}, but there are {rows}; write {rows} or fewer"
+            f"{wanted} of class {name}, but there are {rows}; "
+            + (f"write {rows} or fewer" if rows else "add images of this class")
             for name, rows in class_rows.items()
             if wanted > rows
         ]

@@ -205,6 +205,14 @@ def test_odd_modes_are_refused_while_all_images_are_checked(data: bytes, message
         open_image(data)
 
 
+def test_images_of_a_netpbm_file_are_counted() -> None:
+    raw = [encoded(Image.new(mode, (2, 1)), "PPM") for mode in ("1", "L", "I", "RGB")]
+    for data in (*raw, b"P6\n2 1\n999\n" + bytes(12), b"P2\n# P5\n2 1\n9\n1 2\n# P2\n"):
+        assert open_image(data + b"\n# P5 ").size == (2, 1)
+        with pytest.raises(ImageError, match="several images in one file"):
+            open_image(data + data)
+
+
 def test_a_missing_file_is_told_of_in_another_spelling(tmp_path: Path) -> None:
     (tmp_path / "A 1.JPG").write_bytes(b"")
     assert (

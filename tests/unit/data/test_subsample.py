@@ -175,6 +175,23 @@ def test_classes_and_sizes_that_are_not_there_are_named(
         dataset_preparation.prepare_dataset(options, tmp_path)
 
 
+@pytest.mark.parametrize("source", ["imagefolder", "csv", "patients"])
+def test_planning_counts_the_classes_of_files(tmp_path: Path, source: str) -> None:
+    paths = [tmp_path / "of" / ("cat" if n < 10 else "dog") / f"{n}.png" for n in range(30)]
+    for path in paths:
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.touch()
+    rows = [f"{path},{path.parent.name},p{n // 2}\n" for n, path in enumerate(paths)]
+    (tmp_path / "a.csv").write_text("path,label,who\n" + "".join(rows))
+    table = {"source": "csv", "train": str(tmp_path / "a.csv"), "label_column": "label"}
+    folder = {"source": "imagefolder", "path": str(tmp_path / "of")}
+    values = folder if source == "imagefolder" else {**table, "class_names": ["cat", "dog"]}
+    values |= {"unit_column": "who"} if source == "patients" else {}
+    dataset_options({**values, "subsample": {"per_class": 4}}).used_rows()
+    with pytest.raises(ConfigError, match=r"9 of class cat, but there are \d; write \d or"):
+        dataset_options({**values, "subsample": {"per_class": 9}}).used_rows()
+
+
 def test_planning_knows_n_where_it_can() -> None:
     def planned(**part: Any) -> tuple[int, int] | None:
         return dataset_options({**DIGITS, "subsample": part}).used_rows()

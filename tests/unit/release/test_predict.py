@@ -354,6 +354,9 @@ def test_a_table_without_any_existing_image_is_one_error(tmp_path: Path, suffix:
         ("path", {"id_column": "z"}, "id_column: .*no column 'z'"),
         ("path,path", {"image_column": "path"}, "two columns are named 'path'"),
         ("path,id,id", {}, "two columns are named 'id'"),
+        ("path;id", {}, "divided by ';': write `sep=;` as the first line"),
+        ("path,id\nx.png,1,2", {}, "in.csv line 2: 3 values for 2 columns"),
+        ("path\nx\0.png", {}, "in.csv line 2: a NUL byte"),
     ],
 )
 def test_columns_that_cannot_be_are_one_error(
@@ -418,10 +421,12 @@ def test_outputs_that_cannot_be_are_one_error(
         main()
 
 
-def test_long_cells_of_a_table_are_read(tmp_path: Path) -> None:
+def test_long_cells_and_declared_delimiters_are_read(tmp_path: Path) -> None:
     (tmp_path / "x.png").touch()
     (tmp_path / "in.csv").write_text(f"path,note\nx.png,{'y' * 200_000}\n")
     assert find_images([tmp_path / "in.csv"]).count == 1
+    (tmp_path / "in.csv").write_text("sep=;\npath;id\nx.png;7\n")
+    assert list(find_images([tmp_path / "in.csv"]).rows()) == [("7", None, str(tmp_path / "x.png"))]
 
 
 # images that are hard to read
