@@ -98,7 +98,7 @@ def write_cell(
         records, correct=correct, labels=labels, scores=scores[0], units=units
     )
     _write_history(folder / "history.parquet", records)
-    _write_predictions(folder / "predictions.parquet", scores, labels)
+    write_predictions(folder / "predictions.parquet", scores, labels)
     private = math.isfinite(epsilon_value(epsilon))
     write_json(folder / "privacy.json", _statement(identity, seeds=seeds, private=private))
     weights = generator.normal(size=(seeds, classes, DIMENSION + 1)).astype(np.float32)
@@ -229,7 +229,8 @@ def _write_history(path: Path, records: Sequence[dict[str, Any]]) -> None:
     write_table(path, pa.Table.from_pylist(rows, schema=HISTORY))
 
 
-def _write_predictions(path: Path, scores: np.ndarray, labels: np.ndarray) -> None:
+def write_predictions(path: Path, scores: np.ndarray, labels: np.ndarray, **more: Any) -> None:
+    """Writes the [seeds, rows, classes] scores of rows; `more` are columns of these rows."""
     seeds, rows, classes = scores.shape
     flat = pa.array(scores.astype(np.float32).reshape(-1))
     every = np.concatenate([labels] * seeds)
@@ -240,6 +241,7 @@ def _write_predictions(path: Path, scores: np.ndarray, labels: np.ndarray) -> No
             "id": pa.array([f"test-{row}" for row in range(rows)] * seeds),
             "label": column,
             "scores": pa.FixedSizeListArray.from_arrays(flat, classes).cast(pa.list_(pa.float32())),
+            **{name: pa.array(list(values) * seeds) for name, values in more.items()},
         }
     )
     write_table(path, table)
