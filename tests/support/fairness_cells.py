@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +39,7 @@ def write_grouped_cell(
     if several and record["head"] == "sgd":
         record["options"] |= {"batch_size": 32, "epochs": 1, "loss": "sigmoid"}
     write_json(path, record)
-    columns = {f"group_{name}": values for name, values in groups.items()}
+    columns: dict[str, Any] = {f"group_{name}": values for name, values in groups.items()}
     if units is not None:
         columns["unit"] = units
     write_predictions(path.with_name("predictions.parquet"), scores, labels, **columns)
