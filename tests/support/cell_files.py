@@ -22,6 +22,7 @@ from dpprobe.results.metrics import (
     ranked_labels,
     right_predictions,
 )
+from dpprobe.results.summary import Grid, read_grid, summarise_cells
 from dpprobe.results.uncertainty import summarise_records
 from dpprobe.results.unit_counts import class_counts
 from dpprobe.training.cell_contents import HISTORY
@@ -183,6 +184,16 @@ def write_study(
         for epsilon in epsilons
         if method != "nonprivate" or epsilon == "inf"
     ]  # fmt: skip
+
+
+def summarise(path: Path, *cells: Path) -> Path:
+    """Summarises cells in a file, as a study does; returns the file."""
+    summarise_cells(cells, path, study="study")
+    return path
+
+
+def grid_of(folder: Path, *cells: Path) -> Grid:
+    return read_grid([summarise(folder / "summary.parquet", *cells)])
 
 
 def write_dataset_info(path: Path, *, note: str = "") -> Path:
