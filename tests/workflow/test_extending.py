@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,7 @@ def insert(path: Path, start: str, line: str) -> None:
 def extended(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the project with the page's files and lines in it."""
     folder = copy_code(repository, tmp_path_factory.mktemp("extended"))
+    shutil.rmtree(folder / "profiles")  # of which the default one is quiet
     page = (repository / "docs/extending.md").read_text()
     package = folder / "src/dpprobe"
     module, line = read_code(page, "Add a head")
