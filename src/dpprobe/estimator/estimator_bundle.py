@@ -18,7 +18,7 @@ from dpprobe.estimator.fitted_head import Fit, hash_heads
 from dpprobe.estimator.parameters import PROTECTS_NOTHING
 from dpprobe.heads.auto import describe_choice
 from dpprobe.options import NAME_PATTERN
-from dpprobe.privacy.statement import make_statement
+from dpprobe.privacy.statement import Statement
 from dpprobe.release.bundle import ESTIMATOR, BackboneFacts, BundleFacts, CardFacts
 from dpprobe.release.leak_check import check_published
 from dpprobe.release.packing import describe_head, pack_head
@@ -53,8 +53,8 @@ def state_release(fit: Fit, facts: BundleFacts | None = None) -> dict[str, Any]:
 
 def state_benchmark(fit: Fit) -> dict[str, Any]:
     """Returns the privacy statement of a fit in benchmark mode."""
-    statement = make_statement(
-        fit.plan,
+    statement = Statement(
+        plan=fit.plan,
         method=fit.method.head,
         options=fit.method.model_dump(mode="json"),
         mode="benchmark",
@@ -66,7 +66,7 @@ def state_benchmark(fit: Fit) -> dict[str, Any]:
         released_priors=fit.method.releases_priors,
         engine_limits=fit.method.engine_limits,
         chosen_from=describe_choice(fit.method, fit.facts),
-    )
+    ).to_dict()
     return {**statement, "release": PROTECTS_NOTHING + statement["release"]}
 
 
@@ -114,13 +114,8 @@ def write_release(
         head=describe_head(fit.method, fit.heads, method=fit.method.head, multi_label=False),
         card=texts,
     )
-    check_published(
-        {
-            "backbone": facts.backbone.model_dump(mode="json"),
-            "method": facts.head.options,
-            "card": dict(card),
-        }
-    )
+    backbone = facts.backbone.model_dump(mode="json")
+    check_published({"backbone": backbone, "method": facts.head.options, "card": dict(card)})
     statement = state_release(fit, facts)
     partial = folder.with_name(folder.name + PARTIAL_SUFFIX)
     folder.parent.mkdir(parents=True, exist_ok=True)

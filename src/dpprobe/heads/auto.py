@@ -105,9 +105,6 @@ class Options(MethodOptions):
     def link(self) -> Literal["softmax", "sigmoid", "none"]:
         return self._decided.link
 
-    def link_on(self, multi_label: bool) -> Literal["softmax", "sigmoid", "none"]:
-        return self._decided.link_on(multi_label)
-
     @property
     def private_choices(self) -> str | None:
         return None if self.chosen is None else self.chosen.private_choices

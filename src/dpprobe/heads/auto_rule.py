@@ -28,15 +28,13 @@ _LEAST_SIGNAL = 100.0
 
 def choose_head(facts: DataFacts) -> dict[str, Any]:
     """Returns the options of the head to train, on full batches: a pure function of the facts."""
-    whitens = facts.dimension <= MOST_FEATURES and _signal_strength(facts) >= _LEAST_SIGNAL
+    mu = math.inf
+    if math.isfinite(facts.epsilon):
+        mu = gaussian_mu(facts.epsilon, facts.delta)
+    signal = facts.n * mu / math.sqrt(facts.dimension)
+    whitens = facts.dimension <= MOST_FEATURES and signal >= _LEAST_SIGNAL
     return {
         "head": "momentum",
         "normalize": "whitened" if whitens else "centred",
         "loss": "sigmoid" if facts.multi_label else "softmax",
     }
-
-
-def _signal_strength(facts: DataFacts) -> float:
-    if math.isinf(facts.epsilon):
-        return math.inf
-    return facts.n * gaussian_mu(facts.epsilon, facts.delta) / math.sqrt(facts.dimension)

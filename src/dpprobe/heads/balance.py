@@ -218,10 +218,7 @@ def fit_balanced(
 
 
 def count_classes(rows: Rows, releases: Releases) -> Priors:
-    """Releases how many rows each class has; returns the priors, float32 [seeds, classes].
-
-    A row adds its weight to its class's count; an unusable row adds nothing: sensitivity 1.
-    """
+    """Releases `class_counts`; returns the priors, float32 [seeds, classes]."""
     # planning imports this module
     import numpy as np
     import torch

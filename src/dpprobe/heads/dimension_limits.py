@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpprobe.heads import tuned
-from dpprobe.heads.normalisation import Channels, GroupNorm, Whitened
+from dpprobe.heads.normalisation import Whitened
 from dpprobe.heads.options import MethodOptions
 
 # Some minutes of a processor to decompose a matrix of the square, half a gigabyte.
@@ -30,12 +30,8 @@ def dimension_fault(options: MethodOptions, dimension: int) -> str | None:
             f"moment, which dpprobe computes for up to {MOST_FEATURES}; write normalize: "
             "centred, or choose a backbone with fewer features"
         )
-    parts = {}
-    if isinstance(normalize, GroupNorm):
-        parts = {"groups": normalize.groups}
-    if isinstance(normalize, Channels):
-        parts = {"channels": normalize.channels}
-    for name, count in parts.items():
+    for name in ("groups", "channels"):
+        count = getattr(normalize, name, 1)
         if dimension % count:
             return (
                 f"normalize.{name}: {count} does not divide {dimension}, the number of features; "

@@ -13,11 +13,8 @@ at most n 2^(a + b) <= 2^52 in total, so the sum is exact in any order. Replacin
 row changes the sum by exactly the row's contribution: by at most C, to the last bit. `device_sums`
 proves that a GPU computes equal sums.
 
-**Noise** is the rounding of a real Gaussian to the grid (`Releases.release_gaussian`): the release
-is the real-valued mechanism, rounded, at an unchanged price. A batch is a Poisson sample of units
-with exactly the plan's rate (`ExactPoissonSampler`). All random words come from a keystream.
-
-Weights, rates, optimisers and averages are post-processing of the releases.
+Noise (`Releases.release_gaussian`) and Poisson samples of units (`ExactPoissonSampler`) are exact,
+from the words of a keystream. All else is post-processing of the releases.
 """
 
 from __future__ import annotations

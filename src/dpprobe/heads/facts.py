@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from dpprobe.privacy.limits import INFINITE
+from dpprobe.privacy.limits import to_json
 
 if TYPE_CHECKING:
     from dpprobe.privacy.target import Target
@@ -45,5 +44,4 @@ class DataFacts:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the facts as plain values; an infinite epsilon becomes a word."""
-        epsilon = self.epsilon if math.isfinite(self.epsilon) else INFINITE
-        return {**asdict(self), "epsilon": epsilon}
+        return {**asdict(self), "epsilon": to_json(self.epsilon)}

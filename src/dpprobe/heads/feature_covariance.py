@@ -35,7 +35,7 @@ from pydantic import Field, model_validator
 
 from dpprobe.heads.clipped_row_options import GRADIENTS
 from dpprobe.heads.fitted import Fitted, Record
-from dpprobe.heads.gradient_options import GradientNorm, InitFile
+from dpprobe.heads.gradient_options import GradientNorm, InitFile, check_start
 from dpprobe.heads.normalisation import Share
 from dpprobe.heads.preconditioned_descent import (
     MOST_FULL_STEPS,
@@ -85,11 +85,7 @@ class Options(PreconditionedDescentOptions):
 
     @model_validator(mode="after")
     def _check_init(self) -> Options:
-        if (self.init == "file") != (self.init_file is not None):
-            raise ValueError(
-                f"init {self.init} with init_file {self.init_file}: write both init: file and "
-                "init_file, the path of the file, or neither"
-            )
+        check_start(self.init, self.init_file)
         if self.init_scale is not None and self.init != "file":
             raise ValueError(
                 f"init_scale {self.init_scale:g} has no effect with init {self.init}; remove "

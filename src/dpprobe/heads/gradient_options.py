@@ -91,6 +91,15 @@ InitFile = Annotated[
 OTHER_BATCHES = ("sampling", "shuffle", "replacement", "without_replacement", "drop_last")
 
 
+def check_start(init: str, file: str | None) -> None:
+    """Raises ValueError unless initial weights are from a file exactly if a file is given."""
+    if (init == "file") != (file is not None):
+        raise ValueError(
+            f"init {init} with init_file {file}: write both init: file and init_file, the path of "
+            "the file, or neither"
+        )
+
+
 class GradientOptions(BalanceOptions):
     """The options that all heads of noisy gradient steps share."""
 
@@ -186,11 +195,7 @@ class GradientOptions(BalanceOptions):
             raise ValueError(
                 f"epochs {self.epochs:g} and steps {self.steps}: write only one of them"
             )
-        if (self.init == "file") != (self.init_file is not None):
-            raise ValueError(
-                f"init {self.init} with init_file {self.init_file}: write both init: file and "
-                "init_file, the path of the file, or neither"
-            )
+        check_start(self.init, self.init_file)
         if self.init_scale is not None and self.init not in ("scaled", "file"):
             raise ValueError(
                 f"init_scale {self.init_scale:g} has no effect with init {self.init}; remove "

@@ -119,11 +119,10 @@ def regression_targets(rows: Rows, longest: float) -> Callable[[Piece], torch.Te
 
     classes = rows.num_classes
 
-    def targets_of_several(piece: Piece) -> torch.Tensor:
-        return clipped_labels(rows, piece, longest)
-
-    def targets_of_one(piece: Piece) -> torch.Tensor:
+    def targets_of(piece: Piece) -> torch.Tensor:
+        if rows.multi_label:
+            return clipped_labels(rows, piece, longest)
         centred = rows.make_targets(piece.start, piece.stop).double() - 1 / classes
         return centred * ((1 - MARGIN) / max(math.sqrt(1 - 1 / classes), 0.5))
 
-    return targets_of_several if rows.multi_label else targets_of_one
+    return targets_of

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,9 @@ from scipy.optimize import minimize
 
 from dpprobe import devices
 from dpprobe.heads.rows import Block, Rows
+
+if TYPE_CHECKING:
+    from dpprobe.heads.nonprivate import Options
 
 logger = logging.getLogger("dpprobe")
 
@@ -38,15 +42,6 @@ def _compute_losses(
     index = labels.unsqueeze(0)
     losses = -logs.gather(0, index).squeeze(0)
     return losses, logs.exp_().scatter_(0, index, -1.0, reduce="add")
-
-
-def _explain_status(status: int, max_iterations: int) -> str:
-    if status == 1:
-        return (
-            f"after max_iterations {max_iterations}; the result is usable but may be too low: "
-            "write more iterations"
-        )
-    return "no step lowered the loss beyond rounding; the result is usable"
 
 
 class Objective:
@@ -115,19 +110,14 @@ class Objective:
         return np.column_stack([weights, parameters[:, -1] - weights @ centre])
 
     def find_minimum(
-        self,
-        row_weights: torch.Tensor,
-        penalty: float,
-        start: Array,
-        *,
-        tolerance: float,
-        max_iterations: int,
+        self, row_weights: torch.Tensor, penalty: float, start: Array, options: Options
     ) -> Array:
         """Returns the minimiser over the weighted rows, by L-BFGS from `start`.
 
         Rows that a fit leaves out have weight 0. The fit has converged if no entry of the gradient
-        exceeds `tolerance` in absolute value.
+        exceeds the options' `tolerance` in absolute value.
         """
+        tolerance, max_iterations = options.tolerance, options.max_iterations
         total = float(row_weights.sum())
         if self._metric is None or self._metric[0] != penalty:  # all folds of a penalty share it
             self._metric = penalty, self._choose_metric(penalty)
@@ -151,12 +141,10 @@ class Objective:
             return loss, metric.map_gradient(gradient).ravel()
 
         with suppress(StopIteration):
-            options: dict[str, float] = {"gtol": 0.0, "ftol": 0.0, "maxcor": 20}
-            options |= {"maxiter": max_iterations, "maxfun": 2 * max_iterations}
+            limits: dict[str, float] = {"gtol": 0.0, "ftol": 0.0, "maxcor": 20}
+            limits |= {"maxiter": max_iterations, "maxfun": 2 * max_iterations}
             variables = metric.find_variables(start).ravel()
-            result = minimize(
-                evaluate_flat, variables, jac=True, method="L-BFGS-B", options=options
-            )
+            result = minimize(evaluate_flat, variables, jac=True, method="L-BFGS-B", options=limits)
             solution = metric.find_parameters(result.x.reshape(start.shape))
             # Success with a larger slope: the loss stopped falling in float64, the minimum.
             failure = None if result.success else result.status
@@ -167,9 +155,13 @@ class Objective:
             penalty, loss, evaluations, slope,
         )  # fmt: skip
         if failure is not None:
+            reason = "no step lowered the loss beyond rounding; the result is usable"
+            if failure == 1:
+                reason = f"after max_iterations {max_iterations}; the result is usable but may be "
+                reason += "too low: write more iterations"
             logger.warning(
                 "nonprivate: penalty %g ended early (largest slope %.1e, wanted %.1e): %s",
-                penalty, slope, tolerance, _explain_status(failure, max_iterations),
+                penalty, slope, tolerance, reason,
             )  # fmt: skip
         return solution
 

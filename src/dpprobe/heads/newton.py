@@ -94,16 +94,6 @@ class Options(PreconditionedDescentOptions):
             return self.longest * (1.0 if once else 2**0.5)
         return self.longest * (0.5 if self.steps == 1 and self.init_bias == 0 else 1.0)
 
-    def _gradients_released(self) -> str:
-        if self.max_grad_norm is not None:
-            return "sum of the rows' clipped gradients, one per step"
-        total = "sum of the clipped rows' gradients, which are bounded without clipping"
-        return (
-            f"{total}, divided by sqrt(K), one per step"
-            if self._divided
-            else f"{total}, one per step"
-        )
-
     @property
     def _divided(self) -> bool:
         return self.max_grad_norm is None and self.loss == "sigmoid"
@@ -124,9 +114,12 @@ class Options(PreconditionedDescentOptions):
             self.longest**2,
             self.steps,
         )
-        gradients = full_batch(
-            GRADIENTS, self._gradients_released(), self.gradient_bound, self.steps
-        )
+        released = "sum of the rows' clipped gradients"
+        if self.max_grad_norm is None:
+            released = "sum of the clipped rows' gradients, which are bounded without clipping"
+        divided = ", divided by sqrt(K)" if self._divided else ""
+        released += f"{divided}, one per step"
+        gradients = full_batch(GRADIENTS, released, self.gradient_bound, self.steps)
         share = self.hessian_share
         return split_budget([(share, (hessians,)), (1 - share, (gradients,))])
 

@@ -14,9 +14,7 @@ from dpprobe.options import AtMost
 from dpprobe.privacy.plan import Mechanism
 
 if TYPE_CHECKING:
-    import torch
-
-    from dpprobe.heads.logistic_regression import Array, Objective
+    from dpprobe.heads.logistic_regression import Objective
     from dpprobe.heads.rows import Rows
     from dpprobe.privacy.releases import Releases
 
@@ -87,9 +85,8 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
     with torch.inference_mode():
         objective = Objective(rows)
         penalty = choose_penalty(objective, options)
-        solution = find_minimum(
-            objective, objective.everyone, penalty, objective.zero_parameters(), options
-        )
+        start = objective.zero_parameters()
+        solution = objective.find_minimum(objective.everyone, penalty, start, options)
         weights = objective.raw_weights(solution)
         repeated = np.repeat(weights[None].astype(np.float32), len(releases.seeds), axis=0)
         loss = objective.mean_loss(solution, objective.everyone)
@@ -102,19 +99,6 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
             for index, row in enumerate(history):
                 row.update({name: float(values[index]) for name, values in further.items()})
     return Fitted(weights=repeated, steps=0, history=history if record is not None else [])
-
-
-def find_minimum(
-    objective: Objective, row_weights: torch.Tensor, penalty: float, start: Array, options: Options
-) -> Array:
-    """Returns the minimiser over the weighted rows, to the tolerance of the options."""
-    return objective.find_minimum(
-        row_weights,
-        penalty,
-        start,
-        tolerance=options.tolerance,
-        max_iterations=options.max_iterations,
-    )
 
 
 def choose_penalty(objective: Objective, options: Options) -> float:
@@ -137,7 +121,8 @@ def choose_penalty(objective: Objective, options: Options) -> float:
             if not bool(held.any()) or bool(held.all()):  # fewer units than folds
                 continue
             training = objective.everyone.masked_fill(held, 0.0)
-            solutions[fold] = find_minimum(objective, training, candidate, solutions[fold], options)
+            start = solutions[fold]
+            solutions[fold] = objective.find_minimum(training, candidate, start, options)
             correct += objective.count_correct(solutions[fold], held)
         accuracies[candidate] = min(1.0, correct / objective.decisions)
         highest = max(accuracies.values())

@@ -68,11 +68,7 @@ def _release_centre(data: TrainingSet, releases: Releases) -> torch.Tensor:
 def _channel_statistics(
     data: TrainingSet, spec: kinds.Channels, releases: Releases
 ) -> dict[str, torch.Tensor]:
-    """Returns the noisy means and scales of the channels: float32 [channels] each.
-
-    A row adds one clipped vector, times its weight, to each sum; an excluded row adds nothing. So
-    the sensitivities are the clipping norms. n is public. See `normalisation.Channels`.
-    """
+    """Returns the noisy means and scales of `normalisation.Channels`: float32 [channels] each."""
 
     def release_statistic(
         name: str, statistic: Callable[[torch.Tensor], torch.Tensor]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 
@@ -14,13 +14,11 @@ from dpprobe import devices
 from dpprobe.errors import DataError
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.normalisation import CENTRE, CHANNEL_DEVIATIONS, CHANNEL_MEANS, Normalisation
-from dpprobe.heads.training_set import TrainingSet, row_lengths
+from dpprobe.heads.training_set import Cached, TrainingSet, row_lengths
 from dpprobe.options import resolve_path
 
 # A row this near to the centre, in its own length's units, is rounding alone.
 _LONGEST_SHIFT = 2.0**40
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -106,7 +104,7 @@ class Affine(NamedTuple):
     centre: torch.Tensor
 
 
-class Rows:
+class Rows(Cached):
     """The rows of a training set after one normalisation, as a head reads them.
 
     Attributes:
@@ -127,6 +125,7 @@ class Rows:
         scoring: Transform | None = None,
         whitener: torch.Tensor | None = None,
     ) -> None:
+        super().__init__()
         self.scoring = transform if scoring is None else scoring
         self._whitener = whitener
         self.n, self.dimension = data.n, data.dimension
@@ -136,7 +135,6 @@ class Rows:
         self.labels = data.labels
         self.transform = transform
         self.data = data
-        self._cache: dict[Hashable, object] = {}
         # A zero row stays zero when looked at alone, but not minus a released mean.
         left_out = data.lengths.isinf()
         self._left_out = left_out if transform.spec.priced and bool(left_out.any()) else None
@@ -246,16 +244,6 @@ class Rows:
             return labels.to(torch.float32)
         targets = torch.zeros((len(labels), self.num_classes), device=self.device)
         return targets.scatter_(1, labels.unsqueeze(1), 1.0)
-
-    def make_once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Calls `make` once and returns its cached result, for all methods and seeds of a job."""
-        if key not in self._cache:
-            self._cache[key] = make()
-        return self._cache[key]  # type: ignore[return-value]
-
-    def drop_cache(self) -> None:
-        """Clears the cache of a copy of the rows that has other weights."""
-        self._cache = {}
 
     def _row_scale(self) -> torch.Tensor | None:
         if isinstance(self.transform.spec, kinds.NoNormalisation):

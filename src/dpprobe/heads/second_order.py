@@ -446,34 +446,12 @@ def _hilbert_transform(values: torch.Tensor, deviation: float) -> torch.Tensor:
     return out
 
 
-def rule_ridge(
-    columns: int,
-    classes: int,
-    *,
-    clip: float,
-    longest: float,
-    matrix_noise: float,
-    target_noise: float,
-) -> float:
-    """Returns lambda = sqrt(d) (0.07 S^2 sigma_G + 0.02 K C^2 sigma_B), from public quantities.
-
-    sigma_G (`matrix_noise`) is the noise multiplier of the second moment, sigma_B (`target_noise`)
-    of the cross moment or of the mean of all gradients. `columns`, `classes`, `clip` and `longest`
-    are d + 1, K, C and S. A good classifier of unit rows has weights of norm some tens over d
-    directions, before the factor 1 / K of a class's frequency: lambda balances noise and these
-    weights. bench/results/defaults.md has the search for these numbers.
-    """
-    noise = _MATRIX_RIDGE * longest**2 * matrix_noise
-    noise += _TARGET_RIDGE * classes * clip**2 * target_noise
-    return math.sqrt(columns) * noise
-
-
 def floor_ridge(columns: int, row_square: float) -> float:
     """Returns lambda for little or no noise: 0.03 sqrt(d) S^2.
 
     Without a ridge accuracy falls if d is near n, because the smallest eigenvalues are then random.
-    The ridge needs no factor of n, because its influence vanishes for n far above d. `rule_ridge`
-    is larger unless noise multipliers are below about 0.1, which is far beyond epsilon 8.
+    The ridge needs no factor of n, because its influence vanishes for n far above d. The rule for
+    noise is larger unless noise multipliers are below about 0.1, which is far beyond epsilon 8.
 
     The factor 0.03 was found without noise on public features, over lambda from 0 to 30 (d = 65 to
     1,297, n = 100 to 10,000). The best lambda lies between 0.001 and 10, mostly near 1 for any n.
@@ -495,9 +473,16 @@ def ridge_of(
     target_noise: float,
     matrix: Spectrum,
 ) -> float:
-    """Returns lambda: `asked` if given, or the larger of `rule_ridge` and `floor_ridge`.
+    """Returns lambda: `asked` if given, or the larger of `floor_ridge` and a rule for noise.
 
-    Lambda is at least the rounding of the sums, relative to the largest eigenvalue.
+    The rule, sqrt(d) (0.07 S^2 sigma_G + 0.02 K C^2 sigma_B), uses public quantities: d + 1
+    columns, K classes, S (`longest`) and the rows' clip C. sigma_G (`matrix_noise`) is the noise
+    multiplier of the second moment. sigma_B (`target_noise`) is that of the cross moment or of the
+    mean of all gradients.
+
+    A good classifier of unit rows has weights of norm some tens over d directions, before the
+    factor 1 / K of a class's frequency. Lambda balances noise and these weights: see the search in
+    bench/results/defaults.md. At least, it is the sums' rounding times the largest eigenvalue.
     """
     least = _ROUNDING[design.private] * float(matrix.values[-1]) + 1e-30
     if asked is not None:
@@ -505,14 +490,9 @@ def ridge_of(
     if not design.private:
         mean_square = float(matrix.values.sum()) / design.rows.n
         return max(floor_ridge(design.columns, mean_square), least)
-    rule = rule_ridge(
-        design.columns,
-        design.rows.num_classes,
-        clip=design.clip,
-        longest=longest,
-        matrix_noise=matrix_noise,
-        target_noise=target_noise,
-    )
+    noise = _MATRIX_RIDGE * longest**2 * matrix_noise
+    noise += _TARGET_RIDGE * design.rows.num_classes * design.clip**2 * target_noise
+    rule = math.sqrt(design.columns) * noise
     return max(rule, floor_ridge(design.columns, longest**2), least)
 
 

@@ -46,7 +46,24 @@ class RowSource(Protocol):
         ...
 
 
-class TrainingSet:
+class Cached:
+    """Caches results that all methods and seeds of a job share."""
+
+    def __init__(self) -> None:
+        self._cache: dict[Hashable, object] = {}
+
+    def make_once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Calls `make` once and returns its cached result."""
+        if key not in self._cache:
+            self._cache[key] = make()
+        return self._cache[key]  # type: ignore[return-value]
+
+    def drop_cache(self) -> None:
+        """Clears the cache of a copy that has other weights."""
+        self._cache = {}
+
+
+class TrainingSet(Cached):
     """Features and labels on the device that trains.
 
     n is the number of units of privacy, which is public; there may be more rows.
@@ -82,6 +99,7 @@ class TrainingSet:
         public: PublicInputs = NOTHING_CHECKED,
         warn: Callable[[str], None] = logger.warning,
     ) -> None:
+        super().__init__()
         self.features: torch.Tensor | None = None
         if isinstance(features, torch.Tensor):
             _check_features(features)
@@ -111,7 +129,6 @@ class TrainingSet:
         self.exact_device = "cpu"
         self._warn = warn
         self._read_crops = crops
-        self._cache: dict[Hashable, object] = {}
 
     @property
     def crops(self) -> tuple[TrainingSet, ...]:
@@ -119,12 +136,6 @@ class TrainingSet:
         return self.make_once(
             "crops", lambda: tuple(self._read_crops() if self._read_crops else ())
         )
-
-    def make_once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Calls `make` once and returns its cached result, for all methods and seeds of a job."""
-        if key not in self._cache:
-            self._cache[key] = make()
-        return self._cache[key]  # type: ignore[return-value]
 
     def replace_labels(self, labels: torch.Tensor, units: Units) -> TrainingSet:
         """Returns a set of the same rows, not copied, with other labels and weights.
@@ -136,7 +147,7 @@ class TrainingSet:
         other = copy.copy(self)
         other.__dict__.pop("weights", None)
         other.labels, other.units, other.n = labels.to(self.device), units, units.count
-        other._cache = {}
+        other.drop_cache()
         other._read_crops = lambda: [crop.replace_labels(labels, units) for crop in self.crops]
         return other
 

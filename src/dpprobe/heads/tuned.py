@@ -116,18 +116,14 @@ class Options(MethodOptions):
             raise ValueError("normalize: is an option of the base; move it there")
         self.__dict__["normalize"] = self.base.normalize
         if "search" not in self.model_fields_set:
-            self.__dict__["search"] = self._default_space()
+            self.__dict__["search"] = default_space(self.base)
+            if not self.search:
+                raise ValueError(
+                    f"search: head {self.base.head} with these options has no default search; "
+                    "write the options to search"
+                )
         self._check_space()
         return self
-
-    def _default_space(self) -> dict[str, tuple[float, ...]]:
-        space = default_space(self.base)
-        if not space:
-            raise ValueError(
-                f"search: head {self.base.head} with these options has no default search; "
-                "write the options to search"
-            )
-        return space
 
     def _check_space(self) -> None:
         if not self.search:
@@ -224,17 +220,13 @@ class Options(MethodOptions):
             else item
             for item in priced
         ]
-        return split_budget(
-            [(self.score_share, (self._score_mechanism(),)), (1 - self.score_share, worded)]
-        )
-
-    def _score_mechanism(self) -> Mechanism:
-        released = (
+        scored = (
             "sum over the rows of 1 minus the mean squared error of a trial's probabilities"
             if self.multi_label
             else "number of rows that a trial's head predicts correctly"
         )
-        return full_batch(SCORE, released, 1.0)
+        score, share = full_batch(SCORE, scored, 1.0), self.score_share
+        return split_budget([(share, (score,)), (1 - share, worded)])
 
     def priced_selection(self, n: int) -> Selection:
         names = tuple(mechanism.name for mechanism in self.list_releases(n))
@@ -270,10 +262,6 @@ class _Best:
     trial: Trial
     weights: torch.Tensor
 
-    def beaten_by(self, score: float, number: int) -> bool:
-        """True if another trial's score is higher. If scores are equal, the earlier trial stays."""
-        return (score, -number) > (self.score, -self.trial.number)
-
 
 def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     """Runs every seed's trials and keeps each seed's best trial.
@@ -299,7 +287,9 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
             options.make_trial(group[0].values), group, rows, releases, selection
         )
         for trial, head, score in zip(group, weights, scores.tolist(), strict=True):
-            if trial.owner not in best or best[trial.owner].beaten_by(score, trial.number):
+            now = best.get(trial.owner)
+            # of equal scores the earlier trial's
+            if now is None or (score, -trial.number) > (now.score, -now.trial.number):
                 best[trial.owner] = _Best(score, trial, head)
     for mechanism in priced:  # of one trial; each trial has been checked
         releases.count_releases(mechanism.name, mechanism.count)
@@ -312,16 +302,10 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
         weights=kept.cpu().numpy(),
         steps=sum(mechanism.count for mechanism in priced if mechanism.name != SCORE),
         history=history.records,
-        chosen=tuple(_describe_best(each, rows.n) for each in chosen),
+        # Published besides the weights. Scores are rounded to whole rows: with float32 noise, the
+        # low bits of a sum reveal the count.
+        chosen=tuple({"score": round(each.score) / rows.n, **each.trial.values} for each in chosen),
     )
-
-
-def _describe_best(best: _Best, n: int) -> dict[str, Any]:
-    """Returns what is published besides the weights: the options, and the noisy score over n.
-
-    The score is rounded to whole rows: with float32 noise, the low bits of a sum reveal the count.
-    """
-    return {"score": round(best.score) / n, **best.trial.values}
 
 
 def draw_trials(options: Options, owner: int, seed: int, entropy: Entropy) -> list[Trial]:
@@ -371,7 +355,10 @@ def _fit_trials(
 
     from dpprobe.heads.balance import fit_balanced
 
-    plan = _trial_plan(releases.plan, method, selection)
+    norms = {item.name: item.sensitivity for item in method.list_releases(releases.plan.n)}
+    repeated = [item for item in releases.plan.mechanisms if item.name in selection.repeated]
+    plan = replace(releases.plan, mechanisms=tuple(repeated), selection=None)
+    plan = with_norms(plan, norms)
     seeds = [trial.seed for trial in group]
     trial_releases = releases.make_part(plan, seeds)
     fitted = fit_balanced(method, rows, trial_releases)
@@ -381,18 +368,11 @@ def _fit_trials(
     return weights, noisy
 
 
-def _trial_plan(plan: Plan, method: MethodOptions, selection: Selection) -> Plan:
-    """Returns the plan of one trial: the repeated mechanisms, with the trial's clipping norms.
-
-    The plan's noise multipliers set the privacy cost; noise scales with the trial's sensitivity.
-    """
-    clipped = {item.name: item.sensitivity for item in method.list_releases(plan.n)}
-    repeated = tuple(item for item in plan.mechanisms if item.name in selection.repeated)
-    return with_norms(replace(plan, mechanisms=repeated, selection=None), clipped)
-
-
 def with_norms(plan: Plan, norms: Mapping[str, float]) -> Plan:
-    """Returns a plan with other sensitivities, by mechanism, and noise in proportion to these."""
+    """Returns a plan with other sensitivities, by mechanism, and noise in proportion to these.
+
+    Noise multipliers, which set the privacy cost, stay.
+    """
     mechanisms = tuple(
         replace(item, sensitivity=norms.get(item.name, item.sensitivity))
         for item in plan.mechanisms
@@ -401,11 +381,7 @@ def with_norms(plan: Plan, norms: Mapping[str, float]) -> Plan:
 
 
 def score_heads(method: MethodOptions, rows: Rows, weights: torch.Tensor) -> GridSum:
-    """Sums the weights of the rows that each head predicts correctly: [trials, 1].
-
-    A unit adds a number in [0, 1] and null rows add nothing: sensitivity 1. For a multi-label row,
-    1 minus the mean squared error of the probabilities is summed, rounded down to the grid.
-    """
+    """Sums the scores of the rows by each head, rounded down to the grid: [trials, 1]."""
     # torch, as above
     import torch
 

@@ -1,7 +1,7 @@
 """Differential privacy: plans, accountants, calibration, sampling, noise, the statement.
 
 A method lists its mechanisms, `calibration.calibrate` computes the noise that meets a target and
-returns a `plan.Plan`, a head runs exactly that plan, and `statement.make_statement` prints it.
+returns a `plan.Plan`, a head runs exactly that plan, and `statement.Statement` prints it.
 
 Noise is drawn in `gradient_noise.py` and added in `releases.py`, which counts every noisy release
 against the plan. Two fits take noise from `Releases.make_noise`, add it themselves and report each

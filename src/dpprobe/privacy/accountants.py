@@ -13,8 +13,7 @@ and `rdp_2017` do not support selections.
 
 Opacus's `gdp` accountant is not offered: for sampled steps it is a central limit approximation,
 which understates the privacy loss. The classical Gaussian calibration sqrt(2 ln(1.25 / delta)) /
-epsilon is not offered either, because it is not valid above epsilon = 1. Tests show that both
-approximations are wrong.
+epsilon is not offered either, because it is not valid above epsilon = 1.
 
 `pld` and `prv` compose by Fourier transforms in float64, whose round-off reaches deltas of 1e-12.
 At deltas near 1e-12 `pld` is no upper bound, so `dpprobe.privacy.limits.SMALLEST_DELTA` is larger.
@@ -25,7 +24,7 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -149,9 +148,7 @@ def compute_epsilon(
         return _prv_epsilon(mechanisms, delta, selection)
     if interval is None and not _closed_form(mechanisms, resolved, selection):
         interval = pld_interval(max(rough_epsilon(mechanisms, delta, selection), delta))
-    if selection is not None:
-        return _selected_epsilon(mechanisms, delta, resolved, interval, selection, 1)
-    return float(_compute_loss_distribution(mechanisms, interval).get_epsilon_for_delta(delta))
+    return _profile_epsilon(mechanisms, delta, resolved, interval, selection)
 
 
 def epsilon_below(mechanisms: Sequence[Mechanism], delta: float) -> float:
@@ -238,9 +235,7 @@ def group_epsilon(
         return math.inf
     alone = rough_epsilon(mechanisms, delta, selection)
     interval = _GROUP_COARSER * pld_interval(size * alone)
-    if selection is not None:
-        return _selected_epsilon(whole, delta, "pld", interval, selection, 1, size)
-    return float(_compute_loss_distribution(whole, interval, size).get_epsilon_for_delta(delta))
+    return _profile_epsilon(whole, delta, "pld", interval, selection, size=size)
 
 
 def _to_group(mechanisms: Sequence[Mechanism], size: int) -> list[Mechanism]:
@@ -256,9 +251,8 @@ def worth_to_group(epsilon: float, delta: float, size: int) -> float:
 def central_limit_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float:
     """Approximates the epsilon of many steps by the central limit theorem: NOT an upper bound.
 
-    The central limit approximation only starts a search. Bu, Dong, Long and Su 2020: mu^2 = sum of
-    count * rate^2
-    * (exp(1 / noise_multiplier^2) - 1).
+    It only starts a search. Bu, Dong, Long and Su 2020: mu^2 = sum of count * rate^2 *
+    (exp(1 / noise_multiplier^2) - 1).
     """
     squares = 0.0
     for item in mechanisms:
@@ -273,8 +267,8 @@ def price_together(
 ) -> float:
     """Bounds the epsilon at `delta` of publishing `times` independent fits together.
 
-    The bound for several fits is exact for Gaussian mechanisms without sampling or selection. With
-    sampling RDP gives the bound. With a selection and no sampling the profile gives the bound.
+    The bound is exact without sampling or selection, by the profile with a selection alone, and by
+    RDP with sampling.
     """
     repeated = [mechanism.repeat_count(times) for mechanism in mechanisms]
     sampled = any(mechanism.sample_rate < 1 for mechanism in repeated)
@@ -284,7 +278,7 @@ def price_together(
     if selection is None or sampled:
         return by_rdp
     interval = pld_interval(max(by_rdp, delta))
-    return _selected_epsilon(mechanisms, delta, "gaussian", interval, selection, times)
+    return _profile_epsilon(mechanisms, delta, "gaussian", interval, selection, times)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -444,12 +438,14 @@ def check_epsilons(
     used = resolve_accountant(mechanisms, accountant)
     answers: dict[str, float | None] = {}
     notes: dict[str, str] = {}
-    for name in ("pld", "rdp", "prv"):
+    checks: dict[str, Callable[[Sequence[Mechanism], float, Selection | None], float]]
+    checks = {"pld": _pld_check, "rdp": _rdp_epsilon, "prv": _prv_check}
+    for name, check in checks.items():
         if name == used:
             continue
         label = _label_accountant(name, None if name == "prv" else selection)
         try:
-            answers[label] = _check_epsilon(name, mechanisms, delta, selection)
+            answers[label] = check(mechanisms, delta, selection)
         except Exception as error:  # a second opinion: noted, not needed
             reason = str(error) if isinstance(error, PrivacyError) else repr(error)
             logger.info("calibration: no check by %s: %s", name, reason)
@@ -458,17 +454,9 @@ def check_epsilons(
     return answers, notes
 
 
-def _check_epsilon(
-    name: str, mechanisms: Sequence[Mechanism], delta: float, selection: Selection | None
-) -> float:
-    if name == "rdp":
-        return _rdp_epsilon(mechanisms, delta, selection)
-    if name == "prv":
-        return _prv_check(mechanisms, delta, selection)
+def _pld_check(mechanisms: Sequence[Mechanism], delta: float, selection: Selection | None) -> float:
     interval = pld_interval(max(rough_epsilon(mechanisms, delta, selection), delta))
-    if selection is not None:
-        return _selected_epsilon(mechanisms, delta, "pld", interval, selection, 1)
-    return float(_compute_loss_distribution(mechanisms, interval).get_epsilon_for_delta(delta))
+    return _profile_epsilon(mechanisms, delta, "pld", interval, selection)
 
 
 def _closed_form(
@@ -479,20 +467,23 @@ def _closed_form(
     )
 
 
-def _selected_epsilon(
+def _profile_epsilon(
     mechanisms: Sequence[Mechanism],
     delta: float,
     resolved: str,
     interval: float | None,
-    selection: Selection,
-    times: int,
+    selection: Selection | None,
+    times: int = 1,
     size: int = 1,
 ) -> float:
-    """Computes the epsilon of `times` fits, each of which selects its best run.
+    """Computes the epsilon of a fit, or of `times` fits that each select their best run.
 
     For a group of `size` units, to which noise without sampling must be scaled already. Mechanisms
     outside the selection are released once per fit, before the runs.
     """
+    if selection is None:
+        loss = _compute_loss_distribution(mechanisms, interval, size)
+        return float(loss.get_epsilon_for_delta(delta))
     from dpprobe.privacy import best_of_runs_price as best  # imports numpy
 
     inside = [item for item in mechanisms if item.name in selection.repeated]

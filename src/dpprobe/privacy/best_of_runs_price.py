@@ -166,7 +166,15 @@ def _make_lines(mean: float, table: Table) -> tuple[Array, Array]:
     with the tangent's value in place of w(T(z)). If the tangent falls to w(1) in between, the
     second z is the place where it does: beyond it w(T(z)) is at least w(1), and w falls.
     """
-    log_weight, rate = _weight_functions(mean)
+
+    def log_weight(z: Array) -> Array:
+        """Computes log w of a geometric number of runs."""
+        return math.log(mean) - 2 * np.log1p((mean - 1) * z)
+
+    def rate(z: Array) -> Array:
+        """Computes minus the derivative of log w."""
+        return 2 * (mean - 1) / (1 + (mean - 1) * z)
+
     # Up to the place at which neither the steepest line nor w has moved.
     first = 1e-3 * math.exp(-min(table.epsilons[-1], 60.0)) / float(rate(np.zeros(1))[0])
     z = np.concatenate([[0.0], np.geomspace(min(first, 1e-3), 1.0, _PLACES)])
@@ -178,16 +186,6 @@ def _make_lines(mean: float, table: Table) -> tuple[Array, Array]:
     with np.errstate(divide="ignore"):
         tangent = np.maximum(others[:-1] + np.log1p(-step), most)
     return np.exp(np.concatenate([at, second])), np.concatenate([at - others, second - tangent])
-
-
-def _weight_functions(
-    mean: float,
-) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
-    """Returns log w, and minus its derivative, of a geometric number of runs."""
-    return (
-        lambda z: math.log(mean) - 2 * np.log1p((mean - 1) * z),
-        lambda z: 2 * (mean - 1) / (1 + (mean - 1) * z),
-    )
 
 
 def _trade_off(table: Table, z: Array) -> tuple[Array, Array]:

@@ -26,7 +26,7 @@ from dpprobe.privacy.limits import (
     SMALLEST_EPSILON,
     round_up,
 )
-from dpprobe.privacy.plan import Mechanism, Plan, Selection
+from dpprobe.privacy.plan import Mechanism, Plan, Selection, priced_alike
 from dpprobe.privacy.risk import Risk, round_down
 from dpprobe.privacy.target import Target
 from dpprobe.progress import report_wait
@@ -138,7 +138,7 @@ def price_plan(plan: Plan) -> float:
     """
     if not plan.private:
         return math.inf
-    shared = _priced_alike(plan.mechanisms)
+    shared = priced_alike(plan.mechanisms)
     resolved = accountants.resolve_accountant(shared, plan.accountant)
     return _cached_price(_Prices(shared, plan.delta, resolved, plan.selection), plan.epsilon)
 
@@ -149,7 +149,7 @@ def second_opinions(plan: Plan) -> tuple[str, dict[str, float | None], dict[str,
         return "none", {}, {}
     resolved = accountants.resolve_accountant(plan.mechanisms, plan.accountant)
     by = accountants.describe_accountant(plan.mechanisms, plan.accountant, plan.selection)
-    shared = _priced_alike(plan.mechanisms)
+    shared = priced_alike(plan.mechanisms)
     return (by, *_cached_checks(shared, plan.delta, resolved, plan.selection))
 
 
@@ -157,20 +157,14 @@ def price_of_group(plan: Plan, size: int) -> float:
     """Computes the epsilon of a plan, at its delta, to a group of `size` units."""
     if not plan.private:
         return math.inf
-    return _group_price(_priced_alike(plan.mechanisms), plan.delta, size, selection=plan.selection)
+    return _group_price(priced_alike(plan.mechanisms), plan.delta, size, selection=plan.selection)
 
 
 def price_of_fits(plan: Plan, times: int) -> float:
     """Bounds the epsilon of publishing `times` independent fits of a plan, at its delta."""
     if not plan.private:
         return math.inf
-    return _fits_price(_priced_alike(plan.mechanisms), plan.delta, times, plan.selection)
-
-
-def _priced_alike(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
-    """Reduces mechanisms to the fields that epsilon depends on, so that methods share cached
-    results. At sensitivity 1 a search may scale the noise furthest."""
-    return tuple(replace(item, sensitivity=1.0, released="") for item in mechanisms)
+    return _fits_price(priced_alike(plan.mechanisms), plan.delta, times, plan.selection)
 
 
 @lru_cache
@@ -265,15 +259,14 @@ def _recall_answer(
         answer = answer or _find_answer(mechanisms, target, selection)
         if checked:
             resolved = accountants.resolve_accountant(mechanisms, target.accountant)
-            scaled = tuple(item.scale_noise(answer["factor"]) for item in _priced_alike(mechanisms))
+            scaled = tuple(item.scale_noise(answer["factor"]) for item in priced_alike(mechanisms))
             checks, notes = _cached_checks(scaled, target.delta, resolved, selection)
             answer = {**answer, "checks": checks, "check_notes": notes}
-    _write_answer(cache, inputs if checked else unchecked, answer)
+    asked = inputs if checked else unchecked
+    record = {"format": FORMAT, "inputs": asked, **answer}
+    path = cache / f"{artifacts.hash_value(asked)}.json"
+    artifacts.write_json(path, {**record, "sha256": artifacts.hash_value(record)})
     return answer
-
-
-def _answer_path(cache: Path, inputs: dict[str, Any]) -> Path:
-    return cache / f"{artifacts.hash_value(inputs)}.json"
 
 
 def _find_answer(
@@ -282,7 +275,7 @@ def _find_answer(
     started, epsilon = time.monotonic(), target.nominal_epsilon
     resolved = accountants.resolve_accountant(mechanisms, target.accountant)
     what = f"{target} by accountant {resolved!r}"
-    prices = _Prices(_priced_alike(mechanisms), target.delta, resolved, selection)
+    prices = _Prices(priced_alike(mechanisms), target.delta, resolved, selection)
     factor, realised = _meet_target(prices, epsilon, what)
     realised = min(round_up(realised), epsilon)
     logger.info(
@@ -412,7 +405,7 @@ def _next_factor(
 
 def _read_answer(cache: Path, inputs: dict[str, Any]) -> dict[str, Any] | None:
     """Reads a cached answer; raises PrivacyError unless it is complete and for these inputs."""
-    path = _answer_path(cache, inputs)
+    path = cache / f"{artifacts.hash_value(inputs)}.json"
     if not path.exists():
         return None
     try:
@@ -425,9 +418,3 @@ def _read_answer(cache: Path, inputs: dict[str, Any]) -> dict[str, Any] | None:
     raise PrivacyError(
         f"{path}: this calibration was changed after it was written; delete it and run again"
     )
-
-
-def _write_answer(cache: Path, inputs: dict[str, Any], answer: dict[str, Any]) -> None:
-    record = {"format": FORMAT, "inputs": inputs, **answer}
-    path = _answer_path(cache, inputs)
-    artifacts.write_json(path, {**record, "sha256": artifacts.hash_value(record)})

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy.randomness import SEED_BITS
+from dpprobe.privacy.randomness import seed_bytes
 
 Words = npt.NDArray[np.uint64]
 
@@ -49,9 +49,7 @@ class Keystream:
     @classmethod
     def from_seed(cls, seed: int, name: str) -> Keystream:
         """Returns the stream of a seed of at most 128 bits for one use: benchmark mode."""
-        if not 0 <= seed < 2**SEED_BITS:
-            raise PrivacyError(f"seed {seed}: must be a whole number of at most {SEED_BITS} bits")
-        return cls(_derive_key(seed.to_bytes(SEED_BITS // 8, "big"), name), name)
+        return cls(_derive_key(seed_bytes(seed), name), name)
 
     @classmethod
     def from_system(cls, name: str) -> Keystream:

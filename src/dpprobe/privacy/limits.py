@@ -38,6 +38,11 @@ def epsilon_token(value: Any) -> str:
     return INFINITE if math.isinf(number) else f"{number:.12g}"
 
 
+def to_json(value: float | None) -> float | str | None:
+    """Returns a number as JSON can have it: infinity is the text "inf"."""
+    return INFINITE if value is not None and math.isinf(value) else value
+
+
 def epsilon_value(token: str) -> float:
     return math.inf if token == INFINITE else float(token)
 

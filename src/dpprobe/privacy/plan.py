@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
 
 from dpprobe.errors import PrivacyError
+from dpprobe.privacy.limits import to_json
 
 # Rows are clipped, and the gradient heads' noise is drawn, in float32: far from its ends.
 SMALLEST_SENSITIVITY, LARGEST_SENSITIVITY = 1e-9, 1e9
@@ -79,11 +80,6 @@ class Mechanism:
     def to_dict(self) -> dict[str, Any]:
         """Returns a JSON-compatible dictionary."""
         return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Mechanism:
-        """Reads the dictionary that `to_dict` returns."""
-        return cls(**values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,7 +236,7 @@ class Plan:
         return {
             "mechanisms": [mechanism.to_dict() for mechanism in self.mechanisms],
             "n": self.n,
-            "epsilon": _to_json(self.epsilon),
+            "epsilon": to_json(self.epsilon),
             "delta": self.delta,
             "accountant": self.accountant,
             "selection": self.selection.to_dict() if self.selection else None,
@@ -248,47 +244,25 @@ class Plan:
             "unit": self.unit,
             "patients": None
             if self.patients is None
-            else {"images": self.patients.images, "epsilon": _to_json(self.patients.epsilon)},
-            "realised_epsilon": _to_json(self.realised_epsilon),
+            else {"images": self.patients.images, "epsilon": to_json(self.patients.epsilon)},
+            "realised_epsilon": to_json(self.realised_epsilon),
             "priced_by": self.priced_by,
-            "checks": {name: _to_json(value) for name, value in self.checks.items()},
+            "checks": {name: to_json(value) for name, value in self.checks.items()},
             "check_notes": dict(self.check_notes),
             **({"risk": dict(self.risk)} if self.risk else {}),
         }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan:
+        """Reads the dictionary that `to_dict` returns."""
+        from pydantic import TypeAdapter  # heavy: only readers of plans need it
+
         relation = values["neighbouring"]
         if relation != cls.NEIGHBOURING:
             raise PrivacyError(
                 f"plan: neighbouring is {relation!r}; only {cls.NEIGHBOURING!r} is known"
             )
-        selection, patients = values["selection"], values["patients"]
-        return cls(
-            mechanisms=tuple(map(Mechanism.from_dict, values["mechanisms"])),
-            n=values["n"],
-            unit=values["unit"],
-            patients=Patients(images=patients["images"], epsilon=_from_json(patients["epsilon"]))
-            if patients
-            else None,
-            epsilon=float(values["epsilon"]),
-            delta=values["delta"],
-            accountant=values["accountant"],
-            selection=Selection.from_dict(selection) if selection else None,
-            realised_epsilon=float(values["realised_epsilon"]),
-            priced_by=values["priced_by"],
-            checks={name: _from_json(value) for name, value in values["checks"].items()},
-            check_notes=dict(values["check_notes"]),
-            risk=values.get("risk"),
-        )
-
-
-def _to_json(value: float | None) -> float | str | None:
-    return "inf" if value is not None and math.isinf(value) else value
-
-
-def _from_json(value: float | str | None) -> float | None:
-    return None if value is None else float(value)
+        return TypeAdapter(cls).validate_python(dict(values))
 
 
 def plan_identity(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -303,6 +277,12 @@ def plan_identity(values: Mapping[str, Any]) -> dict[str, Any]:
         for item in values["mechanisms"]
     ]
     return {"mechanisms": mechanisms} | {key: values[key] for key in keys}
+
+
+def priced_alike(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
+    """Reduces mechanisms to the fields that epsilon depends on, so that methods share cached
+    results. At sensitivity 1 a search may scale the noise furthest."""
+    return tuple(replace(item, sensitivity=1.0, released="") for item in mechanisms)
 
 
 def full_batch(name: str, released: str, sensitivity: float, count: int = 1) -> Mechanism:

@@ -43,7 +43,12 @@ def stream_seed(seed: int, name: str) -> int:
 
 def derived_seed(seed: int, name: str) -> int:
     """Derives the 128-bit seed of one part of a fit; raises PrivacyError for longer seeds."""
+    digest = hashlib.sha256(seed_bytes(seed) + name.encode()).digest()
+    return int.from_bytes(digest[: SEED_BITS // 8], "big")
+
+
+def seed_bytes(seed: int) -> bytes:
+    """Returns the 16 bytes of a seed; raises PrivacyError for longer seeds."""
     if not 0 <= seed < 2**SEED_BITS:
         raise PrivacyError(f"seed {seed}: must be a whole number of at most {SEED_BITS} bits")
-    digest = hashlib.sha256(seed.to_bytes(SEED_BITS // 8, "big") + name.encode()).digest()
-    return int.from_bytes(digest[: SEED_BITS // 8], "big")
+    return seed.to_bytes(SEED_BITS // 8, "big")

@@ -103,74 +103,13 @@ class Shared(Protocol):
         ...
 
 
-class NoiseStreams:
-    """The random numbers of a fit, from each seed's own streams; no number is returned twice.
-
-    Attributes:
-      entropy: the source of all random numbers; published seeds by default.
-      shared: adds up the sums of several sites, with their noise; None with one site.
-    """
-
-    def __init__(
-        self, plan: Plan, seeds: Sequence[int], device: torch.device, entropy: Entropy,
-        shared: Shared | None,
-    ) -> None:  # fmt: skip
-        self.plan = plan
-        self.seeds = tuple(seeds)
-        self.device = device
-        self.entropy = entropy
-        self.shared = shared
-        self._samplers: dict[tuple[str, int], RoundedGaussian] = {}
-        self._handed_out: set[int] = set()
-        self._streams: set[tuple[str, int]] = set()
-
-    def open_keystream(self, seed: int, use: str) -> Keystream:
-        """Returns the random words of one use of a seed; raises PrivacyError at a second call."""
-        if self.shared is not None:
-            raise PrivacyError(f"{use}: the noise of several sites is each site's, not the fit's")
-        if (use, seed) in self._streams:
-            raise PrivacyError(f"{use}: its random words were already used; nothing is released")
-        self._streams.add((use, seed))
-        return self.entropy.open_keystream(seed, use)
-
-    def make_noise(
-        self, name: str, size: int, *, seeds: Sequence[int] | None = None
-    ) -> GaussianNoise:
-        """Returns the float32 noise of releases that a head adds up itself, step after step.
-
-        The head draws with the deviation `noise_deviation`, and calls `count_releases`.
-
-        Args:
-          seeds: indices of the fit's seeds; all if absent.
-
-        Raises PrivacyError for a release, and if the plan lacks the mechanism or the noise was
-        returned before: sums with equal noise reveal their difference.
-        """
-        if self.entropy.secret:
-            raise PrivacyError(
-                f"{name}: its float32 noise is for benchmarks, not for release; write "
-                "`engine: exact`"
-            )
-        self.plan.find_mechanism(name)
-        if self.shared is not None:
-            raise PrivacyError(f"{name}: float32 noise is not for sums of several sites")
-        chosen = self.seeds if seeds is None else tuple(seeds)
-        if self._handed_out & set(chosen):
-            raise PrivacyError(f"{name}: its noise was already used; nothing is released")
-        self._handed_out |= set(chosen)
-        return GaussianNoise(chosen, size, self.device)
-
-    def _make_rounded_gaussian(self, name: str, seed: int) -> RoundedGaussian:
-        key = (name, seed)
-        if key not in self._samplers:
-            self._samplers[key] = RoundedGaussian(self.open_keystream(seed, f"noise of {name}"))
-        return self._samplers[key]
-
-
-class Releases(NoiseStreams):
+class Releases:
     """Adds a plan's noise to sums, each seed's from its own stream, and counts the releases.
 
     Attributes:
+      entropy: the source of all random numbers, none of which is returned twice; published seeds by
+        default.
+      shared: adds up the sums of several sites, with their noise; None with one site.
       observer: an audit's observer; None without an audit.
       running: the cohorts before this one, to whose sums a release adds; None without cohorts.
       kept: if set, receives each released symmetric matrix of the first seed, by name.
@@ -198,9 +137,12 @@ class Releases(NoiseStreams):
             raise PrivacyError(
                 "an audit reads sums without noise, so it must not read the sums of a release"
             )
-        super().__init__(plan, seeds, device, entropy, shared)
-        self.observer = observer
-        self.running = running
+        self.plan, self.seeds, self.device = plan, tuple(seeds), device
+        self.entropy, self.shared = entropy, shared
+        self.observer, self.running = observer, running
+        self._samplers: dict[tuple[str, int], RoundedGaussian] = {}
+        self._handed_out: set[int] = set()
+        self._streams: set[tuple[str, int]] = set()
         self._taken: Counter[str] = Counter()
 
     def make_part(self, plan: Plan, seeds: Sequence[int]) -> Releases:
@@ -209,6 +151,44 @@ class Releases(NoiseStreams):
             plan, seeds, self.device, entropy=self.entropy, observer=self.observer,
             shared=self.shared,
         )  # fmt: skip
+
+    def open_keystream(self, seed: int, use: str) -> Keystream:
+        """Returns the random words of one use of a seed; raises PrivacyError at a second call."""
+        if self.shared is not None:
+            raise PrivacyError(f"{use}: the noise of several sites is each site's, not the fit's")
+        if (use, seed) in self._streams:
+            raise PrivacyError(f"{use}: its random words were already used; nothing is released")
+        self._streams.add((use, seed))
+        return self.entropy.open_keystream(seed, use)
+
+    def make_noise(
+        self, name: str, size: int, *, seeds: Sequence[int] | None = None
+    ) -> GaussianNoise:
+        """Returns the float32 noise of releases that a head adds up itself, step after step.
+
+        The head draws with the deviation `noise_deviation`, for all seeds of the fit or some, and
+        calls `count_releases`. Raises PrivacyError for a release, and if the plan lacks the
+        mechanism or the noise was returned before: sums with equal noise reveal their difference.
+        """
+        if self.entropy.secret:
+            raise PrivacyError(
+                f"{name}: its float32 noise is for benchmarks, not for release; write "
+                "`engine: exact`"
+            )
+        self.plan.find_mechanism(name)
+        if self.shared is not None:
+            raise PrivacyError(f"{name}: float32 noise is not for sums of several sites")
+        chosen = self.seeds if seeds is None else tuple(seeds)
+        if self._handed_out & set(chosen):
+            raise PrivacyError(f"{name}: its noise was already used; nothing is released")
+        self._handed_out |= set(chosen)
+        return GaussianNoise(chosen, size, self.device)
+
+    def _make_rounded_gaussian(self, name: str, seed: int) -> RoundedGaussian:
+        key = (name, seed)
+        if key not in self._samplers:
+            self._samplers[key] = RoundedGaussian(self.open_keystream(seed, f"noise of {name}"))
+        return self._samplers[key]
 
     def sensitivity(self, name: str) -> float:
         """Returns the norm that rows are clipped to; infinite without privacy."""

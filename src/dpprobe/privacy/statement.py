@@ -9,7 +9,7 @@ from typing import Any
 
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.accountants import exactly_priced
-from dpprobe.privacy.limits import above_in_words
+from dpprobe.privacy.limits import above_in_words, to_json
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
 from dpprobe.privacy.risk import describe_target, explain_target
 from dpprobe.privacy.trade_off import Allowed, allow_everything, bound_attacks, per_hundred
@@ -193,27 +193,11 @@ class Declared:
     hashes: Mapping[str, str]
 
 
-def make_statement(
-    plan: Plan,
-    *,
-    method: str,
-    options: Mapping[str, Any],
-    mode: str,
-    seeds: Sequence[int],
-    public_data: Mapping[str, Any],
-    epsilon_all_heads: float,
-    private_choices: str | None,
-    priced_normalisation: bool,
-    engine_limits: str | None,
-    released_priors: bool = False,
-    declared: Declared | None = None,
-    network: bool = False,
-    chosen_from: Mapping[str, Any] | None = None,
-    copies: Mapping[str, int | str] | None = None,
-) -> dict[str, Any]:
-    """States the guarantee, its unit, its mechanisms and its limits; JSON-compatible.
+@dataclass(frozen=True, kw_only=True)
+class Statement:
+    """The facts that a privacy statement states.
 
-    Args:
+    Attributes:
       mode: "benchmark", or "release", whose statement names no seed.
       seeds: one per head; for a release any sequence whose length is the number of heads.
       public_data: facts about the backbone. `public_data["trained"]` is True if the backbone was
@@ -233,144 +217,204 @@ def make_statement(
 
     Raises PrivacyError for an unknown mode, and for a release with a delta above 1 / n.
     """
-    if mode not in MODES:
-        raise PrivacyError(f"privacy statement: mode {mode!r}; write one of {', '.join(MODES)}")
-    above = above_in_words(plan.delta, plan.n, unit=plan.unit) if plan.private else ""
-    if above and mode == "release":
-        raise PrivacyError(f"{above}; write a smaller delta")
-    promised = plan.private and private_choices is None
-    limits = engine_limits if plan.private else None
-    repeated = copies if copies and copies["rows"] else None
-    files = declared if declared and declared.files else None
-    public = _list_public(
-        plan,
-        unpriced_choices=private_choices is not None,
-        chosen_from=chosen_from,
-        network=network,
-        declared=files is not None,
-        drawn=public_data.get("subsample"),
-    )
-    not_covered = _list_not_covered(
-        plan,
-        mode=mode,
-        private_choices=private_choices,
-        network=network,
-        public_data=public_data,
-        counted=repeated is not None,
-        float_noise=bool(limits),
-    )
-    allows = _describe_attacks(
-        plan, heads=len(seeds), together=epsilon_all_heads, promised=private_choices is None
-    )
-    promise = _write_promise(
-        plan,
-        options=options,
-        heads=len(seeds),
-        together=epsilon_all_heads,
-        private_choices=private_choices,
-        priced_normalisation=priced_normalisation,
-        released_priors=released_priors,
-        network=network,
-    )
-    promise += f" But {above}." if above else ""
-    promise += COPIES_FOUND[plan.unit].format(**repeated) if repeated and promised else ""
-    if of_vectors(public_data):
-        promise = in_words_of_rows(promise)
-        allows |= {"words": in_words_of_rows(allows["words"])}
-        not_covered = [VECTORS_NOT_COVERED, *map(in_words_of_rows, not_covered)]
-        public = [*map(in_words_of_rows, public)]
-    return {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "promise": promise,
-        "private": promised,
-        "unit_of_privacy": plan.unit_in_words,
-        "patients": _describe_patients(plan, promised=promised),
-        "neighbouring_relation": plan.NEIGHBOURING,
-        "epsilon_target": _number_or_text(plan.epsilon),
-        **describe_target(plan),
-        "epsilon_realised": _number_or_text(plan.realised_epsilon if promised else math.inf),
-        "epsilon_all_heads": _number_or_text(epsilon_all_heads if promised else math.inf),
-        "delta": plan.delta if promised else None,
-        **({"delta_above_one_over_n": True} if above and promised else {}),
-        "allows": allows,
-        "accountant": plan.priced_by,
-        "checks": {name: _number_or_text(value) for name, value in plan.checks.items()},
-        "check_notes": dict(plan.check_notes),
-        "n": plan.n,
-        **_describe_copies(copies, mode),
-        "mechanisms": [mechanism_values(mechanism, plan) for mechanism in plan.mechanisms],
-        "selection": _describe_selection(plan.selection),
-        "method": method,
-        "options": dict(options),
-        **({"chosen_from": dict(chosen_from)} if chosen_from else {}),
-        "mode": mode,
-        "release": MODES[mode],
-        **({"seeds": [f"{seed:032x}" for seed in seeds]} if mode == "benchmark" else {}),
-        "engine_limits": limits,
-        "public": public,
-        "public_files": dict(files.hashes) if files else {},
-        **({"declared_public": {"by": files.study, "options": dict(files.files)}} if files else {}),
-        "public_data": {"assumption": _write_assumption(public_data), **public_data},
-        "not_covered": not_covered,
-    }
 
+    plan: Plan
+    method: str
+    options: Mapping[str, Any]
+    mode: str
+    seeds: Sequence[int]
+    public_data: Mapping[str, Any]
+    epsilon_all_heads: float
+    private_choices: str | None
+    priced_normalisation: bool
+    engine_limits: str | None
+    released_priors: bool = False
+    declared: Declared | None = None
+    network: bool = False
+    chosen_from: Mapping[str, Any] | None = None
+    copies: Mapping[str, int | str] | None = None
 
-def _list_not_covered(
-    plan: Plan,
-    *,
-    mode: str,
-    private_choices: str | None,
-    network: bool,
-    public_data: Mapping[str, Any],
-    counted: bool,
-    float_noise: bool,
-) -> list[str]:
-    not_covered = [private_choices] if private_choices else []
-    not_covered += RELEASE_NOT_COVERED if mode == "release" else NOT_COVERED
-    if network:
-        not_covered += NETWORK_NOT_COVERED
-    if public_data.get("subsample"):
-        not_covered.append(DRAWN_NOT_COVERED)
-    if plan.unit in plan.GROUPS:
-        not_covered += PATIENTS_NOT_COVERED if plan.unit == "patient" else GROUPS_NOT_COVERED
-    not_covered.append(COPIES_NOT_COVERED[plan.unit])
-    if counted:
-        not_covered.append(COUNTED_NOT_COVERED)
-    if float_noise:
-        not_covered.append(FLOATS_NOT_COVERED)
-    if plan.selection:
-        not_covered += TRIALS_NOT_COVERED
-    if isinstance(public_data["near_duplicate_check"], Mapping):
-        not_covered.append(OVERLAP_NOT_COVERED)
-    return not_covered
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise PrivacyError(
+                f"privacy statement: mode {self.mode!r}; write one of {', '.join(MODES)}"
+            )
+        if self.above and self.mode == "release":
+            raise PrivacyError(f"{self.above}; write a smaller delta")
 
+    @property
+    def above(self) -> str:
+        """Explains a delta above 1 / n; empty for other deltas."""
+        plan = self.plan
+        return above_in_words(plan.delta, plan.n, unit=plan.unit) if plan.private else ""
 
-def _list_public(
-    plan: Plan,
-    *,
-    unpriced_choices: bool,
-    chosen_from: Mapping[str, Any] | None,
-    network: bool,
-    declared: bool,
-    drawn: Mapping[str, Any] | None,
-) -> list[str]:
-    """Lists the facts that the guarantee assumes to be public."""
-    public = [PUBLIC_N[plan.unit]]
-    if drawn:
-        public.append(ROWS_DRAWN.format(**drawn))
-    public += PUBLIC_FACTS
-    if not unpriced_choices:
-        public.append(FIXED_OPTIONS)
+    @property
+    def promised(self) -> bool:
+        return self.plan.private and self.private_choices is None
+
+    @property
+    def limits(self) -> str | None:
+        return self.engine_limits if self.plan.private else None
+
+    @property
+    def repeated(self) -> Mapping[str, int | str] | None:
+        """The counts of copies, if there are copies."""
+        return self.copies if self.copies and self.copies["rows"] else None
+
+    @property
+    def files(self) -> Declared | None:
+        return self.declared if self.declared and self.declared.files else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """States the guarantee, its unit, its mechanisms and its limits; JSON-compatible."""
+        plan, promised, files = self.plan, self.promised, self.files
+        public, not_covered = self._list_public(), self._list_not_covered()
+        allows = _describe_attacks(
+            plan, len(self.seeds), self.epsilon_all_heads, unpriced=self.private_choices is not None
+        )
+        promise = self._write_promise()
+        promise += f" But {self.above}." if self.above else ""
+        if self.repeated and promised:
+            promise += COPIES_FOUND[plan.unit].format(**self.repeated)
+        if of_vectors(self.public_data):
+            promise = in_words_of_rows(promise)
+            allows |= {"words": in_words_of_rows(allows["words"])}
+            not_covered = [VECTORS_NOT_COVERED, *map(in_words_of_rows, not_covered)]
+            public = [*map(in_words_of_rows, public)]
+        uncounted = self.copies is None and self.mode == "release"
+        copies = COPIES_UNKNOWN if self.copies is None else dict(self.copies)
+        everything = self.epsilon_all_heads if promised else math.inf
+        return {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "promise": promise,
+            "private": promised,
+            "unit_of_privacy": plan.unit_in_words,
+            "patients": self._describe_patients(),
+            "neighbouring_relation": plan.NEIGHBOURING,
+            "epsilon_target": to_json(plan.epsilon),
+            **describe_target(plan),
+            "epsilon_realised": to_json(plan.realised_epsilon if promised else math.inf),
+            "epsilon_all_heads": to_json(everything),
+            "delta": plan.delta if promised else None,
+            **({"delta_above_one_over_n": True} if self.above and promised else {}),
+            "allows": allows,
+            "accountant": plan.priced_by,
+            "checks": {name: to_json(value) for name, value in plan.checks.items()},
+            "check_notes": dict(plan.check_notes),
+            "n": plan.n,
+            **({} if uncounted else {"copies": copies}),
+            "mechanisms": [mechanism_values(mechanism, plan) for mechanism in plan.mechanisms],
+            "selection": _describe_selection(plan.selection),
+            "method": self.method,
+            "options": dict(self.options),
+            **({"chosen_from": dict(self.chosen_from)} if self.chosen_from else {}),
+            "mode": self.mode,
+            "release": MODES[self.mode],
+            **(
+                {"seeds": [f"{seed:032x}" for seed in self.seeds]}
+                if self.mode == "benchmark"
+                else {}
+            ),
+            "engine_limits": self.limits,
+            "public": public,
+            "public_files": dict(files.hashes) if files else {},
+            **(
+                {"declared_public": {"by": files.study, "options": dict(files.files)}}
+                if files
+                else {}
+            ),
+            "public_data": {"assumption": _write_assumption(self.public_data), **self.public_data},
+            "not_covered": not_covered,
+        }
+
+    def _list_not_covered(self) -> list[str]:
+        plan = self.plan
+        not_covered = [self.private_choices] if self.private_choices else []
+        not_covered += RELEASE_NOT_COVERED if self.mode == "release" else NOT_COVERED
+        if self.network:
+            not_covered += NETWORK_NOT_COVERED
+        if self.public_data.get("subsample"):
+            not_covered.append(DRAWN_NOT_COVERED)
+        if plan.unit in plan.GROUPS:
+            not_covered += PATIENTS_NOT_COVERED if plan.unit == "patient" else GROUPS_NOT_COVERED
+        not_covered.append(COPIES_NOT_COVERED[plan.unit])
+        if self.repeated:
+            not_covered.append(COUNTED_NOT_COVERED)
+        if self.limits:
+            not_covered.append(FLOATS_NOT_COVERED)
         if plan.selection:
-            public.append(PUBLIC_SEARCH)
-    if chosen_from:
-        public.append(CHOSEN_BY_RULE.format(**chosen_from))
-    if network:
-        public.append(PUBLIC_NETWORK)
-    if declared:
-        public.append(PUBLIC_FILES)
-    return public
+            not_covered += TRIALS_NOT_COVERED
+        if isinstance(self.public_data["near_duplicate_check"], Mapping):
+            not_covered.append(OVERLAP_NOT_COVERED)
+        return not_covered
+
+    def _list_public(self) -> list[str]:
+        """Lists the facts that the guarantee assumes to be public."""
+        public = [PUBLIC_N[self.plan.unit]]
+        if drawn := self.public_data.get("subsample"):
+            public.append(ROWS_DRAWN.format(**drawn))
+        public += PUBLIC_FACTS
+        if self.private_choices is None:
+            public.append(FIXED_OPTIONS)
+            if self.plan.selection:
+                public.append(PUBLIC_SEARCH)
+        if self.chosen_from:
+            public.append(CHOSEN_BY_RULE.format(**self.chosen_from))
+        if self.network:
+            public.append(PUBLIC_NETWORK)
+        if self.files:
+            public.append(PUBLIC_FILES)
+        return public
+
+    def _describe_patients(self) -> dict[str, Any] | None:
+        patients = self.plan.patients
+        if patients is None:
+            return None
+        epsilon = patients.epsilon if patients.epsilon is None or self.promised else math.inf
+        return {"images": patients.images, "epsilon": to_json(epsilon)}
+
+    def _write_promise(self) -> str:
+        plan, heads, unpriced = self.plan, len(self.seeds), self.private_choices
+        if not plan.private and unpriced:
+            return f"No privacy is promised: this method is not private. Not covered: {unpriced}."
+        if unpriced:
+            return (
+                f"No privacy is promised: nothing prices {unpriced}. Nothing here is for "
+                "release. Had all been fixed beforehand, one seed's weights would be "
+                f"({plan.epsilon:g}, {plan.delta:g})-differentially private."
+            )
+        if not plan.private:
+            return (
+                "No privacy is promised: epsilon is infinite, no noise was added, and "
+                f"{_clipped_without_noise(self.options)}."
+            )
+        beside = ["what its normalisation released"] if self.priced_normalisation else []
+        if self.released_priors:
+            beside.append("how frequent the classes are")
+        if plan.selection:
+            beside.append("the options and the noisy score of the trial they are from")
+        kind, what = ("network", "trained parameters") if self.network else ("head", "weights")
+        released = f"The {what} of {f'the {kind}' if heads == 1 else f'any one of the {kind}s'}"
+        if beside:
+            released += f", with {' and '.join(beside)},"
+        one = (
+            f"{released} are ({plan.epsilon:g}, {plan.delta:g})-differentially private with "
+            f"respect to replacing the rows of {plan.unit_in_words} by null rows that contribute "
+            "nothing, with n fixed and public. "
+            f"{_write_composition(plan)}{explain_target(plan)}{_worth_to_a_patient(plan)}"
+        )
+        if heads == 1:
+            return one
+        where = "the folder networks holds" if self.network else "heads.safetensors holds"
+        several = (
+            f"{one} Each seed is a fit of its own: publishing several composes, and all {heads} "
+            f"{kind}s together, as {where} them, are ({self.epsilon_all_heads:.4g}, "
+            f"{plan.delta:g})-differentially private"
+        )
+        if plan.patients is None:
+            return f"{several}."
+        return f"{several} to one image; to a patient they cost more, which is not computed."
 
 
 def _write_assumption(public_data: Mapping[str, Any]) -> str:
@@ -407,60 +451,6 @@ def in_words_of_rows(text: str) -> str:
     return text
 
 
-def _write_promise(
-    plan: Plan,
-    *,
-    options: Mapping[str, Any],
-    heads: int,
-    together: float,
-    private_choices: str | None,
-    priced_normalisation: bool,
-    released_priors: bool,
-    network: bool,
-) -> str:
-    if not plan.private and private_choices:
-        return (
-            f"No privacy is promised: this method is not private. Not covered: {private_choices}."
-        )
-    if private_choices:
-        return (
-            f"No privacy is promised: nothing prices {private_choices}. Nothing here is for "
-            "release. Had all been fixed beforehand, one seed's weights would be "
-            f"({plan.epsilon:g}, {plan.delta:g})-differentially private."
-        )
-    if not plan.private:
-        return (
-            "No privacy is promised: epsilon is infinite, no noise was added, and "
-            f"{_clipped_without_noise(options)}."
-        )
-    beside = ["what its normalisation released"] if priced_normalisation else []
-    if released_priors:
-        beside.append("how frequent the classes are")
-    if plan.selection:
-        beside.append("the options and the noisy score of the trial they are from")
-    kind, what = ("network", "trained parameters") if network else ("head", "weights")
-    released = f"The {what} of {f'the {kind}' if heads == 1 else f'any one of the {kind}s'}"
-    if beside:
-        released += f", with {' and '.join(beside)},"
-    one = (
-        f"{released} are ({plan.epsilon:g}, {plan.delta:g})-differentially private with respect "
-        f"to replacing the rows of {plan.unit_in_words} by null rows that contribute nothing, "
-        f"with n fixed and public. "
-        f"{_write_composition(plan)}{explain_target(plan)}{_worth_to_a_patient(plan)}"
-    )
-    if heads == 1:
-        return one
-    where = "the folder networks holds" if network else "heads.safetensors holds"
-    several = (
-        f"{one} Each seed is a fit of its own: publishing several composes, and all {heads} "
-        f"{kind}s together, as {where} them, are ({together:.4g}, {plan.delta:g})-"
-        "differentially private"
-    )
-    if plan.patients is None:
-        return f"{several}."
-    return f"{several} to one image; to a patient they cost more, which is not computed."
-
-
 def _clipped_without_noise(options: Mapping[str, Any]) -> str:
     """States the clipping of mean gradients at epsilon inf, if a method has this option."""
     name = "max_batch_grad_norm"
@@ -494,24 +484,9 @@ def _worth_to_a_patient(plan: Plan) -> str:
     )
 
 
-def _describe_copies(copies: Mapping[str, int | str] | None, mode: str) -> dict[str, Any]:
-    if copies is None and mode == "release":
-        return {}
-    return {"copies": COPIES_UNKNOWN if copies is None else dict(copies)}
-
-
-def _describe_patients(plan: Plan, *, promised: bool) -> dict[str, Any] | None:
-    if plan.patients is None:
-        return None
-    epsilon = plan.patients.epsilon
-    if epsilon is not None and not promised:
-        epsilon = math.inf
-    return {"images": plan.patients.images, "epsilon": _number_or_text(epsilon)}
-
-
-def _describe_attacks(plan: Plan, *, heads: int, together: float, promised: bool) -> dict[str, Any]:
+def _describe_attacks(plan: Plan, heads: int, together: float, *, unpriced: bool) -> dict[str, Any]:
     """Bounds the best attack: on one head, on all heads, and on a patient."""
-    if not promised:
+    if unpriced:
         nothing = _describe_bounds(allow_everything(list(FALSE_POSITIVE_RATES.values())))
         return {
             "words": EVERYTHING_ALLOWED,
@@ -660,7 +635,3 @@ def _share_of_mechanism(mechanism: Mechanism, plan: Plan) -> float | None:
         return None
     costs = {item.name: item.count / item.noise_multiplier**2 for item in plan.mechanisms}
     return round(costs[mechanism.name] / math.fsum(costs.values()), 6)
-
-
-def _number_or_text(value: float | None) -> float | str | None:
-    return "inf" if value is not None and math.isinf(value) else value

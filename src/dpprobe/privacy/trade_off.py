@@ -37,13 +37,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants
-from dpprobe.privacy.plan import Mechanism, Selection
+from dpprobe.privacy.plan import Mechanism, Selection, priced_alike
 
 if TYPE_CHECKING:
     import numpy as np
@@ -125,16 +125,21 @@ def bound_attacks(
         )
     points: Points | None = None
     if selection is None:
-        points = _cached_profile(_merge_alike(mechanisms), delta, size)
+        points = _cached_profile(priced_alike(mechanisms), delta, size)
     elif epsilon <= _LARGEST_EPSILON:
         points = np.asarray([epsilon]), np.asarray([delta])
     if points is None:
         return allow_everything(false_positive_rates)
+    epsilons, deltas = points
+    grown, shrunk = np.exp(epsilons), np.exp(-epsilons)
+    accuracies = (1 + deltas * shrunk) / (1 + shrunk)
+    bounds = [
+        np.minimum(grown * rate + deltas, 1 - shrunk * (1 - rate - deltas))
+        for rate in false_positive_rates
+    ]
     return Allowed(
-        balanced_accuracy=_rounded_up(_bound_accuracy(*points)),
-        true_positives=tuple(
-            _rounded_up(_bound_rate(rate, *points)) for rate in false_positive_rates
-        ),
+        balanced_accuracy=_rounded_up(float(accuracies.min())),
+        true_positives=tuple(_rounded_up(float(each.min())) for each in bounds),
         exact=False,
     )
 
@@ -151,14 +156,6 @@ def _gaussian_rate(rate: float, mu: float) -> float:
     from scipy.special import ndtr, ndtri  # heavy: planning imports what imports this module
 
     return float(ndtr(ndtri(rate) + mu))
-
-
-def _merge_alike(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
-    """Reduces mechanisms to what a privacy profile depends on, so that plans share profiles."""
-    return tuple(
-        replace(item, name=str(place), released="", sensitivity=1.0)
-        for place, item in enumerate(mechanisms)
-    )
 
 
 @lru_cache
@@ -180,24 +177,6 @@ def _cached_profile(mechanisms: tuple[Mechanism, ...], delta: float, size: int) 
         last = profile.epsilon(delta)
     epsilons = np.linspace(0.0, min(last, _LARGEST_EPSILON), _POINTS)
     return epsilons, np.asarray(profile.deltas(epsilons))
-
-
-def _bound_rate(
-    rate: float, epsilons: npt.NDArray[np.float64], deltas: npt.NDArray[np.float64]
-) -> float:
-    """Bounds the true-positive rate by the points of a privacy profile."""
-    import numpy as np
-
-    few = np.exp(epsilons) * rate + deltas
-    many = 1 - np.exp(-epsilons) * (1 - rate - deltas)
-    return float(np.minimum(few, many).min())
-
-
-def _bound_accuracy(epsilons: npt.NDArray[np.float64], deltas: npt.NDArray[np.float64]) -> float:
-    """Bounds the balanced accuracy by the points of a privacy profile."""
-    import numpy as np
-
-    return float(((1 + deltas * np.exp(-epsilons)) / (1 + np.exp(-epsilons))).min())
 
 
 def _rounded_up(rate: float) -> float:

@@ -111,7 +111,7 @@ class Part:
         selection = values["selection"]
         return cls(
             side=values["side"],
-            mechanisms=tuple(map(Mechanism.from_dict, values["mechanisms"])),
+            mechanisms=tuple(Mechanism(**item) for item in values["mechanisms"]),
             selection=selection and Selection.from_dict(selection),
             epsilon=values["epsilon"],
             delta=values["delta"],

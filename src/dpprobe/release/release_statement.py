@@ -8,7 +8,7 @@ from typing import Any
 
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.statement import Declared, make_statement
+from dpprobe.privacy.statement import Declared, Statement
 from dpprobe.release_part_registry import ALWAYS_STATED, STATED_IF_ASKED
 
 FORMAT = "dpprobe-release-statement"
@@ -42,8 +42,8 @@ def release_statement(
     """
     named = {name: Path(path).name for name, path in options.public_files().items()}
     hashes = {Path(path).name: file_hashes[path] for path in options.public_files().values()}
-    values = make_statement(
-        plan,
+    values = Statement(
+        plan=plan,
         method=method,
         options=published_options(options),
         mode="release",
@@ -60,7 +60,7 @@ def release_statement(
         released_priors=options.releases_priors,
         engine_limits=options.engine_limits,
         chosen_from=chosen_from,
-    )
+    ).to_dict()
     del values["epsilon_all_heads"]
     return {
         **values,

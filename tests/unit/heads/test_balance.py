@@ -54,29 +54,6 @@ def trained(method: MethodOptions, data: TrainingSet, noise: float) -> np.ndarra
 
 
 @pytest.mark.parametrize("name", HEADS)
-@pytest.mark.parametrize("noise", [0.0, 0.5])
-def test_weights_of_one_change_nothing(name: str, noise: float) -> None:
-    features, labels = classes_of(200)
-    data = TrainingSet(features.clone(), labels, 4)
-    ones = trained(options(name, class_weights=[1, 1, 1, 1]), data, noise)
-    np.testing.assert_allclose(ones, trained(options(name), data, noise), rtol=2e-4, atol=2e-5)
-
-
-@pytest.mark.parametrize("name", [name for name in HEADS if name != "sgd, sampled"])
-def test_a_class_of_small_weight_moves_the_head_less(name: str) -> None:
-    """Without noise: a weight of 1/8 is that of one row among eight."""
-    features, labels = classes_of(400)
-    kept = (labels != 3) | (torch.arange(400) % 32 == 3)
-    plain = TrainingSet(features.clone(), labels, 4)
-    small = trained(options(name, class_weights=[1, 1, 1, 0.125]), plain, 0.0)
-    few = features.clone()
-    few[~kept] = math.nan
-    rare = trained(options(name), TrainingSet(few, labels, 4), 0.0)
-    full = trained(options(name), plain, 0.0)
-    assert np.abs(small - rare).max() < 0.6 * np.abs(full - rare).max()
-
-
-@pytest.mark.parametrize("name", HEADS)
 def test_no_row_adds_more_than_its_weight(name: str) -> None:
     """Every release's sums, with a row and with a null row in its place, as an audit sees them."""
     features, labels = classes_of(60)
@@ -172,22 +149,6 @@ def test_a_search_weighs_its_trials_as_its_base_would() -> None:
         heads.append(fit_heads(method, TrainingSet(features.clone(), labels, 4), plan, [1]).weights)
         assert method.counted_classes == 4
     assert np.abs(heads[0] - heads[1]).max() > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"class_weights": [0.5, 0.2]}, "divide all weights by the largest"),
-        ({"class_weights": [2, 1]}, "divide all weights by the largest"),
-        ({"class_weights": [1, 0]}, "write a number above 0"),
-        ({"class_weights": [1, math.inf]}, "finite"),
-        ({"class_priors": []}, "write a list or mapping with 1 or more entries"),
-        ({"class_priors": [1, 1], "loss": "sigmoid"}, "with `loss: softmax`"),
-    ],
-)
-def test_numbers_that_make_no_sense(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        options("sgd", **values)
 
 
 def test_numbers_for_other_classes_and_rows_of_several_labels() -> None:

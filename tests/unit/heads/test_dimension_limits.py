@@ -33,6 +33,12 @@ def test_second_order_heads_are_refused_above_it(head: str) -> None:
     assert dimension_fault(tuned, 15_552) == fault
 
 
+def test_whitening_is_refused_above_it() -> None:
+    options = method_options({"head": "momentum", "normalize": "whitened"})
+    assert dimension_fault(options, MOST_FEATURES) is None
+    assert "write normalize: centred" in str(dimension_fault(options, MOST_FEATURES + 1))
+
+
 @pytest.mark.parametrize("head", ["momentum", "sgd", "prototypes", "nonprivate"])
 def test_others_take_any_number(head: str) -> None:
     assert dimension_fault(method_options({"head": head}), 10**6) is None

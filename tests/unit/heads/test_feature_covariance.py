@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.heads.clipped_row_options import GRADIENTS
-from dpprobe.heads.feature_covariance import COVARIANCE, Options
+from dpprobe.heads.feature_covariance import Options
 from tests.support.linear_heads import Source
 from tests.support.second_order_data import check_logistic_regression, classes_of, fit
 
@@ -33,20 +32,6 @@ def test_one_step_from_zero_is_least_squares() -> None:
     other = fit(LeastSquares(normalize="none"), features, labels, 4, seeds=(1,))
     other.weights[..., -1] -= 1 / 4
     np.testing.assert_allclose(one.weights, 4 * other.weights, rtol=1e-3, atol=2e-4)
-
-
-def test_budget_is_shared_as_asked() -> None:
-    covariance, gradients = Options(
-        normalize="none", covariance_share=0.3, steps=4
-    ).list_mechanisms(9)
-    assert (covariance.name, gradients.name) == (COVARIANCE, GRADIENTS)
-    assert (covariance.count, gradients.count) == (1, 4)
-    assert covariance.sensitivity == pytest.approx(1.04)
-    assert gradients.sensitivity == 0.7
-    costs = [item.count / item.noise_multiplier**2 for item in (covariance, gradients)]
-    assert costs[0] / sum(costs) == pytest.approx(0.3)
-    (alone,) = Options(normalize="none", public_covariance="m.json").list_mechanisms(9)
-    assert alone.name == GRADIENTS
 
 
 def test_published_settings_are_the_published_update() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -99,40 +98,6 @@ def test_a_head_learns_without_noise_and_repeats_itself(head: str, small_store: 
     chosen = score_rows(fitted, store.read()).argmax(2)
     assert ((chosen == np.asarray(store.labels)).mean(1) > 0.5).all()
     np.testing.assert_array_equal(fit_heads(method, data, priced, [1, 2]).weights, fitted.weights)
-
-
-SAMPLED = ("sgd", "momentum", "adam", "lamb")
-
-
-@pytest.mark.parametrize("noise", [0.0, 5.0])
-@pytest.mark.parametrize(
-    ("head", "values"),
-    [
-        *((head, values) for head, values in FULL.items() if head != "nonprivate"),
-        *((head, {"batch_size": 60, "steps": 30}) for head in SAMPLED),
-    ],
-)
-def test_null_rows_contribute_nothing_whatever_stands_in_them(
-    head: str, values: dict[str, Any], noise: float
-) -> None:
-    """The other side of the relation: null rows in the place of a unit's leave no trace."""
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.arange(120) % 3
-    rows = torch.randn(120, 6, generator=generator)
-    rows[torch.arange(120), labels] += 2
-    method = options(head, {head: values})
-    priced = plan(method, 120, noise=noise)
-
-    def weights(null: float, label: int) -> np.ndarray:
-        features, classes = rows.clone(), labels.clone()
-        features[7], features[50, 2] = null, null
-        classes[[7, 50]] = label
-        return fit_heads(method, TrainingSet(features, classes, 3), priced, [1, 2]).weights
-
-    expected = weights(math.nan, 0)
-    np.testing.assert_array_equal(weights(math.nan, 2), expected)
-    np.testing.assert_array_equal(weights(math.inf, 1), expected)
-    assert (weights(1.0, 0) != expected).any()
 
 
 ROWS, DIMENSION, CLASSES = 20_000, 512, 10

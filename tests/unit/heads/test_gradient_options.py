@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from dpprobe.errors import ConfigError
-from dpprobe.heads.adam import Options as AdamOptions
 from dpprobe.heads.registry import HEADS
 from dpprobe.heads.sgd import Options
 from dpprobe.options import options_class
@@ -33,11 +31,6 @@ def test_the_foundation_features_recipe_is_sgd_s_default() -> None:
     assert (options.batch_size, options.learning_rate, options.max_grad_norm) == (32, 0.1, 1.2)
     assert (options.init, options.average, options.schedule) == ("torch", "last", "constant")
     assert options.list_releases(50_000)[0].count == 31_250
-
-
-def test_batches_larger_than_the_data_are_refused() -> None:
-    with pytest.raises(ConfigError, match="batch_size 200 is above the 100 training rows"):
-        AdamOptions(batch_size=200).list_releases(100)
 
 
 def test_initial_weights_are_a_public_file_of_the_head() -> None:

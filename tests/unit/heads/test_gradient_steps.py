@@ -11,7 +11,6 @@ import torch
 
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads import gradient_steps
-from dpprobe.heads.clipping import NativePoissonSum
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.gradient_options import GradientOptions
@@ -171,31 +170,6 @@ def dead_rows(rows: int, dimension: int, classes: int, device: str = "cpu") -> T
     return TrainingSet(features, torch.zeros(rows).long().to(device), classes)
 
 
-@pytest.mark.parametrize("head", [Options, Momentum])
-@pytest.mark.parametrize("batch_size", [1, 50, "full"])
-def test_noise_has_the_planned_size_in_every_step(batch_size: Any, head: Any) -> None:
-    """On rows that contribute nothing, the weights are the noise: T steps of (lr sigma C / B)^2."""
-    rows, steps = 50, 40
-    options = head(
-        batch_size=batch_size, steps=steps, init="zero", learning_rate=0.3, max_grad_norm=2.0
-    )
-    plan = plan_for(options, rows, noise=1.7)
-    actual = fit_heads(options, dead_rows(rows, 99, 20), plan, SEEDS).weights.astype(np.float64)
-    expected = rows if batch_size == "full" else batch_size
-    # With momentum a step's noise goes on moving the weights: 1 + beta + beta^2 + ... times.
-    beta = options.beta if isinstance(options, Momentum) else 0.0
-    reach = (1 - beta ** np.arange(1, steps + 1)) / (1 - beta)
-    deviation = 0.3 * 1.7 * 2.0 / expected * np.sqrt(np.sum(reach**2))
-    for weights in actual:  # with batches of 1 expected row, a third of the steps are empty
-        assert weights.std() == pytest.approx(deviation, rel=5 / (2 * weights.size) ** 0.5)
-        assert abs(weights.mean()) < 5 * deviation / weights.size**0.5
-    # Neither seeds nor classes share noise.
-    vectors = actual.reshape(-1, 100)
-    correlation = np.asarray(np.corrcoef(vectors))
-    np.fill_diagonal(correlation, 0)
-    assert np.abs(correlation).max() < 5.5 / 100**0.5
-
-
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("batch_size", [1, 20, "full"])
 def test_the_weights_are_the_start_less_the_planned_noise(batch_size: Any, device: str) -> None:
@@ -249,20 +223,6 @@ def test_a_seed_does_not_depend_on_the_others(head: Any, batch_size: Any) -> Non
     np.testing.assert_allclose(together.weights[1], alone.weights[0], rtol=2e-5, atol=2e-6)
     again = fit_heads(options, data, plan, SEEDS)
     np.testing.assert_array_equal(together.weights, again.weights)
-
-
-@pytest.mark.parametrize("head", [Options, Adam])
-@pytest.mark.parametrize("batch_size", [40, 1500, "full"])
-def test_threads_change_nothing(head: Any, batch_size: Any) -> None:
-    data = training_set(3000, 30, 4)
-    options = head(batch_size=batch_size, steps=25, init="torch")
-    plan = plan_for(options, data.rows)
-    for seeds in (SEEDS, SEEDS[:1]):
-        wanted = fit_heads(options, data, plan, seeds)
-        torch.set_num_threads(3)
-        actual = fit_heads(options, data, plan, seeds)
-        torch.set_num_threads(1)
-        np.testing.assert_array_equal(actual.weights, wanted.weights)
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -323,35 +283,6 @@ def test_steps_taken_are_the_steps_priced(
     monkeypatch.setattr(gradient_steps, "record_steps", lambda _: [25, 49])
     with pytest.raises(PrivacyError, match="49 noisy releases were made, but epsilon covers 50"):
         fit_heads(options, data, plan, SEEDS)
-
-
-@pytest.mark.parametrize("head", [Options, Adam])
-def test_every_step_draws_noise_and_a_batch(head: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted where they happen: the trainer's own count is not enough."""
-    noises: list[GaussianNoise] = []
-    batches: list[int] = []
-    start, prepare = GaussianNoise.__init__, NativePoissonSum.draw_batches
-
-    def watched_start(self: GaussianNoise, *arguments: Any) -> None:
-        noises.append(self)
-        start(self, *arguments)
-
-    def counted_prepare(self: NativePoissonSum, steps: int) -> None:
-        batches.append(steps)
-        prepare(self, steps)
-
-    monkeypatch.setattr(GaussianNoise, "__init__", watched_start)
-    monkeypatch.setattr(NativePoissonSum, "draw_batches", counted_prepare)
-    data = training_set()
-    options = head(batch_size=12, steps=333)
-    fit_heads(options, data, plan_for(options, data.rows), [1])
-    (noise,) = noises
-    fresh = GaussianNoise([1], noise.size, torch.device("cpu"))
-    fresh.draw_steps(333, 1.0)
-    assert all(
-        torch.equal(fresh.copy_state()[name], part) for name, part in noise.copy_state().items()
-    )
-    assert sum(batches) == 333
 
 
 def test_an_optimiser_derived_from_sgd_takes_its_own_steps() -> None:

@@ -15,7 +15,7 @@ from dpprobe import devices
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.logistic_regression import Objective
-from dpprobe.heads.nonprivate import Options, find_minimum
+from dpprobe.heads.nonprivate import Options
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.rows import Rows, Transform
@@ -79,9 +79,8 @@ def test_rounding_may_outweigh_a_penalty(largest: float, penalty: float) -> None
         features[0] *= largest
     data = TrainingSet(features, torch.arange(520) % 3, 3)
     objective = objective_of(data)
-    found = find_minimum(
-        objective, objective.everyone, penalty, objective.zero_parameters(), Options()
-    )
+    start = objective.zero_parameters()
+    found = objective.find_minimum(objective.everyone, penalty, start, Options())
     assert objective.mean_loss(found, objective.everyone) < math.log(3)
 
 
@@ -91,12 +90,12 @@ def test_rows_out_of_the_fold_have_no_say() -> None:
     weights = torch.ones(120)
     weights[::3] = 0
     objective = objective_of(data)
-    solution = find_minimum(objective, weights, 1e-2, objective.zero_parameters(), options)
+    solution = objective.find_minimum(weights, 1e-2, objective.zero_parameters(), options)
     labels = data.labels.clone()
     labels[::3] = (labels[::3] + 1) % 4
     assert data.features is not None
     other = objective_of(TrainingSet(data.features, labels, 4))
-    same = find_minimum(other, weights, 1e-2, other.zero_parameters(), options)
+    same = other.find_minimum(weights, 1e-2, other.zero_parameters(), options)
     np.testing.assert_allclose(same, solution, atol=1e-7)
     assert objective.count_correct(solution, weights == 0) > other.count_correct(
         solution, weights == 0

@@ -8,19 +8,6 @@ import pytest
 
 from dpprobe.heads.registry import METHODS
 from dpprobe.options import options_class
-from dpprobe.study.study_file import load_study
-from tests.support.small_study import changed
-
-
-def test_a_priced_normalisation_takes_its_share_of_the_budget() -> None:
-    method = {"head": "sgd", "batch_size": "full", "steps": 8, "normalize": "centred"}
-    options = load_study(changed("methods.sgd", method)).methods["sgd"]
-    centre, gradients = options.list_mechanisms(1000)
-    costs = [item.count / item.noise_multiplier**2 for item in (centre, gradients)]
-    assert costs[0] / sum(costs) == pytest.approx(0.04)
-    assert gradients.noise_multiplier == 1
-    free = load_study(changed("methods.sgd.normalize", "l2")).methods["sgd"]
-    assert [item.name for item in free.list_mechanisms(1000)] == ["gradients"]
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -10,7 +10,7 @@ import torch
 
 from dpprobe.heads.prototypes import CLASS_SUMS, Options
 from dpprobe.heads.scoring import score_rows
-from tests.support.second_order_data import classes_of, fit, plan_of
+from tests.support.second_order_data import classes_of, fit
 
 pytestmark = pytest.mark.usefixtures("several_blocks")
 
@@ -42,15 +42,3 @@ def test_a_class_without_rows_is_hardly_ever_chosen() -> None:
         scores = torch.from_numpy(score_rows(fitted, features[kept]))
         chosen += float((scores.argmax(2) == 2).float().mean()) / 5
     assert chosen < 0.1
-
-
-def test_noise_of_the_priced_size_reaches_the_weights() -> None:
-    """Noise alone: unit vectors in random directions, weighted by how far counts stand out."""
-    options = Options(normalize="none", intercept=0.0)
-    features = torch.zeros(40, 30)
-    fitted = fit(options, features, torch.arange(40) % 4, 4, noise=3.0, seeds=tuple(range(50)))
-    lengths = np.linalg.norm(fitted.weights[..., :-1], axis=2)
-    np.testing.assert_allclose(lengths, 1, atol=1e-5)
-    mean = fitted.weights.mean(axis=(0, 1))
-    assert np.abs(mean).max() < 4 / math.sqrt(30 * 200)
-    assert plan_of(options, 40, 3.0).find_mechanism(CLASS_SUMS).noise_multiplier == 3.0

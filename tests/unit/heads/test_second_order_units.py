@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dpprobe.heads.feature_covariance import Options, public_moment
+from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.patient_groups import Units
-from dpprobe.heads.registry import HEADS, method_options
-from dpprobe.heads.rows import Rows
+from dpprobe.heads.registry import method_options
 from dpprobe.heads.second_order import (
     Design,
     Loss,
@@ -24,8 +21,8 @@ from dpprobe.heads.second_order import (
     second_moment,
     sum_gradients,
 )
+from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.grid import GridSum
-from dpprobe.privacy.releases import Releases
 from tests.support.linear_heads import Source
 from tests.support.second_order_data import classes_of, plan_of, rows_of
 
@@ -40,11 +37,18 @@ HEAD_VALUES: dict[str, dict[str, Any]] = {
     "newton, bounded": {"head": "newton", "max_grad_norm": None},
     "feature_covariance": {"head": "feature_covariance"},
     "prototypes": {"head": "prototypes"},
-}
+    "prototypes, centred": {"head": "prototypes", "normalize": "centred"},
+    "prototypes, channels": {
+        "head": "prototypes",
+        "normalize": {
+            "kind": "channels", "channels": 3, "max_mean_norm": 9, "max_deviation_norm": 3,
+        },
+    },
+}  # fmt: skip
 
 
 def options_of(values: dict[str, Any]) -> MethodOptions:
-    return method_options(values | {"normalize": "none", "max_row_norm": 5.0})
+    return method_options({"normalize": "none", "max_row_norm": 5.0} | values)
 
 
 def repeated(
@@ -57,11 +61,11 @@ def repeated(
     return features[names], labels[names], units
 
 
-def trained(options: MethodOptions, rows: Rows, noise: float) -> torch.Tensor:
-    releases = Releases(plan_of(options, rows.n, noise), (3, 4), rows.device)
-    module = importlib.import_module(HEADS[options.head])
-    fitted = module.fit(options, rows, releases, record=None)
-    releases.check_counts()
+def trained(
+    options: MethodOptions, rows: tuple[torch.Tensor, torch.Tensor], noise: float, **units: Any
+) -> torch.Tensor:
+    data = TrainingSet(rows[0].clone(), rows[1], CLASSES, **units)
+    fitted = fit_heads(options, data, plan_of(options, data.n, noise), (3, 4))
     return torch.from_numpy(fitted.weights)
 
 
@@ -72,10 +76,10 @@ def test_units_of_equal_rows_train_the_head_of_one_row_each(name: str, noise: fl
     options = options_of(HEAD_VALUES[name])
     features, labels = classes_of(300, 12, CLASSES)
     counts = torch.arange(300) % 20 + 1
-    rows, targets, units = repeated(features, labels, counts)
-    alone = trained(options, rows_of(features, labels, CLASSES), noise)
-    actual = trained(options, rows_of(rows, targets, CLASSES, units=units), noise)
-    unweighted = trained(options, rows_of(rows, targets, CLASSES), noise)
+    *rows, units = repeated(features, labels, counts)
+    alone = trained(options, (features, labels), noise)
+    actual = trained(options, (rows[0], rows[1]), noise, units=units)
+    unweighted = trained(options, (rows[0], rows[1]), noise)
     difference = float((actual - alone).norm() / alone.norm())
     assert difference < 2e-3
     assert difference < 0.1 * float((unweighted - alone).norm() / alone.norm())
@@ -119,79 +123,6 @@ def sums_of(design: Design, head: torch.Tensor, clip: float) -> list[GridSum]:
         cross_moment(design, targets, design.rows.num_classes, longest),
         sum_gradients(design, loss, head),
     ]
-
-
-ENTRIES = st.sampled_from([0.0, 1.0, -1.0, 0.3, 1e-3, 50.0, -2e4, 1e25, math.nan, math.inf])
-ROW = st.lists(ENTRIES, min_size=3, max_size=3)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    unit=st.lists(ROW, min_size=1, max_size=30),
-    alike=st.booleans(),
-    clip=st.sampled_from([1e-4, 1.0, 30.0]),
-)
-def test_nulling_a_unit_changes_a_sum_by_at_most_its_sensitivity(
-    unit: list[list[float]], alike: bool, clip: float
-) -> None:
-    """A unit of up to 30 rows, all the same among them, beside one of two."""
-    if alike:
-        unit = [unit[0]] * len(unit)
-    features = torch.tensor([[0.5, 0.1, -0.2], *unit, [1.0, 2.0, 3.0]], dtype=torch.float32)
-    members = slice(1, 1 + len(unit))
-    units = Units.number_units(["other", *["patient"] * len(unit), "other"])
-    null = features.clone()
-    null[members] = math.nan
-    labels = torch.ones((len(features), 4), dtype=torch.uint8)
-    options = Options(normalize="none", loss="sigmoid", max_row_norm=clip)
-    head = torch.tensor([[1e4, -40.0, 0.0, 3e38]] * 4)
-    before, after = (
-        sums_of(
-            Design(options, rows_of(each, labels, 4, units=units), private=True), head, clip=0.7
-        )
-        for each in (features, null)
-    )
-    claimed = [options.longest**2, options.longest**2, 2 * options.longest, 0.7]
-    for one, other, sensitivity in zip(before, after, claimed, strict=True):
-        assert one.step == other.step
-        change = float((one.units - other.units).norm()) * one.step
-        assert change <= sensitivity
-        if not any(all(abs(entry) < 1e18 for entry in row) for row in unit):
-            assert change == 0
-
-
-@pytest.mark.parametrize("size", [1, 7, 30])
-def test_a_unit_of_equal_rows_uses_its_sensitivity(size: int) -> None:
-    """What the bound is for: a unit counts as much as a row alone."""
-    options = Options(normalize="none")
-    features = torch.tensor([[3.0, -4.0]]).expand(size, 2)
-    labels = torch.zeros(size, dtype=torch.int64)
-    rows = rows_of(features, labels, 2, units=Units.number_units(["patient"] * size))
-    design = Design(options, rows, private=True)
-    assert 0.999 < float(second_moment(design).values.norm()) / options.longest**2 <= 1
-    moved = sum_gradients(design, Loss(sigmoid=False, clip=0.5), torch.zeros(2, 3))
-    assert 0.999 < float(moved.values.norm()) / 0.5 <= 1
-
-
-def test_sums_over_units_are_the_same_bits_in_any_order_and_block(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    features, labels = classes_of(400, 17, CLASSES, several=True)
-    names = [f"{index * index % 61}" for index in range(400)]
-    options = Options(normalize="none")
-    head = torch.randn(CLASSES, 18, generator=torch.Generator().manual_seed(0))
-
-    def sums(order: torch.Tensor) -> list[GridSum]:
-        units = Units.number_units([names[index] for index in order.tolist()])
-        rows = rows_of(features[order], labels[order], CLASSES, units=units)
-        return sums_of(Design(options, rows, private=True), head, clip=0.5)
-
-    expected = sums(torch.arange(400))
-    monkeypatch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", 4_000)
-    actual = sums(torch.randperm(400, generator=torch.Generator().manual_seed(1)))
-    for one, other in zip(expected, actual, strict=True):
-        assert torch.equal(one.units, other.units)
-        assert torch.equal(one.units, one.units.trunc())
 
 
 def test_a_public_covariance_counts_as_the_units(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads.fit import fit_heads
@@ -73,14 +71,8 @@ def test_what_is_priced_cannot_be_searched(search: dict[str, Any], message: str)
         tuned(search=search).list_mechanisms(N)
 
 
-def test_the_budget_is_split_between_normalisation_score_and_base() -> None:
-    base = {**BASE, "normalize": {"kind": "centred", "share": 0.1}}
-    method = tuned(base=base, score_share=0.2)
-    costs = {item.name: item.count / item.noise_multiplier**2 for item in method.list_mechanisms(N)}
-    total = sum(costs.values())
-    assert costs["centre"] / total == pytest.approx(0.1)
-    assert costs["score"] / total == pytest.approx(0.9 * 0.2)
-    # What is released once, before all trials, is not among what is repeated.
+def test_what_is_released_once_before_all_trials_is_not_repeated() -> None:
+    method = tuned(base={**BASE, "normalize": "centred"})
     assert method.priced_selection(N).repeated == ("score", "gradients")
 
 
@@ -225,58 +217,6 @@ def test_a_priced_normalisation_is_released_once_for_all_trials() -> None:
     centres = [transform.arrays["centre"] for transform in fitted.transforms]
     assert len({id(centre) for centre in centres}) == len(SEEDS)
     assert score_rows(fitted, features_of(training_set())).shape == (3, N, K)
-
-
-def test_the_score_has_the_noise_that_is_priced(monkeypatch: pytest.MonkeyPatch) -> None:
-    spied(monkeypatch, Spy())
-    monkeypatch.setattr("dpprobe.privacy.random_run_count.draw_runs", lambda *_: 1)
-    method = tuned()
-    plan, data = planned(method, noise=2.0), training_set()
-    seeds = [cell_seed("noise", index) for index in range(400)]
-    fitted = fit_heads(method, data, plan, seeds)
-    exact = int((data.labels == 0).sum())  # heads of zeros choose the first class
-    errors = np.array([choice["score"] * N - exact for choice in fitted.chosen])
-    deviation = plan.find_mechanism("score").noise_multiplier
-    assert abs(errors.mean()) < 4 * deviation / 20
-    assert errors.std() == pytest.approx(deviation, rel=0.15)
-
-
-@given(
-    seed=st.integers(0, 10_000),
-    damage=st.sampled_from([None, math.nan, math.inf, 1e30]),
-    multi=st.booleans(),
-    link=st.sampled_from(["sigmoid", "none"]),
-)
-@settings(max_examples=40, deadline=None)
-def test_one_row_changes_the_score_by_at_most_one(
-    seed: int, damage: float | None, multi: bool, link: str
-) -> None:
-    """Against each neighbouring dataset: any one row left out, usable or not."""
-    generator = np.random.default_rng(seed)
-    features = generator.normal(size=(6, D)) * 10.0 ** generator.integers(-3, 4)
-    features = features.astype(np.float32)
-    if damage is not None:
-        features[3, 2] = damage
-    labels = generator.integers(0, 2, (6, K)).astype(np.uint8) if multi else (
-        generator.integers(0, K, 6)
-    )  # fmt: skip
-    weights = torch.from_numpy(generator.normal(size=(2, K, D + 1)).astype(np.float32) * 5)
-    method: Any = SimpleNamespace(link=link)
-
-    def scored(keep: np.ndarray) -> np.ndarray:
-        data = TrainingSet(torch.from_numpy(features[keep]), torch.from_numpy(labels[keep]), K)
-        spec = method_options({"head": "sgd"}).normalize
-        releases: Any = None
-        counts = score_heads(method, normalise_rows(data, spec, releases), weights)
-        values: np.ndarray = counts.values[:, 0].numpy()
-        return values
-
-    whole = scored(np.arange(6))
-    for row in range(6):
-        less = scored(np.delete(np.arange(6), row))
-        # Products of fewer rows round otherwise in their last bits.
-        assert (whole - less >= -1e-4).all()
-        assert (whole - less <= 1 + 1e-4).all()
 
 
 def test_the_score_of_several_labels_prefers_better_probabilities() -> None:

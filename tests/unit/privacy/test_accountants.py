@@ -158,16 +158,6 @@ def test_the_gdp_accountant_underestimates() -> None:
         assert accountants.central_limit_epsilon(steps_of_it, DELTA) < 0.97 * real
 
 
-def test_the_classical_formula_fails_far_above_epsilon_one() -> None:
-    def real(epsilon: float) -> float:
-        noise = math.sqrt(2 * math.log(1.25 / DELTA)) / epsilon
-        return accountants.compute_epsilon([gaussians(noise)], DELTA, "gaussian")
-
-    assert real(1.0) < 0.76  # valid, and wasteful
-    assert real(10.0) > 10.3
-    assert real(20.0) > 25
-
-
 @given(mu=st.floats(0.003, 12), epsilon=st.floats(0.0, 60.0))
 @settings(max_examples=150, deadline=None)
 def test_exact_delta_matches_fifty_digits(mu: float, epsilon: float) -> None:

@@ -12,12 +12,10 @@ from typing import Any, cast
 
 import mpmath  # type: ignore[import-untyped]
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mpmath.calculus.quadrature import GaussLegendre  # type: ignore[import-untyped]
-from scipy import stats
 
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy import rounded_gaussian
@@ -466,57 +464,6 @@ def test_hard_numbers_among_others_leave_the_others_as_they_are() -> None:
 # The law, sampled.
 
 
-@functools.cache
-def sample(deviation: float) -> npt.NDArray[np.int64]:
-    numbers: npt.NDArray[np.int64] = drawn(10_000_000, deviation, seed=5)
-    return numbers
-
-
-@pytest.mark.parametrize("deviation", [0.3, 1.0, 7.5, 2.0**20])
-def test_the_law_by_chi_square(deviation: float) -> None:
-    """Of the integers themselves, or of 1,000 intervals that are equally probable."""
-    numbers = sample(deviation)
-    if deviation < 100:
-        bound = math.ceil(5 * deviation)
-        edges = np.arange(-bound, bound + 2)
-    else:
-        inner = np.ceil(deviation * stats.norm.ppf(np.arange(1, 1000) / 1000)).astype(np.int64)
-        edges = np.array([numbers.min() - 1, *inner, numbers.max() + 2])
-    counts = np.histogram(np.clip(numbers, edges[0], edges[-1] - 1), bins=edges)[0]
-    inside = stats.norm.cdf((edges[1:-1] - 0.5) / deviation)
-    wanted = np.diff(np.concatenate([[0.0], inside, [1.0]])) * numbers.size
-    kept = wanted > 10
-    counts = np.append(counts[kept], counts[~kept].sum())
-    wanted = np.append(wanted[kept], wanted[~kept].sum())
-    statistic = np.sum((counts - wanted) ** 2 / np.maximum(wanted, 1e-3))
-    assert 1e-4 < stats.chi2.sf(statistic, len(wanted) - 1) < 1 - 1e-4
-
-
-def test_tails_and_moments_and_signs() -> None:
-    numbers = sample(2.0**20) / 2.0**20
-    count = numbers.size
-    for threshold in (1, 2, 3, 4, 4.5, 5):
-        wanted = stats.norm.sf(threshold) * count
-        for beyond in ((numbers > threshold).sum(), (numbers < -threshold).sum()):
-            assert abs(beyond - wanted) < 5 * wanted**0.5 + 1
-    assert abs(numbers.mean()) < 5 / count**0.5
-    assert abs(np.mean(numbers**2) - 1) < 5 * (2 / count) ** 0.5
-    assert abs(np.mean(numbers**3)) < 5 * (15 / count) ** 0.5
-    assert abs(np.mean(numbers**4) - 3) < 5 * (96 / count) ** 0.5
-    assert abs(np.sign(numbers).sum()) < 5 * count**0.5
-
-
-def test_numbers_are_independent_of_their_neighbours() -> None:
-    numbers = sample(2.0**20)[: 1 << 21] / 2.0**20
-    squares = numbers**2 - 1
-    for lag in (1, 2, 3, 4, 7, 8, 16, 32, 1023, 1024, BLOCK - 1, BLOCK):
-        assert abs(np.mean(numbers[:-lag] * numbers[lag:])) < 5 / numbers.size**0.5
-        assert abs(np.mean(squares[:-lag] * squares[lag:])) < 5 * 2 / numbers.size**0.5
-        assert abs(np.mean(numbers[:-lag] * squares[lag:])) < 5 * 2**0.5 / numbers.size**0.5
-    lanes = np.asarray(np.corrcoef(numbers.reshape(-1, 64).T))
-    assert np.abs(lanes - np.eye(64)).max() < 5.5 / (numbers.size / 64) ** 0.5
-
-
 # What a caller relies on.
 
 
@@ -536,15 +483,6 @@ def test_what_is_added_is_what_is_drawn(dtype: type) -> None:
     RoundedGaussian(Keystream.from_seed(1, "noise")).add_to(sums, 1e4)
     np.testing.assert_array_equal(sums, wanted)
     RoundedGaussian(Keystream.from_seed(1, "noise")).add_to(sums[:0], 1e4)
-
-
-def test_sums_plus_the_rounding_are_the_rounding_of_the_sums_plus_the_normal() -> None:
-    """The reason for all of this: with the same words, the same x for every sum."""
-    numbers = drawn(1000, 2.0**30)  # x to 30 bits, nearly always on the same side of a tie
-    coarse = drawn(1000, 1.0)
-    for total in (0, 5, -7):
-        real = total + numbers / 2.0**30
-        np.testing.assert_array_equal(np.rint(real).astype(np.int64), total + coarse)
 
 
 def test_what_noise_cannot_be_added_to_is_refused() -> None:

@@ -17,7 +17,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants
 from dpprobe.privacy import statement as statements
 from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection
-from dpprobe.privacy.statement import Declared, make_statement, mechanisms_of
+from dpprobe.privacy.statement import Declared, Statement, mechanisms_of
 from dpprobe.privacy.trade_off import bound_attacks
 
 
@@ -74,7 +74,7 @@ def state(epsilon: float = 1.0, **changes: Any) -> dict[str, Any]:
     values["priced_normalisation"] = head.normalize.priced
     values["released_priors"] = head.releases_priors
     values["engine_limits"] = head.engine_limits
-    return make_statement(values.pop("plan"), **values)
+    return Statement(**values).to_dict()
 
 
 def test_a_reviewer_can_redo_the_accounting() -> None:

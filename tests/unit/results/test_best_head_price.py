@@ -14,7 +14,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.statement import make_statement
+from dpprobe.privacy.statement import Statement
 from dpprobe.privacy.target import Target
 from dpprobe.results.best_head_price import choice_price
 
@@ -40,15 +40,15 @@ def stated(folder: Path, *candidates: dict[str, Any]) -> tuple[list[Path], list[
     plans = [planned(options, folder) for options in candidates]
     paths = [folder / f"{index}/privacy.json" for index in range(len(plans))]
     for path, plan, options in zip(paths, plans, candidates, strict=True):
-        values = make_statement(
-            plan, method="m", options=options, mode="benchmark", seeds=range(SEEDS),
+        values = Statement(
+            plan=plan, method="m", options=options, mode="benchmark", seeds=range(SEEDS),
             public_data={"trained": True, "near_duplicate_check": "not run"},
             epsilon_all_heads=accountants.price_together(
                 plan.mechanisms, DELTA, SEEDS, plan.selection
             ),
             private_choices=None, priced_normalisation=False, engine_limits=None,
         )  # fmt: skip
-        write_json(path, values)
+        write_json(path, values.to_dict())
     return paths, plans
 
 

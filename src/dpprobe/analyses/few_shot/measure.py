@@ -295,9 +295,7 @@ class _Probe:
         few = count != "full" and count < FEWEST_TO_CHOOSE
         penalty = FEW_PENALTY if few else nonprivate.choose_penalty(objective, self._options)
         start = objective.zero_parameters()
-        solution = nonprivate.find_minimum(
-            objective, objective.everyone, penalty, start, self._options
-        )
+        solution = objective.find_minimum(objective.everyone, penalty, start, self._options)
         return objective.raw_weights(solution), penalty
 
     def _score_test_rows(self, weights: np.ndarray) -> np.ndarray:

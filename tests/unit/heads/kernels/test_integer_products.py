@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +10,7 @@ import pytest
 import torch
 
 from dpprobe.heads import feature_covariance, second_order
-from dpprobe.heads.fit import fit_heads
-from dpprobe.heads.kernels import grid_rows, integer_products
+from dpprobe.heads.kernels import integer_products
 from dpprobe.heads.kernels.integer_products import (
     CHUNK,
     LARGEST,
@@ -26,11 +23,10 @@ from dpprobe.heads.kernels.integer_products import (
 )
 from dpprobe.heads.normalisation import L2
 from dpprobe.heads.patient_groups import Units
-from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.second_order import Design
 from dpprobe.heads.training_set import TrainingSet
-from tests.support.second_order_data import classes_of, plan_of, with_unusable
+from tests.support.second_order_data import classes_of, with_unusable
 
 Integers = npt.NDArray[np.int64]
 
@@ -97,7 +93,7 @@ def test_32_bits_are_emptied_before_they_overflow() -> None:
 
 
 @pytest.mark.parametrize(
-    "entry", [LARGEST + 1.0, -LARGEST - 1.0, 2.0**17, -(2.0**40), 1e300, math.inf, math.nan]
+    "entry", [32_768.0, -32_768.0, 2.0**17, -(2.0**40), 1e300, math.inf, math.nan]
 )
 def test_a_number_that_does_not_fit_is_refused(entry: float) -> None:
     block = np.ones((9, 40))
@@ -185,52 +181,6 @@ def no_integers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(integer_products, "split_weights", lambda *_: NO_DIGITS)
 
 
-@pytest.fixture
-def used(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Notes which products are taken of integers, and which of float64 numbers."""
-    names: list[str] = []
-
-    def note(owner: Any, name: str, words: Callable[..., str]) -> None:
-        original = getattr(owner, name)
-
-        def noted(*arguments: Any) -> Any:
-            names.append(words(arguments))
-            return original(*arguments)
-
-        monkeypatch.setattr(owner, name, noted)
-
-    note(integer_products, "add_squares", lambda _: "squares")
-    note(second_order, "_add_squares", lambda _: "float squares")
-    note(
-        grid_rows,
-        "add_gradients",
-        lambda given: "gradients" if given[11].size else "float gradients",
-    )
-    return names
-
-
-HEADS: dict[str, dict[str, Any]] = {
-    "feature_covariance": {"head": "feature_covariance"},
-    "feature_covariance, sigmoid": {
-        "head": "feature_covariance", "loss": "sigmoid", "max_grad_norm": 0.005, "init_bias": -3,
-    },
-    "feature_covariance, l2": {"head": "feature_covariance", "normalize": "l2", "steps": 2},
-    "feature_covariance, none": {
-        "head": "feature_covariance", "normalize": "none", "max_row_norm": 30.0, "intercept": 2.0,
-    },
-    "feature_covariance, layer norm": {
-        "head": "feature_covariance", "normalize": "layer_norm", "max_row_norm": 5.0,
-    },
-    "least_squares": {"head": "least_squares"},
-    "newton": {"head": "newton", "steps": 2},
-    "feature_covariance, class weights": {
-        "head": "feature_covariance", "class_weights": [1.0, 0.5, 0.25, 0.125],
-    },
-    "feature_covariance, whitened": {"head": "feature_covariance", "normalize": "whitened"},
-    "newton, per class": {"head": "newton", "loss": "sigmoid", "hessian": "per_class", "steps": 1},
-}  # fmt: skip
-
-
 def data_of(kind: str) -> TrainingSet:
     """330 rows of 150 features in 4 classes."""
     features, labels = classes_of(326, 150, noise=2.0)
@@ -249,31 +199,6 @@ def data_of(kind: str) -> TrainingSet:
 
 
 KINDS = ("plain", "unusable rows", "float16", "units", "large entries")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("head", HEADS)
-def test_heads_have_the_bits_of_float64_products(
-    head: str, kind: str, used: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Small blocks, so that those with large entries are multiplied in float64 beside others."""
-    monkeypatch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", 150 * 8 * 60)
-    options = method_options(HEADS[head])
-
-    def trained() -> npt.NDArray[np.float32]:
-        data = data_of(kind)
-        return fit_heads(options, data, plan_of(options, data.n, 0.5), (3, 4)).weights
-
-    actual = trained()
-    words = set(used)
-    no_integers(monkeypatch)
-    used.clear()
-    assert trained().tobytes() == actual.tobytes()
-    assert not {"squares", "gradients"} & set(used)
-    assert "squares" in words
-    if kind != "large entries":
-        assert "float gradients" not in words
-        assert "float squares" not in words
 
 
 @pytest.mark.parametrize("entry_bits", [8, 13, 15, 17])
@@ -299,10 +224,3 @@ def test_sums_have_the_bits_of_float64_products(
     for one, other in zip(actual, sums(), strict=True):
         assert torch.equal(one, other)
         assert torch.equal(one, one.trunc())
-
-
-def test_without_noise_nothing_is_an_integer(used: list[str]) -> None:
-    options = method_options({"head": "feature_covariance"})
-    data = data_of("plain")
-    fit_heads(options, data, plan_of(options, data.n, 0.0), (3,))
-    assert set(used) == {"float squares", "float gradients"}

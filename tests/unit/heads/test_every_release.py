@@ -1,0 +1,252 @@
+"""Each release of every head: how far a unit of privacy moves it, and the noise it gets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpprobe.errors import ConfigError
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.patient_groups import Units
+from dpprobe.heads.registry import HEADS, method_options
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.plan import Plan
+from tests.support.mechanisms import made_plan
+from tests.support.observers import Watching
+
+pytestmark = pytest.mark.usefixtures("several_blocks")
+
+CHANNELS = {"kind": "channels", "channels": 2, "max_mean_norm": 0.7, "max_deviation_norm": 0.3}
+SGD = {"head": "sgd", "steps": 2, "learning_rate": 0.5}
+PLAIN = {"normalize": "none", "max_row_norm": 30.0, "intercept": 3.0}
+SIGMOID = {"loss": "sigmoid", "init_bias": 0}
+CASES: dict[str, dict[str, Any]] = {
+    "sgd": SGD | {"batch_size": "full", "max_grad_norm": 0.01, "init": "zero"},
+    "sgd, sampled": SGD | {"batch_size": 4, "loss": "sigmoid"},
+    "sgd, exact": SGD | {"batch_size": 4, "engine": "exact", "normalize": "layer_norm"},
+    "momentum": {"head": "momentum", "steps": 2, "intercept": 3, "class_priors": "released"},
+    "momentum, whitened": {"head": "momentum", "steps": 2, "normalize": "whitened"},
+    "momentum, exact": {"head": "momentum", "steps": 2, "engine": "exact", "loss": "sigmoid"},
+    "adam, channels": {"head": "adam", "steps": 2, "normalize": CHANNELS, "learning_rate": 0.1},
+    "lamb": {"head": "lamb", "steps": 2, "normalize": "l2", "class_priors": "released"},
+    "least_squares": {"head": "least_squares"},
+    "least_squares, two labels": {"head": "least_squares", "max_labels": 2, **PLAIN},
+    "prototypes": {"head": "prototypes", "max_labels": 2},
+    "prototypes, channels": {"head": "prototypes", "normalize": CHANNELS, "max_row_norm": 1e-4},
+    "newton": {"head": "newton", "steps": 2, "class_priors": "released"},
+    "newton, sigmoid": {"head": "newton", "steps": 2, "max_grad_norm": None, **SIGMOID},
+    "newton, one step": {"head": "newton", "steps": 1, "max_grad_norm": None, **PLAIN},
+    "newton, per class": {"head": "newton", "loss": "sigmoid", "hessian": "per_class", **PLAIN},
+    "feature_covariance": {"head": "feature_covariance", "steps": 2, "max_grad_norm": 0.005},
+    "feature_covariance, whitened": {"head": "feature_covariance", "normalize": "whitened"},
+    "tuned": {
+        "head": "tuned", "base": SGD | {"batch_size": "full"}, "trials": 3,
+        "search": {"learning_rate": [0.1, 1]},
+    },
+    "tuned, no loss": {
+        "head": "tuned", "base": {"head": "least_squares"}, "search": {"ridge": [0.0, 5.0]},
+        "trials": 3,
+    },
+}  # fmt: skip
+EACH = pytest.mark.parametrize("name", CASES)
+CLASSES = 3
+
+
+def plan_of(method: MethodOptions, n: int) -> Plan:
+    return made_plan(method.list_mechanisms(n), n, selection=method.priced_selection(n))
+
+
+class Replaying(Watching):
+    """Has a fit go on with outputs of any size, the same ones for every dataset."""
+
+    def __init__(self, size: float) -> None:
+        super().__init__()
+        self._size, self._generator = size, np.random.default_rng(0)
+
+    def observe_release(
+        self,
+        name: str,
+        seed: int,
+        sums: torch.Tensor,
+        draw: Callable[[], torch.Tensor],
+        step: float | None = None,
+    ) -> torch.Tensor:
+        super().observe_release(name, seed, sums, draw, step)
+        output = torch.from_numpy(self._size * self._generator.standard_normal(sums.shape))
+        square = output.ndim == 2 and len(output) == output.shape[1]
+        return (output + output.mT if square else output).to(sums.dtype)
+
+
+def changes_of(name: str, unit: torch.Tensor, labels: torch.Tensor, size: float) -> dict[str, Any]:
+    """By mechanism, the changes of each release where null rows stand for a unit's rows."""
+    method = method_options(CASES[name])
+    others = torch.tensor([[0.5, 0.1, -0.2, 2.0], [1.0, 2.0, 3.0, 0.3], [-4.0, 0.0, 0.2, 0.1]] * 2)
+    units = Units.number_units([*"aabcde", *["patient"] * len(unit)])
+    features = torch.cat([others, unit])
+    null = torch.cat([others, torch.full_like(unit, math.nan)])
+    plan, worlds = plan_of(method, units.count), []
+    for rows, targets in ((features, labels), (null, torch.zeros_like(labels))):
+        watching = Replaying(size)
+        with suppress(ConfigError):  # training diverged
+            targets = torch.cat([labels[: len(others)], targets[len(others) : len(rows)]])
+            data = TrainingSet(rows.clone(), targets, CLASSES, units=units)
+            fit_heads(method, data, plan, [1], observer=watching)
+        worlds.append(watching.sums)
+    changes: dict[str, Any] = {}
+    for item in plan.mechanisms:
+        pairs = zip(*(world.get(item.name, []) for world in worlds), strict=True)
+        moved = [one - other for one, other in pairs]
+        parts = CLASSES if name == "newton, per class" and item.name == "hessians" else 1
+        norms = [torch.stack(moved[at : at + parts]) for at in range(0, len(moved), parts)]
+        changes[item.name] = [float(each.double().norm()) / item.sensitivity for each in norms]
+    return changes
+
+
+ENTRIES = st.sampled_from(
+    [0.0, 1.0, -1.0, 0.3, 1e-3, 1e-20, 50.0, -2e4, 1e12, 1e25, math.nan, math.inf, -math.inf]
+)
+
+
+@EACH
+@settings(max_examples=25, deadline=None)
+@given(
+    unit=st.lists(st.lists(ENTRIES, min_size=4, max_size=4), min_size=1, max_size=9),
+    alike=st.booleans(),
+    several=st.booleans(),
+    labels=st.lists(st.integers(0, CLASSES - 1), min_size=15, max_size=15),
+    size=st.sampled_from([1e-6, 1.0, 40.0, 1e9]),
+)
+def test_a_unit_moves_no_release_by_more_than_its_sensitivity(
+    name: str, unit: list[list[float]], alike: bool, several: bool, labels: list[int], size: float
+) -> None:
+    """Whatever a unit's rows hold, and whatever was released before."""
+    rows = torch.tensor([unit[0]] * len(unit) if alike else unit)
+    targets = torch.tensor(labels)
+    if method_options(CASES[name]).multi_label and several:
+        targets = (torch.arange(1, 1 + CLASSES) & targets[:, None] + 1 > 0).to(torch.uint8)
+    changes = changes_of(name, rows, targets, size)
+    exact = method_options(CASES[name]).is_exact
+    for mechanism, moved in changes.items():
+        of_floats = mechanism == "gradients" and not exact
+        assert max(moved, default=0.0) <= (1 + 1e-5 if of_floats else 1), mechanism
+        if not rows.isfinite().all(1).any():
+            assert not any(moved)
+
+
+@EACH
+def test_a_unit_of_long_rows_nearly_uses_its_sensitivity(name: str) -> None:
+    """What the bounds are for: none is far above what a unit adds, or ignores a unit."""
+    unit = torch.tensor([[300.0, -400.0, 100.0, 0.0]] * 7)
+    labels = torch.zeros(13, dtype=torch.int64)
+    if name in ("least_squares, two labels", "prototypes"):
+        labels = torch.tensor([[1, 1, 0]] * 13, dtype=torch.uint8)
+    for mechanism, moved in changes_of(name, unit, labels, 1e-6).items():
+        # A unit need not change how many predictions are right.
+        assert max(moved) > 0.45 or mechanism == "score", mechanism
+
+
+@EACH
+def test_each_release_has_the_noise_that_was_priced(name: str) -> None:
+    method, watching = method_options(CASES[name]), Watching(through=True)
+    generator = torch.Generator().manual_seed(0)
+    data = TrainingSet(
+        torch.randn(60, 30, generator=generator), torch.arange(60) % CLASSES, CLASSES
+    )
+    plan = plan_of(method, data.n)
+    fit_heads(method, data, plan, range(40), observer=watching)
+    for item in plan.mechanisms:
+        pairs = zip(watching.outputs[item.name], watching.sums[item.name], strict=True)
+        noises = torch.stack([output - sums for output, sums in pairs]).double()
+        if noises.ndim == 3 and noises.shape[1] == noises.shape[2]:
+            above = noises[:, *torch.triu_indices(noises.shape[1], noises.shape[1], 1)]
+            diagonal = noises.diagonal(dim1=1, dim2=2)
+            noises = torch.cat([diagonal, math.sqrt(2) * above], 1)
+        numbers = noises.flatten()
+        deviations = 5 / math.sqrt(2 * len(numbers))
+        assert float(numbers.std()) == pytest.approx(item.noise_scale, rel=deviations), item.name
+        assert len(numbers.unique()) > 0.9 * len(numbers)
+
+
+SGD_TUNED = {"head": "tuned", "base": SGD | {"batch_size": "full"}, "score_share": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("values", "shares"),
+    [
+        (SGD | {"normalize": "centred", "batch_size": 30}, {"centre": 0.04}),
+        (SGD_TUNED | {"search": {"learning_rate": [0.1, 1]}}, {"score": 0.2}),
+        ({"head": "momentum", "class_priors": "released"}, {"class_counts": 0.02}),
+        ({"head": "momentum", "normalize": "whitened"}, {"centre": 0.042, "second_moment": 0.098}),
+        ({"head": "newton", "normalize": "none", "hessian_share": 0.4}, {"hessians": 0.4}),
+        ({"head": "least_squares", "gram_share": 0.25}, {"centre": 0.04, "gram": 0.24}),
+        ({"head": "feature_covariance", "normalize": "none", "steps": 4}, {"covariance": 0.2}),
+    ],
+)
+def test_the_budget_is_split_as_the_shares_say(
+    values: dict[str, Any], shares: dict[str, float]
+) -> None:
+    mechanisms = method_options(values).list_mechanisms(1000)
+    costs = {i.name: i.count * (i.sample_rate / i.noise_multiplier) ** 2 for i in mechanisms}
+    for name, share in shares.items():
+        assert costs[name] / sum(costs.values()) == pytest.approx(share)
+
+
+class Changed(Watching):
+    """Changes the output of one mechanism, each release by another amount."""
+
+    def __init__(self, mechanism: str) -> None:
+        super().__init__(through=True)
+        self._mechanism = mechanism
+
+    def observe_release(
+        self,
+        name: str,
+        seed: int,
+        sums: torch.Tensor,
+        draw: Callable[[], torch.Tensor],
+        step: float | None = None,
+    ) -> torch.Tensor:
+        released = super().observe_release(name, seed, sums, draw, step)
+        if name != self._mechanism:
+            return released
+        shift = torch.arange(released.numel(), dtype=released.dtype).view(released.shape)
+        if released.ndim == 2 and released.shape[0] == released.shape[1]:
+            shift = shift + shift.T
+        return released + round(0.01 / step) * step * shift if step else released + 0.01 * shift
+
+
+@pytest.mark.parametrize(
+    ("name", "mechanism"),
+    [
+        (name, item.name)
+        for name, values in CASES.items()
+        for item in method_options(values).list_mechanisms(60)
+        if values["head"] != "tuned"  # whose score has few values
+    ],
+)
+def test_each_release_changes_the_head(name: str, mechanism: str) -> None:
+    """Nothing is paid for and not used."""
+    rows = torch.randn(60, 6, generator=torch.Generator().manual_seed(1))
+    data, method = TrainingSet(rows, rows[:, :CLASSES].argmax(1), CLASSES), CASES[name]
+    plan = plan_of(method_options(method), 60)
+    first, second = (
+        fit_heads(method_options(method), data, plan, [7], observer=Changed(changed))
+        for changed in ("", mechanism)
+    )
+    assert np.abs(first.weights - second.weights).max() > 0 or any(
+        not torch.equal(first.transforms[0].arrays[key], value)
+        for key, value in second.transforms[0].arrays.items()
+    )
+
+
+def test_every_private_head_is_tried_here() -> None:
+    assert {values["head"] for values in CASES.values()} == set(HEADS) - {"auto", "nonprivate"}
