@@ -54,20 +54,14 @@ def rare_cell(
 
 
 def lawful_cells(
-    n_c: float,
-    epsilon: float,
-    *,
-    half: float = 200.0,
-    noise: Sequence[float] = (0.0,),
-    **changes: Any,
+    n_c: float, epsilon: float, *, half: float = 200.0, **changes: Any
 ) -> list[RareCell]:
     """Cells of a logistic law with these exponents, half of it at n_c = `half`, epsilon 1."""
     cells: list[RareCell] = []
     for rows in ROWS:
         for token in EPSILONS:
             odds = n_c * math.log(rows / half) + epsilon * math.log(epsilon_value(token))
-            kept = 1 / (1 + math.exp(-odds)) + noise[len(cells) % len(noise)]
-            recall = 0.8 * min(max(kept, 0.0), 1.0)
+            recall = 0.8 * (1 / (1 + math.exp(-odds)))
             cells.append(rare_cell(recall, class_rows=rows, epsilon=token, **changes))
     return cells
 
