@@ -12,7 +12,7 @@ from dpprobe.analyses.imbalance.imbalance_record import (
     RareCell,
     TrainingSet,
 )
-from dpprobe.analyses.imbalance.rare_classes import break_down, least_reference
+from dpprobe.analyses.imbalance.measure import break_down, least_reference
 from dpprobe.privacy.limits import INFINITE, epsilon_value
 
 EPSILONS = ("0.1", "0.5", "1", "2", "4", "8")

@@ -111,13 +111,12 @@ def read_contents(folder: Path, record: CellRecord) -> CellContents:
 
 def _make_predictions(contents: CellContents, features: JobFeatures) -> pa.Table:
     rows, seeds = len(features.test_labels), len(contents.indices)
-    classes = contents.scores.shape[2]
-    flat = pa.array(contents.scores.astype(np.float32).reshape(-1))
+    labels = np.concatenate([features.test_labels] * seeds)
     columns = {
         "seed_index": pa.array(np.repeat(np.array(contents.indices, np.int32), rows)),
         "id": pa.array(list(features.test_ids) * seeds),
-        "label": _label_column(np.concatenate([features.test_labels] * seeds)),
-        "scores": pa.FixedSizeListArray.from_arrays(flat, classes).cast(pa.list_(pa.float32())),
+        "label": list_column(labels, pa.int8()) if features.multi_label else pa.array(labels),
+        "scores": list_column(contents.scores, pa.float32()),
     }
     if features.test_units is not None:
         columns["unit"] = pa.array(np.tile(features.test_units, seeds))
@@ -126,9 +125,7 @@ def _make_predictions(contents: CellContents, features: JobFeatures) -> pa.Table
     return pa.table(columns)
 
 
-def _label_column(labels: np.ndarray) -> pa.Array:
-    """Returns int64, or list<int8> where a row may have several labels."""
-    if labels.ndim == 1:
-        return pa.array(labels)
-    flat = pa.array(labels.astype(np.int8).reshape(-1))
-    return pa.FixedSizeListArray.from_arrays(flat, labels.shape[1]).cast(pa.list_(pa.int8()))
+def list_column(values: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """Returns a column of lists, of values [..., list's length]."""
+    flat = pa.array(values.reshape(-1)).cast(kind)
+    return pa.FixedSizeListArray.from_arrays(flat, values.shape[-1]).cast(pa.list_(kind))

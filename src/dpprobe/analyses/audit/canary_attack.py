@@ -54,9 +54,9 @@ _CHUNK_BYTES = 48 * 2**20
 _MOST_AT_ONCE = 64
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Runs:
-    """Scores of an audit's runs, and further results of the runs.
+    """Scores of an audit's runs, and further results that grow run by run.
 
     Attributes:
       members: bool [runs], True if the canaries were in.
@@ -72,7 +72,7 @@ class Runs:
     members: npt.NDArray[np.bool_]
     releases: Numbers
     bundle: Numbers
-    used: Mapping[str, float]
+    used: dict[str, float] = field(default_factory=dict)
     head_change: float = 0.0
     unobserved_change: float = 0.0
     noise: Sequence[Outcome] = ()
@@ -114,25 +114,20 @@ class Attack:
           seeds: the seeds of the scored runs, then the seeds of `unusual_runs`.
         """
         seeds, further = seeds[: len(members)], seeds[len(members) :]
-        releases, bundle = np.empty(len(seeds)), np.empty(len(seeds))
-        seen = _Seen(NoiseTests(self.claim))
+        noise, count = NoiseTests(self.claim), len(seeds)
+        runs = Runs(members=members, releases=np.empty(count), bundle=np.empty(count))
         with silent_progress():
             for (worlds, present), seed in zip(self.unusual_runs, further, strict=True):
-                self._score_runs(worlds, [seed], present, seen)
+                self._score_runs(worlds, [seed], present, runs, noise)
         for worlds, present, chunk in self._split_runs(seeds, members):
             with silent_progress():
                 part = [seeds[place] for place in chunk]
-                releases[chunk], bundle[chunk] = self._score_runs(worlds, part, present, seen)
+                scores = self._score_runs(worlds, part, present, runs, noise)
+            runs.releases[chunk], runs.bundle[chunk] = scores
             progress.advance_by(len(chunk))
-        return Runs(
-            members=members,
-            releases=releases,
-            bundle=bundle,
-            used=seen.used,
-            head_change=seen.head_change,
-            unobserved_change=seen.unobserved_change,
-            noise=seen.noise.list_results() if self.plan.selection is None else (),
-        )
+        if self.plan.selection is None:
+            runs.noise = noise.list_results()
+        return runs
 
     def compute_strength(self, seeds: Sequence[int]) -> float:
         """Returns the root of the sum of |d_t|^2 / s_t^2 over releases, as a mean over seeds."""
@@ -171,7 +166,12 @@ class Attack:
                     yield worlds, present, group[start : start + most]
 
     def _score_runs(
-        self, worlds: Worlds, seeds: Sequence[int], present: bool, seen: _Seen
+        self,
+        worlds: Worlds,
+        seeds: Sequence[int],
+        present: bool,
+        results: Runs,
+        noise: NoiseTests,
     ) -> tuple[list[float], Numbers]:
         if self.plan.selection is not None:
             heads = self._fit_heads(worlds, seeds, present, None)
@@ -180,8 +180,9 @@ class Attack:
         if self.broken is None:
             hidden = self.broken_unobserved and Recorder(self.broken_unobserved)
             again = self._fit_heads(worlds, seeds[:1], present, hidden)
-            seen.unobserved_change = max(seen.unobserved_change, _compare_heads(heads, again))
-        seen.noise.add_batches(recorder)
+            change = _compare_heads(heads, again)
+            results.unobserved_change = max(results.unobserved_change, change)
+        noise.add_batches(recorder)
         joined = {seed: join_blocks(blocks) for seed, blocks in recorder.transcripts.items()}
         sums = {}
         sampled = any(item.sample_rate < 1 for item in self.plan.mechanisms)
@@ -196,14 +197,12 @@ class Attack:
             again, sums[world] = self._replay_heads(
                 worlds, seeds, recorder.transcripts, present=world
             )
-            seen.head_change = max(seen.head_change, _compare_heads(heads, again))
+            results.head_change = max(results.head_change, _compare_heads(heads, again))
         scores = []
         for seed in seeds:
-            seen.noise.add_run(joined[seed], present=present)
-            ratio = self._log_ratio(
-                joined[seed], sums[False][seed], sums[True][seed], len(worlds.canaries), seen
-            )
-            scores.append(ratio)
+            noise.add_run(joined[seed], present=present)
+            pair, group = (sums[False][seed], sums[True][seed]), len(worlds.canaries)
+            scores.append(self._log_ratio(joined[seed], *pair, group, results.used))
         return scores, _compute_margins(heads, worlds)
 
     def _train_heads(
@@ -237,7 +236,7 @@ class Attack:
         without: Mapping[str, torch.Tensor],
         with_: Mapping[str, torch.Tensor],
         group: int,
-        seen: _Seen,
+        used: dict[str, float],
     ) -> float:
         total = 0.0
         for name, _, outputs, _ in transcript:
@@ -246,7 +245,7 @@ class Attack:
             noise = outputs - without[name]
             sampled = mechanism.sample_rate < 1
             joined = group if sampled else 1
-            deviation = self.claim.find_mechanism(name).noise_scale
+            deviation = mechanism.noise_scale
             products = (noise * change).flatten(1).sum(1).div_(deviation**2).numpy()
             squares = change.flatten(1).square().sum(1).div_(deviation**2).numpy()
             total += _log_ratios(products, squares, mechanism.sample_rate, joined)
@@ -254,18 +253,8 @@ class Attack:
             longest = deviation * math.sqrt(float(each.max())) / mechanism.sensitivity
             longest /= 1 if sampled else group
             longest = math.inf if math.isnan(longest) else longest
-            seen.used[name] = max(seen.used.get(name, 0.0), longest)
+            used[name] = max(used.get(name, 0.0), longest)
         return total
-
-
-@dataclass
-class _Seen:
-    """Collects results of runs besides scores; fields as in `Runs`."""
-
-    noise: NoiseTests
-    used: dict[str, float] = field(default_factory=dict)
-    head_change: float = 0.0
-    unobserved_change: float = 0.0
 
 
 def _compute_margins(heads: Heads, worlds: Worlds) -> Numbers:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpprobe.analyses.audit.membership_roc import membership_roc
+from dpprobe.analyses.audit.show import membership_roc
 from dpprobe.errors import DataError
 from tests.support.audit_records import FPR, membership_record
 from tests.support.figures import tick_texts

@@ -9,16 +9,17 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from dpprobe.analyses.representation_law.block_features import block_features, tap_blocks
+from dpprobe.analyses.representation_law import Tuning
 from dpprobe.analyses.representation_law.law_record import MEASURES, LawRecord, Split
 from dpprobe.analyses.representation_law.measure import (
     SPLITS,
     Rows,
     Subject,
+    block_features,
     law_job,
     measure_layer,
+    tap_blocks,
 )
-from dpprobe.analyses.representation_law.measured_networks import Tuning
 from dpprobe.backbones.network_forward import Tapped
 
 CLASSES, WIDTH, RHO = 3, 6, 0.5
