@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from dpprobe.analyses.audit.canaries import Shape, alike_worlds, make_worlds
-from dpprobe.analyses.audit.canary_attack import Attack
+from dpprobe.analyses.audit.canary_attack import Attack, Shape, alike_worlds, make_worlds
 from dpprobe.analyses.audit.transcripts import Release
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.normalisation import AroundCentre, NoNormalisation

@@ -1,6 +1,6 @@
 """Audits one cell's guarantee: attacks the releases of its method and plan on synthetic rows.
 
-`canary_attack` has the test, `canaries` the rows, and `controls` the mechanisms that must be
+`canary_attack` has the test and its rows, and `controls` the mechanisms that must be
 caught. `bounds` and `power` turn right guesses into a bound on epsilon. The audit's power does not
 depend on a head's size. So rows have at most `LARGEST` features, or as many as the real features if
 the method's options need this width.
@@ -21,8 +21,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dpprobe.analyses.audit.bounds import accuracy_lower_bound, epsilon_lower_bound
-from dpprobe.analyses.audit.canaries import OTHERS, Shape, make_unusual_worlds, make_worlds
-from dpprobe.analyses.audit.canary_attack import Attack, Runs
+from dpprobe.analyses.audit.canary_attack import (
+    OTHERS,
+    Attack,
+    Runs,
+    Shape,
+    make_unusual_worlds,
+    make_worlds,
+)
 from dpprobe.analyses.audit.controls import CONTROLS, Control, make_controls
 from dpprobe.analyses.audit.noise_tests import Outcome, smallest_caught_share
 from dpprobe.analyses.audit.power import PlanFamily, caught_factor, compute_separation

@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dpprobe.analyses.audit.canaries import Shape, make_worlds
-from dpprobe.analyses.audit.canary_attack import Attack, Runs, _compare_heads
+from dpprobe.analyses.audit.canary_attack import Attack, Runs, Shape, _compare_heads, make_worlds
 from dpprobe.analyses.audit.transcripts import join_blocks
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.normalisation import NoNormalisation

@@ -13,8 +13,8 @@ from tests.support.audit_records import FPR, membership_record
 from tests.support.figures import tick_texts
 
 
-def drawn(membership: dict[str, Any], **changes: Any) -> Any:
-    return membership_roc(membership, title="digits", **changes)
+def drawn(membership: dict[str, Any]) -> Any:
+    return membership_roc(membership, title="digits")
 
 
 def test_what_the_plan_forbids_is_shaded_above_its_best_attack() -> None:

@@ -14,7 +14,7 @@ import torch
 from dpprobe.analyses.audit import canary_attack, white_box
 from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.analyses.audit.bounds import accuracy_lower_bound
-from dpprobe.analyses.audit.canaries import Shape, make_worlds
+from dpprobe.analyses.audit.canary_attack import Shape, make_worlds
 from dpprobe.analyses.audit.controls import CONTROLS, add_counts
 from dpprobe.analyses.audit.noise_tests import Outcome
 from dpprobe.heads.fit import fit_heads

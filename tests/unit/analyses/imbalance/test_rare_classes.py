@@ -83,7 +83,7 @@ def test_break_down_by_brute_force(cells: list[tuple[int, str, float]]) -> None:
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    record = imbalance_record(lawful_cells(1.0, 1.0))
+    record = imbalance_record(lawful_cells())
     record.write(tmp_path / "pixels.json")
     assert ImbalanceRecord.read(tmp_path / "pixels.json") == record
     text = (tmp_path / "pixels.json").read_text(encoding="utf-8")
