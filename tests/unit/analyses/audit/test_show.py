@@ -48,13 +48,10 @@ def test_claim_and_bound_stand_with_attack_and_power(made: Made) -> None:
     assert "audits" in {part.get("id") for part in page.all("section")}
     words = page.words
     for part in (
-        "A low bound does not prove the claim",
         "Paired likelihood ratio of all releases, right in 61.4% of 1,000 runs",
-        "canary: a row at the clip bound, of another label",
         "would have caught noise too small by a factor of 1.52 with probability 0.95",
         "too small in a single number by a factor of 1.6",
         "None of 3 tests refutes the claim: smallest p-value 0.03, threshold 0.0005",
-        "noise off caught by variance, low bits (p = 0)",
         "half noise caught by variance (p = 1e-30)",
         "half sample rate not applicable: no mechanism samples",
     ):
