@@ -6,7 +6,7 @@ the attack, by the cell's method and plan on the cell's rows. Each head is the t
 other heads as its shadows.
 
 For each head and each attacked unit, a fair coin decides between in and out. A unit that is out has
-weight 0, like a null row: the unit adds nothing to any sum, and n, rates, divisors and noise do not
+weight 0, like a null row. The unit adds nothing to any sum, and n, rates, divisors and noise do not
 change. Units that are not attacked are in the training data of every head. Coins are independent,
 so knowing all other coins does not help to guess one coin. A plan's trade-off curve bounds exactly
 this game (`privacy.trade_off`).
@@ -98,7 +98,7 @@ def attack_membership(
       mislabelled: the share of attacked units whose labels are changed.
 
     Returns:
-      The part `membership` of the audit's record, JSON-compatible, and the scores as columns
+      The part `membership` of the audit's record, JSON-compatible. Then the scores, as columns
       attack, member and score, with one row for each head and unit.
 
     Raises:

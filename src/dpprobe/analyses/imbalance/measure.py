@@ -1,9 +1,9 @@
 """The job of rare classes: compares all cells of a dataset and its copies on one backbone.
 
 Not private: recalls come from test labels, and reference heads from training examples, without
-noise. n_c is the number of training examples of the class, as in the open questions of Berrada et
-al. 2023 (docs/references.md). rho is the recall of the class divided by the class's recall by a
-non-private reference on the same rows.
+noise. Let n_c be the number of training examples of the class, as in the open questions of Berrada
+et al. 2023 (docs/references.md). Let rho be the recall of the class divided by the class's recall
+by a non-private reference on the same rows.
 """
 
 from __future__ import annotations
