@@ -11,7 +11,7 @@ from pydantic import Field, create_model, field_validator, model_validator
 from dpprobe.data.options import Headline
 from dpprobe.data.subsample import ClassName
 from dpprobe.errors import PrivacyError
-from dpprobe.options import AtMost, Name, Options
+from dpprobe.options import AtMost, Name, Options, reject_repeats
 from dpprobe.privacy.limits import LONGEST_HORIZON, SMALLEST_DELTA, Budget, epsilon_token
 from dpprobe.privacy.risk import Risk
 from dpprobe.release_part_registry import load_parts
@@ -253,13 +253,7 @@ class FewShotOptions(Options):
         description="Backbones whose features are used; if absent, the backbones that read text.",
     )
 
-    @field_validator("shots")
-    @classmethod
-    def _check_shots(cls, values: tuple[int | str, ...]) -> tuple[int | str, ...]:
-        for value in values:
-            if values.count(value) > 1:
-                raise ValueError(f"{value} appears twice in the list; remove one")
-        return values
+    _check_shots = field_validator("shots")(reject_repeats)
 
 
 class ImbalanceOptions(Options):

@@ -51,7 +51,7 @@ def check_study(study: Study, *, check_classes: bool = True) -> list[str]:
     report.errors += [
         f"config: {analysis.name}: {fault}"
         for analysis in load_analyses()
-        for fault in analysis.faults(study)
+        for fault in analysis.list_faults(study)
     ]
     report.errors += [f"config: {fault}" for fault in network_faults(study)]
     public_files = PublicFiles(study)

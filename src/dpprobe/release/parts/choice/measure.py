@@ -27,9 +27,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dpprobe.analyses.audit.audited_cells import audit_cells
+from dpprobe.analyses.audit import audit_cells
 from dpprobe.analyses.audit.options import AuditOptions
-from dpprobe.analyses.representation_law.measured_networks import law_backbones, law_datasets
+from dpprobe.analyses.representation_law import law_backbones, law_datasets
 from dpprobe.analysis_registry import load_analyses
 from dpprobe.counted_nouns import count_noun
 from dpprobe.errors import DpprobeError
