@@ -99,6 +99,8 @@ def train_network(
             f"has {inputs.n}; calibrate for this dataset"
         )
     check_plan(options, plan)
+    if len(releases.seeds) != 1:
+        raise PrivacyError(f"head {options.head}: {len(releases.seeds)} seeds; train one at a time")
     if releases.observer is not None:
         raise PrivacyError(f"head {options.head}: an audit sees no step of a network")
     if fault := options.class_fault(inputs.num_classes, multi_label=inputs.labels.ndim == 2):
@@ -168,7 +170,11 @@ class _Run:
                 self._check_finite()
                 values = {"history": self.history, "seconds": self.elapsed_seconds}
                 checkpoint.save_state(training.collect_state(values))
-        assert training.taken == count, "epsilon covers exactly these steps"
+        if training.taken != count:
+            raise PrivacyError(
+                f"{GRADIENTS}: {training.taken} noisy steps were taken, but epsilon covers "
+                f"{count}; nothing is released"
+            )
         self._check_finite()
 
     def _add_record(self) -> None:
