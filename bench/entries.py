@@ -31,7 +31,7 @@ WAYS = {
 CHECKS = {
     "public files and their rows": {"check_rows"},
     "files are those that were checked": {"require_files"},
-    "plan fits the method and n": {"check_plan", "checked_mechanism"},
+    "plan fits the method and n": {"check_plan"},
     "ε computed again": {"check_price"},
     "δ below 1/n": {"release_delta_fault", "_describe_facts"},
     "ledger": {"book_fit", "book_release"},

@@ -25,7 +25,7 @@ def test_no_way_is_missing_and_none_skips_the_public_files(entries: ModuleType) 
     assert entries.find_unlisted(calls) == []
     for way, start in entries.WAYS.items():
         names = {function.split(":")[1].split(".")[-1] for function in entries.reach(start, calls)}
-        assert {"require_files", "check_plan"} <= names or "checked_mechanism" in names, way
+        assert {"require_files", "check_plan"} <= names, way
         assert "check_rows" in names or "made-up rows" in way, way
     hidden = {name: targets - {"heads/fit.py:fit_heads"} for name, targets in calls.items()}
     hidden["data/new.py:fit_somewhere"] = {"heads/fit.py:fit_heads"}

@@ -1,16 +1,20 @@
-"""Loaded backbones for tests of fine-tuning: tiny random ones, and the real MobileNetV2."""
+"""Loaded backbones: of any options, tiny random ones, the real MobileNetV2; and their images."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.feature_digest import probe_image
 from dpprobe.backbones.registry import backbone_options
+
+CPU = Runtime(device="cpu", precision="float32")
 
 # Random timm networks with few parameters, one of each kind that fine-tuning meets.
 TINY: dict[str, dict[str, Any]] = {
@@ -43,34 +47,46 @@ DEPTHS = {
 }
 
 
+def load(runtime: Runtime = CPU, /, **options: Any) -> Backbone:
+    return loading.load_backbone(backbone_options(options), runtime=runtime)
+
+
+def run(backbone: Backbone, *pictures: Image.Image) -> torch.Tensor:
+    return backbone.forward(torch.stack([backbone.transform(picture) for picture in pictures]))
+
+
+def noise(size: tuple[int, int] = (8, 8), mode: str = "RGB", seed: int = 0) -> Image.Image:
+    shape = (size[1], size[0]) if mode == "L" else (size[1], size[0], len(mode))
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8))
+
+
+def smooth_noise(size: tuple[int, int] = (200, 170), seed: int = 0) -> Image.Image:
+    """Noise of about five pixels, as JPEG and networks with filters see it."""
+    small = noise((size[0] // 5 + 1, size[1] // 5 + 1), seed=seed)
+    return small.resize(size, Image.Resampling.BICUBIC)
+
+
 def timm_backbone(kind: str, **changed: Any) -> Backbone:
     """Loads a random timm network of `TINY` whose batch statistics are no round numbers."""
-    options = backbone_options({"family": "timm", "pretrained": False, **TINY[kind], **changed})
-    backbone = loading.load_backbone(options, runtime=Runtime(device="cpu", precision="float32"))
+    backbone = load(**{"family": "timm", "pretrained": False, **TINY[kind], **changed})
     stir(backbone.graph)
     return backbone
 
 
 def open_clip_backbone(model: str, **changed: Any) -> Backbone:
     """Loads a random open_clip tower; `tiny_clip.register` must have been called."""
-    options = backbone_options(
-        {"family": "open_clip", "model": model, "pretrained": False, **changed}
-    )
-    return loading.load_backbone(options, runtime=Runtime(device="cpu", precision="float32"))
+    return load(**{"family": "open_clip", "model": model, "pretrained": False, **changed})
 
 
 def real_mobilenet(shared_data: Path) -> Backbone:
     """Loads the real MobileNetV2 as its studies do, at 128 pixels."""
-    options = backbone_options(
-        {
-            "family": "timm",
-            "model": "mobilenetv2_100",
-            "checkpoint": str(shared_data / "weights" / "mobilenetv2_100_imagenet.safetensors"),
-            "model_args": {"pad_type": "same"},
-            "preprocessing": {"size": 128},
-        }
+    return load(
+        family="timm",
+        model="mobilenetv2_100",
+        checkpoint=str(shared_data / "weights" / "mobilenetv2_100_imagenet.safetensors"),
+        model_args={"pad_type": "same"},
+        preprocessing={"size": 128},
     )
-    return loading.load_backbone(options, runtime=Runtime(device="cpu", precision="float32"))
 
 
 def stir(model: torch.nn.Module | None) -> None:

@@ -14,6 +14,13 @@ from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.shard_writer import write_shard
 
 
+def separable(labels: np.ndarray, dimension: int, *, seed: int, apart: float = 2.0) -> np.ndarray:
+    """Returns normal rows [n, dimension] whose label's feature is larger by `apart`."""
+    features = np.random.default_rng(seed).normal(size=(len(labels), dimension))
+    features[np.arange(len(labels)), labels] += apart
+    return features
+
+
 def write_split(
     folder: Path,
     features: np.ndarray,

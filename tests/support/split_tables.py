@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from PIL import Image
 
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import make_batch, read_info, write_dataset
 
 CLASSES = ("a", "b", "c")
+
+
+def encode(image: Image.Image, **options: Any) -> bytes:
+    """Returns an image as a PNG file."""
+    stream = io.BytesIO()
+    image.save(stream, format="PNG", **options)
+    return stream.getvalue()
 
 
 def write_tables(

@@ -1,14 +1,13 @@
 """A device on the processor that keeps a GPU's contract strictly.
 
-What is fetched from it are numbers that are none until a mark behind it was waited for, memory that
-is sent must be its own, and times are known only of marks that it has passed: whoever reads too
-early, or sends from elsewhere, gets what would be a race on a GPU each time and not now and then.
+What is fetched from it are numbers that are none until a mark behind it was waited for, and memory
+that is sent must be its own: whoever reads too early, or sends from elsewhere, gets what would be a
+race on a GPU each time and not now and then.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -30,7 +29,7 @@ class StandIn(Accelerator):
     fetched: int = 0
     waited: int = 0
     _memory: dict[int, torch.Tensor] = field(default_factory=dict)
-    _pending: list[tuple[torch.Tensor, torch.Tensor] | float] = field(default_factory=list)
+    _pending: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     _done: int = 0
 
     def host_memory(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -51,19 +50,10 @@ class StandIn(Accelerator):
         return memory
 
     def set_mark(self) -> int:
-        self._pending.append(time.perf_counter())
         return len(self._pending)
 
     def wait_for_mark(self, mark: int) -> None:
         self.waited += 1
-        for item in self._pending[self._done : mark]:
-            if isinstance(item, tuple):
-                item[0].copy_(item[1])
+        for memory, values in self._pending[self._done : mark]:
+            memory.copy_(values)
         self._done = max(self._done, mark)
-
-    def measure_seconds(self, first: int, second: int) -> float:
-        assert max(first, second) <= self._done, "the device has not come so far"
-        times = [self._pending[mark - 1] for mark in (first, second)]
-        assert isinstance(times[0], float)
-        assert isinstance(times[1], float)
-        return times[1] - times[0]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from dpprobe.finetune.inputs import CutInputs
+from dpprobe.finetune.inputs import Inputs
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.tuned_network import TunedNetwork
 from dpprobe.heads.patient_groups import Units
@@ -50,7 +50,7 @@ def mlp_network(seed: int = 0) -> TunedNetwork:
     )
 
 
-def mlp_inputs(rows: int = 40, *, several: bool = False, units: bool = False) -> CutInputs:
+def mlp_inputs(rows: int = 40, *, several: bool = False, units: bool = False) -> Inputs:
     """Rows in a fixed random order of classes; with units of one, two or three rows."""
     generator = torch.Generator().manual_seed(5)
     features = torch.randn(rows, DIMENSION, generator=generator)
@@ -59,7 +59,7 @@ def mlp_inputs(rows: int = 40, *, several: bool = False, units: bool = False) ->
         shape = (rows, CLASSES)
         labels = torch.randint(0, 2, shape, generator=generator).to(torch.uint8)
     names = [f"p{row * 7 % (rows // 2)}" for row in range(rows - 4)] + ["last"] * 4
-    return CutInputs(
+    return Inputs(
         features,
         labels,
         CLASSES,

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpprobe import artifacts
 from dpprobe.errors import ConfigError
+from dpprobe.options import resolve_path
 
 if TYPE_CHECKING:
     import torch
@@ -50,8 +52,7 @@ def check_kind(path: Path) -> None:
 def read_state(path: Path, *, shapes: bool = False) -> dict[str, torch.Tensor]:
     """Reads a file's tensors by name; raises ConfigError if it contains none.
 
-    Args:
-      shapes: True for tensors without values, on the meta device.
+    With `shapes`, tensors have no values, on the meta device.
     """
     from timm.models import clean_state_dict, load_state_dict
 
@@ -127,25 +128,29 @@ def load_weights(model: Any, state: Mapping[str, torch.Tensor], *, path: Path, n
         for each, value in state.items()
         if each in wanted or each.rpartition(".")[0] not in classifiers
     }
-    if fault := _compare_tensors(given, wanted):
-        raise ConfigError(
-            f"checkpoint: {path}: these are not weights of {name}: {fault}; write the trained "
-            "model under `model`, or set model_args or preprocessing.size as in its training"
-        )
-    if not any(value.is_meta for value in given.values()):  # tensors on "meta" have only shapes
-        model.load_state_dict(given)
+    remedy = "write the trained model under `model`, or model_args or preprocessing.size as trained"
+    fill_model(model, given, path=path, name=name, remedy=remedy)
 
 
-def fill_model(model: Any, state: dict[str, torch.Tensor], *, path: Path, name: str) -> None:
+def fill_model(
+    model: Any, state: dict[str, torch.Tensor], *, path: Path, name: str, remedy: str
+) -> None:
     """Fills a network with weights, strictly; raises ConfigError if they do not fit."""
     wanted = model.state_dict()
     given = _unwrap_names(state, wanted)
     if fault := _compare_tensors(given, wanted):
-        raise ConfigError(
-            f"checkpoint: {path}: these are not weights of {name}: {fault}; build the trained "
-            "network, or load the weights in the function"
-        )
-    model.load_state_dict(given)
+        raise ConfigError(f"checkpoint: {path}: these are not weights of {name}: {fault}; {remedy}")
+    if not any(value.is_meta for value in given.values()):  # tensors on "meta" have only shapes
+        model.load_state_dict(given)
+
+
+def hash_weights(checkpoint: str | None, model: torch.nn.Module) -> str:
+    """Returns the hash of the checkpoint's file, which users can compute, or of all weights."""
+    from dpprobe.backbones.network_forward import state_sha256  # slow import: torch
+
+    if checkpoint is not None:
+        return artifacts.sha256_file(resolve_path(checkpoint))
+    return state_sha256(model)
 
 
 def _compare_tensors(

@@ -8,7 +8,7 @@ correction, z-scores and fine-tuning on private items make every vector depend o
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -59,11 +59,9 @@ class Options(BackboneOptions):
         """Checks nothing: the dataset names the files."""
 
     def choose_vectors(self, backbone: str, known: Collection[str]) -> str:
-        """Chooses a dataset's vectors by the option or the backbone's name, or its only vectors.
+        """Chooses among a dataset's `known` vectors by the option, or the backbone's name.
 
-        Args:
-          backbone: the backbone's name in the study.
-          known: the names of the dataset's vectors; raises ConfigError if no name fits.
+        Raises ConfigError if no name fits.
         """
         name = self.vectors or backbone
         if name in known:
@@ -90,17 +88,14 @@ def load(options: Options, runtime: Runtime) -> Backbone:
     def forward(batch: torch.Tensor) -> torch.Tensor:
         return batch.to(runtime.device).flatten(1)
 
-    preprocessing: dict[str, Any] = {}
+    fingerprint = backbone_fingerprint(
+        options, preprocessing={}, weights_sha256=options.weights_sha256, libraries=[]
+    )
     return Backbone(
         dimension=options.dimension,
-        preprocessing=preprocessing,
+        preprocessing={},
         weights_sha256=options.weights_sha256,
-        fingerprint=backbone_fingerprint(
-            options,
-            preprocessing=preprocessing,
-            weights_sha256=options.weights_sha256,
-            libraries=[],
-        ),
+        fingerprint=fingerprint,
         architecture=options.model,
         pretrained_tag=options.version,
         trained=options.pretrained,

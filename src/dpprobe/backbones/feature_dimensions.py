@@ -50,9 +50,7 @@ class Dimensions:
 def read_dimensions(backbones: Mapping[str, BackboneOptions], results_dir: Path) -> Dimensions:
     """Finds out how many features and blocks backbones have, and which cannot be loaded.
 
-    Args:
-      backbones: backbones that passed their `check_files`.
-      results_dir: the folder in which `FILE` caches the answers about networks.
+    The backbones passed their `check_files`; `FILE` in `results_dir` caches answers about networks.
     """
     path = results_dir / FILE
     kept = _read_known(path)
@@ -69,30 +67,24 @@ def read_dimensions(backbones: Mapping[str, BackboneOptions], results_dir: Path)
         told = kept.get(keys[name], {}) if options.network else {}
         if "blocks" in told:
             dimensions.blocks[name] = told["blocks"]
-            dimensions.hub_files[name] = _read_files(told)
+            dimensions.hub_files[name] = [
+                HubFile(part, place, tuple(names))
+                for part, place, names in told.get("hub_files", ())
+            ]
         dimension = told.get("dimension") if options.network else options.computed_dimension
-        _keep_answer(name, options, dimension, answers.get(name, {}), dimensions)
+        dimensions.known[name] = dimension if dimension is not None else options.dimension
+        answer = answers.get(name, {})
+        if fault := answer.get("fault"):
+            if answer["certain"]:
+                dimensions.faults[name] = fault
+            else:
+                dimensions.warnings.append(f"backbones.{name}: {fault}")
+        elif dimension is not None:
+            try:
+                options.check_dimension(dimension)
+            except ConfigError as error:
+                dimensions.faults[name] = str(error)
     return dimensions
-
-
-def _keep_answer(
-    name: str,
-    options: BackboneOptions,
-    dimension: int | None,
-    answer: Mapping[str, Any],
-    dimensions: Dimensions,
-) -> None:
-    dimensions.known[name] = dimension if dimension is not None else options.dimension
-    if fault := answer.get("fault"):
-        if answer["certain"]:
-            dimensions.faults[name] = fault
-        else:
-            dimensions.warnings.append(f"backbones.{name}: {fault}")
-    elif dimension is not None:
-        try:
-            options.check_dimension(dimension)
-        except ConfigError as error:
-            dimensions.faults[name] = str(error)
 
 
 def _hash_options(options: BackboneOptions) -> str:
@@ -121,10 +113,6 @@ def _read_known(path: Path) -> dict[str, dict[str, Any]]:
         if values["format"] == FORMAT:
             return dict(values["networks"])
     return {}
-
-
-def _read_files(told: Mapping[str, Any]) -> list[HubFile]:
-    return [HubFile(part, place, tuple(names)) for part, place, names in told.get("hub_files", ())]
 
 
 def _ask_process(

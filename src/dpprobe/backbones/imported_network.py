@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
-from dpprobe import artifacts
 from dpprobe.backbones.backbone import Backbone, Runtime
+from dpprobe.backbones.checkpoints import fill_model, hash_weights, read_state
 from dpprobe.backbones.options import NetworkOptions, Views
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
@@ -99,17 +99,12 @@ class Options(NetworkOptions):
 
 def load(options: Options, runtime: Runtime) -> Backbone:
     """Builds the network with the checkpoint's weights; raises ConfigError if they do not fit."""
-    from dpprobe.backbones.network_forward import state_sha256  # slow import: torch
-
     square = _make_network(options)
-    path = None if options.checkpoint is None else resolve_path(options.checkpoint)
-    # The file's hash, unlike the state's, can be computed by users.
-    state = state_sha256(square.model)
-    weights = state if path is None else artifacts.sha256_file(path)
+    weights = hash_weights(options.checkpoint, square.model)
     return square.load(
         runtime,
         weights_sha256=weights,
-        hashed_weights=f"{weights} {state}",
+        hashed_weights=f"{weights} {hash_weights(None, square.model)}",
         libraries=[],
         architecture=options.module,
         trained=True,
@@ -138,8 +133,6 @@ def _working_folder() -> Iterator[None]:
 def _build_model(options: Options) -> nn.Module:
     import torch  # slow import: torch
 
-    from dpprobe.backbones import checkpoints
-
     module, _, function = options.module.partition(":")
     try:
         with _working_folder(), torch.random.fork_rng(devices=[]):
@@ -156,7 +149,8 @@ def _build_model(options: Options) -> nn.Module:
         )
     if options.checkpoint is not None:
         path = resolve_path(options.checkpoint)
-        checkpoints.fill_model(model, checkpoints.read_state(path), path=path, name=options.module)
+        remedy = "build the trained network, or load the weights in the function"
+        fill_model(model, read_state(path), path=path, name=options.module, remedy=remedy)
     return model
 
 

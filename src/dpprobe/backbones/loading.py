@@ -19,9 +19,8 @@ from dpprobe.privacy.private_mark import check_unmarked
 def load_backbone(options: BackboneOptions, *, runtime: Runtime) -> Backbone:
     """Loads a backbone onto a device.
 
-    Raises:
-      ConfigError: if the options do not fit together, or the number of features is not `dimension`.
-      PrivacyError: if a file holds weights that were trained on private examples.
+    Raises ConfigError if the options do not fit together, or the number of features is not
+    `dimension`. Raises PrivacyError if a file holds weights that were trained on private examples.
     """
     options.check_files()
     for path in options.input_files():
@@ -29,10 +28,8 @@ def load_backbone(options: BackboneOptions, *, runtime: Runtime) -> Backbone:
     resolved = resolve_runtime(runtime)
     backbone: Backbone = importlib.import_module(FAMILIES[options.family]).load(options, resolved)
     options.check_dimension(backbone.dimension)
-    return backbone if options.grey_bits == MOST_GREY_BITS else _assume_bits(backbone, options)
-
-
-def _assume_bits(backbone: Backbone, options: BackboneOptions) -> Backbone:
+    if options.grey_bits == MOST_GREY_BITS:
+        return backbone
     from dpprobe.backbones.image_preprocessing import AssumeGreyBits  # slow import: torch
 
     of_train = backbone.train_transform

@@ -71,9 +71,8 @@ def prepare_network(
       mean, std: mean and standard deviation per channel, for values in 0..1.
       flip: True to average the features of the image and of its mirror image.
 
-    Raises:
-      ConfigError: if the network does not take such images, returns no feature rows, or lacks the
-        layers of the options.
+    Raises ConfigError if the network does not take such images, returns no feature rows, or lacks
+    the layers of the options.
     """
     learned = frozenset(path for path, one in model.named_parameters() if one.requires_grad)
     tapped: torch.nn.Module = _tap_layers(model, options, name)

@@ -10,18 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from dpprobe import artifacts
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
-from dpprobe.backbones.checkpoints import check_kind
+from dpprobe.backbones.checkpoints import check_kind, hash_weights
 from dpprobe.backbones.hub_files import OPEN_CLIP_WEIGHTS, HubFile, require_files
-from dpprobe.backbones.options import NO_NETWORK, NetworkOptions, Views, suggest_names
+from dpprobe.backbones.options import (
+    NO_NETWORK,
+    NetworkOptions,
+    Views,
+    read_model_list,
+    suggest_names,
+)
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 
@@ -198,15 +202,11 @@ def _name_activation(quick: bool) -> str:
 
 def known_models() -> dict[str, KnownModel] | None:
     """Reads the list of models; None if it belongs to another version than the installed one."""
-    first, *lines = NAMES.read_text(encoding="utf-8").splitlines()
-    try:
-        if first != f"{LIBRARY} {version(LIBRARY)}":
-            return None
-    except PackageNotFoundError:
+    listed = read_model_list(NAMES, LIBRARY)
+    if listed is None:
         return None
     models = {}
-    for line in lines:
-        name, activation, tokenizer, *tags = line.split()
+    for name, activation, tokenizer, *tags in listed:
         pairs = (tag.partition(":") for tag in tags)
         models[name] = KnownModel(
             activation, tokenizer, {tag: trained for tag, _, trained in pairs}
@@ -255,7 +255,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
     model = _create_model(options)
     visual, activation = model.visual, _described_activation(model)
     del model
-    weights_sha256 = _weights_sha256(options, visual)
+    weights_sha256 = hash_weights(options.checkpoint, visual)
     views = options.preprocessing
     network, resolved, steps = _make_network(visual, options, runtime)
     height, width = resolved["size"]
@@ -266,7 +266,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
         "activation": activation,
     }
     return Backbone(
-        dimension=network.dimension,
+        **vars(network),
         preprocessing=preprocessing,
         weights_sha256=weights_sha256,
         fingerprint=backbone_fingerprint(
@@ -283,13 +283,9 @@ def load(options: Options, runtime: Runtime) -> Backbone:
         train_transform=make_train_crop(
             views, mode="RGB", size=(height, width), interpolation=resolved["interpolation"]
         ),
-        forward=network.forward,
         architecture=options.architecture,
         pretrained_tag=options.tag,
         trained=options.pretrained is not False,
-        layers=network.layers,
-        forward_layers=network.forward_layers,
-        graph=network.graph,
     )
 
 
@@ -341,7 +337,7 @@ def load_text(options: Options, runtime: Runtime) -> TextEncoder:
 
     model = _create_model(options)
     activation = _described_activation(model)
-    weights_sha256 = _weights_sha256(options, model)
+    weights_sha256 = hash_weights(options.checkpoint, model)
     model = model.to(runtime.device).eval().requires_grad_(False)
 
     @torch.inference_mode()
@@ -416,11 +412,8 @@ def _create_model(options: Options, *, shapes_on: str | None = None) -> Any:
     overrides: dict[str, Any] = views.model_dump(
         exclude_none=True, include={"interpolation", "resize_mode"}
     )
-    for name in ("mean", "std"):
-        value = getattr(views, name)
-        if value is not None:
-            values = value if isinstance(value, tuple) else (value,)
-            overrides[name] = values * 3 if len(values) == 1 else values
+    constants = {name: views.list_constants(name, 3) for name in ("mean", "std")}
+    overrides |= {name: tuple(values) for name, values in constants.items() if values}
     forced = {} if options.quick_gelu is None else {"quick_gelu": options.quick_gelu}
     weights = options.tag if shapes_on is None else None
     if options.checkpoint is not None:
@@ -450,14 +443,6 @@ def _create_model(options: Options, *, shapes_on: str | None = None) -> Any:
         raise ConfigError(
             f"model: open_clip cannot create {options.model} ({one_line(error)}); {remedy}"
         ) from error
-
-
-def _weights_sha256(options: Options, part: torch.nn.Module) -> str:
-    from dpprobe.backbones.network_forward import state_sha256  # slow import: torch
-
-    if options.checkpoint is not None:
-        return artifacts.sha256_file(resolve_path(options.checkpoint))
-    return state_sha256(part)
 
 
 def _described_activation(model: Any) -> str:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, FiniteFloat, field_validator, model_validator
@@ -178,6 +181,14 @@ class Views(Options):
             if isinstance(value, tuple) and len(value) not in (1, channels):
                 raise ValueError(channels_error(name, len(value), channels))
 
+    def list_constants(self, name: Literal["mean", "std"], channels: int) -> list[float] | None:
+        """Returns the mean or deviation of each channel; None if absent."""
+        value = getattr(self, name)
+        if value is None:
+            return None
+        values = list(value) if isinstance(value, tuple) else [value]
+        return values * channels if len(values) == 1 else values
+
     def resolved_views(self) -> dict[str, Any]:
         """Returns the options of crop and flip, an addition to the library's own preprocessing."""
         seed = {"crop_seed": self.crop_seed or 0} if self.crop == "inception" else {}
@@ -258,6 +269,15 @@ class NetworkOptions(BackboneOptions):
 
     def input_files(self) -> tuple[str, ...]:
         return () if self.checkpoint is None else (str(resolve_path(self.checkpoint)),)
+
+
+def read_model_list(path: Path, library: str) -> list[list[str]] | None:
+    """Reads the words of each line of a library's models; None for another installed version."""
+    first, *lines = path.read_text(encoding="utf-8").splitlines()
+    with suppress(PackageNotFoundError):
+        if first == f"{library} {version(library)}":
+            return [line.split() for line in lines]
+    return None
 
 
 def suggest_names(name: str, known: Iterable[str]) -> str:

@@ -112,14 +112,11 @@ def find_mixed_row(
     """Passes a row among copies of one companion, then of the other, in batches of `count` rows.
 
     The row is first and last in batches, because it may depend only on rows before or after it.
+    Returns where its result changes with its companions, and both batches; None if nowhere.
 
     Args:
-      run: inputs -> rows.
       rows: the row and the two companions.
       alone: the row's result in a batch of one row, as a further comparison; only in float64.
-
-    Returns:
-      Where the row's result changes with its companions, and both batches; None if nowhere.
     """
     ends = [[0, count - 1]] if count > 2 else [[place] for place in range(count)]
     for places in ends if count > 1 else []:
@@ -140,9 +137,7 @@ def find_mixed_row(
 def check_rows_apart(model: nn.Module, example: torch.Tensor, *, name: str) -> None:
     """Raises ConfigError if a network mixes rows of small batches, or branches by their numbers.
 
-    Args:
-      model: inputs -> rows, in evaluation mode.
-      example: a row and two companions, see `make_public_rows`.
+    `example` has a row and two companions, see `make_public_rows`.
     """
     with refuse_branches():
         model(example)

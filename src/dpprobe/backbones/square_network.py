@@ -34,8 +34,8 @@ class SquareNetwork:
         """Returns the network on its device, and its preprocessing with all defaults filled in."""
         described = {
             **self.resized,
-            "mean": _list_constants(self.views.mean, 0.0, self.channels),
-            "std": _list_constants(self.views.std, 1.0, self.channels),
+            "mean": self.views.list_constants("mean", self.channels) or [0.0] * self.channels,
+            "std": self.views.list_constants("std", self.channels) or [1.0] * self.channels,
             **self.views.resolved_views(),
         }
         network = prepare_network(
@@ -72,7 +72,7 @@ class SquareNetwork:
             transforms.PILToTensor(),
         )
         return Backbone(
-            dimension=network.dimension,
+            **vars(network),
             preprocessing={"color": mode, **described},
             weights_sha256=weights_sha256,
             fingerprint=backbone_fingerprint(
@@ -87,17 +87,6 @@ class SquareNetwork:
             train_transform=make_train_crop(
                 self.views, mode=mode, size=size, interpolation=self.resized["interpolation"]
             ),
-            forward=network.forward,
             architecture=architecture,
             trained=trained,
-            layers=network.layers,
-            forward_layers=network.forward_layers,
-            graph=network.graph,
         )
-
-
-def _list_constants(
-    value: float | tuple[float, ...] | None, absent: float, channels: int
-) -> list[float]:
-    values = [absent] if value is None else [value] if isinstance(value, float | int) else [*value]
-    return values * channels if len(values) == 1 else values

@@ -6,8 +6,7 @@ import inspect
 import math
 import re
 import sys
-from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,12 +14,14 @@ from pydantic import Field, field_validator, model_validator
 
 from dpprobe import artifacts
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
+from dpprobe.backbones.checkpoints import hash_weights
 from dpprobe.backbones.hub_files import HUB_PREFIXES, TIMM_WEIGHTS, HubFile, require_files
 from dpprobe.backbones.options import (
     NO_NETWORK,
     NetworkOptions,
     Views,
     channels_error,
+    read_model_list,
     suggest_names,
 )
 from dpprobe.errors import ConfigError
@@ -122,11 +123,7 @@ class Options(NetworkOptions):
                 "`pretrained: false` for random weights"
             )
         if tag and tag not in tags:
-            raise ConfigError(
-                f"model: timm has no weights {tag!r} of {architecture}; "
-                f"{suggest_names(tag, tags)}: it "
-                f"has {', '.join(tags)}"
-            )
+            raise ConfigError(_explain_tag(architecture, tag, tags))
 
     def list_warnings(self) -> list[str]:
         """Warns of a checkpoint for which the preprocessing of timm's own weights is assumed."""
@@ -154,12 +151,8 @@ def read_stated_config(path: Path, model: str) -> dict[str, Any] | None:
     """Reads a model's preprocessing and arguments from a file in its checkpoint's folder.
 
     The file is `config.json` as on the Hub, or has the checkpoint's name and the ending `.json`.
-
-    Returns:
-      The file, and the options `preprocessing` and `model_args`; None without a file for the model.
-
-    Raises:
-      ConfigError: if a value is of no use.
+    Returns the file, and the options `preprocessing` and `model_args`; None without a file for the
+    model. Raises ConfigError if a value is of no use.
     """
     for file in (path.with_suffix(".json"), path.with_name("config.json")):
         try:
@@ -196,13 +189,8 @@ def read_stated_config(path: Path, model: str) -> dict[str, Any] | None:
 
 def known_architectures() -> dict[str, tuple[str, ...]] | None:
     """Reads the tags of `ARCHITECTURES`; None if timm has another version."""
-    first, *lines = ARCHITECTURES.read_text(encoding="utf-8").splitlines()
-    try:
-        if first != f"timm {version('timm')}":
-            return None
-    except PackageNotFoundError:
-        return None
-    return {name: tuple(tags) for name, *tags in map(str.split, lines)}
+    listed = read_model_list(ARCHITECTURES, "timm")
+    return None if listed is None else {name: tuple(tags) for name, *tags in listed}
 
 
 def list_hub_files(options: Options) -> list[HubFile]:
@@ -228,14 +216,10 @@ def load(options: Options, runtime: Runtime) -> Backbone:
     """Loads a timm model without its classifier; ConfigError if options do not fit the model."""
     from timm.data.transforms_factory import create_transform
 
-    from dpprobe.backbones import network_forward  # slow import: torch
     from dpprobe.backbones.image_preprocessing import ToBytes, make_train_crop  # slow import: torch
 
     model = _create_model(options)
-    if options.checkpoint is None:
-        weights_sha256 = network_forward.state_sha256(model)
-    else:
-        weights_sha256 = artifacts.sha256_file(resolve_path(options.checkpoint))
+    weights_sha256 = hash_weights(options.checkpoint, model)
     config = model.pretrained_cfg
     architecture = config.get("architecture") or options.model.partition(".")[0]
     tag = (config.get("tag") or None) if options.pretrained else None
@@ -246,7 +230,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
     described = {**resolved, **views.resolved_views()}
     steps = create_transform(**resolved, is_training=False, normalize=False)
     return Backbone(
-        dimension=network.dimension,
+        **vars(network),
         preprocessing={"color": mode, **described},
         weights_sha256=weights_sha256,
         fingerprint=backbone_fingerprint(
@@ -263,13 +247,9 @@ def load(options: Options, runtime: Runtime) -> Backbone:
         train_transform=make_train_crop(
             views, mode=mode, size=(height, width), interpolation=resolved["interpolation"]
         ),
-        forward=network.forward,
         architecture=architecture,
         pretrained_tag=tag,
         trained=options.pretrained or options.checkpoint is not None,
-        layers=network.layers,
-        forward_layers=network.forward_layers,
-        graph=network.graph,
     )
 
 
@@ -370,16 +350,17 @@ def _call_timm(options: Options, **arguments: Any) -> Any:
     return model
 
 
+def _explain_tag(architecture: str, tag: str, tags: Sequence[str]) -> str:
+    has = f"it has {', '.join(tags)}" if tags else "timm has no weights of this model"
+    close = suggest_names(tag, tags)
+    return f"model: timm has no weights {tag!r} of {architecture}; {close}: {has}"
+
+
 def _explain_fault(options: Options, said: str) -> str | None:
     """Explains a tag or an argument that timm does not know; None for other errors."""
     architecture, _, tag = options.model.partition(".")
     if tag and said.startswith("Invalid pretrained tag"):
-        tags = (known_architectures() or {}).get(architecture, ())
-        has = f"it has {', '.join(tags)}" if tags else "timm has no weights of this model"
-        return (
-            f"model: timm has no weights {tag!r} of {architecture}; "
-            f"{suggest_names(tag, tags)}: {has}"
-        )
+        return _explain_tag(architecture, tag, (known_architectures() or {}).get(architecture, ()))
     refused = re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", said)
     if refused is None or refused[2] not in options.model_args:
         return None
@@ -439,10 +420,7 @@ def _resolve_preprocessing(options: Options, resolved: Mapping[str, Any]) -> dic
     }
     values["input_size"] = [channels, *sides]
     for name in ("mean", "std"):
-        if isinstance(values[name], float | int):
-            values[name] = [values[name]]
-        if name in given and len(values[name]) == 1:
-            values[name] = values[name] * channels
+        values[name] = options.preprocessing.list_constants(name, channels) or values[name]
         if len(values[name]) != channels:
             raise ConfigError(channels_error(name, len(values[name]), channels))
     return values

@@ -202,9 +202,7 @@ def _learns(step: Any) -> bool:
 def _compare_rows(named: list[tuple[str, Any]], rows: Any, returned: Any, labels: Any) -> None:
     """Refuses steps that compute a row from other rows.
 
-    Args:
-      rows: the rows that the first step got.
-      returned: the rows that the last step returned.
+    The first step got `rows`, and the last step `returned` rows.
     """
     steps = [(name, step) for name, step in named if step not in (None, "passthrough")]
     for place, (name, step) in enumerate(steps, start=1):

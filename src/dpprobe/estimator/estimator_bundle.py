@@ -114,13 +114,8 @@ def write_release(
         head=describe_head(fit.method, fit.heads, method=fit.method.head, multi_label=False),
         card=texts,
     )
-    check_published(
-        {
-            "backbone": facts.backbone.model_dump(mode="json"),
-            "method": facts.head.options,
-            "card": dict(card),
-        }
-    )
+    backbone = facts.backbone.model_dump(mode="json")
+    check_published({"backbone": backbone, "method": facts.head.options, "card": dict(card)})
     statement = state_release(fit, facts)
     partial = folder.with_name(folder.name + PARTIAL_SUFFIX)
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -29,14 +29,14 @@ def read_number(name: str, value: Any) -> float:
             return float(str(value)) if isinstance(value, np.floating) else float(value)
         except OverflowError:
             pass
-    raise NumberError(f"{name} {_shorten(value)}: write one number, such as 0.5, without quotes")
+    raise NumberError(f"{name} {value!r:.60}: write one number, such as 0.5, without quotes")
 
 
 def read_count(name: str, value: Any) -> int:
     """Returns a whole number as an int; raises NumberError for anything else."""
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
         return int(value)
-    raise NumberError(f"{name} {_shorten(value)}: write one whole number without quotes")
+    raise NumberError(f"{name} {value!r:.60}: write one whole number without quotes")
 
 
 def read_target(value: Any) -> float | Risk:
@@ -49,21 +49,16 @@ def read_target(value: Any) -> float | Risk:
 def read_risk(name: str, value: Any) -> Risk:
     """Reads a permitted risk from a mapping; raises PrivacyError for a wrong mapping."""
     if not isinstance(value, Mapping):
-        raise NumberError(
-            f"{name} {_shorten(value)}: write a mapping, such as {{'advantage': 0.1}}"
-        )
+        raise NumberError(f"{name} {value!r:.60}: write a mapping, such as {{'advantage': 0.1}}")
     return Risk.from_dict({key: read_number(f"{name} {key}", each) for key, each in value.items()})
 
 
 def list_classes(classes: Any) -> list[Any]:
     """Returns the classes in order; raises ArrayError for fewer than two, or mixed kinds."""
     several = isinstance(classes, Iterable) and isinstance(classes, Sized)
-    if (
-        not several
-        or getattr(classes, "ndim", 1) != 1
-        or isinstance(classes, str | bytes | Mapping)
-    ):
-        raise ArrayError(f"classes {_shorten(classes)}: write a list of labels, such as [0, 1]")
+    is_list = several and not isinstance(classes, str | bytes | Mapping)
+    if not is_list or getattr(classes, "ndim", 1) != 1:
+        raise ArrayError(f"classes {classes!r:.60}: write a list of labels, such as [0, 1]")
     values = classes.tolist() if hasattr(classes, "tolist") else list(classes)
     check_kind("classes", values)
     listed: list[Any] = np.sort(np.asarray(values)).tolist()
@@ -100,8 +95,3 @@ def _name_kind(label: Any) -> str:
     if isinstance(label, numbers.Real):
         return "numbers" if label == label else MISSING
     return f"of type {type(label).__name__}"
-
-
-def _shorten(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

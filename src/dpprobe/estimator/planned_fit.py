@@ -76,12 +76,8 @@ def plan_fit(
     unnamed = classifier.classes is None
     classes = list_classes(np.unique(labels) if unnamed else classifier.classes)  # type: ignore[arg-type]
     units = _number_units(classifier, groups, rows)
-    facts = _describe_facts(
-        classifier,
-        n=rows if units is None else units.count,
-        dimension=dimension,
-        classes=len(classes),
-    )
+    n = rows if units is None else units.count
+    facts = _describe_facts(classifier, n=n, dimension=dimension, classes=len(classes))
     method = _decide_method(classifier, facts)
     plan = _make_plan(classifier, method, facts)
     return PlannedFit(classes=classes, units=units, facts=facts, method=method, plan=plan)

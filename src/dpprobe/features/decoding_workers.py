@@ -64,16 +64,11 @@ class Fault:
 
 @dataclass(frozen=True)
 class Piece:
-    """Decoded images of consecutive rows; `faults` has the errors of rows that are left out.
-
-    `seconds` is the time for decoding, and `read` the time for reading if a worker read.
-    """
+    """Decoded images of consecutive rows; `faults` has the errors of rows that are left out."""
 
     rows: tuple[Row, ...]
     images: torch.Tensor | None
-    seconds: float
     faults: tuple[Fault, ...] = ()
-    read: float = 0.0
 
 
 class PieceDecoder(Protocol):
@@ -114,12 +109,9 @@ class Workers:
     """Processes that read and decode, as a context that ends them."""
 
     def __init__(self, read: Reader, count: int, order: Order | None = None) -> None:
-        """Forks the processes.
+        """Forks processes of one thread, each of which opens files when it calls `read`.
 
-        Args:
-          read: reads encoded images; opens files when called, in each process.
-          count: the number of processes, each with one thread.
-          order: the decoder and the pieces; None if `send_order` sends them later.
+        Without `order`, `send_order` sends the decoder and the pieces later.
         """
         self.count = count
         context = multiprocessing.get_context("fork")
@@ -222,9 +214,7 @@ class _Pieces(IterableDataset[Any]):
         for number, rows in enumerate(pieces):
             if fault is None:
                 try:
-                    started = time.perf_counter()
                     encoded = take_images(images, len(rows))
-                    taken = time.perf_counter() - started
                     place = self._memory[worker.id, number % _PLACES]
                     piece = order.decoder.decode_piece(encoded, place)
                 except DpprobeError as error:
@@ -234,7 +224,7 @@ class _Pieces(IterableDataset[Any]):
             else:
                 stacked = piece.images
                 shape, dtype = (None, None) if stacked is None else (stacked.shape, stacked.dtype)
-                yield replace(piece, images=None, read=taken), shape, dtype
+                yield replace(piece, images=None), shape, dtype
 
 
 def _wait_for_order(orders: SimpleQueue[Order | None], parent: int) -> Order | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -26,7 +25,6 @@ from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.decoding_workers import Workers, make_order
 from dpprobe.features.extraction_pipeline import (
     Array,
-    Clock,
     Decoder,
     Features,
     compute_rows,
@@ -38,8 +36,6 @@ from dpprobe.features.shard_writer import open_shard
 from dpprobe.features.stored_crops import with_crops
 from dpprobe.progress import Progress
 from dpprobe.versions import code_version
-
-logger = logging.getLogger("dpprobe")
 
 LIBRARIES = (
     "h5py", "kymatio", "numpy", "open_clip_torch", "pillow", "timm", "torch", "torchvision",
@@ -65,6 +61,11 @@ def extract_shard(
 ) -> None:
     """Extracts and writes one shard; the same inputs on the same machine give the same features.
 
+    Raises DataError if `table` and `info` do not belong together. Also raises DataError, naming the
+    row, if an image cannot be used, or gives features that are not finite or do not fit the dtype.
+    Raises ConfigError if the backbone cannot be loaded or mixes the images of a batch, or there are
+    more shards than rows.
+
     Args:
       info: the dataset's `dataset.json`.
       shard: the number of the part among `shards`.
@@ -74,13 +75,6 @@ def extract_shard(
       threads: number of threads that decode and compute, or, for a GPU, of processes that decode;
         torch's number by default. The number of threads changes no feature.
       changed: a function that changes the loaded backbone before use, for example cuts its network.
-
-    Raises:
-      DataError: naming the row, if an image cannot be decoded or preprocessed, has another size and
-        the backbone does not resize, or gives features that are not finite or do not fit the dtype.
-        Also if `table` and `info` do not belong together.
-      ConfigError: if the backbone cannot be loaded or mixes the images of a batch, or there are
-        more shards than rows.
     """
     described = read_info(info)
     source = open_table(table, described)
@@ -133,7 +127,12 @@ def extract_shard(
             trained=loaded.trained,
             preprocessing=loaded.preprocessing,
         )
-        clock = Clock()
+        probe = take_probe(loaded)
+        if not math.isfinite(probe["norm"]):
+            raise DataError(
+                f"backbone {backbone_name}: its features of dpprobe's own probe image are not "
+                "finite; check its weights and preprocessing, or write features.precision: float32"
+            )
         parts = compute_rows(
             read,
             stop - start,
@@ -142,12 +141,9 @@ def extract_shard(
             batch_size=batch_size,
             threads=threads,
             accelerator=accelerator,
-            clock=clock,
             workers=workers,
         )
-        _write_parts(
-            parts, output, header, source, probe=_probe_backbone(loaded, backbone_name), clock=clock
-        )
+        _write_parts(parts, output, header, source, probe=probe)
 
 
 def check_images_apart(backbone: Backbone, rows: int, *, name: str, precision: str) -> None:
@@ -178,7 +174,6 @@ def _write_parts(
     source: SplitTable,
     *,
     probe: Mapping[str, Any],
-    clock: Clock,
 ) -> None:
     rows = RowColumns.read_table(source, header.first_row, header.end_row)
     writing = open_shard(output, header, rows, probe=probe)
@@ -186,23 +181,10 @@ def _write_parts(
     progress = Progress(header.end_row - header.first_row, label=label)
     with writing as writer, progress, closing(parts):
         for part in parts:
-            with clock.time_part("write"):
-                for values in (part.values, *part.layers.values()):
-                    _check_values(values, part, header.split, header.dtype)
-                writer.append_block(part.values, layers=part.layers)
-            clock.take_lap()
+            for values in (part.values, *part.layers.values()):
+                _check_values(values, part, header.split, header.dtype)
+            writer.append_block(part.values, layers=part.layers)
             progress.advance_by(len(part.rows))
-    logger.info("%s: %s", label, clock)
-
-
-def _probe_backbone(loaded: Backbone, name: str) -> dict[str, Any]:
-    probe = take_probe(loaded)
-    if not math.isfinite(probe["norm"]):
-        raise DataError(
-            f"backbone {name}: its features of dpprobe's own probe image are not finite; check its "
-            "weights and preprocessing, or write features.precision: float32"
-        )
-    return probe
 
 
 def _check_values(values: Array, part: Features, split: str, dtype: str) -> None:

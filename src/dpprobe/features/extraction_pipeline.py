@@ -1,4 +1,4 @@
-"""Turns encoded images into features in the rows' order: reads, decodes and computes, each timed.
+"""Turns encoded images into features in the rows' order: reads, decodes and computes.
 
 Rows are processed in pieces. On a CPU each of the job's threads decodes a piece and passes it
 through the model with one torch thread. No thread waits for another, and several small passes are
@@ -12,12 +12,11 @@ equal number of rows, and the last pass is padded. So features do not depend on 
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -56,41 +55,6 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-@dataclass
-class Clock:
-    """Seconds of each part; for parallel work, the sum over threads or processes.
-
-    Attributes:
-      threads: number of threads, or of processes that decode for a GPU.
-      seconds: seconds per part: read, decode, transfer (to a GPU and back), forward, write.
-      wall: elapsed seconds from the first row read to the last row written.
-    """
-
-    threads: int = 1
-    rows: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
-    wall: float = 0.0
-    started: float = 0.0
-
-    def add_seconds(self, part: str, seconds: float) -> None:
-        self.seconds[part] = self.seconds.get(part, 0.0) + seconds
-
-    @contextmanager
-    def time_part(self, part: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self.add_seconds(part, time.perf_counter() - started)
-
-    def take_lap(self) -> None:
-        self.wall = time.perf_counter() - self.started
-
-    def __str__(self) -> str:
-        parts = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in self.seconds.items())
-        times = f" (threads: {self.threads})" if self.threads > 1 else ""
-        rate = self.rows / max(self.wall, 1e-9)
-        return f"{parts} in {self.wall:.1f} s{times}; {rate:.1f} rows/s"
-
-
 @dataclass(frozen=True)
 class Features:
     """Features [m, d] of consecutive `rows` (number in the split, id), and [m, w] of each layer.
@@ -113,40 +77,34 @@ def compute_rows(
     batch_size: int,
     threads: int,
     accelerator: Accelerator | None,
-    clock: Clock,
     workers: Workers | None = None,
 ) -> Generator[Features]:
     """Yields features of `count` encoded images, in order; close the generator to end its work.
 
+    Raises DataError, naming the row, for an image of another size than earlier images, and for one
+    that the decoder does not tolerate; WorkerError if a process that decodes is killed or hangs.
+
     Args:
       read: yields the encoded images of ranges of rows from 0 to `count`.
       decoder: decides what happens to an image that cannot be used.
-      backbone: a loaded backbone. On a CPU its forward pass runs in several threads at once.
       batch_size: images per forward pass on a GPU; a CPU takes at most `PIECE_ROWS`.
       threads: number of threads that decode and compute; for a GPU, of processes that decode.
       accelerator: the backbone's device; None for a CPU.
       workers: processes that already have their order; by default new processes are forked.
-
-    Raises:
-      DataError: naming the row, if an image's size differs from earlier images. Also if an image
-        cannot be decoded or preprocessed, and the decoder tolerates no fault.
-      WorkerError: if a process that decodes is killed or hangs.
     """
     sizes = _Sizes(decoder.split)
-    clock.started = time.perf_counter()
-    clock.threads = threads
     if accelerator is None:
+        images, rows = read([range(count)]), rows_per_pass(batch_size, None)
         tiles = tile_rows(count, batch_size, PIECE_ROWS)
-        pieces = _read_pieces(read([range(count)]), tiles, clock)
-        rows = rows_per_pass(batch_size, None)
-        yield from _on_cpu(pieces, decoder, backbone, rows, threads, sizes, clock)
+        pieces = (take_images(images, len(tile)) for tile in tiles)
+        yield from _on_cpu(pieces, decoder, backbone, rows, threads, sizes)
         return
     if workers is None:
         order = make_order(decoder, count, batch_size, threads)
         workers = Workers(read, max(1, min(threads, len(order.pieces))), order)
     with workers:
         decoded = workers.decode_pieces()
-        yield from _on_accelerator(decoded, backbone, accelerator, batch_size, sizes, clock)
+        yield from _on_accelerator(decoded, backbone, accelerator, batch_size, sizes)
 
 
 def rows_per_pass(batch_size: int, accelerator: Accelerator | None) -> int:
@@ -154,29 +112,13 @@ def rows_per_pass(batch_size: int, accelerator: Accelerator | None) -> int:
     return batch_size if accelerator is not None else min(batch_size, PIECE_ROWS)
 
 
-def _read_pieces(
-    images: Iterator[EncodedImage], pieces: Sequence[range], clock: Clock
-) -> Iterator[list[EncodedImage]]:
-    for piece in pieces:
-        with clock.time_part("read"):
-            encoded = take_images(images, len(piece))
-        yield encoded
-
-
 class Decoder:
     """Turns encoded images into a piece."""
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        split: str,
-        *,
-        vectors: str | None = None,
-    ) -> None:
+    def __init__(self, backbone: Backbone, split: str, *, vectors: str | None = None) -> None:
         """Keeps only the picklable transforms of the backbone.
 
-        Args:
-          vectors: the name of a row's vectors, for a backbone that takes them in place of images.
+        `vectors` names a row's vectors, for a backbone that takes them in place of images.
         """
         self._vectors = vectors
         self._dimension = backbone.dimension
@@ -185,7 +127,6 @@ class Decoder:
         self.split = split
 
     def row_bytes(self) -> int | None:
-        """Returns the size of a decoded row; None if the image's size decides it."""
         if self._dimension is None:
             return None
         if self._vectors is not None:
@@ -226,15 +167,12 @@ class Decoder:
             ) from error
 
     def decode_piece(self, images: list[EncodedImage], memory: torch.Tensor | None = None) -> Piece:
-        """Decodes images, into the bytes of `memory` if it is given."""
-        started = time.perf_counter()
         rows = tuple((image.row, image.id) for image in images)
         tensors = [self.decode_one(image) for image in images]
         sizes = _Sizes(self.split)
         for row, tensor in zip(rows, tensors, strict=True):
             sizes.check_size(row, tensor.shape)
-        stacked = _stack_rows(tensors, memory, self.split, rows)
-        return Piece(rows, stacked, time.perf_counter() - started)
+        return Piece(rows, _stack_rows(tensors, memory, self.split, rows))
 
 
 def _stack_rows(
@@ -262,7 +200,6 @@ class TolerantDecoder(Decoder):
         return self._pass_image(self._opened(image), image)
 
     def decode_piece(self, images: list[EncodedImage], memory: torch.Tensor | None = None) -> Piece:
-        started = time.perf_counter()
         rows, tensors, faults = [], [], []
         for image in images:
             row = (image.row, image.id)
@@ -272,7 +209,7 @@ class TolerantDecoder(Decoder):
             except DataError as error:
                 faults.append(Fault(row, str(error)))
         stacked = _stack_rows(tensors, memory, self.split, rows) if tensors else None
-        return Piece(tuple(rows), stacked, time.perf_counter() - started, tuple(faults))
+        return Piece(tuple(rows), stacked, tuple(faults))
 
 
 class _Sizes:
@@ -314,8 +251,10 @@ def in_order(
         torch.set_num_threads(before)  # torch's number of threads for new threads
 
 
-def _run_forward(backbone: Backbone, images: torch.Tensor, rows: int) -> Outputs:
+def _run_forward(backbone: Backbone, images: torch.Tensor | None, rows: int) -> Outputs:
     """Passes exactly `rows` rows through the model; drops results of rows that fill up the pass."""
+    if images is None:
+        return NOTHING
     given = len(images)
     if given < rows:
         images = torch.cat([images, images[-1:].expand(rows - given, *images.shape[1:])])
@@ -330,21 +269,16 @@ def _on_cpu(
     rows: int,
     threads: int,
     sizes: _Sizes,
-    clock: Clock,
 ) -> Generator[Features]:
-    def compute_piece(item: list[EncodedImage]) -> tuple[Piece, Outputs, float]:
+    def compute_piece(item: list[EncodedImage]) -> tuple[Piece, Outputs]:
         piece = decoder.decode_piece(item)
-        started = time.perf_counter()
-        outputs = NOTHING if piece.images is None else _run_forward(backbone, piece.images, rows)
-        return piece, outputs, time.perf_counter() - started
+        return piece, _run_forward(backbone, piece.images, rows)
 
     done = in_order(compute_piece, items, threads=threads, ahead=AHEAD * threads)
     with closing(done):
-        for piece, outputs, seconds in done:
+        for piece, outputs in done:
             _check_piece(piece, sizes)
-            clock.add_seconds("decode", piece.seconds)
-            clock.add_seconds("forward", seconds)
-            yield _make_features(piece.rows, outputs, clock, piece.faults)
+            yield _make_features(piece, outputs)
 
 
 def _check_piece(piece: Piece, sizes: _Sizes) -> None:
@@ -352,35 +286,14 @@ def _check_piece(piece: Piece, sizes: _Sizes) -> None:
         sizes.check_size(piece.rows[0], piece.images.shape[1:])
 
 
-def _make_features(
-    rows: tuple[Row, ...], outputs: Outputs, clock: Clock, faults: tuple[Fault, ...]
-) -> Features:
-    clock.rows += len(rows)
-    clock.take_lap()
+def _make_features(piece: Piece, outputs: Outputs) -> Features:
     features, layers = outputs
     blocks = {name: one.numpy() for name, one in layers.items()}
-    return Features(rows, features.numpy(), blocks, faults)
+    return Features(piece.rows, features.numpy(), blocks, piece.faults)
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """Images of consecutive rows in pinned host memory; None if all rows were left out."""
-
-    rows: tuple[Row, ...]
-    images: torch.Tensor | None
-    faults: tuple[Fault, ...]
-
-
-@dataclass(frozen=True)
-class _Launched:
-    """A batch on its way through an accelerator.
-
-    `marks` are times before the copy to the device, around the pass, and after the copy back.
-    """
-
-    batch: _Batch
-    outputs: Outputs
-    marks: list[Mark]
+# A batch, in pinned host memory, its outputs, and a mark after their copy from the accelerator.
+_Launched = tuple[Piece, Outputs, Mark]
 
 
 def _on_accelerator(
@@ -389,38 +302,31 @@ def _on_accelerator(
     accelerator: Accelerator,
     batch_size: int,
     sizes: _Sizes,
-    clock: Clock,
 ) -> Generator[Features]:
     """Launches each batch before fetching the previous batch's results, to keep the device busy."""
     before: _Launched | None = None
-    for batch in _make_batches(pieces, accelerator, batch_size, sizes, clock):
+    for batch in _make_batches(pieces, accelerator, batch_size, sizes):
         launched = _launch(batch, backbone, accelerator, batch_size)
         if before is not None:
-            yield _fetch(before, accelerator, clock)
+            yield _fetch(before, accelerator)
         before = launched
     if before is not None:
-        yield _fetch(before, accelerator, clock)
+        yield _fetch(before, accelerator)
 
 
 def _make_batches(
-    pieces: Iterable[Piece],
-    accelerator: Accelerator,
-    batch_size: int,
-    sizes: _Sizes,
-    clock: Clock,
-) -> Iterator[_Batch]:
+    pieces: Iterable[Piece], accelerator: Accelerator, batch_size: int, sizes: _Sizes
+) -> Iterator[Piece]:
     """Copies whole pieces into one block of host memory per batch."""
     rows: tuple[Row, ...] = ()
     faults: tuple[Fault, ...] = ()
     memory: torch.Tensor | None = None
 
-    def finish_batch() -> _Batch:
-        return _Batch(rows, None if memory is None else memory[: len(rows)], faults)
+    def finish_batch() -> Piece:
+        return Piece(rows, None if memory is None else memory[: len(rows)], faults)
 
     for piece in pieces:
         _check_piece(piece, sizes)
-        clock.add_seconds("read", piece.read)
-        clock.add_seconds("decode", piece.seconds)
         if len(rows) + len(piece.rows) > batch_size:  # rows of earlier pieces were left out
             yield finish_batch()
             rows, faults, memory = (), (), None
@@ -439,22 +345,15 @@ def _make_batches(
         yield finish_batch()
 
 
-def _launch(batch: _Batch, backbone: Backbone, accelerator: Accelerator, rows: int) -> _Launched:
-    marks = [accelerator.set_mark()]
+def _launch(batch: Piece, backbone: Backbone, accelerator: Accelerator, rows: int) -> _Launched:
     images = None if batch.images is None else accelerator.copy_to_device(batch.images)
-    marks.append(accelerator.set_mark())
-    features, layers = NOTHING if images is None else _run_forward(backbone, images, rows)
-    marks.append(accelerator.set_mark())
+    features, layers = _run_forward(backbone, images, rows)
     fetched = accelerator.copy_to_host(features)
     fetched_layers = {name: accelerator.copy_to_host(one) for name, one in layers.items()}
-    marks.append(accelerator.set_mark())
-    return _Launched(batch, (fetched, fetched_layers), marks)
+    return batch, (fetched, fetched_layers), accelerator.set_mark()
 
 
-def _fetch(launched: _Launched, accelerator: Accelerator, clock: Clock) -> Features:
-    begin, copied, computed, end = launched.marks
-    accelerator.wait_for_mark(end)
-    copies = accelerator.measure_seconds(begin, copied) + accelerator.measure_seconds(computed, end)
-    clock.add_seconds("transfer", copies)
-    clock.add_seconds("forward", accelerator.measure_seconds(copied, computed))
-    return _make_features(launched.batch.rows, launched.outputs, clock, launched.batch.faults)
+def _fetch(launched: _Launched, accelerator: Accelerator) -> Features:
+    batch, outputs, mark = launched
+    accelerator.wait_for_mark(mark)
+    return _make_features(batch, outputs)

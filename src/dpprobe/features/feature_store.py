@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import h5py
 import numpy as np
@@ -23,7 +23,7 @@ from dpprobe.errors import StoreError
 from dpprobe.features.aligned_rows import empty_rows
 from dpprobe.features.shard_file import (
     RowColumns,
-    feature_array,
+    array_path,
     opened_shard,
     read_rows,
     require_shard,
@@ -37,18 +37,10 @@ SELECTED_BLOCK_ROWS = 4096  # rows per block if only some rows are read
 CROP_PREFIX = "crop_"
 
 
-class _FileState(NamedTuple):
-    """The state of a file, which changes if the file is replaced or written to."""
-
-    device: int
-    inode: int
-    size: int
-    modified_ns: int
-
-
-def _read_state(path: Path) -> _FileState:
+def _read_state(path: Path) -> tuple[int, ...]:
+    """Returns a file's size, and numbers that change if it is replaced or written to."""
     status = path.stat()
-    return _FileState(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    return status.st_size, status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 class FeatureStore:
@@ -92,7 +84,7 @@ class FeatureStore:
         self.fingerprint: str = body["fingerprint"]
         self.copies: dict[str, dict[str, Any]] | None = body.get("copies")
         self.shards = tuple(ShardRecord(**shard) for shard in body["shards"])
-        self._compared: dict[str, _FileState] = {}
+        self._compared: dict[str, tuple[int, ...]] = {}
 
     @property
     def crops(self) -> tuple[str, ...]:
@@ -181,7 +173,7 @@ class FeatureStore:
                 continue
             wanted, again = np.unique(index[places] - record.start, return_inverse=True)
             with self._open_shard(record) as file:
-                features[places] = feature_array(file, None)[wanted][again]
+                features[places] = file[array_path(None)][wanted][again]
         return features
 
     def _layer_width(self, layer: str | None) -> int:
@@ -199,7 +191,7 @@ class FeatureStore:
     ) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         self._layer_width(layer)
         with self._open_shard(record) as file:
-            for start, block in stored_blocks(feature_array(file, layer), rows):
+            for start, block in stored_blocks(file[array_path(layer)], rows):
                 yield record.start + start, block
 
     def read_header(self, record: ShardRecord) -> ShardHeader:
@@ -216,20 +208,16 @@ class FeatureStore:
             if _read_state(path) != state:
                 self._refuse_shard(record, "changed while it was read")
 
-    def _compare_bytes(self, record: ShardRecord) -> _FileState:
-        """Compares a file with the manifest before HDF5 opens the file; returns the file's state.
-
-        Raises:
-          StoreError: if the file is missing, or its bytes differ.
-        """
+    def _compare_bytes(self, record: ShardRecord) -> tuple[int, ...]:
+        """Compares a file with the manifest before HDF5 opens it; returns the file's state."""
         path = self._shard_path(record)
         require_shard(path)
         try:
             state = _read_state(path)
             if state == self._compared.get(record.file):
                 return state
-            if state.size != record.bytes:
-                self._refuse_shard(record, f"{state.size} bytes instead of {record.bytes}")
+            if state[0] != record.bytes:
+                self._refuse_shard(record, f"{state[0]} bytes instead of {record.bytes}")
             if sha256_file(path) != record.sha256:
                 self._refuse_shard(record, "damaged or replaced: its bytes have another SHA-256")
         except OSError as error:

@@ -77,11 +77,12 @@ def find_near_duplicates(
 ) -> tuple[dict[str, Any], pa.Table]:
     """Compares every private example with every public example.
 
+    Raises DataError if the features come from different backbones.
+
     Args:
       private: the train and the test split of heads.
       public: splits of public datasets, through the same backbone.
       threshold: two rows with a cosine above the threshold are near-duplicates.
-      device: the device that computes the products.
 
     Returns:
       The record of the check, and a table of matches. The record has for each split the number of
@@ -89,9 +90,6 @@ def find_near_duplicates(
       threshold (`near`, which includes the exact ones), the largest cosine, and quantiles of each
       private example's largest cosine. The table (`MATCHES`) has each split's near rows, and at
       least its `LISTED` nearest rows. Rows have their nearest public example, most similar first.
-
-    Raises:
-      DataError: if the features come from different backbones.
     """
     for rows in (*private[1:], *public):
         if rows.features.backbone_fingerprint != private[0].features.backbone_fingerprint:
@@ -126,19 +124,13 @@ def find_near_duplicates(
 
 @dataclass(frozen=True, kw_only=True)
 class _Nearest:
-    """The nearest public example of each row of a split.
-
-    Attributes:
-      where: int [n, 2], the number of the public split, and the row in this split.
-      exact: maps a row to the split and row of a public example with equal bytes, if any.
-      near: True for a near-duplicate, including exact duplicates.
-    """
+    """The nearest public example of each row of a split."""
 
     split: DatasetSplit
     best: npt.NDArray[np.float32]
-    where: npt.NDArray[np.int64]
-    exact: Mapping[int, tuple[int, int]]
-    near: npt.NDArray[np.bool_]
+    where: npt.NDArray[np.int64]  # [n, 2], the number of the public split, and the row in it
+    exact: Mapping[int, tuple[int, int]]  # rows with a public example of equal bytes, and where
+    near: npt.NDArray[np.bool_]  # near-duplicates, including exact ones
 
     def describe_counts(self) -> dict[str, Any]:
         """Returns the record's part about one split."""
@@ -191,22 +183,23 @@ def _find_nearest(
         for start, block in _unit_blocks(split.features, PRIVATE_ROWS, device):
             for number, rows in enumerate(public):
                 for first, other in _unit_blocks(rows.features, PUBLIC_ROWS, device):
-                    _keep_nearest(best, where, start, block, number, first, other)
+                    values, places = (block @ other.T).max(dim=1)
+                    cosines, part = values.cpu().numpy(), slice(start, start + len(block))
+                    nearer = np.flatnonzero(cosines > best[part])
+                    best[part][nearer] = cosines[nearer]
+                    where[part][nearer, 0] = number
+                    where[part][nearer, 1] = first + places.cpu().numpy()[nearer]
                     pairs = len(block) * len(other)
                     progress.advance_by((done + pairs) // 10**6 - done // 10**6)
                     done += pairs
     exact = _exact_matches(split, public)
-    slack = _bound_error(split.features.dimension)
+    # a bound on the error of a float32 cosine, which sums `dimension` rounded products
+    slack = (split.features.dimension + 8) * 2.0**-23
     near = best > threshold + slack
     close = np.flatnonzero(~near & (best >= threshold - slack))
     near[close] = _largest_in_float64(split, public, close, threshold - 2 * slack) > threshold
     near[list(exact)] = True
     return _Nearest(split=split, best=best, where=where, exact=exact, near=near)
-
-
-def _bound_error(dimension: int) -> float:
-    """Returns a bound on the error of a float32 cosine, which sums `dimension` rounded products."""
-    return (dimension + 8) * 2.0**-23
 
 
 def _largest_in_float64(
@@ -245,23 +238,6 @@ def _unit_blocks(store: FeatureStore, rows: int, device: str) -> Iterator[tuple[
 
 def _scale_to_unit(rows: torch.Tensor) -> torch.Tensor:
     return rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-30)
-
-
-def _keep_nearest(
-    best: npt.NDArray[np.float32],
-    where: npt.NDArray[np.int64],
-    start: int,
-    block: torch.Tensor,
-    number: int,
-    first: int,
-    other: torch.Tensor,
-) -> None:
-    values, places = (block @ other.T).max(dim=1)
-    cosines, rows = values.cpu().numpy(), places.cpu().numpy()
-    part = slice(start, start + len(block))
-    nearer = cosines > best[part]
-    best[part][nearer] = cosines[nearer]
-    where[part][nearer] = np.stack([np.full(len(rows), number), first + rows], axis=1)[nearer]
 
 
 def _exact_matches(

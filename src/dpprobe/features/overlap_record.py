@@ -35,11 +35,7 @@ def write_near_duplicates(
     counts: Path,
     matches: Path,
 ) -> None:
-    """Writes the result of `find_near_duplicates`, and logs a remedy for near-duplicates.
-
-    Raises:
-      DataError: if the features come from different backbones.
-    """
+    """Writes the result of `find_near_duplicates`, and logs a remedy for near-duplicates."""
     record, table = find_near_duplicates(
         private, public, threshold=threshold, device=resolve_device(device)
     )
@@ -61,18 +57,12 @@ def write_near_duplicates(
 def read_near_duplicates(path: Path, train: FeatureStore, test: FeatureStore) -> dict[str, Any]:
     """Reads the part of a finished check that the privacy statement contains.
 
-    Raises:
-      DataError: if the file is not a record of near-duplicates, or belongs to other features.
+    Raises DataError if the file is not a record of near-duplicates, or belongs to other features.
     """
-    record = read_check(path)
+    record = artifacts.read_record(path, kind=FORMAT, version=FORMAT_VERSION)
     for store in (train, test):
         if record[store.split].get("features") != store.fingerprint:
             raise DataError(
                 f"{path}: not computed from the features {store.path}; delete it and run again"
             )
     return {name: fact for name, fact in record.items() if not name.startswith("format")}
-
-
-def read_check(path: Path) -> dict[str, Any]:
-    """Reads the record of a finished check for near-duplicates; DataError for other files."""
-    return artifacts.read_record(path, kind=FORMAT, version=FORMAT_VERSION)

@@ -146,23 +146,9 @@ def read_rows(file: h5py.File) -> RowColumns:
     )
 
 
-def read_probe(file: h5py.File) -> dict[str, Any] | None:
-    text = file.attrs.get("probe")
-    return None if text is None else json.loads(text)
-
-
-def layer_hashes(file: h5py.File) -> dict[str, str]:
-    """Reads the recorded SHA-256 of each layer of a shard."""
-    digests: dict[str, str] = json.loads(file.attrs.get("layers_sha256", "{}"))
-    return digests
-
-
-def layer_path(name: str) -> str:
-    return f"layers/{name}"
-
-
-def feature_array(file: h5py.File, layer: str | None) -> h5py.Dataset:
-    return file["features" if layer is None else layer_path(layer)]
+def array_path(layer: str | None) -> str:
+    """Returns the place of the features, or of a layer's features, in a shard."""
+    return "features" if layer is None else f"layers/{layer}"
 
 
 def stored_blocks(
@@ -181,20 +167,10 @@ def stored_blocks(
         yield start, block
 
 
-def name_features(layer: str | None) -> str:
-    return "the features" if layer is None else f"the features of layer {layer}"
-
-
 def check_equal(name: str, actual: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     """Raises StoreError, naming the shard, for the first value that differs from `expected`."""
-    for key, value in expected.items():
-        if actual.get(key) != value:
-            raise StoreError(
-                f"{name}: {key} is {_shorten_value(actual.get(key))} instead of "
-                f"{_shorten_value(value)}, so the shard belongs to another job: {REMEDY}"
-            )
-
-
-def _shorten_value(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    if difference := artifacts.first_difference(actual, expected):
+        raise StoreError(
+            f"{name}: {difference.place} is {difference.first!s:.60} instead of "
+            f"{difference.second!s:.60}, so the shard belongs to another job: {REMEDY}"
+        )

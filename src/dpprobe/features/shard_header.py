@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from numbers import Integral
 from typing import Any
 
 from dpprobe import artifacts
@@ -15,15 +16,15 @@ FORMAT_VERSION = 2
 REMEDY = "delete it and run again"
 # Fields of a header that may differ between the shards of one split.
 OF_ONE_SHARD = frozenset({"shard", "shards", "versions", "precision"})
+_AS_JSON = frozenset(
+    {"class_names", "multi_label", "trained", "backbone_options", "preprocessing", "versions"}
+)
 
 
 def row_range(rows: int, shard: int, shards: int) -> tuple[int, int]:
-    """Returns the rows start..stop of one shard.
+    """Returns the rows start..stop of one shard; raises ConfigError if it would have no row.
 
     All shards together have each row once, and their sizes differ by at most one.
-
-    Raises:
-      ConfigError: if a shard would have no row.
     """
     if not 0 <= shard < shards:
         raise ValueError(f"shard {shard} of {shards}")
@@ -111,22 +112,19 @@ class ShardHeader:
     def from_attributes(cls, attributes: Mapping[str, Any], name: str) -> ShardHeader:
         """Reads the attributes of a shard's HDF5 file.
 
-        Raises:
-          StoreError: if the attributes are damaged, or not of a shard.
-          DataError: if a newer version of dpprobe wrote the shard.
+        Raises StoreError for damaged attributes, DataError if a newer dpprobe wrote the shard.
         """
         artifacts.check_not_newer(name, attributes, kind=FORMAT, version=FORMAT_VERSION)
         if attributes.get("format") != FORMAT or attributes.get("format_version") != FORMAT_VERSION:
             raise StoreError(
                 f"{name}: not a feature shard of format {FORMAT} {FORMAT_VERSION}; {REMEDY}"
             )
+        given = {"precision": None, **attributes}  # an optional attribute
         try:
-            header = cls(**{one.name: _decode_field(one.name, attributes) for one in fields(cls)})
-            rows = (int(attributes["start"]), int(attributes["stop"]))
-            if rows != row_range(header.rows, header.shard, header.shards):
-                raise StoreError(
-                    f"{name}: it contains rows {rows}, not the rows of its shard; {REMEDY}"
-                )
+            header = cls(
+                **{one.name: _decode_value(one.name, given[one.name]) for one in fields(cls)}
+            )
+            row_range(header.rows, header.shard, header.shards)
         except (KeyError, TypeError, ValueError, ConfigError) as error:
             raise StoreError(f"{name}: its attributes are damaged ({error}); {REMEDY}") from error
         return header
@@ -138,16 +136,10 @@ def _plain_value(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _decode_field(name: str, attributes: Mapping[str, Any]) -> Any:
-    if name == "precision":
-        return attributes.get(name)
-    value = attributes[name]
-    if name in ("rows", "shard", "shards"):
+def _decode_value(name: str, value: Any) -> Any:
+    if name in _AS_JSON:
+        decoded = json.loads(value)
+        return tuple(decoded) if isinstance(decoded, list) else decoded
+    if isinstance(value, Integral):  # NumPy's
         return int(value)
-    if name in ("weights_sha256", "architecture", "pretrained_tag"):
-        return None if value == "null" else value
-    if name == "class_names":
-        return tuple(json.loads(value))
-    if name in ("multi_label", "trained", "backbone_options", "preprocessing", "versions"):
-        return json.loads(value)
-    return value
+    return None if isinstance(value, str) and value == "null" else value

@@ -29,13 +29,12 @@ def write_manifest(
 ) -> None:
     """Reads all shards of a split, proves that they fit together, and writes the manifest.
 
+    Raises StoreError for a shard that is damaged, differs from the first, or has other rows.
+
     Args:
       shards: the files, all in the manifest's folder, in any order.
       dataset_fingerprint: the current dataset's; shards of another version are refused.
       copies: `DatasetInfo.copies`, for the privacy statement; None if not counted, or for test.
-
-    Raises:
-      StoreError: naming a shard that is damaged, differs from the first, or misses or repeats rows.
     """
     if not shards:
         raise StoreError(f"{output}: a manifest needs at least one shard")
@@ -89,21 +88,15 @@ def _compare_probes(shards: Sequence[Path], records: Sequence[ShardRecord]) -> N
 
 
 def _content_fingerprint(body: Mapping[str, Any]) -> str:
-    """Computes the fingerprint of the features' content.
-
-    The fingerprint does not depend on names, files, formats, or the division into shards. Layers
-    and accepted labels are hashed only if the store has them.
-    """
+    """Hashes the features' content, whatever the names, files, formats and division into shards."""
     noted = {"format", "format_version", "backbone", "backbone_options", "copies", "shards"}
     return artifacts.hash_value({key: body[key] for key in body.keys() - noted})
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Reads a manifest.
+    """Reads a manifest; raises StoreError if it is missing, damaged or of another format.
 
-    Raises:
-      StoreError: if the manifest is missing, damaged or of another format.
-      DataError: if a newer version of dpprobe wrote the manifest.
+    Raises DataError if a newer version of dpprobe wrote the manifest.
     """
     try:
         body = artifacts.read_json(path)

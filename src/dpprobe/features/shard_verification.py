@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +17,9 @@ from dpprobe import artifacts
 from dpprobe.errors import StoreError
 from dpprobe.features.shard_file import (
     RowColumns,
+    array_path,
     check_equal,
-    feature_array,
-    layer_hashes,
-    name_features,
     opened_shard,
-    read_probe,
     read_rows,
     stored_blocks,
 )
@@ -46,18 +45,13 @@ class ShardRecord:
 class ContentHash:
     """Hashes of all rows of a split, in order, independent of the division into shards.
 
-    Attributes:
-      widths: the width of the features (key None) and of each layer.
-
-    Raises:
-      StoreError: if a shard's columns differ from the first shard's; names the shard.
+    `widths` has the width of the features (key None) and of each layer.
     """
 
     def __init__(self) -> None:
         self.widths: dict[str | None, int] = {}
-        self.features = hashlib.sha256()
-        self.layers: dict[str, Any] = {}
-        self._columns: dict[str, Any] = {}
+        self._arrays: dict[str | None, Any] = defaultdict(hashlib.sha256)
+        self._columns: dict[str, Any] = defaultdict(hashlib.sha256)
         self._shape: dict[str, Any] = {}
 
     def compare_widths(self, name: str, widths: Mapping[str | None, int]) -> None:
@@ -72,7 +66,7 @@ class ContentHash:
         check_equal(name, {"layers": layers}, {"layers": first})
 
     def add_rows(self, name: str, rows: RowColumns) -> None:
-        """Adds the columns, without features, of the shard `name`."""
+        """Adds the columns of the shard `name`; StoreError if the first shard has others."""
         labels = rows.labels
         shape: dict[str, Any] = {
             "labels": [str(labels.dtype), *labels.shape[1:]],
@@ -83,49 +77,38 @@ class ContentHash:
         if rows.units is not None:
             shape["units"] = True
         self._shape = self._shape or shape
-        check_equal(name, shape, {**dict.fromkeys(shape), **self._shape})
-        self._column_hash("labels").update(np.ascontiguousarray(labels).data)
+        check_equal(name, shape, self._shape)
+        self._columns["labels"].update(np.ascontiguousarray(labels).data)
         for column, values in rows.make_texts().items():
             text = "".join(f"{artifacts.canonical_json(value)}\n" for value in values)
-            self._column_hash(column).update(text.encode())
+            self._columns[column].update(text.encode())
 
     def add_features(self, layer: str | None, block: npt.NDArray[Any]) -> None:
-        if layer is None:
-            self.features.update(block.data)
-        else:
-            self.layers.setdefault(layer, hashlib.sha256()).update(block.data)
+        self._arrays[layer].update(block.data)
 
     def make_digests(self) -> dict[str, Any]:
         """Returns `features_sha256`, `rows_sha256`, and `layers_sha256` if there are layers."""
         columns = {name: digest.hexdigest() for name, digest in self._columns.items()}
-        digests: dict[str, Any] = {
-            "features_sha256": self.features.hexdigest(),
+        arrays = {layer: digest.hexdigest() for layer, digest in self._arrays.items()}
+        return {
+            "features_sha256": arrays.pop(None),
             "rows_sha256": artifacts.hash_value({**self._shape, "columns": columns}),
+            **({"layers_sha256": arrays} if arrays else {}),
         }
-        if self.layers:
-            layers = {name: digest.hexdigest() for name, digest in self.layers.items()}
-            digests["layers_sha256"] = layers
-        return digests
-
-    def _column_hash(self, name: str) -> Any:
-        return self._columns.setdefault(name, hashlib.sha256())
 
 
 def verify_shard(path: Path, expected: ShardHeader, content: ContentHash) -> ShardRecord:
-    """Reads a whole shard and compares its content with the recorded hashes.
+    """Reads a whole shard and compares its content with the recorded hashes, or raises StoreError.
 
-    Args:
-      expected: the header of the shard; its bytes were compared with its seal before.
-      content: receives the shard's rows while they are read.
-
-    Raises:
-      StoreError: naming the shard and the fault.
+    The shard's bytes were compared with its seal before; `content` receives the shard's rows.
     """
     shown, count = str(path), expected.end_row - expected.first_row
     with opened_shard(path) as file:
-        digests: dict[str | None, str] = {None: file.attrs["features_sha256"]}
-        digests.update(layer_hashes(file))
-        arrays = {layer: feature_array(file, layer) for layer in digests}
+        digests: dict[str | None, str] = {
+            None: file.attrs["features_sha256"],
+            **json.loads(file.attrs.get("layers_sha256", "{}")),
+        }
+        arrays = {layer: file[array_path(layer)] for layer in digests}
         content.compare_widths(shown, {layer: one.shape[1] for layer, one in arrays.items()})
         for layer, array in arrays.items():
             digest = hashlib.sha256()
@@ -133,15 +116,12 @@ def verify_shard(path: Path, expected: ShardHeader, content: ContentHash) -> Sha
                 digest.update(block.data)
                 content.add_features(layer, block)
             if digest.hexdigest() != digests[layer]:
-                raise StoreError(
-                    f"{shown}: {name_features(layer)} differ from their hash; {REMEDY}"
-                )
-            if len(array) != count or array.dtype != expected.dtype:
-                raise StoreError(f"{shown}: its arrays do not have the rows it names; {REMEDY}")
+                raise StoreError(f"{shown}: {array.name} differs from its hash; {REMEDY}")
         rows = read_rows(file)
-        if {len(rows.labels), *map(len, rows.make_texts().values())} != {count}:
+        lengths = {len(one) for one in (*arrays.values(), rows.labels, *rows.make_texts().values())}
+        if lengths != {count} or any(one.dtype != expected.dtype for one in arrays.values()):
             raise StoreError(f"{shown}: its arrays do not have the rows it names; {REMEDY}")
-        rows_sha256, probe = rows.hash_columns(), read_probe(file)
+        rows_sha256, probe = rows.hash_columns(), json.loads(file.attrs.get("probe", "null"))
         if rows_sha256 != file.attrs["rows_sha256"]:
             raise StoreError(f"{shown}: its columns differ from their hash; {REMEDY}")
         content.add_rows(shown, rows)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from dpprobe import artifacts
 from dpprobe.artifacts import require_room, when_there_is_room
 from dpprobe.errors import StoreError
-from dpprobe.features.shard_file import SEAL_BYTES, RowColumns, layer_path, seal_shard
+from dpprobe.features.shard_file import SEAL_BYTES, RowColumns, array_path, seal_shard
 from dpprobe.features.shard_header import ShardHeader
 
 # Size of a chunk, the unit that HDF5 reads, checks and caches.
@@ -33,8 +33,7 @@ class ShardWriter:
     def __init__(self, file: h5py.File, header: ShardHeader) -> None:
         self._file = file
         self._header = header
-        self._features = _ArrayWriter(file, "features", header)
-        self._layers: dict[str, _ArrayWriter] | None = None
+        self._arrays: dict[str | None, _ArrayWriter] = {}  # None for the features
 
     def append_block(
         self, block: npt.NDArray[Any], *, layers: Mapping[str, npt.NDArray[Any]] | None = None
@@ -43,20 +42,16 @@ class ShardWriter:
 
         Values are converted to the header's dtype.
         """
-        layers = layers or {}
-        if self._layers is None:
-            self._wait_for_room(block.shape[1] + sum(each.shape[1] for each in layers.values()))
-            self._layers = {
-                name: _ArrayWriter(self._file, layer_path(name), self._header) for name in layers
+        blocks = {None: block} | dict(layers or {})
+        if not self._arrays:
+            self._wait_for_room(sum(each.shape[1] for each in blocks.values()))
+            self._arrays = {
+                layer: _ArrayWriter(self._file, array_path(layer), self._header) for layer in blocks
             }
-        if layers.keys() != self._layers.keys():
-            raise StoreError(
-                f"shard {self._header.shard}: layers {', '.join(layers) or '(none)'} after "
-                f"{', '.join(self._layers) or '(none)'}"
-            )
-        self._features.append_block(block)
-        for name, values in layers.items():
-            self._layers[name].append_block(values)
+        if blocks.keys() != self._arrays.keys():
+            raise StoreError(f"shard {self._header.shard}: blocks of rows have different layers")
+        for layer, values in blocks.items():
+            self._arrays[layer].append_block(values)
 
     def _wait_for_room(self, width: int) -> None:
         """Waits for disk space for the complete shard, before more than a few rows are computed."""
@@ -67,9 +62,9 @@ class ShardWriter:
 
     def finish_file(self) -> None:
         """Writes the buffered rows and the hashes of all features."""
-        self._file.attrs["features_sha256"] = self._features.finish_array()
-        if self._layers:
-            digests = {name: writer.finish_array() for name, writer in self._layers.items()}
+        digests = {layer: writer.finish_array() for layer, writer in self._arrays.items()}
+        self._file.attrs["features_sha256"] = digests.pop(None)
+        if digests:
             self._file.attrs["layers_sha256"] = json.dumps(digests)  # in the order of the layers
 
 
@@ -130,10 +125,6 @@ class _ArrayWriter:
     def _flush_buffer(self) -> None:
         if self._filled == 0 or self._dataset is None:
             return
-        if self.written + self._filled > self._expected:
-            raise StoreError(
-                f"shard {self._header.shard}: more than its {self._expected} rows were given"
-            )
         part = self._buffer[: self._filled]
         self._dataset[self.written : self.written + self._filled] = part
         self._hash.update(part.data)
@@ -151,10 +142,7 @@ def open_shard(
 ) -> Iterator[ShardWriter]:
     """Writes a shard: yields a writer for its features, then seals the file and renames it.
 
-    If an error occurs, all partly written files are deleted.
-
-    Args:
-      probe: the result of `take_probe`, a digest of this machine's features of one image.
+    After an error all partly written files are deleted. `probe` is the result of `take_probe`.
     """
     with artifacts.atomic_path(output) as temporary:
         with h5py.File(temporary, "w", userblock_size=SEAL_BYTES) as file:

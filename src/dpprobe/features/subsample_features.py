@@ -21,21 +21,15 @@ def select_shard(
 ) -> None:
     """Writes a shard of a subsample, bit for bit equal to an extraction from images.
 
-    Each row of the subsample must be in the whole dataset, with equal id, image and label.
+    Each row of the subsample must be in the whole dataset, in equal order, with equal id, image and
+    label. Otherwise, or for features of another dataset version, raises DataError. Raises
+    ConfigError if there are more shards than rows.
 
     Args:
-      whole: the whole split's parquet file, in the folder of its dataset.json.
-      table: the subsample's parquet file, in the folder of its dataset.json.
-      split: "train" or "test".
-      shard: the number of the shard among `shards`.
-      shards: the number of shards of the subsample's split.
+      whole, table: the parquet files of the whole split and of the subsample's, each in the folder
+        of its dataset.json.
+      shard: the number of the shard among `shards` of the subsample's split.
       output: the shard's path; the file is complete or absent.
-
-    Raises:
-      DataError: naming the row, if the whole dataset lacks a row or has another image or label for
-        it. Also if rows are in another order, or features are of another dataset version.
-      StoreError: if a shard is not the shard that the manifest lists.
-      ConfigError: if there are more shards than rows.
     """
     store, source = FeatureStore(manifest), SplitTable(table)
     if store.dataset_fingerprint != read_info(whole.with_name("dataset.json")).fingerprint:

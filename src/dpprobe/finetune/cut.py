@@ -24,23 +24,25 @@ _TOLERANCE = 1e-4
 def cut_network(
     model: nn.Module, blocks: int, *, example: torch.Tensor, name: str = "the network"
 ) -> tuple[nn.Module, nn.Module, tuple[int, ...]]:
-    """Cuts a network before its last `blocks` blocks; both parts share parameters and names.
+    """Cuts a network, normalised images -> features [m, d], before its last `blocks` blocks.
+
+    Returns two parts (images -> activations, activations -> features), which share parameters and
+    names, and an activation's shape. `example` has at least two normalised images.
 
     Tracing changes torch's modules for all threads, so no other thread may run a network meanwhile.
     Raises ConfigError if there are too few blocks, the network cannot be traced, more than one
     tensor would cross the cut, or the parts compute other values than the whole.
-
-    Args:
-      model: normalised images -> features [m, d], in evaluation mode.
-      example: at least two normalised images.
-
-    Returns:
-      Two parts (images -> activations, activations -> features), and an activation's shape.
     """
     modules = blocks_of(model, name)
     if fault := blocks_fault(blocks, len(modules), name):
         raise ConfigError(fault)
-    graph = _trace_network(model, modules, example, name)
+    try:
+        graph = trace_graph(model, modules, (example[:1], example[:2]))
+    except Exception as error:  # the model's code may raise any error
+        raise ConfigError(
+            f"tune: blocks: the forward pass of {name} cannot be traced, so it cannot be "
+            f"cut ({one_line(error)}); write `tune: all`, or choose another backbone"
+        ) from error
     entry = _find_entry(graph, model, modules[-blocks], name)
     runs = [_compute_values(graph, part) for part in (example[:1], example[:2])]
     crossing = entry.args[0]
@@ -65,18 +67,6 @@ def _compute_values(graph: fx.GraphModule, images: torch.Tensor) -> dict[fx.Node
     with torch.no_grad():
         interpreter.run(images)
     return interpreter.env
-
-
-def _trace_network(
-    model: nn.Module, blocks: list[nn.Module], example: torch.Tensor, name: str
-) -> fx.GraphModule:
-    try:
-        return trace_graph(model, blocks, (example[:1], example[:2]))
-    except Exception as error:  # the model's code may raise any error
-        raise ConfigError(
-            f"tune: blocks: the forward pass of {name} cannot be traced, so it cannot be "
-            f"cut ({one_line(error)}); write `tune: all`, or choose another backbone"
-        ) from error
 
 
 def _find_entry(whole: fx.GraphModule, model: nn.Module, block: nn.Module, name: str) -> fx.Node:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -25,8 +25,11 @@ from dpprobe.backbones.row_mixing import (
 from dpprobe.devices import use_full_float32, use_precision
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.ghost import Ghost
-from dpprobe.finetune.gradients import PRECISIONS, ClippedSums, Network, Precision
+from dpprobe.finetune.gradients import PRECISIONS, ClippedSums, Precision
 from dpprobe.finetune.losses import row_losses
+
+if TYPE_CHECKING:
+    from dpprobe.finetune.tuned_network import TunedNetwork
 
 ROWS = 3
 _SEED = 16
@@ -44,7 +47,7 @@ _SUMMED = 1 + 1e-4  # sums have rounding errors too
 
 @use_full_float32()
 def check_network(
-    network: Network,
+    network: TunedNetwork,
     *,
     sigmoid: bool,
     precision: Precision,
@@ -55,12 +58,11 @@ def check_network(
 ) -> None:
     """Compares a network's per-example gradients with one-example differentiation.
 
+    The check uses only the shape, type and device of `example`, inputs [r, ...]. In training,
+    `together` rows pass through the network at once.
+
     Raises ConfigError if rows depend on each other, the network branches by its numbers, a
     parameter is used outside its layer, or a gradient is wrong.
-
-    Args:
-      example: inputs [r, ...]; only their shape, type and device are used.
-      together: number of rows that pass through the network at once in training.
     """
     generator = torch.Generator().manual_seed(_SEED)
     inputs = _draw_inputs(example, views, generator)
@@ -97,7 +99,7 @@ def _draw_inputs(example: torch.Tensor, views: int, generator: torch.Generator) 
 
 
 @contextmanager
-def _move_parameters(network: Network, generator: torch.Generator) -> Iterator[None]:
+def _move_parameters(network: TunedNetwork, generator: torch.Generator) -> Iterator[None]:
     """Replaces zero or nearly zero parameters by random numbers during a network's check.
 
     A zero parameter stops gradients to earlier layers, and a small scale hides a branch's wrong
@@ -118,7 +120,7 @@ def _move_parameters(network: Network, generator: torch.Generator) -> Iterator[N
                 value.copy_(one)
 
 
-def _compute_scores(network: Network, inputs: torch.Tensor, precision: str) -> torch.Tensor:
+def _compute_scores(network: TunedNetwork, inputs: torch.Tensor, precision: str) -> torch.Tensor:
     with torch.no_grad():
         if precision == "float64":
             try:
@@ -133,11 +135,10 @@ def _compute_scores(network: Network, inputs: torch.Tensor, precision: str) -> t
             return cast("torch.Tensor", network.module(inputs))
 
 
-def _check_rows_apart(network: Network, inputs: torch.Tensor, precision: Precision) -> None:
+def _check_rows_apart(network: TunedNetwork, inputs: torch.Tensor, precision: Precision) -> None:
     """Raises ConfigError if a row's scores change with the batch's other rows, or their number.
 
-    Batches have 2, 4, 8 and so on up to len(inputs) rows, of which the last physical batch of a
-    step may have any number.
+    Batches have 2, 4, 8 and so on up to len(inputs) rows, as a step's last batch may have.
     """
     most, shape = len(inputs), _compute_scores(network, inputs, precision).shape
     if len(shape) != 2 or shape[0] != most:
@@ -161,7 +162,7 @@ def _check_rows_apart(network: Network, inputs: torch.Tensor, precision: Precisi
 
 
 def _check_gradients(
-    network: Network,
+    network: TunedNetwork,
     inputs: torch.Tensor,
     labels: torch.Tensor,
     sigmoid: bool,
@@ -191,7 +192,7 @@ def _check_gradients(
         _compare_gradients(truth, total, float(norms[row]), precision)
 
 
-def _differentiate_loss(network: Network, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+def _differentiate_loss(network: TunedNetwork, loss: torch.Tensor) -> dict[str, torch.Tensor]:
     gradients = torch.autograd.grad(
         loss,
         list(network.trained.values()),

@@ -35,11 +35,9 @@ class Layer:
 
 
 class Ghost:
-    """Per-example gradients of a network's trained parameters.
+    """Per-example gradients of `trained`, the parameters of a module from inputs to scores.
 
-    Args:
-      module: inputs to scores; each row of scores depends on one row of inputs.
-      trained: parameters of the module; each gradient has its parameter's name.
+    Each row of scores depends on one row of inputs.
     """
 
     def __init__(self, module: nn.Module, trained: Mapping[str, nn.Parameter]) -> None:
@@ -87,9 +85,7 @@ class Ghost:
     ) -> BatchGradients:
         """Returns the per-example gradients of a batch, by passes in `precision`.
 
-        Args:
-          inputs: [m * v, ...], with all views of a row in sequence.
-          labels: the labels of rows, [m] or [m, K].
+        Inputs are [m * v, ...], with all views of a row in sequence; labels [m] or [m, K].
         """
         rows = len(labels)
         batch = BatchGradients(rows, inputs.device)
@@ -101,8 +97,7 @@ class Ghost:
             stack.enter_context(torch.enable_grad())
             stack.enter_context(use_precision(inputs.device, precision))
             starts = stack.enter_context(self._note_calls(batch))
-            scores = functional_call(self._module, copies, (inputs,)) if copies else None
-            scores = self._module(inputs) if scores is None else scores
+            scores = functional_call(self._module, copies, (inputs,))
             losses = row_losses(scores, labels, sigmoid=sigmoid)
         targets = [*starts, *copies.values()]
         # The backward pass to the targets calls the hooks of all later layers, without accumulating

@@ -9,13 +9,14 @@ summed tensors, with a margin for rounding.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import torch
-from torch import nn
 
 from dpprobe.finetune.ghost import Ghost
+
+if TYPE_CHECKING:
+    from dpprobe.finetune.tuned_network import TunedNetwork
 
 # A margin for the rounding of norms (float32 sums of a thousand squares each) and of factors.
 MARGIN = 2.0**-18
@@ -24,22 +25,6 @@ STABILITY = 0.01
 Clipping = Literal["fixed", "automatic"]
 Precision = Literal["float32", "bfloat16"]
 PRECISIONS: dict[Precision, torch.dtype | None] = {"float32": None, "bfloat16": torch.bfloat16}
-
-
-class Network(Protocol):
-    """A network with trained parameters, such as `tuned_network.TunedNetwork`.
-
-    Attributes:
-      module: inputs to scores [m, K], in evaluation mode.
-      trained: the trained parameters, in the order of the sum.
-    """
-
-    @property
-    def module(self) -> nn.Module: ...
-    @property
-    def trained(self) -> Mapping[str, nn.Parameter]: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
 
 
 def clip_factors(norms: torch.Tensor, limit: float, clipping: Clipping) -> torch.Tensor:
@@ -61,8 +46,7 @@ def as_float32(factors: torch.Tensor) -> torch.Tensor:
 class ClippedSums:
     """Adds each example's clipped gradient, of all trained parameters together, to a flat sum.
 
-    Attributes:
-      size: the count of numbers in all trained parameters.
+    The sum has `size` numbers, those of all trained parameters in order.
 
     Args:
       max_grad_norm: the clipping norm C; infinite for no clipping.
@@ -72,7 +56,7 @@ class ClippedSums:
 
     def __init__(
         self,
-        network: Network,
+        network: TunedNetwork,
         *,
         sigmoid: bool,
         max_grad_norm: float,
@@ -95,17 +79,15 @@ class ClippedSums:
         labels: torch.Tensor,
         weights: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Adds the examples' clipped gradients.
+        """Adds the examples' clipped gradients to `total`, float32 [size].
+
+        Returns the norms of gradients before clipping, float64 [m]; not finite for rows that add
+        nothing. The norms come from private examples without noise: not for release.
 
         Args:
-          total: the sum, float32 [size], in the order of the trained parameters.
           inputs: [m, ...]; or [m, v, ...], where a row's gradient is the mean over its v views.
           labels: classes, int64 [m]; or [m, K], see `losses.row_losses`.
           weights: float32 [m], the factors of clipped gradients; None for ones.
-
-        Returns:
-          The norms of gradients before clipping, float64 [m]; not finite for rows that add nothing.
-          The norms come from private examples without noise: not for release.
         """
         if len(inputs) == 0:
             return torch.zeros(0, dtype=torch.float64, device=total.device)

@@ -39,7 +39,7 @@ class _Source(Protocol):
 
 
 class Inputs:
-    """Rows of one split, with their labels and units.
+    """Rows of one split, such as activations that enter the trained part, with labels and units.
 
     Attributes:
       n: number of units of privacy, which is public.
@@ -75,29 +75,21 @@ class Inputs:
             raise DataError(
                 f"units: given for {len(units.members)} rows, but the inputs have {self.rows} rows"
             )
-        if isinstance(source, torch.Tensor) and len(source) != self.rows:
-            raise DataError(f"inputs: {len(source)} rows but {self.rows} labels")
 
     def read_batch(self, index: Index, *, step: int | None) -> torch.Tensor:  # noqa: ARG002
         """Returns rows [m, ...] in the order of `index`; augmented views if `step` is given."""
         if isinstance(self._source, torch.Tensor):
             places = torch.from_numpy(index).to(self._source.device, non_blocking=True)
-            return self._source[places]
-        return self._source.read_rows(index)
+            rows = self._source[places]
+        else:
+            rows = self._source.read_rows(index)
+        return rows.reshape(len(index), *self.shape)
 
     def keep_rows(self, kept: npt.NDArray[np.bool_]) -> Self:
         """Returns these inputs, not copied, restricted in training to some rows."""
         other = copy.copy(self)
         other.kept = kept
         return other
-
-
-class CutInputs(Inputs):
-    """Activations that enter the trained part, float32 [rows, ...]."""
-
-    def read_batch(self, index: Index, *, step: int | None) -> torch.Tensor:
-        rows = super().read_batch(index, step=step)
-        return rows.to(torch.float32).reshape(len(index), *self.shape)
 
 
 class ImageInputs(Inputs):
@@ -175,8 +167,8 @@ def cut_inputs(
     memory_mb: int,
     units: Units | None = None,
     device: str = "cpu",
-) -> CutInputs:
-    """Returns stored activations, or features, as inputs.
+) -> Inputs:
+    """Returns stored activations, or features, as inputs, float32 [rows, ...].
 
     Activations that take more than `memory_mb` as float32 are read from disk for each batch. Raises
     DataError if `shape` does not fit the store's rows, StoreError if a shard is damaged.
@@ -192,7 +184,7 @@ def cut_inputs(
     labels = torch.from_numpy(
         np.asarray(store.labels).astype(np.uint8 if store.multi_label else np.int64)
     )
-    inputs = CutInputs(source, labels, store.num_classes, shape=shape, units=units)
+    inputs = Inputs(source, labels, store.num_classes, shape=shape, units=units)
     inputs.slow = isinstance(source, _StoredRows)
     return inputs
 

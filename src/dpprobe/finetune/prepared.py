@@ -75,20 +75,13 @@ def network_graph(backbone: Backbone) -> Graph:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A checked copy of a backbone's network on the CPU.
+    """A checked copy of a backbone's network on the CPU."""
 
-    Attributes:
-      model: the network, with adapters if `tune` is lora.
-      suffix: the part after the cut; the whole network if nothing is cut.
-      trained: names of the trained parameters, equal in `model` and `suffix`.
-      cut: shape of an activation at the cut.
-    """
-
-    model: nn.Module
-    suffix: nn.Module
-    trained: list[str]
+    model: nn.Module  # the network, with adapters if `tune` is lora
+    suffix: nn.Module  # the part after the cut; the whole network if nothing is cut
+    trained: list[str]  # names of the trained parameters, equal in `model` and `suffix`
     image: tuple[int, ...]
-    cut: tuple[int, ...]
+    cut: tuple[int, ...]  # shape of an activation at the cut
     width: int
 
 

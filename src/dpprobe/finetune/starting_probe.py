@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.errors import PrivacyError
 from dpprobe.finetune.options import Options
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.rows import Transform
@@ -33,18 +33,14 @@ def fit_probe(
 ) -> tuple[npt.NDArray[np.float32], Transform]:
     """Releases the probe's head, and counts the head's releases in the plan of the complete fit.
 
+    Returns weights float32 [classes, d + 1], and the normalisation of feature rows. Raises
+    PrivacyError if the plan is not for the probe and rows, or the probe was already released.
+
     Args:
       features: features of the network's training rows, with the network's units of privacy.
       seed: the fit's seed, from which the probe's seed derives.
-
-    Returns weights float32 [classes, d + 1], and the normalisation of feature rows. Raises
-    PrivacyError if the plan is not for the probe and rows, or the probe was already released.
     """
-    if options.probe is None:
-        raise PrivacyError(
-            "probe: these options have no probe, and the plan's epsilon covers none; add probe to "
-            "the options and calibrate again"
-        )
+    assert options.probe is not None
     plan = probe_plan(releases.plan)
     for mechanism in plan.mechanisms:
         releases.count_releases(PREFIX + mechanism.name, mechanism.count)
@@ -72,17 +68,8 @@ def probe_plan(plan: Plan) -> Plan:
 def start_from(
     network: TunedNetwork, weights: npt.NDArray[np.float32], transform: Transform
 ) -> None:
-    """Replaces the network's head by `weights` [classes, d + 1], and its normalisation.
-
-    Raises ConfigError if the shape of the given head differs from the shape of the network's head.
-    """
+    """Replaces the network's head by `weights` [classes, d + 1], and its normalisation."""
     weight, bias = network.trained["head.weight"], network.trained["head.bias"]
-    wanted = (weight.shape[0], weight.shape[1] + 1)
-    if tuple(weights.shape) != wanted:
-        raise ConfigError(
-            f"probe: its head has shape {list(weights.shape)}, but the network's features need "
-            f"shape {list(wanted)}; train the probe on features of the same backbone"
-        )
     module: Any = network.module
     module.transform = transform
     head = torch.from_numpy(weights).to(weight.device)

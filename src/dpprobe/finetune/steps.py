@@ -16,7 +16,6 @@ import torch
 
 from dpprobe.backbones.network_forward import CPU_PIXELS
 from dpprobe.devices import use_full_float32
-from dpprobe.errors import StoreError
 from dpprobe.finetune.checkpoint import State
 from dpprobe.finetune.gradients import ClippedSums
 from dpprobe.finetune.inputs import Inputs
@@ -200,34 +199,20 @@ class Training:
     def restore_state(self, state: State) -> None:
         """Continues from the `state` of a training with an equal fingerprint.
 
-        Raises StoreError if the state belongs to another network, PrivacyError if it has more steps
-        than the plan.
+        Raises PrivacyError if the state has more steps than the plan.
         """
-        saved = _tensors_under("parameter/", state.tensors)
-        shapes = {name: one.shape for name, one in saved.items()}
-        if shapes != {name: one.shape for name, one in self._parameters.items()}:
-            raise StoreError(
-                "checkpoint: its parameters are not the ones that this training changes; delete "
-                "the checkpoint and run again"
-            )
         self._releases.count_releases(GRADIENTS, state.values["taken"])
         self.taken = state.values["taken"]
-        self.put_parameters(saved)
+        self.put_parameters(_tensors_under("parameter/", state.tensors))
         for name, one in _tensors_under("average/", state.tensors).items():
             self._average[name].copy_(one)
         self._sampler.restore_state(state.values["sampler"])
         self._noise.restore_state(_tensors_under("noise/", state.tensors))
-        self._restore_optimisers(
-            _tensors_under("optimiser/", state.tensors), state.values["optimisers"]
-        )
-
-    def _restore_optimisers(
-        self, tensors: Tensors, numbers: Mapping[str, Mapping[str, int]]
-    ) -> None:
+        numbers = state.values["optimisers"]
         parts: dict[str, dict[str, torch.Tensor | int]] = {
             name: dict(numbers.get(name, {})) for name in self._optimisers
         }
-        for path, one in tensors.items():
+        for path, one in _tensors_under("optimiser/", state.tensors).items():
             key, _, name = path.partition("/")
             parts[name][key] = one.to(self._device)
         for name, optimiser in self._optimisers.items():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,11 +22,13 @@ from dpprobe.finetune.checkpoint import Checkpoints
 from dpprobe.finetune.inputs import Inputs
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.steps import Training
+from dpprobe.heads.fit import check_plan
 from dpprobe.heads.gradient_options import GRADIENTS
 from dpprobe.heads.history import record_steps
 from dpprobe.heads.public_inputs import NOTHING_CHECKED, PublicInputs
 from dpprobe.privacy.plan import Mechanism
 from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.sampling import RowIndices
 from dpprobe.progress import Progress
 
 if TYPE_CHECKING:
@@ -74,6 +76,10 @@ def train_network(
     A step uses a Poisson sample of the units, or all units, adds the examples' clipped gradients
     and noise, and divides by the expected batch size. A step with an empty batch counts too.
 
+    Raises PrivacyError if the plan is not for these options and rows, or too many steps were taken.
+    Also raises PrivacyError if a public file was not compared with the private examples. Raises
+    ConfigError if training diverged.
+
     Args:
       network: the initial network, whose trained parameters are changed.
       inputs: the private examples, with the plan's number of units.
@@ -84,22 +90,31 @@ def train_network(
       public: the public files that were compared with the private examples.
       record: called with (step, network) at the start, about twenty times in between, and at the
         end. The network has the parameters that would be returned at the step.
-
-    Raises:
-      PrivacyError: if the plan is not for these options and rows, or too many steps were taken.
-        Also if a public file was not compared with the private examples.
-      ConfigError: if training diverged.
-      StoreError: if a checkpoint does not fit the network.
     """
     public.require_files(options)
-    mechanism = checked_mechanism(options, inputs, releases)
+    plan = releases.plan
+    if plan.n != inputs.n:
+        raise PrivacyError(
+            f"head {options.head}: the plan is for n = {plan.n} units of privacy, but the data "
+            f"has {inputs.n}; calibrate for this dataset"
+        )
+    check_plan(options, plan)
+    if releases.observer is not None:
+        raise PrivacyError(f"head {options.head}: an audit sees no step of a network")
     if fault := options.class_fault(inputs.num_classes, multi_label=inputs.labels.ndim == 2):
         raise ConfigError(f"head {options.head}: {fault}")
+    mechanism = plan.find_mechanism(GRADIENTS)
     with use_full_float32():
         training = Training(
             options, network, inputs, releases, mechanism, physical_batch=physical_batch
         )
-        run = _Run(options, training, mechanism, min(inputs.rows, LOSS_ROWS), record)
+        run = _Run(
+            options=options,
+            training=training,
+            mechanism=mechanism,
+            loss_rows=np.arange(min(inputs.rows, LOSS_ROWS)),
+            record=record,
+        )
         run.start_run(checkpoint, label)
         expected = (mechanism.count - training.taken) * mechanism.sample_rate * inputs.rows
         # Progress counts rows, because a step may have many, also in the first step.
@@ -115,38 +130,34 @@ def train_network(
     )
 
 
+@dataclass(kw_only=True)
 class _Run:
-    def __init__(
-        self,
-        options: Options,
-        training: Training,
-        mechanism: Mechanism,
-        loss_rows: int,
-        record: Record | None,
-    ) -> None:
-        self.history: list[dict[str, Any]] = []
-        self._options, self._training, self._mechanism = options, training, mechanism
-        self._loss_rows, self._record = np.arange(loss_rows), record
-        self._started = time.monotonic()
+    options: Options
+    training: Training
+    mechanism: Mechanism
+    loss_rows: RowIndices
+    record: Record | None
+    history: list[dict[str, Any]] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
 
     @property
     def elapsed_seconds(self) -> float:
-        return time.monotonic() - self._started
+        return time.monotonic() - self.started
 
     def start_run(self, checkpoint: Checkpoints | None, label: str) -> None:
         state = None if checkpoint is None else checkpoint.load_state()
         if state is None:
             self._add_record()
             return
-        self._training.restore_state(state)
+        self.training.restore_state(state)
         self.history = list(state.values["history"])
-        self._started -= state.values["seconds"]
+        self.started -= state.values["seconds"]
         logger.info(
-            "%s: resumes after step %d of %d", label, self._training.taken, self._mechanism.count
+            "%s: resumes after step %d of %d", label, self.training.taken, self.mechanism.count
         )
 
     def finish_run(self, checkpoint: Checkpoints | None, progress: Progress) -> None:
-        training, count = self._training, self._mechanism.count
+        training, count = self.training, self.mechanism.count
         stops = set(record_steps(count))
         while training.taken < count:
             training.take_step(progress.advance_by)
@@ -157,65 +168,30 @@ class _Run:
                 self._check_finite()
                 values = {"history": self.history, "seconds": self.elapsed_seconds}
                 checkpoint.save_state(training.collect_state(values))
-        if training.taken != count:
-            raise PrivacyError(
-                f"{GRADIENTS}: {training.taken} noisy steps were taken, but epsilon covers "
-                f"{count}; nothing is released"
-            )
+        assert training.taken == count, "epsilon covers exactly these steps"
         self._check_finite()
 
     def _add_record(self) -> None:
         """Adds a record of the network in its current state."""
-        if self._record is None:
+        if self.record is None:
             return
-        training = self._training
+        training = self.training
         before = training.put_parameters(training.copy_result())
         with torch.no_grad():
-            further = self._record(training.taken, training.network)
+            further = self.record(training.taken, training.network)
         values = {
             "step": training.taken,
-            "epoch": training.taken * self._mechanism.sample_rate,
-            "train_loss": training.mean_loss(self._loss_rows),
+            "epoch": training.taken * self.mechanism.sample_rate,
+            "train_loss": training.mean_loss(self.loss_rows),
             **{name: float(value) for name, value in further.items()},
         }
         training.put_parameters(before)
         self.history.append(values)
 
     def _check_finite(self) -> None:
-        if not self._training.is_finite:
+        if not self.training.is_finite:
             raise ConfigError(
-                f"head {self._options.head}: training diverged at learning_rate "
-                f"{self._options.learning_rate:g}, by step {self._training.taken}; write a "
+                f"head {self.options.head}: training diverged at learning_rate "
+                f"{self.options.learning_rate:g}, by step {self.training.taken}; write a "
                 "smaller learning_rate"
             )
-
-
-def checked_mechanism(options: Options, inputs: Inputs, releases: Releases) -> Mechanism:
-    """Returns the mechanism of the plan's gradient steps, after comparing it with the options.
-
-    Raises PrivacyError if the plan is for another number of units, or another rate, norm or number
-    of steps. Releases of several seeds, or of an audit, are refused too.
-    """
-    plan = releases.plan
-    if plan.n != inputs.n:
-        raise PrivacyError(
-            f"head {options.head}: the plan is for n = {plan.n} units of privacy, but the data "
-            f"has {inputs.n}; calibrate for this dataset"
-        )
-    if len(releases.seeds) != 1:
-        raise PrivacyError(
-            f"head {options.head}: {len(releases.seeds)} seeds, but this head trains one seed at "
-            "a time"
-        )
-    if releases.observer is not None:
-        raise PrivacyError(f"head {options.head}: an audit sees no step of a network")
-    planned = plan.find_mechanism(GRADIENTS)
-    (expected,) = (item for item in options.list_releases(plan.n) if item.name == GRADIENTS)
-    for attribute in ("sensitivity", "sample_rate", "count"):
-        priced, wanted = getattr(planned, attribute), getattr(expected, attribute)
-        if priced != wanted:
-            raise PrivacyError(
-                f"head {options.head}: {GRADIENTS} has {attribute} {priced!r} in the plan but "
-                f"{wanted!r} in the method; calibrate a plan for this method"
-            )
-    return planned

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from dpprobe.artifacts import first_difference
 from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.network_forward import Graph
 from dpprobe.errors import ConfigError
@@ -155,18 +156,14 @@ def split_state(
 
 def load_tuned_state(network: TunedNetwork, state: Mapping[str, torch.Tensor]) -> None:
     """Sets the trained parameters; raises ConfigError if the state has other names or shapes."""
-    for name in (*network.trained, *state):
-        if name not in state or name not in network.trained:
-            where = "is missing in" if name not in state else "is only in"
-            raise ConfigError(
-                f"tuned parameters: {name} {where} the saved state, which belongs to other options "
-                "or another backbone; train the network again"
-            )
-        if state[name].shape != network.trained[name].shape:
-            raise ConfigError(
-                f"tuned parameters: {name} is {list(state[name].shape)} in the saved state but "
-                f"{list(network.trained[name].shape)} in the network; train the network again"
-            )
+    saved, wanted = (
+        {name: list(one.shape) for name, one in each.items()} for each in (state, network.trained)
+    )
+    if difference := first_difference(saved, wanted):
+        raise ConfigError(
+            f"tuned parameters: {difference.place} is {difference.first} in the saved state but "
+            f"{difference.second} in the network; train it again for these options and backbone"
+        )
     with torch.no_grad():
         for name, parameter in network.trained.items():
             parameter.copy_(state[name])

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
@@ -32,10 +32,6 @@ from dpprobe.heads.search_space import Range, spell_options
 from dpprobe.records import Part, Record
 from dpprobe.wrong_keys_and_values import explain_first
 
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
-    from optuna.trial import FrozenTrial
-
 logger = logging.getLogger("dpprobe")
 
 NOT_PRICED = (
@@ -44,7 +40,6 @@ NOT_PRICED = (
 )
 # The number of random trials before trials learn from earlier scores.
 _RANDOM_TRIALS = 10
-_SEED_BITS = 32  # bound of seeds for NumPy's older generators, which Optuna uses
 
 
 class Trial(Part):
@@ -86,14 +81,10 @@ def run_trials(
       objective: takes a trial's options and number, trains, and returns the held-out score; a score
         that is not finite means that training diverged.
       log: the file of finished trials. The log of another search is replaced.
-      seed: the search's public seed.
       identity: other inputs of a trial's score, such as data and plan; JSON-compatible.
     """
     search = options.search
-    if search is None:
-        raise ConfigError(
-            "search: missing; write search with trials and space, or train without a search"
-        )
+    assert search is not None
     values = options.identity_options()
     wanted = hash_value(
         {
@@ -133,7 +124,9 @@ def _run_trials(
     if trials:
         logger.info("search: %d of %d trials were already finished", len(trials), search.trials)
     for number in range(len(trials), search.trials):
-        values = suggest_values(search, trials, _trial_seed(seed, number))
+        digest = hashlib.sha256(f"search {seed} {number}".encode()).digest()
+        drawn = int.from_bytes(digest[:4], "big")  # NumPy's older generators take 32 bits
+        values = suggest_values(search, trials, drawn)
         score = float(objective(_trial_options(options, values), number))
         trials.append(
             Trial(number=number, values=values, score=score if math.isfinite(score) else None)
@@ -172,27 +165,35 @@ def _trial_options(options: Options, values: Mapping[str, Any]) -> Options:
         raise ConfigError(f"search.space: {spell_options(values)}: {reason}") from None
 
 
-def _trial_seed(seed: int, number: int) -> int:
-    digest = hashlib.sha256(f"search {seed} {number}".encode()).digest()
-    return int.from_bytes(digest[: _SEED_BITS // 8], "big")
-
-
 def suggest_values(search: Search, trials: Sequence[Trial], seed: int) -> dict[str, Any]:
     """Returns the next trial's values, a function of the arguments.
 
     If all values are in lists, no combination repeats before each has been tried.
     """
-    # late, because planning reads options without Optuna
-    import optuna
-    from optuna.samplers import TPESampler
+    import optuna  # late, because planning reads options without Optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    spaces = {name: _make_distribution(space) for name, space in search.space.items()}
-    sampler = TPESampler(n_startup_trials=_RANDOM_TRIALS, seed=seed)
+    spaces: dict[str, optuna.distributions.BaseDistribution] = {
+        name: optuna.distributions.FloatDistribution(space.low, space.high, log=space.log)
+        if isinstance(space, Range)
+        # indices, because 1 and true are equal
+        else optuna.distributions.CategoricalDistribution(range(len(space)))
+        for name, space in search.space.items()
+    }
+    sampler = optuna.samplers.TPESampler(n_startup_trials=_RANDOM_TRIALS, seed=seed)
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    study.add_trials([_make_frozen_trial(search, spaces, trial) for trial in trials])
+    for trial in trials:
+        params = {
+            name: _find_place(search.space[name], each) for name, each in trial.values.items()
+        }
+        study.add_trial(
+            optuna.create_trial(params=params, distributions=spaces, value=_trial_value(trial))
+        )
     drawn = study.ask(spaces).params
-    values = {name: _written_value(space, drawn[name]) for name, space in search.space.items()}
+    values = {
+        name: space.round_value(drawn[name]) if isinstance(space, Range) else space[drawn[name]]
+        for name, space in search.space.items()
+    }
     tried = [trial.values for trial in trials]
     lists = [space for space in search.space.values() if not isinstance(space, Range)]
     if values in tried and len(lists) == len(search.space):  # Optuna may repeat a combination
@@ -200,28 +201,6 @@ def suggest_values(search: Search, trials: Sequence[Trial], seed: int) -> dict[s
         left = [combination for combination in grid if combination not in tried]
         return left[seed % len(left)] if left else values
     return values
-
-
-def _make_distribution(space: Any) -> BaseDistribution:
-    """Returns a space in Optuna's form; lists become indices, because 1 and true are equal."""
-    from optuna.distributions import CategoricalDistribution, FloatDistribution  # late, as above
-
-    if isinstance(space, Range):
-        return FloatDistribution(space.low, space.high, log=space.log)
-    return CategoricalDistribution(range(len(space)))
-
-
-def _written_value(space: Any, drawn: Any) -> Any:
-    return space.round_value(drawn) if isinstance(space, Range) else space[drawn]
-
-
-def _make_frozen_trial(
-    search: Search, spaces: Mapping[str, BaseDistribution], trial: Trial
-) -> FrozenTrial:
-    from optuna.trial import create_trial  # late, as in `suggest_values`
-
-    params = {name: _find_place(search.space[name], value) for name, value in trial.values.items()}
-    return create_trial(params=params, distributions=dict(spaces), value=_trial_value(trial))
 
 
 def _find_place(space: Any, value: Any) -> Any:

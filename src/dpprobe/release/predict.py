@@ -37,7 +37,6 @@ from dpprobe.features.decoding_workers import Fault, Row
 from dpprobe.features.extraction import find_misfits
 from dpprobe.features.extraction_pipeline import (
     PIECE_ROWS,
-    Clock,
     TolerantDecoder,
     compute_rows,
 )
@@ -238,7 +237,6 @@ class Predictor:
             batch_size=BATCH_SIZE,
             threads=threads or torch.get_num_threads(),
             accelerator=accelerator,
-            clock=Clock(),
         )
         with closing(parts):
             for part in parts:

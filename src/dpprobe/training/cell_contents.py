@@ -77,12 +77,7 @@ def write_contents(
     name: CellName,
     options: Mapping[str, Any],
 ) -> None:
-    """Writes the weights, predictions and history of a cell.
-
-    Args:
-      features: the job's features; the scores are of their test examples.
-      options: the options of the cell's method, stored beside the weights.
-    """
+    """Writes a cell's weights, with the options of its method, predictions and history."""
     with atomic_path(folder / WEIGHTS_FILE) as temporary:
         tensors = {"weights": contents.weights, **contents.arrays}
         content = pack_tensors(tensors, mark_metadata(name.model_dump(), options))
@@ -111,13 +106,11 @@ def read_contents(folder: Path, record: CellRecord) -> CellContents:
 
 def _make_predictions(contents: CellContents, features: JobFeatures) -> pa.Table:
     rows, seeds = len(features.test_labels), len(contents.indices)
-    classes = contents.scores.shape[2]
-    flat = pa.array(contents.scores.astype(np.float32).reshape(-1))
     columns = {
         "seed_index": pa.array(np.repeat(np.array(contents.indices, np.int32), rows)),
         "id": pa.array(list(features.test_ids) * seeds),
-        "label": _label_column(np.concatenate([features.test_labels] * seeds)),
-        "scores": pa.FixedSizeListArray.from_arrays(flat, classes).cast(pa.list_(pa.float32())),
+        "label": _make_column(np.concatenate([features.test_labels] * seeds), np.int8),
+        "scores": _make_column(np.concatenate(contents.scores), np.float32),
     }
     if features.test_units is not None:
         columns["unit"] = pa.array(np.tile(features.test_units, seeds))
@@ -126,9 +119,9 @@ def _make_predictions(contents: CellContents, features: JobFeatures) -> pa.Table
     return pa.table(columns)
 
 
-def _label_column(labels: np.ndarray) -> pa.Array:
-    """Returns int64, or list<int8> where a row may have several labels."""
-    if labels.ndim == 1:
-        return pa.array(labels)
-    flat = pa.array(labels.astype(np.int8).reshape(-1))
-    return pa.FixedSizeListArray.from_arrays(flat, labels.shape[1]).cast(pa.list_(pa.int8()))
+def _make_column(values: np.ndarray, kind: type[np.generic]) -> pa.Array:
+    """Returns values [rows] unchanged, or values [rows, n] as a list of numbers per row."""
+    if values.ndim == 1:
+        return pa.array(values)
+    flat = pa.array(values.astype(kind).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(flat, values.shape[1]).cast(pa.list_(flat.type))

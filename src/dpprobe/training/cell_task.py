@@ -31,7 +31,6 @@ from dpprobe.data.options import Headline
 from dpprobe.errors import DataError, DiskError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.auto import describe_choice
-from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit_device import FitPlace
 from dpprobe.heads.fitted import CLASS_PRIORS
 from dpprobe.heads.options import MethodOptions
@@ -54,6 +53,7 @@ from dpprobe.results.cell_record import (
 from dpprobe.results.halves import half_values
 from dpprobe.results.unit_counts import class_counts, count_units, unit_codes
 from dpprobe.training.cell_contents import CellContents, read_contents, write_contents
+from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.job_features import JobFeatures
 
 logger = logging.getLogger("dpprobe")
@@ -100,15 +100,6 @@ class CellTask:
         """The function that turns the cell's scores into probabilities."""
         return self.options.link_on(self.train.multi_label)
 
-    @property
-    def facts(self) -> DataFacts:
-        return DataFacts.of_target(
-            Target.of_plan(self.plan),
-            dimension=self.train.dimension,
-            classes=self.train.num_classes,
-            multi_label=self.train.multi_label,
-        )
-
     def derive_seed(self, index: int) -> int:
         """Derives repetition `index`'s seed from the identity, so that no other cell has it."""
         return cell_seed(self.identity, index)
@@ -116,6 +107,7 @@ class CellTask:
     @cached_property
     def statement(self) -> dict[str, Any]:
         """The privacy statement, as read from its file."""
+        facts = FitInputs(self.train, self.plan.unit).read_facts(Target.of_plan(self.plan))
         values = Statement(
             plan=self.plan,
             method=self.name.method,
@@ -140,7 +132,7 @@ class CellTask:
             released_priors=self.options.releases_priors,
             engine_limits=self.options.engine_limits,
             network=self.options.tunes_network,
-            chosen_from=describe_choice(self.options, self.facts),
+            chosen_from=describe_choice(self.options, facts),
             copies=(self.train.copies or {}).get(self.plan.unit),
         )
         return dict(json.loads(json.dumps(values.to_dict(), allow_nan=False)))
@@ -179,7 +171,7 @@ class CellTask:
         )
 
     def _write_staged(self, contents: CellContents, features: JobFeatures) -> None:
-        self._drop_folder(self._partial_folder)
+        shutil.rmtree(self._partial_folder, ignore_errors=True)
         try:
             self._partial_folder.mkdir()
             options = self.options.model_dump(mode="json")
@@ -191,10 +183,10 @@ class CellTask:
                 self._partial_folder / METRICS_FILE,
                 *(self._partial_folder / name for name in PAYLOAD_FILES),
             )
-            self._drop_folder(self.staged)
+            shutil.rmtree(self.staged, ignore_errors=True)
             self._partial_folder.replace(self.staged)
         finally:
-            self._drop_folder(self._partial_folder)
+            shutil.rmtree(self._partial_folder, ignore_errors=True)
 
     def publish_cell(self) -> None:
         """Moves a staged cell to its final folder, or marks the published cell as seen by this run.
@@ -223,17 +215,12 @@ class CellTask:
                     temporary = stack.enter_context(atomic_path(self.published / name))
                     shutil.copyfile(self.staged / name, temporary)
                     flush_to_disk(temporary)
-        self._drop_folder(self.staged)
-        self._drop_folder(self._partial_folder)
+        shutil.rmtree(self.staged, ignore_errors=True)
+        shutil.rmtree(self._partial_folder, ignore_errors=True)
 
     @property
     def _partial_folder(self) -> Path:
         return self.staged.with_name(self.staged.name + PARTIAL_SUFFIX)
-
-    @staticmethod
-    def _drop_folder(folder: Path) -> None:
-        if folder.exists():
-            shutil.rmtree(folder)
 
     def _make_record(self, contents: CellContents, features: JobFeatures) -> CellRecord:
         plan = self.plan

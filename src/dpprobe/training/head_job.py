@@ -46,14 +46,13 @@ def train_job(
 ) -> None:
     """Brings every cell of a job up to date.
 
+    Raises PrivacyError before training if a private file is declared public. Raises DpprobeError,
+    naming each method that failed, after all other methods were trained and staged.
+
     Args:
       overlap: the file with the counts of a near-duplicate check, if the check was run.
       cells: the folder of all cells; a finished, unpublished cell is hidden beside its final place.
       tables: the folder of all split tables, if this machine may have split tables.
-
-    Raises:
-      PrivacyError: before training, if a private file is declared public.
-      DpprobeError: naming each method that failed, after all other methods were trained and staged.
     """
     opened = open_job(
         job, train=train, test=test, plans=plans, cells=cells, overlap=overlap, tables=tables
@@ -150,9 +149,7 @@ def _make_observer(features: JobFeatures, link: metrics.Link) -> Observe:
     total = len(labels) if each is None else float(each.sum())
 
     def measure_accuracy(
-        step: int,  # noqa: ARG001
-        weights: torch.Tensor,
-        transform: Transform,
+        _step: int, weights: torch.Tensor, transform: Transform
     ) -> dict[str, list[float]]:
         kind = torch.int64 if weights_of is None else torch.float64
         hits = torch.zeros(len(weights), dtype=kind, device=weights.device)
@@ -163,9 +160,7 @@ def _make_observer(features: JobFeatures, link: metrics.Link) -> Observe:
         return {"test_accuracy": (hits / total).tolist()}
 
     def measure_auc(
-        step: int,  # noqa: ARG001
-        weights: torch.Tensor,
-        transform: Transform,
+        _step: int, weights: torch.Tensor, transform: Transform
     ) -> dict[str, list[float]]:
         blocks = [
             compute_scores(weights, transform(block)).cpu().numpy()

@@ -17,7 +17,6 @@ from dpprobe.artifacts import first_difference
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.errors import DpprobeError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.heads.fit import check_plan
 from dpprobe.privacy.private_mark import check_unmarked
 from dpprobe.results.network_record import (
     NETWORK_FILES,
@@ -36,26 +35,18 @@ logger = logging.getLogger("dpprobe")
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkFiles:
-    """The files of the networks of one (dataset, backbone, method).
-
-    Attributes:
-      results, data: folders of the study; `data` only if this machine may have split tables.
-      cuts: the manifests of both splits' activations at the cut, if the network is cut.
-      tables: both split tables, if training reads images.
-      choice: the record of a search over options, if the method has a search.
-      overlap: the file with the counts of a near-duplicate check, if the check was run.
-    """
+    """The files of the networks of one (dataset, backbone, method)."""
 
     backbone: BackboneOptions
     train: Path
     test: Path
     plans: Path
     results: Path
-    data: Path | None = None
-    cuts: tuple[Path, Path] | None = None
-    tables: tuple[Path, Path] | None = None
-    choice: Path | None = None
-    overlap: Path | None = None
+    data: Path | None = None  # the study's folder, if this machine may have split tables
+    cuts: tuple[Path, Path] | None = None  # manifests of both splits' activations at the cut
+    tables: tuple[Path, Path] | None = None  # if training reads images
+    choice: Path | None = None  # the record of a search over options
+    overlap: Path | None = None  # the counts of a near-duplicate check
 
     @classmethod
     def of_input(cls, study: Study, backbone: str, given: Any) -> NetworkFiles:
@@ -88,14 +79,6 @@ class NetworkFiles:
             return None
         train, test = self.cuts
         return FeatureStore(train), FeatureStore(test)
-
-    def network_identity(self) -> dict[str, Any]:
-        """Returns what determines a network besides features, options and plan."""
-        stores = self.cut_stores
-        return {
-            "version": VERSIONS["fine_tuning"],
-            "cut": [store.fingerprint for store in stores] if stores else None,
-        }
 
 
 def keep_network(job: Job, files: NetworkFiles, *, index: int, device: str) -> bool:
@@ -135,15 +118,15 @@ def open_network_job(job: Job, files: NetworkFiles) -> OpenedJob:
     )  # fmt: skip
     for method, reason in opened.failure_reasons.items():
         raise DpprobeError(f"{method}: {reason}")
-    for method, options in opened.job.methods.items():
-        check_plan(options, opened.calibrated.plans[method])
     return opened
 
 
 def network_task(opened: OpenedJob, files: NetworkFiles, *, device: str) -> CellTask:
     """Returns the cell whose seeds are a job's networks."""
     (method,) = opened.job.methods
-    more = {"network": files.network_identity(), "chosen": dict(files.chosen)}
+    cut = [store.fingerprint for store in files.cut_stores or ()] or None
+    network = {"version": VERSIONS["fine_tuning"], "cut": cut}
+    more = {"network": network, "chosen": dict(files.chosen)}
     return opened.make_task(method, device=device, more=more)
 
 

@@ -99,12 +99,15 @@ def tune_network(job: Job, files: NetworkFiles, *, index: int, limits: Limits) -
     task = network_task(opened, files, device=limits.device)
     folder = files.network(task.name.key, index)
     inputs = opened.compare_rows([task])
+    options = task.options
+    assert isinstance(options, Options)
+    if options.search is not None:
+        options = options.make_trial(files.chosen)
     checkpoints = Checkpoints(
         folder=checkpoint_folder(folder),
         fingerprint=f"{task.fingerprint}-{index}",
         minutes=limits.checkpoint_minutes,
     )
-    options = with_choice(task, files.chosen)
     material = Material(
         options=options, files=files, stores=opened.stores, inputs=inputs,
         memory_mb=job.memory_mb, device=resolve_device(limits.device), threads=limits.threads,
@@ -113,7 +116,22 @@ def tune_network(job: Job, files: NetworkFiles, *, index: int, limits: Limits) -
     seed = task.derive_seed(index)
     network = material.make_network(seed)
     material.check_gradients(network, physical_batch=limits.physical_batch)
-    trained = _train_network(task, options, network, material, seed, checkpoints, limits)
+    plan = plan_for(task.plan, options)
+    releases = Releases(plan, [seed], torch.device(material.device))
+    if options.probe is not None:  # releases the head from which the network starts
+        start_from(network, *fit_probe(options, material.features, releases, seed))
+    trained = train_network(
+        options,
+        network,
+        material.make_train_inputs(seed),
+        releases,
+        checkpoint=checkpoints,
+        physical_batch=limits.physical_batch,
+        public=inputs.public,
+        record=make_curve(material.test, link=task.link, rows=limits.physical_batch),
+        label=f"{task.name.method} eps {task.name.epsilon}",
+    )
+    releases.check_counts()
     _publish_network(
         folder,
         task=task,
@@ -127,13 +145,6 @@ def tune_network(job: Job, files: NetworkFiles, *, index: int, limits: Limits) -
     shutil.rmtree(checkpoints.folder, ignore_errors=True)
 
 
-def with_choice(task: CellTask, chosen: Mapping[str, Any]) -> Options:
-    """Returns the options that train a network: the cell's, with values that a search chose."""
-    options = task.options
-    assert isinstance(options, Options)
-    return options.make_trial(chosen) if options.search is not None else options
-
-
 def plan_for(plan: Plan, options: Options) -> Plan:
     """Returns the plan with the clipping norms that an unpriced search chose.
 
@@ -141,36 +152,6 @@ def plan_for(plan: Plan, options: Options) -> Plan:
     """
     norms = {item.name: item.sensitivity for item in options.list_mechanisms(plan.n)}
     return with_norms(plan, norms)
-
-
-def _train_network(
-    task: CellTask,
-    options: Options,
-    network: TunedNetwork,
-    material: Material,
-    seed: int,
-    checkpoints: Checkpoints,
-    limits: Limits,
-) -> Trained:
-    plan = plan_for(task.plan, options)
-    releases = Releases(plan, [seed], torch.device(material.device))
-    label = f"{task.name.method} eps {task.name.epsilon}"
-    inputs = material.make_train_inputs(seed)
-    if options.probe is not None:  # releases the head from which the network starts
-        start_from(network, *fit_probe(options, material.features, releases, seed))
-    trained = train_network(
-        options,
-        network,
-        inputs,
-        releases,
-        checkpoint=checkpoints,
-        physical_batch=limits.physical_batch,
-        public=material.inputs.public,
-        record=make_curve(material.test, link=task.link, rows=limits.physical_batch),
-        label=label,
-    )
-    releases.check_counts()
-    return trained
 
 
 def make_curve(test: Inputs, *, link: metrics.Link, rows: int) -> Record:

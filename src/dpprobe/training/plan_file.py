@@ -39,12 +39,9 @@ _NOBODY = Patients(images=None)
 
 @dataclass(frozen=True)
 class Plans:
-    """The result of a calibration job, by method.
+    """The result of a calibration job, by method: a plan, or the reason why there is none.
 
-    Attributes:
-      plans: the plans of the methods that meet the target.
-      failures: for each other method, the reason why the method misses the target.
-      together: the epsilon, at an equal delta, of publishing all heads; infinite without privacy.
+    `together` has the epsilon, at an equal delta, of publishing all heads, or infinity.
     """
 
     plans: Mapping[str, Plan]
@@ -55,7 +52,7 @@ class Plans:
 def write_plans(
     methods: Mapping[str, MethodOptions], target: Target, *, output: Path, cache: Path, seeds: int
 ) -> None:
-    """Calibrates each method's mechanisms to a target.
+    """Calibrates each method's mechanisms to a target; raises PrivacyError if none meets it.
 
     If a method misses the target, the file has the reason, and the other methods are calibrated.
     `auto` methods are left to the jobs that read features (`decide_methods`).
@@ -63,8 +60,6 @@ def write_plans(
     Args:
       cache: the folder of noise multipliers, shared by all datasets and methods.
       seeds: number of heads per method; each plan also gets the epsilon of publishing all.
-
-    Raises PrivacyError if no method meets the target.
     """
     if warning := delta_warning(target.delta, target.n, unit=target.unit):
         logger.warning("%s", warning)
@@ -111,8 +106,7 @@ def plan_method(
 ) -> Plan:
     """Calibrates one method's mechanisms; raises DpprobeError if they cannot meet the target.
 
-    Args:
-      checked: False to omit epsilons by other accountants, for a plan in no privacy statement.
+    `checked` False omits epsilons by other accountants, for a plan in no privacy statement.
     """
     mechanisms = options.list_mechanisms(target.n)
     check_counts(mechanisms)
@@ -132,10 +126,7 @@ def decide_methods(
 ) -> tuple[dict[str, MethodOptions], Plans]:
     """Resolves `auto` methods from public facts of features, and adds their plans to the others.
 
-    Args:
-      methods: the methods by name; only `auto` methods change.
-      calibrated: the plans in the calibration file, which has no plan for `auto` methods.
-      target: the target to which the new plans are calibrated.
+    Only `auto` methods change, for which `calibrated`, the file's plans, has none yet.
     """
     decided = {
         name: options.resolve_choice(facts)

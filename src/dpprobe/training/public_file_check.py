@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -51,24 +52,17 @@ _FEWEST_WEIGHTS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateData:
-    """The private data of a study, as far as it exists on this disk.
+    """The private data of a study, as far as it exists on this disk."""
 
-    Attributes:
-      dataset: the dataset of the fit; `manifests` list its features.
-      datasets: all private datasets of the study.
-      rows: the fit's rows, if no manifest lists them.
-      heads: the weights of other heads on private rows, each [classes, d + 1].
-    """
-
-    dataset: str
+    dataset: str  # of the fit
     backbone: str
     class_names: Sequence[str]
-    manifests: Sequence[Path]
-    datasets: Sequence[str] = ()
+    manifests: Sequence[Path]  # of the fit's features
+    datasets: Sequence[str] = ()  # all private datasets of the study
     results: Path | None = None
     tables: Path | None = None
-    rows: RowStore | None = None
-    heads: Sequence[npt.NDArray[np.float32]] = ()
+    rows: RowStore | None = None  # the fit's, if no manifest lists them
+    heads: Sequence[npt.NDArray[np.float32]] = ()  # others on private rows, [classes, d + 1] each
 
     @classmethod
     def of_study(
@@ -95,10 +89,7 @@ class PrivateData:
         """Compares a method's public files, and their rows, with the private data; slow.
 
         All code paths to a fit call this function: a fit refuses public files without its result.
-
-        Raises:
-          PrivacyError: if a file is made from private examples.
-          DataError: if a file's classes are not the dataset's.
+        Raises PrivacyError if a file is made from private examples, DataError for other classes.
         """
         checked = self.check_files(options)
         self.check_rows(options)
@@ -134,9 +125,9 @@ class PrivateData:
             for path in self._list_made("features", dataset, "*/*/manifest.json"):
                 contents |= dict.fromkeys(_read_hashes(path), dataset)
             if self.tables is not None:
-                contents |= dict.fromkeys(
-                    _table_hashes(self.tables / dataset / "dataset.json"), dataset
-                )
+                with suppress(DataError):  # the next reader of this file reports its fault
+                    info = read_info(self.tables / dataset / "dataset.json")
+                    contents[info.fingerprint] = dataset
         return contents
 
     def check_rows(self, options: MethodOptions) -> None:
@@ -164,18 +155,13 @@ class PrivateData:
     def _list_rows(self) -> Iterator[tuple[str, str, RowStore]]:
         if self.rows is not None:
             yield "the private data", "this fit", self.rows
-        for path, dataset in self._features_of.items():
-            if (store := _open_store(path)) is not None:
-                yield f"the private dataset {dataset}", str(path), store
-
-    @cached_property
-    def _features_of(self) -> dict[Path, str]:
-        """The dataset of each manifest of private features of the job's backbone."""
         manifests = {path.resolve(): self.dataset for path in self.manifests}
         for dataset in self.datasets:
             for path in self._list_made("features", dataset, f"{self.backbone}/*/manifest.json"):
                 manifests.setdefault(path.resolve(), dataset)
-        return manifests
+        for path, dataset in manifests.items():
+            if (store := _open_store(path)) is not None:
+                yield f"the private dataset {dataset}", str(path), store
 
     def _find_head(self, path: Path) -> str | None:
         """Names the cell that has the weights of a file, if any."""
@@ -187,11 +173,8 @@ class PrivateData:
         for dataset in self.datasets:
             for cell in self._list_made("cells", dataset, f"*/*/eps-*/{WEIGHTS_FILE}"):
                 heads = _read_heads(cell)
-                if (
-                    heads is not None
-                    and _heads_match(heads, weights)
-                    and not _started_from(cell, path)
-                ):
+                same = heads is not None and _heads_match(heads, weights)
+                if same and not _started_from(cell, path):
                     return f"the weights of a head in {cell}"
         return None
 
@@ -207,13 +190,6 @@ def _read_hashes(manifest: Path) -> list[str]:
     except StoreError:
         return []  # the next reader of this file reports what is wrong with it
     return [body[name] for name in _CONTENT]
-
-
-def _table_hashes(dataset_json: Path) -> list[str]:
-    try:
-        return [read_info(dataset_json).fingerprint]
-    except DataError:
-        return []  # as above
 
 
 def _open_store(manifest: Path) -> FeatureStore | None:

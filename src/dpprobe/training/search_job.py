@@ -62,7 +62,9 @@ def search_job(job: Job, files: NetworkFiles, *, output: Path, limits: Limits) -
         raise ConfigError(
             f"{task.name.method}: this method has no search; add `search` to its options"
         )
-    identity = _search_identity(task)
+    # all that determines a trial's score except its options
+    identity = {**task.identity, "search": VERSIONS["search"], "metric": task.headline}
+    del identity["options"]
     wanted = hash_value({**identity, "options": options.identity_options()})
     if _is_current(output, wanted):
         logger.info(
@@ -126,12 +128,6 @@ def _unit_names(store: FeatureStore) -> list[str]:
     return list(store.ids if store.units is None else store.units)
 
 
-def _search_identity(task: CellTask) -> dict[str, Any]:
-    """Returns all that determines a trial's score except its options."""
-    rest = {name: value for name, value in task.identity.items() if name != "options"}
-    return {**rest, "search": VERSIONS["search"], "metric": task.headline}
-
-
 def _is_current(path: Path, wanted: str) -> bool:
     try:
         return SearchRecord.read(path).fingerprint == wanted
@@ -188,9 +184,8 @@ class _Objective:
     @cached_property
     def _checked(self) -> bool:
         """Checks one network's gradients for all trials, because all trials have equal layers."""
-        self.material.check_gradients(
-            self.material.make_network(0), physical_batch=self.limits.physical_batch
-        )
+        network = self.material.make_network(0)
+        self.material.check_gradients(network, physical_batch=self.limits.physical_batch)
         return True
 
     @cached_property

@@ -88,22 +88,16 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedJob:
-    """A job whose inputs are read and checked against each other.
-
-    Attributes:
-      calibrated: the plans of all methods of the dataset and epsilon.
-      near_duplicates: the counts of the near-duplicate check against public data, or "not run".
-      public: by method, the public files that are no private data; their rows are compared later.
-    """
+    """A job whose inputs are read and checked against each other."""
 
     job: Job
-    calibrated: Plans
+    calibrated: Plans  # of all methods of the dataset and epsilon
     stores: tuple[FeatureStore, FeatureStore]
     cells: Path
-    near_duplicates: Mapping[str, Any] | str
+    near_duplicates: Mapping[str, Any] | str  # counts of the check, or "not run"
     inputs: FitInputs
     private: PrivateData
-    public: Mapping[str, PublicInputs]
+    public: Mapping[str, PublicInputs]  # of a method; their rows are compared later
 
     @property
     def failure_reasons(self) -> dict[str, str]:
@@ -118,11 +112,9 @@ class OpenedJob:
     def make_task(
         self, method: str, *, device: str, more: Mapping[str, Any] | None = None
     ) -> CellTask:
-        """Returns the task of one cell.
+        """Returns the task of one cell; `more` are further values that decide its contents.
 
-        Args:
-          device: the study's `device`; small fits compute on the CPU instead.
-          more: further values that decide the cell's contents; none for a linear head.
+        Small fits compute on the CPU in place of the study's `device`.
         """
         job, plan = self.job, self.calibrated.plans[method]
         train, test = self.stores
@@ -232,14 +224,10 @@ def open_job(
 
 
 def read_job_plans(job: Job, path: Path, inputs: FitInputs) -> tuple[Job, Plans]:
-    """Reads a job's plans from `path`, checks them, and resolves `auto` methods.
+    """Reads and checks a job's plans; returns the job with `auto` methods resolved, and the plans.
 
-    Returns:
-      The job with all `auto` methods resolved, and the plans of all methods.
-
-    Raises:
-      DataError: if a method has no plan, or a plan for another job.
-      PrivacyError: if the file is damaged.
+    Raises DataError if a method has no plan, or a plan for another job, PrivacyError if the file is
+    damaged.
     """
     calibrated, target = read_plans(path), job.make_target(inputs.n)
     methods, plans = decide_methods(
@@ -273,10 +261,7 @@ def locate_options(job: Job, method: str) -> MethodOptions:
 
 
 def _check_target(path: Path, method: str, calibrated: Plans, target: Target) -> None:
-    """Raises DataError if a method has no plan, or a plan for another target.
-
-    The fit checks whether the plan has the method's mechanisms.
-    """
+    """Raises DataError if a method has no plan, or a plan for another target."""
     if method not in calibrated.plans:
         raise DataError(f"{path}: this file has no plan for {method}; delete it and run again")
     planned = Target.of_plan(calibrated.plans[method])

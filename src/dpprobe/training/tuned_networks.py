@@ -37,7 +37,12 @@ def gather_networks(job: Job, files: NetworkFiles) -> None:
     (method,) = job.methods
     cell = (job.dataset, job.backbone, method, job.epsilon)
     folders = [files.network(cell, index) for index in range(job.seeds)]
-    records = [_read_record(folder) for folder in folders]
+    records = []
+    for folder in folders:
+        record = whole_network_record(folder)
+        if record is None:
+            raise DataError(f"{folder}: incomplete network; delete the folder and run again")
+        records.append(record)
     task = network_task(opened, files, device=_device_kind(folders, records))
     for index, (folder, record) in enumerate(zip(folders, records, strict=True)):
         if not is_of(record, task, index, folder):
@@ -51,13 +56,6 @@ def gather_networks(job: Job, files: NetworkFiles) -> None:
         )
         task.stage_cell(_read_contents(folders, records), features)
     task.publish_cell()
-
-
-def _read_record(folder: Path) -> NetworkRecord:
-    record = whole_network_record(folder)
-    if record is None:
-        raise DataError(f"{folder}: incomplete network; delete the folder and run again")
-    return record
 
 
 def _device_kind(folders: Sequence[Path], records: Sequence[NetworkRecord]) -> str:

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from dpprobe.backbones import loading
-from dpprobe.backbones.backbone import Backbone, Runtime
+from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.describe import describe_backbone
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
@@ -25,9 +25,9 @@ from dpprobe.finetune.tuned_network import TunedNetwork, build_network
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.rows import Transform
 from dpprobe.study.study_file import load_study
+from tests.support.backbones import CPU, load
 from tests.unit.finetune.small_networks import Small, added, clipped, gradients, sums
 
-CPU = Runtime(device="cpu", precision="float32")
 SMALL: dict[str, Any] = {
     "family": "convolutional",
     "preprocessing": {"size": 12},
@@ -44,10 +44,6 @@ SCATTERED: dict[str, Any] = {
     "scattering": {"J": 2, "L": 2, "groups": 3},
     "stages": [{"filters": 4, "pool": 2}, {"filters": 6}],
 }
-
-
-def load(values: dict[str, Any], **changed: Any) -> Backbone:
-    return loading.load_backbone(backbone_options({**values, **changed}), runtime=CPU)
 
 
 def network_of(backbone: Backbone, tune: Any = "all", classes: int = 10) -> TunedNetwork:
@@ -91,7 +87,7 @@ def test_a_study_s_network_is_the_published_one(
 
 
 def test_it_computes_what_its_options_say() -> None:
-    backbone = load(SMALL, preprocessing={"size": 12, "mean": 0.5, "std": 0.25})
+    backbone = load(**SMALL | {"preprocessing": {"size": 12, "mean": 0.5, "std": 0.25}})
     assert backbone.graph is not None
     weights = dict(backbone.graph.model.named_parameters())  # type: ignore[union-attr]
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (12, 12), dtype=np.uint8))
@@ -106,7 +102,7 @@ def test_it_computes_what_its_options_say() -> None:
     torch.testing.assert_close(row, x.tanh())
     assert backbone.dimension == row.shape[1] == 5
     assert backbone.transform(Image.new("RGB", (20, 9))).shape == (1, 12, 12)
-    changed = load(SMALL, activation="relu")
+    changed = load(**SMALL, activation="relu")
     assert changed.forward(backbone.transform(picture)[None]).min() >= 0
 
 
@@ -114,7 +110,7 @@ def test_the_start_is_public_and_drawn_from_its_own_seed() -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    one, again, other = load(SMALL), load(SMALL), load(SMALL, weights_seed=1)
+    one, again, other = load(**SMALL), load(**SMALL), load(**SMALL, weights_seed=1)
     assert torch.equal(torch.rand(3), expected), "no other random number moves"
     assert one.weights_sha256 == again.weights_sha256 != other.weights_sha256
     assert one.fingerprint == again.fingerprint != other.fingerprint
@@ -122,9 +118,9 @@ def test_the_start_is_public_and_drawn_from_its_own_seed() -> None:
 
 
 def test_scattering_coefficients_enter_and_are_not_trained() -> None:
-    backbone = load(SCATTERED)
+    backbone = load(**SCATTERED)
     size = {"size": 16, "J": 2, "L": 2, "color": "rgb"}
-    plain = load({"family": "scattering", **size})
+    plain = load(family="scattering", **size)
     picture = Image.fromarray(
         np.random.default_rng(1).integers(0, 256, (16, 16, 3), dtype=np.uint8)
     )
@@ -144,7 +140,7 @@ def test_scattering_coefficients_enter_and_are_not_trained() -> None:
 )
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_the_check_before_training_takes_it(values: dict[str, Any], tune: Any) -> None:
-    network = network_of(load(values), tune, classes=3)
+    network = network_of(load(**values), tune, classes=3)
     dtype = torch.uint8 if network.from_images else torch.float32
     check_network(
         network,
@@ -160,7 +156,7 @@ def test_the_check_before_training_takes_it(values: dict[str, Any], tune: Any) -
 def test_its_gradients_are_clipped_row_by_row(
     values: dict[str, Any], shape: tuple[int, ...]
 ) -> None:
-    backbone = load(values)
+    backbone = load(**values)
     trained = dict(backbone.graph.model.named_children())  # type: ignore[union-attr]
     parts = [part for name, part in trained.items() if name not in ("scattering", "norm")]
     torch.manual_seed(2)

@@ -8,17 +8,17 @@ import pytest
 import torch
 from PIL import Image
 
-from dpprobe.backbones.backbone import Backbone, Runtime
+from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.feature_digest import NO_PROBE, take_probe
-from dpprobe.backbones.loading import load_backbone
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError, DataError
+from tests.support import backbones
 
 DECLARED: dict[str, Any] = {"family": "external", "model": "speech-96", "each_by_itself": True}
 
 
 def load(**changes: Any) -> Backbone:
-    return load_backbone(backbone_options({**DECLARED, **changes}), runtime=Runtime(device="cpu"))
+    return backbones.load(**DECLARED | changes)
 
 
 def test_vectors_pass_as_they_are() -> None:

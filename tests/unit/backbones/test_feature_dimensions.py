@@ -12,14 +12,14 @@ import timm
 import torch
 from safetensors.torch import save_file
 
-from dpprobe.backbones import describe, feature_dimensions, loading, timm_models
-from dpprobe.backbones.backbone import Runtime
+from dpprobe.backbones import describe, feature_dimensions, timm_models
 from dpprobe.backbones.feature_dimensions import FILE, Dimensions, read_dimensions
 from dpprobe.backbones.hub_files import HubFile
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.blocks import blocks_of
 from tests.support import tiny_clip
+from tests.support.backbones import load
 
 TINY: dict[str, Any] = {"family": "timm", "model": "test_vit", "pretrained": False}
 
@@ -43,22 +43,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "values",
-    [
-        {"family": "scattering", "color": "rgb"},
-        {"family": "scattering", "J": 3, "L": 4, "size": 36},
-        {"family": "scattering", "J": 1, "size": 7},
-        {"family": "pixels", "size": 5, "color": "rgb"},
-        {"family": "pixels"},
-    ],
-)
-def test_formulas_are_what_comes_out(tmp_path: Path, values: dict[str, Any]) -> None:
-    loaded = loading.load_backbone(backbone_options(values), runtime=Runtime(device="cpu"))
-    assert read(tmp_path, one=values).known == {"one": loaded.dimension}
-    assert not (tmp_path / FILE).exists()
-
-
-@pytest.mark.parametrize(
     "changed",
     [
         {},
@@ -70,7 +54,7 @@ def test_formulas_are_what_comes_out(tmp_path: Path, values: dict[str, Any]) -> 
 )
 def test_a_network_without_weights_gives_as_many_as_the_loaded_one(changed: dict[str, Any]) -> None:
     options = backbone_options(TINY | changed)
-    loaded = loading.load_backbone(options, runtime=Runtime(device="cpu"))
+    loaded = load(**TINY | changed)
     assert loaded.graph is not None
     blocks = blocks_of(loaded.graph.model, "network")  # type: ignore[arg-type]
     told = {"dimension": loaded.dimension, "blocks": len(blocks)}
@@ -199,7 +183,7 @@ def test_a_damaged_file_is_made_anew(asked: list[str], tmp_path: Path, text: str
 @pytest.mark.usefixtures("asked")
 def test_faults_are_those_of_loading(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as error:
-        loading.load_backbone(backbone_options(TINY | changed), runtime=Runtime(device="cpu"))
+        load(**TINY | changed)
     assert read(tmp_path, vit=TINY | changed).faults == {"vit": str(error.value)}
     assert "\n" not in str(error.value)
 

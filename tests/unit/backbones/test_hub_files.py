@@ -14,14 +14,13 @@ import timm
 from huggingface_hub import constants
 
 from dpprobe.backbones import loading, open_clip_models, timm_models
-from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.hub_files import HubFile, describe_missing
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
 from tests.support import tiny_clip
+from tests.support.backbones import CPU, load
 from tests.support.hub_server import Hub, serve
 
-CPU = Runtime(device="cpu", precision="float32")
 REPOSITORY = "timm/resnet18.a1_in1k"
 WEIGHTS = HubFile("weights", REPOSITORY, ("model.safetensors", "pytorch_model.bin"))
 RESNET = {"family": "timm", "model": "resnet18.a1_in1k"}
@@ -104,7 +103,7 @@ def test_what_is_not_cached_is_missing_where_the_hub_cannot_be_asked(
 def test_timm_is_not_left_to_retry(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
     monkeypatch.setattr(timm, "create_model", pytest.fail)
     with pytest.raises(ConfigError, match=rf"{REPOSITORY} \(\w+: .*\).* cannot be reached"):
-        loading.load_backbone(backbone_options(RESNET | {"model": model}), runtime=CPU)
+        load(**RESNET | {"model": model})
 
 
 def test_a_cached_network_is_loaded_without_a_question(
@@ -120,7 +119,7 @@ def test_a_cached_network_is_loaded_without_a_question(
     monkeypatch.setattr(huggingface_hub, "get_session", pytest.fail)
     monkeypatch.setattr(timm, "create_model", create)
     with pytest.raises(ZeroDivisionError):
-        loading.load_backbone(backbone_options(RESNET), runtime=CPU)
+        load(**RESNET)
     assert tried[0]["pretrained"]
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from PIL import Image
 
-from dpprobe.backbones.backbone import Backbone, Runtime
-from dpprobe.backbones.loading import load_backbone
+from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
+from tests.support import backbones
 
 NETWORK = """
 import torch
@@ -55,9 +55,7 @@ def load(**options: Any) -> Backbone:
         "family": "imported", "module": "my_nets.tiny:build", "preprocessing": {"size": 16},
         **options,
     }  # fmt: skip
-    return load_backbone(
-        backbone_options(values), runtime=Runtime(device="cpu", precision="float32")
-    )
+    return backbones.load(**values)
 
 
 def features(backbone: Backbone) -> torch.Tensor:

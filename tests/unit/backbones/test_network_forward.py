@@ -20,12 +20,13 @@ from timm.data.transforms_factory import create_transform
 
 from dpprobe import devices
 from dpprobe.backbones import image_preprocessing, loading, timm_models
-from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
+from dpprobe.backbones.backbone import Runtime, backbone_fingerprint
 from dpprobe.backbones.network_forward import forward_pass
 from dpprobe.backbones.options import BACKBONE_NOTES, BackboneOptions
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError, DataError, PrivacyError
 from dpprobe.privacy.private_mark import mark_metadata
+from tests.support.backbones import load, noise, run
 
 PIXELS: dict[str, Any] = {"family": "pixels"}
 SCATTERING: dict[str, Any] = {"family": "scattering", "size": 8}
@@ -35,24 +36,11 @@ TINY: dict[str, Any] = {"family": "timm", "model": "test_vit", "pretrained": Fal
 CPU = Runtime(device="cpu")
 
 
-def load(runtime: Runtime = CPU, **values: Any) -> Backbone:
-    return loading.load_backbone(backbone_options(values), runtime=runtime)
-
-
 def renew_list(file: Path, wanted: str) -> None:
     """Compares a stored list of a library's models; with RENEW=1 it is written anew."""
     if os.environ.get("RENEW"):
         file.write_text(wanted, encoding="utf-8")
     assert file.read_text(encoding="utf-8") == wanted, f"run this test with RENEW=1 for {file.name}"
-
-
-def noise(size: tuple[int, int], mode: str = "RGB", seed: int = 0) -> Image.Image:
-    shape = (size[1], size[0]) if mode == "L" else (size[1], size[0], len(mode))
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8))
-
-
-def run(backbone: Backbone, *pictures: Image.Image) -> torch.Tensor:
-    return backbone.forward(torch.stack([backbone.transform(picture) for picture in pictures]))
 
 
 def its_own(model: Any) -> Any:
@@ -120,6 +108,8 @@ def test_pixels_in_colour_resized_and_shifted() -> None:
     ("options", "dimension"),
     [
         ({"size": 8}, 81 * 4),
+        ({"size": 36, "J": 3, "L": 4}, 61 * 16),
+        ({"size": 7, "J": 1}, 9 * 9),
         ({"size": 28}, 81 * 49),
         ({"size": 16, "color": "rgb"}, 3 * 81 * 16),
         ({"size": 8, "J": 1, "L": 4}, 5 * 16),

@@ -8,7 +8,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import open_clip
 import pytest
 import torch
@@ -23,6 +22,8 @@ from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
 from tests.support import tiny_clip
+from tests.support.backbones import run
+from tests.support.backbones import smooth_noise as noise
 from tests.unit.backbones.test_network_forward import renew_list
 
 CPU = Runtime(device="cpu")
@@ -51,15 +52,6 @@ def library(model: str = "tiny-quickgelu", **arguments: Any) -> tuple[Any, Any]:
         torch.manual_seed(0)
         created, _, preprocess = open_clip.create_model_and_transforms(model, **arguments)
     return created.eval(), preprocess
-
-
-def noise(size: tuple[int, int] = (90, 70), seed: int = 0) -> Image.Image:
-    small = np.random.default_rng(seed).integers(0, 256, (9, 9, 3), dtype=np.uint8)
-    return Image.fromarray(small).resize(size, Image.Resampling.BICUBIC)
-
-
-def run(backbone: Backbone, *pictures: Image.Image) -> torch.Tensor:
-    return backbone.forward(torch.stack([backbone.transform(picture) for picture in pictures]))
 
 
 def embed(model: Any, preprocess: Any, *pictures: Image.Image) -> torch.Tensor:
@@ -195,17 +187,6 @@ def test_the_list_of_names_is_open_clips() -> None:
             words.append(f"{tag}:{activation(get_pretrained_cfg(name, tag).get('quick_gelu'))}")
         lines.append(" ".join(words))
     renew_list(open_clip_models.NAMES, "\n".join(lines) + "\n")
-
-
-def test_names_are_checked_only_against_the_open_clip_they_are_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    future = options(model="of-the-future", pretrained=False)
-    with pytest.raises(ConfigError, match="has no model 'of-the-future'"):
-        future.check_files()
-    monkeypatch.setattr(open_clip_models, "NAMES", tmp_path / "names.txt")
-    (tmp_path / "names.txt").write_text("open_clip_torch 0.0.1\n")
-    future.check_files()
 
 
 # weights

@@ -18,11 +18,14 @@ from timm.data.config import resolve_model_data_config
 from timm.data.transforms_factory import create_transform
 from torchvision.transforms import RandomResizedCrop
 
-from dpprobe.backbones import image_preprocessing, loading
+from dpprobe.backbones import image_preprocessing
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.feature_digest import probes_agree, take_probe
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
+from tests.support.backbones import load as load_backbone
+from tests.support.backbones import run
+from tests.support.backbones import smooth_noise as noise
 
 CPU = Runtime(device="cpu", precision="float32")
 MODELS = ("test_vit", "test_resnet", "test_efficientnet", "test_byobnet")
@@ -30,7 +33,7 @@ MODELS = ("test_vit", "test_resnet", "test_efficientnet", "test_byobnet")
 
 def load(model: str = "test_vit", runtime: Runtime = CPU, **values: Any) -> Backbone:
     options = {"family": "timm", "model": model, "pretrained": False} | values
-    return loading.load_backbone(backbone_options(options), runtime=runtime)
+    return load_backbone(runtime, **options)
 
 
 def reference(model: str = "test_vit", **arguments: Any) -> Any:
@@ -38,16 +41,6 @@ def reference(model: str = "test_vit", **arguments: Any) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return timm.create_model(model, pretrained=False, **arguments).eval()
-
-
-def noise(size: tuple[int, int] = (200, 170), seed: int = 0) -> Image.Image:
-    shape = (size[1] // 5 + 1, size[0] // 5 + 1, 3)
-    small = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
-    return Image.fromarray(small).resize(size, Image.Resampling.BICUBIC)
-
-
-def run(backbone: Backbone, *pictures: Image.Image) -> torch.Tensor:
-    return backbone.forward(torch.stack([backbone.transform(picture) for picture in pictures]))
 
 
 def rows(model: Any, pixels: torch.Tensor) -> torch.Tensor:

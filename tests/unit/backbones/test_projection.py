@@ -8,28 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
-from dpprobe.backbones import loading
-from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.projection import draw_signs
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
+from tests.support.backbones import load, noise, run
 
 SMALL: dict[str, Any] = {"family": "scattering", "size": 8}
-
-
-def load(**values: Any) -> Backbone:
-    return loading.load_backbone(backbone_options(values), runtime=Runtime(device="cpu"))
-
-
-def run(backbone: Backbone, pictures: list[Image.Image]) -> torch.Tensor:
-    return backbone.forward(torch.stack([backbone.transform(one) for one in pictures]))
-
-
-def noise(seed: int) -> Image.Image:
-    shape = (8, 8, 3)
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8))
 
 
 def test_signs_are_written_in_stone() -> None:
@@ -55,11 +40,11 @@ def test_inner_products_survive() -> None:
 
 @pytest.mark.parametrize("values", [SMALL, {"family": "pixels", "size": 8, "color": "rgb"}])
 def test_features_are_the_projected_ones(values: dict[str, Any]) -> None:
-    pictures = [noise(seed) for seed in range(4)]
+    pictures = [noise(seed=seed) for seed in range(4)]
     whole, short = load(**values), load(**values, project=20)
     assert (short.dimension, whole.fingerprint == short.fingerprint) == (20, False)
-    expected = run(whole, pictures) @ draw_signs(int(whole.dimension or 0), 20)
-    features = run(short, pictures)
+    expected = run(whole, *pictures) @ draw_signs(int(whole.dimension or 0), 20)
+    features = run(short, *pictures)
     assert not features.requires_grad
     torch.testing.assert_close(features, expected, rtol=1e-5, atol=1e-6)
 

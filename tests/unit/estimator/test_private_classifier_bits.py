@@ -18,10 +18,7 @@ from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.privacy.target import Target
 from dpprobe.results.cell_record import STATEMENT_FILE, WEIGHTS_FILE
-from dpprobe.training.head_job import train_job
-from dpprobe.training.plan_file import write_plans
 from tests.support.classifiers import (
     CLASSES,
     DELTA,
@@ -32,7 +29,7 @@ from tests.support.classifiers import (
     make_rows,
 )
 from tests.support.feature_stores import write_split
-from tests.support.training_jobs import make_job
+from tests.support.training_jobs import make_job, plan_job, run_job
 
 METHODS: dict[str, dict[str, Any]] = {
     "small": {"head": "sgd", "batch_size": 30, "steps": 12},
@@ -52,18 +49,7 @@ def train_cells(folder: Path, **job: Any) -> Callable[[str], tuple[np.ndarray, l
         epsilon="2", delta=DELTA, **job,
     )  # fmt: skip
     n = ROWS if made.unit == "image" else len(set(UNITS))
-    plans = folder / "calibration/toy/eps-2.json"
-    write_plans(
-        made.methods,
-        Target(n=n, unit=made.unit, epsilon=2.0, delta=DELTA),
-        output=plans,
-        cache=folder / "calibration",
-        seeds=made.seeds,
-    )
-    train_job(
-        made, train=folder / "train/manifest.json", test=folder / "test/manifest.json",
-        plans=plans, cells=folder / "cells", device="cpu",
-    )  # fmt: skip
+    run_job(folder, made, plan_job(made, n, folder / "plans.json", folder / "calibration"))
 
     def read_cell(method: str) -> tuple[np.ndarray, list[int]]:
         cell = folder / "cells/toy/none" / method / "eps-2"

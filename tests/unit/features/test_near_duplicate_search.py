@@ -11,13 +11,13 @@ import pytest
 from PIL import Image
 
 from dpprobe.data import table
-from dpprobe.data.registry import dataset_options
 from dpprobe.errors import DataError
 from dpprobe.features import near_duplicate_search
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.near_duplicate_search import DatasetSplit, find_near_duplicates
 from dpprobe.features.overlap_record import read_near_duplicates, write_near_duplicates
 from tests.support.feature_stores import write_split
+from tests.support.split_tables import encode, write_tables
 
 SIDE = 4
 GENERATOR = np.random.default_rng(5)
@@ -25,9 +25,7 @@ PIXELS = GENERATOR.integers(0, 256, (60, SIDE, SIDE), dtype=np.uint8)
 
 
 def png(pixels: np.ndarray, **options: Any) -> bytes:
-    stream = io.BytesIO()
-    Image.fromarray(pixels).save(stream, format="PNG", **options)
-    return stream.getvalue()
+    return encode(Image.fromarray(pixels), **options)
 
 
 def make_rows(
@@ -39,32 +37,13 @@ def make_rows(
     fingerprint: str = "b" * 64,
 ) -> DatasetSplit:
     """A split whose features are its images' pixels, in two shards."""
-    options = dataset_options({"source": "sklearn", "duplicates": "warn"})
-    ids = [f"{name}-{row}" for row in range(len(images))]
-    batch = table.make_batch(
-        ids=ids,
-        labels=[row % 2 for row in range(len(images))],
-        images=images,
-        paths=[None] * len(images),
-    )
-    other = table.make_batch(
-        ids=["a", "b"], labels=[0, 1], images=[png(PIXELS[0]), png(PIXELS[1])], paths=[None] * 2
-    )
-    parts = {split: batch, ({"train", "test"} - {split}).pop(): other}
-    table.write_dataset(
-        folder / name,
-        [(part, parts[part]) for part in ("train", "test")],
-        options=options,
-        class_names=["no", "yes"],
-        rows=len(images) + 2,
-    )
+    other = [png(pixels) for pixels in PIXELS[:3]]
+    dataset = write_tables(folder / name, {"train": other, "test": other, split: images})
     values = [np.asarray(Image.open(io.BytesIO(image)), dtype=np.float32) for image in images]
     features = np.stack(values).reshape(len(images), -1)
-    info = table.read_info(folder / name / "dataset.json")
     manifest = write_split(
-        folder / name, features, np.arange(len(images)) % 2, ids=ids, split=split, shards=2,
-        class_names=("no", "yes"), dataset_fingerprint=info.fingerprint, backbone="pixels",
-        backbone_fingerprint=fingerprint,
+        folder / name, features, np.arange(len(images)) % 3, split=split, shards=2,
+        dataset_fingerprint=dataset, backbone="pixels", backbone_fingerprint=fingerprint,
     )  # fmt: skip
     return DatasetSplit(
         dataset=name,
@@ -123,8 +102,9 @@ def test_it_finds_what_brute_force_finds(
         for row in listed:
             assert row["cosine"] == pytest.approx(cosines[row["row"]], abs=1e-5)
     listed = matches.to_pylist()
-    assert [row["id"] for row in listed if row["near"]] == ["private-0", "private-1", "tested-1"]
-    assert [row["public_id"] for row in listed if row["near"]] == ["seen-0", "seen-1", "seen-16"]
+    assert [row["id"] for row in listed if row["near"]] == ["train-0", "train-1", "test-1"]
+    assert [row["public_id"] for row in listed if row["near"]] == ["train-0", "train-1", "train-16"]
+    assert [row["public_dataset"] for row in listed if row["near"]] == ["seen"] * 3
     assert [row["exact"] for row in listed if row["near"]] == [True, False, True]
     assert {row["public_dataset"] for row in listed} == {"seen", "more"}
 
@@ -157,7 +137,7 @@ def test_at_threshold_one_only_the_same_bytes_count(pair: Pair) -> None:
 
 
 def test_features_of_another_backbone_are_refused(tmp_path: Path, pair: Pair) -> None:
-    stranger = make_rows(tmp_path, "stranger", [png(PIXELS[0])] * 2, fingerprint="c" * 64)
+    stranger = make_rows(tmp_path, "stranger", [png(PIXELS[0])] * 3, fingerprint="c" * 64)
     for private, public in ((pair[0], [stranger]), ([pair[0][0], stranger], pair[1])):
         with pytest.raises(DataError, match="come from another backbone"):
             find_near_duplicates(private, public, threshold=0.9, device="cpu")

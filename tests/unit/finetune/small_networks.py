@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import timm
@@ -15,6 +14,7 @@ from torch import nn
 from dpprobe.devices import use_full_float32
 from dpprobe.finetune.gradients import ClippedSums
 from dpprobe.finetune.lora import ChannelAffine
+from dpprobe.finetune.tuned_network import TunedNetwork
 
 
 def every(name: str) -> bool:
@@ -22,25 +22,18 @@ def every(name: str) -> bool:
     return bool(name)
 
 
-@dataclass(frozen=True)
-class Small:
-    """A module that is a network of `gradients.Network`."""
-
-    module: nn.Module
-    shape: tuple[int, ...]
-    trained: dict[str, nn.Parameter] = field(default_factory=dict)
+class Small(TunedNetwork):
+    """A network made of any module."""
 
     @classmethod
     def of(
         cls, module: nn.Module, shape: tuple[int, ...], chosen: Callable[[str], bool] = every
     ) -> Small:
         """Trains the parameters whose name is chosen."""
-        trained = {}
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(chosen(name))
-            if chosen(name):
-                trained[name] = parameter
-        return cls(module.eval(), shape, trained)
+        trained = {name: one for name, one in module.named_parameters() if one.requires_grad}
+        return cls(module=module.eval(), shape=shape, trained=trained, from_images=False)
 
 
 def with_head(body: nn.Module, shape: tuple[int, ...], classes: int = 4) -> Small:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,6 @@ from PIL import Image
 from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.loading import load_backbone
 from dpprobe.backbones.registry import backbone_options
-from dpprobe.data import table
-from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import read_info
 from dpprobe.errors import ConfigError
 from dpprobe.features.extraction import extract_shard
@@ -27,6 +23,7 @@ from dpprobe.finetune.options import Options
 from dpprobe.finetune.tuned_network import build_network, tuned_state, whole_network
 from dpprobe.heads.normalisation import L2
 from dpprobe.heads.rows import Transform
+from tests.support.split_tables import encode, write_tables
 
 NETWORK: dict[str, Any] = {
     "family": "timm",
@@ -47,31 +44,9 @@ def picture(row: int) -> Image.Image:
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
-
-    def split(rows: range) -> Any:
-        images = []
-        for row in rows:
-            stream = io.BytesIO()
-            picture(row).save(stream, format="PNG")
-            images.append(stream.getvalue())
-        return table.make_batch(
-            ids=[f"id{row}" for row in rows],
-            labels=[row % 2 for row in rows],
-            images=images,
-            paths=[None] * len(rows),
-            groups={},
-        )
-
-    splits: Iterator[Any] = iter([("train", split(range(ROWS))), ("test", split(range(90, 92)))])
-    table.write_dataset(
-        folder,
-        splits,
-        options=dataset_options({"source": "sklearn", "name": "digits", "duplicates": "warn"}),
-        class_names=["even", "odd"],
-        groups=[],
-        accepted=False,
-        rows=ROWS + 2,
-    )
+    rows = {"train": range(ROWS), "test": range(90, 92)}
+    images = {split: [encode(picture(row)) for row in each] for split, each in rows.items()}
+    write_tables(folder, images)
     return folder
 
 
@@ -115,8 +90,8 @@ def test_a_network_trained_from_shards_starts_where_the_whole_one_does(
     network = build_network(backbone, options, classes=2, seed=0, device="cpu", transform=unit)
     assert cut_shape(store) == network.shape == (56, 1, 1)
     assert store.preprocessing["cut"] == {"blocks": 2, "shape": [56, 1, 1]}
-    assert store.labels.tolist() == [row % 2 for row in range(ROWS)]
-    assert store.ids == [f"id{row}" for row in range(ROWS)]
+    assert store.labels.tolist() == [row % 3 for row in range(ROWS)]
+    assert store.ids == [f"train-{row}" for row in range(ROWS)]
     stored = torch.from_numpy(store.read()).unflatten(1, network.shape)
     images = torch.stack([backbone.transform(picture(row)) for row in range(ROWS)])
     whole = whole_network(

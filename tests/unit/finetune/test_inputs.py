@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,14 @@ from torchvision.transforms.functional import pil_to_tensor
 
 from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.image_preprocessing import ToBytes
-from dpprobe.data import table
-from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.finetune.inputs import CutInputs, ImageInputs, cut_inputs, image_inputs, views_of
+from dpprobe.finetune.inputs import ImageInputs, Inputs, cut_inputs, image_inputs, views_of
 from dpprobe.finetune.options import Augment
 from dpprobe.heads.patient_groups import Units
 from tests.support.feature_stores import write_store
+from tests.support.split_tables import encode, write_tables
 
 ROWS, SIZE = 11, 6
 
@@ -36,29 +34,14 @@ def picture(row: int, size: int = SIZE) -> Image.Image:
 
 def write_images(folder: Path, *, odd: bool = False) -> SplitTable:
     """A table of small images; with `odd` one of them has another size."""
-
-    def encoded(row: int) -> bytes:
-        stream = io.BytesIO()
-        picture(row, SIZE + 1 if odd and row == 7 else SIZE).save(stream, format="PNG")
-        return stream.getvalue()
-
-    def rows(ids: range) -> Any:
-        return table.make_batch(
-            ids=[f"id{row}" for row in ids],
-            labels=[row % 3 for row in ids],
-            images=[encoded(row) for row in ids],
-            paths=[None] * len(ids),
-            units=[f"p{row // 2}" for row in ids],
-        )
-
-    table.write_dataset(
-        folder,
-        iter([("train", rows(range(ROWS))), ("test", rows(range(20, 23)))]),
-        options=dataset_options({"source": "sklearn", "name": "digits", "verify": "hash"}),
-        class_names=["a", "b", "c"],
-        rows=ROWS + 3,
-        units=True,
-    )
+    rows = {"train": range(ROWS), "test": range(20, 23)}
+    sizes = {7: SIZE + 1} if odd else {}
+    images = {
+        split: [encode(picture(row, sizes.get(row, SIZE))) for row in each]
+        for split, each in rows.items()
+    }
+    units = {split: [f"p{row // 2}" for row in each] for split, each in rows.items()}
+    write_tables(folder, images, units=units)
     return SplitTable(folder / "train.parquet")
 
 
@@ -155,7 +138,9 @@ def test_half_of_the_views_are_mirrored_and_all_shifts_are_drawn() -> None:
 @pytest.mark.parametrize("memory_mb", [100, 0])
 def test_an_image_of_another_size_is_refused_by_name(tmp_path: Path, memory_mb: int) -> None:
     source = write_images(tmp_path, odd=True)
-    with pytest.raises(DataError, match=r"train row 7 \(id id7\): the image has shape \[3, 7, 9\]"):
+    with pytest.raises(
+        DataError, match=r"train row 7 \(id train-7\): the image has shape \[3, 7, 9\]"
+    ):
         images_of(source, memory_mb=memory_mb).read_batch(np.arange(ROWS), step=None)
 
 
@@ -199,7 +184,7 @@ def test_a_shape_that_is_not_the_rows_is_refused(tmp_path: Path) -> None:
 
 def test_a_part_shares_the_rows() -> None:
     labels = torch.zeros(4, dtype=torch.int64)
-    inputs = CutInputs(torch.zeros(4, 2), labels, 2, shape=(2,), units=None)
+    inputs = Inputs(torch.zeros(4, 2), labels, 2, shape=(2,), units=None)
     part = inputs.keep_rows(np.array([True, False, True, True]))
     assert part.n == 4
     assert part._source is inputs._source

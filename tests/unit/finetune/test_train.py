@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from torch import nn
 
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.finetune.gradients import ClippedSums
-from dpprobe.finetune.inputs import CutInputs, Inputs
+from dpprobe.finetune.inputs import Inputs
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.train import Trained, train_network
 from dpprobe.finetune.tuned_network import TunedNetwork
@@ -39,13 +39,14 @@ from tests.support.tiny_networks import (
 
 
 class RecordedSums:
-    """Remembers every call; adds nothing, or what the naive oracle adds."""
+    """Remembers every call, and adds nothing."""
 
-    calls: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]
+    made: ClassVar[list[RecordedSums]] = []
 
     def __init__(self, network: TunedNetwork, **rest: Any) -> None:
-        self.calls = []
+        self.calls: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]] = []
         self.rest = rest
+        self.made.append(self)
         self.size = sum(one.numel() for one in network.trained.values())
 
     def add_rows(
@@ -57,6 +58,13 @@ class RecordedSums:
     ) -> None:
         assert total.dtype == torch.float32
         self.calls.append((inputs, labels, weights))
+
+
+@pytest.fixture(autouse=True)
+def made() -> list[RecordedSums]:
+    """All `RecordedSums` of a test."""
+    RecordedSums.made.clear()
+    return RecordedSums.made
 
 
 def train(
@@ -78,7 +86,7 @@ def train(
 
 
 def reference(
-    options: Options, inputs: CutInputs, noise: float, *, seed: int = SEED
+    options: Options, inputs: Inputs, noise: float, *, seed: int = SEED
 ) -> list[dict[str, torch.Tensor]]:
     """The parameters after each step, by a loop of its own: float64 sums and PyTorch's steps."""
     network = mlp_network()
@@ -160,8 +168,9 @@ def test_a_training_is_a_plain_loop_s(optimiser: str, batch_size: Any, noise: fl
     ],
 )
 def test_options_of_rows_are_those_of_a_plain_loop(values: dict[str, Any]) -> None:
-    units = values.pop("units", False) if "units" in (values := dict(values)) else False
-    options = network_options(**{"batch_size": 8, "optimiser": "sgd", **values})
+    values = {"batch_size": 8, "optimiser": "sgd", "units": False, **values}
+    units = values.pop("units")
+    options = network_options(**values)
     inputs = mlp_inputs(units=units, several=options.loss == "sigmoid")
     assert_close(train(options, inputs, noise=0.7).state, reference(options, inputs, noise=0.7)[-1])
 
@@ -226,10 +235,8 @@ def test_noise_has_the_plan_s_variance_and_is_anew_in_each_step() -> None:
             super().__init__(network, **rest)
             self.network = network
 
-        def add_rows(self, total: torch.Tensor, *rest: Any) -> None:
-            del rest
+        def add_rows(self, *_: Any) -> None:
             moved.append(flat(self.network.trained))
-            del total
 
     noise = 1.7
     train(options, inputs, noise=noise, make_sums=Watched)
@@ -246,36 +253,25 @@ def test_noise_has_the_plan_s_variance_and_is_anew_in_each_step() -> None:
     assert len({row.tobytes() for row in steps}) == len(steps)
 
 
-def test_another_seed_has_other_noise_and_other_batches() -> None:
+def test_another_seed_has_other_noise_and_other_batches(made: list[RecordedSums]) -> None:
     options, inputs = network_options(batch_size=8), mlp_inputs()
-    sums: list[RecordedSums] = []
-
-    def make(*args: Any, **rest: Any) -> RecordedSums:
-        sums.append(RecordedSums(*args, **rest))
-        return sums[-1]
-
-    ends = []
-    for seed in (SEED, SEED + 1):
-        ends.append(flat(train(options, inputs, noise=1.0, seed=seed, make_sums=make).state))
+    ends = [
+        flat(train(options, inputs, noise=1.0, seed=seed, make_sums=RecordedSums).state)
+        for seed in (SEED, SEED + 1)
+    ]
     assert not np.any(ends[0] == ends[1])
-    assert len(sums[0].calls[0][0]) != len(sums[1].calls[0][0]) or not torch.equal(
-        sums[0].calls[0][0], sums[1].calls[0][0]
-    )
+    assert not torch.equal(made[0].calls[0][0], made[1].calls[0][0])
 
 
 @pytest.mark.parametrize("units", [False, True])
-def test_each_unit_joins_each_batch_with_the_plan_s_rate(units: bool) -> None:
+def test_each_unit_joins_each_batch_with_the_plan_s_rate(
+    units: bool, made: list[RecordedSums]
+) -> None:
     steps = 3000
     options = network_options(batch_size=5, steps=steps, learning_rate=1e-9)
     inputs = mlp_inputs(units=units)
     inputs._source = torch.arange(inputs.rows).float()[:, None].expand(-1, DIMENSION)
-    made: list[RecordedSums] = []
-
-    def make(*args: Any, **rest: Any) -> RecordedSums:
-        made.append(RecordedSums(*args, **rest))
-        return made[-1]
-
-    train(options, inputs, make_sums=make)
+    train(options, inputs, make_sums=RecordedSums)
     batches = [set(call[0][:, 0].int().tolist()) for call in made[0].calls]
     joined = np.zeros((steps, inputs.rows))
     for step, batch in enumerate(batches):
@@ -291,17 +287,11 @@ def test_each_unit_joins_each_batch_with_the_plan_s_rate(units: bool) -> None:
     assert (weights is not None) == units
 
 
-def test_an_empty_batch_takes_a_noisy_step_that_is_counted() -> None:
+def test_an_empty_batch_takes_a_noisy_step_that_is_counted(made: list[RecordedSums]) -> None:
     options = network_options(batch_size=1, steps=30, optimiser="sgd", learning_rate=1.0)
     inputs = mlp_inputs(rows=8)
-    made: list[RecordedSums] = []
-
-    def make(*args: Any, **rest: Any) -> RecordedSums:
-        made.append(RecordedSums(*args, **rest))
-        return made[-1]
-
     start = flat(mlp_network().trained)
-    trained = train(options, inputs, noise=1.0, make_sums=make)
+    trained = train(options, inputs, noise=1.0, make_sums=RecordedSums)
     assert trained.steps == 30
     assert 3 < len(made[0].calls) < 30  # some were empty: 1/e of them in the mean
     drawn = GaussianNoise([SEED], len(start), CPU)
@@ -327,18 +317,12 @@ def test_the_divisor_is_the_expected_batch_size_and_not_the_batch_s() -> None:
 @pytest.mark.parametrize("batch_size", [8, "full"])
 @pytest.mark.parametrize("values", [{}, {"units": True}])
 def test_physical_batches_change_nothing_but_rounding(
-    batch_size: Any, values: dict[str, Any]
+    batch_size: Any, values: dict[str, Any], made: list[RecordedSums]
 ) -> None:
     options = network_options(batch_size=batch_size, optimiser="momentum")
     inputs = mlp_inputs(**values)
-    made: list[RecordedSums] = []
-
-    def make(*args: Any, **rest: Any) -> RecordedSums:
-        made.append(RecordedSums(*args, **rest))
-        return made[-1]
-
     for size, inputs.slow in ((1, False), (3, True), (3, False), (64, True)):
-        train(options, inputs, physical_batch=size, make_sums=make)
+        train(options, inputs, physical_batch=size, make_sums=RecordedSums)
     first, *others = ([torch.cat(part) for part in zip(*one.calls, strict=True)
                        if part[0] is not None] for one in made)  # fmt: skip
     for other in others:
@@ -380,16 +364,10 @@ def test_releases_serve_one_training() -> None:
         train_network(options, mlp_network(), inputs, releases)
 
 
-def test_sums_get_the_plan_s_norm_and_the_options() -> None:
-    made: list[RecordedSums] = []
-
-    def make(*args: Any, **rest: Any) -> RecordedSums:
-        made.append(RecordedSums(*args, **rest))
-        return made[-1]
-
+def test_sums_get_the_plan_s_norm_and_the_options(made: list[RecordedSums]) -> None:
     options = network_options(clipping="automatic", precision="bfloat16")
-    train(options, make_sums=make)
-    train(options, noise=0.0, make_sums=make)
+    train(options, make_sums=RecordedSums)
+    train(options, noise=0.0, make_sums=RecordedSums)
     common = {"sigmoid": False, "precision": "bfloat16"}
     assert made[0].rest == common | {"max_grad_norm": 0.3, "clipping": "automatic"}
     assert made[1].rest == common | {"max_grad_norm": math.inf, "clipping": "fixed"}

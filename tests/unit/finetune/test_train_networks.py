@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from dpprobe.backbones import loading
-from dpprobe.backbones.backbone import Backbone, Runtime
-from dpprobe.backbones.registry import backbone_options
-from dpprobe.finetune.inputs import CutInputs, ImageInputs, Index, Inputs
+from dpprobe.backbones.backbone import Backbone
+from dpprobe.finetune.inputs import ImageInputs, Index, Inputs
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.train import Trained, train_network
 from dpprobe.finetune.tuned_network import TunedNetwork, build_network
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.rows import Transform
+from tests.support.backbones import load
 from tests.support.tiny_networks import NaiveSums, flat, network_options, releases_of
 
 ROWS, CLASSES, SIZE = 10, 3, 32
@@ -33,10 +32,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 @cache
 def backbone(model: str) -> Backbone:
-    options = backbone_options(
-        {"family": "timm", "model": model, "pretrained": False, "preprocessing": {"size": SIZE}}
-    )
-    return loading.load_backbone(options, runtime=Runtime(device="cpu", precision="float32"))
+    return load(family="timm", model=model, pretrained=False, preprocessing={"size": SIZE})
 
 
 def options_of(values: dict[str, Any]) -> Options:
@@ -63,7 +59,7 @@ def inputs_of(network: TunedNetwork, options: Options) -> Inputs:
             seed=4,
         )  # fmt: skip
     activations = torch.randn(shape, generator=generator)
-    return CutInputs(activations, labels, CLASSES, shape=network.shape, units=units)
+    return Inputs(activations, labels, CLASSES, shape=network.shape, units=units)
 
 
 def train(

@@ -14,10 +14,8 @@ from safetensors.torch import save_file
 from timm.layers.norm_act import BatchNormAct2d
 from torch import nn
 
-from dpprobe.backbones.backbone import Backbone, Runtime
-from dpprobe.backbones.loading import load_backbone
+from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.network_forward import Graph
-from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.cut_shards import cut_backbone
 from dpprobe.finetune.lora import ChannelAffine
@@ -41,32 +39,23 @@ from dpprobe.heads.normalisation import (
 from dpprobe.heads.rows import Transform
 from tests.support import tiny_clip
 from tests.support.backbones import (
+    CPU,
     TINY,
     images,
+    load,
     open_clip_backbone,
     timm_backbone,
 )
 
-CPU = Runtime(device="cpu", precision="float32")
 CLASSES = 3
 UNIT = Transform(L2())
 CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4}
 LORA = {"lora": {"rank": 2}}
 
 
-def build(
-    backbone: Backbone,
-    *,
-    seed: int = 0,
-    **values: Any,
-) -> TunedNetwork:
+def build(backbone: Backbone, *, seed: int = 0, **values: Any) -> TunedNetwork:
     return build_network(
-        backbone,
-        Options(**values),
-        classes=CLASSES,
-        seed=seed,
-        device="cpu",
-        transform=UNIT,
+        backbone, Options(**values), classes=CLASSES, seed=seed, device="cpu", transform=UNIT
     )
 
 
@@ -294,12 +283,7 @@ def test_channel_affine_equals_the_batch_norm_it_stands_for(norm: nn.BatchNorm2d
 
 
 def test_the_backbone_is_left_as_it_was() -> None:
-    backbone = load_backbone(
-        backbone_options(
-            {"family": "timm", "pretrained": False, "layers": "all", **TINY["mobilenet"]}
-        ),
-        runtime=CPU,
-    )
+    backbone = load(family="timm", pretrained=False, layers="all", **TINY["mobilenet"])
     assert backbone.graph is not None
     assert backbone.forward_layers is not None
     pictures = images(backbone)
@@ -348,11 +332,8 @@ def test_layers_that_mix_rows_are_refused_by_name(tune: Any) -> None:
 
 
 def test_a_backbone_that_is_no_network_is_refused() -> None:
-    pixels = load_backbone(
-        backbone_options({"family": "pixels", "size": 4}), runtime=Runtime(device="cpu")
-    )
     with pytest.raises(ConfigError, match="the backbone is not a network"):
-        build(pixels, tune="all")
+        build(load(family="pixels", size=4), tune="all")
 
 
 def test_random_crops_and_mirrored_views_are_refused_with_a_cut() -> None:
@@ -378,11 +359,7 @@ def test_random_crops_and_mirrored_views_are_refused_with_a_cut() -> None:
 @pytest.mark.parametrize("kind", ["mobilenet", "vit", "convnext", "nfnet", "resnet_fused_norm"])
 @pytest.mark.parametrize("blocks", [1, 4])
 def test_the_whole_network_computes_what_the_cut_one_learned(kind: str, blocks: int) -> None:
-    check_whole(timm_backbone(kind), blocks)
-
-
-def check_whole(backbone: Backbone, blocks: int) -> None:
-    tune = {"blocks": blocks}
+    backbone, tune = timm_backbone(kind), {"blocks": blocks}
     network = build(backbone, tune=tune, init="torch")
     pictures = images(backbone)
     stored = cut_backbone(backbone, CPU, blocks).forward(pictures).unflatten(1, network.shape)
@@ -417,10 +394,12 @@ def test_states_of_other_networks_are_refused() -> None:
     backbone = timm_backbone("vit")
     network = build(backbone, tune="head")
     other = tuned_state(build(backbone, tune="bias"))
-    with pytest.raises(ConfigError, match=r"body.patch_embed.proj.bias is only in the saved state"):
+    with pytest.raises(
+        ConfigError, match=r"body.patch_embed.proj.bias is \[48\] .* but nothing in"
+    ):
         load_tuned_state(network, other)
     state = tuned_state(network)
-    with pytest.raises(ConfigError, match="head.bias is missing in the saved state"):
+    with pytest.raises(ConfigError, match=r"head.bias is nothing in .* but \[3\]"):
         load_tuned_state(network, {"head.weight": state["head.weight"]})
     with pytest.raises(ConfigError, match=r"head.bias is \[4\] in the saved state but \[3\]"):
         load_tuned_state(network, {**state, "head.bias": torch.zeros(4)})
@@ -440,22 +419,17 @@ def test_gradients_flow_through_the_normalisation_of_features(spec: Normalisatio
     assert torch.equal(inputs.detach(), kept)  # inputs are not written to
     assert inputs.grad is not None
 
-    def value(at: torch.Tensor) -> float:
-        if isinstance(spec, L2):
-            out = nn.functional.normalize(at)
-        elif isinstance(spec, LayerNorm):
-            out = nn.functional.layer_norm(at, at.shape[1:])
-        elif isinstance(spec, GroupNorm):
-            out = nn.functional.group_norm(at, spec.groups)
-        else:
-            out = at
-        return float((out * weights.double()).sum())
-
-    for position in [(0, 0), (1, 5), (2, 7)]:
-        step = torch.zeros(3, 8, dtype=torch.float64)
-        step[position] = 1e-5
-        slope = (value(rows.double() + step) - value(rows.double() - step)) / 2e-5
-        assert float(inputs.grad[position]) == pytest.approx(slope, rel=1e-3, abs=1e-3)
+    exact = rows.double().requires_grad_(True)
+    if isinstance(spec, L2):
+        out = nn.functional.normalize(exact)
+    elif isinstance(spec, LayerNorm):
+        out = nn.functional.layer_norm(exact, exact.shape[1:])
+    elif isinstance(spec, GroupNorm):
+        out = nn.functional.group_norm(exact, spec.groups)
+    else:
+        out = exact
+    (expected,) = torch.autograd.grad((out * weights.double()).sum(), exact)
+    torch.testing.assert_close(inputs.grad.double(), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_images_that_are_no_bytes_are_refused() -> None:

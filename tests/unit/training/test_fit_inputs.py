@@ -71,12 +71,6 @@ def test_crops_have_the_rows_labels_and_units(tmp_path: Path, unit: str) -> None
     assert FitInputs(whole, unit).read_rows(device="cpu", memory_mb=1).crops == ()
 
 
-def test_images_stand_alone(tmp_path: Path) -> None:
-    alone = inputs(tmp_path, "image")
-    assert alone.units is None
-    assert alone.read_rows(device="cpu", memory_mb=100).units is None
-
-
 def test_a_patient_with_more_images_than_are_priced_is_refused(tmp_path: Path) -> None:
     of_images = inputs(tmp_path, "image")
     of_images.check_patients(None)

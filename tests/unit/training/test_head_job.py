@@ -25,7 +25,7 @@ from dpprobe.results.cell_record import CELL_FILES, PAYLOAD_FILES
 from dpprobe.training.cell_task import CellTask
 from dpprobe.training.job_features import JobFeatures, read_job_features
 from dpprobe.training.tasks import Job
-from tests.support.feature_stores import write_split
+from tests.support.feature_stores import separable, write_split
 from tests.support.training_jobs import make_job, plan_job, run_job
 
 ROWS = {"train": 300, "test": 90}
@@ -39,11 +39,8 @@ def write_features(
     for number, (split, rows) in enumerate(ROWS.items()):
         if split not in splits:
             continue
-        generator = np.random.default_rng(number)
         labels = np.arange(rows) % CLASSES
-        features = generator.normal(size=(rows, DIMENSION)) + shift
-        features[np.arange(rows), labels] += 2.0
-        write_split(folder / split, features, labels)
+        write_split(folder / split, separable(labels, DIMENSION, seed=number) + shift, labels)
 
 
 METHODS = {

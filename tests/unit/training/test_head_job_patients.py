@@ -17,7 +17,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants
 from dpprobe.privacy.plan import Mechanism
 from dpprobe.training.tasks import Job
-from tests.support.feature_stores import write_split
+from tests.support.feature_stores import separable, write_split
 from tests.support.training_jobs import make_job, plan_job, run_job
 
 CLASSES, DIMENSION = 3, 6
@@ -33,12 +33,11 @@ METHODS = {
 
 def write_features(folder: Path, *, named: bool = True, crops: int = 0) -> None:
     for number, (split, images) in enumerate(IMAGES.items()):
-        generator = np.random.default_rng(number)
         patients = np.repeat(np.arange(len(images)), images)
         labels = (patients % CLASSES).astype(np.int64)
-        features = generator.normal(size=(len(patients), DIMENSION))
-        features[np.arange(len(labels)), labels] += 2.0
+        features = separable(labels, DIMENSION, seed=number)
         units = [f"{split} {patient}" for patient in patients] if named else None
+        generator = np.random.default_rng(10 + number)
         layers = {
             f"crop_{crop:02d}": features + generator.normal(size=features.shape)
             for crop in range(crops if split == "train" else 0)

@@ -34,7 +34,7 @@ from dpprobe.training.network_job import Limits, plan_for, tune_network
 from dpprobe.training.plan_file import read_plans
 from dpprobe.training.tasks import Job
 from dpprobe.training.tuned_networks import gather_networks
-from tests.support.feature_stores import write_split
+from tests.support.feature_stores import separable, write_split
 from tests.support.training_jobs import make_job, plan_job
 
 ROWS = {"train": 60, "test": 20}
@@ -45,10 +45,8 @@ SEARCHED = HEAD | {"search": {"space": {"max_grad_norm": [0.5, 2.0]}}}
 
 def write_features(folder: Path, weights: str | None = None) -> None:
     for number, (split, rows) in enumerate(ROWS.items()):
-        generator = np.random.default_rng(number)
         labels = np.arange(rows) % CLASSES
-        features = generator.normal(size=(rows, DIMENSION)) / 8
-        features[np.arange(rows), labels] += 1
+        features = separable(labels, DIMENSION, seed=number, apart=8.0) / 8
         write_split(folder / split, features, labels, backbone="vit", weights_sha256=weights)
 
 

@@ -17,7 +17,7 @@ from dpprobe.errors import DpprobeError, PrivacyError
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.private_mark import mark_metadata
 from dpprobe.results.cell_record import read_cell
-from tests.support.feature_stores import write_split
+from tests.support.feature_stores import separable, write_split
 from tests.support.training_jobs import make_job, plan_job, run_job
 
 ROWS = {"train": 200, "test": 60}
@@ -26,10 +26,7 @@ SGD = {"head": "sgd", "batch_size": "full", "steps": 3}
 
 
 def images(seed: int, rows: int) -> np.ndarray:
-    labels = np.arange(rows) % CLASSES
-    features = np.random.default_rng(seed).normal(size=(rows, DIMENSION))
-    features[np.arange(rows), labels] += 2.0
-    return features.astype(np.float32)
+    return separable(np.arange(rows) % CLASSES, DIMENSION, seed=seed).astype(np.float32)
 
 
 def store_split(

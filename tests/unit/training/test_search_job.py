@@ -31,7 +31,7 @@ from dpprobe.training.network_cell import NetworkFiles
 from dpprobe.training.network_job import Limits
 from dpprobe.training.search_job import held_out_rows, search_job, without_rows
 from dpprobe.training.tasks import Job
-from tests.support.feature_stores import write_split
+from tests.support.feature_stores import separable, write_split
 from tests.support.training_jobs import make_job, plan_job
 
 ROWS, CLASSES, DIMENSION, IMAGES = 300, 3, 6, 3
@@ -51,10 +51,8 @@ def write_features(
 ) -> None:
     """Two splits of three separable classes; of patients with three images each."""
     for number, (split, rows) in enumerate({"train": ROWS, "test": 60}.items()):
-        generator = np.random.default_rng(number)
         labels = np.arange(rows) // IMAGES % CLASSES
-        features = generator.normal(size=(rows, DIMENSION))
-        features[np.arange(rows), labels] += 2.0
+        features = separable(labels, DIMENSION, seed=number)
         held: np.ndarray[Any, Any] = labels.astype(np.int64)
         if several:
             held = np.eye(CLASSES, dtype=np.uint8)[labels] * (not constant)
