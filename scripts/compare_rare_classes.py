@@ -7,7 +7,7 @@ from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0], snakemake.output):
-        from dpprobe.analyses.imbalance.measure import Sources, imbalance_job
+        from dpprobe.analyses.imbalance.measure import imbalance_job
         from dpprobe.devices import limit_threads
         from dpprobe.results.cell_record import CellName
 
@@ -15,16 +15,14 @@ if __name__ == "__main__":
         study = run_study(snakemake.config)
         infos = {Path(path).parent.name: Path(path) for path in snakemake.input.infos}
         imbalance_job(
-            Sources(
-                # <cells>/<dataset>/<backbone>/<method>/eps-<epsilon>/<file>
-                cells=Path(snakemake.input.cells[0]).parents[4],
-                infos=infos,
-                names=[
-                    CellName(**cell._asdict())
-                    for cell in study.list_cells(*infos)
-                    if cell.backbone == snakemake.wildcards.backbone
-                ],
-            ),
+            [
+                CellName(**cell._asdict())
+                for cell in study.list_cells(*infos)
+                if cell.backbone == snakemake.wildcards.backbone
+            ],
+            # <cells>/<dataset>/<backbone>/<method>/eps-<epsilon>/<file>
+            cells=Path(snakemake.input.cells[0]).parents[4],
+            infos=infos,
             dataset=snakemake.wildcards.dataset,
             backbone=snakemake.wildcards.backbone,
             classes=study.imbalance.classes,

@@ -8,12 +8,12 @@ from dpprobe.study.snapshot import run_study
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
         from dpprobe.devices import limit_threads
-        from dpprobe.release.make import make_release
+        from dpprobe.release.make import ReleaseTask
 
         limit_threads(snakemake.threads)
-        make_release(
-            run_study(snakemake.config),
-            snakemake.wildcards.release,
+        task = ReleaseTask(
+            study=run_study(snakemake.config),
+            name=snakemake.wildcards.release,
             train=Path(snakemake.input.train),
             test=Path(snakemake.input.test),
             output=Path(snakemake.output.bundle[0]).parent,
@@ -21,3 +21,4 @@ if __name__ == "__main__":
             audit=Path(snakemake.input.audit) if snakemake.input.audit else None,
             benchmark=Path(snakemake.input.benchmark[0]) if snakemake.input.benchmark else None,
         )
+        task.run(wait_minutes=None)

@@ -7,18 +7,16 @@ from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0], snakemake.output):
-        from dpprobe.analyses.representation_law.law_networks import TunedFiles, measure_laws
+        from dpprobe.analyses.representation_law.law_networks import LawTask
         from dpprobe.analyses.representation_law.options import RepresentationLawOptions
 
         study = run_study(snakemake.config)
         params, wildcards = snakemake.params, snakemake.wildcards
         place = {"dataset": wildcards.dataset, "backbone": wildcards.backbone}
-        results = Path(study.results_dir)
-        measure_laws(
-            TunedFiles.find_all(results, params.networks, **place),
-            {split: Path(snakemake.input[split]) for split in ("train", "test")},
-            # <layers>/<dataset>/<backbone>/law.json
-            Path(snakemake.output.record).parents[2],
+        task = LawTask(
+            networks=params.networks,
+            results=Path(study.results_dir),
+            tables={split: Path(snakemake.input[split]) for split in ("train", "test")},
             dataset=wildcards.dataset,
             backbone_name=wildcards.backbone,
             backbone=study.backbones[wildcards.backbone],
@@ -26,5 +24,6 @@ if __name__ == "__main__":
             options=RepresentationLawOptions.model_validate(params.options),
             seed=params.seed,
             device=study.device,
-            threads=snakemake.threads,
         )
+        # <layers>/<dataset>/<backbone>/law.json
+        task.measure_laws(Path(snakemake.output.record).parents[2], threads=snakemake.threads)

@@ -15,5 +15,5 @@ if __name__ == "__main__":
             Path(snakemake.output[0]),
             rows=info.train_rows if train else info.test_rows,
             dataset_fingerprint=info.fingerprint,
-            copies=info.copies if train else None,
+            copies=info.train_copies if train else None,
         )

@@ -129,9 +129,7 @@ def _format_json(value: Any) -> str:
 def write_record(path: Path, values: Mapping[str, Any], *beside: Path) -> None:
     """Writes a JSON object that ends with the SHA-256 of its own text, so that damage is detected.
 
-    Args:
-      beside: files in the record's folder. The record stores each file's size, and its hash unless
-        `values` has a key `files`.
+    The record stores the size of each file `beside` it, and its hash unless `values` has `files`.
     """
     values = dict(values)
     if beside:

@@ -66,6 +66,17 @@ class AtMost:
         return f"{value:,.12g}: at most {self.limit:,} are allowed: {self.why}; write fewer"
 
 
+ItemT = TypeVar("ItemT")
+
+
+def reject_repeats(values: tuple[ItemT, ...]) -> tuple[ItemT, ...]:
+    """Returns the values of a list; raises ValueError, which names a value that appears twice."""
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(f"{value} appears twice in the list; remove one")
+    return values
+
+
 BlockT = TypeVar("BlockT", bound="Options")
 
 

@@ -15,7 +15,7 @@ class Registered(NamedTuple):
     """A part of a release.
 
     Attributes:
-      package: the package that declares the part as `PART`; its module `measure` has `Steps`.
+      package: the package that may declare the part as `PART`; its module `measure` has `Steps`.
       reader: the package's module that has `READER`.
     """
 
@@ -44,8 +44,9 @@ STATED_IF_ASKED = ("calibration", "predecessor", "cohort", "monitor", "sites")
 
 @cache
 def load_parts() -> tuple[Any, ...]:
-    """Imports the declaration of each part."""
-    return tuple(importlib.import_module(part.package).PART for part in PARTS.values())
+    """Imports the declaration of each part that has options or faults."""
+    modules = [importlib.import_module(part.package) for part in PARTS.values()]
+    return tuple(module.PART for module in modules if hasattr(module, "PART"))
 
 
 @cache

@@ -21,15 +21,15 @@ pytestmark = needed
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an MLflow store of a small made-up study, which has lost a method since."""
     from tests.support.figures import save_bytes
+    from tests.support.tracked_study import Study
 
     from dpprobe.exhibits.tables import save_table
     from dpprobe.reporting.accuracy_table import make_accuracy_table
     from dpprobe.reporting.figures.curves import epsilon_accuracy
     from dpprobe.results.summary import summarise_cells
-    from dpprobe.tracking.ingest import update_dataset
 
     root = tmp_path_factory.mktemp("mlflow")
-    cells = write_study(root / "results")
+    cells = write_study(root)
     summary = root / "summary.parquet"
     summarise_cells(cells, summary, study="study")
     svg, png = root / "accuracy.svg", root / "accuracy.png"
@@ -37,21 +37,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     csv, markdown = root / "accuracy.csv", root / "accuracy.md"
     for path in (csv, markdown):
         save_table(make_accuracy_table([summary]), path)
-    info = write_dataset_info(root / "dataset.json")
-    dropped = write_cell(root / "results", method="dropped")
+    write_dataset_info(root / "dataset.json")
+    dropped = write_cell(root, method="dropped")
     for metrics_files in ([*cells, dropped], cells):
-        update_dataset(
-            uri=f"sqlite:///{root}/mlflow.db",
-            study="study",
-            dataset="digits",
+        Study(root).ingest(
             metrics_files=metrics_files,
-            dataset_info=info,
             figures=[svg, png],
             embeddings={},
             tables=[csv, markdown],
-            artifact_root=root / "mlartifacts",
-            receipt=root / "receipt.json",
-            lock=root / "lock",
             zero_shot=[write_zero_shot(root, accuracy=0.71)],
             few_shot=[write_few_shot(root, {1: 0.42, 16: 0.88, None: 0.96})],
         )
@@ -62,10 +55,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         for epsilon in ("0.5", "1", "2")
     ]  # fmt: skip
-    update_dataset(
-        uri=f"sqlite:///{root}/mlflow.db", study="study", dataset="scans", metrics_files=scans,
-        dataset_info=info, figures=[], embeddings={}, tables=[],
-        artifact_root=root / "mlartifacts", receipt=root / "scans.json", lock=root / "lock",
+    Study(root).ingest(
+        dataset="scans", metrics_files=scans, figures=[], embeddings={}, tables=[],
+        receipt=root / "scans.json",
     )  # fmt: skip
     return root
 

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from dpprobe.sites.agreement import offer_path
+from tests.support.script_modules import load_script
 from tests.unit.sites.test_exchange import open_exchange
 
 
 @pytest.fixture
 def files(repository: Path) -> ModuleType:
-    place = repository / "integrations/flower/dpprobe_flower/files.py"
-    spec = importlib.util.spec_from_file_location("flower_files", place)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(repository / "integrations/flower/dpprobe_flower/files.py")
 
 
 def test_what_sites_write_is_carried_and_nothing_else(files: ModuleType, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from dpprobe.analyses.tsne.measure import read_embedding
 from dpprobe.artifacts import read_json, read_record, write_table
-from dpprobe.data.download_receipt import read_receipt
+from dpprobe.data.download_receipt import Receipt
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
@@ -222,7 +222,7 @@ def write_embedding(path: Path, described: str) -> None:
     ("kind", "version", "name", "write", "read"),
     [
         ("plans", 4, "eps-1.json", Path.write_text, read_plans),
-        ("download", 2, "receipt.json", Path.write_text, lambda path: read_receipt(path.parent)),
+        ("download", 2, "receipt.json", Path.write_text, Receipt.read),
         ("embedding", 2, "tsne.parquet", write_embedding, read_embedding),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from dpprobe.errors import ConfigError
-from dpprobe.finetune.options import Augment, Options
+from dpprobe.finetune.options import Options
 from dpprobe.study.study import Study
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
@@ -57,33 +57,6 @@ def test_it_has_what_the_paper_fixes(study: Study) -> None:
         # without privacy all images pull one way: a step of length 1 destroys a network
         assert method.max_batch_grad_norm is not None
         assert method.learning_rate * method.max_batch_grad_norm == pytest.approx(0.1)
-
-
-def test_it_trains_the_whole_network_its_blocks_and_the_head(study: Study) -> None:
-    _, rows, batch = STUDIES[study.study]
-    trained = networks(study)
-    smaller = trained.pop("whole_17", None)
-    if smaller is not None:
-        assert (smaller.tune, smaller.expected_batch_size(rows)) == ("all", 131_072)
-    assert {name: method.tune for name, method in trained.items()} | {"blocks_2": 2} == {
-        "whole": "all",
-        "whole_ema_9999": "all",
-        "whole_last": "all",
-        "blocks_2": 2,
-        "head": "head",
-        "probe_whole": "all",
-    }
-    assert trained["blocks_2"].blocks == 2
-    assert {name for name, method in trained.items() if method.cut} == {"blocks_2", "head"}
-    views = trained["whole"].augment
-    assert isinstance(views, Augment)
-    assert not views.flip
-    for method in trained.values():
-        assert method.expected_batch_size(rows) == batch <= 262_144
-        assert method.list_mechanisms(rows)[-1].count == 250
-    assert "probe covariance" in {
-        item.name for item in trained["probe_whole"].list_mechanisms(rows)
-    }
 
 
 def test_it_is_checked_whole(

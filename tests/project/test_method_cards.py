@@ -26,7 +26,6 @@ FACTS = DataFacts(
 )
 EVERY = pytest.mark.parametrize("head", sorted(METHODS))
 MEASURED = pytest.mark.parametrize("head", sorted(HEADS))
-LINK = re.compile(r"\]\(([^)#]+)?(?:#([^)]+))?\)")
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +42,6 @@ def check_blocks(module: ModuleType, path: Path) -> None:
     found = module.blocks(path, module.read_study())
     assert set(re.findall(r"<!-- (\w+): ", text)) == set(found)
     assert module.filled(text, found) == text, "run bench/method_cards.py"
-
-
-def anchors(text: str) -> set[str]:
-    titles = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def test_every_head_has_a_card_and_every_card_a_head(repository: Path) -> None:
@@ -100,28 +94,3 @@ def test_the_configuration_s_examples_are_studies(repository: Path) -> None:
     for example in examples:
         for method in load_study({**STUDY, **yaml.safe_load(example)}).methods.values():
             assert method.fill_paths(dataset="digits", backbone="pixels").private
-
-
-def test_links_lead_somewhere(repository: Path) -> None:
-    docs = repository / "docs"
-    running = (
-        "configuration",
-        "options",
-        "workflow",
-        "features",
-        "cluster",
-        "gpu",
-        "tracking",
-        "report",
-    )
-    for page in (*(docs / "methods").glob("*.md"), *(docs / f"{name}.md" for name in running)):
-        text = page.read_text(encoding="utf-8")
-        for target, anchor in LINK.findall(text):
-            if "://" in target:
-                continue
-            path = (page.parent / target).resolve() if target else page
-            assert path.exists(), f"{page.name}: {target}"
-            if anchor:
-                assert anchor in anchors(path.read_text(encoding="utf-8")), (
-                    f"{page.name}: #{anchor}"
-                )

@@ -73,10 +73,8 @@ def test_the_linter_finds_faults_of_prose(
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: path.relative_to(SOURCE).as_posix())
 def test_names_say_what_they_hold(module: Path) -> None:
-    empty = [
-        f"line {line}: {name}" for line, name in _bound(_parsed(module)) if name in EMPTY_NAMES
-    ]
-    assert not empty
+    tree = ast.parse(module.read_text(encoding="utf-8"))
+    assert not EMPTY_NAMES & {*_names(tree)}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -90,25 +88,10 @@ def test_lines_of_pages_are_short(page: Path) -> None:
     assert not long
 
 
-def _parsed(module: Path) -> ast.Module:
-    return ast.parse(module.read_text(encoding="utf-8"))
-
-
-def _bound(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yields the line and the name of each binding: assigned, imported, defined, a parameter."""
+def _names(tree: ast.Module) -> Iterator[str]:
+    """Yields the names of all that is assigned, imported, defined or passed."""
     for node in ast.walk(tree):
-        match node:
-            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
-                yield node.lineno, name
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                yield node.lineno, name
-            case ast.ClassDef(name=name):
-                yield node.lineno, name
-            case ast.Attribute(attr=name, ctx=ast.Store()):
-                yield node.lineno, name
-            case ast.alias(name=imported, asname=name):
-                yield node.lineno, name or imported
-            case ast.ExceptHandler(name=str(name)):
-                yield node.lineno, name
-            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
-                yield node.lineno, name
+        if not isinstance(getattr(node, "ctx", None), ast.Load):
+            for field in ("id", "arg", "name", "attr", "asname"):
+                if isinstance(name := getattr(node, field, None), str):
+                    yield name

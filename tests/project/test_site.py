@@ -53,13 +53,6 @@ def test_files_that_pages_link_are_of_the_site(site: ModuleType, tmp_path: Path)
     ]  # fmt: skip
 
 
-def test_the_lock_has_hashes_and_no_address() -> None:
-    lock = (REPOSITORY / "requirements/docs.lock").read_text().replace("\\\n", " ")
-    assert "mkdocs-material==" in lock
-    assert all("==" in line and "--hash=sha256:" in line for line in lock.splitlines())
-    assert "://" not in lock
-
-
 @pytest.mark.skipif(not MKDOCS.exists(), reason="`make docs` was not run here")
 @pytest.mark.parametrize(
     ("link", "builds"),

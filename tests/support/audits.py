@@ -11,6 +11,7 @@ from dpprobe.heads.registry import HEADS
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.target import Target
 from dpprobe.training.plan_file import plan_method
+from tests.support.mechanisms import made_plan
 
 
 def head(name: str, **options: Any) -> MethodOptions:
@@ -53,15 +54,7 @@ METHODS: dict[str, MethodOptions] = {
 
 def plan_of(method: MethodOptions, n: int, *, noise: float = 4.0, epsilon: float = 1.0) -> Plan:
     """Returns a plan with the method's mechanisms and some noise; its epsilon is anybody's."""
-    return Plan(
-        mechanisms=tuple(item.scale_noise(noise) for item in method.list_mechanisms(n)),
-        n=n,
-        epsilon=epsilon,
-        delta=1e-5,
-        accountant="pld",
-        realised_epsilon=epsilon,
-        priced_by="nobody",
-    )
+    return made_plan(method.list_mechanisms(n), n, noise, epsilon=epsilon, priced_by="nobody")
 
 
 def priced(method: MethodOptions, n: int, epsilon: float, cache: Path) -> Plan:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.feature_digest import take_probe
 from dpprobe.heads.fitted import CLASS_PRIORS
 from dpprobe.heads.registry import method_options
@@ -30,6 +31,30 @@ LEDGER: dict[str, Any] = {
 CHOICE: dict[str, Any] = {"cells": 0, "epsilon": None, "words": NO_CHOICE}
 
 
+def describe_backbone(loaded: Backbone, **facts: Any) -> BackboneFacts:
+    """What a bundle says of a backbone as it is loaded here."""
+    facts = {"checkpoint": None, "precision": "float32", "dtype": "float32", "versions": {}} | facts
+    return BackboneFacts(
+        weights_sha256=loaded.weights_sha256,
+        architecture=loaded.architecture,
+        pretrained_tag=loaded.pretrained_tag,
+        trained=loaded.trained,
+        preprocessing=dict(loaded.preprocessing),
+        probe=take_probe(loaded),
+        **facts,
+    )
+
+
+def write_files(folder: Path, facts: BundleFacts, **contents: Any) -> Path:
+    """Writes a bundle whose documents are no real ones; returns its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_bundle(folder, facts, **contents)
+    for name in ("README.md", "release.html"):
+        (folder / name).write_text("written by other tests\n")
+    write_sums(folder)
+    return folder
+
+
 def write_example(
     folder: Path,
     *,
@@ -45,7 +70,6 @@ def write_example(
     classes: tuple[str, ...] = CLASSES,
 ) -> Path:
     """Writes a bundle of random weights, all files but the documents real; returns its folder."""
-    from dpprobe.backbones.backbone import Runtime
     from dpprobe.backbones.loading import load_backbone
     from dpprobe.backbones.pixels import Options as Pixels
 
@@ -69,20 +93,7 @@ def write_example(
         class_names=classes,
         multi_label=False,
         dimension=64,
-        backbone=BackboneFacts(
-            name="pixels",
-            options=backbone.extraction_params(),
-            checkpoint=None,
-            weights_sha256=loaded.weights_sha256,
-            architecture=loaded.architecture,
-            pretrained_tag=loaded.pretrained_tag,
-            trained=loaded.trained,
-            preprocessing=dict(loaded.preprocessing),
-            precision="float32",
-            dtype="float32",
-            probe=take_probe(loaded),
-            versions={},
-        ),
+        backbone=describe_backbone(loaded, name="pixels", options=backbone.extraction_params()),
         head=HeadFacts(
             options=method.model_dump(mode="json"),
             method="covariance",
@@ -113,8 +124,4 @@ def write_example(
         parts=facts.hash_parts(),
     )
     arrays = {CLASS_PRIORS: PRIORS} if method.releases_priors else {}
-    write_bundle(folder, facts, weights=weights, arrays=arrays, statement=statement)
-    for name in ("README.md", "release.html"):
-        (folder / name).write_text("written by other tests\n")
-    write_sums(folder)
-    return folder
+    return write_files(folder, facts, weights=weights, arrays=arrays, statement=statement)

@@ -22,6 +22,7 @@ from dpprobe.results.metrics import (
     ranked_labels,
     right_predictions,
 )
+from dpprobe.results.summary import Grid, read_grid, summarise_cells
 from dpprobe.results.uncertainty import summarise_records
 from dpprobe.results.unit_counts import class_counts
 from dpprobe.training.cell_contents import HISTORY
@@ -98,7 +99,7 @@ def write_cell(
         records, correct=correct, labels=labels, scores=scores[0], units=units
     )
     _write_history(folder / "history.parquet", records)
-    _write_predictions(folder / "predictions.parquet", scores, labels)
+    write_predictions(folder / "predictions.parquet", scores, labels)
     private = math.isfinite(epsilon_value(epsilon))
     write_json(folder / "privacy.json", _statement(identity, seeds=seeds, private=private))
     weights = generator.normal(size=(seeds, classes, DIMENSION + 1)).astype(np.float32)
@@ -185,6 +186,16 @@ def write_study(
     ]  # fmt: skip
 
 
+def summarise(path: Path, *cells: Path) -> Path:
+    """Summarises cells in a file, as a study does; returns the file."""
+    summarise_cells(cells, path, study="study")
+    return path
+
+
+def grid_of(folder: Path, *cells: Path) -> Grid:
+    return read_grid([summarise(folder / "summary.parquet", *cells)])
+
+
 def write_dataset_info(path: Path, *, note: str = "") -> Path:
     """Writes a dataset.json; another `note` makes it another dataset."""
     splits = {
@@ -229,7 +240,8 @@ def _write_history(path: Path, records: Sequence[dict[str, Any]]) -> None:
     write_table(path, pa.Table.from_pylist(rows, schema=HISTORY))
 
 
-def _write_predictions(path: Path, scores: np.ndarray, labels: np.ndarray) -> None:
+def write_predictions(path: Path, scores: np.ndarray, labels: np.ndarray, **more: Any) -> None:
+    """Writes the [seeds, rows, classes] scores of rows; `more` are columns of these rows."""
     seeds, rows, classes = scores.shape
     flat = pa.array(scores.astype(np.float32).reshape(-1))
     every = np.concatenate([labels] * seeds)
@@ -240,6 +252,7 @@ def _write_predictions(path: Path, scores: np.ndarray, labels: np.ndarray) -> No
             "id": pa.array([f"test-{row}" for row in range(rows)] * seeds),
             "label": column,
             "scores": pa.FixedSizeListArray.from_arrays(flat, classes).cast(pa.list_(pa.float32())),
+            **{name: pa.array(list(values) * seeds) for name, values in more.items()},
         }
     )
     write_table(path, table)

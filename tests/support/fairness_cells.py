@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from dpprobe.artifacts import read_json, write_json, write_table
-from tests.support.cell_files import write_cell
+from dpprobe.artifacts import read_json, write_json
+from tests.support.cell_files import write_cell, write_predictions
 
 
 def write_grouped_cell(
@@ -39,21 +39,8 @@ def write_grouped_cell(
     if several and record["head"] == "sgd":
         record["options"] |= {"batch_size": 32, "epochs": 1, "loss": "sigmoid"}
     write_json(path, record)
-    seeds, rows, classes = scores.shape
-    flat = pa.array(scores.astype(np.float32).reshape(-1))
-    column = pa.array(labels.reshape(-1))
-    if several:
-        bits = pa.array(labels.astype(np.int8).reshape(-1))
-        column = pa.FixedSizeListArray.from_arrays(bits, classes).cast(pa.list_(pa.int8()))
-    columns = {
-        "seed_index": pa.array(np.repeat(np.arange(seeds, dtype=np.int32), rows)),
-        "id": pa.array([f"test-{row}" for row in range(rows)] * seeds),
-        "label": pa.chunked_array([column] * seeds),
-        "scores": pa.FixedSizeListArray.from_arrays(flat, classes).cast(pa.list_(pa.float32())),
-    }
+    columns: dict[str, Any] = {f"group_{name}": values for name, values in groups.items()}
     if units is not None:
-        columns["unit"] = pa.array(np.tile(units, seeds))
-    for name, values in groups.items():
-        columns[f"group_{name}"] = pa.array(list(values) * seeds)
-    write_table(path.with_name("predictions.parquet"), pa.table(columns))
+        columns["unit"] = units
+    write_predictions(path.with_name("predictions.parquet"), scores, labels, **columns)
     return path

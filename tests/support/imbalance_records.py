@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from dpprobe.analyses.imbalance.imbalance_record import (
     RareCell,
     TrainingSet,
 )
-from dpprobe.analyses.imbalance.rare_classes import break_down, least_reference
+from dpprobe.analyses.imbalance.measure import break_down, least_reference
 from dpprobe.privacy.limits import INFINITE, epsilon_value
 
 EPSILONS = ("0.1", "0.5", "1", "2", "4", "8")
@@ -53,26 +52,18 @@ def rare_cell(
     return RareCell(**values)
 
 
-def lawful_cells(
-    n_c: float,
-    epsilon: float,
-    *,
-    half: float = 200.0,
-    noise: Sequence[float] = (0.0,),
-    **changes: Any,
-) -> list[RareCell]:
-    """Cells of a logistic law with these exponents, half of it at n_c = `half`, epsilon 1."""
-    cells: list[RareCell] = []
+def lawful_cells(half: float = 200.0, **changes: Any) -> list[RareCell]:
+    """Cells that keep half of the reference's recall at n_c * epsilon = `half`."""
+    cells = []
     for rows in ROWS:
         for token in EPSILONS:
-            odds = n_c * math.log(rows / half) + epsilon * math.log(epsilon_value(token))
-            kept = 1 / (1 + math.exp(-odds)) + noise[len(cells) % len(noise)]
-            recall = 0.8 * min(max(kept, 0.0), 1.0)
+            odds = rows * epsilon_value(token) / half
+            recall = 0.8 * odds / (1 + odds)
             cells.append(rare_cell(recall, class_rows=rows, epsilon=token, **changes))
     return cells
 
 
-def imbalance_record(cells: Sequence[RareCell], **changes: Any) -> ImbalanceRecord:
+def imbalance_record(cells: Sequence[RareCell]) -> ImbalanceRecord:
     """The record of these cells."""
     names = list(dict.fromkeys(cell.class_name for cell in cells))
     methods = list(dict.fromkeys(cell.method for cell in cells if cell.private))
@@ -92,4 +83,4 @@ def imbalance_record(cells: Sequence[RareCell], **changes: Any) -> ImbalanceReco
             for method in methods
         ),
     }  # fmt: skip
-    return ImbalanceRecord(**values | changes)
+    return ImbalanceRecord(**values)

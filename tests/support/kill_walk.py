@@ -111,13 +111,12 @@ def unbooked(folder: Path) -> bool:
     return entry is None or entry.state != "open"
 
 
-def run(folder: Path, made: Study, *, kill_at: int | None, steps: Path | None = None) -> int:
-    """Makes the release in a process that dies before step `kill_at`, counted from 0.
+def run_until(
+    folder: Path, work: Callable[[], object], kill_at: int | None, note: Callable[[str], None]
+) -> int:
+    """Works in a process that dies before step `kill_at`, from 0, and notes each step before."""
 
-    Writes the name of each step to `steps`, and what the folder holds before it.
-    """
-
-    def work() -> None:
+    def watched() -> None:
         count, inside = 0, False
 
         def reached(name: str) -> None:
@@ -128,17 +127,26 @@ def run(folder: Path, made: Study, *, kill_at: int | None, steps: Path | None = 
                 os.kill(os.getpid(), signal.SIGKILL)
             count += 1
             inside = True
-            if name.startswith("draw") and unbooked(folder):
-                (folder / "UNBOOKED").touch()
-            if steps is not None:
-                with steps.open("a") as stream:
-                    stream.write(json.dumps([name, state(folder), files(folder)]) + "\n")
+            note(name)
             inside = False
 
         watch(folder, reached)
-        release(folder, made)
+        work()
 
-    return in_child(work)
+    return in_child(watched)
+
+
+def run(folder: Path, made: Study, *, kill_at: int | None, steps: Path | None = None) -> int:
+    """Makes the release up to a step; `steps` takes the names, and what the folder holds before."""
+
+    def note(name: str) -> None:
+        if name.startswith("draw") and unbooked(folder):
+            (folder / "UNBOOKED").touch()
+        if steps is not None:
+            with steps.open("a") as stream:
+                stream.write(json.dumps([name, state(folder), files(folder)]) + "\n")
+
+    return run_until(folder, lambda: release(folder, made), kill_at, note)
 
 
 def heads(folder: Path) -> dict[str, str]:

@@ -8,6 +8,7 @@ and whether they ended bit for bit, records too, as one that was not.
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import os
@@ -26,6 +27,7 @@ from dpprobe.finetune.checkpoint import Checkpoints
 from dpprobe.finetune.steps import Training
 from dpprobe.finetune.train import train_network
 from dpprobe.finetune.tuned_network import TunedNetwork
+from tests.support.kill_walk import in_child
 from tests.support.tiny_networks import flat, mlp_inputs, mlp_network, network_options, releases_of
 
 
@@ -63,6 +65,7 @@ def norm(step: int, network: TunedNetwork) -> dict[str, float]:
 def train(folder: Path, values: dict[str, Any], place: str) -> None:
     """Trains with a checkpoint after every step; writes what came out at the end."""
     kill_at(place)
+    folder.mkdir(parents=True, exist_ok=True)
     values = dict(values)
     inputs = mlp_inputs(units=values.pop("units", False))
     options = network_options(**values)
@@ -81,21 +84,6 @@ def train(folder: Path, values: dict[str, Any], place: str) -> None:
     write_json(folder / "history.json", trained.history)
 
 
-def in_child(folder: Path, values: dict[str, Any], place: str) -> int:
-    """Trains in a forked process; returns its exit status, negative for a signal."""
-    folder.mkdir(parents=True, exist_ok=True)
-    sys.stdout.flush()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            train(folder, values, place)
-            status = 0
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 def ended(folder: Path) -> tuple[bytes, bytes]:
     return (folder / "end.npy").read_bytes(), (folder / "history.json").read_bytes()
 
@@ -108,7 +96,10 @@ def main() -> None:
         # before a step; while a checkpoint is written, the first of the second run, another one
         places = ["never", "step:1", "save:2", "step:4", "save:1", "never"]
         folders = [whole, *[killed] * 5]
-        statuses = [in_child(*one) for one in zip(folders, [values] * 6, places, strict=True)]
+        statuses = [
+            in_child(functools.partial(train, folder, values, place))
+            for folder, place in zip(folders, places, strict=True)
+        ]
         left = sorted(path.name for path in (killed / "checkpoint").iterdir())
         said = {"statuses": statuses, "left": left, "same": ended(whole) == ended(killed)}
         print(json.dumps({"case": values, **said}))

@@ -10,19 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dpprobe.backbones.backbone import Runtime
-from dpprobe.backbones.feature_digest import take_probe
 from dpprobe.backbones.loading import load_backbone
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.heads.registry import method_options
-from dpprobe.release.bundle import (
-    BackboneFacts,
-    BundleFacts,
-    HeadFacts,
-    read_bundle,
-    write_bundle,
-    write_sums,
-)
-from tests.support.bundles import write_example
+from dpprobe.release.bundle import BundleFacts, HeadFacts, read_bundle
+from tests.support.bundles import describe_backbone, write_example, write_files
 
 # The part of a statement's block `calibration` that predictions read.
 CALIBRATED: dict[str, Any] = {
@@ -62,18 +54,13 @@ def write_release(
         class_names=classes,
         multi_label=multi_label,
         dimension=width,
-        backbone=BackboneFacts(
+        backbone=describe_backbone(
+            loaded,
             name="mine",
             options=options.extraction_params(),
             checkpoint=checkpoint and Path(checkpoint).name,
-            weights_sha256=loaded.weights_sha256,
-            architecture=loaded.architecture,
-            pretrained_tag=loaded.pretrained_tag,
-            trained=loaded.trained,
-            preprocessing=dict(loaded.preprocessing),
             precision=precision,
             dtype=dtype,
-            probe=take_probe(loaded),
             versions={"timm": "1.0"},
         ),
         head=HeadFacts(
@@ -84,9 +71,8 @@ def write_release(
         ),
     )
     example = read_bundle(write_example(folder.with_name(f"{folder.name}-example")))
-    folder.mkdir(parents=True)
     weights = np.random.default_rng(1).normal(scale=scale, size=(len(classes), width + 1))
-    write_bundle(
+    return write_files(
         folder,
         facts,
         weights=weights.astype(np.float32),
@@ -96,7 +82,3 @@ def write_release(
             **({} if calibration is None else {"calibration": dict(calibration)}),
         },
     )
-    for name in ("README.md", "release.html"):
-        (folder / name).write_text("written by other tests\n")
-    write_sums(folder)
-    return folder

@@ -1,4 +1,4 @@
-"""A study with a release, and small stored features for it: what `make_release` needs."""
+"""A study with a release, and small stored features for it: what a `ReleaseTask` needs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dpprobe.release.make import make_release
+from dpprobe.release.make import ReleaseTask
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 from tests.support.feature_stores import write_split
@@ -107,17 +107,19 @@ def write_features(
 
 
 def release(
-    folder: Path, made: Study, name: str = "first", *, benchmark: Path | None = None
-) -> Path:
+    folder: Path, made: Study, name: str = "first", *, benchmark: Path | None = None,
+    audit: Path | None = None, cache: Path | None = None,
+) -> Path:  # fmt: skip
     """Makes a release of the study from the features in the folder; returns the bundle's."""
     output = folder / "results/releases" / name
-    make_release(
-        made,
-        name,
+    ReleaseTask(
+        study=made,
+        name=name,
         train=folder / "train/manifest.json",
         test=folder / "test/manifest.json",
         output=output,
-        cache=folder / "results/calibration",
+        cache=cache or folder / "results/calibration",
+        audit=audit,
         benchmark=benchmark,
-    )
+    ).run()
     return output

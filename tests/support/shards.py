@@ -17,9 +17,11 @@ Members = Sequence[tuple[str, bytes]]
 
 
 def png(value: int) -> bytes:
-    """A small picture, another for each value."""
+    """A small picture, another for each value below 65,536."""
     stream = io.BytesIO()
-    Image.fromarray(np.full((6, 6), value, np.uint8)).save(stream, format="PNG")
+    pixels = np.full((6, 6), value % 256, np.uint8)
+    pixels[5, 5] ^= value // 256
+    Image.fromarray(pixels).save(stream, format="PNG")
     return stream.getvalue()
 
 

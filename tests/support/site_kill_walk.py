@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import shutil
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ import pytest
 from dpprobe.errors import WaitingError
 from dpprobe.release import make
 from tests.support.compiled_templates import keep_templates
-from tests.support.kill_walk import in_child, priced_once, watch
+from tests.support.kill_walk import in_child, priced_once, run_until
 from tests.support.site_study import Site, make_sites
 
 
@@ -71,31 +70,14 @@ def move(site: Site, ready: Path, folder: Path) -> Site:
 
 
 def run(site: Site, *, kill_at: int | None = None, steps: Path | None = None) -> int:
-    """Runs a site's part in a process that dies before step `kill_at`, counted from 0.
+    """Runs a site's part up to a step; `steps` takes the names of those before."""
 
-    Writes the name of each step to `steps`.
-    """
+    def note(name: str) -> None:
+        if steps is not None:
+            with steps.open("a") as stream:
+                stream.write(f"{name}\n")
 
-    def work() -> None:
-        count, inside = 0, False
-
-        def reached(name: str) -> None:
-            nonlocal count, inside
-            if inside:
-                return
-            if count == kill_at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            count += 1
-            if steps is not None:
-                inside = True
-                with steps.open("a") as stream:
-                    stream.write(f"{name}\n")
-                inside = False
-
-        watch(site.folder.parent, reached)
-        site.task().run()
-
-    return in_child(work)
+    return run_until(site.folder.parent, site.task().run, kill_at, note)
 
 
 def describe(folder: Path) -> dict[str, Any]:

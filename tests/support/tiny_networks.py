@@ -16,6 +16,7 @@ from dpprobe.finetune.tuned_network import TunedNetwork
 from dpprobe.heads.patient_groups import Units
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
+from tests.support.mechanisms import made_plan
 
 CPU = torch.device("cpu")
 DIMENSION, HIDDEN, CLASSES = 5, 6, 3
@@ -76,15 +77,7 @@ def network_options(**values: Any) -> Options:
 
 def plan_of(options: Options, n: int, noise: float) -> Plan:
     """A plan that nobody has calibrated: so much noise, or none and no promise."""
-    private = noise > 0
-    return Plan(
-        mechanisms=tuple(item.scale_noise(noise) for item in options.list_mechanisms(n)),
-        n=n,
-        epsilon=1.0 if private else math.inf,
-        delta=1e-5,
-        accountant="pld",
-        realised_epsilon=1.0 if private else math.inf,
-    )
+    return made_plan(options.list_mechanisms(n), n, noise)
 
 
 def releases_of(options: Options, n: int, noise: float, seed: int = SEED) -> Releases:

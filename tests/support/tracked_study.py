@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mlflow import MlflowClient
-from mlflow.entities import Run, ViewType
+from mlflow.entities import Experiment, Run, ViewType
 
 from dpprobe.artifacts import read_json, write_text
 from dpprobe.results.summary import summarise_cells
@@ -67,18 +67,26 @@ class Study:
         assert len(keys) == len(set(keys)), f"a result has two runs: {sorted(keys)}"
         return dict(zip(keys, runs, strict=True))
 
-    def all_runs(self, experiment: str = "digits", view: int = ViewType.ACTIVE_ONLY) -> list[Run]:
-        """Returns the runs of all studies."""
-        client = MlflowClient(tracking_uri=self.uri)
-        present = client.get_experiment_by_name(experiment)
+    @property
+    def client(self) -> MlflowClient:
+        return MlflowClient(tracking_uri=self.uri)
+
+    def find_experiment(self, name: str) -> Experiment:
+        present = self.client.get_experiment_by_name(name)
         assert present is not None
-        return list(client.search_runs([present.experiment_id], run_view_type=view))
+        return present
+
+    def all_runs(
+        self, experiment: str = "digits", view: int = ViewType.ACTIVE_ONLY, **search: Any
+    ) -> list[Run]:
+        """Returns the runs of all studies, or those that a search finds."""
+        ids = [self.find_experiment(experiment).experiment_id]
+        return list(self.client.search_runs(ids, run_view_type=view, **search))
 
     def view(self, experiment: str, key: str = "dpprobe") -> dict[str, Any]:
         """Reads a ready-made view of an experiment."""
-        present = MlflowClient(tracking_uri=self.uri).get_experiment_by_name(experiment)
-        assert present is not None
-        state = json.loads(present.tags[f"mlflow.sharedViewState.{key}"])["state"]
+        tags = self.find_experiment(experiment).tags
+        state = json.loads(tags[f"mlflow.sharedViewState.{key}"])["state"]
         packed = base64.b64decode(state.removeprefix("deflate;"))
         view: dict[str, Any] = json.loads(zlib.decompress(packed))
         return view

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -189,8 +190,65 @@ class Workspace:
         output = self.run(study, "--dry-run", *arguments).stdout
         return count_rules(output)
 
+    def dpprobe(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs a command of dpprobe in the working directory."""
+        return subprocess.run(
+            WarmPython.asked([sys.executable, "-m", "dpprobe", *arguments]),
+            cwd=self.directory, capture_output=True, text=True, check=False, timeout=TIMEOUT,
+        )  # fmt: skip
+
+    @contextmanager
+    def started(
+        self, study: Mapping[str, Any], target: str, ready: Callable[[], object]
+    ) -> Iterator[int]:
+        """Starts a run, and gives its process once it is ready for the caller to kill."""
+        process = subprocess.Popen(
+            self.command(target, "--configfile", str(self.write(study))),
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        wait_until(ready, process)
+        yield process.pid
+        assert process.wait(TIMEOUT) != 0
+
     def cell(self, method: str, epsilon: str, backbone: str = "pixels") -> Path:
         return self.directory / "results/cells/digits" / backbone / method / f"eps-{epsilon}"
+
+
+def wait_until(ready: Callable[[], object], process: subprocess.Popen[Any]) -> None:
+    """Waits for what a process is to bring about."""
+    deadline = time.monotonic() + TIMEOUT
+    while not ready():
+        assert process.poll() is None, "it ended before"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def write_scripts(folder: Path, **scripts: str) -> None:
+    """Writes shell scripts that can be run."""
+    for name, text in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+
+
+def on_cluster(folder: Path, submit: str, status: str) -> list[str]:
+    """Writes the scripts of a cluster, and returns the words of a run that submits to it."""
+    write_scripts(folder, submit=submit, status=status)
+    words = ["--executor", "cluster-generic", "--jobs", "1", "--seconds-between-status-checks", "1"]
+    return words + [
+        f"--cluster-generic-{name}-cmd={folder}/{name}" for name in ("submit", "status")
+    ]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def copy_code(repository: Path, folder: Path) -> Path:
+    """Copies all that a run reads of the repository."""
+    for name in ("workflow", "scripts", "profiles", "envs", "resources", "src"):
+        shutil.copytree(repository / name, folder / name)
+    shutil.copy(repository / "Snakefile", folder)
+    return folder
 
 
 def count_rules(output: str) -> Counter[str]:

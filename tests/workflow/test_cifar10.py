@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 import yaml
+
+from dpprobe.artifacts import read_json
 
 from .conftest import Workspace
 
@@ -27,23 +28,16 @@ def test_a_slice_of_cifar10(workspace: Workspace, repository: Path, shared_data:
     study["features"]["shards"] = 2
     workspace.run(study, "summaries")
 
-    manifest = json.loads(
-        (
-            workspace.directory / "results/features/cifar10/mobilenetv2/train/manifest.json"
-        ).read_text()
-    )
+    results = workspace.directory / "results"
+    manifest = read_json(results / "features/cifar10/mobilenetv2/train/manifest.json")
     assert (manifest["rows"], manifest["dimension"]) == (800, 1280)
-    table = pq.read_table(workspace.directory / "results/summary/cifar10.parquet").to_pandas()
+    table = pq.read_table(results / "summary/cifar10.parquet").to_pandas()
     means = table.groupby(["method", "epsilon_token"])["accuracy"].mean()
     # 800 rows: below what 50,000 reach (63-67 % private, 77 % not; here 43 and 68), above 10 %
     assert means["nonprivate", "inf"] > 0.62
     assert 0.35 < means["sgd", "2"] < means["sgd", "inf"]
     assert means["sgd", "inf"] < means["nonprivate", "inf"] + 0.01
-    statement = json.loads(
-        (
-            workspace.directory / "results/cells/cifar10/mobilenetv2/sgd/eps-2/privacy.json"
-        ).read_text()
-    )
+    statement = read_json(results / "cells/cifar10/mobilenetv2/sgd/eps-2/privacy.json")
     assert statement["n"] == 800
     assert statement["mechanisms"][0]["sample_rate"] == 32 / 800
     assert statement["mechanisms"][0]["count"] == 500  # 20 epochs of 25

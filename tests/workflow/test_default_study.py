@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
-import sqlite3
 import subprocess
 import sys
 from collections import Counter
@@ -19,6 +17,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from dpprobe.artifacts import read_json
 
 from .conftest import Workspace, count_rules
 
@@ -43,9 +43,7 @@ def finished(
 
 
 def metrics(workspace: Workspace, backbone: str, method: str, epsilon: str) -> dict[str, Any]:
-    path = workspace.cell(method, epsilon, backbone) / "metrics.json"
-    values: dict[str, Any] = json.loads(path.read_text())
-    return values
+    return read_json(workspace.cell(method, epsilon, backbone) / "metrics.json")
 
 
 def test_what_the_demo_prints_at_its_end(finished: tuple[Workspace, Counter[str]]) -> None:
@@ -86,33 +84,14 @@ def test_every_private_cell_states_what_was_promised(
     statements = list((workspace.directory / "results/cells").rglob("privacy.json"))
     assert len(statements) == 2 * (4 * 2 + 1)
     for path in statements:
-        statement = json.loads(path.read_text())
-        record = json.loads((path.parent / "metrics.json").read_text())
+        statement = read_json(path)
+        record = read_json(path.parent / "metrics.json")
         if record["private"]:
             target = float(record["cell"]["epsilon"])
             assert 0.99 * target <= record["realised_epsilon"] <= target
             assert statement["mode"] == "benchmark"
         else:
             assert record["cell"]["epsilon"] == "inf"
-
-
-def test_mlflow_has_one_finished_run_a_cell(finished: tuple[Workspace, Counter[str]]) -> None:
-    workspace, _ = finished
-    with sqlite3.connect(workspace.directory / "results/mlflow.db") as database:
-        rows = database.execute(
-            "select count(*) from runs join experiments using (experiment_id) "
-            "where experiments.name = 'digits' and status = 'FINISHED' "
-            "and runs.lifecycle_stage = 'active'"
-        ).fetchone()
-    assert rows == (2 * (4 * 2 + 1),)
-
-
-def test_a_second_run_does_nothing(
-    finished: tuple[Workspace, Counter[str]], study: dict[str, Any]
-) -> None:
-    workspace, _ = finished
-    result = workspace.run(study)
-    assert "Nothing to be done" in result.stdout
 
 
 HEALED = (

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import importlib
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from sklearn.feature_extraction.text import HashingVectorizer
 
 from dpprobe.release.predict import Predictor
 
-from .conftest import WarmPython, Workspace
+from .conftest import Workspace
 
 PACKAGES = ("asyncio", "email", "unittest", "xml")
 LINES, DIMENSION = 12, 64
@@ -96,13 +94,6 @@ def read_results(results: Path, dataset: str) -> dict[str, float]:
     return {key: float(value) for key, value in found if key.count(" + ") and len(key.split()) == 3}
 
 
-def dpprobe(workspace: Workspace, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        WarmPython.asked([sys.executable, "-m", "dpprobe", *arguments]),
-        cwd=workspace.directory, capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-
-
 def test_text_from_files_to_a_release(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,18 +115,18 @@ def test_text_from_files_to_a_release(
     assert "the model `HashingVectorizer`, version `1`, computed" in card
     for page in (card, (bundle / "release.html").read_text()):
         assert " image" not in page.lower().replace("pipeline_tag: image", "")
-    verified = dpprobe(workspace, "verify", "results/releases/first")
+    verified = workspace.dpprobe("verify", "results/releases/first")
     assert verified.stdout.startswith("verified: "), verified
-    predicted = dpprobe(workspace, "predict", "results/releases/first", "code.npy")
+    predicted = workspace.dpprobe("predict", "results/releases/first", "code.npy")
     assert predicted.returncode == 0, predicted
     assert len(predicted.stdout.splitlines()) == len(vectors) + 1
-    exported = dpprobe(workspace, "export", "results/releases/first", "--onnx", "head.onnx")
+    exported = workspace.dpprobe("export", "results/releases/first", "--onnx", "head.onnx")
     assert exported.returncode == 0, exported
     session = onnxruntime.InferenceSession(workspace.directory / "head.onnx")
     wanted = Predictor.load_bundle(bundle, device="cpu").predict_vectors(vectors[:100])
     (given,) = session.run(None, {"vectors": vectors[:100]})
     assert np.allclose(given, wanted, atol=1e-4)
-    assert " 0 damaged" in dpprobe(workspace, "doctor").stdout
+    assert " 0 damaged" in workspace.dpprobe("doctor").stdout
 
     receipt = json.loads((results / "tracking/releases/first.json").read_text())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{results / 'mlflow.db'}")

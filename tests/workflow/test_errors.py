@@ -7,14 +7,13 @@ import os
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from .conftest import PREPARED, Template, WarmPython, Workspace
+from .conftest import PREPARED, Template, WarmPython, Workspace, on_cluster
 
 
 def test_a_wrong_study_stops_at_once_with_one_line(
@@ -84,21 +83,15 @@ def test_a_failed_job_over_finished_cells_does_not_pass_for_done(
 
 
 # Submits by running the job at once, and remembers how it ended.
-SUBMIT = """#!/bin/sh
-{job} >job.log 2>&1 && echo success >ended || echo failed >ended
-echo 17
-"""
-ELSEWHERE = ["--executor", "cluster-generic", "--jobs", "1", "--seconds-between-status-checks", "1"]
-ELSEWHERE += ["--cluster-generic-submit-cmd", "./submit.sh"]
-ELSEWHERE += ["--cluster-generic-status-cmd", "cat ended #"]
+SUBMIT = "{job} >job.log 2>&1 && echo success >ended || echo failed >ended\necho 17"
 
 
-@pytest.mark.parametrize("words", [[], ELSEWHERE], ids=["here", "elsewhere"])
+@pytest.mark.parametrize("remote", [False, True], ids=["here", "elsewhere"])
 def test_an_error_that_stays_is_not_tried_again(
-    workspace: Workspace, small: dict[str, Any], template: Template, words: list[str]
+    workspace: Workspace, small: dict[str, Any], template: Template, remote: bool
 ) -> None:
-    (workspace.directory / "submit.sh").write_text(SUBMIT.replace("{job}", WarmPython.job()))
-    (workspace.directory / "submit.sh").chmod(0o755)
+    submit = SUBMIT.replace("{job}", WarmPython.job())
+    words = on_cluster(workspace.directory, submit, "cat ended") if remote else []
     small["methods"]["sgd"] |= {"learning_rate": 1e38, "max_grad_norm": 1e6}
     template(workspace, small, *PREPARED)
     result = workspace.run(small, "heads", "--retries", "2", *words, check=False)
@@ -157,20 +150,14 @@ def test_a_training_job_killed_by_the_system_is_done_again(
     small["methods"]["sgd"] = {"head": "sgd", "batch_size": 64, "steps": 30_000}
     log = workspace.directory / "results/logs/train_heads/digits/pixels/eps-2.log"
     log.unlink()
-    process = subprocess.Popen(
-        workspace.command("heads", "--configfile", str(workspace.write(small))),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    deadline = time.monotonic() + 120
-    while not (log.exists() and "training seeds" in log.read_text()):
-        assert process.poll() is None, "finished before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    for child in psutil.Process(process.pid).children(recursive=True):
-        if any("train_heads.py" in word for word in child.cmdline()):
-            child.send_signal(signal.SIGKILL)
-    assert process.wait(timeout=120) != 0
+
+    def trains() -> bool:
+        return log.exists() and "training seeds" in log.read_text()
+
+    with workspace.started(small, "heads", trains) as process:
+        for child in psutil.Process(process).children(recursive=True):
+            if any("train_heads.py" in word for word in child.cmdline()):
+                child.send_signal(signal.SIGKILL)
     workspace.run(small, "heads")
     after = json.loads((workspace.cell("sgd", "2") / "metrics.json").read_text())
     assert after["fingerprint"] != before["fingerprint"]
@@ -181,21 +168,13 @@ def test_a_killed_run_resumes_and_leaves_nothing_half_written(
 ) -> None:
     small["features"]["shards"] = 4
     small["methods"]["full"] = {"head": "sgd", "batch_size": "full", "epochs": None, "steps": 5}
-    configfile = workspace.write(small)
-    process = subprocess.Popen(
-        workspace.command("heads", "--configfile", str(configfile)),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
     features = workspace.directory / "results/features"
-    deadline = time.monotonic() + 120
-    while len(list(features.rglob("shard-*.h5"))) < 3:
-        assert process.poll() is None, "finished before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+
+    def has_three() -> bool:
+        return len(list(features.rglob("shard-*.h5"))) >= 3
+
+    with workspace.started(small, "heads", has_three) as process:
+        os.killpg(process, signal.SIGKILL)
     finished = {path: path.stat().st_mtime_ns for path in features.rglob("shard-*.h5")}
     assert 3 <= len(finished) < 8
     workspace.run(small, "--unlock")

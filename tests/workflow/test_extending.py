@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from .conftest import PREPARED, TIMEOUT, Template, WarmPython, Workspace
+from .conftest import PREPARED, TIMEOUT, Template, WarmPython, Workspace, copy_code
 
 FIGURE = "results/figures/digits/accuracy_points"
 
@@ -36,10 +36,8 @@ def insert(path: Path, start: str, line: str) -> None:
 @pytest.fixture(scope="module")
 def extended(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the project with the page's files and lines in it."""
-    folder = tmp_path_factory.mktemp("extended")
-    for name in ("src", "workflow", "scripts", "envs", "resources"):
-        shutil.copytree(repository / name, folder / name)
-    shutil.copyfile(repository / "Snakefile", folder / "Snakefile")
+    folder = copy_code(repository, tmp_path_factory.mktemp("extended"))
+    shutil.rmtree(folder / "profiles")  # of which the default one is quiet
     page = (repository / "docs/extending.md").read_text()
     package = folder / "src/dpprobe"
     module, line = read_code(page, "Add a head")

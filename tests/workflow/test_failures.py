@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import TIMEOUT, WarmPython
+from .conftest import TIMEOUT, WarmPython, on_cluster
 
 # A workflow of scripts, with the rules that say what became of them.
 RULES = """
@@ -153,13 +153,8 @@ def test_a_group_is_told_with_the_log_of_the_scheduler_or_of_the_job_that_ended_
     kept = tmp_path / "logs/slurm/pair/5d60b7f0/17.log"
     kept.parent.mkdir(parents=True)
     kept.write_text("slurmstepd: error: Detected 1 oom_kill event\n")
-    commands = {"submit": f"echo '{written}' >b.log; echo 17", "status": "echo failed"}
-    for name, text in commands.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    words = ["--executor", "cluster-generic", "--jobs", "1", "--groups", "make=pair"]
-    words += ["--group-components", "pair=2", "--seconds-between-status-checks", "1"]
-    words += [f"--cluster-generic-{name}-cmd=./{name}" for name in ("submit", "status")]
+    words = on_cluster(tmp_path, f"echo '{written}' >b.log; echo 17", "echo failed")
+    words += ["--groups", "make=pair", "--group-components", "pair=2"]
     lines = say(tmp_path, repository, dict.fromkeys("ab", PASSES), *QUIET, *words)
     told = [line for line in lines if line.startswith(("dpprobe: ", "  log: "))]
     if written:
@@ -178,13 +173,8 @@ def test_a_time_limit_is_told_with_the_option_that_raises_it(
     kept.write_text(
         "slurmstepd: error: *** JOB 17 ON n1 CANCELLED AT 10:00 DUE TO TIME LIMIT ***\n"
     )
-    commands = {"submit": "echo 17", "status": "echo failed"}
-    for name, text in commands.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    words = ["--executor", "cluster-generic", "--jobs", "1", "--set-resources", "make:runtime=7"]
-    words += ["--seconds-between-status-checks", "1"]
-    words += [f"--cluster-generic-{name}-cmd=./{name}" for name in commands]
+    words = on_cluster(tmp_path, "echo 17", "echo failed")
+    words += ["--set-resources", "make:runtime=7"]
     lines = say(tmp_path, repository, {"a": PASSES}, *QUIET, *words)
     assert lines[-2] == (
         "dpprobe: making a: *** JOB 17 ON n1 CANCELLED AT 10:00 DUE TO TIME LIMIT ***; its limit "

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file
 
+from dpprobe.artifacts import read_json
 from dpprobe.results.cell_record import read_cell
 from dpprobe.results.network_record import STATE_FILE, NetworkRecord
 
-from .conftest import TIMEOUT, Template, Workspace
+from .conftest import Template, Workspace, contents
 
 VIT = {
     "family": "timm", "model": "test_vit", "pretrained": False,
@@ -60,10 +58,6 @@ def network(workspace: Workspace, method: str, index: int, backbone: str = "vit"
     return folder / f"eps-2/seed-{index}"
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-
-
 def test_networks_make_cells_like_any_other(
     workspace: Workspace, study: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,7 +87,7 @@ def test_networks_make_cells_like_any_other(
         scores = np.load(network(workspace, method, 0) / "scores.npy")
         predicted = pq.read_table(cell / "predictions.parquet")["scores"].to_pylist()
         assert np.array_equal(np.asarray(predicted, dtype=np.float32), scores)
-        statement = json.loads((cell / "privacy.json").read_text())
+        statement = read_json(cell / "privacy.json")
         assert "trained parameters of the network" in statement["promise"]
         names = [item["name"] for item in statement["mechanisms"]]
         assert names == (["probe gradients", "gradients"] if method == "lora" else ["gradients"])
@@ -134,9 +128,7 @@ def test_networks_are_trained_from_scratch_on_pixels_and_on_coefficients(
         channels = 1 if backbone == "pixels" else 3
         assert shapes[0]["body.blocks.0.convolution.weight"] == (3, channels, 3, 3)
         assert shapes[0] == shapes[1], "no layer before the stage is trained"
-        statement = json.loads(
-            (workspace.cell("whole", "2", backbone) / "privacy.json").read_text()
-        )
+        statement = read_json(workspace.cell("whole", "2", backbone) / "privacy.json")
         assert statement["accountant"].startswith("rdp_2017 (opacus")
         (pld,) = (value for name, value in statement["checks"].items() if name.startswith("pld"))
         assert 0 < pld < statement["epsilon_realised"] <= 2
@@ -191,16 +183,12 @@ def test_a_job_that_is_killed_goes_on_and_ends_with_the_same_bits(
     (folder.parent / ".seed-0.done").unlink()
 
     checkpoint = folder.with_name(".seed-0.checkpoint")
-    command = workspace.command("networks", "--configfile", str(workspace.write(study)))
-    with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    ) as process:
-        deadline = time.monotonic() + TIMEOUT
-        while not list(checkpoint.glob("checkpoint.*")):
-            assert process.poll() is None, "it ended without a checkpoint"
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        os.killpg(process.pid, signal.SIGKILL)
+
+    def has_checkpoint() -> bool:
+        return any(checkpoint.glob("checkpoint.*"))
+
+    with workspace.started(study, "networks", has_checkpoint) as process:
+        os.killpg(process, signal.SIGKILL)
     assert not (folder / "result.json").exists()
     workspace.run(study, "--unlock")
     workspace.run(study, "networks")

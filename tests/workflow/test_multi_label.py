@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ from mlflow import MlflowClient
 from PIL import Image
 from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
+
+from dpprobe.artifacts import read_json
 
 from .conftest import Workspace
 
@@ -91,10 +92,7 @@ def _cell(workspace: Workspace, dataset: str, epsilon: str) -> Path:
 
 
 def _record(workspace: Workspace, dataset: str, epsilon: str) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(
-        (_cell(workspace, dataset, epsilon) / "metrics.json").read_text()
-    )
-    return values
+    return read_json(_cell(workspace, dataset, epsilon) / "metrics.json")
 
 
 def _runs(workspace: Workspace, experiment: str) -> dict[str, Any]:

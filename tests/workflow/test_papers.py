@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+
+from dpprobe.artifacts import read_json
 
 from .conftest import Workspace
 
@@ -54,15 +55,13 @@ def finished(module_workspace: Any) -> Workspace:
 
 
 def test_baselines_are_runs_of_mlflow_beside_the_cells(finished: Workspace) -> None:
-    receipt = json.loads((finished.directory / "results/tracking/pets.json").read_text())
+    receipt = read_json(finished.directory / "results/tracking/pets.json")
     baselines = {key for key in receipt["runs"] if "_shot" in key}
     assert baselines == {
         "pets/pets/clip/zero_shot",
         *(f"pets/pets/clip/few_shot/{shots}" for shots in ("1", "4", "full")),
     }
-    record = json.loads(
-        (finished.directory / "results/zero_shot/pets/clip/metrics.json").read_text()
-    )
+    record = read_json(finished.directory / "results/zero_shot/pets/clip/metrics.json")
     assert record["text_encoder"]["model"] == "ViT-S-32-alt"
     assert len(record["text_encoder"]["weights_sha256"]) == 64
 
@@ -120,7 +119,7 @@ def test_a_head_starts_at_the_text_embeddings(finished: Workspace) -> None:
     del study["few_shot"]
     finished.run(study, "heads", "zero_shot")
     results = finished.directory / "results"
-    cell = json.loads((results / "cells/pets/clip/start/eps-0.5/metrics.json").read_text())
-    zero = json.loads((results / "zero_shot/pets/clip/metrics.json").read_text())
+    cell = read_json(results / "cells/pets/clip/start/eps-0.5/metrics.json")
+    zero = read_json(results / "zero_shot/pets/clip/metrics.json")
     # With next to no step taken the head is the zero-shot classifier.
     assert cell["seeds"][0]["accuracy"] == zero["metrics"]["accuracy"]

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import copy
 import csv
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
+from dpprobe.artifacts import read_json
 from dpprobe.privacy.risk import Risk
 
-from .conftest import SMALL, WarmPython, Workspace
+from .conftest import SMALL, Workspace
 
 ADVANTAGE = {"advantage": 0.2}
 RATE = {"true_positives": 0.02, "at": 0.001}
@@ -33,18 +30,6 @@ STUDY: dict[str, Any] = copy.deepcopy(SMALL) | {
         },
     },
 }  # fmt: skip
-
-
-def dpprobe(workspace: Workspace, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        WarmPython.asked([sys.executable, "-m", "dpprobe", *arguments]),
-        cwd=workspace.directory, capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return values
 
 
 def test_risks_are_budgets_of_cells_audits_tables_and_releases(workspace: Workspace) -> None:
@@ -91,11 +76,11 @@ def test_risks_are_budgets_of_cells_audits_tables_and_releases(workspace: Worksp
     bundle = results / "releases/first"
     assert read_json(bundle / "privacy.json")["risk_target"] == ADVANTAGE
     assert "advantage 0.2 (mu 0.506" in (bundle / "README.md").read_text(encoding="utf-8")
-    checked = dpprobe(workspace, "verify", str(bundle))
+    checked = workspace.dpprobe("verify", str(bundle))
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    ledger = dpprobe(workspace, "ledger", "data/digits")
+    ledger = workspace.dpprobe("ledger", "data/digits")
     assert ledger.returncode == 0, ledger.stderr
-    told = dpprobe(workspace, "results")
+    told = workspace.dpprobe("results")
     assert "advantage 0.2 (ε ≤ " in told.stdout
     again = workspace.run(STUDY, "results/report.html", "audits", "releases", "tracking")
     assert "Nothing to be done" in again.stdout

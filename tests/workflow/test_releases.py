@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +13,7 @@ from sklearn.datasets import load_digits
 from dpprobe.release.bundle import BUNDLE_FILES, bundle_digest
 from dpprobe.release.ledger import Ledger
 
-from .conftest import SMALL, WarmPython, Workspace, count_rules
+from .conftest import SMALL, Workspace, contents, count_rules
 
 STUDY: dict[str, Any] = copy.deepcopy(SMALL) | {
     "datasets": {"digits": {"source": "sklearn", "name": "digits", "split_by": "id"}},
@@ -44,17 +41,6 @@ STUDY: dict[str, Any] = copy.deepcopy(SMALL) | {
         },
     },
 }
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def dpprobe(workspace: Workspace, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        WarmPython.asked([sys.executable, "-m", "dpprobe", *arguments]),
-        cwd=workspace.directory, capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
 
 
 def changed(**options: Any) -> dict[str, Any]:
@@ -101,14 +87,14 @@ def test_releases(workspace: Workspace) -> None:
         assert json.loads(receipt.read_text())["models"] == {"small.release.first": str(number)}
 
     # the commands
-    verified = dpprobe(workspace, "verify", "results/releases/first")
+    verified = workspace.dpprobe("verify", "results/releases/first")
     assert (verified.returncode, verified.stdout.split(":")[0]) == (0, "verified"), verified
     chained = ("verify", "results/releases/second", "--predecessor", "results/releases")
-    verified = dpprobe(workspace, *chained)
+    verified = workspace.dpprobe(*chained)
     assert (verified.returncode, "first: undamaged" in verified.stdout) == (0, True), verified
-    rolled_back = dpprobe(workspace, "rollback", "results/releases/second")
+    rolled_back = workspace.dpprobe("rollback", "results/releases/second")
     assert "@released: version 1, first" in rolled_back.stdout, rolled_back
-    shown = dpprobe(workspace, "ledger", "data/digits")
+    shown = workspace.dpprobe("ledger", "data/digits")
     assert shown.returncode == 0, shown
     assert "first" in shown.stdout
     images = workspace.directory / "images"
@@ -118,7 +104,7 @@ def test_releases(workspace: Workspace) -> None:
         pixels = (digits.images[row] * 255 / 16).astype(np.uint8)
         Image.fromarray(pixels).save(images / f"{row:03d}.png")
     (images / "broken.png").write_text("no image")
-    predicted = dpprobe(workspace, "predict", "results/releases/first", "images")
+    predicted = workspace.dpprobe("predict", "results/releases/first", "images")
     assert predicted.returncode == 3, predicted.stderr
     rows = [line.split(",") for line in predicted.stdout.splitlines()]
     classes = [row[1] for row in rows[1:201]]
@@ -128,7 +114,7 @@ def test_releases(workspace: Workspace) -> None:
     assert right > 0.8
     altered = releases / "first/bundle.json"
     altered.write_text(altered.read_text().replace('"0"', '"o"', 1))
-    assert dpprobe(workspace, "verify", "results/releases/first").returncode == 1
+    assert workspace.dpprobe("verify", "results/releases/first").returncode == 1
     output = workspace.run(STUDY, "releases", "--forcerun", "make_release", check=False)
     assert output.returncode
     assert "bundle.json: differs from release first as it was made; delete it" in output.stdout

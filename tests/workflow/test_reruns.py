@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +12,10 @@ from typing import Any
 
 import pytest
 
+from dpprobe.artifacts import read_json
 from dpprobe.results.cell_record import HISTORY_FILE, METRICS_FILE, PREDICTIONS_FILE, WEIGHTS_FILE
 
-from .conftest import SMALL, Template, WarmPython, Workspace, count_rules
-
-# All that a run reads of the repository.
-CODE = ("Snakefile", "workflow", "scripts", "profiles", "envs", "resources", "src")
+from .conftest import SMALL, Template, Workspace, contents, copy_code, count_rules
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +27,7 @@ def trained(module_workspace: Callable[[str], Workspace], template: Template) ->
 
 
 def record(cell: Path) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads((cell / "metrics.json").read_text())
-    return values
-
-
-def contents(cell: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(cell.iterdir())}
+    return read_json(cell / METRICS_FILE)
 
 
 def train_log(workspace: Workspace, epsilon: str) -> str:
@@ -177,8 +167,8 @@ def test_what_doctor_deletes_is_made_again_byte_by_byte(
         content = bytearray(before[path])
         content[len(content) // 2] = ord("#")
         path.write_bytes(bytes(content))
-    assert doctor(here).returncode == 1
-    told = doctor(here, "--fix")
+    assert trained.dpprobe("doctor").returncode == 1
+    told = trained.dpprobe("doctor", "--fix")
     assert told.returncode == 0, told.stdout
     assert told.stdout.count("; deleted; run `dpprobe run ") == len(places)
     assert not any(path.exists() for path in places)
@@ -189,28 +179,14 @@ def test_what_doctor_deletes_is_made_again_byte_by_byte(
             assert timeless(path.read_bytes()) == timeless(before[path])
         else:
             assert path.read_bytes() == before[path], path
-    found = doctor(here)
+    found = trained.dpprobe("doctor")
     assert found.returncode == 0, found.stdout
-
-
-def doctor(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        WarmPython.asked([sys.executable, "-m", "dpprobe", "doctor", *words]),
-        cwd=folder, stdout=subprocess.PIPE, text=True, check=False,
-    )  # fmt: skip
 
 
 @pytest.fixture
 def clone(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the code, with scripts younger than any result; runs from its Snakefile use it."""
-    folder = tmp_path / "clone"
-    for name in CODE:
-        source = repository / name
-        if source.is_dir():
-            shutil.copytree(source, folder / name)
-        else:
-            folder.mkdir(exist_ok=True)
-            shutil.copy(source, folder)
+    folder = copy_code(repository, tmp_path / "clone")
     later = time.time() + 60
     for script in (folder / "scripts").iterdir():
         os.utime(script, (later, later))

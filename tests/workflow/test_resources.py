@@ -13,11 +13,11 @@ import pytest
 
 from dpprobe.artifacts import read_json
 
-from .conftest import PREPARED, Template, Workspace
+from .conftest import PREPARED, Template, Workspace, write_scripts
 from .test_fine_tuning import NETWORK, VIT
 
 # Takes what Snakemake says of a job, and refuses the job.
-RECORDER = """#!/bin/sh
+RECORDER = """
 sed -n 's/^# properties = //p' "$1" >>properties.txt
 exit 1
 """
@@ -27,12 +27,10 @@ def asked(
     workspace: Workspace, study: dict[str, Any], *arguments: str, retries: int = 0
 ) -> list[dict[str, Any]]:
     """The resources of every job that would be submitted, first come first."""
-    recorder = workspace.directory / "recorder.sh"
-    recorder.write_text(RECORDER)
-    recorder.chmod(0o755)
+    write_scripts(workspace.directory, recorder=RECORDER)
     found = workspace.directory / "properties.txt"
     found.unlink(missing_ok=True)
-    words = ["--executor", "cluster-generic", "--cluster-generic-submit-cmd", str(recorder)]
+    words = ["--executor", "cluster-generic", "--cluster-generic-submit-cmd", "./recorder"]
     words += ["--jobs", "4", "--keep-going", "--seconds-between-status-checks", "1"]
     words += ["--retries", str(retries), *arguments]
     assert workspace.run(study, *words, check=False).returncode

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,19 +13,16 @@ import yaml
 
 from dpprobe.artifacts import parse_values
 
-from .conftest import PREPARED, Template, WarmPython, Workspace
-from .test_reruns import CODE
+from .conftest import PREPARED, Template, WarmPython, Workspace, copy_code, on_cluster
 
 # Runs each job at once, and edits what the test says after the first training job.
-SUBMIT = """#!/bin/sh
+SUBMIT = """
 {job} >>jobs.log 2>&1
 echo $? >ended
 if grep -q '"rule": "train_heads' "$1" && test -f edit.sh; then mv edit.sh done.sh; sh done.sh; fi
 echo 17
 """
-STATUS = """#!/bin/sh
-test "$(cat ended)" = 0 && echo success || echo failed
-"""
+STATUS = 'test "$(cat ended)" = 0 && echo success || echo failed'
 EPSILONS = ("1", "2")
 
 
@@ -40,23 +36,17 @@ def study(small: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def cluster(workspace: Workspace, study: dict[str, Any], template: Template) -> Workspace:
-    """A study before its heads are trained, beside the commands of a cluster of one job."""
-    submit = SUBMIT.replace("{job}", WarmPython.job())
-    for name, text in {"submit.sh": submit, "status.sh": STATUS}.items():
-        (workspace.directory / name).write_text(text)
-        (workspace.directory / name).chmod(0o755)
+    """A study before its heads are trained."""
     template(workspace, study, *PREPARED)
     return workspace
 
 
-def on_cluster(
+def run_remotely(
     workspace: Workspace, study: dict[str, Any], *arguments: str, check: bool = True
 ) -> subprocess.CompletedProcess[str]:
     """Runs a study on the cluster of one job."""
-    words = ["--executor", "cluster-generic", "--jobs", "1", "--seconds-between-status-checks", "1"]
-    words += ["--cluster-generic-submit-cmd", "./submit.sh", "--latency-wait", "2"]
-    words += ["--cluster-generic-status-cmd", "./status.sh"]
-    return workspace.run(study, *arguments, *words, check=check)
+    words = on_cluster(workspace.directory, SUBMIT.replace("{job}", WarmPython.job()), STATUS)
+    return workspace.run(study, *arguments, *words, "--latency-wait", "2", check=check)
 
 
 def edit(workspace: Workspace, study: dict[str, Any]) -> None:
@@ -80,12 +70,12 @@ def test_an_edit_while_jobs_wait_belongs_to_the_next_run(
     edited = json.loads(json.dumps(study))
     edited["methods"]["sgd"]["learning_rate"] = 0.001
     edit(cluster, edited)
-    on_cluster(cluster, study, "heads")
+    run_remotely(cluster, study, "heads")
     assert (cluster.directory / "done.sh").is_file(), "nothing was edited"
     assert learning_rates(cluster) == [0.1, 0.1]
     assert "Nothing to be done" in cluster.run(study, "heads").stdout
     cluster.run(study, "summaries", "figures", "tables")
-    on_cluster(cluster, study, "html_report")
+    run_remotely(cluster, study, "html_report")
     report = (cluster.directory / "results/report.html").read_text()
     assert "--configfile study.yaml" in report
     assert ".snakemake" not in report, "a snapshot is nothing to type"
@@ -100,7 +90,7 @@ def test_what_is_added_while_jobs_wait_does_not_break_the_run(
     added["methods"]["momentum"] = {**study["methods"]["sgd"], "head": "momentum"}
     added["seeds"] = 3
     edit(cluster, added)
-    on_cluster(cluster, study, "summaries")
+    run_remotely(cluster, study, "summaries")
     assert (cluster.directory / "done.sh").is_file(), "nothing was edited"
     assert "Nothing to be done" in cluster.run(study, "summaries").stdout
     assert cluster.planned(added, "summaries")["train_heads"] == 3
@@ -111,14 +101,7 @@ def test_a_job_of_edited_code_refuses(
     cluster: Workspace, study: dict[str, Any], repository: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, remote: bool,
 ) -> None:  # fmt: skip
-    clone = tmp_path / "clone"
-    for name in CODE:
-        source, target = repository / name, clone / name
-        target.parent.mkdir(exist_ok=True)
-        if source.is_dir():
-            shutil.copytree(source, target)
-        else:
-            shutil.copy(source, target)
+    clone = copy_code(repository, tmp_path / "clone")
     monkeypatch.setenv("PYTHONPATH", str(clone / "src"))
     cloned = Workspace(repository=clone, directory=cluster.directory)
     versions = clone / "src/dpprobe/versions.py"
@@ -129,7 +112,7 @@ def test_a_job_of_edited_code_refuses(
     script = f"cp raised.py {versions}\n"
     (cluster.directory / "edit.sh").write_text(script)
     if remote:
-        result = on_cluster(cloned, study, "heads", check=False)
+        result = run_remotely(cloned, study, "heads", check=False)
         said = (cluster.directory / "jobs.log").read_text()
     else:
         first = clone / "scripts/train_heads.py"
@@ -176,8 +159,8 @@ def test_two_studies_that_share_a_results_folder(cluster: Workspace, study: dict
     other["methods"]["sgd"]["learning_rate"] = 0.2
     # the other study stands where this one's file was, while this one's jobs wait
     edit(cluster, other)
-    on_cluster(cluster, study, "heads")
-    on_cluster(cluster, other, "heads")
+    run_remotely(cluster, study, "heads")
+    run_remotely(cluster, other, "heads")
     assert learning_rates(cluster) == [0.1, 0.1]
     for each in (study, other):
         output = cluster.run(each, "--dry-run", "heads").stdout

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
-import yaml
-
-from tests.support.medical_tables import FINDINGS, write_chexpert, write_mimic
 
 from .conftest import Workspace
 
@@ -25,19 +19,3 @@ def test_gaps_are_made_and_shown(workspace: Workspace) -> None:
     page = (results / "report.html").read_text(encoding="utf-8")
     for part in ("subgroups", "gaps-digits"):
         assert f'id="{part}"' in page
-
-
-def test_the_medical_study_is_planned_whole(workspace: Workspace, repository: Path) -> None:
-    study: dict[str, Any] = yaml.safe_load(
-        (repository / "config/medical_fairness.yaml").read_text()
-    )
-    study |= {"data_dir": "data", "results_dir": "results"}
-    write_chexpert(workspace.directory / "data/raw/chexpert")
-    write_mimic(workspace.directory / "data/raw/mimic_cxr")
-    # These files have few rows.
-    study["datasets"]["mimic_cxr"]["expect"] = {"classes": len(FINDINGS)}
-    study["methods"]["sgd"]["batch_size"] = 16
-    planned = workspace.planned(study)
-    assert planned["train_heads"] == 2 * 2 * len(study["epsilons"])
-    assert planned["compare_groups"] == 4
-    assert planned["plot_fairness"] == planned["write_fairness_table"] == 2

@@ -48,7 +48,7 @@ from dpprobe.results.network_record import (
     network_folder,
 )
 from dpprobe.results.study_files import StudyFiles
-from dpprobe.analyses.audit.audited_cells import audit_cells
+from dpprobe.analyses.audit import audit_cells
 from dpprobe.study.check_command import load_checked
 from dpprobe.study.imbalance import rare_classes
 from dpprobe.study.study_file import load_study
@@ -61,7 +61,7 @@ from dpprobe.study.network_methods import (
     searched_methods,
 )
 from dpprobe.study.study import Cell
-from dpprobe.analyses.representation_law.measured_networks import (
+from dpprobe.analyses.representation_law import (
     law_backbones,
     law_datasets,
     list_law_networks,

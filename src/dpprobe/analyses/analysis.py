@@ -148,13 +148,42 @@ class Section:
         return self.figures[longest].format(rest)
 
 
-def find_wrong_names(key: str, chosen: Sequence[str], known: Sequence[str]) -> Iterator[str]:
-    """Yields one line for each name in `chosen` that is not in the study, or appears twice."""
-    for name in dict.fromkeys(chosen):
-        if name not in known:
-            yield f"{key}: {name} is not in this study; write some of {', '.join(known)}"
-        elif chosen.count(name) > 1:
-            yield f"{key}: {name} appears twice; remove one"
+def find_wrong_names(study: Study, block: Options) -> Iterator[str]:
+    """Yields one line for each name in a block that is not in the study, or appears twice."""
+    known = {
+        "datasets": list(study.datasets),
+        "backbones": list(study.backbones),
+        "methods": list(study.methods),
+        "epsilons": study.job_epsilons(),
+    }
+    for key, names in known.items():
+        chosen = getattr(block, key, None) or ()
+        for name in dict.fromkeys(chosen):
+            if name not in names:
+                yield f"{key}: {name} is not in this study; write some of {', '.join(names)}"
+            elif chosen.count(name) > 1:
+                yield f"{key}: {name} appears twice; remove one"
+
+
+def list_single_label(study: Study, chosen: Sequence[str] | None = None) -> list[str]:
+    """Lists the chosen datasets in the study's order; by default those with one label per image."""
+    return [
+        name
+        for name in study.datasets
+        if (name in chosen if chosen else not has_several_labels(study, name))
+    ]
+
+
+def find_several_labels(
+    study: Study, block: str, chosen: Sequence[str] | None = None
+) -> Iterator[str]:
+    """Yields one line for each chosen dataset with several labels, and if all datasets have."""
+    for name in chosen or (() if list_single_label(study) else study.datasets):
+        if has_several_labels(study, name):
+            yield (
+                f"datasets: {name}: has several labels per image, but {block} needs one; name "
+                f"datasets with one label, or remove {block}"
+            )
 
 
 def has_several_labels(study: Study, dataset: str) -> bool:
@@ -183,7 +212,8 @@ class Analysis:
       unpriced: the name, listed in releases, of the analysis's results from training examples
         without an epsilon; None if the analysis does not use training examples.
       options: the class of the analysis's block; None if the study declares the block, or has none.
-      faults: yields one line for each fault in the analysis's block of the study.
+      faults: yields one line for each fault in the analysis's block of a study, besides wrong names
+        of datasets, backbones, methods and epsilons.
       datasets, backbones: list the datasets and backbones that a study measures.
       measurement: the analysis's job; None if its rules are written by hand.
       target: the name of the Snakemake target, if it is not `name`.
@@ -196,7 +226,7 @@ class Analysis:
     reads: tuple[str, str] | None
     unpriced: str | None = None
     options: type[Options] | None = None
-    faults: Callable[[Study], Iterable[str]] = lambda _study: ()
+    faults: Callable[[Study, Any], Iterable[str]] = lambda _study, _block: ()
     datasets: Callable[[Study], Sequence[str]] = lambda study: list(study.datasets)
     backbones: Callable[[Study], Sequence[str]] = lambda study: list(study.backbones)
     measurement: Measurement | None = None
@@ -213,6 +243,13 @@ class Analysis:
     @property
     def version(self) -> int:
         return ANALYSES[self.name].version
+
+    def list_faults(self, study: Study) -> list[str]:
+        """Lists one line for each fault in the analysis's block; none without a block."""
+        block = study.block(self.options) if self.options else None
+        if block is None:
+            return []
+        return list(find_wrong_names(study, block)) or list(self.faults(study, block))
 
     def list_files(self, study: Study, results: str, *datasets: str) -> list[str]:
         """Lists the files that the jobs write for given datasets, or for all measured datasets."""

@@ -14,15 +14,9 @@ from dpprobe.study.study import Study
 
 
 def find_analysis(rule: str) -> Analysis:
-    """Returns the analysis whose job a Snakemake rule runs.
-
-    Raises:
-      KeyError: if no analysis has the rule.
-    """
+    """Returns the analysis whose job a Snakemake rule runs; raises KeyError for another rule."""
     measured: dict[str, Analysis] = {
-        analysis.measurement.rule: analysis
-        for analysis in load_analyses()
-        if analysis.measurement is not None
+        each.measurement.rule: each for each in load_analyses() if each.measurement
     }
     return measured[rule]
 

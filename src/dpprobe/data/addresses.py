@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
+from pydantic import AfterValidator, Field
 
-def check_address(value: str) -> str:
+_SHA256 = "[0-9a-f]{64}"
+
+
+def _check_address(value: str) -> str:
     """Returns a file's address; raises ValueError if it is not http(s) or contains a login."""
     parts = urlsplit(value)
     if "@" in parts.netloc:
@@ -21,6 +25,23 @@ def check_address(value: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{value!r} is not an http or https address; correct it")
     return value
+
+
+def _check_sha256(value: str) -> str:
+    if re.fullmatch(_SHA256, value) is None:
+        raise ValueError(
+            f"{value!r} is not a SHA-256; write its 64 lower-case hexadecimal digits, as "
+            "sha256sum prints them"
+        )
+    return value
+
+
+Address = Annotated[
+    str, AfterValidator(_check_address), Field(json_schema_extra={"pattern": r"^https?://\S+$"})
+]
+Sha256 = Annotated[
+    str, AfterValidator(_check_sha256), Field(json_schema_extra={"pattern": f"^{_SHA256}$"})
+]
 
 
 def public_url(url: str) -> str:

@@ -8,11 +8,17 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 _NUMBER = re.compile(r"[+]?(-?)0*(\d+)(\.0*)?")
+# A list that a program wrote as text, such as ['a', 'b'] or [3]; two numbers may be an interval.
+_LIST = re.compile(
+    r"""[\[({]\s*(['"]).*\1[\s,]*[\])}]|[\[{]\s*\d+(\s+\d+|([\s,]+\d+){2,})?\s*[\]}]""", re.DOTALL
+)
 _INVISIBLE = ("Cc", "Cf")  # categories: control characters, and marks such as a zero-width space
 
 
 def text_of(value: Any) -> str:
     """Returns a name as text; empty for null and NaN."""
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
     return "" if value is None or value != value else str(value)
 
 
@@ -38,11 +44,17 @@ def find_alike(names: Iterable[str]) -> list[tuple[str, ...]]:
 
 
 def find_name_fault(names: Sequence[str]) -> str | None:
-    """Returns the error text for class names that are equal or look alike; None without a fault."""
+    """Returns the error text for class names that are equal, look alike or are lists; else None."""
     if len(set(names)) != len(names):
         return f"{', '.join(names)}: a name appears twice; remove one"
     if same := find_alike(names):
         return f"{in_words(same[0])} are spellings of one name; remove one"
+    for name in filter(_LIST.fullmatch, names):
+        return (
+            f"{name!r} is a list of labels, written as text; if images have several labels, write "
+            "one column of 0 and 1 per label, and list the columns in label_columns; if not, write "
+            "a plain name"
+        )
     return None
 
 
@@ -53,14 +65,20 @@ def hint_class(text: str, names: Iterable[str]) -> str:
 
 
 def joined_labels(labels: Iterable[str], names: Iterable[str] | None = None) -> list[str]:
-    """Lists labels that join several names: `benign;malignant`, also with | or a comma.
+    """Lists labels that join several names: `benign;malignant`, also with | or as a list.
 
     Args:
       names: the names of the classes; by default each label is a class's name.
     """
-    parts = {text: [part.strip() for part in re.split(r"[;|,]", text)] for text in sorted(labels)}
+    parts = {text: _split_label(text) for text in sorted(labels)}
     known = set(parts if names is None else names)
     return [text for text in parts if len(parts[text]) > 1 and known.issuperset(parts[text])]
+
+
+def _split_label(text: str) -> list[str]:
+    if _LIST.fullmatch(text):
+        return [part.strip(" '\"") for part in text[1:-1].split(",")]
+    return [part.strip() for part in re.split(r"[;|,]", text)]
 
 
 def in_words(names: Iterable[str]) -> str:

@@ -10,9 +10,11 @@ import codecs
 import csv
 import gzip
 import io
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -29,6 +31,8 @@ DELIMITERS = (";", ",", "\t", "|")
 # First bytes of a file that Excel saved as Unicode text, and of a workbook.
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 WORKBOOK = b"PK\x03\x04"
+# Excel's first line that declares the delimiter, with more delimiters if a spreadsheet saved it.
+_DECLARED = re.compile(r'"?sep=([^\w\s"]|\t)"?\1*\s*', re.IGNORECASE)
 MOST_CHARACTERS = 1 << 27  # characters per cell; a missing quotation mark joins the rest of a file
 _EXCEL = "save it as `CSV UTF-8`, as Excel calls it"
 _AS_UTF_8 = "save it as UTF-8 (`CSV UTF-8` in Excel, or `iconv -f {} -t UTF-8 old.csv > new.csv`)"
@@ -42,11 +46,10 @@ def check_columns(options: TableOptions, split: SplitName) -> None:
     """
     file = options.split_file(split)
     known = list(read_header(options, file, split))
-    if options.split_column is not None and options.split_column not in known:
-        raise _no_column("split_column", file, options.split_column, known)
+    if options.split_column is not None:
+        _require_column("split_column", file, options.split_column, known)
     for name, extract in options.extract.items():
-        if extract.column not in known:
-            raise _no_column(f"extract.{name}", file, extract.column, known)
+        _require_column(f"extract.{name}", file, extract.column, known)
         if name in known:
             raise ConfigError(
                 f"extract.{name}: {file} already has a column with this name; write another name"
@@ -56,25 +59,23 @@ def check_columns(options: TableOptions, split: SplitName) -> None:
         where = f"joins.{number}"
         there = read_header(options, join.file, f"{where}.file")
         for here, key in join.key_columns.items():
-            if here not in known:
-                raise _no_column(f"{where}.by", file, here, known)
-            if key not in there:
-                raise _no_column(f"{where}.by", join.file, key, there)
+            _require_column(f"{where}.by", file, here, known)
+            _require_column(f"{where}.by", join.file, key, there)
         for column in join.columns:
-            if column not in there:
-                raise _no_column(f"{where}.columns", join.file, column, there)
+            _require_column(f"{where}.columns", join.file, column, there)
             if column in known:
                 raise ConfigError(
                     f"{where}.columns: {column!r} is already a column; remove it from this list"
                 )
             known.append(column)
     for column, option in options.list_columns().items():
-        if column not in known:
-            raise _no_column(option, file, column, known)
+        _require_column(option, file, column, known)
 
 
-def _no_column(option: str, file: str, column: str, known: Iterable[str]) -> ConfigError:
-    known = list(known)
+def _require_column(option: str, file: str, column: str, known: Sequence[str]) -> None:
+    """Raises ConfigError if a file lacks a column that an option names."""
+    if column in known:
+        return
     near = [name for name in known if fold_name(name) == fold_name(column)]
     if near:
         hint = f"write {near[0]!r}, as the file spells it"
@@ -83,7 +84,7 @@ def _no_column(option: str, file: str, column: str, known: Iterable[str]) -> Con
         hint = f'columns seem to be divided by {written}: write `delimiter: "{written}"`'
     else:
         hint = "name one of them"
-    return ConfigError(f"{option}: {file}: no column {column!r}; it has {', '.join(known)}: {hint}")
+    raise ConfigError(f"{option}: {file}: no column {column!r}; it has {', '.join(known)}: {hint}")
 
 
 def other_delimiter(names: Sequence[str]) -> str | None:
@@ -125,27 +126,40 @@ def read_header(options: TableOptions, file: str, option: str) -> tuple[str, ...
     return header
 
 
+def open_rows(options: TableOptions, file: str) -> AbstractContextManager[Reader]:
+    """Opens the records of a file by `open_csv`."""
+    return open_csv(options.locate_path(file), file, delimiter=options.delimiter)
+
+
 @contextmanager
-def open_rows(options: TableOptions, file: str) -> Iterator[Reader]:
-    """Opens the records of a file, its header first.
+def open_csv(path: Path, file: str, *, delimiter: str | None = None) -> Iterator[Reader]:
+    """Opens the records of a CSV file, its header first.
+
+    Args:
+      file: the file's name in messages.
+      delimiter: if absent, the delimiter in a first line such as `sep=;`, else a tab for .tsv and a
+        comma for other files.
 
     Raises:
       ConfigError: if a line cannot be read; names the line.
     """
-    path = options.locate_path(file)
     tabs = file.lower().removesuffix(".gz").endswith(".tsv")
     reader = None
     try:
         with _open_file(path) as raw:
             _check_kind(file, raw.read(4))
         with (
-            long_cells(),
+            _long_cells(),
             _open_file(path) as raw,
             io.TextIOWrapper(raw, "utf-8-sig", newline="") as stream,
         ):
-            reader = csv.reader(
-                stream, delimiter=options.delimiter or ("\t" if tabs else ","), strict=True
-            )
+            lines = _check_lines(file, stream)
+            first = next(lines, "")
+            declared = _DECLARED.fullmatch(first)
+            usual = declared[1] if declared else "\t" if tabs else ","
+            reader = csv.reader(chain([first], lines), delimiter=delimiter or usual, strict=True)
+            if declared:
+                next(reader)
             yield reader
     except UnicodeDecodeError as error:
         raise _not_utf_8(file, path) from error
@@ -155,8 +169,21 @@ def open_rows(options: TableOptions, file: str) -> Iterator[Reader]:
         raise ConfigError(f"{file} line {line}: cannot be read ({error}); {remedy}") from error
 
 
+def _check_lines(file: str, lines: Iterable[str]) -> Iterator[str]:
+    """Yields the lines; refuses the marks of a damaged file and of two joined files."""
+    for number, line in enumerate(lines, start=1):
+        joined = line.startswith("\ufeff")  # a byte order mark
+        if joined or "\0" in line:
+            mark, origin = ("byte order mark", "joined") if joined else ("NUL byte", "damaged")
+            raise ConfigError(
+                f"{file} line {number}: a {mark}, as in UTF-16 or {origin} files; write the file "
+                "again, as UTF-8 with one header"
+            )
+        yield line
+
+
 @contextmanager
-def long_cells() -> Iterator[None]:
+def _long_cells() -> Iterator[None]:
     """Lets csv read cells that are longer than its usual limit of 131,072 characters."""
     before = csv.field_size_limit(MOST_CHARACTERS)
     try:

@@ -142,7 +142,8 @@ class TableOptions(UnitOptions):
         None,
         min_length=1,
         max_length=1,
-        description="Delimiter of columns. If absent: a tab in .tsv files, a comma in others.",
+        description="Delimiter of columns. If absent: the one in a first line such as sep=;, else "
+        "a tab in .tsv files, a comma in others.",
     )
     label_column: str | None = Field(
         None,
@@ -152,8 +153,8 @@ class TableOptions(UnitOptions):
     label_columns: tuple[str, ...] | None = Field(
         None,
         min_length=2,
-        description="Columns of rows with several labels, one column per label: 1, 0, -1 "
-        "(uncertain) or blank.",
+        description="Columns of rows with several labels, one column per label: 1 or true, 0 or "
+        "false, -1 (uncertain) or blank.",
     )
     class_names: ClassNames | None = Field(
         None,
@@ -245,7 +246,7 @@ class TableOptions(UnitOptions):
         return {name: value for name, value in params.items() if name not in others}
 
     def has_test(self) -> bool:
-        return self.test is not None or self.split_column is not None
+        return super().has_test() or self.split_column is not None
 
     def class_names_or_labels(self) -> tuple[str, ...]:
         names = self.class_names or self.label_columns
@@ -332,14 +333,8 @@ class TableOptions(UnitOptions):
     def count_classes(self) -> int:
         return len(self.class_names_or_labels())
 
-    def list_splits(self) -> tuple[SplitName, ...]:
-        """Returns the splits that have a separate file."""
-        return ("train",) if self.test is None else ("train", "test")
-
     def split_file(self, split: SplitName) -> str:
-        written = self.train if split == "train" else self.test
-        assert written is not None
-        return written
+        return str(getattr(self, split))
 
     def path_columns(self) -> tuple[str, ...]:
         """Returns the columns that make up a row's path; none if rows have no paths."""

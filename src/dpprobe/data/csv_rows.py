@@ -23,7 +23,7 @@ from dpprobe.data import patient_sides, table
 from dpprobe.data.alike_names import fold_name, hint_class, joined_labels
 from dpprobe.data.csv_files import SUFFIXES, open_rows, read_header
 from dpprobe.data.csv_options import Join, ManifestOptions, TableOptions
-from dpprobe.data.group_columns import BLANKS
+from dpprobe.data.group_columns import BLANKS, TRUTH
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.path_template import fill_template, template_parts
 from dpprobe.data.patient_sides import RowIndex
@@ -170,9 +170,8 @@ def _use_rows(
     kept = ~(codes == DROP).any(axis=1)
     rows = ManifestRows(file=file, frame=frame, codes=codes).take_rows(kept)
     if rows.frame.empty:
-        raise ConfigError(
-            f"{file}: no {name} row is left; correct `uncertain`, `missing` or the file"
-        )
+        remedy = "is left; correct `uncertain`, `missing` or" if total else "below the header; fill"
+        raise ConfigError(f"{file}: no {name} row {remedy} the file")
     if not quiet:
         logger.info(
             "%s: %s: %d rows, %d left out by filters, %d by their labels",
@@ -247,10 +246,15 @@ def _read_file(options: TableOptions, file: str, columns: set[str]) -> pd.DataFr
     values: dict[str, list[str]] = {name: [] for _, name in places}
     lines = []
     with open_rows(options, file) as rows:
-        next(rows)
+        first = next(rows)
         for row in rows:
             if not any(row):
                 continue
+            if row == first:
+                raise ConfigError(
+                    f"{file} line {rows.line_num}: repeats the header, as two joined files do; "
+                    "remove the line"
+                )
             if len(row) != len(header):
                 raise ConfigError(
                     f"{file} line {rows.line_num}: {len(row)} values for {len(header)} "
@@ -325,7 +329,7 @@ def _parse_label(options: TableOptions, column: str, text: str) -> int:
     if text.lower() in BLANKS:
         return {"zeros": 0, "drop": DROP, "error": BLANK}[options.missing]
     try:
-        number = float(text)
+        number = float(TRUTH.get(text.lower(), text))
     except ValueError:
         return OTHER
     if number == -1:
@@ -429,10 +433,9 @@ def make_batch(
     patients = None
     if options.unit_column is not None:
         patients = rows.frame[options.unit_column].tolist()
-        for fault, further in zip(
-            faults, patient_sides.list_faults(patients, mistaken, options.unit_column), strict=True
-        ):
-            fault += further
+        further = patient_sides.list_faults(patients, mistaken, options.unit_column)
+        for fault, more in zip(faults, further, strict=True):
+            fault += more
     counted = "line" if rows.file.lower().endswith(SUFFIXES) else "row"
     return table.make_batch(
         ids=_make_ids(options, rows),
@@ -486,4 +489,4 @@ def _label_fault(options: TableOptions, column: str, text: str, code: int) -> st
         hint = hint_class(text, options.label_numbers())
         keys = "a key of" if isinstance(options.class_names, dict) else "in"
         return f"{column} is {text!r}, which is not {keys} class_names{hint}"
-    return f"{column} is {text!r}, which is not 1, 0, -1 or blank"
+    return f"{column} is {text!r}, which is not 1, 0, true, false, -1 or blank"

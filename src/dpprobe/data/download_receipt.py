@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dpprobe import artifacts
 from dpprobe.errors import DataError
+from dpprobe.records import Part, Record
 
-FORMAT = "dpprobe-download"
-FORMAT_VERSION = 1
 RECEIPT = "receipt.json"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fetched:
+class Fetched(Part):
     """One file that was fetched.
 
     Attributes:
@@ -32,12 +29,14 @@ class Fetched:
     revision: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Receipt:
+class Receipt(Record):
     """The content of `receipt.json`, which lists a download folder's files."""
 
-    files: tuple[Fetched, ...]
+    format: Literal["dpprobe-download"] = "dpprobe-download"
+    format_version: Literal[1] = 1
     params: Mapping[str, Any] | None
+    revision: str | None
+    files: tuple[Fetched, ...]
 
 
 def write_receipt(
@@ -46,31 +45,8 @@ def write_receipt(
     """Writes `receipt.json`, which makes the download complete."""
     files = tuple(fetched)
     revisions = {file.revision for file in files}
-    artifacts.write_record(
-        directory / RECEIPT,
-        {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
-            "params": params,
-            "revision": revisions.pop() if len(revisions) == 1 else None,
-            "files": [asdict(file) for file in files],
-        },
-    )
-
-
-def read_receipt(directory: Path) -> Receipt:
-    """Reads `receipt.json`; raises DataError if it is missing or not a receipt."""
-    path = directory / RECEIPT
-    remedy = f"delete {path} and run again"
-    try:
-        values = artifacts.read_json(path)
-        artifacts.check_not_newer(path, values, kind=FORMAT, version=FORMAT_VERSION)
-        if values["format"] != FORMAT or values["format_version"] != FORMAT_VERSION:
-            raise ValueError(f"format {values['format']} {values['format_version']}")
-        files = tuple(Fetched(**file) for file in values["files"])
-        return Receipt(files=files, params=values["params"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: not the receipt of a download ({error}); {remedy}") from error
+    revision = revisions.pop() if len(revisions) == 1 else None
+    Receipt(params=params, revision=revision, files=files).write(directory / RECEIPT)
 
 
 def check_receipt(directory: Path, *, params: Mapping[str, Any] | None) -> Receipt:
@@ -82,7 +58,7 @@ def check_receipt(directory: Path, *, params: Mapping[str, Any] | None) -> Recei
     Raises:
       DataError: if a file is missing or has another size, or the download had other options.
     """
-    receipt = read_receipt(directory)
+    receipt = Receipt.read(directory / RECEIPT)
     if artifacts.canonical_json(receipt.params) != artifacts.canonical_json(params):
         raise DataError(
             f"{directory}: the options of this download have changed since, for example a "

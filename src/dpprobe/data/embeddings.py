@@ -126,16 +126,12 @@ class Options(TableOptions, CountedRows):
         return {name: file.find_vectors(where) for name, where in names.items()}
 
     def _vector_path(self, split: SplitName) -> Path:
-        written = self.train if split == "train" else self.test
-        assert written is not None
-        return self.locate_path(written)
+        return self.locate_path(getattr(self, split))
 
     def split_file(self, split: SplitName) -> str:
         """Returns the study's name of a split's file of labels: the table, or the vectors' file."""
-        if split == "train":
-            return self.table or self.train
-        assert self.test is not None
-        return self.test_table or self.test
+        table = self.table if split == "train" else self.test_table
+        return table or super().split_file(split)
 
     def open_columns(self, file: str) -> ColumnFile | None:
         if file.lower().endswith(csv_files.SUFFIXES):

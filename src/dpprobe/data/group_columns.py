@@ -25,6 +25,10 @@ CLASSES = "class"
 MISSING_CODE = re.compile(r"-(1|9+)(\.0+)?")
 # Spellings of a blank number.
 BLANKS = frozenset({"", "<na>", "na", "n/a", "nan", "nat", "none", "null", "unknown", "?"})
+# Spreadsheets write these for a value that they cannot compute.
+SHEET_ERRORS = frozenset({"#div/0!", "#n/a", "#name?", "#null!", "#num!", "#ref!", "#value!"})
+# Spellings of 1 and 0 in columns of labels, in any case.
+TRUTH = {"true": 1, "false": 0}
 
 
 def group_column(name: str) -> str:

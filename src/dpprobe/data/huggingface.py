@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from pydantic import Field, field_validator
 
 from dpprobe.data import parquet
-from dpprobe.data.addresses import check_address
+from dpprobe.data.addresses import Address, Sha256
 from dpprobe.data.download_receipt import Fetched, check_receipt
-from dpprobe.data.options import check_several_labels
-from dpprobe.errors import ConfigError, DownloadError
+from dpprobe.data.option_paths import Paths, list_patterns
+from dpprobe.errors import ConfigError, DataError, DownloadError
 from dpprobe.options import Options as Block
 
 if TYPE_CHECKING:
@@ -44,17 +44,11 @@ _SHOWN = 5
 class AcceptedLabels(Block):
     """The labels that count as right for each test row, from a file at a separate address."""
 
-    url: str = Field(
+    url: Address = Field(
         description="Address of a JSON file in the format of ReaL's real.json; without user and "
-        "password.",
-        json_schema_extra={"pattern": r"^https?://\S+$"},
+        "password."
     )
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the file.")
-
-    @field_validator("url")
-    @classmethod
-    def _check_url(cls, value: str) -> str:
-        return check_address(value)
+    sha256: Sha256 = Field(description="SHA-256 of the file.")
 
 
 class Options(parquet.ColumnOptions):
@@ -70,12 +64,12 @@ class Options(parquet.ColumnOptions):
         json_schema_extra={"pattern": "^[0-9a-f]{40}$"},
         description="The commit, 40 hexadecimal digits. A branch is refused: its files can change.",
     )
-    train: parquet.Paths = Field(
+    train: Paths = Field(
         min_length=1,
         description="Training files of the repository: a file, a pattern such as "
         "data/train-*.parquet, or a list of them; * also matches /.",
     )
-    test: parquet.Paths | None = Field(
+    test: Paths | None = Field(
         None,
         min_length=1,
         description="Test files, in the form of `train`; if absent, the training files are split.",
@@ -119,12 +113,6 @@ class Options(parquet.ColumnOptions):
         labels = self.accepted_labels
         return {"accepted_labels": None if labels is None else {"sha256": labels.sha256}}
 
-    def has_test(self) -> bool:
-        return self.test is not None
-
-    def count_rows(self) -> tuple[int, int] | None:
-        return self.expected_rows()
-
     def multi_label(self) -> bool:
         return self.several_labels
 
@@ -161,9 +149,8 @@ def download(options: Options, directory: Path) -> list[Fetched]:
     names = [file.rfilename for file in info.siblings or ()]
     wanted = [
         name
-        for patterns in (options.train, options.test)
-        if patterns is not None
-        for name in _match_files(patterns, names, options)
+        for split in options.list_splits()
+        for name in _match_files(getattr(options, split), names, options)
     ]
     fetched = [
         _fetch_checked(options, directory, name, api=api, token=token)
@@ -176,10 +163,10 @@ def download(options: Options, directory: Path) -> list[Fetched]:
     return fetched
 
 
-def _match_files(patterns: parquet.Paths, names: Sequence[str], options: Options) -> list[str]:
+def _match_files(patterns: Paths, names: Sequence[str], options: Options) -> list[str]:
     """Returns the files that match the patterns, in the order of patterns, then of names."""
     files: list[str] = []
-    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+    for pattern in list_patterns(patterns):
         matches = sorted(name for name in names if fnmatchcase(name, pattern))
         if not matches:
             tables = sorted(name for name in names if name.endswith(".parquet")) or sorted(names)
@@ -312,19 +299,18 @@ def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
         if part.name.startswith(f"{_FILES}/")
     ]
 
-    def locate_files(patterns: parquet.Paths) -> tuple[str, ...]:
-        matches = _match_files(patterns, names, options)
-        return tuple(str(downloaded / _FILES / name) for name in matches)
-
     shared = {name: getattr(options, name) for name in parquet.ColumnOptions.model_fields}
-    local = parquet.Options(
-        **{**shared, "source": "parquet"},
-        train=locate_files(options.train),
-        test=None if options.test is None else locate_files(options.test),
-        accepted_labels=None
-        if options.accepted_labels is None
-        else parquet.AcceptedLabels(file=str(downloaded / _ACCEPTED)),
-    )
+    for split in options.list_splits():
+        matches = _match_files(getattr(options, split), names, options)
+        shared[split] = tuple(str(downloaded / _FILES / name) for name in matches)
+    if options.accepted_labels is not None:
+        shared["accepted_labels"] = {"file": str(downloaded / _ACCEPTED)}
+    local = parquet.Options(**{**shared, "source": "parquet"})
     local.check_files()
-    check_several_labels(declared=options.several_labels, actual=local.multi_label())
+    if (several := local.multi_label()) != options.several_labels:
+        raise DataError(
+            "several_labels: the downloaded files have "
+            f"{'several labels' if several else 'one label'} per row; write several_labels: "
+            f"{str(several).lower()}"
+        )
     parquet.prepare(local, directory, recorded=options, revision=options.revision)

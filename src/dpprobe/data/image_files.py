@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -93,7 +94,7 @@ def open_image(data: bytes) -> Image.Image:
     try:
         picture: Image.Image = Image.open(io.BytesIO(data))
         check_whole(data, picture)
-        frames = getattr(picture, "n_frames", 1)
+        frames = "several" if _has_more(data, picture) else getattr(picture, "n_frames", 1)
         # The first image of an MPO file is the photograph; other images are previews.
         if frames == 1 or picture.format == "MPO":
             facts = _read_grey_facts(picture)
@@ -113,6 +114,19 @@ def open_image(data: bytes) -> Image.Image:
         line = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ImageError(f"cannot be decoded ({line})") from error
     raise ImageError(f"{frames} images in one file")
+
+
+def _has_more(data: bytes, picture: Any) -> bool:
+    """Returns True if another image follows in a PGM or PPM file, which Pillow does not read."""
+    if picture.format != "PPM":
+        return False
+    decoder, _, start, arguments = picture.tile[0]
+    if decoder == "ppm_plain":
+        return b"P" in re.sub(rb"#[^\r\n]*", b"", data[start:])
+    wide = picture.mode == "I" or (decoder == "ppm" and arguments[1] > 255)
+    bits = {"1": 1, "F": 32}.get(picture.mode, len(picture.getbands()) * (16 if wide else 8))
+    end = start + (picture.width * bits + 7) // 8 * picture.height
+    return re.match(rb"\s*P[1-7f]\s", data[end:]) is not None
 
 
 def _read_grey_facts(picture: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from dpprobe.errors import ConfigError
 
+Paths = str | tuple[str, ...]  # a path, a glob pattern, or several
 Change = Callable[[str, str], str]  # called with a path and its option's key; returns a path
 
 
@@ -38,6 +39,10 @@ def _change_paths(value: Any, inner: list[str], key: str, change: Change) -> Any
         ]
     name, *rest = inner
     return {**value, name: _change_paths(value[name], rest, f"{key}.{name}", change)}
+
+
+def list_patterns(paths: Paths) -> tuple[str, ...]:
+    return (paths,) if isinstance(paths, str) else paths
 
 
 def match_files(path: Path) -> list[Path]:

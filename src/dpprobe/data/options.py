@@ -13,7 +13,7 @@ from pydantic import Field
 
 from dpprobe.data.option_paths import with_paths
 from dpprobe.data.subsample import Subsample
-from dpprobe.errors import ConfigError, DataError
+from dpprobe.errors import ConfigError
 from dpprobe.options import Name, Options, resolve_path
 from dpprobe.privacy.limits import SMALLEST_DELTA
 
@@ -255,9 +255,6 @@ class DatasetOptions(Options, ABC):
     def text_params(self) -> dict[str, Any]:
         return self.model_dump(mode="json", include={"prompts", "prompt_names"})
 
-    def row_limit(self) -> Limit:
-        return Limit()
-
     def has_test(self) -> bool:
         """Returns True if the source has a test split; otherwise a rule splits the rows."""
         return True
@@ -268,7 +265,7 @@ class DatasetOptions(Options, ABC):
 
     def expected_counts(self) -> Expected:
         """Returns the sizes in `expect`, after a limit and `subsample`."""
-        limit = self.row_limit()
+        limit: Limit = getattr(self, "limit", Limit())
         if not self.has_test() and limit.train is not None:
             return Expected(classes=self.expect.classes)
         most = limit.model_dump(exclude_none=True)
@@ -281,16 +278,18 @@ class DatasetOptions(Options, ABC):
         sizes = self.expected_counts()
         return None if sizes.train is None or sizes.test is None else (sizes.train, sizes.test)
 
-    @abstractmethod
     def count_rows(self) -> tuple[int, int] | None:
         """Counts the rows of the train and the test table before `subsample`. Cheap.
 
-        Returns None before a download, after which checks of these numbers run.
+        By default, returns the sizes in `expect`, or None if counting would need a download or all
+        files. Checks of these numbers run after the download.
         """
+        return self.expected_rows()
 
     def class_rows(self) -> Mapping[str, int] | None:
-        """Counts the training rows of each class, by name, before `subsample`; None if unknown."""
-        return None
+        """Counts the training units of each class, by name, before `subsample`; None if unknown."""
+        counts = None if self.multi_label() else self.count_class_units()
+        return None if counts is None else counts.train
 
     def count_class_units(self) -> ClassUnits | None:
         """Counts units per class in both splits before `subsample`: only for the owner's screen.
@@ -359,10 +358,6 @@ class DatasetOptions(Options, ABC):
     def count_units(self) -> int | None:
         """Counts the patients of the train table before `subsample`; None as in `count_rows`."""
         return None
-
-    def used_units(self) -> int | None:
-        """Counts the patients of the train table; None before the data are prepared."""
-        return None if self.subsample else self.count_units()
 
 
 def _drop_options(values: dict[str, Any], names: Set[str]) -> dict[str, Any]:
@@ -438,13 +433,3 @@ def compute_imbalance(counts: Sequence[int]) -> float:
     """Divides the size of the largest class by the size of the smallest class with rows."""
     present = [count for count in counts if count]
     return max(present) / min(present) if present else 1.0
-
-
-def check_several_labels(*, declared: bool, actual: bool) -> None:
-    """Raises DataError if the study's `several_labels` differs from the downloaded files."""
-    if actual != declared:
-        raise DataError(
-            "several_labels: the downloaded files have "
-            f"{'several labels' if actual else 'one label'} per row; write several_labels: "
-            f"{str(actual).lower()}"
-        )

@@ -22,7 +22,7 @@ from dpprobe import artifacts
 from dpprobe.data import patient_sides
 from dpprobe.data.class_units import CountedRows
 from dpprobe.data.group_columns import GroupColumns
-from dpprobe.data.option_paths import each_once, match_files
+from dpprobe.data.option_paths import Paths, each_once, list_patterns, match_files
 from dpprobe.data.options import DatasetOptions, Limit
 from dpprobe.data.parquet_columns import read_schema
 from dpprobe.data.patient_sides import RowIndex, UnitOptions
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".parquet", ".pq")
 BATCH_ROWS = 128
-Paths = str | tuple[str, ...]
 
 
 # The types of an image's bytes and path; null if a file has none of either.
@@ -80,9 +79,6 @@ class ColumnOptions(UnitOptions):
     test_fraction: TestFraction = 0.2
     split_seed: SplitSeed = 0
 
-    def row_limit(self) -> Limit:
-        return self.limit
-
     def side_options(self, *, own_test: bool) -> set[str]:
         if not own_test and self.unit_column is not None:
             return {"unit_column"}
@@ -120,7 +116,7 @@ class Options(ColumnOptions, CountedRows):
             )
         headers = [
             _read_header(self, path)
-            for name in self._list_splits()
+            for name in self.list_splits()
             for path in self._list_files(name)
         ]
         for other in headers[1:]:
@@ -143,11 +139,8 @@ class Options(ColumnOptions, CountedRows):
                 "public list, not from the labels)"
             )
 
-    def has_test(self) -> bool:
-        return self.test is not None
-
     def read_index(self) -> RowIndex:
-        splits = self._list_splits()
+        splits = self.list_splits()
         units = None
         if (column := self.unit_column) is not None:
             units = {name: [*map(person_name, _read_column(self, name, column))] for name in splits}
@@ -174,24 +167,19 @@ class Options(ColumnOptions, CountedRows):
         return min(rows, getattr(self.limit, name) or rows)
 
     def input_files(self) -> tuple[str, ...]:
-        files = [str(path) for name in self._list_splits() for path in self._list_files(name)]
+        files = [str(path) for name in self.list_splits() for path in self._list_files(name)]
         if self.accepted_labels:
             files.append(str(resolve_path(self.accepted_labels.file)))
         return tuple(files)
 
     def image_files(self) -> tuple[str, ...]:
         return tuple(
-            str(path.resolve()) for name in self._list_splits() for path in self._list_files(name)
+            str(path.resolve()) for name in self.list_splits() for path in self._list_files(name)
         )
 
-    def _list_splits(self) -> tuple[SplitName, ...]:
-        return ("train",) if self.test is None else ("train", "test")
-
     def _list_files(self, name: SplitName) -> list[Path]:
-        written = self.train if name == "train" else self.test
-        assert written is not None
         files: list[Path] = []
-        for pattern in [written] if isinstance(written, str) else written:
+        for pattern in list_patterns(getattr(self, name)):
             matches = match_files(resolve_path(pattern))
             if not matches:
                 raise ConfigError(
@@ -332,7 +320,7 @@ def prepare(
         multi_label=header.multi_label,
         groups=options.group_names(),
         units=options.names_units(),
-        rows=sum(options._count_rows(name) for name in options._list_splits()),
+        rows=sum(options._count_rows(name) for name in options.list_splits()),
         accepted=accepted is not None,
         revision=revision,
         chosen_test=options.test is not None,
@@ -424,13 +412,7 @@ def _make_batches(
     index = options.read_index()
     patients, sides = index.units, patient_sides.assign_sides(options, index)
     ids = {name: _make_ids(options, name) for name in index.rows}
-    faults: dict[SplitName, Any] = {name: [[] for _ in part] for name, part in ids.items()}
-    if patients is not None and options.unit_column is not None:
-        mistaken = index.find_mistaken(sides)
-        faults = {
-            name: list(patient_sides.list_faults(part, mistaken, options.unit_column))
-            for name, part in patients.items()
-        }
+    faults = index.list_faults(sides, options.unit_column)
     groups = options.list_groups()
     used = [options.image_column, options.label_column, *(g.column for g in groups.values())]
     columns = list(dict.fromkeys(used))

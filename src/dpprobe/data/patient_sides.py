@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field, model_validator
 
-from dpprobe.data import train_test_split
 from dpprobe.data.alike_names import find_alike
 from dpprobe.data.group_columns import Group, list_groups
 from dpprobe.data.person_names import find_equal_numbers
@@ -18,6 +17,7 @@ from dpprobe.data.train_test_split import SplitName, SplitOptions
 Unit = Literal["image", "patient"]
 # For each row of a source's splits, its table (train or test); None for a row that is left out.
 Sides = dict[SplitName, list[SplitName | None]]
+Fault = tuple[str, str]  # kind of problem, detail
 
 
 class UnitOptions(SplitOptions):
@@ -58,6 +58,13 @@ class UnitOptions(SplitOptions):
                     )
         return self
 
+    def has_test(self) -> bool:
+        return getattr(self, "test", None) is not None
+
+    def list_splits(self) -> tuple[SplitName, ...]:
+        """Returns the splits that have separate files."""
+        return ("train", "test") if getattr(self, "test", None) is not None else ("train",)
+
     def named_unit(self) -> Unit | None:
         return self.unit
 
@@ -91,16 +98,17 @@ class RowIndex:
     labels: Callable[[SplitName], Sequence[int | Sequence[int] | None]]
     units: Mapping[SplitName, Sequence[str]] | None
 
-    def find_mistaken(
-        self, sides: Mapping[SplitName, Sequence[SplitName | None]]
-    ) -> dict[str, str]:
-        """Finds faulty units in both tables by the function `find_mistaken`."""
+    def list_faults(self, sides: Sides, column: str | None) -> dict[SplitName, list[list[Fault]]]:
+        """Lists the problems of each row's unit, which `column` names; none without units."""
+        if self.units is None or column is None:
+            return {name: [[] for _ in range(count)] for name, count in self.rows.items()}
         tables: dict[SplitName, set[str]] = {"train": set(), "test": set()}
-        for split, names in (self.units or {}).items():
+        for split, names in self.units.items():
             for name, side in zip(names, sides[split], strict=True):
                 if side is not None:
                     tables[side].add(name)
-        return find_mistaken(tables)
+        wrong = find_mistaken(tables)
+        return {name: list_faults(part, wrong, column) for name, part in self.units.items()}
 
 
 def assign_sides(options: UnitOptions, index: RowIndex) -> Sides:
@@ -112,12 +120,8 @@ def assign_sides(options: UnitOptions, index: RowIndex) -> Sides:
         classes = [0] * rows["train"]
         if options.split_by == "class":
             classes = [each if isinstance(each, int) else -1 for each in index.labels("train")]
-        if units is None:
-            tested = options.choose_test(index.ids(), classes)
-        else:
-            fraction, seed = options.fraction_and_seed()
-            by = options.split_by
-            tested = choose_test(units["train"], classes, fraction=fraction, seed=seed, by=by)
+        names = index.ids() if units is None else units["train"]
+        tested = options.choose_test(names, classes)
         sides["train"] = ["test" if flag else "train" for flag in tested]
     if units is not None:
         # A patient's rows are all train or all test, so test rows are left out of the count.
@@ -127,32 +131,6 @@ def assign_sides(options: UnitOptions, index: RowIndex) -> Sides:
             for side, keep in zip(sides["train"], kept, strict=True)
         ]
     return sides
-
-
-def choose_test(
-    units: Sequence[str],
-    strata: Sequence[int],
-    *,
-    fraction: float,
-    seed: int,
-    by: train_test_split.SplitBy = "class",
-) -> list[bool]:
-    """Chooses test rows by a split of the units: all rows of a unit are on one side.
-
-    By class, a unit's stratum is the most frequent class of its rows, or the smallest of equally
-    frequent ones. With `split_by: id`, a hash of the unit's name decides.
-    """
-    if by == "id":
-        return train_test_split.choose_by_id(units, fraction=fraction, seed=seed)
-    classes: dict[str, Counter[int]] = {}
-    for unit, label in zip(units, strata, strict=True):
-        classes.setdefault(unit, Counter())[label] += 1
-    most: list[Hashable] = [
-        min(counts, key=lambda label: (-counts[label], label)) for counts in classes.values()
-    ]
-    chosen = train_test_split.choose_test(list(classes), most, fraction=fraction, seed=seed)
-    sides = dict(zip(classes, chosen, strict=True))
-    return [sides[unit] for unit in units]
 
 
 def first_of_each(units: Iterable[str], most: int | None) -> list[bool]:
@@ -185,14 +163,8 @@ def find_mistaken(sides: Mapping[SplitName, Iterable[str]]) -> dict[str, str]:
     return faults | dict.fromkeys(both, "has images in both splits")
 
 
-def list_faults(
-    units: Iterable[str], wrong: Mapping[str, str], column: str
-) -> Iterator[list[tuple[str, str]]]:
-    """Yields the problems of each row's unit: a blank, or a fault of `find_mistaken`."""
-    for unit in units:
-        if not unit:
-            yield [("patient", f"no patient: {column} is blank, or a word for it such as nan")]
-        elif unit in wrong:
-            yield [("patient", f"patient {unit!r} {wrong[unit]}")]
-        else:
-            yield []
+def list_faults(units: Iterable[str], wrong: Mapping[str, str], column: str) -> list[list[Fault]]:
+    """Lists the problems of each row's unit: a blank, or a fault of `find_mistaken`."""
+    blank = ("patient", f"no patient: {column} is blank, or a word for it such as nan")
+    known = {unit: [("patient", f"patient {unit!r} {fault}")] for unit, fault in wrong.items()}
+    return [[*known.get(unit, ())] if unit else [blank] for unit in units]

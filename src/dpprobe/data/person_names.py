@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from dpprobe.data.alike_names import find_alike, fold_name, in_words
-from dpprobe.data.group_columns import BLANKS
+from dpprobe.data.group_columns import BLANKS, SHEET_ERRORS
 
 _WHOLE = re.compile(r"[+-]?\d{1,300}")
 # An exponent needs a sign, as in printed floats: 1e16 may be a hash.
@@ -20,10 +20,10 @@ _NUMBER = re.compile(r"[+-]?(\d{1,300}\.?\d{0,300}|\.\d{1,300})(e[+-]\d{1,3})?")
 
 
 def person_name(value: Any) -> str:
-    """Returns a person's name as text; empty for a missing name, such as None, NaN or "nan"."""
+    """Returns a person's name as text; empty for a missing name: None, NaN, "nan", "#N/A"."""
     text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
     text = text.strip()
-    return "" if text.casefold() in BLANKS else text
+    return "" if text.casefold() in BLANKS | SHEET_ERRORS else text
 
 
 def list_spellings(name: str) -> set[str]:

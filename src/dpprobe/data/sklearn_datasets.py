@@ -5,7 +5,6 @@ A row's id is its place in scikit-learn's fixed order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -16,7 +15,7 @@ from dpprobe.data.image_files import encode_png
 from dpprobe.data.train_test_split import SplitOptions, SplitSeed, TestFraction
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    import numpy as np
 
 # Numbers of rows per class, so that a study is checked without importing scikit-learn.
 CLASS_ROWS: dict[str, tuple[int, ...]] = {
@@ -71,35 +70,26 @@ def prepare(options: Options, directory: Path) -> None:
     from dpprobe.data import table  # slow import: numpy and pyarrow
 
     images, labels = load_digits(return_X_y=True)
-    labels = labels.tolist()
-    ids = _make_ids(len(labels))
+    ids, labels = _make_ids(len(labels)), labels.tolist()
     tested = options.choose_test(ids, labels)
-
-    def make_batches() -> Iterator[tuple[str, pa.Table]]:
-        for name in table.SPLITS:
-            chosen = [row for row in range(len(ids)) if tested[row] == (name == "test")]
-            yield (
-                name,
-                table.make_batch(
-                    ids=[ids[row] for row in chosen],
-                    labels=[labels[row] for row in chosen],
-                    images=[_encode_digit(images[row].reshape(8, 8)) for row in chosen],
-                    paths=[None] * len(chosen),
-                ),
-            )
-
+    parts = {
+        name: [row for row, test in enumerate(tested) if test == (name == "test")]
+        for name in table.SPLITS
+    }
     table.write_dataset(
         directory,
-        make_batches(),
+        table.batch_images(
+            parts, lambda _, row: (ids[row], labels[row], _encode_digit(images[row]))
+        ),
         options=options,
         class_names=[str(label) for label in range(options.count_classes())],
         rows=len(ids),
     )
 
 
-def _encode_digit(pixels: object) -> bytes:
+def _encode_digit(pixels: np.ndarray) -> bytes:
     import numpy as np
     from PIL import Image
 
-    grey = np.rint(np.asarray(pixels, dtype=np.float64) * 255 / DIGITS_MAX).astype(np.uint8)
+    grey = np.rint(pixels.reshape(8, 8) * 255 / DIGITS_MAX).astype(np.uint8)
     return encode_png(Image.fromarray(grey))

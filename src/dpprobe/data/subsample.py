@@ -27,14 +27,18 @@ from dpprobe.options import Options
 _DIGEST_BITS = 256
 
 
-def _read_texts(value: Any) -> Any:
-    """Converts to text the names of classes that YAML parsed as numbers."""
-    if not isinstance(value, Mapping):
-        return value
-    return {
-        str(name) if isinstance(name, int) and not isinstance(name, bool) else name: number
-        for name, number in value.items()
-    }
+def is_below(digest: bytes, fraction: float) -> bool:
+    """Returns True if a SHA-256, read as a number in [0, 1), is below a fraction: exactly."""
+    numerator, denominator = fraction.as_integer_ratio()
+    return int.from_bytes(digest) * denominator < numerator << _DIGEST_BITS
+
+
+def _read_name(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+# The name of a class: YAML reads a name without quotes that is a whole number as a number.
+ClassName = Annotated[str, BeforeValidator(_read_name)]
 
 
 class Subsample(Options):
@@ -48,9 +52,7 @@ class Subsample(Options):
         description="Share of all images to keep, by a hash of each image's or patient's name, "
         "whatever its class. Releases accept only this choice.",
     )
-    fractions: Annotated[
-        dict[str, Annotated[float, Field(gt=0, le=1)]], BeforeValidator(_read_texts)
-    ] = Field(
+    fractions: dict[ClassName, Annotated[float, Field(gt=0, le=1)]] = Field(
         {},
         description="Share to keep of each named class, by a hash of each image's or patient's "
         "name; other classes stay whole.",
@@ -83,7 +85,8 @@ class Subsample(Options):
             ]
         wanted = self.per_class or 0
         return [
-            f"{wanted} of class {name}, but there are {rows}; write {rows} or fewer"
+            f"{wanted} of class {name}, but there are {rows}; "
+            + (f"write {rows} or fewer" if rows else "add images of this class")
             for name, rows in class_rows.items()
             if wanted > rows
         ]
@@ -101,8 +104,7 @@ class Subsample(Options):
           DataError: if a class is unknown, has too few rows, or would keep no row.
         """
         if self.fraction is not None:
-            chosen = self._choose_below(self.fraction, set(names))
-            return [name in chosen for name in names]
+            return [is_below(self._rank_name(name), self.fraction) for name in names]
         members: list[set[str]] = [set() for _ in class_names]
         for label, name in zip(labels, names, strict=True):
             members[label].add(name)
@@ -123,19 +125,13 @@ class Subsample(Options):
 
     def _choose_members(self, class_name: str, members: Collection[str]) -> Collection[str]:
         if class_name in self.fractions:
-            return self._choose_below(self.fractions[class_name], members)
+            fraction = self.fractions[class_name]
+            return {name for name in members if is_below(self._rank_name(name), fraction)}
         if self.per_class is None:
             return members
-        ranked = sorted(members, key=lambda name: (self._public_place(name), name))
+        ranked = sorted(members, key=lambda name: (self._rank_name(name), name))
         return set(ranked[: self.per_class])
 
-    def _choose_below(self, fraction: float, names: Collection[str]) -> set[str]:
-        # Integers compare digests exactly with the float that the study wrote.
-        numerator, denominator = fraction.as_integer_ratio()
-        bound = numerator << _DIGEST_BITS
-        return {name for name in names if self._public_place(name) * denominator < bound}
-
-    def _public_place(self, name: str) -> int:
-        """Returns a name's place in the public order, 0 to 2^256 - 1."""
-        digest = hashlib.sha256(f"subsample\n{self.seed}\n{name}".encode()).digest()
-        return int.from_bytes(digest)
+    def _rank_name(self, name: str) -> bytes:
+        """Returns a name's place in the public order."""
+        return hashlib.sha256(f"subsample\n{self.seed}\n{name}".encode()).digest()

@@ -18,10 +18,10 @@ import itertools
 import json
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pydantic import BaseModel
 
 from dpprobe import artifacts
 from dpprobe.data.alike_names import find_name_fault
@@ -72,6 +73,7 @@ _IMAGE_TYPE = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.str
 # Columns that every source's rows may have.
 _EXPECTED = {"image", "label", "id", "pixels_sha256", "faults", "origin"}
 _FAULTS = pa.list_(pa.list_(pa.string()))
+_ReadImages = Callable[..., Iterable[CheckedImage]]
 
 
 class EncodedImage(NamedTuple):
@@ -84,8 +86,7 @@ class EncodedImage(NamedTuple):
     sha256: bytes
 
 
-@dataclass(frozen=True, kw_only=True)
-class SplitInfo:
+class SplitInfo(BaseModel, frozen=True):
     """One split of a dataset: its size, its rows per class, and a fingerprint of its content."""
 
     rows: int
@@ -94,14 +95,13 @@ class SplitInfo:
     sha256: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class DatasetInfo:
-    """The content of `dataset.json`.
+class DatasetInfo(BaseModel, frozen=True):
+    """The content of `dataset.json` that other parts of the program use.
 
     Attributes:
       units: the number of patients of each split; None where the source does not name them.
-      copies: the result of `dataset_checks.Checks.count_copies`, counts of training rows with the
-        image of an earlier row; None if not counted.
+      train_copies: the result of `dataset_checks.Checks.count_copies`, counts of training rows with
+        the image of an earlier row; None if not counted.
     """
 
     class_names: tuple[str, ...]
@@ -111,8 +111,8 @@ class DatasetInfo:
     splits: Mapping[str, SplitInfo]
     accepted: bool = False
     units: Mapping[str, int] | None = None
-    copies: Mapping[str, Mapping[str, int | str]] | None = field(default=None, compare=False)
-    source: Mapping[str, Any] = field(compare=False)
+    train_copies: Mapping[str, Mapping[str, int | str]] | None = None
+    source: Mapping[str, Any]
 
     @property
     def num_classes(self) -> int:
@@ -208,10 +208,24 @@ def batch_files(
         for start in range(0, len(rows), BATCH_ROWS):
             files, labels = zip(*rows[start : start + BATCH_ROWS], strict=True)
             paths = [str(folder / file) for file in files]
-            yield (
-                name,
-                make_batch(ids=files, labels=labels, images=[None] * len(files), paths=paths),
-            )
+            images = [None] * len(files)
+            yield name, make_batch(ids=files, labels=labels, images=images, paths=paths)
+
+
+def batch_images(
+    parts: Mapping[str, Sequence[int]], read: Callable[[str, int], tuple[str, int, bytes]]
+) -> Iterator[tuple[str, pa.Table]]:
+    """Yields batches of encoded images for `write_dataset`, in the order of the rows.
+
+    Args:
+      parts: split name -> numbers of rows.
+      read: returns the id, the label and the encoded image of a split's row.
+    """
+    for name, rows in parts.items():
+        for start in range(0, len(rows), BATCH_ROWS):
+            batch = [read(name, row) for row in rows[start : start + BATCH_ROWS]]
+            ids, labels, images = zip(*batch, strict=True)
+            yield name, make_batch(ids=ids, labels=labels, images=images, paths=[None] * len(ids))
 
 
 def split_batch(batch: pa.Table, sides: Sequence[str | None]) -> Iterator[tuple[str, pa.Table]]:
@@ -283,11 +297,11 @@ def write_dataset(
         checks = Checks(shape.class_names, options, problems, strict_test=chosen_test, units=units)
         pool = stack.enter_context(ThreadPoolExecutor(READ_THREADS))
         decode = options.verify == "decode" and not options.holds_vectors
-        reader = _Reader(pool, decode=decode, keep=embed)
+        read = partial(pool.map, partial(_check_image, decode=decode, keep=embed))
         writers = {}
         for name in SPLITS:
             path = stack.enter_context(artifacts.atomic_path(directory / f"{name}.parquet"))
-            writer = _SplitWriter(path, name, shape, reader=reader, problems=problems)
+            writer = _SplitWriter(path, name, shape, read=read, problems=problems)
             writers[name] = stack.enter_context(closing(writer))
         progress = stack.enter_context(Progress(rows, label=f"data {directory.name}"))
         for name, batch in batches:
@@ -360,57 +374,43 @@ def _describe_tables(
     }
 
 
-class _Reader:
-    """Reads, hashes and decodes the images of a batch in threads: Pillow decodes without the GIL.
+def _check_image(
+    row: int,
+    image: dict[str, Any] | None,
+    row_id: str | None,
+    origin: str | None,
+    pixels: bytes | None,
+    *,
+    decode: bool,
+    keep: bool,
+) -> CheckedImage:
+    """Reads, hashes and decodes an image in a thread: Pillow decodes without the GIL.
 
     Args:
-      decode: decode each image, as extraction will; False only reads bytes.
-      keep: True to return the images' bytes too.
+      decode: decode the image, as extraction will; False only reads bytes.
+      keep: return the image's bytes too.
     """
-
-    def __init__(self, pool: ThreadPoolExecutor, *, decode: bool, keep: bool) -> None:
-        self._pool = pool
-        self._decode = decode
-        self._keep = keep
-
-    def read_images(self, batch: pa.Table, *, first: int) -> list[CheckedImage]:
-        rows = range(first, first + batch.num_rows)
-        columns = [
-            _optional_column(batch, name) for name in ("image", "id", "origin", "pixels_sha256")
-        ]
-        return list(self._pool.map(self._check_image, rows, *columns))
-
-    def _check_image(
-        self,
-        row: int,
-        image: dict[str, Any] | None,
-        row_id: str | None,
-        origin: str | None,
-        pixels: bytes | None,
-    ) -> CheckedImage:
-        path: str = image["path"] or "" if image else ""
-        data: bytes | None = image["bytes"] if image else None
-        digest, bits, fault = None, None, None
-        try:
-            if data is None:
-                if not path:
-                    raise ImageError("no image")
-                data = read_image_bytes(path)
-            digest = hashlib.sha256(data).digest()
-            if self._decode:
-                picture = open_image(data)
-                pixels, bits = pixel_hash(picture), count_used_bits(picture)
-        except OSError as error:
-            hint = hint_misspelling(path) if isinstance(error, FileNotFoundError) else ""
-            fault = ("missing", f"cannot be read ({error.strerror}){hint}")
-        except ValueError as error:  # the path has a NUL or half a character
-            fault = ("missing", f"cannot be read ({error})")
-        except ImageError as error:
-            fault = ("missing" if data is None else "unreadable", str(error))
-        kept = data if self._keep else None
-        return CheckedImage(
-            row, row_id or "", path, origin or "", digest, pixels, bits, kept, fault
-        )
+    path: str = image["path"] or "" if image else ""
+    data: bytes | None = image["bytes"] if image else None
+    digest, bits, fault = None, None, None
+    try:
+        if data is None:
+            if not path:
+                raise ImageError("no image")
+            data = read_image_bytes(path)
+        digest = hashlib.sha256(data).digest()
+        if decode:
+            picture = open_image(data)
+            pixels, bits = pixel_hash(picture), count_used_bits(picture)
+    except OSError as error:
+        hint = hint_misspelling(path) if isinstance(error, FileNotFoundError) else ""
+        fault = ("missing", f"cannot be read ({error.strerror}){hint}")
+    except ValueError as error:  # the path has a NUL or half a character
+        fault = ("missing", f"cannot be read ({error})")
+    except ImageError as error:
+        fault = ("missing" if data is None else "unreadable", str(error))
+    kept = data if keep else None
+    return CheckedImage(row, row_id or "", path, origin or "", digest, pixels, bits, kept, fault)
 
 
 class _Shape(NamedTuple):
@@ -476,7 +476,7 @@ class _SplitWriter:
     """Writes one table: checks rows, hashes images, closes row groups at a bounded size."""
 
     def __init__(
-        self, path: Path, name: str, shape: _Shape, *, reader: _Reader, problems: Problems
+        self, path: Path, name: str, shape: _Shape, *, read: _ReadImages, problems: Problems
     ) -> None:
         self.name = name
         self.rows = 0
@@ -484,7 +484,7 @@ class _SplitWriter:
         self.fingerprint = ""
         self.units: set[str] = set()
         self._shape = shape
-        self._reader = reader
+        self._read = read
         self._problems = problems
         self._schema = shape.make_schema()
         self._hash = hashlib.sha256()
@@ -502,7 +502,9 @@ class _SplitWriter:
         """Checks a batch, writes it unless there was a problem, and returns its images."""
         if batch.num_rows == 0:
             return []
-        images = self._reader.read_images(batch, first=self.rows)
+        rows = range(self.rows, self.rows + batch.num_rows)
+        named = ("image", "id", "origin", "pixels_sha256")
+        images = list(self._read(rows, *(_optional_column(batch, name) for name in named)))
         labels = self._check_batch(batch, images)
         self.rows += batch.num_rows
         if not self._problems:
@@ -626,41 +628,10 @@ def read_info(dataset_json: Path) -> DatasetInfo:
     """Reads `dataset.json`.
 
     Raises:
-      DataError: if the file is missing or does not describe a dataset.
+      DataError: if the file is missing, damaged, or of another format or version.
     """
-    remedy = "delete it and prepare the dataset again"
-    try:
-        values = artifacts.read_json(dataset_json)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{dataset_json}: cannot be read ({error}); {remedy}") from error
-    if not isinstance(values, dict) or values.get("format") != FORMAT:
-        raise DataError(f"{dataset_json}: not a dataset's description; {remedy}")
-    if values["format_version"] != FORMAT_VERSION:
-        artifacts.check_not_newer(dataset_json, values, kind=FORMAT, version=FORMAT_VERSION)
-        raise DataError(
-            f"{dataset_json}: format version {values['format_version']}, but this dpprobe reads "
-            f"{FORMAT_VERSION}; {remedy}"
-        )
-    splits = {
-        name: SplitInfo(
-            rows=part["rows"],
-            per_class=tuple(part["per_class"]),
-            fingerprint=part["fingerprint"],
-            sha256=part["sha256"],
-        )
-        for name, part in values["splits"].items()
-    }
-    return DatasetInfo(
-        class_names=tuple(values["class_names"]),
-        multi_label=values["multi_label"],
-        groups=tuple(values["groups"]),
-        fingerprint=values["fingerprint"],
-        splits=splits,
-        source=values["source"],
-        accepted=values.get("accepted", False),
-        units=values.get("units"),
-        copies=values.get("train_copies"),
-    )
+    values = artifacts.read_record(dataset_json, kind=FORMAT, version=FORMAT_VERSION)
+    return DatasetInfo.model_validate(values)
 
 
 class SplitTable:

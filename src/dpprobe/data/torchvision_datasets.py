@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urljoin
 
 from pydantic import Field
@@ -19,10 +19,6 @@ from dpprobe.data.image_files import encode_png
 from dpprobe.data.train_test_split import SplitOptions, SplitSeed, TestFraction
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import resolve_path
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 ARRAYS = ("MNIST", "FashionMNIST", "CIFAR10", "CIFAR100")
 # torchvision hides this address and checksum inside a method; a test compares them.
@@ -237,24 +233,13 @@ def _prepare_arrays(options: Options, directory: Path, root: Path) -> None:
         name: _open_dataset(options.name, root, train=name == "train") for name in table.SPLITS
     }
 
-    def make_batches() -> Iterator[tuple[str, pa.Table]]:
-        for name, part in parts.items():
-            for start in range(0, len(part), table.BATCH_ROWS):
-                rows = range(start, min(start + table.BATCH_ROWS, len(part)))
-                pairs = [part[row] for row in rows]
-                yield (
-                    name,
-                    table.make_batch(
-                        ids=[f"{name}-{row:08d}" for row in rows],
-                        labels=[int(label) for _, label in pairs],
-                        images=[encode_png(image) for image, _ in pairs],
-                        paths=[None] * len(pairs),
-                    ),
-                )
+    def read(split: str, row: int) -> tuple[str, int, bytes]:
+        image, label = parts[split][row]
+        return f"{split}-{row:08d}", int(label), encode_png(image)
 
     table.write_dataset(
         directory,
-        make_batches(),
+        table.batch_images({name: range(len(part)) for name, part in parts.items()}, read),
         options=options,
         class_names=parts["train"].classes,
         rows=sum(map(len, parts.values())),

@@ -21,13 +21,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from dpprobe import artifacts
 from dpprobe.data.options import DatasetOptions, PublicSplit
+from dpprobe.data.subsample import is_below
 
 SplitBy = Literal["class", "id"]
 SplitName = Literal["train", "test"]
@@ -43,7 +45,6 @@ TestFraction = Annotated[
 SplitSeed = Annotated[
     int, Field(ge=0, description="Seed of the split; another seed gives another split.")
 ]
-_DIGEST_BITS = 256
 
 
 def count_test(rows: int, fraction: float) -> int:
@@ -69,39 +70,39 @@ def choose_by_id(ids: Iterable[str], *, fraction: float, seed: int) -> list[bool
 
     Rows of equal ids are on one side.
     """
-    # Integers compare digests exactly with the float that the study wrote.
-    numerator, denominator = fraction.as_integer_ratio()
-    bound = numerator << _DIGEST_BITS
-    return [int.from_bytes(_hash_rank(seed, each)) * denominator < bound for each in ids]
+    return [is_below(_hash_rank(seed, each), fraction) for each in ids]
 
 
 def choose_test(
-    ids: Sequence[str],
-    strata: Sequence[Hashable],
+    names: Sequence[str],
+    strata: Sequence[int],
     *,
     fraction: float,
     seed: int,
     by: SplitBy = "class",
 ) -> list[bool]:
-    """Chooses the test rows: True for a test row, in the order of `ids`.
+    """Chooses the test rows: True for a test row, in order. All rows of a name are on one side.
 
-    By class, test rows are the first `count_test` of each stratum by SHA-256 of (seed, id).
+    By class, a name's stratum is the most frequent class of its rows, or the smallest of equally
+    frequent ones. The first `count_test` names of a stratum by SHA-256 of (seed, name) are tested.
 
     Args:
-      ids: the rows' unique ids.
+      names: the rows' unique ids, or the names of their units.
       strata: the rows' classes, or one constant for a split that ignores them; unused by id.
     """
     if by == "id":
-        return choose_by_id(ids, fraction=fraction, seed=seed)
-    members: dict[Hashable, list[int]] = {}
-    for row, stratum in enumerate(strata):
-        members.setdefault(stratum, []).append(row)
-    tested = [False] * len(ids)
-    for rows in members.values():
-        rows.sort(key=lambda row: _hash_rank(seed, ids[row]))
-        for row in rows[: count_test(len(rows), fraction)]:
-            tested[row] = True
-    return tested
+        return choose_by_id(names, fraction=fraction, seed=seed)
+    most: dict[str, tuple[int, int]] = {}  # for each name: minus a number of rows, their class
+    for (name, label), count in Counter(zip(names, strata, strict=True)).items():
+        most[name] = min(most.get(name, (0, 0)), (-count, label))
+    members: dict[int, list[str]] = {}
+    for name, (_, label) in most.items():
+        members.setdefault(label, []).append(name)
+    tested: set[str] = set()
+    for group in members.values():
+        group.sort(key=lambda name: _hash_rank(seed, name))
+        tested.update(group[: count_test(len(group), fraction)])
+    return [name in tested for name in names]
 
 
 def _hash_rank(seed: int, row_id: str) -> bytes:
@@ -118,10 +119,10 @@ class SplitOptions(DatasetOptions):
         "image can change the side of another. A release needs id.",
     )
 
-    def choose_test(self, ids: Sequence[str], labels: Sequence[int]) -> list[bool]:
-        """Chooses the test rows: True for a test row, in the order of the ids."""
+    def choose_test(self, names: Sequence[str], labels: Sequence[int]) -> list[bool]:
+        """Chooses the test rows by their ids or units: True for a test row, in order."""
         fraction, seed = self.fraction_and_seed()
-        return choose_test(ids, labels, fraction=fraction, seed=seed, by=self.split_by)
+        return choose_test(names, labels, fraction=fraction, seed=seed, by=self.split_by)
 
     def fraction_and_seed(self) -> tuple[float, int]:
         """Returns the options `test_fraction` and `split_seed`, which each source declares."""

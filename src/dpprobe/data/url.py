@@ -7,7 +7,6 @@ the options of the image folder or the manifest, with paths relative to the down
 from __future__ import annotations
 
 import importlib
-import re
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -17,7 +16,7 @@ from pydantic import Field, field_validator, model_validator
 
 from dpprobe import artifacts
 from dpprobe.data import archives
-from dpprobe.data.addresses import check_address
+from dpprobe.data.addresses import Address, Sha256
 from dpprobe.data.download_receipt import Fetched, check_receipt
 from dpprobe.data.option_paths import with_paths
 from dpprobe.data.options import DatasetOptions, PublicSplit
@@ -31,41 +30,22 @@ from dpprobe.options import Options as Block
 LAYOUTS = {"csv": "root", "imagefolder": "path"}
 # Options of every source, which are written outside `layout`.
 COMMON = frozenset(DatasetOptions.model_fields) - {"source"}
-SHA256_PATTERN = "^[0-9a-f]{64}$"
 RESERVED = ("receipt.json",)
 
 
 class File(Block):
     """One file to fetch."""
 
-    url: str = Field(
+    url: Address = Field(
         description="Address of the file, http or https; write a user name and password into "
         "~/.netrc instead."
     )
-    sha256: str = Field(
-        description="SHA-256 of the file, 64 lower-case hexadecimal digits.",
-        json_schema_extra={"pattern": SHA256_PATTERN},
-    )
+    sha256: Sha256 = Field(description="SHA-256 of the file, 64 lower-case hexadecimal digits.")
     name: str | None = Field(
         None,
         description="Name of the file in the download folder; if absent, the last part of "
         "the address.",
     )
-
-    @field_validator("url")
-    @classmethod
-    def _check_url(cls, value: str) -> str:
-        return check_address(value)
-
-    @field_validator("sha256")
-    @classmethod
-    def _check_sha256(cls, value: str) -> str:
-        if re.fullmatch(SHA256_PATTERN, value) is None:
-            raise ValueError(
-                f"{value!r} is not a SHA-256; write its 64 lower-case hexadecimal digits, as "
-                "sha256sum prints them"
-            )
-        return value
 
     @model_validator(mode="after")
     def _check_name(self) -> File:
@@ -164,9 +144,6 @@ class Options(DatasetOptions):
             fault=split.fault and f"layout: {split.fault}",
             images_fault=split.images_fault and f"layout: {split.images_fault}",
         )
-
-    def count_rows(self) -> tuple[int, int] | None:
-        return self.expected_rows()
 
     def multi_label(self) -> bool:
         return self._parse_layout().multi_label()

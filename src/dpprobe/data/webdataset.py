@@ -34,7 +34,7 @@ def prepare(options: Options, directory: Path) -> None:
         options=options,
         class_names=options.class_names,
         multi_label=options.several_labels,
-        groups=list(options.group_names()),
+        groups=options.group_names(),
         units=options.names_units(),
         rows=sum(map(len, parts.values())),
         embed=options.embed,

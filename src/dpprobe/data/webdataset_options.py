@@ -9,15 +9,13 @@ from pydantic import Field, field_validator, model_validator
 
 from dpprobe.data import tar_shards
 from dpprobe.data.alike_names import find_name_fault
-from dpprobe.data.group_columns import GroupColumns, list_groups
-from dpprobe.data.option_paths import each_once, match_files
+from dpprobe.data.group_columns import GroupColumns
+from dpprobe.data.option_paths import Paths, each_once, list_patterns, match_files
 from dpprobe.data.options import Embed
 from dpprobe.data.patient_sides import UnitOptions
 from dpprobe.data.train_test_split import SplitName, SplitSeed, TestFraction
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import resolve_path
-
-Paths = str | tuple[str, ...]
 
 
 class ShardOptions(UnitOptions):
@@ -90,21 +88,11 @@ class ShardOptions(UnitOptions):
             except DataError as error:
                 raise ConfigError(f"{name}: {error}") from error
 
-    def has_test(self) -> bool:
-        return self.test is not None
-
-    def count_rows(self) -> tuple[int, int] | None:
-        """Returns sizes in `expect`, because counting would read every header of every shard."""
-        return self.expected_rows()
-
     def multi_label(self) -> bool:
         return self.several_labels
 
     def count_classes(self) -> int:
         return len(self.class_names)
-
-    def group_names(self) -> tuple[str, ...]:
-        return tuple(list_groups(self.group_columns))
 
     def input_files(self) -> tuple[str, ...]:
         return tuple(str(path) for name in self.list_splits() for path in self.list_shards(name))
@@ -121,19 +109,14 @@ class ShardOptions(UnitOptions):
             return {"unit_column"}
         return {"shard_in_id"} if self.id_column is None else {"id_column"}
 
-    def list_splits(self) -> tuple[SplitName, ...]:
-        return ("train",) if self.test is None else ("train", "test")
-
     def list_shards(self, name: SplitName) -> list[Path]:
         """Lists the shards of a split, sorted by name within each pattern.
 
         Raises:
           ConfigError: for a pattern without a shard.
         """
-        written = self.train if name == "train" else self.test
-        assert written is not None
         shards: list[Path] = []
-        for pattern in [written] if isinstance(written, str) else written:
+        for pattern in list_patterns(getattr(self, name)):
             path = resolve_path(pattern)
             folder = path.is_dir()
             matches = tar_shards.list_tars(path) if folder else match_files(path)

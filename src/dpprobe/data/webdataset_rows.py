@@ -13,9 +13,8 @@ from dpprobe.artifacts import parse_json
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data import patient_sides, table, tar_shards
 from dpprobe.data.alike_names import hint_class, text_of
-from dpprobe.data.group_columns import list_groups
 from dpprobe.data.image_files import EXTENSIONS
-from dpprobe.data.patient_sides import RowIndex
+from dpprobe.data.patient_sides import Fault, RowIndex
 from dpprobe.data.person_names import person_name
 from dpprobe.data.problems import SHOWN
 from dpprobe.data.tar_shards import Member, Sample
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from dpprobe.data.webdataset_options import ShardOptions
 
 logger = logging.getLogger("dpprobe")
-
-Fault = tuple[str, str]
 
 
 class Row(NamedTuple):
@@ -108,7 +105,6 @@ def _make_row(options: ShardOptions, number: int, shard: Path, sample: Sample) -
         faults.append(("missing", f"images {' and '.join(images)} of one key; remove one"))
     if sample.twice:
         faults.append(("id", f"key {sample.key!r} has {sample.twice[0]} twice"))
-    faults += _several_values(options, fields)
     label, fault = _read_label(options, shard, sample, fields)
     if fault is not None and not any(kind == "label" for kind, _ in faults):
         faults.append(("label", fault))
@@ -124,7 +120,7 @@ def _make_row(options: ShardOptions, number: int, shard: Path, sample: Sample) -
 
 
 def _group_fields(options: ShardOptions) -> list[str]:
-    return [group.column for group in list_groups(options.group_columns).values()]
+    return [group.column for group in options.list_groups().values()]
 
 
 def _read_fields(
@@ -143,31 +139,28 @@ def _read_fields(
         return {}, [("label", f"{member.name} is not JSON ({error})")]
     if not isinstance(fields, dict):
         return {}, [("label", f"{member.name} is not a mapping of fields to values")]
-    return _replace_surrogates(options, fields)
+    return _clean_names(options, fields)
 
 
-def _replace_surrogates(
+def _clean_names(
     options: ShardOptions, fields: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[Fault]]:
-    """Replaces surrogates, such as "\\ud800", which JSON allows and tables do not."""
+    """Replaces surrogates, such as "\\ud800", which JSON allows and tables do not.
+
+    Also returns the faults of names that have surrogates, or that are lists or mappings.
+    """
     kinds: dict[str | None, str] = dict.fromkeys(_group_fields(options), "value")
     kinds |= {options.id_column: "id", options.unit_column: "patient"}
     clean, faults = dict(fields), list[Fault]()
     for name, value in fields.items():
-        if not isinstance(value, str):
-            continue
-        clean[name] = value.encode("utf-8", "backslashreplace").decode("utf-8")
-        if clean[name] != value and name in kinds:
-            faults.append((kinds[name], f"{name} is {value!r}, which contains half of a character"))
+        if isinstance(value, str):
+            clean[name] = value.encode("utf-8", "backslashreplace").decode("utf-8")
+            fault = "which contains half of a character" if clean[name] != value else ""
+        else:
+            fault = "neither text nor a number" if isinstance(value, list | dict) else ""
+        if fault and name in kinds:
+            faults.append((kinds[name], f"{name} is {value!r}, {fault}"))
     return clean, faults
-
-
-def _several_values(options: ShardOptions, fields: Mapping[str, Any]) -> Iterator[Fault]:
-    """Yields the faults of names that are lists or mappings."""
-    named = [("id", options.id_column), ("patient", options.unit_column)]
-    for kind, name in [*named, *(("value", name) for name in _group_fields(options))]:
-        if name is not None and isinstance(fields.get(name), list | dict):
-            yield kind, f"{name} is {fields[name]!r}, neither text nor a number"
 
 
 def _read_label(
@@ -224,25 +217,22 @@ def make_batches(
         units=units or None,
     )
     sides = patient_sides.assign_sides(options, index)
-    mistaken = index.find_mistaken(sides)
+    faults = index.list_faults(sides, options.unit_column)
     for name, rows in parts.items():
         shards = options.list_shards(name)
         for start in range(0, len(rows), table.BATCH_ROWS):
             part = slice(start, start + table.BATCH_ROWS)
-            batch = _make_batch(options, rows[part], shards, mistaken)
+            batch = _make_batch(options, rows[part], shards, faults[name][part])
             yield from table.split_batch(batch, sides[name][part])
 
 
 def _make_batch(
-    options: ShardOptions, rows: Sequence[Row], shards: Sequence[Path], mistaken: Mapping[str, str]
+    options: ShardOptions,
+    rows: Sequence[Row],
+    shards: Sequence[Path],
+    of_units: Sequence[Sequence[Fault]],
 ) -> pa.Table:
-    faults = [list(row.faults) for row in rows]
-    patients = None
-    if options.unit_column is not None:
-        patients = [row.unit for row in rows]
-        further = patient_sides.list_faults(patients, mistaken, options.unit_column)
-        for fault, more in zip(faults, further, strict=True):
-            fault += more
+    faults = [[*row.faults, *more] for row, more in zip(rows, of_units, strict=True)]
     kind = pa.list_(pa.int8()) if options.several_labels else pa.int64()
     return table.make_batch(
         ids=[row.id for row in rows],
@@ -254,9 +244,9 @@ def _make_batch(
         ],
         groups={
             name: group.read_values([row.groups[place] for row in rows], faults)
-            for place, (name, group) in enumerate(list_groups(options.group_columns).items())
+            for place, (name, group) in enumerate(options.list_groups().items())
         },
-        units=patients,
+        units=[row.unit for row in rows] if options.unit_column else None,
         faults=faults,
         # an image's path has its shard already
         origins=["" if row.image else str(shards[row.shard]) for row in rows],

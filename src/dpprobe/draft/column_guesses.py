@@ -9,7 +9,7 @@ from typing import NamedTuple
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.alike_names import find_alike, in_words, joined_labels
 from dpprobe.data.folder_parts import find_parts
-from dpprobe.data.group_columns import BLANKS, group_column
+from dpprobe.data.group_columns import BLANKS, SHEET_ERRORS, TRUTH, group_column
 from dpprobe.data.usual_columns import CASES, GROUPS, LABELS, PATIENTS, SPLITS, find_usual
 from dpprobe.draft.seen_dataset import Line, Value
 from dpprobe.errors import ConfigError
@@ -19,6 +19,7 @@ MOST_GROUPS = 20
 AGE_BINS = (18, 40, 60, 80)
 _YES_NO = frozenset({"0", "1", "0.0", "1.0"})
 _UNCERTAIN = frozenset({"-1", "-1.0"})
+_NO_LABEL = SHEET_ERRORS | {"<na>", "nan", "null"}
 
 
 @dataclass
@@ -65,25 +66,25 @@ Columns = Mapping[str, Column]
 
 def guess_label(columns: Columns) -> str | None:
     """Returns the column that seems to have one label per image; None if there is none."""
-    return next(
-        (
-            name
-            for name in find_usual(columns, LABELS)
-            if not columns[name].many and len(columns[name].values) > 1
-        ),
-        None,
-    )
+    usual = {name: columns[name] for name in find_usual(columns, LABELS)}
+    fit = (name for name, seen in usual.items() if not seen.many and len(seen.values) > 1)
+    return next(fit, None)
 
 
 def guess_labels(columns: Columns) -> list[str]:
-    """Returns two or more columns of 0 and 1, for several labels per image; empty if not found."""
+    """Returns two or more columns of 0 and 1, or else of true and false; empty if not found."""
     usual = {*find_usual(columns, [*PATIENTS, *CASES, *SPLITS, *GROUPS])}
-    binary = [
-        name
-        for name, column in columns.items()
-        if column.values and column.values <= _YES_NO | _UNCERTAIN and name not in usual
-    ]
-    return binary if len(binary) > 1 else []
+    for words in (_YES_NO, TRUTH.keys()):
+        binary = [
+            name
+            for name, column in columns.items()
+            if name not in usual
+            and column.values
+            and {value.lower() for value in column.values} <= words | _UNCERTAIN
+        ]
+        if len(binary) > 1:
+            return binary
+    return []
 
 
 def no_label(columns: Columns, place: str) -> ConfigError:
@@ -225,6 +226,12 @@ def uncertain_notes(columns: Columns, labels: Sequence[str]) -> list[str]:
         notes.append(
             "some labels are -1 (uncertain), which a run refuses; set `uncertain:` (ones, zeros or "
             "drop) for this dataset"
+        )
+    odd = sorted(each for each in columns[labels[0]].values if each.lower() in _NO_LABEL)
+    if len(labels) == 1 and odd:
+        notes.append(
+            f"{', '.join(odd)} in {labels[0]} is read as a class, but usually means no label; if "
+            "so, clear these fields and correct `class_names`"
         )
     if len(labels) == 1 and (joined := joined_labels(columns[labels[0]].values)):
         notes.append(

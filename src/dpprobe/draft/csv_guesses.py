@@ -111,6 +111,8 @@ def _read_table(path: Path) -> tuple[ManifestOptions, Columns]:
         for row in rows:
             for column, value in zip(columns.values(), row, strict=False):
                 column.add_value(value.strip())
+    if not any(column.first for column in columns.values()):
+        raise ConfigError(f"{path}: no row below the header; fill the file")
     return raw, columns
 
 

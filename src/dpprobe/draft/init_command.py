@@ -115,12 +115,8 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
     if not is_text(place):
         raise ConfigError(f"{os.fsencode(place)!r} is not UTF-8; rename it, such as by convmv")
     path = Path(place).expanduser()
-    wishes = Wishes(
-        label=arguments.label,
-        image=arguments.image,
-        patient=arguments.patient,
-        root=arguments.root,
-    )
+    named = ("label", "image", "patient", "root")
+    wishes = Wishes(**{name: getattr(arguments, name) for name in named})
     if path.is_dir():
         if wishes != Wishes():
             raise ConfigError(

@@ -11,7 +11,7 @@ from dpprobe.data import parquet
 from dpprobe.data.alike_names import text_of
 from dpprobe.data.folder_parts import find_test_file
 from dpprobe.data.parquet_columns import read_schema
-from dpprobe.data.usual_columns import IMAGE_COLUMNS, LABELS, find_usual
+from dpprobe.data.usual_columns import CASES, GROUPS, IMAGE_COLUMNS, LABELS, PATIENTS, find_usual
 from dpprobe.draft import column_guesses as guesses
 from dpprobe.draft.column_guesses import Column
 from dpprobe.draft.csv_guesses import Wishes
@@ -22,6 +22,7 @@ NUMBERED = (
     "The file has no class names: these are the numbers of its labels. Replace them by names in "
     "the order of the numbers. They are published with every head."
 )
+_ONE_NAME = "its values are lists or structs; write a text or a number per row for each patient"
 
 
 def look_at_parquet(place: str, wishes: Wishes) -> Seen:
@@ -31,7 +32,7 @@ def look_at_parquet(place: str, wishes: Wishes) -> Seen:
       ConfigError: if a study could not read the file's images or labels.
     """
     path = Path(place).expanduser()
-    names, columns = _read_table(path)
+    names, columns = _read_table(path, wishes)
     wishes.check_columns(names, place)
     if wishes.root is not None:
         raise ConfigError(
@@ -45,6 +46,9 @@ def look_at_parquet(place: str, wishes: Wishes) -> Seen:
     if test := find_test_file(path):
         keys["test"] = Line(value=str(Path(place).with_name(test.name)))
     keys |= {"image_column": Line(value=image), "label_column": Line(value=label)}
+    nested = [name for name in find_usual(names, (*PATIENTS, *CASES)) if name not in columns]
+    if wishes.patient is not None and wishes.patient not in columns:
+        raise ConfigError(f"--patient {wishes.patient}: {place}: {_ONE_NAME}")
     unit = guesses.find_unit(columns, wishes.patient)
     if unit is not None:
         keys["unit_column"] = unit.write_option()
@@ -55,6 +59,7 @@ def look_at_parquet(place: str, wishes: Wishes) -> Seen:
             "not trained on.",
         )
     notes = guesses.unit_notes(columns, unit)
+    notes += [f"column {name} is not used: {_ONE_NAME}" for name in nested]
     if "test" not in keys and (split := guesses.guess_split(columns)):
         notes.append(
             f"column {split[0]} is not used: test rows of parquet are a file of their own; write "
@@ -63,14 +68,22 @@ def look_at_parquet(place: str, wishes: Wishes) -> Seen:
     return _count_rows(place, keys, label, notes)
 
 
-def _read_table(path: Path) -> tuple[list[str], dict[str, Column]]:
-    """Reads the names of all columns, and the values of text and number columns."""
+def _read_table(path: Path, wishes: Wishes) -> tuple[list[str], dict[str, Column]]:
+    """Reads the names of all columns, and the values of columns with one value per row.
+
+    Other bytes than names of patients and groups may be images, and are not read.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     schema, _ = read_schema(path)
-    plain = [field.name for field in schema if not pa.types.is_nested(field.type)
-             and not pa.types.is_binary(field.type)]  # fmt: skip
+    usual = {*find_usual(schema.names, (*PATIENTS, *CASES, *GROUPS)), wishes.patient}
+    plain = [
+        field.name
+        for field in schema
+        if not pa.types.is_nested(field.type)
+        and (field.name in usual or "binary" not in str(field.type))
+    ]
     columns = {name: Column() for name in plain}
     fault = f"{path}: not a readable parquet file"
     with explain_parquet(path, ConfigError, fault), pq.ParquetFile(path) as file:
@@ -86,7 +99,14 @@ def _count_rows(place: str, keys: dict[str, Line], label: str, notes: list[str])
     options = _make_options(place, keys)
     if options.class_names_or_labels() is None:  # raises an error for labels of other kinds too
         index = options.read_index()
-        highest = max(map(_highest_label, chain(*map(index.labels, index.rows))), default=0)
+        labels = [*chain(*map(index.labels, index.rows))]
+        lists = [label for label in labels if isinstance(label, list)]
+        if len({*map(len, lists)}) > 1 or not {0, 1}.issuperset(chain(*lists)):
+            raise ConfigError(
+                f"{place}: column {label} has lists of class numbers; store lists of 0 and 1, with "
+                "one number per class"
+            )
+        highest = max(map(_highest_label, labels), default=0)
         if highest >= guesses.MOST_CLASSES:
             raise ConfigError(
                 f"{place}: column {label} has the label {highest}: init reads labels as class "

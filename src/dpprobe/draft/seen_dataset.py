@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from dpprobe.data.class_units import CountedRows, list_pairs
+from dpprobe.data.class_units import CountedRows, list_pairs, share_units
 from dpprobe.data.options import IMBALANCED, ClassUnits, DatasetOptions, compute_imbalance
 from dpprobe.data.registry import SOURCES
 from dpprobe.errors import ConfigError
@@ -160,24 +160,21 @@ def count_classes(
     names = options.class_names_or_labels() or ()
     labels = [*chain(*map(index.labels, index.rows))]
     patients = None if index.units is None else [*chain(*index.units.values())]
-    known = len(names)
-    pairs = [(row, names[n]) for row, n in list_pairs(labels) if 0 <= n < known]
-    counts = Counter(dict.fromkeys(names, 0))
-    counts.update(name for _, name in pairs)
+    pairs = [(row, n) for row, n in list_pairs(labels) if 0 <= n < len(names)]
+    images = Counter(n for _, n in pairs)
+    counts = {name: images[n] for n, name in enumerate(names)}
     check_counts(counts, place)
-    weights: Counter[str] = Counter()
+    weights: dict[str, float] = {}
     if patients is not None and not multi_label:
-        images = Counter(patients[row] for row, _ in pairs)
-        for row, name in pairs:
-            if patients[row]:
-                weights[name] += 1 / images[patients[row]]  # type: ignore[assignment]
+        shares = share_units(pairs, [None] * len(labels), patients)
+        weights = {name: shares[None, n] for n, name in enumerate(names)}
     return Seen(
         place=place,
         keys=keys,
-        counts=dict(counts),
+        counts=counts,
         images=len(labels),
         patients=None if patients is None else len({*patients} - {""}),
-        by_patient=dict(weights) or None,
+        by_patient=weights or None,
         multi_label=multi_label,
         notes=(*notes, *rare_notes(counts, multi_label=multi_label)),
     )

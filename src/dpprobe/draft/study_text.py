@@ -133,15 +133,8 @@ def choose_delta(n: int) -> float:
 
 
 def study_text(draft: Draft) -> str:
-    return "\n".join(
-        [
-            *_write_head(draft),
-            *_write_datasets(draft),
-            *_write_backbones(draft),
-            *_write_rest(draft),
-            "",
-        ]
-    )
+    parts = (_write_head, _write_datasets, _write_backbones, _write_rest)
+    return "".join(f"{line}\n" for write in parts for line in write(draft))
 
 
 def _write_head(draft: Draft) -> Iterator[str]:

@@ -175,10 +175,7 @@ class Published(Options):
         )
 
     def of_table(self, paper: str, table: str) -> PrintedTable:
-        for printed in self.tables:
-            if (printed.paper, printed.table) == (paper, table):
-                return printed
-        raise KeyError((paper, table))
+        return next(each for each in self.tables if (each.paper, each.table) == (paper, table))
 
     def select_numbers(self, **wanted: Any) -> list[Number]:
         """Returns the published numbers whose attributes have the given values."""

@@ -67,11 +67,6 @@ class Table:
     notes: list[str] = field(default_factory=list)
     numbers: Table | None = None
 
-    def __post_init__(self) -> None:
-        for row in self.rows:
-            if len(row) != len(self.columns):
-                raise ValueError(f"{self.name}: {len(row)} entries, {len(self.columns)} columns")
-
 
 def make_table(
     name: str,
@@ -109,9 +104,14 @@ def make_row(*cells: TableCell | str) -> tuple[TableCell, ...]:
 
 
 def mean_cell(
-    mean: float, low: float | None, high: float | None, *, scale: float = 100.0, digits: int = 1
+    mean: float,
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    scale: float = 100.0,
+    digits: int = 1,
 ) -> TableCell:
-    """Makes a cell of a mean and its interval, shown times `scale`."""
+    """Makes a cell of a mean and its interval, if there is one, shown times `scale`."""
     text = f"{scale * mean:.{digits}f}"
     if low is None or high is None:
         return TableCell(text=text, value=scale * mean)

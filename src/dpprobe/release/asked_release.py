@@ -43,7 +43,12 @@ NOT_OF_THE_HEAD = {"card", "sign_key", "allow_useless"}
 
 @dataclass(frozen=True, kw_only=True)
 class AskedRelease:
-    """A release of a study, with the files that it reads and writes."""
+    """A release of a study, with the files that it reads and writes.
+
+    Attributes:
+      audit: the record of an audit, from the study's cell of equal method and epsilon.
+      benchmark: the `metrics.json` of that cell.
+    """
 
     study: Study
     name: str

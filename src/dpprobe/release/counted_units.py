@@ -16,8 +16,10 @@ from dpprobe.errors import PrivacyError
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.scoring import score_rows
 from dpprobe.privacy.calibration import price_plan
+from dpprobe.privacy.entropy import Entropy
 from dpprobe.privacy.grid import Grid
 from dpprobe.privacy.plan import Mechanism, Plan
+from dpprobe.privacy.releases import Releases, Shared
 from dpprobe.privacy.statement import mechanism_values
 from dpprobe.results.unit_counts import count_units, row_weights
 from dpprobe.training.job_features import JobFeatures
@@ -30,7 +32,27 @@ SCORE_COUNTS = "score_counts"
 SCORE_UNIT = 0.01
 
 
-def check_mechanisms(plan: Plan, wanted: Sequence[Mechanism], fault: str) -> None:
+def open_releases(
+    heads: Heads,
+    plan: Plan,
+    wanted: Sequence[Mechanism],
+    *,
+    entropy: Entropy,
+    shared: Shared | None,
+) -> Releases:
+    """Opens the releases of one head's counts; `shared` adds up the counts of several sites.
+
+    Raises PrivacyError for a plan without the wanted mechanisms, and for several heads.
+    """
+    check_mechanisms(plan, wanted)
+    if len(heads.seeds) != 1:
+        raise PrivacyError(
+            f"{wanted[0].name}: {len(heads.seeds)} heads share one epsilon; pass one head"
+        )
+    return Releases(plan, heads.seeds, torch.device("cpu"), entropy=entropy, shared=shared)
+
+
+def check_mechanisms(plan: Plan, wanted: Sequence[Mechanism]) -> None:
     """Raises PrivacyError unless a plan is private and has mechanisms, up to a common factor."""
     first = plan.mechanisms[0].noise_multiplier / wanted[0].noise_multiplier
     same = len(plan.mechanisms) == len(wanted) and all(
@@ -39,7 +61,10 @@ def check_mechanisms(plan: Plan, wanted: Sequence[Mechanism], fault: str) -> Non
         for planned, item in zip(plan.mechanisms, wanted, strict=True)
     )
     if not (same and plan.private and plan.selection is None):
-        raise PrivacyError(fault)
+        names = ", ".join(item.name for item in wanted)
+        raise PrivacyError(
+            f"the plan of the test units is not private, or not for {names}; calibrate for these"
+        )
 
 
 def compose_test_price(*plans: Plan | None) -> Plan | None:
@@ -54,6 +79,17 @@ def compose_test_price(*plans: Plan | None) -> Plan | None:
         accountant="pld",  # exact here, whatever the study's accountant is
     )
     return replace(together, realised_epsilon=price_plan(together))
+
+
+def price_words(plan: Plan, together: Plan, part: str, all_parts: str) -> str:
+    """States what a part costs the test units, alone and together with other parts."""
+    unit = plan.unit
+    words = (
+        f"{part} costs test {unit}s epsilon {plan.realised_epsilon:g} and training {unit}s nothing."
+    )
+    if together.mechanisms == plan.mechanisms:
+        return words
+    return f"{words} {all_parts} costs a test {unit} epsilon {together.realised_epsilon:g}."
 
 
 def priced_values(plan: Plan) -> dict[str, Any]:

@@ -6,7 +6,6 @@ once. An image that cannot be read makes only its own row an error.
 
 from __future__ import annotations
 
-import csv
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +22,7 @@ from PIL import Image
 
 from dpprobe.artifacts import explain_parquet
 from dpprobe.counted_nouns import count_noun
-from dpprobe.data.csv_files import long_cells
+from dpprobe.data.csv_files import open_csv, other_delimiter
 from dpprobe.data.embedding_files import NumpyFile, explain_damage
 from dpprobe.data.image_files import EXTENSIONS, is_image_file, leads_back, open_image
 from dpprobe.data.image_search import ImagePaths, join_roots, list_roots, search_images
@@ -201,20 +200,29 @@ def _find_columns(
 def _of_csv(
     path: Path, image_column: str | None, id_column: str | None, root: Path | None
 ) -> Source:
-    try:
-        with long_cells(), path.open(encoding="utf-8-sig", newline="") as stream:
-            records = csv.DictReader(stream, strict=True)
-            known = records.fieldnames or ()
-            paths, ids = _find_columns(path, known, image_column, id_column)
-            named = [(record[paths], ids and record[ids]) for record in records]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(f"images: {path}: cannot be read as CSV ({error}); replace it") from error
+    named: list[tuple[str | None, str | None]] = []
+    with open_csv(path, f"images: {path}") as rows:
+        known = next(rows, [])
+        if (character := other_delimiter(known)) and image_column not in known:
+            raise ConfigError(
+                f"images: {path}: columns seem to be divided by {character!r}: write "
+                f"`sep={character}` as the first line of the file"
+            )
+        paths, ids = _find_columns(path, known, image_column, id_column)
+        for row in filter(None, rows):
+            if any(row[len(known) :]):
+                raise ConfigError(
+                    f"images: {path} line {rows.line_num}: {len(row)} values for {len(known)} "
+                    "columns; correct the line"
+                )
+            record = dict(zip(known, row, strict=False))
+            named.append((record.get(paths), ids and record.get(ids)))
 
     files = _find_files(path, [image for image, _ in named if image], root)
 
     def read_rows() -> Iterator[Row]:
         for number, (image, row_id) in enumerate(named):
-            # None in a record that ends early
+            # No image in a record that ends early
             place = str(files.path_of(image)) if image else None
             yield row_id or image or f"{path}:{number}", None, place
 

@@ -67,22 +67,13 @@ class Part:
     chain: str | None = None
 
     def __post_init__(self) -> None:
-        where = f"part {self.side!r} of a release"
-        if self.side not in ("train", "test"):
-            raise PrivacyError(f"{where}: write train or test")
+        # `Plan` checks all else
         if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
-            raise PrivacyError(f"{where}: epsilon {self.epsilon!r} must be positive and finite")
+            raise PrivacyError(
+                f"part {self.side!r} of a release: epsilon {self.epsilon!r} must be positive and "
+                "finite"
+            )
         check_delta(self.delta)
-        if not self.mechanisms or any(item.noise_multiplier == 0 for item in self.mechanisms):
-            raise PrivacyError(
-                f"{where}: has no mechanism, or a mechanism without noise; no epsilon can be "
-                "computed"
-            )
-        repeated = self.selection.repeated if self.selection else ()
-        if unknown := set(repeated) - {item.name for item in self.mechanisms}:
-            raise PrivacyError(
-                f"{where}: names a repeated mechanism {min(unknown)!r} that it does not have"
-            )
 
     @classmethod
     def from_plan(cls, side: Side, plan: Plan) -> Part:
@@ -130,8 +121,8 @@ class Booking:
       column: the column whose values are the units; None if each image is a unit.
       same_units_as: another dataset that shares some of these units; None if none is declared.
       units: the hash that names the file of the units' hashes; None for fits of an estimator.
-      place: the place in a chain with a horizon, by `cohorts.Chain.name_place`; None elsewhere.
-      sites: the agreement of several sites, by `SitePart.name_promise`; None for one site.
+      place: the place in a chain with a horizon, by the part `cohort`; None elsewhere.
+      sites: the agreement of several sites, by `SeveralSites.promise`; None for one site.
     """
 
     release: str
@@ -145,19 +136,6 @@ class Booking:
     units: str | None = None
     place: str | None = None
     sites: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.unit not in Plan.UNITS:
-            raise PrivacyError(
-                f"release {self.release!r}: unit {self.unit!r}; write one of "
-                f"{', '.join(Plan.UNITS)}"
-            )
-        sides = [part.side for part in self.parts]
-        if not sides or len(set(sides)) < len(sides):
-            raise PrivacyError(
-                f"release {self.release!r}: parts {sides}; write one part for each split that it "
-                "reads"
-            )
 
     def to_dict(self) -> dict[str, Any]:
         """Returns a JSON-compatible dictionary; the last three values only if known."""

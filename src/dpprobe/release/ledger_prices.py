@@ -62,9 +62,6 @@ class Limits:
     max_epsilon: float | None = None
     max_risk: Risk | None = None
 
-    def __post_init__(self) -> None:
-        check_delta(self.delta)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:

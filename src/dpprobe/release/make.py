@@ -48,7 +48,6 @@ from dpprobe.release.release_statement import published_options, release_stateme
 from dpprobe.release.transport import Blocks, Draw
 from dpprobe.release.usefulness import check_usefulness
 from dpprobe.study.release_data import public_subsample, release_delta_fault
-from dpprobe.study.study import Study
 from dpprobe.study.study_checks import release_faults
 from dpprobe.training.job_features import JobFeatures, read_job_features
 from dpprobe.training.public_file_check import PrivateData
@@ -64,38 +63,18 @@ _HEAD = 0
 DOCUMENTS_BYTES = 1_000_000  # of a bundle without its weights
 
 
-def make_release(
-    study: Study,
-    name: str,
-    *,
-    train: Path,
-    test: Path,
-    output: Path,
-    cache: Path,
-    audit: Path | None = None,
-    benchmark: Path | None = None,
-) -> None:
+class ReleaseTask(AskedRelease):
     """Makes a release of a study, leaves a finished one unchanged, or finishes an interrupted one.
 
-    `audit` is the record of an audit, and `benchmark` the `metrics.json`, both from the study's
-    cell of equal method and epsilon. Nothing is booked if an error is detected beforehand.
+    Nothing is booked if an error is detected beforehand.
     """
-    task = ReleaseTask(
-        study=study, name=name, train=train, test=test, output=output, cache=cache, audit=audit,
-        benchmark=benchmark,
-    )  # fmt: skip
-    task.run(wait_minutes=None)
-
-
-class ReleaseTask(AskedRelease):
-    """Makes or finishes a release."""
 
     @cached_property
     def folders(self) -> ReleaseFolders:
         return ReleaseFolders(self.name, self.output, self.ledger.path)
 
     def run(self, *, wait_minutes: float | None = 0) -> None:
-        """Makes the release, or finishes it; waits a limited time for other sites' files."""
+        """Makes or finishes the release; waits for other sites' files, if None as they say."""
         self.transport.run(self._finish_or_make, wait_minutes)
 
     def make_offer(self) -> tuple[Any, Path]:
@@ -132,7 +111,7 @@ class ReleaseTask(AskedRelease):
             folders.check_listed(self.options.dataset, self.ledger.read_entries())
             return False
         self._check_same(entry)
-        if entry.state == "closed" and folders.is_published(entry):
+        if entry.state == "closed" and folders.has_digest(folders.output, entry.digest):
             logger.info(
                 "release %s: unchanged, because a release is final (entry %d)",
                 self.name,
@@ -234,7 +213,6 @@ class ReleaseTask(AskedRelease):
             self.study,
             dataset=self.options.dataset,
             plan=self.plan,
-            n=self.plan.n,
             cache=self.cache,
             facts=self.list_facts() if undecided else None,
         )

@@ -44,7 +44,7 @@ from dpprobe.heads.fitted import Heads
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.scoring import compute_probabilities, one_head
 from dpprobe.progress import Progress
-from dpprobe.release.bundle import Bundle, BundleFacts, read_bundle
+from dpprobe.release.bundle import Bundle, BundleFacts, bundle_digest, read_bundle
 from dpprobe.release.image_sources import (
     find_images,
     is_vector_file,
@@ -53,16 +53,17 @@ from dpprobe.release.image_sources import (
 )
 from dpprobe.release.parts.monitor.compare_images import Report, Watch, read_groups
 from dpprobe.release.prediction_table import (
+    Origin,
     Prediction,
     check_output,
     check_thresholds,
-    describe_origin,
     label_of,
     name_set,
     open_predictions,
     value_columns,
 )
 from dpprobe.release.probabilities import SetRule
+from dpprobe.versions import code_version
 
 # Images of a forward pass on a GPU, as in extraction.
 BATCH_SIZE = 256
@@ -79,7 +80,6 @@ class Summary:
 
     rows: int
     unreadable: tuple[tuple[str, str], ...]
-    output: Path | None
     report: Report | None = None
 
 
@@ -361,22 +361,18 @@ def predict(
         count, label=f"predict {facts.name}", unit="vectors" if vectors else "images"
     )
     columns = value_columns(facts.class_names, predictor.bundle.link)
-    origin = describe_origin(predictor.bundle, predictor.thresholds)
-    rule = predictor.set_rule
-    table = open_predictions(output, columns, origin, with_sets=rule is not None)
+    origin = Origin(facts.name, bundle_digest(bundle), code_version(), dict(predictor.thresholds))
+    with_sets = predictor.set_rule is not None
+    table = open_predictions(output, columns, origin, with_sets=with_sets)
     with table as write, progress, closing(blocks):
         for block in blocks:
-            sets = [
-                name_set(values, rule, facts.class_names) if rule else None
-                for values in block.values
-            ]
-            write(_in_order(block, predictor.name_classes(block.values), sets))
+            write(_list_predictions(block, predictor))
             if watch is not None:
                 watch.add_rows([name for _, name in block.rows], block.values, block.features)
             unreadable += [(fault.row[1], fault.reason) for fault in block.faults]
             progress.advance_by(len(block.rows) + len(block.faults))
     report = None if watch is None else watch.compare()
-    return Summary(rows=count, unreadable=tuple(unreadable), output=output, report=report)
+    return Summary(rows=count, unreadable=tuple(unreadable), report=report)
 
 
 def _pick_ranges(images: Iterable[EncodedImage], ranges: Sequence[range]) -> Iterator[EncodedImage]:
@@ -387,15 +383,13 @@ def _pick_ranges(images: Iterable[EncodedImage], ranges: Sequence[range]) -> Ite
         position = one.stop
 
 
-def _in_order(
-    block: Block, labels: Sequence[str], sets: Sequence[tuple[str, bool] | None]
-) -> list[Prediction]:
-    numbered = {
-        number: Prediction(name, label, values, None, held)
-        for (number, name), label, values, held in zip(
-            block.rows, labels, block.values, sets, strict=True
-        )
-    }
+def _list_predictions(block: Block, predictor: Predictor) -> list[Prediction]:
+    """Lists the rows of the table, in the order of the images."""
+    labels, rule = predictor.name_classes(block.values), predictor.set_rule
+    numbered: dict[int, Prediction] = {}
+    for (number, name), label, values in zip(block.rows, labels, block.values, strict=True):
+        held = name_set(values, rule, predictor.classes) if rule else None
+        numbered[number] = Prediction(name, label, values, None, held)
     for fault in block.faults:
         number, name = fault.row
         numbered[number] = Prediction(name, None, None, fault.reason)

@@ -18,9 +18,8 @@ import pyarrow.parquet as pq
 from dpprobe.artifacts import atomic_path
 from dpprobe.backbones.options import suggest_names
 from dpprobe.errors import ConfigError
-from dpprobe.release.bundle import Bundle, BundleFacts, bundle_digest, check_outside
+from dpprobe.release.bundle import BundleFacts, check_outside
 from dpprobe.release.probabilities import SetRule
-from dpprobe.versions import code_version
 
 SUFFIXES = (".csv", ".parquet")
 SEPARATOR = "|"  # between the labels of an image that has several
@@ -58,11 +57,6 @@ class Origin(NamedTuple):
     bundle_sha256: str
     dpprobe: str
     thresholds: Mapping[str, float]
-
-
-def describe_origin(bundle: Bundle, thresholds: Mapping[str, float]) -> Origin:
-    digest = bundle_digest(bundle.folder)
-    return Origin(bundle.facts.name, digest, code_version(), dict(thresholds))
 
 
 def check_thresholds(

@@ -46,9 +46,6 @@ class ReleaseFolders:
     def has_digest(self, folder: Path, digest: str | None) -> bool:
         return self.is_whole(folder) and bundle_digest(folder) == digest
 
-    def is_published(self, entry: Entry) -> bool:
-        return self.has_digest(self.output, entry.digest)
-
     def check_listed(self, dataset: str, entries: Sequence[Entry]) -> None:
         """Refuses if the ledger lacks a bundle of the dataset: the ledger was lost or replaced."""
         known = {entry.digest for entry in entries}

@@ -300,9 +300,7 @@ def read_statement(path: Path) -> dict[str, Any]:
 def parse_cell(text: bytes) -> CellRecord:
     """Parses a `metrics.json`.
 
-    Raises:
-      ValueError: with a message of one line, if the text is no JSON, or no record of this version.
-      DataError: if a newer dpprobe wrote the record.
+    Raises ValueError with a message of one line, or DataError if a newer dpprobe wrote the record.
     """
     values = parse_values(text)
     named = values if isinstance(values, Mapping) else {}
@@ -318,11 +316,8 @@ def parse_cell(text: bytes) -> CellRecord:
 def recorded_facts(record: Mapping[str, Any], *, epsilon: float, delta: float) -> DataFacts:
     """Returns the public facts of the data from which `auto` chooses a cell's head.
 
-    Args:
-      record: the values of the cell's `metrics.json`.
-      delta: the dataset's delta, since a record at epsilon inf has no delta.
-
-    Raises KeyError if the record lacks these facts.
+    A record at epsilon inf has no delta, so the dataset's is given. Raises KeyError if the
+    record lacks these facts.
     """
     return DataFacts(
         n=record["n"],
@@ -347,10 +342,8 @@ def find_disagreement(
 ) -> Difference | None:
     """Finds the first difference between a cell's record and the study.
 
-    Args:
-      record: the values of the cell's `metrics.json`.
-      options: the method's options, with the names of dataset and backbone filled into paths.
-      delta, accountant: None for a cell without a guarantee.
+    The names of dataset and backbone are filled into paths of `options`. Delta and accountant are
+    None for a cell without a guarantee.
     """
     wanted = {
         "format_version": CELL_FORMAT_VERSION,

@@ -24,14 +24,11 @@ class CellResult:
     """One cell's headline metric as a fraction, with its options and number of training units.
 
     Attributes:
-      epsilon: the privacy budget as a number.
-      private: True if the cell has a privacy guarantee.
       values: the metric of each seed.
       low, high: the ends of the metric's 95% interval; None if the cell has no interval.
       real: the accuracy against ReaL labels; None if the dataset has no such labels.
       network: True if a part of the backbone was trained.
       unpriced: True at a finite epsilon if a search that no epsilon covers chose the options.
-      n: number of training units of privacy, from which batches are drawn.
       seconds: duration of training all seeds; None if it would reveal a random number of trials.
     """
 

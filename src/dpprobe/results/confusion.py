@@ -35,11 +35,8 @@ def count_confusion(predictions: Path, num_classes: int) -> np.ndarray:
 def label_confusion(predictions: Path, num_classes: int, *, threshold: float) -> np.ndarray:
     """Counts rows over all seeds, int64 [label, 4].
 
-    The columns are true and false positives, false and true negatives.
-
-    Args:
-      predictions: `predictions.parquet` of a cell with several labels per example.
-      threshold: a label is predicted if its score is above the threshold.
+    The columns are true and false positives, false and true negatives. A label is predicted if its
+    score is above the threshold.
     """
     table = pq.read_table(check_file(predictions), columns=["label", "scores"])
     rows = table.num_rows

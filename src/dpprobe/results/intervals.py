@@ -35,11 +35,7 @@ def over_classes(mean: float, correct: np.ndarray, labels: np.ndarray) -> Ends:
 
     The classes' shares p of right rows are independent; with m rows, a share has variance p (1 - p)
     / m. Each class gets two right and two wrong rows added (Agresti and Coull 1998), so that a
-    class with few rows, all of them right, has a variance above 0.
-
-    Args:
-      mean: the middle of the interval, such as the mean over seeds.
-      correct: [n] booleans. labels: [n].
+    class with few rows, all of them right, has a variance above 0. `mean` is the middle.
     """
     z = float(ndtri((1 + CONFIDENCE) / 2))
     rows = np.bincount(labels)

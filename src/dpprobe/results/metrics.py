@@ -250,11 +250,7 @@ def _ranking_metrics(
     row without it; a tie counts half. Average precision is the sum over thresholds of the recall
     gained at the threshold times the precision there; equal scores are one threshold. One sort
     suffices: scikit-learn's functions agree to the last bit or two and take 18 times as long.
-
-    Args:
-      scores: [n] finite.
-      positive: [n] booleans, with at least one True and one False.
-      weights: the rows' weights; None if all are equal.
+    `positive` has at least one True and one False.
     """
     order = np.argsort(scores)
     ranked = scores[order]
@@ -286,7 +282,6 @@ def calibration_error(
     Args:
       probability: [n], each row's top class, or [n, K], several labels.
       outcome: booleans of equal shape, True if the class or label is right.
-      weights: the rows' weights; None if all are equal.
     """
     edges = np.linspace(0.0, 1.0, CALIBRATION_BINS + 1)[1:-1]
     gaps = np.zeros(CALIBRATION_BINS)

@@ -55,11 +55,7 @@ class Comparison:
         """Returns a lower bound on the test units needed to distinguish this difference from 0.
 
         Assumes that the interval's side towards 0 shrinks with the root of the number of units,
-        although the part over seeds does not shrink.
-
-        Args:
-          units: the number of test units behind this difference.
-          least: percentage points; a smaller difference is replaced by this value.
+        although the part over seeds does not shrink. `least` replaces a smaller difference.
         """
         assert self.low is not None
         assert self.high is not None

@@ -99,11 +99,7 @@ def _over_tests(
     *,
     seed: int,
 ) -> dict[str, _Interval]:
-    """Computes the intervals over test examples or units.
-
-    Args:
-      means, first: each metric's mean over seeds, and its value for the first seed.
-    """
+    """Computes intervals over test examples from metrics' means and those of the first seed."""
     proportion, resampling, by_class = (
         (ROW_PROPORTION, ROW_BOOTSTRAP, ROW_CLASSES)
         if units is None

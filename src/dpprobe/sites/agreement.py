@@ -17,11 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dpprobe.artifacts import (
     canonical_json,
@@ -32,15 +33,15 @@ from dpprobe.artifacts import (
     write_text,
 )
 from dpprobe.errors import ConfigError, DataError, PrivacyError
+from dpprobe.wrong_keys_and_values import explain_first
 
-FORMAT = "dpprobe-site-offer"
-FORMAT_VERSION = 1
+FORMAT: Final = "dpprobe-site-offer"
+FORMAT_VERSION: Final = 1
 _LARGEST_OFFER = 2**20
-_HEX_KEY = re.compile(r"[0-9a-f]{64}")
+HEX_KEY = r"^[0-9a-f]{64}$"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Offer:
+class Offer(BaseModel):
     """The content of one site's signed file.
 
     Attributes:
@@ -49,36 +50,15 @@ class Offer:
       key: the site's public X25519 key for this release, hexadecimal.
     """
 
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    format: Literal["dpprobe-site-offer"] = FORMAT
+    format_version: Literal[1] = FORMAT_VERSION
     site: str
-    terms: Mapping[str, Any]
-    n: int
-    test_n: int
-    key: str
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
-            "site": self.site,
-            "terms": dict(self.terms),
-            "n": self.n,
-            "test_n": self.test_n,
-            "key": self.key,
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Offer:
-        """Reads the dictionary that `to_dict` returns; ValueError for any other value."""
-        offer = cls(
-            site=values["site"], terms=dict(values["terms"]), n=values["n"],
-            test_n=values["test_n"], key=values["key"],
-        )  # fmt: skip
-        sizes = ((offer.n, 1), (offer.test_n, 0))
-        if not all(type(number) is int and number >= least for number, least in sizes):
-            raise ValueError("its numbers of units are not whole numbers")
-        if offer.to_dict() != values or _HEX_KEY.fullmatch(offer.key) is None:
-            raise ValueError("not an offer of a site")
-        return offer
+    terms: dict[str, Any]
+    n: int = Field(ge=1)
+    test_n: int = Field(ge=0)
+    key: str = Field(pattern=HEX_KEY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +84,7 @@ class Agreement:
 
     @cached_property
     def digest(self) -> str:
-        return hash_value([offer.to_dict() for offer in self.offers])
+        return hash_value([offer.model_dump() for offer in self.offers])
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -147,7 +127,7 @@ def check_signature(place: str, values: Mapping[str, Any], signature: Any, membe
 def check_member_keys(members: Mapping[str, str]) -> None:
     """Raises ConfigError for a string that is no public key, or a key that two sites share."""
     for name, key in members.items():
-        if _HEX_KEY.fullmatch(key) is None:
+        if re.fullmatch(HEX_KEY, key) is None:
             raise ConfigError(
                 f"sites.members.{name}: {key!r} is no public key of 64 hexadecimal digits, as "
                 "`dpprobe site keys` prints it"
@@ -158,7 +138,7 @@ def check_member_keys(members: Mapping[str, str]) -> None:
 
 def write_offer(folder: Path, offer: Offer, key: Ed25519PrivateKey) -> Path:
     """Signs an offer and writes it into the folder that sites exchange."""
-    values = offer.to_dict()
+    values = offer.model_dump()
     path = offer_path(folder, offer.site)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(path, canonical_json({**values, "signature": sign_values(key, values)}) + "\n")
@@ -182,7 +162,9 @@ def _read_offer(path: Path, site: str, member: str) -> Offer:
         values = parse_strict(path.read_bytes())
         check_not_newer(path, values, kind=FORMAT, version=FORMAT_VERSION)
         signature = values.pop("signature")
-        offer = Offer.from_dict(values)
+        offer = Offer.model_validate(values)
+    except ValidationError as error:
+        raise DataError(f"{path}: {explain_first(error)}; ask site {site} for it again") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: damaged ({error}); ask site {site} for it again") from error
     check_signature(str(path), values, signature, member)

@@ -40,6 +40,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from pydantic import ValidationError
 
 from dpprobe.artifacts import (
     atomic_path,
@@ -57,6 +58,7 @@ from dpprobe.privacy.rounded_gaussian import RoundedGaussian
 from dpprobe.sites.agreement import Agreement, Offer, check_signature, sign_values
 from dpprobe.sites.masks import mask_numbers
 from dpprobe.sites.shared_sums import Sum, add_sums
+from dpprobe.wrong_keys_and_values import explain_first
 
 FORMAT = "dpprobe-site-sums"
 FORMAT_VERSION = 2
@@ -122,7 +124,7 @@ def keep_agreement(folder: Path, agreement: Agreement) -> None:
     """Writes an agreement into the private folder, unless the folder has an agreement."""
     path = folder / AGREEMENT_FILE
     if not path.exists():
-        offers = [offer.to_dict() for offer in agreement.offers]
+        offers = [offer.model_dump() for offer in agreement.offers]
         write_private(path, canonical_json(offers).encode())
 
 
@@ -132,11 +134,11 @@ def read_agreement(folder: Path) -> Agreement | None:
     if not path.exists():
         return None
     try:
-        offers = [Offer.from_dict(values) for values in _parse_plain(path)]
-        if not offers:
-            raise ValueError("no offers")
+        offers = [Offer.model_validate(values) for values in _parse_plain(path)]
         return Agreement.make(offers)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except ValidationError as error:
+        raise DataError(f"{path}: {explain_first(error)}; {ANOTHER_NAME}") from error
+    except (OSError, IndexError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: damaged ({error}); {ANOTHER_NAME}") from error
 
 

@@ -50,8 +50,6 @@ def mask_numbers(
 def _open_pair(
     use: str, *, site: str, key: X25519PrivateKey, other: str, public: bytes
 ) -> Keystream:
-    if other == site:
-        raise PrivacyError(f"masks of {site}: a site has no mask with itself")
     try:
         secret = key.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError as error:  # a point of small order, or not 32 bytes

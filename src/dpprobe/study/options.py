@@ -6,20 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, create_model, field_validator, model_validator
+from pydantic import Field, create_model, field_validator, model_validator
 
 from dpprobe.data.options import Headline
+from dpprobe.data.subsample import ClassName
 from dpprobe.errors import PrivacyError
-from dpprobe.options import AtMost, Name, Options
+from dpprobe.options import AtMost, Name, Options, reject_repeats
 from dpprobe.privacy.limits import LONGEST_HORIZON, SMALLEST_DELTA, Budget, epsilon_token
 from dpprobe.privacy.risk import Risk
 from dpprobe.release_part_registry import load_parts
-
-
-def _class_name(value: Any) -> Any:
-    """Reads a whole number as text: YAML reads a class name without quotes as a number."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
 
 SQLITE = "sqlite:///"
 URI_PATTERN = r"(sqlite:///|https?://)[^\s]+"
@@ -258,20 +253,14 @@ class FewShotOptions(Options):
         description="Backbones whose features are used; if absent, the backbones that read text.",
     )
 
-    @field_validator("shots")
-    @classmethod
-    def _check_shots(cls, values: tuple[int | str, ...]) -> tuple[int | str, ...]:
-        for value in values:
-            if values.count(value) > 1:
-                raise ValueError(f"{value} appears twice in the list; remove one")
-        return values
+    _check_shots = field_validator("shots")(reject_repeats)
 
 
 class ImbalanceOptions(Options):
     """Copies of datasets in which one class keeps a fraction of its training images."""
 
     datasets: tuple[Name, ...] = Field(min_length=1, description="Datasets of the study.")
-    classes: tuple[Annotated[str, BeforeValidator(_class_name)], ...] = Field(
+    classes: tuple[ClassName, ...] = Field(
         min_length=1, description="Names of the classes that become rare, one at a time."
     )
     fractions: tuple[Annotated[float, Field(ge=1e-4, le=1)], ...] = Field(

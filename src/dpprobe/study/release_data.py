@@ -5,21 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from dpprobe.data.options import DatasetOptions
-from dpprobe.data.subsample import Subsample
 from dpprobe.privacy.limits import delta_fault
 from dpprobe.study.study import Study
 
 
 def split_fault(dataset: DatasetOptions) -> str | None:
     """Explains why a release cannot use a dataset's split or its part, with the remedy."""
-    return _subsample_fault(dataset.subsample) or dataset.public_split().fault
-
-
-def _subsample_fault(subsample: Subsample | None) -> str | None:
-    if subsample is None or subsample.fraction is not None:
-        return None
+    part = dataset.subsample
+    if part is None or part.fraction is not None:
+        return dataset.public_split().fault
     fault = "per_class ranks the units of a class, so one unit can decide whether another is kept"
-    if subsample.fractions:
+    if part.fractions:
         fault = (
             "fractions chooses rows by class, so the public number of rows n would reveal labels"
         )

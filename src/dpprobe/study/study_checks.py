@@ -51,7 +51,7 @@ def check_study(study: Study, *, check_classes: bool = True) -> list[str]:
     report.errors += [
         f"config: {analysis.name}: {fault}"
         for analysis in load_analyses()
-        for fault in analysis.faults(study)
+        for fault in analysis.list_faults(study)
     ]
     report.errors += [f"config: {fault}" for fault in network_faults(study)]
     public_files = PublicFiles(study)
@@ -118,7 +118,8 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
 def count_units(study: Study, name: str, rows: tuple[int, int] | None) -> int | None:
     """Returns n, the number of training units; None if n is not known yet."""
     if study.dataset_unit(name) == "patient":
-        return study.datasets[name].used_units()
+        dataset = study.datasets[name]
+        return None if dataset.subsample else dataset.count_units()
     return rows and rows[0]
 
 

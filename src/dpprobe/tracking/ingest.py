@@ -68,17 +68,14 @@ def update_dataset(
     other studies stay unchanged.
 
     Args:
-      uri: `sqlite:///relative/path` or `http(s)://server`.
-      metrics_files: metrics.json of each cell, with its other files beside it.
-      figures, tables: files of the dataset, stored with each (backbone, method).
-      embeddings: maps each backbone to its t-SNE figures.
+      figures, tables: stored with each (backbone, method).
+      embeddings: each backbone's t-SNE figures.
       artifact_root: folder of artifacts, unless a server chooses the folder.
-      receipt: the file that is written last, with the run of each result and the pages to open.
+      receipt: written last, with the run of each result and the pages to open.
       lock: a file beside a SQLite store, so that one process writes at a time. A server accepts
         many writers at once, so that only writers of one receipt wait for each other.
       commit: the workflow's commit, recorded in new runs; a changed commit replaces no run.
-      audits, fairness, zero_shot, few_shot: records of cells and backbones.
-      comparisons: further figures, stored only with the run of the whole dataset.
+      comparisons: figures that are stored only with the run of the whole dataset.
     """
     info = read_info(dataset_info)
     cell_files = [(path, read_cell(path)) for path in sorted(metrics_files)]

@@ -106,11 +106,12 @@ def read_contents(folder: Path, record: CellRecord) -> CellContents:
 
 def _make_predictions(contents: CellContents, features: JobFeatures) -> pa.Table:
     rows, seeds = len(features.test_labels), len(contents.indices)
+    labels = np.concatenate([features.test_labels] * seeds)
     columns = {
         "seed_index": pa.array(np.repeat(np.array(contents.indices, np.int32), rows)),
         "id": pa.array(list(features.test_ids) * seeds),
-        "label": _make_column(np.concatenate([features.test_labels] * seeds), np.int8),
-        "scores": _make_column(np.concatenate(contents.scores), np.float32),
+        "label": list_column(labels, pa.int8()) if features.multi_label else pa.array(labels),
+        "scores": list_column(contents.scores, pa.float32()),
     }
     if features.test_units is not None:
         columns["unit"] = pa.array(np.tile(features.test_units, seeds))
@@ -119,9 +120,7 @@ def _make_predictions(contents: CellContents, features: JobFeatures) -> pa.Table
     return pa.table(columns)
 
 
-def _make_column(values: np.ndarray, kind: type[np.generic]) -> pa.Array:
-    """Returns values [rows] unchanged, or values [rows, n] as a list of numbers per row."""
-    if values.ndim == 1:
-        return pa.array(values)
-    flat = pa.array(values.astype(kind).reshape(-1))
-    return pa.FixedSizeListArray.from_arrays(flat, values.shape[1]).cast(pa.list_(flat.type))
+def list_column(values: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """Returns a column of lists, of values [..., list's length]."""
+    flat = pa.array(values.reshape(-1)).cast(kind)
+    return pa.FixedSizeListArray.from_arrays(flat, values.shape[-1]).cast(pa.list_(kind))

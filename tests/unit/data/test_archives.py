@@ -171,19 +171,18 @@ def test_an_encrypted_zip_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".zip", *TARS])
-@pytest.mark.parametrize("part", [0.0, 0.3, 0.6, 0.9])
-def test_an_archive_that_is_cut_off_is_refused(tmp_path: Path, suffix: str, part: float) -> None:
-    archive = make(tmp_path / f"data{suffix}", FILES)
-    archive.write_bytes(archive.read_bytes()[: int(part * archive.stat().st_size)])
-    assert "damaged or cut off" in refused(archive)
-
-
-# A tar and gzip have checksums of headers or of the whole, which the file's own checksum replaces.
-@pytest.mark.parametrize("suffix", [".zip", ".tar.bz2", ".tar.xz"])
-def test_an_archive_with_a_changed_byte_is_refused(tmp_path: Path, suffix: str) -> None:
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.6, 0.9, None])
+def test_an_archive_that_is_cut_off_or_changed_is_refused(
+    tmp_path: Path, suffix: str, part: float | None
+) -> None:
     archive = make(tmp_path / f"data{suffix}", FILES)
     packed = bytearray(archive.read_bytes())
-    packed[len(packed) // 2] ^= 0xFF
+    if part is not None:
+        packed = packed[: int(part * len(packed))]
+    elif suffix in (".tar", ".tar.gz", ".tgz"):
+        return  # the file's own checksum replaces theirs
+    else:
+        packed[len(packed) // 2] ^= 0xFF
     archive.write_bytes(packed)
     assert "damaged or cut off" in refused(archive)
 

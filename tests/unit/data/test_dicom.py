@@ -8,6 +8,7 @@ import logging
 import math
 import re
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -250,39 +251,24 @@ def without_pixels() -> bytes:
 
 
 WINDOW = {"WindowCenter": 50, "WindowWidth": 100}
-UGLY = {
+UGLY: dict[str, tuple[dict[str, Any] | Callable[[], bytes], str]] = {
     "cut": (lambda: encoded(header(VALUES))[:-5], "cut short or damaged"),
     "noise": (lambda: bytes(128) + b"DICM" + bytes(range(256)), "DICOM: "),
     "no pixels": (without_pixels, "it contains no pixels"),
-    "frames": (
-        lambda: encoded(header(VALUES, NumberOfFrames=2)), "2 frames in one file; save each"
-    ),
-    "frames that only the pixels have": (
-        lambda: encoded(header(VALUES, PixelData=3 * VALUES.tobytes())), "several frames"
-    ),
+    "frames": ({"NumberOfFrames": 2}, "2 frames in one file; save each"),
+    "frames that only the pixels have": ({"PixelData": 3 * VALUES.tobytes()}, "several frames"),
     "transfer syntax": (
         compressed, r"transfer syntax \(JPEG Lossless.*cannot be decoded here; rewrite the file"
     ),
-    "palette": (
-        lambda: encoded(header(VALUES, PhotometricInterpretation="PALETTE COLOR")), "from a palette"
-    ),
-    "unknown colours": (
-        lambda: encoded(header(VALUES, PhotometricInterpretation="DOE^JOHN")), "neither grey"
-    ),
-    "deep colours": (
-        lambda: encoded(header(np.zeros((4, 4, 3), np.uint16))), "colours have 16 bits; convert"
-    ),
-    "window of no width": (
-        lambda: encoded(header(VALUES, WindowCenter=5, WindowWidth=0)), "window values"
-    ),
-    "slope of 0": (lambda: encoded(header(VALUES, RescaleSlope=0, **WINDOW)), "window values"),
-    "slope of 0 without a window": (
-        lambda: encoded(header(VALUES, RescaleSlope=0, RescaleIntercept=7)), "window values"
-    ),
+    "palette": ({"PhotometricInterpretation": "PALETTE COLOR"}, "from a palette"),
+    "unknown colours": ({"PhotometricInterpretation": "DOE^JOHN"}, "neither grey"),
+    "deep colours": ({"values": np.zeros((4, 4, 3), np.uint16)}, "colours have 16 bits; convert"),
+    "window of no width": ({"WindowCenter": 5, "WindowWidth": 0}, "window values"),
+    "slope of 0": ({"RescaleSlope": 0, **WINDOW}, "window values"),
+    "slope of 0 without a window": ({"RescaleSlope": 0, "RescaleIntercept": 7}, "window values"),
     # beyond float64's steps, which leaves dark and bright one value
     "far intercept": (
-        lambda: encoded(header(VALUES, RescaleSlope=1, RescaleIntercept=1e25, **WINDOW)),
-        "rescale or window values",
+        {"RescaleSlope": 1, "RescaleIntercept": 1e25, **WINDOW}, "rescale or window values"
     ),
     "without preamble": (bare, "DICOM without its preamble: rewrite the file"),
 }  # fmt: skip
@@ -293,7 +279,7 @@ def test_what_cannot_be_read_is_one_line_with_the_remedy(
     kind: str, caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder
 ) -> None:
     make, message = UGLY[kind]
-    data = make()
+    data = make() if callable(make) else encoded(header(**{"values": VALUES} | make))
     recwarn.clear()
     with caplog.at_level(logging.DEBUG), pytest.raises(ImageError, match=message) as caught:
         open_image(data)

@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from dpprobe import artifacts
 from dpprobe.data import dataset_preparation, downloads, torchvision_datasets
 from dpprobe.data.download_receipt import Fetched
 from dpprobe.data.downloads import Checksum, fetch_file
@@ -366,7 +365,7 @@ def test_a_disk_that_fills_under_the_receipt_is_one_line(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(torchvision_datasets, "download", lambda *_: [])
-    monkeypatch.setattr(artifacts, "write_record", full)
+    monkeypatch.setattr("dpprobe.records.write_record", full)
     options = dataset_options({"source": "torchvision", "name": "MNIST"})
     with pytest.raises(DataError, match="the disk filled up while files were fetched; free space"):
         dataset_preparation.download_dataset(options, tmp_path / "mnist")

@@ -50,6 +50,14 @@ def test_heic_is_upright() -> None:
     assert open_image(heic(noise(size=(64, 48)), exif=exif.tobytes())).size == (48, 64)
 
 
+def test_photographs_with_a_preview_and_other_colours_are_read() -> None:
+    picture = noise()
+    previews = {"save_all": True, "append_images": [picture.resize((4, 3))]}
+    files = [encoded(picture, "MPO", **previews), encoded(picture.convert("CMYK"), "JPEG")]
+    files += [encoded(Image.new(mode, (40, 30), 3), "PNG") for mode in ("I;16", "P")]
+    assert [open_image(data).size for data in files] == [(40, 30)] * 4
+
+
 def test_one_picture_in_two_files_has_one_hash() -> None:
     picture = noise()
     exif = Image.Exif()
@@ -195,6 +203,14 @@ def test_negatives_are_other_pictures_and_too_few_bits_are_refused() -> None:
 def test_odd_modes_are_refused_while_all_images_are_checked(data: bytes, message: str) -> None:
     with pytest.raises(ImageError, match=message):
         open_image(data)
+
+
+def test_images_of_a_netpbm_file_are_counted() -> None:
+    raw = [encoded(Image.new(mode, (2, 1)), "PPM") for mode in ("1", "L", "I", "RGB")]
+    for data in (*raw, b"P6\n2 1\n999\n" + bytes(12), b"P2\n# P5\n2 1\n9\n1 2\n# P2\n"):
+        assert open_image(data + b"\n# P5 ").size == (2, 1)
+        with pytest.raises(ImageError, match="several images in one file"):
+            open_image(data + data)
 
 
 def test_a_missing_file_is_told_of_in_another_spelling(tmp_path: Path) -> None:

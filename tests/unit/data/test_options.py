@@ -9,19 +9,36 @@ import pytest
 from dpprobe.data.options import Headline, headline_metric
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import ConfigError
-from dpprobe.study.study_file import load_study
-from tests.support.small_study import STUDY, changed
+
+DIGITS = {"source": "sklearn", "name": "digits"}
+LESS = {"subsample": {"per_class": 9}}
 
 
-def test_delta_does_not_decide_the_split_tables() -> None:
-    dataset = load_study(changed("datasets.digits.delta", 1e-6)).datasets["digits"]
-    params = load_study(STUDY).datasets["digits"].preparation_params()
-    assert dataset.preparation_params() == params
-    allowed = load_study(changed("datasets.digits.allow_delta_above_one_over_n", True))
-    assert allowed.datasets["digits"].preparation_params() == params
-    assert allowed.datasets["digits"].image_params() == dataset.image_params()
+@pytest.mark.parametrize(
+    "checked",
+    [
+        {"delta": 1e-6}, {"allow_delta_above_one_over_n": True}, {"metric": "accuracy"},
+        {"verify": "hash"}, {"duplicates": "warn"}, {"missing_classes": "warn"},
+        {"expect": {"classes": 10}},
+    ],
+)  # fmt: skip
+def test_what_only_checks_tables_does_not_make_them_stale(checked: dict[str, Any]) -> None:
+    plain, options = dataset_options(DIGITS), dataset_options(DIGITS | checked)
+    params = plain.preparation_params()
+    assert options.preparation_params() == params
+    assert options.image_params() == plain.image_params()
     assert dataset_options(params).preparation_params() == params
-    assert dataset.source_state() is None
+    assert plain.source_state() is None
+
+
+def test_what_chooses_rows_makes_tables_stale_and_keeps_the_images() -> None:
+    plain = dataset_options(DIGITS)
+    assert "subsample" not in plain.preparation_params(), "older tables are still current"
+    for chosen in ({"split_seed": 1}, LESS):
+        options = dataset_options(DIGITS | chosen)
+        assert options.preparation_params() != plain.preparation_params()
+        # a ledger adds up all releases of the same images
+        assert options.image_params() == plain.image_params()
 
 
 @pytest.mark.parametrize("multi_label", [False, True])
@@ -43,8 +60,3 @@ def test_the_metric_of_a_dataset_fits_its_labels(classes: int | None, multi_labe
     ):  # fmt: skip
         expected = "accuracy" if even and not multi_label else skewed
         assert headline_metric(None, **facts | {"test_counts": counts}) == expected, counts
-
-
-def test_the_metric_does_not_decide_the_split_tables() -> None:
-    dataset = load_study(changed("datasets.digits.metric", "accuracy")).datasets["digits"]
-    assert dataset.preparation_params() == load_study(STUDY).datasets["digits"].preparation_params()

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
-from dpprobe.data import dataset_preparation, patient_sides
+from dpprobe.data import patient_sides
+from dpprobe.data.patient_sides import RowIndex, assign_sides
 from dpprobe.data.registry import dataset_options
-from dpprobe.errors import ConfigError, DataError
+from dpprobe.errors import ConfigError
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
+from tests.support.shards import png
 from tests.support.small_study import STUDY
 
 CLASSES = ["cat", "dog"]
 # Patient p has p images, and every third patient is of the second class.
 PATIENTS = [f"p{number}" for number in range(1, 13) for _ in range(number)]
-
-
-def png(number: int) -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", (3, 3), (number, 1, 2)).save(stream, format="PNG")
-    return stream.getvalue()
 
 
 def label(patient: str) -> int:
@@ -39,36 +29,15 @@ def label(patient: str) -> int:
 
 def write_csv(folder: Path, patients: list[str]) -> dict[str, Any]:
     """A manifest with one row an image; returns the options that read it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "a.csv").open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["path", "kind", "who"])
-        for number, patient in enumerate(patients):
-            (folder / f"{number}.png").write_bytes(png(number))
-            writer.writerow([f"{number}.png", CLASSES[label(patient)], patient])
+    lines = ["path,kind,who"]
+    for number, patient in enumerate(patients):
+        (folder / f"{number}.png").write_bytes(png(number))
+        lines.append(f"{number}.png,{CLASSES[label(patient)]},{patient}")
+    (folder / "a.csv").write_text("\n".join(lines))
     return {
         "source": "csv", "root": str(folder), "train": "a.csv", "label_column": "kind",
         "class_names": CLASSES, "unit_column": "who",
     }  # fmt: skip
-
-
-def write_parquet(folder: Path, patients: list[str | None], name: str = "a") -> dict[str, Any]:
-    """The same rows in a parquet file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    images = [{"bytes": png(number), "path": f"{number}.png"} for number in range(len(patients))]
-    columns = {
-        "image": pa.array(images, pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
-        "label": pa.array([label(patient or "") for patient in patients]),
-        "who": pa.array(patients),
-    }
-    pq.write_table(pa.table(columns), folder / f"{name}.parquet")
-    return {
-        "source": "parquet", "train": str(folder / f"{name}.parquet"), "class_names": CLASSES,
-        "unit_column": "who",
-    }  # fmt: skip
-
-
-WRITERS: dict[str, Callable[..., dict[str, Any]]] = {"csv": write_csv, "parquet": write_parquet}
 
 
 @given(names=st.lists(st.sampled_from("abc")), most=st.integers(1, 4), new=st.sampled_from("abcd"))
@@ -82,21 +51,28 @@ def test_one_patient_s_images_decide_nothing_about_another_s(
     assert changed <= {new}
 
 
-@pytest.mark.parametrize("source", WRITERS)
-def test_a_blank_patient_and_one_in_both_splits_are_refused(source: str, tmp_path: Path) -> None:
-    train = [*PATIENTS, ""] if source == "csv" else [*PATIENTS, None]
-    written = WRITERS[source](tmp_path / "in", train)
-    other = WRITERS[source](tmp_path / "other", ["p3", "p6", "q4"])
-    written["test"] = (
-        other["train"] if source == "parquet" else str(Path(other["root"], other["train"]))
+@pytest.mark.parametrize(
+    ("options", "read"),
+    [
+        ({"test": "b.csv"}, ()),
+        ({"split_by": "id"}, ("ids",)),
+        ({"unit_column": "patient"}, ("labels", "units")),
+    ],
+)
+def test_only_what_decides_is_read(options: dict[str, Any], read: tuple[str, ...]) -> None:
+    """Ids and labels of millions of rows are read for nothing else."""
+
+    def fail(*_: object) -> Any:
+        raise AssertionError("nothing asks for it")
+
+    known = {"ids": lambda: ["a", "b", "c"], "labels": lambda _: [0, 1, 1]}
+    index = RowIndex(
+        rows={"train": 3},
+        units={"train": ["p", "p", "q"]} if "units" in read else None,
+        **{name: each if name in read else fail for name, each in known.items()},  # type: ignore[arg-type]
     )
-    written["duplicates"] = "warn"
-    with pytest.raises(DataError, match="patient in both splits, or a patient with two"):
-        dataset_preparation.prepare_dataset(dataset_options(written), tmp_path / "out")
-    told = (tmp_path / "out/problems.csv").read_text()
-    assert "no patient: who is blank" in told
-    assert "patient 'p3' has images in both splits" in told
-    assert "q4" not in told
+    manifest = {"source": "csv", "train": "a.csv", "label_column": "kind", "class_names": CLASSES}
+    assign_sides(dataset_options(manifest | options), index)  # type: ignore[arg-type]
 
 
 def test_a_unit_s_name_says_what_its_column_is_made_of() -> None:
@@ -137,11 +113,8 @@ def test_a_unit_s_name_says_what_its_column_is_made_of() -> None:
         ({"unit_column": "who", "unit": "family"}, "unit"),
     ],
 )
-@pytest.mark.parametrize("source", WRITERS)
-def test_wrong_options_are_named(
-    source: str, wrong: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    written = WRITERS[source](tmp_path, PATIENTS)
+def test_wrong_options_are_named(wrong: dict[str, Any], message: str, tmp_path: Path) -> None:
+    written = write_csv(tmp_path, PATIENTS)
     del written["unit_column"]
     with pytest.raises(ConfigError, match=message):
         dataset_options(written | wrong).check_files()

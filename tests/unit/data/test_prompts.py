@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import open_clip
 import pytest
-import yaml
 
 from dpprobe import resources
 from dpprobe.data import prompts
@@ -51,23 +48,13 @@ def test_every_set_can_be_read() -> None:
         )
 
 
-def test_every_dataset_of_the_catalog_has_prompts_that_exist(repository: Path) -> None:
-    entries = [yaml.safe_load(path.read_text()) for path in repository.glob("resources/catalog/*")]
-    assert entries
-    for entry in entries:
-        prompts.check_prompts(entry.get("prompts", "simple"))
-
-
 def test_own_templates() -> None:
     chosen = ("{a} {c} {{drawn}}", "{c}, {c}")
     prompts.check_prompts(chosen)
     assert prompts.make_sentences(prompts.read_templates(chosen), ["ox"]) == [
         ["an ox {drawn}", "ox, ox"]
     ]
-
-
-def test_braces_in_a_class_stay() -> None:
-    assert read("photo", "{c} of {a}") == ["a photo of a {c} of {a}."]
+    assert read("photo", "{c} of {a}") == ["a photo of a {c} of {a}."], "braces in a class stay"
 
 
 def test_words_replace_names() -> None:
@@ -75,6 +62,7 @@ def test_words_replace_names() -> None:
         "annual crop land",
         "River",
     )
+    assert prompts.name_classes(["aquarium_fish"], {}) == ("aquarium fish",)
     for names, of in ((["a", "_"], {}), (["a", "b"], {"b": "\u200b "})):
         with pytest.raises(ConfigError, match=f"no word for class '{names[1]}'"):
             prompts.name_classes(names, of)
@@ -101,10 +89,6 @@ def test_wrong_prompts(chosen: str | tuple[str, ...], message: str) -> None:
     for reader in (prompts.check_prompts, prompts.read_templates):
         with pytest.raises(ConfigError, match=message):
             reader(chosen)
-
-
-def test_an_underscore_is_a_space() -> None:
-    assert prompts.name_classes(["aquarium_fish"], {}) == ("aquarium fish",)
 
 
 def test_imagenet_has_words_of_its_own() -> None:

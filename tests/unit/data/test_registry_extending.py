@@ -14,7 +14,6 @@ import pytest
 from dpprobe.data.dataset_preparation import prepare_dataset
 from dpprobe.data.registry import SOURCES, dataset_options
 from dpprobe.data.table import SplitTable, decode_image, read_info
-from dpprobe.errors import ConfigError
 
 
 @pytest.fixture
@@ -66,11 +65,3 @@ def test_the_page_s_source_becomes_split_tables(source: str, split_by: str, tmp_
             assert table.read_labels()[row] == labels[number]
             assert (np.asarray(decode_image(image, split="train")) == images[number]).all()
     assert seen == set(range(300))
-
-
-def test_a_missing_file_is_named_before_any_job(source: str, tmp_path: Path) -> None:
-    options = dataset_options(
-        {"source": source, "file": str(tmp_path / "none.npz"), "class_names": ["a", "b"]}
-    )
-    with pytest.raises(ConfigError, match=r"none\.npz; correct it"):
-        options.check_files()

@@ -21,7 +21,7 @@ from dpprobe.data.subsampled_tables import write_subsampled
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.study.release_data import split_fault
-from tests.unit.features.test_extraction import png
+from tests.support.shards import png
 
 CLASSES = ("cat", "dog")
 ROWS = st.lists(st.tuples(st.integers(0, 1), st.sampled_from("abcdefghijkl")), max_size=40)
@@ -175,6 +175,23 @@ def test_classes_and_sizes_that_are_not_there_are_named(
         dataset_preparation.prepare_dataset(options, tmp_path)
 
 
+@pytest.mark.parametrize("source", ["imagefolder", "csv", "patients"])
+def test_planning_counts_the_classes_of_files(tmp_path: Path, source: str) -> None:
+    paths = [tmp_path / "of" / ("cat" if n < 10 else "dog") / f"{n}.png" for n in range(30)]
+    for path in paths:
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.touch()
+    rows = [f"{path},{path.parent.name},p{n // 2}\n" for n, path in enumerate(paths)]
+    (tmp_path / "a.csv").write_text("path,label,who\n" + "".join(rows))
+    table = {"source": "csv", "train": str(tmp_path / "a.csv"), "label_column": "label"}
+    folder = {"source": "imagefolder", "path": str(tmp_path / "of")}
+    values = folder if source == "imagefolder" else {**table, "class_names": ["cat", "dog"]}
+    values |= {"unit_column": "who"} if source == "patients" else {}
+    dataset_options({**values, "subsample": {"per_class": 4}}).used_rows()
+    with pytest.raises(ConfigError, match=r"9 of class cat, but there are \d; write \d or"):
+        dataset_options({**values, "subsample": {"per_class": 9}}).used_rows()
+
+
 def test_planning_knows_n_where_it_can() -> None:
     def planned(**part: Any) -> tuple[int, int] | None:
         return dataset_options({**DIGITS, "subsample": part}).used_rows()
@@ -205,14 +222,6 @@ def test_a_part_made_alone_is_the_one_made_from_the_whole(tmp_path: Path) -> Non
     }
     kept = set(ids["part"])
     assert [each for each in ids["digits"] if each in kept] == ids["part"]
-
-
-def test_tables_made_before_there_was_a_subsample_are_still_current() -> None:
-    assert "subsample" not in dataset_options(DIGITS).preparation_params()
-    part = dataset_options({**DIGITS, "subsample": {"per_class": 9}})
-    assert part.preparation_params()["subsample"]["per_class"] == 9
-    # a ledger adds up all releases of the same images
-    assert part.image_params() == dataset_options(DIGITS).image_params()
 
 
 def test_expected_sizes_are_those_of_the_whole(tmp_path: Path) -> None:
@@ -262,10 +271,10 @@ def test_copies_of_pixels_are_counted_in_a_part_too(tmp_path: Path) -> None:
     values = {"source": "imagefolder", "path": str(tmp_path / "images")}
     dataset_preparation.prepare_dataset(dataset_options(values), tmp_path / "whole")
     whole = read_info(tmp_path / "whole/dataset.json")
-    assert whole.copies == {"image": {"rows": 1, "most": 2, "by": "bytes and pixels"}}
+    assert whole.train_copies == {"image": {"rows": 1, "most": 2, "by": "bytes and pixels"}}
     part = dataset_options(values | {"subsample": {"fractions": {"dog": 0.5}}})
     write_subsampled(tmp_path / "whole", tmp_path / "part", part)
     info = read_info(tmp_path / "part/dataset.json")
     assert info.train_rows < whole.train_rows
-    assert info.copies == whole.copies
+    assert info.train_copies == whole.train_copies
     assert (tmp_path / "part/problems.csv").read_text().count("the same pixels as") == 1

@@ -25,17 +25,6 @@ def test_count_test_is_the_rounded_fraction_within_its_bounds(rows: int, fractio
     assert train_test_split.count_test(rows + 1, fraction) - count in (0, 1)
 
 
-def test_count_test_rounds_to_the_nearest() -> None:
-    assert [train_test_split.count_test(rows, 0.2) for rows in (1, 2, 7, 8, 12, 13)] == [
-        0,
-        1,
-        1,
-        2,
-        2,
-        3,
-    ]
-
-
 @given(strata=STRATA, fraction=FRACTIONS, seed=st.integers(0, 9))
 def test_the_first_of_each_class_by_hash_are_tested(
     strata: list[int], fraction: float, seed: int

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import re
+from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
 from dpprobe.data import dataset_preparation, train_test_split
 from dpprobe.data.options import PublicSplit
@@ -22,6 +20,7 @@ from dpprobe.data.table import read_info
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
+from tests.support.shards import png
 from tests.support.small_study import STUDY
 
 CLASSES = ["cat", "dog"]
@@ -55,38 +54,21 @@ def test_a_side_is_the_hash_of_a_name_below_the_fraction(
 # The sources
 
 
-def png(number: int) -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", (3, 3), (number % 256, number // 256, 2)).save(stream, format="PNG")
-    return stream.getvalue()
-
-
-def content(unit: str, nth: int) -> bytes:
-    return png(8 * int(unit[1:]) + nth)
-
-
-def named(rows: Rows) -> list[tuple[str, str, int, bytes]]:
-    """(id, unit, class, image) of each row; neither depends on the other units."""
-    seen: dict[str, int] = {}
-    made = []
-    for unit, label in rows:
-        nth = seen[unit] = seen.get(unit, -1) + 1
-        made.append((f"{unit}-{nth}.png", unit, label, content(unit, nth)))
-    return made
+CSV: dict[str, Any] = {
+    "source": "csv", "train": "a.csv", "label_column": "kind", "class_names": CLASSES,
+}  # fmt: skip
 
 
 def write_csv(folder: Path, rows: Rows) -> dict[str, Any]:
     folder.mkdir(parents=True)
-    with (folder / "a.csv").open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["path", "kind", "who"])
-        for name, unit, label, image in named(rows):
-            (folder / name).write_bytes(image)
-            writer.writerow([name, CLASSES[label], unit])
-    return {
-        "source": "csv", "root": str(folder), "train": "a.csv", "label_column": "kind",
-        "class_names": CLASSES,
-    }  # fmt: skip
+    lines, seen = ["path,kind,who"], Counter[str]()
+    for number, (unit, label) in enumerate(rows):
+        name = f"{unit}-{seen[unit]}.png"
+        seen[unit] += 1
+        (folder / name).write_bytes(png(number))
+        lines.append(f"{name},{CLASSES[label]},{unit}")
+    (folder / "a.csv").write_text("\n".join(lines))
+    return CSV | {"root": str(folder)}
 
 
 BY_ID = {"split_by": "id", "test_fraction": 0.3}
@@ -116,9 +98,6 @@ def test_a_class_that_chance_leaves_out_of_one_side(
 
 # What a release asks
 
-CSV: dict[str, Any] = {
-    "source": "csv", "train": "a.csv", "label_column": "kind", "class_names": CLASSES,
-}  # fmt: skip
 PARQUET: dict[str, Any] = {"source": "parquet", "train": "a.parquet", "class_names": CLASSES}
 HUB: dict[str, Any] = {
     "source": "huggingface",
@@ -243,18 +222,23 @@ def test_a_key_changes_with_what_decides_the_sides_alone(
     kind = values["train"].partition(".")[2]
     own = {"test": f"b.{kind}"} | ({"test_table": "b.csv"} if "table" in values else {})
     values = values | dict.fromkeys(columns, "who") | (own if own_test else {})
-    others = {"train": f"c.{kind}", "id_column": "other", "unit_column": "other"}
+    files = {
+        "train": f"c.{kind}", "test": f"c.{kind}", "table": "c.csv", "test_table": "c.csv",
+        "revision": "1" * 40,
+    }  # fmt: skip
+    changes = files | {"id_column": "other", "unit_column": "other"}
     moved = {
         name
-        for name, other in others.items()
-        if name in values and key_by("id", values | {name: other}) != key_by("id", values)
+        for name in changes.keys() & values.keys()
+        if key_by("id", values | {name: changes[name]}) != key_by("id", values)
     }
     numbered = values["source"] not in ("csv", "webdataset")
-    files = {"train"} if own_test or numbered else set()
-    assert moved == (set(columns[-1:]) if columns and not own_test else files)
+    of_files = files.keys() & values.keys() if own_test or numbered else set()
+    assert moved == (set(columns[-1:]) if columns and not own_test else of_files)
     split = options_by("id", values).public_split()
     assert split.follows_names == (bool(columns) and not own_test)
     assert split.names_rows == bool(columns)
+    assert not options_by("class", values).public_split().follows_names
 
 
 def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:
@@ -299,29 +283,6 @@ def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:
     for values in different:
         rule = options_by("id", values).public_split().rule
         assert re.fullmatch(r"source|id, seed \d, fraction 0\.\d+", rule), rule
-
-
-@pytest.mark.parametrize("name", ["id_column", "unit_column", None])
-@pytest.mark.parametrize("source", [CSV, PARQUET, HUB, TAR, VECTORS])
-def test_files_are_part_of_a_key_unless_names_choose_the_sides(
-    source: dict[str, Any], name: str | None
-) -> None:
-    here, kind = source | ({name: "who"} if name else {}), source["train"].partition(".")[2]
-    own = here | {"test": f"b.{kind}"} | ({"test_table": "b.csv"} if "table" in source else {})
-    changes = {
-        "train": f"c.{kind}", "test": f"c.{kind}", "table": "c.csv", "test_table": "c.csv",
-        "revision": "1" * 40,
-    }  # fmt: skip
-    assert options_by("id", here).public_split().follows_names == bool(name)
-    assert not options_by("class", here).public_split().follows_names
-    assert not options_by("id", own).public_split().follows_names
-    assert options_by("id", own).public_split().names_rows == bool(name)
-    for option in changes.keys() & own:
-        changed = {option: changes[option]}
-        assert key_by("id", own | changed) != key_by("id", own)
-        if option in here:  # a CSV's images have paths, and a shard's have keys
-            by_place = name is None and source not in (CSV, TAR)
-            assert (key_by("id", here | changed) != key_by("id", here)) == by_place
 
 
 @pytest.mark.parametrize(

@@ -142,18 +142,6 @@ def zeros(path: Path) -> None:
         (lambda p: p.write_bytes(b"<html>" * 200), r"cannot be read after its start"),
         (lambda p: pack(p, [("caf\udce9.png", png(1))]), r"a-000\.tar: a file name is not UTF-8"),
     ],
-    ids=[
-        "header",
-        "between members",
-        "in a header",
-        "in an image",
-        "two in one",
-        "a hole",
-        "empty",
-        "a loop",
-        "a web page",
-        "a name in Latin-1",
-    ],
 )
 def test_no_row_is_lost_in_silence_with_a_damaged_shard(
     tmp_path: Path, fault: Any, message: str

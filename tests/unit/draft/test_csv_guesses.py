@@ -135,9 +135,10 @@ def test_files_and_words_with_usual_names_of_parts_are_the_split(
         assert guess_split(columns) == ("set", [train], [test])
 
 
-def test_several_labels_an_image_are_seen(clinic: Desk) -> None:
+@pytest.mark.parametrize("kind", [int, bool])
+def test_several_labels_an_image_are_seen(clinic: Desk, kind: type) -> None:
     rows = [
-        {"file": f"files/{number}.jpg", "mel": number % 2, "nev": int(number % 7 == 0)}
+        {"file": f"files/{number}.jpg", "mel": kind(number % 2), "nev": kind(number % 7 == 0)}
         for number in range(60)
     ]
     rows[3]["nev"] = -1
@@ -149,10 +150,11 @@ def test_several_labels_an_image_are_seen(clinic: Desk) -> None:
 
 
 def test_classes_that_are_numbers_or_words_of_yaml_stay_text(clinic: Desk) -> None:
-    for names in (("0", "1"), ("yes", "no"), ("2", "10")):
+    for names in (("0", "1"), ("yes", "no"), ("nan", "a"), ("2", "10")):
         rows = [{"file": f"files/{n}.jpg", "label": names[n % 2]} for n in range(60)]
         clinic.table("scans/lesions.csv", rows)
-        clinic.init("scans/lesions.csv", "--force")
+        printed = clinic.init("scans/lesions.csv", "--force")
+        assert ("usually means no label" in printed) == ("nan" in names)
         assert set(options(clinic).class_names_or_labels()) == set(names)
     assert options(clinic).class_names_or_labels() == ("2", "10")
     text = (clinic.folder / "lesions.yaml").read_text()
@@ -193,6 +195,8 @@ HEAD, ROW = "file,label\n", "files/0.jpg,a\n"
         (HEAD + "files/0.jpg,na\udcefve\n", "", "not UTF-8"),
         (HEAD + ROW + "files/1.jpg,b,c\n", "", "3 values for 2 columns"),
         ("file,file\n1,2\n", "", "two columns are named 'file'"),
+        (HEAD, "", "no row below the header"),
+        (HEAD + "files/0.jpg,['a']\nfiles/1.jpg,['b']\n", "", "a list of labels, written as text"),
     ],
 )
 def test_a_table_that_is_not_understood_ends_it_with_a_line(

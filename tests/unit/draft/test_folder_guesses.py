@@ -8,7 +8,7 @@ import pytest
 
 from dpprobe.data.options import compute_imbalance
 from dpprobe.draft.seen_dataset import Seen
-from dpprobe.release.parts.evaluation.options import EvaluateOptions
+from dpprobe.release.parts.evaluation import EvaluateOptions
 from dpprobe.study.study import Study
 from tests.unit.draft.conftest import Desk
 

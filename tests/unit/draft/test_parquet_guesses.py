@@ -43,6 +43,16 @@ def test_a_file_that_names_its_classes_becomes_a_study(desk: Desk) -> None:
     assert dataset.metric == "auc"
 
 
+def test_patients_may_be_bytes_but_not_lists(desk: Desk) -> None:
+    write(desk, "skin.parquet", patient_id=[b"p%d" % (n // 2) for n in range(60)])
+    assert "60 images of 30 patients, 2 classes" in desk.init("skin.parquet")
+    lists = [[f"p{n // 2}"] for n in range(60)]
+    write(desk, "skin.parquet", patient_id=lists)
+    assert "column patient_id is not used: its values are" in desk.init("skin.parquet", "--force")
+    write(desk, "skin.parquet", who=lists)
+    assert "who: skin.parquet: its values are" in desk.init("skin.parquet", "--patient", "who")
+
+
 def test_nan_is_a_blank(desk: Desk) -> None:
     write(desk, "skin.parquet", patient_id=[float("nan"), *(float(n // 2) for n in range(1, 60))])
     printed = desk.init("skin.parquet")
@@ -70,6 +80,8 @@ def test_mistakes_end_it_with_a_line(desk: Desk) -> None:
     assert "skin.parquet: not a readable parquet file" in desk.init("skin.parquet")
     write(desk, "skin.parquet", label=["a", "b"] * 30)
     assert "labels are string; store integers" in desk.init("skin.parquet")
+    write(desk, "skin.parquet", names=False, label=[[n % 2] for n in range(59)] + [[0, 1]])
+    assert "column label has lists of class numbers" in desk.init("skin.parquet")
     write(desk, "skin.parquet", fold=["train", "val"] * 30)
     assert "column fold is not used" in desk.init("skin.parquet")
     twice = pa.table([["x"], [1], [1]], names=["image", "label", "label"])

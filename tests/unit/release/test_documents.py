@@ -15,7 +15,6 @@ from dpprobe.artifacts import read_json
 from dpprobe.release import documents
 from dpprobe.release.bundle import STATEMENT_FILE
 from dpprobe.release.parts.evaluation.show import is_telling, round_result, state_measured
-from dpprobe.release.parts.spent.measure import state_spent
 from tests.support.bundles import write_example
 
 
@@ -56,27 +55,6 @@ def test_each_rate_that_a_card_states_is_that_of_the_best_attack(tmp_path: Path)
 )
 def test_markdown_shows_a_text_as_it_is(text: str, escaped: str) -> None:
     assert documents.in_markdown(text) == escaped
-
-
-@pytest.mark.parametrize(
-    ("count", "exact", "words"),
-    [
-        (
-            1,
-            True,
-            "This was the only release of this dataset when this bundle was made. It costs one "
-            "patient epsilon 2.001 at",
-        ),
-        (3, False, "This dataset had 3 releases when this bundle was made, including this "
-                   "release. Together they cost one patient at most epsilon 2.001 at"),
-    ],
-)  # fmt: skip
-def test_the_ledgers_sum_is_said_rounded_up(count: int, exact: bool, words: str) -> None:
-    ledger = {
-        "entry": count, "releases": count, "unit": "patient", "delta": 1e-6, "epsilon": 2.00002,
-        "exact": exact,
-    }  # fmt: skip
-    assert f"{words} delta 1e-6." in state_spent(ledger)
 
 
 def test_a_wide_interval_stands_before_the_noisy_value() -> None:

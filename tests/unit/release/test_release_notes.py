@@ -8,20 +8,15 @@ from typing import Any
 
 import pytest
 
-from dpprobe.artifacts import read_json, write_json
+from dpprobe.artifacts import read_json
 from dpprobe.errors import DataError
-from dpprobe.release.bundle import (
-    FACTS_FILE,
-    STATEMENT_FILE,
-    bundle_digest,
-    read_bundle,
-    write_sums,
-)
+from dpprobe.release.bundle import FACTS_FILE, STATEMENT_FILE, bundle_digest, read_bundle
 from dpprobe.release.documents import format_price
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.ledger_prices import Limits
 from dpprobe.release.release_notes import state_difference, write_notes
 from tests.support.bundles import CLASSES, write_example
+from tests.support.edited_bundles import edit_file
 from tests.support.releases import measured
 from tests.unit.release.test_ledger import DELTA, booking
 
@@ -33,12 +28,6 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def successor(old: Path, folder: Path, **options: Any) -> Path:
     return write_example(folder / "v2", name="lesions_v2", predecessor=old, **options)
-
-
-def edited(bundle: Path, **facts: Any) -> Path:
-    write_json(bundle / FACTS_FILE, read_json(bundle / FACTS_FILE) | facts)
-    write_sums(bundle)
-    return bundle
 
 
 def notes(new: Path, old: Path, **options: Any) -> str:
@@ -82,7 +71,8 @@ def test_a_deployment_is_told_what_it_must_change(old: Path, tmp_path: Path) -> 
     )  # fmt: skip
     backbone = read_json(new / FACTS_FILE)["backbone"]
     backbone["preprocessing"] |= {"size": 224}
-    edited(new, backbone=backbone | {"weights_sha256": "ab" * 32}, dataset="more lesions")
+    changes = {"backbone": backbone | {"weights_sha256": "ab" * 32}, "dataset": "more lesions"}
+    edit_file(new, FACTS_FILE, lambda facts: facts.update(changes))
     text = notes(new, old)
     for line in (
         "The two cannot be compared: both must publish a result of the same metric.",
@@ -104,7 +94,8 @@ def test_classes_that_came_and_went_are_named(old: Path, tmp_path: Path) -> None
     text = notes(new, old)
     assert "- classes added: `new`, `another`\n- classes removed: `melanoma`\n" in text
     assert "order of classes" not in text
-    hostile = edited(new, name="<b>", class_names=["<b>|x|</b>", "*b*", "c", "`d`"])
+    names = {"name": "<b>", "class_names": ["<b>|x|</b>", "*b*", "c", "`d`"]}
+    hostile = edit_file(new, FACTS_FILE, lambda facts: facts.update(names))
     assert "\n- `<b>`: none\n" in notes(hostile, old)
     assert "\n- classes added: &lt;b&gt;\\|x\\|&lt;/b&gt;, `*b*`, `c`, \\`d\\`\n" in notes(
         hostile, old
@@ -113,7 +104,8 @@ def test_classes_that_came_and_went_are_named(old: Path, tmp_path: Path) -> None
 
 def test_a_bundle_that_is_not_its_predecessor_is_refused(old: Path, tmp_path: Path) -> None:
     new = successor(old, tmp_path)
-    other = edited(Path(shutil.copytree(old, tmp_path / "other")), study="other")
+    other = Path(shutil.copytree(old, tmp_path / "other"))
+    edit_file(other, FACTS_FILE, lambda facts: facts.update(study="other"))
     with pytest.raises(DataError, match="not the predecessor that .* names, which is lesions_v1"):
         notes(new, other)
     chosen = "`lesions_v1` names no predecessor; this comparison with `lesions_v2` was chosen."
@@ -143,9 +135,8 @@ def test_the_total_is_of_the_release_or_of_today(old: Path, tmp_path: Path) -> N
 
 def test_notes_name_tables_for_new_images_and_their_price(old: Path, tmp_path: Path) -> None:
     new = successor(old, tmp_path)
-    values = read_json(new / STATEMENT_FILE)
-    write_json(new / STATEMENT_FILE, {**values, "monitor": {"epsilon": 0.75, "mechanisms": []}})
-    write_sums(new)
+    block = {"epsilon": 0.75, "mechanisms": []}
+    edit_file(new, STATEMENT_FILE, lambda values: values.update(monitor=block))
     told = notes(new, old)
     (line,) = (each for each in told.splitlines() if "calibration and monitoring" in each)
     assert line.endswith("| 0.75 |")

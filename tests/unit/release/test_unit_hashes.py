@@ -29,21 +29,6 @@ from tests.unit.release.test_ledger import DELTA, FREE, gaussian, part
 SPAWN = multiprocessing.get_context("spawn")
 
 
-def test_the_sides_of_two_datasets_are_not_taken_for_equal(tmp_path: Path) -> None:
-    """A copy whose units are renamed has them on other sides, by a split of the same key."""
-    parts = part("train", gaussian(4.0)), part("test", gaussian(20.0))
-    crossed = part("train", gaussian(20.0)), part("test", gaussian(4.0))
-    for dataset, sides, same in (("a", parts, None), ("b", crossed, "a")):
-        Ledger.of_dataset(tmp_path, dataset).book_release(
-            booking(dataset, *sides, same_units_as=same), FREE
-        )
-    alone = Ledger.of_dataset(tmp_path, "c")
-    for dataset in ("a", "b"):
-        alone.book_release(booking(dataset, part("train", gaussian(4.0))), FREE)
-    both = Ledger.of_dataset(tmp_path, "b").compute_spent(DELTA)
-    assert both.epsilon == alone.compute_spent(DELTA).epsilon
-
-
 def booking(name: str, *parts: Part, **more: Any) -> Booking:
     return Booking(
         release=name, study="clinic", unit="image", split="hash_20", parts=parts,

@@ -11,8 +11,7 @@ import pytest
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.exhibits.tables import comma_separated, write_markdown
 from dpprobe.reporting.accuracy_table import LEFT_OUT, PATIENTS, make_accuracy_table
-from dpprobe.results.summary import summarise_cells
-from tests.support.cell_files import write_cell, write_study
+from tests.support.cell_files import summarise, write_cell, write_study
 
 
 @pytest.fixture
@@ -22,8 +21,7 @@ def summary(tmp_path: Path) -> Path:
     absent = "pixels/sgd/eps-0.5"
     kept = [path for path in cells if absent not in path.as_posix()]
     assert len(kept) == len(cells) - 1
-    summarise_cells(kept, tmp_path / "digits.parquet", study="study")
-    return tmp_path / "digits.parquet"
+    return summarise(tmp_path / "digits.parquet", *kept)
 
 
 def _read(*summaries: Path) -> tuple[list[list[str]], str, list[dict[str, str]]]:
@@ -52,9 +50,8 @@ def test_markdown_has_a_row_an_epsilon_and_a_column_a_curve(summary: Path) -> No
 
 def test_entries_are_mean_and_both_intervals_in_percent(tmp_path: Path) -> None:
     cell = write_cell(tmp_path, epsilon="2")
-    summarise_cells([cell], tmp_path / "digits.parquet", study="study")
     accuracy = read_json(cell)["summary"]["accuracy"]
-    *_, row = _markdown(tmp_path / "digits.parquet")
+    *_, row = _markdown(summarise(tmp_path / "digits.parquet", cell))
     half = 50 * (accuracy["high"] - accuracy["low"])
     ends = f"[{100 * accuracy['both_low']:.1f}, {100 * accuracy['both_high']:.1f}]"
     assert accuracy["both_low"] < min(accuracy["low"], accuracy["rows_low"])
@@ -75,14 +72,12 @@ def test_a_delta_above_one_over_n_is_marked_wherever_it_is_printed(tmp_path: Pat
     cells = [write_cell(tmp_path, epsilon=epsilon) for epsilon in ("1", "inf")]
     cells.append(write_cell(tmp_path, dataset="small"))
     path = tmp_path / "digits.parquet"
-    summarise_cells(cells, path, study="study")
-    _, notes, rows = _read(path)
+    _, notes, rows = _read(summarise(path, *cells))
     assert "1/n" not in notes
     assert "delta above 1/n" not in rows[0]
     for cell in cells[:2]:
         write_json(cell, read_json(cell) | {"n": 200_000})
-    summarise_cells(cells, path, study="study")
-    _, notes, rows = _read(path)
+    _, notes, rows = _read(summarise(path, *cells))
     assert " delta: digits 1e-05 (above 1/n), small 1e-05. " in notes
     assert [row["delta above 1/n"] for row in rows] == ["true", "false", "false"]
 
@@ -93,8 +88,7 @@ def test_options_that_nothing_priced_are_marked_and_never_the_best(tmp_path: Pat
     record = read_json(cells[1])
     search = {"trials": 2, "space": {"learning_rate": [0.1, 1.0]}, "held_out": 0.2}
     write_json(cells[1], record | {"head": "fine_tune", "options": {"search": search}})
-    summarise_cells(cells, tmp_path / "digits.parquet", study="study")
-    (header, _, row), notes, (numbers,) = _read(tmp_path / "digits.parquet")
+    (header, _, row), notes, (numbers,) = _read(summarise(tmp_path / "digits.parquet", *cells))
     shown = dict(zip(header, row, strict=True))
     assert shown["pixels + sgd"].startswith("**")
     assert "† " in shown["pixels + found"]
@@ -109,8 +103,7 @@ def test_equal_best_entries_are_all_bold(tmp_path: Path) -> None:
     record = read_json(cells[0])
     record["cell"]["method"] = "sgd_full"
     write_json(cells[1], record)
-    summarise_cells(cells, tmp_path / "digits.parquet", study="study")
-    *_, row = _markdown(tmp_path / "digits.parquet")
+    *_, row = _markdown(summarise(tmp_path / "digits.parquet", *cells))
     assert row[2] == row[3]
     assert row[2].startswith("**")
 
@@ -130,8 +123,7 @@ def test_csv_is_numeric(summary: Path) -> None:
 def _labels(tmp_path: Path) -> Path:
     names = ("round", "even", "absent")
     cell = write_cell(tmp_path, dataset="chest", multi_label=True, class_names=names)
-    summarise_cells([cell], tmp_path / "chest.parquet", study="study")
-    return tmp_path / "chest.parquet"
+    return summarise(tmp_path / "chest.parquet", cell)
 
 
 def test_another_metric_is_named_beside_each_dataset(tmp_path: Path, summary: Path) -> None:
@@ -153,8 +145,7 @@ def test_another_metric_is_named_beside_each_dataset(tmp_path: Path, summary: Pa
 
 def test_patients_are_named_where_each_counts_once(tmp_path: Path) -> None:
     cells = [write_cell(tmp_path, patients=40, seeds=seeds, method=f"m{seeds}") for seeds in (1, 3)]
-    summarise_cells(cells, tmp_path / "digits.parquet", study="study")
-    _, notes, _ = _read(tmp_path / "digits.parquet")
+    _, notes, _ = _read(summarise(tmp_path / "digits.parquet", *cells))
     assert "over seeds and test patients (bootstrap over test patients)" in notes
     assert PATIENTS in notes
 
@@ -162,8 +153,7 @@ def test_patients_are_named_where_each_counts_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("seeds", "told"), [(1, False), (3, True)])
 def test_a_table_explains_the_signs_that_it_has(tmp_path: Path, seeds: int, told: bool) -> None:
     cell = write_cell(tmp_path, epsilon="2", seeds=seeds)
-    summarise_cells([cell], tmp_path / "digits.parquet", study="study")
-    (_, _, row), notes, _ = _read(tmp_path / "digits.parquet")
+    (_, _, row), notes, _ = _read(summarise(tmp_path / "digits.parquet", cell))
     assert ("±" in row[2]) is told
     assert ("±" in notes) is told
     assert "[low, high]: 95% CI over" in notes

@@ -10,8 +10,8 @@ import pytest
 from dpprobe.reporting.headline import best_interval, choice_words, verdict
 from dpprobe.results.best_private import best_of_each, best_private
 from dpprobe.results.cell_results import read_cell_results
-from dpprobe.results.summary import read_grid, summarise_cells
-from tests.support.cell_files import write_cell
+from dpprobe.results.summary import read_grid
+from tests.support.cell_files import grid_of, write_cell
 from tests.support.paper_tables import LAMB, paper_cell, paper_run, rows_as_text, table_of
 from tests.support.report_page import Made
 
@@ -33,8 +33,7 @@ def test_of_several_ceilings_every_reader_takes_the_best(
     rows = rows_as_text(table_of(paper_run(cells), "large_scale_transfer_table2"))
     (row,) = [row for row in rows if row["Data"] == "digits" and row["ε"] == "∞"]
     assert row["Best"].startswith(f"{best:.1f} ")
-    summarise_cells(cells, tmp_path / "s.parquet", study="mine")
-    (result,) = best_private(read_grid([tmp_path / "s.parquet"]), {})
+    (result,) = best_private(grid_of(tmp_path, *cells), {})
     assert result.ceiling is not None
     assert result.ceiling.mean == pytest.approx(best)
 
@@ -74,7 +73,6 @@ def test_the_best_of_each_key_is_the_first_of_equals(tmp_path: Path) -> None:
 
 def test_a_method_without_a_ceiling_has_a_blank_gap(tmp_path: Path) -> None:
     cell = write_cell(tmp_path, epsilon="1")
-    summarise_cells([cell], tmp_path / "s.parquet", study="small")
-    (best,) = best_private(read_grid([tmp_path / "s.parquet"]), {})
+    (best,) = best_private(grid_of(tmp_path, cell), {})
     assert best.ceiling is None
     assert best.gap is None

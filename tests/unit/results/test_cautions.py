@@ -22,15 +22,9 @@ from dpprobe.results.best_private import best_private
 from dpprobe.results.cautions import list_cautions, never_predicted, never_predicted_lines
 from dpprobe.results.cell_record import read_cell
 from dpprobe.results.headline_metric import headline_reason, least_class
-from dpprobe.results.summary import Grid, read_grid, summarise_cells
-from tests.support.cell_files import write_cell
+from tests.support.cell_files import grid_of, write_cell
 
 LESIONS: dict[str, Any] = {"class_names": ("benign", "malignant"), "shares": (0.9, 0.1)}
-
-
-def _grid(tmp_path: Path, *cells: Path) -> Grid:
-    summarise_cells(cells, tmp_path / "s.parquet", study="s")
-    return read_grid([tmp_path / "s.parquet"])
 
 
 @pytest.mark.parametrize(
@@ -52,7 +46,7 @@ def test_the_metric_follows_the_test_split_and_says_why(
     options: dict[str, Any], headline: str, words: str, tmp_path: Path
 ) -> None:
     record = read_cell(write_cell(tmp_path, **options))
-    grid = _grid(tmp_path, write_cell(tmp_path, **options))
+    grid = grid_of(tmp_path, write_cell(tmp_path, **options))
     (best,) = best_private(grid, {})
     assert record.headline == best.measure.headline == headline
     assert words in str(headline_reason(record))
@@ -78,7 +72,7 @@ def test_the_variance_rests_on_the_rows_of_rare_classes(
 ) -> None:
     path = write_cell(tmp_path, **options)
     write_json(path, read_json(path) | {"test_counts": counts})
-    (entry,) = _grid(tmp_path, path).entries.values()
+    (entry,) = grid_of(tmp_path, path).entries.values()
     assert entry.resting == pytest.approx(expected, abs=0.05)
 
 
@@ -98,7 +92,7 @@ def test_a_class_that_is_never_predicted_is_named_with_its_cells(tmp_path: Path)
         _never(write_cell(tmp_path, epsilon=epsilon, rows=660, **LESIONS), *never)
         for epsilon, never in (("0.5", [[1]] * 3), ("1", [[1]] * 3), ("8", [[1], [], []]))
     ]
-    grid = _grid(tmp_path, *cells)
+    grid = grid_of(tmp_path, *cells)
     assert never_predicted_lines(grid, "digits", grid.columns, balanced=False) == [
         "malignant in all 3 seeds by sgd on pixels (ε = 0.5, 1)",
         "malignant in 1 of 3 seeds by sgd on pixels (ε = 8)",
@@ -126,7 +120,7 @@ def test_a_class_that_is_never_predicted_is_named_with_its_cells(tmp_path: Path)
 def test_a_caution_counts_the_seeds_that_never_predict_a_class(
     seeds: int, never: dict[str, int], words: str, tmp_path: Path
 ) -> None:
-    (entry,) = _grid(tmp_path, write_cell(tmp_path)).entries.values()
+    (entry,) = grid_of(tmp_path, write_cell(tmp_path)).entries.values()
     assert never_predicted(replace(entry, seeds=seeds, never=never)) == words
 
 
@@ -146,7 +140,7 @@ def test_the_majority_class_baseline_is_told_in_the_metric_of_the_headline(
         write_cell(tmp_path, epsilon=epsilon, quality=quality, rows=400, **options)
         for epsilon, quality in (("1", 0.0), ("8", 3.0))
     ]
-    grid = _grid(tmp_path, *cells)
+    grid = grid_of(tmp_path, *cells)
     poor, good = best_private(grid, {})
     assert constant in majority_words(good.entry, good.measure)
     assert "points above the majority-class baseline (" in verdict(good)
@@ -166,7 +160,7 @@ def test_a_class_balanced_head_is_not_told_to_become_one(option: str, tmp_path: 
             values["options"] = {"head": "auto", "chosen": {"head": "sgd", option: "released"}}
         write_json(path, values)
         _never(path, *[[1]] * 3)
-    grid = _grid(tmp_path, *cells)
+    grid = grid_of(tmp_path, *cells)
     already, advised = sorted(list_cautions(grid, "digits"), key=lambda text: "plain" in text)
     assert "malignant in all 3 seeds by auto on pixels" in already
     assert "class-balanced already" in already
@@ -183,7 +177,7 @@ def test_a_baseline_below_a_head_without_noise_is_called_a_reference(
         write_cell(tmp_path, method="nonprivate", epsilon="inf", quality=1.6, rows=2000),
         write_cell(tmp_path, method="sgd", epsilon="inf", quality=quality, rows=2000),
     ]
-    grid = _grid(tmp_path, *cells)
+    grid = grid_of(tmp_path, *cells)
     means = {method: entry.mean for (_, _, _, method), entry in grid.entries.items()}
     cautions = list(list_cautions(grid, "digits"))
     assert (means["sgd"] - means["nonprivate"] > 1) is told
@@ -202,7 +196,7 @@ def test_a_large_difference_on_few_images_is_not_called_none(
         write_cell(tmp_path, epsilon="1", quality=0.2, **options),
         write_cell(tmp_path, method="nonprivate", epsilon="inf", quality=1.5, **options),
     ]
-    (best,) = best_private(_grid(tmp_path, *cells), {})
+    (best,) = best_private(grid_of(tmp_path, *cells), {})
     beside = best.beside_ceiling
     assert beside is not None
     assert beside.difference < -10
@@ -218,10 +212,10 @@ def test_a_large_difference_on_few_images_is_not_called_none(
 
 def test_the_best_of_several_heads_is_said_to_be_selected(tmp_path: Path) -> None:
     cells = [write_cell(tmp_path, method=f"m{i}") for i in range(3)]
-    (best,) = best_private(_grid(tmp_path, *cells), {})
+    (best,) = best_private(grid_of(tmp_path, *cells), {})
     assert choice_words(best) == (
         f"Selected from 3 private heads by test results, so {best.entry.mean:.1f}% tends to be too "
         "high (selection bias)."
     )
-    (alone,) = best_private(_grid(tmp_path, cells[0]), {})
+    (alone,) = best_private(grid_of(tmp_path, cells[0]), {})
     assert choice_words(alone) == ""

@@ -16,7 +16,7 @@ from dpprobe.results.confusion import (
     label_confusion,
     label_confusion_csv,
 )
-from tests.support.cell_files import _write_predictions
+from tests.support.cell_files import write_predictions
 
 
 def test_counts_are_scikit_learns_over_all_seeds(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_counts_are_scikit_learns_over_all_seeds(tmp_path: Path) -> None:
     labels = generator.integers(5, size=300)
     scores = generator.normal(size=(3, 300, 5)) + 2 * np.eye(5)[labels]
     path = tmp_path / "predictions.parquet"
-    _write_predictions(path, scores, labels)
+    write_predictions(path, scores, labels)
     expected = sum(confusion_matrix(labels, seed.argmax(1), labels=range(5)) for seed in scores)
     np.testing.assert_array_equal(count_confusion(path, 5), expected)
 
@@ -35,7 +35,7 @@ def test_labels_counts_are_scikit_learns(tmp_path: Path, threshold: float) -> No
     labels = (generator.random((200, 4)) < 0.3).astype(np.int8)
     scores = generator.normal(size=(2, 200, 4)) + labels
     path = tmp_path / "predictions.parquet"
-    _write_predictions(path, scores, labels)
+    write_predictions(path, scores, labels)
     every = np.concatenate([labels, labels])
     predicted = (np.concatenate(list(scores)) > threshold).astype(int)
     matrices = multilabel_confusion_matrix(every, predicted)

@@ -27,12 +27,7 @@ from dpprobe.results.summary import (
     rounded_up,
     summarise_cells,
 )
-from tests.support.cell_files import write_cell, write_study
-
-
-def _grid(tmp_path: Path, *cells: Path) -> Grid:
-    summarise_cells(cells, tmp_path / "summary.parquet", study="study")
-    return read_grid([tmp_path / "summary.parquet"])
+from tests.support.cell_files import grid_of, write_cell, write_study
 
 
 def _entry(grid: Grid, dataset: str = "digits", epsilon: float = 1.0) -> Entry:
@@ -107,7 +102,7 @@ def test_no_edited_number_reaches_a_summary(tmp_path: Path) -> None:
 
 def test_grid_holds_means_and_intervals_in_percent(tmp_path: Path) -> None:
     cell = write_cell(tmp_path, epsilon="1", seeds=4)
-    grid = _grid(tmp_path, cell)
+    grid = grid_of(tmp_path, cell)
     accuracy, entry = read_json(cell)["summary"]["accuracy"], _entry(grid)
     assert entry.mean == pytest.approx(100 * accuracy["mean"])
     assert entry.low == pytest.approx(100 * accuracy["low"])
@@ -138,13 +133,13 @@ def test_a_delta_above_one_over_n_is_marked(tmp_path: Path, n: int, above: bool)
     assert [result.delta_above for result in read_cell_results(cells)] == [above, False, False]
 
 
-def test_a_cell_without_an_interval_has_none_in_the_grid(tmp_path: Path) -> None:
+def test_a_cell_without_an_interval_has_none_in_thegrid_of(tmp_path: Path) -> None:
     cell = write_cell(tmp_path)
     record = read_json(cell)
     rows = {"rows_low": None, "rows_high": None, "rows_interval": None}
     record["summary"]["accuracy"] |= {"low": None, "high": None, "interval": None, **rows}
     write_json(cell, record)
-    entry = _entry(_grid(tmp_path, cell))
+    entry = _entry(grid_of(tmp_path, cell))
     assert (entry.low, entry.high, entry.rows_low, entry.rows_high) == (None,) * 4
     assert entry.rows_reach is None
     assert not entry.over_seeds
@@ -192,7 +187,7 @@ def test_a_dataset_may_choose_its_metric(tmp_path: Path) -> None:
         write_cell(tmp_path, dataset="c", class_names=("no", "yes")),
         write_cell(tmp_path, dataset="d", multi_label=True),
     ]
-    grid = _grid(tmp_path, *cells)
+    grid = grid_of(tmp_path, *cells)
     titles = {name: measure.title for name, measure in grid.measures.items()}
     named = {"a": "AUC", "b": "mean accuracy over labels", "c": "accuracy"}
     assert titles == named | {"d": "mean AUC over labels"}, "not over 4 of 4 labels"
@@ -229,7 +224,7 @@ def test_private_cells_say_what_choosing_the_best_of_them_costs(tmp_path: Path) 
     cells = [write_cell(tmp_path, method=method) for method in ("a", "b")]
     others = [write_cell(tmp_path, epsilon=epsilon) for epsilon in ("2", "inf")]
     others.append(write_cell(tmp_path, method="nonprivate", epsilon="inf"))
-    choices = _grid(tmp_path, *cells, *others).choices
+    choices = grid_of(tmp_path, *cells, *others).choices
     assert set(choices) == {("digits", 1.0), ("digits", 2.0)}
     expected = choice_price([cell.with_name("privacy.json") for cell in cells])
     assert expected is not None
@@ -276,7 +271,7 @@ def test_a_permitted_risk_has_one_row_with_the_largest_epsilon_of_its_cells(tmp_
         *_write_risk(tmp_path, 0.93171, 1.4),
         write_cell(tmp_path, method="sgd0", epsilon="1", seeds=1),
     ]
-    grid = _grid(tmp_path, *cells)
+    grid = grid_of(tmp_path, *cells)
     assert grid.rows == (("digits", 1.0), ("digits", 1.4))
     assert row_words(grid.rows[1][1]) == "advantage 0.1 (ε ≤ 1.4)"
     told = "advantage 0.1 is ε 0.9318 to 1.4 (TPR at most 0.41% at 0.1% FPR)"
@@ -298,6 +293,6 @@ def test_a_risk_and_an_epsilon_that_agree_have_rows_of_their_own(tmp_path: Path)
         *_write_risk(tmp_path, 1.0, token="tpr-0.1-at-0.01"),
         write_cell(tmp_path, method="sgd0", epsilon="1", seeds=1),
     ]
-    grid = _grid(tmp_path, *cells)
+    grid = grid_of(tmp_path, *cells)
     assert [epsilon for _, epsilon in grid.rows] == [1.0, 1.001, 1.002]
     assert len(grid.entries) == 3

@@ -53,8 +53,8 @@ SECRETS = {name: Secret.draw() for name in NAMES}
 
 def make_offer(name: str, **changes: Any) -> Offer:
     terms = {"epsilon": "1", "class list": ["a", "b"]}
-    offer = Offer(site=name, terms=terms, n=10, test_n=4, key=SECRETS[name].public_key)
-    return replace(offer, **changes)
+    values = {"terms": terms, "n": 10, "test_n": 4, "key": SECRETS[name].public_key}
+    return Offer.model_validate({"site": name, **values, **changes})
 
 
 def open_exchange(folder: Path, name: str, **changes: Any) -> Exchange:
@@ -309,7 +309,15 @@ def change_value(values: Any, place: tuple[Any, ...]) -> None:
     values[last] = (f"{value[:-1]}{'0' if value[-1] != '0' else '1'}") if text else value + 1
 
 
-OFFER = {**make_offer("north").to_dict(), "signature": "00" * 64}
+def change_fact(values: dict[str, Any], place: tuple[Any, ...], *, signed: bool) -> None:
+    """Changes a value of a file; with `signed` its site signs the change."""
+    change_value(values, place)
+    if signed and place != ("signature",):
+        del values["signature"]
+        values["signature"] = sign_values(SIGNERS["north"], values)
+
+
+OFFER = {**make_offer("north").model_dump(), "signature": "00" * 64}
 
 
 @pytest.mark.parametrize("signed", [False, True])
@@ -323,11 +331,7 @@ def test_each_field_of_an_offer_is_held_by_its_signature_and_by_the_agreement(
     before = Agreement.make(read_offers(folder, MEMBERS)).digest
     path = offer_path(folder, "north")
     values = json.loads(path.read_text())
-    change_value(values, place)
-    if signed and place != ("signature",):
-        signature = values.pop("signature")
-        values["signature"] = sign_values(SIGNERS["north"], values)
-        assert values["signature"] != signature
+    change_fact(values, place, signed=signed)
     path.write_text(json.dumps(values))
     try:
         after = Agreement.make(read_offers(folder, MEMBERS)).digest
@@ -353,10 +357,7 @@ def test_each_field_of_a_message_is_held_by_its_signature_and_by_the_round(
     exchange = open_exchange(folder, "east")
     path = exchange.message_path(1, "north")
     values, sums = _unpack_sums(path, "again")
-    change_value(values, place)
-    if signed and place != ("signature",):
-        del values["signature"]
-        values["signature"] = sign_values(SIGNERS["north"], values)
+    change_fact(values, place, signed=signed)
     path.write_bytes(_pack_sums(sums, values))
     with pytest.raises((DataError, PrivacyError)):
         exchange.read_rounds()

@@ -63,18 +63,8 @@ def test_numbers_keep_their_shape_and_are_not_changed() -> None:
     np.testing.assert_array_equal(numbers.ravel(), np.arange(6))
 
 
-@pytest.mark.parametrize(
-    ("site", "public", "words"),
-    [
-        ("north", bytes(32), "not one of X25519"),
-        ("north", b"short", "not one of X25519"),
-        ("east", KEYS["east"].public_key().public_bytes_raw(), "no mask with itself"),
-    ],
-    ids=["of small order", "short", "the site's"],
-)
-def test_keys_of_small_order_and_of_the_site_are_refused(
-    site: str, public: bytes, words: str
-) -> None:
-    zeros, others = np.zeros(3, dtype=np.int64), {site: public}
-    with pytest.raises(PrivacyError, match=words):
+@pytest.mark.parametrize("public", [bytes(32), b"short"], ids=["of small order", "short"])
+def test_keys_that_are_none_are_refused(public: bytes) -> None:
+    zeros, others = np.zeros(3, dtype=np.int64), {"north": public}
+    with pytest.raises(PrivacyError, match="not one of X25519"):
         mask_numbers(zeros, "use", site="east", key=KEYS["east"], others=others)

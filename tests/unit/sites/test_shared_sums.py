@@ -17,6 +17,7 @@ from dpprobe.privacy.rounded_gaussian import RoundedGaussian
 from dpprobe.sites.shared_sums import SharedSums, Sum, SumsMissing, add_sums
 
 SITES, TRIALS, DEVIATION = 3, 40_000, 5_000.0
+FACTS: dict[str, Any] = {"step": 0.5, "deviation": DEVIATION, "symmetric": False}
 
 
 def open_noise(_place: int, _exact: Sum) -> RoundedGaussian:
@@ -28,9 +29,8 @@ def ask(
 ) -> tuple[Sum, ...]:
     """The numbers of a site that is asked for one sum."""
     shared = SharedSums(totals, open_noise=open_noise, share=share)
-    values = {"step": 0.5, "deviation": DEVIATION, "symmetric": False, **options}
     with pytest.raises(SumsMissing) as caught:
-        shared.add_up("sums", local, **values)
+        shared.add_up("sums", local, **(FACTS | options))
     return caught.value.sums
 
 
@@ -86,30 +86,25 @@ def test_the_noise_of_a_symmetric_sum_is_isometric_and_its_triangle_is_sent() ->
     assert abs(above.std() * math.sqrt(2) / DEVIATION - 1) < 0.03
     assert abs(np.diagonal(matrix).std() / DEVIATION - 1) < 0.25
     shared = SharedSums([sent], open_noise=open_noise, share=lambda deviation: deviation)
-    total = shared.add_up("sums", local, step=0.5, deviation=DEVIATION, symmetric=True)
+    total = shared.add_up("sums", local, **(FACTS | {"symmetric": True}))
     np.testing.assert_array_equal(total, total.T)
     np.testing.assert_array_equal(total[np.triu_indices(size)], sent.numbers)
 
 
 def test_totals_are_taken_as_they_are_and_the_rows_do_not_matter() -> None:
-    total = Sum(name="sums", step=0.5, deviation=DEVIATION, symmetric=False, numbers=np.arange(4))
+    total = Sum(name="sums", numbers=np.arange(4), **FACTS)
     for local in (np.zeros(4, dtype=np.int64), np.full(4, 9)):
         shared = SharedSums([total], open_noise=open_noise, share=lambda _: 100.0)
-        answer = shared.add_up("sums", local, step=0.5, deviation=DEVIATION, symmetric=False)
+        answer = shared.add_up("sums", local, **FACTS)
         np.testing.assert_array_equal(answer, np.arange(4))
 
 
 @pytest.mark.parametrize("changes", [{"step": 0.25}, {"name": "others"}, {"numbers": np.arange(5)}])
 def test_totals_of_another_fit_are_refused(changes: dict[str, Any]) -> None:
-    facts = {
-        "name": "sums", "step": 0.5, "deviation": DEVIATION, "symmetric": False,
-        "numbers": np.arange(4), **changes,
-    }  # fmt: skip
+    facts = {"name": "sums", "numbers": np.arange(4), **FACTS, **changes}
     shared = SharedSums([Sum(**facts)], open_noise=open_noise, share=lambda _: 100.0)
     with pytest.raises(PrivacyError, match="total 1 of the sites is .* but this fit needs sums"):
-        shared.add_up(
-            "sums", np.zeros(4, dtype=np.int64), step=0.5, deviation=DEVIATION, symmetric=False
-        )
+        shared.add_up("sums", np.zeros(4, dtype=np.int64), **FACTS)
 
 
 def test_sums_that_do_not_depend_on_each_other_are_asked_for_together() -> None:
@@ -118,21 +113,14 @@ def test_sums_that_do_not_depend_on_each_other_are_asked_for_together() -> None:
         try:
             for name in ("mean", "gram", "targets", "gradients"):
                 values = np.zeros(2, dtype=np.int64)
-                shared.add_up(name, values, step=0.5, deviation=DEVIATION, symmetric=False)
+                shared.add_up(name, values, **FACTS)
         except SumsMissing as missing:
             return [each.name for each in missing.sums]
         return []
 
-    known = {
-        name: Sum(
-            name=name,
-            step=0.5,
-            deviation=DEVIATION,
-            symmetric=False,
-            numbers=np.zeros(2, dtype=np.int64),
-        )
-        for name in ("mean", "gram", "targets", "gradients")
-    }
+    zeros = np.zeros(2, dtype=np.int64)
+    names = ("mean", "gram", "targets", "gradients")
+    known = {name: Sum(name=name, numbers=zeros, **FACTS) for name in names}
     assert run([], {"gram", "targets"}) == ["mean"]
     assert run([known["mean"]], {"gram", "targets"}) == ["gram", "targets"]
     assert run([known["mean"]], set()) == ["gram"]

@@ -143,8 +143,14 @@ def test_planning_a_study_imports_nothing_heavy(repository: Path) -> None:
         "from dpprobe.study.study_file import load_study;"
         "study = load_study(yaml.safe_load(open('config.yaml')));"
         "check_study(study), check_dimensions(study), study_cuts(study);"
-        "print([m for m in ('torch','numpy','pandas','pyarrow','sklearn','timm','mlflow') "
-        "if m in sys.modules])"
+        "from dpprobe.backbones import loading;"
+        "from dpprobe.backbones.registry import FAMILIES;"
+        "from dpprobe.data import addresses, dataset_preparation;"
+        "from dpprobe.data.registry import SOURCES;"
+        "from dpprobe.options import options_class;"
+        "[options_class(every, name) for every in (SOURCES, FAMILIES) for name in every];"
+        "heavy = {'torch','numpy','pandas','pyarrow','sklearn','timm','mlflow','PIL','h5py'};"
+        "print(sorted(heavy & set(sys.modules)))"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, check=True

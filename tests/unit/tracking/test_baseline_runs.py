@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mlflow import MlflowClient
 
 from dpprobe.artifacts import write_text
 from tests.support.baseline_records import write_few_shot, write_zero_shot
@@ -56,11 +55,8 @@ def test_a_run_says_its_prompts_its_text_encoder_and_its_weights(ingested: Study
 
 def test_one_view_has_the_baselines_and_the_cells_beside_them(ingested: Study) -> None:
     view = ingested.view("digits", "dpprobe-baselines")
-    client = MlflowClient(tracking_uri=ingested.uri)
-    experiment = client.get_experiment_by_name("digits")
-    assert experiment is not None
-    found = client.search_runs(
-        [experiment.experiment_id], view["searchFilter"], order_by=[f"{view['orderByKey']} DESC"]
+    found = ingested.all_runs(
+        filter_string=view["searchFilter"], order_by=[f"{view['orderByKey']} DESC"]
     )
     assert {run.data.params["epsilon"] for run in found} == {"none", "0.5"}
     keys = {run.data.tags["result_key"] for run in found}
@@ -69,9 +65,8 @@ def test_one_view_has_the_baselines_and_the_cells_beside_them(ingested: Study) -
     values = [run.data.metrics["test/accuracy"] for run in found]
     assert values == sorted(values, reverse=True)
     first = ingested.view("digits")["searchFilter"]
-    assert {
-        run.data.params["epsilon"] for run in client.search_runs([experiment.experiment_id], first)
-    } == {"0.5"}, "the first page compares cells at one epsilon"
+    at = {run.data.params["epsilon"] for run in ingested.all_runs(filter_string=first)}
+    assert at == {"0.5"}, "the first page compares cells at one epsilon"
 
 
 def test_without_baselines_there_is_no_view_of_them(study: Study) -> None:

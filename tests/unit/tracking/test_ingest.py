@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from mlflow import MlflowClient
 
 from dpprobe.artifacts import write_text
 from dpprobe.errors import DataError, TrackingError
@@ -29,8 +28,7 @@ def test_runs_are_written_through_a_server(study: Study) -> None:
         assert study.ingest()["created"] == 13
         assert study.ingest()["kept"] == 13
         run = study.runs()["study/digits/pixels/sgd/eps-2"]
-        client = MlflowClient(tracking_uri=study.uri)
-        listed = [item.path for item in client.list_artifacts(run.info.run_id)]
+        listed = [item.path for item in study.client.list_artifacts(run.info.run_id)]
     assert listed == ["confusion", "metrics.json", "privacy.json"]
     assert (store / "server_artifacts").is_dir()
     assert not (study.root / "mlartifacts").exists()

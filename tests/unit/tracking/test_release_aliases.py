@@ -11,7 +11,7 @@ from dpprobe.errors import DataError, TrackingError
 from dpprobe.tracking.release_aliases import DIGEST, PREDECESSOR, RELEASE, ReleaseModel, roll_back
 from tests.support.bundles import write_example
 from tests.support.tracked_study import Study
-from tests.unit.tracking.test_release_registry import MODEL, client_of, register
+from tests.unit.tracking.test_release_registry import MODEL, register
 
 
 class Registry:
@@ -160,7 +160,7 @@ def test_a_bundle_is_rolled_back_in_mlflow(study: Study) -> None:
         roll_back(second)
     assert register(study, first)["models"] == {MODEL: "1"}
     assert register(study, second)["models"] == {MODEL: "2"}
-    client = client_of(study)
+    client = study.client
     assert client.get_model_version_by_alias(MODEL, "previous").tags[RELEASE] == "lesions_v1"
     said = roll_back(second)
     assert said == f"{MODEL}@released: version 1, lesions_v1\n{MODEL}@previous: none"

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mlflow import MlflowClient
 from mlflow.utils.validation import _validate_metric_name
 
 from dpprobe.artifacts import read_json, write_json, write_table, write_text
@@ -84,15 +83,6 @@ def test_a_cell_without_privacy_says_so(study: Study) -> None:
         assert "delta" not in run.data.params
 
 
-def test_the_learning_curve_is_the_mean_over_seeds(study: Study) -> None:
-    study.ingest()
-    client = MlflowClient(tracking_uri=study.uri)
-    run = study.runs()["study/digits/pixels/sgd/eps-2"]
-    history = client.get_metric_history(run.info.run_id, "curve/test_accuracy")
-    assert [point.step for point in history] == [10, 20, 30, 40]
-    assert history[-1].value == pytest.approx(run.data.metrics["test/accuracy"], rel=1e-3)
-
-
 def test_a_seed_that_diverged_ends_the_curve_of_the_mean(tmp_path: Path) -> None:
     rows = [
         {"step": step, "train_loss": float("nan") if (seed, step) == (1, 20) else 1.0,
@@ -123,8 +113,7 @@ def test_a_summary_run_has_accuracy_at_each_epsilon(study: Study) -> None:
         cell = cells[f"study/digits/pixels/sgd/eps-{epsilon}"]
         accuracy = cell.data.metrics["test/accuracy"]
         assert run.data.metrics[f"accuracy/eps_{epsilon}"] == accuracy
-    client = MlflowClient(tracking_uri=study.uri)
-    curve = client.get_metric_history(run.info.run_id, "accuracy/by_100_eps")
+    curve = study.client.get_metric_history(run.info.run_id, "accuracy/by_100_eps")
     assert [point.step for point in curve] == [50, 200]
     assert study.artifacts(run) == [
         "figures/accuracy.png", "figures/tsne_pixels.png", "tables/accuracy.md",
@@ -138,8 +127,7 @@ def test_epsilons_that_round_to_one_step_keep_a_step_each(study: Study) -> None:
     cells = [write_cell(study.root / "close", epsilon=epsilon) for epsilon in epsilons]
     study.ingest(metrics_files=cells)
     run = study.runs("digits/summary")["study/digits/pixels/sgd"]
-    client = MlflowClient(tracking_uri=study.uri)
-    curve = client.get_metric_history(run.info.run_id, "accuracy/by_100_eps")
+    curve = study.client.get_metric_history(run.info.run_id, "accuracy/by_100_eps")
     expected = [run.data.metrics[f"accuracy/eps_{epsilon}"] for epsilon in epsilons[:-1]]
     assert [point.step for point in curve] == [1, 2, 3, 4, 50]
     assert [point.value for point in curve] == expected
@@ -175,8 +163,7 @@ def test_long_curves_and_odd_class_names_are_logged(study: Study) -> None:
     run = study.runs()["study/digits/pixels/odd/eps-1"]
     recall = {name for name in run.data.metrics if name.startswith("per_class_recall/")}
     assert recall == {f"per_class_recall/{name}" for name in ("a_b 0", "a_b 1", "_", "ice cream")}
-    client = MlflowClient(tracking_uri=study.uri)
-    assert len(client.get_metric_history(run.info.run_id, "curve/test_accuracy")) == 1200
+    assert len(study.client.get_metric_history(run.info.run_id, "curve/test_accuracy")) == 1200
     assert "curve/train_loss" not in run.data.metrics
 
 
@@ -225,8 +212,7 @@ def test_a_multi_label_dataset_is_tracked_by_its_auc(study: Study) -> None:
         f"mean AUC over 2 of 3 labels {100 * auc['mean']:.1f}%"
         in run.data.tags["mlflow.note.content"]
     )
-    client = MlflowClient(tracking_uri=study.uri)
-    curve = client.get_metric_history(run.info.run_id, "curve/test_auc")
+    curve = study.client.get_metric_history(run.info.run_id, "curve/test_auc")
     assert curve[-1].value == pytest.approx(auc["mean"], rel=1e-3)
     view = study.view("digits")
     assert "metrics.`test/auc`" in view["selectedColumns"]
@@ -236,7 +222,7 @@ def test_a_multi_label_dataset_is_tracked_by_its_auc(study: Study) -> None:
     for epsilon in ("0.5", "2", "inf"):
         assert f"auc/eps_{epsilon}" in whole.data.metrics
         assert f"mean_average_precision/eps_{epsilon}" in whole.data.metrics
-    points = client.get_metric_history(whole.info.run_id, "auc/by_100_eps")
+    points = study.client.get_metric_history(whole.info.run_id, "auc/by_100_eps")
     assert [point.step for point in points] == [50, 200]
     summary = study.view("digits/summary")
     assert [name for name in summary["selectedColumns"] if name.startswith("metrics")] == [
@@ -257,12 +243,9 @@ def test_two_classes_log_their_auc_beside_the_accuracy(study: Study) -> None:
 
 def test_tags_tell_the_runs_apart(study: Study) -> None:
     study.ingest(commit="0123abc")
-    client = MlflowClient(tracking_uri=study.uri)
-    experiment = client.get_experiment_by_name("digits")
-    assert experiment is not None
 
     def count(filter_string: str) -> int:
-        return len(client.search_runs([experiment.experiment_id], filter_string))
+        return len(study.all_runs(filter_string=filter_string))
 
     assert count('tags.dataset = "digits"') == 8
     assert count('tags.private = "true"') == 4
@@ -358,8 +341,7 @@ def test_a_study_is_one_run_with_its_report_and_tables(study: Study) -> None:
     assert [item.dataset.name for item in run.inputs.dataset_inputs] == ["digits"]
     assert "viewStateShareKey" in receipt["pages"]["studies"]
     chosen = 'params.datasets LIKE "%digits%"'
-    client = MlflowClient(tracking_uri=study.uri)
-    assert len(client.search_runs([run.info.experiment_id], chosen)) == 1
+    assert len(study.client.search_runs([run.info.experiment_id], chosen)) == 1
     assert not find_store_fault(study.root / "_study.json")
     assert study.ingest_whole()["kept"] == 1
     write_text(study.root / "report.html", "<html>changed</html>")

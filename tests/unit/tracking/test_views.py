@@ -7,7 +7,6 @@ import json
 import zlib
 
 import pytest
-from mlflow import MlflowClient
 
 from dpprobe.results.cell_record import ACCURACY, Measure
 from dpprobe.results.summary import summarise_cells
@@ -26,10 +25,7 @@ from tests.support.tracked_study import Study
 
 def test_the_ready_made_view_names_logged_columns(study: Study) -> None:
     study.ingest()
-    client = MlflowClient(tracking_uri=study.uri)
     for name in ("digits", "digits/summary"):
-        experiment = client.get_experiment_by_name(name)
-        assert experiment is not None
         view = study.view(name)
         runs = study.runs(name).values()
         present = {f"metrics.`{key}`" for run in runs for key in run.data.metrics}
@@ -39,17 +35,14 @@ def test_the_ready_made_view_names_logged_columns(study: Study) -> None:
         assert view["orderByAsc"] is False, "the best result stands first"
         view = study.view(name, "dpprobe-all" if name == "digits" else "dpprobe")
         assert view["searchFilter"] == 'tags.current = "true"'
-        filtered = client.search_runs([experiment.experiment_id], view["searchFilter"])
+        filtered = study.all_runs(name, filter_string=view["searchFilter"])
         assert len(filtered) == len(study.runs(name))
 
 
 def test_the_page_of_cells_opens_on_the_epsilon_nearest_to_one(study: Study) -> None:
     study.ingest()
-    client = MlflowClient(tracking_uri=study.uri)
-    experiment = client.get_experiment_by_name("digits")
-    assert experiment is not None
     view = study.view("digits")
-    shown = client.search_runs([experiment.experiment_id], view["searchFilter"])
+    shown = study.all_runs(filter_string=view["searchFilter"])
     # of 0.5 and 2, as far from 1, the smaller
     assert {run.data.params["epsilon"] for run in shown} == {"0.5"}
     keys = {key for key, run in study.runs().items() if run.data.params["epsilon"] == "0.5"}

@@ -38,7 +38,7 @@ def test_a_changed_cell_gets_a_new_run_and_the_others_stay(study: Study) -> None
     record = read_json(study.root / "cells/digits/pixels/sgd/eps-2/metrics.json")
     mean = record["summary"]["accuracy"]["mean"]
     assert run.data.metrics["test/accuracy"] == pytest.approx(mean, rel=1e-3)
-    old = MlflowClient(tracking_uri=study.uri).get_run(first["runs"][changed[0]])
+    old = study.client.get_run(first["runs"][changed[0]])
     assert old.info.lifecycle_stage == "deleted"
 
 
@@ -66,8 +66,7 @@ def test_a_crash_leaves_one_complete_run_a_result_after_the_next_ingest(
         with pytest.raises(KeyboardInterrupt):
             study.ingest()
     key = "study/digits/pixels/sgd/eps-2"
-    client = MlflowClient(tracking_uri=study.uri)
-    runs = client.search_runs(["1"], filter_string=f"tags.result_key = '{key}'")
+    runs = study.client.search_runs(["1"], filter_string=f"tags.result_key = '{key}'")
     assert len(runs) == 2, "the crash was to leave the old run beside the new one"
     receipt = study.ingest()
     runs_now = study.runs()
@@ -140,10 +139,7 @@ def test_the_tag_is_written_only_where_it_changes(
 
 def test_a_deleted_experiment_comes_back(study: Study) -> None:
     study.ingest()
-    client = MlflowClient(tracking_uri=study.uri)
-    experiment = client.get_experiment_by_name("digits")
-    assert experiment is not None
-    client.delete_experiment(experiment.experiment_id)
+    study.client.delete_experiment(study.find_experiment("digits").experiment_id)
     study.ingest()
     assert len(study.runs()) == 8
 
@@ -157,8 +153,7 @@ def test_results_that_moved_are_refused(study: Study) -> None:
 def test_an_experiment_made_by_another_writer_meanwhile_is_used(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = MlflowClient(tracking_uri=study.uri)
-    client.create_experiment("digits", (study.root / "mlartifacts/digits/cells").as_uri())
+    study.client.create_experiment("digits", (study.root / "mlartifacts/digits/cells").as_uri())
     get_experiment = MlflowClient.get_experiment_by_name
     asked: list[str] = []
 

@@ -6,11 +6,11 @@ mechanism's epsilon, at a stated confidence. Importing this package imports neit
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dpprobe.analyses.analysis import Analysis, Section, of_datasets
 from dpprobe.analyses.audit.audit_record import AUDITS, RECORD_SUFFIX, audit_path
-from dpprobe.analyses.audit.audited_cells import audit_cells, audit_faults
 from dpprobe.analyses.audit.bounds import epsilon_lower_bound
 from dpprobe.analyses.audit.options import AuditOptions
 from dpprobe.exhibits.exhibit import Exhibit, Place, many, one, waits
@@ -26,18 +26,57 @@ PACKAGE = "dpprobe.analyses.audit"
 __all__ = ["ANALYSIS", "epsilon_lower_bound"]
 
 
+def audit_cells(study: Study, *datasets: str) -> list[Cell]:
+    """Returns the cells that a study audits, of some datasets or of all; none without `audit`.
+
+    For comparison, attacks on real rows also audit cells without a guarantee.
+    """
+    audit = study.block(AuditOptions)
+    if audit is None:
+        return []
+    return [
+        cell
+        for cell in study.list_cells(*datasets)
+        if (cell.epsilon != INFINITE or audit.membership)
+        and (audit.methods is None or cell.method in audit.methods)
+        and (audit.epsilons is None or cell.epsilon in audit.epsilons)
+    ]
+
+
+def audit_faults(study: Study, audit: AuditOptions) -> Iterator[str]:
+    """Yields one line per fault in a study's audit."""
+    for name in audit.methods or study.methods:
+        method = study.methods[name]
+        if not method.private:
+            if audit.methods and not audit.membership:
+                yield (
+                    f"methods: {name} is not private, so it has no guarantee to test; remove it, "
+                    "or write `membership: {}` to attack it too"
+                )
+        elif method.tunes_network:
+            others = "remove it" if audit.methods else "list others under audit.methods"
+            yield f"methods: {name}: audits train linear heads, not networks; {others}"
+    if INFINITE in (audit.epsilons or ()) and not audit.membership:
+        yield (
+            "epsilons: heads at inf have no guarantee to test; remove inf, or write `membership: "
+            "{}` to attack these heads too"
+        )
+    elif not audit_cells(study):
+        yield "no cell of the study has these methods and epsilons; write others"
+
+
+def locate_audit(files: StudyFiles, cell: tuple[str, str, str, str]) -> str:
+    return str(audit_path(f"{files.results}/{AUDITS}", cell, RECORD_SUFFIX))
+
+
 def list_audit_records(files: StudyFiles, dataset: str) -> list[str]:
     """Lists the records of the audits of a dataset."""
-    return [
-        str(audit_path(f"{files.results}/{AUDITS}", cell, RECORD_SUFFIX))
-        for cell in audit_cells(files.study)
-        if cell.dataset == dataset
-    ]
+    return [locate_audit(files, cell) for cell in audit_cells(files.study, dataset)]
 
 
 def list_audit_marks(files: StudyFiles, dataset: str) -> list[str]:
     """Lists the marks of the jobs that audit a dataset."""
-    jobs = {cell[1::2] for cell in audit_cells(files.study) if cell.dataset == dataset}
+    jobs = {cell[1::2] for cell in audit_cells(files.study, dataset)}
     return [
         f"{files.results}/{AUDITS}/{dataset}/{backbone}/.eps-{epsilon}.done"
         for backbone, epsilon in sorted(jobs)
@@ -50,20 +89,19 @@ def _promised_audits(study: Study) -> list[Cell]:
 
 def _membership_places(study: Study) -> list[Place]:
     audit = study.block(AuditOptions)
-    return (
-        [cell._asdict() for cell in _promised_audits(study)] if audit and audit.membership else []
-    )
+    cells = _promised_audits(study) if audit and audit.membership else []
+    return [cell._asdict() for cell in cells]
 
 
 def _ceiling_audit(files: StudyFiles, place: Place) -> str | None:
     """Returns the audit of the non-private ceiling on the same features, if the study audits it."""
-    records = [
-        str(audit_path(f"{files.results}/{AUDITS}", cell, RECORD_SUFFIX))
-        for cell in audit_cells(files.study)
-        if cell[:2] == (place["dataset"], place["backbone"])
+    ceilings = (
+        locate_audit(files, cell)
+        for cell in audit_cells(files.study, place["dataset"])
+        if cell.backbone == place["backbone"]
         and files.study.methods[cell.method].head == CEILING_HEAD
-    ]
-    return records[0] if records else None
+    )
+    return next(ceilings, None)
 
 
 AUDIT = Exhibit(
@@ -90,17 +128,13 @@ MEMBERSHIP = Exhibit(
     files={"": "figures/{dataset}/membership_{backbone}-{method}-eps-{epsilon}"},
     needs={
         "audit": one(
-            lambda files, place: str(
-                audit_path(
-                    f"{files.results}/{AUDITS}",
-                    (place["dataset"], place["backbone"], place["method"], place["epsilon"]),
-                    RECORD_SUFFIX,
-                )
+            lambda files, place: locate_audit(
+                files, (place["dataset"], place["backbone"], place["method"], place["epsilon"])
             )
         ),
         "ceiling": one(_ceiling_audit),
     },
-    make=f"{PACKAGE}.membership_roc:plot_membership",
+    make=f"{PACKAGE}.show:plot_membership",
     words="membership attacks on {dataset}, {backbone}, {method}, epsilon {epsilon}",
     category="Membership attacks",
     subcategory="{dataset}",

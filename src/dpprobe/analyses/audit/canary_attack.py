@@ -23,27 +23,43 @@ the data only through the releases.
 
 Published heads are trained without an observer, partly by other code. So one seed of each chunk of
 runs is trained again without an observer, and must give the same bits.
+
+**Data.** A guarantee holds for every pair of data sets that differ in one unit, so an audit may
+choose the pair. No row of an audit is private. The data sets have the plan's n units, but most
+units have no rows, and so add nothing to any sum, like null rows. A few rows have the canary's
+direction but another label: no head learns to predict the canary, and its gradient stays at the
+clipping norm.
+
+A group of k canaries is completely in or completely out. A plan with Gaussian privacy mu has k mu
+for a group of k (Dong, Roth and Su 2022, theorem 2.14; for sampled releases: Ganesh 2024). A bound
+for a group gives a bound for the plan, and needs far fewer runs at a small epsilon.
+
+In two more pairs of data sets, one canary is unlike all other rows: the longest row, or alone in
+its class. Both pairs reveal a mechanism that uses statistics of all rows without noise, such as the
+largest norm or the set of classes.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpprobe.analyses.audit.canaries import Worlds
 from dpprobe.analyses.audit.noise_tests import NoiseTests, Outcome
 from dpprobe.analyses.audit.transcripts import Break, Recorder, Replayer, Transcript, join_blocks
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.patient_groups import Units
+from dpprobe.heads.public_inputs import SYNTHETIC_ROWS
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.randomness import open_stream
 from dpprobe.privacy.releases import Observer
 from dpprobe.progress import Progress, silent_progress
 
@@ -52,11 +68,153 @@ Numbers = npt.NDArray[np.float64]
 # Bytes of transcripts that a chunk of runs may keep in memory.
 _CHUNK_BYTES = 48 * 2**20
 _MOST_AT_ONCE = 64
+# The number of training rows besides the canaries.
+OTHERS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The public facts of a cell's training examples: n units, features per row, classes.
+
+    A canary has `rows_per_unit` equal rows; other units have at most `rows_per_unit` rows.
+    """
+
+    n: int
+    dimension: int
+    num_classes: int
+    multi_label: bool
+    rows_per_unit: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worlds:
+    """Two training sets that differ only in the canaries' rows.
+
+    Attributes:
+      absent, present: the training set with null rows in place of the canaries, and with canaries.
+      canary: the features of one canary, float32 [1, d].
+      label, other_label: the label of the canaries, and of the other rows in their direction.
+    """
+
+    absent: TrainingSet
+    present: TrainingSet
+    canaries: range
+    canary: torch.Tensor
+    label: int = 0
+    other_label: int = 1
+
+    def change_rows(self, change: Callable[[TrainingSet], TrainingSet]) -> Worlds:
+        """Returns both data sets after a step that reads all rows of a training set together."""
+        absent, present = change(self.absent), change(self.present)
+        assert present.features is not None
+        return replace(self, absent=absent, present=present, canary=present.features[-1:])
+
+
+def make_worlds(
+    shape: Shape,
+    *,
+    group: int,
+    length: float,
+    seed: int,
+    label: int = 0,
+    others_length: float = 1.0,
+    alone: bool = False,
+) -> Worlds:
+    """Makes the two data sets.
+
+    Args:
+      group: the number of canaries, below n.
+      length: a canary's norm before normalisation and clipping.
+      label: the canaries' label; if rows have several labels, canaries have all labels.
+      others_length: the largest norm of other rows, relative to a canary's.
+      alone: True if no other row has a label of the canaries.
+    """
+    generator = open_stream(seed, "audit rows")
+    others = min(OTHERS, shape.n - group)
+    rows = generator.standard_normal((others, shape.dimension)).astype(np.float32)
+    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6)
+    direction = generator.standard_normal(shape.dimension).astype(np.float32)
+    direction /= np.linalg.norm(direction)
+    rows[: others // 2] = direction * length
+    labels = np.arange(others) % shape.num_classes
+    labels[: others // 2] = (label + 1) % shape.num_classes
+    rows *= others_length
+    if alone:
+        labels[labels == label] = -1 if shape.multi_label else (label + 1) % shape.num_classes
+    features = np.concatenate([rows, np.tile(direction * length, (group, 1))])
+    return worlds_of(shape, features, np.concatenate([labels, [label] * group]), group)
+
+
+def make_unusual_worlds(shape: Shape, *, length: float, seed: int) -> tuple[Worlds, Worlds]:
+    """Makes data sets where one canary is the longest row, and where it is alone in its class."""
+    return (
+        make_worlds(shape, group=1, length=length, seed=seed, others_length=0.5),
+        make_worlds(shape, group=1, length=length, seed=seed, alone=True),
+    )
+
+
+def alike_worlds(shape: Shape, *, group: int, seed: int) -> Worlds:
+    """Makes data sets of equal rows, and of canaries that are the negative of these rows.
+
+    Centring by the exact mean turns all rows to 0 if canaries are absent, but none if present.
+    """
+    direction = open_stream(seed, "audit rows").standard_normal(shape.dimension).astype(np.float32)
+    direction /= np.linalg.norm(direction)
+    others = min(OTHERS, shape.n - group)
+    labels = np.array([1 % shape.num_classes] * others + [0] * group)
+    features = np.concatenate([np.tile(direction, (others, 1)), np.tile(-direction, (group, 1))])
+    return worlds_of(shape, features, labels, group)
+
+
+def worlds_of(shape: Shape, features: np.ndarray, labels: np.ndarray, group: int) -> Worlds:
+    """Makes the two data sets from rows, of which the last `group` are the canaries."""
+    others = len(features) - group
+    label = int(labels[-1])
+    most = shape.rows_per_unit
+    sizes = np.concatenate([1 + np.arange(others) % most, np.full(group, most)])
+    absent, present = features[:others], features
+    return Worlds(
+        absent=_training_set(shape, absent, labels[:others], sizes[:others], label),
+        present=_training_set(shape, present, labels, sizes, label),
+        canaries=range(others, len(features)),
+        canary=torch.from_numpy(present[-1:].copy()),
+        label=label,
+        other_label=(label + 1) % shape.num_classes,
+    )
+
+
+def _training_set(
+    shape: Shape,
+    features: np.ndarray,
+    labels: np.ndarray,
+    sizes: npt.NDArray[np.int64],
+    canary: int,
+) -> TrainingSet:
+    """Returns a training set of n units: one of `sizes` equal rows per line of `features`, then
+    units without rows."""
+    numbered = Units.number_units([f"{unit:06}" for unit in np.arange(len(sizes)).repeat(sizes)])
+    features, labels = features.repeat(sizes, axis=0), labels.repeat(sizes)
+    rows = len(features)
+    missing = np.full(shape.n - len(sizes), rows)
+    units = replace(numbered, starts=np.concatenate([numbered.starts, missing]))
+    if shape.multi_label:  # canaries have all labels, the other rows in their direction none
+        hot = np.zeros((rows, shape.num_classes), dtype=np.uint8)
+        hot[labels == canary] = 1
+        targets = torch.from_numpy(hot)
+    else:
+        targets = torch.from_numpy(labels.astype(np.int64))
+    return TrainingSet(
+        torch.from_numpy(features.copy()),
+        targets,
+        shape.num_classes,
+        units=units,
+        public=SYNTHETIC_ROWS,
+    )
+
+
+@dataclass(kw_only=True)
 class Runs:
-    """Scores of an audit's runs, and further results of the runs.
+    """Scores of an audit's runs, and further results that grow run by run.
 
     Attributes:
       members: bool [runs], True if the canaries were in.
@@ -72,7 +230,7 @@ class Runs:
     members: npt.NDArray[np.bool_]
     releases: Numbers
     bundle: Numbers
-    used: Mapping[str, float]
+    used: dict[str, float] = field(default_factory=dict)
     head_change: float = 0.0
     unobserved_change: float = 0.0
     noise: Sequence[Outcome] = ()
@@ -114,25 +272,20 @@ class Attack:
           seeds: the seeds of the scored runs, then the seeds of `unusual_runs`.
         """
         seeds, further = seeds[: len(members)], seeds[len(members) :]
-        releases, bundle = np.empty(len(seeds)), np.empty(len(seeds))
-        seen = _Seen(NoiseTests(self.claim))
+        noise, count = NoiseTests(self.claim), len(seeds)
+        runs = Runs(members=members, releases=np.empty(count), bundle=np.empty(count))
         with silent_progress():
             for (worlds, present), seed in zip(self.unusual_runs, further, strict=True):
-                self._score_runs(worlds, [seed], present, seen)
+                self._score_runs(worlds, [seed], present, runs, noise)
         for worlds, present, chunk in self._split_runs(seeds, members):
             with silent_progress():
                 part = [seeds[place] for place in chunk]
-                releases[chunk], bundle[chunk] = self._score_runs(worlds, part, present, seen)
+                scores = self._score_runs(worlds, part, present, runs, noise)
+            runs.releases[chunk], runs.bundle[chunk] = scores
             progress.advance_by(len(chunk))
-        return Runs(
-            members=members,
-            releases=releases,
-            bundle=bundle,
-            used=seen.used,
-            head_change=seen.head_change,
-            unobserved_change=seen.unobserved_change,
-            noise=seen.noise.list_results() if self.plan.selection is None else (),
-        )
+        if self.plan.selection is None:
+            runs.noise = noise.list_results()
+        return runs
 
     def compute_strength(self, seeds: Sequence[int]) -> float:
         """Returns the root of the sum of |d_t|^2 / s_t^2 over releases, as a mean over seeds."""
@@ -171,7 +324,12 @@ class Attack:
                     yield worlds, present, group[start : start + most]
 
     def _score_runs(
-        self, worlds: Worlds, seeds: Sequence[int], present: bool, seen: _Seen
+        self,
+        worlds: Worlds,
+        seeds: Sequence[int],
+        present: bool,
+        results: Runs,
+        noise: NoiseTests,
     ) -> tuple[list[float], Numbers]:
         if self.plan.selection is not None:
             heads = self._fit_heads(worlds, seeds, present, None)
@@ -180,8 +338,9 @@ class Attack:
         if self.broken is None:
             hidden = self.broken_unobserved and Recorder(self.broken_unobserved)
             again = self._fit_heads(worlds, seeds[:1], present, hidden)
-            seen.unobserved_change = max(seen.unobserved_change, _compare_heads(heads, again))
-        seen.noise.add_batches(recorder)
+            change = _compare_heads(heads, again)
+            results.unobserved_change = max(results.unobserved_change, change)
+        noise.add_batches(recorder)
         joined = {seed: join_blocks(blocks) for seed, blocks in recorder.transcripts.items()}
         sums = {}
         sampled = any(item.sample_rate < 1 for item in self.plan.mechanisms)
@@ -196,14 +355,12 @@ class Attack:
             again, sums[world] = self._replay_heads(
                 worlds, seeds, recorder.transcripts, present=world
             )
-            seen.head_change = max(seen.head_change, _compare_heads(heads, again))
+            results.head_change = max(results.head_change, _compare_heads(heads, again))
         scores = []
         for seed in seeds:
-            seen.noise.add_run(joined[seed], present=present)
-            ratio = self._log_ratio(
-                joined[seed], sums[False][seed], sums[True][seed], len(worlds.canaries), seen
-            )
-            scores.append(ratio)
+            noise.add_run(joined[seed], present=present)
+            pair, group = (sums[False][seed], sums[True][seed]), len(worlds.canaries)
+            scores.append(self._log_ratio(joined[seed], *pair, group, results.used))
         return scores, _compute_margins(heads, worlds)
 
     def _train_heads(
@@ -237,7 +394,7 @@ class Attack:
         without: Mapping[str, torch.Tensor],
         with_: Mapping[str, torch.Tensor],
         group: int,
-        seen: _Seen,
+        used: dict[str, float],
     ) -> float:
         total = 0.0
         for name, _, outputs, _ in transcript:
@@ -246,7 +403,7 @@ class Attack:
             noise = outputs - without[name]
             sampled = mechanism.sample_rate < 1
             joined = group if sampled else 1
-            deviation = self.claim.find_mechanism(name).noise_scale
+            deviation = mechanism.noise_scale
             products = (noise * change).flatten(1).sum(1).div_(deviation**2).numpy()
             squares = change.flatten(1).square().sum(1).div_(deviation**2).numpy()
             total += _log_ratios(products, squares, mechanism.sample_rate, joined)
@@ -254,18 +411,8 @@ class Attack:
             longest = deviation * math.sqrt(float(each.max())) / mechanism.sensitivity
             longest /= 1 if sampled else group
             longest = math.inf if math.isnan(longest) else longest
-            seen.used[name] = max(seen.used.get(name, 0.0), longest)
+            used[name] = max(used.get(name, 0.0), longest)
         return total
-
-
-@dataclass
-class _Seen:
-    """Collects results of runs besides scores; fields as in `Runs`."""
-
-    noise: NoiseTests
-    used: dict[str, float] = field(default_factory=dict)
-    head_change: float = 0.0
-    unobserved_change: float = 0.0
 
 
 def _compute_margins(heads: Heads, worlds: Worlds) -> Numbers:

@@ -8,47 +8,62 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from dpprobe.analyses.audit.canaries import Shape, alike_worlds, make_worlds
-from dpprobe.analyses.audit.canary_attack import Attack
-from dpprobe.analyses.audit.transcripts import Break, Release
+from dpprobe.analyses.audit.canary_attack import Attack, Shape, alike_worlds, make_worlds
+from dpprobe.analyses.audit.transcripts import Release
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.normalisation import AroundCentre, NoNormalisation
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.training_set import TrainingSet
 
-CONTROLS = (
-    "noise_off", "half_noise", "no_clipping", "half_sample_rate", "shared_noise",
-    "unpriced_centre", "float_noise", "exact_class", "exact_first_step", "exact_bias",
-    "repeated_noise", "noise_of_another_run", "noise_by_data", "counts_in_bias", "faint_counts",
-    "noise_off_unobserved", "double_weight", "largest_norm", "classes_by_data",
-)  # fmt: skip
 # To simulate no clipping: the factor that raises the clipping norm, and the canary's norm.
 UNCLIPPED, LONG = 8.0, 1000.0
 # Size of a leak, relative to the largest weight: far below the noise, above float32 rounding.
 _FAINT = 1e-6
 _CLIPS = ("max_grad_norm", "max_row_norm")
+# The faults in words, by the names of their controls.
+CONTROLS = {
+    "noise_off": "no noise is added",
+    "half_noise": "half of the noise is added",
+    "no_clipping": f"rows are clipped to {UNCLIPPED:g} times the clipping norm",
+    "half_sample_rate": "the accountant is told half of the sampling rate",
+    "shared_noise": "all classes, or features, get the same noise",
+    "unpriced_centre": "rows are centred by their exact mean, which epsilon does not cover",
+    "float_noise": "float32 noise is added to float64 sums instead of a rounded real Gaussian",
+    "exact_class": "the last class, or feature, gets no noise",
+    "exact_first_step": "the last class, or feature, gets no noise in the first step",
+    "exact_bias": "biases get no noise",
+    "repeated_noise": "all steps get the same noise",
+    "noise_of_another_run": "all runs get the same noise",
+    "noise_by_data": "the noise has the same sign as the sum",
+    "counts_in_bias": "the exact numbers of rows of each class are added to the biases",
+    "faint_counts": (
+        "the exact numbers of rows of each class are added to the biases, far below noise"
+    ),
+    "noise_off_unobserved": "no noise is added if no audit observes",
+    "double_weight": "the rows of a unit have twice their weight",
+    "largest_norm": "rows are scaled by the largest norm of all rows",
+    "classes_by_data": "classes are numbered by the labels that occur in the data",
+}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Control:
+class Control(NamedTuple):
     """A broken mechanism.
 
     Attributes:
       breaks: the fault, in words.
-      attack: the attack on the broken mechanism; None if the method cannot have the fault.
-      reason: the reason why there is no attack.
+      attack: the attack on the broken mechanism; if the method cannot have the fault, the reason.
     """
 
     name: str
     breaks: str
-    attack: Attack | None = None
-    reason: str = ""
+    attack: Attack | str
 
 
 def make_controls(attack: Attack, shape: Shape, *, group: int, seed: int) -> Iterator[Control]:
@@ -57,88 +72,51 @@ def make_controls(attack: Attack, shape: Shape, *, group: int, seed: int) -> Ite
     Args:
       group: the number of canaries.
     """
-
-    def break_releases(name: str, breaks: str, broken: Break) -> Control:
-        broken_attack = replace(attack, broken=broken, unusual=())
-        return Control(name=name, breaks=breaks, attack=broken_attack)
-
-    yield break_releases("noise_off", "no noise is added", omit_noise)
-    yield break_releases(
-        "half_noise",
-        "half of the noise is added",
-        lambda release, _: (release.sums + release.output) / 2,
-    )
-    yield _make_unclipped_control(attack, shape, group=group, seed=seed)
-    yield _make_sampling_control(attack)
-    yield break_releases(
-        "shared_noise", "all classes, or features, get the same noise", share_noise
-    )
     alike = alike_worlds(shape, group=group, seed=seed).change_rows(centre_rows)
-    yield Control(
-        name="unpriced_centre",
-        breaks="rows are centred by their exact mean, which epsilon does not cover",
-        attack=replace(attack, worlds=(alike,), unusual=()),
-    )
-    breaks = "float32 noise is added to float64 sums instead of a rounded real Gaussian"
-    if attack.method.is_exact:
-        yield break_releases("float_noise", breaks, add_float_noise)
-    else:
-        reason = "this engine always uses float32 noise, so its heads are not for release"
-        yield Control(name="float_noise", breaks=breaks, reason=reason)
-    yield break_releases("exact_class", "the last class, or feature, gets no noise", spare_class)
-    yield break_releases(
-        "exact_first_step",
-        "the last class, or feature, gets no noise in the first step",
-        lambda release, earlier: (
-            release.output if _find_first(release, earlier) else spare_class(release, earlier)
-        ),
-    )
-    yield break_releases("exact_bias", "biases get no noise", spare_bias)
-    if all(mechanism.count == 1 for mechanism in attack.plan.mechanisms):
-        breaks, reason = "all steps get the same noise", "every mechanism releases once"
-        yield Control(name="repeated_noise", breaks=breaks, reason=reason)
-    else:
-        yield break_releases("repeated_noise", "all steps get the same noise", repeat_noise)
-    yield break_releases("noise_of_another_run", "all runs get the same noise", _OneNoise())
-    yield break_releases("noise_by_data", "the noise has the same sign as the sum", follow_sums)
-    yield Control(
-        name="counts_in_bias",
-        breaks="the exact numbers of rows of each class are added to the biases",
-        attack=replace(attack, broken_head=add_counts, unusual=()),
-    )
-    yield Control(
-        name="faint_counts",
-        breaks="the exact numbers of rows of each class are added to the biases, far below noise",
-        attack=replace(attack, broken_head=partial(add_counts, share=_FAINT), unusual=()),
-    )
-    yield Control(
-        name="noise_off_unobserved",
-        breaks="no noise is added if no audit observes",
-        attack=replace(attack, broken_unobserved=omit_noise, unusual=()),
-    )
     several = replace(shape, rows_per_unit=max(2, shape.rows_per_unit))
-    worlds = make_worlds(several, group=group, length=LONG, seed=seed)
-    yield Control(
-        name="double_weight",
-        breaks="the rows of a unit have twice their weight",
-        attack=replace(attack, worlds=(worlds.change_rows(double_weights),), unusual=()),
-    )
-    yield _make_norm_control(attack)
-    name, breaks = "classes_by_data", "classes are numbered by the labels that occur in the data"
-    if shape.multi_label:
-        reason = "rows have several labels, which have no numbers"
-        yield Control(name=name, breaks=breaks, reason=reason)
-    else:
-        yield Control(name=name, breaks=breaks, attack=_change_rows(attack, number_classes))
+    heavy = make_worlds(several, group=group, length=LONG, seed=seed).change_rows(double_weights)
+    changes: dict[str, dict[str, Any]] = {
+        "noise_off": {"broken": omit_noise},
+        "half_noise": {"broken": halve_noise},
+        "shared_noise": {"broken": share_noise},
+        "unpriced_centre": {"worlds": (alike,)},
+        "float_noise": {"broken": add_float_noise},
+        "exact_class": {"broken": spare_class},
+        "exact_first_step": {"broken": spare_class_once},
+        "exact_bias": {"broken": spare_bias},
+        "repeated_noise": {"broken": repeat_noise},
+        "noise_of_another_run": {"broken": _OneNoise()},
+        "noise_by_data": {"broken": follow_sums},
+        "counts_in_bias": {"broken_head": add_counts},
+        "faint_counts": {"broken_head": partial(add_counts, share=_FAINT)},
+        "noise_off_unobserved": {"broken_unobserved": omit_noise},
+        "double_weight": {"worlds": (heavy,)},
+    }
+    attacks: dict[str, Attack | str] = {
+        **{name: replace(attack, unusual=(), **values) for name, values in changes.items()},
+        "no_clipping": _loosen_clipping(attack, shape, group=group, seed=seed),
+        "half_sample_rate": _halve_claimed_rate(attack),
+        "largest_norm": _scale_by_largest(attack),
+        "classes_by_data": "rows have several labels, which have no numbers"
+        if shape.multi_label
+        else _change_rows(attack, number_classes),
+    }
+    if not attack.method.is_exact:
+        attacks["float_noise"] = (
+            "this engine always uses float32 noise, so its heads are not for release"
+        )
+    if all(mechanism.count == 1 for mechanism in attack.plan.mechanisms):
+        attacks["repeated_noise"] = "every mechanism releases once"
+    for name, breaks in CONTROLS.items():
+        yield Control(name, breaks, attacks[name])
 
 
-def _make_unclipped_control(attack: Attack, shape: Shape, *, group: int, seed: int) -> Control:
-    """Returns a control that clips rows to several times the norm for which epsilon holds."""
-    name, breaks = "no_clipping", f"rows are clipped to {UNCLIPPED:g} times the clipping norm"
+def _loosen_clipping(attack: Attack, shape: Shape, *, group: int, seed: int) -> Attack | str:
+    """Clips rows to several times the norm for which epsilon holds."""
     method = attack.method
     changes = {clip: UNCLIPPED * getattr(method, clip) for clip in _CLIPS if hasattr(method, clip)}
     if not changes:
-        return Control(name=name, breaks=breaks, reason="the method has no clipping norm to raise")
+        return "the method has no clipping norm to raise"
     if not method.normalize.priced:
         changes["normalize"] = NoNormalisation()
     loose: MethodOptions = method.model_copy(update=changes)
@@ -153,24 +131,16 @@ def _make_unclipped_control(attack: Attack, shape: Shape, *, group: int, seed: i
     )
     worlds = make_worlds(shape, group=group, length=LONG, seed=seed)
     plan = replace(attack.plan, mechanisms=mechanisms)
-    return Control(
-        name=name,
-        breaks=breaks,
-        attack=replace(attack, method=loose, plan=plan, worlds=(worlds,), unusual=()),
-    )
+    return replace(attack, method=loose, plan=plan, worlds=(worlds,), unusual=())
 
 
-def _make_norm_control(attack: Attack) -> Control:
-    """Returns a control with a normalisation that reads all rows together."""
-    name, breaks = "largest_norm", "rows are scaled by the largest norm of all rows"
+def _scale_by_largest(attack: Attack) -> Attack | str:
     method = attack.method
     if isinstance(method.normalize, AroundCentre):
-        reason = "the method's normalisation scales each row to unit norm first"
-        return Control(name=name, breaks=breaks, reason=reason)
+        return "the method's normalisation scales each row to unit norm first"
     if not method.normalize.priced:
         method = method.model_copy(update={"normalize": NoNormalisation()})
-    changed = _change_rows(replace(attack, method=method), scale_rows)
-    return Control(name=name, breaks=breaks, attack=changed)
+    return _change_rows(replace(attack, method=method), scale_rows)
 
 
 def _change_rows(attack: Attack, change: Callable[[TrainingSet], TrainingSet]) -> Attack:
@@ -181,22 +151,24 @@ def _change_rows(attack: Attack, change: Callable[[TrainingSet], TrainingSet]) -
     return replace(attack, worlds=worlds, unusual=unusual)
 
 
-def _make_sampling_control(attack: Attack) -> Control:
-    """Returns a control whose sampling rate is twice the rate that its claim assumes."""
-    name, breaks = "half_sample_rate", "the accountant is told half of the sampling rate"
+def _halve_claimed_rate(attack: Attack) -> Attack | str:
+    """Samples at twice the rate that the claim assumes."""
     plan = attack.plan
     if all(item.sample_rate == 1 for item in plan.mechanisms):
-        return Control(name=name, breaks=breaks, reason="no release uses a sample of the rows")
+        return "no release uses a sample of the rows"
     halved = tuple(
         replace(item, sample_rate=item.sample_rate / 2) if item.sample_rate < 1 else item
         for item in plan.mechanisms
     )
-    claim = replace(plan, mechanisms=halved)
-    return Control(name=name, breaks=breaks, attack=replace(attack, claim=claim, unusual=()))
+    return replace(attack, claim=replace(plan, mechanisms=halved), unusual=())
 
 
 def omit_noise(release: Release, _: list[Release]) -> torch.Tensor:
     return release.sums.clone()
+
+
+def halve_noise(release: Release, _: list[Release]) -> torch.Tensor:
+    return (release.sums + release.output) / 2
 
 
 def share_noise(release: Release, _: list[Release]) -> torch.Tensor:
@@ -222,6 +194,10 @@ def spare_class(release: Release, _: list[Release]) -> torch.Tensor:
     if not _has_classes(release) and broken.ndim == 2:
         broken[:, -1] = release.sums[:, -1]
     return broken
+
+
+def spare_class_once(release: Release, earlier: list[Release]) -> torch.Tensor:
+    return release.output if _find_first(release, earlier) else spare_class(release, earlier)
 
 
 def spare_bias(release: Release, _: list[Release]) -> torch.Tensor:

@@ -166,10 +166,10 @@ class _Task:
 
     def audit_cell(self, rows: TrainingSet | None) -> None:
         parts: dict[str, Any] = {"white_box": None, "controls": [], "membership": None}
-        scores = []
+        scores: list[Mapping[str, Any]] = []
         label = f"{self.method}, epsilon {self.job.epsilon}"
         if self.plan.private:
-            result = white_box.audit_plan(
+            box, columns = white_box.audit_plan(
                 trained_head(self.options),
                 self.plan,
                 dimension=self.train.dimension,
@@ -181,10 +181,10 @@ class _Task:
                 controls=self.audit.controls,
                 progress_label=f"audit of {label}",
             )
-            parts |= result.to_dict()
-            scores.append(result.scores)
+            parts |= box
+            scores.append(columns)
         if rows is not None and self.audit.membership:
-            attacked = membership.attack_membership(
+            parts["membership"], columns = membership.attack_membership(
                 trained_head(self.options),
                 self.plan,
                 rows,
@@ -192,8 +192,7 @@ class _Task:
                 progress_label=f"membership in {label}",
                 **self.audit.membership.model_dump(),
             )
-            parts["membership"] = attacked.record
-            scores.append(attacked.scores)
+            scores.append(columns)
         record = self._make_record(parts)
         scores_file = audit_path(self.audits, self.key, SCORES_SUFFIX)
         write_table(scores_file, _make_score_table(scores))
@@ -206,13 +205,10 @@ class _Task:
             )  # fmt: skip
 
     def _make_record(self, parts: Mapping[str, Any]) -> AuditRecord:
-        dataset, backbone, method, epsilon = self.key
+        cell = zip(("dataset", "backbone", "method", "epsilon"), self.key, strict=True)
         return AuditRecord.model_validate(
             {
-                "dataset": dataset,
-                "backbone": backbone,
-                "method": method,
-                "epsilon": epsilon,
+                **dict(cell),
                 "fingerprint": hash_value(self.identity),
                 "claim": claim_of_plan(self.plan),
                 "plan": self.plan.to_dict(),

@@ -18,10 +18,18 @@ population's rows whose ratio is not larger. RMIA's population is all other atta
 is 1.
 
 LiRA's score of a row is 0 if all shadows, or no shadows, were trained with the row.
+
+**Intervals.** Scores of the same head share the head's noise, and scores of the same unit share the
+unit. So scores are not independent, and intervals for independent scores would be far too short.
+The pigeonhole bootstrap (Owen 2007) resamples heads and units independently. A score's count is the
+number of draws of its head times the number of draws of its unit. Its intervals tend to be too
+long.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +42,12 @@ Flags = npt.NDArray[np.bool_]
 SHADOWS_FOR_VARIANCES = 64
 # LiRA's variance of a row is at least this share of the variance over all rows.
 _LEAST_VARIANCE = 1e-6
+RESAMPLES = 400
+# A false positive rate is reported only if it consists of at least so many false positives.
+LEAST_FALSE_POSITIVES = 10
+_TAIL = 0.025
+# Rounding may make n times a rate slightly smaller than a whole number.
+_ROUND_OFF = 1e-12
 
 
 class Confidences(NamedTuple):
@@ -126,3 +140,72 @@ def _log_mean(others: Numbers, chosen: Flags) -> Numbers:
     count = chosen.sum(axis=0)
     total = np.logaddexp.reduce(np.where(chosen, others, -np.inf), axis=0)
     return np.asarray(total - np.log(np.maximum(count, 1)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roc:
+    """The curve of an attack at some false-positive rates, with 95% intervals.
+
+    Attributes:
+      tpr, low, high: at each false-positive rate; NaN with too few non-members for the rate.
+    """
+
+    members: int
+    non_members: int
+    auc: float
+    auc_interval: tuple[float, float]
+    rates: Numbers
+    tpr: Numbers
+    low: Numbers
+    high: Numbers
+
+
+def measure_roc(
+    scores: Numbers, members: Flags, rates: Sequence[float], *, seed: int
+) -> Roc | None:
+    """Measures an attack from scores [heads, units]; None if all units, or no units, are members.
+
+    A rate needs `LEAST_FALSE_POSITIVES` / rate non-members: 10,000 for 0.1%, 1,000 for 1%. With
+    fewer non-members, a single row decides the threshold, and resampling cannot show how much.
+    """
+    at = np.asarray(rates)
+    order = np.argsort(-scores, axis=None, kind="stable")
+    ranked, inside = scores.ravel()[order], members.ravel()[order]
+    ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True))  # of ties
+
+    def measure_curve(weights: Numbers) -> tuple[float, Numbers] | None:
+        """Returns the area under the curve, and the true positive rates at the given rates."""
+        counts = weights.ravel()[order]
+        hits, alarms = (np.cumsum(np.where(side, counts, 0.0))[ends] for side in (inside, ~inside))
+        if not (hits[-1] > 0 and alarms[-1] > 0):
+            return None
+        fpr, tpr = (np.append(0.0, rising / rising[-1]) for rising in (alarms, hits))
+        last = np.searchsorted(fpr, at * (1 + _ROUND_OFF), side="right") - 1
+        return float(np.trapezoid(tpr, fpr)), tpr[last]
+
+    measured = measure_curve(np.ones(scores.shape))
+    if measured is None:
+        return None
+    area, reached = measured
+    count = int(members.sum())
+    resampled = []
+    generator = np.random.Generator(np.random.Philox(seed))
+    for _ in range(RESAMPLES):
+        times = [np.bincount(generator.integers(k, size=k), minlength=k) for k in scores.shape]
+        if again := measure_curve(np.outer(*times).astype(np.float64)):
+            resampled.append(again)
+    areas, rows = zip(*(resampled or [measured]), strict=True)
+    low, high = np.quantile(areas, [_TAIL, 1 - _TAIL])
+    ends = np.quantile(rows, [_TAIL, 1 - _TAIL], axis=0)
+    unresolved = (members.size - count) * at * (1 + _ROUND_OFF) < LEAST_FALSE_POSITIVES
+    tpr, lows, highs = (np.where(unresolved, np.nan, v) for v in (reached, *ends))
+    return Roc(
+        members=count,
+        non_members=members.size - count,
+        auc=area,
+        auc_interval=(float(low), float(high)),
+        rates=at,
+        tpr=tpr,
+        low=lows,
+        high=highs,
+    )

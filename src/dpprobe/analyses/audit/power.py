@@ -83,13 +83,11 @@ class PlanFamily:
         """Computes the total variation that the plan allows with `factor` times its noise.
 
         The result is exact if no mechanism samples, else an upper bound; 1 without noise. A
-        selection has only a bound for factor 1, and NaN for other factors.
+        selection has only a bound for factor 1.
         """
         if not self.plan.private or factor == 0:
             return 1.0
         if self.plan.selection is not None:
-            if factor != 1:
-                return math.nan
             grown = math.exp(-self.plan.realised_epsilon)
             return (1 - grown + 2 * self.plan.delta * grown) / (1 + grown)
         if self._gaussian_mu is not None:
@@ -99,14 +97,10 @@ class PlanFamily:
     def compute_epsilon(self, factor: float = 1.0) -> float:
         """Computes a lower bound on epsilon, at the plan's delta, for `factor` times its noise.
 
-        The bound is infinite without noise, and NaN for a selection.
+        The bound is infinite for factor 0. The plan must have a price (`has_price`).
         """
-        if not self.plan.private or factor == 0:
+        if factor == 0:
             return math.inf
-        if self.plan.selection is not None:
-            return math.nan
-        if math.isinf(factor):
-            return 0.0
         return accountants.epsilon_below(self._scale_noise(factor), self.plan.delta)
 
     def factor_of(self, total_variation: float) -> float:

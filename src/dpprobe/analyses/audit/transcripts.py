@@ -27,16 +27,11 @@ Index = npt.NDArray[np.int64]
 
 
 class Release(NamedTuple):
-    """One output of a mechanism for one seed, and the sums before the noise was added.
-
-    Attributes:
-      step: the step of the grid on which sums and outputs are; None for float32 sums.
-    """
+    """One output of a mechanism for one seed, and the sums before the noise was added."""
 
     name: str
     sums: torch.Tensor
     output: torch.Tensor
-    step: float | None = None
 
     @property
     def noise(self) -> torch.Tensor:
@@ -118,8 +113,8 @@ class Recorder(Observer):
         sums, output = sums.clone(), draw()
         if self._broken is not None:
             earlier = self._earlier[seed]
-            output = self._broken(Release(name, sums, output, step), earlier)
-            earlier.append(Release(name, sums, output, step))
+            output = self._broken(Release(name, sums, output), earlier)
+            earlier.append(Release(name, sums, output))
         self.transcripts[seed].append(Block(name, sums[None], output[None], step))
         return output
 
@@ -240,9 +235,8 @@ class FixedCanaries:
         step = np.repeat(np.arange(steps), sizes)
         kept = (units < self._canaries.start) | (units >= self._canaries.stop)
         units, step = units[kept], step[kept]
-        chosen = self._canaries[: self._sampled]
         sizes = np.bincount(step, minlength=steps)
-        for canary in chosen:
+        for canary in self._canaries[: self._sampled]:
             units = np.insert(units, np.cumsum(sizes), canary)
             sizes = sizes + 1
         return units, sizes

@@ -1,6 +1,6 @@
 """Audits one cell's guarantee: attacks the releases of its method and plan on synthetic rows.
 
-`canary_attack` has the test, `canaries` the rows, and `controls` the mechanisms that must be
+`canary_attack` has the test and its rows, and `controls` the mechanisms that must be
 caught. `bounds` and `power` turn right guesses into a bound on epsilon. The audit's power does not
 depend on a head's size. So rows have at most `LARGEST` features, or as many as the real features if
 the method's options need this width.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -21,8 +21,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dpprobe.analyses.audit.bounds import accuracy_lower_bound, epsilon_lower_bound
-from dpprobe.analyses.audit.canaries import OTHERS, Shape, make_unusual_worlds, make_worlds
-from dpprobe.analyses.audit.canary_attack import Attack, Runs
+from dpprobe.analyses.audit.canary_attack import (
+    OTHERS,
+    Attack,
+    Runs,
+    Shape,
+    make_unusual_worlds,
+    make_worlds,
+)
 from dpprobe.analyses.audit.controls import CONTROLS, Control, make_controls
 from dpprobe.analyses.audit.noise_tests import Outcome, smallest_caught_share
 from dpprobe.analyses.audit.power import PlanFamily, caught_factor, compute_separation
@@ -61,22 +67,6 @@ JOINT, SAMPLED, HEADS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class WhiteBoxResult:
-    """Lower bounds on a plan's epsilon, and on the epsilon of mechanisms broken on purpose.
-
-    Attributes:
-      scores: the scores of all runs, as columns attack, member and score.
-    """
-
-    white_box: Mapping[str, Any]
-    controls: list[Mapping[str, Any]]
-    scores: Mapping[str, npt.NDArray[Any]] = field(repr=False)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"white_box": dict(self.white_box), "controls": [dict(c) for c in self.controls]}
-
-
 def audit_plan(
     method: MethodOptions,
     plan: Plan,
@@ -89,8 +79,8 @@ def audit_plan(
     seed: int,
     controls: bool,
     progress_label: str,
-) -> WhiteBoxResult:
-    """Audits a method's plan.
+) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    """Audits a private plan of a method that trains linear heads.
 
     Args:
       method: the options of a private linear head.
@@ -98,21 +88,16 @@ def audit_plan(
       runs: number of runs of the test; the bound from the head's weights uses the same runs.
       controls: True to attack broken mechanisms too.
 
+    Returns:
+      The parts `white_box` and `controls` of the record, which bound the epsilon of the plan and of
+      mechanisms broken on purpose, and the scores of all runs, as columns attack, member and score.
+
     Raises:
-      ConfigError: if the plan has no guarantee, or the engine does not show its releases.
+      ConfigError: if there is only one unit.
     """
-    if not plan.private:
-        raise ConfigError(
-            f"audit of head {method.head}: its plan has no guarantee to test; leave the method out"
-        )
     if plan.n < 2:
         raise ConfigError(
             f"audit of head {method.head}: n = {plan.n}, but an audit needs at least 2 units"
-        )
-    if method.tunes_network:
-        raise ConfigError(
-            f"audit of head {method.head}: audits train linear heads, not networks; audit another "
-            "method"
         )
     started = time.perf_counter()
     shape = audited_shape(method, plan, dimension, num_classes, multi_label)
@@ -133,15 +118,13 @@ def audit_plan(
             if broken is not None:
                 tables.append((control.name, broken.members, broken.releases))
     names, members, scores = zip(*tables, strict=True)
-    return WhiteBoxResult(
-        white_box={**box, "seconds": time.perf_counter() - started},
-        controls=records,
-        scores={
-            "attack": np.repeat(names, [len(part) for part in scores]),
-            "member": np.concatenate(members),
-            "score": np.concatenate(scores),
-        },
-    )
+    columns = {
+        "attack": np.repeat(names, [len(part) for part in scores]),
+        "member": np.concatenate(members),
+        "score": np.concatenate(scores),
+    }
+    box["seconds"] = time.perf_counter() - started
+    return {"white_box": box, "controls": records}, columns
 
 
 def audited_shape(
@@ -322,8 +305,8 @@ class _Cell:
 
     def attack_control(self, control: Control, label: str) -> tuple[Runs | None, Mapping[str, Any]]:
         """Attacks a broken mechanism; returns its runs and its record."""
-        if control.attack is None:
-            return None, {"name": control.name, "not_applicable": control.reason}
+        if isinstance(control.attack, str):
+            return None, {"name": control.name, "not_applicable": control.attack}
         for runs in CONTROL_RUNS:
             test = self.run_attack(control.attack, runs, control.name, label)
             tests = self.list_tests(test)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from dpprobe.analyses.analysis import Analysis, Cost, JobSize, Measurement, Section, of_datasets
-from dpprobe.analyses.fairness.compared_cells import fairness_cells, fairness_faults, reference_of
+from dpprobe.analyses.analysis import (
+    Analysis,
+    Cost,
+    JobSize,
+    Measurement,
+    Section,
+    of_datasets,
+)
 from dpprobe.analyses.fairness.fairness_record import (
     FAIRNESS,
     FAIRNESS_SUFFIXES,
@@ -14,7 +21,9 @@ from dpprobe.analyses.fairness.fairness_record import (
     TABLE_SUFFIX,
 )
 from dpprobe.analyses.fairness.options import FairnessOptions
+from dpprobe.data.group_columns import CLASSES, group_name
 from dpprobe.exhibits.exhibit import Exhibit, Place, many, waits
+from dpprobe.privacy.limits import INFINITE
 from dpprobe.records import locate_record
 from dpprobe.results.cell_record import METRICS_FILE, PREDICTIONS_FILE
 
@@ -23,6 +32,94 @@ if TYPE_CHECKING:
     from dpprobe.study.study import Cell, Study
 
 PACKAGE = "dpprobe.analyses.fairness"
+
+
+def fairness_cells(study: Study, *datasets: str) -> list[Cell]:
+    """Returns the cells whose groups are compared, of some datasets or of all.
+
+    The references of chosen cells are included. Without the block `fairness` there are no cells.
+    """
+    fairness = study.block(FairnessOptions)
+    if fairness is None:
+        return []
+    chosen = {
+        cell
+        for cell in study.list_cells(*datasets)
+        if (fairness.methods is None or cell.method in fairness.methods)
+        and (fairness.epsilons is None or cell.epsilon in fairness.epsilons)
+    }
+    chosen |= {
+        cell._replace(method=other[0], epsilon=other[1])
+        for cell in chosen
+        if (other := reference_of(study, cell.method, cell.epsilon))
+    }
+    return [cell for cell in study.list_cells(*datasets) if cell in chosen]
+
+
+def reference_of(study: Study, method: str, epsilon: str) -> tuple[str, str] | None:
+    """Returns the method and epsilon to compare a cell's gaps with; None without a reference.
+
+    Returns None also for a cell that is itself the reference.
+    """
+    at_infinity = study.job_methods(INFINITE)
+    fairness = study.block(FairnessOptions)
+    named = fairness.reference if fairness else None
+    ceilings = [name for name in at_infinity if not study.methods[name].private]
+    candidates = [named] if named else [*ceilings[:1], method]
+    reference = next((name for name in candidates if name in at_infinity), None)
+    if reference is None or (reference, INFINITE) == (method, epsilon):
+        return None
+    return reference, INFINITE
+
+
+def fairness_faults(study: Study, fairness: FairnessOptions) -> Iterator[str]:
+    """Yields one line per fault in a study's comparison of subgroups."""
+    at_infinity = study.job_methods(INFINITE)
+    given = list(map(group_name, fairness.groups or ()))
+    for name in dict.fromkeys(given):
+        if given.count(name) > 1:
+            yield f"groups: {name} appears twice; remove one"
+    if fairness.reference and fairness.reference not in at_infinity:
+        few = ", ".join(at_infinity) or "none"
+        yield (
+            f"reference: no cell trains {fairness.reference} without privacy; add inf to "
+            f"epsilons, or write a method that has such a cell: {few}"
+        )
+    if not fairness_cells(study):
+        yield "no cell of the study has these methods and epsilons; write others"
+    by_dataset = {
+        name: set(map(group_name, dataset.group_names()))
+        for name, dataset in study.datasets.items()
+    }
+    for name, columns_of_it in by_dataset.items():
+        if given and CLASSES not in given and not columns_of_it & set(given):
+            named = ", ".join(fairness.groups or ())
+            yield (
+                f"groups: datasets.{name} has none of the groups {named}; "
+                f"add a group of this dataset, or `{CLASSES}`"
+            )
+    columns = set().union(*by_dataset.values())
+    pairs = [(group_name(first), group_name(second)) for first, second in fairness.pairs]
+    for group in dict.fromkeys([*given, *itertools.chain(*pairs)]):
+        if group not in columns and group != CLASSES:
+            yield (
+                f"groups: {group} is not a group of any dataset; write some of "
+                f"{', '.join(sorted(columns)) or CLASSES}"
+            )
+    seen: set[frozenset[str]] = set()
+    for first, second in pairs:
+        pair = f"pairs: [{first}, {second}]"
+        if first == second:
+            yield f"{pair}: a pair needs two different columns"
+        elif frozenset((first, second)) in seen:
+            yield f"{pair} appears twice; remove one"
+        elif CLASSES in (first, second) and CLASSES not in columns:
+            yield f"{pair}: `class` is not a group column; write two group columns"
+        elif {first, second} <= columns and not any(
+            {first, second} <= each for each in by_dataset.values()
+        ):
+            yield f"{pair}: no dataset has both columns; write two columns of one dataset"
+        seen.add(frozenset((first, second)))
 
 
 def list_datasets(study: Study) -> list[str]:
@@ -62,7 +159,7 @@ def list_fairness_files(
     files: StudyFiles, dataset: str, suffixes: Sequence[str] = FAIRNESS_SUFFIXES
 ) -> list[str]:
     """Lists the files about a dataset's groups, if the study compares groups."""
-    cells = [cell for cell in fairness_cells(files.study) if cell.dataset == dataset]
+    cells = fairness_cells(files.study, dataset)
     return [
         str(locate_record(f"{files.results}/{FAIRNESS}", dataset, backbone, suffix))
         for backbone in dict.fromkeys(cell.backbone for cell in cells)
@@ -71,8 +168,7 @@ def list_fairness_files(
 
 
 def _fairness_places(study: Study) -> list[Place]:
-    compared = {cell.dataset for cell in fairness_cells(study)}
-    return [{"dataset": dataset} for dataset in study.datasets if dataset in compared]
+    return [{"dataset": dataset} for dataset in list_datasets(study)]
 
 
 DATASET_RECORDS = many(
@@ -154,7 +250,7 @@ ANALYSIS = Analysis(
         anchor="subgroups",
         title="Subgroups",
         template="fairness.html.j2",
-        make=f"{PACKAGE}.fairness_section:make_section",
+        make=f"{PACKAGE}.fairness_table:make_section",
         needs={
             "fairness": many(
                 of_datasets(

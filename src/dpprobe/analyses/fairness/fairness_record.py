@@ -10,9 +10,9 @@ All numbers come from labels, groups and scores of test examples, without noise:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
 from dpprobe.data.group_columns import CLASSES as CLASSES
 from dpprobe.data.options import Headline
@@ -145,14 +145,7 @@ class FairnessCell(Part):
     reference: Reference | None
     overall: dict[str, float]
     attributes: tuple[CellAttribute, ...]
-    epsilon_at_delta: float | None = None
-
-    @model_serializer(mode="wrap")
-    def _leave_out(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = serialise(self)
-        if self.epsilon_at_delta is None:
-            del values["epsilon_at_delta"]
-        return values
+    epsilon_at_delta: float | None = Field(None, exclude_if=lambda epsilon: epsilon is None)
 
     @property
     def place(self) -> float:

@@ -25,7 +25,7 @@ from dpprobe.privacy.risk import budget_words
 from dpprobe.study.ablations import keep_unique
 
 Point = tuple[FairnessCell, Gap]  # a cell, and the cell's gap by the panel's metric
-Looks = dict[str, tuple[str, tuple[Any, str]]]
+Looks = dict[str, style.Look]
 _TICK: Any = {"markersize": 9, "markeredgewidth": 1.6, "zorder": 5}  # mark of the gap by chance
 _SPREAD = 0.12  # distance of methods at one epsilon, as a share of the shortest step of epsilon
 
@@ -85,16 +85,16 @@ def gap_figure(records: Sequence[FairnessRecord]) -> Figure:
             aside = step * (place - (len(looks) - 1) / 2)
             mine = panel.points_of(method)
             x = [scale.place_of(cell.place) + aside for cell, _ in mine]
-            _draw_method(axes, x, mine, look, joined=len(mine) - _count_infinite(mine))
+            finite_ones = sum(cell.epsilon != INFINITE for cell, _ in mine)
+            _draw_method(axes, x, mine, look, joined=finite_ones)
             chance = [_to_percent(gap.chance_gap) for _, gap in mine]
             axes.plot(x, chance, color=look[0], marker="_", linestyle="none", **_TICK)
 
     return _save_panels(
         records, panels, looks, draw_gaps,
         title="gap between the best and the worst group",
-        without=_make_line(
-            "gap without privacy,\nand its interval", style.NEUTRAL, style.CEILING_STYLE
-        ),
+        without=Line2D([], [], color=style.NEUTRAL, linestyle=style.CEILING_STYLE, linewidth=1.2,
+                       label="gap without privacy,\nand its interval"),
         more=[
             Line2D([], [], color=style.NEUTRAL, marker="_", linestyle="none", **_TICK,
                    label="chance alone: 95% of\nrandom groups below"),
@@ -144,7 +144,7 @@ def _make_panels(records: Sequence[FairnessRecord]) -> tuple[list[_Panel], Looks
     panels = []
     for attribute in keep_unique(a.attribute for record in records for a in record.attributes):
         for record in records:
-            metric = _shown_metric_or_none(record, attribute)
+            metric = shown_metric(record, attribute)
             if metric is None:
                 continue
             points = [
@@ -173,20 +173,11 @@ def _choose_colour(looks: Looks, cell: FairnessCell) -> str:
     return looks[cell.method][0] if cell.method in looks else style.NEUTRAL
 
 
-def _count_infinite(points: Sequence[Point]) -> int:
-    return sum(cell.epsilon == INFINITE for cell, _ in points)
-
-
-def _shown_metric_or_none(record: FairnessRecord, attribute: str) -> str | None:
-    known = any(each.attribute == attribute for each in record.attributes)
-    return shown_metric(record, attribute) if known else None
-
-
 def _draw_method(
     axes: Axes,
     x: Sequence[float],
     points: Sequence[Point],
-    look: tuple[str, tuple[Any, str]],
+    look: style.Look,
     *,
     joined: int | None = None,
     hollow: bool = False,
@@ -243,7 +234,7 @@ def _save_panels(
     metrics = " or ".join(keep_unique(panel.metric for panel in panels))
     style.label_outer_panels(grid, f"gap in {metrics} (points)")
     beside = [without] if any(panel.references for panel in panels) else []
-    marks = [_make_mark(name, look) for name, look in looks.items()]
+    marks = style.make_handles(looks.items())
     kinds = [
         Line2D([], [], color=style.NEUTRAL, linestyle="none", marker="o", label=text,
                markerfacecolor=style.NEUTRAL if filled else "white")
@@ -255,15 +246,6 @@ def _save_panels(
     caption = f"{100 * first.confidence:g}% intervals over test {units}; not private{note}"
     style.title_figure(figure, f"{first.dataset}: {title}", caption, panels=1)
     return figure
-
-
-def _make_mark(method: str, look: tuple[str, tuple[Any, str]]) -> Line2D:
-    colour, (dashes, marker) = look
-    return Line2D([], [], color=colour, linestyle=dashes, marker=marker, label=method)
-
-
-def _make_line(label: str, colour: str, dashes: Any) -> Line2D:
-    return Line2D([], [], color=colour, linestyle=dashes, linewidth=1.2, label=label)
 
 
 def _to_percent(value: float | None) -> float:

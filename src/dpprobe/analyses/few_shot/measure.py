@@ -30,6 +30,7 @@ from dpprobe.privacy.randomness import cell_seed, open_stream
 from dpprobe.results import metrics, uncertainty
 from dpprobe.results.unit_counts import class_counts, count_units, unit_codes
 from dpprobe.study.study import Study
+from dpprobe.training.fit_inputs import read_labels
 
 logger = logging.getLogger("dpprobe")
 
@@ -131,11 +132,8 @@ def probe_few_shot(
             raise DataError(f"{test}: {metrics.NO_AUC}")
         logger.info("few-shot: %s: %s %.2f %%", count, shown, 100 * summary[shown]["mean"])
         shots = None if count == "full" else count
-        results.append(
-            {"shots": shots, "seeds": len(draws)}
-            | {"train_rows": [tested["train_rows"] for tested in draws]}
-            | {"train_units": [tested["train_units"] for tested in draws], "summary": summary}
-        )
+        sizes = {name: [tested[name] for tested in draws] for name in ("train_rows", "train_units")}
+        results.append({"shots": shots, "seeds": len(draws), **sizes, "summary": summary})
         columns = ("train_rows", "train_units", "penalty", *METRIC_COLUMNS)
         records += [
             {**place, "shots": shots, "seed_index": index}
@@ -201,7 +199,7 @@ class _Probe:
     ) -> None:
         self._seeds, self._study_seed, self._device = seeds, study_seed, device
         self._train, self._test = stores
-        self._train_labels, self._test_labels = map(_read_labels, stores)
+        self._train_labels, self._test_labels = map(read_labels, stores)
         self._options = nonprivate.Options()
         self._link: metrics.Link = self._options.link_on(self._train.multi_label)
         # features above this size are streamed from disk
@@ -278,15 +276,11 @@ class _Probe:
             features,
             torch.from_numpy(self._train_labels[rows]),
             num_classes=self._train.num_classes,
-            units=self._units_of(rows),
+            units=None
+            if self._train_units is None
+            else Units.number_units([str(unit) for unit in self._train_units[rows]]),
             device=self._device,
         )
-
-    def _units_of(self, rows: np.ndarray) -> Units | None:
-        """Returns the units of the training rows; None if each row is a unit."""
-        if self._train_units is None:
-            return None
-        return Units.number_units([str(unit) for unit in self._train_units[rows]])
 
     def _fit_probe(self, data: TrainingSet, count: Shots) -> tuple[np.ndarray, float]:
         """Returns weights [K, d + 1] for unnormalised features, and the penalty."""
@@ -312,7 +306,3 @@ class _Probe:
                 for _, block in blocks
             ]
         )
-
-
-def _read_labels(store: FeatureStore) -> np.ndarray:
-    return np.asarray(store.labels).astype(np.uint8 if store.multi_label else np.int64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from dpprobe.analyses.imbalance.imbalance_record import (
     ImbalanceRecord,
     RareCell,
 )
-from dpprobe.analyses.imbalance.rare_classes import best_methods
 from dpprobe.counted_nouns import count_noun
 from dpprobe.exhibits.tables import BLANK, Table, TableCell, make_row, make_table
 from dpprobe.privacy.risk import budget_order, budget_title
@@ -69,6 +68,19 @@ def best_table(records: Sequence[ImbalanceRecord], *, notes: Iterable[str] = ())
     titles = [budget_title(epsilon, "epsilon ") for epsilon in epsilons]
     columns = ("<backbone", "<class", "images", "% kept", *titles, "reference")
     return make_table("imbalance", "", columns, rows, [NOTE, *notes])
+
+
+def best_methods(cells: Sequence[RareCell]) -> Mapping[tuple[str, float, str], RareCell]:
+    """Returns the private cell with the largest recall for each (class, fraction, epsilon).
+
+    No epsilon covers choosing a cell by test results.
+    """
+    best: dict[tuple[str, float, str], RareCell] = {}
+    for cell in cells:
+        key = (cell.class_name, cell.fraction, cell.epsilon)
+        if cell.private and (key not in best or cell.recall.mean > best[key].recall.mean):
+            best[key] = cell
+    return best
 
 
 def _describe_references(cells: Sequence[RareCell | None]) -> str:

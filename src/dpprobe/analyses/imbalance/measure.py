@@ -1,6 +1,9 @@
 """The job of rare classes: compares all cells of a dataset and its copies on one backbone.
 
-Not private: the job reads test labels and adds no noise.
+Not private: recalls come from test labels, and reference heads from training examples, without
+noise. Let n_c be the number of training examples of the class, as in the open questions of Berrada
+et al. 2023 (docs/references.md). Let rho be the recall of the class divided by the class's recall
+by a non-private reference on the same rows.
 """
 
 from __future__ import annotations
@@ -13,14 +16,21 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from dpprobe.analyses.imbalance.imbalance_record import ImbalanceRecord, RareCell, TrainingSet
-from dpprobe.analyses.imbalance.rare_classes import break_down, estimate_share, least_reference
+from dpprobe.analyses.imbalance.imbalance_record import (
+    BreakDown,
+    Estimate,
+    ImbalanceRecord,
+    RareCell,
+    TrainingSet,
+)
 from dpprobe.data.table import read_info
 from dpprobe.errors import DataError
 from dpprobe.heads.registry import method_options
-from dpprobe.privacy.limits import INFINITE
+from dpprobe.privacy.limits import INFINITE, epsilon_value
+from dpprobe.privacy.risk import find_risk
 from dpprobe.progress import Progress
 from dpprobe.records import locate_record
+from dpprobe.results.bootstrap import CONFIDENCE
 from dpprobe.results.cell_record import (
     METRICS_FILE,
     PREDICTIONS_FILE,
@@ -30,23 +40,14 @@ from dpprobe.results.cell_record import (
     read_cell,
 )
 from dpprobe.results.cell_results import compare_means
-from dpprobe.results.metrics import Link
+from dpprobe.results.intervals import wilson_interval
+from dpprobe.results.metrics import SAME, Link
 from dpprobe.results.unit_counts import row_weights
 
 logger = logging.getLogger("dpprobe")
 
-
-@dataclass(frozen=True, kw_only=True)
-class Sources:
-    """The files of a dataset and its copies on one backbone.
-
-    Attributes:
-      infos: files dataset.json by dataset name: first the whole dataset's, then its copies'.
-    """
-
-    cells: Path
-    infos: Mapping[str, Path]
-    names: Sequence[CellName]
+# A reference with less recall has not learnt the class, so half of its recall means nothing.
+_LEAST_REFERENCE = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,59 +68,58 @@ class Tested:
 
 
 def imbalance_job(
-    sources: Sources, *, dataset: str, backbone: str, classes: Sequence[str], folder: Path
+    names: Sequence[CellName],
+    *,
+    cells: Path,
+    infos: Mapping[str, Path],
+    dataset: str,
+    backbone: str,
+    classes: Sequence[str],
+    folder: Path,
 ) -> None:
     """Compares all cells of a dataset and its copies, and writes the record.
 
     Args:
+      names: the cells on the backbone, in the folder `cells`.
+      infos: files dataset.json by dataset name: first the whole dataset's, then its copies'.
       classes: names of the classes that are rare in the copies.
 
     Raises:
       DataError: if a class is unknown, rows have several labels, or files are missing or damaged.
     """
-    info = read_info(sources.infos[dataset])
+    info = read_info(infos[dataset])
     for name in classes:
         if name not in info.class_names:
             raise DataError(
                 f"imbalance.classes: {name!r} is not a class of {dataset}; write some of "
                 f"{', '.join(info.class_names[:10])}"
             )
-    sets = {name: _training_set(name, path, info.class_names) for name, path in
-            sources.infos.items()}  # fmt: skip
-    tested = _test_all(sources, sets, classes, label=f"rare classes of {dataset}, {backbone}")
-    cells = [each for key in tested for each in _list_cells(key, tested, sets, info.class_names)]
-    methods = list(dict.fromkeys(cell.method for cell in cells if cell.private))
+    sets = {name: _training_set(name, path, info.class_names) for name, path in infos.items()}
+    tested = {}
+    with Progress(len(names), label=f"rare classes of {dataset}, {backbone}") as progress:
+        for name, training_set in sets.items():
+            rare = training_set.class_name
+            looked_at = classes if rare is None else [rare]
+            for cell in (each for each in names if each.dataset == name):
+                key = name, cell.method, cell.epsilon
+                tested[key] = _test_cell(cell.folder(cells), looked_at)
+                progress.advance_by(1)
+    made = [each for key in tested for each in _list_cells(key, tested, sets, info.class_names)]
+    methods = list(dict.fromkeys(each.method for each in made if each.private))
     record = ImbalanceRecord(
         dataset=dataset,
         backbone=backbone,
         class_names=info.class_names,
         classes=tuple(classes),
         training_sets=tuple(sets.values()),
-        cells=tuple(cells),
+        cells=tuple(made),
         break_downs=tuple(
-            break_down(cells, class_name=name, method=method)
+            break_down(made, class_name=name, method=method)
             for name in classes
             for method in methods
         ),
     )
     record.write(locate_record(folder, dataset, backbone))
-
-
-def _test_all(
-    sources: Sources, sets: Mapping[str, TrainingSet], classes: Sequence[str], *, label: str
-) -> dict[tuple[str, str, str], Tested]:
-    """Returns the results of all cells, by training set, method and epsilon."""
-    tested = {}
-    with Progress(len(sources.names), label=label) as progress:
-        for name, training_set in sets.items():
-            rare = training_set.class_name
-            looked_at = classes if rare is None else [rare]
-            for cell in sources.names:
-                if cell.dataset == name:
-                    folder = cell.folder(sources.cells)
-                    tested[name, cell.method, cell.epsilon] = _test_cell(folder, looked_at)
-                    progress.advance_by(1)
-    return tested
 
 
 def _training_set(name: str, dataset_json: Path, class_names: Sequence[str]) -> TrainingSet:
@@ -243,3 +243,94 @@ def _find_reference(
     candidates = [*ceilings, (name, method, INFINITE)]
     reference = next((each for each in candidates if each in tested), None)
     return None if reference == key else reference
+
+
+def estimate_share(values: Sequence[float], counted: float) -> Estimate:
+    """Returns the mean over seeds of a share, with an interval over seeds and test examples.
+
+    Args:
+      values: the share of each seed, 0 to 1.
+      counted: the number of independent test examples, or units, behind each share.
+    """
+    from scipy.stats import t
+
+    array = np.asarray(values, dtype=np.float64)
+    mean = float(array.mean())
+    low, high = wilson_interval(mean, counted)
+    if len(array) == 1:
+        return Estimate(mean=mean, std=None, low=low, high=high)
+    std = 0.0 if np.ptp(array) <= SAME else float(array.std(ddof=1))
+    half = float(t.ppf((1 + CONFIDENCE) / 2, len(array) - 1)) * std / len(array) ** 0.5
+    return Estimate(
+        mean=mean,
+        std=std,
+        low=min(low, max(0.0, mean - half)),
+        high=max(high, min(1.0, mean + half)),
+    )
+
+
+def least_reference(classes: int) -> float:
+    """Returns the recall above which a reference counts as having learnt a class.
+
+    A head of pure noise has recall 1 / classes, and half of the reference's recall must be larger.
+    With two classes no half is larger, so nothing is compared.
+    """
+    return max(_LEAST_REFERENCE, 2 / classes)
+
+
+def _keep_promised(cells: Sequence[RareCell]) -> list[RareCell]:
+    """Returns the cells with a finite epsilon and a reference that has learnt the class."""
+    return [cell for cell in cells if cell.private and cell.reference_learnt]
+
+
+def _rows_times_epsilon(cell: RareCell) -> float:
+    return cell.class_rows * epsilon_value(cell.epsilon)
+
+
+def retained_recall(cell: RareCell) -> float:
+    """Returns rho, the recall divided by the reference's recall, at most 1."""
+    assert cell.reference_recall
+    return min(cell.recall.mean / cell.reference_recall, 1.0)
+
+
+def break_down(cells: Sequence[RareCell], *, class_name: str, method: str) -> BreakDown:
+    """Returns where a method's recall of a class falls below half of the reference's.
+
+    Args:
+      cells: cells of one backbone; other classes and methods, and non-private cells, are ignored.
+    """
+    # Budgets given as a risk are left out, because the record lacks their epsilon.
+    mine = [
+        c
+        for c in cells
+        if c.private
+        and (c.class_name, c.method) == (class_name, method)
+        and find_risk(c.epsilon) is None
+    ]
+    compared = sorted(_keep_promised(mine), key=_rows_times_epsilon)
+    held = [retained_recall(cell) >= 0.5 for cell in compared]
+    products = [_rows_times_epsilon(cell) for cell in compared]
+    reached = next((p for p, good in zip(products, held, strict=True) if good), None)
+    failed = max((p for p, good in zip(products, held, strict=True) if not good), default=0.0)
+    lasting = next((product for product in products if product > failed), None)
+    if not compared:
+        note = "nothing to compare with"
+    elif reached is None:
+        note = "above the largest product of the study"
+    elif all(held):
+        note = "at or below the smallest product of the study"
+    elif lasting is None:
+        note = "the largest product of the study fails again"
+    else:
+        note = ""
+    return BreakDown(
+        class_name=class_name,
+        method=method,
+        reached=reached,
+        lasting=lasting,
+        cells=len(compared),
+        left_out=len(mine) - len(compared),
+        smallest=products[0] if products else None,
+        largest=products[-1] if products else None,
+        note=note,
+    )

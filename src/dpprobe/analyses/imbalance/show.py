@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from dpprobe.analyses.analysis import Page
 from dpprobe.analyses.imbalance.imbalance_record import ImbalanceRecord, RareCell
 from dpprobe.analyses.imbalance.imbalance_table import best_table, break_down_words
-from dpprobe.analyses.imbalance.rare_classes import retained_recall
+from dpprobe.analyses.imbalance.measure import retained_recall
 from dpprobe.errors import NothingToShow
 from dpprobe.exhibits import style
 from dpprobe.exhibits.tables import write_html
@@ -24,11 +24,6 @@ from dpprobe.study.ablations import keep_unique
 
 _COLOURS = "cividis"  # also readable in gray
 _CELL, _EDGE = 0.42, "#D55E00"
-
-
-def plot_imbalance(*, record: Path) -> Figure:
-    """Draws the recall of a dataset's rare classes on one backbone."""
-    return imbalance_figure(ImbalanceRecord.read(record))
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
@@ -41,7 +36,7 @@ def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
     ]
 
 
-def imbalance_figure(record: ImbalanceRecord) -> Figure:
+def plot_imbalance(*, record: Path) -> Figure:
     """Draws the recall of each rare class in percent: rows are its images, columns are epsilons.
 
     The figure has one panel per (class, private method). The last column is the non-private
@@ -52,23 +47,26 @@ def imbalance_figure(record: ImbalanceRecord) -> Figure:
     Raises:
       NothingToShow: if there is no private cell.
     """
-    methods = _list_methods(record)
+    read = ImbalanceRecord.read(record)
+    methods = keep_unique(cell.method for cell in read.cells if cell.private)
+    if not methods:
+        raise NothingToShow(f"{read.dataset}, {read.backbone}: no private cell")
     epsilons = sorted(
-        {cell.epsilon for cell in record.cells if cell.method in methods}, key=budget_order
+        {cell.epsilon for cell in read.cells if cell.method in methods}, key=budget_order
     )
     levels = 1 + max(
-        len({c.fraction for c in record.cells if c.class_name == name}) for name in record.classes
+        len({c.fraction for c in read.cells if c.class_name == name}) for name in read.classes
     )
     width = 0.75 + _CELL * (len(epsilons) + 1) * 1.05
     height = 0.55 + _CELL * 0.82 * levels
     figure = Figure(
-        figsize=(max(width * len(methods) + 1.5, 5.5), height * len(record.classes) + 1.0),
+        figsize=(max(width * len(methods) + 1.5, 5.5), height * len(read.classes) + 1.0),
         layout="constrained",
     )
-    grid = figure.subplots(len(record.classes), len(methods), squeeze=False)
-    for line, class_name in zip(grid, record.classes, strict=True):
+    grid = figure.subplots(len(read.classes), len(methods), squeeze=False)
+    for line, class_name in zip(grid, read.classes, strict=True):
         for axes, method in zip(line, methods, strict=True):
-            mine = [c for c in record.cells if c.class_name == class_name]
+            mine = [c for c in read.cells if c.class_name == class_name]
             drawn = _heat_map(axes, mine, method, epsilons)
             axes.set_title(f"{class_name}, {method}", fontsize=9)
     for axes in grid[:, 0]:
@@ -76,22 +74,15 @@ def imbalance_figure(record: ImbalanceRecord) -> Figure:
     for axes in grid[-1]:
         axes.set_xlabel("ε", fontsize=8.5)
     figure.colorbar(drawn, ax=grid, shrink=0.6, label="recall of the class, %")
-    seeds = style.counted_seeds(sorted({cell.seeds for cell in record.cells}))
+    seeds = style.counted_seeds(sorted({cell.seeds for cell in read.cells}))
     style.title_figure(
         figure,
-        f"{record.dataset}, {record.backbone}: recall of a class made rare, % (not private)",
+        f"{read.dataset}, {read.backbone}: recall of a class made rare, % (not private)",
         f"mean of {seeds}; line: at least half of the reference's recall;\n"
         "small: seeds that never predict the class",
         panels=1,
     )
     return figure
-
-
-def _list_methods(record: ImbalanceRecord) -> list[str]:
-    methods = keep_unique(cell.method for cell in record.cells if cell.private)
-    if not methods:
-        raise NothingToShow(f"{record.dataset}, {record.backbone}: no private cell")
-    return methods
 
 
 def _heat_map(

@@ -5,7 +5,6 @@ Long tails are not private, and are measured only if a study asks for them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dpprobe.analyses.analysis import (
@@ -14,8 +13,8 @@ from dpprobe.analyses.analysis import (
     JobSize,
     Measurement,
     Section,
-    find_wrong_names,
-    has_several_labels,
+    find_several_labels,
+    list_single_label,
 )
 from dpprobe.analyses.long_tail.long_tail_record import (
     LONG_TAIL,
@@ -36,31 +35,7 @@ PACKAGE = "dpprobe.analyses.long_tail"
 def list_datasets(study: Study) -> list[str]:
     """Lists the datasets whose long tails a study measures; none without `long_tail`."""
     options = study.block(LongTailOptions)
-    if options is None:
-        return []
-    if options.datasets is not None:
-        return [name for name in study.datasets if name in options.datasets]
-    return [name for name in study.datasets if not has_several_labels(study, name)]
-
-
-def list_faults(study: Study) -> Iterator[str]:
-    """Yields one line per fault in a study's block `long_tail`."""
-    options = study.block(LongTailOptions)
-    if options is None:
-        return
-    chosen = options.datasets or ()
-    yield from find_wrong_names("datasets", chosen, list(study.datasets))
-    for name in dict.fromkeys(chosen):
-        if name in study.datasets and has_several_labels(study, name):
-            yield (
-                f"datasets: {name}: its rows have several labels, but sub-classes need one label "
-                "per row"
-            )
-    if not chosen and not list_datasets(study):
-        yield (
-            "the rows of all datasets have several labels, but sub-classes need one label per "
-            "row; remove long_tail"
-        )
+    return [] if options is None else list_single_label(study, options.datasets)
 
 
 def estimate_cost(study: Study, _place: Place, size: JobSize) -> Cost:
@@ -124,7 +99,7 @@ ANALYSIS = Analysis(
     ),
     unpriced="long tail",
     options=LongTailOptions,
-    faults=list_faults,
+    faults=lambda study, block: find_several_labels(study, "long_tail", block.datasets),
     datasets=list_datasets,
     measurement=Measurement(
         rule="measure_long_tail",

@@ -87,12 +87,12 @@ def sub_class_table(records: Sequence[LongTailRecord]) -> Table:
                 make_row(
                     record.dataset,
                     record.backbone,
-                    _count_cell(item.clusters),
-                    _count_cell(measured.sub_classes),
+                    _number_cell(item.clusters, digits=0),
+                    _number_cell(measured.sub_classes, digits=0),
                     _index_cell(measured),
                     _index_cell(plain),
-                    *(_percent_cell(measured.few[few]) for few in FEW),
-                    _percent_cell(plain.few[FEW[-1]]),
+                    *(mean_cell(measured.few[few]) for few in FEW),
+                    mean_cell(plain.few[FEW[-1]]),
                     _number_cell(measured.effective),
                     _number_cell(plain.effective),
                     _number_cell(math.log(record.units), digits=2),
@@ -191,8 +191,8 @@ def _memorisation_cells(record: LongTailRecord) -> list[TableCell]:
         return [BLANK] * 3
     return [
         mean_cell(scores.share, scores.low, scores.high, digits=2),
-        _percent_cell(scores.chance, digits=2),
-        _count_cell(scores.rows),
+        mean_cell(scores.chance, digits=2),
+        _number_cell(scores.rows, digits=0),
     ]
 
 
@@ -205,13 +205,5 @@ def _index_cell(frequencies: Frequencies) -> TableCell:
     return mean_cell(index.value, index.low, index.high, scale=1, digits=2)
 
 
-def _count_cell(value: int) -> TableCell:
-    return TableCell(text=f"{value:,}", value=value)
-
-
 def _number_cell(value: float, *, digits: int = 1) -> TableCell:
     return TableCell(text=f"{value:,.{digits}f}", value=value)
-
-
-def _percent_cell(share: float, *, digits: int = 1) -> TableCell:
-    return TableCell(text=f"{100 * share:.{digits}f}", value=100 * share)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 
-from dpprobe.options import Name, Options
+from dpprobe.options import Name, Options, reject_repeats
 
 
 class MemorisationOptions(Options):
@@ -35,7 +35,9 @@ class LongTailOptions(Options):
         description="Datasets to measure; without this option, all datasets with one label per "
         "image.",
     )
-    clusters: tuple[Annotated[int, Field(ge=2, le=10_000)], ...] = Field(
+    clusters: Annotated[
+        tuple[Annotated[int, Field(ge=2, le=10_000)], ...], AfterValidator(reject_repeats)
+    ] = Field(
         (5, 20, 50),
         min_length=1,
         description="Numbers of sub-classes to look for in each class, with one clustering for "
@@ -50,11 +52,3 @@ class LongTailOptions(Options):
     memorisation: MemorisationOptions | None = Field(
         MemorisationOptions(), description="Options of the memorisation scores; null skips them."
     )
-
-    @field_validator("clusters")
-    @classmethod
-    def _check_clusters(cls, values: tuple[int, ...]) -> tuple[int, ...]:
-        for value in values:
-            if values.count(value) > 1:
-                raise ValueError(f"{value} appears twice in the list; remove one")
-        return values

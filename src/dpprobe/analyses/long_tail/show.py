@@ -21,11 +21,6 @@ from dpprobe.exhibits.tables import write_html
 _FOOT = 0.01  # in percent; smaller shares are not shown
 
 
-def plot_long_tail(records: Sequence[Path]) -> Figure:
-    """Draws the long tails of one dataset from their records."""
-    return long_tail_figure(read_long_tails(records))
-
-
 def make_section(paths: Sequence[Path], page: Page) -> dict[str, list[Markup] | list[str]] | None:
     """Reads records, and makes tables and notes of the section; returns None without records."""
     records = read_long_tails(paths)
@@ -38,28 +33,29 @@ def make_section(paths: Sequence[Path], page: Page) -> dict[str, list[Markup] | 
     }
 
 
-def long_tail_figure(records: Sequence[LongTailRecord]) -> Figure:
+def plot_long_tail(records: Sequence[Path]) -> Figure:
     """Draws a dataset's long tail: shares of sub-classes by rank, and memorised rows by threshold.
 
     Dashed lines are features without sub-classes, and scores without memorised rows.
     """
-    looks = style.choose_looks(len(records))
-    scored = any(record.memorisation for record in records)
+    read = read_long_tails(records)
+    looks = style.choose_looks(len(read))
+    scored = any(record.memorisation for record in read)
     figure = Figure(figsize=(8.8 if scored else 5.6, 3.6), layout="constrained")
     panels = figure.subplots(1, 2 if scored else 1, squeeze=False)[0]
-    for record, (colour, _) in zip(records, looks, strict=True):
+    for record, (colour, _) in zip(read, looks, strict=True):
         _draw_sub_classes(panels[0], record, colour)
         if record.memorisation:
             _draw_scores(panels[1], record, colour)
-    _label_sub_classes(panels[0], records)
+    _label_sub_classes(panels[0], read)
     if scored:
         _label_scores(panels[1])
     figure.legend(
-        handles=_make_handles([record.backbone for record in records], [c for c, _ in looks]),
+        handles=_make_handles([record.backbone for record in read], [c for c, _ in looks]),
         loc="outside right upper",
     )
     style.title_figure(
-        figure, f"{records[0].dataset}: long tail of the features", "not private", panels=2
+        figure, f"{read[0].dataset}: long tail of the features", "not private", panels=2
     )
     return figure
 

@@ -2,40 +2,144 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-from dpprobe.analyses.analysis import Analysis, Section, of_datasets
+from dpprobe.analyses.analysis import (
+    Analysis,
+    Section,
+    find_several_labels,
+    list_single_label,
+    of_datasets,
+)
 from dpprobe.analyses.representation_law.law_record import (
     LAW_TABLES,
     LAYERS,
     MEASURE_FIGURES,
     law_path,
 )
-from dpprobe.analyses.representation_law.measured_networks import (
-    law_backbones,
-    law_datasets,
-    law_faults,
-)
 from dpprobe.analyses.representation_law.options import RepresentationLawOptions
-from dpprobe.exhibits.exhibit import SUMMARY, Exhibit, many, one, waits
+from dpprobe.counted_nouns import count_noun
+from dpprobe.exhibits.exhibit import SUMMARY, Exhibit, Place, many, one, waits
 from dpprobe.exhibits.published import published_digest
+from dpprobe.finetune.options import TuneLora
+from dpprobe.heads.options import MethodOptions
+from dpprobe.study.network_methods import network_options
 
 if TYPE_CHECKING:
     from dpprobe.results.study_files import StudyFiles
+    from dpprobe.study.study import Study
 
 PACKAGE = "dpprobe.analyses.representation_law"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """One way in which a method tunes a network.
+
+    Attributes:
+      setting: "constant" for options as written, "searched" if an unpriced search chose them.
+      blocks: the number of tuned blocks; 0 for only the head, None for all and adapters.
+    """
+
+    setting: Literal["constant", "searched"]
+    tuned: str
+    blocks: int | None
+
+
+def describe_tuning(method: MethodOptions) -> Tuning | None:
+    """Describes how a method tunes a network; None for a head on stored features."""
+    options = network_options(method)
+    if options is None:
+        return None
+    setting: Literal["constant", "searched"] = "constant" if options.search is None else "searched"
+    if options.tune == "head":
+        return Tuning(setting=setting, tuned="head", blocks=0)
+    if options.blocks is not None:
+        words = f"last {count_noun(options.blocks, 'block')}"
+        return Tuning(setting=setting, tuned=words, blocks=options.blocks)
+    words = (
+        f"lora {options.tune.lora.rank}"
+        if isinstance(options.tune, TuneLora)
+        else str(options.tune)
+    )
+    return Tuning(setting=setting, tuned=words, blocks=None)
+
+
+def law_datasets(study: Study) -> list[str]:
+    """Returns the datasets with one label per example; none without `representation_law`."""
+    if study.block(RepresentationLawOptions) is None:
+        return []
+    return list_single_label(study)
+
+
+def law_backbones(study: Study) -> list[str]:
+    """Returns the backbones that have blocks; none without `representation_law`."""
+    if study.block(RepresentationLawOptions) is None:
+        return []
+    return [name for name, backbone in study.backbones.items() if backbone.network]
+
+
+def list_law_networks(study: Study) -> list[tuple[str, str]]:
+    """Returns the (method, epsilon) of the tuned networks that are measured."""
+    options = study.block(RepresentationLawOptions)
+    if options is None:
+        return []
+    return [
+        (method, epsilon)
+        for method in study.methods
+        for epsilon in study.job_epsilons()
+        if describe_tuning(study.methods[method]) is not None
+        and method in study.job_methods(epsilon)
+        and (options.methods is None or method in options.methods)
+        and (options.epsilons is None or epsilon in options.epsilons)
+    ]
+
+
+def law_faults(study: Study, options: RepresentationLawOptions) -> Iterator[str]:
+    """Yields one line per fault in a study's block `representation_law`."""
+    for name in options.methods or ():
+        if describe_tuning(study.methods[name]) is None:
+            yield (
+                f"methods: {name}: head {study.methods[name].head} tunes no network; remove the "
+                "method from this list"
+            )
+    if not law_backbones(study):
+        yield (
+            "no backbone is a network with blocks; add a backbone with blocks, such as one of "
+            "family timm"
+        )
+    yield from find_several_labels(study, "representation_law")
+
+
+def list_law_places(study: Study) -> list[Place]:
+    """Lists the (dataset, backbone) whose laws a study measures."""
+    backbones = law_backbones(study)
+    return [
+        {"dataset": dataset, "backbone": backbone}
+        for dataset in law_datasets(study)
+        for backbone in backbones
+    ]
+
+
+def locate_law(files: StudyFiles, place: Place) -> str:
+    return str(law_path(f"{files.results}/{LAYERS}", place["dataset"], place["backbone"]))
+
+
 def list_law_records(files: StudyFiles, dataset: str) -> list[str]:
     """Lists the records of the laws of a dataset, if the study measures them."""
-    backbones = law_backbones(files.study) if dataset in law_datasets(files.study) else []
-    return [str(law_path(f"{files.results}/{LAYERS}", dataset, backbone)) for backbone in backbones]
+    places = list_law_places(files.study)
+    return [locate_law(files, place) for place in places if place["dataset"] == dataset]
+
+
+def _locate_mark(record: str) -> str:
+    return f"{record.rpartition('/')[0]}/.law.done"
 
 
 def list_law_marks(files: StudyFiles, dataset: str) -> list[str]:
     """Lists the marks of the jobs that measure the laws of a dataset."""
-    records = list_law_records(files, dataset)
-    return [f"{record.rpartition('/')[0]}/.law.done" for record in records]
+    return [*map(_locate_mark, list_law_records(files, dataset))]
 
 
 LAW_FIGURES = Exhibit(
@@ -43,26 +147,14 @@ LAW_FIGURES = Exhibit(
     kind="figure",
     files={"": tuple(f"figures/{{dataset}}/{name}_{{backbone}}" for name in MEASURE_FIGURES)},
     needs={
-        "record": one(
-            lambda files, place: str(
-                law_path(f"{files.results}/{LAYERS}", place["dataset"], place["backbone"])
-            )
-        ),
-        "mark": waits(
-            lambda files, place: [
-                f"{files.results}/{LAYERS}/{place['dataset']}/{place['backbone']}/.law.done"
-            ]
-        ),
+        "record": one(locate_law),
+        "mark": waits(lambda files, place: [_locate_mark(locate_law(files, place))]),
     },
     make=f"{PACKAGE}.show:plot_law",
     words="representation laws of {dataset}, {backbone}",
     category="Representation laws",
     labels={"dataset": "{dataset}", "backbone": "{backbone}"},
-    places=lambda study: [
-        {"dataset": dataset, "backbone": backbone}
-        for dataset in law_datasets(study)
-        for backbone in law_backbones(study)
-    ],
+    places=list_law_places,
 )
 
 LAW_TABLE_FILES = Exhibit(

@@ -45,8 +45,8 @@ class Scatter:
       fault: the reason why a value is None.
     """
 
-    separability: float | None
-    fuzziness: float | None
+    separability: float | None = None
+    fuzziness: float | None = None
     fault: str | None = None
 
 
@@ -63,12 +63,12 @@ class Residuals:
       fault: the reason for missing residuals: of the fitted rows, or all residuals.
     """
 
-    integer: float | None
-    integer_held_out: float | None
-    one_hot: float | None
-    one_hot_held_out: float | None
-    null: float
-    rank: int
+    integer: float | None = None
+    integer_held_out: float | None = None
+    one_hot: float | None = None
+    one_hot_held_out: float | None = None
+    null: float = 1.0
+    rank: int = 0
     fault: str | None = None
 
 
@@ -79,14 +79,15 @@ def measure_scatter(features: npt.ArrayLike, labels: npt.ArrayLike) -> Scatter:
       features: [n, d]; converted to float64.
       labels: [n] class numbers; classes without rows are ignored.
     """
-    x, codes, sizes = _read_inputs(features, labels)
+    x = np.asarray(features, dtype=np.float64)
+    _, codes, sizes = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)
     if len(sizes) < 2:
-        return _no_scatter("one class")
+        return Scatter(fault="one class")
     if not np.isfinite(x).all():
-        return _no_scatter(NOT_FINITE)
+        return Scatter(fault=NOT_FINITE)
     if is_constant(x):
-        return _no_scatter("the same for all rows, so that D is 0/0")
-    means = _class_means(x, codes, sizes)
+        return Scatter(fault="the same for all rows, so that D is 0/0")
+    means = (np.eye(len(sizes))[codes].T @ x) / sizes[:, None]
     centred = x - means[codes]
     between = np.sqrt(sizes / len(x))[:, None] * (means - x.mean(axis=0))
     # The rows of v span the range of SS_b; s^2 are its eigenvalues.
@@ -95,7 +96,7 @@ def measure_scatter(features: npt.ArrayLike, labels: npt.ArrayLike) -> Scatter:
     along = ((centred @ v[kept].T) ** 2).mean(axis=0)
     fuzziness = float((along / s[kept] ** 2).sum()) if kept.any() else None
     if _root_mean_square(centred) <= CONSTANT * _root_mean_square(x):
-        return _no_scatter("no scatter within classes except rounding")
+        return Scatter(fault="no scatter within classes except rounding")
     values, vectors = _decompose_moment(centred)
     inverse = (means - x.mean(axis=0)) @ vectors / np.sqrt(values)
     separability = float(((sizes / len(x))[:, None] * inverse**2).sum())
@@ -104,10 +105,6 @@ def measure_scatter(features: npt.ArrayLike, labels: npt.ArrayLike) -> Scatter:
         fuzziness=fuzziness,
         fault=None if kept.any() else "class means differ by no more than rounding",
     )
-
-
-def _no_scatter(fault: str) -> Scatter:
-    return Scatter(separability=None, fuzziness=None, fault=fault)
 
 
 def measure_residuals(
@@ -130,10 +127,7 @@ def measure_residuals(
     rows = len(x)
     finite = bool(np.isfinite(x).all())
     if not finite or is_constant(x):
-        return Residuals(
-            integer=None, integer_held_out=None, one_hot=None, one_hot_held_out=None, null=1.0,
-            rank=0, fault=CONSTANT_ROWS if finite else NOT_FINITE,
-        )  # fmt: skip
+        return Residuals(fault=CONSTANT_ROWS if finite else NOT_FINITE)
     classes = np.unique(numbers)
     targets = _make_targets(numbers, classes)
     centre = x.mean(axis=0)
@@ -148,8 +142,8 @@ def measure_residuals(
     rank = len(values)
     full = rank >= rows - 1
     return Residuals(
-        integer=None if full else _first_finite(inner),
-        integer_held_out=_first_finite(outer),
+        integer=None if full else _average_finite(inner[:1]),
+        integer_held_out=_average_finite(outer[:1]),
         one_hot=None if full else _average_finite(inner[1:]),
         one_hot_held_out=_average_finite(outer[1:]),
         null=max(0.0, (rows - 1 - rank) / max(1, rows - 1)),
@@ -168,10 +162,6 @@ def _left_over(targets: Matrix, predicted: Matrix) -> Matrix:
     total = ((targets - targets.mean(axis=0)) ** 2).sum(axis=0)
     left = ((targets - predicted) ** 2).sum(axis=0)
     return np.divide(left, total, out=np.full(len(total), np.nan), where=total > 0)
-
-
-def _first_finite(values: Matrix) -> float | None:
-    return float(values[0]) if np.isfinite(values[0]) else None
 
 
 def _average_finite(values: Matrix) -> float | None:
@@ -236,14 +226,3 @@ def _decompose_moment(x: Matrix) -> tuple[Matrix, Matrix]:
     if columns > rows:
         vectors = x.T @ vectors / np.sqrt(values * rows)
     return values, vectors
-
-
-def _class_means(x: Matrix, codes: Index, sizes: Index) -> Matrix:
-    means: Matrix = (np.eye(len(sizes))[codes].T @ x) / sizes[:, None]
-    return means
-
-
-def _read_inputs(features: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[Matrix, Index, Index]:
-    x = np.asarray(features, dtype=np.float64)
-    _, codes, sizes = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)
-    return x, codes, sizes

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors.torch import load_file
 
-from dpprobe.analyses.representation_law.block_features import read_images, tap_blocks
+from dpprobe.analyses.representation_law import describe_tuning
 from dpprobe.analyses.representation_law.law_record import LawRecord, Split, law_path
-from dpprobe.analyses.representation_law.measure import SPLITS, Rows, Subject, law_job
-from dpprobe.analyses.representation_law.measured_networks import describe_tuning
+from dpprobe.analyses.representation_law.measure import SPLITS, Rows, Subject, law_job, tap_blocks
 from dpprobe.analyses.representation_law.options import RepresentationLawOptions
 from dpprobe.artifacts import hash_value, sha256_file
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
-from dpprobe.backbones.network_forward import Graph, Tapped, Token
+from dpprobe.backbones.network_forward import Graph, Tapped
 from dpprobe.backbones.options import BackboneOptions
-from dpprobe.data.table import SplitTable
+from dpprobe.data.table import SplitTable, decode_image
 from dpprobe.devices import identity_device, limit_threads, resolve_device
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.finetune.options import Options as FineTune
@@ -46,200 +46,172 @@ logger = logging.getLogger("dpprobe")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TunedFiles:
-    """The files of a cell's network for the first seed: a folder with weights and record."""
+class LawTask:
+    """The networks of one (dataset, backbone), and the rows on which their laws are measured.
 
-    method: str
-    epsilon: str
-    folder: Path
+    Attributes:
+      networks: the (method, epsilon) of the cells whose first seed's tuned network is measured.
+      results: the folder of the study's results, which has the tuned networks.
+      tables: the split tables.
+    """
 
-    @classmethod
-    def find_all(
-        cls, results: Path, networks: Iterable[Sequence[str]], *, dataset: str, backbone: str
-    ) -> list[TunedFiles]:
-        return [
-            cls(
+    networks: Sequence[Sequence[str]]
+    results: Path
+    tables: Mapping[Split, Path]
+    dataset: str
+    backbone_name: str
+    backbone: BackboneOptions
+    methods: Mapping[str, MethodOptions]
+    options: RepresentationLawOptions
+    seed: int
+    device: str
+
+    def measure_laws(self, folder: Path, *, threads: int) -> None:
+        """Measures the laws of the frozen and the tuned networks, unless they are up to date.
+
+        Raises:
+          ConfigError: if the backbone gives no access to its blocks.
+          DataError: naming an image that cannot be read.
+        """
+        fingerprint = self._hash_inputs()
+        if self._keep_laws(folder, fingerprint):
+            return
+        limit_threads(threads)
+        # Inner features that the study may store are left out, because other hooks collect them.
+        loaded = loading.load_backbone(
+            self.backbone.model_copy(update={"layers": (), "token": None}),
+            runtime=Runtime(device="cpu", precision="float32"),
+        )
+        if loaded.graph is None:
+            raise ConfigError(
+                f"backbones.{self.backbone_name}: not a network, but laws are measured at the "
+                "blocks of a network; remove the backbone from this list"
+            )
+        tables = {split: SplitTable(self.tables[split]) for split in SPLITS}
+        classes, place = len(tables["train"].class_names), resolve_device(self.device)
+        subjects = [Subject(make=partial(self._make_frozen_network, loaded, place))]
+        subjects += [
+            Subject(
                 method=method,
                 epsilon=epsilon,
-                folder=network_folder(
-                    results / NETWORKS_FOLDER, (dataset, backbone, method, epsilon), 0
+                tuning=describe_tuning(self.methods[method]),
+                make=partial(
+                    self._make_tuned_network, loaded, place, method, epsilon, classes=classes
                 ),
             )
-            for method, epsilon in networks
+            for method, epsilon in self.networks
         ]
-
-
-def measure_laws(
-    tuned: Sequence[TunedFiles],
-    tables: Mapping[Split, Path],
-    folder: Path,
-    *,
-    dataset: str,
-    backbone_name: str,
-    backbone: BackboneOptions,
-    methods: Mapping[str, MethodOptions],
-    options: RepresentationLawOptions,
-    seed: int,
-    device: str,
-    threads: int,
-) -> None:
-    """Measures the laws of the frozen and the tuned networks of one (dataset, backbone).
-
-    Raises:
-      ConfigError: if the backbone gives no access to its blocks.
-      DataError: naming an image that cannot be read.
-    """
-    wanted = _hash_inputs(
-        tuned, tables, dataset=dataset, backbone=(backbone_name, backbone), methods=methods,
-        options=options, seed=seed, device=device,
-    )  # fmt: skip
-    if keep_laws(folder, dataset=dataset, backbone=backbone_name, wanted=wanted):
-        return
-    limit_threads(threads)
-    place = resolve_device(device)
-    # Inner features that the study may store are left out, because other hooks collect them.
-    loaded = loading.load_backbone(
-        backbone.model_copy(update={"layers": (), "token": None}),
-        runtime=Runtime(device="cpu", precision="float32"),
-    )
-    if loaded.graph is None:
-        raise ConfigError(
-            f"backbones.{backbone_name}: not a network, but laws are measured at the blocks of a "
-            "network; remove the backbone from this list"
+        law_job(
+            subjects,
+            {split: self._read_rows(tables[split], loaded) for split in SPLITS},
+            folder,
+            dataset=self.dataset,
+            backbone=self.backbone_name,
+            shuffles=self.options.shuffles,
+            seed=self.seed,
+            device=place,
+            fingerprint=fingerprint,
         )
-    identity = {"use": "rows of laws", "dataset": dataset, "study_seed": seed}
-    opened = {split: SplitTable(tables[split]) for split in SPLITS}
-    rows = {
-        split: _read_images(opened[split], loaded, options.rows, seed=cell_seed(identity, 0))
-        for split in SPLITS
-    }
-    classes = len(opened["train"].class_names)
-    frozen = Subject(
-        make=partial(_make_frozen_network, loaded, backbone_name, token=options.token, device=place)
-    )
-    subjects = [
-        Subject(
-            method=files.method,
-            epsilon=files.epsilon,
-            tuning=describe_tuning(methods[files.method]),
-            make=partial(
-                _make_tuned_network, loaded, backbone_name, files, methods[files.method],
-                classes=classes,
-                token=options.token, device=place,
-            ),
+
+    def _keep_laws(self, folder: Path, fingerprint: str) -> bool:
+        """Returns True if the laws are up to date, and marks their record as seen by this run."""
+        path = law_path(folder, self.dataset, self.backbone_name)
+        try:
+            record = LawRecord.read(path)
+        except DataError:
+            return False
+        if record.fingerprint != fingerprint:
+            return False
+        logger.info(
+            "laws of %s, %s: reused, because nothing that they depend on has changed",
+            self.dataset, self.backbone_name,
+        )  # fmt: skip
+        path.touch()
+        return True
+
+    def _folder_of(self, method: str, epsilon: str) -> Path:
+        cell = (self.dataset, self.backbone_name, method, epsilon)
+        return network_folder(self.results / NETWORKS_FOLDER, cell, 0)
+
+    def _read_chosen(self, method: str, epsilon: str) -> dict[str, Any]:
+        """Returns the options that an unpriced search chose for a network."""
+        return dict(NetworkRecord.read(self._folder_of(method, epsilon) / RECORD_FILE).chosen)
+
+    def _hash_inputs(self) -> str:
+        """Returns the fingerprint of everything that determines the laws."""
+        networks = [
+            {
+                "method": method,
+                "epsilon": epsilon,
+                "options": self.methods[method].identity_options(),
+                "chosen": self._read_chosen(method, epsilon),
+                "state": sha256_file(self._folder_of(method, epsilon) / STATE_FILE),
+            }
+            for method, epsilon in self.networks
+        ]
+        return hash_value(
+            {
+                "version": VERSIONS["representation_law"],
+                "options": self.options.model_dump(mode="json"),
+                "seed": self.seed,
+                "device": identity_device(self.device),
+                "dataset": self.dataset,
+                "tables": {split: SplitTable(self.tables[split]).fingerprint for split in SPLITS},
+                "backbone": {
+                    "name": self.backbone_name,
+                    "options": self.backbone.extraction_params(),
+                    "files": [sha256_file(Path(path)) for path in self.backbone.input_files()],
+                },
+                "networks": networks,
+            }
         )
-        for files in tuned
-    ]  # fmt: skip
-    law_job(
-        [frozen, *subjects],
-        rows,
-        folder,
-        dataset=dataset,
-        backbone=backbone_name,
-        shuffles=options.shuffles,
-        seed=seed,
-        device=place,
-        fingerprint=wanted,
-    )
 
+    def _read_rows(self, table: SplitTable, backbone: Backbone) -> Rows:
+        """Reads the images of a split, or of a seeded sample if it has more than `rows`.
 
-def keep_laws(folder: Path, *, dataset: str, backbone: str, wanted: str) -> bool:
-    """Returns True if the laws are up to date, and marks their record as seen by this run."""
-    path = law_path(folder, dataset, backbone)
-    try:
-        record = LawRecord.read(path)
-    except DataError:
-        return False
-    if record.fingerprint != wanted:
-        return False
-    logger.info(
-        "laws of %s, %s: reused, because nothing that they depend on has changed", dataset, backbone
-    )
-    path.touch()
-    return True
+        Training examples are cropped like test examples, without random crops.
+        """
+        identity = {"use": "rows of laws", "dataset": self.dataset, "study_seed": self.seed}
+        chosen = np.arange(table.rows)
+        if table.rows > self.options.rows:
+            stream = open_stream(cell_seed(identity, 0), table.split)
+            chosen = np.sort(stream.permutation(table.rows)[: self.options.rows])
+        wanted = set(chosen.tolist())
+        images = [
+            backbone.transform(decode_image(image, split=table.split))
+            for image in table.read_images(0, table.rows)
+            if image.row in wanted
+        ]
+        # backbones with blocks give all images one size
+        return Rows(images=torch.stack(images), labels=table.read_labels()[chosen])
 
+    def _make_frozen_network(self, backbone: Backbone, device: str) -> Tapped:
+        """Makes the frozen network in fine-tuning's form, with the tuned networks' arithmetic."""
+        graph = network_graph(backbone)
+        network = Graph(
+            frozen_model(backbone),
+            mean=graph.mean.flatten().tolist(),
+            std=graph.std.flatten().tolist(),
+            flip=graph.flip,
+        )
+        return self._tap_blocks(network.to(device).eval(), network.model)
 
-def _hash_inputs(
-    tuned: Sequence[TunedFiles],
-    tables: Mapping[Split, Path],
-    *,
-    dataset: str,
-    backbone: tuple[str, BackboneOptions],
-    methods: Mapping[str, MethodOptions],
-    options: RepresentationLawOptions,
-    seed: int,
-    device: str,
-) -> str:
-    """Returns the fingerprint of everything that determines the laws."""
-    name, backbone_options = backbone
-    networks = [
-        {
-            "method": files.method,
-            "epsilon": files.epsilon,
-            "options": methods[files.method].identity_options(),
-            "chosen": dict(NetworkRecord.read(files.folder / RECORD_FILE).chosen),
-            "state": sha256_file(files.folder / STATE_FILE),
-        }
-        for files in tuned
-    ]
-    return hash_value(
-        {
-            "version": VERSIONS["representation_law"],
-            "options": options.model_dump(mode="json"),
-            "seed": seed,
-            "device": identity_device(device),
-            "dataset": dataset,
-            "tables": {split: SplitTable(tables[split]).fingerprint for split in SPLITS},
-            "backbone": {
-                "name": name,
-                "options": backbone_options.extraction_params(),
-                "files": [sha256_file(Path(path)) for path in backbone_options.input_files()],
-            },
-            "networks": networks,
-        }
-    )
+    def _make_tuned_network(
+        self, backbone: Backbone, device: str, method: str, epsilon: str, *, classes: int
+    ) -> Tapped:
+        # The features of blocks depend neither on the head nor on the normalisation before it.
+        network = whole_network(
+            backbone,
+            trained_options(self.methods[method], self._read_chosen(method, epsilon)),
+            split_state(load_file(self._folder_of(method, epsilon) / STATE_FILE))[0],
+            classes=classes,
+            device=device,
+            transform=Transform(spec=NoNormalisation()),
+        )
+        return self._tap_blocks(network.eval(), network)
 
-
-def _read_images(table: SplitTable, backbone: Backbone, most: int, *, seed: int) -> Rows:
-    """Reads the images of a split, or of a seeded sample of `most` rows if it has more."""
-    chosen = np.arange(table.rows)
-    if table.rows > most:
-        chosen = np.sort(open_stream(seed, table.split).permutation(table.rows)[:most])
-    return Rows(images=read_images(table, backbone, chosen), labels=table.read_labels()[chosen])
-
-
-def _make_frozen_network(backbone: Backbone, name: str, *, token: Token, device: str) -> Tapped:
-    """Makes the frozen network in fine-tuning's form, with the tuned networks' arithmetic."""
-    graph = network_graph(backbone)
-    network = Graph(
-        frozen_model(backbone),
-        mean=graph.mean.flatten().tolist(),
-        std=graph.std.flatten().tolist(),
-        flip=graph.flip,
-    )
-    return tap_blocks(network.to(device).eval(), network.model, name, token=token)
-
-
-def _make_tuned_network(
-    backbone: Backbone,
-    name: str,
-    files: TunedFiles,
-    method: MethodOptions,
-    *,
-    classes: int,
-    token: Token,
-    device: str,
-) -> Tapped:
-    # The features of blocks depend neither on the head nor on the normalisation before the head.
-    network = whole_network(
-        backbone,
-        trained_options(method, NetworkRecord.read(files.folder / RECORD_FILE).chosen),
-        split_state(load_file(files.folder / STATE_FILE))[0],
-        classes=classes,
-        device=device,
-        transform=Transform(spec=NoNormalisation()),
-    )
-    return tap_blocks(network.eval(), network, name, token=token)
+    def _tap_blocks(self, network: torch.nn.Module, body: torch.nn.Module) -> Tapped:
+        return tap_blocks(network, body, self.backbone_name, token=self.options.token)
 
 
 def trained_options(method: MethodOptions, chosen: Mapping[str, Any]) -> FineTune:

@@ -11,7 +11,6 @@ from pathlib import Path
 from dpprobe.analyses.representation_law.law_record import (
     LAW_TABLES,
     MEASURES,
-    FittedLaw,
     LawRecord,
     NetworkLaws,
     Setting,
@@ -73,19 +72,19 @@ def make_law_tables(
     Args:
       name: the dataset's name in the published numbers.
     """
-    read = read_laws(records)
-    numbers = published_laws(published, name, read)
-    return law_tables(read, read_grid([summary]), dataset=dataset, published=numbers)
+    grid = read_grid([summary])
+    return law_tables(read_laws(records), grid, published, dataset=dataset, name=name)
 
 
 def law_tables(
-    records: Sequence[LawRecord], grid: Grid, *, dataset: str, published: Sequence[Number] = ()
+    records: Sequence[LawRecord], grid: Grid, published: Published, *, dataset: str, name: str
 ) -> list[Table]:
     """Makes both tables of a dataset: the laws, and the accuracy with published results."""
     mine = [record for record in records if record.dataset == dataset]
+    numbers = published_laws(published, name, mine)
     return [
         law_table(mine, dataset=dataset),
-        accuracy_by_blocks(mine, grid, dataset=dataset, published=published),
+        accuracy_by_blocks(mine, grid, dataset=dataset, published=numbers),
     ]
 
 
@@ -133,22 +132,17 @@ def _law_cells(network: NetworkLaws, split: Split) -> list[TableCell]:
     cells = []
     for measure in MEASURES:
         series = network.find_series(measure, split)
-        cells += [_rho_cell(series.law), _r_squared(series.law), _plain_rho(series.null)]
+        law, null = series.law, series.null
+        cells += [
+            mean_cell(law.rho, law.low, law.high, scale=1, digits=3) if law else BLANK,
+            _number_cell(law.r_squared if law else None, digits=2),
+            _number_cell(null.rho if null else None, digits=3),
+        ]
     return cells
 
 
-def _rho_cell(law: FittedLaw | None) -> TableCell:
-    return mean_cell(law.rho, law.low, law.high, scale=1, digits=3) if law else BLANK
-
-
-def _plain_rho(law: FittedLaw | None) -> TableCell:
-    return TableCell(text=f"{law.rho:.3f}", value=law.rho) if law else BLANK
-
-
-def _r_squared(law: FittedLaw | None) -> TableCell:
-    if law is None or law.r_squared is None:
-        return BLANK
-    return TableCell(text=f"{law.r_squared:.2f}", value=law.r_squared)
+def _number_cell(value: float | None, *, digits: int) -> TableCell:
+    return BLANK if value is None else TableCell(text=f"{value:.{digits}f}", value=value)
 
 
 def _format_layers(layers: Iterable[int]) -> str:

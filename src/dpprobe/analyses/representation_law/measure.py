@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +17,10 @@ import numpy.typing as npt
 import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from dpprobe.analyses.representation_law.block_features import Features, block_features
+from dpprobe.analyses.representation_law import Tuning
 from dpprobe.analyses.representation_law.law_measures import (
     RCOND,
     ROUNDING,
-    Residuals,
-    Scatter,
     fit_law,
     measure_residuals,
     measure_scatter,
@@ -37,16 +35,20 @@ from dpprobe.analyses.representation_law.law_record import (
     Split,
     law_path,
 )
-from dpprobe.analyses.representation_law.measured_networks import Tuning
-from dpprobe.backbones.network_forward import Tapped
+from dpprobe.backbones.network_forward import Tapped, Token, find_blocks
+from dpprobe.devices import is_gpu
+from dpprobe.finetune.blocks import blocks_of
 from dpprobe.privacy.randomness import cell_seed, open_stream
 from dpprobe.progress import Progress
 
+Features = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
 Values = dict[tuple[Split, Measure], float | None]
 SPLITS: tuple[Split, Split] = ("train", "test")
 _SCATTERS: tuple[Measure, Measure] = ("separability", "fuzziness")
 _RESIDUALS: tuple[Measure, Measure] = ("residual", "residual_one_hot")
+_CPU_ROWS, _GPU_ROWS = 16, 128  # number of images per forward pass
+_FAULT = "representation_law: block {} of {} {}, so it has no laws; remove the backbone"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,45 @@ class Layer:
     values: Values
     shuffled: Values
     left_out: tuple[tuple[Split, tuple[Measure, ...], str], ...]
+
+
+def tap_blocks(
+    network: torch.nn.Module, body: torch.nn.Module, name: str, *, token: Token
+) -> Tapped:
+    """Makes a network return all its blocks' features; without a class token, they are pooled.
+
+    Args:
+      body: the part of the network with the blocks: a network of timm or open_clip, or
+        fine-tuning's wrapper of one.
+
+    Raises:
+      ConfigError: if the network gives no access to its blocks.
+    """
+    blocks = blocks_of(body, name)
+    for attribute in ("body", "tower"):  # removes fine-tuning's wrappers of a network
+        body = getattr(body, attribute, body)
+    shown = find_blocks(body)
+    assert shown is not None, "blocks_of raises"
+    shown = replace(shown, modules=blocks)
+    return Tapped(network, name, shown, range(len(blocks) + 1), token=token, fault=_FAULT)
+
+
+@torch.inference_mode()
+def block_features(network: Tapped, images: torch.Tensor, *, device: str) -> list[Features]:
+    """Passes images through a network; returns the features [n, width] of each layer, in order.
+
+    Args:
+      network: takes images in the form of `Rows.images`.
+
+    Raises:
+      ConfigError: if a block is not called, or gives neither tokens nor maps.
+    """
+    rows = _GPU_ROWS if is_gpu(device) else _CPU_ROWS
+    parts: list[list[Features]] = []
+    for batch in images.split(rows):
+        _, layers = network(batch.to(device))
+        parts.append([layers[str(layer)].cpu().numpy() for layer in range(len(layers))])
+    return [np.concatenate(layer) for layer in zip(*parts, strict=True)]
 
 
 def law_job(
@@ -190,14 +231,15 @@ def _measure_values(
 ) -> tuple[Values, float, list[tuple[Split, tuple[Measure, ...], str]]]:
     """Returns measures, the residual of pure noise, and reasons for missing values."""
     left = measure_residuals(train, labels["train"], held_out=test, held_out_labels=labels["test"])
-    spread = {
-        "train": measure_scatter(train, labels["train"]),
-        "test": measure_scatter(test, labels["test"]),
-    }
+    rows = {"train": train, "test": test}
+    spread = {split: measure_scatter(rows[split], labels[split]) for split in SPLITS}
     values: Values = {}
     left_out = []
     for split in SPLITS:
-        here: Values = dict(_scatter_values(split, spread[split]) | _residual_values(split, left))
+        kind = "" if split == "train" else "_held_out"
+        here: Values = {(split, name): getattr(spread[split], name) for name in _SCATTERS}
+        here[split, "residual"] = getattr(left, f"integer{kind}")
+        here[split, "residual_one_hot"] = getattr(left, f"one_hot{kind}")
         for measures, fault in ((_SCATTERS, spread[split].fault), (_RESIDUALS, left.fault)):
             without = tuple(name for name in measures if here[split, name] is None)
             if without:
@@ -209,19 +251,6 @@ def _measure_values(
                     left_out.append((split, (name,), f"{value:.1e} is rounding"))
         values |= here
     return values, left.null, left_out
-
-
-def _scatter_values(split: Split, spread: Scatter) -> Values:
-    return {(split, "separability"): spread.separability, (split, "fuzziness"): spread.fuzziness}
-
-
-def _residual_values(split: Split, left: Residuals) -> Values:
-    if split == "train":
-        return {(split, "residual"): left.integer, (split, "residual_one_hot"): left.one_hot}
-    return {
-        (split, "residual"): left.integer_held_out,
-        (split, "residual_one_hot"): left.one_hot_held_out,
-    }
 
 
 def _average_known(values: Sequence[float | None]) -> float | None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -30,7 +29,6 @@ from dpprobe.analyses.representation_law.law_tables import (
     SPLITS,
     TITLES,
     law_tables,
-    published_laws,
     shown_epsilon,
     sort_networks,
 )
@@ -63,22 +61,14 @@ def plot_law(record: Path) -> list[Figure]:
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
     """Reads records, and makes the tables of each dataset that has records."""
-    records = read_laws(paths)
-    return [
-        {"dataset": dataset, "tables": _make_tables(records, dataset, page)}
-        for dataset in page.datasets
-        if any(record.dataset == dataset for record in records)
-    ]
-
-
-def _make_tables(records: Sequence[LawRecord], dataset: str, page: Page) -> list[Markup]:
-    numbers = published_laws(
-        read_published(),
-        page.names.get(dataset, dataset),
-        [record for record in records if record.dataset == dataset],
-    )
-    made = law_tables(records, page.grid, dataset=dataset, published=numbers)
-    return [write_html(table, caption=table.title) for table in made]
+    records, parts = read_laws(paths), []
+    for dataset in page.datasets:
+        if any(record.dataset == dataset for record in records):
+            name = page.names.get(dataset, dataset)
+            made = law_tables(records, page.grid, read_published(), dataset=dataset, name=name)
+            tables = [write_html(table, caption=table.title) for table in made]
+            parts.append({"dataset": dataset, "tables": tables})
+    return parts
 
 
 def law_figure(record: LawRecord, measure: Measure) -> Figure:

@@ -11,8 +11,8 @@ from dpprobe.analyses.analysis import (
     JobSize,
     Measurement,
     Section,
-    find_wrong_names,
-    has_several_labels,
+    find_several_labels,
+    list_single_label,
 )
 from dpprobe.analyses.sites.options import SimulatedSitesOptions
 from dpprobe.exhibits.exhibit import Exhibit, Place, many, one, waits
@@ -31,13 +31,7 @@ PACKAGE = "dpprobe.analyses.sites"
 def list_datasets(study: Study) -> list[str]:
     """Lists the datasets that a study splits; none without `sites`."""
     options = study.block(SimulatedSitesOptions)
-    if options is None:
-        return []
-    return [
-        name
-        for name in study.datasets
-        if (name in options.datasets if options.datasets else not has_several_labels(study, name))
-    ]
+    return [] if options is None else list_single_label(study, options.datasets)
 
 
 def list_backbones(study: Study) -> list[str]:
@@ -67,16 +61,9 @@ def method_fault(method: MethodOptions) -> str | None:
     return sites_fault(method)
 
 
-def list_faults(study: Study) -> Iterator[str]:
+def list_faults(study: Study, options: SimulatedSitesOptions) -> Iterator[str]:
     """Yields one line per fault in a study's block `sites`."""
-    options = study.block(SimulatedSitesOptions)
-    if options is None:
-        return
-    yield from find_wrong_names("datasets", options.datasets or (), list(study.datasets))
-    yield from find_wrong_names("backbones", options.backbones or (), list(study.backbones))
-    for name in options.datasets or (() if list_datasets(study) else study.datasets):
-        if name in study.datasets and has_several_labels(study, name):
-            yield f"datasets: {name}: has several labels per image, but sites need one"
+    yield from find_several_labels(study, "sites", options.datasets)
     if not list_budgets(study):
         yield "epsilons: inf alone needs no noise; add an epsilon, such as 1"
     method = choose_method(study)
@@ -84,7 +71,7 @@ def list_faults(study: Study) -> Iterator[str]:
         faults = (f"{name} ({method_fault(each)})" for name, each in study.methods.items())
         yield f"no method that sites can train: {'; '.join(faults)}"
     elif method not in study.methods:
-        yield from find_wrong_names("method", [method], list(study.methods))
+        yield f"method: {method} is not in this study; write some of {', '.join(study.methods)}"
     elif fault := method_fault(study.methods[method]):
         yield f"method: {method}: {fault}"
 

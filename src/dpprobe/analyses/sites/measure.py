@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from dpprobe.analyses.sites.options import SimulatedSitesOptions
 from dpprobe.analyses.sites.sites_record import Estimate, SitesCell, SitesRecord
-from dpprobe.analyses.sites.split_units import Index, split_units
 from dpprobe.data.options import Headline, headline_metric
 from dpprobe.devices import limit_threads
-from dpprobe.errors import DpprobeError
+from dpprobe.errors import DataError, DpprobeError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
@@ -27,7 +27,7 @@ from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.randomness import cell_seed, derived_seed
+from dpprobe.privacy.randomness import cell_seed, derived_seed, open_stream
 from dpprobe.privacy.risk import read_budget
 from dpprobe.privacy.target import Target
 from dpprobe.results import metrics, uncertainty
@@ -41,7 +41,9 @@ from dpprobe.training.public_file_check import PrivateData
 
 logger = logging.getLogger("dpprobe")
 
+Index = npt.NDArray[np.int64]
 MakePlan = Callable[[int], Plan]
+_CONCENTRATION = 0.5  # concentration of a site's labels, usual in benchmarks of federated learning
 
 
 def simulate_sites(
@@ -294,3 +296,49 @@ def _plan_sizes(
         return plan_method(method, target, cache=calibrated, checked=False)
 
     return make_plan
+
+
+def split_units(labels: Index, sites: int, split: str, seed: int) -> list[Index]:
+    """Returns the units of each site. Each unit is at one site, and each site has a unit.
+
+    Args:
+      labels: int64 [units], the class of each unit.
+      split: as in `SimulatedSitesOptions.splits`.
+
+    Raises:
+      DataError: if there are more sites than units.
+    """
+    spare = len(labels) - sites
+    if spare < 0:
+        raise DataError(
+            f"sites.counts: {sites} sites, but there are only {len(labels)} training units; write "
+            f"at most {len(labels)}"
+        )
+    stream = open_stream(seed, "sites")
+    shares = 1 / np.arange(1, sites + 1) if split == "sizes" else np.ones(sites)
+    edges = np.rint(spare * np.cumsum(shares) / shares.sum()).astype(np.int64)
+    sizes = 1 + np.diff(edges, prepend=0)
+    order = stream.permutation(len(labels))
+    if split == "labels":
+        order = _gather_labels(order, labels, sizes, stream)
+    return np.split(order, np.cumsum(sizes)[:-1])
+
+
+def _gather_labels(order: Index, labels: Index, sizes: Index, stream: np.random.Generator) -> Index:
+    """Reorders units so that frequencies of labels differ between consecutive sites.
+
+    Each site draws Dirichlet weights of classes, as ratios of Gamma numbers. A site gets units of
+    each class in proportion to its weight times the number of units left.
+    """
+    left = [order[labels[order] == one] for one in np.unique(labels)]
+    taken = []
+    for size in sizes:
+        weights = stream.gamma(_CONCENTRATION, size=len(left)) + 1e-12
+        while size:
+            chances = weights * [len(units) for units in left]
+            drawn = stream.multinomial(size, chances / chances.sum())
+            parts = [units[:count] for units, count in zip(left, drawn, strict=True)]
+            left = [units[count:] for units, count in zip(left, drawn, strict=True)]
+            size -= sum(map(len, parts))
+            taken += parts
+    return np.concatenate(taken)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from dpprobe.options import Name, Options
+from dpprobe.options import Name, Options, reject_repeats
 
 Split = Literal["equal", "sizes", "labels"]
 
@@ -35,10 +35,12 @@ class SimulatedSitesOptions(Options):
     counts: Annotated[
         tuple[Annotated[int, Field(ge=2, le=1000)], ...],
         BeforeValidator(_read_list, json_schema_input_type=int | tuple[int, ...]),
+        AfterValidator(reject_repeats),
     ] = Field((2, 5, 10), min_length=1, description="Numbers of sites, or one number.")
     splits: Annotated[
         tuple[Split, ...],
         BeforeValidator(_read_list, json_schema_input_type=Split | tuple[Split, ...]),
+        AfterValidator(reject_repeats),
     ] = Field(
         ("equal",),
         min_length=1,
@@ -51,12 +53,7 @@ class SimulatedSitesOptions(Options):
     )
 
     @model_validator(mode="after")
-    def _check_values(self) -> SimulatedSitesOptions:
-        for key in ("counts", "splits"):
-            values = getattr(self, key)
-            for value in values:
-                if values.count(value) > 1:
-                    raise ValueError(f"{key}: {value} appears twice in the list; remove one")
+    def _check_colluders(self) -> SimulatedSitesOptions:
         if self.colluders >= min(self.counts):
             raise ValueError(
                 f"colluders {self.colluders}: with {min(self.counts)} sites no site would be "

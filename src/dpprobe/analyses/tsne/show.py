@@ -24,22 +24,14 @@ NAMED_POINTS = 50  # the name of a class with fewer points would hide them
 
 
 def plot_tsne_grid(*, embeddings: Sequence[Path], split: str) -> Figure:
-    named = {(path.parent.parent.name, path.parent.name): path for path in embeddings}
-    return tsne_grid(named, split=split)
-
-
-def plot_tsne(*, embedding: Path, dataset: str, backbone: str, split: str) -> Figure:
-    return tsne_figure(embedding, title=f"{dataset} {split}, {backbone}")
-
-
-def tsne_grid(embeddings: Mapping[tuple[str, str], Path], *, split: str) -> Figure:
     """Draws embeddings side by side: one row per dataset, one column per backbone.
 
     Each panel's title has the share of nearest neighbours that t-SNE keeps. Each row has a legend
     of its label colours and the number of points, with the seed if they are a sample.
     """
-    datasets = keep_unique(dataset for dataset, _ in embeddings)
-    backbones = keep_unique(backbone for _, backbone in embeddings)
+    named = {(path.parent.parent.name, path.parent.name): path for path in embeddings}
+    datasets = keep_unique(dataset for dataset, _ in named)
+    backbones = keep_unique(backbone for _, backbone in named)
     size = 2.35
     figure = Figure(
         figsize=(max(size * len(backbones) + 1.6, 5.2), (size + 0.35) * len(datasets) + 0.45),
@@ -48,12 +40,12 @@ def tsne_grid(embeddings: Mapping[tuple[str, str], Path], *, split: str) -> Figu
     grid = figure.subplots(len(datasets), len(backbones), squeeze=False)
     for line, dataset in zip(grid, datasets, strict=True):
         for axes, backbone in zip(line, backbones, strict=True):
-            path = embeddings.get((dataset, backbone))
+            path = named.get((dataset, backbone))
             if path is None:
                 axes.set_axis_off()
                 continue
             _draw_small_plane(axes, path, backbone)
-        shown = embeddings[next(key for key in embeddings if key[0] == dataset)]
+        shown = named[next(key for key in named if key[0] == dataset)]
         _describe_row(line, dataset, split, shown)
     figure.suptitle(
         "t-SNE; percentages: the share of a point's 15 nearest neighbours in feature "
@@ -64,7 +56,7 @@ def tsne_grid(embeddings: Mapping[tuple[str, str], Path], *, split: str) -> Figu
     return figure
 
 
-def tsne_figure(embedding: Path, *, title: str | None = None) -> Figure:
+def plot_tsne(*, embedding: Path, dataset: str, backbone: str, split: str) -> Figure:
     """Draws an embedding, coloured by class; without points, draws the note with the reason.
 
     Up to 20 classes are named, in the plane and in the legend; more classes share a colour bar. The
@@ -73,9 +65,7 @@ def tsne_figure(embedding: Path, *, title: str | None = None) -> Figure:
     Raises:
       DataError: if the file is not an embedding.
     """
-    table, facts = read_embedding(embedding)
-    plane = np.column_stack([table["x"].to_numpy(), table["y"].to_numpy()])
-    labels = table["label"].to_numpy()
+    plane, labels, facts = _read_points(embedding)
     figure = Figure(figsize=(6.6, 5.4), layout="constrained")
     axes = figure.add_subplot()
     subtitle, count = "", _drawn_rows(facts)
@@ -89,7 +79,7 @@ def tsne_figure(embedding: Path, *, title: str | None = None) -> Figure:
             f"t-SNE {_format_percent(facts['tsne_agreement'])}"
         )
         count += f", perplexity {facts['perplexity']:g}"
-    style.title_axes(axes, title or "t-SNE", subtitle)
+    style.title_axes(axes, f"{dataset} {split}, {backbone}", subtitle)
     axes.set_xlabel(
         f"{count}. Not private: drawn from the features.",
         fontsize=8, color=style.SUBTLE, loc="left",
@@ -97,20 +87,22 @@ def tsne_figure(embedding: Path, *, title: str | None = None) -> Figure:
     return figure
 
 
-def _draw_small_plane(axes: Axes, path: Path, backbone: str) -> None:
+def _read_points(path: Path) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+    """Reads the points [rows, 2] of an embedding, their labels, and its facts."""
     table, facts = read_embedding(path)
+    plane = np.column_stack([table["x"].to_numpy(), table["y"].to_numpy()])
+    return plane, table["label"].to_numpy(), facts
+
+
+def _draw_small_plane(axes: Axes, path: Path, backbone: str) -> None:
+    plane, labels, facts = _read_points(path)
     if facts["method"] is None:
         _draw_empty_plane(axes, "no points")
         axes.set_title(backbone, fontsize=9)
         return
-    plane = np.column_stack([table["x"].to_numpy(), table["y"].to_numpy()])
-    labels = table["label"].to_numpy()
-    order = np.random.Generator(np.random.Philox(0)).permutation(len(plane))
     named = len(facts["class_names"]) <= NAMED_CLASSES
     size = float(np.clip(2500 / len(plane), 0.8, 8))
-    _draw_points(axes, plane[order], labels[order], size=size, named=named)
-    axes.set_aspect("equal", adjustable="datalim")
-    _draw_frame(axes)
+    _draw_points(axes, plane, labels, size=size, named=named)
     axes.set_title(f"{backbone}, {_format_percent(facts['tsne_agreement'])}", fontsize=9)
 
 
@@ -162,11 +154,7 @@ def _draw_plane(
     size = float(np.clip(9000 / len(plane), 3, 16))
     named = len(names) <= NAMED_CLASSES
     names = [style.fit_name(str(name), 40) for name in names]
-    # Drawn in a shuffled order, so that no class lies on top of the others.
-    order = np.random.Generator(np.random.Philox(0)).permutation(len(plane))
-    points = _draw_points(axes, plane[order], labels[order], size=size, named=named)
-    axes.set_aspect("equal", adjustable="datalim")
-    _draw_frame(axes)
+    points = _draw_points(axes, plane, labels, size=size, named=named)
     figure = axes.get_figure()
     assert isinstance(figure, Figure)
     if not named:
@@ -185,6 +173,9 @@ def _draw_points(
     axes: Axes, plane: np.ndarray, labels: np.ndarray, *, size: float, named: bool
 ) -> PathCollection:
     """Draws points by class: each class in a colour and a marker, unnamed classes in shades."""
+    # Drawn in a shuffled order, so that no class lies on top of the others.
+    order = np.random.Generator(np.random.Philox(0)).permutation(len(plane))
+    plane, labels = plane[order], labels[order]
     points = axes.scatter(
         plane[:, 0], plane[:, 1], s=size, linewidths=0, alpha=0.75, rasterized=True,
         c=np.array(CLASS_COLOURS)[labels] if named else labels, cmap=None if named else "viridis",
@@ -193,6 +184,8 @@ def _draw_points(
         markers = [MarkerStyle(marker) for marker in MARKERS]
         paths = [marker.get_path().transformed(marker.get_transform()) for marker in markers]
         points.set_paths([paths[int(label >= CIRCLES)] for label in labels])
+    axes.set_aspect("equal", adjustable="datalim")
+    _draw_frame(axes)
     return points
 
 

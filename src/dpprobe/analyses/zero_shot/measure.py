@@ -25,6 +25,8 @@ from dpprobe.features.text_embeddings import read_text_embeddings
 from dpprobe.results import uncertainty
 from dpprobe.results.metrics import NO_AUC, Link, evaluate_scores, ranked_labels, right_predictions
 from dpprobe.results.unit_counts import class_counts, count_units, unit_codes
+from dpprobe.training.cell_contents import list_column
+from dpprobe.training.fit_inputs import read_labels
 
 logger = logging.getLogger("dpprobe")
 
@@ -62,7 +64,7 @@ def classify_zero_shot(
     store = FeatureStore(test)
     weights, facts = read_text_embeddings(text)
     scores = np.concatenate([block for _, block in scored_blocks(store, weights, facts)])
-    labels = np.asarray(store.labels).astype(np.uint8 if store.multi_label else np.int64)
+    labels = read_labels(store)
     link = _choose_link(facts["logit_bias"], multi_label=store.multi_label)
     units = unit_codes(store.units)
     tested = evaluate_scores(scores, labels, link=link, accepted=store.accepted, units=units)
@@ -144,19 +146,13 @@ def _choose_link(bias: float | None, *, multi_label: bool) -> Link:
 def _make_predictions(
     store: FeatureStore, labels: np.ndarray, scores: np.ndarray, units: np.ndarray | None
 ) -> pa.Table:
-    columns = {"id": pa.array(list(store.ids)), "label": _make_array(labels, pa.int8())}
-    columns["scores"] = _make_array(scores, pa.float32())
+    columns = {
+        "id": pa.array(list(store.ids)),
+        "label": list_column(labels, pa.int8()) if store.multi_label else pa.array(labels),
+        "scores": list_column(scores, pa.float32()),
+    }
     if units is not None:
         columns["unit"] = pa.array(units)
     for name, values in store.groups.items():
         columns[name] = pa.array(list(values))
     return pa.table(columns)
-
-
-def _make_array(values: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """Returns an Arrow array: [n] as scalars, [n, K] as lists."""
-    if values.ndim == 1:
-        return pa.array(values)
-    flat = pa.array(values.reshape(-1)).cast(kind)
-    arrays = pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
-    return arrays.cast(pa.list_(kind))

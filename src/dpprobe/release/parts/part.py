@@ -3,7 +3,7 @@
 A release part is a folder of `dpprobe.release.parts`, with one line in
 `dpprobe.release_part_registry`:
 
-- its `__init__` declares `PART`, for the plan of a study;
+- its `__init__` declares `PART`, for the plan of a study, if the part has options or faults;
 - its `measure` has the class `Steps`, what the part does while a release is made;
 - `measure`, or a module `show`, has `READER`, which verifies the part's block of a statement, and
   gives the templates of card and page their values;
@@ -49,14 +49,12 @@ class ReleasePart:
     """Declares one thing that a release may have besides its head.
 
     Attributes:
-      name: the name of the part's block in the statement.
       key, options: the key of the part's block in a release, and its class; None without any.
       describe: the purpose of the block, as the schema states it.
       faults: yields reasons, known from the study, against offering or booking the release.
       test_metric: returns the test metric that the part publishes; None if it publishes none.
     """
 
-    name: str
     key: str = ""
     options: type[Options] | None = None
     describe: str = ""

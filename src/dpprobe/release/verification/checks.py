@@ -58,19 +58,11 @@ class Report:
 
     def summarize(self) -> list[str]:
         """Returns the verdict, then the failed checks, or else what the bundle guarantees."""
-        lines = [self._state_verdict()]
+        told, mark = [check for check in self.checks if check.passed is False], "FAILED "
         if self.passed:
-            lines += [
-                f"  {check.name}: {check.detail}"
-                for check in self.checks
-                if check.name in PROMISES and check.passed
-            ]
-        else:
-            lines += [
-                f"  FAILED {check.name}: {check.detail}"
-                for check in self.checks
-                if check.passed is False
-            ]
+            told = [check for check in self.checks if check.name in PROMISES and check.passed]
+            mark = ""
+        lines = [self._state_verdict(), *(f"  {mark}{one.name}: {one.detail}" for one in told)]
         if skipped := sum(check.detail == DEPENDS for check in self.checks):
             lines.append(f"  {skipped} more depend on a failed check and were skipped")
         unchecked = [

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-
-import numpy as np
+from typing import Any
 
 from dpprobe.privacy.calibration import price_plan, second_opinions
-from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.plan import Mechanism, Plan
+from dpprobe.privacy.statement import mechanism_values
+from dpprobe.release.counted_units import check_mechanisms
 from dpprobe.release.release_statement import tested_blocks
-from dpprobe.release.stated_values import Values, read_real, read_whole, require_true
+from dpprobe.release.stated_values import (
+    Values,
+    read_block,
+    read_real,
+    read_whole,
+    require_same,
+    require_true,
+)
 from dpprobe.release.verification.stated_plan import (
     CHECK_TOLERANCE,
     read_mechanism,
     require_bounded,
 )
 from dpprobe.training.plan_file import PRICE_TOLERANCE
+
+# The keys of a block about its epsilon, by `counted_units.priced_values`.
+PRICED_KEYS = {"n", "epsilon", "epsilon_target", "delta", "mechanisms", "composition"}
 
 
 def list_tested(values: Values, plan: Plan) -> list[Plan]:
@@ -38,6 +50,23 @@ def make_tested_plan(block: Values, plan: Plan) -> Plan:
     )
 
 
+def read_tested(
+    name: str, stated: Any, keys: set[str], plan: Plan, wanted: Sequence[Mechanism]
+) -> tuple[Values, Plan, float]:
+    """Reads a block of numbers from test units that has `keys` besides those of its epsilon.
+
+    Returns the block, its plan, and its epsilon, computed again. Raises DataError or PrivacyError
+    unless the plan has the wanted mechanisms and the stated epsilon.
+    """
+    block = read_block(name, stated, keys | PRICED_KEYS)
+    tested = make_tested_plan(block, plan)
+    check_mechanisms(tested, wanted)
+    cost = price_tested(tested)
+    expected = [mechanism_values(item, tested) for item in tested.mechanisms]
+    require_same("mechanisms", expected, block["mechanisms"])
+    return block, tested, cost
+
+
 def price_tested(tested: Plan) -> float:
     """Computes a test result's epsilon exactly, since it never samples, and by other libraries."""
     cost = price_plan(tested)
@@ -57,12 +86,16 @@ def price_tested(tested: Plan) -> float:
     return cost
 
 
-def agree(value: object, stated: object) -> bool:
+def agree(value: object, stated: object, tolerance: float = 1e-4) -> bool:
     """Returns True for JSON values that are equal, except for last digits of numbers."""
     if isinstance(value, dict) and isinstance(stated, dict):
-        return value.keys() == stated.keys() and all(agree(value[k], stated[k]) for k in value)
+        same = value.keys() == stated.keys()
+        return same and all(agree(value[key], stated[key], tolerance) for key in value)
     if isinstance(value, list | tuple) and isinstance(stated, list | tuple):
-        return len(value) == len(stated) and all(map(agree, value, stated))
-    if isinstance(value, str) or isinstance(stated, str):
+        pairs = zip(value, stated, strict=False)
+        return len(value) == len(stated) and all(agree(*pair, tolerance) for pair in pairs)
+    if isinstance(value, str | None) or isinstance(stated, str | None):
         return value == stated
-    return bool(np.isclose(read_real("", value), read_real("", stated), rtol=1e-4, atol=1e-9))
+    return math.isclose(
+        read_real("", value), read_real("", stated), rel_tol=tolerance, abs_tol=1e-9
+    )

@@ -120,9 +120,6 @@ def plot_distribution_shift(*, summaries: Sequence[Path], zero_shot: Sequence[Pa
     majority-class baseline's error. At distance 0 the features solve the task, and at distance 100
     they carry no information on it.
 
-    Args:
-      zero_shot: records of zero-shot classifiers' results.
-
     Raises NothingToShow if fewer than two datasets have losses and a known baseline.
     """
     grid = read_grid(summaries)

@@ -46,10 +46,7 @@ def backbone_figure(
     """Draws the best results of each backbone with and without privacy, and the gap between them.
 
     Backbones appear in the study's order. The right half shows models for which a paper prints
-    results with and without privacy.
-
-    Args:
-      published: numbers to draw. name: the dataset's name in `published`.
+    results with and without privacy. `name` is the dataset's name in `published`.
     """
     finite = sorted({cell.epsilon for cell in cells if cell.private})
     epsilons = spread_values(finite, MOST_EPSILONS)
@@ -205,9 +202,7 @@ def resolution_figure(
 ) -> Figure:
     """Draws results of one method by image size, from backbones that differ only in image size.
 
-    Args:
-      sizes: the pixels per side at which images entered each backbone.
-      base: the method; None chooses the method with the best mean result.
+    Without a `base`, the method is the one with the best mean result.
     """
     panels = []
     for group in same_but_size(backbones):

@@ -32,10 +32,7 @@ def epsilon_accuracy(
     method as well. Bands are the cells' 95% intervals; a dashed line is a backbone's non-private
     ceiling; epsilon inf, the same optimiser without noise, stands apart on the right. Numbered
     circles are published results, whose sources the legend names. A bar spans a range of epsilons;
-    a dashed circle has an inferred epsilon.
-
-    Args:
-      published: numbers to mark. name: the dataset's name in `published`, if it differs.
+    a dashed circle has an inferred epsilon. `name` is the dataset's name in `published`.
     """
     grid = read_grid([summary])
     (dataset,) = grid.measures

@@ -49,10 +49,8 @@ def plot_comparison(
 ) -> Figure:
     """Draws one of the comparisons of a dataset: "by_backbone", "by_resolution" or "real_labels".
 
-    Args:
-      manifests: manifests of the training features, which state the size of images.
-      name: the dataset's name in the published numbers.
-      base: the method of the figure by resolution; None chooses it.
+    The manifests of the training features state the size of images. `name` is the dataset's name
+    in the published numbers, and `base` the method of the figure by resolution.
     """
     cells = read_cell_results(record_paths(results, study.list_cells(dataset)))
     if figure == "by_backbone":
@@ -140,11 +138,7 @@ def _make_lines(
 
 
 def _draw_lines(lines: Sequence[_Line], title: str, *, label: str, width: int = _NAME) -> Figure:
-    """Draws a panel for each backbone.
-
-    Args:
-      width: the number of characters of a name on one line of the legend.
-    """
+    """Draws a panel for each backbone; the legend breaks a name after `width` characters."""
     names = keep_unique(line.name for line in lines)
     looks = dict(zip(names, style.choose_looks(len(names)), strict=True))
     backbones = keep_unique(line.backbone for line in lines)

@@ -37,9 +37,7 @@ def option_figure(cells: Sequence[CellResult], option: str, *, dataset: str) -> 
     Draws one panel per backbone and family of methods, and one line per epsilon. Methods that also
     differ in the learning rate share a panel: of several at one value the best is drawn, selected
     by its test result at each epsilon separately, as in the papers; the panel states of how many.
-
-    Args:
-      option: a key of `VARIED`.
+    `option` is a key of `VARIED`.
     """
     groups = find_varied({cell.method: cell.options for cell in cells}, option)
     panels = []

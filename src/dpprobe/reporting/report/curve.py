@@ -16,10 +16,7 @@ def draw_curve(bests: Sequence[Best]) -> str:
     """Draws one dataset's best private results with 95% intervals; returns a data address.
 
     The dashed line is the non-private baseline on each result's backbone; the dotted line, if
-    within the axis, the majority-class baseline.
-
-    Args:
-      bests: the best results, at rising epsilons.
+    within the axis, the majority-class baseline. `bests` are at rising epsilons.
     """
     with style.use_settings():
         figure = Figure(figsize=(4.8, 2.7), layout="constrained")

@@ -27,10 +27,7 @@ def plan_parts(
     Predictions start from the best measured head of each epsilon. A dataset has no part without a
     baseline that beats the majority class, or with several labels per example. If measured heads
     are outside the predicted range, the part states only this. Each dataset has one figure, for the
-    backbone with the best non-private baseline among those with a part.
-
-    Args:
-      has_room: reserves bytes for a figure; if it returns False, the figure is left out.
+    backbone with the best non-private baseline among those with a part, if `has_room` for it.
     """
     parts = []
     for dataset, measure in grid.measures.items():

@@ -37,12 +37,8 @@ def make_card(
 ) -> dict[str, Any]:
     """Makes a dataset's card: verdict, curve, prospects and caveats.
 
-    Args:
-      best: the best result at the epsilon of the verdict. bests: best results at all epsilons.
-      cautions: sentences on the dataset's results.
-      plan: the dataset's part from `plan_parts`, for the verdict's backbone; if None, `unplanned`
-        explains why.
-      subgroups: True if the report has a section on subgroups.
+    `best` is the best result at the epsilon of the verdict, and `bests` those at all epsilons.
+    Without a `plan`, the part from `plan_parts`, `unplanned` explains why.
     """
     doubts = (*list_doubts(best), *cautions)
     caveats: list[tuple[str, str | None]] = [(text, None) for text in doubts]

@@ -36,12 +36,8 @@ def study_tables(
 ) -> list[ReportTable]:
     """Makes the tables of these files, in the order of the Markdown files.
 
-    Leaves out tables that belong to sections.
-
-    Args:
-      run: the results for the papers' tables; None without papers' tables.
-
-    Raises DataError if a Markdown file does not show the study's results.
+    Leaves out tables that belong to sections. `run` is None without papers' tables. Raises
+    DataError if a Markdown file does not show the study's results.
     """
     results: dict[str, tuple[Table, str | None]] = {
         NAME: (accuracy_table(read_grid(summaries)), None)

@@ -72,11 +72,7 @@ NOT_PRIVATE = (
 def write_study_report(
     output: Path, study: Study, inputs: Mapping[str, Sequence[Path]], *, call: Sequence[str]
 ) -> None:
-    """Writes the report of a study.
-
-    Args:
-      inputs: the files of other stages, by their names in the rule `write_report`.
-      call: options of `snakemake` that select the study.
+    """Writes the report of a study, from files by their names in the rule `write_report`.
 
     Raises DataError if a file does not have the content that its name implies.
     """
@@ -109,10 +105,7 @@ def write_study_report(
 
 
 def write_report(output: Path, sources: Sources, origin: Origin, *, template: Path) -> None:
-    """Writes the report's HTML page.
-
-    Args:
-      output: path of the HTML page. Links to large figures are relative to the page.
+    """Writes the report's HTML page; links to large figures are relative to it.
 
     Raises DataError if a file does not have the content that its name implies.
     """
@@ -204,12 +197,7 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
 def make_sections(
     records: Mapping[str, Sequence[Path]], page: Page, exhibits: Exhibits
 ) -> list[dict[str, Any]]:
-    """Makes the sections of analyses that have results, in the order of the page.
-
-    Args:
-      records: each analysis's records, by its name.
-      exhibits: provides the figures of each dataset for its part of a section.
-    """
+    """Makes the sections of analyses that have results, by name, in the order of the page."""
     made = []
     declared = [each for each in load_analyses() if each.section and each.name in records]
     for analysis in sorted(declared, key=lambda each: each.section.place):

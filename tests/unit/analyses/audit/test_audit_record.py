@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -53,32 +52,13 @@ def test_a_cell_that_promises_nothing_has_an_infinite_claim(tmp_path: Path) -> N
     assert record.in_words is None
 
 
-@pytest.mark.parametrize(
-    ("change", "place"),
-    [
-        ({"white_box": {**WHITE_BOX, "runs": "many"}}, "white_box.runs"),
-        ({"white_box": {**WHITE_BOX, "more": 1}}, "white_box.more"),
-        ({"controls": [{"name": "noise_off"}]}, "controls.0"),
-        ({"membership": {**MEMBERSHIP, "roc": None}}, "membership.roc"),
-    ],
-)
-def test_a_record_of_another_form_is_refused_by_its_place(
-    change: dict[str, Any], place: str, tmp_path: Path
-) -> None:
+def test_a_record_of_another_form_is_refused_by_its_place(tmp_path: Path) -> None:
     path = write_audit(tmp_path)
-    write_json(path, read_json(path) | change)
-    with pytest.raises(DataError, match=f"{place}.*; delete it and run again") as caught:
+    write_json(path, read_json(path) | {"white_box": {**WHITE_BOX, "runs": "many"}})
+    with pytest.raises(DataError, match=r"white_box.runs.*; delete it and run again") as caught:
         AuditRecord.read(path)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
-
-
-def test_another_version_or_no_file_is_refused(tmp_path: Path) -> None:
-    path = write_audit(tmp_path)
-    write_json(path, read_json(path) | {"format_version": 0})
-    for refused in (path, tmp_path / "missing.json"):
-        with pytest.raises(DataError, match="unreadable"):
-            AuditRecord.read(refused)
 
 
 @pytest.mark.parametrize(

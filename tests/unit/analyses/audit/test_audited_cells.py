@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpprobe.analyses.audit.audited_cells import audit_cells
+from dpprobe.analyses.audit import audit_cells
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,13 +40,7 @@ METHODS = {
 MEMBERSHIP_OPTIONS = MembershipOptions(shadows=8, rows=50)
 
 
-@dataclass(frozen=True)
-class _Result:
-    scores: Mapping[str, Any]
-    record: Mapping[str, Any]
-
-    def to_dict(self) -> dict[str, Any]:
-        return dict(self.record)
+Result = tuple[dict[str, Any], dict[str, Any]]  # parts of the record, and columns of scores
 
 
 @dataclass
@@ -57,7 +51,7 @@ class _Attacks:
     members: list[dict[str, Any]] = field(default_factory=list)
     failing: Callable[[str], bool] = lambda _: False
 
-    def audit(self, method: Any, plan: Any, **asked: Any) -> _Result:
+    def audit(self, method: Any, plan: Any, **asked: Any) -> Result:
         if self.failing(asked["progress_label"]):
             raise PrivacyError("nothing of the kind")
         self.white.append({"method": method, "plan": plan, **asked})
@@ -68,12 +62,12 @@ class _Attacks:
             "score": np.arange(runs, dtype=np.float64),
         }
         controls = CONTROLS if asked["controls"] else ()
-        return _Result(scores, {"white_box": {**WHITE_BOX, "runs": runs}, "controls": controls})
+        return {"white_box": {**WHITE_BOX, "runs": runs}, "controls": controls}, scores
 
-    def attack(self, method: Any, plan: Any, data: Any, **asked: Any) -> _Result:
+    def attack(self, method: Any, plan: Any, data: Any, **asked: Any) -> Result:
         self.members.append({"method": method, "plan": plan, "data": data, **asked})
         scores = {"attack": ["lira", "lira"], "member": [True, False], "score": [1.0, -1.0]}
-        return _Result(scores, MEMBERSHIP)
+        return MEMBERSHIP, scores
 
 
 @pytest.fixture

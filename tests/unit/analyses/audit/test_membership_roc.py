@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpprobe.analyses.audit.membership_roc import membership_roc
+from dpprobe.analyses.audit.show import membership_roc
 from dpprobe.errors import DataError
 from tests.support.audit_records import FPR, membership_record
 from tests.support.figures import tick_texts
 
 
-def drawn(membership: dict[str, Any], **changes: Any) -> Any:
-    return membership_roc(membership, title="digits", **changes)
+def drawn(membership: dict[str, Any]) -> Any:
+    return membership_roc(membership, title="digits")
 
 
 def test_what_the_plan_forbids_is_shaded_above_its_best_attack() -> None:

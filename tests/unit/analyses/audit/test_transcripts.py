@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpprobe.analyses.audit.canaries import Shape, Worlds, make_worlds
-from dpprobe.analyses.audit.canary_attack import Attack
+from dpprobe.analyses.audit.canary_attack import Attack, Shape, Worlds, make_worlds
 from dpprobe.analyses.audit.transcripts import FixedCanaries, Recorder, Replayer, join_blocks
 from dpprobe.errors import PrivacyError
 from dpprobe.heads.fit import fit_heads

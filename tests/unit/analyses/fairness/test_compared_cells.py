@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpprobe.analyses.fairness.compared_cells import fairness_cells, reference_of
+from dpprobe.analyses.fairness import fairness_cells, reference_of
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY

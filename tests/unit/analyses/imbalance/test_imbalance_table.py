@@ -12,14 +12,14 @@ from dpprobe.exhibits.tables import comma_separated, write_markdown
 from tests.support.imbalance_records import imbalance_record, lawful_cells, rare_cell
 
 
-def record(**changes: object) -> ImbalanceRecord:
+def record() -> ImbalanceRecord:
     cells = [
-        *lawful_cells(1.0, 1.0),
-        *lawful_cells(1.0, 1.0, half=20.0, method="prototypes"),
+        *lawful_cells(),
+        *lawful_cells(20.0, method="prototypes"),
         rare_cell(0.8, method="nonprivate", epsilon="inf", private=False, reference=None,
                   reference_recall=None, drop=None, drop_low=None, drop_high=None, auc=None),
     ]  # fmt: skip
-    return imbalance_record(cells, **changes)
+    return imbalance_record(cells)
 
 
 def test_the_table_names_the_best_private_method_and_who_never_predicts() -> None:

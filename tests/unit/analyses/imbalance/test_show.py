@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Sequence
+from pathlib import Path
 
-from dpprobe.analyses.imbalance.show import imbalance_figure
+import pytest
+from matplotlib.figure import Figure
+
+from dpprobe.analyses.imbalance.imbalance_record import RareCell
+from dpprobe.analyses.imbalance.show import plot_imbalance
 from dpprobe.errors import NothingToShow
 from tests.support.imbalance_records import imbalance_record, rare_cell
 
 
-def test_each_recall_stands_at_its_images_and_epsilon() -> None:
+def drawn(folder: Path, cells: Sequence[RareCell]) -> Figure:
+    imbalance_record(cells).write(folder / "pixels.json")
+    return plot_imbalance(record=folder / "pixels.json")
+
+
+def test_each_recall_stands_at_its_images_and_epsilon(tmp_path: Path) -> None:
     cells = [
         rare_cell(0.7, class_rows=5000, epsilon="1"),
         rare_cell(0.0, class_rows=50, epsilon="1"),
         rare_cell(0.6, class_rows=50, epsilon="8"),
         rare_cell(0.75, class_rows=50, epsilon="inf"),
     ]
-    record = imbalance_record(cells)
-    figure = imbalance_figure(record)
-    axes = figure.axes[0]
+    axes = drawn(tmp_path, cells).axes[0]
     texts = {(t.get_position()[0], round(t.get_position()[1])): t.get_text() for t in axes.texts
              if "/" not in t.get_text()}  # fmt: skip
     assert texts == {
@@ -32,18 +40,16 @@ def test_each_recall_stands_at_its_images_and_epsilon() -> None:
     assert len(axes.lines) == 8 + 1
 
 
-def test_fractions_that_leave_as_many_images_have_a_row_each() -> None:
+def test_fractions_that_leave_as_many_images_have_a_row_each(tmp_path: Path) -> None:
     cells = [
         rare_cell(0.7, class_rows=3, fraction=0.02),
         rare_cell(0.1, class_rows=3, fraction=0.01),
     ]
-    record = imbalance_record(cells)
-    axes = imbalance_figure(record).axes[0]
+    axes = drawn(tmp_path, cells).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["3", "3"]
     assert [text.get_text() for text in axes.texts] == ["70", "80", "10", "80"]
 
 
-def test_a_record_without_private_cells_has_no_figure() -> None:
-    record = imbalance_record([rare_cell(0.4, epsilon="inf")])
+def test_a_record_without_private_cells_has_no_figure(tmp_path: Path) -> None:
     with pytest.raises(NothingToShow, match="digits, pixels"):
-        imbalance_figure(record)
+        drawn(tmp_path, [rare_cell(0.4, epsilon="inf")])

@@ -57,8 +57,8 @@ def _study(tmp_path: Path, long_tail: dict[str, Any] | None, *, only: str | None
 @pytest.mark.parametrize(
     ("options", "only", "message"),
     [
-        ({"datasets": ["chest"]}, None, "datasets: chest: its rows have several labels"),
-        ({}, "chest", "the rows of all datasets have several labels"),
+        ({"datasets": ["chest"]}, None, "datasets: chest: has several labels"),
+        ({}, "chest", "datasets: chest: has several labels"),
     ],
 )
 def test_long_tails_that_cannot_be_measured_are_refused(

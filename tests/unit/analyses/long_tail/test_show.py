@@ -15,7 +15,7 @@ from dpprobe.analyses.long_tail.long_tail_tables import (
     private_gaps,
     sub_class_table,
 )
-from dpprobe.analyses.long_tail.show import long_tail_figure
+from dpprobe.analyses.long_tail.show import plot_long_tail
 from dpprobe.results.summary import Grid, read_grid, summarise_cells
 from tests.support.cell_files import write_cell
 from tests.support.long_tail_records import (
@@ -92,9 +92,10 @@ def test_memorised_rows_stand_beside_gaps() -> None:
     assert rows[2]["memorised %"] == rows[2]["rows scored"] == ""
 
 
-def test_sub_classes_and_scores_stand_beside_their_references() -> None:
-    records = [long_tail_record(), long_tail_record(backbone="scattering", memorisation=None)]
-    figure: Any = long_tail_figure(records)
+def test_sub_classes_and_scores_stand_beside_their_references(tmp_path: Path) -> None:
+    scored = write_long_tail(tmp_path)
+    unscored = write_long_tail(tmp_path, backbone="scattering", memorisation=None)
+    figure: Any = plot_long_tail([scored, unscored])
     ranks, scores = figure.axes
     lines = ranks.get_lines()
     assert len(lines) == 4

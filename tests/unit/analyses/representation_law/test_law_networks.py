@@ -10,11 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from dpprobe.analyses.representation_law.law_networks import (
-    TunedFiles,
-    measure_laws,
-    trained_options,
-)
+from dpprobe.analyses.representation_law.law_networks import LawTask, trained_options
 from dpprobe.analyses.representation_law.law_record import LawRecord, law_path
 from dpprobe.analyses.representation_law.options import RepresentationLawOptions
 from dpprobe.backbones import loading
@@ -27,7 +23,13 @@ from dpprobe.finetune.tuned_network import build_network, tuned_state
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Transform
-from dpprobe.results.network_record import RECORD_FILE, STATE_FILE, NetworkRecord
+from dpprobe.results.network_record import (
+    NETWORKS_FOLDER,
+    RECORD_FILE,
+    STATE_FILE,
+    NetworkRecord,
+    network_folder,
+)
 
 METHODS = {
     "one": method_options({"head": "fine_tune", "tune": {"blocks": 1}}),
@@ -55,7 +57,9 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {split: folder / f"{split}.parquet" for split in ("train", "test")}
 
 
-def _write_network(folder: Path, backbone: Timm, method: str, *, scale: float = 0.0) -> TunedFiles:
+def _write_network(
+    results: Path, backbone: Timm, method: str, *, scale: float = 0.0
+) -> tuple[str, str]:
     """Writes the files of a network whose tuned parameters are moved by normal noise."""
     loaded = loading.load_backbone(backbone, runtime=Runtime(device="cpu", precision="float32"))
     options: Any = METHODS[method]
@@ -67,6 +71,7 @@ def _write_network(folder: Path, backbone: Timm, method: str, *, scale: float = 
     generator = torch.Generator().manual_seed(0)
     for value in state.values():
         value.add_(torch.randn(value.shape, generator=generator), alpha=scale)
+    folder = network_folder(results / NETWORKS_FOLDER, ("digits", "net", method, "1"), 0)
     folder.mkdir(parents=True)
     save_file(state, folder / STATE_FILE)
     NetworkRecord.model_validate(
@@ -78,16 +83,20 @@ def _write_network(folder: Path, backbone: Timm, method: str, *, scale: float = 
             "trained": 1, "steps": 1, "seconds": 1.0, "files": {},
         }
     ).write(folder / RECORD_FILE)  # fmt: skip
-    return TunedFiles(method=method, epsilon="1", folder=folder)
+    return method, "1"
 
 
 def _measure(
-    tmp_path: Path, tables: dict[str, Path], backbone: Timm, tuned: list[TunedFiles], **options: Any
+    tmp_path: Path,
+    tables: dict[str, Path],
+    backbone: Timm,
+    networks: list[tuple[str, str]],
+    **options: Any,
 ) -> LawRecord:
-    measure_laws(
-        tuned,
-        {"train": tables["train"], "test": tables["test"]},
-        tmp_path / "layers",
+    task = LawTask(
+        networks=networks,
+        results=tmp_path,
+        tables={"train": tables["train"], "test": tables["test"]},
         dataset="digits",
         backbone_name="net",
         backbone=backbone,
@@ -95,8 +104,8 @@ def _measure(
         options=RepresentationLawOptions.model_validate({"rows": 120, "shuffles": 1, **options}),
         seed=0,
         device="cpu",
-        threads=1,
     )
+    task.measure_laws(tmp_path / "layers", threads=1)
     return LawRecord.read(law_path(tmp_path / "layers", "digits", "net"))
 
 
@@ -105,7 +114,7 @@ def _values(record: LawRecord, place: int, split: Any = "test") -> list[float | 
 
 
 def test_a_vit_is_measured_on_its_class_token(tmp_path: Path, tables: dict[str, Path]) -> None:
-    files = _write_network(tmp_path / "net", VIT, "two", scale=0.05)
+    files = _write_network(tmp_path, VIT, "two", scale=0.05)
     record = _measure(tmp_path, tables, VIT, [files])
     assert (record.layers, record.token) == (4, "class")
     assert (record.train_rows, record.test_rows) == (120, 120)
@@ -119,7 +128,7 @@ def test_a_vit_is_measured_on_its_class_token(tmp_path: Path, tables: dict[str, 
 def test_untrained_networks_have_the_laws_of_the_frozen_one(
     tmp_path: Path, tables: dict[str, Path]
 ) -> None:
-    files = [_write_network(tmp_path / name, CONVOLUTIONAL, name) for name in ("one", "head")]
+    files = [_write_network(tmp_path, CONVOLUTIONAL, name) for name in ("one", "head")]
     record = _measure(tmp_path, tables, CONVOLUTIONAL, files)
     assert record.token == "pooled"
     assert record.layers == 4
@@ -134,7 +143,7 @@ def test_untrained_networks_have_the_laws_of_the_frozen_one(
 
 
 def test_a_network_of_another_backbone_is_refused(tmp_path: Path, tables: dict[str, Path]) -> None:
-    files = _write_network(tmp_path / "net", CONVOLUTIONAL, "one")
+    files = _write_network(tmp_path, CONVOLUTIONAL, "one")
     with pytest.raises(ConfigError, match="train the network again"):
         _measure(tmp_path, tables, VIT, [files])
 
@@ -148,7 +157,7 @@ def test_what_a_search_chose_are_the_options() -> None:
 def test_laws_are_kept_while_nothing_changes(
     tmp_path: Path, tables: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = [_write_network(tmp_path / "one", CONVOLUTIONAL, "one")]
+    files = [_write_network(tmp_path, CONVOLUTIONAL, "one")]
     first = _measure(tmp_path, tables, CONVOLUTIONAL, files)
 
     def never(*_: object, **__: object) -> None:
@@ -166,5 +175,6 @@ def test_laws_are_kept_while_nothing_changes(
         path.write_bytes(b"damaged")
         with pytest.raises(AssertionError, match="measured again"):
             _measure(tmp_path, tables, CONVOLUTIONAL, files)
-    other = [_write_network(tmp_path / "another", CONVOLUTIONAL, "one", scale=0.05)]
-    assert _measure(tmp_path, tables, CONVOLUTIONAL, other).fingerprint != first.fingerprint
+    another = tmp_path / "another"
+    files = [_write_network(another, CONVOLUTIONAL, "one", scale=0.05)]
+    assert _measure(another, tables, CONVOLUTIONAL, files).fingerprint != first.fingerprint

@@ -11,7 +11,7 @@ import pytest
 from dpprobe.analyses.representation_law.law_record import LAW_TABLES, law_path
 from dpprobe.analyses.representation_law.law_tables import (
     NOT_PRIVATE,
-    law_tables,
+    accuracy_by_blocks,
     make_law_tables,
     published_laws,
 )
@@ -57,7 +57,7 @@ def test_both_tables_have_their_rows(tmp_path: Path) -> None:
 
 def test_results_stand_by_what_was_tuned_with_linear_heads_below(tmp_path: Path) -> None:
     grid = _grid(tmp_path)
-    table = law_tables([law_record()], grid, dataset="digits")[1]
+    table = accuracy_by_blocks([law_record()], grid, dataset="digits")
     titles = [column.title for column in table.columns]
     assert titles[4:] == ["ε = 1", "ε = 8", "ε = ∞"]
     names = [row[1].text for row in table.rows]
@@ -75,7 +75,7 @@ def test_the_paper_s_results_stand_above_where_the_rows_are_as_many(tmp_path: Pa
     numbers = published_laws(published.read_published(), "cifar10", [record])
     assert published_laws(published.read_published(), "cifar10", [fewer]) == []
     assert published_laws(published.read_published(), "digits", [record]) == []
-    table = law_tables([record], grid, dataset="digits", published=numbers)[1]
+    table = accuracy_by_blocks([record], grid, dataset="digits", published=numbers)
     rows = [[cell.text for cell in row] for row in table.rows[:2]]
     assert rows == [
         ["ViT, 12 blocks", "published", "constant", "12 blocks", "11.5", "95.8", ""],
@@ -92,7 +92,7 @@ def test_networks_without_a_law_are_no_linear_heads(tmp_path: Path) -> None:
     cells = [path, write_cell(tmp_path, method="feature_covariance")]
     summarise_cells(cells, tmp_path / "digits.parquet", study="study")
     grid = read_grid([tmp_path / "digits.parquet"])
-    table = law_tables([law_record()], grid, dataset="digits")[1]
+    table = accuracy_by_blocks([law_record()], grid, dataset="digits")
     words = {row[1].text: (row[2].text, row[3].text) for row in table.rows}
     assert words["searched_9"] == ("tuned, unpriced", "laws not measured")
     assert words["feature_covariance"] == ("linear head", "stored features")

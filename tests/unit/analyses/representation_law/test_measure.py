@@ -9,16 +9,17 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from dpprobe.analyses.representation_law.block_features import block_features, tap_blocks
+from dpprobe.analyses.representation_law import Tuning
 from dpprobe.analyses.representation_law.law_record import MEASURES, LawRecord, Split
 from dpprobe.analyses.representation_law.measure import (
     SPLITS,
     Rows,
     Subject,
+    block_features,
     law_job,
     measure_layer,
+    tap_blocks,
 )
-from dpprobe.analyses.representation_law.measured_networks import Tuning
 from dpprobe.backbones.network_forward import Tapped
 
 CLASSES, WIDTH, RHO = 3, 6, 0.5
@@ -95,6 +96,11 @@ def _subject(network: torch.nn.Module, tuning: Tuning | None = None, **names: st
 TUNED = Tuning(setting="constant", tuned="last 2 blocks", blocks=2)
 
 
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> LawRecord:
+    return _job(tmp_path_factory.mktemp("laws"))
+
+
 def _job(tmp_path: Path) -> LawRecord:
     return law_job(
         [_subject(Tokens()), _subject(Tokens(0.8), TUNED, method="two", epsilon="1")],
@@ -109,8 +115,7 @@ def _job(tmp_path: Path) -> LawRecord:
     )
 
 
-def test_the_factor_of_each_network_comes_back(tmp_path: Path) -> None:
-    record = _job(tmp_path)
+def test_the_factor_of_each_network_comes_back(record: LawRecord) -> None:
     assert record.layers == 5
     assert record.token == "class"
     for network, rho in zip(record.networks, (RHO, 0.8), strict=True):
@@ -125,8 +130,8 @@ def test_the_factor_of_each_network_comes_back(tmp_path: Path) -> None:
     assert (record.networks[1].method, record.networks[1].blocks) == ("two", 2)
 
 
-def test_the_constant_token_is_left_out_by_name(tmp_path: Path) -> None:
-    frozen = _job(tmp_path).frozen
+def test_the_constant_token_is_left_out_by_name(record: LawRecord) -> None:
+    frozen = record.frozen
     for measure in MEASURES:
         for split in SPLITS:
             assert frozen.find_series(measure, split).values[0] is None
@@ -140,9 +145,9 @@ def test_the_constant_token_is_left_out_by_name(tmp_path: Path) -> None:
     assert law.layers == 5
 
 
-def test_shuffled_labels_stand_beside(tmp_path: Path) -> None:
+def test_shuffled_labels_stand_beside(record: LawRecord) -> None:
     """Without classes the between-class scatter is small: fuzziness is large."""
-    frozen = _job(tmp_path).frozen
+    frozen = record.frozen
     series = frozen.find_series("fuzziness", "train")
     assert series.null is not None
     assert all(

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from dpprobe.analyses.representation_law.measured_networks import (
+from dpprobe.analyses.representation_law import (
+    ANALYSIS,
     describe_tuning,
     law_backbones,
     law_datasets,
-    law_faults,
     list_law_networks,
 )
 from dpprobe.heads.registry import method_options
@@ -39,7 +39,7 @@ def test_all_methods_that_tune_networks_are_measured() -> None:
     assert list_law_networks(study) == [("one", "1"), ("one", "inf"), ("two", "1"), ("two", "inf")]
     assert law_backbones(study) == ["net"]
     assert law_datasets(study) == ["digits"]
-    assert list(law_faults(study)) == []
+    assert ANALYSIS.list_faults(study) == []
 
 
 @pytest.mark.parametrize(

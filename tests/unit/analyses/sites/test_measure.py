@@ -10,12 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpprobe.analyses.sites import ANALYSIS, choose_method, list_faults
-from dpprobe.analyses.sites.measure import Pool, _plan_sizes, simulate_sites, train_alone
+from dpprobe.analyses.sites import ANALYSIS, choose_method
+from dpprobe.analyses.sites.measure import (
+    Pool,
+    _plan_sizes,
+    simulate_sites,
+    split_units,
+    train_alone,
+)
 from dpprobe.analyses.sites.options import SimulatedSitesOptions
 from dpprobe.analyses.sites.show import list_notes, make_sites_table, plot_sites, sites_table
 from dpprobe.analyses.sites.sites_record import SitesRecord
-from dpprobe.analyses.sites.split_units import split_units
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import method_options
@@ -176,7 +181,7 @@ def test_sites_that_can_train_no_head_are_left_out_and_named(
 )
 def test_studies_that_sites_cannot_train_are_refused(changes: dict[str, Any], fault: str) -> None:
     study = load_study({**STUDY, "methods": {"head": HEAD}, "sites": {}, **changes})
-    faults = [*list_faults(study)]
+    faults = ANALYSIS.list_faults(study)
     assert len(faults) == 1
     assert faults[0].startswith(fault)
 
@@ -186,5 +191,5 @@ def test_a_number_of_sites_is_enough_and_the_first_method_that_can_is_chosen() -
     study = load_study({**STUDY, "methods": methods, "sites": {"counts": 5}})
     assert study.block(SimulatedSitesOptions) == SimulatedSitesOptions(counts=(5,))
     assert choose_method(study) == "ours"
-    assert [*list_faults(study)] == []
+    assert ANALYSIS.list_faults(study) == []
     assert ANALYSIS.list_files(study, "results") == ["results/sites/digits/pixels.json"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpprobe.analyses.sites.split_units import split_units
+from dpprobe.analyses.sites.measure import split_units
 from dpprobe.errors import DataError
 
 LABELS = np.repeat([0, 1, 2], [600, 300, 100])

@@ -14,8 +14,8 @@ from dpprobe.artifacts import read_json, write_json
 from dpprobe.exhibits import style
 from dpprobe.reporting.figures import curves
 from dpprobe.reporting.figures.curves import epsilon_accuracy
-from dpprobe.results.summary import read_grid, summarise_cells
-from tests.support.cell_files import write_cell, write_study
+from dpprobe.results.summary import read_grid
+from tests.support.cell_files import grid_of, summarise, write_cell, write_study
 from tests.support.figures import (
     curve_axes,
     legend_words,
@@ -50,8 +50,7 @@ def test_infinity_has_no_place_where_the_baseline_alone_stands(tmp_path: Path) -
         write_cell(tmp_path, method=method, epsilon=epsilon)
         for method, epsilon in (("sgd", "1"), ("sgd", "8"), ("nonprivate", "inf"))
     ]
-    summarise_cells(cells, tmp_path / "one.parquet", study="study")
-    axes = curve_axes(tmp_path / "one.parquet")
+    axes = curve_axes(summarise(tmp_path / "one.parquet", *cells))
     assert tick_texts(axes) == ["1", "8"]
     assert axes.get_xlim()[1] < 1
 
@@ -84,8 +83,7 @@ def test_a_mean_that_rounding_puts_past_its_interval_is_drawn(tmp_path: Path) ->
     mean = float(np.mean([100 * seed["accuracy"] for seed in record["seeds"]])) / 100
     record["summary"]["accuracy"] |= {"low": mean + 1e-12, "high": mean + 1e-12}
     write_json(cell, record)
-    summarise_cells([cell], tmp_path / "summary.parquet", study="study")
-    save_bytes(epsilon_accuracy(tmp_path / "summary.parquet"), tmp_path / "a")
+    save_bytes(epsilon_accuracy(summarise(tmp_path / "summary.parquet", cell)), tmp_path / "a")
 
 
 def test_delta_is_written_as_a_power_of_ten() -> None:
@@ -98,17 +96,14 @@ def test_a_delta_above_one_over_n_is_marked_in_the_title(tmp_path: Path) -> None
     cell = write_cell(tmp_path)
     for n, title in ((1000, "digits, δ = 10⁻⁵"), (200_000, "digits, δ = 10⁻⁵ (above 1/n)")):
         write_json(cell, read_json(cell) | {"n": n})
-        summarise_cells([cell], tmp_path / "summary.parquet", study="study")
-        grid = read_grid([tmp_path / "summary.parquet"])
-        assert curves._write_captions(grid, "digits")[0] == title
+        assert curves._write_captions(grid_of(tmp_path, cell), "digits")[0] == title
 
 
 def test_the_axis_names_the_metric_that_is_drawn(tmp_path: Path) -> None:
     assert curve_axes(write_summary(tmp_path / "a")).get_ylabel() == "test accuracy (%)"
     names = ("round", "even", "absent")
     cells = write_study(tmp_path / "b", methods=["sgd"], multi_label=True, class_names=names)
-    summarise_cells(cells, tmp_path / "summary.parquet", study="study")
-    axes = curve_axes(tmp_path / "summary.parquet")
+    axes = curve_axes(summarise(tmp_path / "summary.parquet", *cells))
     assert axes.get_ylabel() == "test mean AUC over 2 of 3 labels (%)"
     record = read_json(cells[0])
     drawn = [value for line in axes.get_lines() for value in line.get_ydata()]
@@ -140,8 +135,7 @@ def test_the_caption_names_the_intervals_and_how_far_test_rows_reach(tmp_path: P
     alone = write_cell(tmp_path, method="sgd_full", seeds=1)
     summaries = []
     for name, cells in (("one", [several]), ("both", [several, alone])):
-        summaries.append(tmp_path / f"{name}.parquet")
-        summarise_cells(cells, summaries[-1], study="study")
+        summaries.append(summarise(tmp_path / f"{name}.parquet", *cells))
     reaches = []
     for path in (several, alone):
         entry = read_json(path)["summary"]["accuracy"]
@@ -154,9 +148,9 @@ def test_the_caption_names_the_intervals_and_how_far_test_rows_reach(tmp_path: P
 
 def test_the_interval_of_a_single_cell_is_drawn_though_no_band_can_be(tmp_path: Path) -> None:
     cell = write_cell(tmp_path, seeds=1)
-    summarise_cells([cell], tmp_path / "summary.parquet", study="study")
+    summary = summarise(tmp_path / "summary.parquet", cell)
     entry = read_json(cell)["summary"]["accuracy"]
-    drawn = [list(line.get_ydata()) for line in curve_axes(tmp_path / "summary.parquet").lines]
+    drawn = [list(line.get_ydata()) for line in curve_axes(summary).lines]
     assert any(ends == pytest.approx([100 * entry["low"], 100 * entry["high"]]) for ends in drawn)
 
 
@@ -170,8 +164,6 @@ def test_options_that_nothing_priced_are_marked(tmp_path: Path) -> None:
         search = {"trials": 2, "space": {"learning_rate": [0.1, 1.0]}, "held_out": 0.2}
         write_json(path, read_json(path) | {"head": "fine_tune", "options": {"search": search}})
     cells.append(write_cell(tmp_path, method="nonprivate", epsilon="inf"))
-    summary = tmp_path / "digits.parquet"
-    summarise_cells(cells, summary, study="study")
-    figure: Any = epsilon_accuracy(summary)
+    figure: Any = epsilon_accuracy(summarise(tmp_path / "digits.parquet", *cells))
     assert {"found †", "sgd"} <= set(legend_words(figure))
     assert "\n† " in read_words(figure)

@@ -5,11 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dpprobe.release.parts.calibration.options import CalibrateOptions
+from pydantic import Field
+
+from dpprobe.options import Options
+from dpprobe.privacy.limits import Budget
 from dpprobe.release.parts.part import ReleasePart
 
 if TYPE_CHECKING:
     from dpprobe.study.study_checks import WantedRelease
+
+
+class CalibrateOptions(Options):
+    """Noisy counts in a release's bundle that turn its scores into probabilities and sets."""
+
+    epsilon: Budget | None = Field(
+        None,
+        description="Epsilon of the calibration, spent by test units. Leave it out if `evaluate` "
+        "measures the AUC of two classes, whose counts serve for both.",
+    )
 
 
 def list_faults(wanted: WantedRelease) -> Iterator[str]:
@@ -30,7 +43,6 @@ def list_faults(wanted: WantedRelease) -> Iterator[str]:
 
 
 PART = ReleasePart(
-    name="calibration",
     key="calibrate",
     options=CalibrateOptions,
     describe="Publish probabilities that match frequencies, sets that contain the true class at a "

@@ -40,16 +40,16 @@ from dpprobe.privacy.releases import Releases, Shared
 from dpprobe.release.counted_units import (
     SCORE_COUNTS,
     bin_middles,
-    check_mechanisms,
     count_steps,
     find_usable,
     label_counts,
+    open_releases,
+    price_words,
     priced_values,
     score_test_rows,
     weights_of_rows,
 )
-from dpprobe.release.parts.calibration import noisy_counts
-from dpprobe.release.parts.calibration.options import CalibrateOptions
+from dpprobe.release.parts.calibration import CalibrateOptions, noisy_counts
 from dpprobe.release.parts.part import PartSteps
 from dpprobe.release.probabilities import TOP_EDGES
 from dpprobe.release.transport import Block, Draw
@@ -63,7 +63,8 @@ TOP_COUNTS, LABEL_COUNTS = "top_counts", "label_counts"
 # probabilities would be worse than without calibration.
 FEWEST_OF_AUC = 100.0
 TEMPERATURE_SHARE = 0.2
-OTHER_PLAN = "calibrate: the plan is not for a calibration; use calibration_mechanisms"
+# The words on the price, by `price_words`.
+PRICED = "Calibration", "Together with the test result it"
 OF_THE_AUC = "Calibration uses the counts of the AUC, so it costs nothing more."
 
 
@@ -133,14 +134,10 @@ def calibrate_head(
 
     Raises PrivacyError for a plan with other mechanisms, and for several heads.
     """
-    check_mechanisms(
-        plan,
-        calibration_mechanisms(classes=len(features.class_names), multi_label=features.multi_label),
-        OTHER_PLAN,
+    wanted = calibration_mechanisms(
+        classes=len(features.class_names), multi_label=features.multi_label
     )
-    if len(heads.seeds) != 1:
-        raise PrivacyError(f"calibrate: {len(heads.seeds)} heads share one epsilon; pass one head")
-    releases = Releases(plan, heads.seeds, torch.device("cpu"), entropy=entropy, shared=shared)
+    releases = open_releases(heads, plan, wanted, entropy=entropy, shared=shared)
     scores, weights = score_test_rows(heads, features), weights_of_rows(features, plan)
     noisy = _release_tables(scores, features.test_labels, weights, releases)
     releases.check_counts()
@@ -196,20 +193,6 @@ def _describe_two(
         edges, places, table, scale=scale, offset=offset, n=n, deviation=deviation
     )
     return {"scale": scale, "offset": offset, **derived}
-
-
-def calibration_words(unit: str, calibrated: Plan, together: Plan) -> str:
-    """States what a calibration costs the test units, alone and with the test result."""
-    words = (
-        f"Calibration costs test {unit}s epsilon {calibrated.realised_epsilon:g} and training "
-        f"{unit}s nothing."
-    )
-    if together.mechanisms == calibrated.mechanisms:
-        return words
-    return (
-        f"{words} Together with the test result it costs a test {unit} epsilon "
-        f"{together.realised_epsilon:g}."
-    )
 
 
 def _release_tables(
@@ -288,7 +271,7 @@ class Steps(PartSteps):
                 draw.features,
                 plan,
                 draw.open_entropy(),
-                composition=calibration_words(self.task.unit, plan, together),
+                composition=price_words(plan, together, *PRICED),
                 shared=draw.shared,
             )
         return calibrate_from_counts(evaluation, plans["evaluation"]) if evaluation else None

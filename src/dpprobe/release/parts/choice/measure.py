@@ -27,9 +27,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dpprobe.analyses.audit.audited_cells import audit_cells
+from dpprobe.analyses.audit import audit_cells
 from dpprobe.analyses.audit.options import AuditOptions
-from dpprobe.analyses.representation_law.measured_networks import law_backbones, law_datasets
+from dpprobe.analyses.representation_law import law_backbones, law_datasets
 from dpprobe.analysis_registry import load_analyses
 from dpprobe.counted_nouns import count_noun
 from dpprobe.errors import DpprobeError
@@ -105,15 +105,14 @@ def choice_block(
     *,
     dataset: str,
     plan: Plan,
-    n: int,
     cache: Path,
     facts: Mapping[str, DataFacts] | None = None,
 ) -> dict[str, Any]:
     """Bounds the cost of choosing a release among the study's cells: a statement's block `choice`.
 
     The block's epsilon is the bound at the release's delta; None without cells, or if some cells
-    are not private or not known. `n` is the number of training units; `facts` has, for each
-    backbone with features, the facts from which `auto` chooses a head.
+    are not private or not known. `facts` has, for each backbone with features, the facts from which
+    `auto` chooses a head.
     """
     exposed = _not_private(study, dataset)
     unknown = _not_known(study, facts or {})
@@ -121,7 +120,7 @@ def choice_block(
         count = len(study.list_cells(dataset))
         words = choice_words(count, None, exposed, unknown=unknown)
         return {"cells": count, "epsilon": None, "words": words}
-    fits = _list_fits(study, dataset, n, plan.unit, cache, facts or {})
+    fits = _list_fits(study, dataset, plan, cache, facts or {})
     count = sum(fit.times for fit in fits) // study.seeds
     if not fits:
         return {"cells": 0, "epsilon": None, "words": NO_CHOICE}
@@ -214,12 +213,7 @@ def _not_private(study: Study, dataset: str) -> list[str]:
 
 
 def _list_fits(
-    study: Study,
-    dataset: str,
-    n: int,
-    unit: str,
-    cache: Path,
-    facts: Mapping[str, DataFacts],
+    study: Study, dataset: str, release: Plan, cache: Path, facts: Mapping[str, DataFacts]
 ) -> list[Fits]:
     """Returns the fits of each method and epsilon, for all seeds and backbones."""
     pairs = list(dict.fromkeys((cell.method, cell.epsilon) for cell in study.list_cells(dataset)))
@@ -227,7 +221,7 @@ def _list_fits(
     with Progress(len(pairs), label="price of the choice", unit="plans") as progress:
         for method, epsilon in pairs:
             target = Target(
-                n=n, unit=unit, epsilon=read_budget(epsilon), delta=delta,
+                n=release.n, unit=release.unit, epsilon=read_budget(epsilon), delta=delta,
                 accountant=study.accountant, above=True,
             )  # fmt: skip
             there = {

@@ -40,4 +40,4 @@ def list_faults(wanted: WantedRelease) -> Iterator[str]:
         before = earlier.predecessor
 
 
-PART = ReleasePart(name="cohort", faults=list_faults)
+PART = ReleasePart(faults=list_faults)

@@ -68,45 +68,6 @@ class Chain:
     cohorts: tuple[Cohort, ...] = ()
     binds: Mapping[str, str] | None = None
 
-    @property
-    def place(self) -> int:
-        """The place of the next release in the chain, from 1."""
-        return len(self.links) + 1
-
-    def name_place(self, dataset: str, release: str) -> str | None:
-        """Names a release's place in a chain with a horizon, for the ledger; None without one.
-
-        Later outputs of a chain with a horizon read exact sums again, so a place is used once.
-        """
-        if not self.factorisation.keeps_sums:
-            return None
-        first = self.links[0] if self.links else Link(dataset, release, "", 0)
-        return f"{first.dataset}/{first.release} {self.place}"
-
-    def start(
-        self, names: Sequence[str], *, dataset: str, n: int, binds: Mapping[str, str]
-    ) -> RunningSums:
-        """Returns the sums that a fit adds to; raises PrivacyError if the release does not fit."""
-        if dataset in (link.dataset for link in self.links):
-            raise PrivacyError(
-                f"dataset {dataset}: its units are in this chain of cohorts already, and would "
-                "count twice; write a dataset of new units"
-            )
-        if other := [name for name in binds if self.binds and self.binds[name] != binds[name]]:
-            raise PrivacyError(
-                f"predecessor {self.links[-1].release}: it has another {', another '.join(other)}; "
-                "the sums of a chain add up only if all its releases have the same"
-            )
-        return RunningSums(self.factorisation, self.cohorts, names=names, n=n)
-
-    def describe(self, label: str, *, n: int, unit: str) -> dict[str, Any]:
-        """Returns the statement's block `cohort` for a release of n units."""
-        earlier = [
-            {"release": link.release, "cohort": link.label, "n": link.n} for link in self.links
-        ]
-        horizon = self.factorisation.horizon
-        return describe_cohort(label, earlier, horizon=horizon, n=n, unit=unit)
-
 
 def describe_cohort(
     label: str, earlier: Sequence[Mapping[str, Any]], *, horizon: int | None, n: int, unit: str
@@ -259,17 +220,25 @@ class Steps(PartSteps):
     @cached_property
     def _running(self) -> RunningSums | None:
         """The running sums that the fit adds to; raises unless the release fits its chain."""
-        if self._chain is None:
+        if (chain := self._chain) is None:
             return None
-        task = self.task
+        task, dataset = self.task, self.task.options.dataset
         if fault := cohort_fault(task.method):
             raise ConfigError(f"release {task.name}: method {task.options.method}: {fault}")
-        return self._chain.start(
-            task.method.running_sums or (),
-            dataset=task.options.dataset,
-            n=task.plan.n,
-            binds=self._list_binds(),
-        )
+        if dataset in (link.dataset for link in chain.links):
+            raise PrivacyError(
+                f"dataset {dataset}: its units are in this chain of cohorts already, and would "
+                "count twice; write a dataset of new units"
+            )
+        binds = self._list_binds()
+        if other := [name for name in binds if chain.binds and chain.binds[name] != binds[name]]:
+            raise PrivacyError(
+                f"predecessor {chain.links[-1].release}: it has another "
+                f"{', another '.join(other)}; the sums of a chain add up only if all its releases "
+                "have the same"
+            )
+        names = task.method.running_sums or ()
+        return RunningSums(chain.factorisation, chain.cohorts, names=names, n=task.plan.n)
 
     def _list_binds(self) -> dict[str, str]:
         """Hashes what all releases of a chain have in common, by the names that errors use."""
@@ -283,13 +252,19 @@ class Steps(PartSteps):
         }
 
     def check(self) -> Block | None:
-        if self._running is None or self._chain is None:
+        chain = self._chain
+        if self._running is None or chain is None:
             return None
         store = self.task.stores[0]
         columns = store.dimension + 1
         require_room(self.task.ledger.path.parent, 2 * 8 * columns * (columns + store.num_classes))
-        label = str(self.task.options.cohort)
-        return self._chain.describe(label, n=self.task.plan.n, unit=self.task.unit)
+        return describe_cohort(
+            str(self.task.options.cohort),
+            [{"release": one.release, "cohort": one.label, "n": one.n} for one in chain.links],
+            horizon=chain.factorisation.horizon,
+            n=self.task.plan.n,
+            unit=self.task.unit,
+        )
 
     def count_useful(self) -> DataFacts | None:
         """Returns facts of all rows for the planner: a benchmark has the new rows only."""
@@ -300,9 +275,14 @@ class Steps(PartSteps):
         return replace(facts, n=running.total, epsilon=facts.epsilon / running.noise_growth)
 
     def describe_booking(self) -> dict[str, str | None]:
-        if self._chain is None:
+        chain = self._chain
+        if chain is None or not chain.factorisation.keeps_sums:
             return {}
-        return {"place": self._chain.name_place(self.task.options.dataset, self.task.name)}
+        # Later outputs of a chain with a horizon read exact sums again, so a place is used once.
+        dataset, release = self.task.options.dataset, self.task.name
+        if chain.links:
+            dataset, release, *_ = chain.links[0]
+        return {"place": f"{dataset}/{release} {len(chain.links) + 1}"}
 
     def continue_sums(self) -> RunningSums | None:
         return self._running

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,22 +35,22 @@ CLASS_COUNTS = "class_counts"
 COUNTED = 4.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recalls:
-    """The mean recall and the lowest, each with a 95% interval.
+class Estimate(NamedTuple):
+    """A test result; its 95% interval and standard error cover sampling and noise."""
 
-    Attributes:
-      worst: the index of the class with the lowest recall; None if a class cannot be measured.
-    """
-
-    mean: float
+    value: float
     low: float
     high: float
     standard_error: float
-    worst: int | None = None
-    worst_recall: float = 0.0
-    worst_low: float = 0.0
-    worst_high: float = 1.0
+
+
+class Worst(NamedTuple):
+    """The place of the class with the lowest recall, and that recall with its 95% interval."""
+
+    place: int
+    recall: float
+    low: float
+    high: float
 
 
 def recall_mechanisms() -> tuple[Mechanism, ...]:
@@ -73,15 +73,18 @@ def fewest_units(deviation: float) -> float:
     return max(COUNTED * deviation * math.sqrt(2), 1.0)
 
 
-def estimate_recalls(counts: Sequence[Sequence[float]] | Floats, deviation: float) -> Recalls:
+def estimate_recalls(
+    counts: Sequence[Sequence[float]] | Floats, deviation: float
+) -> tuple[Estimate, Worst | None]:
     """Estimates mean and lowest recall from noisy counts [classes, 2], right predictions first.
 
-    Noise may make counts negative; `deviation` is the standard deviation of each count.
+    Noise may make counts negative; `deviation` is the standard deviation of each count. No class is
+    the worst if a class cannot be measured.
     """
     table = np.asarray(counts, dtype=np.float64)
     units, classes = table.sum(axis=1), len(table)
     if (units <= fewest_units(deviation)).any():
-        return Recalls(mean=1 / classes, low=0.0, high=1.0, standard_error=0.5)
+        return Estimate(1 / classes, 0.0, 1.0, 0.5), None
     recalls = np.clip(table[:, 0] / units, 0, 1)
     z, each_z = (float(ndtri(1 - (1 - CONFIDENCE) / (2 * each))) for each in (1, classes))
     errors = _recall_errors(recalls, units, deviation, z)
@@ -89,12 +92,13 @@ def estimate_recalls(counts: Sequence[Sequence[float]] | Floats, deviation: floa
     worst = int(np.argmin(recalls))
     ends = each_z * _recall_errors(recalls, units, deviation, each_z)
     lowest = float(recalls[worst])
-    return Recalls(
-        mean=mean, low=max(0.0, mean - z * error), high=min(1.0, mean + z * error),
-        standard_error=error, worst=worst, worst_recall=lowest,
-        worst_low=max(0.0, float((recalls - ends).min())),
-        worst_high=min(1.0, max(lowest, float((recalls + ends).min()))),
-    )  # fmt: skip
+    low, high = max(0.0, mean - z * error), min(1.0, mean + z * error)
+    return Estimate(mean, low, high, error), Worst(
+        worst,
+        lowest,
+        max(0.0, float((recalls - ends).min())),
+        min(1.0, max(lowest, float((recalls + ends).min()))),
+    )
 
 
 def _recall_errors(recalls: Floats, units: Floats, deviation: float, z: float) -> Floats:

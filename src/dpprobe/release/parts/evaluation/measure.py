@@ -57,23 +57,24 @@ from dpprobe.privacy.releases import Releases, Shared
 from dpprobe.release.counted_units import (
     SCORE_COUNTS,
     SCORE_UNIT,
-    check_mechanisms,
     count_steps,
     find_usable,
     label_counts,
+    open_releases,
     priced_values,
     score_test_rows,
     weights_of_rows,
 )
+from dpprobe.release.parts.evaluation import EvaluateOptions
 from dpprobe.release.parts.evaluation.class_recalls import (
     CLASS_COUNTS,
-    Recalls,
+    Estimate,
+    Worst,
     count_answers,
     estimate_recalls,
     fewest_units,
     recall_mechanisms,
 )
-from dpprobe.release.parts.evaluation.options import EvaluateOptions
 from dpprobe.release.parts.part import PartSteps
 from dpprobe.release.probabilities import Calibration
 from dpprobe.release.transport import Block, Draw
@@ -122,20 +123,6 @@ class ScoreCounts(NamedTuple):
     counts: Floats
     deviation: float
 
-    @property
-    def score_edges(self) -> Floats:
-        """The bin edges as scores."""
-        return SCORE_UNIT * np.sinh(self.edges)
-
-
-class Estimate(NamedTuple):
-    """A test result; its 95% interval and standard error cover sampling and noise."""
-
-    value: float
-    low: float
-    high: float
-    standard_error: float
-
 
 def evaluation_mechanisms(
     metric: Metric, *, classes: int, multi_label: bool
@@ -175,17 +162,6 @@ def evaluation_mechanisms(
     return split_budget([(RANGES_SHARE, (ranges,)), (1 - RANGES_SHARE, (counts,))])
 
 
-def check_evaluation_plan(plan: Plan, metric: Metric, *, classes: int, multi_label: bool) -> None:
-    """Raises PrivacyError unless a plan is private and has the mechanisms of a test result."""
-    wanted = evaluation_mechanisms(metric, classes=classes, multi_label=multi_label)
-    check_mechanisms(
-        plan,
-        wanted,
-        f"evaluate: the plan is not for metric {metric} with {classes} classes; calibrate for "
-        "evaluation_mechanisms",
-    )
-
-
 def evaluate_heads(
     heads: Heads,
     features: JobFeatures,
@@ -210,31 +186,28 @@ def evaluate_heads(
       keep_counts: True to publish an AUC's counts too, for a calibration.
       shared: adds up the counts of several sites.
     """
-    classes = len(features.class_names)
-    check_evaluation_plan(plan, metric, classes=classes, multi_label=features.multi_label)
-    if len(heads.seeds) != 1:
-        raise PrivacyError(f"evaluate: {len(heads.seeds)} heads share one epsilon; pass one head")
+    names = features.class_names
+    wanted = evaluation_mechanisms(metric, classes=len(names), multi_label=features.multi_label)
+    releases = open_releases(heads, plan, wanted, entropy=entropy, shared=shared)
     weights = weights_of_rows(features, plan)
     scores = score_test_rows(heads, features)
     if calibration is not None:
         scores = calibration.rescale(scores)
-    releases = Releases(plan, heads.seeds, torch.device("cpu"), entropy=entropy, shared=shared)
-    remark, recalled = "", {}
+    remark, counted = "", {}
     if metric == "accuracy":
         estimate = _release_accuracy(scores, features.test_labels, weights, link, releases)
     elif metric == "macro_accuracy":
         counts = _release_answers(scores, features.test_labels, weights, link, releases)
-        recalls = estimate_recalls(counts, releases.noise_deviation(CLASS_COUNTS))
-        estimate, remark = summarise_recalls(recalls, features.class_names)
-        recalled = {
-            CLASS_COUNTS: counts,
-            "worst_class": worst_values(recalls, features.class_names),
-        }
+        estimate, worst = estimate_recalls(counts, releases.noise_deviation(CLASS_COUNTS))
+        remark = recall_remark(worst, len(names))
+        counted = {CLASS_COUNTS: counts, "worst_class": worst_values(worst, names)}
     else:
         table = release_score_counts(scores, features.test_labels, weights, releases)
         estimate, remark = area_estimate(table.counts, table.deviation)
         if keep_counts:
-            recalled = {SCORE_COUNTS: score_values(table)}
+            edges = SCORE_UNIT * np.sinh(table.edges[0])
+            values = {"edges": edges.tolist(), "counts": table.counts[0].tolist()}
+            counted = {SCORE_COUNTS: values}
     releases.check_counts()
     return {
         "metric": metric,
@@ -244,7 +217,7 @@ def evaluate_heads(
         **priced_values(plan),
         "released": released_words(metric, estimate, plan, remark),
         "composition": composition,
-        **recalled,
+        **counted,
     }
 
 
@@ -314,24 +287,18 @@ def released_words(metric: Metric, estimate: Estimate, plan: Plan, remark: str =
     return words
 
 
-def summarise_recalls(recalls: Recalls, names: Sequence[str]) -> tuple[Estimate, str]:
-    """Returns the macro accuracy, and a remark on always predicting one class."""
-    estimate = Estimate(recalls.mean, recalls.low, recalls.high, recalls.standard_error)
-    if recalls.worst is None:
-        return estimate, " One class has too few test units for any measurement."
-    constant = 100 / len(names)
-    return estimate, f" A model that always predicts the same class scores {constant:.1f}%."
+def recall_remark(worst: Worst | None, classes: int) -> str:
+    if worst is None:
+        return " One class has too few test units for any measurement."
+    return f" A model that always predicts the same class scores {100 / classes:.1f}%."
 
 
-def worst_values(recalls: Recalls, names: Sequence[str]) -> dict[str, Any] | None:
-    """Returns the class with the lowest recall, and the recall's interval; None if unmeasured."""
-    if recalls.worst is None:
+def worst_values(worst: Worst | None, names: Sequence[str]) -> dict[str, Any] | None:
+    """Returns the statement's values of the class with the lowest recall."""
+    if worst is None:
         return None
-    return {
-        "name": names[recalls.worst],
-        "recall": recalls.worst_recall,
-        "interval": [recalls.worst_low, recalls.worst_high],
-    }
+    place, recall, *interval = worst
+    return {"name": names[place], "recall": recall, "interval": interval}
 
 
 def _release_accuracy(
@@ -397,11 +364,6 @@ def _find_root(function: Any) -> float:
     if ends[0] * ends[1] > 0:
         return 0.0 if abs(ends[0]) < abs(ends[1]) else 1.0
     return float(brentq(function, 0.0, 1.0, xtol=1e-9))
-
-
-def score_values(table: ScoreCounts) -> dict[str, Any]:
-    """Returns the counts of two classes in a statement's form: edges of scores, and counts."""
-    return {"edges": table.score_edges[0].tolist(), "counts": table.counts[0].tolist()}
 
 
 def release_score_counts(

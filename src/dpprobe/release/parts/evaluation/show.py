@@ -10,23 +10,25 @@ from typing import Any
 import numpy as np
 
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.statement import mechanism_values
 from dpprobe.release.bundle import BundleFacts
 from dpprobe.release.counted_units import SCORE_COUNTS
-from dpprobe.release.parts.evaluation.class_recalls import CLASS_COUNTS, estimate_recalls
-from dpprobe.release.parts.evaluation.measure import (
+from dpprobe.release.parts.evaluation.class_recalls import (
+    CLASS_COUNTS,
     Estimate,
+    estimate_recalls,
+)
+from dpprobe.release.parts.evaluation.measure import (
     accuracy_estimate,
     area_estimate,
-    check_evaluation_plan,
     composition_words,
+    evaluation_mechanisms,
+    recall_remark,
     released_words,
-    summarise_recalls,
     worst_values,
 )
 from dpprobe.release.parts.part import PartReader
-from dpprobe.release.stated_values import Values, read_block, read_real, require_same, require_true
-from dpprobe.release.verification.tested_plans import make_tested_plan, price_tested
+from dpprobe.release.stated_values import Values, read_real, require_same, require_true
+from dpprobe.release.verification.tested_plans import agree, read_tested
 
 METRICS = {"accuracy": "Accuracy", "auc": "AUC", "macro_accuracy": "Macro accuracy"}
 # A result with a wider 95% interval is not stated.
@@ -37,10 +39,7 @@ WIDE_INTERVAL = 0.1
 SPLIT_WORDS = r"(source|id, seed \d+, fraction 0\.\d+)"
 _ANY = "@"
 
-EVALUATION_KEYS = {
-    "metric", "value", "interval", "standard_error", "n", "epsilon", "epsilon_target", "delta",
-    "mechanisms", "released", "composition",
-}  # fmt: skip
+EVALUATION_KEYS = {"metric", "value", "interval", "standard_error", "released"}
 RECALL_KEYS = {CLASS_COUNTS, "worst_class"}
 
 
@@ -53,14 +52,12 @@ def check_evaluation(values: Values, plan: Plan, facts: BundleFacts) -> tuple[st
     more = RECALL_KEYS if metric == "macro_accuracy" else set()
     if "calibration" in values and metric == "auc":
         more = {SCORE_COUNTS}
-    block = read_block("evaluation", values["evaluation"], EVALUATION_KEYS | more)
-    tested = make_tested_plan(block, plan)
-    check_evaluation_plan(
-        tested, metric, classes=len(facts.class_names), multi_label=facts.multi_label
+    wanted = evaluation_mechanisms(
+        metric, classes=len(facts.class_names), multi_label=facts.multi_label
     )
-    cost = price_tested(tested)
-    expected = [mechanism_values(item, tested) for item in tested.mechanisms]
-    require_same("mechanisms", expected, block["mechanisms"])
+    block, tested, cost = read_tested(
+        "evaluation", values["evaluation"], EVALUATION_KEYS | more, plan, wanted
+    )
     _check_result(block, tested, facts.class_names)
     words = re.escape(composition_words(plan, tested, split=_ANY))
     require_true(
@@ -113,29 +110,17 @@ def _check_recalls(
 ) -> None:
     """Recomputes a macro accuracy and the worst class's recall from the noisy counts."""
     counts = [[read_real(CLASS_COUNTS, each) for each in row] for row in block[CLASS_COUNTS]]
-    shape = np.shape(counts)
-    require_true(shape == (len(class_names), 2), f"{CLASS_COUNTS}: not two numbers for each class")
-    recalls = estimate_recalls(counts, deviation)
-    computed, remark = summarise_recalls(recalls, class_names)
-    name, numbers = _name_and_numbers(block["worst_class"])
-    wanted_name, wanted = _name_and_numbers(worst_values(recalls, class_names))
-    stated = [block["value"], *block["interval"], block["standard_error"], *numbers]
+    shape, classes = np.shape(counts), len(class_names)
+    require_true(shape == (classes, 2), f"{CLASS_COUNTS}: not two numbers for each class")
+    computed, worst = estimate_recalls(counts, deviation)
+    stated = [block["value"], *block["interval"], block["standard_error"], block["worst_class"]]
     require_true(
-        name == wanted_name and np.allclose(stated, [*computed, *wanted], rtol=1e-6, atol=1e-6),
+        agree([*computed, worst_values(worst, class_names)], stated, 1e-6),
         f"value {block['value']:g}: the value and the worst class do not follow from "
         f"{CLASS_COUNTS}",
     )
-    words = released_words(block["metric"], computed, tested, remark)
+    words = released_words(block["metric"], computed, tested, recall_remark(worst, classes))
     require_same("released", words, block["released"])
-
-
-def _name_and_numbers(worst: Values | None) -> tuple[str | None, list[float]]:
-    if worst is None:
-        return None, [0.0] * 3
-    low, high = worst["interval"]
-    return str(worst["name"]), [
-        read_real("worst_class", each) for each in (worst["recall"], low, high)
-    ]
 
 
 def is_telling(evaluation: Mapping[str, Any]) -> bool:

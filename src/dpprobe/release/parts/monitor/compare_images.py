@@ -24,7 +24,6 @@ estimate of the distribution is right.
 
 from __future__ import annotations
 
-import csv
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -35,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpprobe.data.csv_files import long_cells
+from dpprobe.data.csv_files import open_csv
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.fitted import TYPICAL
@@ -254,12 +253,18 @@ def read_groups(path: Path | None) -> dict[str, str]:
     if path is None:
         return {}
     try:
-        with long_cells(), path.open(encoding="utf-8-sig", newline="") as lines:
-            rows = {(row["id"], row["group"]) for row in csv.DictReader(lines, strict=True)}
-        if len(groups := dict(rows)) < len(rows) or None in groups.values():
-            raise ValueError("an id has several groups, or none")
+        with open_csv(path, str(path)) as lines:
+            names = [name.strip() for name in next(lines, ())]
+            if names.count("id") != 1 or names.count("group") != 1:
+                raise ValueError(f"it has {', '.join(names)}")
+            records = list(filter(None, lines))
+        if any(len(record) != len(names) for record in records):
+            raise ValueError(f"a line does not have {len(names)} values")
+        rows = {(record[names.index("id")], record[names.index("group")]) for record in records}
+        if len(groups := dict(rows)) < len(rows):
+            raise ValueError("an id has several groups")
         return groups
-    except (OSError, ValueError, KeyError, csv.Error) as error:
+    except ValueError as error:
         raise ConfigError(
             f"{path}: not a CSV file with the columns id and group ({error}); write both columns"
         ) from error

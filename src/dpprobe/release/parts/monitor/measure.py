@@ -28,24 +28,24 @@ from dpprobe.heads.scoring import Link, apply_link
 from dpprobe.privacy.entropy import Entropy
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Mechanism, Plan, full_batch
-from dpprobe.privacy.releases import Releases, Shared
+from dpprobe.privacy.releases import Shared
 from dpprobe.release.counted_units import (
-    check_mechanisms,
     count_steps,
     find_usable,
+    open_releases,
+    price_words,
     priced_values,
     score_test_rows,
     weights_of_rows,
 )
+from dpprobe.release.parts.monitor import MonitorOptions
 from dpprobe.release.parts.monitor import compare_images as monitor
-from dpprobe.release.parts.monitor.options import MonitorOptions
 from dpprobe.release.parts.part import PartSteps
 from dpprobe.release.probabilities import Calibration
 from dpprobe.release.transport import Block, Draw
 from dpprobe.training.job_features import JobFeatures
 
 COUNTS = "monitor_counts"
-OTHER_PLAN = "monitor: the plan is not for these tables; use monitor_mechanisms"
 # Second moments of rows, the most whitened ones last.
 MOMENTS = (least_squares.GRAM, feature_covariance.COVARIANCE, kinds.SECOND_MOMENT)
 # In deviations of a count's noise. With fewer units, chance alone moves a table of ranges further
@@ -109,15 +109,13 @@ def monitor_head(
       shared: adds up the counts of several sites.
     """
     unusual = heads.typical is not None
-    check_mechanisms(plan, monitor_mechanisms(unusual=unusual), OTHER_PLAN)
-    if len(heads.seeds) != 1:
-        raise PrivacyError(f"monitor: {len(heads.seeds)} heads share one epsilon; pass one head")
+    wanted = monitor_mechanisms(unusual=unusual)
+    releases = open_releases(heads, plan, wanted, entropy=entropy, shared=shared)
     edges = monitor.list_edges(probe_norm, unusual=unusual)
     table = count_cells(
         heads, features, weights_of_rows(features, plan), n=plan.n, edges=edges,
         calibration=calibration, link=link,
     )  # fmt: skip
-    releases = Releases(plan, heads.seeds, torch.device("cpu"), entropy=entropy, shared=shared)
     noisy = releases.release_gaussian(COUNTS, table)[0].numpy()
     releases.check_counts()
     sizes = table_sizes(len(features.class_names), edges)
@@ -168,18 +166,10 @@ def count_cells(
     return GridSum(torch.from_numpy(total)[None], step)
 
 
-def monitor_words(unit: str, plan: Plan, together: Plan) -> str:
+def monitor_words(plan: Plan, together: Plan) -> str:
     """States what the tables cost the test units, alone and with all other releases from them."""
-    words = (
-        f"Monitoring costs test {unit}s epsilon {plan.realised_epsilon:g} and training {unit}s "
-        "nothing."
-    )
-    if together.mechanisms == plan.mechanisms:
-        return words
-    return (
-        f"{words} Everything that was measured on test {unit}s together costs a test {unit} "
-        f"epsilon {together.realised_epsilon:g}."
-    )
+    all_parts = f"Everything that was measured on test {plan.unit}s together"
+    return price_words(plan, together, "Monitoring", all_parts)
 
 
 class Steps(PartSteps):
@@ -228,6 +218,6 @@ class Steps(PartSteps):
             probe_norm=self.task.backbone.probe["norm"],
             calibration=Calibration.from_block(calibrated) if calibrated else None,
             link="softmax" if calibrated else link,
-            composition=monitor_words(self.task.unit, plan, price),
+            composition=monitor_words(plan, price),
             shared=draw.shared,
         )

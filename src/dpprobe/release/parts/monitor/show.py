@@ -12,12 +12,10 @@ from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.fitted import TYPICAL
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.statement import mechanism_values
 from dpprobe.release.bundle import BundleFacts
-from dpprobe.release.counted_units import check_mechanisms, compose_test_price
+from dpprobe.release.counted_units import compose_test_price
 from dpprobe.release.parts.monitor.compare_images import list_edges
 from dpprobe.release.parts.monitor.measure import (
-    OTHER_PLAN,
     count_typical,
     monitor_mechanisms,
     monitor_words,
@@ -25,38 +23,26 @@ from dpprobe.release.parts.monitor.measure import (
 )
 from dpprobe.release.parts.part import PartReader
 from dpprobe.release.stated_values import Values, read_block, read_real, require_same, require_true
-from dpprobe.release.verification.tested_plans import (
-    agree,
-    list_tested,
-    make_tested_plan,
-    price_tested,
-)
+from dpprobe.release.verification.tested_plans import agree, list_tested, read_tested
 
 # Deviations of noise that never occur.
 _RARE = 8.0
-
-MONITOR_KEYS = {
-    "tables", "edges", "n", "epsilon", "epsilon_target", "delta", "mechanisms", "composition",
-}  # fmt: skip
 
 
 def check_monitor(
     values: Values, plan: Plan, facts: BundleFacts, options: MethodOptions
 ) -> tuple[str, bool]:
     """Checks the ranges, epsilons and totals of the tables for new images."""
-    block = read_block("monitor", values["monitor"], MONITOR_KEYS)
     unusual = count_typical(plan, options.normalize, facts.dimension) > 0
-    tested = make_tested_plan(block, plan)
-    check_mechanisms(tested, monitor_mechanisms(unusual=unusual), OTHER_PLAN)
-    cost = price_tested(tested)
+    wanted = monitor_mechanisms(unusual=unusual)
+    block, tested, cost = read_tested(
+        "monitor", values["monitor"], {"tables", "edges"}, plan, wanted
+    )
     require_same("delta", plan.delta, block["delta"])
-    expected = [mechanism_values(item, tested) for item in tested.mechanisms]
-    require_same("mechanisms", expected, block["mechanisms"])
     for other in list_tested(values, plan):
         require_same("n", other.n, block["n"])
     together = compose_test_price(*list_tested(values, plan)) or tested
-    words = monitor_words(plan.unit, tested, together)
-    require_same("composition", words, block["composition"])
+    require_same("composition", monitor_words(tested, together), block["composition"])
     edges = list_edges(facts.backbone.probe["norm"], unusual=unusual)
     require_true(agree(edges, block["edges"]), "edges: not those of the tables")
     sizes = table_sizes(len(facts.class_names), edges)

@@ -27,4 +27,4 @@ def list_faults(wanted: WantedRelease) -> Iterator[str]:
         )
 
 
-PART = ReleasePart(name="predecessor", faults=list_faults)
+PART = ReleasePart(faults=list_faults)

@@ -19,4 +19,4 @@ def list_faults(wanted: WantedRelease) -> Iterator[str]:
         yield f"sign_key: no file {key}; correct the path or put the key there"
 
 
-PART = ReleasePart(name="signature", faults=list_faults)
+PART = ReleasePart(faults=list_faults)

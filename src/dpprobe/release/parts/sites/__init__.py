@@ -5,13 +5,75 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pydantic import Field, model_validator
+
 from dpprobe.heads.auto import is_undecided
 from dpprobe.heads.joint_fits import sites_fault
+from dpprobe.options import Name, Options
 from dpprobe.release.parts.part import ReleasePart
-from dpprobe.release.parts.sites.options import SitesOptions
 
 if TYPE_CHECKING:
     from dpprobe.study.study_checks import WantedRelease
+
+
+class SitesOptions(Options):
+    """Several sites train one head together: no image and no exact sum leaves a site."""
+
+    name: Name = Field(description="This site, one of `members`.")
+    members: dict[Name, str] = Field(
+        min_length=2,
+        description="The public Ed25519 key of each site, 64 hexadecimal digits, as `dpprobe site "
+        "keys` prints it. The same at all sites.",
+    )
+    key: str = Field(
+        min_length=1,
+        description="The file of this site's private Ed25519 key in PEM; `dpprobe site keys` "
+        "makes it.",
+    )
+    exchange: str = Field(
+        min_length=1,
+        description="A folder for the messages of all sites, such as a shared drive. Its files "
+        "may be copied in any other way too.",
+    )
+    colluders: int = Field(
+        1,
+        ge=1,
+        description="Sites that may pool all they know, noise included, without breaking the "
+        "guarantee of the others. Noise is larger by sqrt(m / (m - colluders)), with m sites.",
+    )
+    aggregator: Name | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="A site that all others trust, since it adds all the noise. It could compute "
+        "the exact sum of the other sites' sums. Without it, nobody is trusted.",
+    )
+    wait_minutes: float = Field(
+        60,
+        ge=0,
+        le=10_000,
+        description="The time that a job of Snakemake waits for the other sites before it fails. "
+        "The next run resumes there.",
+    )
+
+    @model_validator(mode="after")
+    def _check_members(self) -> SitesOptions:
+        for key, site in (("name", self.name), ("aggregator", self.aggregator)):
+            if site is not None and site not in self.members:
+                raise ValueError(
+                    f"{key} {site}: not one of members ({', '.join(self.members)}); add it to "
+                    "members, or correct the name"
+                )
+        if self.colluders >= len(self.members):
+            raise ValueError(
+                f"colluders {self.colluders}: there are {len(self.members)} sites, and one must be "
+                f"honest; write at most {len(self.members) - 1}"
+            )
+        if self.aggregator is not None and self.colluders != 1:
+            raise ValueError(
+                f"colluders {self.colluders}: has no effect with an aggregator, which alone adds "
+                "noise; remove it"
+            )
+        return self
 
 
 def list_faults(wanted: WantedRelease) -> Iterator[str]:
@@ -26,7 +88,6 @@ def list_faults(wanted: WantedRelease) -> Iterator[str]:
 
 
 PART = ReleasePart(
-    name="sites",
     key="sites",
     options=SitesOptions,
     describe="Train one head with other sites; the dataset has the rows of this site alone.",

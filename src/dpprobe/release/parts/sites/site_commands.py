@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpprobe.errors import ConfigError, WaitingError
-from dpprobe.release.parts.sites.options import SitesOptions
+from dpprobe.release.parts.sites import SitesOptions
 
 if TYPE_CHECKING:
     from dpprobe.release.make import ReleaseTask
@@ -52,7 +52,7 @@ def add_command(commands: Any) -> None:
 def _run_keys(arguments: argparse.Namespace) -> int:
     # heavy, and `dpprobe --help` is to be quick
     from dpprobe.options import resolve_path
-    from dpprobe.release.parts.sites.site_part import make_site_key
+    from dpprobe.release.parts.sites.several_sites import make_site_key
     from dpprobe.sites.agreement import name_public_key
 
     task = _open_task(arguments)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +13,20 @@ import pytest
 import torch
 from scipy.special import softmax
 
-from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.privacy.accountants import gaussian_mu
 from dpprobe.privacy.calibration import calibrate
-from dpprobe.privacy.entropy import SEEDED, SystemEntropy
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.target import Target
 from dpprobe.release import bundle
 from dpprobe.release.counted_units import compose_test_price
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.parts.calibration import measure as calibration_release
 from dpprobe.release.parts.calibration.measure import (
-    LABEL_COUNTS,
     PROBABILITY_COUNTS,
     TEMPERATURE,
     TOP_COUNTS,
-    calibrate_head,
     calibration_mechanisms,
     check_calibration_size,
 )
@@ -41,8 +36,8 @@ from dpprobe.results.unit_counts import row_weights
 from dpprobe.study.study import Study
 from dpprobe.study.study_checks import check_study
 from tests.support import release_study
+from tests.support.edited_bundles import edit_file, failed
 from tests.support.release_study import release, study, write_features
-from tests.support.shown_scores import head, of_test_rows
 
 CLASSES = 3
 
@@ -137,39 +132,6 @@ def test_a_head_s_planted_error_is_described(
     assert described["offset"] == pytest.approx(offset, abs=0.05)
 
 
-def test_noise_has_the_deviation_of_the_plan(tmp_path: Path) -> None:
-    plan = planned(tmp_path, n=1000, epsilon=1.0)
-    scores, labels = np.zeros((4, CLASSES)), np.zeros(4, np.int64)
-    drawn: dict[str, list[float]] = {LABEL_COUNTS: [], TOP_COUNTS: [], TEMPERATURE: []}
-    for seed in range(150):
-        releases = Releases(plan, (seed,), torch.device("cpu"), entropy=SEEDED)
-        noisy = calibration_release._release_tables(scores, labels, np.zeros(4), releases)
-        releases.check_counts()
-        for name, values in drawn.items():
-            values += np.ravel(noisy[name]).tolist()
-    for item in plan.mechanisms:
-        noise = np.array(drawn[item.name])
-        wanted = item.noise_multiplier * item.sensitivity
-        assert noise.std() == pytest.approx(wanted, rel=5 / math.sqrt(2 * len(noise)))
-        assert abs(noise.mean()) < 5 * wanted / math.sqrt(len(noise))
-
-
-def test_a_plan_for_something_else_is_refused(tmp_path: Path) -> None:
-    rows = of_test_rows(np.zeros((1000, CLASSES)), np.zeros(1000, np.int64))
-    with pytest.raises(PrivacyError, match="not for a calibration"):
-        calibrate_head(
-            head(CLASSES), rows, planned(tmp_path, 1000, 1.0, classes=2), SystemEntropy(),
-            composition="",
-        )  # fmt: skip
-    fewer = of_test_rows(np.zeros((999, CLASSES)), np.zeros(999, np.int64))
-    with pytest.raises(PrivacyError, match=r"1000.*has 999"):
-        calibrate_head(
-            head(CLASSES), fewer, planned(tmp_path, 1000, 1.0), SystemEntropy(), composition=""
-        )  # fmt: skip
-    with pytest.raises(ConfigError, match="one label per row"):
-        calibration_mechanisms(classes=2, multi_label=True)
-
-
 def test_too_few_units_are_refused_with_their_number(tmp_path: Path) -> None:
     with pytest.raises(PrivacyError, match=r"200 test units are too few: .* need 3\d\d at"):
         check_calibration_size(planned(tmp_path, 200, 1.0))
@@ -211,26 +173,20 @@ WAYS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
-@pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    def make_bundle(way: str) -> tuple[Path, Study]:
-        classes, options = WAYS[way]
-        monkeypatch.setattr(release_study, "ROWS", {"train": 300, "test": 600})
-        monkeypatch.setattr(release_study, "CLASSES", ("a", "b", "c")[:classes])
-        write_features(tmp_path, shares=(1,) * classes)
-        made = study(tmp_path, **options)
-        return release(tmp_path, made), made
-
-    return make_bundle
+def make(folder: Path, way: str, **changes: Any) -> tuple[Path, Study]:
+    classes, options = WAYS[way]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(release_study, "ROWS", {"train": 300, "test": 600})
+        patch.setattr(release_study, "CLASSES", ("a", "b", "c")[:classes])
+        write_features(folder, shares=(1,) * classes)
+    made = study(folder, **options).model_copy(update=changes)
+    return release(folder, made), made
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_calibrated_release_is_whole_verified_and_booked(
-    make: Any, tmp_path: Path, way: str
-) -> None:
-    output, made = make(way)
-    report = verify_bundle(output)
-    assert report.passed, [check for check in report.checks if check.passed is False]
+def test_a_calibrated_release_is_whole_verified_and_booked(tmp_path: Path, way: str) -> None:
+    output, made = make(tmp_path, way)
+    assert failed(verify_bundle(output)) == []
     read = bundle.read_bundle(output)
     assert read.link == "softmax"
     calibrated = read.calibration
@@ -249,89 +205,63 @@ def test_a_calibrated_release_is_whole_verified_and_booked(
     assert bundle.bundle_digest(again) == bundle.bundle_digest(output), "a release is final"
 
 
-def rewrite(output: Path, change: Any) -> None:
-    """Edits the statement and all hashes, as somebody who cheats would."""
-    path = output / bundle.STATEMENT_FILE
-    values = read_json(path)
-    change(values)
-    write_json(path, values)
-    bundle.write_sums(output)
+def move_count(block: dict[str, Any], values: dict[str, Any]) -> None:
+    holder = block if "mechanisms" in block else values["evaluation"]
+    table = holder.get("score_counts", {}).get("counts")
+    table = table or holder.get(TOP_COUNTS) or holder[PROBABILITY_COUNTS]
+    table[-1][-1] += 30.0
+
+
+def raise_threshold(block: dict[str, Any], _: dict[str, Any]) -> None:
+    block["sets"][0]["threshold"] += 1e-3
+
+
+def change_words(block: dict[str, Any], _: dict[str, Any]) -> None:
+    """Writes other words of equal length."""
+    if "cut_offs" in block:
+        block["cut_offs"][0]["wanted"] = "FDA cleared"
+    else:
+        block["composition"] = block["composition"].replace("nothing", "at most")
+
+
+Edit = tuple[str, Callable[[dict[str, Any], dict[str, Any]], object]]
+# By the check that fails; each gets the block `calibration` and the whole statement.
+EDITS: list[Edit] = [
+    ("calibration", lambda block, _: block.update(scale=1.01 * block["scale"])),
+    ("calibration", lambda block, _: block.update(sets=block["sets"][1:])),
+    ("calibration", raise_threshold),
+    ("calibration", change_words),
+    ("calibration", move_count),
+    ("calibration", lambda block, _: block.update(epsilon=1.0)),
+    ("calibration", lambda block, _: block.update(delta=1 / 700)),
+    ("calibration", lambda block, _: block.update(n=9000)),
+    ("calibration", lambda block, _: block.update(composition="Nobody pays.")),
+    ("calibration", lambda block, _: block.pop("reliability")),
+    ("calibration", lambda _, values: values["evaluation"].update(n=601)),
+]
+OF_THE_AUC: Edit = (
+    "evaluation",
+    lambda _, v: v["evaluation"].update(value=0.7, interval=[0.65, 0.75]),
+)
+# the price of the head, and of the calibration alone
+OF_THE_REST: Edit = ("ledger", lambda _, values: values["ledger"].update(epsilon=2.0))
 
 
 @pytest.mark.parametrize("way", ["classes and accuracy", "two", "two of the AUC"])
-@pytest.mark.parametrize(
-    "what",
-    [
-        "scale", "sets", "threshold", "words", "counts", "epsilon", "delta", "n", "composition",
-        "removed", "other test units",
-    ],
-)  # fmt: skip
-def test_an_edited_calibration_is_noticed(make: Any, way: str, what: str) -> None:
-    output, _ = make(way)
-
-    def change(values: dict[str, Any]) -> None:
-        block = values["calibration"]
-        if what == "scale":
-            block["scale"] *= 1.01
-        elif what == "sets":
-            block["sets"] = block["sets"][1:]
-        elif what == "threshold":
-            block["sets"][0]["threshold"] += 1e-3
-        elif what == "words":  # equally long
-            if "cut_offs" in block:
-                block["cut_offs"][0]["wanted"] = "FDA cleared"
-            else:
-                block["composition"] = block["composition"].replace("nothing", "at most")
-        elif what == "delta":
-            block["delta"] = 1 / 700
-        elif what == "n":
-            block["n"] = 9000
-        elif what == "counts":
-            holder = block if "mechanisms" in block else values["evaluation"]
-            table = holder.get("score_counts", {}).get("counts")
-            table = table or holder.get(TOP_COUNTS) or holder[PROBABILITY_COUNTS]
-            table[-1][-1] += 30.0
-        elif what == "epsilon":
-            block["epsilon"] = 1.0
-        elif what == "composition":
-            block["composition"] = "Nobody pays."
-        elif what == "other test units":
-            values["evaluation"]["n"] += 1
-        else:
-            del block["reliability"]
-
-    rewrite(output, change)
-    failed = {check.name for check in verify_bundle(output).checks if check.passed is False}
-    assert "calibration" in failed
+def test_an_edited_calibration_is_noticed(tmp_path: Path, way: str) -> None:
+    output, _ = make(tmp_path, way)
+    path = output / bundle.STATEMENT_FILE
+    original = path.read_bytes()
+    for check, edit in [*EDITS, OF_THE_AUC if way == "two of the AUC" else OF_THE_REST]:
+        path.write_bytes(original)
+        edit_file(output, path.name, lambda values, edit=edit: edit(values["calibration"], values))  # type: ignore[misc]
+        assert check in failed(verify_bundle(output)), edit
 
 
-@pytest.mark.parametrize(
-    ("way", "name", "change"),
-    [
-        ("two of the AUC", "evaluation", {"value": 0.7, "interval": [0.65, 0.75]}),
-        # of the head, and of the calibration alone
-        ("classes and accuracy", "ledger", {"epsilon": 2.0}),
-        ("two", "ledger", {"epsilon": 2.0}),
-    ],
-)
-def test_numbers_that_do_not_go_together_are_noticed(
-    make: Any, way: str, name: str, change: dict[str, Any]
-) -> None:
-    output, _ = make(way)
-    rewrite(output, lambda values: values[name].update(change))
-    failed = {check.name for check in verify_bundle(output).checks if check.passed is False}
-    assert name in failed
-
-
-def test_the_study_s_accountant_does_not_matter(make: Any, tmp_path: Path) -> None:
+def test_the_study_s_accountant_does_not_matter(tmp_path: Path) -> None:
     """Nothing samples the test units, so their price is exact."""
-    _, made = make("two")
-    place = tmp_path / "other"
-    write_features(place, shares=(1, 1))
-    changed = {"results_dir": str(place / "results"), "data_dir": str(place / "data")}
-    made = made.model_copy(update={"accountant": "rdp", **changed})
-    report = verify_bundle(release(place, made))
-    assert report.passed, [check for check in report.checks if check.passed is False]
+    output, _ = make(tmp_path, "two", accountant="rdp")
+    assert failed(verify_bundle(output)) == []
 
 
 def test_options_that_make_no_sense_are_refused_before_any_work(tmp_path: Path) -> None:
@@ -340,13 +270,3 @@ def test_options_that_make_no_sense_are_refused_before_any_work(tmp_path: Path) 
     paid = {"calibrate": {"epsilon": 1}, "evaluate": {"epsilon": 1, "metric": "auc"}}
     with pytest.raises(ConfigError, match=r"uses too; write `calibrate: \{\}`"):
         check_study(study(tmp_path, **paid))
-
-
-def test_a_release_without_calibration_says_nothing_about_it(tmp_path: Path) -> None:
-    write_features(tmp_path)
-    output = release(tmp_path, study(tmp_path, evaluate={"epsilon": 1}))
-    read = bundle.read_bundle(output)
-    assert "calibration" not in read.statement
-    assert read.calibration is None
-    assert "How sure it is" not in (output / bundle.CARD_FILE).read_text()
-    assert json.loads((output / bundle.STATEMENT_FILE).read_text())["evaluation"]["n"] == 120

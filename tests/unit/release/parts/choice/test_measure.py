@@ -51,14 +51,18 @@ def plan_of(options: dict[str, Any], epsilon: float, folder: Path) -> Plan:
     )
 
 
+def price_choice(chosen: Study, folder: Path, **more: Any) -> dict[str, Any]:
+    """The block `choice` of a release by covariance at epsilon 1."""
+    plan = plan_of(COVARIANCE, 1.0, folder)
+    return choice_block(chosen, dataset="digits", plan=plan, cache=folder, **more)
+
+
 def test_without_sampling_it_is_the_exact_price_of_all_heads_and_the_release(
     tmp_path: Path,
 ) -> None:
     methods = {"covariance": COVARIANCE, "squares": SQUARES}
     release = plan_of(COVARIANCE, 1.0, tmp_path)
-    block = choice_block(
-        study(methods, [0.5, 2]), dataset="digits", plan=release, n=N, cache=tmp_path
-    )
+    block = price_choice(study(methods, [0.5, 2]), tmp_path)
     heads = [
         accountants.gaussian_mu(plan_of(options, epsilon, tmp_path).mechanisms) ** 2
         for options in methods.values()
@@ -76,7 +80,7 @@ def test_without_sampling_it_is_the_exact_price_of_all_heads_and_the_release(
 def test_sampled_cells_are_bounded_from_above(tmp_path: Path) -> None:
     release = plan_of(COVARIANCE, 1.0, tmp_path)
     chosen = study({"sgd": SMALL}, [1])
-    block = choice_block(chosen, dataset="digits", plan=release, n=N, cache=tmp_path)
+    block = price_choice(chosen, tmp_path)
     cell = plan_of(SMALL, 1.0, tmp_path)
     heads = [item.repeat_count(SEEDS * len(BACKBONES)) for item in cell.mechanisms]
     tight = accountants.compute_epsilon([*heads, *release.mechanisms], 1e-5, "pld")
@@ -84,7 +88,6 @@ def test_sampled_cells_are_bounded_from_above(tmp_path: Path) -> None:
 
 
 def test_cells_that_are_not_private_leave_the_choice_without_a_price(tmp_path: Path) -> None:
-    release = plan_of(COVARIANCE, 1.0, tmp_path)
     cases: list[tuple[Study, str, int]] = [
         (study({"covariance": COVARIANCE}, [1, "inf"]), "covariance at epsilon inf", 4),
         (
@@ -109,7 +112,7 @@ def test_cells_that_are_not_private_leave_the_choice_without_a_price(tmp_path: P
         ),
     ]  # fmt: skip
     for chosen, named, cells in cases:
-        block = choice_block(chosen, dataset="digits", plan=release, n=N, cache=tmp_path)
+        block = price_choice(chosen, tmp_path)
         assert (block["cells"], block["epsilon"]) == (cells, None)
         assert NOT_COVERED in block["words"]
         assert named in block["words"]
@@ -118,35 +121,21 @@ def test_cells_that_are_not_private_leave_the_choice_without_a_price(tmp_path: P
 
 
 def test_an_audit_on_made_up_rows_exposes_none(tmp_path: Path) -> None:
-    release = plan_of(COVARIANCE, 1.0, tmp_path)
     added: list[dict[str, Any]] = [{}, {"audit": {}}, {"representation_law": {}}]  # of no network
     blocks = [
-        choice_block(
-            study({"covariance": COVARIANCE}, [1], **more),
-            dataset="digits",
-            plan=release,
-            n=N,
-            cache=tmp_path,
-        )
-        for more in added
+        price_choice(study({"covariance": COVARIANCE}, [1], **more), tmp_path) for more in added
     ]
     assert blocks[0]["epsilon"] is not None
     assert blocks[1:] == blocks[:1] * 2
 
 
 def test_methods_that_cannot_be_calibrated_have_no_heads_to_choose(tmp_path: Path) -> None:
-    release = plan_of(COVARIANCE, 1.0, tmp_path)
     too_large = {**SMALL, "batch_size": 2 * N}
     both = study({"covariance": COVARIANCE, "sgd": too_large}, [1])
     alone = study({"covariance": COVARIANCE}, [1])
-    blocks = [
-        choice_block(each, dataset="digits", plan=release, n=N, cache=tmp_path)
-        for each in (both, alone)
-    ]
+    blocks = [price_choice(each, tmp_path) for each in (both, alone)]
     assert blocks[0] == blocks[1]
-    none = choice_block(
-        study({"sgd": too_large}, [1]), dataset="digits", plan=release, n=N, cache=tmp_path
-    )
+    none = price_choice(study({"sgd": too_large}, [1]), tmp_path)
     assert none == {"cells": 0, "epsilon": None, "words": NO_CHOICE}
 
 
@@ -160,12 +149,12 @@ def test_backbones_and_seeds_share_calibrations(
         solved.append(target.nominal_epsilon)
         return solve(mechanisms, target, *rest)
 
-    release = plan_of(COVARIANCE, 1.0, tmp_path)
+    plan_of(COVARIANCE, 1.0, tmp_path)
     monkeypatch.setattr(calibration, "_find_answer", counted)
     backbones = {f"pixels_{size}": {"family": "pixels", "size": size} for size in range(2, 52)}
     methods = {f"covariance_{index}": COVARIANCE for index in range(10)}
     many = study(methods, [0.5, 2], backbones=backbones)
-    block = choice_block(many, dataset="digits", plan=release, n=N, cache=tmp_path)
+    block = price_choice(many, tmp_path)
     assert block["cells"] == 1000
     assert sorted(solved) == [0.5, 2]
 
@@ -180,7 +169,7 @@ def test_what_auto_chooses_is_priced_by_backbone_where_features_are_there(tmp_pa
         )
         for name, dimension in {"pixels": 64, "small": 16}.items()
     }  # fmt: skip
-    block = choice_block(auto, dataset="digits", plan=release, n=N, cache=tmp_path, facts=facts)
+    block = price_choice(auto, tmp_path, facts=facts)
     heads = [
         accountants.gaussian_mu(plan_of(choose_head(each), epsilon, tmp_path).mechanisms) ** 2
         for epsilon in (0.5, 2.0)
@@ -190,9 +179,7 @@ def test_what_auto_chooses_is_priced_by_backbone_where_features_are_there(tmp_pa
     exact = accountants.gaussian_epsilon(math.sqrt(square), 1e-5)
     assert block["cells"] == 4
     assert exact <= block["epsilon"] <= exact * (1 + 1e-5)
-    unknown = choice_block(
-        auto, dataset="digits", plan=release, n=N, cache=tmp_path, facts={"small": facts["small"]}
-    )
+    unknown = price_choice(auto, tmp_path, facts={"small": facts["small"]})
     assert (unknown["cells"], unknown["epsilon"]) == (4, None)
     assert "not known yet (pixels/auto). Extract their features first" in unknown["words"]
     assert "no epsilon covers their test units" in unknown["words"]

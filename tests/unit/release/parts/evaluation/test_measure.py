@@ -13,15 +13,14 @@ import torch
 from scipy.special import ndtr
 
 from dpprobe.errors import ConfigError, PrivacyError
-from dpprobe.heads.fitted import Heads
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SEEDED, SystemEntropy
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.target import Target
-from dpprobe.release.counted_units import SCORE_UNIT, count_steps, find_usable, label_counts
 from dpprobe.release.parts.evaluation import measure as evaluation
+from dpprobe.release.parts.evaluation.class_recalls import Estimate
 from dpprobe.release.parts.evaluation.measure import (
     accuracy_estimate,
     area_estimate,
@@ -50,6 +49,17 @@ def planned(
     )
 
 
+def measure(
+    scores: npt.NDArray[Any], labels: npt.NDArray[Any], plan: Plan, metric: Metric, *,
+    units: npt.NDArray[Any] | None = None, seed: int = 1,
+) -> dict[str, Any]:  # fmt: skip
+    """Evaluates a head that shows these scores, with noise from a seed."""
+    return evaluate_heads(
+        head(scores.shape[1], seed), of_test_rows(scores, labels, units), plan, SEEDED,
+        metric=metric, link="sigmoid" if labels.ndim == 2 else "softmax", composition="",
+    )  # fmt: skip
+
+
 def two_classes(n: int, generator: np.random.Generator, apart: float = 1.5) -> Any:
     """Margins of two normals, with the area under their ROC curve."""
     labels = generator.integers(0, 2, n)
@@ -57,60 +67,55 @@ def two_classes(n: int, generator: np.random.Generator, apart: float = 1.5) -> A
     return np.stack([np.zeros(n), margins], 1), labels, float(ndtr(apart / math.sqrt(2)))
 
 
-def neighbours(units: npt.NDArray[Any]) -> list[npt.NDArray[np.bool_]]:
-    """Which rows stay, for each unit that null rows replace."""
-    return [units != unit for unit in np.unique(units)]
-
-
-@pytest.mark.parametrize("multi_label", [False, True])
 @pytest.mark.parametrize("units", [[0, 1, 2, 3, 4, 5], [0, 0, 0, 1, 1, 2], [0, 0, 0, 0, 0, 0]])
-def test_no_unit_moves_a_released_sum_by_more_than_its_sensitivity(
-    multi_label: bool, units: list[int]
+@pytest.mark.parametrize(
+    ("metric", "multi_label"),
+    [("accuracy", False), ("accuracy", True), ("auc", False), ("auc", True),
+     ("macro_accuracy", False)],
+)  # fmt: skip
+def test_no_unit_moves_what_is_released_by_more_than_its_sensitivity(
+    metric: Metric, multi_label: bool, units: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    generator = np.random.default_rng(5)
-    whose = np.array(units)
-    weights = row_weights(whose)
-    weights = np.ones(6) if weights is None else weights
-    classes = 3 if multi_label else 2
-    bound = math.sqrt(classes) if multi_label else 1.0
-    worst = {"hits": 0.0, "counts": 0.0, "ranges": 0.0}
+    """Of whole evaluations: units are null rows in one, and the outputs of the other are seen."""
+    generator, whose = np.random.default_rng(5), np.array(units)
+    classes, n = 3 if multi_label else 2, len(set(units))
+    wanted = evaluation_mechanisms(metric, classes=classes, multi_label=multi_label)
+    plan = Plan(
+        mechanisms=tuple(item.scale_noise(1e-3) for item in wanted), n=n,
+        unit="image" if n == 6 else "patient",
+        epsilon=1e9, delta=1e-5, accountant="pld", realised_epsilon=1e8,
+    )  # fmt: skip
+    told: dict[str, torch.Tensor] = {}
+    sums: list[dict[str, torch.Tensor]] = []
+    draw = Releases.release_gaussian
+
+    def release(self: Releases, name: str, total: GridSum) -> torch.Tensor:
+        sums[-1][name] = total.values.double()
+        return told.setdefault(name, draw(self, name, total))
+
+    monkeypatch.setattr(Releases, "release_gaussian", release)
+    # intervals take most of the time, and are not looked at here
+    estimate = Estimate(0.5, 0.0, 1.0, 0.5)
+    monkeypatch.setattr(evaluation, "accuracy_estimate", lambda *_: estimate)
+    monkeypatch.setattr(evaluation, "area_estimate", lambda *_: (estimate, ""))
+    worst = dict.fromkeys((item.name for item in wanted), 0.0)
     for _ in range(60):
         scores = generator.normal(size=(6, classes)) * generator.choice([0.01, 1, 1e6])
-        labels = (
-            generator.integers(0, 2, (6, classes)) if multi_label else generator.integers(0, 2, 6)
-        )
+        drawn = generator.integers(0, 2, (6, classes) if multi_label else 6)
+        labels: npt.NDArray[Any] = drawn.astype(np.uint8) if multi_label else drawn
         if generator.random() < 0.3:  # all rows alike: the longest that a unit's sum can be
             scores[:], labels[:] = scores[0], labels[0]
-        link: metrics.Link = "sigmoid" if multi_label else "softmax"
-        whole = _sums(scores, labels, weights, link, len(np.unique(whose)))
-        for stays in neighbours(whose):
-            without = np.where(stays[:, None], scores, NULL)
-            less = _sums(without, labels, weights, link, len(np.unique(whose)))
-            for name, value in whole.items():
-                change = float(np.linalg.norm((value - less[name]).ravel()))
-                worst[name] = max(worst[name], change)
-    assert worst["hits"] <= 1.0
-    assert worst["counts"] <= bound + 1e-12
-    assert worst["ranges"] <= bound + 1e-12
-    # the bounds are tight, but for weights rounded down to the grid
-    assert worst["hits"] > 1 - 1e-6
-    assert worst["counts"] > bound * (1 - 1e-6)
-
-
-def _sums(
-    scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: npt.NDArray[Any],
-    link: metrics.Link, n: int,
-) -> dict[str, npt.NDArray[Any]]:  # fmt: skip
-    usable = find_usable(scores)
-    margins, present = evaluation._rank_rows(scores, labels)
-    places = np.arcsinh(np.where(usable[:, None], margins, 0.0) / SCORE_UNIT)
-    units, step = count_steps(weights * usable, n)
-    edges = [np.linspace(-12, 12, 9)] * places.shape[1]
-    return {
-        "hits": hit_sum(scores, labels, weights, link, n).values.numpy(),
-        "counts": label_counts(places, present, units, edges) * step,
-        "ranges": label_counts(places, None, units, edges) * step,
-    }
+        told.clear()
+        sums.clear()
+        for nulled in (-1, *set(units)):
+            sums.append({})
+            rows = np.where((whose == nulled)[:, None], NULL, scores)
+            measure(rows, labels, plan, metric, units=None if n == 6 else whose)
+        for name, whole in sums[0].items():
+            changes = [float((whole - less[name]).norm()) for less in sums[1:]]
+            worst[name] = max(worst[name], *changes)
+    for item in wanted:
+        assert item.sensitivity * (1 - 1e-6) < worst[item.name] <= item.sensitivity + 1e-9
 
 
 def test_the_mechanisms_state_these_sensitivities() -> None:
@@ -164,10 +169,7 @@ def test_without_noise_the_area_is_the_benchmarks() -> None:
     # a bias added to all scores, and another scale, change ranks as little as bins may
     for shift, scale in ((0, 1), (5, 1), (-3, 0.1), (0, 40)):
         moved = np.stack([scores[:, 0], scores[:, 1] * scale + shift], 1)
-        result = evaluate_heads(
-            head(2), of_test_rows(moved, labels), plan, SEEDED,
-            metric="auc", link="softmax", composition="",
-        )  # fmt: skip
+        result = measure(moved, labels, plan, "auc")
         assert result["value"] == pytest.approx(bench, abs=1e-3)
 
 
@@ -217,10 +219,7 @@ def test_the_interval_of_an_area_covers_sampling_and_noise(
     inside = 0
     for repetition in range(200):
         scores, labels, area = two_classes(n, generator, apart)
-        result = evaluate_heads(
-            head(2, repetition), of_test_rows(scores, labels), plan, SEEDED,
-            metric="auc", link="softmax", composition="",
-        )  # fmt: skip
+        result = measure(scores, labels, plan, "auc", seed=repetition)
         low, high = result["interval"]
         assert 0 <= low < high <= 1
         inside += low <= area <= high
@@ -236,35 +235,10 @@ def test_the_interval_covers_the_mean_area_of_labels_of_which_one_is_rare(tmp_pa
     for repetition in range(200):
         labels = (generator.random((n, 3)) < share).astype(np.uint8)
         scores = generator.normal(labels * [1.0, 1.5, 2.0], 1)
-        result = evaluate_heads(
-            head(3, repetition), of_test_rows(scores, labels), plan, SEEDED,
-            metric="auc", link="sigmoid", composition="",
-        )  # fmt: skip
+        result = measure(scores, labels, plan, "auc", seed=repetition)
         area = np.mean(ndtr(np.array([1.0, 1.5, 2.0]) / math.sqrt(2)))
         inside += result["interval"][0] <= area <= result["interval"][1]
     assert inside >= 200 * 0.95 - 3 * math.sqrt(200 * 0.95 * 0.05)
-
-
-def test_the_noise_has_the_plans_variance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # intervals take most of the time, and are not looked at here
-    monkeypatch.setattr(
-        evaluation, "accuracy_estimate", lambda value, *_: evaluation.Estimate(value, 0, 1, 0.1)
-    )
-    n = 400
-    plan = planned(tmp_path, "accuracy", n, 0.5)
-    scores, labels, _ = two_classes(n, np.random.default_rng(0))
-    features = of_test_rows(scores, labels)
-    exact = metrics.evaluate_scores(scores, labels)["accuracy"]
-    values = [
-        evaluate_heads(
-            head(2, seed), features, plan, SEEDED, metric="accuracy", link="softmax", composition=""
-        )["value"]
-        for seed in range(400)
-    ]
-    deviation = plan.find_mechanism("accuracy").noise_multiplier / n
-    # the deviation of 400 values has an error of 3.5%: noise that is 20% less is noticed
-    assert np.std(np.array(values) - exact) == pytest.approx(deviation, rel=0.1)
-    assert np.mean(values) == pytest.approx(exact, abs=4 * deviation / math.sqrt(400))
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "auc"])
@@ -273,10 +247,7 @@ def test_null_rows_count_nothing(tmp_path: Path, metric: Metric) -> None:
     plan = planned(tmp_path, metric, n, 8.0)
     scores = np.full((n, 2), NULL)
     labels = np.zeros(n, dtype=np.int64)
-    result = evaluate_heads(
-        head(2), of_test_rows(scores, labels), plan, SEEDED,
-        metric=metric, link="softmax", composition="",
-    )  # fmt: skip
+    result = measure(scores, labels, plan, metric)
     if metric == "accuracy":
         assert result["value"] < 0.02
     else:
@@ -303,27 +274,9 @@ def test_patients_count_once_each(tmp_path: Path) -> None:
     labels = np.repeat(np.arange(200) % 2, 5)
     scores = np.stack([np.zeros(1000), labels * 2.0 - 1], 1)  # all right
     plan = planned(tmp_path, "accuracy", 200, 8.0, unit="patient")
-    result = evaluate_heads(
-        head(2), of_test_rows(scores, labels, units), plan, SEEDED,
-        metric="accuracy", link="softmax", composition="",
-    )  # fmt: skip
-    assert result["value"] > 0.97
+    assert measure(scores, labels, plan, "accuracy", units=units)["value"] > 0.97
     with pytest.raises(PrivacyError, match="n = 200 test units of kind patient"):
-        evaluate_heads(
-            head(2), of_test_rows(scores, labels), plan, SEEDED,
-            metric="accuracy", link="softmax", composition="",
-        )  # fmt: skip
-
-
-def test_another_plan_is_refused(tmp_path: Path) -> None:
-    scores, labels, _ = two_classes(100, np.random.default_rng(0))
-    features = of_test_rows(scores, labels)
-    auc, short = planned(tmp_path, "auc", 100, 1.0), planned(tmp_path, "accuracy", 99, 1.0)
-    for plan, message in ((auc, "not for metric accuracy"), (short, "n = 99 test units")):
-        with pytest.raises(PrivacyError, match=message):
-            evaluate_heads(
-                head(2), features, plan, SEEDED, metric="accuracy", link="softmax", composition=""
-            )
+        measure(scores, labels, plan, "accuracy")
 
 
 def test_negative_counts_give_an_area_in_range() -> None:
@@ -364,63 +317,6 @@ def test_an_area_that_no_labels_could_tell_is_refused(tmp_path: Path) -> None:
         assert (estimate.high - estimate.low < 1) == measured
 
 
-@pytest.mark.parametrize("unit", ["image", "patient"])
-@pytest.mark.parametrize("metric", ["accuracy", "auc", "macro_accuracy"])
-def test_no_unit_moves_what_is_released_by_more_than_its_sensitivity(
-    metric: Metric, unit: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of whole evaluations: units are null rows in one, and the outputs of the other are seen."""
-    generator = np.random.default_rng(2)
-    units = np.arange(60) // (3 if unit == "patient" else 1)
-    labels = generator.integers(0, 2, 20).repeat(3)
-    scores = np.stack([np.zeros(60), (2.0 * labels - 1) * (1 + labels)], 1)  # all right
-    n = int(units.max()) + 1
-    wanted = evaluation_mechanisms(metric, classes=2, multi_label=False)
-    plan = Plan(
-        mechanisms=tuple(item.scale_noise(1e-3) for item in wanted), n=n, unit=unit,
-        epsilon=1e9, delta=1e-5, accountant="pld", realised_epsilon=1e8,
-    )  # fmt: skip
-    told: dict[str, torch.Tensor] = {}
-    sums: list[dict[str, torch.Tensor]] = []
-    draw = Releases.release_gaussian
-
-    def release(self: Releases, name: str, total: GridSum) -> torch.Tensor:
-        sums[-1][name] = total.values.double()
-        return told.setdefault(name, draw(self, name, total))
-
-    monkeypatch.setattr(Releases, "release_gaussian", release)
-    for nulled in (None, 0, n - 1):
-        sums.append({})
-        rows = scores if nulled is None else np.where((units == nulled)[:, None], NULL, scores)
-        evaluate_heads(
-            head(2), of_test_rows(rows, labels, units if unit == "patient" else None), plan,
-            SEEDED, metric=metric, link="softmax", composition="",
-        )  # fmt: skip
-    for item in wanted:
-        for less in sums[1:]:
-            change = float((sums[0][item.name] - less[item.name]).norm())
-            assert 1 - 1e-6 < change <= item.sensitivity + 1e-9
-
-
-def test_a_plan_without_noise_and_several_heads_are_refused(tmp_path: Path) -> None:
-    scores, labels, _ = two_classes(100, np.random.default_rng(0))
-    features = of_test_rows(scores, labels)
-    silent, plan = (planned(tmp_path, "accuracy", 100, epsilon) for epsilon in (math.inf, 1.0))
-    one = head(2)
-    both = Heads(
-        weights=np.concatenate([one.weights] * 2), seeds=(1, 2), transforms=one.transforms * 2,
-        steps=0,
-    )  # fmt: skip
-    for heads, priced, said in (
-        (one, silent, "not for metric accuracy"),
-        (both, plan, "2 heads share one epsilon; pass"),
-    ):
-        with pytest.raises(PrivacyError, match=said):
-            evaluate_heads(
-                heads, features, priced, SEEDED, metric="accuracy", link="softmax", composition=""
-            )
-
-
 def test_standard_errors_and_spreads_are_those_of_draws() -> None:
     generator, n, deviation = np.random.default_rng(0), 400, 9.0
     drawn = (generator.binomial(n, 0.8, 20_000) + generator.normal(0, deviation, 20_000)) / n
@@ -440,16 +336,3 @@ def test_the_sampling_variance_of_an_area_is_that_of_hanley_and_mcneil() -> None
     expected = (area * (1 - area) + rest) / m**2
     found = evaluation._sampling_variance(area, np.full(3, m), np.full(3, m))
     np.testing.assert_allclose(found, expected, rtol=1e-12)
-
-
-def test_entropy_of_the_system_repeats_nothing(tmp_path: Path) -> None:
-    scores, labels, _ = two_classes(3000, np.random.default_rng(0))
-    plan = planned(tmp_path, "auc", 3000, 1.0)
-    values = {
-        evaluate_heads(
-            head(2), of_test_rows(scores, labels), plan, SystemEntropy(),
-            metric="auc", link="softmax", composition="",
-        )["value"]
-        for _ in range(5)
-    }  # fmt: skip
-    assert len(values) == 5

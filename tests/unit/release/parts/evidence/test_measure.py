@@ -13,12 +13,11 @@ from dpprobe.errors import PrivacyError
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.target import Target
 from dpprobe.release.ledger import Ledger
-from dpprobe.release.make import make_release
 from dpprobe.release.parts.evidence.measure import Evidence, in_words, read_evidence
 from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.training.plan_file import plan_method
 from tests.support.audit_records import MEMBERSHIP, WHITE_BOX, write_audit
-from tests.support.release_study import ROWS, study, write_features
+from tests.support.release_study import ROWS, release, study, write_features
 
 EVIDENCE = {
     "audited": "2026-01-31",
@@ -101,12 +100,7 @@ def test_a_release_states_its_evidence_and_verifies(
     tmp_path: Path, plan: Plan, calibration: Path
 ) -> None:
     write_features(tmp_path)
-    output = tmp_path / "results/releases/first"
-    make_release(
-        study(tmp_path), "first", train=tmp_path / "train/manifest.json",
-        test=tmp_path / "test/manifest.json", output=output, cache=calibration,
-        audit=_audit(tmp_path, plan),
-    )  # fmt: skip
+    output = release(tmp_path, study(tmp_path), audit=_audit(tmp_path, plan), cache=calibration)
     assert read_json(output / "privacy.json")["evidence"] == EVIDENCE
     for name in ("README.md", "release.html"):
         text = " ".join((output / name).read_text(encoding="utf-8").split())
@@ -125,10 +119,9 @@ def test_nothing_is_released_or_booked_where_a_test_refutes_the_promise(
     tests = [{"name": "releases", "p_value": 0.4}, {"name": "head", "p_value": 1e-9}]
     refuted = {**WHITE_BOX, "tests": tests, "holds": holds}
     with pytest.raises(PrivacyError, match=r"refutes epsilon .* \(head; .* nothing is released"):
-        make_release(
-            study(tmp_path), "first", train=tmp_path / "train/manifest.json",
-            test=tmp_path / "test/manifest.json", output=tmp_path / "results/releases/first",
-            cache=calibration, audit=_audit(tmp_path, plan, white_box=refuted),
+        release(
+            tmp_path, study(tmp_path), audit=_audit(tmp_path, plan, white_box=refuted),
+            cache=calibration,
         )  # fmt: skip
     assert Ledger.of_dataset(tmp_path / "data", "toy").read_entries() == []
     assert not (tmp_path / "results/releases/first").exists()

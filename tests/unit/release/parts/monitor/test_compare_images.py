@@ -252,12 +252,14 @@ def test_groups_are_read_from_a_table(tmp_path: Path) -> None:
     path.write_text("id,group\na.png,p1\nb.png,p1\n")
     assert read_groups(path) == {"a.png": "p1", "b.png": "p1"}
     assert read_groups(None) == {}
+    path.write_text("sep=;\nid; group\na.png;p1\nb.png;p1\n")
+    assert read_groups(path) == {"a.png": "p1", "b.png": "p1"}
     path.write_text(f"id,group\na.png,{'p' * 200_000}\n")
     assert len(read_groups(path)["a.png"]) == 200_000
     for text in (
         "id,patient\na.png,p1\n", "id,group\na.png\n", "id,group\na.png,p1\na.png,p2\n",
-        'id,group\n"a.png,p1\n',
+        'id,group\n"a.png,p1\n', "id,group,group\na.png,1,2\n", "id,group\na.png,1,2\n",
     ):  # fmt: skip
         path.write_text(text)
-        with pytest.raises(ConfigError, match="columns id and group"):
+        with pytest.raises(ConfigError, match="columns id and group|groups.csv line 3: cannot"):
             read_groups(path)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from dpprobe.artifacts import read_json, write_json
-from dpprobe.release.bundle import STATEMENT_FILE, SUMS_FILE, write_sums
+from dpprobe.release.bundle import STATEMENT_FILE, write_sums
 from dpprobe.release.parts.predecessor.measure import NAME
 from dpprobe.release.verification.checks import Check
 from dpprobe.release.verification.verify import verify_bundle
 from tests.support.bundles import write_example
+from tests.support.edited_bundles import edit_file
 
 
 @pytest.fixture(scope="module")
@@ -87,10 +87,7 @@ def test_a_false_name_fails(
     chain: list[Path], tmp_path: Path, named: dict[str, Any], said: str
 ) -> None:
     copy = Path(shutil.copytree(chain[2], tmp_path / "v3"))
-    statement = read_json(copy / STATEMENT_FILE)
-    statement["predecessor"] |= named
-    write_json(copy / STATEMENT_FILE, statement)
+    edit_file(copy, STATEMENT_FILE, lambda statement: statement["predecessor"].update(named))
     assert said in fault(copy, chain[0].parent)
     if "other" not in named.values():
         assert said in fault(copy)
-    assert (copy / SUMS_FILE).exists()

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from dpprobe.release.parts.sites.site_part import make_site_key
+from dpprobe.release.parts.sites.several_sites import make_site_key
 from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.sites.agreement import name_public_key
 from tests.support.command_line import run_main
+from tests.support.release_study import study
 from tests.support.site_study import TRAIN_ROWS, make_sites
 
 NAMES = ("east", "north", "south")
@@ -21,35 +22,17 @@ def write_study(
     folder: Path, name: str, members: dict[str, str], sites: dict[str, Any] | None = None,
     *, dataset: dict[str, Any] | None = None, release: dict[str, Any] | None = None,
 ) -> Path:  # fmt: skip
-    values = {
-        "study": name,
-        "datasets": {
-            "toy": {"source": "sklearn", "name": "digits", "split_by": "id", **(dataset or {})}
-        },
-        "backbones": {"pixels": {"family": "pixels"}},
-        "methods": {"sums": {"head": "prototypes", "normalize": "l2"}},
-        "epsilons": [2],
-        "delta": 1e-4,
-        "releases": {
-            "first": {
-                "dataset": "toy",
-                "backbone": "pixels",
-                "method": "sums",
-                "epsilon": 2,
-                "sites": {
-                    "name": name,
-                    "members": members,
-                    "key": str(folder / name / "new.pem"),
-                    "exchange": str(folder / "exchange"),
-                    **(sites or {}),
-                },
-                **(release or {}),
-            },
-            "alone": {"dataset": "toy", "backbone": "pixels", "method": "sums", "epsilon": 2},
-        },
-        "data_dir": str(folder / name / "data"),
-        "results_dir": str(folder / name / "results"),
+    values = study(folder / name, method="sums").model_dump(mode="json")
+    values["datasets"]["toy"] |= dataset or {}
+    alone = values["releases"]["first"]
+    asked = {
+        "name": name,
+        "members": members,
+        "key": str(folder / name / "new.pem"),
+        "exchange": str(folder / "exchange"),
+        **(sites or {}),
     }
+    values["releases"] = {"first": {**alone, "sites": asked, **(release or {})}, "alone": alone}
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(values))
     return path

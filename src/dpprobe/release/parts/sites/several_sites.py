@@ -1,0 +1,419 @@
+"""How several sites draw one head: offers, an agreement, then rounds of masked sums.
+
+`release.make` runs the steps of every release: check, book, draw, pack, close. `SeveralSites` adds
+the agreement before the plan, and totals in place of noise.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from dpprobe.artifacts import atomic_path, sha256_file, write_private
+from dpprobe.errors import ConfigError, PrivacyError, WaitingError
+from dpprobe.heads.joint_fits import sites_fault
+from dpprobe.options import resolve_path
+from dpprobe.privacy.accountants import compute_epsilon
+from dpprobe.privacy.entropy import SEEDED
+from dpprobe.privacy.noise_shares import SMALLEST_SHARE, Penalty, split_noise
+from dpprobe.privacy.plan import Plan
+from dpprobe.release.ledger_file import Entry
+from dpprobe.release.parts.sites import SitesOptions
+from dpprobe.release.release_statement import published_options
+from dpprobe.release.signing import read_private_key
+from dpprobe.release.transport import Draw, Fit, Transport
+from dpprobe.release_part_registry import load_parts
+from dpprobe.sites.agreement import (
+    Agreement,
+    Offer,
+    check_member_keys,
+    name_public_key,
+    read_offers,
+    write_offer,
+)
+from dpprobe.sites.exchange import (
+    AGREEMENT_FILE,
+    ANOTHER_NAME,
+    SECRET_FILE,
+    Exchange,
+    Secret,
+    hash_totals,
+    keep_agreement,
+    read_agreement,
+    read_secret,
+    write_secret,
+)
+from dpprobe.sites.shared_sums import SharedSums, SumsMissing
+from dpprobe.sites.site_folder import has_sent, lock_folder, site_folder
+from dpprobe.study.release_data import public_subsample
+from dpprobe.training.fit_inputs import FitInputs
+from dpprobe.training.job_features import JobFeatures
+from dpprobe.versions import code_version
+
+if TYPE_CHECKING:
+    from dpprobe.release.asked_release import AskedRelease
+
+logger = logging.getLogger("dpprobe")
+
+_POLL_SECONDS = 2.0  # between looks at the other sites' files
+
+
+class SeveralSites(Transport):
+    """The draw of a head by several sites, as one site runs it."""
+
+    resumes = True  # the noise of an open entry is fixed by the site's secret
+
+    def __init__(self, task: AskedRelease, options: SitesOptions) -> None:
+        self.task, self.options = task, options
+        # This site's own folder for the release, and the release's folder in the exchange.
+        self.private = site_folder(task.ledger.path.parent, task.name)
+        self.folder = resolve_path(options.exchange) / task.name
+        self.terms = self._list_terms()
+        self.own_n, self.own_test_n = (FitInputs(store, task.unit).n for store in task.stores)
+
+    @cached_property
+    def signer(self) -> Ed25519PrivateKey:
+        """The site's private key; ConfigError unless its public half is in `members`."""
+        check_member_keys(self.options.members)
+        key = read_private_key(resolve_path(self.options.key))
+        public, listed = name_public_key(key), self.options.members[self.options.name]
+        if public != listed:
+            raise ConfigError(
+                f"sites.key {self.options.key}: its public half is {public}, but members."
+                f"{self.options.name} is {listed}; correct one of the two, at all sites"
+            )
+        return key
+
+    @cached_property
+    def agreement(self) -> Agreement:
+        """The agreement of all sites: the stored one, or one made from the offers.
+
+        Raises:
+          WaitingError: if a site's offer is missing.
+          PrivacyError: if terms differ, or this site's offer is no longer true.
+        """
+        agreement = read_agreement(self.private)
+        if agreement is None:
+            offers = read_offers(self.folder, self.options.members)
+            if missing := sorted({*self.options.members} - {each.site for each in offers}):
+                raise WaitingError(
+                    f"release {self.task.name}: {self.folder} lacks the offers of "
+                    f"{', '.join(missing)}; each site runs `dpprobe site keys`"
+                )
+            agreement = Agreement.make(offers)
+        local = next(each for each in agreement.offers if each.site == self.options.name)
+        if local != self._offer(local.key):
+            raise PrivacyError(
+                f"release {self.task.name}: this site's options or data have changed since its "
+                "offer; change them back. If nothing is booked yet, run `dpprobe site keys` again"
+            )
+        return agreement
+
+    @cached_property
+    def exchange(self) -> Exchange:
+        return Exchange(
+            agreement=self.agreement,
+            site=self.options.name,
+            folder=self.folder,
+            private=self.private,
+            members=self.options.members,
+            signer=self.signer,
+        )
+
+    @property
+    def agreed_n(self) -> int:
+        return self.agreement.n
+
+    @property
+    def agreed_test_n(self) -> int:
+        return self.agreement.test_n
+
+    @property
+    def promise(self) -> str:
+        """Names the agreement and who is trusted, for the ledger's entry."""
+        options = self.options
+        trusted = f"aggregator {options.aggregator}"
+        if options.aggregator is None:
+            trusted = f"{options.colluders} of {len(self.agreement.names)} may collude"
+        return f"agreement {self.agreement.digest}; {trusted}"
+
+    def _list_terms(self) -> dict[str, Any]:
+        """Returns the terms that must be equal at all sites, by the names that errors use."""
+        task, store, method = self.task, self.task.stores[0], self.task.asked_method
+        asked = task.options
+        blocks = {
+            part.key: (block := asked.block(part.options)) and block.model_dump(mode="json")
+            for part in load_parts()
+            if part.options not in (None, SitesOptions)
+        }
+        return {
+            "members": dict(self.options.members),
+            "aggregator": self.options.aggregator,
+            "colluders": self.options.colluders,
+            "release": task.name,
+            "class list": list(store.class_names),
+            "kind of labels": "several" if store.multi_label else "one",
+            "dimension": store.dimension,
+            "unit of privacy": task.unit,
+            "backbone": task.hash_backbone(),
+            "method": published_options(method),
+            "public files": [sha256_file(Path(path)) for path in method.input_files()],
+            "epsilon": asked.token,
+            "delta": task.delta,
+            "accountant": task.study.accountant,
+            "version of dpprobe": code_version(),
+            "split rule": task.dataset.public_split().rule,
+            "subsample": public_subsample(task.dataset),
+            "cohort": asked.cohort,
+            "horizon": asked.horizon,
+            "images per patient": task.study.dataset_patients(asked.dataset),
+            **blocks,
+        }
+
+    def price_shares(self, plan: Plan) -> Plan:
+        """Returns a plan whose epsilon covers noise in shares of several sites."""
+        options = self.options
+        if options.aggregator is not None:
+            return plan
+        honest = len(options.members) - options.colluders
+        penalty = Penalty(smallest=SMALLEST_SHARE, honest=honest, coordinates=1)
+        price = penalty.price_epsilon(
+            lambda delta: compute_epsilon(plan.mechanisms, delta, "pld"), plan.delta
+        )
+        return replace(plan, realised_epsilon=max(price, plan.realised_epsilon))
+
+    def make_offer(self, prepare: Callable[[], None]) -> tuple[Offer, Path]:
+        """Writes this site's offer into the exchange; keeps an earlier offer that is still true.
+
+        Raises PrivacyError if the release is booked under another offer.
+        """
+        with lock_folder(self.private):
+            prepare()
+            if (entry := self._read_entry()) is None:
+                self.note_unbooked()
+            secret = read_secret(self.private)
+            offer = None if secret is None else self._offer(secret.public_key)
+            if entry is not None:
+                kept = read_agreement(self.private)
+                if offer is None or kept is None or offer not in kept.offers:
+                    raise PrivacyError(
+                        f"release {self.task.name}: options or data have changed since it was "
+                        f"booked as entry {entry.number}, or its folder {self.private} is lost. "
+                        "Change options and data back, but never restore that folder: if it is "
+                        f"lost, {ANOTHER_NAME}"
+                    )
+            if offer is None:
+                secret = Secret.draw()
+                write_secret(self.private, secret)
+                offer = self._offer(secret.public_key)
+            return offer, write_offer(self.folder, offer, self.signer)
+
+    def _offer(self, key: str) -> Offer:
+        return Offer(
+            site=self.options.name, terms=self.terms, n=self.own_n, test_n=self.own_test_n, key=key
+        )
+
+    def _read_entry(self) -> Entry | None:
+        return self.task.ledger.entry_of(self.task.name)
+
+    def run(self, work: Callable[[], None], wait_minutes: float | None) -> None:
+        if wait_minutes is None:
+            wait_minutes = self.options.wait_minutes
+        deadline, booked, last = time.monotonic() + 60 * wait_minutes, self._read_entry(), ""
+        while True:
+            try:
+                with lock_folder(self.private):
+                    work()
+                    if self.folder.is_dir():  # somebody may still wait for a message
+                        self._send_all_again()
+                    # the bundle is complete, so nobody needs the secret
+                    (self.private / SECRET_FILE).unlink(missing_ok=True)
+                return
+            except WaitingError as waiting:
+                if time.monotonic() >= deadline:
+                    raise
+                if str(waiting) != last:
+                    logger.info("waiting: %s", waiting)
+                last = str(waiting)
+            time.sleep(_POLL_SECONDS)
+            for name in ("agreement", "exchange"):
+                vars(self).pop(name, None)
+            self.task.forget_agreed()
+            entry = self._read_entry()
+            if booked is not None and (entry is None or entry.number != booked.number):
+                raise PrivacyError(
+                    f"release {self.task.name}: its entry {booked.number} was abandoned while it "
+                    "waited"
+                )
+            booked = entry
+
+    def check(self) -> None:
+        """Checks that this site can take part, before it books."""
+        if fault := sites_fault(self.task.method, self.task.plan.n):
+            raise ConfigError(f"release {self.task.name}: {fault}")
+        self._require_secret()
+        self.exchange.check_messages()
+
+    def _require_secret(self) -> Secret:
+        """Returns this site's secret of the agreement; PrivacyError if lost, or of another one."""
+        secret = read_secret(self.private)
+        keys = {each.site: each.key for each in self.agreement.offers}
+        if secret is None or secret.public_key != keys[self.options.name]:
+            raise PrivacyError(
+                f"{self.private}: this site's secret for the agreement is missing, so no sums can "
+                "be sent. If nothing is booked, run `dpprobe site keys` again; otherwise "
+                f"{ANOTHER_NAME}"
+            )
+        return secret
+
+    def find_open(self) -> Entry | None:
+        """Returns the open ledger entry, which resumes with its secret.
+
+        Raises PrivacyError if the entry was booked for another agreement.
+        """
+        entry = self._read_entry()
+        if entry is not None and entry.booking.sites != self.promise:
+            raise PrivacyError(
+                f"release {self.task.name}: entry {entry.number} of {self.task.ledger.path} is of "
+                f"another agreement of the sites; {ANOTHER_NAME}"
+            )
+        return entry
+
+    def note_unbooked(self) -> None:
+        """Removes an abandoned release's agreement; PrivacyError if this site's sums were sent."""
+        if has_sent(self.private):
+            raise PrivacyError(
+                f"{self.private}: has sums that were sent, but the ledger has no entry of release "
+                f"{self.task.name}. Restore the ledger alone, which records the spent budget, and "
+                "write a release with another name"
+            )
+        (self.private / AGREEMENT_FILE).unlink(missing_ok=True)
+
+    def note_booked(self) -> None:
+        keep_agreement(self.private, self.agreement)
+
+    def draw_head(self, fit: Fit, features: JobFeatures) -> Draw:
+        """Draws the head from the sums that all sites have sent, and describes the sites."""
+        exchange, secret, release = self.exchange, self._require_secret(), self.task.name
+        while True:
+            rounds = exchange.read_rounds()
+            if exchange.has_sent(number := len(rounds) + 1):
+                self._send_all_again()
+                if waiting := exchange.list_missing(number):
+                    raise WaitingError(
+                        f"release {release}: {exchange.folder} lacks the sums of round {number} "
+                        f"of {', '.join(waiting)}; each site runs `dpprobe site sums`"
+                    )
+                continue
+            shared = SharedSums(
+                [total for totals in rounds for total in totals],
+                open_noise=partial(secret.open_noise, hash_totals(self.agreement, rounds)),
+                share=self._share_noise,
+                together=self.task.method.running_sums or (),
+            )
+            try:
+                # the sites share no random numbers but public ones, such as initial weights
+                draw = fit(features, SEEDED, shared)
+            except SumsMissing as missing:
+                path = exchange.send_sums(rounds, missing.sums, secret)
+                logger.info(
+                    "release %s: round %d: sent %s (%s bytes)",
+                    release, number, path, f"{path.stat().st_size:,}",
+                )  # fmt: skip
+            else:
+                draw.blocks["sites"] = describe_sites(
+                    self.agreement.names,
+                    packed_by=self.options.name,
+                    aggregator=self.options.aggregator,
+                    colluders=self.options.colluders,
+                    agreement=self.agreement.digest,
+                    smallest_share=None if self.options.aggregator else shared.smallest_share,
+                    coordinates=shared.coordinates,
+                    unit=self.task.unit,
+                )
+                return draw
+
+    def _share_noise(self, deviation: float) -> float:
+        """Returns this site's share of a noise, in grid steps."""
+        options = self.options
+        if options.aggregator is not None:
+            return deviation if options.name == options.aggregator else 0.0
+        return split_noise(deviation, len(options.members), options.colluders)
+
+    def _send_all_again(self) -> None:
+        """Copies all messages that the exchange lacks, because other sites may still need them."""
+        for sent in sorted(self.private.glob("sums-*.safetensors")):
+            path = self.folder / f"{sent.stem}.{self.options.name}.safetensors"
+            if not path.exists():
+                with atomic_path(path) as temporary:
+                    shutil.copyfile(sent, temporary)
+
+
+def describe_sites(
+    names: Sequence[str],
+    *,
+    packed_by: str,
+    aggregator: str | None,
+    colluders: int,
+    agreement: str,
+    smallest_share: float | None,
+    coordinates: int,
+    unit: str,
+) -> dict[str, Any]:
+    """Returns a statement's block `sites`: who trained the head, with which assumptions."""
+    listed = ", ".join(names[:-1]) + f" and {names[-1]}"
+    said = f"The sites {listed} trained this head together. No site has sent an image, a feature "
+    said += "or an exact sum: each sent sums under masks, which vanish in the total. "
+    penalty = None
+    if aggregator is not None:
+        of_one = ", which is that of one site" if len(names) == 2 else ""
+        said += (
+            f"{aggregator} added all the noise, so {aggregator} could compute the exact sum of the "
+            f"other sites' sums{of_one}. The guarantee holds against everyone else. "
+        )
+    else:
+        honest = len(names) - colluders
+        others = "one other site" if colluders == 1 else f"{colluders} other sites"
+        said += (
+            f"Each site added noise of its own. The guarantee to a site's {unit}s holds even if "
+            f"{others} and everyone else pool all they know. "
+        )
+        if honest > 1:
+            assert smallest_share is not None
+            shares = Penalty(smallest=smallest_share, honest=honest, coordinates=coordinates)
+            penalty = shares.log10_total
+            said += "Noise in shares costs less than 10^-1000 more epsilon than stated. "
+    said += (
+        "It assumes that the sites follow the protocol, and that nobody breaks X25519 or AES-256. "
+        f"The sites know how many {unit}s each has. A {unit} with images at two sites counts as "
+        f"two {unit}s. The ledger is that of {packed_by}; each site keeps its own."
+    )
+    return {
+        "names": list(names),
+        "packed_by": packed_by,
+        "aggregator": aggregator,
+        "colluders": colluders,
+        "agreement": agreement,
+        "smallest_share": smallest_share,
+        "coordinates": coordinates,
+        "log10_penalty": penalty,
+        "words": said,
+    }
+
+
+def make_site_key(path: Path) -> Ed25519PrivateKey:
+    """Reads a site's private key, or makes the key (mode 0600) if the file is missing."""
+    if not path.exists():
+        key = Ed25519PrivateKey.generate()
+        content = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        write_private(path, content)
+    return read_private_key(path)

@@ -1,0 +1,27 @@
+"""Bundles that somebody edits, and the checks that notice it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dpprobe.artifacts import read_json
+from dpprobe.release.bundle import write_sums
+from dpprobe.release.verification.checks import Report
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def edit_file(folder: Path, name: str, change: Change) -> Path:
+    """Edits a JSON file of a bundle and all hashes, as somebody who cheats would."""
+    values = read_json(folder / name)
+    change(values)
+    (folder / name).write_text(json.dumps(values, indent=2))
+    write_sums(folder)
+    return folder
+
+
+def failed(report: Report) -> list[str]:
+    return [check.name for check in report.checks if check.passed is False]
