@@ -106,7 +106,7 @@ def audit(
 
     check_is_fitted(classifier)
     fit = classifier.fit_
-    result = audit_plan(
+    parts, _ = audit_plan(
         fit.method,
         fit.plan,
         dimension=fit.facts.dimension,
@@ -118,7 +118,7 @@ def audit(
         controls=controls,
         progress_label="audit",
     )
-    return result.to_dict()
+    return parts
 
 
 def plan_accuracy(

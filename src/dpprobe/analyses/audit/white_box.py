@@ -93,8 +93,12 @@ def audit_plan(
       mechanisms broken on purpose, and the scores of all runs, as columns attack, member and score.
 
     Raises:
-      ConfigError: if there is only one unit.
+      ConfigError: if the plan has no guarantee, or there is only one unit.
     """
+    if not plan.private:
+        raise ConfigError(
+            f"audit of head {method.head}: its plan has no guarantee to test; leave the method out"
+        )
     if plan.n < 2:
         raise ConfigError(
             f"audit of head {method.head}: n = {plan.n}, but an audit needs at least 2 units"

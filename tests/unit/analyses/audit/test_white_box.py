@@ -17,6 +17,7 @@ from dpprobe.analyses.audit.bounds import accuracy_lower_bound
 from dpprobe.analyses.audit.canary_attack import Shape, make_worlds
 from dpprobe.analyses.audit.controls import CONTROLS, add_counts
 from dpprobe.analyses.audit.noise_tests import Outcome
+from dpprobe.errors import ConfigError
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.options import MethodOptions
@@ -313,3 +314,30 @@ def test_runs_of_two_attacks_share_neither_seeds_nor_coins() -> None:
     (seeds, coins), (others, other_coins) = seen
     assert len({*seeds, *others}) == 80
     assert coins != other_coins
+
+
+def test_heads_that_add_float32_noise_are_tested_as_real_numbers(calibrations: Path) -> None:
+    tests = [
+        audited(METHODS[name], planned(METHODS[name], 2.0, calibrations), runs=10)[0]
+        for name in ("sgd", "exact_sgd")
+    ]
+    words = [test["white_box"]["test"] for test in tests]
+    assert words == [f"{white_box.JOINT}, as real numbers", white_box.JOINT]
+
+
+def test_what_cannot_be_audited_is_refused() -> None:
+    free = Plan(mechanisms=(), n=N, epsilon=math.inf, delta=1e-5, accountant="pld")
+    with pytest.raises(ConfigError, match="no guarantee to test"):
+        audited(head("nonprivate"), free)
+
+
+def test_groups_are_as_large_as_the_promise_is_small(calibrations: Path) -> None:
+    method = METHODS["prototypes"]
+    shape = Shape(n=N, dimension=4, num_classes=2, multi_label=False)
+    sizes = {}
+    for epsilon in (0.1, 0.5, 2.0, 8.0):
+        cell = white_box._Cell(
+            method, planned(method, epsilon, calibrations), shape, 5, 10, 0.9
+        )  # fmt: skip
+        sizes[epsilon] = cell.canary_count
+    assert sizes == {0.1: 50, 0.5: 14, 2.0: 4, 8.0: 1}
