@@ -12,7 +12,6 @@ import logging
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +20,6 @@ from scipy.optimize import minimize
 
 from dpprobe import devices
 from dpprobe.heads.rows import Block, Rows
-
-if TYPE_CHECKING:
-    from dpprobe.heads.nonprivate import Options
 
 logger = logging.getLogger("dpprobe")
 
@@ -110,14 +106,14 @@ class Objective:
         return np.column_stack([weights, parameters[:, -1] - weights @ centre])
 
     def find_minimum(
-        self, row_weights: torch.Tensor, penalty: float, start: Array, options: Options
+        self, row_weights: torch.Tensor, penalty: float, start: Array, stopping: tuple[float, int]
     ) -> Array:
         """Returns the minimiser over the weighted rows, by L-BFGS from `start`.
 
         Rows that a fit leaves out have weight 0. The fit has converged if no entry of the gradient
-        exceeds the options' `tolerance` in absolute value.
+        exceeds the tolerance in absolute value. `stopping` is it and the most iterations.
         """
-        tolerance, max_iterations = options.tolerance, options.max_iterations
+        tolerance, max_iterations = stopping
         total = float(row_weights.sum())
         if self._metric is None or self._metric[0] != penalty:  # all folds of a penalty share it
             self._metric = penalty, self._choose_metric(penalty)

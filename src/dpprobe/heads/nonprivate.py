@@ -67,6 +67,11 @@ class Options(MethodOptions):
     def multi_label(self) -> bool:
         return True
 
+    @property
+    def stopping(self) -> tuple[float, int]:
+        """Returns when a fit ends, for `Objective.find_minimum`."""
+        return self.tolerance, self.max_iterations
+
     def link_on(self, multi_label: bool) -> Literal["softmax", "sigmoid", "none"]:
         return "sigmoid" if multi_label else "softmax"
 
@@ -86,7 +91,7 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
         objective = Objective(rows)
         penalty = choose_penalty(objective, options)
         start = objective.zero_parameters()
-        solution = objective.find_minimum(objective.everyone, penalty, start, options)
+        solution = objective.find_minimum(objective.everyone, penalty, start, options.stopping)
         weights = objective.raw_weights(solution)
         repeated = np.repeat(weights[None].astype(np.float32), len(releases.seeds), axis=0)
         loss = objective.mean_loss(solution, objective.everyone)
@@ -122,7 +127,7 @@ def choose_penalty(objective: Objective, options: Options) -> float:
                 continue
             training = objective.everyone.masked_fill(held, 0.0)
             start = solutions[fold]
-            solutions[fold] = objective.find_minimum(training, candidate, start, options)
+            solutions[fold] = objective.find_minimum(training, candidate, start, options.stopping)
             correct += objective.count_correct(solutions[fold], held)
         accuracies[candidate] = min(1.0, correct / objective.decisions)
         highest = max(accuracies.values())

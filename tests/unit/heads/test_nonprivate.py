@@ -80,7 +80,7 @@ def test_rounding_may_outweigh_a_penalty(largest: float, penalty: float) -> None
     data = TrainingSet(features, torch.arange(520) % 3, 3)
     objective = objective_of(data)
     start = objective.zero_parameters()
-    found = objective.find_minimum(objective.everyone, penalty, start, Options())
+    found = objective.find_minimum(objective.everyone, penalty, start, Options().stopping)
     assert objective.mean_loss(found, objective.everyone) < math.log(3)
 
 
@@ -90,12 +90,12 @@ def test_rows_out_of_the_fold_have_no_say() -> None:
     weights = torch.ones(120)
     weights[::3] = 0
     objective = objective_of(data)
-    solution = objective.find_minimum(weights, 1e-2, objective.zero_parameters(), options)
+    solution = objective.find_minimum(weights, 1e-2, objective.zero_parameters(), options.stopping)
     labels = data.labels.clone()
     labels[::3] = (labels[::3] + 1) % 4
     assert data.features is not None
     other = objective_of(TrainingSet(data.features, labels, 4))
-    same = other.find_minimum(weights, 1e-2, other.zero_parameters(), options)
+    same = other.find_minimum(weights, 1e-2, other.zero_parameters(), options.stopping)
     np.testing.assert_allclose(same, solution, atol=1e-7)
     assert objective.count_correct(solution, weights == 0) > other.count_correct(
         solution, weights == 0

@@ -289,7 +289,8 @@ class _Probe:
         few = count != "full" and count < FEWEST_TO_CHOOSE
         penalty = FEW_PENALTY if few else nonprivate.choose_penalty(objective, self._options)
         start = objective.zero_parameters()
-        solution = objective.find_minimum(objective.everyone, penalty, start, self._options)
+        stopping = self._options.stopping
+        solution = objective.find_minimum(objective.everyone, penalty, start, stopping)
         return objective.raw_weights(solution), penalty
 
     def _score_test_rows(self, weights: np.ndarray) -> np.ndarray:
