@@ -144,7 +144,7 @@ def test_untrained_networks_have_the_laws_of_the_frozen_one(
 
 def test_a_network_of_another_backbone_is_refused(tmp_path: Path, tables: dict[str, Path]) -> None:
     files = _write_network(tmp_path, CONVOLUTIONAL, "one")
-    with pytest.raises(ConfigError, match="train the network again"):
+    with pytest.raises(ConfigError, match="train it again"):
         _measure(tmp_path, tables, VIT, [files])
 
 
