@@ -103,54 +103,23 @@ class Shared(Protocol):
         ...
 
 
-class Releases:
-    """Adds a plan's noise to sums, each seed's from its own stream, and counts the releases.
+class NoiseStreams:
+    """The random numbers of a fit, from each seed's own streams; no number is returned twice.
 
     Attributes:
-      entropy: the source of all random numbers, none of which is returned twice; published seeds by
-        default.
+      entropy: the source of all random numbers; published seeds by default.
       shared: adds up the sums of several sites, with their noise; None with one site.
-      observer: an audit's observer; None without an audit.
-      running: the cohorts before this one, to whose sums a release adds; None without cohorts.
-      kept: if set, receives each released symmetric matrix of the first seed, by name.
     """
 
-    kept: dict[str, torch.Tensor] | None = None
-
     def __init__(
-        self,
-        plan: Plan,
-        seeds: Sequence[int],
-        device: torch.device,
-        *,
-        entropy: Entropy = SEEDED,
-        observer: Observer | None = None,
-        running: RunningSums | None = None,
-        shared: Shared | None = None,
-    ) -> None:
-        several = running is not None or shared is not None
-        if several and (observer or len(seeds) != 1 or not plan.private):
-            raise PrivacyError(
-                "sums of several cohorts or sites: one private fit at a time, without an audit"
-            )
-        if entropy.secret and observer is not None:
-            raise PrivacyError(
-                "an audit reads sums without noise, so it must not read the sums of a release"
-            )
+        self, plan: Plan, seeds: Sequence[int], device: torch.device, entropy: Entropy,
+        shared: Shared | None,
+    ) -> None:  # fmt: skip
         self.plan, self.seeds, self.device = plan, tuple(seeds), device
         self.entropy, self.shared = entropy, shared
-        self.observer, self.running = observer, running
         self._samplers: dict[tuple[str, int], RoundedGaussian] = {}
         self._handed_out: set[int] = set()
         self._streams: set[tuple[str, int]] = set()
-        self._taken: Counter[str] = Counter()
-
-    def make_part(self, plan: Plan, seeds: Sequence[int]) -> Releases:
-        """Returns the releases of a part of this fit, which are counted separately."""
-        return Releases(
-            plan, seeds, self.device, entropy=self.entropy, observer=self.observer,
-            shared=self.shared,
-        )  # fmt: skip
 
     def open_keystream(self, seed: int, use: str) -> Keystream:
         """Returns the random words of one use of a seed; raises PrivacyError at a second call."""
@@ -189,6 +158,49 @@ class Releases:
         if key not in self._samplers:
             self._samplers[key] = RoundedGaussian(self.open_keystream(seed, f"noise of {name}"))
         return self._samplers[key]
+
+
+class Releases(NoiseStreams):
+    """Adds a plan's noise to sums, each seed's from its own stream, and counts the releases.
+
+    Attributes:
+      observer: an audit's observer; None without an audit.
+      running: the cohorts before this one, to whose sums a release adds; None without cohorts.
+      kept: if set, receives each released symmetric matrix of the first seed, by name.
+    """
+
+    kept: dict[str, torch.Tensor] | None = None
+
+    def __init__(
+        self,
+        plan: Plan,
+        seeds: Sequence[int],
+        device: torch.device,
+        *,
+        entropy: Entropy = SEEDED,
+        observer: Observer | None = None,
+        running: RunningSums | None = None,
+        shared: Shared | None = None,
+    ) -> None:
+        several = running is not None or shared is not None
+        if several and (observer or len(seeds) != 1 or not plan.private):
+            raise PrivacyError(
+                "sums of several cohorts or sites: one private fit at a time, without an audit"
+            )
+        if entropy.secret and observer is not None:
+            raise PrivacyError(
+                "an audit reads sums without noise, so it must not read the sums of a release"
+            )
+        super().__init__(plan, seeds, device, entropy, shared)
+        self.observer, self.running = observer, running
+        self._taken: Counter[str] = Counter()
+
+    def make_part(self, plan: Plan, seeds: Sequence[int]) -> Releases:
+        """Returns the releases of a part of this fit, which are counted separately."""
+        return Releases(
+            plan, seeds, self.device, entropy=self.entropy, observer=self.observer,
+            shared=self.shared,
+        )  # fmt: skip
 
     def sensitivity(self, name: str) -> float:
         """Returns the norm that rows are clipped to; infinite without privacy."""

@@ -77,21 +77,12 @@ class SeveralSites(Transport):
         # This site's own folder for the release, and the release's folder in the exchange.
         self.private = site_folder(task.ledger.path.parent, task.name)
         self.folder = resolve_path(options.exchange) / task.name
-        self.terms = self._list_terms()
+        self.terms = _list_terms(task, options)
         self.own_n, self.own_test_n = (FitInputs(store, task.unit).n for store in task.stores)
 
     @cached_property
     def signer(self) -> Ed25519PrivateKey:
-        """The site's private key; ConfigError unless its public half is in `members`."""
-        check_member_keys(self.options.members)
-        key = read_private_key(resolve_path(self.options.key))
-        public, listed = name_public_key(key), self.options.members[self.options.name]
-        if public != listed:
-            raise ConfigError(
-                f"sites.key {self.options.key}: its public half is {public}, but members."
-                f"{self.options.name} is {listed}; correct one of the two, at all sites"
-            )
-        return key
+        return _read_signer(self.options)
 
     @cached_property
     def agreement(self) -> Agreement:
@@ -145,39 +136,6 @@ class SeveralSites(Transport):
         if options.aggregator is None:
             trusted = f"{options.colluders} of {len(self.agreement.names)} may collude"
         return f"agreement {self.agreement.digest}; {trusted}"
-
-    def _list_terms(self) -> dict[str, Any]:
-        """Returns the terms that must be equal at all sites, by the names that errors use."""
-        task, store, method = self.task, self.task.stores[0], self.task.asked_method
-        asked = task.options
-        blocks = {
-            part.key: (block := asked.block(part.options)) and block.model_dump(mode="json")
-            for part in load_parts()
-            if part.options not in (None, SitesOptions)
-        }
-        return {
-            "members": dict(self.options.members),
-            "aggregator": self.options.aggregator,
-            "colluders": self.options.colluders,
-            "release": task.name,
-            "class list": list(store.class_names),
-            "kind of labels": "several" if store.multi_label else "one",
-            "dimension": store.dimension,
-            "unit of privacy": task.unit,
-            "backbone": task.hash_backbone(),
-            "method": published_options(method),
-            "public files": [sha256_file(Path(path)) for path in method.input_files()],
-            "epsilon": asked.token,
-            "delta": task.delta,
-            "accountant": task.study.accountant,
-            "version of dpprobe": code_version(),
-            "split rule": task.dataset.public_split().rule,
-            "subsample": public_subsample(task.dataset),
-            "cohort": asked.cohort,
-            "horizon": asked.horizon,
-            "images per patient": task.study.dataset_patients(asked.dataset),
-            **blocks,
-        }
 
     def price_shares(self, plan: Plan) -> Plan:
         """Returns a plan whose epsilon covers noise in shares of several sites."""
@@ -356,6 +314,52 @@ class SeveralSites(Transport):
             if not path.exists():
                 with atomic_path(path) as temporary:
                     shutil.copyfile(sent, temporary)
+
+
+def _read_signer(options: SitesOptions) -> Ed25519PrivateKey:
+    """Reads the site's private key; ConfigError unless its public half is in `members`."""
+    check_member_keys(options.members)
+    key = read_private_key(resolve_path(options.key))
+    public, listed = name_public_key(key), options.members[options.name]
+    if public != listed:
+        raise ConfigError(
+            f"sites.key {options.key}: its public half is {public}, but members."
+            f"{options.name} is {listed}; correct one of the two, at all sites"
+        )
+    return key
+
+
+def _list_terms(task: AskedRelease, options: SitesOptions) -> dict[str, Any]:
+    """Returns the terms that must be equal at all sites, by the names that errors use."""
+    store, method, asked = task.stores[0], task.asked_method, task.options
+    blocks = {
+        part.key: (block := asked.block(part.options)) and block.model_dump(mode="json")
+        for part in load_parts()
+        if part.options not in (None, SitesOptions)
+    }
+    return {
+        "members": dict(options.members),
+        "aggregator": options.aggregator,
+        "colluders": options.colluders,
+        "release": task.name,
+        "class list": list(store.class_names),
+        "kind of labels": "several" if store.multi_label else "one",
+        "dimension": store.dimension,
+        "unit of privacy": task.unit,
+        "backbone": task.hash_backbone(),
+        "method": published_options(method),
+        "public files": [sha256_file(Path(path)) for path in method.input_files()],
+        "epsilon": asked.token,
+        "delta": task.delta,
+        "accountant": task.study.accountant,
+        "version of dpprobe": code_version(),
+        "split rule": task.dataset.public_split().rule,
+        "subsample": public_subsample(task.dataset),
+        "cohort": asked.cohort,
+        "horizon": asked.horizon,
+        "images per patient": task.study.dataset_patients(asked.dataset),
+        **blocks,
+    }
 
 
 def describe_sites(
