@@ -44,7 +44,7 @@ def find_alike(names: Iterable[str]) -> list[tuple[str, ...]]:
 
 
 def find_name_fault(names: Sequence[str]) -> str | None:
-    """Returns the error text for class names that are equal, look alike or are lists; else None."""
+    """Explains why class names cannot be used: equal names, alike names, lists; None otherwise."""
     if len(set(names)) != len(names):
         return f"{', '.join(names)}: a name appears twice; remove one"
     if same := find_alike(names):

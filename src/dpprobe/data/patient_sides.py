@@ -59,7 +59,7 @@ class UnitOptions(SplitOptions):
         return self
 
     def has_test(self) -> bool:
-        return getattr(self, "test", None) is not None
+        return "test" in self.list_splits()
 
     def list_splits(self) -> tuple[SplitName, ...]:
         """Returns the splits that have separate files."""

@@ -46,7 +46,7 @@ def as_float32(factors: torch.Tensor) -> torch.Tensor:
 class ClippedSums:
     """Adds each example's clipped gradient, of all trained parameters together, to a flat sum.
 
-    The sum has `size` numbers, those of all trained parameters in order.
+    The sum has `size` numbers: all trained parameters, in order.
 
     Args:
       max_grad_norm: the clipping norm C; infinite for no clipping.

@@ -477,8 +477,8 @@ def ridge_of(
 
     The rule, sqrt(d) (0.07 S^2 sigma_G + 0.02 K C^2 sigma_B), uses public quantities: d + 1
     columns, K classes, S (`longest`) and the rows' clip C. sigma_G (`matrix_noise`) is the noise
-    multiplier of the second moment. sigma_B (`target_noise`) is that of the cross moment or of the
-    mean of all gradients.
+    multiplier of the second moment. sigma_B (`target_noise`) is the noise multiplier of the cross
+    moment, or of the mean of all gradients.
 
     A good classifier of unit rows has weights of norm some tens over d directions, before the
     factor 1 / K of a class's frequency. Lambda balances noise and these weights: see the search in

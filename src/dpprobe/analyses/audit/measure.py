@@ -205,10 +205,13 @@ class _Task:
             )  # fmt: skip
 
     def _make_record(self, parts: Mapping[str, Any]) -> AuditRecord:
-        cell = zip(("dataset", "backbone", "method", "epsilon"), self.key, strict=True)
+        dataset, backbone, method, epsilon = self.key
         return AuditRecord.model_validate(
             {
-                **dict(cell),
+                "dataset": dataset,
+                "backbone": backbone,
+                "method": method,
+                "epsilon": epsilon,
                 "fingerprint": hash_value(self.identity),
                 "claim": claim_of_plan(self.plan),
                 "plan": self.plan.to_dict(),
