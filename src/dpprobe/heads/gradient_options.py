@@ -8,11 +8,10 @@ of its examples' clipped gradients, and n counts units, with unchanged sensitivi
 schedules and averages see only the noisy sums: post-processing. Initial weights are public.
 
 Each head's module has its own options and defaults. Defaults of momentum, adam and lamb were chosen
-on public features (bench/results/first_order_defaults.md). Momentum, adam and lamb centre unit
-rows, with a share of the budget, and have a small constant for biases: the usual 1 is as long as a
-unit row, so that biases would take half of a clipped gradient's squared length. Learning rates of
-momentum, adam and lamb follow rules of public quantities: n, d, the number of classes, and the
-noise.
+on public features (bench/results/first_order_defaults.md). Momentum, adam and lamb centre rows of
+norm 1, for a share of the budget. These heads append a constant below the usual 1, with which
+biases would take half of a clipped gradient's squared norm. Learning rates of momentum, adam and
+lamb follow rules of public quantities: n, d, the number of classes, and the noise.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ LIMITS = (
 MOST_EPOCHS = AtMost(
     100_000, "each step is a pass over all rows, and noise grows with the number of steps"
 )
-# The standard deviation of `init: scaled` where none is given.
+# The standard deviation of `init: scaled` without `init_scale`.
 INIT_DEVIATION = 0.01
 
 # Options that a head may have with a default of its own.
@@ -92,7 +91,7 @@ OTHER_BATCHES = ("sampling", "shuffle", "replacement", "without_replacement", "d
 
 
 def check_start(init: str, file: str | None) -> None:
-    """Raises ValueError unless initial weights are from a file exactly if a file is given."""
+    """Raises ValueError if `init: file` lacks a file, or another `init` has one."""
     if (init == "file") != (file is not None):
         raise ValueError(
             f"init {init} with init_file {file}: write both init: file and init_file, the path of "
@@ -235,8 +234,7 @@ class GradientOptions(BalanceOptions):
         return 1.0
 
     def choose_rate(self, steps: int, *, noise: float, classes: int, dimension: int) -> float:
-        """Returns a learning rate by rule; `noise` is the deviation per coordinate of a mean
-        gradient."""
+        """Returns the rate by the head's rule; `noise` is per number of a mean gradient."""
         raise NotImplementedError(f"head {self.head} has no rule for its learning rate")
 
     def expected_batch_size(self, n: int) -> int:
@@ -274,7 +272,7 @@ class UnitRowOptions(GradientOptions):
     """Options of momentum, adam and lamb: centred rows, a small intercept and a rate by rule."""
 
     DEFAULT_EPOCHS: ClassVar[float] = 40
-    # True if the rule holds only for rows of norm 1.
+    # True if the rule for the learning rate holds only for rows of norm 1.
     UNIT_ROWS: ClassVar[bool] = True
 
     normalize: Normalize = Field(default_factory=Centred, description=CENTRED_BY_DEFAULT)

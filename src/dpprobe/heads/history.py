@@ -15,7 +15,7 @@ LOSS_ROWS = 10_000
 
 
 def record_steps(steps: int) -> list[int]:
-    """Returns about twenty steps on the way, evenly spread, and the last one."""
+    """Returns about twenty evenly spaced steps, which include the last step."""
     parts = min(steps, RECORDS)
     return [round(steps * part / parts) for part in range(1, parts + 1)]
 
