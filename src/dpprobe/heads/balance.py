@@ -51,10 +51,10 @@ Numbers = tuple[Annotated[float, Field(gt=0)], ...]
 Released = Literal["released"]
 
 CLASS_COUNTS = "class_counts"
-# Both were chosen on public features (bench/results/balanced.md).
+# The two numbers below were chosen on public features (bench/results/balanced.md).
 DEFAULT_PRIOR_SHARE = 0.02
-# A count below so many standard deviations of its noise is raised to them: else noise decides which
-# classes are boosted, and without bound.
+# A smaller count is raised to this many standard deviations of its noise. Otherwise noise would
+# decide, without bound, which classes are favoured.
 PRIOR_FLOOR = 2.0
 
 
@@ -219,7 +219,7 @@ def fit_balanced(
 
 def count_classes(rows: Rows, releases: Releases) -> Priors:
     """Releases `class_counts`; returns the priors, float32 [seeds, classes]."""
-    # planning imports this module
+    # late imports: planning imports this module without torch
     import numpy as np
     import torch
 
@@ -239,7 +239,7 @@ def count_classes(rows: Rows, releases: Releases) -> Priors:
 
 def weigh_classes(method: BalanceOptions, rows: Rows) -> Rows:
     """Returns a view of the rows, with weights multiplied by their classes' weights."""
-    import torch  # as above
+    import torch  # heavy: planning imports this module
 
     of_class = torch.tensor(method.class_weights, dtype=torch.float32, device=rows.device)
     of_row = of_class[rows.labels]
@@ -252,7 +252,7 @@ def weigh_classes(method: BalanceOptions, rows: Rows) -> Rows:
 
 
 def _shift_record(record: Record | None, shifts: Priors) -> Record | None:
-    import torch  # as above
+    import torch  # heavy: planning imports this module
 
     if record is None or not shifts.size:
         return record

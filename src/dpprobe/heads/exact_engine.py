@@ -1,20 +1,20 @@
-"""`engine: exact`: noisy gradient steps with exact sums and exact noise, under an equal plan.
+"""`engine: exact`: noisy gradient steps with exact sums and exact noise, under an unchanged plan.
 
-**Released** in each step: the sum over the batch's rows of w v u^T, plus noise. For a row x of
-weight w (1, or less if its unit of privacy has several rows) and residual r, and the head's
-constant b (1, or its `intercept`), u is [x, b] / |[x, b]|, and v is r |[x, b]|, scaled to norm
-C = `max_grad_norm` if it is longer: v u^T is the row's clipped gradient. u and w v are rounded
+**Released** in each step: the sum over the batch's rows of w v u^T, plus noise. A row x has weight
+w (1, or less in a unit of several rows) and residual r, and the head has the constant b (1, or
+`intercept`). Then u = [x, b] / |[x, b]|, and v = r |[x, b]|, scaled down to norm C =
+`max_grad_norm` if longer: v u^T is the row's clipped gradient. The vectors u and w v are rounded
 towards zero to whole numbers of two public steps (`privacy.grid`).
 
-**Sensitivity** C. Rounding towards zero lengthens nothing, so |w v| |u| <= w C, and the weights of
-a unit sum to at most 1. r depends on the head and on x alone: logits are products of u and of the
-head on a grid, which float64 adds exactly, and the rest is done row by row. The summed integers are
-at most n 2^(a + b) <= 2^52 in total, so the sum is exact in any order. Replacing a row by a null
-row changes the sum by exactly the row's contribution: by at most C, to the last bit. `device_sums`
-proves that a GPU computes equal sums.
+**Sensitivity** C. Rounding towards zero lengthens no vector, so |w v| |u| <= w C, and the weights
+of a unit sum to at most 1. The residual r depends only on the head and on x: float64 adds the
+products of u and of the rounded head exactly, and all else is computed row by row. The summed
+integers are at most 2^52 in total (`privacy.grid`), so the sum is exact in any order. Replacing a
+row by a null row changes the sum by exactly the row's contribution: by at most C, to the last bit.
+`device_sums` proves that a GPU computes equal sums.
 
 Noise (`Releases.release_gaussian`) and Poisson samples of units (`ExactPoissonSampler`) are exact,
-from the words of a keystream. All else is post-processing of the releases.
+from the words of a keystream. Everything else in a fit is post-processing of the releases.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import ExactPoissonSampler, Sampler
 from dpprobe.progress import Progress
 
-# Steps of plain SGD at a time, at most, and bytes of their noise: more would leave the cache.
+# The most steps of plain SGD per compiled call, and bytes of their noise, which fit the cache.
 _STEPS, _NOISE_BYTES = 8, 2**19
 
 
@@ -56,7 +56,7 @@ def train(
     *,
     record: Record | None = None,
 ) -> Fitted:
-    """Trains all seeds' heads in parallel, as `gradient_steps.train_heads` does, under noise.
+    """Trains all seeds' heads in parallel, by exact sums and noise; see `train_heads`.
 
     Raises:
       PrivacyError: if training takes more steps than the plan covers.
@@ -74,7 +74,7 @@ def train(
     sample_rate = mechanism.sample_rate
     history = History(rows, sample_rate, record, options.link)
     weights = initial_weights(options, rows, releases.seeds, releases.entropy).double()
-    # Steps change parameters: the biases are the parameters times the constant.
+    # Steps change `parameters`; the biases are the last parameters times the constant.
     constant = options.constant
     parameters = weights if constant == 1 else weights.clone()
     parameters[..., -1] /= constant
@@ -100,7 +100,8 @@ def train(
         progress = stack.enter_context(
             Progress(mechanism.count, label=f"{options.head}, exact: train", unit="steps")
         )
-        # Several small steps at a time: Python's calls between them would take longer.
+        # Compiled code takes several small steps per call; Python's calls would take longer than
+        # steps.
         compiled = type(optimiser) is Sgd and constant == 1 and releases.observer is None
         compiled = (
             compiled

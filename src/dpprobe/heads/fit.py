@@ -55,8 +55,8 @@ def fit_heads(
 
     Raises:
       ConfigError: if there are more features than the method supports.
-      PrivacyError: if the plan is for another method or data, the fit made releases outside the
-        plan, or a public file was not compared with the data.
+      PrivacyError: if the plan is for another method or data, if releases are not in the plan, or
+        if a public file was not compared.
     """
     check_inputs(method, data, plan, seeds)
     if running is not None and (fault := cohort_fault(method)):

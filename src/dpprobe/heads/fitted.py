@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 # The name of released priors in files.
 CLASS_PRIORS = "class_priors"
-TYPICAL = "typical_directions"  # likewise
+TYPICAL = "typical_directions"  # the name of `Heads.typical` in files
 # Values by name, one per seed.
 Values = Mapping[str, "Sequence[float] | np.ndarray"]
-# Called by a head with (step, weights [seeds, classes, d + 1]). The weights are the trainer's
-# buffer: copy what outlives the call. The returned values, one per seed, join the history.
+# A head calls a `Record` with (step, weights [seeds, classes, d + 1]). It must copy weights that it
+# keeps, because training overwrites them. Values that it returns, one per seed, join the history.
 Record = Callable[[int, "torch.Tensor"], "Values | None"]
-# A caller of `fit_heads` gives a record that also takes the normalisation of rows.
+# `fit_heads` calls an `Observe` with the normalisation of rows as a third argument.
 Observe = Callable[[int, "torch.Tensor", "Transform"], "Values | None"]
 
 

@@ -81,9 +81,9 @@ InitFile = Annotated[
     Field(
         min_length=1,
         description='A safetensors file whose tensor "weights" is [classes, d], or [classes, d + '
-        "1] with the biases last. It must be public, such as a zero-shot classifier's; a head "
-        "trained on private images is refused. {dataset} and {backbone} in the path stand for "
-        "their names.",
+        "1] with the biases last. The file must be public, such as a zero-shot classifier; a head "
+        "trained on private images is refused. {dataset} and {backbone} in the path stand for the "
+        "names of dataset and backbone.",
     ),
 ]
 # Other programs' words for batches that are no Poisson samples.
@@ -117,8 +117,7 @@ class GradientOptions(BalanceOptions):
     batch_size: BatchSize = "full"
     epochs: Annotated[float, Field(gt=0), MOST_EPOCHS] | None = Field(
         None,
-        description="Expected passes over the data; the head's default if neither this nor steps "
-        "is given.",
+        description="Expected passes over the data; without epochs and steps, the head's default.",
     )
     steps: Annotated[int, Field(ge=1), MOST_STEPS] | None = Field(
         None, description="Number of steps, instead of epochs."
@@ -129,7 +128,7 @@ class GradientOptions(BalanceOptions):
         None,
         description="Only at epsilon inf, where no example's gradient is clipped: the mean "
         "gradient of a step is clipped to this L2 norm, as Mehta et al. 2022 train without "
-        "privacy. Null does not clip.",
+        "privacy. Null clips nothing.",
     )
     init: Init = "zero"
     init_scale: float | None = Field(
@@ -292,8 +291,8 @@ class UnitRowOptions(GradientOptions):
         ge=0.01,
         le=10,
         description="Constant appended to each feature vector; the biases are learned from it. An "
-        "example's gradient norm is its residuals' norm times sqrt(norm^2 + intercept^2). 1 is "
-        "the usual layer's.",
+        "example's gradient norm is its residuals' norm times sqrt(norm^2 + intercept^2). Usual "
+        "linear layers have intercept 1.",
     )
 
     @model_validator(mode="after")

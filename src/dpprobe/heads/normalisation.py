@@ -185,9 +185,8 @@ class Channels(Priced):
         1e-5,
         ge=SMALLEST_FLOOR,
         le=LARGEST_BOUND,
-        description="Added to each channel's variance, so that channels with a "
-        "tiny variance are not "
-        "amplified.",
+        description="Added to each channel's variance, so that channels with a tiny variance are "
+        "not amplified.",
     )
 
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002

@@ -3,7 +3,7 @@
 Logits and sums are exact products of 16-bit integers (`integer_products`). A row's norm is at most
 2^17, so few of its entries need more than 16 bits. Excess over 16 bits, and the row's constant, are
 multiplied in float64. All sums are integers below 2^53, with equal bits in any order. Between the
-products for logits and for sums, each row is computed by itself, so a row's contribution depends
+products for logits and for sums, each row is computed by itself. So a row's contribution depends
 neither on its position nor on other rows.
 """
 

@@ -12,9 +12,9 @@ bounds:
 - Gradients: a factor of at most 2^17 is 2^9 h + l with |h|, |l| <= 2^8. A chunk has 128 rows, and
   128 x 2^8 x 32,767 < 2^30.
 - Logits: unit rows with entries of e = 8 to 17 bits have norm 2^e at most, and a class's weights
-  have norm 2^(51 - e) at most. Weights are three digits of b = min(15, 28 - e) bits. The lower two
-  digits are at most 2^(b - 1), and over 128 columns 2^e 2^(b - 1) sqrt(128) < 2^31. The highest
-  digits have norm 2^(51 - e - 2b) + 12 <= 2^13 + 12, and 2^e times this norm is below 2^31 too.
+  2^(51 - e). Weights are three digits of b = min(15, 28 - e) bits. The lower two digits are at most
+  2^(b - 1), and over 128 columns 2^e 2^(b - 1) sqrt(128) < 2^31. The highest digits have norm 2^(51
+  - e - 2b) + 12 <= 2^13 + 12, and 2^e times this norm is below 2^31 too.
 
 Compiled functions take arrays, not addresses, so that no array is freed while it is read.
 """
