@@ -32,9 +32,9 @@ _CLASSES = "It reads from the private labels which classes exist, and publishes 
 _PRIVATE_SCORES = "It chooses features by scores of private rows, without noise"
 _DIRECT = "Call fit of PrivateClassifier directly"
 
-# Why a class of scikit-learn breaks the guarantee. None means no reason: each row still depends on
-# one person, and the class publishes only results of private fits, each of which spends budget. No
-# guarantee covers a search's scores, which have no noise.
+# Why a class of scikit-learn breaks the guarantee. None means that a class is safe. Each row still
+# depends on one person, and the class publishes only results of private fits, each of which spends
+# budget. No guarantee covers a search's scores, which have no noise.
 _REASONS = {
     "BaseSearchCV": None,
     "ClassifierChain": None,
@@ -93,8 +93,8 @@ def check_callers(estimator: Any, public: Sequence[str]) -> None:
 def _walk_callers(estimator: Any, public: Sequence[str]) -> Iterator[tuple[Any, str, Any]]:
     """Yields each estimator whose fit calls the fit of `estimator`, inner estimators first.
 
-    Each comes with its function's name and variables. Raises PrivacyError for functions that break
-    the guarantee, and for hidden callers.
+    With each estimator, yields the name and the variables of its function. Raises PrivacyError for
+    functions that break the guarantee, and for hidden callers.
     """
     hidden, inner = False, ""
     for frame, _ in traceback.walk_stack(sys._getframe()):

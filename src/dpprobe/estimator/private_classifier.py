@@ -135,7 +135,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         if not self.benchmark:
             check_callers(self, self.public_steps)
         check_parameters(self)
-        # late: torch and the kernels take seconds, and errors above should come first
+        # late import: torch takes seconds, and errors above should come first
         from dpprobe.estimator.fit_and_score import fit_classifier
 
         fit_classifier(self, X, y, groups)

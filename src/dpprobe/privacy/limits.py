@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 INFINITE = "inf"
-# Noise can be calibrated, and the accountants were compared with each other, in this range.
+# The range in which noise can be calibrated, and in which accountants were compared.
 SMALLEST_EPSILON = 0.01
 LARGEST_EPSILON = 100.0
 SMALLEST_DELTA = 1e-10
@@ -19,7 +19,7 @@ Budget = Annotated[float, Field(ge=SMALLEST_EPSILON, le=LARGEST_EPSILON, allow_i
 DIGITS = 6
 # The most cohorts of one chain whose releases are priced together.
 LONGEST_HORIZON = 120
-# For tables, which print a delta of many cells.
+# Tables print one delta for many cells, with this mark and note.
 ABOVE_MARK = " (above 1/n)"
 ABOVE_NOTE = (
     "A delta above 1/n, with n training units, would allow a mechanism that publishes a random "

@@ -103,7 +103,7 @@ class MachineCode:
 
     def list_folders(self) -> list[Path]:
         """Lists the folders of Numba's own cache, in Numba's order."""
-        from numba.misc.appdirs import AppDirs  # as above
+        from numba.misc.appdirs import AppDirs  # heavy
 
         in_home = AppDirs("numba", appauthor=False).user_cache_dir
         in_tree = self._source.parent / "__pycache__"
@@ -115,7 +115,7 @@ class MachineCode:
 
         All functions are linked at the first call, in the order in which they were compiled.
         """
-        from numba.core.compiler import CompileResult  # as above
+        from numba.core.compiler import CompileResult  # heavy
 
         if not self._complete:
             return None
@@ -129,7 +129,7 @@ class MachineCode:
 
     def add_code(self, key: str, result: Any) -> None:
         """Adds a function that was just compiled; after `keep` it stays only in memory."""
-        from numba.core.serialize import dumps  # as above
+        from numba.core.serialize import dumps  # heavy
 
         if self._complete:
             return
@@ -138,7 +138,7 @@ class MachineCode:
         self._parts[key] = dumps(result._reduce())
 
     def _hash_dependencies(self) -> str:
-        import llvmlite  # as above
+        import llvmlite  # heavy
         import numba
         from llvmlite import binding
         from numba.core.registry import cpu_target
@@ -169,14 +169,14 @@ class MachineCode:
 
 
 def _numba_setting(name: str) -> Any:
-    import numba  # as above
+    import numba  # heavy
 
     return getattr(numba.config, name, None)
 
 
 def _make_part(code: MachineCode, function: Callable[..., Any]) -> Any:
     """Returns the cache of one function, in Numba's form."""
-    from numba.core.caching import NullCache  # as above
+    from numba.core.caching import NullCache  # heavy
 
     name = f"{function.__qualname__}:{function.__code__.co_firstlineno}"
 
@@ -193,7 +193,7 @@ def _make_part(code: MachineCode, function: Callable[..., Any]) -> Any:
 @functools.cache
 def processor_name() -> str:
     """Returns the processor's name and LLVM's: "AMD EPYC 9B14 (znver4)"."""
-    from llvmlite import binding  # as above
+    from llvmlite import binding  # heavy
 
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

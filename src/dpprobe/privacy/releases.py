@@ -32,7 +32,7 @@ from dpprobe.privacy.running_sums import RunningSums
 from dpprobe.privacy.sampling import Sampler
 
 Integers = npt.NDArray[np.int64]
-# Above this float64 holds not every integer.
+# Above this number, float64 does not represent every integer.
 LARGEST_SUM = 2.0**53
 # Rows of a symmetric matrix whose noise is drawn at a time.
 _PANEL = 160
@@ -136,7 +136,7 @@ class NoiseStreams:
         """Returns the float32 noise of releases that a head adds up itself, step after step.
 
         The head draws with the deviation `noise_deviation`, for all seeds of the fit or some, and
-        calls `count_releases`. Raises PrivacyError for a release, and if the plan lacks the
+        calls `count_releases`. Raises PrivacyError in release mode, and if the plan lacks the
         mechanism or the noise was returned before: sums with equal noise reveal their difference.
         """
         if self.entropy.secret:
@@ -284,8 +284,8 @@ class Releases(NoiseStreams):
     def draw_ahead(self, name: str, step: float, count: int, size: int) -> list[Integers]:
         """Draws the noise of several releases, in grid steps: for each seed int64 [count, size].
 
-        `release_gaussian` would draw equal numbers next. The head adds each part of the noise to
-        one sum, and calls `count_releases`.
+        The next call of `release_gaussian` would draw equal numbers. The head adds each part of the
+        noise to one sum, and calls `count_releases`.
         """
         deviation = _deviation_in_steps(self.plan.find_mechanism(name), step)
         samplers = [self._make_rounded_gaussian(name, seed) for seed in self.seeds]

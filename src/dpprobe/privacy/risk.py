@@ -36,11 +36,11 @@ from dpprobe.privacy.limits import (
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.trade_off import Allowed, bound_attacks, per_hundred
 
-_FEW = 0.001  # the false-positive rate that stands beside an advantage
-# The delta at which risks are sorted among epsilons, whatever the study's.
+_FEW = 0.001  # the false-positive rate reported with an advantage
+# The delta at which risks are sorted among epsilons, for any delta of the study.
 _ORDER_DELTA = 1e-5
 _TOKEN = re.compile(r"advantage-(?P<advantage>.+)|tpr-(?P<true_positives>.+)-at-(?P<at>.+)")
-# Rates are printed with six decimals, rounded up; a target is met where what is printed meets it.
+# Rates are printed with six decimals, rounded up; plans meet a target if printed rates do.
 _DECIMALS, _ROUND_OFF, _DIGITS = 6, 1e-11, 6
 
 
@@ -180,7 +180,7 @@ def round_down(epsilon: float) -> float:
 class RiskEpsilon(float):
     """An epsilon at `delta` that follows from a permitted risk, with the risk's token.
 
-    Tables and figures sort, place and group cells by epsilon; this number also names its risk.
+    Tables and figures sort, place and group cells by epsilon; a `RiskEpsilon` also names its risk.
     """
 
     token: str
@@ -218,13 +218,13 @@ def read_budget(token: str) -> float | Risk:
 
 
 def nominal_epsilon(token: str, delta: float) -> float:
-    """Returns a budget's epsilon before there is a plan; a risk's as for Gaussian mechanisms."""
+    """Returns a budget's epsilon before calibration; for a risk, that of Gaussian mechanisms."""
     risk = find_risk(token)
     return epsilon_value(token) if risk is None else risk.to_epsilon(delta)
 
 
 def budget_order(token: str) -> float:
-    """Returns a number to sort budgets by; a risk's number is no cell's epsilon."""
+    """Returns a number to sort budgets by, which for a risk is not the epsilon of a cell."""
     risk = find_risk(token)
     return epsilon_value(token) if risk is None else gaussian_epsilon(risk.to_mu(), _ORDER_DELTA)
 

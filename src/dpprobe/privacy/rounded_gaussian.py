@@ -70,9 +70,9 @@ END = 8
 CELLS = END << CELL_BITS
 # Floors reach no further than 4, so that a position there has 52 bits of 2^-50.
 FLOOR_CELLS = 256
-# Beyond 32 deviations (a probability of 1e-224) an integer may exceed 2^53.
+# With this deviation, only normals beyond 32 deviations (probability 1e-224) exceed 2^53.
 LARGEST_DEVIATION = 2.0**48
-# Words at a time: they and the numbers stay in the second-level cache.
+# Words per block: words and numbers stay in the second-level cache.
 BLOCK = 1 << 14
 
 _TAIL, _NOTHING = CELLS, CELLS + 1
@@ -222,8 +222,8 @@ class _Scale(NamedTuple):
 class RoundedGaussian:
     """Draws round(deviation Z), Z real standard normals: int64 of exact probabilities.
 
-    A number uses the next word of one stream, and one number in fifty further words of another
-        stream, in order. So numbers do not depend on how many are drawn at a time.
+    A number uses the next word of one stream; one number in fifty also uses the next words of
+    another stream. So numbers do not depend on how many are drawn at a time.
     """
 
     def __init__(self, keystream: Keystream) -> None:
@@ -422,7 +422,7 @@ def draw_most(words, shares, settled, coarse, limit, left):
         part = words[start : start + 1024]
         for i in range(part.shape[0]):
             cells[i] = shares[part[i] & _CHOICES]
-        # Apart from the look-up, so that the processor's vector instructions do this.
+        # A loop without the look-up, which compilers vectorise.
         for i in range(part.shape[0]):
             word = part[i]
             position = _u8(cells[i]) << _COARSE_BITS | word >> _COARSE
@@ -436,7 +436,7 @@ def draw_most(words, shares, settled, coarse, limit, left):
             part[i] = number if decided else word
             cells[i] = not decided
         for i in range(part.shape[0]):
-            left[count] = start + i  # counts only if it stays
+            left[count] = start + i  # overwritten if decided
             count += cells[i]
     return count
 

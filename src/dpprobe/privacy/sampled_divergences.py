@@ -16,7 +16,7 @@ from dp_accounting.rdp import RdpAccountant
 from scipy.special import gammaln, log_ndtr
 
 Numbers = npt.NDArray[np.float64]
-_MOST_TERMS = 1000  # of a fractional order, as in dp-accounting
+_MOST_TERMS = 1000  # for a fractional order, as in dp-accounting
 
 
 class SampledAccountant(RdpAccountant):  # type: ignore[misc]
@@ -52,7 +52,7 @@ def _whole_moment(rate: float, noise: float, order: float) -> float:
 def _fractional_moment(rate: float, noise: float, order: float) -> float:
     log_rate, log_rest = math.log(rate), math.log1p(-rate)
     middle = noise**2 * math.log(1 / rate - 1) + 0.5
-    for terms in (64, _MOST_TERMS):  # few are enough for most orders
+    for terms in (64, _MOST_TERMS):  # 64 terms are enough for most orders
         i = np.arange(terms)
         j, log_choices = order - i, _log_choices(order, i)
         below = log_choices + i * log_rate + j * log_rest + (i * i - i) / (2 * noise**2)

@@ -1,4 +1,4 @@
-"""The privacy statement of a cell: enough for a reviewer to redo the accounting."""
+"""The privacy statement of a cell, from which a reviewer can repeat the accounting."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Target:
 
     @property
     def nominal_epsilon(self) -> float:
-        """The epsilon before there is a plan; for a risk, that of Gaussian mechanisms."""
+        """The epsilon before calibration; for a risk, the epsilon of Gaussian mechanisms."""
         if isinstance(self.epsilon, Risk):
             return self.epsilon.to_epsilon(self.delta)
         return self.epsilon
