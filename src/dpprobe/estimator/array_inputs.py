@@ -204,7 +204,7 @@ def check_labels(labels: Any, classes: Sequence[Hashable] | None) -> None:
     refuse_masks("y", labels)
     values = np.asarray(labels)
     if values.ndim != 1 or values.dtype.kind in "bf":
-        return  # scikit-learn's own checks refuse them
+        return  # scikit-learn's own checks refuse these labels
     kind = check_kind("y", values if values.dtype.kind == "O" else values[:1])
     of_classes = kind if classes is None else check_kind("classes", classes)
     if "texts" in (kind, of_classes) and kind not in (None, of_classes):

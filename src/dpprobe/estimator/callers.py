@@ -241,7 +241,7 @@ def _mixes_rows(step: Any, rows: Any, among: Any, labels: Any) -> bool:
         if differ(alone, _take(among, part)):
             return True
     part_rows, expected = _take(rows, few), _take(among, few)
-    if differ(step.transform(part_rows), expected):  # another result than in fit
+    if differ(step.transform(part_rows), expected):  # `transform` differs from `fit_transform`
         return True
     if not (isinstance(part_rows, np.ndarray) and part_rows.dtype.kind in "iuf"):
         return False
@@ -249,7 +249,7 @@ def _mixes_rows(step: Any, rows: Any, among: Any, labels: Any) -> bool:
     larger = np.concatenate([part_rows, 3 * part_rows])
     try:
         mixed = _fit_again(step, larger, _take(labels, np.tile(few, 2)))
-    except ValueError:  # the step checks a range
+    except ValueError:  # the step refuses larger values
         return False
     return differ(_take(mixed, np.arange(len(few))), expected)
 
@@ -272,7 +272,7 @@ def _take(values: Any, rows: npt.NDArray[np.int64]) -> Any:
 def _rows_differ(one: Any, other: Any, *, width: int) -> bool:
     """Compares rows bit by bit, then, for floating point, up to the rounding of sums.
 
-    A sum of `width` products depends on the order, and so on the size of a batch. The error is
+    A sum of `width` products depends on the order, and so on the size of a batch. A sum's error is
     about sqrt(width) roundings of terms as large as the row's largest number.
     """
     if sparse.issparse(one) and sparse.issparse(other):

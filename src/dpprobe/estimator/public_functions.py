@@ -100,7 +100,7 @@ def audit(
       NotFittedError: before `fit`.
       ConfigError: if the plan has no guarantee to test.
     """
-    from sklearn.utils.validation import check_is_fitted  # slow import for this function alone
+    from sklearn.utils.validation import check_is_fitted  # slow import
 
     from dpprobe.analyses.audit.white_box import audit_plan  # slow import: torch
 

@@ -51,10 +51,10 @@ Numbers = tuple[Annotated[float, Field(gt=0)], ...]
 Released = Literal["released"]
 
 CLASS_COUNTS = "class_counts"
-# The two numbers below were chosen on public features (bench/results/balanced.md).
+# The share and PRIOR_FLOOR were chosen on public features (bench/results/balanced.md).
 DEFAULT_PRIOR_SHARE = 0.02
-# A smaller count is raised to this many standard deviations of its noise. Otherwise noise would
-# decide, without bound, which classes are favoured.
+# Counts are raised to at least PRIOR_FLOOR standard deviations of their noise. Otherwise noise
+# would decide, without bound, which classes are favoured.
 PRIOR_FLOOR = 2.0
 
 

@@ -152,7 +152,7 @@ def add_in_slices(
     pool: Executor | None,
 ) -> None:
     """Adds `fused_step`'s clipped sums over any number of rows, by the pool's threads."""
-    if not len(index):  # frequent for the few rows of an audit
+    if not len(index):  # many batches of an audit are empty
         return
     most = max(1, min(_MOST_SLICES, _SLICE_BYTES // (4 * weights[0].numel())))
     count = max(1, min(most, len(index) // _SLICE_ROWS))

@@ -68,12 +68,12 @@ class ExactSums:
         self._shape = rows.num_classes, rows.dimension + 1
         self._padded = padded(self._shape[0], 4), padded(self._shape[1], 32)
         self._step = grid_step(self._clip, factor_bits(rows.n))
-        self.step = self._entry * self._step  # of the sums, before the factor b
+        self.step = self._entry * self._step  # the sums' grid step, before the factor b
         self._sigmoid = sigmoid
         self._given = *self._bits, self._clip, self._entry, self._step, sigmoid
         weights = torch.ones(len(rows)) if rows.weights is None else rows.weights
         self._weights = torch.where(rows.lengths.isfinite(), weights, 0.0)
-        if not bool((self._weights <= 1).all()):  # the sensitivity needs this bound
+        if not bool((self._weights <= 1).all()):  # sensitivities assume 1
             raise PrivacyError("weights of examples must be at most 1; nothing is released")
         self.whole = self._view_rows()
 

@@ -37,7 +37,7 @@ class DataFacts:
             dimension=dimension,
             classes=classes,
             multi_label=multi_label,
-            epsilon=target.nominal_epsilon,  # the plan, with its epsilon, follows from the choice
+            epsilon=target.nominal_epsilon,  # a plan's epsilon follows from the choice
             delta=target.delta,
             unit=target.unit,
         )

@@ -18,8 +18,9 @@ CLASS_PRIORS = "class_priors"
 TYPICAL = "typical_directions"  # the name of `Heads.typical` in files
 # Values by name, one per seed.
 Values = Mapping[str, "Sequence[float] | np.ndarray"]
-# A head calls a `Record` with (step, weights [seeds, classes, d + 1]). It must copy weights that it
-# keeps, because training overwrites them. Values that it returns, one per seed, join the history.
+# A head calls a `Record` with (step, weights [seeds, classes, d + 1]). A `Record` must copy weights
+# that it keeps, because training overwrites them. Values that a `Record` returns, one per seed,
+# join the history.
 Record = Callable[[int, "torch.Tensor"], "Values | None"]
 # `fit_heads` calls an `Observe` with the normalisation of rows as a third argument.
 Observe = Callable[[int, "torch.Tensor", "Transform"], "Values | None"]

@@ -9,8 +9,8 @@ schedules and averages see only the noisy sums: post-processing. Initial weights
 
 Each head's module has its own options and defaults. Defaults of momentum, adam and lamb were chosen
 on public features (bench/results/first_order_defaults.md). Momentum, adam and lamb centre rows of
-norm 1, for a share of the budget. These heads append a constant below the usual 1, with which
-biases would take half of a clipped gradient's squared norm. Learning rates of momentum, adam and
+norm 1, for a share of the budget, and append a small constant. With a constant of 1, biases would
+take half of a clipped gradient's squared norm. Learning rates of momentum, adam and
 lamb follow rules of public quantities: n, d, the number of classes, and the noise.
 """
 

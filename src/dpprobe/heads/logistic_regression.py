@@ -171,7 +171,7 @@ class Objective:
         matrix = curvature * self._second_moment
         slack = penalty
         matrix.diagonal().add_(slack)
-        # Rounding may outweigh a small penalty, so `slack` grows. All metrics have equal minima.
+        # Rounding may outweigh a small penalty, so `slack` grows. All metrics lead to one minimum.
         while (factored := torch.linalg.cholesky_ex(matrix)).info and slack < self._dimension:
             slack *= 10
             matrix.diagonal().add_(slack)

@@ -7,23 +7,24 @@ Each of `steps` steps makes two releases, at weights that depend on earlier rele
 
 - `shared`: one matrix, the sum of c x x^T. The factor c in [0, 1] is a row's mean curvature over
   classes, relative to h at the start. For a softmax, the Hessian is (diag(p) - p p^T) (x) x x^T.
-  Its first factor has trace 1 - |p|^2 and is 0 along equal logits. So its mean over the other K - 1
-  directions is (1 - |p|^2) / (K - 1) <= 1/K = h. For sigmoids, c is the mean of all min(1, p_k (1 -
-  p_k) / h), and h = 1/4 for biases of 0. A row changes the sum by c x x^T, of norm at most S^2.
+  The factor diag(p) - p p^T has trace 1 - |p|^2 and is 0 along equal logits. The factor's mean over
+  the other K - 1 directions is (1 - |p|^2) / (K - 1) <= 1/K = h. For sigmoids, c is the mean of all
+  min(1, p_k (1 - p_k) / h), and h = 1/4 for biases of 0. A row changes the sum by c x x^T, of norm
+  at most S^2.
 - `per_class`, for sigmoids only: K sums of min(1, p_k (1 - p_k) / h) x x^T, divided by sqrt(K). A
   row changes the matrices by squared norm sum_k c_k^2 |x|^4 / K <= S^4: sensitivity S^2. (The K
   Hessians themselves have sensitivity sqrt(K) S^2 / 4 for biases of 0.) With equal weights in every
-  class, as at the start, all K matrices are equal. So for one step `shared` gives the same matrix
-  with sqrt(K) times less noise.
+  class, as at the start, all K matrices are equal. So for one step, `per_class` gives K copies of
+  `shared`'s matrix, with sqrt(K) times the noise.
 
 "gradients": the sum of r x^T with r = p - y, clipped to norm `max_grad_norm`. If `max_grad_norm` is
 null, r has a bound of its own:
 
 - softmax: |r|^2 = (1 - p_y)^2 + sum_{k != y} p_k^2 <= 2 (1 - p_y)^2 <= 2, since all p_k but p_y sum
-  to 1 - p_y. So the sensitivity is sqrt(2) S. For one step from zero weights, p = 1/K and |r|^2 =
-  1 - 1/K, so the sensitivity is S.
-- sigmoids: |r_k| <= 1, so |r| <= sqrt(K), and for one step with p = 1/2, |r| = sqrt(K) / 2. The
-  release is divided by sqrt(K), so its sensitivity is S, or S / 2.
+  to 1 - p_y. So a softmax has sensitivity sqrt(2) S. For one step from zero weights, p = 1/K and
+  |r|^2 = 1 - 1/K, so S is enough.
+- sigmoids: |r_k| <= 1, so |r| <= sqrt(K), and for one step with p = 1/2, |r| = sqrt(K) / 2. Sums
+  for sigmoids are divided by sqrt(K), so their sensitivity is S, or S / 2 for one step.
 
 The Hessians use the share `hessian_share` of the budget T (1/sigma_H^2 + 1/sigma_g^2). A step uses
 `second_order.estimate_spectrum` of the mean of the shared Hessians released so far.

@@ -282,7 +282,7 @@ def read_public_rows(option: str, manifest: str, private: Rows) -> Rows:
 
     Raises DataError for features of another dimension, StoreError for a damaged manifest or shard.
     """
-    from dpprobe.features.feature_store import FeatureStore  # needs HDF5, which few heads do
+    from dpprobe.features.feature_store import FeatureStore  # imports HDF5, which few heads need
 
     store = FeatureStore(resolve_path(manifest))
     if store.dimension != private.dimension:

@@ -17,8 +17,8 @@ products of entries sum to at most S^2 per unit, hence to at most 2^52 steps ove
 adds grid steps exactly, and so do 16-bit integers (`kernels.integer_products`). Logits are exact
 products too, so a row's contribution depends on the row and its weight alone. Sums have equal bits
 for any order, blocks and threads. (Exception: PyTorch's sigmoid in Newton's curvatures may differ
-in its last bit by a row's place in its block; a null row keeps its place.) Without noise, sums are
-plain float64 sums.
+in its last bit by a row's position in its block; null rows keep their positions.) Without noise,
+sums are plain float64 sums.
 
 Everything else in this module is post-processing, or uses only n, d, K and noise multipliers.
 """
@@ -64,7 +64,7 @@ _LARGEST_LOGIT_NOISE = 0.6
 _ROUNDING = {True: 1e-7, False: 1e-12}
 # Float64 blocks take as much memory as `training_set.block_bytes`.
 _BLOCK_BYTES_PER_ENTRY = 8
-# On a GPU, a block's row length is a multiple of this number.
+# On a GPU, a block's row length is a multiple of `_LINE`.
 _LINE = 16
 _EIGENVALUES_AT_ONCE = 128
 
@@ -572,9 +572,10 @@ def add_by_products(
 def step_rate(longest: float, deviation: float, gain: float, rows: int) -> float:
     """Returns the rate `longest`, or less if noise would drive probabilities to 0 and 1.
 
-    A step's noise in the logits is limited to 0.6. Its size follows from `deviation`, the noise of
-    each number of a released gradient, and `gain`, `Spectrum.noise_gain` of the step's matrix. Many
-    short steps together give one solution with the mean of all gradients.
+    A step's noise in the logits is limited to 0.6. The noise in the logits follows from
+    `deviation`, the noise of each number of a released gradient, and `gain`, `Spectrum.noise_gain`
+    of the step's matrix. Many short steps together give one solution with the mean of all
+    gradients.
     """
     noise = deviation * math.sqrt(gain / rows)
     return min(longest, _LARGEST_LOGIT_NOISE / noise) if noise > 0 else longest

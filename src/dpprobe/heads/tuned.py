@@ -293,7 +293,7 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
             # of equal scores, the earlier trial's wins
             if now is None or (score, -trial.number) > (now.score, -now.trial.number):
                 best[trial.owner] = _Best(score, trial, head)
-    for mechanism in priced:  # of one trial; `_fit_trials` checked each trial
+    for mechanism in priced:  # one trial's releases; `_fit_trials` checked all
         releases.count_releases(mechanism.name, mechanism.count)
     chosen = [best[owner] for owner in range(len(releases.seeds))]
     kept = torch.stack([each.weights for each in chosen])

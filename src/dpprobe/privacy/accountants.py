@@ -47,7 +47,7 @@ logger = logging.getLogger("dpprobe")
 ACCOUNTANTS = ("pld", "rdp", "rdp_2017", "prv", "gaussian")
 _LIBRARIES = {"pld": "dp-accounting", "rdp": "dp-accounting", "rdp_2017": "opacus", "prv": "opacus"}
 
-_SMALL_MU = 1e-6  # below it both terms of a delta agree in most digits
+_SMALL_MU = 1e-6  # below this mu both terms of a delta agree in most digits
 # Renyi orders: fractional for large epsilons, powers of two up to 2^14 for small epsilons.
 _RDP_ORDERS = (
     *(1 + step / 10 for step in range(1, 100)),
@@ -59,7 +59,8 @@ _ROUGH_ORDERS = (1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 1024, 4096)
 LARGEST_SAMPLED_GROUP = 100
 # A group's epsilon is reported, not calibrated, so its grid is coarser and overestimates by 1%.
 _GROUP_COARSER = 10
-# PRV adds its error to its answer. At _PRV_STEPS, errors below the first take gigabytes of memory.
+# PRV adds its error to its answer. At _PRV_STEPS steps, errors below _PRV_LEAST_ERROR take
+# gigabytes of memory.
 _PRV_LEAST_ERROR, _PRV_LARGEST_ERROR, _PRV_STEPS = 2e-3, 0.25, 31_250
 _PRV_TRIES = 12
 
@@ -171,7 +172,7 @@ def epsilon_below(mechanisms: Sequence[Mechanism], delta: float) -> float:
         # `prv`'s upper end at delta + 2 tails, minus two errors, is a lower bound at delta.
         try:
             answer = _prv_upper(mechanisms, delta + 2 * tail, error, tail) - 2 * error
-        except ValueError:  # beyond its grid
+        except ValueError:  # an epsilon beyond `prv`'s grid
             answer = math.inf
         if math.isfinite(answer):
             return max(certain, answer)
@@ -215,9 +216,9 @@ def group_epsilon(
 ) -> float:
     """Computes the epsilon to a group of `size` units together, at `delta`.
 
-    Compares a group's rows with null rows in place of all of them. A release on all rows then
-    changes by up to `size` sensitivities: the epsilon is exact without sampling. In a Poisson
-    sample a binomial number of the group's rows takes part. A mixture of Gaussians, whose means are
+    Compares a group's rows with null rows in place of all of them. A release on all rows changes by
+    up to `size` sensitivities, so the epsilon is exact without sampling. In a Poisson sample a
+    binomial number of the group's rows takes part. A mixture of Gaussians, whose means are
     multiples of the sensitivity, dominates the release (Ganesh 2024, "Tight group-level DP
     guarantees for DP-SGD with sampling via mixture of Gaussians mechanisms"): an upper bound, tight
     but for the grid.

@@ -3,8 +3,8 @@
 A run Q releases some output with a score; runs are totally ordered by score, ties at random. The
 number of runs K is drawn without the data, and A is the best of them (Papernot and Steinke 2022).
 The privacy profile of Q bounds the cost of A, as in Koskela, Redberg and Wang 2024 ("Privacy
-profiles for private selection"). Here the whole trade-off curve replaces one point of the curve,
-and the probability that an output wins is used beside what the output reveals.
+profiles for private selection"). The bound below uses the whole trade-off curve instead of one
+point, and the probability that an output is the best.
 
 **Bound.** Q' and A' are Q and A on a neighbouring dataset. Let f(x) = E[x^K], and let w(z) = f'(1 -
 z), which falls from w(0) = E[K]. For an output y let z(y) = Q(better than y). Then A(dy) = w(z(y))
@@ -50,7 +50,7 @@ Array = npt.NDArray[np.float64]
 _POINTS, _NEGLIGIBLE = 4000, 1e-10
 # The number of z at which F is computed, and the number of hinges.
 _PLACES, _HINGES = 4000, 200
-# Covers round-off, far below what a plan's digits show.
+# A factor that covers round-off, far below the digits of a plan.
 _ROUND_OFF = 1 + 1e-9
 
 

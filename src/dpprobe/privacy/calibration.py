@@ -133,8 +133,8 @@ def _search_plan(risk: Risk, delta: float, make_plan: Callable[[float], Plan]) -
 def price_plan(plan: Plan) -> float:
     """Computes a plan's epsilon at its delta again, on the grid of its calibration.
 
-    If a plan far exceeds its target, its grid would exceed the memory. The returned epsilon is then
-    a lower bound, computed for more noise.
+    For a plan far above its target, whose grid would exceed the memory, the returned epsilon is a
+    lower bound, computed for more noise.
     """
     if not plan.private:
         return math.inf

@@ -1,10 +1,11 @@
 """Machine code of Numba functions: a module's functions are compiled or loaded all together.
 
-Numba's own cache keeps one function at a time. Processes that share an empty cache then load some
-of each other's functions and compile the rest, and mixed code differs in the last bits.
+Numba's own cache keeps one function at a time. Processes that share an empty cache would load some
+of each other's functions and compile all others, and mixed code differs in the last bits.
 `MachineCode` stores all functions of a module in one file. A process reads the module's file, or
-compiles every function in the order of the module and renames its own file into place. So code is
-never mixed, and no lock is needed. Compiled and loaded code are linked in the same order.
+compiles every function in the order of the module and renames its own file into place. So functions
+of two compilations are never mixed, and no lock is needed. Compiled and loaded code are linked in
+the same order.
 """
 
 from __future__ import annotations

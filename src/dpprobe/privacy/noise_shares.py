@@ -54,7 +54,7 @@ from fractions import Fraction
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.rounded_gaussian import LARGEST_DEVIATION
 
-# In steps of the grid. From this share on, penalties are below 10^-1000.
+# In steps of the grid; shares of at least SMALLEST_SHARE have penalties below 10^-1000.
 SMALLEST_SHARE = 16.0
 # pi^2 / ln(10), rounded down.
 _DECADES = 4.2863

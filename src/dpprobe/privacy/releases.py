@@ -342,7 +342,7 @@ class Releases(NoiseStreams):
     def _release_at_once(self, name: str, sums: GridSum, deviation: float) -> torch.Tensor:
         """Returns the result of `_add_rounded_noise`, in one pass over the sums of each seed."""
         out = np.empty(tuple(sums.units.shape))
-        lines = out.reshape(len(self.seeds), -1)  # no copies, also of one number per seed
+        lines = out.reshape(len(self.seeds), -1)  # views, even of one number per seed
         for seed, units, noisy in zip(self.seeds, sums.units.numpy(), lines, strict=True):
             numbers = self._make_rounded_gaussian(name, seed).draw_numbers(units.size, deviation)
             table = units if units.ndim == 2 else units.reshape(1, -1)

@@ -132,7 +132,7 @@ def exp_bounds(exponent: Fraction, bits: int) -> tuple[int, int]:
     halvings = max(0, math.ceil(2 * exponent).bit_length())
     precision = bits + 2 * halvings + 16
     numerator, denominator = exponent.numerator << precision, exponent.denominator << halvings
-    least, most = numerator // denominator, -(-numerator // denominator)  # of at most 2^-1
+    least, most = numerator // denominator, -(-numerator // denominator)  # at most 1/2
     low = high = low_term = high_term = 1 << precision
     count = 0
     while high_term > 1:
@@ -154,7 +154,7 @@ def compute_table() -> Table:
         exp_bounds(Fraction(cell**2, 2 << 2 * CELL_BITS), _EXP_BITS) for cell in range(CELLS + 1)
     ]
     highs = [high for _, high in bounds]
-    tail = 2 << CELL_BITS  # widths of a cell in 1 + 1/2 + 1/4 + ...
+    tail = 2 << CELL_BITS  # the tail in cell widths: 1 + 1/2 + 1/4 + ...
     # Each ceiling is less than 1 above the density's bound.
     scale = ((2**64 - CELLS - tail) << _EXP_BITS) // (sum(highs[:-1]) + tail * highs[-1])
     ceilings = tuple(-(-scale * high >> _EXP_BITS) for high in highs)
@@ -436,7 +436,7 @@ def draw_most(words, shares, settled, coarse, limit, left):
             part[i] = number if decided else word
             cells[i] = not decided
         for i in range(part.shape[0]):
-            left[count] = start + i  # overwritten if decided
+            left[count] = start + i  # kept only if undecided
             count += cells[i]
     return count
 

@@ -27,7 +27,7 @@ RowIndices = npt.NDArray[np.int64]
 _DRAWS = 1 << 20
 # From this rate on, NumPy draws geometric variables by another method.
 _SEARCHED = 1 / 3
-# Distances are cut to this one, beyond all rows of all steps, so that their sum cannot overflow.
+# Distances are cut to _FARTHEST, beyond all rows of all steps, so that sums cannot overflow.
 _FARTHEST = 2.0**53
 # Words drawn at a time, more than the digits of any float64.
 _WORDS = 1 << 13

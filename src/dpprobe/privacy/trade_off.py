@@ -22,7 +22,7 @@ beta) + delta(e) without the unit:
     beta <= min over e of  exp(e) alpha + delta(e)   and   1 - exp(-e) (1 - alpha - delta(e)).
 
 With a = alpha and b = 1 - beta the bounds on beta are b >= 1 - delta(e) - exp(e) a and a >= 1 -
-delta(e) - exp(e) b. Their sum is a + b >= 2 (1 - delta(e)) / (1 + exp(e)), so
+delta(e) - exp(e) b. The sum of both bounds is a + b >= 2 (1 - delta(e)) / (1 + exp(e)), so
 
     (beta + 1 - alpha) / 2 <= (exp(e) + delta(e)) / (1 + exp(e)),
 

@@ -26,7 +26,7 @@ jit = MACHINE_CODE.jit
 # float64 in a million columns.
 MARGIN = 2.0**-30
 _LARGEST, _LARGEST_ENTRY, _LARGEST_SUM = np.finfo(np.float64).max, np.int32(LARGEST), 2.0**53
-# A row of norm 2^17 has fewer entries beyond 16 bits.
+# A row of norm 2^17 has fewer than 16 entries that exceed 16 bits.
 _MOST_RESTS = 16
 # The number of rows that are prefetched.
 _AHEAD = 4

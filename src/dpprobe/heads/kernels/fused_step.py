@@ -566,14 +566,13 @@ def take_steps(
 ):  # fmt: skip
     """Takes steps of one head, one batch per step: weights -= rate * (clipped sum + noise).
 
-    Args (the first ones and classes as in `add_clipped_sums`):
-      rows, sizes: batch after batch, int64 [steps]; rows that follow are fetched for the next call.
-      lanes, tail, deviation: as for `gradient_noise.fill_normals`; deviation 0 draws nothing.
-      rates: float32 [steps].
-      weights, release: [1, padded classes, padded d + 1]; `release` is working memory.
-      mixing: float32 [steps], how far the average moves to the weights; [0] without average.
-      average: like weights; unused without mixing.
-      sums, outputs, given: an audit's arrays, float32 [steps, classes, d + 1]; [0, 0, 0] without
+    Args (other arguments as in `add_clipped_sums`): rows, sizes: batch after batch, int64 [steps];
+      rows that follow are fetched for the next call. lanes, tail, deviation: as for
+      `gradient_noise.fill_normals`; deviation 0 draws nothing. rates: float32 [steps]. weights,
+      release: [1, padded classes, padded d + 1]; `release` is working memory. mixing: float32
+      [steps], how far the average moves to the weights; [0] without average. average: like weights;
+      unused without mixing. sums, outputs, given: an audit's arrays, float32 [steps, classes, d +
+      1]; [0, 0, 0] without
         audit. `sums` receives each step's clipped sum, `outputs` the sum with noise. If `given`,
         `outputs` is read instead, and replaces the sum with noise.
     """

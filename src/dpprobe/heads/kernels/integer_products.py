@@ -6,8 +6,8 @@ products in 32 bits. By Cauchy-Schwarz no partial sum of products of vectors a a
 sums on the grid are exact (`privacy.grid`). So results equal float64 products bit for bit, by these
 bounds:
 
-- Rows: integers of at most 32,767 (`LARGEST`). Larger entries are cut. The excess over 16 bits, or
-  the whole block, is multiplied in float64, as are the rows' constants.
+- Rows: integers of at most 32,767 (`LARGEST`). Larger entries are cut, and their excess, or the
+  whole block, is multiplied in float64, as are the rows' constants.
 - Second moments: a 32-bit sum spans rows while no column's sum of squares reaches 2^31.
 - Gradients: a factor of at most 2^17 is 2^9 h + l with |h|, |l| <= 2^8. A chunk has 128 rows, and
   128 x 2^8 x 32,767 < 2^30.
