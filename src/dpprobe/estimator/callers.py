@@ -200,10 +200,7 @@ def _learns(step: Any) -> bool:
 
 
 def _compare_rows(named: list[tuple[str, Any]], rows: Any, returned: Any, labels: Any) -> None:
-    """Refuses steps that compute a row from other rows.
-
-    The first step got `rows`, and the last step `returned` rows.
-    """
+    """Refuses steps that mix rows; the first got `rows`, and the last gave `returned`."""
     steps = [(name, step) for name, step in named if step not in (None, "passthrough")]
     for place, (name, step) in enumerate(steps, start=1):
         try:

@@ -108,10 +108,7 @@ class DeviceSums(ExactSums):
     def _move_heads(
         self, weights: torch.Tensor
     ) -> tuple[list[tuple[torch.Tensor, float]], torch.Tensor]:
-        """Returns heads as integers, as `exact_step.add_sums` reads them, with their units.
-
-        Also returns zeros for the heads' sums.
-        """
+        """Returns heads as integers for `exact_step`, their units, and zeros for their sums."""
         heads, moved = self._prepare(weights)[0], []
         for head in heads:
             whole, out = np.empty_like(head), np.zeros((len(head), self._columns))

@@ -175,10 +175,7 @@ def public_start(options: Options, rows: Rows) -> torch.Tensor:
 
 
 def public_moment(manifest: str, options: Options, design: Design) -> torch.Tensor:
-    """Returns the second moment of public examples, clipped like private ones, scaled to n units.
-
-    Raises the errors of `read_public_rows`.
-    """
+    """Returns the second moment of public examples, clipped like private ones, scaled to n."""
     from dpprobe.heads.rows import read_public_rows  # imports torch
     from dpprobe.heads.second_order import Design, second_moment
 

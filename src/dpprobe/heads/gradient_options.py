@@ -7,10 +7,10 @@ weights are, a row adds at most one clipped gradient and a null row nothing, so 
 of its examples' clipped gradients, and n counts units, with unchanged sensitivity. Optimisers,
 schedules and averages see only the noisy sums: post-processing. Initial weights are public.
 
-Each head's module has its own options and defaults. Defaults of momentum, adam and lamb were chosen
-on public features (bench/results/first_order_defaults.md). Momentum, adam and lamb centre rows of
-norm 1, for a share of the budget, and append a small constant. With a constant of 1, biases would
-take half of a clipped gradient's squared norm. Learning rates of momentum, adam and
+Defaults of momentum, adam and lamb were chosen on public features
+(bench/results/first_order_defaults.md). Momentum, adam and lamb centre rows of norm 1, for a share
+of the budget, and append a small constant. With a constant of 1, biases would take half of a
+clipped gradient's squared norm. Learning rates of momentum, adam and
 lamb follow rules of public quantities: n, d, the number of classes, and the noise.
 """
 

@@ -176,10 +176,7 @@ def precondition_by_mean(descent: Descent, releases: Releases) -> Precondition:
 
 
 def precondition_per_class(descent: Descent, releases: Releases) -> Precondition:
-    """Preconditions with one Hessian per class: releases, uses and frees them one by one.
-
-    All K Hessians together, which are divided by sqrt(K), would take much memory.
-    """
+    """Preconditions with one Hessian per class, each freed after use, as K take much memory."""
     import torch  # heavy: planning imports this module
 
     from dpprobe.heads.second_order import estimate_spectrum, second_moment

@@ -267,10 +267,7 @@ class Design:
         return self.unit_weights[piece.start : piece.stop]
 
     def make_weights(self, parameters: torch.Tensor) -> torch.Tensor:
-        """Converts weights on rows with an appended constant to weights with biases.
-
-        Parameters and weights are [..., K, d + 1]; weights are float32.
-        """
+        """Converts [..., K, d + 1] weights on rows with a constant to float32 with biases."""
         out = parameters.to(torch.float32)
         out[..., -1] = parameters[..., -1] * self.offset
         return out
@@ -318,10 +315,7 @@ class Steps(NamedTuple):
 
 
 def rounding_of(affine: Affine) -> torch.Tensor:
-    """Bounds how much rounding lengthens each row: float64 [rows].
-
-    Rows next to the centre need this bound: their distance to the centre is mostly rounding.
-    """
+    """Bounds how much rounding lengthens rows near the centre, where it matters: float64 [rows]."""
     return 2.0**-21 * (1 + float(affine.centre.double().norm())) * affine.shift.double()
 
 
@@ -435,10 +429,7 @@ def estimate_spectrum(matrix: torch.Tensor, deviation: float) -> Spectrum:
 
 
 def _hilbert_transform(values: torch.Tensor, deviation: float) -> torch.Tensor:
-    """Returns the mean over j of (v_i - v_j) / ((v_i - v_j)^2 + w^2).
-
-    w is a few spacings between eigenvalues of pure noise.
-    """
+    """Returns the mean over j of (v_i - v_j) / ((v_i - v_j)^2 + w^2), w a few spacings of noise."""
     width = deviation * math.sqrt(2)
     out = torch.empty_like(values)
     for low in range(0, len(values), _EIGENVALUES_AT_ONCE):

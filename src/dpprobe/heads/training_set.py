@@ -140,10 +140,7 @@ class TrainingSet(Cached):
         )
 
     def replace_labels(self, labels: torch.Tensor, units: Units) -> TrainingSet:
-        """Returns a training set that shares these rows, with other labels and weights.
-
-        Raises DataError for labels of a wrong shape, type or range.
-        """
+        """Returns a set of these rows with other labels; raises DataError for wrong labels."""
         _check_labels(labels, self.rows, self.num_classes)
         _ = self.lengths  # computed before copying, as this clears unusable rows
         other = copy.copy(self)
@@ -237,10 +234,7 @@ def _check_labels(labels: torch.Tensor, rows: int, num_classes: int) -> None:
 
 
 def row_lengths(rows: torch.Tensor) -> torch.Tensor:
-    """Returns the L2 norm of each row of a block [m, d], float64.
-
-    On the CPU no float64 copy of the block is made.
-    """
+    """Returns a block's row norms (L2), float64 [m]; on the CPU without a float64 copy."""
     size = max(1, _PIECE_BYTES // (4 * rows.shape[1]))
     # Exported graphs must accept any number of rows, so blocks are not split there.
     whole = torch.compiler.is_exporting() or not devices.has_kernels(rows.device)

@@ -371,10 +371,7 @@ def _fit_trials(
 
 
 def with_norms(plan: Plan, norms: Mapping[str, float]) -> Plan:
-    """Returns a plan with other sensitivities, by mechanism, and noise in proportion to these.
-
-    Noise multipliers, which set the privacy cost, stay.
-    """
+    """Returns a plan with other sensitivities by name; noise multipliers, and so costs, stay."""
     mechanisms = tuple(
         replace(item, sensitivity=norms.get(item.name, item.sensitivity))
         for item in plan.mechanisms

@@ -326,10 +326,7 @@ def all_together(fits: Sequence[Fits], delta: float) -> tuple[float, bool]:
 
 
 def gaussian_mu(mechanisms: Sequence[Mechanism]) -> float:
-    """Computes mu of a composition without sampling: mu^2 = sum of count / noise_multiplier^2.
-
-    Dong, Roth and Su 2022, corollary 3.3.
-    """
+    """Computes mu without sampling: mu^2 = sum of count / noise_multiplier^2 (Dong et al. 2022)."""
     if any(mechanism.noise_multiplier == 0 for mechanism in mechanisms):
         return math.inf
     return math.sqrt(
@@ -629,10 +626,7 @@ def _prv_upper(mechanisms: Sequence[Mechanism], delta: float, error: float, tail
 
 
 def _condense_mechanisms(mechanisms: Sequence[Mechanism]) -> list[tuple[float, float, int]]:
-    """Returns (noise multiplier, sampling rate, count) of each mechanism.
-
-    Mechanisms without sampling become one Gaussian mechanism of exactly equal cost.
-    """
+    """Returns (noise multiplier, rate, count) per mechanism, one for all without sampling."""
     whole = [item for item in mechanisms if item.sample_rate == 1]
     single = [(1 / gaussian_mu(whole), 1.0, 1)] if whole else []
     return single + [

@@ -182,10 +182,7 @@ def padded_size(size):
 
 @jit("void(u8[:, ::1], u8[::1])")
 def draw_words(state, out):
-    """Fills [m * lanes] with words: m rounds of the next word of every lane.
-
-    SFC64: a, b, c and a counter; each word is a + b + counter.
-    """
+    """Fills [m * lanes] with m rounds of the next word of every lane, by SFC64."""
     lanes = state.shape[1]
     a, b, c = state[0], state[1], state[2]
     counter = state[3, 0]

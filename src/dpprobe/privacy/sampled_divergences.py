@@ -32,10 +32,7 @@ class SampledAccountant(RdpAccountant):  # type: ignore[misc]
 
 
 def compute_divergences(rate: float, noise: float, orders: Numbers) -> Numbers:
-    """Computes the divergences at each order; infinite if the series does not converge.
-
-    Follows Mironov, Talwar and Zhang 2019, section 3.3.
-    """
+    """Computes divergences (Mironov et al. 2019, 3.3); infinite if the series does not converge."""
     moments = [
         (_whole_moment if float(order).is_integer() else _fractional_moment)(rate, noise, order)
         for order in orders

@@ -163,11 +163,7 @@ def _gaussian_rate(rate: float, mu: float) -> float:
 
 @lru_cache
 def _cached_profile(mechanisms: tuple[Mechanism, ...], delta: float, size: int) -> Points | None:
-    """Computes points of a sampled composition's privacy profile; None if epsilon is too large.
-
-    Results are cached, because a profile takes a fraction of a second, and statements of all
-    backbones need it.
-    """
+    """Computes points of a sampled composition's profile; None if epsilon is too large."""
     import numpy as np
 
     if size > accountants.LARGEST_SAMPLED_GROUP:

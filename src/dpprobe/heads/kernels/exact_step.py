@@ -104,10 +104,7 @@ def to_grid(source, scale, shift, centre, entry, row, whole, out):
 
 @jit("i8(i4[::1], i8, i8, i2[::1], i8[:, ::1])")
 def cut_entries(whole, i, count, out, rests):
-    """Cuts entries of row i to 16 bits; writes each excess to `rests` as (row, column, excess).
-
-    Returns the new number of used lines of `rests`, of which `count` were used before.
-    """
+    """Cuts row i to 16 bits; appends (row, column, excess) to `rests`; returns its new length."""
     for j in range(whole.shape[0]):
         value = whole[j]
         out[j] = max(-LARGEST, min(value, LARGEST))

@@ -297,10 +297,7 @@ def _aim_fetches(ahead, place, taken, tiles):
 
 @jit()
 def _multiply_rows(pointers, m, d, weights, z, ahead):
-    """Writes weights times rows to z.
-
-    Multiplies blocks of columns whose 4 rows and 5 classes fit into a first-level cache of 48 KiB.
-    """
+    """Writes weights times rows to z, by columns that fit a first-level cache of 48 KiB."""
     rows, heads, stride = pointers.ctypes.data, weights.ctypes.data, weights.strides[0]
     logits, logit_stride = z.ctypes.data, z.strides[0]
     columns, groups = min(d, _COLUMNS), -(-m // _ROWS)
@@ -371,10 +368,7 @@ def _cut_chunks(sizes, chunk):
 
 @jit()
 def _make_scratch(classes):
-    """Returns the working memory of `_add_chunk`: float32, float64, logits, addresses, panel.
-
-    The addresses are of present and later rows; the panel is for the copies of `_lay_out`.
-    """
+    """Returns memory for `_add_chunk`: float32, float64, logits, addresses, copies of rows."""
     floats = np.empty((5, CHUNK), dtype=np.float32)
     doubles = np.empty((2, CHUNK), dtype=np.float64)
     z = np.empty((classes, CHUNK), dtype=np.float32)

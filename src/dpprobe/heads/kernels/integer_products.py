@@ -297,10 +297,7 @@ def fill_rows(features, scale, shift, centre, out):
 
 @jit("void(i2[:, ::1], i4[:, ::1], f8, f8[:, ::1])")
 def multiply_weights(rows, digits, base, logits):
-    """Fills [m, K] with the products of the first m rows and the weights of `split_weights`.
-
-    The number of rows in `rows` is a multiple of 8.
-    """
+    """Fills [m, K] with products of the first m rows and `split_weights`; `rows` has 8 k rows."""
     (m, classes), (pairs, lanes), kinds = logits.shape, digits.shape, 2 * KINDS
     columns = rows.view(np.int32)
     sums, width = np.zeros((padded(m, 8), lanes)), columns.shape[1]
