@@ -107,7 +107,7 @@ class Adam(Optimiser):
 
 
 def moment_constants(options: MomentOptions, releases: Releases) -> dict[str, float]:
-    """Returns `Adam`'s arguments: options, and the noise whose variance is subtracted."""
+    """Returns `Adam`'s arguments: options, and the noise that it corrects the mean square for."""
     floor = options.noise_correction
     return {
         "beta1": options.beta1,

@@ -79,8 +79,8 @@ ClassPriors = Annotated[
         exclude_if=_is_absent,
         description="Class frequencies among the training images: public numbers, one per class; "
         "or, for a linear head, `released`: counted with noise from a share of the head's budget. "
-        "Their logarithms are subtracted from the trained head's biases (logit adjustment): the "
-        "head answers as if classes were equally frequent. For loss: softmax.",
+        "The frequencies' logarithms are subtracted from the trained head's biases (logit "
+        "adjustment): the head answers as if classes were equally frequent. For loss: softmax.",
     ),
 ]
 PriorShare = Annotated[

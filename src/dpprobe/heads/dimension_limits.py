@@ -6,7 +6,7 @@ from dpprobe.heads import tuned
 from dpprobe.heads.normalisation import Whitened
 from dpprobe.heads.options import MethodOptions
 
-# A square matrix of this size takes half a gigabyte, and minutes to decompose.
+# A square matrix of 8,192 columns takes half a gigabyte, and minutes to decompose.
 MOST_FEATURES = 8192
 # Heads that decompose the features' second moment, a square matrix.
 SECOND_ORDER = frozenset({"feature_covariance", "least_squares", "newton"})

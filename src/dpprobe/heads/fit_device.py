@@ -13,9 +13,10 @@ from dpprobe.heads import auto, momentum, tuned
 from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.options import MethodOptions
 
-# A GPU is used from this many multiplications per step, and per fit, on. The two products of a step
-# of 2^26 take a core (175 GFLOP/s, bench/results/heads.md) 1.5 ms, and a GPU 0.3 ms, mostly to
-# start operations. A core takes 0.2 s for a fit of 2^33; all fits of a job share a GPU's start.
+# A GPU is used from LEAST_STEP multiplications per step, and LEAST_FIT per fit, on. The two
+# products of a step of 2^26 take a core (175 GFLOP/s, bench/results/heads.md) 1.5 ms, and a GPU 0.3
+# ms, mostly to start operations. A core takes 0.2 s for a fit of 2^33; all fits of a job share a
+# GPU's start.
 LEAST_STEP = 2**26
 LEAST_FIT = 2**33
 # Passes over the examples until `nonprivate` has converged for all penalties, roughly.

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from dpprobe.privacy.releases import Releases
 
 GRADIENTS = "gradients"
-# For the privacy statement of every cell that `gradient_steps` itself trains.
+# Limits in the privacy statement of every cell that `gradient_steps` itself trains.
 LIMITS = (
     "Engine closed_form is for benchmarks, not for release: its sums and its noise are float32, "
     "and the low bits of released numbers may reveal which terms were added. The stated epsilon "

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dpprobe.privacy.releases import Releases
 
 
-# Weights change by at most these shares of their length in all steps together, and in one step.
+# Weights change by at most _IN_ALL of their length in all steps together, and _IN_ONE in one.
 _IN_ALL, _IN_ONE = 4.0, 0.5
 
 

@@ -16,7 +16,7 @@ from dpprobe.heads.whitening import whitened_rows
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.releases import Releases
 
-# Float32 rounding may lengthen a row of norm 1 by this share, so released rows are shortened by it.
+# Float32 rounding may lengthen a row of norm 1 by _MARGIN, so released rows are shortened by it.
 _MARGIN = 4 * 2.0**-24
 
 

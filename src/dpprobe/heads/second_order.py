@@ -53,7 +53,7 @@ from dpprobe.privacy.releases import Releases
 if TYPE_CHECKING:
     from dpprobe.heads.clipped_row_options import RowOptions
 
-# Summands are shorter than their bounds by this share, which covers rounding in float32.
+# Summands are shorter than their bounds by the share MARGIN, which covers float32 rounding.
 MARGIN = 4 * 2.0**-24
 # bench/results/defaults.md has the search for the ridges and the limit on logits' noise.
 _MATRIX_RIDGE, _TARGET_RIDGE = 0.07, 0.02

@@ -69,7 +69,7 @@ SCORE = "score"
 MOST_TRIALS = AtMost(LARGEST_MEAN_RUNS, "each trial trains a head, and epsilon covers all of them")
 # The most combinations of a search space that are tried when a study is checked.
 _MOST_CORNERS = 4096
-# Says that a mechanism's sensitivity is searched.
+# Is appended to the description of a mechanism whose sensitivity is searched.
 _CLIPPED_ANEW = (
     "; a trial clips to its own norm, with noise in proportion, in place of this sensitivity"
 )

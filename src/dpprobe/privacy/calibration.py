@@ -35,9 +35,9 @@ from dpprobe.versions import VERSIONS
 logger = logging.getLogger("dpprobe")
 
 FORMAT = "dpprobe-calibration"
-# The epsilon found for a risk is at most this share below the largest permitted epsilon.
+# The epsilon found for a risk is at most a share _TOLERANCE below the largest permitted epsilon.
 _TOLERANCE = 0.005
-# Most of a search uses a grid that is coarser by this factor.
+# Most of a search uses a grid that is coarser by the factor _COARSER.
 _COARSER = 8
 # If a rough price exceeds `_FAR` times the target, at most `_MOST_NOISE` times the noise is priced.
 _FAR, _MOST_NOISE = 6, 1e6

@@ -119,7 +119,7 @@ class GaussianNoise:
     def noise_source(
         self, deviation: float
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], np.float32]:
-        """Returns the arguments of `fill_normals` for compiled loops on the CPU, for the only seed.
+        """Returns the arguments of `fill_normals` for compiled loops on the CPU, of a single seed.
 
         A compiled loop draws the numbers that `draw_steps` would, and advances the generators. At a
         deviation of 0 a compiled loop must draw nothing, as `draw_steps` does. The deviation is

@@ -17,10 +17,10 @@ from typing import Any, ClassVar
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.limits import to_json
 
-# Far inside the range of float32, in which rows are clipped and gradient heads draw noise.
+# Limits far inside the range of float32, in which rows are clipped and gradient heads draw noise.
 SMALLEST_SENSITIVITY, LARGEST_SENSITIVITY = 1e-9, 1e9
 SMALLEST_DEVIATION, LARGEST_DEVIATION = 1e-20, 1e20
-# Up to this mean, numbers of runs are drawn and priced without loss of digits.
+# Up to a mean of LARGEST_MEAN_RUNS, numbers of runs are drawn and priced without loss of digits.
 LARGEST_MEAN_RUNS = 1000
 
 

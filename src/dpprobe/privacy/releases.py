@@ -32,7 +32,7 @@ from dpprobe.privacy.running_sums import RunningSums
 from dpprobe.privacy.sampling import Sampler
 
 Integers = npt.NDArray[np.int64]
-# Above this number, float64 does not represent every integer.
+# Above LARGEST_SUM, float64 does not represent every integer.
 LARGEST_SUM = 2.0**53
 # Rows of a symmetric matrix whose noise is drawn at a time.
 _PANEL = 160

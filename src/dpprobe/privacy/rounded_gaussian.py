@@ -31,10 +31,10 @@ floors, 16,384 equal shares; one number in fifty needs a second word.
 **Why the rounding is exact.** The word's other 49 bits begin the binary expansion of the position
 in the cell. A number is accepted if s x rounds to one integer for all continuations of its digits;
 otherwise as many further words are drawn as needed (also for y). A float64 product settles nearly
-all numbers: the product is within s 2^-49 + 2^-50 of s x, with or without fused multiplication, and
-decides if the middle between two integers is further away. The remaining numbers are computed in
-192-bit integers, then in integers of any length. So results are a function of the random words
-alone, on every machine.
+all numbers: its error is at most s 2^-49 + 2^-50, with or without fused multiplication. The product
+decides if the middle between two integers is further away than this error. All other numbers are
+computed in 192-bit integers, then in integers of any length. So results are a function of the
+random words alone, on every machine.
 
 If the words are random, the sampler approximates nothing: neither the choice of pieces nor the
 tail, which has no end.
@@ -70,7 +70,7 @@ END = 8
 CELLS = END << CELL_BITS
 # Floors reach no further than 4, so that a position there has 52 bits of 2^-50.
 FLOOR_CELLS = 256
-# With this deviation, only normals beyond 32 deviations (probability 1e-224) exceed 2^53.
+# With a deviation of 2^48, only normals beyond 32 deviations (probability 1e-224) exceed 2^53.
 LARGEST_DEVIATION = 2.0**48
 # Words per block: words and numbers stay in the second-level cache.
 BLOCK = 1 << 14

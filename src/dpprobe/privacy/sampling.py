@@ -25,7 +25,7 @@ jit = MACHINE_CODE.jit
 RowIndices = npt.NDArray[np.int64]
 
 _DRAWS = 1 << 20
-# From this rate on, NumPy draws geometric variables by another method.
+# From the rate _SEARCHED on, NumPy draws geometric variables by another method.
 _SEARCHED = 1 / 3
 # Distances are cut to _FARTHEST, beyond all rows of all steps, so that sums cannot overflow.
 _FARTHEST = 2.0**53

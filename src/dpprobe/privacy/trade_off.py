@@ -56,10 +56,11 @@ if TYPE_CHECKING:
 
 # The number of epsilons in a profile, the smallest delta, and the largest epsilon (exp is finite).
 _POINTS, _NEGLIGIBLE, _LARGEST_EPSILON = 4000, 1e-9, 600.0
-# A profile's grid is coarser than a price's by this factor, for a quarter of the time. Coarseness
-# adds at most 0.002 to balanced accuracy, at 31,250 steps with batch 32 of 50,000 and epsilon 8.
+# A profile's grid is coarser than a price's by the factor _COARSER, for a quarter of the time.
+# Coarseness adds at most 0.002 to balanced accuracy, at 31,250 steps with batch 32 of 50,000 and
+# epsilon 8.
 _COARSER = 4
-# Answers are rounded up to this many decimals, after adding their computation's round-off.
+# Answers are rounded up to _DECIMALS decimals, after adding their computation's round-off.
 _DECIMALS, _ROUND_OFF = 6, 1e-12
 
 

@@ -22,7 +22,7 @@ from dpprobe.privacy.machine_code import MachineCode
 MACHINE_CODE = MachineCode(__file__, integer_products.__file__, vectors.__file__)
 jit = MACHINE_CODE.jit
 
-# Rows and factors are shorter than their bounds by this share, which exceeds the rounding of
+# Rows and factors are shorter than their bounds by the share MARGIN, which exceeds the rounding of
 # float64 in a million columns.
 MARGIN = 2.0**-30
 _LARGEST, _LARGEST_ENTRY, _LARGEST_SUM = np.finfo(np.float64).max, np.int32(LARGEST), 2.0**53
