@@ -168,7 +168,7 @@ def join_blocks(values: Any) -> Any:
 
 
 def clear_unusable(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Returns rows [m, d] to be scored, with zeros for rows that training would set to zero."""
+    """Returns rows [m, d] to be scored, with zeros for rows with NaN, infinity or huge values."""
     with np.errstate(over="ignore", invalid="ignore"):
         usable = np.linalg.norm(rows.astype(np.float64), axis=1) <= LONGEST_ROW
     if usable.all():

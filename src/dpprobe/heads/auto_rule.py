@@ -7,9 +7,9 @@ bundle's version of the rule verifies the bundle.
 The rule was fixed on the pairs of data and backbone that bench/results/accuracy.md reserves for
 choosing. `momentum` was the best
 head: on centred rows at small n and epsilon, and on whitened rows above n mu = 100 sqrt(d), with mu
-of the Gaussian mechanism at (epsilon, delta). At smaller n mu, noise of spectral norm about sqrt(2
-d) / (sqrt(0.1) mu) hides most of the released second moment, so its tenth of the budget is better
-spent on gradients.
+  of the Gaussian mechanism at (epsilon, delta). At smaller n mu, noise of spectral norm about
+  sqrt(2 d) / (sqrt(0.1) mu) hides most of the released second moment, so the moment's tenth of the
+  budget is better spent on gradients.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ Released = Literal["released"]
 CLASS_COUNTS = "class_counts"
 # The share and PRIOR_FLOOR were chosen on public features (bench/results/balanced.md).
 DEFAULT_PRIOR_SHARE = 0.02
-# Counts are raised to at least PRIOR_FLOOR standard deviations of their noise. Otherwise noise
-# would decide, without bound, which classes are favoured.
+# Counts are raised to at least PRIOR_FLOOR standard deviations of their noise. Without PRIOR_FLOOR
+# noise would decide, without bound, which classes are favoured.
 PRIOR_FLOOR = 2.0
 
 

@@ -36,9 +36,9 @@ Ridge = Annotated[
     Field(
         ge=0,
         description="Ridge penalty lambda, added to the released matrix before inversion. If "
-        "absent, it is set from the noise, the dimension and the number of classes, all public; "
-        "without noise, from the dimension and the features' mean square. 0 adds nothing beyond a "
-        "guard against rounding.",
+        "absent, lambda follows from the noise, the dimension and the number of classes, all "
+        "public; without noise, from the dimension and the features' mean square. 0 adds nothing "
+        "beyond a guard against rounding.",
     ),
 ]
 # An option of heads that release sums of rows by label, with one or several labels per row.

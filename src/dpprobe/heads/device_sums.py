@@ -1,9 +1,9 @@
 """Computes the sums of `engine: exact` on a GPU, bit for bit equal to the CPU's.
 
 **Products.** A unit row has norm at most 2^e, for entries of e bits. A class's integer weights have
-norm at most 2^(51 - e) + sqrt(d) / 2. By Cauchy-Schwarz every partial sum of a row's product with
-these weights is below 2^52. Partial sums of factors times rows are at most 2^52 (`privacy.grid`).
-So float64 represents all partial sums, and products on a device have the bits of
+norm at most 2^(51 - e) + sqrt(d) / 2. By Cauchy-Schwarz every partial sum of a unit row's product
+with a class's weights is below 2^52. Partial sums of factors times rows are at most 2^52
+(`privacy.grid`). So float64 represents all partial sums, and products on a device have the bits of
 `exact_step.add_sums`.
 
 **Rows.** The CPU rounds rows to the grid (`exact_step.fill_units`). Logits are exact products,
@@ -12,14 +12,15 @@ classes, depend on the device. Exponentials decide a factor x = trunc(r F), for 
 probability p and 0/1 label y, and F = w |row| min(1, clip / length) / step.
 
 **Certificate.** `slack` bounds |r F - r' F'|, where r' and F' are the CPU's numbers. If all numbers
-within `slack` of r F have one trunc, the device's factor equals the CPU's. `exact_step.to_factors`
-computes all other rows on the CPU. So a row's contribution depends on the row alone, not on its
-position, and the sums have the CPU's sensitivity. Let eta = (K + 32) 2^-50, at least four times the
+within `slack` of r F have one trunc, the device's factor equals the CPU's. Rows for which this is
+not certain are computed on the CPU by `exact_step.to_factors`. So a row's contribution depends on
+the row alone, not on its position, and the sums have the CPU's sensitivity. Let eta = (K + 32)
+2^-50, at least four times the
 rounding errors:
 
 - Exponentials have a relative error of at most 2^-51 (libraries document 2^-52), or are below
-  2^-1000. K positive numbers are added, in any order, and divided. So |p - p'| <= eta p / 2, and
-  |r - r'| <= eta p <= eta (|r| + y).
+  2^-1000. A softmax adds K positive exponentials, in any order, and divides. So |p - p'| <= eta p /
+  2, and |r - r'| <= eta p <= eta (|r| + y).
 - |r - r'|, of vectors, is at most eta |p| + eta |r|, and |p| <= 1, or sqrt(K) for sigmoids. So the
   lengths of r and r' have a relative difference of at most rho = eta |p| / |r| + eta. If the length
   of r plus this difference is at most `clip`, both clip factors are 1. Otherwise the clip factors
@@ -44,7 +45,7 @@ from dpprobe.privacy.grid import GridSum
 
 # Working memory of a block of rows.
 _WORK_BYTES = 2 * 2**30
-# The device's columns are a multiple of the first number; tests multiply squares of the second.
+# Columns on the device are a multiple of _COLUMNS; the tested product is [_TESTED, _TESTED].
 _COLUMNS, _TESTED = 16, 128
 
 
@@ -54,7 +55,7 @@ class _Block(NamedTuple):
     Attributes:
       rows: slice or indices [m] of the rows.
       units: float32 [m, columns], unit rows in steps of the grid, each with its constant.
-      norms: float64 [m].
+      norms: float64 [m], the rows' norms.
     """
 
     rows: slice | torch.Tensor

@@ -1,8 +1,9 @@
 """Where a head's fit computes: in compiled loops on the CPU, or on a GPU if there is enough work.
 
-Only the method's options and public facts decide, so the device reveals nothing about examples. The
-number of seeds does not decide, because adding a seed must not change earlier seeds' heads.
-Planning, training, audits and releases all call `place_fit`, so that they use one device.
+Only the method's options and public facts decide the device, so the device reveals nothing about
+examples. The number of seeds does not decide the device, because adding a seed must not change
+earlier seeds' heads. Planning, training, audits and releases all call `place_fit`, so that they use
+one device.
 """
 
 from __future__ import annotations

@@ -278,8 +278,8 @@ class UnitRowOptions(GradientOptions):
     learning_rate: float | None = Field(
         None,
         gt=0,
-        description="Length of a step. If absent, it is set from the dimension, the number of "
-        "classes, the steps and the noise, all public, for features of norm 1.",
+        description="Length of a step. If absent, the rate follows from the dimension, the number "
+        "of classes, the steps and the noise, all public, for features of norm 1.",
     )
     max_grad_norm: ClippingNorm = Field(
         0.7,

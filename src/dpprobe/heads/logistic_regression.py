@@ -143,7 +143,7 @@ class Objective:
             variables = metric.find_variables(start).ravel()
             result = minimize(evaluate_flat, variables, jac=True, method="L-BFGS-B", options=limits)
             solution = metric.find_parameters(result.x.reshape(start.shape))
-            # L-BFGS also succeeds if float64 cannot lower the loss further: the minimum.
+            # L-BFGS also succeeds at the minimum, where float64 cannot lower the loss further.
             failure = None if result.success else result.status
         loss, gradient = evaluate(solution)
         slope = float(np.abs(gradient).max())

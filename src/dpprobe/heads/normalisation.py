@@ -163,8 +163,8 @@ class Channels(Priced):
     Clipping bounds are public constants, never a quantile of the rows. Scattering hardly expands
     distances (Bruna and Mallat 2013, section 2.3). For images in [0, 1] the squares of all
     coefficients, averaged over positions, sum to at most about 1 per colour. Squared distances to
-    the coefficients of a mid-grey image sum to at most about 1/4. So the norm of the means is at
-    most about sqrt(3) in colour and 1 in grey, and half of it bounds the deviations.
+    the coefficients of a mid-grey image sum to at most about 1/4. So an image's channel means have
+    norm at most about sqrt(3) in colour and 1 in grey, and the deviations half of it.
     """
 
     kind: Literal["channels"] = "channels"

@@ -1,4 +1,4 @@
-"""Normalises a training set for the heads, and releases the statistics that this needs."""
+"""Normalises a training set for the heads, and releases a normalisation's statistics."""
 
 from __future__ import annotations
 

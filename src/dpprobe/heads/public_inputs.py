@@ -1,7 +1,8 @@
 """Proves that a fit's public files were compared with its private rows.
 
 A training set carries the hashes of the public files that were compared with its rows. `fit_heads`
-and `train_network` refuse public files without a hash there, so no fit skips the comparison.
+and `train_network` refuse public files without a hash in the training set, so no fit skips the
+comparison.
 """
 
 from __future__ import annotations

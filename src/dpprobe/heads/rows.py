@@ -95,8 +95,8 @@ class Block(NamedTuple):
 class Affine(NamedTuple):
     """Centred rows without a copy: row i is scale[i] * features[i] - shift[i] * centre.
 
-    In float32 row i has an error of at most 2^-21 shift[i] (1 + |centre|). For a row near the
-    centre this error can exceed 2^-21 of the row's length.
+    In float32 row i has an error of at most 2^-21 shift[i] (1 + |centre|). The error of a row near
+    the centre can exceed 2^-21 of the row's length.
     """
 
     scale: torch.Tensor

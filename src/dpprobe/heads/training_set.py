@@ -142,7 +142,7 @@ class TrainingSet(Cached):
     def replace_labels(self, labels: torch.Tensor, units: Units) -> TrainingSet:
         """Returns a set of these rows with other labels; raises DataError for wrong labels."""
         _check_labels(labels, self.rows, self.num_classes)
-        _ = self.lengths  # computed before copying, as this clears unusable rows
+        _ = self.lengths  # before copying, because lengths clear unusable rows
         other = copy.copy(self)
         other.__dict__.pop("weights", None)
         other.labels, other.units, other.n = labels.to(self.device), units, units.count

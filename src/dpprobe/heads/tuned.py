@@ -10,7 +10,7 @@ options may change how a release is used and clipped, but not the mechanisms, th
 and
 noise multipliers, which alone decide privacy costs: every trial has an equal cost. Checking a study
   raises `ConfigError` for a searched option that changes epsilon. The result is the best of a
-  random number of runs of Q, ordered by score; `plan.Selection` describes its cost.
+  random number of trials, ordered by score; `plan.Selection` describes its cost.
 
 **Score.** The number of training examples that the head classifies correctly; each row of a unit of
 several rows counts by its weight. To the score of a fixed head, a unit adds at most 1 and a null
@@ -304,8 +304,8 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
         weights=kept.cpu().numpy(),
         steps=sum(mechanism.count for mechanism in priced if mechanism.name != SCORE),
         history=history.records,
-        # Scores and options are published too. Scores are rounded to whole rows: with float32
-        # noise, the low bits of a sum reveal the count.
+        # The best trials' scores and options are published too. Scores are rounded to whole rows:
+        # with float32 noise, the low bits of a sum reveal the count.
         chosen=tuple({"score": round(each.score) / rows.n, **each.trial.values} for each in chosen),
     )
 

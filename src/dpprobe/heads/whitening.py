@@ -45,7 +45,7 @@ _LEAST_RIDGE = 0.03
 def whitened_rows(
     data: TrainingSet, spec: kinds.Whitened, centre: torch.Tensor, releases: Releases
 ) -> Rows:
-    """Releases the second moment of the rows around the released centre [d]; returns the rows z.
+    """Releases the second moment of the rows around the released centre [d]; returns whitened rows.
 
     The whitened rows take as much memory as the features. Streamed features are whitened again in
     each pass.

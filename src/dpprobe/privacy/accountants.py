@@ -1,7 +1,7 @@
 """Computes epsilon of a composition of mechanisms, with several libraries.
 
 - `pld`: privacy loss distributions (dp-accounting; Koskela et al. 2020, Doroshenko et al. 2022).
-  Gaussian mechanisms without sampling are accounted exactly instead, as mu-GDP.
+  Gaussian mechanisms without sampling are accounted exactly, as mu-GDP.
 - `rdp`: Renyi differential privacy (dp-accounting; Mironov 2017, Mironov et al. 2019).
 - `rdp_2017`: Renyi divergences (Opacus) with the conversion to epsilon of Mironov 2017, proposition
   3, to reproduce the looser noise of papers until 2020.
@@ -268,8 +268,8 @@ def price_together(
 ) -> float:
     """Bounds the epsilon at `delta` of publishing `times` independent fits together.
 
-    The bound is exact without sampling or selection. With a selection alone it follows from the
-    privacy profile, and with sampling from RDP.
+    The bound is exact without sampling or selection. With a selection alone the bound follows from
+    the privacy profile, and with sampling from RDP.
     """
     repeated = [mechanism.repeat_count(times) for mechanism in mechanisms]
     sampled = any(mechanism.sample_rate < 1 for mechanism in repeated)

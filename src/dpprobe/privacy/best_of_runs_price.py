@@ -1,10 +1,10 @@
 """Bounds epsilon of repeating a private run a random number of times and releasing only the best.
 
 A run Q releases some output with a score; runs are totally ordered by score, ties at random. The
-number of runs K is drawn without the data, and A is the best of them (Papernot and Steinke 2022).
-The privacy profile of Q bounds the cost of A, as in Koskela, Redberg and Wang 2024 ("Privacy
-profiles for private selection"). The bound below uses the whole trade-off curve instead of one
-point, and the probability that an output is the best.
+number of runs K is drawn without the data, and A is the best run (Papernot and Steinke 2022). The
+privacy profile of Q bounds the cost of A, as in Koskela, Redberg and Wang 2024 ("Privacy profiles
+for private selection"). The bound below uses the whole trade-off curve instead of one point, and
+the probability that an output is the best.
 
 **Bound.** Q' and A' are Q and A on a neighbouring dataset. Let f(x) = E[x^K], and let w(z) = f'(1 -
 z), which falls from w(0) = E[K]. For an output y let z(y) = Q(better than y). Then A(dy) = w(z(y))

@@ -64,14 +64,14 @@ class GaussianNoise:
     On the CPU noise is the Box-Muller transform of one 64-bit word per pair of normals, half for
     the radius and half for the angle. The tail must reach far: a number beyond its end would
     distinguish neighbouring datasets. PyTorch's float32 normals end at 5.77 standard deviations,
-    beyond which two of the foundation-features recipe's 2.4e8 numbers are expected. A 40-bit
-    uniform ends at 7.45, beyond which 2e-5 numbers are expected, more than a delta of 1e-5. So
-    small uniforms, one radius in 8,000, get 64 more bits. The tail then ends at 11.5, beyond which
-    a normal falls with probability 1e-30.
+    beyond which two of the foundation-features recipe's 2.4e8 numbers are expected. Normals from a
+    40-bit uniform end at 7.45, beyond which 2e-5 numbers are expected, more than a delta of 1e-5.
+    So small uniforms, one radius in 8,000, get 64 more bits. With 64 more bits the tail ends at
+    11.5, beyond which a normal falls with probability 1e-30.
 
     The words come from 32 SFC64 generators per seed (Chris Doty-Humphrey's; NumPy's `SFC64`), each
-    started with 192 bits of the seed's NumPy stream. Generating 32 words together takes an eighth
-    of the time.
+    started with 192 bits of the seed's NumPy stream. Generating 32 words together is eight times as
+    fast.
 
     On a GPU normals are drawn in float64 and rounded. The tail of normals on a GPU ends at 8.65,
     and leaves out 1e-9 of a run of the foundation-features recipe. GPU normals also depend on the

@@ -2,9 +2,9 @@
 
 The words are the keystream of AES-256 in counter mode, from the library `cryptography`. Without the
 key, nobody can distinguish the words from independent uniform words, even after seeing other words
-of the stream. If AES is secure in this sense, the noise has the distribution that the accountants
-assume. In benchmark mode the key derives from a published seed. For a release the operating system
-draws the key, and nothing stores it.
+of the stream. If AES-256 is secure, the noise has the distribution that the accountants assume. In
+benchmark mode the key derives from a published seed. For a release the operating system draws the
+key, and nothing stores it.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ site's share of the noise. Secure aggregation reveals only the total of all site
 knows the numbers of some sites subtracts these numbers. The attacker is left with T = S + sum of
 K_j: the sum S of the honest sites, and their noise.
 
-**Sensitivity.** A unit is at one site, so it changes S by at most the sensitivity of the mechanism,
-as in one place. A patient at two sites counts as two units, and has twice the mu.
+**Sensitivity.** A unit is at one site, so it changes S by at most the sensitivity of the mechanism.
+A patient at two sites counts as two units, and has twice the mu.
 
 **Theorem.** A coordinate has h honest shares s_j. V is the sum of the squares of the honest shares,
 and

@@ -61,7 +61,7 @@ class Observer(Protocol):
 
     Attributes:
       sees_each_step: False if compiled steps may call `observe_steps` once, in place of
-        `observe_release` for each.
+        `observe_release` for each step.
     """
 
     sees_each_step: bool = True

@@ -214,7 +214,7 @@ class _Scale(NamedTuple):
             coarse=deviation * 2.0**-50,
             limit=0.5 - (deviation * 2.0**-49 + 2.0**-50),
             factor=np.uint64(int(mantissa * 2.0**53)),
-            # At 190 every number is 0 already, and 192 bits still hold the half that is added.
+            # With a shift of 190 every number is 0, and 192 bits hold the half that is added.
             shift=np.uint64(min(shift, 190)),
         )
 

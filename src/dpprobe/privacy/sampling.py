@@ -29,7 +29,7 @@ _DRAWS = 1 << 20
 _SEARCHED = 1 / 3
 # Distances are cut to _FARTHEST, beyond all rows of all steps, so that sums cannot overflow.
 _FARTHEST = 2.0**53
-# Words drawn at a time, more than the digits of any float64.
+# The number of words drawn at a time, more than the digits of any float64.
 _WORDS = 1 << 13
 _AT_ONCE = 64
 # Digits that are compared between checks for undecided rows, which processors mispredict.

@@ -213,7 +213,7 @@ class Statement:
       network: True if a part of the backbone was trained with the head.
       chosen_from: the `rule` that chose `head` and options, if any, and its public facts.
       copies: the `rows` whose image an earlier row of another unit has, the `most` units that have
-        one image, and `by` what images were compared. None if nobody counted copies.
+        one image, and `by` what images were compared. `copies` is None if nobody counted copies.
 
     Raises PrivacyError for an unknown mode, and for a release with a delta above 1 / n.
     """

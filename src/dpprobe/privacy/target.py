@@ -21,8 +21,8 @@ class Target:
       epsilon: infinite without privacy; or the permitted risk that determines epsilon.
       accountant: the accountant that the study names.
       patients: given if the dataset names patients and the unit of privacy is one image.
-      above: True permits a delta above 1 / n, which no release may have. False if an option of the
-        study could permit a larger delta; None if none could.
+      above: True permits a delta above 1 / n, which no release may have. `above` is False if an
+        option of the study could permit a larger delta, else None.
 
     Raises PrivacyError for a delta above 1 / n that is not permitted.
     """

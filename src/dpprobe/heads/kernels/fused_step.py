@@ -59,7 +59,7 @@ def _add_products(
 ):
     """Adds the products of 5 classes' weights with `_ROWS` rows, given by addresses, to [5, _ROWS].
 
-    Covers `columns` columns, from `byte` of each row on. Also prefetches cache lines by
+    The products cover `columns` columns, from `byte` of each row on. Also prefetches cache lines by
     `Code.fetch_ahead` with the last three arguments.
     """
 
@@ -448,7 +448,7 @@ def chunk_rows(d, classes):
     With more classes, products of each row take longer, and prefetching the next rows matters less.
     """
     rows = _CHUNK_BYTES * max(20, classes) // (20 * 4 * d)
-    # `_cut_chunks` may make chunks half as large again. Chunks must not depend on the tile.
+    # `_cut_chunks` may make chunks half as large again. Chunk sizes must not depend on the tile.
     return max(_LEAST_CHUNK, min(CHUNK * 2 // 3, rows // 4 * 4))
 
 

@@ -1,7 +1,8 @@
 """Rounds rows to the grid of exact sums on the CPU, and adds their clipped gradients, in one pass.
 
 A chunk of rows stays in the second-level cache between its two products. `integer_products`
-computes these if all entries fit into 16 bits, else NumPy's BLAS. Logits and sums are exact on the
+computes the products if all entries fit into 16 bits, else NumPy's BLAS. Logits and sums are exact
+on the
 grid, and all other work handles one row at a time: a row's contribution does not depend on its
 position.
 """
