@@ -190,7 +190,7 @@ def read_cells(results: str | Path) -> pd.DataFrame:
       results: the study's `results_dir`.
 
     Returns:
-      A table with a row per cell and seed, and metrics as fractions (see docs/python.md).
+      A table whose metrics are fractions (see docs/python.md).
 
     Raises:
       DataError: if there is no summary, or a summary of another version.
