@@ -227,10 +227,7 @@ def number_labels(labels: npt.NDArray[Any], classes: Sequence[Hashable]) -> npt.
 
 
 def number_groups(groups: Any, rows: int) -> Units:
-    """Returns the units of privacy by names of groups, as in a study.
-
-    Raises PrivacyError for a missing name, and for two names that are equal as numbers.
-    """
+    """Returns units by names of groups; raises PrivacyError for missing or equal-valued names."""
     refuse_masks("groups", groups)
     values = np.asarray(groups, dtype=object)
     if values.shape != (rows,):

@@ -137,10 +137,7 @@ class Descent:
         return self.start + self.design.make_weights(parameters)
 
     def compute_curvatures(self, block: torch.Tensor, factors: Factors) -> torch.Tensor:
-        """Returns the curvatures at a block's rows relative to h, at most 1: [m, K].
-
-        For a softmax, returns the mean of the curvatures over classes: [m, 1].
-        """
+        """Returns a block's curvatures over h, at most 1: [m, K]; for a softmax, means [m, 1]."""
         p = self.loss.compute_probabilities(self.design.compute_logits(block, factors))
         if self.loss.sigmoid:
             return (p * (1 - p) / self.curvature).clamp_(0, 1)

@@ -500,10 +500,7 @@ class Loss:
     def clip_residuals(
         self, logits: torch.Tensor, labels: torch.Tensor, norms: torch.Tensor
     ) -> torch.Tensor:
-        """Returns residuals r of logits and 0/1 labels [m, K], with |r| |x| at most `clip`.
-
-        `norms` are |x|, float64 [m].
-        """
+        """Returns residuals r [m, K] of logits and labels; |r| times `norms` is at most `clip`."""
         residuals = self.compute_probabilities(logits) - labels
         if self.clip < math.inf:
             products = torch.linalg.vector_norm(residuals, dim=1) * norms

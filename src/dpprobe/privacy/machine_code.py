@@ -60,7 +60,8 @@ class MachineCode:
 
         Args:
           signatures: types in Numba's notation; without any, each call's types are compiled.
-          fastmath: LLVM's flags. Without "nnan" and "ninf" NaN and infinity keep their meaning.
+          fastmath: LLVM's flags for faster arithmetic. Without "nnan" and "ninf" NaN and infinity
+            keep their meaning.
         """
         import numba  # heavy: only what defines compiled functions needs it
 

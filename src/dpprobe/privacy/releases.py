@@ -406,10 +406,7 @@ class Releases(NoiseStreams):
 
 
 def _deviation_in_steps(mechanism: Mechanism, step: float, *, norm: float = 1.0) -> float:
-    """Returns the deviation of a release's noise in steps of the sums' grid, rounded up.
-
-    `norm` is the norm of a unit's sums, in units of the sensitivity.
-    """
+    """Returns a release's noise in grid steps, rounded up; `norm` multiplies the sensitivity."""
     deviation = mechanism.noise_scale
     if deviation == 0:
         return 0.0

@@ -234,10 +234,7 @@ class RoundedGaussian:
         self._place = 0
 
     def draw_numbers(self, size: int, deviation: float) -> npt.NDArray[np.int64]:
-        """Draws the next numbers; at deviation 0 returns zeros and draws nothing.
-
-        Raises PrivacyError unless the deviation is from 0 to 2^48.
-        """
+        """Draws the next numbers, 0 at deviation 0; raises PrivacyError unless it is up to 2^48."""
         scale, out = _find_scale(deviation), np.zeros(size, dtype=np.int64)
         if scale is not None:
             for start in range(0, size, BLOCK):

@@ -39,7 +39,7 @@ _NONE, _FIRST, _ALL = np.uint64(0), np.uint64(1), np.uint64(2**64 - 1)
 
 def _check_rate(rows: int, rate: float) -> None:
     if rows < 1 or not 0 < rate <= 1:
-        raise PrivacyError(f"sampler: {rows} rows at rate {rate!r}; both must be positive")
+        raise PrivacyError(f"sampler: {rows} rows at rate {rate!r}; pass rows, and a rate up to 1")
 
 
 class Sampler(Protocol):

@@ -120,8 +120,7 @@ def add_gradients(
 
     Args (the first six as in `fill_rows`):
       targets: float32 [m, K], labels as zeros and ones.
-      norms: [m], norms of the rows with their constants.
-      lengths: [m], numbers by which the rows were divided before.
+      norms, lengths: [m], norms of rows with their constants, and what rows were divided by.
       weights: [m], factors of the clipped gradients.
       factors: [d + 1, K], weights in units of their grid; 0 in the last row.
       digits: the factors' digits, by `integer_products.split_weights`; empty for float64 products.
