@@ -36,7 +36,7 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.releases import Releases
 
-# Lambda over sigma sqrt(d): smaller eigenvalues of the released matrix are mostly noise.
+# Lambda over sigma sqrt(d): eigenvalues of the released matrix below lambda are mostly noise.
 _NOISE_RIDGE = 1.0
 # Lambda with little noise or none; see `second_order.floor_ridge`.
 _LEAST_RIDGE = 0.03
