@@ -2,8 +2,7 @@
 
 Only the method's options and public facts decide the device, so the device reveals nothing about
 examples. The number of seeds does not decide the device, because adding a seed must not change
-earlier seeds' heads. Planning, training, audits and releases all call `place_fit`, so that they use
-one device.
+earlier seeds' heads. Planning, training, audits and releases all call `place_fit`, for one device.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from dpprobe.heads.options import MethodOptions
 
 # A GPU is used from LEAST_STEP multiplications per step, and LEAST_FIT per fit, on. The two
 # products of a step of 2^26 take a core (175 GFLOP/s, bench/results/heads.md) 1.5 ms, and a GPU 0.3
-# ms, mostly to start operations. A core takes 0.2 s for a fit of 2^33; all fits of a job share a
-# GPU's start.
+# ms, mostly to start operations. A core takes 0.2 s for a fit of 2^33; a job starts a GPU once.
 LEAST_STEP = 2**26
 LEAST_FIT = 2**33
 # Passes over the examples until `nonprivate` has converged for all penalties, roughly.

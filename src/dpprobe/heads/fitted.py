@@ -36,8 +36,7 @@ class Fitted:
       history: one record per seed and recorded step: seed_index, step, epoch, train_loss, ...
         Training losses are not private.
       chosen: for each seed the choice of a search, JSON-compatible; empty without a search.
-      priors: float32 [seeds, classes], released class frequencies, subtracted from the biases as
-        logarithms.
+      priors: float32 [seeds, classes], released class frequencies, whose logs biases subtract.
     """
 
     weights: npt.NDArray[np.float32]

@@ -111,8 +111,8 @@ class Objective:
         """Returns the minimiser over the weighted rows, by L-BFGS from `start`.
 
         Rows that a fit leaves out have weight 0. The fit has converged if no entry of the gradient
-        exceeds the tolerance in absolute value. `stopping` has the tolerance and the largest number
-        of iterations.
+        exceeds the tolerance in absolute value. `stopping` has the tolerance and the most
+        iterations.
         """
         tolerance, max_iterations = stopping
         total = float(row_weights.sum())

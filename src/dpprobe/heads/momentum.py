@@ -31,8 +31,7 @@ class Options(UnitRowOptions):
 
     By default the head takes 40 steps on the full batch from zero weights, with the usual beta of
     0.9. Unless noise forbids, the learning rate is 0.9 times the largest that converges on unit
-    rows: 2 (1 + beta) / h with the loss's curvature h, as the rows' second moment has no eigenvalue
-    above 1.
+    rows: 2 (1 + beta) / h with the loss's curvature h, as the rows' second moment is at most 1.
     """
 
     head: Literal["momentum"] = "momentum"

@@ -2,8 +2,7 @@
 
 A normalisation of each row by itself costs no privacy. A normalisation that reads several private
 examples is a release: it has a mechanism and a share of the head's budget, and its values are
-published with the head. Nothing heavy is imported here; `dpprobe.heads.normalised_rows` normalises
-rows.
+  published with the head. Imports nothing heavy; `dpprobe.heads.normalised_rows` normalises rows.
 """
 
 from __future__ import annotations
@@ -117,8 +116,7 @@ class Whitened(AroundCentre):
 
     Releases the centre of `centred`, and the second moment of the centred features: the sum of x
       x^T, of sensitivity 1, with symmetric noise (`dpprobe.heads.whitening`). Whitening helps most
-      with many classes, n well above d, and features that vary much more in some directions than in
-      others.
+      with many classes, n well above d, and features that vary much more in some directions.
     """
 
     kind: Literal["whitened"] = "whitened"

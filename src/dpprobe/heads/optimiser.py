@@ -1,7 +1,6 @@
 """The optimisers' common interface, and plain SGD; other heads' modules have their optimisers.
 
-An optimiser reads only noisy sums: post-processing, without privacy cost. This module imports
-  nothing heavy.
+Optimisers read only noisy sums: post-processing, without privacy cost. Imports nothing heavy.
 """
 
 from __future__ import annotations

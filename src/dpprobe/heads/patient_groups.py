@@ -2,8 +2,7 @@
 
 A row of a unit with m rows has weight 1 / m. Each row's contribution to a released sum is clipped
 as if alone, then weighted: a unit contributes a mean of clipped vectors, no longer than a single
-  clipped vector. So sensitivities and privacy costs are as for units of one row, with n the number
-  of units.
+  clipped vector. So sensitivities and privacy costs are as for units of one row; n counts units.
 """
 
 from __future__ import annotations

@@ -443,8 +443,8 @@ def floor_ridge(columns: int, row_square: float) -> float:
 
     Without a ridge accuracy falls if d is near n, because the smallest eigenvalues are then random.
     The ridge needs no factor of n, because its influence vanishes for n far above d. `ridge_of`'s
-    rule for noise gives a larger lambda unless noise multipliers are below about 0.1, far beyond
-    epsilon 8.
+    rule for noise gives a larger lambda unless noise multipliers are below 0.1, far beyond epsilon
+    8.
 
     The factor 0.03 was found without noise on public features, over lambda from 0 to 30 (d = 65 to
     1,297, n = 100 to 10,000). The best lambda lies between 0.001 and 10, mostly near 1 for any n.
@@ -563,8 +563,7 @@ def step_rate(longest: float, deviation: float, gain: float, rows: int) -> float
 
     A step's noise in the logits is limited to 0.6. The noise in the logits follows from
     `deviation`, the noise of each number of a released gradient, and `gain`, `Spectrum.noise_gain`
-    of the step's matrix. Many short steps together give one solution with the mean of all
-    gradients.
+    of the step's matrix. Many short steps give one solution with the mean of all gradients.
     """
     noise = deviation * math.sqrt(gain / rows)
     return min(longest, _LARGEST_LOGIT_NOISE / noise) if noise > 0 else longest

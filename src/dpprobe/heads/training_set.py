@@ -25,7 +25,7 @@ logger = logging.getLogger("dpprobe")
 LONGEST_ROW, SHORTEST_ROW = 1e18, 1e-20
 _CHUNK_BYTES = 32 * 2**20
 # A block of rows fits into a CPU's cache; on a GPU, computing a block takes longer than launching
-# its kernels. Block sizes depend only on the kind of device, because sums over blocks may depend on
+# its kernels. Block sizes depend only on the kind of device, as sums over blocks may depend on
 # them.
 _CACHE_BLOCK, _GPU_BLOCK = 4 * 2**20, 2**28
 _PIECE_BYTES = 2**18

@@ -21,8 +21,7 @@ labels, of which most are 0, the fraction of correct labels would hardly disting
 
 **Normalisation.** A priced normalisation of the base is released once per fit, before the first
 trial, and every trial works on the normalised rows. So a priced normalisation composes with the
-selection once: given the released statistics, the selection's bound holds, and composition is
-adaptive.
+selection once: given the released statistics, the selection's bound holds (adaptive composition).
 
 **Not released**, since epsilon does not cover them: the number of trials, the index of the best
 trial, and all other trials' heads and scores.

@@ -13,8 +13,7 @@ releases have equal sensitivities on z and x. Relative to whitened rows, noise i
 directions in which rows vary little.
 
 A head W_z on z is a head on x except for the length |A x|, which hardly depends on the class. A is
-scaled so that the mean square of |A x| is estimated as 1. So a fit returns heads as W_z A, for
-centred rows x.
+scaled so that the mean square of |A x| is estimated as 1. So fits return W_z A, for centred rows x.
 
 Under noise A is rounded to a grid (`second_order.Design.make_factors`), and its products with rows
 are exact: z depends on its row alone, not on the row's position.
@@ -47,8 +46,8 @@ def whitened_rows(
 ) -> Rows:
     """Releases the second moment of the rows around the released centre [d]; returns whitened rows.
 
-    The whitened rows take as much memory as the features. Streamed features are whitened again in
-    each pass.
+    The whitened rows take as much memory as the features. Streamed features are whitened in each
+    pass.
     """
     transform = Transform(spec, {kinds.CENTRE: centre})
 

@@ -1,8 +1,8 @@
 """Splits the noise of a sum among several sites, and bounds epsilon if some sites collude.
 
 **Claim.** Sites add rounded noise whose variances sum to the variance of a Gaussian mechanism. The
-sites' total has the guarantee of the Gaussian mechanism, with a penalty far below the last digit of
-epsilon.
+sites' total has the guarantee of the Gaussian mechanism, with a penalty far below epsilon's last
+digit.
 
 **What is released.** Each coordinate of a sum is a whole number of steps of a public grid. Site j
 adds K_j = round(s_j Z_j) to its partial sum in int64. Z_j is a real standard normal, and s_j the

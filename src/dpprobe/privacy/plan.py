@@ -302,8 +302,7 @@ def split_budget(parts: Sequence[tuple[float, Sequence[Mechanism]]]) -> tuple[Me
 
     The cost of a group of mechanisms is the sum of count * sample_rate^2 / noise_multiplier^2.
     Without sampling this cost is exactly the group's part of mu^2; with sampling, the part's limit
-    for large noise. Shares only divide the budget; the accountant computes the composition's
-    epsilon.
+    for large noise. Shares only divide the budget; the accountant computes epsilon.
 
     Args:
       parts: pairs of a share above 0 and a group's mechanisms with relative noise multipliers. The

@@ -31,8 +31,7 @@ def cell_seed(identity: Any, index: int) -> int:
 def open_stream(seed: int, name: str) -> np.random.Generator:
     """Returns a seed's stream of random numbers for one use, such as "noise" or "sampling".
 
-    The generator (SFC64) uses all 128 bits of a seed; PyTorch's CPU generator would use 32 bits of
-    a seed.
+    The generator (SFC64) uses all 128 bits of a seed; PyTorch's CPU generator would use 32 bits.
     """
     return np.random.Generator(np.random.SFC64(np.random.SeedSequence(derived_seed(seed, name))))
 

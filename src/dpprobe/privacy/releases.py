@@ -235,8 +235,7 @@ class Releases(NoiseStreams):
         Returns:
           float64 [seeds, ...]: `sums` plus rounded normals of deviation `noise_deviation(name)`.
 
-        Raises PrivacyError if the plan has no further release of this name, or the sums are off
-        their grid.
+        Raises PrivacyError if the plan has no further release `name`, or sums are off their grid.
         """
         self.count_releases(name, 1)
         deviation = _deviation_in_steps(self.plan.find_mechanism(name), sums.step)

@@ -27,8 +27,7 @@ delta(e) - exp(e) b. The sum of both bounds is a + b >= 2 (1 - delta(e)) / (1 + 
     (beta + 1 - alpha) / 2 <= (exp(e) + delta(e)) / (1 + exp(e)),
 
 At e = 0 the bound on balanced accuracy is (1 + total variation) / 2, and is attained. Every e gives
-a bound, so a minimum over a grid of e is a bound too. A profile that overestimates delta gives
-larger bounds.
+a bound, so a minimum over a grid of e is a bound too. Overestimated deltas give larger bounds.
 
 **A selection** has an epsilon at one delta only, so its bounds use this single point.
 
@@ -57,8 +56,8 @@ if TYPE_CHECKING:
 # The number of epsilons in a profile, the smallest delta, and the largest epsilon (exp is finite).
 _POINTS, _NEGLIGIBLE, _LARGEST_EPSILON = 4000, 1e-9, 600.0
 # A profile's grid is coarser than a price's by the factor _COARSER, for a quarter of the time.
-# Coarseness adds at most 0.002 to balanced accuracy, at 31,250 steps with batch 32 of 50,000 and
-# epsilon 8.
+# Coarseness adds at most 0.002 to balanced accuracy, at 31,250 steps, batch 32 of 50,000, epsilon
+# 8.
 _COARSER = 4
 # Answers are rounded up to _DECIMALS decimals, after adding their computation's round-off.
 _DECIMALS, _ROUND_OFF = 6, 1e-12

@@ -4,8 +4,8 @@ Libraries need another pass over memory to clip between two products. `fused_ste
 chunk of rows with the weights, clips the residuals, and multiplies these with the chunk, which is
 still in the processor's cache. The products with weights and with residuals are computed in tiles
 of 20 vectors of partial sums in registers: 5 classes x 4 rows, then 5 classes x 4 vectors of
-columns. Processors with 16 registers use tiles of 10 vectors. The size of the tile changes no bit
-of the sums.
+  columns. Processors with 16 registers use tiles of 10 vectors. The tile's size changes no bit of
+  the sums.
 
 With few classes, rows are read from memory about as slowly as they are multiplied, so the next
 chunk is prefetched meanwhile. One cache line is fetched per 20 products of vectors, from four rows

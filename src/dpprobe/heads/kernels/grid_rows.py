@@ -3,8 +3,7 @@
 A chunk of rows stays in the second-level cache between its two products. `integer_products`
 computes the products if all entries fit into 16 bits, else NumPy's BLAS. Logits and sums are exact
 on the
-grid, and all other work handles one row at a time: a row's contribution does not depend on its
-position.
+grid, and all other work handles one row at a time: no contribution depends on a row's position.
 """
 
 # mypy: allow-untyped-defs

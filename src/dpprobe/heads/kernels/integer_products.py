@@ -3,8 +3,7 @@
 A processor multiplies 16-bit integers up to four times as fast as float64 numbers, and adds their
 products in 32 bits. By Cauchy-Schwarz no partial sum of products of vectors a and b exceeds |a|
 |b|, so every partial sum is exact if |a| |b| < 2^31. Partial sums are added in float64, where all
-sums on the grid are exact (`privacy.grid`). So results equal float64 products bit for bit, by these
-bounds:
+sums on the grid are exact (`privacy.grid`). So results equal float64 products bit for bit:
 
 - Rows: integers of at most 32,767 (`LARGEST`). Larger entries are cut, and their excess, or the
   whole block, is multiplied in float64, as are the rows' constants.
