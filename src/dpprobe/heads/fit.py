@@ -78,18 +78,33 @@ def fit_heads(
             entropy=entropy, observer=observer, running=running, shared=shared,
         )  # fmt: skip
         releases.kept = kept
-        with use_full_float32():
-            rows = normalise_rows(data, method.normalize, releases)
-            fit = fit_balanced(method, rows, releases, record=_make_recorder(record, rows))
-            weights = rows.scored_weights(torch.from_numpy(fit.weights).to(data.device))
-        releases.check_counts()
-        fits.append(replace(fit, weights=weights.cpu().numpy()))
-        transforms += [rows.scoring] * len(group)
+        fit, transform = _fit_group(method, data, releases, record)
+        fits.append(fit)
+        transforms += [transform] * len(group)
+    return _join_fits(fits, seeds, transforms)
+
+
+def _fit_group(
+    method: MethodOptions, data: TrainingSet, releases: Releases, record: Observe | None
+) -> tuple[Fitted, Transform]:
+    """Fits heads on one normalisation; returns them with the normalisation of scored rows."""
+    with use_full_float32():
+        rows = normalise_rows(data, method.normalize, releases)
+        fit = fit_balanced(method, rows, releases, record=_make_recorder(record, rows))
+        weights = rows.scored_weights(torch.from_numpy(fit.weights).to(data.device))
+    releases.check_counts()
+    return replace(fit, weights=weights.cpu().numpy()), rows.scoring
+
+
+def _join_fits(fits: list[Fitted], seeds: Sequence[int], transforms: list[Transform]) -> Heads:
+    """Joins the fits of equally large groups of seeds."""
+    size = len(seeds) // len(fits)
     history = [
-        row | {"seed_index": row["seed_index"] + offset}
-        for offset, part in zip(range(0, len(seeds), len(groups[0])), fits, strict=True)
+        row | {"seed_index": row["seed_index"] + index * size}
+        for index, part in enumerate(fits)
         for row in part.history
     ]
+    priors = [part.priors for part in fits if part.priors is not None]
     return Heads(
         weights=np.concatenate([part.weights for part in fits]),
         seeds=tuple(seeds),
@@ -97,9 +112,7 @@ def fit_heads(
         steps=fits[0].steps,
         history=history,
         chosen=tuple(choice for part in fits for choice in part.chosen),
-        priors=np.concatenate([part.priors for part in fits if part.priors is not None])
-        if fits[0].priors is not None
-        else None,
+        priors=np.concatenate(priors) if priors else None,
     )
 
 

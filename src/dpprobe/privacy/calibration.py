@@ -24,10 +24,11 @@ from dpprobe.privacy.limits import (
     LARGEST_EPSILON,
     SMALLEST_DELTA,
     SMALLEST_EPSILON,
+    round_down,
     round_up,
 )
 from dpprobe.privacy.plan import Mechanism, Plan, Selection, priced_alike
-from dpprobe.privacy.risk import Risk, round_down
+from dpprobe.privacy.risk import Risk
 from dpprobe.privacy.target import Target
 from dpprobe.progress import report_wait
 from dpprobe.versions import VERSIONS
