@@ -9,7 +9,8 @@ If units of privacy have several rows (`units`), each clipped gradient is multip
 weight. A unit's weights sum to at most 1, so a unit's contribution has norm at most C. Poisson
 sampling draws units: all rows of a drawn unit join the batch.
 
-On the CPU `kernels.fused_step` computes the sums; on other devices PyTorch does, without waiting.
+On the CPU `kernels.fused_step` computes the sums; on other devices PyTorch computes them, without
+waiting for the device.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _ENTRY_BYTES = 32
 # A sum over many rows is split into slices, whose number depends on the rows and the head alone, so
 # that threads do not change the sum. _SLICE_BYTES limits the memory of slices' sums per seed.
 _SLICE_ROWS, _MOST_SLICES, _SLICE_BYTES = 512, 8, 8 * 2**20
-# Normalised rows up to this size are cached between full-batch steps; larger sets are not.
+# Normalised rows up to _KEPT_BYTES are cached between full-batch steps; larger sets are not.
 _KEPT_BYTES = 64 * 2**20
 # The most rows of a batch that one thread sums in compiled steps.
 _LARGEST_BATCH = 1024
@@ -102,14 +103,10 @@ class ClippedGradients:
             yield self.copy_arrays(features, slice(start, stop))
 
     def copy_arrays(self, features: torch.Tensor, index: torch.Tensor | slice) -> fused_step.Arrays:
-        rows = self.rows
+        rows, ones = self.rows, torch.ones(len(features))
+        weights = None if rows.weights is None else rows.weights[index]
         return fused_step.Arrays.make_arrays(
-            features,
-            torch.ones(len(features)),
-            rows.labels[index],
-            self.bounds[index],
-            None if rows.weights is None else rows.weights[index],
-            sigmoid=self.sigmoid,
+            features, ones, rows.labels[index], self.bounds[index], weights, sigmoid=self.sigmoid
         )
 
     def clip_residuals(
@@ -244,8 +241,9 @@ class NativePoissonSum(ClippedGradientSum):
         """Returns the prepared batches that precede the first batch too large for one thread.
 
         Returns:
-          The arrays, their rows, batch after batch, and each batch's number of rows. Rows of later
-          batches may follow. None if the next batch is too large, or rows were not gathered.
+          The arrays, their rows, batch after batch, and each batch's number of rows. The rows of
+          later batches may follow in the arrays. None if the next batch is too large, or not
+          gathered.
         """
         sizes = self._sizes[self._step :]
         if self._arrays is None or sizes[0] > _LARGEST_BATCH:

@@ -37,8 +37,8 @@ from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import PoissonSampler
 from dpprobe.progress import Progress
 
-# The noise drawn at a time has this many bytes, which fit into half of a core's second-level cache.
-# Batches drawn at a time have this many expected rows per seed.
+# The noise drawn at a time has _NOISE_BYTES, which fit into half of a core's second-level cache.
+# Batches drawn at a time have _BLOCK_ROWS expected rows per seed.
 _NOISE_BYTES = 2**19
 _BLOCK_ROWS = 2**14
 
@@ -133,8 +133,7 @@ class Training:
         self._shape = start.shape
         self._weights, self._release = (self._make_buffer(rows.device) for _ in range(2))
         self._view_heads(self._weights).copy_(start)
-        # The optimiser changes `_parameters`; the biases are the last parameters times the
-        # constant.
+        # The optimiser changes `_parameters`; biases are the last column times the constant.
         self._constant = options.constant
         self._parameters = self._view_heads(self._weights)
         if self._constant != 1:
@@ -233,19 +232,12 @@ class Training:
         observed = self._releases.observe_steps(
             GRADIENTS, self._seeds[0], len(sizes), self._shape[1:]
         )
+        average = self._weights if self._average is None else self._average
         fused_step.take_steps(
-            *arrays,
-            rows,
-            sizes,
-            *self._noise.noise_source(self._deviation),
-            self._lengths[window],
-            self._weights.numpy(),
-            self._shape[1],
-            self._release.numpy(),
-            self._mixed[window],
-            (self._weights if self._average is None else self._average).numpy(),
-            *observed,
-        )
+            *arrays, rows, sizes, *self._noise.noise_source(self._deviation),
+            self._lengths[window], self._weights.numpy(), self._shape[1], self._release.numpy(),
+            self._mixed[window], average.numpy(), *observed,
+        )  # fmt: skip
         self.taken += len(sizes)
         return True
 

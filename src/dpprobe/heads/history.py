@@ -34,7 +34,7 @@ class History:
         self._sample_rate, self._link = sample_rate, link
 
     def add_record(self, step: int, weights: torch.Tensor) -> None:
-        """Adds a record per seed: its mean loss on 10,000 training rows, and `record`'s values."""
+        """Adds a record per seed: its mean loss on the first rows, and the values of `record`."""
         if self._record is None:
             return
         further: dict[str, Any] = {}

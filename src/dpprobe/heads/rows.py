@@ -158,7 +158,7 @@ class Rows(Cached):
     def crops(self) -> tuple[Rows, ...]:
         """The sets of rows that gradient steps use in turn, see `crop_at`; usually one set.
 
-        With stored random crops, each item has one crop of every image, with equal normalisation. A
+        With stored random crops, each set has one crop of every image, with equal normalisation. A
         normalisation releases statistics of the central crops, the rows of this object.
         """
 

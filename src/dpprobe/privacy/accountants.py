@@ -252,8 +252,8 @@ def worth_to_group(epsilon: float, delta: float, size: int) -> float:
 def central_limit_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float:
     """Approximates the epsilon of many steps by the central limit theorem: NOT an upper bound.
 
-    The approximation only starts a search. Bu, Dong, Long and Su 2020: mu^2 = sum of count * rate^2
-    * (exp(1 / noise_multiplier^2) - 1).
+    The approximation only starts a search (Bu, Dong, Long and Su 2020): mu^2 = sum of count *
+    rate^2 * (exp(1 / noise_multiplier^2) - 1).
     """
     squares = 0.0
     for item in mechanisms:

@@ -284,6 +284,9 @@ class Statement:
         uncounted = self.copies is None and self.mode == "release"
         copies = COPIES_UNKNOWN if self.copies is None else dict(self.copies)
         everything = self.epsilon_all_heads if promised else math.inf
+        seeds = {"seeds": [f"{seed:032x}" for seed in self.seeds]}
+        seeds = seeds if self.mode == "benchmark" else {}
+        declared = {"by": files.study, "options": dict(files.files)} if files else {}
         return {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
@@ -311,19 +314,11 @@ class Statement:
             **({"chosen_from": dict(self.chosen_from)} if self.chosen_from else {}),
             "mode": self.mode,
             "release": MODES[self.mode],
-            **(
-                {"seeds": [f"{seed:032x}" for seed in self.seeds]}
-                if self.mode == "benchmark"
-                else {}
-            ),
+            **seeds,
             "engine_limits": self.limits,
             "public": public,
             "public_files": dict(files.hashes) if files else {},
-            **(
-                {"declared_public": {"by": files.study, "options": dict(files.files)}}
-                if files
-                else {}
-            ),
+            **({"declared_public": declared} if declared else {}),
             "public_data": {"assumption": _write_assumption(self.public_data), **self.public_data},
             "not_covered": not_covered,
         }
