@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SOME_UNREADABLE = 3  # exit status of `predict`
 SHOWN_UNREADABLE = 20
 
-Parsers = Any  # argparse has no public type for it
+Parsers = Any  # argparse has no public type for subparsers
 
 
 def add_commands(commands: Parsers) -> None:
@@ -52,7 +52,7 @@ def add_commands(commands: Parsers) -> None:
         nargs="+",
         type=Path,
         help="image files, folders of images, parquet files or CSV files; for a head of vectors, "
-        ".npy files of them",
+        ".npy files of vectors",
     )
     predict.add_argument(
         "--output",
@@ -65,54 +65,54 @@ def add_commands(commands: Parsers) -> None:
         action="append",
         default=[],
         metavar="CLASS=VALUE",
-        help="name CLASS if its probability is at least VALUE; repeatable",
+        help="predict CLASS if its probability is at least VALUE; repeatable",
     )
     predict.add_argument(
         "--coverage",
         type=float,
         metavar="SHARE",
-        help="share of cases in which the column `set` contains the true class, for a calibrated "
+        help="share of images whose column `set` contains the true class, for a calibrated "
         "release; default: 0.9",
     )
     predict.add_argument(
         "--abstain-below",
         type=float,
         metavar="VALUE",
-        help="abstain if the largest probability is below VALUE; default: if `set` does not hold "
-        "exactly one class",
+        help="abstain if the largest probability is below VALUE; default: abstain unless `set` "
+        "holds exactly one class",
     )
     predict.add_argument(
         "--monitor",
         action="store_true",
-        help="compare the images with the test images, for a release with `monitor`; warn if they "
-        "differ",
+        help="compare the images with the test images of a release with `monitor`, and warn of "
+        "differences",
     )
     predict.add_argument(
-        "--monitor-report", type=Path, metavar="FILE.json", help="write the comparison to a file"
+        "--monitor-report", type=Path, metavar="FILE.json", help="file for --monitor's comparison"
     )
     predict.add_argument(
         "--monitor-groups",
         type=Path,
         metavar="FILE.csv",
-        help="columns id and group: images of one patient count as one in the comparison",
+        help="columns id and group: --monitor counts images of one group (a patient) as one image",
     )
     predict.add_argument("--image-column", help="column with the images, in a parquet or CSV file")
     predict.add_argument("--id-column", help="column with the ids, in a parquet or CSV file")
     predict.add_argument(
-        "--root", type=Path, help="folder where the paths in a parquet or CSV file start"
+        "--root", type=Path, help="folder that paths in a parquet or CSV file are relative to"
     )
     verify = commands.add_parser(
         "verify",
         parents=[bundle],
         help="check a bundle: hashes, format, prices, sensitivities",
-        epilog="Needs no private data and no network. Exit status: 0 if every check passes, "
-        "else 1.",
+        epilog="verify needs no private data and no network. Exit status: 0 if every check "
+        "passes, else 1.",
     )
     verify.set_defaults(run=_run_verify)
     verify.add_argument(
         "--checkpoint",
         type=Path,
-        help="the backbone's weights file; dpprobe then checks the backbone too, on a test image",
+        help="the backbone's weights file, to check the backbone on a test image too",
     )
     verify.add_argument("--public-key", type=Path, help="the signer's Ed25519 public key in PEM")
     verify.add_argument(
@@ -121,10 +121,10 @@ def add_commands(commands: Parsers) -> None:
         default=[],
         type=Path,
         metavar="FOLDER",
-        help="the bundle that this one replaces, or a folder of bundles; dpprobe then follows the "
-        "chain of predecessors to its end; repeatable",
+        help="the bundle that BUNDLE replaces, or a folder of bundles, to check the whole chain "
+        "of predecessors; repeatable",
     )
-    verify.add_argument("--all", action="store_true", help="list every check, also those that pass")
+    verify.add_argument("--all", action="store_true", help="list all checks, also passed checks")
     summary = "write backbone and head into one ONNX file"
     export = commands.add_parser("export", parents=[bundle, backbone], help=summary)
     export.set_defaults(run=_run_export)
@@ -134,18 +134,18 @@ def add_commands(commands: Parsers) -> None:
     summary = "compare a release with its predecessor: Markdown on standard output"
     notes = commands.add_parser("release-notes", parents=[bundle], help=summary)
     notes.set_defaults(run=_run_release_notes)
-    notes.add_argument("predecessor", type=Path, help="folder of the release that it replaces")
+    notes.add_argument("predecessor", type=Path, help="folder of the release that BUNDLE replaces")
     notes.add_argument(
         "--ledger",
         type=Path,
         metavar="FOLDER",
-        help="the private folder of the dataset's ledger, data/NAME; the notes then have today's "
-        "total epsilon",
+        help="the private folder of the dataset's ledger, data/NAME, to add today's total epsilon "
+        "to the notes",
     )
     notes.add_argument(
         "--max-epsilon",
         type=float,
-        help="the limit of that total, privacy.max_epsilon of the study",
+        help="the limit of the total epsilon: privacy.max_epsilon of the study",
     )
     summary = "show the releases of a dataset and their total privacy cost"
     ledger = commands.add_parser("ledger", help=summary)
@@ -166,7 +166,7 @@ def add_commands(commands: Parsers) -> None:
 
 
 def _run_predict(arguments: argparse.Namespace) -> int:
-    # heavy, and `dpprobe --help` is to be quick
+    # slow to import, and `dpprobe --help` must be fast
     from dpprobe.release.bundle import check_outside
     from dpprobe.release.predict import predict
 
@@ -224,7 +224,7 @@ def _read_thresholds(words: Sequence[str]) -> dict[str, float]:
 
 
 def _run_verify(arguments: argparse.Namespace) -> int:
-    # heavy, and `dpprobe --help` is to be quick
+    # slow to import, and `dpprobe --help` must be fast
     from dpprobe.release.verification.verify import verify_bundle
 
     report = verify_bundle(
@@ -238,7 +238,7 @@ def _run_verify(arguments: argparse.Namespace) -> int:
 
 
 def _run_export(arguments: argparse.Namespace) -> int:
-    # heavy, and `dpprobe --help` is to be quick
+    # slow to import, and `dpprobe --help` must be fast
     from dpprobe.release.export import export_onnx
 
     done = export_onnx(
@@ -257,7 +257,7 @@ def _run_export(arguments: argparse.Namespace) -> int:
 
 
 def _run_release_notes(arguments: argparse.Namespace) -> int:
-    # heavy, and `dpprobe --help` is to be quick
+    # slow to import, and `dpprobe --help` must be fast
     from dpprobe.release.bundle import read_bundle
     from dpprobe.release.release_notes import write_notes
 
@@ -268,7 +268,7 @@ def _run_release_notes(arguments: argparse.Namespace) -> int:
 
 
 def _run_ledger(arguments: argparse.Namespace) -> int:
-    # heavy, and `dpprobe --help` is to be quick
+    # slow to import, and `dpprobe --help` must be fast
     from dpprobe.release.ledger import describe_ledger
 
     ledger = _open_ledger(arguments.folder)
@@ -282,7 +282,7 @@ def _run_ledger(arguments: argparse.Namespace) -> int:
 
 def _open_ledger(folder: Path) -> Ledger:
     """Opens the ledger of a dataset; raises ConfigError for a folder of no dataset."""
-    # heavy, and `dpprobe --help` is to be quick
+    # slow to import, and `dpprobe --help` must be fast
     from dpprobe.release.ledger import Ledger
 
     names = (LEDGER_FILE, "dataset.json")

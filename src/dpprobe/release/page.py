@@ -1,6 +1,6 @@
 """The page of a release for a privacy officer: release.html, which opens offline and prints.
 
-The page is written from bundle.json and privacy.json alone, and so reveals no more than these.
+The page is written from bundle.json and privacy.json alone, and reveals nothing else.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dpprobe.release import documents
 from dpprobe.release.bundle import PAGE_FILE, BundleFacts
 from dpprobe.release.release_statement import tested_blocks
 
-# Lists and texts are cut to these, so that the page prints on two sheets.
+# Longest lists and texts on the page, which must print on two sheets.
 CLASSES_SHOWN, NAME_LENGTH, TEXT_LENGTH = 16, 40, 500
-# Sizes in the drawing's units: the square of the curve, and the space for its labels.
+# Sizes of a drawing in SVG units: the square of the plot, and the margins for labels.
 SIDE, LEFT, TOP = 200, 44, 8
 
 
@@ -63,7 +63,7 @@ def _draw_curve(curve: Sequence[documents.Attack]) -> dict[str, Any]:
 
 
 def _draw_reliability(rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """Computes the points of a reliability diagram, with their ranges and their intervals."""
+    """Computes a reliability diagram's points, with ranges of predictions and 95% intervals."""
     marks = []
     for row in rows:
         x, y = _place_point(row["predicted"], row["observed"])

@@ -50,7 +50,7 @@ def add_command(commands: Any) -> None:
 
 
 def _run_keys(arguments: argparse.Namespace) -> int:
-    # heavy, and `dpprobe --help` is to be quick
+    # slow to import, and `dpprobe --help` must be fast
     from dpprobe.options import resolve_path
     from dpprobe.release.parts.sites.several_sites import make_site_key
     from dpprobe.sites.agreement import name_public_key
@@ -84,7 +84,7 @@ def _run_sums(arguments: argparse.Namespace) -> int:
 
 def _open_task(arguments: argparse.Namespace) -> ReleaseTask:
     """Returns the release of a study file; ConfigError for an unknown release, or without sites."""
-    # heavy, and `dpprobe --help` is to be quick
+    # slow to import, and `dpprobe --help` must be fast
     from dpprobe.release.make import ReleaseTask
     from dpprobe.results.study_files import StudyFiles
     from dpprobe.study.check_command import read_study
