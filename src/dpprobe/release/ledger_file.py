@@ -55,8 +55,8 @@ class Part:
       mechanisms: mechanisms with absolute noise multipliers.
       selection: names the mechanisms that are repeated, with only the best run released.
       epsilon: the epsilon of this part alone, at `delta`.
-      bounded: True if a mechanism here has less noise than the release, as an upper bound.
-      chain: the cohort chain whose running sums are here; set only while epsilons are added.
+      bounded: True if the part states less noise than the release had, for an upper bound.
+      chain: the cohort chain whose running sums the part has; set only while epsilons are added.
     """
 
     side: Side

@@ -1,8 +1,8 @@
 """Predictions of a released head on new images or vectors.
 
-Decoding, preprocessing, the forward pass and its batches equal those of feature extraction, and
-features are rounded as in the store. So an image has the probabilities of its stored features.
-Loading fails for another backbone, or one that computes other features on this machine.
+Prediction decodes, preprocesses and batches images as feature extraction does, and rounds features
+as in the feature store. An image therefore gets the probabilities of its stored features. Loading
+fails for another backbone, or a backbone that computes other features on this machine.
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ from dpprobe.release.prediction_table import (
 from dpprobe.release.probabilities import SetRule
 from dpprobe.versions import code_version
 
-# Images of a forward pass on a GPU, as in extraction.
+# Images per forward pass on a GPU, as in feature extraction.
 BATCH_SIZE = 256
-# Vectors that are read and scored at a time.
+# Number of vectors that are read and scored at a time.
 _VECTORS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """The number of rows of the table of `predict`, and the id and fault of each unusable image.
+    """The number of rows that `predict` wrote, and the id and fault of each unusable image.
 
-    `report` compares the images with the test images, if a comparison was requested.
+    `report` compares the images with the release's test images, if `monitor` was requested.
     """
 
     rows: int
@@ -85,9 +85,9 @@ class Summary:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Consecutive images: probabilities [m, classes] of usable images, and faults of unusable ones.
+    """Consecutive images: probabilities [m, classes] of usable images, faults of unusable images.
 
-    `features` [m, d] are those of the usable images, as in the store.
+    `features` [m, d] are the usable images' features, rounded as in the feature store.
     """
 
     rows: tuple[Row, ...]
@@ -124,11 +124,11 @@ class Predictor:
         """Reads a bundle and loads its backbone.
 
         Args:
-          checkpoint: the file of the backbone's weights, if the bundle names one.
-          allow_hub: fetch weights from the repository of the Hub that the bundle names.
+          checkpoint: the file of the backbone's weights, if the bundle names a file.
+          allow_hub: fetch weights from the Hub repository that the bundle names.
           allow_module: import and call the function that the bundle names, of family imported.
           precision: the precision of the forward pass, instead of the release's.
-          thresholds: the probability from which `name_classes` names a class, by class.
+          thresholds: maps a class to the probability from which `name_classes` names the class.
           coverage, abstain_below: for a calibrated release; see `probabilities.SetRule`.
 
         Raises:
@@ -169,18 +169,18 @@ class Predictor:
         return self.facts.class_names
 
     def predict_images(self, images: Sequence[Image.Image]) -> npt.NDArray[np.float32]:
-        """Returns the probabilities of images in memory; scores if the link is none.
+        """Returns the probabilities of images in memory; scores if the head has no probabilities.
 
         Returns:
           float32 [n, classes].
 
-        Raises DataError if an image cannot be used, with its position.
+        Raises DataError, with the image's position, if an image cannot be used.
         """
 
         def turn_upright(row: EncodedImage) -> Image.Image:
             try:
                 return ImageOps.exif_transpose(images[row.row])
-            except Exception as error:  # a file is read here, and readers raise errors of any kind
+            except Exception as error:  # PIL reads the file lazily, and may raise any error
                 raise DataError(f"cannot be decoded ({error})") from error
 
         rows = (EncodedImage(row, None, None, str(row), b"") for row in range(len(images)))
@@ -195,7 +195,7 @@ class Predictor:
     def predict_vectors(self, vectors: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Returns the probabilities of vectors [m, d] of the release's model; see `predict_images`.
 
-        Raises DataError if a vector is not finite, with its position; for another dimension.
+        Raises DataError for another dimension, or, with the position, for a vector not finite.
         """
         rows = np.asarray(vectors, dtype=np.float32)
         if rows.ndim != 2 or rows.shape[1] != self.facts.dimension:
@@ -209,7 +209,7 @@ class Predictor:
         return self.score_features(rows) if len(rows) else np.empty((0, len(self.classes)), "f4")
 
     def name_classes(self, values: npt.NDArray[np.float32]) -> list[str]:
-        """Names the class of each row of probabilities [n, classes], or joins its labels."""
+        """Names the class, or the joined labels, of each row of probabilities [n, classes]."""
         return [label_of(row, self.facts, self.thresholds) for row in values]
 
     def predict_blocks(
@@ -220,13 +220,13 @@ class Predictor:
         opened: Callable[[EncodedImage], Image.Image] = open_encoded,
         threads: int | None = None,
     ) -> Generator[Block]:
-        """Yields the predictions of images in order; close the generator to end its work.
+        """Yields the predictions of images in order; closing the generator stops all threads.
 
         Args:
-          images: encoded, numbered from 0.
+          images: encoded images, numbered from 0.
           opened: decodes an image, or raises a DataError.
-          threads: number of threads that decode and compute, or for a GPU of processes that decode;
-            by default as many as torch has.
+          threads: number of threads that decode and compute, or of decoding processes for a GPU; by
+            default as many as torch has threads.
         """
         accelerator = devices.find_accelerator(self.device)
         parts = compute_rows(
@@ -247,7 +247,7 @@ class Predictor:
         first = 0
         for path, array in arrays.items():
             for start in range(0, len(array), _VECTORS):
-                with np.errstate(over="ignore"):  # what float32 cannot hold is named as a fault
+                with np.errstate(over="ignore"):  # overflow of float32 is reported as a fault
                     part = np.asarray(array[start : start + _VECTORS], dtype=np.float32)
                 rows = tuple(
                     (first + place, f"{path}:{place}") for place in range(start, start + len(part))
@@ -275,9 +275,9 @@ class Predictor:
         )  # fmt: skip
 
     def score_features(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Returns the probabilities of feature rows [m, d], which are rounded as in the store."""
+        """Rounds feature rows [m, d] as in the feature store, and returns their probabilities."""
         rounded = features.astype(self.facts.backbone.dtype).astype(np.float32)
-        # Products of equal size, so that a row's last digits depend on that row alone.
+        # Matrix products of equal size, so that a row's last digits depend on the row alone.
         filled = np.pad(rounded, ((0, -len(rounded) % PIECE_ROWS), (0, 0)))
         pieces = filled.reshape(-1, PIECE_ROWS, filled.shape[1])
         link, calibration = self.bundle.link, self.bundle.calibration
@@ -305,25 +305,25 @@ def predict(
     monitor: bool = False,
     groups: Path | None = None,
 ) -> Summary:
-    """Writes the predictions of a release on images, one row per image, in their order.
+    """Writes the predictions of a release on images, one row per image, in the images' order.
 
-    Columns: id, class, the probability of each class (a score if the link is none), and error. A
-    calibrated release also has a set of classes, and whether to abstain. Only unusable images have
-    an error, and these have no prediction. The table also states the bundle, the version of dpprobe
-    and the thresholds (`prediction_table.Origin`).
+    The columns are id, class, one probability per class (a score if the head has no probabilities),
+    and error. A calibrated release adds the columns `set` and `abstain`. Unusable images have an
+    error and no prediction. The table also states the bundle, the version of dpprobe and the
+    thresholds (`prediction_table.Origin`).
 
     Args:
       images: files, folders, parquet files and CSV files; see `image_sources.find_images`. For a
         bundle of vectors, images are `.npy` files; see `image_sources.open_vectors`.
       output: a CSV or parquet file; None for CSV on standard output.
-      thresholds: by class; see `prediction_table.label_of`.
+      thresholds: maps classes to probabilities; see `prediction_table.label_of`.
       coverage, abstain_below: for a calibrated release; see `probabilities.SetRule`.
-      threads: threads that decode and, on a CPU, compute; by default as many as torch has.
+      threads: number of threads that decode and, on a CPU, compute; by default as torch has.
       monitor: True to compare the images with the release's test images; see
         `compare_images.Watch`.
       groups: a CSV file with columns id and group, for `monitor`.
 
-    Raises ConfigError, before any work, if the release has no tables to compare images with.
+    Raises ConfigError, before any image is read, if `monitor` needs tables that the release lacks.
     """
     vectors = [path for path in images if is_vector_file(path)]
     if vectors and (len(vectors) < len(images) or image_column or id_column or root):
@@ -384,7 +384,7 @@ def _pick_ranges(images: Iterable[EncodedImage], ranges: Sequence[range]) -> Ite
 
 
 def _list_predictions(block: Block, predictor: Predictor) -> list[Prediction]:
-    """Lists the rows of the table, in the order of the images."""
+    """Lists the rows of the prediction table, in the order of the images."""
     labels, rule = predictor.name_classes(block.values), predictor.set_rule
     numbered: dict[int, Prediction] = {}
     for (number, name), label, values in zip(block.rows, labels, block.values, strict=True):
@@ -399,7 +399,7 @@ def _list_predictions(block: Block, predictor: Predictor) -> list[Prediction]:
 def _transform_sized(
     transform: Callable[[Image.Image], torch.Tensor], dimension: int, image: Image.Image
 ) -> torch.Tensor:
-    """Transforms an image for a backbone that keeps image sizes; the result must fit the head."""
+    """Transforms an image for a backbone that keeps image sizes; DataError unless the head fits."""
     values = transform(image)
     if values.numel() != dimension:
         raise DataError(
@@ -413,7 +413,7 @@ def _transform_sized(
 
 
 def _check_source(bundle: Bundle, *, allow_hub: bool, allow_module: bool) -> None:
-    """Checks the origin of weights and code that a stranger's bundle names.
+    """Checks where an untrusted bundle loads weights and code from.
 
     Raises DataError for a file or folder, ConfigError for a repository or code without permission.
     """
@@ -448,7 +448,7 @@ def _backbone_options(bundle: Bundle, checkpoint: Path | None) -> BackboneOption
             f"checkpoint {checkpoint}: backbone {facts.name} of {bundle.folder} needs no file of "
             "weights; remove --checkpoint"
         )
-    # A head takes only the features of the last block.
+    # A released head takes only the features of the backbone's last block.
     inner = {"layers": (), "token": None} if "layers" in facts.options else {}
     options = {**facts.options, **inner}
     if facts.checkpoint is None:
