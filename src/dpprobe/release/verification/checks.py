@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 DEPENDS = "not checked, because it depends on a check that failed above"
 NOT_COVERED = "not covered"
-# The checks whose details say what a valid bundle promises.
+# Names of checks whose details state what a valid bundle promises.
 PROMISES = (
     "bundle.json", "privacy.json", "price", "sites", "evaluation", "calibration", "monitor",
     "choice", "ledger", "predecessors",
@@ -29,7 +29,7 @@ class Check:
     """The result of one check.
 
     Attributes:
-      passed: True, False, or None for information and for a check that is impossible here.
+      passed: True or False; None for information, and for a check that could not run.
     """
 
     name: str
@@ -107,7 +107,7 @@ class Checks:
             detail, result = explain_first(error), None
         except DpprobeError as error:
             detail, result = str(error), None
-        except Exception as error:  # a stranger's file may make a library raise anything
+        except Exception as error:  # untrusted files may make a library raise any error
             detail, result = f"cannot be read: {error!r}", None
         self.note_check(name, result is not None, detail)
         return result
@@ -115,7 +115,7 @@ class Checks:
 
 def _one_line(text: str) -> str:
     """Returns one printable line of bounded length: files may contain control characters."""
-    if len(text) > _LONGEST_DETAIL:  # without the middle, since remedies come last
+    if len(text) > _LONGEST_DETAIL:  # removes the middle, because remedies come last
         half = _LONGEST_DETAIL // 2
         text = f"{text[: half - 3]} ... {text[2 - half :]}"
     return "".join(

@@ -19,7 +19,7 @@ from dpprobe.release.leak_check import check_keys, check_text
 from dpprobe.release.stated_values import read_json, require_true
 from dpprobe.release.verification.checks import Checks
 
-# Sizes of pixel backbones that are computed without being asked for: a stranger's may be huge.
+# Image sizes for which pixel features are computed unasked: untrusted bundles may name huge sizes.
 _SIZES = range(1, 513)
 
 
@@ -64,7 +64,7 @@ def check_backbone(
     head: bool | None,
     checkpoint: Path | None,
 ) -> None:
-    """Compares preprocessing and features of the test image, and scores it if the head is valid."""
+    """Compares preprocessing and features of the public test image, which a valid head scores."""
     options = facts.backbone.options if facts else {}
     if facts and facts.backbone.takes_vectors:
         detail = f"vectors of {options.get('model')}, which dpprobe does not compute"
@@ -77,7 +77,7 @@ def check_backbone(
         return
 
     def score_probe(place: Path, *_: object) -> tuple[str, bool]:
-        # heavy: torch
+        # slow to import
         from dpprobe.backbones.feature_digest import probe_image
         from dpprobe.release.predict import Predictor
 

@@ -1,4 +1,4 @@
-"""Reads the plan from a statement, and computes its epsilon again."""
+"""Reads the plan from a privacy statement, and recomputes the plan's epsilon."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from dpprobe.training.plan_file import PRICE_TOLERANCE
 T = TypeVar("T")
 
 MOST_RELEASES = 10**7
-# Differences of other libraries' answers between versions and processors.
+# Relative differences of other libraries' epsilons between versions and processors.
 CHECK_TOLERANCE = 1e-4
 
 
 def read_statement(folder: Path) -> tuple[str, Values]:
-    """Reads the statement of a release."""
+    """Reads a bundle's privacy statement; DataError unless a private release wrote it."""
     values = read_json(folder / STATEMENT_FILE)
     require_true(values["mode"] == "release", f"mode {values['mode']!r}, not release")
     require_true(values["private"] is True, "private: not true, so there is no guarantee")
@@ -48,7 +48,7 @@ def read_statement(folder: Path) -> tuple[str, Values]:
 
 
 def read_mechanism(values: Values) -> Mechanism:
-    """Reads a mechanism as statements write it."""
+    """Reads a mechanism from its values in a privacy statement."""
     require_gaussian(values)
     return Mechanism(
         name=str(values["name"]),
@@ -61,7 +61,7 @@ def read_mechanism(values: Values) -> Mechanism:
 
 
 def read_plan(values: Values) -> tuple[str, Plan]:
-    """Reads the plan that a statement states."""
+    """Reads the plan from the values of a privacy statement."""
     unit = {words: key for key, words in Plan.UNITS.items()}[values["unit_of_privacy"]]
     selection, patients = values["selection"], values["patients"]
     plan = require_bounded(
@@ -95,7 +95,7 @@ def _accountant_name(label: Any) -> str:
 
 
 def require_bounded(plan: Plan) -> Plan:
-    """Returns a plan whose epsilon can be computed in bounded time."""
+    """Returns the plan; DataError unless its epsilon can be computed in bounded time."""
     require_true(
         SMALLEST_EPSILON <= plan.epsilon <= LARGEST_EPSILON and plan.delta >= SMALLEST_DELTA,
         f"epsilon {plan.epsilon:g}, delta {plan.delta:g}: outside the range that dpprobe "

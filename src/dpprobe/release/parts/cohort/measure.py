@@ -1,11 +1,11 @@
-"""The chain of cohorts that a release continues, and the file that it leaves for the next.
+"""The chain of cohorts that a release continues, and the file for the next release of the chain.
 
     <data_dir>/<dataset>/cohort-<release>.entry-<number>.safetensors    mode 0600
 
 A cohort is a separate dataset: the units that arrived since the previous release. A cohort's file
 has the release's noisy sums (`outputs`) and the head's `weights`. With a horizon the file also has
-the exact `sums`, which are as private as the images. A cohort's file precedes the bundle, so a
-closed ledger entry has its file. `running_sums` documents the mathematics and the privacy cost.
+the exact `sums`, which are as private as the images. A cohort's file is written before the bundle,
+so each closed entry has a file. `running_sums` documents the mathematics and the privacy cost.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Chain:
-    """The cohorts before a release, the first one first.
+    """The cohorts before a release, oldest first.
 
     Attributes:
-      binds: hashes of what all releases of a chain have in common, by name.
+      binds: hashes of options and facts that all releases of a chain must share, by name.
     """
 
     factorisation: Factorisation
@@ -74,7 +74,7 @@ def describe_cohort(
 ) -> dict[str, Any]:
     """Returns a statement's block `cohort`: which units a head has learned from.
 
-    Raises ConfigError for a horizon out of range, PrivacyError for a place beyond it.
+    Raises ConfigError for a horizon out of range, PrivacyError for a place beyond the horizon.
     """
     factorisation, place = Factorisation.make(horizon), len(earlier) + 1
     factorisation.check_place(place)
@@ -197,11 +197,11 @@ def _part_of(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, n
 
 
 class Steps(PartSteps):
-    """Adds the release's sums to those of its chain, and stores what the next cohort needs."""
+    """Adds the release's sums to the sums of its chain, and writes the cohort's file."""
 
     @cached_property
     def _chain(self) -> Chain | None:
-        """The previous cohorts; None without `cohort`."""
+        """The chain of previous cohorts; None for a release without `cohort`."""
         task, options = self.task, self.task.options
         if options.cohort is None:
             return None
@@ -219,7 +219,7 @@ class Steps(PartSteps):
 
     @cached_property
     def _running(self) -> RunningSums | None:
-        """The running sums that the fit adds to; raises unless the release fits its chain."""
+        """The running sums that the fit continues; raises an error if options break the chain."""
         if (chain := self._chain) is None:
             return None
         task, dataset = self.task, self.task.options.dataset
@@ -241,7 +241,7 @@ class Steps(PartSteps):
         return RunningSums(chain.factorisation, chain.cohorts, names=names, n=task.plan.n)
 
     def _list_binds(self) -> dict[str, str]:
-        """Hashes what all releases of a chain have in common, by the names that errors use."""
+        """Hashes options and facts that all releases of a chain share, by their names in errors."""
         task = self.task
         return {
             "method": hash_value(published_options(task.method)),
@@ -267,7 +267,7 @@ class Steps(PartSteps):
         )
 
     def count_useful(self) -> DataFacts | None:
-        """Returns facts of all rows for the planner: a benchmark has the new rows only."""
+        """Returns facts of all cohorts for the planner, because benchmarks have new rows only."""
         running, facts = self._running, self.task.facts
         if running is None or not running.earlier:
             return None
@@ -278,7 +278,7 @@ class Steps(PartSteps):
         chain = self._chain
         if chain is None or not chain.factorisation.keeps_sums:
             return {}
-        # Later outputs of a chain with a horizon read exact sums again, so a place is used once.
+        # With a horizon, later releases read exact sums again, so each place is used only once.
         dataset, release = self.task.options.dataset, self.task.name
         if chain.links:
             dataset, release, *_ = chain.links[0]

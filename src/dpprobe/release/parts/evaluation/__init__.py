@@ -34,7 +34,7 @@ class EvaluateOptions(Options):
 
     @field_serializer("metric")
     def _write_metric(self, metric: Headline | None) -> Headline | None:
-        """Writes the default metric in one way, so that a release with it has one hash."""
+        """Writes accuracy as None, so that a release with the default metric has one hash."""
         return None if metric == "accuracy" else metric
 
     @property
@@ -51,7 +51,7 @@ def list_faults(wanted: WantedRelease) -> Iterator[str]:
         headline_metric(asked.metric, num_classes=wanted.classes, multi_label=wanted.multi_label)
     except ConfigError as error:
         yield f"evaluate: {error}"
-    # The dataset's metric may come from the labels, as by `init`, so a release never uses it.
+    # A release never uses the dataset's metric, which `dpprobe init` may derive from labels.
     shown = wanted.study.datasets[name].metric
     if asked.metric is None and shown not in (None, "accuracy"):
         yield (

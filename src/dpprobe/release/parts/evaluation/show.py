@@ -35,7 +35,7 @@ METRICS = {"accuracy": "Accuracy", "auc": "AUC", "macro_accuracy": "Macro accura
 WIDEST_INTERVAL = 0.8
 # A result with a wider 95% interval is stated as the interval, with the value in brackets.
 WIDE_INTERVAL = 0.1
-# A source's own split, or the rule of one that was made here.
+# The rule of a split: the split of the data source, or a split that dpprobe made by ids.
 SPLIT_WORDS = r"(source|id, seed \d+, fraction 0\.\d+)"
 _ANY = "@"
 
@@ -92,7 +92,7 @@ def _check_result(block: Values, tested: Plan, class_names: Sequence[str]) -> No
         require_same("released", words, block["released"])
         return
     words = released_words(block["metric"], stated, tested)
-    if block["metric"] == "auc":  # with a remark on labels between the sentences
+    if block["metric"] == "auc":  # a remark on labels may follow the first sentence
         first = words.split(". ")[0]
         require_true(str(block["released"]).startswith(first), f"released: not {first!r} first")
         return
@@ -143,7 +143,7 @@ def state_measured(evaluation: Mapping[str, Any]) -> str:
 
 
 def round_result(evaluation: Mapping[str, Any]) -> float:
-    """Rounds a result to digits that its interval supports: the last is at most a tenth of it."""
+    """Rounds a test result so that one unit of its last digit is at most a tenth of the CI."""
     low, high = evaluation["interval"]
     digits = 1 + math.ceil(-math.log10(max(high - low, 1e-4)))
     return round(float(evaluation["value"]), digits)

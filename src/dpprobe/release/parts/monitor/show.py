@@ -1,4 +1,4 @@
-"""Verifies and shows the tables of test images, and the directions beside the head."""
+"""Verifies and shows a monitor's tables of test images, and the head's typical directions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dpprobe.release.parts.part import PartReader
 from dpprobe.release.stated_values import Values, read_block, read_real, require_same, require_true
 from dpprobe.release.verification.tested_plans import agree, list_tested, read_tested
 
-# Deviations of noise that never occur.
+# Number of standard deviations that noise never exceeds in practice.
 _RARE = 8.0
 
 
@@ -52,7 +52,7 @@ def check_monitor(
 
 
 def _check_totals(tables: Values, sizes: Mapping[str, int], tested: Plan) -> None:
-    """Compares the totals of tables, which all count equal rows, apart from noise."""
+    """Checks that all tables count equally many rows, apart from noise."""
     (item,) = tested.mechanisms
     deviation, totals = item.noise_scale, {}
     for name, size in sizes.items():
@@ -60,7 +60,7 @@ def _check_totals(tables: Values, sizes: Mapping[str, int], tested: Plan) -> Non
         require_true(len(counts) == size, f"{name}: {len(counts)} cells instead of {size}")
         totals[name] = (math.fsum(counts), size)
     for name, (total, size) in totals.items():
-        # n may be above all totals: null rows count nothing
+        # n may exceed all totals, because null rows are not counted
         bounds = [(float(tested.n), size), *((each, size + of) for each, of in totals.values())]
         require_true(
             all(total <= most + _RARE * deviation * math.sqrt(cells) for most, cells in bounds),
@@ -69,7 +69,7 @@ def _check_totals(tables: Values, sizes: Mapping[str, int], tested: Plan) -> Non
 
 
 class Reader(PartReader):
-    """Checks that the directions beside the head are orthonormal."""
+    """Checks that a head's typical directions are orthonormal."""
 
     def list_arrays(
         self, values: Values, plan: Plan, options: MethodOptions, facts: BundleFacts

@@ -12,7 +12,7 @@ from dpprobe.release.verification.checks import DEPENDS, Checks
 
 
 class Steps(PartSteps):
-    """Raises ConfigError for a key that cannot sign."""
+    """Raises ConfigError for a signing key that cannot sign."""
 
     def check(self) -> None:
         if key := self.task.options.sign_key:

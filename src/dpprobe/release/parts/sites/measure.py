@@ -1,4 +1,4 @@
-"""The steps of a release by several sites, and what its statement says of the sites."""
+"""The steps of a release by several sites, and the check of the statement block `sites`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dpprobe.release.stated_values import (
 
 
 class Steps(PartSteps):
-    """Has several sites draw the head together."""
+    """Lets several sites train the head together."""
 
     @property
     def _transport(self) -> SeveralSites | None:
@@ -35,7 +35,7 @@ class Steps(PartSteps):
             self._transport.check()
 
     def count_useful(self) -> DataFacts | None:
-        """Returns facts of all sites for the planner: a benchmark has this site's rows only."""
+        """Returns facts of all sites for the planner; benchmarks have this site's rows only."""
         return self.task.facts if self._transport else None
 
     def describe_booking(self) -> dict[str, str | None]:
@@ -51,7 +51,7 @@ SITES_KEYS = {
 
 
 def check_sites(values: Values, plan: Plan) -> tuple[str, bool]:
-    """Recomputes the block `sites` from its names, its mode and its smallest share of noise."""
+    """Recomputes the block `sites` from stated names, aggregator and smallest share of noise."""
     block = read_block("sites", values["sites"], SITES_KEYS)
     names, aggregator = block["names"], block["aggregator"]
     require_true(

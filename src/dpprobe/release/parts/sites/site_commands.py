@@ -29,14 +29,14 @@ def add_command(commands: Any) -> None:
         default=[Path("config.yaml")],
         help="study files; if several files set a value, the last one wins; default config.yaml",
     )
-    summary = "make this site's key if there is none, then its signed offer to the other sites"
+    summary = "create this site's key if it is missing, and write a signed offer to the other sites"
     keys = actions.add_parser("keys", parents=[asked], help=summary)
     keys.set_defaults(run=_run_keys)
     waits = f"Exit status: 0, {STILL_WAITING} while files of other sites are missing, else 1."
-    summary = "record the release in this site's ledger, and send its masked sums, round by round"
+    summary = "record the release in this site's ledger, and send masked sums round by round"
     sums = actions.add_parser("sums", parents=[asked], help=summary, epilog=waits)
     sums.set_defaults(run=_run_sums)
-    summary = "as `sums`; fails unless all sums are there, and writes the bundle"
+    summary = "write the bundle from the sums of all sites; fails while sums are missing"
     combine = actions.add_parser("combine", parents=[asked], help=summary, epilog=waits)
     combine.set_defaults(run=_run_sums)
     for parser in (sums, combine):
@@ -45,7 +45,7 @@ def add_command(commands: Any) -> None:
             type=float,
             default=0,
             metavar="MINUTES",
-            help="wait so long for the other sites' files; default: do not wait",
+            help="minutes to wait for the other sites' files; default: do not wait",
         )
 
 

@@ -1,4 +1,4 @@
-"""Adds up the ledger once the release is booked."""
+"""States the ledger's total epsilon, computed after the release is booked."""
 
 from __future__ import annotations
 
