@@ -299,7 +299,9 @@ def check_files(folder: Path) -> int:
             stat.S_ISREG(status.st_mode), f"{name}: not a plain file; fetch the bundle again"
         )
         largest = LARGEST_HEAD if name == HEAD_FILE else LARGEST_TEXT
-        require_true(status.st_size <= largest, f"{name}: {status.st_size} bytes, above {largest}")
+        require_true(
+            status.st_size <= largest, f"{name}: {status.st_size} bytes, but the limit is {largest}"
+        )
     return len(modes)
 
 
@@ -309,7 +311,7 @@ def read_facts(folder: Path) -> BundleFacts:
     read_json(path)
     facts = BundleFacts.model_validate_json(path.read_bytes(), strict=True)
     names, backbone = facts.class_names, facts.backbone
-    require_true(0 < len(set(names)) == len(names), "class_names: none, or one appears twice")
+    require_true(0 < len(set(names)) == len(names), "class_names: empty, or a name appears twice")
     if not backbone.trained:
         require_true(
             backbone.checkpoint is None, "backbone: has no trained weights, but a checkpoint"
@@ -322,7 +324,7 @@ def read_facts(folder: Path) -> BundleFacts:
     )
     require_true(
         is_probe(backbone.probe),
-        "backbone.probe: not the features of a test image: sha256, norm and sample",
+        "backbone.probe: must have sha256, norm and sample of a test image's features",
     )
     sha256 = backbone.weights_sha256
     require_true(sha256 is None or is_hash(sha256), f"weights_sha256 {sha256}: not a SHA-256")
@@ -353,8 +355,8 @@ def read_bundle(folder: Path) -> Bundle:
     ) as error:  # fmt: skip
         reason = explain_first(error) if isinstance(error, ValidationError) else str(error)
         raise DataError(
-            f"{folder}: not a bundle of {FORMAT} {FORMAT_VERSION} ({reason}); use the dpprobe that "
-            "made it"
+            f"{folder}: not a bundle in format {FORMAT} {FORMAT_VERSION} ({reason}); use the "
+            "version of dpprobe that made the bundle"
         ) from error
     wanted = (len(facts.class_names), facts.dimension + 1)
     if weights.shape != wanted:

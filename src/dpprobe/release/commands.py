@@ -198,7 +198,7 @@ def _run_predict(arguments: argparse.Namespace) -> int:
     if not summary.unreadable:
         return 0
     unread = len(summary.unreadable)
-    rest = f" (only {SHOWN_UNREADABLE} are shown; the predictions list all)"
+    rest = f" (only {SHOWN_UNREADABLE} are shown; the predictions list all unreadable images)"
     print(
         f"dpprobe: {unread} of {summary.rows} images cannot be read"
         f"{rest if unread > SHOWN_UNREADABLE else ''}",
@@ -249,8 +249,9 @@ def _run_export(arguments: argparse.Namespace) -> int:
         allow_module=arguments.allow_module,
     )
     print(
-        f"{done.path}: opset {done.opset}; at most {done.largest_difference:.1e} from predict in "
-        f"float32, {done.precision_difference:.1e} from predict in the release's precision"
+        f"{done.path}: opset {done.opset}; largest difference from `dpprobe predict`: "
+        f"{done.largest_difference:.1e} in float32, {done.precision_difference:.1e} in the "
+        "release's precision"
     )
     print(f"input: {done.input}")
     return 0
@@ -290,6 +291,6 @@ def _open_ledger(folder: Path) -> Ledger:
         inner = sorted({str(path.parent) for name in names for path in folder.glob(f"*/{name}")})
         remedy = "name the folder of a dataset, which is <data_dir>/<dataset>"
         if inner:
-            remedy = f"is it {' or '.join(inner)}?"
+            remedy = f"did you mean {' or '.join(inner)}?"
         raise ConfigError(f"{folder}: this folder has neither a ledger nor split tables; {remedy}")
     return Ledger(folder / LEDGER_FILE)

@@ -84,8 +84,7 @@ def find_images(
     for option, value in options.items():
         if value is not None and not tables:
             raise ConfigError(
-                f"{option} {value}: needs a parquet or CSV file, but the images name none; remove "
-                "it"
+                f"{option} {value}: needs a parquet or CSV file among the images; remove {option}"
             )
     sources = [_make_source(path, image_column, id_column, root) for path in inputs]
     count = sum(source.count for source in sources)
@@ -176,10 +175,12 @@ def _find_columns(
         if not usual and path.suffix.lower() == ".csv":
             usual = list(find_usual(known, IMAGE_NAMES))[:1]
         if len(usual) != 1:
-            seen = f"{' and '.join(usual)} may be it" if usual else "no column has a usual name"
+            seen = (
+                f"{' and '.join(usual)} may have images" if usual else "no column has a usual name"
+            )
             raise ConfigError(
-                f"image_column: {path}: it has {', '.join(known)}, and {seen}; write the name of "
-                "the column with the images"
+                f"image_column: {path}: columns are {', '.join(known)}, and {seen}; write the "
+                "name of the column with the images"
             )
         image_column = usual[0]
     for option, name in {"image_column": image_column, "id_column": id_column}.items():

@@ -132,9 +132,9 @@ class Ledger(LedgerFile):
                 stack.enter_context(lock_folder(folder))
                 if has_sent(folder):
                     raise PrivacyError(
-                        f"entry {number} of {self.path}: sums have left this site, and the other "
-                        "sites may have the rest, so it counts permanently. To begin again, all "
-                        "sites need a release with another name"
+                        f"entry {number} of {self.path} counts permanently, because this site's "
+                        "sums were sent, and other sites may have all other sums. To begin again, "
+                        "all sites need a release with another name"
                     )
             self._append_line(content, "abandon", number, reason=reason.strip())
 
@@ -204,12 +204,12 @@ class Ledger(LedgerFile):
         """
         other, where = booking.same_units_as, f"release {booking.release!r}: "
         if fault := same_units_fault(self._dataset, other, {*datasets, *ledgers}, self._data_dir):
-            raise PrivacyError(f"{where}{fault}. Now nothing would be added up")
+            raise PrivacyError(f"{where}{fault}. Otherwise no ledgers are added up")
         if other is not None and other not in ledgers:
             logger.warning(
-                "%ssame_units_as: %s: it has no ledger yet, so nothing is added up now, but its "
-                "later releases will count with this one. If you meant another dataset, stop and "
-                "correct the name",
+                "%ssame_units_as: %s: this dataset has no ledger yet, so nothing is added up now, "
+                "but its later releases will count with this release. If you meant another "
+                "dataset, stop and correct the name",
                 where, other,
             )  # fmt: skip
 
@@ -225,8 +225,8 @@ class Ledger(LedgerFile):
         """Explains why an open entry counts, and how to abandon it."""
         return (
             f"entry {entry.number} of {self.path} is open: its job is still running, or died "
-            "before its bundle was complete. It counts, because its noise may have been drawn. If "
-            "its job is dead and nobody has seen its files, run `dpprobe ledger "
+            "before its bundle was complete. An open entry counts, because its noise may have been "
+            "drawn. If the job is dead and nobody has seen its files, run `dpprobe ledger "
             f'{shlex.quote(str(self.path.parent))} --abandon {entry.number} --reason "..."`'
         )
 
@@ -249,9 +249,9 @@ def _refuse_place(ledgers: Mapping[str, list[Entry]], booking: Booking) -> None:
     for name, entry in [(each, entry) for each in ledgers for entry in ledgers[each]]:
         if booking.place is not None and entry.booking.place == booking.place:
             raise PrivacyError(
-                f"release {booking.release!r}: {entry.booking.release} of dataset {name} has its "
-                "place in the chain, where the horizon pays for one release. Follow that one, or "
-                "begin a new chain without `predecessor`"
+                f"release {booking.release!r}: {entry.booking.release} of dataset {name} already "
+                "has this place in the chain, whose epsilon covers one release per place. Write "
+                f"`predecessor: {entry.booking.release}`, or begin a new chain without predecessor"
             )
 
 

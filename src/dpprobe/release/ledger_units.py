@@ -37,8 +37,8 @@ def refuse_moved(
         if count_moved(hashes, read_hashes(ledger.parent, entry.booking.units, key)):
             raise PrivacyError(
                 f"release {booking.release!r}: images have changed sides since entry "
-                f"{entry.number} of {ledger} ({entry.booking.release}), by the same split "
-                f"({booking.split}): their units were renamed, so the total would count only "
+                f"{entry.number} of {ledger} ({entry.booking.release}) of the equal split "
+                f"({booking.split}), because units were renamed. The total would count only "
                 "one split for each unit; write another split_seed, so that both splits "
                 "count"
             )

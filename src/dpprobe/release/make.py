@@ -317,10 +317,10 @@ def _warn_of_copies(task: AskedRelease) -> None:
     copies = (task.stores[0].copies or {}).get(task.unit)
     if copies and copies["rows"]:
         logger.warning(
-            "release %s: training rows repeat the picture of another %s: the guarantee for "
-            "such a picture is the weaker guarantee for a group; for the full guarantee, "
-            "remove the copies listed in problems.csv beside the split tables, and make a "
-            "release with another name",
+            "release %s: training rows repeat the picture of another %s. Repeated pictures have "
+            "the weaker guarantee for a group. For the full guarantee, remove the copies "
+            "listed in problems.csv beside the split tables, and make a release with another "
+            "name",
             task.name, "row" if task.unit == "image" else "patient",
         )  # fmt: skip
 

@@ -265,7 +265,7 @@ class Predictor:
             features = features.astype(self.facts.backbone.dtype).astype(np.float32)
             values = self.score_features(features[good])
             finite = np.isfinite(values).all(axis=1)
-            overflow = "the head's scores for it are not finite numbers"
+            overflow = "the head's scores for this input are not finite numbers"
             wrong |= {good[place]: overflow for place in np.flatnonzero(~finite)}
             good, values = [each for each in good if each not in wrong], values[finite]
         more = tuple(Fault(rows[position], reason) for position, reason in wrong.items())
@@ -486,7 +486,7 @@ def _check_backbone(bundle: Bundle, loaded: Backbone) -> None:
         )
     elif here != there:
         key = next(key for key in {**there, **here} if there.get(key) != here.get(key))
-        fault = f"{key} of its preprocessing is {here.get(key)} here, but was {there.get(key)}"
+        fault = f"preprocessing has {key} {here.get(key)} here, but {there.get(key)} in the release"
     elif not probes_agree(probe := take_probe(loaded), facts.probe):
         fault = (
             f"its features of a test image have norm {probe['norm']:g} here instead of "

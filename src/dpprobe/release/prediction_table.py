@@ -79,7 +79,7 @@ def check_thresholds(
         if name not in names:
             raise ConfigError(
                 f"threshold of {name}: {facts.name} has no class with this name; "
-                f"{suggest_names(name, names)}: it has {', '.join(names[:20])}"
+                f"{suggest_names(name, names)}: the classes are {', '.join(names[:20])}"
             )
         if not 0 <= value <= 1:
             raise ConfigError(f"threshold of {name}: {value}; write a probability from 0 to 1")

@@ -96,12 +96,12 @@ def _compare_results(new: Bundle, old: Bundle) -> list[str]:
         said = f"{state_measured(result)}, n = {result['n']:,}" if result else "none"
         shown.append(f"- {as_code(each.facts.name)}: {in_markdown(said)}")
     if not before or not now or before["metric"] != now["metric"]:
-        verdict = "The two cannot be compared: both must publish a result of the same metric."
+        verdict = "The test results cannot be compared: both releases must publish one metric."
         return [verdict, "", *shown]
     test = f"test {UNITS[unit_of(new.statement)][1]}"
     how = (
-        f"The interval adds the margins of both results, because they may share {test}. If other "
-        f"{test} were measured, they may explain a part of the difference."
+        f"The interval adds the margins of both results, because both results may share {test}. "
+        f"Different {test} may explain a part of the difference."
     )
     return [state_difference(now, before), "", *shown, "", how]
 
@@ -114,7 +114,7 @@ def state_difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
     shown, least, most = (
         f"{factor * each:+.{digits}f}" for each in (now["value"] - before["value"], low, high)
     )
-    verdict = "it is higher now" if low > 0 else "it is lower now" if high < 0 else None
+    verdict = "higher than before" if low > 0 else "lower than before" if high < 0 else None
     told = f"{METRICS[now['metric']]}: " + (verdict or "the two results cannot be told apart")
     return f"{told}. Difference {shown}{unit} (95% CI {least} to {most})."
 
@@ -153,7 +153,7 @@ def _state_total(new: Bundle, ledger: Ledger | None, max_epsilon: float | None) 
         left = max(0.0, max_epsilon - block["epsilon"])
         total += (
             f" The limit is epsilon {max_epsilon:g}, which leaves {left:.3g}. Releases together "
-            "cost less than the sum of their epsilons, so a slightly larger one may fit."
+            "cost less than the sum of their epsilons, so a slightly larger epsilon may fit."
         )
     return total
 

@@ -66,5 +66,6 @@ def _shorten_value(value: Any) -> str:
 
 def read_block(name: str, values: Any, keys: set[str]) -> Values:
     """Returns a JSON object; raises DataError unless the object has exactly these keys."""
-    require_true(isinstance(values, dict) and set(values) == keys, f"{name}: not of {sorted(keys)}")
+    has_keys = isinstance(values, dict) and set(values) == keys
+    require_true(has_keys, f"{name}: must have the keys {sorted(keys)}")
     return dict(values)

@@ -33,7 +33,7 @@ from dpprobe.errors import DataError
 FORMAT, FORMAT_VERSION = "dpprobe-units", 1
 KEY_FILE = "units.key"
 _KEY_BYTES, _HASH_BYTES = 32, 8
-_LOST = "restore it from a backup: until then no release is made from the datasets beside it"
+_LOST = "restore the file from a backup: without it, no dataset in this data_dir is released"
 _NONE = np.zeros(0, np.uint64)
 
 # Hashes by the keys "<split>.names" and "<split>.images"; each array is sorted, without duplicates.

@@ -78,7 +78,7 @@ class Agreement:
             if differing:
                 raise PrivacyError(
                     f"sites {first.site} and {other.site} have another {', '.join(differing)}: "
-                    "all sites must have the same; compare the studies, then make the offers again"
+                    "all sites need equal terms; compare the studies, then make the offers again"
                 )
         return cls(offers=tuple(ordered))
 
@@ -133,7 +133,7 @@ def check_member_keys(members: Mapping[str, str]) -> None:
                 "`dpprobe site keys` prints it"
             )
         if [*members.values()].count(key) > 1:
-            raise ConfigError(f"sites.members.{name}: another site has the same key")
+            raise ConfigError(f"sites.members.{name}: another site has an equal key")
 
 
 def write_offer(folder: Path, offer: Offer, key: Ed25519PrivateKey) -> Path:

@@ -68,8 +68,8 @@ _LARGEST_MESSAGE, _LARGEST_TEXT = 8 * 2**30, 2**26
 AGREEMENT_FILE = "agreement.json"
 SECRET_FILE = "secret.json"
 ANOTHER_NAME = (
-    "nothing more can be sent for this release. Its entry in the ledger counts, and all sites need "
-    "a release with another name"
+    "nothing more can be sent for this release. The release's ledger entry counts, and all sites "
+    "need a release with another name"
 )
 
 

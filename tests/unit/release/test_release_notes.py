@@ -43,9 +43,9 @@ def result(value: float, margin: float, metric: str = "accuracy") -> dict[str, A
     [
         (result(0.83, 0.02), "Accuracy: the two results cannot be told apart. Difference +3.0 "
                              "points (95% CI -1.0 to +7.0)."),
-        (result(0.85, 0.02), "Accuracy: it is higher now. Difference +5.0 points (95% CI +1.0 to "
+        (result(0.85, 0.02), "Accuracy: higher than before. Difference +5.0 points (95% CI +1.0 to "
                              "+9.0)."),
-        (result(0.75, 0.02), "Accuracy: it is lower now. Difference -5.0 points (95% CI -9.0 to "
+        (result(0.75, 0.02), "Accuracy: lower than before. Difference -5.0 points (95% CI -9.0 to "
                              "-1.0)."),
     ],
 )  # fmt: skip
@@ -75,7 +75,7 @@ def test_a_deployment_is_told_what_it_must_change(old: Path, tmp_path: Path) -> 
     edit_file(new, FACTS_FILE, lambda facts: facts.update(changes))
     text = notes(new, old)
     for line in (
-        "The two cannot be compared: both must publish a result of the same metric.",
+        "The test results cannot be compared: both releases must publish one metric.",
         "- `lesions_v2`: none",
         "| training units (n) | 1,500 | 1,600 |",
         "- class `naevus` is now `nevus`: renamed, or replaced",

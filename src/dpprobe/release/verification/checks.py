@@ -64,7 +64,7 @@ class Report:
             mark = ""
         lines = [self._state_verdict(), *(f"  {mark}{one.name}: {one.detail}" for one in told)]
         if skipped := sum(check.detail == DEPENDS for check in self.checks):
-            lines.append(f"  {skipped} more depend on a failed check and were skipped")
+            lines.append(f"  {skipped} more checks depend on a failed check and were skipped")
         unchecked = [
             check
             for check in self.checks

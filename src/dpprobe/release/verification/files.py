@@ -25,7 +25,7 @@ _SIZES = range(1, 513)
 
 def check_files(folder: Path) -> tuple[str, Path]:
     """Checks that the folder contains the files of a bundle and no others."""
-    return f"{bundle.check_files(folder)}, all files of a bundle and no others", folder
+    return f"{bundle.check_files(folder)} files: all files of a bundle and no others", folder
 
 
 def check_hashes(folder: Path) -> tuple[str, bool]:
@@ -72,7 +72,7 @@ def check_backbone(
         return
     cheap = options.get("family") == "pixels" and options.get("size") in _SIZES
     if checkpoint is None and not cheap:
-        detail = "pass --checkpoint, or run dpprobe predict, which compares it"
+        detail = "pass --checkpoint, or run dpprobe predict, which checks the backbone too"
         checks.note_check("backbone", None, detail)
         return
 

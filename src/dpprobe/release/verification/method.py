@@ -98,7 +98,7 @@ def check_mechanisms(options: MethodOptions, plan: Plan) -> tuple[str, bool]:
     require_true(
         [(item.name, item.released) for item in plan.mechanisms]
         == [(item.name, item.released) for item in options.list_mechanisms(plan.n)],
-        "mechanisms: not in the order, or with the descriptions, of the method",
+        "mechanisms: order or descriptions differ from the method's mechanisms",
     )
     each = ", ".join(f"{item.count} of {item.name}" for item in plan.mechanisms)
     return f"sensitivities, rates and counts match the options: {each}", True

@@ -83,7 +83,7 @@ def _other_version(facts: BundleFacts) -> str:
     return (
         ""
         if made == here
-        else f" checked by dpprobe {here}; verify with {made}, which made the bundle"
+        else f"; this is dpprobe {here}: verify with {made}, which made the bundle"
     )
 
 

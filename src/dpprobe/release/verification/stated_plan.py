@@ -133,7 +133,10 @@ def _check_opinions(plan: Plan) -> tuple[str, Mapping[str, float | None]]:
     stated = _key_by_name(plan.checks)
     same = _drop_versions(by) == _drop_versions(plan.priced_by)
     if not same or set(stated) != {_drop_versions(name) for name in computed}:
-        raise PrivacyError(f"stated by {plan.priced_by}, checks {list(stated)}; here by {by}")
+        raise PrivacyError(
+            f"accountant {plan.priced_by} with checks {list(stated)} is stated, but this plan "
+            f"needs {by} with checks {list(computed)}"
+        )
     require_same("check_notes", _key_by_name(notes), _key_by_name(plan.check_notes))
     for name, value in computed.items():
         other = stated[_drop_versions(name)]
@@ -164,4 +167,6 @@ def _check_patients(plan: Plan) -> None:
         and math.isclose(stated, worth, rel_tol=CHECK_TOLERANCE)
     )
     if not agree:
-        raise PrivacyError(f"patients: epsilon {stated} is stated for {images} images: {worth}")
+        raise PrivacyError(
+            f"patients: epsilon {stated} is stated for {images} images, but {worth} is computed"
+        )

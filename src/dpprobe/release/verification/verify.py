@@ -115,4 +115,5 @@ def _suggest_bundle(folder: Path) -> str:
     places = (f"{below}*/{FACTS_FILE}" for below in ("", "*/", "*/*/"))
     bundles = (path.parent for place in places for path in folder.glob(place))
     near = sorted(str(path) for path in bundles if not path.name.startswith("."))
-    return f"is it {' or '.join(near[:5])}?" if near else f"name the folder with its {FACTS_FILE}"
+    named = f"did you mean {' or '.join(near[:5])}?"
+    return named if near else f"name the folder that contains {FACTS_FILE}"

@@ -32,7 +32,7 @@ def list_faults(wanted: WantedRelease) -> Iterator[str]:
         return
     of_auc = wanted.release.test_metric == "auc"
     if wanted.multi_label:
-        yield "calibrate: needs one label per row, but these have several; remove it"
+        yield "calibrate: needs one label per row, but these rows have several; remove calibrate"
     elif of_auc and asked.epsilon is not None:
         yield (
             "calibrate.epsilon: `evaluate` pays for the counts of the AUC, which calibrate uses "

@@ -24,9 +24,8 @@ units, a new unit and noise.
 - A row without usable scores is not counted. An image without usable scores gets no prediction, so
   all classes stay possible.
 
-**Intervals.** The 95% interval of a share r / m of noisy counts holds all p with r - p m within
-1.96 standard deviations of 0. The variance of r - p m is the noise's variance plus m p (1 - p)
-(Fieller 1954).
+**Intervals (95%)** of shares r / m of noisy counts hold all p with r - p m within 1.96 standard
+deviations of 0. The variance of r - p m is the noise's variance plus m p (1 - p) (Fieller 1954).
 """
 
 from __future__ import annotations

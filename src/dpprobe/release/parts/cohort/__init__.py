@@ -28,7 +28,7 @@ def list_faults(wanted: WantedRelease) -> Iterator[str]:
         if earlier.cohort is None or earlier.horizon != release.horizon:
             yield (
                 f"cohort: its predecessor {before} has cohort {earlier.cohort}, horizon "
-                f"{earlier.horizon}; both need a cohort and the same horizon"
+                f"{earlier.horizon}; both releases need a cohort and an equal horizon"
             )
             return
         if earlier.dataset == release.dataset:

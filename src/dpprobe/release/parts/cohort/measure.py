@@ -43,7 +43,7 @@ from dpprobe.release.transport import Block
 
 FORMAT = "dpprobe-cohort"
 FORMAT_VERSION = 1
-_LOST = "restore it from a backup; without it, begin a new chain without `predecessor`"
+_LOST = "restore the file from a backup, or begin a new chain without `predecessor`"
 
 
 class Link(NamedTuple):
@@ -170,7 +170,7 @@ def read_cohort(path: Path) -> tuple[dict[str, Any], Cohort]:
     if not path.exists():
         raise DataError(
             f"{path}: missing; a chain of cohorts begins with a release that has `cohort`. If "
-            f"this one has, {_LOST}"
+            f"this release has `cohort`, {_LOST}"
         )
     try:
         described, arrays = read_arrays(path, kind=FORMAT, version=FORMAT_VERSION)
@@ -212,8 +212,8 @@ class Steps(PartSteps):
         chain = read_chain(Path(task.study.data_dir), dataset=before.dataset, release=before.name)
         if chain.factorisation != factorisation:
             raise ConfigError(
-                f"release {task.name}: horizon {options.horizon}, but that of {before.name} "
-                f"is {chain.factorisation.horizon}; write the same"
+                f"release {task.name}: horizon {options.horizon}, but the horizon of {before.name} "
+                f"is {chain.factorisation.horizon}; write equal horizons"
             )
         return chain
 
@@ -233,9 +233,9 @@ class Steps(PartSteps):
         binds = self._list_binds()
         if other := [name for name in binds if chain.binds and chain.binds[name] != binds[name]]:
             raise PrivacyError(
-                f"predecessor {chain.links[-1].release}: it has another "
-                f"{', another '.join(other)}; the sums of a chain add up only if all its releases "
-                "have the same"
+                f"predecessor {chain.links[-1].release}: has another "
+                f"{', another '.join(other)} than release {task.name}; the sums of a chain add up "
+                "only if all releases agree"
             )
         names = task.method.running_sums or ()
         return RunningSums(chain.factorisation, chain.cohorts, names=names, n=task.plan.n)

@@ -530,10 +530,10 @@ class Steps(PartSteps):
         check_telling(plan, classes=2 if store.multi_label else store.num_classes)
         if asked.published != "accuracy":
             logger.warning(
-                "release %s: its test result needs at least %d of the %d test %s in each class. "
-                "With fewer, its epsilon is spent without a result. Your counts are private, so "
-                "dpprobe does not look at them here: compare them yourself, as `dpprobe check` "
-                "prints them, where a patient with images of several classes counts in parts",
+                "release %s: the test result needs at least %d of the %d test %s in each class. "
+                "With fewer test units in a class, epsilon is spent without a result. Class counts "
+                "are private, so dpprobe does not check them here: compare the counts of `dpprobe "
+                "check`, in which a patient with images of several classes counts in parts",
                 name, math.ceil(fewest_of_a_class(plan)), plan.n, f"{plan.unit}s",
             )  # fmt: skip
 

@@ -74,7 +74,7 @@ def _check_result(block: Values, tested: Plan, class_names: Sequence[str]) -> No
     error = read_real("standard_error", block["standard_error"])
     require_true(
         0 <= low <= value <= high <= 1 and low < high and error > 0,
-        f"value {value:g} with interval {low:g} to {high:g}, standard error {error:g}",
+        f"value {value:g}: impossible with interval {low:g} to {high:g}, standard error {error:g}",
     )
     stated = Estimate(value, low, high, error)
     deviation = tested.mechanisms[0].noise_scale
@@ -94,14 +94,15 @@ def _check_result(block: Values, tested: Plan, class_names: Sequence[str]) -> No
     words = released_words(block["metric"], stated, tested)
     if block["metric"] == "auc":  # a remark on labels may follow the first sentence
         first = words.split(". ")[0]
-        require_true(str(block["released"]).startswith(first), f"released: not {first!r} first")
+        begins = str(block["released"]).startswith(first)
+        require_true(begins, f"released: must begin with {first!r}")
         return
     require_same("released", words, block["released"])
     computed = accuracy_estimate(value, tested.n, deviation)
     require_true(
         np.allclose(stated, computed, rtol=1e-6, atol=1e-6),
-        f"interval {low:g} to {high:g}, standard error {error:g}; of this value and noise they "
-        f"are {computed.low:g} to {computed.high:g}, {computed.standard_error:g}",
+        f"interval {low:g} to {high:g} and standard error {error:g} are stated, but "
+        f"{computed.low:g} to {computed.high:g} and {computed.standard_error:g} are computed",
     )
 
 

@@ -52,7 +52,7 @@ def read_evidence(audit: Path, plan: Plan) -> dict[str, Any] | None:
     audited, wanted = plan_identity(record.plan), plan_identity(plan.to_dict())
     if other := [key for key in wanted if key != "accountant" and audited[key] != wanted[key]]:
         logger.warning(
-            "%s: its plan (%s) differs from the release's plan, so it is no evidence",
+            "%s: the audited plan (%s) differs from the release's, so the audit is no evidence",
             audit,
             ", ".join(other),
         )

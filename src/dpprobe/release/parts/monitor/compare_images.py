@@ -68,7 +68,7 @@ SIMULATIONS = 4000
 SHOWN_UNUSUAL = 20
 # Numbers of images that are tried in turn, to report how many images a comparison needs.
 NUMBERS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
-ADVICE = "do not trust probabilities, sets and test result until a person has looked"
+ADVICE = "do not trust probabilities, sets and test result before a person has checked the images"
 SIMILAR, DIFFERENT, TOO_FEW = "similar", "differs", "too few"
 
 

@@ -44,7 +44,7 @@ def check_monitor(
     together = compose_test_price(*list_tested(values, plan)) or tested
     require_same("composition", monitor_words(tested, together), block["composition"])
     edges = list_edges(facts.backbone.probe["norm"], unusual=unusual)
-    require_true(agree(edges, block["edges"]), "edges: not those of the tables")
+    require_true(agree(edges, block["edges"]), "edges: not the public edges")
     sizes = table_sizes(len(facts.class_names), edges)
     tables = read_block("tables", block["tables"], set(sizes))
     _check_totals(tables, sizes, tested)

@@ -68,7 +68,9 @@ def _follow_chain(values: Values, folders: Sequence[Path]) -> tuple[str, bool]:
     bundles = {bundle_digest(each): each for folder in folders for each in _list_bundles(folder)}
     followed: list[str] = []
     named = named_predecessor(values)
-    require_true(named is not None, "you passed --predecessor, but this bundle names none")
+    require_true(
+        named is not None, "you passed --predecessor, but this bundle names no predecessor"
+    )
     while named is not None:
         name, digest = named["name"], named["sha256"]
         require_true(
@@ -82,7 +84,7 @@ def _follow_chain(values: Values, folders: Sequence[Path]) -> tuple[str, bool]:
         )
         followed.append(name)
         named = named_predecessor(read.statement)
-    return f"{', '.join(followed)}: undamaged, and each is named by its digest", True
+    return f"{', '.join(followed)}: undamaged, with the digests that bundles name", True
 
 
 def _list_bundles(folder: Path) -> list[Path]:

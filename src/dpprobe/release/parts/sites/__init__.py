@@ -71,7 +71,7 @@ class SitesOptions(Options):
         if self.aggregator is not None and self.colluders != 1:
             raise ValueError(
                 f"colluders {self.colluders}: has no effect with an aggregator, which alone adds "
-                "noise; remove it"
+                "noise; remove colluders"
             )
         return self
 

@@ -57,7 +57,7 @@ def check_sites(values: Values, plan: Plan) -> tuple[str, bool]:
     require_true(
         isinstance(names, list) and all(isinstance(name, str) for name in names)
         and len(names) == len(set(names)) >= 2 and names == sorted(names),
-        "names: not those of two or more sites, in their order",
+        "names: must be two or more different names of sites in alphabetical order",
     )  # fmt: skip
     for key in ("packed_by", "aggregator"):
         named = block[key] in names or (key == "aggregator" and block[key] is None)

@@ -166,8 +166,8 @@ class SeveralSites(Transport):
                     raise PrivacyError(
                         f"release {self.task.name}: options or data have changed since it was "
                         f"booked as entry {entry.number}, or its folder {self.private} is lost. "
-                        "Change options and data back, but never restore that folder: if it is "
-                        f"lost, {ANOTHER_NAME}"
+                        "Change options and data back, but never restore the private folder: if "
+                        f"the folder is lost, {ANOTHER_NAME}"
                     )
             if offer is None:
                 secret = Secret.draw()
@@ -209,8 +209,8 @@ class SeveralSites(Transport):
             entry = self._read_entry()
             if booked is not None and (entry is None or entry.number != booked.number):
                 raise PrivacyError(
-                    f"release {self.task.name}: its entry {booked.number} was abandoned while it "
-                    "waited"
+                    f"release {self.task.name}: entry {booked.number} was abandoned while this "
+                    "run waited"
                 )
             booked = entry
 

@@ -62,8 +62,8 @@ def _run_keys(arguments: argparse.Namespace) -> int:
     if sites.members[sites.name] != public:
         print(f"{sites.name}: {public}")
         print(
-            f"write this line under releases.{arguments.release}.sites.members at all sites, once "
-            "you have compared it by telephone, then run this command again"
+            "compare this key by telephone, write the line above under "
+            f"releases.{arguments.release}.sites.members at all sites, then run this command again"
         )
         return 0
     offer, path = task.make_offer()
@@ -93,7 +93,7 @@ def _open_task(arguments: argparse.Namespace) -> ReleaseTask:
     if name not in study.releases or study.releases[name].block(SitesOptions) is None:
         known = [each for each, options in study.releases.items() if options.block(SitesOptions)]
         raise ConfigError(
-            f"release {name}: has no `sites`; these have: {', '.join(known) or 'none'}"
+            f"release {name}: has no `sites`; releases with `sites`: {', '.join(known) or 'none'}"
         )
     release, files = study.releases[name], StudyFiles(study, results=study.results_dir)
     train, test = (

@@ -92,7 +92,7 @@ def test_what_a_study_lacks_is_named(
 ) -> None:
     path = write_study(folder, "east", dict.fromkeys(NAMES, "a" * 64))
     status, _ = run(monkeypatch, capsys, "sums", "alone", "--configfile", str(path))
-    assert status == "dpprobe: release alone: has no `sites`; these have: first"
+    assert status == "dpprobe: release alone: has no `sites`; releases with `sites`: first"
     status, _ = run(monkeypatch, capsys, "keys", "first", "--configfile", str(path))
     assert status == 0
     status, _ = run(monkeypatch, capsys, "sums", "first", "--configfile", str(path))
