@@ -133,7 +133,7 @@ class Ledger(LedgerFile):
                 if has_sent(folder):
                     raise PrivacyError(
                         f"entry {number} of {self.path} counts permanently, because this site's "
-                        "sums were sent, and other sites may have all other sums. To begin again, "
+                        "sums were sent, and other sites may have the total. To begin again, "
                         "all sites need a release with another name"
                     )
             self._append_line(content, "abandon", number, reason=reason.strip())

@@ -20,8 +20,8 @@ class CalibrateOptions(Options):
 
     epsilon: Budget | None = Field(
         None,
-        description="Epsilon of the calibration, spent by test units. Leave it out if `evaluate` "
-        "measures the AUC of two classes, whose counts serve for both.",
+        description="Epsilon of the calibration, spent by test units. Leave epsilon out if "
+        "`evaluate` measures the AUC of two classes, whose counts calibration reuses.",
     )
 
 

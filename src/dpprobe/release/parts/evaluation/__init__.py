@@ -28,7 +28,8 @@ class EvaluateOptions(Options):
     metric: Headline | None = Field(
         None,
         description="Metric that is measured and published; accuracy if absent, even if tables and "
-        "figures show another metric. Required if the dataset names another metric. macro_accuracy "
+        "figures show another metric. `metric` is required if the dataset names another metric. "
+        "macro_accuracy "
         "publishes the mean recall of the classes and the worst-class recall.",
     )
 
