@@ -218,7 +218,6 @@ class AskedRelease:
         return None if together is None else self.transport.price_shares(together)
 
     def plan_test(self, mechanisms: tuple[Mechanism, ...], epsilon: float) -> Plan:
-        """Calibrates the noise of mechanisms that read the test units."""
         agreed = self.transport.agreed_test_n
         try:
             target = Target(

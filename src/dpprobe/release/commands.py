@@ -22,7 +22,6 @@ Parsers = Any  # argparse has no public type for subparsers
 
 
 def add_commands(commands: Parsers) -> None:
-    """Adds the commands for bundles and ledgers to a parser's commands."""
     bundle = argparse.ArgumentParser(add_help=False)
     bundle.add_argument("bundle", type=Path, help="folder of a release")
     backbone = argparse.ArgumentParser(add_help=False)
@@ -39,9 +38,22 @@ def add_commands(commands: Parsers) -> None:
         action="store_true",
         help="import and call your own function that the bundle names (family imported)",
     )
+    _add_predict(commands, [bundle, backbone])
+    _add_verify(commands, [bundle])
+    summary = "write backbone and head into one ONNX file"
+    export = commands.add_parser("export", parents=[bundle, backbone], help=summary)
+    export.set_defaults(run=_run_export)
+    export.add_argument(
+        "--onnx", type=Path, required=True, metavar="FILE", help="the ONNX file to write"
+    )
+    _add_release_notes(commands, [bundle])
+    _add_ledger(commands)
+
+
+def _add_predict(commands: Parsers, parents: list[argparse.ArgumentParser]) -> None:
     predict = commands.add_parser(
         "predict",
-        parents=[bundle, backbone],
+        parents=parents,
         help="classify images with a bundle",
         epilog=f"Exit status: 0, {SOME_UNREADABLE} if some images cannot be read (they are listed, "
         "without a prediction), 1 for any other error.",
@@ -101,9 +113,12 @@ def add_commands(commands: Parsers) -> None:
     predict.add_argument(
         "--root", type=Path, help="folder that paths in a parquet or CSV file are relative to"
     )
+
+
+def _add_verify(commands: Parsers, parents: list[argparse.ArgumentParser]) -> None:
     verify = commands.add_parser(
         "verify",
-        parents=[bundle],
+        parents=parents,
         help="check a bundle: hashes, format, prices, sensitivities",
         epilog="verify needs no private data and no network. Exit status: 0 if every check "
         "passes, else 1.",
@@ -121,20 +136,17 @@ def add_commands(commands: Parsers) -> None:
         default=[],
         type=Path,
         metavar="FOLDER",
-        help="the bundle that BUNDLE replaces, or a folder of bundles, to check the whole chain "
-        "of predecessors; repeatable",
+        help="the bundle that the given bundle replaces, or a folder of bundles, to check the "
+        "whole chain of predecessors; repeatable",
     )
     verify.add_argument("--all", action="store_true", help="list all checks, also passed checks")
-    summary = "write backbone and head into one ONNX file"
-    export = commands.add_parser("export", parents=[bundle, backbone], help=summary)
-    export.set_defaults(run=_run_export)
-    export.add_argument(
-        "--onnx", type=Path, required=True, metavar="FILE", help="the ONNX file to write"
-    )
+
+
+def _add_release_notes(commands: Parsers, parents: list[argparse.ArgumentParser]) -> None:
     summary = "compare a release with its predecessor: Markdown on standard output"
-    notes = commands.add_parser("release-notes", parents=[bundle], help=summary)
+    notes = commands.add_parser("release-notes", parents=parents, help=summary)
     notes.set_defaults(run=_run_release_notes)
-    notes.add_argument("predecessor", type=Path, help="folder of the release that BUNDLE replaces")
+    notes.add_argument("predecessor", type=Path, help="folder of the release that it replaces")
     notes.add_argument(
         "--ledger",
         type=Path,
@@ -147,6 +159,9 @@ def add_commands(commands: Parsers) -> None:
         type=float,
         help="the limit of the total epsilon: privacy.max_epsilon of the study",
     )
+
+
+def _add_ledger(commands: Parsers) -> None:
     summary = "show the releases of a dataset and their total privacy cost"
     ledger = commands.add_parser("ledger", help=summary)
     ledger.set_defaults(run=_run_ledger)

@@ -1,6 +1,6 @@
 """Facts that the documents of a release share, and their safe form in Markdown.
 
-The documents use only facts of bundle.json and privacy.json, which are public.
+The model card and the page use only facts of bundle.json and privacy.json, which are public.
 """
 
 from __future__ import annotations
@@ -100,7 +100,6 @@ def shared_values(
 
 
 def unit_of(statement: Mapping[str, Any]) -> str:
-    """Returns the unit of privacy, a key of `UNITS`."""
     words = statement["unit_of_privacy"]
     return next(unit for unit, known in Plan.UNITS.items() if known == words)
 
@@ -176,7 +175,6 @@ def to_patients(statement: Mapping[str, Any]) -> str | None:
 
 
 def state_formally(statement: Mapping[str, Any]) -> str:
-    """States epsilon, delta, unit and n in one line."""
     _, many = UNITS[unit_of(statement)]
     return (
         f"epsilon {format_price(statement['epsilon_realised'])} at delta "
@@ -242,7 +240,6 @@ def _quote_start(start: re.Match[str]) -> str:
 
 
 def in_paragraphs(text: str) -> Markup:
-    """Escapes a text of several paragraphs for Markdown."""
     parts = [part for part in re.split(r"\n\s*\n", text) if part.strip()]
     return Markup("\n\n").join(in_markdown(part) for part in parts)
 
@@ -267,7 +264,6 @@ def markdown_environment() -> Environment:
 
 
 def html_environment() -> Environment:
-    """Makes the template environment of the page, which escapes every value for HTML."""
     environment = Environment(
         loader=FileSystemLoader([TEMPLATES, PART_TEMPLATES]),
         autoescape=True,

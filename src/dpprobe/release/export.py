@@ -256,6 +256,5 @@ def _run_onnx(path: Path, images: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
 def _largest_difference(
     given: npt.NDArray[np.float32], predictor: Predictor, images: npt.NDArray[Any]
 ) -> float:
-    """Returns the largest difference between an ONNX file's output and the release's."""
     wanted = predictor.score_features(predictor.backbone.forward(torch.from_numpy(images)).numpy())
     return float(np.abs(given - wanted).max() / max(1.0, np.abs(wanted).max()))

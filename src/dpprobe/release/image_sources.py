@@ -169,7 +169,6 @@ def _path_text(path: str) -> str:
 def _find_columns(
     path: Path, known: Sequence[str], image_column: str | None, id_column: str | None
 ) -> tuple[str, str | None]:
-    """Returns the name of the image column, and the name of the id column or None."""
     if image_column is None:
         usual = list(find_usual(known, IMAGE_COLUMNS))
         if not usual and path.suffix.lower() != ".parquet":

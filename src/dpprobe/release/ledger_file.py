@@ -78,7 +78,6 @@ class Part:
 
     @classmethod
     def from_plan(cls, side: Side, plan: Plan) -> Part:
-        """Returns the part of a plan on one side."""
         return cls(
             side=side,
             mechanisms=plan.mechanisms,
@@ -99,7 +98,6 @@ class Part:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Part:
-        """Reads the dictionary that `to_dict` returns."""
         selection = values["selection"]
         return cls(
             side=values["side"],
@@ -145,7 +143,6 @@ class Booking:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Booking:
-        """Reads the dictionary that `to_dict` returns."""
         known: dict[str, Any] = {field.name: values.get(field.name) for field in fields(cls)}
         return cls(**{**known, "parts": tuple(map(Part.from_dict, values["parts"]))})
 

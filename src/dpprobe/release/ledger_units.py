@@ -90,6 +90,5 @@ def refuse_other_unit(ledger: Path, added: Mapping[str, list[Entry]], booking: B
 
 
 def unit_words(booking: Booking) -> str:
-    """Names the unit of privacy of a booking."""
     of = "" if booking.column is None else f" (a value of {booking.column})"
     return f"{booking.unit}{of}"

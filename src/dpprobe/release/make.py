@@ -157,7 +157,6 @@ class ReleaseTask(AskedRelease):
     # a new release
 
     def make_release(self) -> None:
-        """Checks, books, trains, packs and publishes a new release."""
         blocks = self._check_all()
         features = self._read_features()
         check_published(

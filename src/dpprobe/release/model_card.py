@@ -1,7 +1,4 @@
-"""The model card of a release: README.md in the form of the Hugging Face Hub.
-
-The model card is written from bundle.json and privacy.json alone, and reveals nothing else.
-"""
+"""The model card of a release: README.md in the form of the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ HUB_METRICS = {"accuracy": "accuracy", "auc": "roc_auc", "macro_accuracy": "bala
 
 
 def write_card(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -> None:
-    """Writes the model card into a bundle's folder."""
     table = documents.bound_best_attacks(statement, documents.RATES)
     template = documents.markdown_environment().get_template("card.md.j2")
     body = template.render(

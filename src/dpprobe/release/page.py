@@ -1,7 +1,4 @@
-"""The page of a release for a privacy officer: release.html, which opens offline and prints.
-
-The page is written from bundle.json and privacy.json alone, and reveals nothing else.
-"""
+"""The page of a release for a privacy officer: release.html, which opens offline and prints."""
 
 from __future__ import annotations
 
@@ -24,7 +21,6 @@ SIDE, LEFT, TOP = 200, 44, 8
 
 
 def write_page(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -> None:
-    """Writes the page into a bundle's folder."""
     points = documents.bound_best_attacks(statement, (*documents.RATES, *documents.CURVE))
     table, curve = points[: len(documents.RATES)], points[len(documents.RATES) :]
     style = (documents.TEMPLATES / "style.css").read_text(encoding="utf-8")
@@ -50,7 +46,6 @@ def write_page(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
 
 def _draw_curve(curve: Sequence[documents.Attack]) -> dict[str, Any]:
     """Computes the points of the attack curve, its marks and its axes in the drawing's units."""
-
     return {
         **_draw_square(),
         "line": " ".join(",".join(_place_point(item.false, item.trained)) for item in curve),

@@ -46,6 +46,7 @@ from dpprobe.heads.scoring import compute_probabilities, one_head
 from dpprobe.progress import Progress
 from dpprobe.release.bundle import Bundle, BundleFacts, bundle_digest, read_bundle
 from dpprobe.release.image_sources import (
+    Source,
     find_images,
     is_vector_file,
     open_encoded,
@@ -55,6 +56,7 @@ from dpprobe.release.parts.monitor.compare_images import Report, Watch, read_gro
 from dpprobe.release.prediction_table import (
     Origin,
     Prediction,
+    Write,
     check_output,
     check_thresholds,
     label_of,
@@ -325,14 +327,7 @@ def predict(
 
     Raises ConfigError, before any image is read, if `monitor` needs tables that the release lacks.
     """
-    vectors = [path for path in images if is_vector_file(path)]
-    if vectors and (len(vectors) < len(images) or image_column or id_column or root):
-        raise ConfigError(
-            f"{vectors[0]}: a file of vectors must be the only input; leave out images and columns"
-        )
-    sources = None
-    if not vectors:
-        sources = find_images(images, image_column=image_column, id_column=id_column, root=root)
+    sources = _find_sources(images, image_column, id_column, root)
     check_output(output, images)
     predictor = Predictor.load_bundle(
         bundle,
@@ -344,35 +339,65 @@ def predict(
         coverage=coverage,
         abstain_below=abstain_below,
     )
-    facts = predictor.facts
     watch = None
     if monitor:
-        transform = predictor.heads.transforms[0]
-        watch = Watch(predictor.bundle, transform, read_groups(groups))
-    if sources is None:
-        arrays = {path: open_vectors(path, facts) for path in vectors}
-        count = sum(map(len, arrays.values()))
-        blocks = predictor.predict_arrays(arrays)
-    else:
-        count = sources.count
-        blocks = predictor.predict_blocks(sources.read_images(), count, threads=threads)
-    unreadable: list[tuple[str, str]] = []
-    progress = Progress(
-        count, label=f"predict {facts.name}", unit="vectors" if vectors else "images"
-    )
-    columns = value_columns(facts.class_names, predictor.bundle.link)
-    origin = Origin(facts.name, bundle_digest(bundle), code_version(), dict(predictor.thresholds))
+        watch = Watch(predictor.bundle, predictor.heads.transforms[0], read_groups(groups))
+    count, blocks = _open_blocks(predictor, images, sources, threads)
+    name, unit = predictor.facts.name, "vectors" if sources is None else "images"
+    origin = Origin(name, bundle_digest(bundle), code_version(), dict(predictor.thresholds))
+    columns = value_columns(predictor.classes, predictor.bundle.link)
     with_sets = predictor.set_rule is not None
-    table = open_predictions(output, columns, origin, with_sets=with_sets)
-    with table as write, progress, closing(blocks):
-        for block in blocks:
-            write(_list_predictions(block, predictor))
-            if watch is not None:
-                watch.add_rows([name for _, name in block.rows], block.values, block.features)
-            unreadable += [(fault.row[1], fault.reason) for fault in block.faults]
-            progress.advance_by(len(block.rows) + len(block.faults))
+    with (
+        open_predictions(output, columns, origin, with_sets=with_sets) as write,
+        Progress(count, label=f"predict {name}", unit=unit) as progress,
+        closing(blocks),
+    ):
+        unreadable = _write_blocks(predictor, blocks, write, progress, watch)
     report = None if watch is None else watch.compare()
     return Summary(rows=count, unreadable=tuple(unreadable), report=report)
+
+
+def _find_sources(
+    images: Sequence[Path], image_column: str | None, id_column: str | None, root: Path | None
+) -> Source | None:
+    """Finds the images that a user names; None if all inputs are files of vectors."""
+    vectors = [path for path in images if is_vector_file(path)]
+    if not vectors:
+        return find_images(images, image_column=image_column, id_column=id_column, root=root)
+    if len(vectors) < len(images) or image_column or id_column or root:
+        raise ConfigError(
+            f"{vectors[0]}: a file of vectors must be the only input; leave out images and columns"
+        )
+    return None
+
+
+def _open_blocks(
+    predictor: Predictor, images: Sequence[Path], sources: Source | None, threads: int | None
+) -> tuple[int, Generator[Block]]:
+    """Returns the number of inputs, and their predictions; without sources, inputs are vectors."""
+    if sources is not None:
+        blocks = predictor.predict_blocks(sources.read_images(), sources.count, threads=threads)
+        return sources.count, blocks
+    arrays = {path: open_vectors(path, predictor.facts) for path in images}
+    return sum(map(len, arrays.values())), predictor.predict_arrays(arrays)
+
+
+def _write_blocks(
+    predictor: Predictor,
+    blocks: Iterable[Block],
+    write: Write,
+    progress: Progress,
+    watch: Watch | None,
+) -> list[tuple[str, str]]:
+    """Writes all predictions and counts them in `watch`; returns the faults of unusable inputs."""
+    unreadable: list[tuple[str, str]] = []
+    for block in blocks:
+        write(_list_predictions(block, predictor))
+        if watch is not None:
+            watch.add_rows([name for _, name in block.rows], block.values, block.features)
+        unreadable += [(fault.row[1], fault.reason) for fault in block.faults]
+        progress.advance_by(len(block.rows) + len(block.faults))
+    return unreadable
 
 
 def _pick_ranges(images: Iterable[EncodedImage], ranges: Sequence[range]) -> Iterator[EncodedImage]:
@@ -384,7 +409,6 @@ def _pick_ranges(images: Iterable[EncodedImage], ranges: Sequence[range]) -> Ite
 
 
 def _list_predictions(block: Block, predictor: Predictor) -> list[Prediction]:
-    """Lists the rows of the prediction table, in the order of the images."""
     labels, rule = predictor.name_classes(block.values), predictor.set_rule
     numbered: dict[int, Prediction] = {}
     for (number, name), label, values in zip(block.rows, labels, block.values, strict=True):
@@ -474,7 +498,6 @@ def _check_weights(bundle: Bundle, sha256: str | None, named: str) -> None:
 
 
 def _check_backbone(bundle: Bundle, loaded: Backbone) -> None:
-    """Checks that weights, preprocessing and features match the release."""
     facts = bundle.facts.backbone
     _check_weights(bundle, loaded.weights_sha256, f"backbone {facts.name}")
     here = json.loads(json.dumps(dict(loaded.preprocessing)))  # with lists as in the bundle

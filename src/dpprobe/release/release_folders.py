@@ -32,7 +32,6 @@ class ReleaseFolders:
         return self.staged(entry).with_suffix(".partial")
 
     def drop(self, entry: Entry) -> None:
-        """Removes all unpublished files of a ledger entry."""
         for folder in (self.staged(entry), self.partial(entry)):
             if folder.exists():
                 shutil.rmtree(folder)
@@ -62,7 +61,6 @@ class ReleaseFolders:
                 )
 
     def explain_lost(self, entry: Entry) -> str:
-        """Explains the remedies if the bundle of a closed ledger entry is missing."""
         return (
             f"release {self.name}: made (entry {entry.number} of {self.ledger}), and its "
             f"bundle is neither at {self.output} nor in {self.staged(entry)}: restore "

@@ -47,7 +47,6 @@ def check_usefulness(name: str, *, benchmark: Path | None, facts: DataFacts) -> 
 
 
 def benchmark_faults(record: CellRecord) -> Iterator[str]:
-    """Yields the reasons why the heads of a cell are useless."""
     constant, summary = constant_headline(record), record.summary
     low = summary[record.headline].both_low
     if constant is not None and (low is None or low <= constant):

@@ -213,7 +213,6 @@ class Exchange:
         return sums
 
     def list_missing(self, number: int) -> list[str]:
-        """Lists the other sites without a message in a round."""
         others = [site for site in self.agreement.names if site != self.site]
         return [site for site in others if not self.message_path(number, site).exists()]
 

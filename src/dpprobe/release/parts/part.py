@@ -172,7 +172,6 @@ class PartReader:
         return checks.run_check(self.name, self._check, *inputs)
 
     def show(self, statement: Mapping[str, Any], words: Words) -> dict[str, Any]:
-        """Returns the values of the part's templates."""
         block = statement.get(self.name)
         return {self.name: block} if self._show is None else self._show(block, words)
 

@@ -45,11 +45,9 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """True if no check failed."""
         return all(check.passed is not False for check in self.checks)
 
     def list_checks(self) -> list[str]:
-        """Returns the verdict and one line per check."""
         words = {True: "ok", False: "FAILED", None: "-"}
         return [
             self._state_verdict(),

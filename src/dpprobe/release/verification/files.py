@@ -48,7 +48,6 @@ def read_facts(folder: Path) -> tuple[str, BundleFacts]:
 
 
 def check_leaks(folder: Path) -> tuple[str, bool]:
-    """Searches a bundle for keys and texts that must not be published."""
     for name in (FACTS_FILE, STATEMENT_FILE):
         check_keys(read_json(folder / name), where=name)
     for name in LISTED_FILES:

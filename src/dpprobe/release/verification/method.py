@@ -125,7 +125,6 @@ def _check_rule(options: Auto, plan: Plan, bundle: BundleFacts) -> tuple[str, bo
 
 
 def data_facts(plan: Plan, facts: BundleFacts) -> DataFacts:
-    """Returns the public facts from which `auto` may choose options."""
     return DataFacts.of_target(
         Target.of_plan(plan),
         dimension=facts.dimension,

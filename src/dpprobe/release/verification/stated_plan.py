@@ -48,7 +48,6 @@ def read_statement(folder: Path) -> tuple[str, Values]:
 
 
 def read_mechanism(values: Values) -> Mechanism:
-    """Reads a mechanism from its values in a privacy statement."""
     require_gaussian(values)
     return Mechanism(
         name=str(values["name"]),
@@ -61,7 +60,6 @@ def read_mechanism(values: Values) -> Mechanism:
 
 
 def read_plan(values: Values) -> tuple[str, Plan]:
-    """Reads the plan from the values of a privacy statement."""
     unit = {words: key for key, words in Plan.UNITS.items()}[values["unit_of_privacy"]]
     selection, patients = values["selection"], values["patients"]
     plan = require_bounded(

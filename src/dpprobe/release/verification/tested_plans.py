@@ -32,7 +32,6 @@ PRICED_KEYS = {"n", "epsilon", "epsilon_target", "delta", "mechanisms", "composi
 
 
 def list_tested(values: Values, plan: Plan) -> list[Plan]:
-    """Returns the plans of all statement blocks that read the test units."""
     return [make_tested_plan(block, plan) for block in tested_blocks(values)]
 
 

@@ -130,8 +130,6 @@ def calibrate_head(
       plan: calibrated for `calibration_mechanisms` on n = test units.
       composition: the statement's text on how epsilons of test units add up.
       shared: adds up the counts of several sites.
-
-    Raises PrivacyError for a plan with other mechanisms, and for several heads.
     """
     wanted = calibration_mechanisms(
         classes=len(features.class_names), multi_label=features.multi_label
@@ -197,7 +195,6 @@ def _describe_two(
 def _release_tables(
     scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: Floats, releases: Releases
 ) -> dict[str, Any]:
-    """Releases the sums that lead to the temperature, then the tables at this temperature."""
     n, usable = releases.plan.n, find_usable(scores)
     logits = np.where(usable[:, None], scores, 0.0).astype(np.float64)
     right = logits.argmax(axis=1) == labels

@@ -175,7 +175,6 @@ def _name_first(what: str, names: Sequence[str]) -> str:
 
 
 def _not_known(study: Study, facts: Mapping[str, DataFacts]) -> list[str]:
-    """Names the heads that `auto` cannot choose because features are missing."""
     return [
         f"{backbone}/{name}"
         for backbone in study.backbones
@@ -262,7 +261,6 @@ CHOICE_KEYS = {"cells", "epsilon", "words"}
 
 
 def check_choice(values: Values, plan: Plan, facts: BundleFacts) -> tuple[str, bool]:
-    """Checks a statement's words and epsilon for choosing this head among others."""
     if facts.is_of_estimator:
         expected = fits_block(read_whole("releases", values["ledger"]["releases"]))
         require_same("choice", expected, values["choice"])

@@ -138,7 +138,6 @@ def read_chain(data_dir: Path, *, dataset: str, release: str) -> Chain:
 def write_cohort(
     path: Path, chain: Chain, cohort: Cohort, *, label: str, binds: Mapping[str, str]
 ) -> None:
-    """Writes the file of a release's cohort."""
     arrays: dict[str, npt.NDArray[Any]] = {
         **{f"outputs.{name}": values for name, values in cohort.outputs.items()},
         **{f"sums.{name}": values for name, values in cohort.sums.items()},
@@ -161,7 +160,6 @@ def write_cohort(
 
 
 def cohort_path(folder: Path, release: str, entry: int) -> Path:
-    """Returns the path of a release's cohort file beside the ledger."""
     return folder / f"cohort-{release}.entry-{entry}.safetensors"
 
 

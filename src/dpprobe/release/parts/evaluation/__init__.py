@@ -29,8 +29,7 @@ class EvaluateOptions(Options):
         None,
         description="Metric that is measured and published; accuracy if absent, even if tables and "
         "figures show another metric. `metric` is required if the dataset names another metric. "
-        "macro_accuracy "
-        "publishes the mean recall of the classes and the worst-class recall.",
+        "macro_accuracy publishes the mean recall of the classes and the worst-class recall.",
     )
 
     @field_serializer("metric")
@@ -44,7 +43,6 @@ class EvaluateOptions(Options):
 
 
 def list_faults(wanted: WantedRelease) -> Iterator[str]:
-    """Yields why a release cannot have a test result."""
     asked, name = wanted.release.block(EvaluateOptions), wanted.release.dataset
     if asked is None:
         return
@@ -62,7 +60,6 @@ def list_faults(wanted: WantedRelease) -> Iterator[str]:
 
 
 def find_test_metric(release: ReleaseOptions) -> Headline | None:
-    """Returns the metric that a release publishes, if it publishes a test result."""
     asked = release.block(EvaluateOptions)
     return None if asked is None else asked.published
 

@@ -55,7 +55,6 @@ class Worst(NamedTuple):
 
 
 def recall_mechanisms() -> tuple[Mechanism, ...]:
-    """Returns the mechanism of the class counts, with a noise multiplier up to a factor."""
     released = "numbers of test rows of each class with a right prediction, and with a wrong one"
     return (full_batch(CLASS_COUNTS, released, 1.0),)
 

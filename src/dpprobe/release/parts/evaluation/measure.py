@@ -177,9 +177,6 @@ def evaluate_heads(
     shared: Shared | None = None,
 ) -> dict[str, Any]:
     """Measures one released head on the test units: the block `evaluation` of a statement.
-
-    Raises PrivacyError for a plan with other mechanisms, and for several heads.
-
     Args:
       plan: calibrated for `evaluation_mechanisms` on n = test units.
       composition: the statement's text on how the epsilons of head and test result add up.
@@ -295,7 +292,6 @@ def recall_remark(worst: Worst | None, classes: int) -> str:
 
 
 def worst_values(worst: Worst | None, names: Sequence[str]) -> dict[str, Any] | None:
-    """Returns the statement's values of the class with the lowest recall."""
     if worst is None:
         return None
     place, recall, *interval = worst

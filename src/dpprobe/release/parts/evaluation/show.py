@@ -44,7 +44,6 @@ RECALL_KEYS = {CLASS_COUNTS, "worst_class"}
 
 
 def check_evaluation(values: Values, plan: Plan, facts: BundleFacts) -> tuple[str, bool]:
-    """Checks a published test result, its words and its epsilon."""
     if values["evaluation"] is None:
         return "no test result is published", True
     metric = values["evaluation"]["metric"]

@@ -136,7 +136,6 @@ def find_directions(
 
 
 def count_directions(dimension: int) -> int:
-    """Returns the number of eigenvectors of a second moment that are published."""
     return min(64, max(dimension // 4, 1))
 
 
@@ -159,7 +158,6 @@ def measure_gaps(counts: Floats, incoming: Floats, n: int, *, ordered: bool) -> 
 
 
 def measure_distance(counts: Floats, incoming: Floats, n: int, *, ordered: bool) -> Floats:
-    """Returns the largest difference in the share of rows, for counts [..., cells]."""
     gaps = np.abs(measure_gaps(counts, incoming, n, ordered=ordered))
     return np.asarray(gaps.max(axis=-1) if ordered else gaps.sum(axis=-1) / 2)
 
@@ -360,7 +358,6 @@ class Report:
         return next(each for each in (DIFFERENT, SIMILAR, TOO_FEW) if each in given)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the report as JSON values."""
         return {"verdict": self.verdict, **asdict(self)}
 
     def list_lines(self) -> list[str]:

@@ -98,9 +98,6 @@ def monitor_head(
     shared: Shared | None = None,
 ) -> dict[str, Any]:
     """Counts the test units of one released head: the block `monitor` of a statement.
-
-    Raises PrivacyError for a plan with other mechanisms, and for several heads.
-
     Args:
       plan: calibrated for `monitor_mechanisms` on n = test units.
       probe_norm: L2 norm of the backbone's features of the public test image.

@@ -32,7 +32,6 @@ _RARE = 8.0
 def check_monitor(
     values: Values, plan: Plan, facts: BundleFacts, options: MethodOptions
 ) -> tuple[str, bool]:
-    """Checks the ranges, epsilons and totals of the tables for new images."""
     unusual = count_typical(plan, options.normalize, facts.dimension) > 0
     wanted = monitor_mechanisms(unusual=unusual)
     block, tested, cost = read_tested(
@@ -79,7 +78,6 @@ class Reader(PartReader):
         return {TYPICAL: (typical, facts.dimension)} if typical else {}
 
     def check_arrays(self, arrays: Mapping[str, npt.NDArray[np.float32]]) -> None:
-        """Checks that typical directions are orthonormal, and contain a centre."""
         if TYPICAL not in arrays:
             return
         rows = arrays[TYPICAL].astype(np.float64)

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def list_faults(wanted: WantedRelease) -> Iterator[str]:
-    """Yields a fault if the named predecessor does not exist."""
     before = wanted.release.predecessor
     if (
         before

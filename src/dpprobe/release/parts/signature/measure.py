@@ -26,7 +26,6 @@ class Reader(PartReader):
     """Compares SHA256SUMS.sig with the signer's public key."""
 
     def verify_files(self, checks: Checks, folder: Path | None, public_key: Path | None) -> None:
-        """Checks the signature if the bundle has one and a key is given."""
         if folder is None:
             checks.note_check("signature", None, DEPENDS)
         elif not (folder / SIGNATURE_FILE).is_file():

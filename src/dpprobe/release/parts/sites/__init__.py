@@ -77,7 +77,6 @@ class SitesOptions(Options):
 
 
 def list_faults(wanted: WantedRelease) -> Iterator[str]:
-    """Yields why several sites cannot make this release together."""
     release, method = wanted.release, wanted.method
     if release.block(SitesOptions) is None:
         return

@@ -51,7 +51,6 @@ SITES_KEYS = {
 
 
 def check_sites(values: Values, plan: Plan) -> tuple[str, bool]:
-    """Recomputes the block `sites` from stated names, aggregator and smallest share of noise."""
     block = read_block("sites", values["sites"], SITES_KEYS)
     names, aggregator = block["names"], block["aggregator"]
     require_true(

@@ -215,7 +215,6 @@ class SeveralSites(Transport):
             booked = entry
 
     def check(self) -> None:
-        """Checks, before the booking, that this site can take part."""
         if fault := sites_fault(self.task.method, self.task.plan.n):
             raise ConfigError(f"release {self.task.name}: {fault}")
         self._require_secret()

@@ -16,7 +16,6 @@ STILL_WAITING = 3  # exit status: other sites have not answered yet
 
 
 def add_command(commands: Any) -> None:
-    """Adds the command `site` to a parser's commands."""
     summary = "train one head with other sites: no image and no exact sum leaves a site"
     site: argparse.ArgumentParser = commands.add_parser("site", help=summary)
     actions = site.add_subparsers(dest="action", required=True)

@@ -74,7 +74,6 @@ def check_ledger(values: Values, plan: Plan) -> tuple[str, bool]:
 
 
 def state_spent(ledger: Mapping[str, Any]) -> str:
-    """States the cost of all releases from the dataset together."""
     one, _ = UNITS[ledger["unit"]]
     bound = "" if ledger["exact"] else "at most "
     price = f"epsilon {format_price(ledger['epsilon'])} at delta {format_small(ledger['delta'])}"
