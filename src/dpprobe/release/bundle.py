@@ -131,8 +131,8 @@ class HeadFacts(Facts):
     )
     method: str = Field(description="The method's name in the study.")
     chosen: dict[str, Any] | None = Field(
-        description="Options chosen by the private search, with their noisy score; null without "
-        "a search."
+        description="Options chosen by the private hyperparameter search, with their noisy score; "
+        "null without a search."
     )
     class_priors: tuple[float, ...] | None = Field(
         None,

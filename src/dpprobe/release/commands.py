@@ -146,7 +146,7 @@ def _add_release_notes(commands: Parsers, parents: list[argparse.ArgumentParser]
     summary = "compare a release with its predecessor: Markdown on standard output"
     notes = commands.add_parser("release-notes", parents=parents, help=summary)
     notes.set_defaults(run=_run_release_notes)
-    notes.add_argument("predecessor", type=Path, help="folder of the release that it replaces")
+    notes.add_argument("predecessor", type=Path, help="folder of the replaced release")
     notes.add_argument(
         "--ledger",
         type=Path,

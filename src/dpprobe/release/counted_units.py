@@ -63,7 +63,7 @@ def check_mechanisms(plan: Plan, wanted: Sequence[Mechanism]) -> None:
     if not (same and plan.private and plan.selection is None):
         names = ", ".join(item.name for item in wanted)
         raise PrivacyError(
-            f"the plan of the test units is not private, or not for {names}; calibrate for these"
+            f"the plan of the test units is not private, or not for {names}; calibrate a plan"
         )
 
 

@@ -32,7 +32,7 @@ PART_TEMPLATES = Path(__file__).with_name("parts")
 # False positive rates of the attack table and of the attack curve in a release's documents.
 RATES = (0.001, 0.01, 0.1)
 CURVE = (0.0, *(step / 400 for step in range(1, 40)), *(step / 40 for step in range(4, 41)))
-# Documents call a guarantee weak if an attack reaches this true positive rate at 1% FPR.
+# Documents call a guarantee weak if attacks reach a true positive rate of WEAK at 1% FPR.
 WEAK = 0.5
 
 UNITS = {
@@ -220,7 +220,7 @@ def percent_up(rate: float) -> str:
 def one_line(text: str) -> str:
     """Formats a text as one line, and replaces characters that hide or reorder text."""
     line = " ".join(str(text).split())
-    joiners = "\u200c\u200d"  # Persian and Indian scripts need them
+    joiners = "\u200c\u200d"  # zero-width characters that Persian and Indian scripts need
     return "".join(c if c.isprintable() or c in joiners else "\ufffd" for c in line)
 
 

@@ -67,14 +67,14 @@ def find_images(
 ) -> Source:
     """Searches named files and folders for images; raises ConfigError for a folder without images.
 
-    - Folder: all images in and below it, by extension, in the order of paths, except hidden ones.
+    - Folder: all images in and below the folder, by extension, in the order of paths, not hidden.
     - Parquet file: a column of images (a struct of bytes and path, as Hugging Face writes it, or
       bytes) or of paths.
     - CSV file (also .tsv, .gz): a column of paths.
     - Any other file is an image, whose id is its path.
 
-    Paths in a column are relative to `root`, by default to the table's folder. If no such file
-    exists, images are searched for as by `dpprobe init`, also without folder or suffix. Paths in a
+    Paths in a column are relative to `root`, by default to the table's folder. If no path leads to
+    a file, images are searched for as by `dpprobe init`, also without folder or suffix. Paths in a
     struct are relative to the working directory, as in split tables. Without `image_column`, a
     table needs one column with a usual name. Without `id_column`, ids come from the column `id`,
     else from image paths as written in the table, else from the table's path and row numbers.

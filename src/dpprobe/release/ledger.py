@@ -204,7 +204,7 @@ class Ledger(LedgerFile):
         """
         other, where = booking.same_units_as, f"release {booking.release!r}: "
         if fault := same_units_fault(self._dataset, other, {*datasets, *ledgers}, self._data_dir):
-            raise PrivacyError(f"{where}{fault}. Otherwise no ledgers are added up")
+            raise PrivacyError(f"{where}{fault}. As written, same_units_as adds up no ledgers")
         if other is not None and other not in ledgers:
             logger.warning(
                 "%ssame_units_as: %s: this dataset has no ledger yet, so nothing is added up now, "
@@ -245,7 +245,7 @@ class Ledger(LedgerFile):
 
 
 def _refuse_place(ledgers: Mapping[str, list[Entry]], booking: Booking) -> None:
-    """Refuses a second release at one place of a cohort chain: epsilon covers one per place."""
+    """Refuses a second release at a place of a cohort chain, whose epsilon covers one release."""
     for name, entry in [(each, entry) for each in ledgers for entry in ledgers[each]]:
         if booking.place is not None and entry.booking.place == booking.place:
             raise PrivacyError(

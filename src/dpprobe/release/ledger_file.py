@@ -358,7 +358,7 @@ def _check_line(line: bytes, previous: str) -> dict[str, Any]:
         raise ValueError(f"not a record of {FORMAT}")
     content = {key: value for key, value in record.items() if key != "hash"}
     if hash_value(content) != record["hash"] or _make_line(content, record["hash"]) != line:
-        raise ValueError("altered: its hash does not match its content")
+        raise ValueError("altered: the line's hash does not match its content")
     if record["previous"] != previous:
         raise ValueError("does not follow the previous line: a line is missing or was inserted")
     return record
@@ -375,7 +375,7 @@ def _enter_record(entries: dict[int, Entry], record: Mapping[str, Any]) -> None:
     elif event == "abandon" and entries[number].state == "open":
         entries[number] = replace(entries[number], state="abandoned", reason=record["reason"])
     else:
-        raise ValueError(f"event {event!r} of entry {number!r} does not fit the lines before")
+        raise ValueError(f"event {event!r} of entry {number!r} does not fit earlier lines")
 
 
 def check_delta(delta: float) -> None:

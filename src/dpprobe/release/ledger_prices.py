@@ -9,7 +9,7 @@ total is the larger of the two sides' compositions. With more than `MOST_SPLITS`
 the total composes the mechanisms of all sides, which is an upper bound.
 
 - Gaussian mechanisms without sampling or repetition compose exactly, to one Gaussian mechanism with
-  mu^2 = sum of count / sigma^2. This composition also holds for plans chosen after seeing earlier
+  mu^2 = sum of count / sigma^2. Gaussian composition also covers plans chosen after seeing earlier
   releases, if `max_epsilon` was fixed before (Smith and Thakurta 2022, "Fully adaptive composition
   for Gaussian DP").
 - Sampled mechanisms compose by privacy loss distributions, an upper bound. Theorems on sampled
@@ -96,9 +96,9 @@ def refuse_excess(
         if not spent.epsilon <= max_epsilon:
             before = compose_bookings(booked, delta).epsilon
             raise BudgetError(
-                f"release {booking.release!r}: with it, the total epsilon of a unit would be "
-                f"{spent.epsilon:g} at delta {delta:g} (without it {before:g}, by {ledger}), "
-                f"above max_epsilon {max_epsilon:g}; write a smaller epsilon, or raise "
+                f"release {booking.release!r}: the total epsilon of a unit would be "
+                f"{spent.epsilon:g} at delta {delta:g} (without this release {before:g}, by "
+                f"{ledger}), above max_epsilon {max_epsilon:g}; write a smaller epsilon, or raise "
                 "max_epsilon"
             )
     if max_risk is not None:
@@ -106,8 +106,8 @@ def refuse_excess(
         if not reached <= max_risk.target:
             before = max_risk.measure(bound_bookings(booked, max_risk.rates, delta))
             raise BudgetError(
-                f"release {booking.release!r}: with it, attacks on a unit could reach {reached:g} "
-                f"(without it {before:g}, by {ledger}), above max_risk {max_risk}. Write a "
+                f"release {booking.release!r}: attacks on a unit could reach {reached:g} (without "
+                f"this release {before:g}, by {ledger}), above max_risk {max_risk}. Write a "
                 "smaller epsilon, or raise max_risk"
             )
 
@@ -178,8 +178,8 @@ def group_by_split(bookings: Sequence[Booking]) -> dict[str, dict[Side, list[Par
 def price_meetings(parts: Iterable[Part]) -> list[Part]:
     """Divides by sqrt(k) the noise of running sums that k cohorts of one chain share.
 
-    This noise gives an upper bound: the square of the sum of k values 1 / sigma is at most k times
-    the sum of their squares. Running sums are the releases that occur once, without sampling.
+    Dividing by sqrt(k) gives an upper bound: the square of the sum of k values 1 / sigma is at most
+    k times the sum of their squares. Running sums are released once, without sampling.
     """
     parts = list(parts)
     cohorts = Counter(part.chain for part in parts)

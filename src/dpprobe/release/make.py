@@ -1,6 +1,6 @@
 """Makes a release: one head with fresh noise, an entry in the ledger, and a bundle.
 
-The order of these steps makes a crash at any moment safe:
+The order of steps makes a crash at any moment of a release safe:
 
 1. All checks run, and nothing is written.
 2. The release is booked in the ledger of its dataset, which is on the disk before step 3.

@@ -1,4 +1,4 @@
-"""A release's privacy statement: a cell's statement without private facts, plus part blocks."""
+"""A release's privacy statement: a cell's statement without private facts, and parts' blocks."""
 
 from __future__ import annotations
 

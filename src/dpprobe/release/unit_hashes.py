@@ -134,7 +134,7 @@ def read_hashes(folder: Path, digest: str, key: bytes) -> Hashes:
     path = _path_of(folder, digest)
     try:
         if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
-            raise DataError("it differs from its ledger's record")
+            raise DataError("the file differs from its ledger's record")
         described, hashes = read_arrays(path, kind=FORMAT, version=FORMAT_VERSION)
         if described["key"] != _mark_key(key):
             raise DataError(f"made with another key than {KEY_FILE}")

@@ -59,7 +59,7 @@ def benchmark_faults(record: CellRecord) -> Iterator[str]:
         low = summary["auc"].both_low
         if low is not None and low <= 0.5:
             yield f"the 95% CI of its AUC begins at {low:.3f}, so the ranking may be chance"
-    if not record.multi_label:  # one of several labels can rank images and never exceed 1/2
+    if not record.multi_label:  # one of several labels may rank well below 1/2
         yield from _never_predicted(record)
 
 

@@ -258,7 +258,7 @@ class Exchange:
             raise PrivacyError(
                 f"{path}: this site's message {'is not the one' if sent.exists() else 'is missing'}"
                 f" in {self.private}, which was restored or lost. A second message may reveal "
-                f"what the first one hides; {ANOTHER_NAME}"
+                f"what the first message hides; {ANOTHER_NAME}"
             )
 
     def has_sent(self, number: int) -> bool:
@@ -340,9 +340,9 @@ def _unpack_sums(path: Path, remedy: str) -> tuple[dict[str, Any], list[Sum]]:
             for one, array in zip(values["sums"], arrays, strict=True)
         ]  # fmt: skip
         if not all(array.dtype == np.int64 and array.ndim == 1 for array in arrays):
-            raise ValueError("its numbers are not whole")
+            raise ValueError("the file's numbers are not whole")
         if [*map(_describe, sums)] != values["sums"]:
-            raise ValueError("its numbers have changed")
+            raise ValueError("the file's numbers have changed")
         if not all(
             isinstance(each.name, str)
             and isinstance(each.symmetric, bool)

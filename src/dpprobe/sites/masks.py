@@ -30,7 +30,7 @@ Integers = npt.NDArray[np.int64]
 def mask_numbers(
     numbers: Integers, use: str, *, site: str, key: X25519PrivateKey, others: Mapping[str, bytes]
 ) -> Integers:
-    """Returns numbers plus a site's masks for one use, modulo 2^64.
+    """Returns `numbers` plus the masks of `site` for one `use`, modulo 2^64.
 
     Args:
       numbers: an array of any shape, equal at all sites.

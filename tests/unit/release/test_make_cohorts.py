@@ -149,7 +149,7 @@ def test_changed_sums_are_noticed(folder: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-9] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DataError, match="its numbers have changed.*restore the file from a backup"):
+    with pytest.raises(DataError, match="numbers have changed.*restore the file from a backup"):
         release_month(folder, "february", after="january", horizon=2)
 
 

@@ -251,7 +251,7 @@ def test_a_lost_key_or_file_is_no_way_around(folder: Path) -> None:
     content[-1] ^= 1
     hashes.write_bytes(bytes(content))
     with pytest.raises(
-        DataError, match=r"cannot be used \(it differs from its ledger's record\); restore it"
+        DataError, match=r"cannot be used \(the file differs from its ledger's record\); restore"
     ):
         release_of(folder, "copy", "second")
     hashes.unlink()

@@ -84,7 +84,7 @@ class PartSteps:
         return None
 
     def count_useful(self) -> DataFacts | None:
-        """Returns public facts for the check of usefulness, if the benchmark has other rows."""
+        """Returns public facts for the check of usefulness if a benchmark trains on other rows."""
         return None
 
     def describe_booking(self) -> dict[str, str | None]:

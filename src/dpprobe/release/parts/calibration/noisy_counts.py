@@ -61,9 +61,9 @@ ABSTAIN_BELOW = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 WANTED_RATES = (0.8, 0.9, 0.95)
 TREATED_FROM = (0.05, 0.1, 0.2, 0.3, 0.5)
 DIAGRAM_EDGES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-# Ranges of the reliability diagram are joined until rows exceed this number of deviations of noise.
+# Ranges of the reliability diagram are joined until rows exceed JOINED deviations of their noise.
 JOINED = 8.0
-# The logistic regression uses bins whose rows exceed this number of standard deviations of noise.
+# The logistic regression uses bins whose rows exceed FILLED standard deviations of their noise.
 FILLED = 3.0
 # Largest offset of the logistic regression, for scores of standard deviation 1.
 _FARTHEST = 15.0
@@ -169,7 +169,7 @@ def estimate_share(part: float, whole: float, part_noise: float, rest_noise: flo
 
 
 def allowed_misses(n: int, coverage: float) -> tuple[float, float]:
-    """Returns the most misses that a coverage allows without noise, and the z of the margin."""
+    """Returns the most misses at a coverage without noise, and the deviations z of the margin."""
     missed = 1 - coverage
     by_noise = NOISE_SHARE * missed
     by_units = 1 - coverage / (1 - by_noise)
@@ -339,8 +339,8 @@ def _list_abstention(
     """Lists, for limits of the largest probability, shares of answered rows and of right answers.
 
     A limit may divide a range with probabilities from `least` to `most`. The interval of right
-    answers then covers the intervals with this range and without it. The share of answered rows
-    never rises with the limit, although noisy counts may rise.
+    answers covers the intervals with and without a divided range. The share of answered rows never
+    rises with the limit, although noisy counts may rise.
     """
 
     def estimate_answers(answered: npt.NDArray[np.bool_]) -> tuple[float, Share]:

@@ -173,7 +173,7 @@ def read_cohort(path: Path) -> tuple[dict[str, Any], Cohort]:
     try:
         described, arrays = read_arrays(path, kind=FORMAT, version=FORMAT_VERSION)
         if hash_arrays(arrays) != described["sha256"]:
-            raise DataError("its numbers have changed")
+            raise DataError("the file's numbers have changed")
         cohort = Cohort(
             n=described["n"],
             outputs=_part_of(arrays, "outputs."),

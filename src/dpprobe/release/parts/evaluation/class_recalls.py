@@ -32,7 +32,7 @@ from dpprobe.results.bootstrap import CONFIDENCE
 Floats = npt.NDArray[np.float64]
 
 CLASS_COUNTS = "class_counts"
-# A class's noisy number of units must exceed this number of standard deviations of noise.
+# A class's noisy number of units must exceed COUNTED standard deviations of its noise.
 COUNTED = 4.0
 
 

@@ -350,7 +350,7 @@ def accuracy_estimate(value: float, n: int, deviation: float) -> Estimate:
 
 def _chance_below(hit: float, p: float, n: int, deviation: float) -> float:
     """Returns the probability that n noisy coin tosses of chance p sum to at most `hit`."""
-    reach = 9 * math.sqrt(n * p * (1 - p)) + 40  # counts beyond have probability below 1e-15
+    reach = 9 * math.sqrt(n * p * (1 - p)) + 40  # more distant counts have probability below 1e-15
     counts = np.arange(max(0, math.floor(n * p - reach)), min(n, math.ceil(n * p + reach)) + 1)
     return float(binom.pmf(counts, n, p) @ ndtr((hit - counts) / deviation))
 

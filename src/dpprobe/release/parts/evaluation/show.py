@@ -162,7 +162,7 @@ def _state_worst(worst: Mapping[str, Any], mean: float) -> str:
 
 
 def _with_interval(value: float, low: float, high: float, *, percent: bool) -> str:
-    """Formats a value with its interval; a wide interval comes first."""
+    """Formats a value with its interval; a wide interval precedes the value."""
     shown, least, most = (f"{100 * x:.1f}" if percent else f"{x:.3f}" for x in (value, low, high))
     sign = "%" if percent else ""
     if high - low > WIDE_INTERVAL:

@@ -62,7 +62,7 @@ def read_evidence(audit: Path, plan: Plan) -> dict[str, Any] | None:
             f"{audit}: the audit refutes epsilon {plan.realised_epsilon:g} "
             f"({', '.join(box.refuted_by)}; lower bound {at_least(box.epsilon_lower)} at "
             f"confidence {box.confidence:g}); nothing is released. Look for an error in the code "
-            "or the plan; by chance this happens in 1 of 1,000 audits"
+            "or the plan; by chance 1 of 1,000 audits refutes a correct epsilon"
         )
     return Evidence(
         audited=record.evidence.date,

@@ -105,7 +105,7 @@ class SeveralSites(Transport):
         if local != self._offer(local.key):
             raise PrivacyError(
                 f"release {self.task.name}: this site's options or data have changed since its "
-                "offer; change them back. If nothing is booked yet, run `dpprobe site keys` again"
+                "offer; change them back. If this release is not booked, run `dpprobe site keys`"
             )
         return agreement
 
