@@ -100,7 +100,7 @@ def _add_predict(commands: Parsers, parents: list[argparse.ArgumentParser]) -> N
         "differences",
     )
     predict.add_argument(
-        "--monitor-report", type=Path, metavar="FILE.json", help="file for --monitor's comparison"
+        "--monitor-report", type=Path, metavar="FILE.json", help="JSON file for --monitor's results"
     )
     predict.add_argument(
         "--monitor-groups",

@@ -115,8 +115,8 @@ def weights_of_rows(features: JobFeatures, plan: Plan) -> Floats:
     units = features.agreed_test_n or (rows if of_images else count_units(codes))
     if units != plan.n:
         raise PrivacyError(
-            f"evaluate: the plan is for n = {plan.n} test units of kind {plan.unit}, but the test "
-            f"split has {units or 'none of that kind'}; calibrate for the test split"
+            f"the plan is for n = {plan.n} test units of kind {plan.unit}, but the test split has "
+            f"{units or 'none of that kind'}; calibrate for the test split"
         )
     weights = None if of_images else row_weights(codes)
     return np.ones(rows) if weights is None else weights

@@ -87,7 +87,6 @@ class Part:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON-compatible dictionary."""
         return {
             "side": self.side,
             "mechanisms": [item.to_dict() for item in self.mechanisms],

@@ -12,9 +12,9 @@ The order of steps makes a crash at any moment of a release safe:
 
 After a crash between steps 2 and 4 the entry is open, without a complete bundle. A new head would
 be a second release, so the next run refuses until a person abandons the entry. A run after the
-abandonment removes remaining files. After a crash between steps 4 and 6 the next run continues with
-the staged bundle, and draws no noise. A release is final: a run that finds a complete bundle leaves
-the bundle unchanged, even if options or data have changed.
+abandonment removes the entry's files. After a crash between steps 4 and 6 the next run continues
+with the staged bundle, and draws no noise. A release is final: a run that finds a complete bundle
+leaves the bundle unchanged, even if options or data have changed.
 """
 
 from __future__ import annotations

@@ -366,7 +366,7 @@ def _find_sources(
         return find_images(images, image_column=image_column, id_column=id_column, root=root)
     if len(vectors) < len(images) or image_column or id_column or root:
         raise ConfigError(
-            f"{vectors[0]}: a file of vectors must be the only input; leave out images and columns"
+            f"{vectors[0]}: files of vectors must be the only input; leave out images and columns"
         )
     return None
 

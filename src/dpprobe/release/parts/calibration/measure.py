@@ -235,8 +235,6 @@ def _probabilities(logits: Floats, answers: list[float]) -> Floats:
 
 
 class Steps(PartSteps):
-    """Calibrates the head with separate counts, or with the counts of an AUC."""
-
     def plan_test_units(self) -> Plan | None:
         asked, store = self.task.options.block(CalibrateOptions), self.task.stores[1]
         if asked is None or asked.epsilon is None:

@@ -195,8 +195,6 @@ def _part_of(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, n
 
 
 class Steps(PartSteps):
-    """Adds the release's sums to the sums of its chain, and writes the cohort's file."""
-
     @cached_property
     def _chain(self) -> Chain | None:
         """The chain of previous cohorts; None for a release without `cohort`."""

@@ -506,8 +506,6 @@ def _interval_end(value: float, bound: float, spread: Any) -> float:
 
 
 class Steps(PartSteps):
-    """Measures the head's accuracy, AUC or macro accuracy on the test units."""
-
     def plan_test_units(self) -> Plan | None:
         asked, store = self.task.options.block(EvaluateOptions), self.task.stores[1]
         if asked is None:

@@ -77,8 +77,6 @@ def read_evidence(audit: Path, plan: Plan) -> dict[str, Any] | None:
 
 
 class Steps(PartSteps):
-    """Reads the audit of the study's cell of equal method and epsilon."""
-
     def check(self) -> Block | None:
         return read_evidence(self.task.audit, self.task.plan) if self.task.audit else None
 

@@ -170,8 +170,6 @@ def monitor_words(plan: Plan, together: Plan) -> str:
 
 
 class Steps(PartSteps):
-    """Counts the test units in noisy tables, and adds typical directions to the head."""
-
     def plan_test_units(self) -> Plan | None:
         if (asked := self.task.options.block(MonitorOptions)) is None:
             return None

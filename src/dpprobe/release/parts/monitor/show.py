@@ -68,8 +68,6 @@ def _check_totals(tables: Values, sizes: Mapping[str, int], tested: Plan) -> Non
 
 
 class Reader(PartReader):
-    """Checks that a head's typical directions are orthonormal."""
-
     def list_arrays(
         self, values: Values, plan: Plan, options: MethodOptions, facts: BundleFacts
     ) -> dict[str, tuple[int, ...]]:

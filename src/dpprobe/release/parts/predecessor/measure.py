@@ -23,8 +23,6 @@ def identify_bundle(folder: Path) -> dict[str, str]:
 
 
 class Steps(PartSteps):
-    """Reads the predecessor's bundle, for its name and digest."""
-
     def check(self) -> Block | None:
         folder = self.task.locate_predecessor()
         return None if folder is None else identify_bundle(folder)
@@ -96,8 +94,6 @@ def _list_bundles(folder: Path) -> list[Path]:
 
 
 class Reader(PartReader):
-    """Follows the chain of predecessors."""
-
     def verify(self, checks: Checks, stated: Stated) -> bool | None:
         check_predecessors(checks, stated.values, stated.predecessors)
         return True

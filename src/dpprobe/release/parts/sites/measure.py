@@ -19,8 +19,6 @@ from dpprobe.release.stated_values import (
 
 
 class Steps(PartSteps):
-    """Lets several sites train the head together."""
-
     @property
     def _transport(self) -> SeveralSites | None:
         transport = self.task.transport

@@ -24,8 +24,6 @@ from dpprobe.release.verification.tested_plans import list_tested
 
 
 class Steps(PartSteps):
-    """States the ledger's total, including this release."""
-
     def state(self, entry: Entry) -> Block:
         delta = self.task.delta
         spent = self.task.ledger.compute_spent(delta)
