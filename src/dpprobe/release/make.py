@@ -192,7 +192,7 @@ class ReleaseTask(AskedRelease):
             raise ConfigError("\n".join(faults))
 
     def _check_all(self) -> Blocks:
-        """Runs all checks that read no example; returns the statement blocks known so far."""
+        """Runs the checks that need no features; returns the statement blocks known so far."""
         self._check_study()
         if fault := release_delta_fault(self.study, self.name, self.plan.n):
             raise PrivacyError(fault)
