@@ -500,7 +500,7 @@ def _check_weights(bundle: Bundle, sha256: str | None, named: str) -> None:
 def _check_backbone(bundle: Bundle, loaded: Backbone) -> None:
     facts = bundle.facts.backbone
     _check_weights(bundle, loaded.weights_sha256, f"backbone {facts.name}")
-    here = json.loads(json.dumps(dict(loaded.preprocessing)))  # with lists as in the bundle
+    here = json.loads(json.dumps(dict(loaded.preprocessing)))  # with lists for tuples, like JSON
     there = facts.preprocessing
     fault = None
     if loaded.dimension not in (None, bundle.facts.dimension):

@@ -52,7 +52,7 @@ def _open_pair(
 ) -> Keystream:
     try:
         secret = key.exchange(X25519PublicKey.from_public_bytes(public))
-    except ValueError as error:  # a point of small order, or not 32 bytes
+    except ValueError as error:  # X25519 refuses small orders and other lengths
         raise PrivacyError(
             f"site {other}: its public key is not one of X25519 ({error}); ask for a new offer"
         ) from error

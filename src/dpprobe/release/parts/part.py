@@ -149,7 +149,7 @@ class PartReader:
         always: bool = False,
         show: Callable[[Any, Words], dict[str, Any]] | None = None,
     ) -> None:
-        """Declares how a block is read.
+        """Declares how a part's block of a statement is read.
 
         Args:
           check: checks the block, and returns a detail; `reads` names its arguments.

@@ -39,7 +39,8 @@ class SitesOptions(Options):
         1,
         ge=1,
         description="Number of sites that may pool all they know, noise included, without "
-        "breaking other sites' guarantee. Noise of m sites is larger by sqrt(m / (m - colluders)).",
+        "breaking other sites' guarantee. The noise of m sites is larger by "
+        "sqrt(m / (m - colluders)).",
     )
     aggregator: Name | None = Field(
         None,
