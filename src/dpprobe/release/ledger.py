@@ -4,9 +4,9 @@ Releases publish only the ledger's total epsilon, which is computed from plans, 
 rows. The ledger's file is private, because the file holds hashes of private data, and times.
 
 **Which entries count.** `book_release` returns after the booking is on the disk, before any noise
-of the release is drawn. Every published head therefore has an entry. Open and closed entries count
-in the total; abandoned entries do not. To abandon an entry, a person must confirm that nobody saw
-the entry's result.
+of the release is drawn. Every published head has an entry in the ledger. Open and closed entries
+count in the total; abandoned entries do not. To abandon an entry, a person must confirm that nobody
+saw the entry's result.
 
 `ledger_prices` adds up epsilons, `ledger_units` compares units, `ledger_file` reads and writes.
 """

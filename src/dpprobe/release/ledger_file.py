@@ -5,11 +5,11 @@
     <data_dir>/ledger.lock               locked by bookings of any dataset
 
 **Damage.** Each line holds its own hash and the hash of the previous line. An edited, missing or
-inserted line is therefore detected, and prevents new bookings. A crash while booking leaves an
+inserted line of the ledger is detected, and prevents new bookings. A crash while booking leaves an
 incomplete last line. No noise was drawn for the release of an incomplete line, which the next
-writer removes. A last line that lacks only its newline counts. Undetectable are whole lines deleted
-at the end, an older copy of the file, and a file rewritten as a whole. Protect the ledger's file
-like the private images.
+writer removes. A last line that lacks only its newline is a valid record. Undetectable are whole
+lines deleted at the end, an older copy of the file, and a file rewritten as a whole. Protect the
+ledger's file like the private images.
 """
 
 from __future__ import annotations
@@ -337,7 +337,7 @@ def tell_of_entry(entry: str) -> Iterator[None]:
 
 
 def _make_line(record: Mapping[str, Any], digest: str) -> bytes:
-    """Returns a record with its hash, in the only spelling that is accepted."""
+    """Returns the line of a record with its hash, in the only spelling that readers accept."""
     return canonical_json({**record, "hash": digest}).encode()
 
 

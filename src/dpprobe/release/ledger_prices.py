@@ -178,7 +178,7 @@ def group_by_split(bookings: Sequence[Booking]) -> dict[str, dict[Side, list[Par
 def price_meetings(parts: Iterable[Part]) -> list[Part]:
     """Divides by sqrt(k) the noise of running sums that k cohorts of one chain share.
 
-    Dividing by sqrt(k) gives an upper bound: the square of the sum of k values 1 / sigma is at most
+    Noise divided by sqrt(k) gives an upper bound: the squared sum of k values 1 / sigma is at most
     k times the sum of their squares. Running sums are released once, without sampling; other
     releases have separate noise.
     """

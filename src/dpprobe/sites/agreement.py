@@ -164,9 +164,11 @@ def _read_offer(path: Path, site: str, member: str) -> Offer:
         signature = values.pop("signature")
         offer = Offer.model_validate(values)
     except ValidationError as error:
-        raise DataError(f"{path}: {explain_first(error)}; ask site {site} for it again") from error
+        raise DataError(
+            f"{path}: {explain_first(error)}; ask {site} for the offer again"
+        ) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: damaged ({error}); ask site {site} for it again") from error
+        raise DataError(f"{path}: damaged ({error}); ask {site} for the offer again") from error
     check_signature(str(path), values, signature, member)
     if offer.site != site:
         raise DataError(f"{path}: not an offer of site {site}; ask the site for it again")

@@ -299,7 +299,7 @@ class Exchange:
         return values, sums
 
     def _read_signed(self, path: Path, site: str) -> tuple[dict[str, Any], list[Sum]]:
-        again = "remove it" if site == self.site else f"ask site {site} for it again"
+        again = "remove it" if site == self.site else f"ask site {site} for its sums again"
         values, sums = _unpack_sums(path, again)
         signature = values.pop("signature", "")
         check_signature(str(path), values, signature, self.members[site])

@@ -6,9 +6,9 @@ over all sites. A fit stops at the first sum whose total is not known yet (`Sums
 site's noisy sum is sent to the other sites, and the fit runs again with one more total. Repeated
 runs repeat the passes over the rows, but a site may stop and continue at any time.
 
-Each total is T = sum of S_j + sum of K_j. S_j is the exact sum of site j, in whole steps of a grid
-for all sites' units. K_j is the rounded Gaussian noise of site j. `privacy.noise_shares` bounds the
-privacy cost of noise in shares.
+Each total is the sum of S_j + K_j over all sites j. S_j is the exact sum of site j, in whole steps
+of a grid for all sites' units. K_j is the rounded Gaussian noise of site j. `privacy.noise_shares`
+bounds the privacy cost of noise in shares.
 """
 
 from __future__ import annotations

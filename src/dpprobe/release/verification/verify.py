@@ -4,28 +4,27 @@ Hashes alone prove little, because anyone who edits a file can also write new ha
 model card and page are therefore written again from the stated options, facts and noise, and must
 match word for word. The plan's accountant and other accountants recompute the stated epsilon.
 
-**Undetectable changes.** Nothing in a bundle reveals the following changes; only a signature
-protects against them:
+Only a signature protects a bundle against the following undetectable changes:
 
-- other weights, other arrays of a normalisation, and another choice within a search space;
-- another choice of `auto` by another version of its rule;
-- classes, and facts of the backbone (a hash, preprocessing, its probe, versions of libraries),
-  changed in bundle.json and in the hashes of the statement; if backbone weights are given,
-  preprocessing and probe are recomputed;
-- earlier cohorts with other labels and numbers of units;
-- n if no mechanism samples, and names of release, study, dataset, method and backbone, each changed
-  everywhere; words of `card`;
-- another predecessor or no predecessor, unless the predecessor's bundle is passed too;
-- a statement of more noise than was drawn, with all dependent numbers and sentences;
-- a block removed with all its mentions: a test result, a calibration, a monitor's tables and
-  directions, the cost of a choice, patients if the unit is one image;
-- another unit of privacy, or other facts on near-duplicates and subsamples, changed everywhere;
-- an invented audit, or other numbers of an audit, below the guarantee;
-- another possible test result, and the interval of an AUC around the result;
-- other noisy counts of a calibration, with all dependent numbers;
-- other counts of a monitor with equal totals, and other typical directions;
-- the number and names of cells in a choice without an epsilon;
-- a larger total of the ledger, or another entry number.
+- Other weights, normalisation arrays or choices within a search space are undetectable.
+- Another choice of `auto` by another version of its rule is undetectable.
+- Other classes and facts of the backbone are undetectable if changed in bundle.json and in the
+  statement's hashes. Given backbone weights, `verify` recomputes preprocessing and probe.
+- Earlier cohorts with other labels and numbers of units are undetectable.
+- Other names and, without sampling, another n are undetectable if changed everywhere, as are other
+  words of `card`.
+- Another predecessor, or no predecessor, is undetectable without the predecessor's bundle.
+- A statement of more noise than was drawn, with all dependent numbers, is undetectable.
+- A block is undetectable if removed with all its mentions: a test result, a calibration, a monitor,
+  the cost of a choice, or patients if the unit is one image.
+- Another unit of privacy, and other facts on near-duplicates and subsamples, are undetectable if
+  changed everywhere.
+- An invented audit, or other numbers of an audit below the guarantee, are undetectable.
+- Another possible test result, and another interval of an AUC around the result, are undetectable.
+- Other noisy counts of a calibration, with all dependent numbers, are undetectable.
+- Other counts of a monitor with equal totals, and other typical directions, are undetectable.
+- The number and names of cells in a choice without an epsilon are undetectable.
+- A larger total of the ledger, or another entry number, is undetectable.
 
 Only the maker can vouch that noise was drawn as stated, that training examples were clipped, and
 that n and the units are true.

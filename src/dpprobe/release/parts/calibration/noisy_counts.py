@@ -11,9 +11,9 @@ logistic regression of the label on the difference of scores (Platt 1999).
 least q. Sets of coverage 1 - a contain the true class with probability at least 1 - a, over test
 units, a new unit and noise.
 
-- Split conformal prediction by patients (Dunn, Wasserman and Ramdas 2023) gives q without noise.
-  The misses of q are the weight of rows whose true class has a probability below q. For n test
-  units, q is the highest threshold with misses(q) <= b (n + 1) - 1.
+- Split conformal prediction by patients (Dunn, Wasserman and Ramdas 2023) gives sets without noise.
+  The misses of a threshold q are the weight of rows whose true class has a probability below q. For
+  n test units and miss rate b, the highest q with misses(q) <= b (n + 1) - 1 is chosen.
 - With noise, misses must stay z standard deviations below the limit. Thresholds are tried from
   q = 0 up, and the first failing threshold ends the search. Only the lowest q with too many misses
   can therefore pass wrongly, with probability g = 1 - Phi(z). The sets have coverage (1 - b)(1 - g)
@@ -25,7 +25,8 @@ units, a new unit and noise.
   all classes stay possible.
 
 **Intervals (95%)** of shares r / m of noisy counts hold all p with r - p m within 1.96 standard
-deviations of 0. The variance of r - p m is the noise's variance plus m p (1 - p) (Fieller 1954).
+deviations of 0. The variance of r - p m, for noisy counts r and m, is the noise's variance plus
+m p (1 - p) (Fieller 1954).
 """
 
 from __future__ import annotations
@@ -209,8 +210,8 @@ def describe_classes(top: Floats, label: Floats, *, n: int, deviation: float) ->
     """Derives the published numbers of a head of three or more classes from two noisy tables.
 
     Args:
-      top: [ranges of the largest probability, 2], right predictions first.
-      label: [ranges of the probability of the true class].
+      top: noisy counts [ranges of the largest probability, 2], right predictions first.
+      label: noisy counts [ranges of the probability of the true class].
       deviation: the standard deviation of each number's noise.
     """
     below = np.cumsum(label)
@@ -241,7 +242,7 @@ def describe_two(
     Args:
       edges: [bins + 1], rising, of the second score minus the first.
       places: [bins], a score in each bin.
-      counts: [2, bins], rows of the second class first.
+      counts: noisy counts [2, bins], rows of the second class first.
       deviation: the standard deviation of each count's noise.
     """
     positives, negatives = counts

@@ -3,7 +3,7 @@
 **Mechanism.** A noisy table of 2 K numbers is released: for each of K classes, the weights of right
 and of wrong predictions. A test example adds its weight to one number of the table, and a null row
 adds nothing. The weights of a unit's rows sum to at most 1, so a unit adds a vector of norm at most
-1. The table therefore has sensitivity 1 for any number of classes.
+1. The table of right and wrong predictions has sensitivity 1 for any number of classes.
 
 **Recall.** The recall p of a class is right / (right + wrong). A recall's variance is the sum of a
 sampling variance and a noise variance. With m units, the sampling variance is p (1 - p) / m, with p

@@ -418,11 +418,11 @@ def area_estimate(counts: Floats, deviation: float) -> tuple[Estimate, str]:
     """Returns the mean area under the ROC curve over labels, computed only from noisy counts.
 
     Negative counts stay negative, so that noise cancels in sums. A label is left out if the rows
-    with it, or without it, do not clearly exceed the noise. If all labels are left out, the value
-    is 1/2 and the interval [0, 1].
+    with it, or without it, do not clearly exceed the noise. If all labels are left out, the area is
+    1/2 with interval [0, 1].
 
     Args:
-      counts: [labels, 2, bins], rows with the label first, bins from low scores to high ones.
+      counts: noisy counts [labels, 2, bins], rows with the label first, bins by rising score.
       deviation: the standard deviation of each count's noise.
     """
     totals = counts.sum(axis=2)
@@ -484,7 +484,7 @@ def _noise_of_area(counts: Floats, deviation: float) -> float:
 
 
 def _sampling_variance(area: Floats, positives: Floats, negatives: Floats) -> Floats:
-    """Returns the sampling variance of true areas.
+    """Returns the sampling variance of true areas under the ROC curve.
 
     Newcombe 2006 (Statistics in Medicine 25, 559-573), method 5: the variance of Hanley and McNeil
     1982 for exponential scores, with both numbers of rows replaced by their mean in the bracket.

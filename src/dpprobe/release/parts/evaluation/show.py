@@ -31,9 +31,9 @@ from dpprobe.release.stated_values import Values, read_real, require_same, requi
 from dpprobe.release.verification.tested_plans import agree, read_tested
 
 METRICS = {"accuracy": "Accuracy", "auc": "AUC", "macro_accuracy": "Macro accuracy"}
-# A result with a wider 95% interval is not stated.
+# The widest 95% interval of a test result that is stated at all.
 WIDEST_INTERVAL = 0.8
-# A result with a wider 95% interval is stated as the interval, with the value in brackets.
+# The widest 95% interval of a result that is stated as a value; wider intervals precede the value.
 WIDE_INTERVAL = 0.1
 # The rule of a split: the split of the data source, or a split that dpprobe made by ids.
 SPLIT_WORDS = r"(source|id, seed \d+, fraction 0\.\d+)"
