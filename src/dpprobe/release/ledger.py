@@ -248,9 +248,10 @@ def _refuse_place(ledgers: Mapping[str, list[Entry]], booking: Booking) -> None:
     """Refuses a second release at a place of a cohort chain, whose epsilon covers one release."""
     for name, entry in [(each, entry) for each in ledgers for entry in ledgers[each]]:
         if booking.place is not None and entry.booking.place == booking.place:
+            place = booking.place.rpartition(" ")[2]
             raise PrivacyError(
                 f"release {booking.release!r}: {entry.booking.release} of dataset {name} already "
-                "has this place in the chain, whose epsilon covers one release per place. Write "
+                f"has place {place} in the chain, whose epsilon covers one release per place. Write "
                 f"`predecessor: {entry.booking.release}`, or begin a new chain without predecessor"
             )
 

@@ -33,7 +33,7 @@ def mask_numbers(
     """Returns `numbers` plus the masks of `site` for one `use`, modulo 2^64.
 
     Args:
-      numbers: an array of any shape, equal at all sites.
+      numbers: an array whose shape is equal at all sites.
       use: text that binds a mask to all totals so far and to one sum. `use` is equal at all sites,
         and must be used only once.
       key: the site's private key.
