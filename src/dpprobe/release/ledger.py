@@ -251,7 +251,7 @@ def _refuse_place(ledgers: Mapping[str, list[Entry]], booking: Booking) -> None:
             place = booking.place.rpartition(" ")[2]
             raise PrivacyError(
                 f"release {booking.release!r}: {entry.booking.release} of dataset {name} already "
-                f"has place {place} in the chain, whose epsilon covers one release per place. Write "
+                f"has place {place} in the chain, whose epsilon covers one release there. Write "
                 f"`predecessor: {entry.booking.release}`, or begin a new chain without predecessor"
             )
 
