@@ -122,7 +122,7 @@ def test_the_same_people_in_two_cohorts_pay_for_both(
     ("options", "fault"),
     [
         ({"horizon": 5}, r"horizon 5, but the horizon of of_january is None; write equal horizons"),
-        ({"epsilon": 2}, "has another epsilon or delta; the sums of a chain add up only if"),
+        ({"epsilon": 2}, "has another epsilon or delta than release of_february; the sums"),
         ({"method": "steps"}, "method steps: head sgd: it is not made of sums that add up"),
     ],
 )

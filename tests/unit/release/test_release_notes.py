@@ -58,7 +58,7 @@ def test_the_same_head_again_changes_nothing(old: Path, tmp_path: Path) -> None:
     assert text.startswith("# `lesions_v2`, compared with `lesions_v1`\n\n## Test result\n\nAccur")
     assert "cannot be told apart. Difference +0.0 points (95% CI -8.0 to +8.0)." in text
     assert "- `lesions_v1`: Accuracy 81.2% (95% CI 77.2 to 85.2%), n = 375\n" in text
-    assert "If other test images were measured, they may explain a part of the difference." in text
+    assert "Different test images may explain a part of the difference." in text
     assert "| training units (n) | 1,500 | 1,500 |" in text
     assert "- nothing: classes, backbone and output are as before\n" in text
     assert text.endswith("## What changes in training\n\n- no option\n")

@@ -80,7 +80,7 @@ def test_a_damaged_or_exchanged_predecessor_fails(chain: list[Path], tmp_path: P
         ({"name": "other"}, "is v2, but other is named"),
         ({"name": "../v2"}, "is not a name"),
         ({"sha256": "0"}, "is not a SHA-256"),
-        ({"more": 1}, "predecessor: not of"),
+        ({"more": 1}, "predecessor: must have the keys"),
     ],
 )
 def test_a_false_name_fails(
