@@ -109,8 +109,8 @@ class InceptionCrop:
     """Image, SHA-256 of its file -> a random part of the image, uint8 [channels, *size].
 
     The random part is drawn as in torchvision's RandomResizedCrop (Szegedy et al. 2015). Only the
-    image's hash, `seed` and `number` (the number of the part, from 0) seed the generator. So the
-    crop, and with it a row's features, does not depend on position, label or other rows.
+    image's hash, `seed` and `number` (the number of the part, from 0) seed the generator. A row's
+    features therefore do not depend on its position, its label or other rows.
     """
 
     mode: Mode
@@ -132,7 +132,7 @@ class InceptionCrop:
 def make_train_crop(
     views: Views, *, mode: Mode, size: tuple[int, int], interpolation: str
 ) -> InceptionCrop | None:
-    """Makes the crop of training images; None if it is the central crop of test images."""
+    """Makes the random crop of training images; None if training images get the central crop."""
     if views.crop == "centre":
         return None
     return InceptionCrop(

@@ -1,4 +1,4 @@
-"""Counts the units of each class in train and test from names and labels; reads no image.
+"""Counts the units of privacy of each class in train and test, without reading an image.
 
 A unit is a patient if a column names the patients, otherwise an image. The counts are private: they
 are shown on the owner's screen, but never written to a file.
@@ -17,7 +17,7 @@ from dpprobe.data.options import ClassUnits, DatasetOptions
 from dpprobe.data.patient_sides import RowIndex, UnitOptions, assign_sides
 
 RARE = 5  # a class with fewer units (or images) is too small to learn or test
-FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5)  # shares of test units that a message compares
+FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5)  # test fractions that a message compares
 Sides = Counter[tuple[str | None, int]]  # (side, class number) -> units
 _Dataset = TypeVar("_Dataset", bound=DatasetOptions)
 
@@ -63,7 +63,7 @@ class CountedRows(UnitOptions):
 
 
 def count_split(options: CountedRows, index: RowIndex) -> SplitCounts:
-    """Counts rows, patients and classes of both tables."""
+    """Counts the rows of both tables, the training patients, and the units of each class."""
     split = [*chain(*assign_sides(options, index).values())]
     rows = Counter(split)
     whose = None if index.units is None else [*chain(*index.units.values())]
@@ -133,7 +133,7 @@ def count_pairs(
 
     Args:
       pairs: (row, class number), as from `list_pairs`.
-      sides: the side of each row; None for a row that is left out.
+      sides: "train" or "test" for each row; None for a row that is left out.
       units: the patient of each row; None if each row is a unit.
     """
     if units is None:
@@ -147,7 +147,7 @@ def share_units(
     sides: Sequence[str | None],
     units: Sequence[str] | None,
 ) -> Counter[tuple[str | None, int]]:
-    """Sums the rows' weights by side and class: 1 / m if the row's unit has m rows on the side."""
+    """Sums weights of rows by side and class: each of m rows of a unit on a side weighs 1 / m."""
     whose = range(len(sides)) if units is None else units
     sizes, shares = Counter(zip(sides, whose, strict=True)), Counter[tuple[str | None, int]]()
     for row, label in pairs:

@@ -31,7 +31,7 @@ DELIMITERS = (";", ",", "\t", "|")
 # First bytes of a file that Excel saved as Unicode text, and of a workbook.
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 WORKBOOK = b"PK\x03\x04"
-# Excel's first line that declares the delimiter, with more delimiters if a spreadsheet saved it.
+# A first line such as `sep=;` that declares the delimiter; spreadsheets append more delimiters.
 _DECLARED = re.compile(r'"?sep=([^\w\s"]|\t)"?\1*\s*', re.IGNORECASE)
 MOST_CHARACTERS = 1 << 27  # characters per cell; a missing quotation mark joins the rest of a file
 _EXCEL = "save it as `CSV UTF-8`, as Excel calls it"
@@ -39,10 +39,10 @@ _AS_UTF_8 = "save it as UTF-8 (`CSV UTF-8` in Excel, or `iconv -f {} -t UTF-8 ol
 
 
 def check_columns(options: TableOptions, split: SplitName) -> None:
-    """Checks that all columns of the options exist in the files, before any row is read.
+    """Checks that the files have all columns that the options name, before any row is read.
 
     Raises:
-      ConfigError: if a column is missing, or an added column exists already; names the option.
+      ConfigError: if a column is missing, or an added column already exists; names the option.
     """
     file = options.split_file(split)
     known = list(read_header(options, file, split))
@@ -106,7 +106,7 @@ def read_header(options: TableOptions, file: str, option: str) -> tuple[str, ...
         return columns.columns
     if not file.lower().endswith(SUFFIXES):
         raise ConfigError(
-            f"{option}: {file}: its name is not that of a CSV file; name a file that ends in "
+            f"{option}: {file}: not the name of a CSV file; name a file that ends in "
             f"{', '.join(SUFFIXES)} (for a workbook, {_EXCEL})"
         )
     if not options.locate_path(file).is_file():
@@ -127,7 +127,7 @@ def read_header(options: TableOptions, file: str, option: str) -> tuple[str, ...
 
 
 def open_rows(options: TableOptions, file: str) -> AbstractContextManager[Reader]:
-    """Opens the records of a file by `open_csv`."""
+    """Opens the records of a CSV file that the options name."""
     return open_csv(options.locate_path(file), file, delimiter=options.delimiter)
 
 
@@ -170,7 +170,7 @@ def open_csv(path: Path, file: str, *, delimiter: str | None = None) -> Iterator
 
 
 def _check_lines(file: str, lines: Iterable[str]) -> Iterator[str]:
-    """Yields the lines; refuses the marks of a damaged file and of two joined files."""
+    """Yields lines; refuses NUL bytes (damaged files) and late byte order marks (joined files)."""
     for number, line in enumerate(lines, start=1):
         joined = line.startswith("\ufeff")  # a byte order mark
         if joined or "\0" in line:
@@ -197,7 +197,7 @@ def _open_file(path: Path) -> IO[bytes]:
 
 
 def _check_kind(file: str, begin: bytes) -> None:
-    """Refuses UTF-16 and workbooks by their first bytes."""
+    """Raises ConfigError if a file's first bytes are those of UTF-16 text or of a workbook."""
     if begin.startswith(UTF_16):
         raise ConfigError(
             f"{file} line 1: encoded as UTF-16, like Excel's Unicode text; "
@@ -210,7 +210,7 @@ def _check_kind(file: str, begin: bytes) -> None:
 def _not_utf_8(file: str, path: Path) -> ConfigError:
     """Returns the error for a file that is not UTF-8, with its first invalid line.
 
-    The csv reader decodes many lines before it counts them, so it does not know the line.
+    The csv reader decodes many lines ahead, so the reader does not know the invalid line's number.
     """
     remedy = _AS_UTF_8.format("WINDOWS-1252")
     with _open_file(path) as stream:

@@ -2,8 +2,8 @@
 
 Paths and labels are columns, or are built from columns. Other files can be joined by keys, as
 MIMIC-CXR needs for labels, splits and patients. Images are read in place. All paths, also of CSV
-files, are relative to `root`. A changed CSV file makes the tables stale. A changed image is
-refused, because the image's hash no longer matches the tables.
+files, are relative to `root`. A changed CSV file makes the split tables stale. An image that is
+changed after preparation is refused, because the tables contain its hash.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
     """Writes the split tables of a manifest.
 
     Args:
-      recorded: the options for dataset.json, if another source derived `options` from these.
+      recorded: the options to write into dataset.json, if `options` were derived from them.
 
     Raises:
       ConfigError: if a file cannot be read as the options say.
-      DataError: for faulty rows, all in one message.
+      DataError: if rows are faulty; one message covers all faulty rows.
     """
     from dpprobe.data import csv_rows  # slow import: numpy, pandas and pyarrow
 

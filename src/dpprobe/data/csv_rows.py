@@ -1,4 +1,4 @@
-"""The rows of a CSV manifest: read, joined, filtered, split, and passed to split tables' writer.
+"""Reads, joins, filters and splits the rows of a CSV manifest, and writes split tables.
 
 A fault of a whole file raises ConfigError before any image is read. Faulty labels of single rows
 become negative codes; `problems.csv` lists all faulty rows together.
@@ -36,8 +36,8 @@ logger = logging.getLogger("dpprobe")
 
 BATCH_ROWS = 128
 SHOWN = 5
-LINE = "\0line"  # no column of a file can have this name, with a NUL
-# Codes of faulty labels; other codes are 0 and 1, or the class's number with one label per row.
+LINE = "\0line"  # a name that no column of a file can have, because it contains NUL
+# Codes of faulty labels. Valid codes: a class's number, or 0 and 1 if rows have several labels.
 UNCERTAIN, BLANK, OTHER, DROP = -1, -2, -3, -4
 
 
@@ -56,7 +56,7 @@ class ManifestRows:
     codes: np.ndarray
 
     def take_rows(self, rows: np.ndarray | slice) -> ManifestRows:
-        """Takes the rows of a slice or of a mask."""
+        """Returns the rows that a slice or a mask selects."""
         return ManifestRows(file=self.file, frame=self.frame.iloc[rows], codes=self.codes[rows])
 
 
@@ -77,7 +77,7 @@ def _make_index(options: TableOptions, parts: Mapping[SplitName, ManifestRows]) 
 
 
 def _columns_that_decide(options: TableOptions) -> set[str]:
-    """Returns the columns that determine which rows are used, and in which table."""
+    """Returns the columns that determine which rows are used, and whether as train or test."""
     single = {options.label_column, options.split_column, options.unit_column}
     if options.unit_column is None and not options.has_test():
         single |= {options.id_column} if options.id_column else {*options.path_columns()}
@@ -89,7 +89,7 @@ def read_rows(options: TableOptions) -> dict[SplitName, ManifestRows]:
     """Reads the rows of both tables.
 
     Raises:
-      ConfigError: if a file cannot be read as the options say, or no row is left.
+      ConfigError: if a file cannot be read as the options say, or the options leave no row.
     """
     parts = load_columns(options, set(options.list_columns()))
     train, sides = parts["train"], patient_sides.assign_sides(options, _make_index(options, parts))
@@ -108,7 +108,7 @@ def read_rows(options: TableOptions) -> dict[SplitName, ManifestRows]:
 def load_columns(
     options: TableOptions, needed: set[str], *, quiet: bool = False
 ) -> dict[SplitName, ManifestRows]:
-    """Reads the needed columns of the manifest's splits, or of "train" if it is the only one."""
+    """Reads the needed columns of "train", and of "test" if the manifest has its own test rows."""
     if options.split_column is None:
         return {
             name: _use_rows(
@@ -232,7 +232,7 @@ def _read_split(
 
 
 def _read_file(options: TableOptions, file: str, columns: set[str]) -> pd.DataFrame:
-    """Reads columns of a file as text, and the line of each row; ignores empty lines."""
+    """Reads columns of a file as text, and the line number of each row; ignores empty lines."""
     if (other := options.open_columns(file)) is not None:
         read = other.read_columns(columns)
         lengths = {name: len(texts) for name, texts in read.items()}
@@ -273,7 +273,7 @@ def _read_file(options: TableOptions, file: str, columns: set[str]) -> pd.DataFr
 def _join_file(
     options: TableOptions, frame: pd.DataFrame, join: Join, *, file: str, quiet: bool
 ) -> pd.DataFrame:
-    """Joins another file's columns; keeps the rows and their order."""
+    """Joins another file's columns to the rows; keeps all rows in their order."""
     keys = join.key_columns
     other = _read_file(options, join.file, {*keys.values(), *join.columns})
     theirs = list(keys.values())
@@ -312,7 +312,7 @@ def _describe_key(row: pd.Series, columns: Sequence[str]) -> str:
 
 
 def _encode_labels(options: TableOptions, frame: pd.DataFrame) -> np.ndarray:
-    """Returns the labels as numbers; negative for a faulty label."""
+    """Returns the labels as numbers; faulty labels become negative codes."""
     if options.label_columns is None:
         assert options.label_column is not None
         blank = DROP if options.missing == "drop" else BLANK
@@ -392,7 +392,7 @@ def write_tables(
     recorded: DatasetOptions | None = None,
     embed: bool = False,
 ) -> None:
-    """Writes the split tables of rows that were read."""
+    """Writes the split tables from the rows of both splits."""
     table.write_dataset(
         directory,
         batches,
@@ -408,7 +408,7 @@ def write_tables(
 
 
 def find_mistaken(options: TableOptions, parts: Mapping[SplitName, ManifestRows]) -> dict[str, str]:
-    """Finds faulty patients (definition: `patient_sides.find_mistaken`)."""
+    """Maps patients to their faults, as `patient_sides.find_mistaken` defines faults."""
     if options.unit_column is None:
         return {}
     column = options.unit_column
@@ -452,7 +452,7 @@ def make_batch(
 def _make_labels(
     options: TableOptions, rows: ManifestRows, faults: list[list[tuple[str, str]]]
 ) -> pa.Array:
-    """Returns the labels, with None and a recorded problem for a faulty label."""
+    """Returns the labels; a faulty label becomes None, and is added to `faults`."""
     columns = options.label_columns or (options.label_column or "",)
     written = [rows.frame[name].tolist() for name in columns]
     hinted = options.label_columns is not None

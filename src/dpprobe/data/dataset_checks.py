@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-RARE_NAMED = 3  # the most classes with fewer than RARE images that a message names
+RARE_NAMED = 3  # how many classes with fewer than RARE images a message names
 CopyCounts = dict[str, int | str]
 
 
@@ -51,7 +51,7 @@ class CheckedImage(NamedTuple):
 def add_problem(
     problems: Problems, kind: str, detail: str, *, split: str, image: CheckedImage
 ) -> None:
-    """Adds a problem of one row, or a note on that row."""
+    """Adds a problem of one row, or a note on one row."""
     detail = f"{image.origin}: {detail}" if image.origin else detail
     problems.add_problem(kind, detail, split=split, row=image.row, row_id=image.id, path=image.path)
 
@@ -214,13 +214,13 @@ class Checks:
         logger.warning(
             "train: %d rows repeat an image, and one image occurs %d times. If the unit of "
             "privacy is an image, an image that occurs k times has only the protection of a group "
-            "of k, about k times the epsilon: keep one row per image. All pairs are listed in %s",
+            "of k images, about k times the epsilon: keep one row per image. %s lists all pairs",
             copies["image"]["rows"], copies["image"]["most"], self._problems.path,
         )  # fmt: skip
         if copies.get("patient", {}).get("rows"):
             logger.warning(
-                "train: %d of these rows repeat an image of another patient: if both patients are "
-                "one person, write one name in unit_column, otherwise the guarantee for a patient "
+                "train: %d rows repeat an image of another patient: if both patients are one "
+                "person, write one name in unit_column; otherwise the guarantee for a patient "
                 "does not cover the copy",
                 copies["patient"]["rows"],
             )
@@ -286,7 +286,7 @@ def rare_words(class_names: Sequence[str], train: Sequence[int], test: Sequence[
 
 
 def label_words(label: Any, class_names: Sequence[str]) -> str:
-    """Names a label, or the labels of a row that may have several."""
+    """Names a label, or all labels of a row that may have several labels."""
     if isinstance(label, list):
         return "+".join(n for n, has in zip(class_names, label, strict=False) if has) or "none"
     known = isinstance(label, int) and 0 <= label < len(class_names)

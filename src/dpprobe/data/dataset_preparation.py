@@ -1,4 +1,4 @@
-"""Downloads a dataset and writes its split tables, by the module of the dataset's source.
+"""Downloads a dataset and writes its split tables, with the module of the dataset's source.
 
 A source is a module with an `Options` class and a `prepare` function, in `data.registry.SOURCES`.
 """
@@ -43,14 +43,14 @@ def prepare_dataset(
 
     Args:
       downloaded: the folder that `download_dataset` filled, for a source that needs one.
-      whole: with `subsample`, the folder with the tables of all rows; None makes them temporarily.
+      whole: with `subsample`, the folder with the tables of all rows; None creates these tables.
 
     Raises:
       ConfigError: if the source's files are missing.
       DataError: if the source's content is faulty.
     """
     with artifacts.explain_full_disk(directory, "the split tables were written"):
-        # A report left by an earlier run would look like a report of this run.
+        # A problem report of an earlier run would look like a report of the current run.
         (directory / problems.FILE_NAME).unlink(missing_ok=True)
         if options.subsample is None:
             _prepare_whole(options, directory, downloaded)

@@ -42,7 +42,7 @@ class Receipt(Record):
 def write_receipt(
     directory: Path, fetched: Iterable[Fetched], *, params: Mapping[str, Any] | None
 ) -> None:
-    """Writes `receipt.json`, which makes the download complete."""
+    """Writes `receipt.json`, which marks the download as complete."""
     files = tuple(fetched)
     revisions = {file.revision for file in files}
     revision = revisions.pop() if len(revisions) == 1 else None
@@ -56,7 +56,7 @@ def check_receipt(directory: Path, *, params: Mapping[str, Any] | None) -> Recei
       params: `DatasetOptions.download_params()` of the study.
 
     Raises:
-      DataError: if a file is missing or has another size, or the download had other options.
+      DataError: if a file is missing or of another size, or the download's options differ.
     """
     receipt = Receipt.read(directory / RECEIPT)
     if artifacts.canonical_json(receipt.params) != artifacts.canonical_json(params):

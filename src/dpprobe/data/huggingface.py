@@ -2,8 +2,8 @@
 
 The Hub's library lists the files and reads their checksums. `dpprobe.data.downloads` fetches the
 bytes, because it resumes interrupted transfers, while `hf_hub_download` deletes received bytes on
-failure (seen in huggingface_hub 2.4). The Hub's token (HF_TOKEN or `hf auth login`) is never
-written.
+failure (seen in huggingface_hub 2.4). No file contains the Hub's token (HF_TOKEN or `hf auth
+login`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class AcceptedLabels(Block):
         description="Address of a JSON file in the format of ReaL's real.json; without user and "
         "password."
     )
-    sha256: Sha256 = Field(description="SHA-256 of the file.")
+    sha256: Sha256 = Field(description="SHA-256 of the file at `url`.")
 
 
 class Options(parquet.ColumnOptions):
@@ -62,7 +62,7 @@ class Options(parquet.ColumnOptions):
     revision: str = Field(
         "",
         json_schema_extra={"pattern": "^[0-9a-f]{40}$"},
-        description="The commit, 40 hexadecimal digits. A branch is refused: its files can change.",
+        description="The commit, 40 hexadecimal digits; no branch, because its files can change.",
     )
     train: Paths = Field(
         min_length=1,
@@ -182,7 +182,7 @@ def _match_files(patterns: Paths, names: Sequence[str], options: Options) -> lis
 def _fetch_checked(
     options: Options, directory: Path, name: str, *, api: HfApi, token: str | None
 ) -> Fetched:
-    """Fetches a file; its address gives the checksum, which the Hub does not list if gated."""
+    """Fetches a file and asks for its checksum, which the Hub does not list for gated datasets."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
     from dpprobe.data import downloads  # slow import: requests
@@ -217,7 +217,7 @@ def _ask_hub(
     """Asks the Hub, with retries.
 
     Raises:
-      ConfigError, DownloadError: as `download`.
+      ConfigError, DownloadError: for the reasons that `download` lists.
     """
     from huggingface_hub import errors
 
@@ -277,7 +277,7 @@ def _explain_error(error: Any, options: Options, *, token: str | None) -> Config
             "HF_TOKEN to a token of that account (https://huggingface.co/settings/tokens) or run "
             "`hf auth login`, then run again"
         )
-    login = "correct the token in HF_TOKEN" if token else "set HF_TOKEN if it is private"
+    login = "correct the token in HF_TOKEN" if token else "set HF_TOKEN for a private dataset"
     return ConfigError(
         f"{options.repo} at {options.revision}: the Hub refuses access (status "
         f"{error.response.status_code}); write a commit of {page}/commits/main, correct the name, "

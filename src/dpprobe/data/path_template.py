@@ -5,7 +5,7 @@ from __future__ import annotations
 import string
 from collections.abc import Mapping, Sequence
 
-# The text before a column, the column (None after the last one), and the format of its text.
+# The text before a column, the column (None after the last column), and the column's format.
 Part = tuple[str, str | None, str]
 
 
@@ -34,7 +34,7 @@ def template_parts(template: str) -> list[Part]:
 
 
 def fill_template(parts: Sequence[Part], values: Mapping[str, str]) -> str:
-    """Returns a row's path."""
+    """Fills a path template with the values of a row's columns."""
     return "".join(
         text + (format(values[column], form) if column else "") for text, column, form in parts
     )

@@ -1,4 +1,4 @@
-"""Names of people: one rule for all sources of data, the estimator and the ledger's hashes.
+"""Normalizes names of people, equally for sources of data, the estimator and ledgers' hashes.
 
 Two spellings are one name if they differ only in spaces at an end, or as text and bytes. A dataset
 may not have several names of one number, such as 12, 12.0 and 0012. Names that look alike, such as
@@ -27,7 +27,7 @@ def person_name(value: Any) -> str:
 
 
 def list_spellings(name: str) -> set[str]:
-    """Lists a name and its standard spelling, equal for equal numbers and similar names."""
+    """Lists a name and its standard spelling, which equal numbers and similar names share."""
     text = fold_name(name)
     if _WHOLE.fullmatch(text):
         text = str(int(text))
@@ -54,7 +54,7 @@ def find_equal_numbers(names: Collection[str]) -> dict[str, str]:
 
 
 def describe_alike(names: Iterable[str]) -> str:
-    """Returns a warning of names that look alike; empty without such names."""
+    """Returns a warning about names that look alike; empty if no names look alike."""
     if not (alike := find_alike(names)):
         return ""
     more = f" (and {len(alike) - 1} more such groups of names)" if len(alike) > 1 else ""

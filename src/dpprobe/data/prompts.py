@@ -1,4 +1,4 @@
-"""The sentences of each class for a CLIP text encoder: templates with the class's words put in."""
+"""Makes sentences for a CLIP text encoder: templates filled with the words of each class."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from dpprobe.errors import ConfigError
 
 FIELDS = ("a", "c")
 VOWELS = frozenset("aeiou")
-# Exceptions: "an hour"; "a unicycle", "a European", "a one-way street", not "unidentified".
+# Words with an unusual article: "an hour"; "a unicycle", "a European", but not "unidentified".
 SILENT_H = re.compile("hour|heir|honest|honou?r")
 LIKE_YOU = re.compile("eu|ewe|uku|us[eu]|ut[ei]|one(?!r)|uni(?![dn]|m[^o])")
-WNID = re.compile(r"n\d{8}")  # a WordNet id, as ImageNet's folders are called
+WNID = re.compile(r"n\d{8}")  # a WordNet id, which is the name of a folder of ImageNet
 # The recorded name of a study's own templates.
 OWN = "own"
 
 
 def check_prompts(prompts: str | Sequence[str]) -> None:
-    """Looks up the name of a set of prompts, or reads templates; cheap.
+    """Checks that a named set of prompts exists, or that templates are valid; imports no library.
 
     Raises:
       ConfigError: if the set does not exist, or a template lacks {c} or has an unknown field in
@@ -39,7 +39,7 @@ def read_templates(prompts: str | Sequence[str]) -> tuple[str, ...]:
     """Returns the templates of a named set, or the given templates unchanged.
 
     Raises:
-      ConfigError: as `check_prompts`.
+      ConfigError: for the reasons that `check_prompts` lists.
     """
     if not isinstance(prompts, str):
         _check_templates(prompts)
@@ -129,7 +129,7 @@ def _check_templates(templates: Sequence[str]) -> None:
         )
     for template in templates:
         try:
-            fields = [  # with formats, which would change the word
+            fields = [  # conversions and formats, which would change the word, make a field unknown
                 f"{name}!{conversion or ''}:{spec}" if conversion or spec else name
                 for _, name, spec, conversion in string.Formatter().parse(template)
                 if name is not None

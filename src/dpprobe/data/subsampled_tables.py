@@ -31,8 +31,8 @@ def write_subsampled(whole: Path, directory: Path, options: DatasetOptions) -> N
     tables = {name: open_table(whole / f"{name}.parquet", info) for name in SPLITS}
     if info.multi_label and options.subsample.fraction is None:
         raise DataError(
-            "subsample: fractions and per_class need one label per row, but these rows have "
-            "several; write fraction"
+            "subsample: fractions and per_class need one label per row, but rows have several "
+            "labels; write fraction"
         )
     train = tables["train"]
     chosen = options.subsample.choose_rows(
@@ -42,7 +42,8 @@ def write_subsampled(whole: Path, directory: Path, options: DatasetOptions) -> N
     write_dataset(
         directory,
         _make_batches(tables, kept),
-        options=options.model_copy(update={"verify": "hash"}),  # the images were decoded already
+        # `whole` contains only images that were decoded.
+        options=options.model_copy(update={"verify": "hash"}),
         class_names=info.class_names,
         multi_label=info.multi_label,
         groups=info.groups,

@@ -19,7 +19,7 @@ from dpprobe.options import resolve_path
 
 
 class ShardOptions(UnitOptions):
-    """The options of tar shards, without the parts that read samples."""
+    """The options of tar shards, without the code that reads samples."""
 
     paths: ClassVar = ("train", "test")
 
@@ -128,7 +128,7 @@ class ShardOptions(UnitOptions):
             if folder and (inner := [sub for sub in path.glob("*/*") if tar_shards.is_tar(sub)]):
                 raise ConfigError(
                     f"{name}: {pattern} also has shards in a folder, such as {inner[0]}; name both "
-                    f"({pattern}/*.tar, {inner[0].parent}/*.tar), or move the others elsewhere"
+                    f"({pattern}/*.tar, {inner[0].parent}/*.tar), or move the inner shards away"
                 )
             if others := [path.name for path in matches if path.suffix != tar_shards.SUFFIX]:
                 raise ConfigError(

@@ -1,4 +1,4 @@
-"""Extraction: rows of a split table -> a backbone -> one shard of features."""
+"""Extracts the features of a split table's rows with a backbone, and writes one shard."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def extract_shard(
 
     Args:
       info: the dataset's `dataset.json`.
-      shard: the number of the part among `shards`.
+      shard: the number of the shard, from 0 to `shards` - 1.
       output: the shard's path; the file is complete or absent.
       batch_size: images per forward pass on a GPU; a CPU takes fewer.
       dtype: number format on disk, "float16" or "float32".
       threads: number of threads that decode and compute, or, for a GPU, of processes that decode;
-        torch's number by default. The number of threads changes no feature.
+        default: torch's number of threads. The number of threads changes no feature.
       changed: a function that changes the loaded backbone before use, for example cuts its network.
     """
     described = read_info(info)
@@ -147,9 +147,9 @@ def extract_shard(
 
 
 def check_images_apart(backbone: Backbone, rows: int, *, name: str, precision: str) -> None:
-    """Raises ConfigError if an image's features change with other images of a pass of `rows`.
+    """Raises ConfigError if an image's features change with the other images of a batch of `rows`.
 
-    All forward passes have `rows` images. The check uses public images.
+    The check uses public images. All forward passes of an extraction have `rows` images.
     """
 
     def run(images: torch.Tensor) -> torch.Tensor:
@@ -161,7 +161,7 @@ def check_images_apart(backbone: Backbone, rows: int, *, name: str, precision: s
     if find_mixed_row(run, images, rows, precision=precision):
         raise ConfigError(
             f"backbone {name}: the network mixes the images of a batch: in a batch of {rows}, the "
-            "features of an image change with the other images. So epsilon would not hold, since "
+            "features of an image change with the other images. Epsilon would not hold, because "
             "clipping bounds only an image's own features; choose another backbone, or write "
             "features.batch_size: 1"
         )
