@@ -59,7 +59,7 @@ class Options(BackboneOptions):
         """Checks nothing: the dataset names the files."""
 
     def choose_vectors(self, backbone: str, known: Collection[str]) -> str:
-        """Chooses among a dataset's `known` vectors by the option, or the backbone's name.
+        """Returns the name of the dataset's vectors to use: the option, or the backbone's name.
 
         Raises ConfigError if no name fits.
         """

@@ -61,7 +61,7 @@ class Options(NetworkOptions):
         description="Function that builds the network, as package.module:function, imported from "
         "the working folder or the Python environment.",
     )
-    arguments: dict[str, Any] = Field({}, description="Keyword arguments of the function.")
+    arguments: dict[str, Any] = Field({}, description="Keyword arguments of `module`.")
     color: Literal["gray", "rgb"] = Field("rgb", description="Number of channels: one or three.")
     preprocessing: Preprocessing = Preprocessing()
 
@@ -112,7 +112,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
 
 
 def describe(options: Options, device: str) -> dict[str, int]:  # noqa: ARG001
-    """Returns the numbers of features and blocks; on the CPU, which the user's function may use."""
+    """Returns the numbers of features and blocks; the user's function may need the CPU."""
     from dpprobe.backbones.network_forward import describe_network  # slow import: torch
 
     runtime = Runtime(device="cpu", precision="float32")

@@ -3,10 +3,10 @@
 Images arrive as uint8. The device scales and normalises images in float32, with torchvision's
 arithmetic. Images in uint8 need a quarter of float32's bytes, and spare the CPU the normalisation.
 
-Reduced precision uses autocast, which keeps norms and sums in float32 and runs unknown networks. On
-an H200, autocast reaches 8,930 images/s for ViT-B/16; float16 weights would be 1.16 times as fast,
-with 1.4 times the rounding error. `torch.compile` would be 1.2 (ViT-B/16) and 1.5 (MobileNetV2)
-times as fast, but compiling takes 15 to 20 s, while 10,000 images need one second. Decoding images
+Reduced precision uses autocast, which keeps norms and sums in float32 for every network. On an
+H200, autocast reaches 8,930 images/s for ViT-B/16; float16 weights would be 1.16 times as fast,
+with 1.4 times the rounding error. `torch.compile` would speed up autocast by 1.2 (ViT-B/16) and 1.5
+(MobileNetV2), but compiling takes 15 to 20 s, while 10,000 images need one second. Decoding images
 takes longer than the forward pass.
 """
 
@@ -117,7 +117,7 @@ def forward_pass(
 
 
 class Graph(torch.nn.Module):
-    """uint8 [batch, channels, height, width] -> features, with operations that other runtimes have.
+    """Maps uint8 [batch, channels, height, width] to features, in operations of other runtimes.
 
     The graph computes the forward pass in float32. `learned` names the parameters that the
     library trains, but no constants such as position embeddings of sines.

@@ -75,8 +75,8 @@ class Options(NetworkOptions):
     )
     pretrained: str | Literal[False] | None = Field(
         None,
-        description="Tag of open_clip's weights. false: random weights from a fixed seed, only for "
-        "trials.",
+        description="Tag of open_clip's weights; false means random weights from a fixed seed, "
+        "only for trials.",
     )
     quick_gelu: bool | None = Field(
         None,
@@ -318,7 +318,7 @@ class TextEncoder:
 
     Attributes:
       encode: tokens of `make_tokenizer` -> unit rows float32 [sentences, dimension] on the device.
-      logit_scale: the factor of cosines in logits, exp of the model's parameter.
+      logit_scale: the factor of cosines in logits, which is exp of the model's parameter.
       logit_bias: the number added to the scaled cosines; None if the model adds nothing.
       weights_sha256: the hash of the checkpoint's file, or of all weights.
       fingerprint: a hash of all that decides text embeddings.

@@ -58,7 +58,7 @@ class BackboneOptions(Options, ABC):
         le=MOST_GREY_BITS,
         exclude_if=lambda value: value == MOST_GREY_BITS,
         description="Number of bits of white in grey images of 16 bits, for example 12 if white is "
-        "4,095. Has no effect on images of 8 bits, DICOM, and files that state the number.",
+        "4,095. Images of 8 bits, DICOM, and files that state the number do not need the option.",
     )
 
     @model_validator(mode="after")
@@ -139,7 +139,7 @@ class Views(Options):
     crop: Literal["centre", "inception"] = Field(
         "centre",
         description="inception: one random part of each training image, 8 to 100% of its area, "
-        "with a width-to-height ratio of 3/4 to 4/3. The choice depends only on the image's bytes "
+        "with a width-to-height ratio of 3/4 to 4/3. The part depends only on the image's bytes "
         "and crop_seed. Test images keep the central crop.",
     )
     crop_seed: int | None = Field(

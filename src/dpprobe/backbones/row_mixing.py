@@ -19,9 +19,9 @@ from dpprobe.devices import use_full_float32
 from dpprobe.errors import ConfigError
 
 # Tolerances relative to the largest value. Batches of equal shape round a row equally, on a GPU too
-# with deterministic algorithms. Other algorithms may differ by two roundings. A batch of another
-# size may get another algorithm, whose sums round differently. Batches of different sizes are
-# therefore compared in float64, where 100 layers of 10,000 terms round by at most 1e-10.
+# with deterministic algorithms. Nondeterministic algorithms may differ by two roundings. Batches of
+# different sizes are compared in float64, because their algorithms may round sums differently. In
+# float64, 100 layers of 10,000 terms round by at most 1e-10.
 TOLERANCES = {"float64": 1e-9, "float32": 1e-6, "float16": 2e-3, "bfloat16": 1e-2}
 # Batch sizes of the check on the CPU: the smallest, and one above branches for small batches.
 _SMALL_BATCHES = (2, 9)
@@ -88,8 +88,8 @@ def make_public_rows(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """Returns three random public rows [3, *shape]: a row to check, and two companions.
 
     The companions differ in mean, deviation, length, smallest and largest number, and the first
-    companion exceeds the row in each direction. A network that uses these numbers of a batch
-    therefore changes the row's features.
+    companion exceeds the row in each direction. A network that uses a batch's mean, deviation or
+    extremes changes the row's features.
     """
     generator = torch.Generator().manual_seed(0)
     if dtype == torch.uint8:

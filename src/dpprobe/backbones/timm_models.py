@@ -66,7 +66,7 @@ class Options(NetworkOptions):
     model: str = Field(min_length=1, description="timm's name, such as resnet50.a1_in1k.")
     pretrained: bool = Field(
         True,
-        description="Download timm's weights for the name. With false and without a checkpoint, "
+        description="Download timm's weights for `model`. With false and without a checkpoint, "
         "weights are random from a fixed seed, only for trials.",
     )
     model_args: dict[str, Any] = Field({}, description="Further arguments of timm.create_model.")

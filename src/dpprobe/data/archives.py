@@ -34,12 +34,12 @@ TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 IGNORED_FOLDER = "__MACOSX"
 IGNORED_FILE = ".DS_Store"
 COPY_BYTES = 1 << 20
-# The errors of zip, tar and their compressions for a damaged archive.
+# The errors that Python's modules for archives and compression raise for damaged files.
 _DAMAGE = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, struct.error)
 
 
 def folder_name(name: str) -> str | None:
-    """Returns an archive's name without its suffix, for its folder; None for other files."""
+    """Returns the name of an archive's folder, which has no suffix; None for other files."""
     for suffix in (ZIP_SUFFIX, *TAR_SUFFIXES):
         if name.lower().endswith(suffix) and len(name) > len(suffix):
             return name[: -len(suffix)]
@@ -47,7 +47,7 @@ def folder_name(name: str) -> str | None:
 
 
 def extract_archive(archive: Path, directory: Path, *, sha256: str | None = None) -> None:
-    """Unpacks an archive into `directory`, which then contains its members and nothing else.
+    """Unpacks an archive into `directory`, and removes everything else from `directory`.
 
     The archive's checksum was verified earlier, so its members are not checked for completeness.
 
@@ -84,7 +84,7 @@ def extract_archive(archive: Path, directory: Path, *, sha256: str | None = None
                 _extract_tar(archive, temporary)
             mark.unlink(missing_ok=True)
             _remove_folder(directory)
-            # If the process dies before the rename, `_is_whole` ignores the mark: no folder exists.
+            # If the process dies before the rename, `_is_whole` finds no folder for the mark.
             artifacts.write_json(mark, {**state, **_count_contents(temporary)})
             temporary.replace(directory)
         except BaseException:
@@ -133,7 +133,7 @@ def _lock_folder(directory: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)  # before the release: waiting processes make a new file
+        path.unlink(missing_ok=True)  # before others may lock this file; they make a new file
         lock.release()
 
 

@@ -55,7 +55,7 @@ class CountedRows(UnitOptions):
         return self._count_split().classes
 
     def _count_split(self) -> SplitCounts:
-        """Counts the split, and caches the counts until options or files change."""
+        """Counts rows and units of a split, and caches the counts until options or files change."""
         key = (type(self), self.model_dump_json(), self.source_state())
         if key not in _counted:
             _counted[key] = count_split(self, self.read_index())
@@ -129,7 +129,7 @@ def count_pairs(
     sides: Sequence[str | None],
     units: Sequence[str] | None,
 ) -> Sides:
-    """Counts units by side and class.
+    """Counts units by split and class.
 
     Args:
       pairs: (row, class number), as from `list_pairs`.
@@ -147,7 +147,7 @@ def share_units(
     sides: Sequence[str | None],
     units: Sequence[str] | None,
 ) -> Counter[tuple[str | None, int]]:
-    """Sums weights of rows by side and class: each of m rows of a unit on a side weighs 1 / m."""
+    """Sums weights of rows by split and class: each of a unit's m rows in a split weighs 1 / m."""
     whose = range(len(sides)) if units is None else units
     sizes, shares = Counter(zip(sides, whose, strict=True)), Counter[tuple[str | None, int]]()
     for row, label in pairs:

@@ -1,4 +1,4 @@
-"""The CSV files of a manifest: their headers and their records.
+"""Reads the headers and the records of a manifest's CSV files.
 
 Python's csv module reads the files, because messages need line numbers. pandas counts rows, which
 differ from lines if a quoted value spans several lines.
@@ -33,7 +33,7 @@ UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 WORKBOOK = b"PK\x03\x04"
 # A first line such as `sep=;` that declares the delimiter; spreadsheets append more delimiters.
 _DECLARED = re.compile(r'"?sep=([^\w\s"]|\t)"?\1*\s*', re.IGNORECASE)
-MOST_CHARACTERS = 1 << 27  # characters per cell; a missing quotation mark joins the rest of a file
+MOST_CHARACTERS = 1 << 27  # the longest cell; without its closing quotation mark, a cell never ends
 _EXCEL = "save it as `CSV UTF-8`, as Excel calls it"
 _AS_UTF_8 = "save it as UTF-8 (`CSV UTF-8` in Excel, or `iconv -f {} -t UTF-8 old.csv > new.csv`)"
 
@@ -41,8 +41,7 @@ _AS_UTF_8 = "save it as UTF-8 (`CSV UTF-8` in Excel, or `iconv -f {} -t UTF-8 ol
 def check_columns(options: TableOptions, split: SplitName) -> None:
     """Checks that the files have all columns that the options name, before any row is read.
 
-    Raises:
-      ConfigError: if a column is missing, or an added column already exists; names the option.
+    Raises ConfigError if a column is missing, or an added column already exists; names the option.
     """
     file = options.split_file(split)
     known = list(read_header(options, file, split))
@@ -99,8 +98,7 @@ def other_delimiter(names: Sequence[str]) -> str | None:
 def read_header(options: TableOptions, file: str, option: str) -> tuple[str, ...]:
     """Reads the names of a file's columns.
 
-    Raises:
-      ConfigError: if the file is missing or unreadable, or two columns have the same name.
+    Raises ConfigError if the file is missing or unreadable, or two columns have the same name.
     """
     if (columns := options.open_columns(file)) is not None:
         return columns.columns

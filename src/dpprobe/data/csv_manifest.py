@@ -1,6 +1,6 @@
 """A manifest: a CSV file with one row per image.
 
-Paths and labels are columns, or are built from columns. Other files can be joined by keys, as
+Columns contain or build paths and labels of images. Other files can be joined by keys, as
 MIMIC-CXR needs for labels, splits and patients. Images are read in place. All paths, also of CSV
 files, are relative to `root`. A changed CSV file makes the split tables stale. An image that is
 changed after preparation is refused, because the tables contain its hash.

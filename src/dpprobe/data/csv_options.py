@@ -116,7 +116,7 @@ class TableOptions(UnitOptions):
 
     paths: ClassVar[tuple[str, ...]] = ("root", "train", "test", "joins.*.file")
 
-    root: str = Field(".", min_length=1, description="Folder of the dataset's relative paths.")
+    root: str = Field(".", min_length=1, description="Folder where relative paths start.")
     train: str = Field(
         min_length=1, description="A .csv or .tsv file with a header; it may be compressed (.gz)."
     )
@@ -166,8 +166,8 @@ class TableOptions(UnitOptions):
     uncertain: UncertainPolicy | dict[str, UncertainPolicy] = Field(
         "error",
         description="Treatment of the label -1: ones or zeros (read -1 as 1 or 0), drop (leave out "
-        "the row) or error. A mapping of label columns to these words treats columns differently; "
-        "absent columns have error.",
+        "the row) or error. A mapping gives label columns separate treatments; columns that the "
+        "mapping lacks have error.",
     )
     missing: Literal["zeros", "drop", "error"] = Field(
         "error",
@@ -236,8 +236,8 @@ class TableOptions(UnitOptions):
     def image_params(self) -> dict[str, Any]:
         """Returns the options that determine the set of images.
 
-        Leaves out `split_column`; and `extract` and `joins`, if no path or filter uses their
-        columns.
+        Leaves out `split_column`. Leaves out `extract` and `joins` if no path or filter uses an
+        added column.
         """
         made = {*self.extract, *(column for join in self.joins for column in join.columns)}
         others = {"split_column"}
@@ -256,7 +256,7 @@ class TableOptions(UnitOptions):
 
     def label_numbers(self) -> dict[str, int]:
         """Maps the values that `label_column` may have to the numbers of the classes."""
-        names = tuple(self.class_names or ())  # the labels are the keys of a mapping
+        names = tuple(self.class_names or ())  # for a mapping, its keys, which are the labels
         numbers = {name: number for number, name in enumerate(names)}
         # If a class name is a number, numbers are read only as names.
         if isinstance(self.class_names, dict) or any(n.lstrip("+-").isdecimal() for n in names):
@@ -266,7 +266,7 @@ class TableOptions(UnitOptions):
     def unit_name(self) -> str | None:
         """Returns the name of the patients' column, with the pattern or join that makes the column.
 
-        Equal column names with different patterns are different units: epsilons do not add up.
+        Columns of equal names but different patterns are different units: epsilons do not add up.
         """
         return None if self.unit_column is None else self._describe_column(self.unit_column)
 

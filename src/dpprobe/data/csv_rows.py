@@ -43,7 +43,7 @@ UNCERTAIN, BLANK, OTHER, DROP = -1, -2, -3, -4
 
 @dataclass(frozen=True, kw_only=True)
 class ManifestRows:
-    """The used rows of one file.
+    """The rows of one file that a split uses.
 
     Attributes:
       file: the file's name, as written in the study.
@@ -88,8 +88,7 @@ def _columns_that_decide(options: TableOptions) -> set[str]:
 def read_rows(options: TableOptions) -> dict[SplitName, ManifestRows]:
     """Reads the rows of both tables.
 
-    Raises:
-      ConfigError: if a file cannot be read as the options say, or the options leave no row.
+    Raises ConfigError if a file cannot be read as the options say, or the options leave no row.
     """
     parts = load_columns(options, set(options.list_columns()))
     train, sides = parts["train"], patient_sides.assign_sides(options, _make_index(options, parts))
@@ -142,7 +141,7 @@ def load_columns(
 
 @cache
 def _warn_of_rest(file: str, column: str, rows: int, value: str) -> None:
-    """Warns once, because each check reads the rows again."""
+    """Warns once about rows of neither split, because each check reads the rows again."""
     logger.warning(
         "%s: %s of neither split, such as %s %r; not used",
         file, count_noun(rows, "row"), column, value,
@@ -185,9 +184,8 @@ def _choose_rows(
 ) -> pd.Series:
     """Returns a mask of the rows whose column has one of the values that an option names.
 
-    Raises:
-      ConfigError: if a value in the column looks like a named value but is spelled differently;
-        rows with this value would be lost silently.
+    Raises ConfigError if a value in the column looks like a named value but is spelled differently;
+    rows with this value would be lost silently.
     """
     wanted = {str(value) for value in values}
     looks = {fold_name(value): value for value in wanted}
@@ -460,7 +458,7 @@ def _make_labels(
         text, code = written[label][row], int(rows.codes[row, label])
         fault = _label_fault(options, columns[label], text, code)
         if not hinted and joined_labels([text], options.class_names or options.label_columns):
-            hinted = True  # one hint per batch
+            hinted = True  # one hint per batch is enough
             fault += (
                 "; its parts are names of classes: if images have several labels, write one column "
                 "of 0 and 1 per class, and label_columns instead of label_column"

@@ -166,8 +166,8 @@ class Checks:
     def count_copies(self) -> dict[str, CopyCounts]:
         """Counts the copies among the training rows, by image and by patient.
 
-        In each count, `rows` counts rows with the image of an earlier row of another unit, `most`
-        is the largest number of units with one image, and `by` names how images were compared.
+        In each count, `rows` is the number of rows that repeat an image of another unit. `most` is
+        the largest number of units with one image, and `by` tells how images were compared.
         """
         by = "bytes and pixels" if self._decoded else "bytes"
         counts: dict[str, CopyCounts] = {"image": {**self._copies.by_row, "by": by}}

@@ -21,9 +21,8 @@ def download_dataset(options: DatasetOptions, directory: Path) -> None:
 
     A downloaded file is reused if its content is right; an interrupted transfer continues.
 
-    Raises:
-      ConfigError: if the user must do something first, such as accept a licence.
-      DownloadError: if the server does not deliver the right content.
+    Raises ConfigError if the user must do something first, such as accept a licence. Raises
+    DownloadError if the server does not deliver the right content.
     """
     module = importlib.import_module(SOURCES[options.source])
     with artifacts.explain_full_disk(directory, "files were fetched"):

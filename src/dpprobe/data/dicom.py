@@ -43,7 +43,7 @@ _TAGS = (
     "ModalityLUTSequence", "VOILUTSequence", "ExtendedOffsetTable", "ExtendedOffsetTableLengths",
 )  # fmt: skip
 _GREY = ("MONOCHROME1", "MONOCHROME2")
-# Beyond any pixel value: a window maps -_FAR to its dark end and _FAR to its bright end.
+# Beyond any pixel value, so that a window maps _FAR to its bright end and -_FAR to its dark end.
 _FAR = 1e30
 UNPACK = "rewrite the file uncompressed (gdcmconv --raw), or install python-gdcm beside dpprobe"
 
@@ -61,8 +61,8 @@ def looks_bare(data: bytes) -> bool:
 def open_dicom(data: bytes) -> Image.Image:
     """Decodes a DICOM file of one image, grey or of 8-bit colours.
 
-    Raises:
-      ImageError: if the file cannot be decoded; states fault and remedy, but no text from the file.
+    Raises ImageError if the file cannot be decoded; states fault and remedy, but no text from the
+    file.
     """
     import numpy as np
     from PIL import Image

@@ -1,9 +1,9 @@
-"""Fetches files from the web: resumes, retries, and verifies them before they get their names.
+"""Downloads files with resumption and retries, and verifies each file before it gets its name.
 
 Received bytes are kept beside the file as `.<name>.partial`. The next attempt, or the next run,
-requests only the missing bytes. A file is accepted if it matches its declared checksum. If a
-resumed file has a wrong checksum, the server's file may have changed in between. The whole file is
-therefore fetched once more. Content with a wrong checksum stays in the partial file, in case the
+requests only the missing bytes. A file is accepted if it matches its declared checksum. A resumed
+file with a wrong checksum is fetched once more from the start, because the server's file may have
+changed between attempts. Content with a wrong checksum stays in the partial file, in case the
 checksum in the study is corrected.
 
 The partial file itself is locked, so that no lock file stays beside the data.

@@ -112,8 +112,7 @@ class EmbeddingFile(ABC):
     def find_vectors(self, name: str | None) -> str:
         """Finds the array that a study names; without a name, the only array or one of `USUAL`.
 
-        Raises:
-          ConfigError: if the file lacks the array; lists the arrays of the file.
+        Raises ConfigError if the file lacks the array; lists the arrays of the file.
         """
         known = self.list_vectors()
         if name is None:
@@ -132,11 +131,10 @@ class EmbeddingFile(ABC):
         return name
 
     def read_blocks(self, names: Sequence[str]) -> Blocks:
-        """Yields the blocks of `stream_blocks`, and explains errors of reading.
+        """Yields the blocks of `stream_blocks`, with one-line errors for damaged files.
 
-        Raises:
-          ConfigError: for a file that cannot be read.
-          DataError: if vectors have different lengths; names the first row that differs.
+        Raises ConfigError for a file that cannot be read. Raises DataError if vectors have
+        different lengths; names the first row that differs.
         """
         with explain_damage(self.path):
             yield from self.stream_blocks(names)

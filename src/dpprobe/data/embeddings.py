@@ -169,9 +169,8 @@ def _match(paths: Iterable[str]) -> tuple[str, ...]:
 def prepare(options: Options, directory: Path) -> None:
     """Writes the split tables of vectors.
 
-    Raises:
-      ConfigError: if a file cannot be read as the options say.
-      DataError: if rows are faulty (one message covers all), or vectors differ in length.
+    Raises ConfigError if a file cannot be read as the options say. Raises DataError if rows are
+    faulty (one message covers all), or vectors differ in length.
     """
     from dpprobe.data import csv_rows  # slow import: numpy, pandas and pyarrow
 

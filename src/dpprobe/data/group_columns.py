@@ -62,7 +62,7 @@ class Group(Block):
         return value
 
     def read_values(self, values: Any, faults: Sequence[list[tuple[str, str]]]) -> Any:
-        """Returns a column's values unchanged, or the range of each value.
+        """Returns a column's values unchanged, in lower case, or as ranges of numbers.
 
         Args:
           values: the column's values, one per row; a list or an Arrow array.
@@ -134,8 +134,7 @@ def warn_of_code(column: str, text: str, effect: str) -> None:
 def bin_name(value: str, bins: Sequence[float]) -> str:
     """Returns a number's range, such as `<18`, `18-39` or `>=40` for [18, 40]; empty for a blank.
 
-    Raises:
-      ValueError: if the value is neither blank nor a number.
+    Raises ValueError if the value is neither blank nor a number.
     """
     if value.lower() in BLANKS:
         return ""

@@ -2,8 +2,8 @@
 
 The Hub's library lists the files and reads their checksums. `dpprobe.data.downloads` fetches the
 bytes, because it resumes interrupted transfers, while `hf_hub_download` deletes received bytes on
-failure (seen in huggingface_hub 2.4). No file contains the Hub's token (HF_TOKEN or `hf auth
-login`).
+failure (seen in huggingface_hub 2.4). The Hub's token (HF_TOKEN or `hf auth login`) is never
+written to a file.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Options(parquet.ColumnOptions):
     revision: str = Field(
         "",
         json_schema_extra={"pattern": "^[0-9a-f]{40}$"},
-        description="The commit, 40 hexadecimal digits; no branch, because its files can change.",
+        description="The commit, 40 hexadecimal digits; no branch, whose files can change.",
     )
     train: Paths = Field(
         min_length=1,
@@ -123,11 +123,9 @@ class Options(parquet.ColumnOptions):
 def download(options: Options, directory: Path) -> list[Fetched]:
     """Fetches the files of `train` and `test`, and compares each with the Hub's checksum.
 
-    Raises:
-      ConfigError: for an unknown repository or commit, a pattern without a file, a licence that
-        must be accepted first, an invalid token, offline mode.
-      DownloadError: if the Hub cannot be reached or sends a file that differs from its stated
-        checksum.
+    Raises ConfigError for an unknown repository or commit, a pattern without a file, a licence that
+    must be accepted first, an invalid token, offline mode. Raises DownloadError if the Hub cannot
+    be reached or sends a file that differs from its stated checksum.
     """
     from huggingface_hub import HfApi, get_token
 
@@ -216,8 +214,7 @@ def _ask_hub(
 ) -> Answer:
     """Asks the Hub, with retries.
 
-    Raises:
-      ConfigError, DownloadError: for the reasons that `download` lists.
+    Raises ConfigError or DownloadError for the reasons that `download` lists.
     """
     from huggingface_hub import errors
 
@@ -288,9 +285,8 @@ def _explain_error(error: Any, options: Options, *, token: str | None) -> Config
 def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
     """Writes the split tables of downloaded files.
 
-    Raises:
-      ConfigError: if a column is missing, or classes have no names.
-      DataError: if a file is missing, or for faulty rows.
+    Raises ConfigError if a column is missing, or classes have no names. Raises DataError if a file
+    is missing, or for faulty rows.
     """
     receipt = check_receipt(downloaded, params=options.download_params())
     names = [

@@ -1,6 +1,6 @@
 """Recognizes and decodes image files.
 
-Reads all formats of Pillow. Libraries for HEIC and DICOM are imported at the first such file.
+Reads all formats of Pillow. Libraries for HEIC and DICOM are imported only if a file needs them.
 """
 
 from __future__ import annotations
@@ -80,8 +80,7 @@ def encode_png(image: Image.Image) -> bytes:
 def open_image(data: bytes) -> Image.Image:
     """Decodes an image, and turns it upright by its EXIF data.
 
-    Raises:
-      ImageError: if the file is no image, or contains several images.
+    Raises ImageError if the file is no image, or contains several images.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -160,7 +159,7 @@ def count_used_bits(picture: Image.Image) -> tuple[str, int] | None:
 def pixel_hash(picture: Image.Image) -> bytes:
     """Returns a SHA-256 of a picture's size and pixels, which does not depend on the file's format.
 
-    The hash is of the RGB colours that a backbone sees, without transparency. Grey of 16 bits is
+    The hash covers the RGB colours that a backbone sees, without transparency. Grey of 16 bits is
     hashed unconverted, because conversion to 8 bits would merge values.
     """
     mode = "I" if picture.mode.startswith("I") else "RGB"

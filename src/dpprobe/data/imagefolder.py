@@ -40,7 +40,7 @@ class Options(SplitOptions):
     paths: ClassVar = ("path",)
 
     source: Literal["imagefolder"] = "imagefolder"
-    path: str = Field(min_length=1, description="Folder of the images, in the working directory.")
+    path: str = Field(min_length=1, description="Image folder, relative to the working directory.")
     exclude: tuple[str, ...] = Field((), description="Class folders to leave out.")
     embed: Embed = False
     test_fraction: TestFraction = 0.2
@@ -297,8 +297,7 @@ def walk_folder(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
 def _scan_folder(folder: Path) -> list[os.DirEntry[str]]:
     """Lists the entries of a folder by name, without files that operating systems add.
 
-    Raises:
-      ConfigError: for a folder that cannot be listed, or a name that is not UTF-8.
+    Raises ConfigError for a folder that cannot be listed, or a name that is not UTF-8.
     """
     try:
         with os.scandir(folder) as entries:

@@ -56,8 +56,8 @@ class ClassUnits:
 
 Prompts = str | tuple[str, ...]
 Headline = Literal["accuracy", "auc", "macro_accuracy"]
-# The largest ratio of class sizes in the test split with accuracy as headline metric. For two
-# classes of this ratio, the majority-class baseline has an accuracy of 67%.
+# The largest ratio of class sizes in the test split at which accuracy is the headline metric. For
+# two classes of sizes 2 to 1, the majority-class baseline has an accuracy of 67%.
 IMBALANCED = 2.0
 # Options of a dataset that only check its tables, and do not change them.
 DATASET_NOTES = frozenset(
@@ -96,11 +96,11 @@ class PublicSplit:
       key: a short text that identifies the split in a ledger, and may contain hashes of private
         files. Equal options give equal keys: `source` if the source has both splits, else for
         example `id, seed 0, fraction 0.2`. New content under old file names keeps the key.
-      follows_names: True if only a unit's name decides its side, so that equal keys always mean
-        equal sides. False if positions in the files decide sides, so that equal keys mean equal
-        sides only while the files are unchanged.
-      names_rows: True if a column names each row, or its patient. Other ids are paths, which change
-        with folders, or positions in a file, which change with earlier rows.
+      follows_names: True if only a unit's name decides its split, so that equal keys always mean
+        equal splits. False if positions in the files decide, so that equal keys mean equal splits
+        only while the files are unchanged.
+      names_rows: True if a column names each row, or its patient. False if ids are paths, which
+        change with folders, or positions in a file, which change with earlier rows.
       fault: why a release cannot use the split, with the remedy. None if no unit decides whether
         another unit is in train, in test or left out.
       images_fault: why a release cannot protect images of patients. None if the removal of an image
@@ -201,7 +201,7 @@ class DatasetOptions(Options, ABC):
 
     @abstractmethod
     def check_files(self) -> None:
-        """Raises ConfigError if a file that the options name is missing. Reads no image."""
+        """Raises ConfigError if a file that the options name is missing; reads no image."""
 
     def list_warnings(self) -> list[str]:
         """Returns warnings about the dataset, one line each; opens no file."""
@@ -283,7 +283,7 @@ class DatasetOptions(Options, ABC):
         """Counts the rows of the train and the test table before `subsample`, within seconds.
 
         By default, returns the sizes in `expect`, or None if counting would need a download or all
-        files. Without sizes, checks of the number of rows run after the download.
+        files. If the result is None, checks of the number of rows run after the download.
         """
         return self.expected_rows()
 
@@ -309,12 +309,11 @@ class DatasetOptions(Options, ABC):
     def used_rows(self) -> tuple[int, int] | None:
         """Counts the rows of the train and the test table after `subsample`; None if unknown.
 
-        Unknown are the rows of a fraction, which depend on the rows' names, the rows of a number of
-        patients, and all rows if `count_rows` returns None.
+        The count is unknown for a fraction (rows' names decide), for a number of patients (only the
+        source knows their rows), and if `count_rows` returns None.
 
-        Raises:
-          ConfigError: if `subsample` names a class that does not exist, or a class has too few
-            rows.
+        Raises ConfigError if `subsample` names a class that does not exist, or a class has too few
+        rows.
         """
         if self.subsample is None:
             return self.count_rows()
@@ -342,7 +341,7 @@ class DatasetOptions(Options, ABC):
         return ()
 
     def named_unit(self) -> Literal["image", "patient"] | None:
-        """Returns the unit of privacy that the dataset sets; None if it uses the study's unit."""
+        """Returns the unit of privacy that the dataset sets; None for the study's unit."""
         return None
 
     def names_units(self) -> bool:
@@ -376,8 +375,7 @@ def hash_file_states(files: Iterable[tuple[str, str | os.PathLike[str]]]) -> str
 
     The hash changes even if a file is replaced by an older file.
 
-    Raises:
-      ConfigError: for a missing file.
+    Raises ConfigError for a missing file.
     """
     states = []
     for name, path in files:

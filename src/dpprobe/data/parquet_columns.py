@@ -18,8 +18,7 @@ NUMBER_LISTS = "lists of numbers"
 def read_schema(path: Path) -> tuple[pa.Schema, int]:
     """Reads a file's columns and its number of rows.
 
-    Raises:
-      ConfigError: if the file cannot be read, or two columns have the same name.
+    Raises ConfigError if the file cannot be read, or two columns have the same name.
     """
     import pyarrow.parquet as pq
 

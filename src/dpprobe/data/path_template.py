@@ -1,4 +1,4 @@
-"""Paths built from a row's columns: a template has the columns in braces."""
+"""Builds paths from the columns of rows, by a template with columns' names in braces."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ def template_parts(template: str) -> list[Part]:
 
     Braces contain only a column's whole name: no attribute, index or nested field.
 
-    Raises:
-      ValueError: if the text is not a valid template.
+    Raises ValueError if the text is not a valid template.
     """
     try:
         parts = [

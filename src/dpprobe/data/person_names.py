@@ -1,8 +1,9 @@
 """Normalizes names of people, equally for sources of data, the estimator and ledgers' hashes.
 
-Two spellings are one name if they differ only in spaces at an end, or as text and bytes. A dataset
-may not have several names of one number, such as 12, 12.0 and 0012. Names that look alike, such as
-P1 and p1, count as two people, with a warning. A split with P1 in train and p1 in test is refused.
+Two spellings are one name if they differ only in spaces at an end, or in type (text or bytes). A
+dataset may not have several names of one number, such as 12, 12.0 and 0012. Names that look alike,
+such as P1 and p1, count as two people, with a warning. A split with P1 in train and p1 in test is
+refused.
 """
 
 from __future__ import annotations

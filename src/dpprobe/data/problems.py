@@ -47,7 +47,7 @@ KINDS: dict[str, tuple[str, str, str]] = {
         "unexpected size", "unexpected sizes",
         "complete the source or correct `expect`"),
 }  # fmt: skip
-# Kinds that do not stop a run: such notes are only listed in `problems.csv`.
+# Kinds of problems that do not stop a run; only `problems.csv` lists them.
 NOTES = {"copy": "training image that appears twice"}
 
 

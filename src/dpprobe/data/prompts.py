@@ -25,9 +25,8 @@ OWN = "own"
 def check_prompts(prompts: str | Sequence[str]) -> None:
     """Checks that a named set of prompts exists, or that templates are valid; imports no library.
 
-    Raises:
-      ConfigError: if the set does not exist, or a template lacks {c} or has an unknown field in
-        braces.
+    Raises ConfigError if the set does not exist, or a template lacks {c} or has an unknown field in
+    braces.
     """
     if isinstance(prompts, str):
         _find_set(prompts)
@@ -38,8 +37,7 @@ def check_prompts(prompts: str | Sequence[str]) -> None:
 def read_templates(prompts: str | Sequence[str]) -> tuple[str, ...]:
     """Returns the templates of a named set, or the given templates unchanged.
 
-    Raises:
-      ConfigError: for the reasons that `check_prompts` lists.
+    Raises ConfigError for the reasons that `check_prompts` lists.
     """
     if not isinstance(prompts, str):
         _check_templates(prompts)
@@ -76,7 +74,7 @@ def name_classes(
         raise ConfigError(f"prompt_names: no class {unknown[0]!r}; {remedy}")
     words = {name: prompt_names.get(name, name.replace("_", " ")) for name in class_names}
     if blank := [name for name, word in words.items() if not fold_name(word)]:
-        raise ConfigError(f"prompt_names: no word for class {blank[0]!r}; write a visible one")
+        raise ConfigError(f"prompt_names: no word for class {blank[0]!r}; write a visible word")
     return tuple(words.values())
 
 

@@ -1,15 +1,15 @@
 """Chooses the training rows of each class that the option `subsample` keeps.
 
-Each row's name (its patient's, if patients are named) has a number in [0, 1): the SHA-256 of the
-public seed and the name. A fraction, of all rows or of a class, keeps the names with numbers below
-the fraction. `per_class` keeps the names with the smallest numbers. With one seed, a larger
-subsample therefore contains each smaller subsample. Other hashes choose the test rows.
+The name of each row, or of its patient, has a number in [0, 1): the SHA-256 of the public seed and
+the name. A fraction, of all rows or of a class, keeps the names with numbers below the fraction.
+`per_class` keeps the names with the smallest numbers. With one seed, a larger subsample contains
+each smaller subsample. The choice of test rows uses different hashes.
 
-`fraction` chooses by the unit's name alone: a change to one unit never adds or removes another, and
-the public number n of kept units depends only on names. The number of kept rows varies with the
-seed. `fractions` also uses labels, so n reveals a unit's label to someone who knows everything
-else. `per_class` ranks units, so one unit may add or remove another. `fractions` and `per_class`
-are for benchmarks, whose guarantee covers only the kept rows.
+`fraction` chooses by the unit's name alone, so a change to one unit adds or removes no other unit.
+The public number n of kept units depends only on names and varies with the seed. `fractions` also
+uses labels, so n reveals a unit's label to someone who knows everything else. `per_class` ranks
+units, so one unit may add or remove another unit. `fractions` and `per_class` are for benchmarks,
+whose guarantee covers only the kept rows.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Subsample(Options):
     seed: int = Field(
         0,
         ge=0,
-        description="Public seed of the choice. With the same seed, a larger part contains every "
+        description="Public seed of the chosen part. With one seed, a larger part contains every "
         "smaller part of the images.",
     )
 

@@ -314,7 +314,7 @@ def write_dataset(
         given = sum(writer.rows for writer in writers.values())
         if given > rows or (given < rows and options.images_per_patient() is None):
             raise DataError(
-                f"source {options.source}: says it has {rows} rows, but gives {given}; correct it"
+                f"source {options.source}: {given} rows instead of {rows}; correct the source"
             )
         checks.finish_checks(
             {name: (writer.rows, writer.per_class) for name, writer in writers.items()}
@@ -582,7 +582,7 @@ class _SplitWriter:
         units = _optional_column(batch, "unit")
         self.units.update(units)
         for row, image in enumerate(images):
-            assert image.sha256 is not None  # otherwise a problem was reported
+            assert image.sha256 is not None  # images without hash are problems, which stop writing
             row_groups = [column[row] for column in groups]
             record = [image.id, labels[row], row_groups, image.sha256.hex()]
             record += [accepted[row]] if self._shape.accepted else []
@@ -627,8 +627,7 @@ def _optional_column(batch: pa.Table, name: str) -> list[Any]:
 def read_info(dataset_json: Path) -> DatasetInfo:
     """Reads `dataset.json`.
 
-    Raises:
-      DataError: if the file is missing, damaged, or of another format or version.
+    Raises DataError if the file is missing, damaged, or of another format or version.
     """
     values = artifacts.read_record(dataset_json, kind=FORMAT, version=FORMAT_VERSION)
     return DatasetInfo.model_validate(values)
@@ -637,8 +636,7 @@ def read_info(dataset_json: Path) -> DatasetInfo:
 class SplitTable:
     """Reads one split table: images are streamed, other columns are read on demand.
 
-    Raises:
-      DataError: if the file is missing or not a split table.
+    Raises DataError if the file is missing or not a split table.
     """
 
     def __init__(self, path: Path) -> None:
@@ -758,9 +756,8 @@ def open_table(path: Path, info: DatasetInfo) -> SplitTable:
 def decode_image(image: EncodedImage, *, split: str) -> Image.Image:
     """Decodes an image, and turns it upright by its EXIF data.
 
-    Raises:
-      DataError: naming split, row, id and path, if the file cannot be read, changed since the
-        dataset was prepared, is no image, or contains several images.
+    Raises DataError, naming the row, if the file cannot be read, changed since the dataset was
+    prepared, is no image, or contains several images.
     """
     where = f"{split} row {image.row} (id {image.id})"
     data = image.data

@@ -72,9 +72,7 @@ def member_path(shard: Path, member: Member) -> str:
 def read_image_bytes(path: str) -> bytes:
     """Reads an image file, or an image inside a tar by its offset.
 
-    Raises:
-      OSError: if the file cannot be read.
-      ValueError: for an impossible path.
+    Raises OSError if the file cannot be read. Raises ValueError for an impossible path.
     """
     place = _PLACE.fullmatch(path)
     if place is None:
@@ -86,8 +84,7 @@ def read_image_bytes(path: str) -> bytes:
 def read_at(shard: Path, offset: int, size: int) -> bytes:
     """Reads bytes of a tar file; several threads may read one file at the same time.
 
-    Raises:
-      OSError: if the bytes cannot be read, or the file ends too early.
+    Raises OSError if the bytes cannot be read, or the file ends too early.
     """
     require_plain_file(shard)
     status = shard.stat()
@@ -141,7 +138,7 @@ def holds_image(shard: Path, member: Member) -> bool:
     """Returns True for a member with the extension, or the first bytes, of an image."""
     name = member.name.rpartition("/")[2].lower()
     if not name.startswith(".") and any(f".{part}" in EXTENSIONS for part in name.split(".")[1:]):
-        return True  # but not for names with a leading dot, which macOS writes with any extension
+        return True  # files with a leading dot are excluded, because macOS gives them any extension
     return is_image_start(read_at(shard, member.offset, min(member.size, _BLOCK)))
 
 
@@ -149,7 +146,7 @@ def _list_members(shard: Path) -> Iterator[Member]:
     """Yields the regular files of a tar.
 
     tarfile stops silently at a damaged header after the first member, at zeros, or if the file ends
-    at a header. The bytes after the last member are therefore checked for missing members.
+    at a header. The bytes after the last member are checked, so that no member is missed.
     """
     last = "its start"
     try:

@@ -148,9 +148,8 @@ def _dataset_class(name: str) -> Any:
 def download(options: Options, directory: Path) -> list[Fetched]:
     """Fetches a dataset's files, compares them with torchvision's MD5, and unpacks them.
 
-    Raises:
-      DownloadError: if a file cannot be fetched or has a wrong checksum.
-      DataError: for an archive that cannot be unpacked.
+    Raises DownloadError if a file cannot be fetched or has a wrong checksum. Raises DataError for
+    an archive that cannot be unpacked.
     """
     from dpprobe.data import downloads  # slow import: requests
 

@@ -4,17 +4,17 @@ No split depends on the order of the rows or on a random generator's version.
 
 In a split by class, a row's side (train or test) depends on its id, the seed and the ids of its
 class. An added row can move another row of its class to the other side, because the number of test
-rows per class is rounded. A guarantee that starts at the *train* table does not cover this effect.
+rows per class is rounded. A guarantee that starts at the *train* table does not cover moved rows.
 
 In a split by id, a row is test if the SHA-256 of its id and the public seed, read as a number in
-[0, 1), is below the fraction. If a unit is added, left out, relabelled or replaced by null rows, no
-other unit moves. Train and test tables of neighbouring sources differ in one unit's rows alone. All
-rows of a patient have the patient's name as id. The number of test units is binomial over seeds,
-and may be zero for a class.
+[0, 1), is below the fraction. A unit that is added, left out, relabelled or replaced by null rows
+moves no other unit. Train and test tables of neighbouring sources differ in one unit's rows alone.
+All rows of a patient have the patient's name as id. The number of test units is binomial over
+seeds, and may be zero for a class.
 
 The split by id needs ids that depend on their own unit alone. Positions in a file may be ids: the
 guarantee compares sources in which null rows replace a unit and all other positions stay. An extra
-row at the front of the file would change the ids of all later rows, and move some of them.
+row at the front of the file would change the ids of all later rows, and move some of these rows.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class SplitOptions(DatasetOptions):
         "class",
         description="Choice of test images if there is no test split. class: takes `test_fraction` "
         "of each class. id: assigns each image, or patient, only by a hash of its name, so no "
-        "image can move another image into or out of the test split. A release needs id.",
+        "image can move another image into or out of the test split. Releases need `split_by: id`.",
     )
 
     def choose_test(self, names: Sequence[str], labels: Sequence[int]) -> list[bool]:

@@ -129,7 +129,7 @@ class Options(DatasetOptions):
         return {**super().image_params(), "files": files, "layout": layout}
 
     def has_test(self) -> bool:
-        """Returns True if a manifest has a test split; False for folders, known after download."""
+        """Returns True if a manifest has a test split; False for image folders, not yet known."""
         layout = self._parse_layout()
         return layout.source != "imagefolder" and layout.has_test()
 
@@ -196,9 +196,8 @@ def _require_inside(path: str, key: str) -> str:
 def download(options: Options, directory: Path) -> list[Fetched]:
     """Fetches the files, and unpacks the archives among them.
 
-    Raises:
-      DownloadError: for a file that cannot be fetched, or has a wrong checksum.
-      DataError: for an archive that cannot be unpacked.
+    Raises DownloadError for a file that cannot be fetched, or has a wrong checksum. Raises
+    DataError for an archive that cannot be unpacked.
     """
     from dpprobe.data import downloads  # slow import: requests
 
@@ -220,9 +219,8 @@ def _unpack_file(file: File, directory: Path, sha256: str) -> None:
 def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
     """Writes the split tables of the files in `downloaded`.
 
-    Raises:
-      ConfigError: if the files do not have the layout that `layout` states.
-      DataError: if a file is missing, or a row is faulty.
+    Raises ConfigError if the files do not have the layout that `layout` states. Raises DataError if
+    a file is missing, or a row is faulty.
     """
     receipt = check_receipt(downloaded, params=options.download_params())
     hashes = {file.name: file.sha256 for file in receipt.files}

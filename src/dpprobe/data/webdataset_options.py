@@ -112,8 +112,7 @@ class ShardOptions(UnitOptions):
     def list_shards(self, name: SplitName) -> list[Path]:
         """Lists the shards of a split, sorted by name within each pattern.
 
-        Raises:
-          ConfigError: for a pattern without a shard.
+        Raises ConfigError for a pattern without a shard.
         """
         shards: list[Path] = []
         for pattern in list_patterns(getattr(self, name)):

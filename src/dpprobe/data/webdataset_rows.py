@@ -45,8 +45,7 @@ class Row(NamedTuple):
 def read_shards(options: ShardOptions) -> dict[SplitName, list[Row]]:
     """Reads headers and labels of all shards, in order.
 
-    Raises:
-      DataError: if shards are damaged (names each shard), or if an image belongs to no sample.
+    Raises DataError if shards are damaged (names each shard), or if an image belongs to no sample.
     """
     broken, passed = list[str](), list[tuple[Path, Member]]()
     parts = {

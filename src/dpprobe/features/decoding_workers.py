@@ -1,4 +1,4 @@
-"""Processes that read and decode images for a GPU: threads would wait for Python's lock.
+"""Processes that read and decode images for a GPU, because threads share Python's global lock.
 
 Each of n processes decodes every n-th piece of rows and opens files itself, so no encoded image
 passes through the job's process. PyTorch's `DataLoader` starts the processes, limits prefetching,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 MOST_ROWS = 64
 # Memory of a piece in bytes: `MOST_ROWS` images of 224 px, or one image of 2,300 px.
 PIECE_BYTES = 16 << 20
-# Pieces per process, so that no process has much more work than another.
+# The least number of pieces per process, so that processes end at similar times.
 _ROUNDS = 8
 # Pieces that a process may prefetch; memory has one more place per process, for the piece in use.
 _AHEAD = 2

@@ -6,9 +6,8 @@ faster than one pass divided among threads. For a GPU, processes decode the piec
 (`decoding_workers`). A batch is assembled in pinned memory and sent to the GPU by one copy. The
 batch's features are fetched while the GPU computes the next batch.
 
-The last bits of a library's matrix products may depend on the number of rows. All forward passes
-therefore have an equal number of rows, with padding in the last pass. An image's features thus do
-not depend on other images.
+All forward passes have an equal number of rows, because the number of rows may change the last bits
+of matrix products. Padding of the last pass keeps an image's features independent of other images.
 """
 
 from __future__ import annotations
@@ -234,7 +233,7 @@ def in_order(
 ) -> Generator[B]:
     """Yields the result of `work` for each item, in the items' order, from a pool of threads.
 
-    At most `ahead` items are in progress. An error of `work` is raised when its item is due. After
+    At most `ahead` items are in progress. An error of `work` is raised in the item's turn. After
     an error, or on closing, no further item begins, and items in progress are waited for.
     """
     before = torch.get_num_threads()
@@ -328,7 +327,7 @@ def _make_batches(
 
     for piece in pieces:
         _check_piece(piece, sizes)
-        if len(rows) + len(piece.rows) > batch_size:  # because earlier pieces left out rows
+        if len(rows) + len(piece.rows) > batch_size:  # happens if earlier pieces left out rows
             yield finish_batch()
             rows, faults, memory = (), (), None
         if piece.images is not None:

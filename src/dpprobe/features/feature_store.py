@@ -49,7 +49,7 @@ class FeatureStore:
     Before HDF5 opens a shard, the shard's size and SHA-256 are compared with the manifest, because
     damaged HDF5 may crash the process. Later reads compare size and hash again if the file was
     replaced or written to meanwhile, and otherwise rely on HDF5's own checksums. A file that
-    changes while it is read is refused after reading. Each call opens files, so forks are safe.
+    changes while it is read is refused after reading. Forks are safe, as each call opens files.
 
     Attributes:
       rows, dimension: the number of rows, and of numbers per row.

@@ -80,17 +80,16 @@ def find_near_duplicates(
     Raises DataError if the features come from different backbones.
 
     Args:
-      private: the train and the test split of heads.
+      private: the train and the test split of the private dataset.
       public: splits of public datasets, with features of the same backbone.
       threshold: two rows with a cosine above the threshold are near-duplicates.
 
     Returns:
-      The record of the check, and a table of matches. The record has for each split the number of
-      private examples with a public example of the same bytes (`exact`) or with a cosine above the
-      threshold (`near`, which includes the exact ones), the largest cosine, and quantiles of each
-      private example's largest cosine. The table (`MATCHES`) has each split's near rows, and at
-      least its `LISTED` nearest rows. Each row names its nearest public example; the most similar
-      rows come first.
+      The record of the check, and a table of matches. The record counts for each split the private
+      examples that equal a public example (`exact`), or have a cosine above the threshold (`near`,
+      including exact matches). The record also has quantiles of each private example's largest
+      cosine. The table (`MATCHES`) has each split's near rows, and at least its `LISTED` nearest
+      rows. Each row names its nearest public example; the most similar rows come first.
     """
     for rows in (*private[1:], *public):
         if rows.features.backbone_fingerprint != private[0].features.backbone_fingerprint:
@@ -244,7 +243,7 @@ def _scale_to_unit(rows: torch.Tensor) -> torch.Tensor:
 def _exact_matches(
     private: DatasetSplit, public: Sequence[DatasetSplit]
 ) -> dict[int, tuple[int, int]]:
-    """Maps each private row whose image equals a public image to the latter's (split, row)."""
+    """Maps each private row whose image equals a public image to that image's (split, row)."""
     hashes: dict[bytes, list[int]] = {}
     for row, digest in enumerate(private.table.image_hashes()):
         hashes.setdefault(digest, []).append(row)

@@ -1,7 +1,7 @@
 """Reads an HDF5 shard: its seal, its header, its columns and its features in blocks.
 
 HDF5 trusts the files that it opens: damaged structures may crash the process or cause an endless
-loop. Each shard therefore begins with a seal: the SHA-256 of all later bytes, in HDF5's user block.
+loop. A shard begins with a seal against damage: the SHA-256 of all later bytes, in the user block.
 Readers compare the bytes with the seal or the manifest before HDF5 opens the file.
 """
 

@@ -1,19 +1,19 @@
-"""Estimates the share of public examples that are private examples, in any order and scale.
+"""Estimates the share of public rows that are also private rows, in any order and scale.
 
 Rows are compared as vectors of unit length. Let s^2 be the mean squared distance of the rows from
 their mean. Two rows count as equal if their squared distance is at most 0.002 s^2 (with mean zero,
-a cosine above 0.999). A row is therefore recognised after it was scaled, stored in float16 or
-bfloat16, extracted in another order or precision, or changed in any way by up to 4% of s. Pictures
-that only look alike are different rows.
+a cosine above 0.999). A row is recognised even if it was scaled, stored in float16 or bfloat16,
+extracted in another order or precision, or changed in any way by up to 4% of s. Pictures that only
+look alike are different rows.
 
 To save time, rows are compared only if they fall into equal cells, of width s/4 along ten random
 directions. No unchanged row is missed. The search misses one in fifteen rows that changed by 0.2%
-of s, and three of four rows that changed by 4%. If all rows are shared, one row in four is still
-more than `MOST_SHARED`. Rows of one store in equal cells count as one row.
+of s, and three of four rows that changed by 4%. If all rows changed by 4%, the search still finds
+one in four, more than `MOST_SHARED`. Rows of one store in equal cells count as one row.
 
 Rows are compared in three forms: unchanged, minus the mean of their own numbers, and minus the mean
-of all rows; each with both signs. A row is therefore also recognised if it was negated, if one
-number was added to all its numbers, or if one row was added to all rows of a store.
+of all rows; each with both signs. A row is also recognised if it was negated, if one number was
+added to all its numbers, or if one row was added to all rows of a store.
 
 Rows can be hidden on purpose: by larger changes, by rotating, averaging or shortening rows, or by
 adding one row to all rows of a part of a store. Rows of fewer than 16 numbers are close by chance,
@@ -162,7 +162,7 @@ class _Forms:
             return block
         with np.errstate(invalid="ignore"):  # rows with infinities stay unusable
             shaped = block - (block.mean(axis=1, keepdims=True) if form == 1 else self._mean)
-            # Rows of equal numbers, or close to the mean, become rounding errors: set to zero.
+            # Rows of equal numbers, or close to the mean, become rounding errors, set to zero.
             rounding = np.abs(shaped).max(axis=1) <= _ROUNDING * np.abs(block).max(axis=1)
         shaped[rounding] = 0
         return shaped

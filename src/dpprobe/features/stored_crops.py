@@ -49,7 +49,7 @@ def with_crops(backbone: Backbone, crops: int) -> Backbone:
 
 @dataclass(frozen=True)
 class _Parts:
-    """Transform: image, SHA-256 of its file -> central and random crops, [1 + crops, ...]."""
+    """Turns an image and its file's SHA-256 into central and random crops, [1 + crops, ...]."""
 
     central: Callable[[Image.Image], torch.Tensor]
     others: tuple[InceptionCrop, ...]

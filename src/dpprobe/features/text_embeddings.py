@@ -88,8 +88,8 @@ def write_text_embeddings(
 ) -> None:
     """Writes the text embeddings of one dataset's classes by one backbone.
 
-    The file is a safetensors file. Its tensor "weights" is the `init_file` of a head. The key
-    "dpprobe" of its metadata has prompts and fingerprints as JSON (`read_text_embeddings`).
+    The tensor "weights" of the safetensors file is the `init_file` of a head. The key "dpprobe" of
+    the file's metadata has prompts and fingerprints as JSON (`read_text_embeddings`).
 
     Raises ConfigError if prompts are faulty, or for the reasons that `embed_text` lists.
 
