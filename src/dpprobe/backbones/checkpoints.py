@@ -50,10 +50,7 @@ def check_kind(path: Path) -> None:
 
 
 def read_state(path: Path, *, shapes: bool = False) -> dict[str, torch.Tensor]:
-    """Reads a file's tensors by name; raises ConfigError if the file contains no tensors.
-
-    With `shapes`, tensors are on the meta device, without values.
-    """
+    """Reads a file's tensors, or only their shapes; ConfigError if the file has no tensors."""
     from timm.models import clean_state_dict, load_state_dict
 
     from dpprobe.backbones.network_forward import one_line  # slow import: torch

@@ -171,10 +171,7 @@ def _make_network(options: Options) -> SquareNetwork:
 
 
 def _make_model(options: Options) -> nn.Module:
-    """Makes the network with random weights; takes normalised images, and has no last layer.
-
-    `weights_seed` seeds PyTorch's default initial weights.
-    """
+    """Makes the network without last layer, with PyTorch's initial weights by `weights_seed`."""
     import torch  # slow import: torch
     from torch import nn
 

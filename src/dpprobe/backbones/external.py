@@ -59,10 +59,7 @@ class Options(BackboneOptions):
         """Checks nothing: the dataset names the files."""
 
     def choose_vectors(self, backbone: str, known: Collection[str]) -> str:
-        """Returns the name of the dataset's vectors to use: the option, or the backbone's name.
-
-        Raises ConfigError if no name fits.
-        """
+        """Returns the name of the vectors to use; ConfigError if the dataset lacks this name."""
         name = self.vectors or backbone
         if name in known:
             return name

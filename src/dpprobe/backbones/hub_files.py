@@ -43,9 +43,8 @@ def is_cached(repository: str, names: Iterable[str]) -> bool:
 def describe_missing(wanted: Iterable[HubFile], *, network: bool) -> str | None:
     """Explains which files are neither cached nor reachable; None if no file is missing.
 
-    Args:
-      network: True to test with one HEAD request whether the Hub is reachable, if files are not
-        cached. False considers only environment variables such as HF_HUB_OFFLINE.
+    With `network`, one HEAD request tests whether the Hub is reachable if files are not cached.
+    Otherwise only environment variables such as HF_HUB_OFFLINE are considered.
     """
     offline = next((name for name in _OFFLINE if os.environ.get(name)), None)
     if not network and offline is None:

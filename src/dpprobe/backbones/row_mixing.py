@@ -112,8 +112,8 @@ def find_mixed_row(
     """Passes a row among copies of one companion, then of the other, in batches of `count` rows.
 
     The row is first and last in batches, because it may depend only on rows before or after it.
-    Returns the position where the row's result changes with the companions, and both batches.
-    Returns None if the result changes nowhere.
+    Returns the position where the row's result changes with the companions, and both batches;
+    returns None if the result changes nowhere.
 
     Args:
       rows: the row and the two companions.
@@ -136,10 +136,7 @@ def find_mixed_row(
 
 @torch.no_grad()
 def check_rows_apart(model: nn.Module, example: torch.Tensor, *, name: str) -> None:
-    """Raises ConfigError if a network mixes rows of small batches, or branches by their numbers.
-
-    `example` has a row and two companions, see `make_public_rows`.
-    """
+    """Raises ConfigError if a network mixes rows of small batches, or branches by their numbers."""
     with refuse_branches():
         model(example)
     for count in _SMALL_BATCHES:

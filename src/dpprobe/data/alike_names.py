@@ -67,8 +67,7 @@ def hint_class(text: str, names: Iterable[str]) -> str:
 def joined_labels(labels: Iterable[str], names: Iterable[str] | None = None) -> list[str]:
     """Lists labels that join several names by `;`, `|` or `,`, such as `benign;malignant`.
 
-    Args:
-      names: the names of the classes; by default every label is the name of a class.
+    By default, every label is the name of a class.
     """
     parts = {text: _split_label(text) for text in sorted(labels)}
     known = set(parts if names is None else names)

@@ -55,14 +55,13 @@ def extract_archive(archive: Path, directory: Path, *, sha256: str | None = None
     `directory` unchanged. A process waits while another process unpacks into `directory`. A
     repeated call does nothing, unless the folder has lost or gained a file or a byte.
 
+    Raises DataError if a member lies outside the folder or cannot be unpacked; names the archive
+    and the member, and leaves no file.
+
     Args:
       archive: a zip or tar file; the suffix of a tar file may name gzip, bzip2 or xz.
       directory: the folder to unpack into; replaced if it contains another archive's content.
       sha256: the archive's hash; computed if None.
-
-    Raises:
-      DataError: if a member lies outside the folder or cannot be unpacked; names the archive and
-        the member, and leaves no file.
     """
     mark = directory.with_name(f".{directory.name}.extracted.json")
     state = {"archive": archive.name, "sha256": sha256 or artifacts.sha256_file(archive)}
@@ -138,14 +137,7 @@ def _lock_folder(directory: Path) -> Iterator[None]:
 
 
 def decompress_file(archive: Path, path: Path, *, largest: int) -> None:
-    """Unpacks a gzip of one file.
-
-    Args:
-      largest: the largest allowed size of the unpacked file, in bytes.
-
-    Raises:
-      DataError: if the gzip is damaged, or its content is larger than `largest`.
-    """
+    """Unpacks a gzip file; raises DataError if it is damaged or unpacks to over `largest` bytes."""
     with (
         _explain_errors(archive, path.parent),
         artifacts.atomic_path(path) as temporary,

@@ -114,8 +114,7 @@ def count_classes(
 def list_pairs(labels: Iterable[int | Sequence[int] | None]) -> Iterator[tuple[int, int]]:
     """Yields (row, class number) for each class of a row.
 
-    Args:
-      labels: for each row the class number, or a 0 or 1 per class; None for a missing label.
+    `labels` has for each row its class number, or 0 or 1 per class; None for a missing label.
     """
     for row, label in enumerate(labels):
         if isinstance(label, int):

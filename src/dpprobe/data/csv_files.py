@@ -125,21 +125,15 @@ def read_header(options: TableOptions, file: str, option: str) -> tuple[str, ...
 
 
 def open_rows(options: TableOptions, file: str) -> AbstractContextManager[Reader]:
-    """Opens the records of a CSV file that the options name."""
     return open_csv(options.locate_path(file), file, delimiter=options.delimiter)
 
 
 @contextmanager
 def open_csv(path: Path, file: str, *, delimiter: str | None = None) -> Iterator[Reader]:
-    """Opens the records of a CSV file, its header first.
+    """Opens the records of a CSV file, its header first; `file` is the file's name in messages.
 
-    Args:
-      file: the file's name in messages.
-      delimiter: if absent, the delimiter in a first line such as `sep=;`, else a tab for .tsv and a
-        comma for other files.
-
-    Raises:
-      ConfigError: if a line cannot be read; names the line.
+    Default: the delimiter in a first line such as `sep=;`, else a tab for .tsv and a comma for
+    other files. Raises ConfigError if a line cannot be read; names the line.
     """
     tabs = file.lower().removesuffix(".gz").endswith(".tsv")
     reader = None

@@ -40,14 +40,10 @@ class Options(ManifestOptions, CountedRows):
 
 
 def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | None = None) -> None:
-    """Writes the split tables of a manifest.
+    """Writes the split tables of a manifest, and `recorded` or else `options` into dataset.json.
 
-    Args:
-      recorded: the options to write into dataset.json, if `options` were derived from them.
-
-    Raises:
-      ConfigError: if a file cannot be read as the options say.
-      DataError: if rows are faulty; one message covers all faulty rows.
+    Raises ConfigError if a file cannot be read as the options say. Raises DataError if rows are
+    faulty; one message covers all faulty rows.
     """
     from dpprobe.data import csv_rows  # slow import: numpy, pandas and pyarrow
 

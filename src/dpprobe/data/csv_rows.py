@@ -56,7 +56,6 @@ class ManifestRows:
     codes: np.ndarray
 
     def take_rows(self, rows: np.ndarray | slice) -> ManifestRows:
-        """Returns the rows that a slice or a mask selects."""
         return ManifestRows(file=self.file, frame=self.frame.iloc[rows], codes=self.codes[rows])
 
 
@@ -390,7 +389,6 @@ def write_tables(
     recorded: DatasetOptions | None = None,
     embed: bool = False,
 ) -> None:
-    """Writes the split tables from the rows of both splits."""
     table.write_dataset(
         directory,
         batches,

@@ -176,11 +176,7 @@ class Checks:
         return counts
 
     def finish_checks(self, sizes: Mapping[str, tuple[int, np.ndarray]]) -> None:
-        """Checks classes, sizes and names after the last batch.
-
-        Args:
-          sizes: for each split, its number of rows, and the number of rows of each class.
-        """
+        """Checks classes, sizes and names; `sizes` has each split's rows, in all and by class."""
         if self.twins and self._options.duplicates == "warn":
             logger.warning("%d images are in train and in test", self.twins)
         self._warn_of_copies()

@@ -40,13 +40,12 @@ def prepare_dataset(
 ) -> None:
     """Writes `train.parquet`, `test.parquet` and, last, `dataset.json` into `directory`.
 
+    Raises ConfigError if the source's files are missing. Raises DataError if the source's content
+    is faulty.
+
     Args:
       downloaded: the folder that `download_dataset` filled, for a source that needs one.
       whole: with `subsample`, the folder with the tables of all rows; None creates these tables.
-
-    Raises:
-      ConfigError: if the source's files are missing.
-      DataError: if the source's content is faulty.
     """
     with artifacts.explain_full_disk(directory, "the split tables were written"):
         # A problem report of an earlier run would look like a report of the current run.

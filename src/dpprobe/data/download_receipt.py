@@ -52,11 +52,8 @@ def write_receipt(
 def check_receipt(directory: Path, *, params: Mapping[str, Any] | None) -> Receipt:
     """Reads `receipt.json` and checks that each file exists with its recorded size.
 
-    Args:
-      params: `DatasetOptions.download_params()` of the study.
-
-    Raises:
-      DataError: if a file is missing or of another size, or the download's options differ.
+    Raises DataError if a file is missing or of another size, or if the download's options differ
+    from `params`, the study's `DatasetOptions.download_params()`.
     """
     receipt = Receipt.read(directory / RECEIPT)
     if artifacts.canonical_json(receipt.params) != artifacts.canonical_json(params):

@@ -78,13 +78,12 @@ def fetch_file(
 
     An existing file with the right checksum is reused without a request.
 
+    Raises DownloadError if the download fails; names the file, the address and the remedy. Received
+    bytes are kept for the next attempt.
+
     Args:
       headers: the request's headers; Authorization is not sent after a redirect to another host.
       name: the file's name in the receipt; the last part of `path` if None.
-
-    Raises:
-      DownloadError: if the download fails; names the file, the address and the remedy. Received
-        bytes are kept for the next attempt.
     """
     sha256, fault = "", "missing"
     if path.is_file():

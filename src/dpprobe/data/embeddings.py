@@ -230,7 +230,6 @@ def _make_batches(
 def _find_faults(
     vectors: Mapping[str, npt.NDArray[np.float32]], rows: int
 ) -> list[list[tuple[str, str]]]:
-    """Finds the rows with numbers that are not finite."""
     import numpy as np  # slow import
 
     faults: list[list[tuple[str, str]]] = [[] for _ in range(rows)]

@@ -62,11 +62,9 @@ class Group(Block):
         return value
 
     def read_values(self, values: Any, faults: Sequence[list[tuple[str, str]]]) -> Any:
-        """Returns a column's values unchanged, in lower case, or as ranges of numbers.
+        """Returns a column's values (a list or Arrow array) unchanged, in lower case, or as ranges.
 
-        Args:
-          values: the column's values, one per row; a list or an Arrow array.
-          faults: for each row, its list of faults; a value that is not a number adds a fault.
+        A value that should be in a range but is not a number adds a fault to its row in `faults`.
         """
         if not self.bins and not self.ignore_case:
             return values

@@ -212,10 +212,7 @@ def _fetch_checked(
 def _ask_hub(
     question: Callable[[], Answer], options: Options, *, address: str, token: str | None
 ) -> Answer:
-    """Asks the Hub, with retries.
-
-    Raises ConfigError or DownloadError for the reasons that `download` lists.
-    """
+    """Asks the Hub, with retries; raises ConfigError or DownloadError as `download` does."""
     from huggingface_hub import errors
 
     for wait in (*WAITS, None):

@@ -78,10 +78,7 @@ def encode_png(image: Image.Image) -> bytes:
 
 
 def open_image(data: bytes) -> Image.Image:
-    """Decodes an image, and turns it upright by its EXIF data.
-
-    Raises ImageError if the file is no image, or contains several images.
-    """
+    """Decodes an image, upright by its EXIF data; raises ImageError unless there is one image."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     if is_dicom(data):

@@ -122,10 +122,8 @@ class Listing(NamedTuple):
 def list_images(options: Options) -> Listing:
     """Lists the images of a folder by split and class, without opening an image.
 
-    Without `train/` and `test/` all files are listed under "train".
-
-    Raises:
-      ConfigError: if the folder is missing or has another layout; one line per kind of fault.
+    Without `train/` and `test/` all files are listed under "train". Raises ConfigError if the
+    folder is missing or has another layout; one line per kind of fault.
     """
     root = resolve_path(options.path)
     if not root.is_dir():
@@ -352,14 +350,10 @@ def _split_rows(options: Options, listing: Listing) -> dict[str, list[tuple[str,
 
 
 def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | None = None) -> None:
-    """Writes the split tables of a folder of images.
+    """Writes the split tables of images, and `recorded` or else `options` into dataset.json.
 
-    Args:
-      recorded: the options to write into dataset.json, if `options` were derived from them.
-
-    Raises:
-      ConfigError: if the folder has another layout.
-      DataError: if images are faulty; one message covers all faulty images.
+    Raises ConfigError if the folder has another layout. Raises DataError if images are faulty; one
+    message covers all faulty images.
     """
     from dpprobe.data import table  # slow import: numpy and pyarrow
 

@@ -14,11 +14,7 @@ Change = Callable[[str, str], str]  # called with a path and its option's key; r
 
 
 def with_paths(options: Mapping[str, Any], paths: Iterable[str], change: Change) -> dict[str, Any]:
-    """Returns a source's JSON-compatible options with changed paths.
-
-    Args:
-      paths: the names of options that are paths, such as "joins.*.file".
-    """
+    """Returns a source's JSON-compatible options with changed `paths`, such as "joins.*.file"."""
     values = dict(options)
     for path in paths:
         key, *inner = path.split(".")

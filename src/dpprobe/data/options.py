@@ -373,9 +373,7 @@ def _drop_options(values: dict[str, Any], names: Set[str]) -> dict[str, Any]:
 def hash_file_states(files: Iterable[tuple[str, str | os.PathLike[str]]]) -> str | None:
     """Hashes names, sizes and times of files, given as (name, path); None without files.
 
-    The hash changes even if a file is replaced by an older file.
-
-    Raises ConfigError for a missing file.
+    The hash changes even if an older file replaces a file. Raises ConfigError for a missing file.
     """
     states = []
     for name, path in files:
@@ -401,14 +399,13 @@ def headline_metric(
 ) -> Headline:
     """Returns the metric that represents a cell in tables and figures.
 
+    Raises ConfigError if auc is chosen for one label per row and not exactly two classes, or
+    macro_accuracy for several labels.
+
     Args:
       metric: the metric in the dataset's options, or None.
       num_classes: the number of classes; None if unknown, so that `metric` is not checked.
       test_counts: the test rows of each class, if they are known.
-
-    Raises:
-      ConfigError: if auc is chosen for one label per row and not exactly two classes, or
-        macro_accuracy for several labels.
     """
     if metric is None:
         if multi_label:

@@ -296,13 +296,12 @@ def prepare(
 ) -> None:
     """Writes the split tables of parquet files.
 
+    Raises ConfigError if a file or a column is missing. Raises DataError for faulty rows, and for
+    accepted labels that do not fit the test rows.
+
     Args:
       recorded: the options to write into dataset.json, if `options` were derived from them.
       revision: the version of the files, for dataset.json.
-
-    Raises:
-      ConfigError: if a file or a column is missing.
-      DataError: for faulty rows, and for accepted labels that do not fit the test rows.
     """
     from dpprobe.data import table  # slow import: numpy and pyarrow
 

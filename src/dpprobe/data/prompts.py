@@ -56,14 +56,13 @@ def name_classes(
 ) -> tuple[str, ...]:
     """Returns the words for each class.
 
+    Raises ConfigError if `prompt_names` names an unknown class, has more or fewer names than there
+    are classes, or leaves a class without a word.
+
     Args:
       class_names: names in the order of the labels; an underscore is read as a space.
       prompt_names: words for some classes; or "imagenet", the thousand names that CLIP's authors
         wrote for ImageNet, in the order of its labels.
-
-    Raises:
-      ConfigError: if `prompt_names` names an unknown class, has more or fewer names than there are
-        classes, or leaves a class without a word.
     """
     if isinstance(prompt_names, str):
         return _imagenet_words(class_names)

@@ -95,12 +95,11 @@ class Subsample(Options):
     ) -> list[bool]:
         """Chooses the training rows to keep: returns True for a kept row, in the order of rows.
 
+        Raises DataError if a class is unknown, has too few rows, or would keep no row.
+
         Args:
           labels: the class number of each row; ignored by `fraction`.
           names: the name of each row's unit, or the row's id where units are not named.
-
-        Raises:
-          DataError: if a class is unknown, has too few rows, or would keep no row.
         """
         if self.fraction is not None:
             return [is_below(self._rank_name(name), self.fraction) for name in names]

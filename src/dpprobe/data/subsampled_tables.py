@@ -19,12 +19,11 @@ BATCH_ROWS = 256
 def write_subsampled(whole: Path, directory: Path, options: DatasetOptions) -> None:
     """Writes the training rows that `options.subsample` keeps, in order, and all test rows.
 
+    Raises DataError if the tables do not belong together, or rows have several labels. Raises
+    DataError also if a class is unknown, has too few rows or would keep no row.
+
     Args:
       whole: the folder of the whole dataset's tables, whose images are known to decode.
-
-    Raises:
-      DataError: if the tables do not belong together, rows have several labels, or a class is
-        unknown, has too few rows or would keep no row.
     """
     assert options.subsample is not None
     info = read_info(whole / "dataset.json")

@@ -268,6 +268,8 @@ def write_dataset(
 
     Checks every row and reports all problems together, as an error and in `problems.csv`.
 
+    Raises DataError if a row, or the dataset as a whole, has a problem.
+
     Args:
       batches: (split name, rows of `make_batch`) in any order.
       options: the dataset's options, recorded in dataset.json if they change the data; `expect`,
@@ -279,9 +281,6 @@ def write_dataset(
       revision: the resolved version of the source.
       chosen_test: True if the source has its own test split, whose missing classes are a problem
         (see `missing_classes`). Missing classes in a split by dpprobe are only a warning.
-
-    Raises:
-      DataError: if a row, or the dataset as a whole, has a problem.
     """
     assert not (accepted and multi_label)
     fault = find_name_fault(class_names)
@@ -625,19 +624,13 @@ def _optional_column(batch: pa.Table, name: str) -> list[Any]:
 
 
 def read_info(dataset_json: Path) -> DatasetInfo:
-    """Reads `dataset.json`.
-
-    Raises DataError if the file is missing, damaged, or of another format or version.
-    """
+    """Reads `dataset.json`; raises DataError if it is missing, damaged or of another version."""
     values = artifacts.read_record(dataset_json, kind=FORMAT, version=FORMAT_VERSION)
     return DatasetInfo.model_validate(values)
 
 
 class SplitTable:
-    """Reads one split table: images are streamed, other columns are read on demand.
-
-    Raises DataError if the file is missing or not a split table.
-    """
+    """Reads a split table, images as a stream; DataError if the file is missing or damaged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

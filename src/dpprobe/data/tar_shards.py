@@ -112,12 +112,11 @@ def check_first(shard: Path) -> None:
 def read_samples(shard: Path, unnamed: list[Member]) -> Iterator[Sample]:
     """Yields the samples of a tar in the order of their first members; only headers are read.
 
+    Raises DataError, naming the shard and the last whole member, if the tar is damaged, cut short
+    or compressed.
+
     Args:
       unnamed: a list to which members without a key in their names are added.
-
-    Raises:
-      DataError: naming the shard and the last whole member, if the tar is damaged, cut short or
-        compressed.
     """
     samples: dict[str, Sample] = {}
     for member in _list_members(shard):

@@ -44,7 +44,7 @@ def _read_state(path: Path) -> tuple[int, ...]:
 
 
 class FeatureStore:
-    """The features of one split, read through their manifest.
+    """The features of one split; raises StoreError if their manifest is missing or damaged.
 
     Before HDF5 opens a shard, the shard's size and SHA-256 are compared with the manifest, because
     damaged HDF5 may crash the process. Later reads compare size and hash again if the file was
@@ -58,9 +58,6 @@ class FeatureStore:
       trained: True if the backbone's weights come from training.
       fingerprint: the hash of all rows' content, independent of the division into shards.
       copies: counts of training examples with an earlier example's image; None if not counted.
-
-    Raises:
-      StoreError: if the manifest is missing or damaged.
     """
 
     def __init__(self, manifest: Path) -> None:

@@ -110,10 +110,7 @@ class ShardHeader:
 
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any], name: str) -> ShardHeader:
-        """Reads the attributes of a shard's HDF5 file.
-
-        Raises StoreError for damaged attributes, DataError if a newer dpprobe wrote the shard.
-        """
+        """Reads a shard's HDF5 attributes; StoreError if damaged, DataError for newer formats."""
         artifacts.check_not_newer(name, attributes, kind=FORMAT, version=FORMAT_VERSION)
         if attributes.get("format") != FORMAT or attributes.get("format_version") != FORMAT_VERSION:
             raise StoreError(

@@ -70,10 +70,7 @@ class PublicRows:
         self._keys = self._keys_of(self._rows)
 
     def shared_with(self, private: RowStore) -> float:
-        """Estimates the share of the smaller store's distinct rows that are in both stores.
-
-        At most `_COMPARED` pairs of rows with equal cells are compared.
-        """
+        """Estimates the share of the smaller store's distinct rows that are in both stores."""
         theirs, most = _Forms(private), 0.0
         for (form, sign), (keys, rows) in self._keys_of(theirs, signs=(1, -1)).items():
             our_keys, our_rows = self._keys[form, 1]
