@@ -306,15 +306,10 @@ def write_dataset(
         for name, batch in batches:
             shape.check_batch(name, batch, source=options.source)
             images = writers[name].write_batch(batch)
-            looked_at = [*shape.groups, *(["unit"] if units else [])]
-            columns = {n: batch.column(n).to_pylist() for n in looked_at}
+            columns = {n: batch.column(n).to_pylist() for n in shape.named_columns}
             checks.look_at(name, images, batch.column("label").to_pylist(), columns)
             progress.advance_by(batch.num_rows)
-        given = sum(writer.rows for writer in writers.values())
-        if given > rows or (given < rows and options.images_per_patient() is None):
-            raise DataError(
-                f"source {options.source}: {given} rows instead of {rows}; correct the source"
-            )
+        _require_rows(sum(writer.rows for writer in writers.values()), rows, options)
         checks.finish_checks(
             {name: (writer.rows, writer.per_class) for name, writer in writers.items()}
         )
@@ -325,23 +320,36 @@ def write_dataset(
         for writer in writers.values():
             writer.write_footer()
         problems.keep_notes()
-    copies = checks.count_copies()
     facts = {
         "source": options.preparation_params(),
         "catalog": options.catalog,
         "revision": revision,
+        **_describe_checks(checks),
+        **_describe_tables(directory, writers, shape),
+    }
+    described = {"format": FORMAT, "format_version": FORMAT_VERSION, **facts}
+    artifacts.write_record(directory / "dataset.json", described)
+
+
+def _require_rows(given: int, announced: int, options: DatasetOptions) -> None:
+    if given > announced or (given < announced and options.images_per_patient() is None):
+        raise DataError(
+            f"source {options.source}: {given} rows instead of {announced}; correct the source"
+        )
+
+
+def _describe_checks(checks: Checks) -> dict[str, Any]:
+    copies = checks.count_copies()
+    return {
         "duplicates_across_splits": checks.twins,
         "duplicates_within_train": copies["image"]["rows"],
         "train_copies": copies,
         "classes_without_test_rows": checks.untested,
     }
-    artifacts.write_record(
-        directory / "dataset.json", _describe_tables(directory, writers, shape, facts)
-    )
 
 
 def _describe_tables(
-    directory: Path, writers: Mapping[str, _SplitWriter], shape: _Shape, facts: dict[str, Any]
+    directory: Path, writers: Mapping[str, _SplitWriter], shape: _Shape
 ) -> dict[str, Any]:
     content = {
         "class_names": list(shape.class_names),
@@ -355,9 +363,6 @@ def _describe_tables(
     if shape.units:
         content["units"] = {name: len(writer.units) for name, writer in writers.items()}
     return {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        **facts,
         **content,
         "splits": {
             name: {
@@ -422,12 +427,17 @@ class _Shape(NamedTuple):
     units: bool
     vectors: bool
 
+    @property
+    def named_columns(self) -> list[str]:
+        """The columns of subgroups and, if patients are named, of patients."""
+        return [*self.groups, *(["unit"] if self.units else [])]
+
     def check_batch(self, split: str, batch: pa.Table, *, source: str) -> None:
         """Raises DataError if a batch's split, labels or columns are not as the source declares."""
         kind = batch.schema.field("label").type
         one = getattr(kind, "value_type", None) if self.multi_label else kind
         whole = str(one).removeprefix("u").startswith(("int", "bool")) or pa.types.is_null(kind)
-        named = {*self.groups, *(["unit"] if self.units else [])}
+        named = {*self.named_columns}
         unused = {*batch.schema.names} - named - _EXPECTED
         unused -= {"accepted"} if self.accepted else set()
         if split not in SPLITS or not whole or unused or not named <= {*batch.schema.names}:

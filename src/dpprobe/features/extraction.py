@@ -20,7 +20,7 @@ from dpprobe.backbones.feature_digest import probe_image, take_probe
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.row_mixing import find_mixed_row, make_public_rows
 from dpprobe.data.embeddings import vector_names
-from dpprobe.data.table import EncodedImage, SplitTable, open_table, read_info
+from dpprobe.data.table import DatasetInfo, EncodedImage, SplitTable, open_table, read_info
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.decoding_workers import Workers, make_order
 from dpprobe.features.extraction_pipeline import (
@@ -115,24 +115,10 @@ def extract_shard(
             backbone_options=backbone.extraction_params(),
             shard=shard,
             shards=shards,
-            versions={name: version(name) for name in LIBRARIES} | {"dpprobe": code_version()},
             precision=runtime.precision,
-            class_names=described.class_names,
-            multi_label=described.multi_label,
-            dataset_fingerprint=described.fingerprint,
-            backbone_fingerprint=loaded.fingerprint,
-            weights_sha256=loaded.weights_sha256,
-            architecture=loaded.architecture,
-            pretrained_tag=loaded.pretrained_tag,
-            trained=loaded.trained,
-            preprocessing=loaded.preprocessing,
+            **_describe_origin(described, loaded),
         )
-        probe = take_probe(loaded)
-        if not math.isfinite(probe["norm"]):
-            raise DataError(
-                f"backbone {backbone_name}: its features of dpprobe's own probe image are not "
-                "finite; check its weights and preprocessing, or write features.precision: float32"
-            )
+        probe = _take_finite_probe(loaded, backbone_name)
         parts = compute_rows(
             read,
             stop - start,
@@ -144,6 +130,32 @@ def extract_shard(
             workers=workers,
         )
         _write_parts(parts, output, header, source, probe=probe)
+
+
+def _describe_origin(dataset: DatasetInfo, backbone: Backbone) -> dict[str, Any]:
+    """Returns the header's fields about the dataset, the backbone and the installed libraries."""
+    return {
+        "class_names": dataset.class_names,
+        "multi_label": dataset.multi_label,
+        "dataset_fingerprint": dataset.fingerprint,
+        "backbone_fingerprint": backbone.fingerprint,
+        "weights_sha256": backbone.weights_sha256,
+        "architecture": backbone.architecture,
+        "pretrained_tag": backbone.pretrained_tag,
+        "trained": backbone.trained,
+        "preprocessing": backbone.preprocessing,
+        "versions": {name: version(name) for name in LIBRARIES} | {"dpprobe": code_version()},
+    }
+
+
+def _take_finite_probe(backbone: Backbone, name: str) -> dict[str, Any]:
+    probe = take_probe(backbone)
+    if not math.isfinite(probe["norm"]):
+        raise DataError(
+            f"backbone {name}: its features of dpprobe's own probe image are not finite; check "
+            "its weights and preprocessing, or write features.precision: float32"
+        )
+    return probe
 
 
 def check_images_apart(backbone: Backbone, rows: int, *, name: str, precision: str) -> None:
