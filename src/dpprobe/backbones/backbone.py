@@ -93,8 +93,8 @@ class Runtime:
 
     Attributes:
       device: "cpu" or "cuda"; "auto" is a GPU if there is one.
-      precision: number format of a network's forward pass. "auto" (float32 on a CPU, float16 on a
-        GPU) is resolved before a family's `load`.
+      precision: number format of a network's forward pass; "auto" is float32 on a CPU, float16 on a
+        GPU.
     """
 
     device: str = "auto"

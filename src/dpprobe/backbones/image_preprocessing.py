@@ -1,4 +1,4 @@
-"""Converts the colour modes and sizes of images, for all families."""
+"""Converts the colour modes and sizes of images, for all families of backbones."""
 
 from __future__ import annotations
 

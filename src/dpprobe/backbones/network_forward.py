@@ -117,7 +117,7 @@ def forward_pass(
 
 
 class Graph(torch.nn.Module):
-    """Maps uint8 [batch, channels, height, width] to features, in operations of other runtimes.
+    """Maps uint8 [batch, channels, height, width] to features, and can be exported to ONNX.
 
     The graph computes the forward pass in float32. `learned` names the parameters that the
     library trains, but no constants such as position embeddings of sines.

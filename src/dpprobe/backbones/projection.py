@@ -3,7 +3,7 @@
 The projection to k numbers changes inner products of unit rows by about 1 / sqrt(k) (Johnson and
 Lindenstrauss 1984). For random signs see Achlioptas 2003, "Database-friendly random projections".
 The matrix is public, so projecting costs no privacy. Sums of narrower rows need less noise.
-The matrix's signs are bits of SHAKE-256 of a text with both widths, so all machines draw them.
+The matrix's signs are bits of SHAKE-256 of a text with both widths, equal on all machines.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def public_addresses(value: Any) -> Any:
     Absolute paths keep only their last part, because folders may name people or machines.
     """
     if isinstance(value, str):
-        if re.fullmatch(r"/[^()\[\]\\*+?|^$]+", value):  # not a regular expression
+        if re.fullmatch(r"/[^()\[\]\\*+?|^$]+", value):  # an absolute path
             return f"…/{PurePosixPath(value).name}"
         return public_url(value) if value.startswith(("http://", "https://")) else value
     if isinstance(value, Mapping):

@@ -96,10 +96,7 @@ def other_delimiter(names: Sequence[str]) -> str | None:
 
 
 def read_header(options: TableOptions, file: str, option: str) -> tuple[str, ...]:
-    """Reads the names of a file's columns.
-
-    Raises ConfigError if the file is missing or unreadable, or two columns have the same name.
-    """
+    """Reads the names of columns; ConfigError if the file is unreadable, or a name occurs twice."""
     if (columns := options.open_columns(file)) is not None:
         return columns.columns
     if not file.lower().endswith(SUFFIXES):

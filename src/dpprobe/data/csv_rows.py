@@ -85,7 +85,7 @@ def _columns_that_decide(options: TableOptions) -> set[str]:
 
 
 def read_rows(options: TableOptions) -> dict[SplitName, ManifestRows]:
-    """Reads the rows of both tables.
+    """Reads the rows of the train and the test table.
 
     Raises ConfigError if a file cannot be read as the options say, or the options leave no row.
     """

@@ -294,14 +294,10 @@ def prepare(
     recorded: DatasetOptions | None = None,
     revision: str | None = None,
 ) -> None:
-    """Writes the split tables of parquet files.
+    """Writes the split tables of parquet files; dataset.json gets `recorded` or else `options`.
 
     Raises ConfigError if a file or a column is missing. Raises DataError for faulty rows, and for
     accepted labels that do not fit the test rows.
-
-    Args:
-      recorded: the options to write into dataset.json, if `options` were derived from them.
-      revision: the version of the files, for dataset.json.
     """
     from dpprobe.data import table  # slow import: numpy and pyarrow
 

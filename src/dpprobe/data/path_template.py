@@ -10,11 +10,9 @@ Part = tuple[str, str | None, str]
 
 
 def template_parts(template: str) -> list[Part]:
-    """Splits a path template into its parts.
+    """Splits a path template into its parts; raises ValueError if the template is invalid.
 
     Braces contain only a column's whole name: no attribute, index or nested field.
-
-    Raises ValueError if the text is not a valid template.
     """
     try:
         parts = [

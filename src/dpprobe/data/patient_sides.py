@@ -39,9 +39,9 @@ class UnitOptions(SplitOptions):
     max_images_per_patient: int | None = Field(
         None,
         ge=1,
-        description="Train on at most this many images of each patient, in the order of rows, and "
-        "leave out the others. The maximum is public. With `unit: image`, the epsilon of a whole "
-        "patient is computed for the maximum number of images.",
+        description="Train on at most this many images of each patient, in the order of rows. "
+        "`max_images_per_patient` is public. With `unit: image`, the epsilon of a whole patient is "
+        "computed for the maximum number of images.",
     )
 
     @model_validator(mode="after")

@@ -35,10 +35,7 @@ def check_prompts(prompts: str | Sequence[str]) -> None:
 
 
 def read_templates(prompts: str | Sequence[str]) -> tuple[str, ...]:
-    """Returns the templates of a named set, or the given templates unchanged.
-
-    Raises ConfigError for the reasons that `check_prompts` lists.
-    """
+    """Returns the templates of a named set, or the given templates, checked by `check_prompts`."""
     if not isinstance(prompts, str):
         _check_templates(prompts)
         return tuple(prompts)

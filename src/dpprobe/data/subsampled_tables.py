@@ -22,8 +22,7 @@ def write_subsampled(whole: Path, directory: Path, options: DatasetOptions) -> N
     Raises DataError if the tables do not belong together, or rows have several labels. Raises
     DataError also if a class is unknown, has too few rows or would keep no row.
 
-    Args:
-      whole: the folder of the whole dataset's tables, whose images are known to decode.
+    `whole` is the folder of the whole dataset's tables, whose images are known to decode.
     """
     assert options.subsample is not None
     info = read_info(whole / "dataset.json")

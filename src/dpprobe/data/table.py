@@ -67,7 +67,7 @@ GROUP_ROWS = 4096
 GROUP_BYTES = 32 << 20
 BATCH_ROWS = 128
 READ_ROWS = 64
-READ_THREADS = 8
+READ_THREADS = 8  # threads, because Pillow decodes without the GIL
 
 _IMAGE_TYPE = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])
 # Columns that every source's rows may have.
@@ -201,8 +201,7 @@ def batch_files(
 ) -> Iterator[tuple[str, pa.Table]]:
     """Yields batches of image files for `write_dataset`; a row's id is its path.
 
-    Args:
-      parts: split name -> a folder, and for each row a path inside the folder and a label.
+    `parts` has for each split a folder, and for each row a path inside the folder and a label.
     """
     for name, (folder, rows) in parts.items():
         for start in range(0, len(rows), BATCH_ROWS):
@@ -388,12 +387,7 @@ def _check_image(
     decode: bool,
     keep: bool,
 ) -> CheckedImage:
-    """Reads, hashes and decodes an image in a thread: Pillow decodes without the GIL.
-
-    Args:
-      decode: decode the image, as extraction will; False only reads bytes.
-      keep: return the image's bytes too.
-    """
+    """Reads, hashes and, with `decode`, decodes an image in a thread; `keep` returns its bytes."""
     path: str = image["path"] or "" if image else ""
     data: bytes | None = image["bytes"] if image else None
     digest, bits, fault = None, None, None

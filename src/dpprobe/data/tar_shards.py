@@ -70,10 +70,7 @@ def member_path(shard: Path, member: Member) -> str:
 
 
 def read_image_bytes(path: str) -> bytes:
-    """Reads an image file, or an image inside a tar by its offset.
-
-    Raises OSError if the file cannot be read. Raises ValueError for an impossible path.
-    """
+    """Reads an image file, or an image in a tar by offset; ValueError for an impossible path."""
     place = _PLACE.fullmatch(path)
     if place is None:
         require_plain_file(Path(path))
@@ -82,10 +79,7 @@ def read_image_bytes(path: str) -> bytes:
 
 
 def read_at(shard: Path, offset: int, size: int) -> bytes:
-    """Reads bytes of a tar file; several threads may read one file at the same time.
-
-    Raises OSError if the bytes cannot be read, or the file ends too early.
-    """
+    """Reads bytes of a tar file, in any thread; raises OSError if the file ends too early."""
     require_plain_file(shard)
     status = shard.stat()
     stream = _open_tar(str(shard.absolute()), status.st_ino, status.st_mtime_ns, status.st_size)
@@ -112,11 +106,8 @@ def check_first(shard: Path) -> None:
 def read_samples(shard: Path, unnamed: list[Member]) -> Iterator[Sample]:
     """Yields the samples of a tar in the order of their first members; only headers are read.
 
-    Raises DataError, naming the shard and the last whole member, if the tar is damaged, cut short
-    or compressed.
-
-    Args:
-      unnamed: a list to which members without a key in their names are added.
+    Adds members whose names have no key to `unnamed`. Raises DataError, naming the shard and the
+    last whole member, if the tar is damaged, cut short or compressed.
     """
     samples: dict[str, Sample] = {}
     for member in _list_members(shard):

@@ -192,11 +192,8 @@ def _find_roots(options: Options, downloaded: Path | None) -> tuple[Path, dict[s
 def prepare(options: Options, directory: Path, *, downloaded: Path | None = None) -> None:
     """Writes the split tables of a dataset of torchvision.
 
-    Raises ConfigError if `path` does not contain the dataset. Raises DataError for a missing or
-    damaged file, and for faulty rows.
-
-    Args:
-      downloaded: the folder that `download` filled; None with `path`.
+    `downloaded` is the folder that `download` filled; None with `path`. Raises ConfigError if
+    `path` lacks the dataset. Raises DataError for missing or damaged files, and for faulty rows.
     """
     if downloaded is None:
         options.check_files()

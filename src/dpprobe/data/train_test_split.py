@@ -90,7 +90,7 @@ def choose_test(
     """
     if by == "id":
         return choose_by_id(names, fraction=fraction, seed=seed)
-    most: dict[str, tuple[int, int]] = {}  # name -> (minus the rows of its stratum, the stratum)
+    most: dict[str, tuple[int, int]] = {}  # name -> (minus its rows of a class, the class)
     for (name, label), count in Counter(zip(names, strata, strict=True)).items():
         most[name] = min(most.get(name, (0, 0)), (-count, label))
     members: dict[int, list[str]] = {}

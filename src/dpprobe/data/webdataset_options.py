@@ -110,10 +110,7 @@ class ShardOptions(UnitOptions):
         return {"shard_in_id"} if self.id_column is None else {"id_column"}
 
     def list_shards(self, name: SplitName) -> list[Path]:
-        """Lists the shards of a split, sorted by name within each pattern.
-
-        Raises ConfigError for a pattern without a shard.
-        """
+        """Lists a split's shards by pattern and name; ConfigError for a pattern without a shard."""
         shards: list[Path] = []
         for pattern in list_patterns(getattr(self, name)):
             path = resolve_path(pattern)

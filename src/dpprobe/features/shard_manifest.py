@@ -34,8 +34,7 @@ def write_manifest(
     Args:
       shards: the files, all in the manifest's folder, in any order.
       dataset_fingerprint: the current dataset's; shards of another dataset are refused.
-      copies: `DatasetInfo.train_copies`, for the privacy statement; None if not counted, or for
-        test.
+      copies: `DatasetInfo.train_copies`, for the privacy statement; None for test or if unknown.
     """
     if not shards:
         raise StoreError(f"{output}: a manifest needs at least one shard")

@@ -38,7 +38,7 @@ class ShardWriter:
     def append_block(
         self, block: npt.NDArray[Any], *, layers: Mapping[str, npt.NDArray[Any]] | None = None
     ) -> None:
-        """Adds rows [m, d], and [m, w] per layer, in the header's dtype; widths must not change."""
+        """Adds features [m, d] and [m, w] per layer, in the header's dtype; widths never change."""
         blocks = {None: block} | dict(layers or {})
         if not self._arrays:
             self._wait_for_room(sum(each.shape[1] for each in blocks.values()))
