@@ -146,7 +146,12 @@ def open_csv(path: Path, file: str, *, delimiter: str | None = None) -> Iterator
             first = next(lines, "")
             declared = _DECLARED.fullmatch(first)
             usual = declared[1] if declared else "\t" if tabs else ","
-            reader = csv.reader(chain([first], lines), delimiter=delimiter or usual, strict=True)
+            reader = csv.reader(
+                chain([first], lines),
+                delimiter=delimiter or usual,
+                skipinitialspace=True,  # reads quotation marks after a space as marks, not text
+                strict=True,
+            )
             if declared:
                 next(reader)
             yield reader
