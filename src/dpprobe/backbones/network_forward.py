@@ -5,9 +5,9 @@ arithmetic. Images in uint8 need a quarter of float32's bytes, and spare the CPU
 
 Reduced precision uses autocast, which keeps norms and sums in float32 for every network. On an
 H200, autocast reaches 8,930 images/s for ViT-B/16; float16 weights would be 1.16 times as fast,
-with 1.4 times the rounding error. `torch.compile` would speed up autocast by 1.2 (ViT-B/16) and 1.5
-(MobileNetV2), but compiling takes 15 to 20 s, while 10,000 images need one second. Decoding images
-takes longer than the forward pass.
+with 1.4 times the rounding error. `torch.compile` would make autocast 1.2 times (ViT-B/16) or 1.5
+times (MobileNetV2) as fast, but compiling takes 15 to 20 s, while 10,000 images need one second.
+Decoding images takes longer than the forward pass.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def _lock_folder(directory: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)  # before others may lock this file; they make a new file
+        path.unlink(missing_ok=True)  # before the release: waiting processes lock a new file
         lock.release()
 
 

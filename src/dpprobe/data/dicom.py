@@ -274,7 +274,7 @@ def _by_table(dataset: Dataset, values: np.ndarray) -> np.ndarray:
 
     table = dataset.VOILUTSequence[0]
     entries, first, bits = table.LUTDescriptor
-    # apply_voi reads the number of entries with the bits of one table value, often too few bits.
+    # apply_voi reads the number of entries with the bits of one table value, maybe too few bits.
     table.LUTDescriptor = [entries, first, 16]
     within = np.clip(np.round(values), first, first + (entries or 2**16) - 1).astype(np.int64)
     return apply_voi(within, dataset) / (2**bits - 1)
