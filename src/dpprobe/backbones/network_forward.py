@@ -6,7 +6,7 @@ arithmetic. Images in uint8 need a quarter of float32's bytes, and spare the CPU
 Reduced precision uses autocast, which keeps norms and sums in float32 for every network. On an
 H200, autocast reaches 8,930 images/s for ViT-B/16; float16 weights would be 1.16 times as fast,
 with 1.4 times the rounding error. `torch.compile` would make autocast 1.2 times (ViT-B/16) or 1.5
-times (MobileNetV2) as fast, but compiling takes 15 to 20 s, while 10,000 images need one second.
+times (MobileNetV2) as fast. Compiling takes 15 to 20 s, while 10,000 images need one second.
 Decoding images takes longer than the forward pass.
 """
 
