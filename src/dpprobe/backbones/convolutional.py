@@ -59,7 +59,7 @@ class Scattering(Block):
         None,
         ge=1,
         description="Number of groups of a group normalisation, which treats each image separately "
-        "and has no trained scales. If absent, there is no normalisation.",
+        "and has no trained scales. If absent, coefficients are not normalised.",
     )
 
 

@@ -44,7 +44,7 @@ def describe_missing(wanted: Iterable[HubFile], *, network: bool) -> str | None:
     """Explains which files are neither cached nor reachable; None if no file is missing.
 
     With `network`, one HEAD request tests whether the Hub is reachable if files are not cached.
-    Otherwise only environment variables such as HF_HUB_OFFLINE are considered.
+    Without `network`, only environment variables such as HF_HUB_OFFLINE are considered.
     """
     offline = next((name for name in _OFFLINE if os.environ.get(name)), None)
     if not network and offline is None:

@@ -57,8 +57,8 @@ class Options(TableOptions, CountedRows):
     test: str | None = Field(
         None,
         min_length=1,
-        description="File with the vectors of the test split, in the same format. Without `test` "
-        "and `split_column`, the rows of `train` are split.",
+        description="File with the vectors of the test split, in the format of `train`. Without "
+        "`test` and `split_column`, the rows of `train` are split.",
     )
     table: str | None = Field(
         None,
