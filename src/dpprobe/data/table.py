@@ -437,7 +437,8 @@ class _Shape(NamedTuple):
         if split not in SPLITS or not whole or unused or not named <= {*batch.schema.names}:
             raise DataError(
                 f"source {source}: rows of split {split!r} with labels of type {kind} and the "
-                f"columns {', '.join(batch.schema.names)} contradict the options; correct the code"
+                f"columns {', '.join(batch.schema.names)} differ from its options; correct the "
+                "source"
             )
 
     def make_schema(self) -> pa.Schema:
