@@ -1,4 +1,4 @@
-"""Runs the job of an analysis with the files and params that the workflow gives it."""
+"""Runs the job of an analysis with the files and params of a Snakemake rule."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def measure_analysis(
     """Runs one job of an analysis.
 
     Args:
-      inputs: the paths of each need, by the need's name.
+      inputs: the paths of input files, by the name of the declared input (`Need`).
       outputs: the paths of the outputs, in the order of the analysis's declaration.
       read_study: returns the study; called only if the job's function asks for the study.
     """
@@ -43,7 +43,7 @@ def measure_analysis(
     job = find_function(declared.job)
     asked = inspect.signature(job).parameters
     first, pattern = Path(outputs[0]), next(iter(declared.outputs.values()))
-    # <folder>/<dataset>/...
+    # `pattern` is "<folder>/<dataset>/...", and the job gets the path of <folder>.
     offered = {
         **params,
         **wildcards,

@@ -1,12 +1,12 @@
 """The record of an audited cell: the names of its files, and its JSON as a typed object.
 
-Everything that writes or reads an audit takes names and formats from here: the job, the report,
-MLflow, a release's statement and the rules. This module imports nothing heavy, because each start
-of Snakemake imports it.
+The audit job, the report, MLflow, a release's statement and the Snakemake rules import names and
+formats of audits from this module. This module imports nothing heavy, because each start of
+Snakemake imports it.
 
 Only a record's part `membership` reveals anything about private examples. The white-box audit and
 its controls run on synthetic rows, and use only the real data's public n, dimension and classes.
-`membership` comes from real rows, without noise, and must be protected like these rows.
+`membership` is computed from private rows without noise, and must be protected like private rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.records import Part, Record
 
-# The folder of all audits, beside the folder of cells; a cell's files are
+# The folder of all audits, in the results folder. The files of a cell's audit are
 # <folder>/<dataset>/<backbone>/<method>/eps-<epsilon><suffix>.
 AUDITS = "audit"
 RECORD_SUFFIX, SCORES_SUFFIX = ".json", ".parquet"
@@ -94,19 +94,19 @@ class Test(Part):
 
 
 class WhiteBox(Part):
-    """The tests of all releases of a fit: attacks on a canary, and tests of the noise.
+    """The tests of all values that a fit releases: attacks on a canary, and tests of the noise.
 
     Attributes:
-      test: the test statistic, in words.
-      canary, rows: the canary and the other training rows, in words.
-      group: number of canaries with the same direction, all in or all out.
+      test: a description of the test statistic.
+      canary, rows: descriptions of the canary and of the other training rows.
+      group: number of equal canaries, which are all in the training data or all out.
       inside, outside: number of runs with the canaries, and of runs without canaries.
-      accuracy: the balanced accuracy of the test over runs with and without the canaries.
+      accuracy: the share of runs in which the test guesses rightly if the canaries were in.
       epsilon_lower: the lower bound on epsilon, at `confidence`, without assumptions on the scores.
       holds: False if a test refutes the claim; by chance in 1 of 1,000 audits of correct claims.
       level: a p-value of at most `level` refutes the claim (Bonferroni over the tests).
       number_factor: the audit detects with `probability` if the noise of a single number, such as
-        one bias in one step, is too small by this factor; None if releases are not seen.
+        one bias in one step, is too small by this factor; None if the audit sees only weights.
       noise_factor: the test shows that noise is at most the plan's noise times `noise_factor`.
       caught_factor: the test detects with `probability` noise that is too small by this factor,
         given the test's strength; None if no factor would be detected.
@@ -177,8 +177,8 @@ class Attack(Part):
 
     Attributes:
       members, non_members: numbers of pairs (head, unit) with and without the unit in training.
-      tpr_at_fpr: true-positive rates, by the false-positive rate; None if there are too few pairs.
-      intervals: the intervals of the true-positive rates, as [low, high].
+      tpr_at_fpr: true-positive rate at each false-positive rate; None if there are too few pairs.
+      intervals: the intervals [low, high] of the true-positive rates in `tpr_at_fpr`.
     """
 
     rows: Literal["all", "mislabelled", "rarest_classes"]
@@ -211,7 +211,7 @@ class Membership(Part):
 
     Attributes:
       units, n: number of attacked units of privacy, and of all units.
-      interval: how the intervals were computed, in words.
+      interval: a description of the method that computed the intervals.
     """
 
     shadows: int
@@ -291,7 +291,7 @@ def at_least(value: float) -> str:
 
 
 def power_in_words(white_box: Mapping[str, Any] | None) -> str | None:
-    """Returns the power of a white-box audit in a sentence; None if there was none.
+    """Describes the power of a white-box audit; None without a white-box audit.
 
     Args:
       white_box: the values of the part `white_box` of a record.

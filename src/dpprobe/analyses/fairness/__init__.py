@@ -86,7 +86,7 @@ def fairness_faults(study: Study, fairness: FairnessOptions) -> Iterator[str]:
             f"epsilons, or write a method that has such a cell: {few}"
         )
     if not fairness_cells(study):
-        yield "no cell of the study has these methods and epsilons; write others"
+        yield "no cell of the study has these methods and epsilons; write other values"
     by_dataset = {
         name: set(map(group_name, dataset.group_names()))
         for name, dataset in study.datasets.items()
