@@ -1,6 +1,6 @@
 """Few-shot linear probes: logistic regression on N training images per class. Not private.
 
-The probes show how few images per class, without privacy, match a private head.
+A probe shows how few images per class suffice, without privacy, for the accuracy of a private head.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dpprobe.training.fit_inputs import read_labels
 logger = logging.getLogger("dpprobe")
 
 BLOCK_ROWS = 4096
-# With fewer images per class, no image can be held out to choose a penalty.
+# The fewest images per class from which some can be held out to choose a penalty.
 FEWEST_TO_CHOOSE = 4
 FEW_PENALTY = 0.1
 NOTE = (
@@ -50,7 +50,7 @@ PATIENTS_NOTE = (
     "/ m. Intervals over test rows are over patients."
 )
 Shots = int | Literal["full"]
-METRIC_COLUMNS = (  # scalar metrics, in the order of the file's columns
+METRIC_COLUMNS = (  # scalar metrics, in the order of the parquet file's columns
     "accuracy",
     "macro_accuracy",
     "expected_calibration_error",
@@ -96,12 +96,12 @@ def probe_few_shot(
     label and N rows without any label are drawn. A row drawn for two labels counts once.
 
     If the dataset names patients, N different patients are drawn for each class, with one image of
-    the class each. A patient may be drawn for two classes. In each fit, even on the whole split, an
-    image has weight 1 / m if its patient has m images in the fit.
+    the class per patient. A patient may be drawn for two classes. In each fit, even on the whole
+    split, an image has weight 1 / m if its patient has m images in the fit.
 
     Args:
-      rows: parquet, one row per probe.
-      record: JSON, one entry per N with mean and interval.
+      rows: the path of a parquet file with one row per probe.
+      record: the path of a JSON file with mean and interval for each N.
       study: the study whose device is used.
 
     Raises:
@@ -158,7 +158,7 @@ def probe_few_shot(
 def draw_shots(
     labels: np.ndarray, count: int, seed: int, units: np.ndarray | None = None
 ) -> np.ndarray:
-    """Draws `count` rows of each label, or all rows of a label with fewer; returns them sorted.
+    """Draws `count` rows of each label, or all rows of a rarer label; returns sorted row numbers.
 
     Args:
       labels: [n] integers, or [n, K] of 0 and 1. If labels are [n, K], a row may be drawn for
@@ -172,7 +172,7 @@ def draw_shots(
         if labels.ndim == 2
         else [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]
     )
-    # All rows are permuted, so that a seed's smaller samples are parts of its larger samples.
+    # All rows are permuted before the cut, so that a seed's larger samples contain its smaller.
     orders = [generator.permutation(rows) for rows in groups]
     if units is not None:
         orders = [_one_of_each(rows, units, generator) for rows in orders]
@@ -202,7 +202,7 @@ class _Probe:
         self._train_labels, self._test_labels = map(read_labels, stores)
         self._options = nonprivate.Options()
         self._link: metrics.Link = self._options.link_on(self._train.multi_label)
-        # features above this size are streamed from disk
+        # Features of more than `memory_mb` are streamed from disk.
         self._train_rows, self._test_rows = (
             store.read() if 4 * store.rows * store.dimension <= memory_mb * 10**6 else None
             for store in stores
@@ -222,7 +222,7 @@ class _Probe:
         return {"train": count_units(self._train_units), "test": count_units(self._test_units)}
 
     def run_draws(self, count: Shots) -> list[dict[str, Any]]:
-        """Returns metrics, rows and penalty of each random sample; the whole split runs once."""
+        """Returns metrics, rows and penalty of each random sample, or of the whole split."""
         records: list[dict[str, Any]] = []
         for seed in self._seeds if count != "full" else self._seeds[:1]:
             rows = self._choose_rows(count, seed)
@@ -243,7 +243,7 @@ class _Probe:
         return records
 
     def summarise_draws(self, draws: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Computes means and intervals of the results of the last call of `run_draws`."""
+        """Computes means and intervals of the results of the latest call of `run_draws`."""
         assert self._first is not None
         return uncertainty.summarise_records(
             draws,
@@ -255,7 +255,7 @@ class _Probe:
         )
 
     def _choose_rows(self, count: Shots, seed: int) -> np.ndarray:
-        """Returns a sample's rows sorted by class; each fold (every third row) has all classes."""
+        """Returns a sample's rows, sorted so that each fold (every third row) has all classes."""
         if count == "full":
             return np.arange(self._train.rows)
         rows = draw_shots(self._train_labels, count, seed, self._train_units)

@@ -43,7 +43,7 @@ logger = logging.getLogger("dpprobe")
 
 Index = npt.NDArray[np.int64]
 MakePlan = Callable[[int], Plan]
-_CONCENTRATION = 0.5  # concentration of a site's labels, usual in benchmarks of federated learning
+_CONCENTRATION = 0.5  # Dirichlet parameter of sites' class frequencies, as in federated benchmarks
 
 
 def simulate_sites(
@@ -61,7 +61,7 @@ def simulate_sites(
 ) -> None:
     """Compares heads for each split, number of sites and budget of one (dataset, backbone).
 
-    Each seed draws another split and other noise. Budgets and backbones have the same splits.
+    Each seed has its own split and noise. The split does not depend on budget and backbone.
 
     Raises:
       DataError: if there are more sites than units.
@@ -129,8 +129,8 @@ class Pool:
     """The examples of all sites.
 
     Attributes:
-      codes: int64 [training rows], the number of each row's patient, or of the row without
-        patients. Sites divide these numbers.
+      codes: int64 [training rows], the number of each row's unit, which is the patient, or the row
+        if patients are unknown.
       metric: the metric that compares heads.
     """
 
@@ -159,14 +159,14 @@ class Pool:
 
     @cached_property
     def labels(self) -> Index:
-        """The most frequent class of each patient, or the class of each row without patients."""
+        """The most frequent class of each unit (a patient, or a row if patients are unknown)."""
         train = self.features.train
         counts = np.zeros((self.codes.max() + 1, train.num_classes), dtype=np.int64)
         np.add.at(counts, (self.codes, train.labels.numpy()), 1)
         return counts.argmax(axis=1)
 
     def select(self, units: Index, agreed_n: int | None = None) -> TrainingSet:
-        """Returns the rows of some units; the rows of one site if `agreed_n` is given."""
+        """Returns the rows of some units; `agreed_n` is the number of all sites' units, if used."""
         train = self.features.train
         assert train.features is not None
         rows = np.flatnonzero(np.isin(self.codes, units))
@@ -202,11 +202,11 @@ class Pool:
     def estimate(self, seeds: Sequence[Sequence[np.ndarray]]) -> Estimate:
         """Computes the mean over seeds of a mean over heads, and its interval.
 
-        The interval over test examples is as wide as the heads' intervals are on average. The
-        interval is not too narrow: a mean's deviation is at most the mean of the deviations.
+        The interval over test examples has the mean width of the heads' intervals. A mean's
+        deviation is at most the mean of the deviations, so the interval is not too narrow.
 
         Args:
-          seeds: the scores of each seed's heads (at least one).
+          seeds: the scores of the heads of each seed, at least one head per seed.
         """
         values = np.array([np.mean([*map(self.measure, heads)]) for heads in seeds])
         mean = float(values.mean())
@@ -215,7 +215,7 @@ class Pool:
         return Estimate(mean=mean, low=entry["both_low"], high=entry["both_high"])
 
     def _offsets(self, scores: np.ndarray) -> list[float]:
-        """Returns the lengths of the interval over test examples below and above the value."""
+        """Returns the ends of the interval over test examples, minus the value."""
         value, labels = self.measure(scores), self.features.test_labels
         entry = uncertainty.summarise_records(
             [{self.metric: value}],
@@ -229,9 +229,13 @@ class Pool:
 
 @dataclass(frozen=True)
 class Alone:
-    """Scores of the sites that can train a head, and the reasons why other sites cannot.
+    """Results of sites that train alone.
 
-    `sizes` are the units of each site, and `one_class` counts sites with a single class.
+    Attributes:
+      scores: the test scores of each site that can train a head.
+      failures: for each other site, the reason why the site cannot train a head.
+      sizes: the number of units of each site.
+      one_class: the number of sites whose examples have a single class.
     """
 
     scores: list[np.ndarray]
@@ -243,7 +247,7 @@ class Alone:
 def train_alone(
     method: MethodOptions, pool: Pool, parts: Sequence[Index], make_plan: MakePlan, seed: int
 ) -> Alone:
-    """Trains a head of each site on the site's units, with its own plan and noise."""
+    """Trains a head for each site on the site's units, with a plan and noise for the site."""
     scores, failures, sizes, one_class = list[np.ndarray](), list[str](), list[int](), 0
     for number, units in enumerate(parts):
         rows, site_seed = pool.select(units), derived_seed(seed, f"{number} of {len(parts)} sites")
@@ -299,7 +303,7 @@ def _plan_sizes(
 
 
 def split_units(labels: Index, sites: int, split: str, seed: int) -> list[Index]:
-    """Returns the units of each site. Each unit is at one site, and each site has a unit.
+    """Divides units among sites; returns the units of each site, at least one.
 
     Args:
       labels: int64 [units], the class of each unit.
@@ -325,10 +329,10 @@ def split_units(labels: Index, sites: int, split: str, seed: int) -> list[Index]
 
 
 def _gather_labels(order: Index, labels: Index, sizes: Index, stream: np.random.Generator) -> Index:
-    """Reorders units so that frequencies of labels differ between consecutive sites.
+    """Orders units so that class frequencies differ between sites, which take consecutive units.
 
-    Each site draws Dirichlet weights of classes, as ratios of Gamma numbers. A site gets units of
-    each class in proportion to its weight times the number of units left.
+    Each site draws Dirichlet weights of classes, as ratios of Gamma numbers. A site gets units of a
+    class in proportion to the class's weight times the number of units not given to earlier sites.
     """
     left = [order[labels[order] == one] for one in np.unique(labels)]
     taken = []

@@ -1,8 +1,8 @@
 """Zero-shot classification: compares image features with the text embeddings of the classes.
 
 As in Radford et al. 2021, section 3.1.2, logits are cosines of the image's embedding with the
-classes' embeddings, times the model's logit scale. Nothing is trained and no training example is
-used, so the classifier costs no privacy. The score on a private test split is not private.
+classes' embeddings, times the model's logit scale. The classifier uses no training example, so it
+costs no privacy. Results on a private test split are not private.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def classify_zero_shot(
     """Scores a test split by the text embeddings of its classes.
 
     Args:
-      test: manifest of the test features, which are image embeddings of the same model.
-      text: the text embeddings, from `features.text.write_text_embeddings`.
-      metrics: the results, with an interval over test examples, or over patients, as JSON.
-      predictions: parquet with id, label, scores, subgroups and, if known, the patients' numbers.
+      test: the manifest of the test features, which are image embeddings of `model`.
+      text: the file of text embeddings, written by `write_text_embeddings`.
+      metrics: a JSON file of results, with intervals over test examples or patients.
+      predictions: a parquet file with id, label, scores, subgroups and, if known, patient numbers.
       model: the name of the model whose text tower made `text`.
       metric: the dataset's headline metric; None for the default. With several labels per example
         and a model without a logit bias, the headline is always AUC.
@@ -88,7 +88,7 @@ def classify_zero_shot(
         test_counts=class_counts(labels, store.num_classes),
     )
     if ranked:
-        shown = "auc"  # accuracy needs a threshold, which a model without a bias lacks
+        shown = "auc"  # accuracy needs a threshold, but a model without a logit bias has none
     if shown not in summary:
         raise DataError(f"{test}: {NO_AUC}")
     write_table(predictions, _make_predictions(store, labels, scores, units))
@@ -124,9 +124,9 @@ def classify_zero_shot(
 def scored_blocks(
     store: FeatureStore, weights: npt.NDArray[np.float32], facts: Mapping[str, Any]
 ) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
-    """Yields logits of the rows in order: (first row, float32 [m, classes]).
+    """Yields blocks of logits in the order of rows: (first row, float32 [m, classes]).
 
-    A row of zeros has no direction; its cosine with each class is 0.
+    The cosine of a row of zeros with each class is 0.
     """
     scale = np.float32(facts["logit_scale"])
     bias = np.float32(facts["logit_bias"] or 0.0)
@@ -137,7 +137,7 @@ def scored_blocks(
 
 
 def _choose_link(bias: float | None, *, multi_label: bool) -> Link:
-    """Returns the function from scores to probabilities; a model with a bias uses a sigmoid."""
+    """Returns the function that turns the model's scores into probabilities; "none" if unknown."""
     if bias is None:
         return "none" if multi_label else "softmax"
     return "sigmoid" if multi_label else "none"
