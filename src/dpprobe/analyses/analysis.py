@@ -60,14 +60,14 @@ class Measurement:
       rule: the name of the job's Snakemake rule.
       words: the job's name in messages, which append "of <dataset>, <backbone>".
       needs: the files that the job reads, by name.
-      outputs: the files that the job writes, below the results folder, by name. The last of the
-        files is the record, which marks the job as done. The job gets the path of a file with the
-        name "" as its argument `output`.
+      outputs: the files that the job writes, below the results folder, by name. The last output is
+        the record, which marks the job as done. The job gets the path of an output with the name ""
+        as its argument `output`.
       params: values that the results depend on, besides the analysis's options and version. A
         function among `params` is called with the study and the wildcards.
-      job: the function that the job runs, as "module:function". The function gets only arguments
-        that its signature names: `needs`, `outputs`, `params`, wildcards, `options` (an object),
-        `threads`, `study`, and `folder` (of all records of the analysis).
+      job: the function that the job runs, as "module:function". The function gets the needs and, if
+        it has parameters of these names, outputs, `params`, wildcards, `options`, `threads`,
+        `study` and `folder` (of records).
       threads: the number of threads, fixed because it may change the last bits of results.
       on_device: True if the job computes on the study's `device`.
     """
@@ -109,12 +109,12 @@ class Section:
     Attributes:
       template: the package's Jinja template that shows `section.content`, the result of `make`.
       make: the function that reads the records, as "module:function", called with the records'
-        paths and the `Page`. If the function returns nothing, the section is left out.
+        paths and the `Page`. If `make` returns nothing, the section is left out.
       needs: inputs of the report by name: first the records, then files that the report waits for.
       place: sections are sorted by `place`, then by the registry's order. The report's section on
         the test images that lose most by privacy precedes sections with place 1 or more.
-      figures: the titles of the section's figures, by the figure's name. A name that ends with "_"
-        is a prefix of names, and "{}" in its title stands for the text after the prefix. If there
+      figures: the titles of the section's figures, by the figure's name. A figure's name that ends
+        with "_" is a prefix, and "{}" in its title stands for the text after the prefix. If there
         are figures, `make` returns one part per dataset, to which the dataset's figures are added.
       tables: the suffixes of the names of the section's tables.
       not_covered: the section's content that no privacy statement covers, as a phrase.

@@ -15,9 +15,9 @@ rate f of every test satisfy
 (upper), each at half of the error probability, both inequalities give a lower bound on epsilon.
 
 **Thresholds.** A threshold must not depend on the scores that are counted with it. Thresholds are
-the j-th largest scores of the n out runs, for j = 1, 2, 4, .... The probability f that a new out
-run scores above the j-th largest is distributed as Beta(j, n - j + 1), or is smaller if scores are
-tied. So the upper bound on f is the Clopper-Pearson bound for j - 1 of n runs. The in runs are
+the j-th largest scores of the n out runs, for j = 1, 2, 4, .... The false positive rate f at the
+j-th largest score is distributed as Beta(j, n - j + 1), or is smaller if scores are tied. The upper
+Clopper-Pearson bound for j - 1 of n runs is therefore an upper bound on f. Scores of in runs are
 independent of the thresholds. The error probability is divided among thresholds (Bonferroni) and
 the rates t and f. The bounds only assume that runs are independent (as Nasr et al. 2021, "Adversary
 instantiation: lower bounds for differentially private machine learning").
@@ -90,7 +90,7 @@ def epsilon_lower_bound(
 def accuracy_lower_bound(correct: int, runs: int, confidence: float) -> float:
     """Computes the one-sided lower bound of Clopper and Pearson (1934) on a share.
 
-    If a fair coin decided in each run between in and out, the bound holds for balanced accuracy.
+    If a fair coin decides in each run if the canary is in, the bound holds for balanced accuracy.
 
     Args:
       correct: number of runs in which the test, chosen before the runs, guessed right.

@@ -4,8 +4,8 @@ In each run a fair coin decides between canaries and null rows, and a head is tr
 method and plan. The attacker sees every noisy release, and knows everything except if canaries are
 in. The attack's score is the log likelihood ratio of all releases of a run, canaries in against
 out. Given earlier releases, release t is Gaussian with standard deviation s_t around its sum with
-or without canaries. Two replays compute both sums (`transcripts`). With d_t as the difference of
-the two sums, the log likelihood ratio of release t is
+or without canaries. Replays of a run compute the sums with and without canaries (`transcripts`).
+With d_t as the difference of the two sums, the log likelihood ratio of release t is
 
     l_t = <output - sum without, d_t> / s_t^2  -  |d_t|^2 / (2 s_t^2).
 
@@ -22,8 +22,8 @@ The canaries' class changes from run to run, so that each class has canaries. A 
 the head: given equal releases, heads trained with and without canaries must be equal, because a
 head may depend on the data only through the releases.
 
-Published heads are trained without an observer of the releases, partly by other code. So one seed
-of each chunk of runs is trained again without an observer, and must give equal bits.
+Published heads are trained without an observer of the releases, partly by other code. So the audit
+trains one seed of each chunk of runs again without an observer, and compares the heads' bits.
 
 **Data.** A guarantee holds for every pair of data sets that differ in one unit, so an audit may
 choose the pair. No row of an audit is private. The data sets have the plan's n units, but most
@@ -31,9 +31,9 @@ units have no rows, and so add nothing to any sum, like null rows. A few rows ha
 direction but another label, so no head learns to predict the canary, and the canary's gradient
 stays at the clipping norm.
 
-A group of k canaries is completely in or completely out. A plan with Gaussian privacy mu has k mu
-for a group of k (Dong, Roth and Su 2022, theorem 2.14; for sampled releases: Ganesh 2024). A bound
-for a group gives a bound for the plan, and needs far fewer runs at a small epsilon.
+A group of k canaries is completely in or completely out. A plan that is mu-GDP for one unit is (k
+mu)-GDP for k units (Dong, Roth and Su 2022, theorem 2.14; for sampled releases: Ganesh 2024). A
+bound for a group of canaries gives a bound for the plan, with far fewer runs at a small epsilon.
 
 The audit adds two pairs of data sets with an unusual canary: the longest row, or the only row of a
 class. An unusual canary reveals a mechanism that uses statistics of all rows without noise, such as
@@ -94,7 +94,7 @@ class Worlds:
     Attributes:
       absent, present: the training set with null rows in place of the canaries, and with canaries.
       canary: the features of one canary, float32 [1, d].
-      label, other_label: the label of the canaries, and of the other rows in their direction.
+      label, other_label: the label of canaries, and of other rows in the canaries' direction.
     """
 
     absent: TrainingSet
@@ -155,7 +155,7 @@ def make_unusual_worlds(shape: Shape, *, length: float, seed: int) -> tuple[Worl
 
 
 def alike_worlds(shape: Shape, *, group: int, seed: int) -> Worlds:
-    """Makes data sets with equal rows, to which canaries add the negative of this row.
+    """Makes data sets of equal rows, and of canaries that are the negative of the other rows.
 
     Subtracting the exact mean turns all rows to 0 without canaries, but no row with canaries.
     """

@@ -15,11 +15,11 @@ a few units whose labels were changed before any training, which heads remember 
 **rarest_classes**: units with a row of a rare class. Rare classes are the smallest classes, with
 together at most a tenth of all rows, and each with at most half the mean rows per class.
 
-The plan's trade-off curve bounds every guess of one coin (`privacy.trade_off`). The bound holds for
-each unit, whatever the other units are. The bound is concave in the false-positive rate, so it also
-bounds a threshold's mean rates over units and heads. A measured rate above the bound is chance if
-the rate's interval reaches the bound, else the guarantee is broken. A measured rate far below the
-bound only shows that the attack is weak.
+The plan's trade-off curve bounds every guess of one coin (`privacy.trade_off`), whatever the other
+units are. The trade-off curve is concave in the false-positive rate, so it also bounds a
+threshold's mean rates over units and heads. A measured rate above the trade-off curve is chance if
+the rate's interval reaches the curve, else the guarantee is broken. A measured rate far below the
+curve only shows that the attack is weak.
 """
 
 from __future__ import annotations
@@ -396,8 +396,8 @@ def _side_by_side(data: TrainingSet) -> Iterator[Callable[..., Iterator[Confiden
     def keep_record(record: logging.LogRecord) -> bool:
         return record.thread == caller or record.levelno >= logging.WARNING
 
-    # Each fit sets and restores PyTorch's global precision. Setting the precision here makes the
-    # changes by parallel fits harmless.
+    # Parallel fits set and restore PyTorch's global precision, which is harmless if all fits find
+    # their precision already set.
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     logger.addFilter(keep_record)

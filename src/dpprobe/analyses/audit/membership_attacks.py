@@ -4,19 +4,18 @@ A higher attack score means "member". Besides the attacked head, an attacker has
 trained by the attacked head's method, some with the row and some without. The attacks use the
 probability p that a head gives to a row's label:
 
-**Loss** (Yeom et al. 2018, adversary 2): the attack score is log p. The attack uses no shadows.
+**Loss** (Yeom et al. 2018, adversary 2): the attack score is log p, without any shadows.
 
 **LiRA** (Carlini et al. 2022, algorithm 1, online): over heads, phi = log(p / (1 - p)) of one row
 is nearly normal. LiRA's score is the log ratio of two normal densities at the attacked head's phi,
-fitted to shadows with and without the row. The score is 0 if all shadows, or no shadows, were
+fitted to shadows with and without the row. LiRA's score is 0 if all shadows, or no shadows, were
 trained with the row. With 64 shadows or more, LiRA estimates variances per row. With fewer shadows,
 all rows share one variance for "in" and one for "out", because a few values say little about a
 variance (section VI of the paper).
 
-**RMIA** (Zarifzadeh et al. 2024): the ratio of a row is p / P. P is the mean of the mean p over
-shadows with the row and the mean p over shadows without the row. RMIA's score is the share of the
-population's rows whose ratio is not larger, with gamma = 1. The population is all other attacked
-rows.
+**RMIA** (Zarifzadeh et al. 2024): the ratio of a row is p / P, with the mean P of two means of p:
+over shadows with the row, and over shadows without the row. RMIA's score is the share of other
+attacked rows (the population) whose ratio is not larger, with gamma = 1.
 
 **Intervals.** Scores of one head share the head's noise, and scores of one unit share the unit's
 features. So scores are not independent, and intervals for independent scores would be far too
@@ -105,7 +104,8 @@ def score_rmia(log_probability: Numbers, members: Flags, targets: int) -> Number
     for target in range(targets):
         others, inside = _drop_head(log_probability, target), _drop_head(members, target)
         ratios = log_probability[target] - _log_mean_over_sides(others, inside)
-        at_most = np.searchsorted(np.sort(ratios), ratios, side="right") - 1  # the row itself
+        # The count of ratios that are not larger excludes the row's own ratio.
+        at_most = np.searchsorted(np.sort(ratios), ratios, side="right") - 1
         scores[target] = at_most / max(1, len(ratios) - 1)
     return scores
 
@@ -169,7 +169,7 @@ def measure_roc(
     """Measures an attack from scores [heads, units]; None if all units, or no units, are members.
 
     A true-positive rate at false-positive rate r needs `LEAST_FALSE_POSITIVES` / r non-members:
-    10,000 for r = 0.1%. With fewer, few rows decide the threshold, and intervals are not reliable.
+    10,000 for r = 0.1%. With fewer non-members, resamples cannot show how uncertain the rate is.
     """
     at = np.asarray(rates)
     order = np.argsort(-scores, axis=None, kind="stable")

@@ -160,7 +160,7 @@ class _Tally:
         return kept
 
     def _count_odd(self, noise: torch.Tensor, step: float) -> None:
-        """Counts noise numbers that are odd multiples of the grid's step; notes non-multiples."""
+        """Counts odd multiples of the grid's step among noise numbers; detects non-multiples."""
         values = noise.numpy()
         steps = values[np.triu_indices(len(values))] if self._symmetric else values.ravel()
         steps = steps / step

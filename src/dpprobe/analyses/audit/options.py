@@ -60,7 +60,7 @@ class AuditOptions(Options):
         "`membership` also non-private methods.",
     )
     epsilons: Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(to_tokens)] | None = (
-        Field(None, description="The epsilons to audit; without this option, all of the study's.")
+        Field(None, description="Epsilons to audit; without this option, all of the study.")
     )
     runs: int = Field(
         200,
@@ -80,12 +80,12 @@ class AuditOptions(Options):
     membership: MembershipOptions | None = Field(
         None,
         description="Also attack real training examples. Without this block, audits use only "
-        "synthetic examples. Results of these attacks have no noise and must stay private.",
+        "synthetic examples. Results of attacks on real examples must stay private.",
     )
 
     @model_validator(mode="after")
     def _check_runs(self) -> AuditOptions:
-        # Even a test that is right in all runs proves only accuracy `best`; guessing has 1/2.
+        # Even a test that is right in all runs proves only accuracy `best`, and guessing has 1/2.
         best = (1 - self.confidence) ** (1 / self.runs)
         if best <= 0.5:
             fewest = math.floor(math.log(1 - self.confidence) / math.log(0.5)) + 1

@@ -10,11 +10,11 @@ about scores.
 
 - **No mechanism samples its rows.** TV = 2 Phi(mu / (2 f)) - 1, exact (Dong, Roth and Su 2022).
 - **Some mechanisms sample their rows.** TV is the delta at epsilon 0 of the privacy loss
-  distribution, whose grid overestimates TV. So the largest f is overestimated, never
-  underestimated. `accountants.epsilon_below` computes an epsilon of f that is never above the
-  truth. So the lower bound on epsilon stays valid.
-- **A selection among trials** has one (epsilon, delta), and no price for other factors of noise. So
-  epsilon is the smallest epsilon that satisfies the corner of the trade-off curve,
+  distribution, whose grid overestimates TV and the largest f. For each f,
+  `accountants.epsilon_below` computes an epsilon that is never above the truth, so the lower bound
+  on epsilon stays valid.
+- **A selection among trials** has one (epsilon, delta), and no price for other factors of noise.
+  The lower bound is the smallest epsilon that satisfies the corner of the trade-off curve,
 
       accuracy <= (exp(epsilon) + delta) / (1 + exp(epsilon)).
 

@@ -223,7 +223,7 @@ def membership_roc(
     """
     curves = _curves_by_attack(membership)
     if not curves:
-        raise DataError(f"{title}: no membership attack on all rows; audit them")
+        raise DataError(f"{title}: no membership attack on all rows; audit the cell again")
     figure = Figure(figsize=(5.6, 6.0), layout="constrained")
     axes = figure.add_subplot()
     fpr = np.array(membership["roc"]["fpr"])

@@ -90,7 +90,7 @@ def audit_plan(
 
     Returns:
       The parts `white_box` (bounds on the plan's epsilon) and `controls` (tests of broken
-      mechanisms) of the record. Then the scores of all runs, as columns attack, member and score.
+      mechanisms) of the record, and a table of scores with columns attack, member and score.
 
     Raises:
       ConfigError: if the plan has no guarantee, or there is only one unit.
@@ -134,7 +134,7 @@ def audit_plan(
 def audited_shape(
     method: MethodOptions, plan: Plan, dimension: int, num_classes: int, multi_label: bool
 ) -> Shape:
-    """Returns the size of the audited heads: as the cell's heads, but mostly at most `LARGEST`.
+    """Returns the size of the audited heads: the cell's, if possible at most `LARGEST`.
 
     Rows have more features than classes, so that sums with one row per class are not square. If
     units may have several rows, a canary has three rows.

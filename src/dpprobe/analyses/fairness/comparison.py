@@ -35,7 +35,7 @@ from dpprobe.analyses.fairness.groupings import (
 )
 from dpprobe.results.intervals import wilson_interval
 
-# Metrics that are means over labels: each group needs units with each label, and for AUC without.
+# Metrics that are means over labels; each group needs units with each label (AUC: also without).
 OF_LABELS = ("auc", "recall")
 
 
@@ -84,7 +84,7 @@ class Comparison:
         return Layout.layout_groups(self.grouping, self.kept)
 
     def compute_metric(self, head: Head, resamples: Resamples) -> tuple[Values, Drawn]:
-        """Computes the metric on all examples [groups, labels], and [groups, labels, resamples]."""
+        """Returns the metric, [groups, labels], and its resamples, [groups, labels, resamples]."""
         values, drawn = head.compute_metric(self.metric, self.layout, self.labels, resamples)
         if self.grouping.by_label:
             return values.T, np.swapaxes(drawn, 0, 1)
@@ -204,11 +204,11 @@ def measure_comparison(
 def _compute_chance(
     comparison: Comparison, head: Head, once: Resamples
 ) -> tuple[float | None, Values, Values]:
-    """Returns the gap that 95% of random groupings stay below; then, per group, excess and spread.
+    """Returns the 95% quantile of gaps between random groups, and each group's excess and spread.
 
-    Excess is the mean of a random group's metric minus the metric over all rows, and spread is the
-    standard deviation. Only calibration errors depend on a group's size, so other metrics have
-    excess 0.
+    The excess is the mean metric of random groups minus the metric over all rows. The spread is the
+    metric's standard deviation over random groups. Only calibration errors depend on a group's
+    size, so other metrics have excess 0.
     """
     excess = np.zeros(len(comparison.kept))
     if comparison.ways is None:

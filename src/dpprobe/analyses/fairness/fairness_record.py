@@ -94,8 +94,8 @@ class Gap(Part):
       low, high: the gap's interval over test units, for fixed heads; `low` is 0 if groups may be
         equal.
       std: standard deviation of the seeds' gaps, with ddof = 1; None for one seed.
-      chance_gap: the first head's gap that only one in twenty random splits into groups as large as
-        the real groups exceeds; None if groups are labels.
+      chance_gap: the 95% quantile of the first head's gaps between random groups, which are as
+        large as the real groups; None if groups are labels.
       difference: the gap minus the reference's gap; both gaps use equal resamples.
       difference_low, difference_high: the interval of `difference`.
       groups: the number of compared groups.

@@ -11,28 +11,28 @@ estimates v', and the resamples' deviations e from their mean, the interval [low
 - low: the largest of v'_g - v'_h - c s_gh over pairs of groups. The standard deviation of e_g - e_h
   is s_gh, and c is the quantile, at the confidence, of the largest (e_g - e_h) / s_gh. All pairs'
   bounds hold together with the confidence as probability (one-sided simultaneous intervals of Tukey
-  and Kramer). Phi is at least every true difference, so low is a lower bound on phi. If all groups
-  are equal, low is above 0 with 5% chance.
+  and Kramer). The true gap phi is at least every true difference of two groups, so low is a lower
+  bound on phi. If all groups are equal, low is above 0 with 5% chance.
 - high: the largest of v'_g - v'_h + z s_gh over pairs of groups, with the normal quantile z. High
   is at least the upper bound for the pair with the largest true difference, which fails with 2.5%
   chance.
 
-The interval from low to high covers phi with at least the stated confidence. The coverage equals
-the confidence for two groups, or if all groups are equal.
+The interval from low to high covers the true gap with at least the stated confidence. The
+interval's coverage equals the confidence for two groups, or if all groups are equal.
 
 The gaps phi_a and phi_b of two cells are compared on equal resamples. The lower end of phi_a -
 phi_b is the largest of (v'_g - v'_h) - phi'_b - c s over pairs of groups of cell a. Both c and s
 use the deviations e_g - e_h minus the deviations between the best and the worst group of cell b,
-with c at the quantile 97.5%. The upper end is minus the lower end of phi_b - phi_a.
+with c at the quantile 97.5%. The upper end of phi_a - phi_b is minus the lower end of phi_b -
+phi_a.
 
 If a cell has several heads, each bound on the heads' mean gap is the mean of the heads' bounds.
 
-Resamples do not vary if all rows are right. So a group's standard deviation is at least half of
-Wilson's (1927) interval for a share of 0 or 1, over z, and at least the standard deviation of
-random groups of equal size. Without a minimum, the best of many small groups would also vary least
-by chance, and its gap would be beyond chance far too often. A smaller group has a larger
-calibration error by chance, so bounds use values minus the mean excess of random groups over all
-rows.
+Resamples do not vary if all predictions are right. A group's standard deviation is therefore raised
+to Wilson's (1927) for a share of 0 or 1, or to an equally large random group's. Otherwise the best
+of many small groups would also vary least by chance, and the gap would be beyond chance far too
+often. A smaller group has a larger calibration error by chance, so bounds use values minus the mean
+excess of random groups over all rows.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ class Groups:
 def mean_gap_interval(heads: Sequence[Groups], confidence: float) -> tuple[float, float]:
     """Returns the interval [low, high] of the mean of the heads' gaps, with low at least 0.
 
-    Heads' negative bounds are set to 0 only after averaging. Otherwise, a single head whose bound
-    is above 0 by chance would raise low above 0.
+    Negative bounds of heads are set to 0 only after averaging. If each bound were set to 0, a
+    single head with a bound above 0 by chance would raise low above 0.
     """
     low, high = np.mean([head.gap_interval(confidence) for head in heads], axis=0)
     gap = float(np.mean([head.gap for head in heads]))
@@ -173,7 +173,7 @@ def _mean_bound(heads: Sequence[Groups], others: Sequence[Groups], level: float)
 
 
 def _compute_variances(deviations: npt.NDArray[np.floating]) -> Values:
-    """Returns variances [groups, groups] of differences of two groups, over complete resamples."""
+    """Returns variances [groups, groups] of two groups' difference, in resamples that have both."""
     there = np.isfinite(deviations)
     numbers = np.where(there, deviations, 0.0).astype(np.float64)
     both = np.maximum(there.astype(np.float64) @ there.T.astype(np.float64), 1)

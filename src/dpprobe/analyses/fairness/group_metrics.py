@@ -1,6 +1,6 @@
 """Metrics of groups, on the test examples, in bootstrap samples, and for random groups.
 
-`dpprobe.results.metrics` defines the metrics. Each row of a unit with m rows has weight 1 / m:
+Each row of a unit with m rows has weight 1 / m. `dpprobe.results.metrics` defines all metrics:
 
 - AUC: one value per label; with two classes, only for the second class.
 - accuracy: the share of right predictions; one value per label if rows have several labels.

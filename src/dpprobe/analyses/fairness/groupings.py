@@ -2,9 +2,9 @@
 
 A group is compared if it has enough units (patients, or rows if patients are unknown). All groups'
 means over labels use equal sets of labels. While any group has too few units with or without a
-label, the label or the group with the largest share of too small numbers is left out; a label is
-left out before a group in case of a tie. So one tiny group does not remove all labels, and one rare
-label does not remove all groups. Results give a reason for each omitted label or group.
+label, the label or the group with the largest share of too small numbers is left out. In case of a
+tie, the label is left out. So one tiny group does not remove all labels, and one rare label does
+not remove all groups. Results give a reason for each omitted label or group.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def natural_key(name: str) -> tuple[bool, float, str]:
         number = float(digits)
     except ValueError:
         number = math.nan
-    if not math.isfinite(number):  # also for a group with the name "nan"
+    if not math.isfinite(number):  # `float` also reads the names "nan" and "inf"
         return True, 0.0, name
     return False, number - 0.5 * name.startswith("<"), name
 

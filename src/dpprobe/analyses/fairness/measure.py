@@ -78,7 +78,7 @@ def compare_groups(
     """Compares groups of the test examples in all cells of a (dataset, backbone).
 
     Args:
-      metrics: metrics.json of each cell, with the cell's predictions beside it.
+      metrics: the path of metrics.json of each cell, in the folder of the cell's predictions.
       references: (method, epsilon, reference method, reference epsilon) per cell with a reference.
       seed: the seed of the resamples and of the random groups.
 
@@ -143,7 +143,7 @@ def _read_labels(column: pa.ChunkedArray, multi_label: bool, classes: int) -> np
 
 
 def read_heads(cell: CellRecord, predictions: Path, rows: TestRows) -> list[Head]:
-    """Reads the scores of a cell's heads; raises DataError for other rows or infinite scores."""
+    """Reads scores of a cell's heads; raises DataError for other test rows or infinite scores."""
     table = pq.read_table(predictions, columns=["label", "scores"])
     heads, classes = len(cell.seeds), len(cell.class_names)
     labels = _read_labels(table["label"], cell.multi_label, classes)

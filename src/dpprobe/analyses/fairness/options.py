@@ -43,11 +43,11 @@ class FairnessOptions(Options):
     methods: tuple[Name, ...] | None = Field(
         None,
         min_length=1,
-        description="Methods to compare; without this option, all methods. The references of gaps "
-        "are always compared.",
+        description="Methods to compare; without this option, all methods. Reference methods are "
+        "always compared.",
     )
     epsilons: Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(to_tokens)] | None = (
-        Field(None, description="Epsilons to compare; without this option, all of the study's.")
+        Field(None, description="Epsilons to compare; without this option, all of the study.")
     )
     minimum: MinimumOptions = Field(
         MinimumOptions(),

@@ -35,7 +35,7 @@ from dpprobe.training.fit_inputs import read_labels
 logger = logging.getLogger("dpprobe")
 
 BLOCK_ROWS = 4096
-# The fewest images per class from which some can be held out to choose a penalty.
+# The fewest images per class of which some can be held out to choose a penalty.
 FEWEST_TO_CHOOSE = 4
 FEW_PENALTY = 0.1
 NOTE = (
@@ -163,8 +163,8 @@ def draw_shots(
     Args:
       labels: [n] integers, or [n, K] of 0 and 1. If labels are [n, K], a row may be drawn for
         several labels, and `count` rows without any label are drawn as negatives.
-      units: int64 [n], the unit of each row. If given, `count` units of each label are drawn with
-        equal chances, and from each unit one row with the label.
+      units: int64 [n], the unit of each row. With `units`, `count` units of each label are drawn
+        with equal chances, and from each unit one row with the label.
     """
     generator = open_stream(seed, "few_shot")
     groups = (
@@ -172,7 +172,7 @@ def draw_shots(
         if labels.ndim == 2
         else [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]
     )
-    # All rows are permuted before the cut, so that a seed's larger samples contain its smaller.
+    # All rows are permuted, so that a seed's larger samples contain the seed's smaller samples.
     orders = [generator.permutation(rows) for rows in groups]
     if units is not None:
         orders = [_one_of_each(rows, units, generator) for rows in orders]

@@ -161,8 +161,8 @@ def in_words(records: Sequence[ImbalanceRecord]) -> list[str]:
 def break_down_words(point: BreakDown) -> str:
     """Formats a break-down point, such as "from 73, always from 146 (2.5 to 1168 tried)".
 
-    The first number is the smallest product n_c * epsilon that suffices. From the second number on,
-    all products suffice.
+    In the example, 73 is the smallest product n_c * epsilon that suffices, and 146 is the smallest
+    product from which on all products suffice.
     """
     if point.smallest is None:
         return point.note

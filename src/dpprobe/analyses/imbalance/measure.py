@@ -46,7 +46,7 @@ from dpprobe.results.unit_counts import row_weights
 
 logger = logging.getLogger("dpprobe")
 
-# A reference with less recall than this has not learnt the class, and is compared with nothing.
+# A reference that has learnt a class has at least this recall.
 _LEAST_REFERENCE = 0.1
 
 

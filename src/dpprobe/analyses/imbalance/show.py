@@ -50,7 +50,7 @@ def plot_imbalance(*, record: Path) -> Figure:
     read = ImbalanceRecord.read(record)
     methods = keep_unique(cell.method for cell in read.cells if cell.private)
     if not methods:
-        raise NothingToShow(f"{read.dataset}, {read.backbone}: no private cell")
+        raise NothingToShow(f"{read.dataset}, {read.backbone}: no private cell to draw")
     epsilons = sorted(
         {cell.epsilon for cell in read.cells if cell.method in methods}, key=budget_order
     )

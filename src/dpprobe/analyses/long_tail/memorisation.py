@@ -117,9 +117,9 @@ class Memorisation:
     def expected_share_above(self, threshold: float) -> float:
         """Returns the expected value of `share_above` if no row is memorised.
 
-        Without memorisation, it makes no difference to a row if a head was trained on the row. Each
-        head draws its left-out rows independently of other heads. So the number of right heads with
-        the row is hypergeometric, given the number of all right heads.
+        Without memorisation, heads trained with and without a row predict its label equally often,
+        and heads draw their left-out rows independently of each other. So the number of right heads
+        with the row is hypergeometric, given the number of all right heads.
         """
         known = (self.heads_in > 0) & (self.heads_out > 0)
         inside, outside = self.heads_in[known], self.heads_out[known]

@@ -11,7 +11,7 @@ class's rows as the sub-class's frequency. Three numbers describe the frequencie
 
 K-means returns clusters, of unequal sizes, even for data without sub-classes. So each number is
 compared with a *reference*: an equal number of rows per class, drawn from one normal distribution
-with the class's principal variances, and clustered in the same way.
+with the class's principal variances, and clustered with equal settings.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dpprobe.privacy.randomness import open_stream, stream_seed
 
 Numbers = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
-Sizes = Sequence[Index]  # the sizes of each class's sub-classes, falling
+Sizes = Sequence[Index]  # the sizes of each class's sub-classes, largest first
 
 COMPONENTS = 64  # number of a class's principal components that are clustered
 ROWS_A_CLUSTER = 5  # fewest rows per cluster of a class

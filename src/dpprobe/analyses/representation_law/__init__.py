@@ -39,7 +39,7 @@ class Tuning:
     """The part of a network that a method tunes, and the source of the method's options.
 
     Attributes:
-      setting: "constant" for options as written, "searched" for options that a search chose, which
+      setting: "constant" for options as written, "searched" for options chosen by a search that
         epsilon does not cover.
       tuned: the tuned part, such as "head" or "last 4 blocks".
       blocks: the number of tuned blocks; 0 for only the head, None for all blocks and adapters.

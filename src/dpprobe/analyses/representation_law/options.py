@@ -19,7 +19,7 @@ class RepresentationLawOptions(Options):
         "this option, all methods that tune networks.",
     )
     epsilons: Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(to_tokens)] | None = (
-        Field(None, description="Epsilons to measure; without this option, all of the study's.")
+        Field(None, description="Epsilons to measure; without this option, all of the study.")
     )
     rows: int = Field(
         10_000,

@@ -215,7 +215,7 @@ class Pool:
         return Estimate(mean=mean, low=entry["both_low"], high=entry["both_high"])
 
     def _offsets(self, scores: np.ndarray) -> list[float]:
-        """Returns the ends of the interval over test examples, minus the value."""
+        """Returns the ends of a metric's interval over test examples, minus the metric."""
         value, labels = self.measure(scores), self.features.test_labels
         entry = uncertainty.summarise_records(
             [{self.metric: value}],

@@ -35,7 +35,7 @@ class SitesCell(Part):
       together: the metric of secure sums with shared noise, which do not depend on the split.
       pooled: the metric of a head trained on all sites' data.
       untrained: number of sites, over all seeds, that cannot train a head.
-      reason: why the first such site cannot train a head; empty if every site can.
+      reason: why the first site without a head cannot train a head; empty if every site can.
       one_class: number of sites, over all seeds, with examples of a single class.
     """
 

@@ -42,18 +42,17 @@ def embed_tsne(
 
     Applies PCA, then openTSNE (Policar, Strazar and Zupan, 2024), initialised with PCA. While PCA
     keeps less than 90% of the points' 15 nearest neighbours in feature space, its number of
-    components is doubled, up to three times. Equal seeds and threads give equal plots.
+    components is doubled, up to three times. Equal seeds and numbers of threads give equal plots.
 
     Fewer than 10 rows, or only equal rows, do not stop a study but give a table without points. The
     metadata of a table without points has a `note` with the reason, and `method` is null.
 
     Args:
-      output: a parquet file with the columns id, label (with several labels per row, the number of
-        positive labels), x and y. In the metadata, `pca_agreement` is the mean share of a point's
-        15 nearest neighbours in feature space that are among its 15 nearest after PCA. After t-SNE,
-        the mean share is `tsne_agreement`. Both shares are null for a table without points.
-      options: the study's block `tsne`, with the keys points (larger splits are sampled with the
-        seed), perplexity (lowered to a third of the rows) and components (before any doubling).
+      output: a parquet file with columns id, label, x and y. For several labels per row, label is
+        the number of positive labels. The metadata has `pca_agreement` and `tsne_agreement`, the
+        mean shares of neighbours that PCA and t-SNE keep; null for a table without points.
+      options: the study's block `tsne`, with points (larger splits are sampled with the seed),
+        perplexity (lowered to a third of the rows) and components (before any doubling).
 
     Raises:
       DataError: if a feature shard is missing or damaged.
