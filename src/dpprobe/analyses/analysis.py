@@ -98,7 +98,6 @@ class Page:
 
     @property
     def datasets(self) -> list[str]:
-        """The datasets with results, in the order of the study."""
         return list(self.grid.measures)
 
 
@@ -132,7 +131,6 @@ class Section:
 
     @property
     def records(self) -> str:
-        """The name of the records among the inputs of the report."""
         return next(iter(self.needs))
 
     def title_figure(self, name: str) -> str | None:

@@ -70,7 +70,6 @@ def locate_audit(files: StudyFiles, cell: tuple[str, str, str, str]) -> str:
 
 
 def list_audit_records(files: StudyFiles, dataset: str) -> list[str]:
-    """Lists the records of the audits of a dataset."""
     return [locate_audit(files, cell) for cell in audit_cells(files.study, dataset)]
 
 

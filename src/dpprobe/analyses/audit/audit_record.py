@@ -30,11 +30,7 @@ AUDIT_SUFFIXES = (RECORD_SUFFIX, SCORES_SUFFIX)
 
 
 def audit_path(audits: Path | str, cell: tuple[str, str, str, str], suffix: str) -> Path:
-    """Returns the path of an audit's file below the folder of all audits.
-
-    Args:
-      cell: dataset, backbone, method and epsilon token.
-    """
+    """Returns the path of an audit's file below the folder of all audits."""
     dataset, backbone, method, epsilon = cell
     return Path(audits, dataset, backbone, method, f"eps-{epsilon}{suffix}")
 
@@ -146,12 +142,7 @@ class WhiteBox(Part):
 
 
 class Control(Part):
-    """A broken mechanism, which a test of the audit must refute.
-
-    Attributes:
-      refuted_by: the names of the tests that refute the broken mechanism's claim.
-      p_value: the smallest p-value of all tests.
-    """
+    """A broken mechanism, which at least one test of the audit must refute."""
 
     name: str
     breaks: str
@@ -263,7 +254,6 @@ class AuditRecord(Record):
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """(dataset, backbone, method, epsilon token)."""
         return self.dataset, self.backbone, self.method, self.epsilon
 
     @property
@@ -291,11 +281,7 @@ def at_least(value: float) -> str:
 
 
 def power_in_words(white_box: Mapping[str, Any] | None) -> str | None:
-    """Describes the power of a white-box audit; None without a white-box audit.
-
-    Args:
-      white_box: the values of the part `white_box` of a record.
-    """
+    """Describes the power of a white-box audit; None without a white-box audit."""
     if white_box is None:
         return None
     factor, probability = white_box["caught_factor"], white_box["probability"]

@@ -94,8 +94,6 @@ def accuracy_lower_bound(correct: int, runs: int, confidence: float) -> float:
 
     Args:
       correct: number of runs in which the test, chosen before the runs, guessed right.
-      runs: number of all runs, at least one.
-      confidence: the probability that the bound holds.
 
     Raises:
       ConfigError: if confidence is not between 0 and 1.
@@ -158,11 +156,7 @@ def _check_confidence(confidence: float) -> None:
 
 
 def _read_scores(name: str, values: Sequence[float] | npt.ArrayLike) -> Scores:
-    """Returns scores as an array.
-
-    Raises:
-      DataError: if there are no scores, several dimensions, or values that are not numbers.
-    """
+    """Returns scores as an array; raises DataError unless scores are a list of numbers."""
     import numpy as np
 
     try:

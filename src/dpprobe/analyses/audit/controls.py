@@ -54,12 +54,7 @@ CONTROLS = {
 
 
 class Control(NamedTuple):
-    """A broken mechanism.
-
-    Attributes:
-      breaks: a description of the fault.
-      attack: the attack on the broken mechanism, or the reason why the method has no such fault.
-    """
+    """The attack on a broken mechanism, or the reason why the method cannot have the fault."""
 
     name: str
     breaks: str
@@ -67,11 +62,7 @@ class Control(NamedTuple):
 
 
 def make_controls(attack: Attack, shape: Shape, *, group: int, seed: int) -> Iterator[Control]:
-    """Yields all controls (broken versions) of an attack's mechanism.
-
-    Args:
-      group: the number of canaries.
-    """
+    """Yields all controls (broken versions) of an attack's mechanism."""
     alike = alike_worlds(shape, group=group, seed=seed).change_rows(centre_rows)
     several = replace(shape, rows_per_unit=max(2, shape.rows_per_unit))
     heavy = make_worlds(several, group=group, length=LONG, seed=seed).change_rows(double_weights)
@@ -183,7 +174,6 @@ def share_noise(release: Release, _: list[Release]) -> torch.Tensor:
 
 
 def add_float_noise(release: Release, _: list[Release]) -> torch.Tensor:
-    """Adds float32 noise to float64 sums."""
     return release.sums.double() + release.noise.float().double()
 
 

@@ -91,11 +91,8 @@ def attack_membership(
 
     Args:
       seed: the seed of all random numbers, at most 128 bits.
-      shadows: number of heads that are trained.
       targets: number of heads that are attacked; None attacks all. The attack on one head uses all
         other heads as shadows.
-      rows: maximum number of attacked units; all other units are in every head's training data.
-      mislabelled: the share of attacked units whose labels are changed.
 
     Returns:
       The part `membership` of the audit's record, JSON-compatible, and the table of scores. The
@@ -238,7 +235,6 @@ def _round_curve(values: Numbers) -> list[float | None]:
 
 
 def _round_values(values: Numbers) -> list[float | None]:
-    """Returns numbers rounded to six decimals; None for NaN."""
     return [None if math.isnan(value) else round(value, 6) for value in values.tolist()]
 
 

@@ -82,11 +82,7 @@ def compute_confidences(
 def score_lira(scaled: Numbers, members: Flags, targets: int) -> Numbers:
     """Computes LiRA's scores [targets, units] for the first `targets` heads.
 
-    The shadows of a head are all other heads.
-
-    Args:
-      scaled: phi [heads, units].
-      members: [heads, units].
+    The shadows of a head are all other heads. `scaled` (phi) and `members` are [heads, units].
     """
     scores = np.zeros((targets, scaled.shape[1]))
     for target in range(targets):

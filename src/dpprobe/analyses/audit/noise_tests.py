@@ -104,12 +104,7 @@ class NoiseTests:
 
 
 class _Tally:
-    """Sums a mechanism's noise over runs, by release and coordinate.
-
-    Args:
-      block: all of the mechanism's releases in one run, which determine shapes.
-      deviation: the noise's standard deviation in the plan.
-    """
+    """Sums a mechanism's noise over runs, by release and coordinate; `block` gives shapes."""
 
     def __init__(self, block: Block, deviation: float) -> None:
         releases, sums = len(block.sums), block.sums[0]
@@ -221,9 +216,7 @@ def smallest_caught_share(freedom: int, statistics: int, level: float, power: fl
 
     Args:
       freedom: degrees of freedom of the sum of squares; the number of runs for a single number.
-      statistics: the number of statistics in the test; each is tested at `level` / `statistics`.
-      level: the two-sided level of the test.
-      power: the probability to catch the noise.
+      statistics: the number of statistics, each tested two-sided at `level` / `statistics`.
     """
     from scipy.stats import chi2
 

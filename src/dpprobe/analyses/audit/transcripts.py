@@ -27,7 +27,7 @@ Index = npt.NDArray[np.int64]
 
 
 class Release(NamedTuple):
-    """One output of a mechanism for one seed, and the sums before noise."""
+    """The sums of a mechanism before noise, and the output with noise, for one seed."""
 
     name: str
     sums: torch.Tensor
@@ -40,11 +40,9 @@ class Release(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Consecutive releases of one mechanism by one seed.
+    """Consecutive releases of one mechanism by one seed: sums and outputs are [releases, ...].
 
     Attributes:
-      sums: [releases, ...], before the noise was added.
-      outputs: [releases, ...], the sums with noise.
       step: the spacing of the grid to which sums and outputs are rounded; None for float32 sums.
     """
 
@@ -153,7 +151,6 @@ class Replayer(Observer):
       sums: for each seed and mechanism, the sums so far, in parts [releases, ...].
 
     Args:
-      transcripts: the recorded releases, by seed.
       canaries: the numbers of the canaries' units.
       sampled: the number of canaries in each Poisson batch, 0 or 1.
     """
@@ -168,7 +165,6 @@ class Replayer(Observer):
 
     @property
     def joined_sums(self) -> dict[int, dict[str, torch.Tensor]]:
-        """The sums of each seed and mechanism, float64 [releases, ...] on the CPU."""
         return {
             seed: {name: _join_tensors(parts) for name, parts in by_name.items()}
             for seed, by_name in self.sums.items()

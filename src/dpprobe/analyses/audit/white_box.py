@@ -83,8 +83,6 @@ def audit_plan(
     """Audits a private plan of a method that trains linear heads.
 
     Args:
-      method: the options of a private linear head.
-      plan: the plan that was calibrated for this method.
       runs: number of training runs; each run is scored by all releases and by the head's weights.
       controls: True to attack broken mechanisms too.
 

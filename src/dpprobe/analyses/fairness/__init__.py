@@ -123,12 +123,10 @@ def fairness_faults(study: Study, fairness: FairnessOptions) -> Iterator[str]:
 
 
 def list_datasets(study: Study) -> list[str]:
-    """Lists all datasets if the study compares subgroups, else no datasets."""
     return list(study.datasets) if fairness_cells(study) else []
 
 
 def list_cells(study: Study, place: Place) -> list[Cell]:
-    """Lists the cells of a (dataset, backbone) whose subgroups are compared."""
     cells = fairness_cells(study, place["dataset"])
     return [cell for cell in cells if cell.backbone == place["backbone"]]
 

@@ -89,12 +89,11 @@ def read_subgroups(path: Path) -> Subgroups:
 
 
 def make_fairness_table(records: Sequence[Path]) -> Table:
-    """Makes the table of one dataset's subgroups, in percent."""
     return fairness_table([read_subgroups(path) for path in records])
 
 
 def fairness_table(parts: Sequence[Subgroups]) -> Table:
-    """Makes the table of one dataset.
+    """Makes the table of one dataset's subgroups, in percent.
 
     For each backbone, method and attribute, the table lists the groups: ranges of numbers by
     number, other groups by size. The gap, the gap by chance, and the difference to the reference's
@@ -120,7 +119,6 @@ def shown_metric(record: FairnessRecord, attribute: str) -> str | None:
 
 
 def metric_title(record: FairnessRecord, metric: str) -> str:
-    """Returns the title of a metric for an axis or a heading."""
     title = METRIC_TITLES[metric]
     return f"mean {title} over labels" if record.multi_label and metric == "auc" else title
 
@@ -207,7 +205,6 @@ def beyond_chance(gap: Gap) -> bool:
 
 
 def stands_apart(gap: Gap) -> bool:
-    """Returns True if the interval of a gap's difference excludes 0."""
     low, high = gap.difference_low, gap.difference_high
     return low is not None and high is not None and (low > 0 or high < 0)
 

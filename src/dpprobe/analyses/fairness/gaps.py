@@ -158,7 +158,6 @@ def mean_gap_interval(heads: Sequence[Groups], confidence: float) -> tuple[float
 def gap_difference(
     heads: Sequence[Groups], others: Sequence[Groups], confidence: float
 ) -> tuple[float, float, float]:
-    """Returns the mean gap of heads minus the mean gap of other heads, and its interval."""
     between = float(np.mean([head.gap for head in heads]) - np.mean([head.gap for head in others]))
     level = (1 + confidence) / 2
     low, high = _mean_bound(heads, others, level), -_mean_bound(others, heads, level)

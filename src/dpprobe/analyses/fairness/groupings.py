@@ -53,7 +53,6 @@ class TestRows:
 
     @cached_property
     def count(self) -> int:
-        """The number of units."""
         return int(self.units.max()) + 1
 
     @cached_property
@@ -108,7 +107,7 @@ def make_groupings(
     pairs: Sequence[tuple[str, str]],
     minimum: Minimum,
 ) -> list[Grouping]:
-    """Returns the attributes by which test examples are compared.
+    """Makes the groupings of test examples: one per group column, and one per pair of columns.
 
     Args:
       groups: names of group columns, with or without the prefix `group_`, or "class"; None means

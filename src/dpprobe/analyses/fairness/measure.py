@@ -80,7 +80,6 @@ def compare_groups(
     Args:
       metrics: the path of metrics.json of each cell, in the folder of the cell's predictions.
       references: (method, epsilon, reference method, reference epsilon) per cell with a reference.
-      seed: the seed of the resamples and of the random groups.
 
     Raises:
       DataError: if the cells were tested on different rows, a score is not finite, or the rows

@@ -45,7 +45,6 @@ class _Panel:
 
 
 def plot_fairness(records: Sequence[Path]) -> list[Figure]:
-    """Draws the gaps between a dataset's subgroups against epsilon, and against quality."""
     read = [FairnessRecord.read(path) for path in records]
     return [gap_figure(read), quality_figure(read)]
 
@@ -58,9 +57,6 @@ def gap_figure(records: Sequence[FairnessRecord]) -> Figure:
     non-private reference, with its interval. A short line across an interval is the gap by chance.
 
     If no cell has two groups to compare, the figure shows only a sentence.
-
-    Args:
-      records: the records of one dataset, one per backbone.
     """
     panels, looks = _make_panels(records)
     epsilons = {c.place for panel in panels for c, _ in panel.points}

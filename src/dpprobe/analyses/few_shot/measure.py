@@ -102,7 +102,6 @@ def probe_few_shot(
     Args:
       rows: the path of a parquet file with one row per probe.
       record: the path of a JSON file with mean and interval for each N.
-      study: the study whose device is used.
 
     Raises:
       DataError: if the headline metric is not defined on the test rows.

@@ -17,7 +17,6 @@ PACKAGE = "dpprobe.analyses.imbalance"
 
 
 def list_imbalanced(study: Study) -> list[str]:
-    """Lists the datasets in which the study makes a class rare."""
     return list(study.imbalance.datasets) if study.imbalance else []
 
 

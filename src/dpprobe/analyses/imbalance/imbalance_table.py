@@ -28,11 +28,7 @@ NOTE = (
 
 
 def make_imbalance_tables(records: Sequence[Path]) -> Table:
-    """Makes the tables of one dataset, from its records on all backbones.
-
-    Raises:
-      DataError: if a file is not a record of rare classes.
-    """
+    """Makes the tables of one dataset, from its records on all backbones."""
     read = [ImbalanceRecord.read(path) for path in records]
     return replace(best_table(read, notes=in_words(read)), numbers=numbers_table(read))
 

@@ -83,7 +83,6 @@ def imbalance_job(
     Args:
       names: the cells on the backbone, in the folder `cells`.
       infos: paths of dataset.json by dataset name: first the complete dataset, then its copies.
-      classes: names of the classes that are rare in the copies.
 
     Raises:
       DataError: if a class is unknown, rows have several labels, or files are missing or damaged.
@@ -250,7 +249,6 @@ def estimate_share(values: Sequence[float], counted: float) -> Estimate:
     """Returns the mean over seeds of a share, with an interval over seeds and test examples.
 
     Args:
-      values: the share of each seed, 0 to 1.
       counted: the number of independent test examples or patients behind each share.
     """
     from scipy.stats import t
@@ -280,7 +278,6 @@ def least_reference(classes: int) -> float:
 
 
 def _keep_promised(cells: Sequence[RareCell]) -> list[RareCell]:
-    """Returns the private cells whose reference has learnt the class."""
     return [cell for cell in cells if cell.private and cell.reference_learnt]
 
 
@@ -289,7 +286,6 @@ def _rows_times_epsilon(cell: RareCell) -> float:
 
 
 def retained_recall(cell: RareCell) -> float:
-    """Returns rho, the recall divided by the reference's recall, at most 1."""
     assert cell.reference_recall
     return min(cell.recall.mean / cell.reference_recall, 1.0)
 

@@ -57,7 +57,6 @@ def estimate_cost(study: Study, _place: Place, size: JobSize) -> Cost:
 
 
 def list_records(files: StudyFiles, *datasets: str) -> list[str]:
-    """Lists the records of some datasets, by default of all."""
     return [
         f"{files.results}/{LONG_TAIL}/{dataset}/{backbone}{RECORD_SUFFIX}"
         for dataset in datasets or list_datasets(files.study)

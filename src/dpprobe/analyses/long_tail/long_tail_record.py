@@ -81,7 +81,7 @@ class Scores(Part):
       share: the share of rows with a score above `threshold`.
       chance: the value of `share` that is expected if no row is memorised.
       low, high: the 95% interval of `share`, over units.
-      standard_error: the median over rows of the score's standard error.
+      standard_error: the median of the scores' standard errors.
     """
 
     heads: int
@@ -105,7 +105,6 @@ class LongTailRecord(Record):
 
     Attributes:
       rows, units: numbers of rows and units of the training split.
-      clustered: the number of clustered rows.
       classes: the number of classes among the clustered rows.
       variance_kept: the share of the variance in the clustered components, over all classes.
       memorisation: memorisation scores; None if the options omit scores, or if `notes` has a
@@ -130,7 +129,6 @@ class LongTailRecord(Record):
 
     @property
     def finest(self) -> SubClasses:
-        """The clustering with the most clusters."""
         return max(self.sub_classes, key=lambda item: item.clusters)
 
 

@@ -115,12 +115,7 @@ def long_tail_job(
 
 @dataclass(frozen=True)
 class Rows:
-    """Some rows of a training split.
-
-    Attributes:
-      features: float32 [n, d].
-      labels, units: int64 [n], the class and the unit of each row.
-    """
+    """Some rows of a training split: features [n, d], and for each row its class, unit and id."""
 
     features: npt.NDArray[np.float32]
     labels: Index

@@ -116,7 +116,6 @@ def law_faults(study: Study, options: RepresentationLawOptions) -> Iterator[str]
 
 
 def list_law_places(study: Study) -> list[Place]:
-    """Lists the (dataset, backbone) whose laws a study measures."""
     backbones = law_backbones(study)
     return [
         {"dataset": dataset, "backbone": backbone}

@@ -74,12 +74,7 @@ class Residuals:
 
 
 def measure_scatter(features: npt.ArrayLike, labels: npt.ArrayLike) -> Scatter:
-    """Computes the separability and the fuzziness of features.
-
-    Args:
-      features: [n, d]; converted to float64.
-      labels: [n] class numbers; classes without rows are ignored.
-    """
+    """Computes separability and fuzziness of features [n, d] with class numbers [n]."""
     x = np.asarray(features, dtype=np.float64)
     _, codes, sizes = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)
     if len(sizes) < 2:
@@ -210,7 +205,6 @@ def is_constant(x: Matrix) -> bool:
 
 
 def _root_mean_square(x: Matrix) -> float:
-    """Returns the root of the mean squared length of rows."""
     return float(np.sqrt((x**2).sum(axis=1).mean()))
 
 

@@ -51,7 +51,6 @@ class LawTask:
 
     Attributes:
       networks: the (method, epsilon) of cells; the tuned network of the first seed is measured.
-      results: the folder of the study's results, which has the tuned networks.
       tables: the paths of the tables of images, by split.
     """
 

@@ -132,7 +132,6 @@ class LawRecord(Record):
 
 
 def law_path(folder: Path | str, dataset: str, backbone: str) -> Path:
-    """Returns the path of a record below the folder of all records."""
     return Path(folder, dataset, backbone, "law.json")
 
 

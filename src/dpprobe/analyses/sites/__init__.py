@@ -94,7 +94,6 @@ def list_inputs(study: Study, place: Place) -> dict[str, Any]:
 
 
 def list_records(files: StudyFiles, *datasets: str) -> list[str]:
-    """Lists the records of some datasets, by default of all."""
     analysis: Analysis = ANALYSIS
     return analysis.list_files(files.study, files.results, *datasets)
 

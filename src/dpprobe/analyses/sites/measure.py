@@ -289,8 +289,6 @@ def describe_alone(pool: Pool, seeds: Sequence[Alone]) -> dict[str, Any]:
 def _plan_sizes(
     method: MethodOptions, epsilon: str, inputs: Mapping[str, Any], calibrated: Path
 ) -> MakePlan:
-    """Returns a function that makes the plan of one budget for a number of units."""
-
     @cache
     def make_plan(n: int) -> Plan:
         target = Target(

@@ -133,7 +133,6 @@ def _drawn_rows(facts: Mapping[str, Any]) -> str:
 
 
 def _draw_empty_plane(axes: Axes, note: str) -> None:
-    """Writes a note in the middle of an empty plot."""
     axes.text(0.5, 0.5, note, transform=axes.transAxes, ha="center", va="center")
     _draw_frame(axes)
 

@@ -54,7 +54,6 @@ def classify_zero_shot(
       text: the file of text embeddings, written by `write_text_embeddings`.
       metrics: a JSON file of results, with intervals over test examples or patients.
       predictions: a parquet file with id, label, scores, subgroups and, if known, patient numbers.
-      model: the name of the model whose text tower made `text`.
       metric: the dataset's headline metric; None for the default. With several labels per example
         and a model without a logit bias, the headline is always AUC.
 
