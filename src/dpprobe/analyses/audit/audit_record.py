@@ -1,8 +1,6 @@
 """The record of an audited cell: the names of its files, and its JSON as a typed object.
 
-The audit job, the report, MLflow, a release's statement and the Snakemake rules import names and
-formats of audits from this module. This module imports nothing heavy, because each start of
-Snakemake imports it.
+This module imports nothing heavy, because each start of Snakemake imports it.
 
 Only a record's part `membership` reveals anything about private examples. The white-box audit and
 its controls run on synthetic rows, and use only the real data's public n, dimension and classes.
@@ -78,12 +76,7 @@ class Bundle(Part):
 
 
 class Test(Part):
-    """One of the tests of an audit.
-
-    Attributes:
-      p_value: the p-value under the claim, exact or too large. 0 or 1 for tests that correct
-        mechanisms always pass.
-    """
+    """A test, with its p-value under the claim; 0 or 1 if correct mechanisms always pass."""
 
     name: str
     p_value: float

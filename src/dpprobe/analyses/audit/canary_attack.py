@@ -168,7 +168,7 @@ def alike_worlds(shape: Shape, *, group: int, seed: int) -> Worlds:
 
 
 def worlds_of(shape: Shape, features: np.ndarray, labels: np.ndarray, group: int) -> Worlds:
-    """Makes two data sets: one of all rows, one without the canaries, the last `group` rows."""
+    """Makes two data sets: all rows, and all rows except the canaries, the last `group` rows."""
     others = len(features) - group
     label = int(labels[-1])
     most = shape.rows_per_unit

@@ -226,7 +226,6 @@ class _Task:
 
 
 def claim_of_plan(plan: Plan) -> Claim:
-    """Returns the privacy guarantee of one head of a plan."""
     sampled = any(mechanism.sample_rate < 1 for mechanism in plan.mechanisms)
     exact = plan.private and is_gaussian(plan.mechanisms) and plan.selection is None
     return Claim(

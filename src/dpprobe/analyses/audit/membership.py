@@ -2,16 +2,17 @@
 
 The attacks are not differentially private: scores and rates describe private rows, and must be
 protected like private rows. Published heads are not attacked: the attacked heads are trained only
-for the attack, by the cell's method and plan on the cell's rows. Each head is the target once, with
-all other heads as its shadows.
+for the attack, by the cell's method and plan on the cell's rows. Each head is attacked once, with
+all other heads as shadow models.
 
 For each head and each attacked unit, a fair coin decides between in and out. A unit that is out has
 weight 0, like a null row. A unit of weight 0 adds nothing to any sum, and n, rates, divisors and
 noise do not change. Units that are not attacked are in the training data of every head. Coins are
 independent, so knowing all other coins does not help to guess one coin.
 
-Results are given for three groups of units. **all**: units with their real labels. **mislabelled**:
-a few units whose labels were changed before any training, which heads remember most.
+Results are given for three groups of units. **all**: attacked units with real labels.
+**mislabelled**: a few units whose labels were changed before any training, which heads remember
+most.
 **rarest_classes**: units with a row of a rare class. Rare classes are the smallest classes, with
 together at most a tenth of all rows, and each with at most half the mean rows per class.
 
@@ -118,20 +119,7 @@ def attack_membership(
         "rmia": membership_attacks.score_rmia(seen.log_probability, members, targets),
     }
     groups, missing = _group_units(attacked)
-    results, curves = [], []
-    for group, chosen in groups.items():
-        for name in ATTACKS:
-            roc = measure_roc(
-                scores[name][:, chosen],
-                members[:targets, chosen],
-                _CURVE.tolist(),
-                seed=derived_seed(seed, "intervals"),
-            )
-            if roc is not None:
-                place = {"rows": group, "attack": name}
-                results.append({**place, "units": int(chosen.sum()), **_describe_roc(roc)})
-                ends = {"tpr": roc.tpr, "low": roc.low, "high": roc.high}
-                curves.append({**place, **{key: _round_curve(ends[key]) for key in ends}})
+    results, curves = _measure_attacks(scores, members[:targets], groups, seed=seed)
     allowed = allowed_by(plan)
     bounds = np.asarray(allowed.true_positives)
     record = {
@@ -148,6 +136,27 @@ def attack_membership(
         "shadows_per_second": round(shadows / max(trained - started, 1e-9), 3),
     }
     return record, _long_table(scores, members[:targets], groups)
+
+
+def _measure_attacks(
+    scores: Mapping[str, Numbers], members: Flags, groups: Mapping[str, Flags], *, seed: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Returns the results and the ROC curves of each attack on each group of units."""
+    results, curves = [], []
+    for group, chosen in groups.items():
+        for name in ATTACKS:
+            roc = measure_roc(
+                scores[name][:, chosen],
+                members[:, chosen],
+                _CURVE.tolist(),
+                seed=derived_seed(seed, "intervals"),
+            )
+            if roc is not None:
+                place = {"rows": group, "attack": name}
+                results.append({**place, "units": int(chosen.sum()), **_describe_roc(roc)})
+                ends = {"tpr": roc.tpr, "low": roc.low, "high": roc.high}
+                curves.append({**place, **{key: _round_curve(ends[key]) for key in ends}})
+    return results, curves
 
 
 def _check_request(data: TrainingSet) -> None:

@@ -33,21 +33,20 @@ from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants, calibration
 from dpprobe.privacy.plan import Mechanism, Plan
 
-# The relative width of the separation at which a sampled plan's search ends; each step is slow.
+# The relative precision of the search for a factor of noise, of which each step is slow.
 _TOLERANCE = 1e-3
 # With little noise, the grid of a privacy loss distribution would outgrow memory. So the search
 # reduces noise in short steps, and stops at a true epsilon of about 100 (a rough estimate of 250).
 _STRIDE, _FAR = 0.3, 250.0
-# A margin that exceeds any round-off, up to a total variation of 1 - 1e-9.
+# A margin that exceeds the rounding error of a factor, for a total variation up to 1 - 1e-9.
 _ABOVE = 1 + 1e-9
 
 
 @dataclass(frozen=True)
 class PlanFamily:
-    """A plan with all its noise multipliers times a factor.
+    """A plan whose noise multipliers are all multiplied by a factor.
 
     Attributes:
-      plan: the plan with factor 1.
       group: number of units that are in or out together; epsilons are for one of the units.
     """
 
@@ -96,7 +95,7 @@ class PlanFamily:
         return _sampled_variation(self._scale_noise(factor), self.plan.delta, self.group)
 
     def compute_epsilon(self, factor: float = 1.0) -> float:
-        """Computes a lower bound on epsilon, at the plan's delta, for `factor` times its noise.
+        """Computes a lower bound on epsilon, at the plan's delta, with `factor` times the noise.
 
         The bound is infinite for factor 0. The plan must have a price (`has_price`).
         """
@@ -107,9 +106,9 @@ class PlanFamily:
     def factor_of(self, total_variation: float) -> float:
         """Bounds from above the largest factor of noise at which a total variation is possible.
 
-        The bound is exact to nine digits, or to 0.1% if a mechanism samples its rows. A sampled
-        plan's bound is at least the factor at which epsilon is about 100. The bound is infinite for
-        a total variation of at most 0; NaN for a selection among trials or without noise.
+        The bound is exact to nine digits, or to 0.1% if a mechanism samples its rows. With sampling
+        the bound is at least the factor where epsilon is about 100. The result is infinite for a
+        total variation of at most 0, and NaN for a selection among trials or without noise.
         """
         if not self.has_price:
             return math.nan
@@ -121,7 +120,7 @@ class PlanFamily:
         return self._search_factor(wanted)
 
     def _search_factor(self, wanted: float) -> float:
-        """Searches for the factor of noise at which a sampled plan has separation `wanted`."""
+        """Searches for the factor of noise at which a plan with sampling has mu `wanted`."""
         least = self._least_factor
 
         def price_factor(factor: float) -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -109,16 +109,8 @@ def audit_plan(
     tables = [("bundle", test.members, test.bundle)]
     if plan.selection is None:
         tables.insert(0, ("releases", test.members, test.releases))
-    records: list[Mapping[str, Any]] = []
-    if controls and plan.selection is not None:
-        reason = "a search publishes only its best head, so there is no release to break"
-        records = [{"name": name, "not_applicable": reason} for name in CONTROLS]
-    elif controls:
-        for control in make_controls(cell.attack, shape, group=cell.canary_count, seed=seed):
-            broken, record = cell.attack_control(control, f"{progress_label}, {control.name}")
-            records.append(record)
-            if broken is not None:
-                tables.append((control.name, broken.members, broken.releases))
+    records, broken = cell.attack_controls(progress_label) if controls else ([], {})
+    tables += [(name, runs_.members, runs_.releases) for name, runs_ in broken.items()]
     names, members, scores = zip(*tables, strict=True)
     columns = {
         "attack": np.repeat(names, [len(part) for part in scores]),
@@ -288,7 +280,7 @@ class _Cell:
         ]
 
     def _factor_of_one_number(self, level: float) -> float:
-        """Returns the smallest factor at which too little noise of one number is detected."""
+        """Returns the smallest factor of missing noise that is detected in one released number."""
         mechanisms = self.plan.mechanisms
         most = max(item.count for item in mechanisms) * self.shape.num_classes
         numbers = 4 * len(mechanisms) * most * (self.shape.dimension + 1) ** 2
@@ -305,7 +297,21 @@ class _Cell:
         )
         return min(1.0, reached / best)
 
-    def attack_control(self, control: Control, label: str) -> tuple[Runs | None, Mapping[str, Any]]:
+    def attack_controls(self, label: str) -> tuple[list[dict[str, Any]], dict[str, Runs]]:
+        """Attacks all broken mechanisms; returns one record per control, and runs by control."""
+        if self.plan.selection is not None:
+            reason = "a search publishes only its best head, so there is no release to break"
+            return [{"name": name, "not_applicable": reason} for name in CONTROLS], {}
+        records, tested = [], {}
+        controls = make_controls(self.attack, self.shape, group=self.canary_count, seed=self.seed)
+        for control in controls:
+            runs, record = self.attack_control(control, f"{label}, {control.name}")
+            records.append(record)
+            if runs is not None:
+                tested[control.name] = runs
+        return records, tested
+
+    def attack_control(self, control: Control, label: str) -> tuple[Runs | None, dict[str, Any]]:
         """Attacks a broken mechanism; returns its runs and its record."""
         if isinstance(control.attack, str):
             return None, {"name": control.name, "not_applicable": control.attack}

@@ -83,7 +83,7 @@ def fairness_faults(study: Study, fairness: FairnessOptions) -> Iterator[str]:
         few = ", ".join(at_infinity) or "none"
         yield (
             f"reference: no cell trains {fairness.reference} without privacy; add inf to "
-            f"epsilons, or write a method that has such a cell: {few}"
+            f"epsilons, or write a method with a cell at inf: {few}"
         )
     if not fairness_cells(study):
         yield "no cell of the study has these methods and epsilons; write other values"

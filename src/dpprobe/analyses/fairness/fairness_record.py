@@ -1,10 +1,7 @@
 """The record of compared subgroups: the names of a job's files, and its JSON as a typed object.
 
-The job, tables, figures, the report, MLflow and the Snakemake rules import names and formats of
-subgroup results from this module. This module imports nothing heavy, because each start of
-Snakemake imports it.
-
-Not private: all numbers come from labels, groups and scores of test examples, without noise.
+This module imports nothing heavy, because each start of Snakemake imports it. A record is not
+private: all numbers come from labels, groups and scores of test examples, without noise.
 """
 
 from __future__ import annotations

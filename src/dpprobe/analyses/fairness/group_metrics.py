@@ -257,7 +257,7 @@ class Head:
         return {}
 
     def _make_sums(self, metric: str, labels: Sequence[str]) -> tuple[_Sum, _Sum]:
-        """Returns the numerator and the denominator of a metric."""
+        """Returns the numerator and the denominator of a metric, each as terms of sums."""
         weights, count = self.rows.weights, len(self.rows.labels)
         everything = np.arange(count, dtype=np.int32)
         if metric == "accuracy":

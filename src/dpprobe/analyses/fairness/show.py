@@ -26,7 +26,7 @@ from dpprobe.study.ablations import keep_unique
 
 Point = tuple[FairnessCell, Gap]  # a cell, and the cell's gap by the panel's metric
 Looks = dict[str, style.Look]
-_TICK: Any = {"markersize": 9, "markeredgewidth": 1.6, "zorder": 5}  # mark of the gap by chance
+_TICK: Any = {"markersize": 9, "markeredgewidth": 1.6, "zorder": 5}  # the mark of the gap by chance
 # The largest distance of methods at one epsilon, as a share of the distance of adjacent epsilons.
 _SPREAD = 0.12
 

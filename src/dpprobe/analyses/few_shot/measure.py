@@ -15,8 +15,9 @@ import pyarrow as pa
 import torch
 
 from dpprobe.analyses.baseline_record import FEW_SHOT
+from dpprobe.analyses.measuring import choose_headline
 from dpprobe.artifacts import write_record, write_table
-from dpprobe.data.options import Headline, headline_metric
+from dpprobe.data.options import Headline
 from dpprobe.devices import limit_threads, resolve_device
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
@@ -28,7 +29,7 @@ from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.randomness import cell_seed, open_stream
 from dpprobe.results import metrics, uncertainty
-from dpprobe.results.unit_counts import class_counts, count_units, unit_codes
+from dpprobe.results.unit_counts import count_units, unit_codes
 from dpprobe.study.study import Study
 from dpprobe.training.fit_inputs import read_labels
 
@@ -91,13 +92,8 @@ def probe_few_shot(
 ) -> None:
     """Trains and tests a probe for each N and each random sample.
 
-    The samples of one seed are nested: a class's images for N = 2 include its image for N = 1. All
-    images of a class with fewer than N images are used. If rows have several labels, N rows of each
-    label and N rows without any label are drawn. A row drawn for two labels counts once.
-
-    If the dataset names patients, N different patients are drawn for each class, with one image of
-    the class per patient. A patient may be drawn for two classes. In each fit, even on the whole
-    split, an image has weight 1 / m if its patient has m images in the fit.
+    The samples of one seed are nested: a class's images for N = 2 include its image for N = 1. In
+    each fit, even on the whole split, each of a patient's m images has weight 1 / m.
 
     Args:
       rows: the path of a parquet file with one row per probe.
@@ -107,47 +103,34 @@ def probe_few_shot(
       DataError: if the headline metric is not defined on the test rows.
     """
     limit_threads(threads)
-    stores = FeatureStore(train), FeatureStore(test)
-    shown = headline_metric(
-        metric,
-        num_classes=stores[1].num_classes,
-        multi_label=stores[1].multi_label,
-        test_counts=class_counts(stores[1].labels, stores[1].num_classes),
-    )
+    trained, tested = FeatureStore(train), FeatureStore(test)
+    shown = choose_headline(tested, metric)
     place = {"dataset": dataset, "backbone": backbone}
-    identity = {**place, "few_shot": seed, "train": stores[0].fingerprint}
+    identity = {**place, "few_shot": seed, "train": trained.fingerprint}
+    seeds = [cell_seed(identity, index) for index in range(options["seeds"])]
+    device = resolve_device(study.device)
     probe = _Probe(
-        stores,
-        seeds=[cell_seed(identity, index) for index in range(options["seeds"])],
-        study_seed=seed,
-        memory_mb=memory_mb,
-        device=resolve_device(study.device),
+        (trained, tested), seeds=seeds, study_seed=seed, memory_mb=memory_mb, device=device
     )
     results, records = [], []
     for count in options["shots"]:
-        draws = probe.run_draws(count)
-        summary = probe.summarise_draws(draws)
-        if shown not in summary:
+        draws, result = probe.run_shots(count)
+        if shown not in result["summary"]:
             raise DataError(f"{test}: {metrics.NO_AUC}")
-        logger.info("few-shot: %s: %s %.2f %%", count, shown, 100 * summary[shown]["mean"])
-        shots = None if count == "full" else count
-        sizes = {name: [tested[name] for tested in draws] for name in ("train_rows", "train_units")}
-        results.append({"shots": shots, "seeds": len(draws), **sizes, "summary": summary})
-        columns = ("train_rows", "train_units", "penalty", *METRIC_COLUMNS)
-        records += [
-            {**place, "shots": shots, "seed_index": index}
-            | {name: tested.get(name) for name in columns}
-            for index, tested in enumerate(draws)
-        ]
+        logger.info(
+            "few-shot: %s: %s %.2f %%", count, shown, 100 * result["summary"][shown]["mean"]
+        )
+        results.append(result)
+        records += [{**draw, **place} for draw in draws]
     write_table(rows, pa.Table.from_pylist(records, schema=SCHEMA))
     write_record(
         record,
         {
             **FEW_SHOT,
             **place, "private": False, "note": probe.note, "headline": shown,
-            "multi_label": stores[1].multi_label, "class_names": list(stores[1].class_names),
-            "rows": {"train": stores[0].rows, "test": stores[1].rows}, "units": probe.patients,
-            "features": {"train": stores[0].fingerprint, "test": stores[1].fingerprint},
+            "multi_label": tested.multi_label, "class_names": list(tested.class_names),
+            "rows": {"train": trained.rows, "test": tested.rows}, "units": probe.patients,
+            "features": {"train": trained.fingerprint, "test": tested.fingerprint},
             "results": results,
         },
         rows,
@@ -160,10 +143,11 @@ def draw_shots(
     """Draws `count` rows of each label, or all rows of a rarer label; returns sorted row numbers.
 
     Args:
-      labels: [n] integers, or [n, K] of 0 and 1. If labels are [n, K], a row may be drawn for
-        several labels, and `count` rows without any label are drawn as negatives.
+      labels: [n] integers, or [n, K] of 0 and 1. If labels are [n, K], `count` rows without any
+        label are drawn as negatives. A row that is drawn for two labels counts once.
       units: int64 [n], the unit of each row. With `units`, `count` units of each label are drawn
-        with equal chances, and from each unit one row with the label.
+        with equal chances, and from each unit one row with the label. A unit may be drawn for two
+        labels.
     """
     generator = open_stream(seed, "few_shot")
     groups = (
@@ -219,6 +203,15 @@ class _Probe:
         if self._train_units is None or self._test_units is None:
             return None
         return {"train": count_units(self._train_units), "test": count_units(self._test_units)}
+
+    def run_shots(self, count: Shots) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Returns the probes of one N, as rows of the table, and the record's entry for N."""
+        shots = None if count == "full" else count
+        draws = self.run_draws(count)
+        sizes = {name: [draw[name] for draw in draws] for name in ("train_rows", "train_units")}
+        summary = self.summarise_draws(draws)
+        rows = [{**draw, "shots": shots, "seed_index": i} for i, draw in enumerate(draws)]
+        return rows, {"shots": shots, "seeds": len(draws), **sizes, "summary": summary}
 
     def run_draws(self, count: Shots) -> list[dict[str, Any]]:
         """Returns metrics, rows and penalty of each random sample, or of the whole split."""

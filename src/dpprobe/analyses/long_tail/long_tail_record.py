@@ -1,9 +1,7 @@
 """The record of a long tail: the names of its files, and its JSON as a typed object.
 
-The job, tables, figures, the report and the Snakemake rules import names and formats of long tails
-from this module. This module imports nothing heavy, because each start of Snakemake imports it.
-
-Not private: all numbers of a record are computed from training examples, without noise.
+This module imports nothing heavy, because each start of Snakemake imports it. A record is not
+private: all its numbers are computed from training examples, without noise.
 """
 
 from __future__ import annotations
@@ -51,11 +49,7 @@ class Frequencies(Part):
 
 
 class SubClasses(Part):
-    """A clustering of each class into at most `clusters` sub-classes, with its reference.
-
-    Attributes:
-      m_ln_n: M ln N, with the effective number M of sub-classes and N training units.
-    """
+    """A clustering of each class, its reference, and M ln N for M sub-classes and N units."""
 
     clusters: int
     measured: Frequencies

@@ -40,10 +40,9 @@ _DRAWS = 200
 
 @dataclass(frozen=True)
 class Coordinates:
-    """A class's rows in at most 64 principal components.
+    """A class's rows in at most 64 principal components, and sums of squares.
 
     Attributes:
-      rows: [n, components].
       kept, total: the sums of squares of the components, and of all centred features.
     """
 

@@ -40,11 +40,7 @@ CONSTANT_ROWS = "the same for all rows, so there is nothing to predict"
 
 @dataclass(frozen=True, kw_only=True)
 class Scatter:
-    """Separability and fuzziness; a value is None if it is 0/0 or a rounding error.
-
-    Attributes:
-      fault: the reason why a value is None.
-    """
+    """Separability and fuzziness; None if 0/0 or a rounding error, with the reason in `fault`."""
 
     separability: float | None = None
     fuzziness: float | None = None

@@ -76,7 +76,7 @@ class LawTask:
         if self._keep_laws(folder, fingerprint):
             return
         limit_threads(threads)
-        # `layers` and `token` add hooks for stored features, but `tap_blocks` adds its own hooks.
+        # The options `layers` and `token` are cleared, because `tap_blocks` adds its own hooks.
         loaded = loading.load_backbone(
             self.backbone.model_copy(update={"layers": (), "token": None}),
             runtime=Runtime(device="cpu", precision="float32"),
@@ -137,7 +137,6 @@ class LawTask:
         return dict(NetworkRecord.read(self._folder_of(method, epsilon) / RECORD_FILE).chosen)
 
     def _hash_inputs(self) -> str:
-        """Returns the fingerprint of all inputs that determine the laws."""
         networks = [
             {
                 "method": method,

@@ -1,9 +1,7 @@
 """The record of representation laws: the names of its files, and its JSON as a typed object.
 
-The job, tables, figures, the report and the Snakemake rules import names and formats of laws from
-this module. This module imports nothing heavy, because each start of Snakemake imports it.
-
-Not private: all numbers of a record are computed from training or test examples, without noise.
+This module imports nothing heavy, because each start of Snakemake imports it. A record is not
+private: all its numbers are computed from training or test examples, without noise.
 """
 
 from __future__ import annotations

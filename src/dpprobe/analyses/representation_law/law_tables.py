@@ -235,7 +235,6 @@ def _published_rows(
 
 
 def _range_cell(values: Sequence[float]) -> TableCell:
-    """Formats the range of a paper's sorted numbers for a table cell."""
     if not values:
         return BLANK
     if values[0] == values[-1]:

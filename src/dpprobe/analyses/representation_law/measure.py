@@ -139,32 +139,18 @@ def law_job(
     started = time.monotonic()
     labels = {split: rows[split].labels for split in SPLITS}
     identity = {"use": "representation law", "dataset": dataset, "study_seed": seed}
-    shuffled = [
-        {
-            split: open_stream(cell_seed(identity, index), f"{split} labels").permutation(
-                labels[split]
-            )
-            for split in SPLITS
-        }
-        for index in range(shuffles)
-    ]
+    shuffled = [_shuffle_labels(labels, cell_seed(identity, index)) for index in range(shuffles)]
     # Layers before the first tuned block have the frozen network's features, measured only once.
     known: dict[bytes, Layer] = {}
     networks, frozen = [], list[Layer]()
     with Progress(len(subjects), label=f"laws of {backbone}", unit="networks") as progress:
         for subject in subjects:
             if subject.tuning is None or subject.tuning.blocks != 0:
-                network = subject.make()
-                features = {
-                    split: block_features(network, rows[split].images, device=device)
-                    for split in SPLITS
-                }
-                token = network.token
-                del network  # frees memory before the next network is loaded
+                token, train, test = _read_features(subject, rows, device)
                 with threadpool_limits(1):  # the number of threads may change the last bits
                     layers = [
                         _measure_layer(known, pair, labels, shuffled)
-                        for pair in zip(features["train"], features["test"], strict=True)
+                        for pair in zip(train, test, strict=True)
                     ]
                 frozen = layers if subject.tuning is None else frozen
             else:  # only the head was tuned, so blocks are equal to the frozen network's
@@ -190,6 +176,24 @@ def law_job(
     )
     record.write(law_path(folder, dataset, backbone))
     return record
+
+
+def _shuffle_labels(labels: Mapping[Split, Labels], seed: int) -> dict[Split, Labels]:
+    return {
+        split: open_stream(seed, f"{split} labels").permutation(labels[split]) for split in SPLITS
+    }
+
+
+def _read_features(
+    subject: Subject, rows: Mapping[Split, Rows], device: str
+) -> tuple[Token, list[Features], list[Features]]:
+    """Loads a network; returns the kind of its features, and the features by split and layer.
+
+    The network leaves memory when the function returns, before the next network is loaded.
+    """
+    network = subject.make()
+    train, test = (block_features(network, rows[split].images, device=device) for split in SPLITS)
+    return network.token, train, test
 
 
 def _measure_layer(

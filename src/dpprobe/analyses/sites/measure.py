@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from dpprobe.analyses.measuring import choose_headline
 from dpprobe.analyses.sites.options import SimulatedSitesOptions
 from dpprobe.analyses.sites.sites_record import Estimate, SitesCell, SitesRecord
-from dpprobe.data.options import Headline, headline_metric
+from dpprobe.data.options import Headline
 from dpprobe.devices import limit_threads
 from dpprobe.errors import DataError, DpprobeError
 from dpprobe.features.feature_store import FeatureStore
@@ -31,7 +32,7 @@ from dpprobe.privacy.randomness import cell_seed, derived_seed, open_stream
 from dpprobe.privacy.risk import read_budget
 from dpprobe.privacy.target import Target
 from dpprobe.results import metrics, uncertainty
-from dpprobe.results.unit_counts import class_counts, unit_codes
+from dpprobe.results.unit_counts import unit_codes
 from dpprobe.sites.simulated_fit import fit_together
 from dpprobe.study.study import Study
 from dpprobe.training.fit_inputs import FitInputs
@@ -90,38 +91,45 @@ def simulate_sites(
         fits = [fit_heads(method, pool.features.train, make_plan(pool.n), [each]) for each in seeds]
         pooled = pool.estimate([[pool.score(heads)] for heads in fits])
         for count in options.counts:
+            logger.info("epsilon %s: %s sites", epsilon, count)
+            part_seeds = [derived_seed(each, f"{count}") for each in split_seeds]
             splits = {
-                split: [
-                    split_units(pool.labels, count, split, derived_seed(each, f"{count}"))
-                    for each in split_seeds
-                ]
+                split: [split_units(pool.labels, count, split, each) for each in part_seeds]
                 for split in options.splits
             }
-            logger.info("epsilon %s: %s sites", epsilon, count)
-            # Sums over all sites do not depend on the split.
-            summed = [
-                pool.fit_together(
-                    method, parts, make_plan, derived_seed(seed, f"{count}"), options.colluders
-                )
-                for seed, parts in zip(seeds, splits[options.splits[0]], strict=True)
+            compared = _compare_splits(method, pool, splits, make_plan, seeds, options.colluders)
+            cells += [
+                SitesCell(split=split, sites=count, epsilon=epsilon, pooled=pooled, **results)
+                for split, results in compared
             ]
-            together = pool.estimate([[pool.score(heads)] for heads in summed])
-            for split, drawn in splits.items():
-                alone = [
-                    train_alone(method, pool, parts, make_plan, derived_seed(seed, split))
-                    for seed, parts in zip(seeds, drawn, strict=True)
-                ]
-                cells.append(
-                    SitesCell(
-                        split=split, sites=count, epsilon=epsilon, together=together, pooled=pooled,
-                        **describe_alone(pool, alone),
-                    )
-                )  # fmt: skip
     SitesRecord(
         dataset=dataset, backbone=backbone, method=inputs["method"], metric=pool.metric,
         unit=inputs["unit"], n=pool.n, colluders=options.colluders, seeds=study.seeds,
         cells=tuple(cells),
     ).write(record)  # fmt: skip
+
+
+def _compare_splits(
+    method: MethodOptions,
+    pool: Pool,
+    splits: Mapping[str, Sequence[Sequence[Index]]],
+    make_plan: MakePlan,
+    seeds: Sequence[int],
+    colluders: int | None,
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields for each split the results of sites together and alone, as values of a `SitesCell`."""
+    # Sums over all sites do not depend on the split.
+    summed = [
+        pool.fit_together(method, parts, make_plan, derived_seed(seed, f"{len(parts)}"), colluders)
+        for seed, parts in zip(seeds, next(iter(splits.values())), strict=True)
+    ]
+    together = pool.estimate([[pool.score(heads)] for heads in summed])
+    for split, drawn in splits.items():
+        alone = [
+            train_alone(method, pool, parts, make_plan, derived_seed(seed, split))
+            for seed, parts in zip(seeds, drawn, strict=True)
+        ]
+        yield split, {"together": together, **describe_alone(pool, alone)}
 
 
 @dataclass(frozen=True)
@@ -141,12 +149,7 @@ class Pool:
     @classmethod
     def read(cls, inputs: FitInputs, test: Path, metric: Headline | None) -> Pool:
         store, tested = inputs.store, FeatureStore(test)
-        shown = headline_metric(
-            metric,
-            num_classes=tested.num_classes,
-            multi_label=tested.multi_label,
-            test_counts=class_counts(tested.labels, tested.num_classes),
-        )
+        shown = choose_headline(tested, metric)
         features = read_job_features(
             inputs, tested, device="cpu", memory_mb=sys.maxsize, headline=shown
         )
@@ -233,7 +236,7 @@ class Alone:
 
     Attributes:
       scores: the test scores of each site that can train a head.
-      failures: for each other site, the reason why the site cannot train a head.
+      failures: for each site that cannot train a head, the reason.
       sizes: the number of units of each site.
       one_class: the number of sites whose examples have a single class.
     """

@@ -149,7 +149,6 @@ def _draw_frame(axes: Axes) -> None:
 def _draw_plane(
     axes: Axes, plane: np.ndarray, labels: np.ndarray, names: Sequence[str], *, legend: str
 ) -> None:
-    """Draws points [rows, 2] by class, with a legend or a colour bar."""
     size = float(np.clip(9000 / len(plane), 3, 16))
     named = len(names) <= NAMED_CLASSES
     names = [style.fit_name(str(name), 40) for name in names]

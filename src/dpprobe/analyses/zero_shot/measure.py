@@ -17,21 +17,24 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dpprobe.analyses.baseline_record import ZERO_SHOT
+from dpprobe.analyses.measuring import choose_headline
 from dpprobe.artifacts import write_record, write_table
-from dpprobe.data.options import Headline, headline_metric
+from dpprobe.data.options import Headline
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.text_embeddings import read_text_embeddings
 from dpprobe.results import uncertainty
 from dpprobe.results.metrics import NO_AUC, Link, evaluate_scores, ranked_labels, right_predictions
-from dpprobe.results.unit_counts import class_counts, count_units, unit_codes
+from dpprobe.results.unit_counts import count_units, unit_codes
 from dpprobe.training.cell_contents import list_column
 from dpprobe.training.fit_inputs import read_labels
 
 logger = logging.getLogger("dpprobe")
 
 BLOCK_ROWS = 4096
-# Metrics without a threshold, because cosines have no threshold for several labels.
+NOTE = "No training row is used. Test results are computed without noise."
+# Metrics without a threshold, for several labels per example: without a logit bias, cosines have
+# no threshold.
 RANKED = ("auc", "mean_average_precision", "per_label_auc", "per_label_average_precision")
 
 
@@ -63,9 +66,8 @@ def classify_zero_shot(
     store = FeatureStore(test)
     weights, facts = read_text_embeddings(text)
     scores = np.concatenate([block for _, block in scored_blocks(store, weights, facts)])
-    labels = read_labels(store)
+    labels, units = read_labels(store), unit_codes(store.units)
     link = _choose_link(facts["logit_bias"], multi_label=store.multi_label)
-    units = unit_codes(store.units)
     tested = evaluate_scores(scores, labels, link=link, accepted=store.accepted, units=units)
     summary = uncertainty.summarise_records(
         [tested],
@@ -75,19 +77,9 @@ def classify_zero_shot(
         units=units,
         seed=seed,
     )
-    ranked = store.multi_label and link == "none"
-    if ranked:
-        tested, summary = (
-            {name: part[name] for name in RANKED if name in part} for part in (tested, summary)
-        )
-    shown = headline_metric(
-        metric,
-        num_classes=store.num_classes,
-        multi_label=store.multi_label,
-        test_counts=class_counts(labels, store.num_classes),
-    )
-    if ranked:
-        shown = "auc"  # accuracy needs a threshold, but a model without a logit bias has none
+    shown = choose_headline(store, metric)
+    if store.multi_label and link == "none":
+        tested, summary, shown = _keep_ranked(tested), _keep_ranked(summary), "auc"
     if shown not in summary:
         raise DataError(f"{test}: {NO_AUC}")
     write_table(predictions, _make_predictions(store, labels, scores, units))
@@ -95,29 +87,33 @@ def classify_zero_shot(
         metrics,
         {
             **ZERO_SHOT,
-            "dataset": dataset,
-            "backbone": backbone,
-            "private": False,
-            "note": "No training row is used. Test results are computed without noise.",
+            "dataset": dataset, "backbone": backbone, "private": False, "note": NOTE,
             "headline": shown,
-            "multi_label": store.multi_label,
-            "class_names": list(store.class_names),
+            "multi_label": store.multi_label, "class_names": list(store.class_names),
             "auc_labels": len(ranked_labels(labels, store.num_classes)),
             "rows": {"test": store.rows},
             "units": None if units is None else {"test": count_units(units)},
-            "link": link,
-            "logit_scale": facts["logit_scale"],
-            "logit_bias": facts["logit_bias"],
-            "prompts": {"set": facts["set"], "templates": facts["templates"]},
-            "text": facts["fingerprint"],
-            "text_encoder": {"model": model, "weights_sha256": facts["weights_sha256"]},
-            "features": store.fingerprint,
-            "metrics": tested,
-            "summary": summary,
+            "link": link, **_describe_text(facts, model), "features": store.fingerprint,
+            "metrics": tested, "summary": summary,
         },
         predictions,
-    )
+    )  # fmt: skip
     logger.info("zero-shot: %s %.2f %%", shown, 100 * summary[shown]["mean"])
+
+
+def _keep_ranked(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: values[name] for name in RANKED if name in values}
+
+
+def _describe_text(facts: Mapping[str, Any], model: str) -> dict[str, Any]:
+    """Returns the record's fields on the text embeddings, in the order of the file."""
+    return {
+        "logit_scale": facts["logit_scale"],
+        "logit_bias": facts["logit_bias"],
+        "prompts": {"set": facts["set"], "templates": facts["templates"]},
+        "text": facts["fingerprint"],
+        "text_encoder": {"model": model, "weights_sha256": facts["weights_sha256"]},
+    }
 
 
 def scored_blocks(
