@@ -52,8 +52,7 @@ def epsilon_lower_bound(
     """Computes a lower bound on the epsilon of a mechanism from an attack's scores.
 
     Args:
-      scores_in: scores of runs with the canary; a higher score means "in". Only the order of all
-        scores matters.
+      scores_in: scores of runs with the canary; higher means "in", and only the order matters.
       scores_out: scores of runs without the canary.
       delta: the delta of the (epsilon, delta) guarantee, 0 or more and below 1.
       confidence: the probability that the bound holds, between 0 and 1.

@@ -392,8 +392,7 @@ def settle_choice(
 def _side_by_side(data: TrainingSet) -> Iterator[Callable[..., Iterator[Confidences]]]:
     """Yields a parallel `map`: one fit for each PyTorch thread on the CPU, else one fit at a time.
 
-    Each fit uses one thread, because fits of milliseconds gain nothing from more threads. Fits log
-    only warnings.
+    Each fit uses one thread, because short fits gain nothing from more. Fits log only warnings.
     """
     caller = threading.get_ident()
     workers = torch.get_num_threads() if data.device.type == "cpu" else 1

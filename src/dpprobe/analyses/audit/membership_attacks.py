@@ -165,7 +165,7 @@ def measure_roc(
     """Measures an attack from scores [heads, units]; None if all units, or no units, are members.
 
     A true-positive rate at false-positive rate r needs `LEAST_FALSE_POSITIVES` / r non-members:
-    10,000 for r = 0.1%. With fewer non-members, resamples cannot show how uncertain the rate is.
+    10,000 for r = 0.1%. With fewer non-members, resamples do not show how uncertain the rate is.
     """
     at = np.asarray(rates)
     order = np.argsort(-scores, axis=None, kind="stable")

@@ -5,8 +5,7 @@ probability of at most (1 + TV) / 2. TV is the total variation between the relea
 the canary. A plan with all noise multipliers times f has total variation TV(f), which falls with f.
 A test that is right more often than TV(f) allows rejects noise of at least f times the plan's. The
 plan with the largest f that is not rejected has an epsilon, which is a lower bound on the
-mechanism's epsilon. The bound assumes that only the noise may differ from the plan, and nothing
-about scores.
+mechanism's epsilon if only the noise differs from the plan. The bound assumes nothing about scores.
 
 - **No mechanism samples its rows.** TV = 2 Phi(mu / (2 f)) - 1, exact (Dong, Roth and Su 2022).
 - **Some mechanisms sample their rows.** TV is the delta at epsilon 0 of the privacy loss
@@ -174,8 +173,7 @@ def caught_factor(
     """Computes the factor f > 1 by which noise must be too small for an audit to reject the plan.
 
     If the noise is 1 / f times the plan's, the test rejects the plan at `confidence` with the given
-    probability. The result is NaN for too few runs, a selection among trials, and a plan without
-    noise.
+    probability. The result is NaN for too few runs, a selection among trials, or no noise at all.
 
     Args:
       strength: the test's separation (mu) divided by the plan's separation; 1 for the best possible

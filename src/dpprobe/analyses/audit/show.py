@@ -65,8 +65,8 @@ def plot_audit(*, audits: Sequence[Path], dataset: str) -> Figure:
     """Draws the bounds of a dataset's white-box audits against the claims, one panel per backbone.
 
     Methods with equal claims are drawn side by side below the line of claims. A bound at or near 0
-    is a triangle at the foot of the axis, an infinite bound is a triangle at the top of the axis.
-    Rings mark refuted claims.
+    is a triangle at the foot of the axis. An infinite bound is a triangle at the top. Rings mark
+    refuted claims.
 
     Raises:
       NothingToShow: if no record has a white-box audit.

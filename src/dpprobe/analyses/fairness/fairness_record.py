@@ -88,8 +88,7 @@ class Gap(Part):
 
     Attributes:
       overall: the metric over all rows, for the labels that are compared.
-      low, high: the gap's interval over test units, for fixed heads; `low` is 0 if groups may be
-        equal.
+      low, high: the gap's interval over test units; `low` is 0 if groups may be equal.
       std: standard deviation of the seeds' gaps, with ddof = 1; None for one seed.
       chance_gap: the 95% quantile of the first head's gaps between random groups, which are as
         large as the real groups; None if groups are labels.

@@ -2,8 +2,7 @@
 
 The largest of several estimates minus the smallest is too large by chance, even more in resamples.
 So a percentile interval of the gap almost never contains a true gap of 0. Intervals are therefore
-computed from differences of two groups in resamples of the test units, for which the bootstrap is
-valid.
+computed from differences of two groups in resamples, for which the bootstrap is valid.
 
 The gap is phi = max over (g, h) of v_g - v_h, where v_g is the true metric of group g. With the
 estimates v', and the resamples' deviations e from their mean, the interval [low, high] of phi is:
@@ -14,8 +13,7 @@ estimates v', and the resamples' deviations e from their mean, the interval [low
   and Kramer). The true gap phi is at least every true difference of two groups, so low is a lower
   bound on phi. If all groups are equal, low is above 0 with 5% chance.
 - high: the largest of v'_g - v'_h + z s_gh over pairs of groups, with the normal quantile z. High
-  is at least the upper bound for the pair with the largest true difference, which fails with 2.5%
-  chance.
+  is at least the bound of the pair with the largest true difference, which fails with 2.5% chance.
 
 The interval from low to high covers the true gap with at least the stated confidence. The
 interval's coverage equals the confidence for two groups, or if all groups are equal.
@@ -23,8 +21,7 @@ interval's coverage equals the confidence for two groups, or if all groups are e
 The gaps phi_a and phi_b of two cells are compared on equal resamples. The lower end of phi_a -
 phi_b is the largest of (v'_g - v'_h) - phi'_b - c s over pairs of groups of cell a. Both c and s
 use the deviations e_g - e_h minus the deviations between the best and the worst group of cell b,
-with c at the quantile 97.5%. The upper end of phi_a - phi_b is minus the lower end of phi_b -
-phi_a.
+with c at the quantile 97.5%. The upper end is minus the lower end for cells b and a exchanged.
 
 If a cell has several heads, each bound on the heads' mean gap is the mean of the heads' bounds.
 

@@ -146,8 +146,7 @@ def draw_shots(
       labels: [n] integers, or [n, K] of 0 and 1. If labels are [n, K], `count` rows without any
         label are drawn as negatives. A row that is drawn for two labels counts once.
       units: int64 [n], the unit of each row. With `units`, `count` units of each label are drawn
-        with equal chances, and from each unit one row with the label. A unit may be drawn for two
-        labels.
+        with equal chances, one row with the label each. A unit may be drawn for two labels.
     """
     generator = open_stream(seed, "few_shot")
     groups = (

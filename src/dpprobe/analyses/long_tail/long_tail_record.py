@@ -101,8 +101,7 @@ class LongTailRecord(Record):
       rows, units: numbers of rows and units of the training split.
       classes: the number of classes among the clustered rows.
       variance_kept: the share of the variance in the clustered components, over all classes.
-      memorisation: memorisation scores; None if the options omit scores, or if `notes` has a
-        reason.
+      memorisation: None if the options omit memorisation scores, or for a reason in `notes`.
     """
 
     format: Literal["dpprobe-long-tail"] = "dpprobe-long-tail"

@@ -36,8 +36,7 @@ def make_section(paths: Sequence[Path], page: Page) -> dict[str, list[Markup] | 
 def plot_long_tail(records: Sequence[Path]) -> Figure:
     """Draws a dataset's long tail: shares of sub-classes by rank, and memorised rows by threshold.
 
-    Dashed lines are references: simulated features without sub-classes, and scores expected by
-    chance.
+    Dashed lines are references: features without sub-classes, and scores expected by chance.
     """
     read = read_long_tails(records)
     looks = style.choose_looks(len(read))

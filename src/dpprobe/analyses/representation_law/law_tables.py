@@ -173,8 +173,7 @@ def accuracy_by_blocks(
 ) -> Table:
     """Makes the table of test results by tuned part: one row per method, one column per epsilon.
 
-    The first rows are published results, the last rows are networks without a law, and heads on
-    frozen features.
+    Published results are first. Networks without a law, and heads on frozen features, are last.
     """
     stated = {number.single_epsilon for number in published} - {None}
     measured = {epsilon for name, epsilon, *_ in grid.entries if name == dataset}

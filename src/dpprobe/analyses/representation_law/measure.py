@@ -90,8 +90,7 @@ def tap_blocks(
     """Makes a network return the features of all its blocks, one vector per block and image.
 
     Args:
-      body: the part of the network with the blocks: a timm or open_clip network, also wrapped by
-        fine-tuning.
+      body: the part of the network with the blocks, which fine-tuning may have wrapped.
 
     Raises:
       ConfigError: if the network gives no access to its blocks.

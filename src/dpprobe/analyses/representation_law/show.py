@@ -75,8 +75,7 @@ def law_figure(record: LawRecord, measure: Measure) -> Figure:
     """Draws one measure by block: one column of panels per epsilon, one row per setting and split.
 
     A panel has one curve per number of tuned blocks. The frozen network's curve is dashed in black,
-    and in gray for shuffled labels. Panels of residuals on fitted rows also show the residual of
-    pure noise.
+    and in gray for shuffled labels. Residuals on fitted rows have a curve for pure noise.
     """
     tuned = [network for network in record.networks if network.setting != "frozen"]
     epsilons = sorted(keep_unique(network.epsilon or "" for network in tuned), key=budget_order)
