@@ -60,9 +60,7 @@ class AuditOptions(Options):
         "`membership` also non-private methods.",
     )
     epsilons: Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(to_tokens)] | None = (
-        Field(
-            None, description="Epsilons to audit; without this option, all epsilons of the study."
-        )
+        Field(None, description="Epsilons to audit; by default, all epsilons of the study.")
     )
     runs: int = Field(
         200,

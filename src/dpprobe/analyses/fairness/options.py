@@ -47,9 +47,7 @@ class FairnessOptions(Options):
         "always compared.",
     )
     epsilons: Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(to_tokens)] | None = (
-        Field(
-            None, description="Epsilons to compare; without this option, all epsilons of the study."
-        )
+        Field(None, description="Epsilons to compare; by default, all epsilons of the study.")
     )
     minimum: MinimumOptions = Field(
         MinimumOptions(),

@@ -19,9 +19,7 @@ class RepresentationLawOptions(Options):
         "this option, all methods that tune networks.",
     )
     epsilons: Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(to_tokens)] | None = (
-        Field(
-            None, description="Epsilons to measure; without this option, all epsilons of the study."
-        )
+        Field(None, description="Epsilons to measure; by default, all epsilons of the study.")
     )
     rows: int = Field(
         10_000,
