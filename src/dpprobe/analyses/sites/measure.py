@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from dpprobe.analyses.measuring import choose_headline
-from dpprobe.analyses.sites.options import SimulatedSitesOptions
+from dpprobe.analyses.sites.options import SimulatedSitesOptions, Split
 from dpprobe.analyses.sites.sites_record import Estimate, SitesCell, SitesRecord
 from dpprobe.data.options import Headline
 from dpprobe.devices import limit_threads
@@ -112,7 +112,7 @@ def simulate_sites(
 def _compare_splits(
     method: MethodOptions,
     pool: Pool,
-    splits: Mapping[str, Sequence[Sequence[Index]]],
+    splits: Mapping[Split, Sequence[Sequence[Index]]],
     make_plan: MakePlan,
     seeds: Sequence[int],
     colluders: int | None,
