@@ -2,7 +2,7 @@
 
 `options` defines the releases and their sensitivities, and `gradients` computes clipped sums.
 `steps` makes the gradient steps; `privacy.releases` draws the noise and counts releases. A killed
-training continues from its checkpoint and ends with the same bits.
+training continues from its checkpoint, and its result has the bits of an uninterrupted training.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-# A record of the history has the mean loss of the first so many rows.
+# Each record of the history has the mean loss of at most this many first rows.
 LOSS_ROWS = 256
 
 Record = Callable[[int, "TunedNetwork"], Mapping[str, float]]
@@ -84,7 +84,7 @@ def train_network(
       network: the initial network, whose trained parameters are changed.
       inputs: the private examples, with the plan's number of units.
       releases: one seed's releases, with the mechanism `gradients` for the steps. The caller calls
-        `check_counts` afterwards.
+        `check_counts` after training.
       checkpoint: the checkpoints that the training writes, and continues from.
       physical_batch: rows times their views in one pass through the network; affects only rounding.
       public: the public files that were compared with the private examples.
@@ -119,7 +119,7 @@ def train_network(
         )
         run.start_run(checkpoint, label)
         expected = (mechanism.count - training.taken) * mechanism.sample_rate * inputs.rows
-        # Progress counts rows, because a step may have many, also in the first step.
+        # Progress counts rows, because a single step may take long.
         with Progress(round(expected), label=f"{label}: train", unit="rows") as progress:
             run.finish_run(checkpoint, progress)
         state = training.copy_result()
