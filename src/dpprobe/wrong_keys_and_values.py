@@ -114,7 +114,7 @@ def _explain_all(
     groups: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], Any]]] = {}
     for number, item in enumerate(items):
         if item["type"] == "too_short" and len(item["input"]) >= item["ctx"]["min_length"]:
-            continue  # only its entries are wrong, and other errors explain them
+            continue  # only the list's entries are wrong, and other errors explain the entries
         path, union = _locate_error(item, values)
         place = ("alone", number) if union is None else ("union", *union)
         groups.setdefault(place, []).append((path, item))

@@ -18,10 +18,10 @@ from dpprobe.errors import ConfigError
 from dpprobe.options import Options
 from dpprobe.wrong_keys_and_values import explain_first
 
-# Options that choose rows or make another split: with them, sizes may differ from the catalog's.
-# `limit` is not among them, because the sizes that it leaves are known.
+# Options that choose rows or make another split, so that sizes may differ from the catalog's. The
+# option `limit` is left out, because the sizes after a limit are known.
 _RESIZE = ("exclude", "filters", "layout", "split_by", "test_fraction")
-# Further such options of the entry's source; with another source they only name its files.
+# Options that choose rows in an entry's own source; with another source they only name files.
 _SOURCE_RESIZE = ("split_column", "test", "test_values", "train", "train_values")
 # Options that say how -1 and blank labels are read, which may drop rows.
 _POLICIES = ("uncertain", "missing")
@@ -32,7 +32,7 @@ Address = Annotated[str, Field(pattern=r"^https?://[^/\s]+\S*$")]
 
 
 class Sizes(Options):
-    """Sizes of the split tables, checked when they are made; null where unknown."""
+    """Sizes of the split tables, checked when the tables are made; null if unknown."""
 
     train: int | None = Field(ge=1, description="Number of images in the training table.")
     test: int | None = Field(ge=1, description="Number of images in the test table.")

@@ -1,4 +1,4 @@
-"""The methods of a study that train networks, their cells, and the reasons why they cannot run."""
+"""The methods of a study that train networks, and the reasons why methods cannot run."""
 
 from __future__ import annotations
 

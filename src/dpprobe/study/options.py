@@ -332,13 +332,13 @@ class TrackingOptions(Options):
     @field_validator("uri")
     @classmethod
     def _check_uri(cls, value: str | None) -> str | None:
-        # The value is not shown: it may hold a password.
+        # Errors do not show the value, which may contain a password.
         if value is None:
             return None
         scheme, slashes, _ = value.partition("://")
         try:
             parts = urlsplit(value)
-            _ = parts.port  # raises ValueError if it is not a number
+            _ = parts.port  # raises ValueError if the port is not a number
         except ValueError:
             parts = urlsplit("")
         served = parts.scheme in ("http", "https") and parts.hostname

@@ -315,7 +315,7 @@ class Study(_Analysed):
         return whole | self.papers.datasets
 
     def paper_names(self) -> set[str]:
-        """Returns names in published results; of subsampled datasets also the whole one's."""
+        """Returns the datasets' names in published results, also names of whole datasets."""
         return {*self.published_names().values(), *self.part_names().values()}
 
     def text_backbones(self) -> tuple[str, ...]:
@@ -360,7 +360,7 @@ class Study(_Analysed):
 
     @property
     def max_risk(self) -> Risk | None:
-        """The limit on an attack's risk, given all releases of a dataset; None without one."""
+        """The limit on an attack's risk, given all releases of a dataset; None for no limit."""
         limit = self.privacy.max_risk
         return None if limit is None else limit.to_risk()
 
@@ -376,7 +376,7 @@ class Study(_Analysed):
     def dataset_patients(self, dataset: str) -> dict[str, int | None] | None:
         """Returns the `images` per patient if the unit is one image of a patient.
 
-        None if patients are the unit, or are not named.
+        Returns None if patients are the unit, or are not named.
         """
         options = self.datasets[dataset]
         if not options.names_units() or self.dataset_unit(dataset) == "patient":
@@ -384,7 +384,7 @@ class Study(_Analysed):
         return {"images": options.images_per_patient()}
 
     def job_epsilons(self) -> tuple[str, ...]:
-        """Returns the epsilons with methods; non-private methods train only at inf."""
+        """Returns the epsilons at which methods train; non-private methods train only at inf."""
         tokens = list(self.epsilons)
         if INFINITE not in tokens:
             tokens.append(INFINITE)

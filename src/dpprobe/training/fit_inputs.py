@@ -45,7 +45,7 @@ class FitInputs:
 
     @cached_property
     def units(self) -> Units | None:
-        """The units of the rows; None if each row is a unit; DataError without patients' names."""
+        """The units of privacy; None if each row is one; raises DataError without patients."""
         if self.unit == "image":
             return None
         return Units.number_units(self._require_names("unit: patient"))

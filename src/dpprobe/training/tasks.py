@@ -97,7 +97,7 @@ class OpenedJob:
     near_duplicates: Mapping[str, Any] | str  # counts of the check, or "not run"
     inputs: FitInputs
     private: PrivateData
-    public: Mapping[str, PublicInputs]  # of a method; their rows are compared later
+    public: Mapping[str, PublicInputs]  # by method; `compare_rows` compares the files' rows
 
     @property
     def failure_reasons(self) -> dict[str, str]:
@@ -165,8 +165,7 @@ class OpenedJob:
     def compare_rows(self, tasks: Sequence[CellTask]) -> FitInputs:
         """Compares the rows of public files with private rows, for cells to be trained; slow.
 
-        Returns the inputs of the fits, for which these public files are now allowed. Raises
-        PrivacyError.
+        Returns inputs that allow these files. Raises PrivacyError if a file shares many private rows.
         """
         public = self.inputs.public
         for task in tasks:
