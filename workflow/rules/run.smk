@@ -51,7 +51,7 @@ elif RUN:
 def begin_run():
     """Writes the run's snapshot and marks."""
     tell_scripts(SNAPSHOT.path, VERSIONS)
-    # first, so that of two simultaneous runs one sees the other
+    # marks come before the search for other runs, so that one of two simultaneous runs sees the other
     mark_run(RUN_FOLDERS)
     for other in find_other_runs(RUN_FOLDERS):
         print(
