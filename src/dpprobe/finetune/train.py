@@ -92,20 +92,8 @@ def train_network(
         end. The network has the parameters that would be returned at the step.
     """
     public.require_files(options)
-    plan = releases.plan
-    if plan.n != inputs.n:
-        raise PrivacyError(
-            f"head {options.head}: the plan is for n = {plan.n} units of privacy, but the data "
-            f"has {inputs.n}; calibrate for this dataset"
-        )
-    check_plan(options, plan)
-    if len(releases.seeds) != 1:
-        raise PrivacyError(f"head {options.head}: {len(releases.seeds)} seeds; train one at a time")
-    if releases.observer is not None:
-        raise PrivacyError(f"head {options.head}: an audit sees no step of a network")
-    if fault := options.class_fault(inputs.num_classes, multi_label=inputs.labels.ndim == 2):
-        raise ConfigError(f"head {options.head}: {fault}")
-    mechanism = plan.find_mechanism(GRADIENTS)
+    _check_releases(options, inputs, releases)
+    mechanism = releases.plan.find_mechanism(GRADIENTS)
     with use_full_float32():
         training = Training(
             options, network, inputs, releases, mechanism, physical_batch=physical_batch
@@ -130,6 +118,30 @@ def train_network(
         history=run.history,
         seconds=run.elapsed_seconds,
     )
+
+
+def _check_releases(options: Options, inputs: Inputs, releases: Releases) -> None:
+    """Raises PrivacyError if plan, seeds or observer do not fit the training, or ConfigError if
+    the method does not fit the classes."""
+    plan = releases.plan
+    if plan.n != inputs.n:
+        raise PrivacyError(
+            f"head {options.head}: the plan is for n = {plan.n} units of privacy, but the data "
+            f"has {inputs.n}; calibrate for this dataset"
+        )
+    check_plan(options, plan)
+    if len(releases.seeds) != 1:
+        raise PrivacyError(
+            f"head {options.head}: the releases have {len(releases.seeds)} seeds; train each seed "
+            "separately"
+        )
+    if releases.observer is not None:
+        raise PrivacyError(
+            f"head {options.head}: an audit cannot observe the steps of a network; remove the "
+            "observer"
+        )
+    if fault := options.class_fault(inputs.num_classes, multi_label=inputs.labels.ndim == 2):
+        raise ConfigError(f"head {options.head}: {fault}")
 
 
 @dataclass(kw_only=True)
