@@ -127,7 +127,8 @@ class Augment(Block):
         1,
         ge=1,
         le=256,
-        description="Augmented views per image and step; the image's gradient is their mean.",
+        description="Augmented views per image and step; an image's gradient is the mean over its "
+        "views.",
     )
     flip: bool = Field(True, description="Mirror each view with probability 1/2.")
     pad: int = Field(
@@ -148,7 +149,7 @@ class Augment(Block):
 
 
 class Probe(Block):
-    """A private head on the stored features as the starting point, within the same budget."""
+    """A private head on the stored features, from which the network starts, within one budget."""
 
     share: Share = Field(
         0.3,
@@ -231,8 +232,8 @@ class Options(GradientOptions):
     )
     engine: Literal["ghost"] = Field(  # type: ignore[assignment]
         "ghost",
-        description="Method for per-example gradients: ghost works layer by layer and never forms "
-        "most of them. Sums are float32: for benchmarks, not for release.",
+        description="Method for per-example gradients: ghost works layer by layer, without forming "
+        "most gradients. Sums are float32: for benchmarks, not for release.",
     )
     probe: Probe | None = Field(
         None, description="A private head from which the network's training starts."

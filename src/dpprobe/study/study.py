@@ -96,8 +96,8 @@ class _Beginning(Options):
     )
     public_datasets: dict[Name, AnyDataset] = Field(
         {},
-        description="Datasets used only for public statistics, such as a covariance. Their "
-        "features are extracted if a method names them; no head is trained on them.",
+        description="Datasets used only for public statistics, such as a covariance. Features of a "
+        "public dataset are extracted if a method names it; no head is trained on it.",
     )
     backbones: dict[Name, AnyBackbone] = Field(
         min_length=1, description="Frozen networks, each by a name: `catalog` or `family`."
@@ -136,7 +136,7 @@ class _Beginning(Options):
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto",
         description="Device of networks and large fits; auto takes a GPU if there is one. Small "
-        "fits stay on the CPU. Noise differs between devices, so cells train again on another.",
+        "fits stay on the CPU. Noise differs by device, so another device trains all cells again.",
     )
     features: FeatureOptions = FeatureOptions()
     fine_tuning: FineTuningOptions = FineTuningOptions()
@@ -178,7 +178,7 @@ class Study(_Analysed):
     releases: dict[Name, ReleaseOptions] = Field(
         {},
         description="Heads for publication, each made once by the target release_<name>, or all by "
-        "the target releases. Each spends its epsilon for good.",
+        "the target releases. Each release spends its epsilon for good.",
     )
     papers: PaperOptions = PaperOptions()
     tracking: TrackingOptions = TrackingOptions()
