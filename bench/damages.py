@@ -4,7 +4,7 @@
     python bench/damages.py --folder build/damages summary    # kinds whose name contains a word
 
 Each kind of damage gets a copy of one finished study. The table tells if a plain rerun repaired the
-copy, and if a rerun after `doctor --fix` restored the first bytes of every result.
+copy, and if a rerun after `doctor --fix` restored the original bytes of every result.
 """
 
 from __future__ import annotations
@@ -337,7 +337,7 @@ def main() -> None:
         if made.returncode:
             sys.exit(made.stdout)
         tool.run()  # a second run has nothing to do, and records the times of files
-        tool.folder.rename(template)  # copies get the first path, where MLflow finds artifacts
+        tool.folder.rename(template)  # copies get the original path, which MLflow's store contains
     first = hash_results(template)
     columns = ("damage", "plain rerun", "then", "doctor", "doctor --fix", "rerun", "then")
     print("|", " | ".join(columns), "|")

@@ -37,7 +37,7 @@ from peers.remote import ONE_THREAD, Remote
 from report import CASES, EXACT, FIVE, OURS, SECOND_ORDER, SETS, Key, Shape
 
 RESULTS = Path(__file__).resolve().parent / "results" / "heads.md"
-# A GPU is not measured with the first two parts, because no fit on a GPU has small batches.
+# The parts batch32 and memory run only on a CPU, because no fit on a GPU has small batches.
 PARTS = ("batch32", "memory", "batch4096", "full", "second")
 # The foundation-features recipe: 20 epochs in batches of 32.
 RECIPE_STEPS = 31_250

@@ -136,8 +136,8 @@ def bounds(
 ) -> dict[str, float]:
     """Returns the seconds of a step's parts at the machine's own rates.
 
-    Products take the fastest rate of square products, noise the fastest rate of normals. The gather
-    of rows from memory can overlap with both.
+    Products take the fastest rate of square products, noise the fastest rate of normals. Gathering
+    rows from memory can overlap with products and noise.
 
     Args:
       seconds: seconds of one unit of each of `rates`.

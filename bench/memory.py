@@ -42,7 +42,7 @@ def above(work: Work, warm: Work, device: str) -> float:
 def _measure(sender: Connection, work: Work, warm: Work) -> None:
     warm()
     gc.collect()
-    # On Linux, this sets the recorded peak to the memory that is used now.
+    # Writing 5 to clear_refs sets Linux's recorded peak to the memory that is used now.
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     before = _status("VmRSS")
     work()

@@ -31,7 +31,7 @@ USUAL = "momentum"
 DIMENSION, CLASSES = 64, 10  # features and classes of the digits
 # The epsilon at which the table of releases is priced.
 EPSILON = 1.0
-# A network's releases are priced for this method on the rows of CIFAR-10.
+# The method for which a network's releases are priced, on the rows of CIFAR-10.
 NETWORK: dict[str, Any] = {
     "head": "fine_tune",
     "tune": {"blocks": 2},

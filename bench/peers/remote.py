@@ -56,5 +56,5 @@ class Remote:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"peers.worker ended on {request}; what it printed tells why")
+            raise RuntimeError(f"peers.worker ended on {request}; its output has the reason")
         return json.loads(line)["result"]

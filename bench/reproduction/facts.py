@@ -119,7 +119,7 @@ class Kept(Options):
 
     Attributes:
       mean, deviation: mean and standard deviation over seeds, in percent, as printed on the page.
-      page: the file of the page, which has both numbers.
+      page: the file of the page, which prints mean and deviation.
     """
 
     study: Text

@@ -7,9 +7,9 @@ The first source that knows the job decides:
 - sacct, if there is an accounting database
 
 Neither a database nor a long MinJobAge is needed. While slurmctld is unreachable, a job counts as
-running. A job that no source knows for a minute has failed. A job that Slurm can never start has
-failed too, and is cancelled, so that it does not run beside the next attempt. The cause of a
-failure and the path of the log go to standard error.
+running. A job that no source knows for a minute has failed. A job that Slurm can never start counts
+as failed and is cancelled, so that it does not run beside the next attempt. The cause of a failure
+and the path of the log go to standard error.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def accounted(job: str) -> str | None:
         ).split("\n")
     except scheduler.SlurmError:
         return None
-    state = lines[0].split(" ")[0]  # "CANCELLED by 1000"
+    state = lines[0].split(" ")[0]  # a line may be "CANCELLED by 1000"
     return state if state and state not in scheduler.ALIVE else None
 
 

@@ -5,7 +5,7 @@
 
 The second line of the jobscript describes the job. A killed Snakemake may have left behind a job
 that makes the same files: that job is reused if its inputs and options are equal, else cancelled.
-Groups that make some of the files are cancelled too, so that two jobs never write the same files.
+Groups that make some of a job's files are cancelled, so that two jobs never write the same files.
 The command waits while slurmctld is unreachable.
 """
 
@@ -189,8 +189,8 @@ def wrapped(script: str, token: str) -> str:
 def freed(job: Job) -> str:
     """Returns a jobscript that needs nothing in the folder of its Snakemake.
 
-    Each job waits for the folder, but Snakemake removes the folder if an error ends the run while
-    jobs are queued. A list of many inputs is also in the folder, and is copied.
+    Each job waits for its Snakemake's folder, which Snakemake removes if an error ends the run
+    while jobs are queued. If that folder has a list of many inputs, the list is copied.
     """
     folder = str(job.path.parent)
     listed = job.path.with_name(f"{job.path.name}.waitforfilesfile.txt")
@@ -258,7 +258,7 @@ def submit(job: Job) -> Submitted:
     """Reuses an earlier job or submits a new job, in one attempt.
 
     Raises:
-        scheduler.SlurmError: slurmctld did not answer or refused, or another run has such a job.
+        scheduler.SlurmError: slurmctld did not answer or refused, or another run does the work.
     """
     notes = {path.stem: scheduler.read_record(path.stem) for path in scheduler.STATE.glob("*.json")}
     regrouped = overlapping(job, notes)
@@ -348,7 +348,8 @@ def refuse_if_watched(left: scheduler.Queued, job: Job) -> None:
     process = noted.split(" ")[0]
     if noted and noted == born(process):
         raise scheduler.SlurmError(
-            f"job {left.job} of another Snakemake, process {process}, does the same; wait for it"
+            f"job {left.job} of another Snakemake, process {process}, makes the same files; wait "
+            "for that job"
         )
 
 

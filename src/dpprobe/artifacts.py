@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-# Names of temporary files have a random token and this suffix. So temporary names match no pattern
-# of finished files, and two processes never share a file.
+# Names of temporary files have a random token and PARTIAL_SUFFIX. So temporary names match no
+# pattern of finished files, and two processes never share a file.
 PARTIAL_SUFFIX = ".partial"
 ABSENT = "nothing"
 _DEEPEST = 32  # levels of brackets in JSON from outside
@@ -398,7 +398,7 @@ def explain_unwritable(error: Exception) -> DiskError | None:
     if number not in UNWRITABLE:
         return None
     named = getattr(error, "filename", None) or "a file"
-    refused = number in (errno.EACCES, errno.EPERM)  # reading may be refused too
+    refused = number in (errno.EACCES, errno.EPERM)  # the system may refuse reading or writing
     what = "no access" if refused else "cannot be written"
     return DiskError(f"{named}: {what} ({os.strerror(number)}); {UNWRITABLE[number]}")
 
@@ -444,7 +444,7 @@ def require_room(folder: Path, needed: int) -> None:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(folder))
     above = (folder, *folder.absolute().parents)
     usage = shutil.disk_usage(next(each for each in above if each.exists()))
-    if usage.total and usage.free < needed:  # some network file systems report 0 for both
+    if usage.total and usage.free < needed:  # some network file systems report sizes of 0
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 

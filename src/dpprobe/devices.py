@@ -73,7 +73,7 @@ def identity_device(name: str) -> str:
 
 
 def limit_threads(threads: int) -> None:
-    import torch  # late and heavy
+    import torch  # late, because torch is heavy
 
     torch.set_num_threads(max(1, threads))
 
@@ -188,7 +188,7 @@ class Accelerator:
 
     def host_memory(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Returns uninitialised host memory, from and to which the device can copy."""
-        import torch  # late and heavy
+        import torch  # late, because torch is heavy
 
         return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)
 
@@ -202,7 +202,7 @@ class Accelerator:
 
     def set_mark(self) -> Mark:
         """Sets a mark after all work that the device was given so far."""
-        import torch  # late and heavy
+        import torch  # late, because torch is heavy
 
         event = torch.cuda.Event()
         event.record()
@@ -227,7 +227,7 @@ def default_precision(device: str) -> Literal["float16", "float32"]:
 
 def use_precision(device: torch.device | str, precision: torch.dtype | None) -> torch.autocast:
     """Makes matrix products run in a precision; None means the precision of the weights."""
-    import torch  # late and heavy
+    import torch  # late, because torch is heavy
 
     kind = "cuda" if is_gpu(str(device)) else "cpu"
     return torch.autocast(kind, dtype=precision, enabled=precision is not None)
@@ -240,7 +240,7 @@ def use_full_float32() -> Iterator[None]:
     By default a GPU rounds factors of convolutions to 10 bits (TF32), more than clipping's margins
     cover. By default a GPU also chooses its algorithm by the batch size.
     """
-    import torch  # late and heavy
+    import torch  # late, because torch is heavy
 
     backend, products = torch.backends.cudnn, torch.get_float32_matmul_precision()
     before = backend.deterministic, backend.benchmark, backend.allow_tf32
@@ -263,7 +263,7 @@ def spare_bytes(device: torch.device) -> int:
 
     PyTorch reserves the memory of earlier copies for later ones, so this memory counts as free.
     """
-    import torch  # late and heavy
+    import torch  # late, because torch is heavy
 
     if not is_gpu(device.type):
         return 0

@@ -37,7 +37,7 @@ BRIEF = "DPPROBE_BRIEF"
 
 
 class _LogFile(logging.FileHandler):
-    """A log file that reports only once if it cannot be written; the terminal has its lines too."""
+    """A log file that reports only once if it cannot be written; the terminal has equal lines."""
 
     failed = False
 

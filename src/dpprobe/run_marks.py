@@ -37,7 +37,7 @@ class OtherRun(NamedTuple):
     shared: Path
 
     def describe(self) -> str:
-        """Describes the run: folder, process, machine and start, and the folder that both share."""
+        """Describes the run: folder, process, machine and start, and the folder shared with it."""
         return (
             f"another run works on {self.shared} (in {self.folder}, process {self.process} on "
             f"{self.host}, since {self.started})"
@@ -77,7 +77,8 @@ def _remove_mark(path: Path, *, with_folder: bool) -> None:
 def lock_in_turn(lock: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Returns Snakemake's lock of a folder, which runs that start together acquire one by one.
 
-    Without turns, two runs could both find no lock. A run that ends removes the folder of locks.
+    Without turns, two starting runs could both find no lock. A run that ends removes the folder of
+    locks.
     """
 
     @contextmanager

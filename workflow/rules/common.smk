@@ -92,7 +92,7 @@ try:
             check_run(RUN, STUDY)
 except ConfigError as error:
     if not workflow.is_main_process:
-        # the main process looks for this line in the log of a failed job
+        # the main process looks for lines with ERROR in the log of a failed job
         print(f"{time.strftime('%H:%M:%S')} ERROR {error}", file=sys.stderr)
     raise StudyError(str(error)) from None
 

@@ -1,8 +1,9 @@
 """Per-example gradients of a batch, layer by layer in one backward pass (Bu et al. 2023).
 
 A forward pass records the inputs of the layers with trained parameters. One backward pass gives the
-gradients of the layers' outputs. From both, each layer's rule computes the per-example gradients'
-squared norms. The gradients, or two factors of each, are kept for any weighted sum over rows.
+gradients of the layers' outputs. From a layer's inputs and output gradients, its rule computes the
+squared norms of per-example gradients. Each gradient, or two factors of it, is kept for any
+weighted sum over rows.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def row_norms(rows: torch.Tensor) -> torch.Tensor:
 def squared_norms(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
     """Returns close upper bounds of each row's |sum_t g_t a_t^T|^2, float64 [m].
 
-    If terms cancel, rounding of float32 products could make the sum too small, and clip a row too
+    If terms cancel, rounding of float32 products could make a norm too small, and clip a row too
     little. So a bound on rounding errors is added, which grows with the terms of a product. The
     largest observed error was half of the bound. A second bound covers products that underflow.
     """

@@ -74,7 +74,7 @@ def train_network(
     """Runs the plan's gradient steps on a network, which changes its parameters.
 
     A step uses a Poisson sample of the units, or all units, adds the examples' clipped gradients
-    and noise, and divides by the expected batch size. A step with an empty batch counts too.
+    and noise, and divides by the expected batch size. A step with an empty batch also adds noise.
 
     Raises PrivacyError if the plan is not for these options and rows, or too many steps were taken.
     Also raises PrivacyError if a public file was not compared with the private examples. Raises
@@ -89,7 +89,7 @@ def train_network(
       physical_batch: rows times their views in one pass through the network; affects only rounding.
       public: the public files that were compared with the private examples.
       record: called with (step, network) at the start, about twenty times in between, and at the
-        end. The network has the parameters that would be returned at the step.
+        end. At a call, the network has the parameters that training would return at that step.
     """
     public.require_files(options)
     _check_releases(options, inputs, releases)

@@ -18,7 +18,7 @@ class RareClass:
     """A dataset in which one class is rare.
 
     Attributes:
-      dataset: the whole dataset, without rarity.
+      dataset: the dataset with all images of the class.
       class_name: the rare class, of whose images `fraction` is kept.
     """
 

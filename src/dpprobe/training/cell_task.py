@@ -156,7 +156,7 @@ class CellTask:
         return None
 
     def find_reusable(self) -> CellContents | None:
-        """Returns the results, per seed, of an earlier run with this fingerprint, or None."""
+        """Returns the results, per seed, of an earlier run with the cell's fingerprint, or None."""
         for folder in (self.staged, self.published):
             if record := whole_cell(folder, self.fingerprint):
                 return read_contents(folder, record)

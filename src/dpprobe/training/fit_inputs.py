@@ -1,8 +1,8 @@
 """Reads stored features as the inputs of a fit, for training jobs, audits and releases.
 
 `FitInputs` reads the private examples, groups them by unit of privacy, and reads the public facts
-that `auto` and calibration need. `dpprobe.heads.fit.fit_heads` then compares the plan with
-the method and the rows before it draws any noise.
+that `auto` and calibration need. Later, `dpprobe.heads.fit.fit_heads` compares the plan with the
+method and the rows before it draws any noise.
 """
 
 from __future__ import annotations

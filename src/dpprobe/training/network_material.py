@@ -146,8 +146,8 @@ def _check_weights(store: FeatureStore, backbone: Backbone) -> None:
 
 
 def _check_table(table: SplitTable, store: FeatureStore) -> None:
-    """Raises DataError unless the features were computed from these images, because seeds derive
-    from the identity of the features."""
+    """Raises DataError unless the features were computed from the table's images, because seeds
+    derive from the identity of the features."""
     info = read_info(table.path.with_name("dataset.json"))
     of_table = info.splits[table.split].fingerprint, info.fingerprint
     if of_table != (table.fingerprint, store.dataset_fingerprint):
