@@ -146,9 +146,9 @@ class PrivateData:
             known = known or PublicRows(public)
             if (part := known.shared_with(private)) > MOST_SHARED:
                 return (
-                    f"rows of {owner}: of this file's {public.rows} rows and the {private.rows} of "
-                    f"{place}, both have about {100 * part:.0f}% of the smaller one's different "
-                    "rows, but for rounding"
+                    f"rows of {owner}: this file ({public.rows} rows) and {place} ({private.rows} "
+                    f"rows) share about {100 * part:.0f}% of the different rows of the smaller of "
+                    "the two, up to rounding"
                 )
         return None
 
