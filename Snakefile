@@ -1,6 +1,6 @@
 """dpprobe: differentially private heads on frozen features.
 
-Run `snakemake --cores all` for the default study (config.yaml), with `--configfile FILE` for another.
+Run `snakemake --cores all` for the default study (config.yaml), with `--configfile FILE` for another study.
 """
 
 import gc

@@ -1,7 +1,7 @@
 """Compares a step of DP fine-tuning with Opacus and torch.func, on equal networks and images.
 
-Each engine runs in a process, which measures its peak memory in its first step. All engines are
-then timed in turns, and the ratios of times are printed. A step is the clipped sum of one batch,
+Each engine runs in a process, which measures its peak memory in its first step. Later steps time
+the engines in turns, and ratios of times are printed. A step is the clipped sum of one batch,
 Gaussian noise and an update. Writes Markdown:
 
     .venv/bin/python bench/fine_tune.py                 # both networks, a quarter of an hour
