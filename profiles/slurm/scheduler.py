@@ -81,9 +81,9 @@ class SlurmError(Exception):
 class Comment:
     """A job's comment.
 
-    `work` is a digest of what the job makes, `version` a digest of what it is made from. `folder`
-    belongs to the job's Snakemake process, under .snakemake. `token` is of one submission, because
-    slurmctld reuses ids of jobs after it lost its state.
+    `work` is a digest of the job's outputs, `version` a digest of its inputs, options and code.
+    `folder` is the folder of the job's Snakemake process under .snakemake. `token` identifies one
+    submission, because slurmctld reuses ids of jobs after it lost its state.
     """
 
     work: str

@@ -74,7 +74,7 @@ def code_version() -> str:
     root = clone_root()
     installed = root is None or _is_installed(root)
     if root is not None and (_find_clone() or not installed):
-        # Without setuptools_scm or git, the installed version counts. All errors are suppressed,
+        # Without setuptools_scm or git, the installed version is used. All errors are suppressed,
         # because a release whose noise was already drawn must not fail for lack of a version.
         with suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a shallow clone causes warnings

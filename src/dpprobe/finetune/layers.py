@@ -4,7 +4,7 @@ A row may have several positions (pixels, tokens) and several views, in sequence
 dimension. An example's gradient is the sum over positions and views. Norms of per-example gradients
 of linear layers and convolutions do not need the gradients (Goodfellow 2015; Bu et al. 2022). Let
 a_t be the input and g_t the output's gradient at position t: the gradient sum_t g_t a_t^T has the
-squared norm sum_ts (a_t . a_s)(g_t . g_s). If sum_ts is cheaper than the gradients, only the
+squared norm sum_ts (a_t . a_s)(g_t . g_s). If sum_ts takes less time than the gradients, only the
 clipped sum over rows is computed, as one product.
 
 Norms and sums are computed in float32 from the same tensors, whatever the layer's precision. Inputs

@@ -85,7 +85,7 @@ def load_checked(values: Mapping[str, Any], lines: StudyLines, *, network: bool 
       lines: locates the keys of the study's files, for errors that name lines.
       network: see `hub_files.describe_missing`.
 
-    Raises ConfigError, with a line for each option that is wrong or fits neither files nor machine.
+    Raises ConfigError with a line for each option that is wrong, or does not fit files or machine.
     """
     with lines.name_lines():
         study = load_study(values)

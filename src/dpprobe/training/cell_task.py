@@ -58,7 +58,7 @@ from dpprobe.training.job_features import JobFeatures
 
 logger = logging.getLogger("dpprobe")
 
-RECORDS_BYTES = 100_000  # the size of a cell's files without weights and scores
+RECORDS_BYTES = 100_000  # about the size of a cell's files without weights and scores
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -133,7 +133,7 @@ class OpenedJob:
             "plan": plan_identity(plan.to_dict()),
             "study_seed": job.study_seed,
             "mode": job.mode,
-            # a GPU draws other noise and sums in another order
+            # a GPU draws other noise than a CPU, and sums in another order
             "device": identity_device(place.rows),
             **(more or {}),
         }
