@@ -44,7 +44,7 @@ class Checkpoints:
     """The checkpoints of one training; each replaces the previous checkpoint.
 
     Attributes:
-      fingerprint: the hash of all inputs of the training; ignores checkpoints with another hash.
+      fingerprint: the hash of the training's inputs; checkpoints with another hash are ignored.
       minutes: the time between two checkpoints; 0 for a checkpoint after every step.
     """
 

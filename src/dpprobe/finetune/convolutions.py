@@ -168,7 +168,7 @@ def _weight_gradient(
     groups: int,
 ) -> torch.Tensor:
     """Returns the gradient of a convolution's weight, summed over all inputs."""
-    # TF32 is off, because its rounding would make the sum larger than the computed norms.
+    # TF32 is off, because the sum would differ from the gradients whose norms were computed.
     with use_full_float32():
         gradient: torch.Tensor = torch.ops.aten.convolution_backward(
             outputs,

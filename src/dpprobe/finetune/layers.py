@@ -109,7 +109,7 @@ def squared_norms(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
 
     If terms cancel, rounding of float32 products could make a norm too small, and clip a row too
     little. So a bound on rounding errors is added, which grows with the terms of a product. The
-    largest observed error was half of the bound. A second bound covers products that underflow.
+    largest observed rounding error was half of the bound. A second bound covers underflow.
     """
     numbers = inputs.shape[2], outputs.shape[2]
     if inputs.shape[1] == 1:

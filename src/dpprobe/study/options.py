@@ -48,7 +48,7 @@ class FineTuningOptions(Options):
         64,
         ge=1,
         description="Images per pass through a network, each with all its augmented views; a step "
-        "adds up the gradients of as many passes as it needs. Memory grows with this number.",
+        "adds up the gradients of as many passes as it needs. More images need more memory.",
     )
     checkpoint_minutes: float = Field(
         5.0,

@@ -120,7 +120,7 @@ class _Beginning(Options):
     allow_delta_above_one_over_n: bool = Field(
         False,
         description="Allow a delta above 1 / (training images), as some papers do; dpprobe warns, "
-        "and the privacy statements say so. Releases never allow it.",
+        "and the privacy statements say so. A release never accepts a delta above 1 / n.",
     )
     accountant: Literal["pld", "rdp", "rdp_2017"] = Field(
         "pld",

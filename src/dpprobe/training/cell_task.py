@@ -209,7 +209,8 @@ class CellTask:
                 os.utime(self.published / name)
         else:
             self.published.mkdir(parents=True, exist_ok=True)
-            # A full disk leaves the old cell, because all copies precede renames (record last).
+            # All files are copied before any is renamed, so a full disk leaves the old cell. The
+            # record is renamed last.
             with ExitStack() as stack:
                 for name in reversed(files):
                     temporary = stack.enter_context(atomic_path(self.published / name))

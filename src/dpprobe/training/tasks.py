@@ -165,7 +165,8 @@ class OpenedJob:
     def compare_rows(self, tasks: Sequence[CellTask]) -> FitInputs:
         """Compares the rows of public files with private rows, for cells to be trained; slow.
 
-        Returns inputs that allow the files. Raises PrivacyError if a file shares many private rows.
+        Returns inputs that permit fits from compared files. Raises PrivacyError if a file shares
+        many rows with private data.
         """
         public = self.inputs.public
         for task in tasks:
