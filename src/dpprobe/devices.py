@@ -120,9 +120,9 @@ def lacks_gpu() -> bool:
 def slot_names(devices: Sequence[str], environment: Mapping[str, str]) -> list[tuple[str, str]]:
     """Lists the pairs (lock file, device) in the order in which a process tries to lock them.
 
-    The list has each device once, then each device a second time, and so on. So the first free slot
-    is on a device with the fewest users. Two Slurm jobs may use the same name for different
-    devices, so each Slurm job has its own locks.
+    The list has each device once, then each device a second time, and so on. So the first pair with
+    an unlocked file has a device with the fewest users. Two Slurm jobs may use the same name for
+    different devices, so each Slurm job has its own locks.
     """
     job = environment.get("SLURM_JOB_ID", "")
     return [
