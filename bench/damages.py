@@ -161,7 +161,6 @@ class Damage(NamedTuple):
 
 
 def list_damages() -> list[Damage]:
-    """Lists all kinds of damage."""
     listed: list[tuple[Any, ...]] = [
         ("split table: cut", cut, DATA / "train.parquet"),
         ("split table: one bit", flip, DATA / "train.parquet"),

@@ -134,7 +134,6 @@ def find_unlisted(calls: dict[str, set[str]]) -> list[str]:
 
 
 def make_table() -> str:
-    """Returns the table of ways and checks."""
     calls = read_calls()
     lines = [f"| way | {' | '.join(CHECKS)} |", "|---" * (1 + len(CHECKS)) + "|"]
     for way, start in WAYS.items():
@@ -145,7 +144,6 @@ def make_table() -> str:
 
 
 def rewrite_page(text: str) -> str:
-    """Returns the page with the table made from the current code."""
     before, rest = text.split(BEGIN)
     return f"{before}{BEGIN}\n{make_table()}\n{END}{rest.split(END)[1]}"
 

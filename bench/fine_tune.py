@@ -258,7 +258,6 @@ def made(case: Case) -> Step:
 
 
 def build(backbone: Backbone, tune: Any, device: str, *, classes: int = CLASSES) -> TunedNetwork:
-    """Builds the network that trains a part of a backbone."""
     return build_network(
         backbone,
         Options(tune=tune, init="lecun_normal"),
@@ -270,7 +269,6 @@ def build(backbone: Backbone, tune: Any, device: str, *, classes: int = CLASSES)
 
 
 def make_inputs(network: TunedNetwork, case: Case) -> torch.Tensor:
-    """Draws a batch of images, or of activations."""
     shape = (case.rows, *network.shape)
     if network.from_images:
         return torch.randint(0, 256, shape, dtype=torch.uint8).to(case.device)

@@ -42,8 +42,6 @@ EXACT = {"head": "momentum", "engine": "exact", "steps": 20}
 
 
 class Row(NamedTuple):
-    """A line of the table."""
-
     what: str
     measured: str
     limit: str = ""

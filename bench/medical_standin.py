@@ -150,7 +150,6 @@ def _finding(name: str, label: int, patient: Patient, view: int) -> str:
 
 
 def _older(data: bytes) -> bytes:
-    """Turns a picture upside down and lowers the picture's contrast."""
     turned = ImageOps.exif_transpose(open_image(data)).convert("RGB").rotate(TURNED)
     stream = io.BytesIO()
     ImageEnhance.Contrast(turned).enhance(CONTRAST).save(stream, "JPEG", quality=90)

@@ -115,7 +115,6 @@ def plain(value: float) -> str:
 
 
 def normalisations() -> str:
-    """Returns the table of the kinds of `normalize`."""
     rows = []
     for kind, cls in KINDS.items():
         options = []

@@ -77,7 +77,6 @@ def read_mutants(path: Path = FAULTS) -> list[Mutant]:
 
 
 def read_modules(root: Path) -> dict[Path, str]:
-    """Reads the package's modules."""
     paths = sorted((root / "src" / "dpprobe").rglob("*.py"))
     return {path: path.read_text(encoding="utf-8") for path in paths}
 

@@ -96,7 +96,6 @@ def condense_graph(graph: str) -> Edges:
 
 
 def find_stage(rule: str) -> str:
-    """Returns the stage of a rule."""
     for name, stage in STAGES.items():
         if re.fullmatch(stage.rules, rule):
             return name

@@ -25,8 +25,6 @@ Engines = Mapping[Key, Engine]
 
 
 class Shape(NamedTuple):
-    """The size of a set of data."""
-
     rows: int
     dimension: int
     classes: int
@@ -57,7 +55,6 @@ def markdown(
     versions: Mapping[str, str | None],
     rounds: int,
 ) -> str:
-    """Returns the page with all tables."""
     parts = [
         "# Private training of linear heads: dpprobe, its peers and the machine",
         machine(versions),
@@ -112,7 +109,6 @@ def section(title: str, lines: list[str]) -> str:
 
 
 def columns(engines: Engines) -> list[tuple[str, str]]:
-    """Lists the measured pairs (set, case)."""
     return [(key.data, key.case) for key in engines if key.case in CASES and key.engine == OURS]
 
 
@@ -211,7 +207,6 @@ def rates(engines: Engines) -> Iterator[str]:
 
 
 def each(unit: Mapping[str, float], kind: str, name: str, scale: Callable[[float], float]) -> str:
-    """Formats the rates of one kind by library."""
     return ", ".join(
         f"{rate.removeprefix(kind)} {number(scale(value))} {name}"
         for rate, value in unit.items()

@@ -210,7 +210,6 @@ def describe_machine(device: str, threads: int) -> str:
 
 
 def describe_network(name: str, entry: Mapping[str, Any]) -> str:
-    """Formats a network's rates beside the published rates."""
     rates = entry["rates"]
     parts = [f"{way} {rate:g}" for way, rate in rates.items()]
     if {"full", "last"} <= rates.keys():

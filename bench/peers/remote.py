@@ -44,7 +44,6 @@ class Remote:
         return float(self._ask({"run": key, "steps": steps}))
 
     def close(self) -> None:
-        """Ends the worker process."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()

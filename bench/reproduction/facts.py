@@ -106,7 +106,6 @@ class Entry(Options):
         return self
 
     def covers(self, number: Number) -> bool:
-        """Returns True if a number belongs to this entry."""
         return (
             (number.paper, number.table) == (self.paper, self.table)
             and number.row in self.rows
@@ -193,7 +192,6 @@ def _unknown(entry: Entry, published: Published) -> list[str]:
 
 
 def place(number: Number) -> Place:
-    """Returns the paper, table, row and column of a number."""
     return number.paper, number.table, number.row, number.column
 
 
@@ -204,5 +202,4 @@ def parse(values: Mapping[str, Any]) -> Facts:
 
 @functools.cache
 def read() -> Facts:
-    """Reads the facts that come with the project."""
     return parse(yaml.safe_load(PATH.read_text(encoding="utf-8")))

@@ -88,7 +88,6 @@ def reproduction_page(published: Published, facts: Facts, record: Record) -> str
 
 
 def state(comparison: Comparison) -> str:
-    """Returns the state of a published number."""
     if not comparison.run:
         return NOT_RUN
     return LIKE if comparison.like_for_like else STAND_IN

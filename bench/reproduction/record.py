@@ -98,7 +98,6 @@ class Record:
         )
 
     def write(self, path: Path) -> None:
-        """Writes the record as JSON."""
         values = {"studies": self.studies, "throughput": self.throughput}
         write_json(path, {"format": FORMAT, "format_version": FORMAT_VERSION, **values})
 

@@ -329,7 +329,6 @@ def first_difference(first: Any, second: Any, place: str = "") -> Difference | N
 
 
 def write_table(path: Path, table: pa.Table) -> None:
-    """Writes an Arrow table as parquet (zstd)."""
     import pyarrow.parquet as pq  # late and heavy: each start of Snakemake imports this module
 
     with atomic_path(path) as temporary:

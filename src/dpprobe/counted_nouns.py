@@ -4,7 +4,6 @@ from __future__ import annotations
 
 
 def count_noun(count: int, noun: str) -> str:
-    """Returns a count with its noun, which is given in the singular."""
     if count == 1:
         return f"1 {noun}"
     if noun.endswith("y"):

@@ -104,7 +104,6 @@ REGISTRIES: dict[str, Mapping[str, str]] = {}
 
 
 def options_class(registry: Mapping[str, str], name: str) -> type[Options]:
-    """Imports a registered module and returns its `Options`."""
     cls: type[Options] = importlib.import_module(registry[name]).Options
     return cls
 

@@ -53,12 +53,10 @@ def exhibit_paths(dataset, *, kind=None, names=()):
 
 
 def figure_paths(dataset):
-    """Every figure of one dataset."""
     return exhibit_paths(dataset, kind="figure")
 
 
 def study_figures():
-    """Every figure."""
     return [*exhibit_paths(None, kind="figure"), *of_all_datasets(figure_paths)]
 
 

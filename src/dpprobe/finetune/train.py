@@ -190,7 +190,6 @@ class _Run:
         self._check_finite()
 
     def _add_record(self) -> None:
-        """Adds a record of the network in its current state."""
         if self.record is None:
             return
         training = self.training

@@ -42,8 +42,6 @@ class Sizes(Options):
 
 
 class Citation(Options):
-    """The reference to cite when the dataset is used."""
-
     authors: Text
     title: Text
     year: int = Field(ge=1900, le=2100)
@@ -52,8 +50,6 @@ class Citation(Options):
 
 
 class DatasetEntry(Options):
-    """One dataset of the catalog."""
-
     title: Text
     description: Text = Field(description="Content of the images, and caveats to know beforehand.")
     homepage: Address

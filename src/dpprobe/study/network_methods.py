@@ -38,7 +38,6 @@ def network_options(method: MethodOptions) -> Options | None:
 
 
 def network_faults(study: Study) -> Iterator[str]:
-    """Yields reasons why networks cannot be trained."""
     for name in network_methods(study):
         options = network_options(study.methods[name])
         assert options is not None
