@@ -7,8 +7,8 @@ Each round measures, by wall time, on the same number of rows:
 
 - `extract_shard` as a job runs it, all but loading the model: reading, decoding, the forward pass,
   writing;
-- the forward pass alone on random images, already on the device: in batches on all threads, and on
-  a CPU also as extraction runs it, in pieces on one thread each;
+- the forward pass alone on random images on the device, in batches on all threads; on a CPU also in
+  pieces on one thread each, as extraction runs the forward pass;
 - decoding alone: independent processes, each of which reads and decodes its part of the rows;
 - a plain loop: timm's transform, a DataLoader with a worker per thread, `model(x)`, `torch.save`.
 """

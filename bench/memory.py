@@ -15,9 +15,9 @@ from clock import Work
 def above(work: Work, warm: Work, device: str) -> float:
     """Returns the bytes that `work` allocates at its peak, beyond the memory used before.
 
-    On a CPU a forked process runs `warm` (equal work on few numbers, which loads the code), and
-    compares its later peak (Linux's VmHWM) with its memory after `warm`. Call `above` before any
-    other work, because reuse of memory that was freed earlier cannot be measured.
+    On a CPU a forked process first runs `warm`, equal work on few numbers, to load the code. The
+    result is the process's later peak (Linux's VmHWM) minus its memory after `warm`. Call `above`
+    before any other work, because reuse of memory that was freed earlier cannot be measured.
     """
     if device != "cpu":
         warm()

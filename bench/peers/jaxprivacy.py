@@ -1,8 +1,8 @@
 """jax-privacy: `clipped_grad`, `gaussian_privatizer` and `CyclicPoissonSampling`, one jitted step.
 
-As in jax-privacy's examples (dp_logistic_regression.py) and `batch_selection`, batches are padded
-to one size, so that one program is compiled, and whole microbatches of padding are skipped. The
-program gathers the rows.
+The code follows jax-privacy's example dp_logistic_regression.py and `batch_selection`. Batches are
+padded to one size, so that one program is compiled. The program gathers the rows, and skips whole
+microbatches of padding.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The device, threads and Python of a process, and settings that depend on the device.
 
-Under a scheduler, a job sees only its own GPU. Without a scheduler, or in a group of jobs that run
-as one Slurm job, each process sees several GPUs, and all processes would use the first GPU. So a
-process reserves the GPU with the fewest users, by a lock that the system releases when it ends.
+Under a scheduler, a job sees only its own GPU. Without a scheduler, or in a group of jobs in one
+Slurm job, each process sees several GPUs. All processes would use the first GPU, so each process
+reserves the GPU with the fewest users, by a lock that the system releases when the process ends.
 
 A GPU executes its operations in order, while the program continues. Data copied from the GPU may be
 read only after waiting for a mark (a CUDA event) that was set after the copy.

@@ -67,7 +67,7 @@ def code_version() -> str:
 
     In a clone the installed version may be old, because it names the commit at which `make
     environment` ran. A copy without git history, such as an archive of git, states its own version
-    unless the copy itself is installed, because the environment may have another dpprobe.
+    unless the copy itself is installed. The environment's version may be of another dpprobe.
     """
     from importlib.metadata import PackageNotFoundError, version  # late, as planning needs neither
 

@@ -81,7 +81,7 @@ def _check_extent(values: Mapping[str, Any], where: str) -> None:
     """Raises ConfigError for values that no option accepts, and that would overflow or fill memory.
 
     Refuses integers beyond 64 bits, texts that cannot be written to files, and too many or too
-    deeply nested values: with aliases, a few lines of YAML can become billions of values.
+    deeply nested values. With aliases, a few lines of YAML can become billions of values.
     """
     pending: list[tuple[tuple[Any, ...], Any]] = [((), values)]
     count = 0

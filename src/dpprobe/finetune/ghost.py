@@ -48,7 +48,7 @@ class Ghost:
     def find_other_uses(self, inputs: torch.Tensor) -> list[str]:
         """Names the trained parameters that are used outside the calls of their layers.
 
-        Calls of layers get constants in place of parameters, so a gradient that still reaches a
+        Calls of layers get constants in place of parameters. A gradient that still reaches a
         parameter comes from a use outside the calls.
         """
         copies = {inner: parameter.detach() for inner, (_, parameter) in self._copied.items()}

@@ -138,9 +138,9 @@ def complete_dataset(values: Mapping[str, Any]) -> dict[str, Any]:
     """Completes a dataset's options from its catalog entry.
 
     With another `source`, such as a copy on disk, only the entry's sizes, metric, prompts and the
-    options in `_KEPT` apply: the copy is still checked. `prompt_names` does not apply, because
-    classes of another source may have other names. Raises ConfigError if the name is unknown, or
-    options that only a person knows are missing.
+    options in `_KEPT` apply. `prompt_names` does not apply, because classes of another source may
+    have other names. Raises ConfigError if the name is unknown, or options that only a person
+    knows are missing.
     """
     entry = dataset_entry(values["catalog"])
     common = entry.common_options(resized=entry.changes_rows(values))

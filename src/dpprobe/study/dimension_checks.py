@@ -18,8 +18,8 @@ def check_dimensions(study: Study, *, network: bool = False) -> list[str]:
 
     Networks whose dimensions are not cached are built, which takes seconds to import torch. So
     `check_dimensions` is separate from `check_study`, which must have passed before. Too few rows
-    for an epsilon, and weights that cannot be fetched, cause only warnings, because features may
-    exist already, or jobs may run elsewhere.
+    for an epsilon cause only warnings. Weights that cannot be fetched cause only warnings too,
+    because features may exist already, or jobs may run elsewhere.
 
     Args:
       network: see `hub_files.describe_missing`.
