@@ -98,7 +98,7 @@ def _by_numpy(rows: torch.Tensor, width: int) -> Work:
 
 
 def second_order(clock: Clock, features: torch.Tensor) -> dict[str, Engine]:
-    """Makes engines for X^T X, and for a matrix of its size Cholesky factor and eigenvectors."""
+    """Makes engines for X^T X, and for the Cholesky factor and eigenvectors of such a matrix."""
     dimension = features.shape[1]
     out = torch.zeros(dimension, dimension, device=features.device)
     part = features[: 4 * dimension]

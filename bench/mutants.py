@@ -1,4 +1,4 @@
-"""Shows that the tests notice faults: puts each of `tests/mutants.yaml` into a copy of the code.
+"""Puts each fault of `tests/mutants.yaml` into a copy of the code, and checks that a test fails.
 
     python bench/mutants.py                          # every fault, about half an hour
     python bench/mutants.py --only rounding-down     # some, by their ids

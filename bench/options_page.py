@@ -78,7 +78,7 @@ def _titles(block: Schema, blocks: Schema, outer: str = "") -> dict[str, str]:
 
 
 def _summary(option: Schema, blocks: Schema) -> str:
-    """Returns the first paragraph of an option's description, or its block's, for a table cell."""
+    """Returns the first paragraph of the description of an option or block, for a table cell."""
     text = option.get("description") or blocks[option["$ref"].rpartition("/")[2]]["description"]
     return " ".join(text.split("\n\n")[0].split()).replace("|", "\\|")
 

@@ -115,7 +115,7 @@ def columns(engines: Engines) -> list[tuple[str, str]]:
 def against(
     engines: Engines, name: str, head: str, factorisation: str, product: str = GRAM, count: int = 1
 ) -> Ratio:
-    """Returns the time of a head's fit over `count` times X^T X and a factorisation."""
+    """Compares a head's fit with `count` times the sum of X^T X and a factorisation."""
     gram, factor = (engines[Key(name, "second", part)] for part in (product, factorisation))
     both = Engine(gram.run)
     pairs = zip(gram.times, factor.times, strict=True)

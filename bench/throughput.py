@@ -1,7 +1,7 @@
 """Measures images per second and core in private steps, for table 8 of Mehta et al. 2022.
 
     .venv/bin/python bench/throughput.py --no-write          # two small networks, minutes
-    .venv/bin/python bench/throughput.py published --rows 2  # the published ones, an hour of a core
+    .venv/bin/python bench/throughput.py published --rows 2  # published networks, an hour of a core
     .venv/bin/python bench/throughput.py published --device cuda --precision bfloat16 --rows 64
 
 A step of DP-LAMB is the clipped sum of a batch's gradients, Gaussian noise and an update. *Full*
@@ -136,7 +136,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "networks", nargs="*", metavar="NETWORK",
-        help=f"some of {', '.join(NETWORKS)}; `published`: those of table 8; default: small ones",
+        help=f"some of {', '.join(NETWORKS)}; `published`: the networks of table 8; default: small",
     )  # fmt: skip
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
     parser.add_argument("--rows", type=int, default=4, help="images at once; %(default)s")

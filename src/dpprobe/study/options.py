@@ -310,7 +310,7 @@ class TsneOptions(Options):
     points: int = Field(
         5000,
         ge=50,
-        description="Embed at most this many images; from a larger split, a seeded sample.",
+        description="Most images to embed; a larger split is sampled by a seed.",
     )
 
     def embedding_params(self) -> dict[str, Any]:
