@@ -153,7 +153,7 @@ def runs_network(job):
 
 
 def machine_lack(insists):
-    """Explains that this machine has no GPU; None if it has one. Studies are refused only if torch sees no GPU."""
+    """Explains that this machine has no GPU; None if it has a GPU. Studies are refused only if torch sees no GPU."""
     if count_devices() or (insists and not lacks_gpu()):
         return None
     return "no GPU on this machine"
