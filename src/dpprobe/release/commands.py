@@ -286,10 +286,13 @@ def _run_release_notes(arguments: argparse.Namespace) -> int:
 def _run_ledger(arguments: argparse.Namespace) -> int:
     # slow to import, and `dpprobe --help` must be fast
     from dpprobe.release.ledger import describe_ledger
+    from dpprobe.release.ledger_file import check_delta
 
     ledger = _open_ledger(arguments.folder)
     if (arguments.abandon is None) != (arguments.reason is None):
         raise ConfigError("--abandon and --reason belong together; write both")
+    if arguments.delta is not None:
+        check_delta(arguments.delta)  # before --abandon changes the ledger
     if arguments.abandon is not None:
         ledger.abandon_entry(arguments.abandon, arguments.reason)
     print(describe_ledger(ledger, delta=arguments.delta))

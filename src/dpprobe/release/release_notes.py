@@ -17,6 +17,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from dpprobe.counted_nouns import count_noun
 from dpprobe.errors import DataError
 from dpprobe.release.bundle import SUMS_FILE, Bundle, BundleFacts, bundle_digest
 from dpprobe.release.documents import (
@@ -146,14 +147,15 @@ def _state_total(new: Bundle, ledger: Ledger | None, max_epsilon: float | None) 
         spent = ledger.compute_spent(block["delta"])
         block = spent.to_block(entry=None, unit=block["unit"], delta=block["delta"])
         total += (
-            f" Today's total over {spent.entries} releases: {'' if spent.exact else 'at most '}"
-            f"epsilon {format_price(spent.epsilon)}."
+            f" Today's total over {count_noun(spent.entries, 'release')}: "
+            f"{'' if spent.exact else 'at most '}epsilon {format_price(spent.epsilon)}."
         )
     if max_epsilon is not None:
         left = max(0.0, max_epsilon - block["epsilon"])
         total += (
-            f" The limit is epsilon {max_epsilon:g}, which leaves {left:.3g}. Releases together "
-            "cost less than the sum of their epsilons, so a slightly larger epsilon may fit."
+            f" The limit is epsilon {max_epsilon:g}, which leaves {left:.3g} if the limit is at "
+            f"delta {format_small(block['delta'])}, as this total is. Releases together cost less "
+            "than the sum of their epsilons, so a slightly larger release may fit."
         )
     return total
 

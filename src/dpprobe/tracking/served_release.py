@@ -88,13 +88,17 @@ class ServedRelease:
 
 
 def stack_vectors(vectors: Sequence[Any], dimension: int) -> npt.NDArray[np.float32]:
-    """Stacks lists of numbers; raises DataError naming a row whose length is not `dimension`."""
+    """Stacks lists of numbers; raises DataError naming a row that is not `dimension` numbers."""
+    rows = np.empty((len(vectors), dimension), np.float32)
     for row, vector in enumerate(vectors):
-        if np.shape(vector) != (dimension,):
-            raise DataError(
-                f"row {row}: give a list of {dimension} numbers, not {np.shape(vector)}"
-            )
-    return np.array(vectors, np.float32).reshape(-1, dimension)
+        try:
+            numbers = np.asarray(vector, np.float32)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"row {row}: give a list of {dimension} numbers ({error})") from error
+        if numbers.shape != (dimension,):
+            raise DataError(f"row {row}: give a list of {dimension} numbers, not {numbers.shape}")
+        rows[row] = numbers
+    return rows
 
 
 def read_image(value: Any, row: int) -> Image.Image:

@@ -33,6 +33,7 @@ def test_a_ledger_is_shown_abandoned_from_and_not_made_up(
     for words, answer in (
         (["--abandon", "1", "--reason", "a mistake"], "entry 1 is closed"),
         (["--abandon", "7", "--reason", "a mistake"], "7"),
+        (["--abandon", "1", "--reason", "a mistake", "--delta", "2"], "delta 2"),
     ):
         said = run_main(monkeypatch, "ledger", folder, *words)
         assert isinstance(said, str)

@@ -11,10 +11,11 @@ import pytest
 from PIL import Image
 
 from dpprobe.__main__ import main
-from dpprobe.errors import ConfigError
+from dpprobe.errors import ConfigError, DataError
 from dpprobe.release import predict as module
 from dpprobe.release.image_sources import is_vector_file, open_vectors
 from dpprobe.release.predict import Predictor, predict
+from dpprobe.tracking.served_release import stack_vectors
 from tests.support.bundles import write_example
 from tests.support.classifiers import DIMENSION, make_private, make_rows
 
@@ -135,3 +136,10 @@ def test_files_are_opened_without_being_read(bundle: Path, tmp_path: Path) -> No
     assert isinstance(open_vectors(path, Predictor.load_bundle(bundle).facts), np.memmap)
     assert is_vector_file(Path("a.NPY"))
     assert not is_vector_file(Path("a.npz"))
+
+
+@pytest.mark.parametrize("wrong", [[1.0], [1.0, [2.0, 3.0]], ["a", "b"], [[1.0, 2.0]], None])
+def test_a_served_row_that_is_no_vector_is_named(wrong: Any) -> None:
+    assert stack_vectors([[1, 2], (3, 4.5)], 2).tolist() == [[1.0, 2.0], [3.0, 4.5]]
+    with pytest.raises(DataError, match="row 1: give a list of 2 numbers"):
+        stack_vectors([[1.0, 2.0], wrong], 2)

@@ -123,13 +123,13 @@ def test_the_total_is_of_the_release_or_of_today(old: Path, tmp_path: Path) -> N
             ledger.close_entry(number, bundle_digest(folder))
     text = notes(new, old, max_epsilon=5)
     assert "This was the only release of this dataset when this bundle was made." in text
-    assert "The limit is epsilon 5, which leaves 4." in text
+    assert "The limit is epsilon 5, which leaves 4 if" in text
     text = notes(new, old, ledger=ledger, max_epsilon=5)
     spent = ledger.compute_spent(1e-5)
     assert spent.exact
     assert f"Today's total over 3 releases: epsilon {format_price(spent.epsilon)}." in text
-    assert f"The limit is epsilon 5, which leaves {5 - spent.epsilon:.3g}." in text
-    assert "leaves 0." in notes(new, old, ledger=ledger, max_epsilon=0.1)
+    assert f"The limit is epsilon 5, which leaves {5 - spent.epsilon:.3g} if" in text
+    assert "leaves 0 if" in notes(new, old, ledger=ledger, max_epsilon=0.1)
     assert not any(private in text for private in ("secret", "i" * 64, str(tmp_path), "ledger.j"))
 
 
