@@ -136,8 +136,8 @@ def _check_records(
 ) -> Iterator[tuple[Path, Checked]]:
     """Checks records and the files in `folders` whose hashes they contain, each file once.
 
-    Yields each file with the record of its hash. Records of jobs come first, so a file's own record
-    prevails.
+    Yields each file with the record of its hash. If a job's record and a record beside the file
+    have its hash, the record beside the file counts, because jobs' records come first.
     """
     with ThreadPoolExecutor(_THREADS) as pool:
         read = [each for each in pool.map(read_recorded, records) if each is not None]
@@ -211,7 +211,7 @@ def _changed_recently(folder: Path) -> bool:
 def _treat_damage(
     damage: Checked, results: Path, data: Path | None, run: Run | None, *, fix: bool
 ) -> tuple[bool, str]:
-    """Deletes a damaged file if allowed; returns if the next run recreates it, and the remedy."""
+    """Deletes a damaged file if `fix`; returns whether a run recreates it, and the remedy."""
     if damage.by_hand:
         return False, damage.by_hand
     of_results, target = damage.path.is_relative_to(results), damage.target

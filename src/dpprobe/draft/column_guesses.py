@@ -138,19 +138,19 @@ class UnitColumn(NamedTuple):
         if not self.people:
             comment = (
                 "Guessed from the column's name: images that belong together. No column names "
-                "people. If a person has several of these, the guarantee covers each of them "
-                "separately, not the person. Name the column of patients if there is one."
+                "people. If a person has several values of this column, the guarantee covers each "
+                "value separately, not the person. If a column has patients, name that column."
             )
             return Line(value=self.name, comment=comment)
         meaning = (
-            "patient of each image. The unit of privacy is the patient, with all images, on one "
-            "side of the split."
+            "patient of each image. The unit of privacy is a patient with all images, on one side "
+            "of the split."
         )
         if self.named:
             return Line(value=self.name, comment=f"The {meaning}")
         comment = (
-            f"Guessed from the column's name: the {meaning} Check it: with a wrong column the "
-            "privacy guarantee protects the wrong unit."
+            f"Guessed from the column's name: the {meaning} Check this column: with a wrong column "
+            "the privacy guarantee protects the wrong unit."
         )
         return Line(value=self.name, comment=comment)
 
@@ -177,12 +177,12 @@ def unit_notes(columns: Columns, unit: UnitColumn | None) -> list[str]:
     if not unit.people:
         notes.append(
             f"column {name} is the unit of privacy, but a person may have several of its values; "
-            "name the column of patients with --patient if there is one"
+            "if a column has patients, name that column with --patient"
         )
     if blanks := columns[name].blanks:
         notes.append(
             f"column {name} is blank in {count_noun(blanks, 'row')}, which a run refuses; "
-            "fill it in"
+            "fill in the column"
         )
     return notes
 

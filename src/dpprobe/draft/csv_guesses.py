@@ -20,19 +20,19 @@ from dpprobe.draft.seen_dataset import Line, Seen, count_classes, make_options
 from dpprobe.errors import ConfigError
 
 _PUBLIC_NAMES = (
-    "Read from the labels. These names are published with every head. If only the private labels "
-    "reveal that a class exists, its name is not public."
+    "Class names, read from the labels. Every head publishes the class names. If only the private "
+    "labels reveal that a class exists, its name is not public."
 )
 _NUMBERED = (
     "The labels are numbers: replace each number after a colon by a readable name, as in "
     "`'0': normal`. Tables, figures and the report show these names."
 )
-_NUMBERS = "the classes have numbers for names; write readable ones at class_names in the study"
+_NUMBERS = "the class names are numbers; write readable names at class_names in the study"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wishes:
-    """Columns and a folder that a user named, which replace guesses."""
+    """Columns and a folder that a user named, used instead of guesses."""
 
     label: str | None = None
     image: str | None = None
@@ -123,7 +123,7 @@ def _place_keys(start: Path, path: Path, delimiter: str | None) -> dict[str, Lin
     keys = {
         "source": Line(value="csv"),
         "root": Line(
-            value=root, comment="Paths below and in the file are relative to this folder."
+            value=root, comment="Paths below and in the CSV file are relative to this folder."
         ),
         "train": Line(value=train),
     }
@@ -135,11 +135,11 @@ def _place_keys(start: Path, path: Path, delimiter: str | None) -> dict[str, Lin
 def _find_images(
     columns: Columns, *, table: Path, root: Path | None, column: str | None
 ) -> tuple[Path, dict[str, Line]]:
-    """Looks for the files that a column names; returns where paths start, and the column's option.
+    """Finds the images that a column names; returns the folder of the paths, and a study's option.
 
     Args:
-      root: the folder to search, with the folders in it. If None, the table's folder in the same
-        way, then the working directory and the parent of the table's folder.
+      root: the folder to search, with its subfolders. If None, the table's folder with its
+        subfolders, then the working directory, then the parent of the table's folder.
       column: the column to use; if None, a column with a usual name, or with names of image files.
 
     Raises:
@@ -150,8 +150,8 @@ def _find_images(
         candidates = [name for name in columns if names_image(_first_value(columns, name))]
     if not candidates:
         raise ConfigError(
-            f"{table}: no column of images, by its name ({', '.join(IMAGE_COLUMNS[:5])} or "
-            f"similar) or by its values; name the column with --image: {', '.join(columns)}"
+            f"{table}: no column has a usual name for images ({', '.join(IMAGE_COLUMNS[:5])} or "
+            f"similar) or names of images; name the column with --image: {', '.join(columns)}"
         )
     roots = [root] if root else list_roots(table)
     for name in candidates:

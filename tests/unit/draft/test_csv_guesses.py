@@ -32,7 +32,7 @@ def test_patients_groups_and_classes_are_told_by_names(clinic: Desk) -> None:
     assert "60 images of 30 patients, 2 classes" in printed
     assert "patients (unit of privacy: patient), delta 1e-05" in printed
     assert re.search(r"malignant +6 images:.* test patients \(count as \d\.\d\)", printed)
-    assert "patients with images of several classes count in parts" in printed
+    assert "a patient with images of several classes counts in parts" in printed
     dataset = options(clinic)
     assert (dataset.root, dataset.train, dataset.path_column) == ("scans", "lesions.csv", "file")
     assert dataset.class_names_or_labels() == ("benign", "malignant")
