@@ -1,4 +1,4 @@
-"""Parts of dpprobe's HTML pages: a Content-Security-Policy without loading, addresses."""
+"""Parts of dpprobe's HTML pages: addresses, and a Content-Security-Policy that forbids loading."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ from dpprobe.tracking.views import (
 )
 from dpprobe.tracking.writer import leave_receipt, open_writer
 
-STUDY_FOLDER = "_study"  # of a study's artifacts, and its receipt; no dataset has this name
+STUDY_FOLDER = "_study"  # folder of a study's artifacts and receipt; no dataset has this name
 
 
 def update_dataset(
@@ -68,12 +68,12 @@ def update_dataset(
     other studies stay unchanged.
 
     Args:
-      figures, tables: stored with each (backbone, method).
+      figures, tables: files stored with each (backbone, method).
       embeddings: each backbone's t-SNE figures.
       artifact_root: folder of artifacts, unless a server chooses the folder.
-      receipt: written last, with the run of each result and the pages to open.
+      receipt: file written last, with the run of each result and the pages to open.
       lock: a file beside a SQLite store, so that one process writes at a time. A server accepts
-        many writers at once, so that only writers of one receipt wait for each other.
+        many writers at once, so only writers of one receipt wait for each other.
       commit: the workflow's commit, recorded in new runs; a changed commit replaces no run.
       comparisons: figures that are stored only with the run of the whole dataset.
     """
@@ -156,8 +156,7 @@ def ingest_study(
 ) -> None:
     """Brings MLflow up to date with the whole study: one run, with the study's report and tables.
 
-    Tables in a subfolder of `tables` keep the subfolder. Other arguments are as for
-    `update_dataset`.
+    Tables in a subfolder of `tables` keep the subfolder; see `update_dataset` for the arguments.
     """
     files = [(report, "")]
     for path in tables:
@@ -171,6 +170,6 @@ def ingest_study(
     ) as writer:  # fmt: skip
         pages = {"studies": writer.write(studies_experiment(writer.location, run), [run])}
         for name in writer.retire_datasets(dataset_infos):
-            # without its receipt, the dataset is tracked again if the study names it again
+            # a study that names the dataset again then tracks the dataset again
             (receipt.parent / f"{name}.json").unlink(missing_ok=True)
     leave_receipt(receipt, writer, uri=uri, dataset=STUDY_FOLDER, pages=pages)

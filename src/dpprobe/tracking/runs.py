@@ -56,12 +56,12 @@ RELEASE = (
 # Suffix of a summary's metrics by epsilon, whose MLflow steps are 100 x epsilon.
 AGAINST_EPSILON = "by_100_eps"
 NAME_LENGTH = 22  # longer run names are cut in MLflow's table
-TAG_LENGTH = 2000  # of a tag that lists classes
+TAG_LENGTH = 2000  # characters of a tag that lists classes
 CLASSES_LOGGED = 100  # with more classes, only metrics.json has each class's recall
-# Between dataset and epsilon in a study's metric names: the best result, the epsilon to choose it.
+# Middle parts of a study's metric names: the best result, and the epsilon of selecting the result.
 BEST, CHOICE = "/best_private_eps_", "/choice_epsilon_eps_"
 
-RUN_COLOUR = "mlflow.runColor"  # tag of a run, as MLflow 3.17's page names it
+RUN_COLOUR = "mlflow.runColor"  # the tag from which MLflow 3.17's page takes a run's colour
 
 SCALARS = {
     "accuracy": "test/accuracy",
@@ -92,15 +92,15 @@ AuditFile = tuple[Path, AuditRecord]
 
 @dataclass(frozen=True, kw_only=True)
 class RunContents:
-    """The contents of one run, ready to be written.
+    """The contents of one MLflow run.
 
     Attributes:
-      key: identifies the result that the run shows.
-      content_hash: a run with another hash is out of date.
+      key: the name of the result that the run shows.
+      content_hash: hash of the result; a run with another hash is out of date.
       artifacts: files, and the folder of each within the run's artifacts.
       history: file of the learning curve, read only when the run is written.
       drawn: functions that return the text of further artifacts, by the artifacts' paths.
-      seconds: shown in the run's Duration column.
+      seconds: the duration in MLflow's table of runs.
       finished: time of completion, in seconds since the epoch.
     """
 
@@ -342,7 +342,7 @@ def run_name(*words: str) -> str:
 def metric_name(text: str) -> str:
     """Returns a class name in the characters that MLflow allows in a metric's name.
 
-    A slash would open a section of charts, and a lone dot would be a folder; both become "_".
+    A slash becomes "_", because it would open a section of charts; so does a lone dot, a folder.
     """
     cleaned = re.sub(r"[^\w.\- :]", "_", text)[:100].strip()
     return cleaned if cleaned.strip(".") else "_"
@@ -369,7 +369,7 @@ def curve_metrics(path: Path) -> list[MetricValue]:
         raise _unreadable_error(path, error) from None
     result = []
     for column in ("train_loss", "test_accuracy", "test_auc"):
-        # NaN if a seed diverged; otherwise the mean would ignore that seed
+        # The mean is NaN if a seed diverged; pandas would otherwise ignore the seed.
         means = table.groupby("step")[column].mean(skipna=False).dropna()
         result += [
             (f"curve/{column}", _round_value(value), int(step)) for step, value in means.items()
@@ -408,7 +408,7 @@ def scalar_metrics(summary: Mapping[str, Mapping[str, float | None]]) -> dict[st
 
 
 def list_metrics(values: Mapping[str, float | None]) -> list[MetricValue]:
-    """Lists the numbers that are not None, rounded."""
+    """Lists metrics with rounded values; leaves out None, NaN and infinity."""
     return [
         (name, _round_value(value), 0)
         for name, value in values.items()
@@ -475,7 +475,7 @@ def _audit_note(audit: AuditFile | None) -> str:
 
 
 def _confusion_files(path: Path, record: CellRecord) -> dict[str, Callable[[], str]]:
-    """Returns, by path, functions for confusion counts over all seeds, and their picture."""
+    """Maps paths to functions that write the confusion counts of all seeds, and their picture."""
     names = [str(name) for name in record.class_names]
     predictions, cell = path.with_name(PREDICTIONS_FILE), record.cell
     if len(names) > confusion.LARGEST:
