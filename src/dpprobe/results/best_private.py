@@ -21,8 +21,8 @@ from dpprobe.results.summary import Choice, Entry, Grid
 class Best:
     """The best private result of a dataset at one budget, selected by its test result.
 
-    The head's epsilon does not cover this selection; `choice` has an epsilon that does. The mean of
-    the best of several heads tends to be too high (selection bias).
+    The head's epsilon does not cover the selection; `choice` has an epsilon for the selection. The
+    mean of the best of several heads tends to be too high (selection bias).
     """
 
     dataset: str
@@ -38,12 +38,12 @@ class Best:
 
     @property
     def budget(self) -> str:
-        """The head's epsilon in words, with the permitted risk if the epsilon follows from one."""
+        """The head's epsilon in words, with the permitted risk if a risk determines the epsilon."""
         return budget_words(self.head_epsilon)
 
     @property
     def head_epsilon(self) -> float:
-        """The head's own epsilon; for a permitted risk, heads in one table row have several."""
+        """The head's own epsilon; heads with one permitted risk may differ in epsilon."""
         return self.at if self.entry.epsilon is None else self.entry.epsilon
 
     @property
@@ -68,7 +68,7 @@ def best_result(results: Iterable[_AnyResult]) -> _AnyResult | None:
 def best_of_each(
     results: Iterable[_AnyResult], key: Callable[[_AnyResult], _Key]
 ) -> dict[_Key, _AnyResult]:
-    """Returns the best result of each key (the first, if equal), by first appearance of keys."""
+    """Maps each key to its best result, or to the first of equal results; keys keep their order."""
     best: dict[_Key, _AnyResult] = {}
     for result in results:
         of = key(result)

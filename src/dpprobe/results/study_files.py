@@ -26,7 +26,7 @@ class StudyFiles:
     )
 
     def list_study_cells(self, *datasets: str) -> list[Cell]:
-        """Lists the cells of some datasets, or of all; each list is computed once."""
+        """Lists the cells of some datasets, or of all datasets; computes each list once."""
         if datasets not in self._cells:
             self._cells[datasets] = self.study.list_cells(*datasets)
         return self._cells[datasets]
@@ -42,7 +42,7 @@ class StudyFiles:
         return [f"shard-{index:05d}-of-{shards:05d}.h5" for index in range(shards)]
 
     def list_shards(self, dataset: str, backbone: str, *splits: str) -> list[str]:
-        """Lists the feature shards of some splits, or of both."""
+        """Lists the feature shards of some splits, by default of train and test."""
         return [
             f"{self.results}/features/{dataset}/{backbone}/{split}/{name}"
             for split in splits or SPLITS
@@ -91,7 +91,7 @@ class StudyFiles:
         ]
 
     def list_cuts(self, *datasets: str) -> list[str]:
-        """Lists the shards and manifests of the cuts of some datasets, or of all."""
+        """Lists the shards and manifests of stored intermediate features (cuts) of datasets."""
         return [
             f"{self.results}/cuts/{cut.dataset}/{cut.backbone}/blocks-{cut.blocks}/{split}/{name}"
             for cut in study_cuts(self.study, *datasets)
@@ -100,7 +100,7 @@ class StudyFiles:
         ]
 
     def list_searches(self, cells: Iterable[Cell]) -> list[str]:
-        """Lists the searches whose option values the networks of cells use."""
+        """Lists the records of searches whose option values the networks of cells use."""
         return [
             str(search_path(f"{self.results}/{SEARCHES}", CellName(**cell._asdict())))
             for cell in cells
@@ -124,7 +124,7 @@ class StudyFiles:
         return [f"{folder.parent}/.{folder.name}.done" for folder in folders]
 
     def list_cells(self, cells: Iterable[Cell], names: Sequence[str] = CELL_FILES) -> list[str]:
-        """Lists files of cells, by default all."""
+        """Lists files of cells, by default all files."""
         return [
             f"{self.results}/cells/{cell.dataset}/{cell.backbone}/{cell.method}"
             f"/eps-{cell.epsilon}/{name}"
@@ -133,7 +133,7 @@ class StudyFiles:
         ]
 
     def list_marks(self, cells: Iterable[Cell]) -> list[str]:
-        """Lists the marks of the jobs that train cells."""
+        """Lists the files that mark jobs of training cells as finished."""
         marks = set()
         for cell in cells:
             # each method that trains networks has its own job, the other methods share one
@@ -150,7 +150,7 @@ class StudyFiles:
         ]
 
     def list_zero_shot_records(self, *datasets: str) -> list[str]:
-        """Lists the records of zero-shot results of some datasets, or of all."""
+        """Lists the records of zero-shot results of some datasets, or of all datasets."""
         return [
             path
             for dataset in datasets or self.study.datasets
@@ -159,7 +159,7 @@ class StudyFiles:
         ]
 
     def list_few_shot_records(self, *datasets: str) -> list[str]:
-        """Lists the records of few-shot results of some datasets, or of all."""
+        """Lists the records of few-shot results of some datasets, or of all datasets."""
         return [
             f"{self.results}/few_shot/{dataset}/{backbone}.json"
             for dataset in datasets or self.study.datasets
