@@ -25,7 +25,7 @@ from dpprobe.results.cell_record import ACCURACY
 from dpprobe.results.summary import Entry, Grid, read_grid, rounded_up
 
 NAME = "accuracy"
-# Columns of a cell, in the table for programs.
+# Columns that the CSV table has for each backbone and method.
 NUMBERS = ("low", "high", "rows low", "rows high", "both low", "both high", "least of a class")
 CHOICE = (
     "The best head was selected by test results, and its own epsilon does not cover the "
@@ -62,9 +62,9 @@ def make_accuracy_table(summaries: Sequence[Path]) -> Table:
 def accuracy_table(grid: Grid) -> Table:
     """Makes the table for people: one row per (dataset, epsilon), one column per backbone + method.
 
-    A column `metric` names the metrics unless all are accuracy. Cells that were not run are blank.
-    Rows at epsilon inf show the non-private baselines. A row's best private entry, and entries
-    whose printed mean equals the best, are bold.
+    A column `metric` names the metrics unless all metrics are accuracy. Cells that were not run are
+    blank. Rows at epsilon inf show non-private results. The best private result of a row is bold,
+    and so are private results whose printed mean is equal.
     """
     named = _names_metrics(grid)
     titles = ["<dataset", "<metric"] if named else ["<dataset"]
@@ -126,7 +126,7 @@ def accuracy_table(grid: Grid) -> Table:
 
 
 def _show_cells(entries: Sequence[Entry | None]) -> list[TableCell]:
-    """Makes the cells of one row. If a row has several private cells, the best are bold."""
+    """Makes one row of table cells; the best of several private results is bold."""
     private = [f"{entry.mean:.1f}" for entry in entries if entry and entry.private]
     best = max(private, key=float) if len(private) > 1 else None
     return [
@@ -143,8 +143,8 @@ def _show_cells(entries: Sequence[Entry | None]) -> list[TableCell]:
 def numbers_table(grid: Grid) -> Table:
     """Makes the table for programs: numbers with three decimals, interval ends in separate columns.
 
-    If an unpriced search chose a method's options, a column "unpriced" is true at each epsilon that
-    does not hold. If a delta is above 1/n, a column "delta above 1/n" follows the column of delta.
+    For a method whose options an unpriced search chose, a column "unpriced" is true at each epsilon
+    that does not hold. A column "delta above 1/n" follows delta if some delta is above 1/n.
     """
     named, unpriced = _names_metrics(grid), grid.unpriced
     marked = ["delta above 1/n"] if grid.above else []
@@ -213,7 +213,7 @@ def over_seeds(entry: Entry) -> str:
 
 
 def over_both(entry: Entry) -> str:
-    """Formats the interval over seeds and test examples, if there is one."""
+    """Formats the interval over seeds and test examples; empty if the interval is unknown."""
     if entry.both_low is None or entry.both_high is None:
         return ""
     return f"[{entry.both_low:.1f}, {entry.both_high:.1f}]"

@@ -1,4 +1,4 @@
-"""Code that the tables of all papers share: the study's results, names, cells and notes."""
+"""Common parts of all papers' tables: the study's results, names, table cells and notes."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class Run:
 
     Attributes:
       names: the name of each dataset in `resources/published.yaml`.
-      methods: those in table 2 of the foundation-features paper; empty for all private methods.
-      base: the method from which the ablation starts; None to choose one.
+      methods: methods to show in table 2 of the foundation-features paper; empty for all private.
+      base: the method from which the ablation starts; if None, the ablation chooses a method.
     """
 
     study: str
@@ -132,7 +132,7 @@ def row_numbers(published: Published, table: str, row: str) -> dict[str, Number]
 
 
 def best_of_cell(cells: Sequence[CellResult]) -> TableCell:
-    """Makes the table cell of the best of several results, with their number."""
+    """Makes the table cell of the best of several results, with the number of results."""
     cell = measured_cell(best_result(cells))
     return replace(cell, text=f"{cell.text} (of {len(cells)})") if len(cells) > 1 else cell
 
@@ -157,7 +157,7 @@ def metric_name(name: str) -> str:
 
 
 def epsilon_cell(value: Any) -> TableCell:
-    """Makes the cell of an epsilon, a range of two or infinity."""
+    """Makes the table cell of an epsilon, of a range of epsilons, or of infinity."""
     if isinstance(value, tuple):
         return TableCell(text=f"[{value[0]:g}, {value[1]:g}]")
     if math.isinf(value):
@@ -166,7 +166,7 @@ def epsilon_cell(value: Any) -> TableCell:
 
 
 def deltas_text(cells: Collection[CellResult]) -> str:
-    """Formats ", δ 1e-05" for a note, marked if delta is above 1/n."""
+    """Formats deltas for a note, such as ", δ 1e-05", with a mark if a delta is above 1/n."""
     deltas = keep_unique(
         f"{cell.delta:g}{ABOVE_MARK if cell.delta_above else ''}"
         for cell in cells

@@ -1,4 +1,4 @@
-"""Berrada et al. 2023's AUCs on chest radiographs, compared with a study's networks and heads."""
+"""AUCs of Berrada et al. 2023 on chest radiographs, compared with a study's networks and heads."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Sources:
     zero_shot: Sequence[Path] = ()
     records: Mapping[str, Sequence[Path]] = field(default_factory=dict)  # of analyses, by name
     names: Mapping[str, str] = field(default_factory=dict)  # of datasets in published numbers
-    captions: Sequence[Path] = ()  # <beginning of a figure's or table's name>.rst
+    captions: Sequence[Path] = ()  # <prefix of a figure's or table's name>.rst
 
 
 @dataclass(frozen=True, kw_only=True)

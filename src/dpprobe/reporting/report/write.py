@@ -46,11 +46,12 @@ CELLS_SHOWN = 2000
 SUBGROUPS = "subgroups"  # the anchor of the section on gaps between groups
 NOT_PRIVATE = (
     ("This report", "its test results, t-SNE figures and fingerprints are computed from the data."),
-    ("Features and their shards", "each row describes one example. Protect them like the data."),
+    ("Features and their shards",
+        "each row describes one example. Protect features like the data."),
     ("t-SNE and other figures of features", "drawn from the features, without noise."),
     ("Test results",
-        "computed on the test split without noise. Keep them private if the test examples are "
-        "private."),
+        "computed on the test split without noise. Keep test results private if the test examples "
+        "are private."),
     ("Training losses and learning curves", "computed from the training examples, without noise."),
     (
         "Results at ε = ∞ and non-private baselines",
@@ -77,7 +78,7 @@ def write_study_report(
     Raises DataError if a file does not have the content that its name implies.
     """
     results = output.parent
-    # If the papers' tables are inputs, the records that they were made from exist, too.
+    # If the papers' tables exist, all records of the study exist.
     papers = any(path.parent.name == "papers" for path in inputs["tables"])
     run = Run.of_study(study, results) if papers else None
     sources = Sources(
@@ -105,7 +106,7 @@ def write_study_report(
 
 
 def write_report(output: Path, sources: Sources, origin: Origin, *, template: Path) -> None:
-    """Writes the report's HTML page; links to large figures are relative to it.
+    """Writes the report's HTML page, with relative links to large figures.
 
     Raises DataError if a file does not have the content that its name implies.
     """
@@ -197,7 +198,7 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
 def make_sections(
     records: Mapping[str, Sequence[Path]], page: Page, exhibits: Exhibits
 ) -> list[dict[str, Any]]:
-    """Makes the sections of analyses that have results, by name, in the order of the page."""
+    """Makes the sections of analyses that have results, in the order of the page."""
     made = []
     declared = [each for each in load_analyses() if each.section and each.name in records]
     for analysis in sorted(declared, key=lambda each: each.section.place):
