@@ -214,7 +214,7 @@ def guess_split(columns: Columns) -> tuple[str, list[str], list[str]] | None:
 
 
 def uncertain_notes(columns: Columns, labels: Sequence[str]) -> list[str]:
-    """Lists the user's decisions about missing or uncertain labels."""
+    """Lists decisions that the user must make about missing or uncertain labels."""
     notes = []
     if blanks := sum(columns[name].blanks for name in labels):
         words = "zeros or drop" if len(labels) > 1 else "drop"

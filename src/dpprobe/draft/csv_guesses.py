@@ -84,8 +84,8 @@ def look_at_csv(place: str, wishes: Wishes) -> Seen:
     if groups := guesses.guess_groups(columns):
         keys["group_columns"] = Line(
             value=dict(groups),
-            comment="Subgroups, guessed from the columns' names. They are stored with predictions, "
-            "not trained on. Add `fairness: {}` below `seeds` to compare them.",
+            comment="Subgroups, guessed from the columns' names. Subgroups are stored with "
+            "predictions, not trained on. Add `fairness: {}` below `seeds` to compare subgroups.",
         )
     notes += guesses.unit_notes(columns, unit)
     notes += guesses.uncertain_notes(columns, labels or [str(label)])
@@ -123,7 +123,7 @@ def _place_keys(start: Path, path: Path, delimiter: str | None) -> dict[str, Lin
     keys = {
         "source": Line(value="csv"),
         "root": Line(
-            value=root, comment="Paths below and in the CSV file are relative to this folder."
+            value=root, comment="Paths of the CSV file and in it are relative to this folder."
         ),
         "train": Line(value=train),
     }
@@ -135,11 +135,11 @@ def _place_keys(start: Path, path: Path, delimiter: str | None) -> dict[str, Lin
 def _find_images(
     columns: Columns, *, table: Path, root: Path | None, column: str | None
 ) -> tuple[Path, dict[str, Line]]:
-    """Finds the images that a column names; returns the folder of the paths, and a study's option.
+    """Finds the images that a column names; returns the root of their paths, and their option.
 
     Args:
-      root: the folder to search, with its subfolders. If None, the table's folder with its
-        subfolders, then the working directory, then the parent of the table's folder.
+      root: the folder to search, with its subfolders. By default the table's folder, with its
+        subfolders, comes before the working directory and the parent of the table's folder.
       column: the column to use; if None, a column with a usual name, or with names of image files.
 
     Raises:

@@ -88,7 +88,7 @@ def _run_init(arguments: argparse.Namespace) -> int:
 
 
 def list_words(arguments: argparse.Namespace) -> list[str]:
-    """Lists the words of the command that writes an equal study."""
+    """Lists the words of a command that writes the study again."""
     names = ("label", "image", "patient", "root", "checkpoint", "model", "output")
     given = {f"--{name}": getattr(arguments, name) for name in names}
     options = (word for name, value in given.items() if value for word in (name, str(value)))

@@ -55,8 +55,8 @@ def look_at_parquet(place: str, wishes: Wishes) -> Seen:
     if groups := guesses.guess_groups(columns, plain=True):
         keys["group_columns"] = Line(
             value=[str(column) for column in groups.values()],
-            comment="Subgroups, guessed from the columns' names. They are stored with predictions, "
-            "not trained on.",
+            comment="Subgroups, guessed from the columns' names. Subgroups are stored with "
+            "predictions, not trained on.",
         )
     notes = guesses.unit_notes(columns, unit)
     notes += [f"column {name} is not used: {_ONE_NAME}" for name in nested]

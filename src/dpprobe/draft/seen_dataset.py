@@ -107,9 +107,9 @@ class Seen:
         return make_options(self.place, self.keys)
 
     def count_class_units(self) -> ClassUnits:
-        """Counts the units of each class in train and test, which are private counts."""
+        """Counts the units of each class in train and test, for the screen only."""
         counts = self.make_options().count_class_units()
-        assert counts is not None  # no download is needed
+        assert counts is not None  # drafted datasets need no download
         return counts
 
     def count_training_units(self) -> int:
@@ -118,7 +118,7 @@ class Seen:
         n = options.count_units() if options.names_units() else None
         if n is None:
             rows = options.count_rows()
-            assert rows is not None  # no download is needed
+            assert rows is not None  # drafted datasets need no download
             n = rows[0]
         return n
 

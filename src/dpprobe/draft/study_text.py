@@ -1,6 +1,6 @@
 """A study's YAML with comments, for a dataset and an available backbone.
 
-The text has names of classes and columns, but no counts; its delta shows the magnitude of n.
+The text has names of classes and columns, but no counts. Delta reveals the magnitude of n units.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Need:
 
     Attributes:
       paths: the function that returns the files of a job; see `one`, `many` and `waits`.
-      many: True if `make` gets a list of paths; False if `make` gets one path, or None.
+      many: True if `make` gets a list of paths; False for one path, or None if the file is missing.
       read: True if `make` gets the files; False if the job only waits for them.
     """
 
@@ -101,9 +101,9 @@ class Exhibit:
         tuple of paths makes a list of files. `files` may be a function from study to paths.
       make: the function that makes the exhibit, as "module:function". The function returns a figure
         or a table, or a list with a figure or table per path of `files`. A function that returns
-        None writes the files itself. The arguments are the needs that are read. Further arguments
-        may be params, wildcards, `study`, `results` (the folder), `folder` (of the files) and
-        `published` (the published numbers).
+        None writes the files itself. The function's arguments are the needs that are read. Further
+        arguments may be params, wildcards, `study`, `results` (the folder), `folder` (of the files)
+        and `published` (the published numbers).
       words: the name of the running job for a person.
       category: the category in Snakemake's report; None omits the files from the report.
       caption: the caption's file below `resources/captions`, for all files or by name of their
@@ -113,7 +113,7 @@ class Exhibit:
       params: all that the files depend on besides `needs` and the version of exhibits. A param that
         is a function gets the study and the wildcards.
       only: for some wildcards, the values that the rule accepts.
-      places: lists the wildcards of each job that a study asks for; by default every combination
+      places: function to list the wildcards of each job of a study; by default every combination
         of `only`, the study's datasets and its backbones.
       memory_factor: MB of memory per MB of input.
     """

@@ -60,7 +60,7 @@ class Facts(Options):
     blocks: Blocks | None = None
     learning_rate: Literal["constant", "tuned"] | None = None
     train_rows: int | None = Field(
-        None, ge=1, description="Size of the dataset's part, if the number is for a part."
+        None, ge=1, description="Training images, if only a part of the dataset was used."
     )
     optimiser: Literal["momentum", "lamb", "adam"] | None = None
     batch_size: int | None = Field(None, ge=1)
@@ -79,8 +79,8 @@ class Row(Facts):
     values: dict[Key, int | float | Literal["random chance"]] = Field(min_length=1)
     inferred: dict[Literal["epsilon", "delta"], tuple[Key, ...]] = Field(
         {},
-        description="Columns for a fact that the paper does not state; the row's own value is "
-        "used.",
+        description="For each fact that the paper does not state, the columns that use the row's "
+        "own value.",
     )
 
 
@@ -209,7 +209,7 @@ class Published(Options):
 
 
 def _is_surpassed(number: Number, others: Iterable[Number]) -> bool:
-    """True if the model has a better result, stated for a range that contains this epsilon."""
+    """True if the number's model has a better result for a range that contains its epsilon."""
     low, high = number.epsilon_range or (0.0, 0.0)
     return any(
         (other.citation, other.model_or_column) == (number.citation, number.model_or_column)

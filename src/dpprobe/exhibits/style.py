@@ -138,7 +138,7 @@ def title_axes(axes: Axes, title: str, subtitle: str) -> None:
         "\n".join(lines), (0, 1), xycoords="axes fraction", xytext=(0, 5),
         textcoords="offset points", fontsize=8, color=SUBTLE,
     )  # fmt: skip
-    small.set_in_layout(False)  # long lines would make the axes narrow; the title has their space
+    small.set_in_layout(False)  # long lines would make the axes narrow; the title reserves space
 
 
 def _wrap(figure: Figure, text: str, *, margin: float, legends: Sequence[Legend] = ()) -> list[str]:

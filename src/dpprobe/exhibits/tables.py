@@ -16,7 +16,7 @@ from markupsafe import escape as escape_html
 from dpprobe.artifacts import write_text
 
 PLUS_MINUS = "±"
-TABLE_BYTES = 300_000  # a page only links to longer Markdown tables
+TABLE_BYTES = 300_000  # a page links to longer Markdown tables instead of showing them
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,7 +55,7 @@ class Scale:
 
     @property
     def floor(self) -> float:
-        """The majority-class baseline's lead over chance, as `share_of` measures leads."""
+        """The majority-class baseline's lead over chance, as a share of the non-private lead."""
         return self.share_of(self.majority)
 
     def share_of(self, accuracy: float) -> float:
@@ -75,7 +75,7 @@ class PlanForPeople:
       n_within: maps a loss in points against the median non-private accuracy to the smallest n with
         at most this loss. The n is None if no public dataset has so small a loss.
       too_few: True if the expected accuracy hardly exceeds the majority-class baseline.
-      would_do: the n at which `n_that_would_do` expects a useful head; None if unknown.
+      would_do: the result of `n_that_would_do`.
       unit: the unit of privacy that n counts.
     """
 
@@ -187,7 +187,7 @@ def _make_scale(setting: Setting, ceiling: float | None, majority: float | None)
 
 
 def make_scale(classes: int, *, ceiling: float | None, majority: float) -> Scale:
-    """Uses `ceiling` if it exceeds the majority-class baseline, otherwise public accuracies."""
+    """Makes a scale from `ceiling`, or from public sets if `ceiling` does not exceed `majority`."""
     given = ceiling is not None and ceiling > majority
     public = tuple(value for value in read_curves().choose_ceilings(classes) if value > majority)
     return Scale(

@@ -36,8 +36,9 @@ class Month:
 def plan_months(setting: Setting, months: int) -> tuple[Month, ...]:
     """Predicts the accuracy of each month, with `setting.n` new units per month.
 
-    A unit's epsilon for all months together is the setting's epsilon. "train again" splits a unit's
-    epsilon over all months; "add sums" and "horizon" spend it in the month of the unit's arrival.
+    A unit's epsilon for all months together is the setting's epsilon. If each month trains again, a
+    unit's epsilon is split over the months. Added sums and a horizon spend a unit's epsilon in the
+    month of the unit's arrival.
     """
     if not 2 <= months <= LONGEST_HORIZON:
         raise ConfigError(f"months {months}: write a number from 2 to {LONGEST_HORIZON}")

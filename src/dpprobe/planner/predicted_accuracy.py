@@ -10,7 +10,7 @@ from dpprobe.planner.learning_curves import Law, read_curves
 from dpprobe.privacy.gaussian_mu import gaussian_mu
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
 
-# In the message that units are too few, n is enough if a head keeps this share of the lead.
+# The message about too few units calls n enough if a head keeps this share of the lead.
 ENOUGH = 0.5
 
 
@@ -107,7 +107,7 @@ class Start:
         return cls(setting=setting, share=share, place=math.copysign(place, share - kept.expected))
 
     def shift(self, low: float, expected: float, high: float) -> float:
-        """Returns the share at this share's position in another range."""
+        """Returns the share in another range that has the position of the measured share."""
         return expected + self.place * (high - expected if self.place > 0 else expected - low)
 
 
@@ -133,8 +133,8 @@ def predict(setting: Setting, *, noise: float = 1.0, start: Start | None = None)
 def too_few(setting: Setting, *, floor: float = 0.0) -> bool:
     """Returns True if the expected accuracy is indistinguishable from the majority-class baseline.
 
-    A lucky head at the lowest measured signal exceeds the baseline by the high end of its range. An
-    expected accuracy must exceed the baseline by more.
+    A lucky head at the lowest measured signal may exceed the baseline by the high end of its range.
+    The expected accuracy must exceed the baseline by more than a lucky head does.
 
     Args:
       floor: the majority-class baseline's lead over chance, as a share of the non-private lead.

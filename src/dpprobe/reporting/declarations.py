@@ -30,7 +30,7 @@ from dpprobe.versions import VERSIONS
 
 
 def list_varied_options(study: Study) -> list[str]:
-    """Lists the options in which alone some methods differ."""
+    """Lists each option that is the only difference between some methods."""
     options = {name: method.model_dump(mode="json") for name, method in study.methods.items()}
     return [option for option in VARIED if find_varied(options, option)]
 

@@ -27,13 +27,13 @@ class Best:
 
     dataset: str
     epsilon: str  # the budget's token
-    at: float  # the epsilon of its table row
+    at: float  # the epsilon that names the result's row in tables
     measure: Measure
     backbone: str
     method: str
     entry: Entry
-    ceiling: Entry | None  # of the same backbone
-    zero_shot: tuple[str, str, float] | None  # backbone, metric, percent: the dataset's best
+    ceiling: Entry | None  # the non-private baseline on the backbone
+    zero_shot: tuple[str, str, float] | None  # the dataset's best: backbone, metric, percent
     choice: Choice
 
     @property

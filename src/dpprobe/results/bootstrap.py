@@ -1,6 +1,6 @@
 """Percentile bootstraps of test metrics: resamples rows, or units with all their rows.
 
-A unit's rows, such as the images of a patient, resemble each other, so a resample has all or none.
+A unit's rows, such as the images of a patient, resemble each other and are drawn together.
 Each of a unit's m rows has weight 1 / m, so that each drawn unit counts once.
 """
 
@@ -26,7 +26,7 @@ class Drawable(Protocol):
     """A metric that can be computed for resampled units; its value is NaN if it is undefined."""
 
     def draw_metric(self, counts: np.ndarray) -> np.ndarray:
-        """Returns the metric of each resample; `counts`, [units, resamples], counts drawn units."""
+        """Returns each resample's metric; `counts` [units, resamples] counts draws of units."""
         ...
 
 
@@ -35,7 +35,7 @@ def bootstrap_intervals(
 ) -> dict[str, tuple[float, float]]:
     """Computes percentile intervals over resamples of the original size.
 
-    All metrics and labels use equal resamples, which are counts of units made in blocks.
+    All metrics share the resamples, which are made in blocks as counts of drawn units.
     """
     generator = np.random.Generator(np.random.Philox(seed))
     drawn: dict[str, list[np.ndarray]] = {name: [] for name in drawable}

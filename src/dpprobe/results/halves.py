@@ -7,8 +7,8 @@ values on halves, because predictions may be gigabytes.
 
 Halves must vary as much as new test sets would. An accuracy depends on the share of each class,
 which varies between test sets: so all units are shuffled together. The expectation of a macro
-accuracy or AUC does not depend on the shares of the classes. So for these metrics each class is
-split evenly, and both halves keep rare classes.
+accuracy or AUC does not depend on the shares of the classes. So for a macro accuracy or AUC, each
+class is split evenly, and both halves keep rare classes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def half_values(
       halves: the result of `split_rows` for this metric, labels and units; None to compute it.
 
     Returns:
-      The values; None where the metric is undefined. The list is empty for one test unit.
+      The metric on each half, None where the metric is undefined; empty for one test unit.
     """
     if halves is None:
         halves = split_rows(metric, labels, units=units)

@@ -47,9 +47,10 @@ def resting_rows(record: CellRecord) -> float:
     """Returns the effective number of test examples, or patients, behind a headline's variance.
 
     For an accuracy, the effective number is the number of units. The variance of a macro accuracy
-    or an AUC is a sum over classes, with a term proportional to 1 / m for a class of m units. The
-    effective number is therefore (sum 1 / m)^2 / sum 1 / m^3 (Satterthwaite 1946). For K classes of
-    m units, the effective number is K m. For one rare class of m units, it is about m.
+    or an AUC is a sum over classes, with a term proportional to 1 / m for a class of m units. By
+    Satterthwaite (1946), (sum 1 / m)^2 / sum 1 / m^3 units have an equally uncertain variance, with
+    sums over the classes. For K classes of m units, the effective number is K m. For one rare class
+    of m units, the effective number is about m.
     """
     total = record.rows.test
     units = total if record.units is None else record.units.test

@@ -4,8 +4,8 @@
 images by an error from the seeds and an error from the test examples. Each error has an interval
 with a lower and an upper side. If the errors are independent, each side of the combined interval is
 the root of the sum of squares of both errors' sides (MOVER: Zou and Donner 2008). The interval over
-test examples and the interval over seeds both include the interaction of examples and seeds. So the
-combined interval is too wide rather than too narrow.
+test examples and the interval over seeds both include the interaction of examples and seeds. The
+combined interval over seeds and examples is therefore too wide rather than too narrow.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ def over_classes(mean: float, correct: np.ndarray, labels: np.ndarray) -> Ends:
     """Computes the interval of the mean recall over classes with rows, from each class's variance.
 
     The recalls of classes are independent; a recall p of m rows has the variance p (1 - p) / m.
-    About two right and two wrong rows are added to each class (Agresti and Coull 1998). Otherwise
-    the variance would be 0 for a class of few rows that are all right. `mean` is the middle.
+    About two right and two wrong rows are added to each class (Agresti and Coull 1998), because the
+    estimated variance of a class would be 0 if all its rows were right. `mean` is the middle of the
+    interval.
     """
     z = float(ndtri((1 + CONFIDENCE) / 2))
     rows = np.bincount(labels)

@@ -34,8 +34,8 @@ NO_AUC = (
     "test split (test_fraction, or a test split of your own) or merge classes"
 )
 
-# By link: a label with a score above the threshold is predicted. A logit of 0 means probability
-# 1/2; scores that are not logits are fits to the targets 0 and 1, so their threshold is 1/2.
+# Thresholds by link: a label with a higher score is predicted. A logit of 0 means probability 1/2;
+# scores that are not logits are fits to the targets 0 and 1, so their threshold is 1/2.
 THRESHOLDS: dict[str, float] = {"sigmoid": 0.0, "none": 0.5}
 
 
@@ -248,7 +248,7 @@ def _ranking_metrics(
     The area is the probability that a row with the label scores above a row without the label,
     where a tie counts half (Mann-Whitney). Average precision is the sum, over thresholds, of the
     gain in recall times the precision. Equal scores are one threshold. scikit-learn's functions
-    agree to the last bit or two, and take 18 times as long. `positive` has both values.
+    agree to the last bit or two, and take 18 times as long. `positive` has a True and a False.
     """
     order = np.argsort(scores)
     ranked = scores[order]

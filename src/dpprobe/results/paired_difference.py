@@ -2,9 +2,9 @@
 
 Hard images are hard for both cells, so the cells' difference is more precise than their intervals
 suggest. The variance of the difference over test examples is estimated from random halves of the
-test split. Let D be the difference of the cells on one half minus their difference on the other
-half. D has four times the variance of the cells' difference on all rows. So the estimate is a
-quarter of the mean of D^2 over splits (balanced half-samples: McCarthy 1969; see `halves.py`).
+test split (balanced half-samples: McCarthy 1969; see `halves.py`). The cells' difference on one
+half minus their difference on the other half has four times the variance of their difference on all
+rows. The estimate is therefore a quarter of the mean square of this value over the splits.
 
 The variances of both cells over seeds are added, because their heads have independent noise. With
 one seed the variance over seeds is unknown, and the comparison says so. Halves give no estimate for
@@ -51,10 +51,10 @@ class Comparison:
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
     def units_to_tell(self, units: int, *, least: float) -> int:
-        """Returns a lower bound on the test units needed to distinguish this difference from 0.
+        """Returns a lower bound on the test units needed to distinguish the difference from 0.
 
-        It is a lower bound, because the formula lets the whole interval shrink with the root of the
-        number of units, even its part over seeds. `least` replaces a smaller difference.
+        The formula lets the whole interval shrink with the root of the number of units, although
+        the part over seeds does not shrink. `least` replaces a smaller difference.
         """
         assert self.low is not None
         assert self.high is not None

@@ -53,7 +53,7 @@ class StudyFiles:
         return f"{self.results}/features/{dataset}/{backbone}/{split}/manifest.json"
 
     def list_features(self, dataset: str) -> list[str]:
-        """Lists the shards and manifests of a dataset on all backbones."""
+        """Lists the feature shards and manifests of a dataset on all backbones."""
         return [
             path
             for backbone in self.study.backbones

@@ -48,23 +48,23 @@ def summarise_records(
 
     The interval over seeds is Student's t for the mean, cut at 0 and 1, if the metric varies.
 
-    Each metric also has an interval over test examples. For `PROPORTIONS` it is Wilson's interval
-    (1927) at the mean over seeds, which has a width even if all rows are right. macro_accuracy has
-    the interval of `intervals.over_classes`. auc and the accuracy over labels have a percentile
+    Each metric also has an interval over test examples. `PROPORTIONS` have Wilson's interval (1927)
+    at the mean over seeds, which has a width even if all rows are right. macro_accuracy has the
+    interval of `intervals.over_classes`. auc and the accuracy over labels have a percentile
     bootstrap over the rows of the first seed, moved to the mean over seeds and cut at 0 and 1. If
     all rows of a resample agree on a label, the resample's mean leaves out the label. Wilson's
     interval replaces a bootstrap that reaches 0 or 1, and the bootstrap of an AUC of two classes
     with fewer than `FEWEST_DRAWN` rows of one class.
 
-    If units have several rows, the interval is over units. A bootstrap then draws units with all
-    their rows, because a unit's rows are not independent. For fewer than `FEWEST_DRAWN` units,
+    If units have several rows, the interval is over units. A bootstrap of units draws each unit
+    with all its rows, which are not independent. For fewer than `FEWEST_DRAWN` units,
     Wilson's interval replaces the bootstrap, with as many independent rows as units. A bootstrap
     reaches 0 or 1, for example, if at most three units have wrong rows. Wilson's interval is valid
     for units: a unit's mean in [0, 1] has at most the variance of a single row with an equal
     probability of being right. `_counted_units` describes macro_accuracy and auc.
 
     The interval over seeds and test examples combines both errors (`intervals.combine_errors`).
-    With one seed, it equals the interval over test examples.
+    With one seed, the combined interval equals the interval over test examples.
 
     Args:
       records: one result of `evaluate_scores` per seed; keys other than scalar metrics are ignored.

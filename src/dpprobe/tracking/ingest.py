@@ -170,6 +170,6 @@ def ingest_study(
     ) as writer:  # fmt: skip
         pages = {"studies": writer.write(studies_experiment(writer.location, run), [run])}
         for name in writer.retire_datasets(dataset_infos):
-            # a study that names the dataset again then tracks the dataset again
+            # if a study names the dataset again, the missing receipt makes tracking run again
             (receipt.parent / f"{name}.json").unlink(missing_ok=True)
     leave_receipt(receipt, writer, uri=uri, dataset=STUDY_FOLDER, pages=pages)

@@ -56,7 +56,7 @@ def find_store_fault(receipt: Path, *, skip: bool = True, note: bool = False) ->
 
     Args:
       skip: True to read a store only if it has changed since the last noted check.
-      note: True to note this check.
+      note: True to note the result of this check in the file `CHECKED`.
     """
     try:
         record = read_json(receipt)

@@ -1,4 +1,4 @@
-"""The MLflow aliases of a release's model: `released`, and `previous`, which a rollback releases.
+"""The MLflow aliases of a release's model: `released`, and `previous` for the target of a rollback.
 
 A release with a predecessor is a version of the predecessor's model. So `models:/<model>@released`
 loads the newest release, and after a rollback the previous release. The aliases follow from the
@@ -26,17 +26,18 @@ from dpprobe.tracking.writer import open_writer
 logger = logging.getLogger("dpprobe")
 
 RELEASED, PREVIOUS = "released", "previous"
-DIGEST = "bundle_digest"  # tag of runs and versions
-PREDECESSOR, RELEASE, ROLLED_BACK = "predecessor_digest", "release", "rolled_back"  # of versions
+DIGEST = "bundle_digest"  # tag of MLflow runs and model versions
+# tags of model versions
+PREDECESSOR, RELEASE, ROLLED_BACK = "predecessor_digest", "release", "rolled_back"
 RELEASES_FOLDER = "_releases"  # folder of artifacts; no dataset has this name
 
 
 def roll_back(bundle: Path, *, undo: bool = False) -> str:
     """Moves the alias `released` from a tracked bundle to its predecessor; returns the new state.
 
-    The bundle's version keeps the tag `rolled_back`, so tracking the bundle again does not return
-    the alias. A second rollback of the bundle changes nothing. `undo` removes the tag
-    `rolled_back` and returns the alias.
+    The bundle's version keeps the tag `rolled_back`, so tracking the bundle again does not move the
+    alias back. A second rollback of the bundle changes nothing. `undo` removes the tag
+    `rolled_back` and moves the alias back to the bundle.
 
     Raises:
       DataError: if the bundle was not tracked in the results of a study.
@@ -111,7 +112,7 @@ class ReleaseModel:
                     f"{self.name}, version {number}: MLflow has no predecessor of this version "
                     "that is not rolled back; no release can take its place"
                 )
-            # tagged before the aliases move: after a crash, tracking would else undo the rollback
+            # tagged before the aliases move, because tracking after a crash would undo the rollback
             self.client.set_model_version_tag(self.name, number, ROLLED_BACK, "true")
             self.rolled_back.add(number)
             released = earlier if str(released.version) == number else released
@@ -129,7 +130,7 @@ class ReleaseModel:
         for alias, version in ((RELEASED, released), (PREVIOUS, previous)):
             if version is None and alias in aliases:
                 self.client.delete_registered_model_alias(self.name, alias)
-            # some stores return numbers
+            # some MLflow stores return version numbers as int
             elif version is not None and str(aliases.get(alias)) != str(version.version):
                 self.client.set_registered_model_alias(self.name, alias, version.version)
         return previous

@@ -201,7 +201,7 @@ def _register_bundle(
     # Existing versions get the alias too, because a crash may leave a version without its alias.
     ReleaseModel.read(client, name).release(registered)
     for other in versions:
-        # a version of this bundle whose run was deleted
+        # deletes older versions of this bundle, whose run was deleted
         if other.tags.get(DIGEST) == digest and other.run_id != run_id:
             client.delete_model_version(name, other.version)
     return str(registered.version)

@@ -342,7 +342,7 @@ def run_name(*words: str) -> str:
 def metric_name(text: str) -> str:
     """Returns a class name in the characters that MLflow allows in a metric's name.
 
-    A slash becomes "_", because it would open a section of charts; so does a lone dot, a folder.
+    A slash would open a section of charts, and a lone dot would be a folder, so both become "_".
     """
     cleaned = re.sub(r"[^\w.\- :]", "_", text)[:100].strip()
     return cleaned if cleaned.strip(".") else "_"
@@ -387,7 +387,7 @@ def class_metrics(
     names = [metric_name(str(name)) for name in class_names]
     numbered = [f"{name} {index}" for index, name in enumerate(names)]
     titles = [n if names.count(n) == 1 else m for n, m in zip(names, numbered, strict=True)]
-    if len(set(titles)) < len(titles):  # a name with suffix equals another class's name
+    if len(set(titles)) < len(titles):  # a name with a suffix equals another class's name
         titles = numbered
     by_class = zip(*(seed[metric] for seed in seeds), strict=True)
     return {

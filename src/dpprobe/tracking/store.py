@@ -51,8 +51,8 @@ def create_tables(uri: str) -> None:
     database = sqlite_file(uri)
     if database is None:
         raise TrackingError(
-            f"tracking.uri: {public_uri(uri)!r} is no known kind; write sqlite:///relative/path, "
-            "http://server or https://server"
+            f"tracking.uri: {public_uri(uri)!r} is of an unknown kind; write "
+            "sqlite:///relative/path, http://server or https://server"
         )
     database.parent.mkdir(parents=True, exist_ok=True)
     if database.is_file() and _is_half_made(database):
@@ -164,7 +164,7 @@ def hold_store(uri: str, *, lock: Path, receipt: Path) -> Iterator[None]:
 
 @contextmanager
 def hold_lock(path: Path) -> Iterator[None]:
-    """Holds an exclusive lock on a file for up to LOCK_SECONDS of waiting.
+    """Holds an exclusive lock on a file, after waiting up to LOCK_SECONDS for the lock.
 
     The system releases the lock when the process ends.
     """
@@ -187,7 +187,7 @@ def hold_lock(path: Path) -> Iterator[None]:
 
 @contextmanager
 def report_database_locks(database: Path | None) -> Iterator[None]:
-    """Warns if another program keeps a SQLite database locked, for which SQL waits silently."""
+    """Warns if another program keeps a SQLite database locked, because SQL waits silently."""
     if database is None:
         yield
         return

@@ -232,7 +232,7 @@ def _make_charts(name: str, kinds: Sequence[tuple[str, str]]) -> dict[str, Any]:
 
     MLflow adds charts of other metrics, and names each chart after its metric. MLflow sorts
     sections by name, with accuracy before AUC, unless they are marked as reordered. MLflow also
-    sorts charts in a section whose name begins their metrics' names, such as test/accuracy in test.
+    sorts the charts of a section if its name begins their metrics' names, as test in test/accuracy.
 
     Args:
       kinds: for each chart, LINE or BAR, and the metric.

@@ -171,7 +171,7 @@ class Writer:
         self.runs[item.key] = run_id
         for path in _list_copies(current or self.client.get_run(run_id), item):
             add_file(path)
-        # Deleted only after the new run is complete, so a crash leaves an extra run, never none.
+        # Old runs are deleted after the new run is complete, so a crash never loses a result.
         for run in present:
             if run.info.run_id != run_id:
                 self.client.delete_run(run.info.run_id)
@@ -359,8 +359,8 @@ def _set_tag(client: MlflowClient, experiment: Experiment, key: str, value: str)
 def _call_again(call: Callable[[], None]) -> None:
     """Makes a database call, and repeats the call once if the database refuses it.
 
-    MLflow looks for a database row before it inserts the row. Meanwhile another writer may insert
-    an equal row, and the database refuses the second row. When called again, MLflow finds the row.
+    MLflow looks for a database row before it inserts the row. If another writer inserts an equal
+    row in between, the database refuses the second row. The repeated call finds the first row.
     """
     try:
         call()

@@ -45,8 +45,8 @@ def backbone_figure(
 ) -> Figure:
     """Draws the best results of each backbone with and without privacy, and the gap between them.
 
-    Backbones appear in the study's order. The right half shows models for which a paper prints
-    results with and without privacy. `name` is the dataset's name in `published`.
+    Backbones appear in the study's order. The right half of the figure shows models for which a
+    paper prints results with and without privacy. `name` is the dataset's name in `published`.
     """
     finite = sorted({cell.epsilon for cell in cells if cell.private})
     epsilons = spread_values(finite, MOST_EPSILONS)
@@ -103,7 +103,7 @@ def _draw_measured(
     backbones: Sequence[str],
     looks: Mapping[float, style.Look],
 ) -> list[float | None]:
-    """Draws each backbone's best results; returns gaps of the largest epsilon to no privacy."""
+    """Draws backbones' best results; returns each gap of the largest epsilon to no privacy."""
     *offsets, end = spread_offsets(len(looks) + 1, 0.14)
     gaps: list[float | None] = []
     best = best_of_each(
@@ -126,7 +126,7 @@ def _draw_measured(
 def _draw_published(
     axes: Axes, models: Sequence[_PublishedModel], first: int, looks: Mapping[float, style.Look]
 ) -> list[float | None]:
-    """Draws the models of papers; returns gaps of each model's largest epsilon to no privacy."""
+    """Draws papers' models; returns each model's gap of the largest epsilon to no privacy."""
     for place, model in enumerate(models, start=first):
         for epsilon, value in model.private.items():
             colour, (_, marker) = looks[epsilon]
@@ -143,9 +143,9 @@ def _published_models(
 ) -> list[_PublishedModel]:
     """Finds the models for which a paper prints results with and without privacy.
 
-    Uses the best of several published results, as the papers' figures do. Leaves out results on a
-    part of the dataset. If the study tunes no network, a model's result with a tuned last layer
-    replaces the model's other results.
+    The best of a model's results is used, as in the papers' figures. Results on a part of the
+    dataset are left out. If the study tunes no network, a model's results with a tuned last layer
+    replace the model's other results.
     """
     if published is None:
         return []

@@ -64,7 +64,7 @@ def _draw_curves(axes: Axes, grid: Grid, dataset: str, marks: Sequence[Mark] = (
     colours = {name: style.COLOURS[i % len(style.COLOURS)] for i, name in enumerate(coloured)}
     curves = {column: line for column, line in lines.items() if column not in ceilings}
     looks = {(b, m): (colours[b if several else m], styles[m]) for b, m in curves}
-    # The baseline is a horizontal line, so the axis needs infinity only for other cells there.
+    # The baseline is a horizontal line, so only other results at infinity need a place on the axis.
     infinite = any(math.inf in line for line in curves.values())
     scale = EpsilonScale(finite=reach, infinite=infinite, curves=len(curves))
     draw_epsilon_axis(axes, scale, finite, others=ends)

@@ -130,8 +130,8 @@ def _printed_batches(published: Published, table: str) -> list[_BatchRow]:
 def _measured_batches(run: Run, head: str) -> list[_BatchRow]:
     """Makes the measured rows; methods that differ in batch size and learning rate share a row.
 
-    If some methods differ in batch size, other methods have no rows. The rows after a group show
-    heads `tuned` whose base is in the group: epsilon covers their choice of learning rate.
+    If some methods differ in batch size, other methods have no rows. The rows of a group are
+    followed by rows for `tuned` heads on the group's methods, whose epsilon covers the search.
     """
     options = {cell.method: cell.options for cell in run.cells if cell.head == head}
     sizes = {cell.method: cell.batch_size for cell in run.cells if cell.head == head}

@@ -1,4 +1,4 @@
-"""The papers' tables by name: the function that makes a table, and the check if a study needs it.
+"""The papers' tables by name: the check if a study needs a table, and the function for the table.
 
 Every start of Snakemake imports this module, so its imports are fast.
 """

@@ -54,9 +54,7 @@ class Exhibits:
                 continue
             if self._figure_owner(path) == dataset:
                 groups.setdefault(path.stem, {})[path.suffix] = path
-        if (
-            section is None and "tsne" in groups
-        ):  # this figure has the t-SNE planes of all backbones
+        if section is None and "tsne" in groups:  # the figure tsne has the planes of all backbones
             groups = {name: files for name, files in groups.items() if name[:5] != "tsne_"}
         order = section.figures if section else ("accuracy",)
         first = {name: place for place, name in enumerate(order)}

@@ -34,7 +34,7 @@ class ReportTable:
 def study_tables(
     files: Sequence[Path], summaries: Sequence[Path], run: Run | None
 ) -> list[ReportTable]:
-    """Makes the tables of these files, in the order of the Markdown files.
+    """Makes the report's tables that `files` show, in the order of the Markdown files.
 
     Leaves out tables that belong to sections. `run` is None if no file is a table of a paper.
     Raises DataError if a Markdown file is not a known table.
