@@ -103,7 +103,6 @@ class _KeptError(ValueError):
 
 
 def _describe_error(error: OSError, by_hand: str = "") -> tuple[str, str]:
-    """Returns the fault of an unreadable file, and the user's remedy."""
     if isinstance(error, FileNotFoundError):
         return MISSING, by_hand
     return f"unreadable ({error.strerror})", "correct its permissions, and check again"

@@ -43,8 +43,7 @@ def choose_backbone(checkpoint: str | None, model: str | None) -> Chosen:
       checkpoint: a file of weights of a timm model.
       model: timm's name of the model; if None, derived from the file's name.
 
-    Raises:
-      ConfigError: if the file is missing, has no weights, or has weights of another model.
+    Raises ConfigError if the file is missing, has no weights, or has weights of another model.
     """
     if checkpoint is not None:
         return _of_checkpoint(checkpoint, model)

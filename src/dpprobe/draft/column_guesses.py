@@ -98,8 +98,7 @@ def no_label(columns: Columns, place: str) -> ConfigError:
 def class_names(column: Column, name: str, place: str) -> list[str]:
     """Returns the classes of a column of labels, in the order of numbers or of the alphabet.
 
-    Raises:
-      ConfigError: if there are fewer than two classes or too many, or two names look alike.
+    Raises ConfigError if there are fewer than two classes or too many, or two names look alike.
     """
     if column.many:
         raise ConfigError(
@@ -167,7 +166,6 @@ def find_unit(columns: Columns, named: str | None) -> UnitColumn | None:
 
 
 def unit_notes(columns: Columns, unit: UnitColumn | None) -> list[str]:
-    """Lists warnings about the unit of privacy."""
     if unit is None:
         return [
             f"no column of patients found ({', '.join(PATIENTS[:4])} or similar), so the unit of "

@@ -53,8 +53,7 @@ class Wishes:
 def look_at_csv(place: str, wishes: Wishes) -> Seen:
     """Looks at the rows of a CSV file; opens no image.
 
-    Raises:
-      ConfigError: if a named column does not exist, or no column names existing images.
+    Raises ConfigError if a named column does not exist, or no column names existing images.
     """
     path = Path(place).expanduser()
     raw, columns = _read_table(path)
@@ -142,8 +141,7 @@ def _find_images(
         subfolders, comes before the working directory and the parent of the table's folder.
       column: the column to use; if None, a column with a usual name, or with names of image files.
 
-    Raises:
-      ConfigError: if no column names existing files.
+    Raises ConfigError if no column names existing files.
     """
     candidates = [column] if column else list(find_usual(columns, (*IMAGE_COLUMNS, *IMAGE_NAMES)))
     if not candidates:

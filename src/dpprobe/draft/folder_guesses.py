@@ -22,8 +22,7 @@ WRITE_SHARDS = (
 def look_at_folder(place: str) -> Seen:
     """Looks at the classes of a folder; opens no image.
 
-    Raises:
-      ConfigError: if the folder's layout is not a layout that a study can read.
+    Raises ConfigError if the folder's layout is not a layout that a study can read.
     """
     root = Path(place).expanduser()
     options = imagefolder.Options(path=place)

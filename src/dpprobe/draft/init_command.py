@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def add_command(commands: Any) -> None:
-    """Adds `init` to a parser's commands."""
     summary = "write a study for a folder, a CSV or a parquet file of images"
     parser: argparse.ArgumentParser = commands.add_parser("init", help=summary)
     parser.set_defaults(run=_run_init)

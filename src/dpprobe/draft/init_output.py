@@ -17,7 +17,6 @@ EPSILON = 1.0
 
 
 def seen_in_words(draft: Draft) -> str:
-    """Describes the data and the expected accuracy."""
     seen = draft.seen
     kind = "labels" if seen.multi_label else "classes"
     whose = "" if seen.patients is None else f" of {seen.patients:,} patients"

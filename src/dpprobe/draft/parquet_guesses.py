@@ -28,8 +28,7 @@ _ONE_NAME = "its values are lists or structs; write a text or a number per row f
 def look_at_parquet(place: str, wishes: Wishes) -> Seen:
     """Looks at all columns of a parquet file except the images.
 
-    Raises:
-      ConfigError: if a study could not read the file's images or labels.
+    Raises ConfigError if a study could not read the file's images or labels.
     """
     path = Path(place).expanduser()
     names, columns = _read_table(path, wishes)

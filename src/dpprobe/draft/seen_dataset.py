@@ -181,7 +181,6 @@ def count_classes(
 
 
 def check_counts(counts: Mapping[str, int], place: str) -> None:
-    """Raises ConfigError for fewer than two classes."""
     if len(counts) < 2:
         name = next(iter(counts), "none")
         raise ConfigError(

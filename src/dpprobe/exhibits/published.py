@@ -245,12 +245,10 @@ def _make_number(table: PrintedTable, row: Row, key: str) -> Number:
 
 @functools.cache
 def read_published() -> Published:
-    """Reads the published numbers that are part of dpprobe."""
     return Published.model_validate(resources.read_yaml(FILE))
 
 
 def published_datasets() -> set[str]:
-    """Returns the names of the datasets with published numbers."""
     return {number.dataset for number in read_published().numbers if number.dataset}
 
 

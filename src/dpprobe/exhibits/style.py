@@ -249,7 +249,6 @@ def use_settings() -> AbstractContextManager[None]:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Writes a figure as .svg or .png."""
     kind = path.suffix[1:]
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format=kind, dpi=DPI, metadata=METADATA[kind])

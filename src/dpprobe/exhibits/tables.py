@@ -93,7 +93,6 @@ def make_table(
 
 
 def save_table(table: Table, path: Path) -> None:
-    """Writes a table as .md, .csv or .tex."""
     writers = {".md": write_markdown, ".csv": comma_separated, ".tex": write_latex}
     write_text(path, writers[path.suffix](table))
 

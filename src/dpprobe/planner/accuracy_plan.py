@@ -199,7 +199,6 @@ def make_scale(classes: int, *, ceiling: float | None, majority: float) -> Scale
 
 
 def _list_warnings(setting: Setting) -> tuple[str, ...]:
-    """Warns of a delta that is too large for a guarantee."""
     warning = delta_warning(setting.delta, setting.n)
     if delta_above(setting.delta, setting.n):
         return (f"{warning} Write a smaller --delta.",)

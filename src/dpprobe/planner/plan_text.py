@@ -11,7 +11,6 @@ from dpprobe.privacy.risk import Risk, RiskEpsilon, explain_risks
 
 
 def plan_in_words(plan: PlanForPeople) -> str:
-    """Formats a plan for a terminal."""
     setting, scale = plan.setting, plan.scale
     unknown = "number of features unknown (assumed: the most favourable; set yours with --d)"
     features = f"{setting.dimension:,} features" if setting.dimension else unknown

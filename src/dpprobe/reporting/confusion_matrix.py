@@ -33,11 +33,7 @@ td {{ border: 1px solid #eee }}
 
 
 def confusion_html(counts: np.ndarray, names: Sequence[str], *, title: str) -> str:
-    """Shows the shares of the predicted classes for each true class, in shades of blue.
-
-    Args:
-      counts: [true class, predicted class].
-    """
+    """Shows `counts` [true class, predicted class] as shares of true classes, in shades of blue."""
     classes = len(names)
     total = counts.sum(axis=1, keepdims=True)
     shares = np.divide(counts, total, out=np.zeros(counts.shape), where=total > 0)

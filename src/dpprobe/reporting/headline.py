@@ -22,7 +22,6 @@ MAJORITY = "the majority-class baseline"
 
 
 def best_interval(best: Best) -> str:
-    """Formats the ends of the best result's interval, if known."""
     low, high = best.entry.both_low, best.entry.both_high
     return "" if low is None or high is None else f"{low:.1f} to {high:.1f}"
 

@@ -27,10 +27,8 @@ from dpprobe.results.cell_record import read_statement
 def choice_price(statements: Iterable[Path]) -> float | None:
     """Bounds the epsilon of publishing the best of the private cells of one dataset and epsilon.
 
-    Returns:
-      The epsilon at the largest of the cells' deltas; None for fewer than two cells.
-
-    Raises DataError if a file is not the privacy statement of a private cell.
+    The bound is at the largest of the cells' deltas; None for fewer than two cells. Raises
+    DataError if a file is not the privacy statement of a private cell.
     """
     fits, deltas = [], []
     for path in statements:

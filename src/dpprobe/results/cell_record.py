@@ -365,8 +365,7 @@ def find_disagreement(
 def read_measures(cells: Iterable[tuple[Path, CellRecord]]) -> dict[str, Measure]:
     """Returns the headline metric of each dataset.
 
-    Raises:
-      DataError: if two cells of a dataset have different headline metrics, as after a killed run.
+    Raises DataError if two cells of a dataset differ in headline metric, as after a killed run.
     """
     first: dict[str, tuple[Path, Measure]] = {}
     for path, record in cells:

@@ -67,11 +67,7 @@ def resting_rows(record: CellRecord) -> float:
 
 
 def headline_reason(record: CellRecord, metric_of: str = "the study or the catalog") -> str:
-    """Names the headline metric of a cell, and the reason for choosing it.
-
-    Args:
-      metric_of: the place where the study sets the metric, used if the study sets the metric.
-    """
+    """Names a cell's headline metric and its reason; `metric_of` is where a study sets metrics."""
     counts = record.test_counts
     title = record.measure.title
     if record.metric_named:

@@ -56,11 +56,7 @@ class NetworkRecord(Record):
 
 
 def network_folder(networks: Path | str, cell: Sequence[str], index: int) -> Path:
-    """Returns the folder of a seed's network.
-
-    Args:
-      cell: dataset, backbone, method and epsilon token.
-    """
+    """Returns the folder of a seed's network, for a cell's dataset, backbone, method, epsilon."""
     dataset, backbone, method, epsilon = cell
     return Path(networks, dataset, backbone, method, f"eps-{epsilon}", f"seed-{index}")
 

@@ -37,7 +37,6 @@ class StudyFiles:
         return [f"{self.data}/{dataset}/{name}" for name in names]
 
     def list_shard_names(self) -> list[str]:
-        """Lists the names of the shards of one split."""
         shards = self.study.features.shards
         return [f"shard-{index:05d}-of-{shards:05d}.h5" for index in range(shards)]
 
@@ -124,7 +123,6 @@ class StudyFiles:
         return [f"{folder.parent}/.{folder.name}.done" for folder in folders]
 
     def list_cells(self, cells: Iterable[Cell], names: Sequence[str] = CELL_FILES) -> list[str]:
-        """Lists files of cells, by default all files."""
         return [
             f"{self.results}/cells/{cell.dataset}/{cell.backbone}/{cell.method}"
             f"/eps-{cell.epsilon}/{name}"
@@ -150,7 +148,6 @@ class StudyFiles:
         ]
 
     def list_zero_shot_records(self, *datasets: str) -> list[str]:
-        """Lists the records of zero-shot results of some datasets, or of all datasets."""
         return [
             path
             for dataset in datasets or self.study.datasets
@@ -159,7 +156,6 @@ class StudyFiles:
         ]
 
     def list_few_shot_records(self, *datasets: str) -> list[str]:
-        """Lists the records of few-shot results of some datasets, or of all datasets."""
         return [
             f"{self.results}/few_shot/{dataset}/{backbone}.json"
             for dataset in datasets or self.study.datasets

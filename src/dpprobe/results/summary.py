@@ -90,9 +90,9 @@ def summarise_cells(
     The privacy statement of each private cell is read from the file beside its record. The column
     `choice_epsilon` has the epsilon of publishing the best private cell of the dataset and epsilon
     (`best_head_price`), or null for a single private cell. The column `private` is true for a
-    private method at a finite epsilon. Metrics are fractions. `metric_of` is as in
-    `headline_reason`. Raises DataError if a file is not a cell's record, or headline metrics differ
-    within a dataset.
+    private method at a finite epsilon. Metrics are fractions. `metric_of` names the place where a
+    study may set the metric. Raises DataError if a file is not a cell's record, or headline metrics
+    differ within a dataset.
     """
     cells = [(path, read_cell(path)) for path in metrics_files]
     read_measures(cells)  # refuses a dataset with several headline metrics

@@ -507,7 +507,6 @@ def _unreadable_error(path: Path, error: Exception) -> TrackingError:
 
 
 def hash_files(artifacts: Sequence[tuple[Path, str]]) -> list[list[str]]:
-    """Returns folder, name and hash of each artifact."""
     return [[folder, path.name, sha256_file(path)] for path, folder in artifacts]
 
 

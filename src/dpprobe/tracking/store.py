@@ -247,7 +247,6 @@ def first_line(error: Exception) -> str:
 
 
 def search_all(search: Callable[..., Any]) -> Iterator[Any]:
-    """Yields all results of an MLflow search, page by page."""
     token = None
     while True:
         page = search(max_results=1000, page_token=token)

@@ -106,7 +106,6 @@ def cells_experiment(
 def summary_experiment(
     dataset: str, location: Path | None, summaries: Sequence[RunContents], measure: Measure
 ) -> ExperimentContents:
-    """Describes the experiment of a dataset's results over all epsilons."""
     prefix = f"{measure.headline}/eps_"
 
     def make_views(other_metrics: Set[str]) -> dict[str, dict[str, Any]]:
@@ -151,7 +150,6 @@ def studies_experiment(location: Path | None, run: RunContents) -> ExperimentCon
 
 
 def releases_experiment(location: Path | None) -> ExperimentContents:
-    """Describes the experiment of all studies' releases."""
     params = ["study", "release", "dataset", "backbone", "method", "epsilon", "delta", "unit"]
     metrics = ["privacy/epsilon_realised", "evaluation/accuracy", "evaluation/auc"]
     return ExperimentContents(

@@ -179,7 +179,6 @@ def _draw_losses(axes: Axes, points: Sequence[tuple[float, Loss]], look: style.L
 
 
 def _label_axes(axes: Axes, label: str) -> None:
-    """Labels the x axis, and draws a horizontal line at 0 points of loss."""
     axes.set_xlabel(label, fontsize=8.5)
     axes.axhline(0, color="#BBBBBB", linewidth=0.8, zorder=0.5)
     axes.grid(axis="y")

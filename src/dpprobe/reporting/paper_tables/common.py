@@ -104,7 +104,6 @@ class Run:
 
 
 def study_command(paper: str) -> str:
-    """Returns the command that runs the study of a paper."""
     return f"`{shlex.join(run_words('paper_tables', call=['--configfile', STUDY_FILES[paper]]))}`"
 
 
@@ -157,7 +156,6 @@ def metric_name(name: str) -> str:
 
 
 def epsilon_cell(value: Any) -> TableCell:
-    """Makes the table cell of an epsilon, of a range of epsilons, or of infinity."""
     if isinstance(value, tuple):
         return TableCell(text=f"[{value[0]:g}, {value[1]:g}]")
     if math.isinf(value):

@@ -65,7 +65,6 @@ def unplanned_words(grid: Grid, dataset: str) -> str:
 
 
 def plan_origin() -> dict[str, Any]:
-    """Describes the data behind the predictions."""
     curves = read_curves()
     return {
         "sources": curves.sources,

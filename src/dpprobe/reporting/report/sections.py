@@ -171,7 +171,6 @@ def what_was_run(
     shown: Sequence[Statement],
     summary: Any,
 ) -> dict[str, Any]:
-    """Describes datasets, backbones, public data, methods and epsilons."""
     datasets = [
         {
             "name": name,

@@ -106,10 +106,7 @@ def write_study_report(
 
 
 def write_report(output: Path, sources: Sources, origin: Origin, *, template: Path) -> None:
-    """Writes the report's HTML page, with relative links to large figures.
-
-    Raises DataError if a file does not have the content that its name implies.
-    """
+    """Writes the report's HTML page, with relative links to large figures."""
     origin = replace(origin, study=public_addresses(origin.study))
     grid = read_grid(sources.summaries)
     summary = read_summaries(sources.summaries).to_pandas()
@@ -214,7 +211,6 @@ def make_sections(
 
 
 def _make_environment(template: Path) -> Environment:
-    """Makes the Jinja environment of the report's template, with its filters."""
     environment = Environment(
         loader=FileSystemLoader([template, *map(find_folder, load_analyses())]),
         autoescape=True,
@@ -241,6 +237,5 @@ def find_folder(analysis: Analysis) -> Path:
 
 
 def _format_date(paths: Sequence[Path]) -> str:
-    """Formats the time of the newest summary."""
     newest = max((path.stat().st_mtime for path in paths), default=0.0)
     return datetime.fromtimestamp(newest, tz=UTC).strftime("%Y-%m-%d %H:%M UTC")
