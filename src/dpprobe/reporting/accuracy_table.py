@@ -73,18 +73,30 @@ def accuracy_table(grid: Grid) -> Table:
         metric = [grid.measures[row[0]].title] if named else []
         entries = [grid.get(row, column) for column in grid.columns]
         rows.append(make_row(row[0], *metric, row_words(row[1]), *_show_cells(entries)))
-    texts = [cell.text for row in rows for cell in row]
+    bests = best_private(grid, {})
+    notes = [
+        _write_note(grid, [cell for row in rows for cell in row]),
+        *(
+            f"{dataset}: {' '.join(lines)}"
+            for dataset in grid.measures
+            if (lines := headline_lines(grid, bests, dataset))
+        ),
+    ]
+    return make_table(NAME, "", [*titles, "epsilon", *map(" + ".join, grid.columns)], rows, notes)
+
+
+def _write_note(grid: Grid, cells: Sequence[TableCell]) -> str:
+    """Explains the cells of a table: intervals, deltas, and the epsilon of selecting the best."""
     kinds = [
         "[low, high]: 95% CI over seeds and "
         f"{grid.tested.replace('rows', 'examples')} ({_row_intervals(grid)})."
     ]
-    if any(PLUS_MINUS in text for text in texts):
+    if any(PLUS_MINUS in cell.text for cell in cells):
         kinds.append(f"{PLUS_MINUS}: half of the 95% CI over seeds (Student's t).")
-    if any(" to " in text for text in texts):
+    if any(" to " in cell.text for cell in cells):
         kinds.append("(low to high): 95% CI over seeds, where it is asymmetric (cut at 0 or 100).")
-    if any(cell.bold for row in rows for cell in row):
+    if any(cell.bold for cell in cells):
         kinds.append("Bold: best private result of a row.")
-    bests = best_private(grid, {})
     deltas = ", ".join(f"{name} {text}" for name in grid.deltas if (text := grid.delta_text(name)))
     note = (
         f"Test {_list_metrics(grid)} in percent, mean over seeds. {' '.join(kinds)} Paired "
@@ -107,22 +119,7 @@ def accuracy_table(grid: Grid) -> Table:
         note += f" {PATIENTS}."
     if any(measure.is_partial for measure in grid.measures.values()):
         note += f" {LEFT_OUT}."
-    if grid.unpriced:
-        note += f" {UNPRICED}."
-    return make_table(
-        NAME,
-        "",
-        [*titles, "epsilon", *map(" + ".join, grid.columns)],
-        rows,
-        [
-            note,
-            *(
-                f"{dataset}: {' '.join(lines)}"
-                for dataset in grid.measures
-                if (lines := headline_lines(grid, bests, dataset))
-            ),
-        ],
-    )
+    return f"{note} {UNPRICED}." if grid.unpriced else note
 
 
 def _show_cells(entries: Sequence[Entry | None]) -> list[TableCell]:

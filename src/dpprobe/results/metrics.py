@@ -85,6 +85,16 @@ def evaluate_scores(
     weights = row_weights(units)
     if labels.ndim == 2:
         return _evaluate_labels(scores, labels != 0, link, weights)
+    return _evaluate_classes(scores, labels, link, accepted, weights)
+
+
+def _evaluate_classes(
+    scores: np.ndarray,
+    labels: np.ndarray,
+    link: Link,
+    accepted: Sequence[Sequence[int]] | None,
+    weights: np.ndarray | None,
+) -> dict[str, Any]:
     classes = scores.shape[1]
     rank = label_ranks(scores, labels)
     correct = rank == 0

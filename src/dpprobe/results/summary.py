@@ -298,40 +298,15 @@ def read_grid(paths: Sequence[Path]) -> Grid:
     for key, rows in table.groupby(["dataset", "epsilon", "backbone", "method"], sort=False):
         first = rows.iloc[0]
         key = key[0], _row_epsilon(first), *key[2:]
-        name = first.headline
         if first.headline_reason:
             reasons[key[0]] = first.headline_reason
         shown[key[0]] = Measure(
-            headline=name,
+            headline=first.headline,
             multi_label=bool(first.multi_label),
             labels=int(first.auc_labels),
             num_classes=int(first.num_classes),
         )
-        entries[key] = Entry(
-            mean=100 * float(rows[name].mean()),
-            **{part: _to_percent(first[f"{name}_{part}"]) for part in ENDS},
-            values=tuple(100 * rows[name]),
-            halves=_halves_in_percent(rows.half_values),
-            accuracy=_to_percent(rows.accuracy.mean()),
-            constant=_to_percent(first.constant),
-            constant_accuracy=_to_percent(first.constant_accuracy),
-            least=_to_percent(first.least),
-            least_class=first.least_class,
-            least_title=shown[key[0]].least_title,
-            never=Counter(
-                label for names in rows.never_predicted if names is not None for label in names
-            ),
-            patients=not np.isnan(first.test_units),
-            test_units=int(first.test_rows if np.isnan(first.test_units) else first.test_units),
-            resting=None if np.isnan(first.resting_rows) else float(first.resting_rows),
-            seeds=len(rows),
-            private=bool(first.private),
-            ceiling=first["head"] == CEILING_HEAD,
-            network=bool(first.network),
-            balanced=bool(first.balanced),
-            epsilon=own_epsilon(first),
-            unpriced=math.isfinite(key[1]) and not first.private and first["head"] != CEILING_HEAD,
-        )
+        entries[key] = _make_entry(rows, shown[key[0]])
     order = {name: index for index, name in enumerate(dict.fromkeys(table.dataset))}
     deltas = table.groupby("dataset").delta.first().dropna()
     return Grid(
@@ -353,6 +328,37 @@ def read_grid(paths: Sequence[Path]) -> Grid:
             )
             for row in table[table.private].drop_duplicates(["dataset", "epsilon"]).itertuples()
         },
+    )
+
+
+def _make_entry(rows: Any, measure: Measure) -> Entry:
+    """Makes a cell's entry from the cell's rows in a summary, one row per seed."""
+    first, name = rows.iloc[0], measure.headline
+    ceiling = first["head"] == CEILING_HEAD
+    return Entry(
+        mean=100 * float(rows[name].mean()),
+        **{part: _to_percent(first[f"{name}_{part}"]) for part in ENDS},
+        values=tuple(100 * rows[name]),
+        halves=_halves_in_percent(rows.half_values),
+        accuracy=_to_percent(rows.accuracy.mean()),
+        constant=_to_percent(first.constant),
+        constant_accuracy=_to_percent(first.constant_accuracy),
+        least=_to_percent(first.least),
+        least_class=first.least_class,
+        least_title=measure.least_title,
+        never=Counter(
+            label for names in rows.never_predicted if names is not None for label in names
+        ),
+        patients=not np.isnan(first.test_units),
+        test_units=int(first.test_rows if np.isnan(first.test_units) else first.test_units),
+        resting=None if np.isnan(first.resting_rows) else float(first.resting_rows),
+        seeds=len(rows),
+        private=bool(first.private),
+        ceiling=ceiling,
+        network=bool(first.network),
+        balanced=bool(first.balanced),
+        epsilon=own_epsilon(first),
+        unpriced=math.isfinite(first.epsilon) and not first.private and not ceiling,
     )
 
 

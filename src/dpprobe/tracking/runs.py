@@ -129,32 +129,9 @@ def cell_run(
     fairness: FairnessRecord | None = None,
 ) -> RunContents:
     """Describes the run of a cell: all its seeds, its audit, and the gaps between its subgroups."""
-    cell = record.cell
-    guarantee = "not private"
-    above = record.delta is not None and delta_above(record.delta, record.n)
-    if record.guaranteed:
-        at = epsilon_of(record)
-        risk = f", {budget_words(cell.epsilon)}" if isinstance(at, RiskEpsilon) else ""
-        guarantee = f"({at:.12g}, {record.delta:g})-DP{risk}{', delta above 1/n' if above else ''}"
+    cell, guarantee = record.cell, _name_guarantee(record)
     epsilon = budget_words(cell.epsilon).replace(INFINITE, "∞")
-    percent = 100 * record.summary[record.headline].mean
-    params = {
-        **cell.model_dump(),
-        "head": record.head,
-        "seeds": str(len(record.seeds)),
-        "train_rows": str(record.rows.train),
-        "dimension": str(record.dimension),
-    }
-    if record.units is not None:
-        params["train_patients"] = str(record.units.train)
-        params["test_patients"] = str(record.units.test)
-    if record.delta is not None:
-        params["delta"] = f"{record.delta:g}"
-    params |= option_params({**record.options, "head": None}, params)
-    never = ", ".join(
-        record.class_names[index]
-        for index in sorted({i for seed in record.seeds for i in seed.get("never_predicted", ())})
-    )[:TAG_LENGTH]
+    percent = 100 * record.mean
     statement = read_statement(path.with_name(STATEMENT_FILE))
     gaps = _fairness_metrics(fairness, cell) if fairness else []
     return RunContents(
@@ -172,15 +149,15 @@ def cell_run(
             f"\n\n{statement['promise']}\n\n{statement['allows']['words']}"
             f"\n\n{_audit_note(audit)}{statement['release']}\n\n{OUTSIDE}"
         ),
-        params=params,
+        params=_list_params(record),
         tags={
             **shared_tags,
             **cell.model_dump(),
             "head": record.head,
             "private": str(record.guaranteed).lower(),
             "guarantee": guarantee,
-            **({"delta_above_one_over_n": "true"} if above else {}),
-            **({"never_predicted": never} if never else {}),
+            **({"delta_above_one_over_n": "true"} if _is_delta_above(record) else {}),
+            **_tag_never_predicted(record),
             "cell_fingerprint": record.fingerprint,
             "release": "not for release" if statement["mode"] == "benchmark" else statement["mode"],
         },
@@ -201,6 +178,42 @@ def cell_run(
         seconds=record.seconds or 0.0,
         finished=path.stat().st_mtime,
     )
+
+
+def _is_delta_above(record: CellRecord) -> bool:
+    return record.delta is not None and delta_above(record.delta, record.n)
+
+
+def _name_guarantee(record: CellRecord) -> str:
+    if not record.guaranteed:
+        return "not private"
+    at = epsilon_of(record)
+    risk = f", {budget_words(record.cell.epsilon)}" if isinstance(at, RiskEpsilon) else ""
+    above = ", delta above 1/n" if _is_delta_above(record) else ""
+    return f"({at:.12g}, {record.delta:g})-DP{risk}{above}"
+
+
+def _list_params(record: CellRecord) -> dict[str, str]:
+    params = {
+        **record.cell.model_dump(),
+        "head": record.head,
+        "seeds": str(len(record.seeds)),
+        "train_rows": str(record.rows.train),
+        "dimension": str(record.dimension),
+    }
+    if record.units is not None:
+        params["train_patients"] = str(record.units.train)
+        params["test_patients"] = str(record.units.test)
+    if record.delta is not None:
+        params["delta"] = f"{record.delta:g}"
+    return params | option_params({**record.options, "head": None}, params)
+
+
+def _tag_never_predicted(record: CellRecord) -> dict[str, str]:
+    """Tags a cell with the classes that some seed never predicts, if there are any."""
+    never = {index for seed in record.seeds for index in seed.get("never_predicted", ())}
+    names = ", ".join(record.class_names[index] for index in sorted(never))
+    return {"never_predicted": names[:TAG_LENGTH]} if names else {}
 
 
 def option_params(options: Mapping[str, Any], taken: Mapping[str, str]) -> dict[str, str]:

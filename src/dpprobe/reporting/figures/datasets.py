@@ -66,7 +66,7 @@ def plot_comparison(
 def plot_datasets(
     *, metrics: Sequence[Path], figure: str, groups: Sequence[Sequence[str]]
 ) -> Figure:
-    """Draws the figure "datasets", or "deltas" of `groups` of datasets that differ only in delta."""
+    """Draws the figure "datasets", or "deltas" for groups of datasets that differ only in delta."""
     cells = read_cell_results(metrics)
     return delta_figure(groups, cells) if figure == "deltas" else datasets_figure(cells)
 

@@ -77,18 +77,23 @@ def plot_time_cost(*, study: Study, results: Path, dataset: str) -> Figure:
         Line2D([], [], color=style.SUBTLE, linestyle="--", linewidth=0.8, label="Pareto front")
     )
     figure.legend(handles=handles, loc="outside right upper", handlelength=1.8)
-    counts = sorted({len(cell.values) for _, cell in timed})
-    caption = f"mean of {style.counted_seeds(counts)}; bars: 95% CI"
-    if len(rows) == 1:
-        caption += "; training time only (extraction was not timed)"
-    left_out = len({cell.method for cell in cells if cell.private}) - len(
-        {cell.method for _, cell in timed}
-    )
-    if left_out:
-        caption += f"; methods left out (no comparable time): {left_out}"
     title = f"{style.shorten_middle(dataset, 40)}: results by the seconds they take"
+    caption = _write_caption(cells, [cell for _, cell in timed], extraction=len(rows) > 1)
     style.title_figure(figure, title, caption, panels=1)
     return figure
+
+
+def _write_caption(
+    cells: Sequence[CellResult], timed: Sequence[CellResult], *, extraction: bool
+) -> str:
+    counts = sorted({len(cell.values) for cell in timed})
+    caption = f"mean of {style.counted_seeds(counts)}; bars: 95% CI"
+    if not extraction:
+        caption += "; training time only (extraction was not timed)"
+    private = {cell.method for cell in cells if cell.private}
+    if left_out := len(private) - len({cell.method for cell in timed}):
+        caption += f"; methods left out (no comparable time): {left_out}"
+    return caption
 
 
 def read_extraction_seconds(study: Study, results: Path, dataset: str) -> dict[str, float]:

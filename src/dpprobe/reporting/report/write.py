@@ -18,7 +18,7 @@ from dpprobe.analysis_registry import ANALYSES, load_analyses
 from dpprobe.artifacts import write_text
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.addresses import public_addresses
-from dpprobe.data.table import read_info
+from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.exhibits.html_page import content_policy, relative_path
 from dpprobe.exhibits.make import find_function
 from dpprobe.exhibits.tables import mark_code
@@ -33,10 +33,10 @@ from dpprobe.reporting.report.plans import plan_origin, plan_parts, unplanned_wo
 from dpprobe.reporting.report.shown_tables import study_tables
 from dpprobe.reporting.report.sources import Origin, Sources
 from dpprobe.resources import resource_path
-from dpprobe.results.best_private import best_private, choose_highlights, list_best_columns
+from dpprobe.results.best_private import Best, best_private, choose_highlights, list_best_columns
 from dpprobe.results.cautions import list_cautions
 from dpprobe.results.cell_record import HEADLINES, STATEMENT_FILE, record_paths
-from dpprobe.results.summary import read_grid, read_summaries, rounded_up
+from dpprobe.results.summary import Grid, read_grid, read_summaries, rounded_up
 from dpprobe.study.study import Study
 from dpprobe.versions import clone_commit
 
@@ -118,37 +118,24 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
     cells = sections.list_cells(summary, privacy, origin)
     page = Page(grid=grid, names=sources.names, folder=output.parent)
     shown = make_sections(sources.records, page, exhibits)
-    with_groups = {
-        part["dataset"]
-        for section in shown
-        if section["declared"].anchor == SUBGROUPS
-        for part in section["content"]
-    }
     plans = plan_parts(grid, summary, infos, has_room=exhibits.has_room)
-    chosen = {best.dataset: best for best in choose_highlights(bests)}
+    chosen = choose_highlights(bests)
+    cards = {
+        best.dataset: _make_card(best, bests, grid, infos[best.dataset], plans, shown)
+        for best in chosen
+    }
     datasets = []
     for name, measure in grid.measures.items():
-        best = chosen.get(name)
         ours = [each for each in bests if each.dataset == name]
-        parts = [part for part in plans if part["dataset"] == name]
-        card = best and sections.make_card(
-            best,
-            ours,
-            infos[name],
-            cautions=list(list_cautions(grid, name, columns=list_best_columns(bests, name))),
-            plan=next((part for part in parts if part["backbone"] == best.backbone), None),
-            unplanned=unplanned_words(grid, name),
-            subgroups=name in with_groups,
-        )
         datasets.append(
             {
                 "name": name,
                 "measure": measure,
-                "card": card,
+                "card": cards.get(name),
                 "bests": ours,
                 "reason": grid.reasons.get(name, ""),
                 "majority": majority_words(ours[0].entry, measure) if ours else "",
-                "plans": parts,
+                "plans": [part for part in plans if part["dataset"] == name],
                 "figures": exhibits.list_figures(name, figure_facts(bests, name)),
                 "tables": exhibits.list_tables(name),
                 "cells": [cell for cell in cells if cell["dataset"] == name],
@@ -166,7 +153,7 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
         date=_format_date(sources.summaries),
         run=sections.what_was_run(origin.study, grid, infos, privacy, summary),
         bests=bests,
-        first=bests if len(chosen) == 1 else list(chosen.values()),
+        first=bests if len(chosen) == 1 else chosen,
         candidates=statements.list_candidates(privacy, output.parent),
         has_zero_shot=bool(zero_shot),
         datasets=datasets,
@@ -185,11 +172,39 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
         provenance=collect_provenance(origin, infos, sources),
         linked=exhibits.linked,
         reproduce=write_commands(origin),
-        release=write_release(origin, next(iter(chosen.values()))) if bests else None,
+        release=write_release(origin, chosen[0]) if bests else None,
         relative=lambda path: relative_path(path, output.parent),
     )  # fmt: skip
     write_text(output, text)
     logger.info("%s: %.1f MB, %d cells", output, output.stat().st_size / 1e6, len(cells))
+
+
+def _make_card(
+    best: Best,
+    bests: Sequence[Best],
+    grid: Grid,
+    info: DatasetInfo,
+    plans: Sequence[Mapping[str, Any]],
+    shown: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    name = best.dataset
+    places = ((part["dataset"], part["backbone"]) for part in plans)
+    planned = dict(zip(places, plans, strict=True))
+    grouped = {
+        part["dataset"]
+        for section in shown
+        if section["declared"].anchor == SUBGROUPS
+        for part in section["content"]
+    }
+    return sections.make_card(
+        best,
+        [each for each in bests if each.dataset == name],
+        info,
+        cautions=list(list_cautions(grid, name, columns=list_best_columns(bests, name))),
+        plan=planned.get((name, best.backbone)),
+        unplanned=unplanned_words(grid, name),
+        subgroups=name in grouped,
+    )
 
 
 def make_sections(
