@@ -88,7 +88,6 @@ def guess_labels(columns: Columns) -> list[str]:
 
 
 def no_label(columns: Columns, place: str) -> ConfigError:
-    """Returns the error for a table without a known column of labels."""
     return ConfigError(
         f"{place}: no column has a usual name for labels ({', '.join(LABELS)}) with two to "
         f"{MOST_CLASSES} values; name the column of labels with --label: {', '.join(columns)}"

@@ -40,7 +40,6 @@ class Wishes:
     root: str | None = None
 
     def check_columns(self, columns: Collection[str], place: str) -> None:
-        """Raises ConfigError if the file lacks a named column."""
         for option in ("label", "image", "patient"):
             name = getattr(self, option)
             if name is not None and name not in columns:

@@ -126,7 +126,6 @@ def _make_options(place: str, keys: dict[str, Line]) -> parquet.Options:
 
 
 def _highest_label(value: Any) -> int:
-    """Returns the largest class number in a label."""
     if isinstance(value, list):
         return len(value) - 1
     return -1 if value is None else int(value)

@@ -132,7 +132,6 @@ def make_options(place: str, keys: Mapping[str, Line]) -> DatasetOptions:
 
 
 def study_name(place: Path) -> str:
-    """Makes a study's name from the name of a folder or file."""
     place = place.expanduser()
     words = [place.resolve().name if place.is_dir() else place.name.split(".")[0]]
     if words[0].lower() in _GENERAL:

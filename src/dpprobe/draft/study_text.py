@@ -108,7 +108,6 @@ class Draft:
 
 
 def make_draft(seen: Seen, backbone: Chosen, output: Path, init_words: Sequence[str]) -> Draft:
-    """Adds the keys that a study needs to a dataset's options."""
     keys = dict(seen.keys)
     if not seen.make_options().has_test():
         keys |= SPLIT

@@ -75,7 +75,6 @@ def one(path: Callable[[StudyFiles, Place], str | None]) -> Need:
 
 
 def many(paths: Paths) -> Need:
-    """Declares a list of files."""
     return Need(paths=paths)
 
 
@@ -163,7 +162,6 @@ class Exhibit:
         return [output for group, paths in groups.items() for output in self._outputs(group, paths)]
 
     def list_stems(self, study: Study | None) -> list[str]:
-        """Lists the paths of `files`, in their order."""
         groups = self._groups(study).values()
         return [stem for paths in groups for stem in _as_tuple(paths)]
 

@@ -46,9 +46,7 @@ def make_exhibit(
 ) -> None:
     """Makes the files of one job; writes the tables or figures that `make` returns.
 
-    Args:
-      inputs, outputs: the paths of each need and of each output.
-      read_study: returns the study; called only if `make` has an argument `study`.
+    `inputs` and `outputs` have the paths of each need and of each output.
     """
     make = find_function(exhibit.make)
     asked = inspect.signature(make).parameters

@@ -1,7 +1,4 @@
-"""Published numbers of other works, with sources, for dpprobe's tables and figures.
-
-`resources/published.yaml` follows the papers' tables; this module makes a list of numbers from it.
-"""
+"""Published numbers of other works, from the tables in `resources/published.yaml`."""
 
 from __future__ import annotations
 
@@ -178,7 +175,6 @@ class Published(Options):
         return next(each for each in self.tables if (each.paper, each.table) == (paper, table))
 
     def select_numbers(self, **wanted: Any) -> list[Number]:
-        """Returns the published numbers whose attributes have the given values."""
         return [
             number
             for number in self.numbers

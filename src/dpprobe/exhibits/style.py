@@ -166,7 +166,6 @@ def make_handles(looks: Iterable[tuple[str, Look]], *, joined: bool = True) -> l
 def draw_error_bars(
     axes: Axes, x: Sequence[float], values: Sequence[Interval], **line: Any
 ) -> None:
-    """Draws means, with intervals if they exist."""
     means = [mean for mean, _, _ in values]
     # rounding may put a mean of equal values outside its interval of width 0
     below = [0.0 if low is None else max(0.0, mean - low) for mean, low, _ in values]
@@ -235,7 +234,6 @@ def shorten_middle(text: str, width: int) -> str:
 
 
 def fit_name(name: str, width: int) -> str:
-    """Shortens a long name, and breaks it into lines."""
     return wrap_name(shorten_middle(name, 60), width)
 
 

@@ -98,7 +98,6 @@ def save_table(table: Table, path: Path) -> None:
 
 
 def make_row(*cells: TableCell | str) -> tuple[TableCell, ...]:
-    """Makes a table's row; a string becomes a cell."""
     return tuple(TableCell(text=cell) if isinstance(cell, str) else cell for cell in cells)
 
 

@@ -90,7 +90,6 @@ class Curves:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The names of the measured datasets."""
         return tuple(sorted({str(curve["source"]) for curve in self.curves}))
 
     @property

@@ -55,7 +55,6 @@ def plan_months(setting: Setting, months: int) -> tuple[Month, ...]:
 
 
 def months_in_words(rows: Sequence[Month], scale: Scale, *, epsilon: float, unit: str) -> str:
-    """Formats a table of each month's accuracies, for the median non-private accuracy."""
     lines = [
         f"{len(rows)} months with {rows[0].n:,} new {unit}s each, and a total epsilon of "
         f"{epsilon:g} for every {unit}.",

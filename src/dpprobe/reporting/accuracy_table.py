@@ -51,10 +51,7 @@ LEFT_OUT = (
 
 
 def make_accuracy_table(summaries: Sequence[Path]) -> Table:
-    """Makes the table of test results in percent, for people and for programs.
-
-    Raises DataError if a file is not a cell's summary.
-    """
+    """Makes the table of test results in percent, for people and for programs."""
     grid = read_grid(summaries)
     return replace(accuracy_table(grid), numbers=numbers_table(grid))
 

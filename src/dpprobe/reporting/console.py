@@ -154,7 +154,6 @@ def _join_row(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def list_commands(folder: Path) -> list[str]:
-    """Lists the next commands: the report, the runs, the table."""
     page = folder / "report.html"
     made = [(_browser_command(str(page)), "report")] if page.is_file() else []
     # the study's receipt, _study.json, sorts before the receipts of datasets

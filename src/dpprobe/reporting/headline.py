@@ -1,7 +1,4 @@
-"""Writes headlines: the verdict on the best private head, and its caveats.
-
-Report, tables, console and MLflow use the headlines of this module.
-"""
+"""Writes headlines for report, tables, console and MLflow: a verdict on the best private head."""
 
 from __future__ import annotations
 

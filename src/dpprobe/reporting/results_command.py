@@ -52,10 +52,7 @@ def results_folders() -> list[Path]:
 
 
 def describe_results(folder: Path) -> str:
-    """Describes the results of a folder for a terminal.
-
-    Raises DataError if the folder has no finished dataset.
-    """
+    """Describes a folder's results; raises DataError if no dataset is finished."""
     from dpprobe.reporting.console import describe_study  # imports pandas
 
     summaries = sorted(folder.glob(SUMMARIES))

@@ -1,7 +1,4 @@
-"""The best private result of a dataset at each epsilon, and its gap to the non-private baseline.
-
-The report, MLflow and the model registry use this module's best private result.
-"""
+"""The best private result of a dataset at each epsilon, and its gap to the non-private baseline."""
 
 from __future__ import annotations
 

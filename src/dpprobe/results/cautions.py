@@ -36,8 +36,7 @@ def never_predicted_lines(
 ) -> list[str]:
     """Writes a clause per (backbone, method) and set of classes that are never predicted.
 
-    Args:
-      balanced: True for heads that balance class frequencies, False for other heads.
+    `balanced` selects heads that balance class frequencies, or all other heads.
     """
     lines = []
     for column in columns:
@@ -98,11 +97,7 @@ def _join_names(names: Sequence[str]) -> str:
 def list_cautions(
     grid: Grid, dataset: str, *, columns: Iterable[tuple[str, str]] | None = None
 ) -> Iterator[str]:
-    """Yields the warnings without which a dataset's results would mislead.
-
-    Args:
-      columns: the (backbone, method) pairs to check; by default all.
-    """
+    """Yields warnings about a dataset's results, for some (backbone, method) pairs or for all."""
     columns = list(grid.columns if columns is None else columns)
     for balanced in (False, True):
         if lines := never_predicted_lines(grid, dataset, columns, balanced=balanced):

@@ -79,7 +79,6 @@ class CellName(_StrictPart):
 
     @property
     def order(self) -> float:
-        """A number that sorts cells by privacy budget."""
         return budget_order(self.epsilon)
 
     @property
@@ -88,7 +87,6 @@ class CellName(_StrictPart):
         return self.epsilon != INFINITE
 
     def folder(self, cells: Path | str) -> Path:
-        """Returns the cell's folder below the folder of all cells."""
         return Path(cells, self.dataset, self.backbone, self.method, f"eps-{self.epsilon}")
 
 
@@ -240,7 +238,6 @@ class Measure(_StrictPart):
 
     @property
     def least_title(self) -> str:
-        """The name of the metric of the worst class."""
         return "worst-label AUC" if self.multi_label else "worst-class recall"
 
     @property

@@ -98,10 +98,7 @@ class CellResult:
 
 
 def read_cell_results(paths: Iterable[Path]) -> list[CellResult]:
-    """Reads the results of the cells that these `metrics.json` describe.
-
-    Raises DataError if a file is missing or is not a cell's record.
-    """
+    """Reads results of cells; raises DataError if a `metrics.json` is missing or no cell record."""
     records = [read_cell(path) for path in paths]
     epsilons = number_budgets(records)
     return [

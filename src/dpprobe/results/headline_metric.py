@@ -18,7 +18,6 @@ class Least:
 
 
 def least_class(record: CellRecord) -> Least | None:
-    """Returns the worst class of a cell; of equally bad classes, the first."""
     name = "per_label_auc" if record.multi_label else "per_class_recall"
     columns = [seed[name] for seed in record.seeds if name in seed]
     if not columns:

@@ -37,7 +37,6 @@ class NetworkRecord(Record):
       options: the method's options, as the study file has them.
       chosen: the values that a search chose; empty without a search.
       steps: the number of noisy steps taken.
-      seconds: duration of training.
       files: SHA-256 of each other file of the network.
     """
 

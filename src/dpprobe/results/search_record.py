@@ -25,7 +25,6 @@ class SearchRecord(Record):
     """A search's file, which is not private.
 
     Attributes:
-      note: the warning that no epsilon covers the search.
       fingerprint: hash of the inputs of the trials: options, plan, rows, device, versions.
       device: the kind of device that trials trained on.
       metric: the metric by which trials were scored.

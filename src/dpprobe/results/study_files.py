@@ -52,7 +52,6 @@ class StudyFiles:
         return f"{self.results}/features/{dataset}/{backbone}/{split}/manifest.json"
 
     def list_features(self, dataset: str) -> list[str]:
-        """Lists the feature shards and manifests of a dataset on all backbones."""
         return [
             path
             for backbone in self.study.backbones
@@ -64,7 +63,6 @@ class StudyFiles:
         ]
 
     def list_texts(self, dataset: str) -> list[str]:
-        """Lists the text embeddings of a dataset's class names."""
         return [
             f"{self.results}/features/{dataset}/{backbone}/text.safetensors"
             for backbone in self.study.text_backbones()
@@ -83,7 +81,6 @@ class StudyFiles:
         ]
 
     def list_calibrations(self, dataset: str) -> list[str]:
-        """Lists the noise multipliers of a dataset."""
         return [
             f"{self.results}/calibration/{dataset}/eps-{epsilon}.json"
             for epsilon in self.study.job_epsilons()
@@ -109,7 +106,6 @@ class StudyFiles:
     def list_networks(
         self, cells: Iterable[Cell], names: Sequence[str] = NETWORK_FILES
     ) -> list[str]:
-        """Lists files of the networks of cells, for each seed."""
         return [
             str(network_folder(f"{self.results}/{NETWORKS_FOLDER}", cell, index) / name)
             for cell in cells

@@ -377,7 +377,6 @@ def own_epsilon(row: Any) -> float | None:
 
 
 def _to_percent(value: Any) -> Any:
-    """Converts a fraction to percent; strings stay, missing values become None."""
     if isinstance(value, str):
         return value
     return None if value is None or math.isnan(value) else 100 * float(value)

@@ -1,7 +1,4 @@
-"""Copies finished cells, and the results of the whole study, into MLflow.
-
-`update_dataset` and `ingest_study` read jobs' files. `docs/tracking.md` describes MLflow's pages.
-"""
+"""Copies cells and results of a whole study into MLflow, whose pages docs/tracking.md describes."""
 
 from __future__ import annotations
 

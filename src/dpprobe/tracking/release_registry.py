@@ -216,7 +216,7 @@ def describe_release(bundle: Bundle) -> str:
 
 
 def _list_files(bundle: Bundle) -> list[Path]:
-    """Lists the bundle's files, but no other files in its folder."""
+    """Lists the bundle's files, without other files in its folder."""
     paths = [bundle.folder / name for name in (*BUNDLE_FILES, SIGNATURE_FILE)]
     return [path for path in paths if path.is_file()]
 

@@ -131,7 +131,6 @@ def spread_offsets(count: int, step: float) -> list[float]:
 
 
 def format_budget(epsilon: float) -> str:
-    """Formats an epsilon for a legend."""
     if isinstance(epsilon, RiskEpsilon):
         return "\n(TPR".join([row_words(epsilon), *explain_risks([epsilon]).split(" (TPR")[1:]])
     return f"ε = {epsilon:g}" if math.isfinite(epsilon) else "ε = ∞"

@@ -21,10 +21,7 @@ _LESS, _MORE = 10, 30  # the axis is from n / _LESS to n * _MORE
 
 
 def write_plan_figure(path: Path, setting: Setting, scale: Scale) -> None:
-    """Writes the figure of a plan, for the plan's epsilon and `EPSILONS`, as SVG or PNG.
-
-    Raises ConfigError if the path ends in neither .svg nor .png.
-    """
+    """Writes the figure of a plan, for the plan's epsilon and `EPSILONS`, as SVG or PNG."""
     kind = path.suffix[1:]
     if kind not in ("svg", "png"):
         raise ConfigError(f"figure {path}: write a name that ends in .svg or .png")

@@ -125,7 +125,6 @@ def measured_cell(cell: CellResult | None) -> TableCell:
 
 
 def row_numbers(published: Published, table: str, row: str) -> dict[str, Number]:
-    """Returns the numbers of a published row by column."""
     numbers = published.select_numbers(paper=TRANSFER, table=table, row=row)
     return {number.column: number for number in numbers}
 

@@ -49,7 +49,6 @@ def plan_parts(
 
 
 def unplanned_words(grid: Grid, dataset: str) -> str:
-    """Explains why the report has no prediction for a dataset."""
     measure = grid.measures[dataset]
     if measure.is_accuracy:
         return (

@@ -220,7 +220,6 @@ def _method_options(options: Mapping[str, Any]) -> str:
 
 
 def one_line(options: Mapping[str, Any], skip: Sequence[str] = ()) -> str:
-    """Formats options that are set, in one line."""
     return ", ".join(
         f"{name} {_write_value(value)}"
         for name, value in options.items()

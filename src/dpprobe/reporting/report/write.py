@@ -247,7 +247,6 @@ def _make_environment(template: Path) -> Environment:
 
 
 def find_folder(analysis: Analysis) -> Path:
-    """Returns the folder of an analysis, which contains its template."""
     return Path(importlib.import_module(ANALYSES[analysis.name].package).__path__[0])
 
 
