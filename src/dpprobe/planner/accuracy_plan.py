@@ -73,7 +73,7 @@ class PlanForPeople:
     Attributes:
       choices: the setting itself, settings with more units, and settings with a larger epsilon.
       n_within: maps a loss in points against the median non-private accuracy to the smallest n with
-        at most this loss. The n is None if no public dataset has so small a loss.
+        at most this loss, or to None if unknown.
       too_few: True if the expected accuracy hardly exceeds the majority-class baseline.
       would_do: the result of `n_that_would_do`.
       unit: the unit of privacy that n counts.

@@ -49,7 +49,7 @@ class Best:
 
     @property
     def beside_ceiling(self) -> Comparison | None:
-        """The best private result minus the non-private baseline's."""
+        """The best private result minus the result of the non-private baseline."""
         return None if self.ceiling is None else compare_entries(self.entry, self.ceiling)
 
 

@@ -100,8 +100,8 @@ class Runs:
 
     Neighbours that all have the label form one run. An AUC needs only the number of rows in each
     run, and the number of rows without the label that score below the run. A run ends where a row
-    without the label has an equal score, because a tie counts half. Numbers of rows are sums of
-    weights, times how often each row's unit was drawn.
+    without the label has an equal score, because a tie counts half. Each row counts with its
+    weight, times how often its unit was drawn.
     """
 
     def __init__(

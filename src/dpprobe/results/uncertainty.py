@@ -61,7 +61,7 @@ def summarise_records(
     Wilson's interval replaces the bootstrap, with as many independent rows as units. A bootstrap
     reaches 0 or 1, for example, if at most three units have wrong rows. Wilson's interval is valid
     for units: a unit's mean in [0, 1] has at most the variance of a single row with an equal
-    probability of being right. `_counted_units` describes macro_accuracy and auc.
+    probability of being right. `_counted_units` counts units for macro_accuracy and auc.
 
     The interval over seeds and test examples combines both errors (`intervals.combine_errors`).
     With one seed, the combined interval equals the interval over test examples.

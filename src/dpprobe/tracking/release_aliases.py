@@ -149,7 +149,7 @@ class ReleaseModel:
         return version.tags.get(DIGEST) in digests
 
     def _by_digest(self) -> dict[str, ModelVersion]:
-        """Maps each digest to its newest version; a deleted run may leave an older version."""
+        """Maps each digest to its newest version; older versions are left from deleted runs."""
         return {each.tags[DIGEST]: each for each in self.versions if DIGEST in each.tags}
 
     def _list_predecessors(self, version: ModelVersion) -> list[ModelVersion]:

@@ -56,7 +56,7 @@ def create_tables(uri: str) -> None:
         )
     database.parent.mkdir(parents=True, exist_ok=True)
     if database.is_file() and _is_half_made(database):
-        logger.warning("%s: not a whole MLflow store; kept as %s", database, set_aside(database))
+        logger.warning("%s: incomplete MLflow store; renamed to %s", database, set_aside(database))
     _sync_at_checkpoints(database)
     # The migration of a new database logs each of its many steps.
     logging.getLogger("alembic").setLevel(logging.WARNING)
