@@ -157,7 +157,12 @@ def open_csv(path: Path, file: str, *, delimiter: str | None = None) -> Iterator
             first = next(lines, "")
             declared = _DECLARED.fullmatch(first)
             usual = declared[1] if declared else "\t" if tabs else ","
-            reader = csv.reader(chain([first], lines), delimiter=delimiter or usual, strict=True)
+            reader = csv.reader(
+                chain([first], lines),
+                delimiter=delimiter or usual,
+                skipinitialspace=True,  # else a value quoted after a space keeps its marks
+                strict=True,
+            )
             if declared:
                 next(reader)
             yield reader

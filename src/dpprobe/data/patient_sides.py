@@ -165,6 +165,6 @@ def find_mistaken(sides: Mapping[SplitName, Iterable[str]]) -> dict[str, str]:
 
 def list_faults(units: Iterable[str], wrong: Mapping[str, str], column: str) -> list[list[Fault]]:
     """Lists the problems of each row's unit: a blank, or a fault of `find_mistaken`."""
-    blank = ("patient", f"no patient: {column} is blank, or a word for it such as nan")
+    blank = ("patient", f"no patient: {column} is blank, or a word for it such as nan or 1.23E+12")
     known = {unit: [("patient", f"patient {unit!r} {fault}")] for unit, fault in wrong.items()}
     return [[*known.get(unit, ())] if unit else [blank] for unit in units]

@@ -18,12 +18,16 @@ _WHOLE = re.compile(r"[+-]?\d{1,300}")
 # An exponent needs a sign, as in printed floats: 1e16 may be a hash.
 _NUMBER = re.compile(r"[+-]?(\d{1,300}\.?\d{0,300}|\.\d{1,300})(e[+-]\d{1,3})?")
 
+# A spreadsheet shows long numbers so, rounded: several people may share one such name.
+_ROUNDED = re.compile(r"\d(\.\d{1,20})?E\+\d\d")
+
 
 def person_name(value: Any) -> str:
-    """Returns a person's name as text; empty for a missing name: None, NaN, "nan", "#N/A"."""
+    """Returns a person's name as text; empty if it is missing: None, "nan", "#N/A", "1.23E+12"."""
     text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
     text = text.strip()
-    return "" if text.casefold() in BLANKS | SHEET_ERRORS else text
+    missing = text.casefold() in BLANKS | SHEET_ERRORS or _ROUNDED.fullmatch(text)
+    return "" if missing else text
 
 
 def list_spellings(name: str) -> set[str]:

@@ -22,7 +22,7 @@ from PIL import Image
 
 from dpprobe.artifacts import explain_parquet
 from dpprobe.counted_nouns import count_noun
-from dpprobe.data.csv_files import open_csv, other_delimiter
+from dpprobe.data.csv_files import SUFFIXES, open_csv, other_delimiter
 from dpprobe.data.embedding_files import NumpyFile, explain_damage
 from dpprobe.data.image_files import EXTENSIONS, is_image_file, leads_back, open_image
 from dpprobe.data.image_search import ImagePaths, join_roots, list_roots, search_images
@@ -36,7 +36,7 @@ from dpprobe.release.bundle import BundleFacts
 logger = logging.getLogger("dpprobe")
 
 ID_COLUMN = "id"
-TABLES = (".csv", ".parquet")
+TABLES = (*SUFFIXES, ".parquet")
 VECTORS = ".npy"
 # Names of a table that are searched with other folders and suffixes.
 SEARCHED = 20
@@ -70,7 +70,7 @@ def find_images(
     - Folder: all images in and below it, by extension, in the order of paths, except hidden ones.
     - Parquet file: a column of images (a struct of bytes and path, as Hugging Face writes it, or
       bytes) or of paths.
-    - CSV file: a column of paths.
+    - CSV file (also .tsv, .gz): a column of paths.
     - Any other file is an image, whose id is its path.
 
     Paths in a column start in `root`. Without `root`, paths start in the table's folder; if no file
@@ -113,7 +113,7 @@ def open_encoded(image: EncodedImage) -> Image.Image:
 
 
 def _is_table(path: Path) -> bool:
-    return path.suffix.lower() in TABLES and not path.is_dir()
+    return path.name.lower().endswith(TABLES) and not path.is_dir()
 
 
 def _make_source(
@@ -127,7 +127,7 @@ def _make_source(
         raise ConfigError(f"images: {path}: a device, a pipe or a socket; name a file or a folder")
     if not _is_table(path):
         return _of_files([path])
-    of_table = _of_csv if path.suffix.lower() == ".csv" else _of_parquet
+    of_table = _of_parquet if path.suffix.lower() == ".parquet" else _of_csv
     return of_table(path, image_column, id_column, root)
 
 
@@ -174,7 +174,7 @@ def _find_columns(
     """Returns the column of images, and the column of ids or None."""
     if image_column is None:
         usual = list(find_usual(known, IMAGE_COLUMNS))
-        if not usual and path.suffix.lower() == ".csv":
+        if not usual and path.suffix.lower() != ".parquet":
             usual = list(find_usual(known, IMAGE_NAMES))[:1]
         if len(usual) != 1:
             seen = f"{' and '.join(usual)} may be it" if usual else "no column has a usual name"

@@ -89,9 +89,12 @@ def animals(root: Path, rows: int = 20) -> list[dict[str, Any]]:
 # one label a row
 
 
+QUOTED = '"dog"'  # a value quoted after a space
+
+
 def test_excels_mark_quotes_and_empty_lines(tmp_path: Path) -> None:
     write_images(tmp_path, [f"a, {number}.png" for number in range(4)])
-    lines = ['"path", kind ', *(f'"a, {n}.png", {"cat" if n % 2 else "dog"}' for n in range(4))]
+    lines = ['"path", kind ', *(f'"a, {n}.png", {"cat" if n % 2 else QUOTED}' for n in range(4))]
     text = "\r\n".join([lines[0], lines[1], "", *lines[2:], "", ""])
     (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
     train, test = prepare(tmp_path / "out", root=str(tmp_path), train="a.csv", **ANIMALS)

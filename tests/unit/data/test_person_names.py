@@ -169,7 +169,7 @@ def test_every_door_judges_two_spellings_alike(
 @pytest.mark.parametrize("door", [*SOURCES, "estimator"])
 @pytest.mark.parametrize(
     "missing",
-    [None, math.nan, pd.NA, pd.NaT, "<NA>", "", "  ", "nan", "None", "NULL", "NaT", "#N/A"],
+    [None, math.nan, pd.NA, pd.NaT, "<NA>", "", "nan", "None", "NULL", "NaT", "#N/A", "1.2E+12"],
 )
 def test_no_door_takes_a_missing_name(tmp_path: Path, caplog: Any, door: str, missing: Any) -> None:
     text, count = judge(tmp_path, door, [missing, "p1"], caplog)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -425,8 +426,14 @@ def test_long_cells_and_declared_delimiters_are_read(tmp_path: Path) -> None:
     (tmp_path / "x.png").touch()
     (tmp_path / "in.csv").write_text(f"path,note\nx.png,{'y' * 200_000}\n")
     assert find_images([tmp_path / "in.csv"]).count == 1
-    (tmp_path / "in.csv").write_text("sep=;\npath;id\nx.png;7\n")
-    assert list(find_images([tmp_path / "in.csv"]).rows()) == [("7", None, str(tmp_path / "x.png"))]
+    tables = {
+        "in.csv": b"sep=;\npath;id\nx.png;7\n",
+        "in.TSV": b"path\tid\nx.png\t7\n",
+        "in.csv.gz": gzip.compress(b'id, path\n7, "x.png"\n'),
+    }
+    for name, content in tables.items():
+        (tmp_path / name).write_bytes(content)
+        assert list(find_images([tmp_path / name]).rows()) == [("7", None, str(tmp_path / "x.png"))]
 
 
 # images that are hard to read

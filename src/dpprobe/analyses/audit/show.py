@@ -65,7 +65,8 @@ def plot_audit(*, audits: Sequence[Path], dataset: str) -> Figure:
     """Draws the bounds of a dataset's white-box audits against the claims, one panel per backbone.
 
     Methods with the same claim are drawn side by side, below one step of the line of claims. A
-    bound at or near 0 is a triangle at the foot of the axis. Rings mark refuted claims.
+    bound at or near 0 is a triangle at the foot of the axis, and an infinite bound a triangle at
+    its top. Rings mark refuted claims.
 
     Raises:
       NothingToShow: if no record has a white-box audit.
@@ -81,17 +82,16 @@ def plot_audit(*, audits: Sequence[Path], dataset: str) -> Figure:
     nearest = min((high / low for low, high in pairwise(claims)), default=2.0)
     step = min(_LARGEST_STEP, nearest ** (0.8 / len(methods)))
     foot = _FOOT * min(claims)
-    highest = max(
-        [*claims, *(box.epsilon_lower for _, box in tested if math.isfinite(box.epsilon_lower))]
-    )
+    bounds = [box.epsilon_lower for _, box in tested if math.isfinite(box.epsilon_lower)]
+    top = 1.5 * max([*claims, *bounds])
     figure, grid = style.panel_grid(len(backbones), legend=len(methods) + 2)
     for axes, backbone in zip(grid, backbones, strict=True):
         mine = [item for item in tested if item[0].backbone == backbone]
         for place, (method, (colour, (_, marker))) in enumerate(looks.items()):
             points = [item for item in mine if item[0].method == method]
             aside = step ** (place - (len(looks) - 1) / 2)
-            _draw_bounds(axes, points, aside, colour, marker, foot)
-        _claim_line(axes, claims, highest, foot)
+            _draw_bounds(axes, points, aside, colour, marker, (foot, top))
+        _claim_line(axes, claims, (foot, top))
         axes.set_title(backbone, fontsize=9)
     style.label_outer_panels(grid, "lower bound on ε (log scale)")
     figure.legend(handles=_make_handles(looks), loc="outside right upper", handlelength=2.2)
@@ -104,35 +104,42 @@ def plot_audit(*, audits: Sequence[Path], dataset: str) -> Figure:
 
 
 def _draw_bounds(
-    axes: Axes, items: Sequence[Tested], aside: float, colour: str, marker: str, foot: float
+    axes: Axes,
+    items: Sequence[Tested],
+    aside: float,
+    colour: str,
+    marker: str,
+    ends: tuple[float, float],
 ) -> None:
-    """Draws a method's bounds at each claim times `aside`; bounds at the foot are triangles."""
+    """Draws a method's bounds at each claim times `aside`; bounds beyond the axis are triangles."""
+    foot, top = ends
     for record, box in items:
-        place = record.claim.epsilon_target * aside
-        bound = box.epsilon_lower
-        if math.isfinite(bound):
-            axes.plot(
-                [place], [max(bound, foot)], color=colour, linestyle="none",
-                marker="v" if bound <= foot else marker, markersize=6, clip_on=False, zorder=4,
-            )  # fmt: skip
+        place = [record.claim.epsilon_target * aside]
+        bound = min(max(box.epsilon_lower, foot), top)
+        axes.plot(
+            place, [bound], color=colour, linestyle="none", markersize=6, clip_on=False, zorder=4,
+            marker="v" if bound == foot else "^" if bound == top else marker,
+        )  # fmt: skip
         if not box.holds:
             axes.plot(
-                [place], [box.epsilon_lower], color=_BROKEN,
+                place, [bound], color=_BROKEN, clip_on=False,
                 linestyle="none", marker="o", markersize=12, markerfacecolor="none", zorder=5,
             )  # fmt: skip
 
 
-def _claim_line(axes: Axes, claims: Sequence[float], highest: float, foot: float) -> None:
+def _claim_line(axes: Axes, claims: Sequence[float], limits: tuple[float, float]) -> None:
     """Draws the claims as a line of steps, and shades the area no correct mechanism reaches."""
     between = [math.sqrt(low * high) for low, high in pairwise(claims)]
     ends = [claims[0] / 1.5, claims[-1] * 1.5]
-    edges, top = [ends[0], *between, ends[1]], highest * 1.5
+    edges = [ends[0], *between, ends[1]]
     axes.stairs(claims, edges, baseline=None, color=style.NEUTRAL, linewidth=1.2)
-    axes.stairs([top] * len(claims), edges, baseline=claims, fill=True, color=_BROKEN, alpha=0.08)
+    axes.stairs(
+        [limits[1]] * len(claims), edges, baseline=claims, fill=True, color=_BROKEN, alpha=0.08
+    )
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(*ends)
-    axes.set_ylim(foot, top)
+    axes.set_ylim(limits)
     axes.set_xticks(claims, [f"{value:g}" for value in claims])
     axes.set_xticks([], minor=True)
     axes.set_xlabel("claimed ε (log scale)", fontsize=8.5)

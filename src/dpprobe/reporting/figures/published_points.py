@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 from matplotlib.axes import Axes
 
@@ -44,8 +45,10 @@ def number_points(published: Published, points: Sequence[Number]) -> list[Mark]:
         ", ".join(filter(None, (published.citations[point.citation].short, point.model_or_column)))
         for point in points
     ]
+    exact = [not (isinstance(point.epsilon, tuple) or point.inferred) for point in points]
+    shared = [*compress(labels, exact)]
     for index, (label, point) in enumerate(zip(tuple(labels), points, strict=True)):
-        if labels.count(label) == 1 or isinstance(point.epsilon, tuple) or point.inferred:
+        if not exact[index] or shared.count(label) == 1:
             labels[index] = f"{label} ({_format_epsilons(point)})"
     numbers = {label: number for number, label in enumerate(keep_unique(labels), start=1)}
     return [

@@ -14,16 +14,16 @@ from tests.support.report_page import Made, section_page
 
 
 def test_each_bound_stands_at_its_claim(tmp_path: Path) -> None:
-    bounds = {"0.5": 0.0, "2": 1.2, "8": 7.1}
+    bounds: dict[str, Any] = {"0.5": 0.0, "2": 1.2, "8": 7.1}
     audits = [
         write_audit(
             tmp_path,
             backbone=backbone,
             epsilon=epsilon,
-            white_box={**WHITE_BOX, "epsilon_lower": bound},
+            white_box={**WHITE_BOX, "epsilon_lower": bound, "holds": holds},
         )
-        for backbone in ("pixels", "scattering")
-        for epsilon, bound in bounds.items()
+        for backbone, holds in (("pixels", True), ("scattering", False))
+        for epsilon, bound in (bounds if holds else {"0.5": 0.0, "8": "inf"}).items()
     ]
     with style.use_settings():
         figure: Any = plot_audit(audits=audits, dataset="digits")
@@ -35,7 +35,10 @@ def test_each_bound_stands_at_its_claim(tmp_path: Path) -> None:
     drawn = [(line.get_xdata()[0], line.get_ydata()[0]) for line in points]
     assert drawn == [(0.5, foot), (2.0, 1.2), (8.0, 7.1)]
     assert [line.get_marker() == "v" for line in points] == [True, False, False]
-    assert len(scattering.get_lines()) == 3
+    top = scattering.get_ylim()[1]
+    rings = [line for line in scattering.get_lines() if line.get_markersize() == 12]
+    drawn = [(line.get_xdata()[0], line.get_ydata()[0]) for line in rings]
+    assert drawn == [(0.5, foot), (8.0, top)]
     claims = next(part for part in pixels.patches if isinstance(part, StepPatch))
     assert list(claims.get_data()[0]) == [0.5, 2.0, 8.0]
     said = figure.get_suptitle()

@@ -11,6 +11,7 @@ from matplotlib.collections import PathCollection
 
 from dpprobe.exhibits import published
 from dpprobe.reporting.figures.curves import epsilon_accuracy
+from dpprobe.reporting.figures.published_points import number_points
 from tests.support.figures import legend_words, save_bytes, write_summary
 
 
@@ -73,3 +74,16 @@ def test_unknown_datasets_have_no_published_points(tmp_path: Path) -> None:
     figures = [epsilon_accuracy(summary, published=each) for each in known]
     first, second = (save_bytes(figure, tmp_path / "a") for figure in figures)
     assert first == second
+
+
+def test_labels_do_not_depend_on_the_order_of_points() -> None:
+    results = published.read_published()
+    one = results.mark_points("cifar10", "accuracy")[0]
+    changes: list[dict[str, Any]] = [
+        {"epsilon": 1.0}, {"epsilon": 2.0}, {"epsilon": (1.0, 2.0)},
+        {"epsilon": 4.0, "model": "alone"},
+    ]  # fmt: skip
+    points = [one.model_copy(update={"inferred": (), **change}) for change in changes]
+    labels = {mark.reach: mark.label for mark in number_points(results, points)}
+    assert ["ε" in label for label in labels.values()] == [False, False, True, True]
+    assert {mark.reach: mark.label for mark in number_points(results, points[::-1])} == labels
