@@ -159,7 +159,7 @@ def test_classes_that_are_numbers_or_words_of_yaml_stay_text(clinic: Desk) -> No
     assert options(clinic).class_names_or_labels() == ("2", "10")
     text = (clinic.folder / "lesions.yaml").read_text()
     assert "class_names:\n      '2': '2'\n      '10': '10'\n" in text
-    assert "the classes have numbers for names" in clinic.init("scans/lesions.csv", "--force")
+    assert "the class names are numbers" in clinic.init("scans/lesions.csv", "--force")
     clinic.file("lesions.yaml", text.replace("'2': '2'", "'2': normal"))
     assert options(clinic).class_names_or_labels() == ("normal", "10")
 
