@@ -34,8 +34,8 @@ def plot_option(*, study: Study, results: Path, dataset: str, option: str) -> Fi
 def option_figure(cells: Sequence[CellResult], option: str, *, dataset: str) -> Figure:
     """Draws test results against an option, from methods that differ only in this option.
 
-    Draws one panel per backbone and family of methods, and one line per epsilon. Methods that also
-    differ in the learning rate share a panel. At each value and epsilon, the method with the best
+    Draws one panel per backbone and family of methods, and one line per epsilon. Methods of a
+    family may also differ in learning rate. At each value and epsilon, the method with the best
     test result is drawn, as in the papers; the panel states the number of methods. `option` is a
     key of `VARIED`.
     """

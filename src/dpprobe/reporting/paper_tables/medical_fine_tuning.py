@@ -26,7 +26,7 @@ HEADS, FULL, BLOCKS = "last layer", "full", "part"
 
 
 def radiographs_table(run: Run, published: Published) -> Table:
-    """Makes the table: one row per network and epsilon, with published or measured AUC."""
+    """Makes a table of published and measured AUCs: one row per network and epsilon."""
     rows = [
         make_row(
             TITLES[number.dataset or ""], number.model or "", number.tuning or "",
