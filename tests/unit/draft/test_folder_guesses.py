@@ -82,7 +82,7 @@ def test_all_that_is_commented_out_can_be_taken(desk: Desk, rare: int) -> None:
     desk.images("x/b", count=rare)
     printed = desk.init("x")
     text = (desk.folder / "x.yaml").read_text()
-    assert "no epsilon covers the choice" in " ".join(text.replace("#", "").split())
+    assert "No epsilon covers the choice" in " ".join(text.replace("#", "").split())
     assert ("`balanced: true`" in printed) == (rare < 40), "told of only where it is needed"
     drafted, study = desk.study("x.yaml"), taken(desk, "x.yaml")
     assert list(study.backbones) == [*drafted.backbones, "vit"]
