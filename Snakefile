@@ -1,6 +1,6 @@
 """dpprobe: differentially private heads on frozen features.
 
-Run `snakemake --cores all` for the default study (config.yaml), with `--configfile FILE` for another.
+Run `snakemake --cores all` for the default study (config.yaml), with `--configfile FILE` for another study.
 """
 
 import gc
@@ -15,8 +15,8 @@ min_version("9.14.8")  # earlier versions of Snakemake lose defaults in remote j
 gc.set_threshold(100_000)
 
 
-# A study given with --configfile replaces the default study. Snakemake would merge the two (snakemake/snakemake#730),
-# and a study of one dataset would silently train on the default dataset as well.
+# A study given with --configfile replaces the default study. Snakemake would merge the two studies
+# (snakemake/snakemake#730), and a study of one dataset would silently train on the default dataset as well.
 if not workflow.overwrite_configfiles:
 
     configfile: "config.yaml"

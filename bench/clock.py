@@ -1,4 +1,4 @@
-"""Timing: processor time on a CPU, synchronised wall time on a GPU; engines measured in turns."""
+"""Times engines in turns: processor time on a CPU, synchronised wall time on a GPU."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 
 import torch
 
-# An engine whose step takes longer is measured in the first and the last round alone.
+# An engine whose step takes longer than this is measured only in the first and the last round.
 SLOW_SECONDS = 5.0
 _LOOK_SECONDS = 0.05
 
 Work = Callable[[], object]
-Timed = Callable[[int], float]  # takes so many steps, returns seconds
+Timed = Callable[[int], float]  # takes a number of steps, and returns the steps' seconds
 
 
 @dataclass(frozen=True)
 class Clock:
-    """Seconds of work on a device."""
+    """Measures the seconds of work on a device."""
 
     device: str
 
@@ -35,7 +35,7 @@ class Clock:
         return time.perf_counter() - started
 
     def repeated(self, work: Work) -> Timed:
-        """Times so many calls of `work`."""
+        """Returns a function that times a number of calls of `work`."""
 
         def calls(count: int) -> None:
             for _ in range(count):
@@ -46,13 +46,13 @@ class Clock:
 
 @dataclass
 class Engine:
-    """Something that is measured once a round.
+    """A computation that is measured once per round.
 
     Attributes:
-      run: takes so many steps and returns the seconds they took.
-      most: steps of one measurement at most.
-      steps: of one measurement, once calibrated.
-      times: seconds a step, one a round; None where a slow engine sat out.
+      run: takes a number of steps and returns the steps' seconds.
+      most: the most steps of one measurement.
+      steps: number of steps of one measurement, set by `calibrate`.
+      times: seconds per step in each round; None for a round that a slow engine skips.
     """
 
     run: Timed
@@ -71,14 +71,14 @@ class Engine:
             self.times = [taken]
             return
         if taken < 4 * target:
-            taken = self.run(1)  # the first call also made what later ones share
+            taken = self.run(1)  # the first call also filled caches that later calls reuse
         while taken < target / 4 and steps < self.most:
             steps = min(self.most, 4 * steps)
             taken = self.run(steps)
         self.steps = max(1, min(self.most, round(target * steps / max(taken, 1e-9))))
 
     def measure(self, number: int, rounds: int) -> None:
-        """Round `number` of so many; a slow engine's first was its calibration."""
+        """Measures round `number`; a slow engine's first measurement was its calibration."""
         if self.slow and number == 0:
             return
         if self.slow and number < rounds - 1:
@@ -97,7 +97,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Ratio:
-    """One engine's time over another's: of the medians, and the extremes over the rounds."""
+    """One engine's time over another's: the ratio of medians, and the extremes over rounds."""
 
     value: float
     low: float
@@ -116,14 +116,14 @@ class Ratio:
 
 
 def number(value: float) -> str:
-    """Three digits where they are few, none behind the point where they are many."""
+    """Formats a number with fewer decimals the larger it is: 0.05, 2.34, 12.3, 123."""
     if value < 0.1:
         return f"{value:.2g}"
     return f"{value:.2f}" if value < 3 else f"{value:.1f}" if value < 20 else f"{value:.0f}"
 
 
 class Fastest:
-    """The fastest of several ways to the same result; which one, the first call finds out."""
+    """The fastest of several functions with equal results, which the first call selects."""
 
     def __init__(self, ways: Sequence[Timed]) -> None:
         self._ways = list(ways)
@@ -135,7 +135,7 @@ class Fastest:
 
 
 def _quick_look(way: Timed) -> float:
-    """Seconds a step, of few steps: of one where it is long."""
+    """Returns the seconds per step of a short measurement, or of a single long step."""
     taken = way(1)
     steps = max(1, int(_LOOK_SECONDS / max(taken, 1e-9)))
     return taken if steps == 1 else way(steps) / steps

@@ -3,8 +3,8 @@
     python bench/damages.py --folder build/damages            # all kinds; a table in Markdown
     python bench/damages.py --folder build/damages summary    # kinds whose name contains a word
 
-Each kind gets a copy of one finished study. The table tells if a plain rerun repaired it. It also
-tells if a rerun after `doctor --fix` succeeded, with the first bytes in every result.
+Each kind of damage gets a copy of one finished study. The table tells if a plain rerun repaired the
+copy, and if a rerun after `doctor --fix` restored the original bytes of every result.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def edit_store(*statements: str) -> Callable[[Path], None]:
 
 
 def halve_store(path: Path) -> None:
-    """Leaves what a stop amid the making of the store leaves: some of its tables, without rows."""
+    """Makes a store as an interrupted creation leaves it: with some tables, without rows."""
     path.unlink()
     edit_store("create table trace_info (request_id varchar)", "create table runs (id varchar)")(
         path
@@ -161,7 +161,6 @@ class Damage(NamedTuple):
 
 
 def list_damages() -> list[Damage]:
-    """Lists all kinds of damage."""
     listed: list[tuple[Any, ...]] = [
         ("split table: cut", cut, DATA / "train.parquet"),
         ("split table: one bit", flip, DATA / "train.parquet"),
@@ -323,9 +322,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("words", nargs="*", help="only kinds whose name contains one of these")
+    parser.add_argument("words", nargs="*", help="only kinds whose name contains one of the words")
     parser.add_argument(
-        "--folder", type=Path, required=True, help="where to run, outside the clone"
+        "--folder", type=Path, required=True, help="folder of the runs, outside the clone"
     )
     parser.add_argument("--clone", type=Path, default=ROOT, help="the code that runs the study")
     arguments = parser.parse_args()
@@ -336,8 +335,8 @@ def main() -> None:
         made = tool.run()
         if made.returncode:
             sys.exit(made.stdout)
-        tool.run()  # nothing to do, and it notes the times of files
-        tool.folder.rename(template)  # back at its place, MLflow finds its artifacts
+        tool.run()  # a second run has nothing to do, and records the times of files
+        tool.folder.rename(template)  # copies get the original path, which MLflow's store contains
     first = hash_results(template)
     columns = ("damage", "plain rerun", "then", "doctor", "doctor --fix", "rerun", "then")
     print("|", " | ".join(columns), "|")

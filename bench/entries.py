@@ -1,7 +1,7 @@
 """Lists the ways to a private head in docs/attack-model.md, with the checks that each makes.
 
-The list is read from the code: a way makes a check if its function calls the check, however deep.
-Calls are followed by their imports; methods by name, where only one class has the name.
+The list is read from the code: a way makes a check if its function, or a callee, calls the check.
+Called functions are found by imports, called methods by name if only one class has the name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "dpprobe"
 PAGE = ROOT / "docs" / "attack-model.md"
 BEGIN, END = "<!-- ways: bench/entries.py -->\n", "<!-- end of ways -->\n"
-# Functions that compute a head from rows. Whoever calls one belongs to a way below.
+# Functions that compute a head from rows; each caller of these functions belongs to one of WAYS.
 FITS = {"fit_heads", "train_network"}
 WAYS = {
     "a cell of heads (`snakemake`)": "training/head_job.py:train_job",
@@ -40,7 +40,7 @@ CHECKS = {
 
 @cache
 def read_calls() -> dict[str, set[str]]:
-    """Maps each function, `room/file.py:Class.name`, to those that it calls or passes on."""
+    """Maps each function, `room/file.py:Class.name`, to functions that it calls or passes on."""
     files = {path.relative_to(SOURCE).as_posix(): _File(path) for path in SOURCE.rglob("*.py")}
     methods = defaultdict(set)
     for function in {name for file in files.values() for name in file.functions}:
@@ -104,7 +104,7 @@ class _File:
                 yield from (each for each in found if each.split(":")[0] in near)
 
     def _find(self, name: str, files: Mapping[str, _File]) -> Iterator[str]:
-        """Yields the function of a name, or what a class runs when it is made or called."""
+        """Yields the function of a name, or the methods that run when a class is made or called."""
         head, dot, method = name.partition(".")
         if head in self.imports:
             room, head = self.imports[head]
@@ -115,7 +115,7 @@ class _File:
 
 
 def reach(start: str, calls: dict[str, set[str]]) -> set[str]:
-    """Returns all functions that a function calls, however deep, and itself."""
+    """Returns a function and all functions that it calls, also indirectly."""
     seen, todo = {start}, [start]
     while todo:
         new = calls[todo.pop()] - seen
@@ -134,7 +134,6 @@ def find_unlisted(calls: dict[str, set[str]]) -> list[str]:
 
 
 def make_table() -> str:
-    """Returns the table of ways and checks."""
     calls = read_calls()
     lines = [f"| way | {' | '.join(CHECKS)} |", "|---" * (1 + len(CHECKS)) + "|"]
     for way, start in WAYS.items():
@@ -145,7 +144,6 @@ def make_table() -> str:
 
 
 def rewrite_page(text: str) -> str:
-    """Returns the page with the table of today's code."""
     before, rest = text.split(BEGIN)
     return f"{before}{BEGIN}\n{make_table()}\n{END}{rest.split(END)[1]}"
 

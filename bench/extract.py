@@ -1,16 +1,16 @@
-"""Extraction against its limits: the network's own forward pass, and decoding.
+"""Compares the speed of feature extraction with its limits: forward pass and decoding.
 
-A case is a model and its resolution. The images are made here: JPEGs of 256 to 500 pixels per side
-with the spectrum of photographs.
+A case is a model and its resolution. The script makes the images: JPEGs of 256 to 500 pixels per
+side with the spectrum of photographs.
 
 Each round measures, by wall time, on the same number of rows:
 
 - `extract_shard` as a job runs it, all but loading the model: reading, decoding, the forward pass,
   writing;
-- the forward pass alone on random images, already on the device: in batches on all threads, and on
-  a CPU also as extraction runs it, in pieces on one thread each;
+- the forward pass alone on random images on the device, in batches on all threads; on a CPU also in
+  pieces on one thread each, as extraction runs the forward pass;
 - decoding alone: independent processes, each of which reads and decodes its part of the rows;
-- a plain loop: timm's transform, a DataLoader with as many workers, `model(x)`, `torch.save`.
+- a plain loop: timm's transform, a DataLoader with a worker per thread, `model(x)`, `torch.save`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from report import processor
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results" / "extract.md"
 CHECKPOINT = ROOT.parent / "shared" / "data" / "weights" / "mobilenetv2_100_imagenet.safetensors"
-# The least share of the forward pass, or of decoding where decoding is slower on a GPU.
+# The wanted share of the forward pass's speed; on a GPU of decoding's speed, if that is lower.
 WANTED = {"cpu": 0.9, "cuda": 0.85}
 WANTED_DECODING = 0.9
 EXTRACT, FORWARD, PIECES = "extraction", "forward", "forward in pieces"
@@ -57,7 +57,7 @@ PHOTOGRAPHS = 64
 
 
 class Case(NamedTuple):
-    """A model at a resolution, on so many images."""
+    """A model at a resolution, and the number of images."""
 
     model: str
     size: int
@@ -112,10 +112,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--model", help="one case alone: printed, not written")
-    parser.add_argument("--size", type=int, default=224, help="with --model")
-    parser.add_argument("--rows", type=int, default=512, help="with --model")
-    parser.add_argument("--quick", action="store_true", help="few rows, one round: printed only")
+    parser.add_argument("--model", help="measure only this model; print results, write none")
+    parser.add_argument("--size", type=int, default=224, help="pixels per side for --model")
+    parser.add_argument("--rows", type=int, default=512, help="number of images for --model")
+    parser.add_argument("--quick", action="store_true", help="few rows, one round; write nothing")
     options = parser.parse_args()
     options.rounds = 1 if options.quick else options.rounds
     return options
@@ -137,7 +137,7 @@ class Measured:
             runs[PIECES] = self.pieces
         self.engines = {name: Engine(wall_time(run)) for name, run in runs.items()}
         self.forward()
-        self.extract("test")  # of two rows, for what only the first extraction does
+        self.extract("test")  # warms up on two rows
         print(f"{case}: warm", flush=True)
 
     def measure(self, number: int, rounds: int) -> None:
@@ -196,7 +196,7 @@ class Measured:
             decoder.decode_one(image)
 
     def loop(self) -> None:
-        """Extracts as one writes it with timm in a quarter of an hour."""
+        """Extracts features with a plain loop, as users of timm would write it."""
         device = self.options.device
         images, model = TimmImages(self.table, self.backbone), plain_model(self.case).to(device)
         loader = DataLoader(
@@ -223,7 +223,7 @@ def wall_time(work: Callable[[], None]) -> Callable[[int], float]:
 
 
 class TimmImages(Dataset[torch.Tensor]):
-    """Encoded images through timm's own transform, of the backbone's settings."""
+    """Images that timm's own transform prepares, with the backbone's settings."""
 
     def __init__(self, table: SplitTable, backbone: Backbone) -> None:
         from timm.data.transforms_factory import create_transform
@@ -264,14 +264,14 @@ def plain_model(case: Case) -> torch.nn.Module:
 
 
 def dataset(rows: int, folder: Path) -> Path:
-    """Split tables of so many training examples and two tests, from few pictures."""
+    """Writes split tables of `rows` training images and two test images, from few pictures."""
     directory = folder / f"photos-{rows}"
     pictures = photographs(min(rows + 2, PHOTOGRAPHS))
     for number in range(rows + 2):
         split = "test" if number < 2 else "train"
         path = directory / "images" / split / "ab"[number % 2] / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Bytes after a JPEG's end make another file of the same picture.
+        # Bytes after a JPEG's end make files different whose pictures are equal.
         path.write_bytes(pictures[number % len(pictures)] + number.to_bytes(4, "big"))
     values = {"source": "imagefolder", "path": str(directory / "images"), "verify": "hash"}
     dataset_preparation.prepare_dataset(dataset_options(values), directory)
@@ -279,7 +279,7 @@ def dataset(rows: int, folder: Path) -> Path:
 
 
 def photographs(count: int) -> list[bytes]:
-    """JPEGs of 256 to 500 pixels per side whose spectrum falls as that of photographs does."""
+    """Makes JPEGs of 256 to 500 pixels per side whose spectrum falls as in photographs."""
     generator = np.random.default_rng(0)
     encoded = []
     for _ in range(count):

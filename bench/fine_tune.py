@@ -1,8 +1,8 @@
-"""A step of DP fine-tuning beside Opacus and torch.func, on the same network, images and batch.
+"""Compares a step of DP fine-tuning with Opacus and torch.func, on equal networks and images.
 
-Each way is a process of its own, which measures its peak memory in its first step; then all are
-timed in turns, and ratios are taken. A step is the clipped sum of one batch, Gaussian noise and an
-update. Writes Markdown:
+Each engine runs in a process, which measures its peak memory in its first step. Later steps time
+the engines in turns, and ratios of times are printed. A step is the clipped sum of one batch,
+Gaussian noise and an update. Writes Markdown:
 
     .venv/bin/python bench/fine_tune.py                 # both networks, a quarter of an hour
     .venv/bin/python bench/fine_tune.py --backbone vit --rounds 3 --no-write
@@ -43,11 +43,11 @@ RESULTS = ROOT / "bench" / "results" / "fine_tune.md"
 CHECKPOINT = ROOT.parent / "shared/data/weights/mobilenetv2_100_imagenet.safetensors"
 CLASSES, CLIP, NOISE, RATE = 10, 1.0, 1.0, 1e-4
 BACKBONES: dict[str, dict[str, Any]] = {
-    # Plainly padded, so that Opacus has a rule of its own for each convolution.
+    # Convolutions have plain padding, for which Opacus has rules.
     "mobilenetv2": {"model": "mobilenetv2_100", "preprocessing": {"size": 128}},
     "vit": {"model": "vit_tiny_patch16_224", "pretrained": False},
 }
-# Name -> backbone, what is trained, rows of a batch.
+# Maps a case's name to its backbone, its trained part and the rows per batch.
 CASES: dict[str, tuple[str, Any, int]] = {
     "MobileNetV2 at 128 px, last 2 blocks, from the cut": ("mobilenetv2", {"blocks": 2}, 64),
     "MobileNetV2 at 128 px, whole": ("mobilenetv2", "all", 16),
@@ -62,11 +62,11 @@ OURS = "dpprobe"
 PEERS = ("Opacus hooks", "Opacus ghost", "torch.func")
 BESIDE = ("not private", "last layer, with forward pass", "last layer, stored features")
 Step = Callable[[], object]
-Update = Callable[[torch.Tensor, int], None]  # takes the clipped sum and the rows of a step
+Update = Callable[[torch.Tensor, int], None]  # takes a step's clipped sum and number of rows
 
 
 class Case(NamedTuple):
-    """A measurement by one process: a way of a case, on a device."""
+    """A measurement by one process: an engine (`way`) on a network, a batch and a device."""
 
     backbone: str
     tune: Any
@@ -98,7 +98,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--no-write", dest="write", action="store_false")
-    parser.add_argument("--quick", action="store_true", help="one case, 3 rounds: printed only")
+    parser.add_argument("--quick", action="store_true", help="one case, 3 rounds; write nothing")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.rounds, arguments.write = 3, False
@@ -126,7 +126,7 @@ def _heading(arguments: argparse.Namespace) -> str:
 def measured(
     title: str, backbone: str, tune: Any, rows: int, arguments: argparse.Namespace
 ) -> list[str]:
-    """Returns a case's table."""
+    """Measures a case with all engines; returns the lines of the case's table."""
     workers, peaks = {}, {}
     for way in (OURS, *PEERS, *BESIDE):
         case = Case(
@@ -175,7 +175,7 @@ def _table(
 
 
 class Worker:
-    """A process that takes steps of one way."""
+    """A process that takes steps with one engine."""
 
     def __init__(self, case: Case) -> None:
         context = multiprocessing.get_context("spawn")
@@ -185,7 +185,7 @@ class Worker:
         other.close()
 
     def answer(self) -> float:
-        """Waits for the peak of memory, or for the seconds of a step."""
+        """Waits for the process's answer: its peak memory, or the seconds of a step."""
         try:
             answer = self._pipe.recv()
         except EOFError:
@@ -232,7 +232,7 @@ def _work(pipe: Connection, case: Case) -> None:
 
 
 def made(case: Case) -> Step:
-    """Returns one way's step."""
+    """Returns the function that takes a step with a case's engine."""
     torch.manual_seed(0)
     values = dict(BACKBONES[case.backbone])
     if case.backbone == "mobilenetv2" and CHECKPOINT.is_file():
@@ -258,7 +258,6 @@ def made(case: Case) -> Step:
 
 
 def build(backbone: Backbone, tune: Any, device: str, *, classes: int = CLASSES) -> TunedNetwork:
-    """Builds the network that trains a part of a backbone."""
     return build_network(
         backbone,
         Options(tune=tune, init="lecun_normal"),
@@ -270,7 +269,6 @@ def build(backbone: Backbone, tune: Any, device: str, *, classes: int = CLASSES)
 
 
 def make_inputs(network: TunedNetwork, case: Case) -> torch.Tensor:
-    """Draws a batch of images, or of activations."""
     shape = (case.rows, *network.shape)
     if network.from_images:
         return torch.randint(0, 256, shape, dtype=torch.uint8).to(case.device)
@@ -278,7 +276,7 @@ def make_inputs(network: TunedNetwork, case: Case) -> torch.Tensor:
 
 
 def _updated(parameters: list[nn.Parameter], total: torch.Tensor, rows: int) -> None:
-    """Adds noise to a sum, and takes a step."""
+    """Adds noise to a clipped sum, and updates the parameters with it."""
     total.add_(torch.randn_like(total), alpha=NOISE * CLIP).div_(rows)
     with torch.no_grad():
         sizes = [parameter.numel() for parameter in parameters]
@@ -373,7 +371,7 @@ def _not_private(
 def _functional(
     network: TunedNetwork, inputs: torch.Tensor, labels: torch.Tensor, precision: str
 ) -> Step:
-    """The tutorial's way: gradients of rows by vmap, their norms, and a weighted sum."""
+    """Returns the step of PyTorch's tutorial: gradients by vmap, norms, and a weighted sum."""
     module, parameters = network.module, list(network.trained.values())
     names = [name for name, value in module.named_parameters() if value.requires_grad]
     chosen = {name: module.get_parameter(name) for name in names}
@@ -397,7 +395,7 @@ def _functional(
 
 
 def _for_opacus(network: TunedNetwork) -> nn.Module:
-    """A copy in training mode, as its hooks ask for, and without operations in place."""
+    """Returns a copy in training mode, which Opacus requires, without in-place operations."""
     module = copy.deepcopy(network.module).train()
     for child in module.modules():
         if hasattr(child, "inplace"):

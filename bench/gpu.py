@@ -1,6 +1,7 @@
-"""What a GPU does, in ten minutes: tests, a study, fine-tuning and short benchmarks, in one table.
+"""Runs tests, a study, fine-tuning and short benchmarks on a GPU in ten minutes; prints a table.
 
-Each step has a time limit and a log; its rows are printed when it ends. Needs no installed dpprobe:
+Each step has a time limit and a log. The script prints a step's rows when the step ends, and needs
+no installed dpprobe:
 
     python bench/gpu.py --steps study tune --rows 10000
     python bench/gpu.py --device cpu --steps study tune  # tiny, to try this script
@@ -41,8 +42,6 @@ EXACT = {"head": "momentum", "engine": "exact", "steps": 20}
 
 
 class Row(NamedTuple):
-    """A line of the table."""
-
     what: str
     measured: str
     limit: str = ""
@@ -52,12 +51,12 @@ class Row(NamedTuple):
         return f"| {' | '.join(self)} |"
 
 
-# A command, its time limit in seconds, and what reads the table's rows from its log.
+# A step: its time limit in seconds, its command, and the function that reads rows from its log.
 Step = tuple[int, list[str], Callable[[str, Path, str], Iterable[Row]]]
 
 
 def list_steps(options: argparse.Namespace, folder: Path) -> dict[str, Step]:
-    """Writes the studies' configurations; returns the steps, whose commands are for this Python."""
+    """Writes the studies' configurations; returns the steps, with commands for this Python."""
     tiny, device = options.device == "cpu", ["--device", options.device]
     for name in ("study", "tune"):
         path = folder / f"{name}.yaml"
@@ -185,7 +184,7 @@ def measure_exact(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as cache:
         plan = calibrate(method.list_mechanisms(rows), target, cache=Path(cache))
     weights = []
-    for place in 2 * ["cpu", options.device]:  # the first fit compiles
+    for place in 2 * ["cpu", options.device]:  # each device's first fit compiles code
         data = TrainingSet(features.clone(), features[:, :classes].argmax(1), classes)
         vars(data)["exact_device"] = place
         started = time.monotonic()
@@ -221,7 +220,7 @@ def run_step(name: str, step: Step, out: Path, folder: Path, left: float) -> lis
                 print(f"[{name} {passed:.0f} s] {line}", flush=True)
             last = line
     status = process.poll()
-    with contextlib.suppress(ProcessLookupError):  # also jobs that outlive their parent
+    with contextlib.suppress(ProcessLookupError):  # ends jobs that outlive their parent too
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     words = {None: "stopped at its limit", 0: "done"}.get(status, f"exit status {status}")
@@ -263,9 +262,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", nargs="+", choices=names, default=names)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--rows", type=int, help="training rows; half as many test rows")
-    parser.add_argument("--images", type=int, default=2000, help="of the step features")
-    parser.add_argument("--out", type=Path, default=Path("gpu_out"), help="logs and table.md")
-    parser.add_argument("--minutes", type=float, default=9.5, help="for all steps together")
+    parser.add_argument("--images", type=int, default=2000, help="images in step features")
+    parser.add_argument("--out", type=Path, default=Path("gpu_out"), help="folder of results")
+    parser.add_argument("--minutes", type=float, default=9.5, help="limit for all steps together")
     parser.add_argument("--measure", choices=("features", "exact"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.data, options.out = options.data.resolve(), options.out.resolve()

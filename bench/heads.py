@@ -1,7 +1,7 @@
-"""Time of private training of linear heads: dpprobe, its peers, the machine's limit, in one run.
+"""Times private training of linear heads by dpprobe and its peers, and the machine's limits.
 
-One thread, processor time, interleaved rounds; dpprobe through its public `dpprobe.heads.fit`, with
-sampling, noise and bookkeeping. bench/README.md describes the measurements.
+All use one thread and are measured by processor time in interleaved rounds. dpprobe runs by its
+public `dpprobe.heads.fit`, with sampling, noise and bookkeeping. bench/README.md has the details.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from peers.remote import ONE_THREAD, Remote
 from report import CASES, EXACT, FIVE, OURS, SECOND_ORDER, SETS, Key, Shape
 
 RESULTS = Path(__file__).resolve().parent / "results" / "heads.md"
-# The first two not on a GPU, where no fit has small batches.
+# The parts batch32 and memory run only on a CPU, because no fit on a GPU has small batches.
 PARTS = ("batch32", "memory", "batch4096", "full", "second")
 # The foundation-features recipe: 20 epochs in batches of 32.
 RECIPE_STEPS = 31_250
@@ -46,14 +46,14 @@ NOISE_MULTIPLIER = 0.7524
 
 @dataclass(frozen=True)
 class Peer:
-    """A library as it is run here.
+    """A library, and the settings with which it is measured.
 
     Attributes:
       adapter: a module of `peers`.
-      physical: by set, or set and case: rows at a time. None is all of a batch.
-      pieces: run only where a batch has more rows than those.
-      leave_out: (set, case) that a library cannot run, or not within an hour.
-      apart: in a process of its own even where it is installed beside torch.
+      physical: rows per pass, by set or by (set, case); None for a whole batch.
+      pieces: True to measure only batches with more rows than one pass has.
+      leave_out: pairs (set, case) that the library cannot run within an hour.
+      apart: True to use a separate process even if the library is installed beside torch.
     """
 
     adapter: str
@@ -66,8 +66,8 @@ class Peer:
         return self.physical.get((name, case), self.physical.get(name))
 
 
-# Rows at a time: of those tried on the CPU (powers of two) the fastest, but for "Opacus hooks",
-# which takes a batch as it is, as Opacus does unless told otherwise.
+# Rows per pass are the fastest power of two on the CPU. "Opacus hooks" takes whole batches in one
+# pass, which is Opacus's default.
 PEERS: dict[str, Peer] = {
     "Opacus hooks": Peer("opacus_hooks", {"A": 4096}, leave_out=frozenset({("B", "full")})),
     "Opacus hooks, in pieces": Peer("opacus_hooks", {"A": 256, "B": 16}, pieces=True),
@@ -90,7 +90,7 @@ class Setting:
     def random(cls, name: str, clock: Clock) -> Setting:
         shape = SETS[name]
         generator = np.random.default_rng(0)
-        # In memory as features are read into it: huge pages, where there are any, and whole lines.
+        # Rows lie in memory as stored features do: in huge pages, if available, and whole lines.
         rows = empty_rows((shape.rows, shape.dimension), np.float32)
         generator.standard_normal(dtype=np.float32, out=rows)
         features = torch.from_numpy(rows).to(clock.device)
@@ -101,7 +101,7 @@ class Setting:
         return TrainingSet(self.features, self.labels, self.shape.classes)
 
     def tiny(self) -> Setting:
-        """A few numbers of it: what they take brings the code into memory."""
+        """Returns a small part of the data, with which a warm-up brings code into memory."""
         shape = Shape(512, 64, self.shape.classes)
         features = self.features[: shape.rows, : shape.dimension].clone()
         return Setting(self.name, shape, features, self.labels[: shape.rows], self.clock)
@@ -115,7 +115,7 @@ def main() -> None:
     """Prints the tables and, after a whole run, writes them to bench/results/heads.md."""
     options = parsed()
     if options.device == "cpu" and any(os.environ.get(name) != "1" for name in ONE_THREAD):
-        # Libraries read these when they are loaded.
+        # Libraries read the variables of ONE_THREAD when they are loaded.
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | ONE_THREAD)
     torch.set_num_threads(1)
     clock = Clock(options.device)
@@ -134,7 +134,7 @@ def main() -> None:
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default 3)")
-    parser.add_argument("--only", choices=SETS, help="one set of data alone")
+    parser.add_argument("--only", choices=SETS, help="measure only this set of data")
     parser.add_argument("--cases", help=f"some of {','.join(PARTS)} (default all)")
     parser.add_argument("--quick", action="store_true", help="one round of short measurements")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
@@ -155,7 +155,7 @@ def parsed() -> argparse.Namespace:
 
 
 class Available:
-    """The peers that are installed, here or in the other environment, and the way to run them."""
+    """The peers that are installed in this or the other environment, and their processes."""
 
     def __init__(self, stack: ExitStack, options: argparse.Namespace) -> None:
         self.versions: dict[str, str | None] = {}
@@ -175,7 +175,7 @@ class Available:
                         self._remotes[title] = worker
 
     def engine(self, title: str, setting: Setting, case: str) -> Engine | None:
-        """None where the peer is not installed or has nothing to run."""
+        """Returns a peer's engine; None if the peer is not installed or has nothing to run."""
         peer = PEERS[title]
         physical = peer.at_once(setting.name, case)
         left_out = (setting.name, case) in peer.leave_out
@@ -221,7 +221,7 @@ def local_run(peer: Peer, task: Task, setting: Setting) -> Run:
 def all_engines(
     settings: Sequence[Setting], available: Available, options: argparse.Namespace
 ) -> Iterator[tuple[Key, Engine]]:
-    """In the order of a round: what is compared stands together."""
+    """Yields the engines in the order of a round, with compared engines side by side."""
     for setting in settings:
         for name, engine in limits.rates(setting.clock, setting.features).items():
             yield Key(setting.name, "limit", name), engine
@@ -253,7 +253,7 @@ def all_engines(
 def ours(
     setting: Setting, data: TrainingSet, case: str, seeds: int, engine: str = "closed_form"
 ) -> Callable[[int], float]:
-    """So many steps of `sgd`, for so many seeds in one pass."""
+    """Returns a function that times steps of `sgd`, for `seeds` seeds in one pass."""
     values = {"head": "sgd", "batch_size": CASES[case] or "full", "engine": engine}
 
     def run(steps: int) -> float:
@@ -264,7 +264,7 @@ def ours(
 
 
 def one_fit(setting: Setting, values: dict[str, Any]) -> Callable[[int], float]:
-    """A whole fit, from features that nothing is known of yet."""
+    """Returns a function that times a whole fit, without cached facts about the features."""
 
     def run(steps: int) -> float:
         assert steps == 1
@@ -274,7 +274,7 @@ def one_fit(setting: Setting, values: dict[str, Any]) -> Callable[[int], float]:
 
 
 def fit(values: dict[str, Any], data: TrainingSet, seeds: int) -> Callable[[], object]:
-    """A fit by the public API; its plan's noise is of a usual size, priced by nobody."""
+    """Returns a fit by the public API, with usual noise whose epsilon is not computed."""
     options = method_options(values)
     plan = Plan(
         mechanisms=tuple(
@@ -291,7 +291,7 @@ def fit(values: dict[str, Any], data: TrainingSet, seeds: int) -> Callable[[], o
 
 
 def times(engines: dict[Key, Engine], options: argparse.Namespace) -> None:
-    """Warms every engine up, then measures them in turns."""
+    """Warms up all engines, then measures the engines in turns."""
     for key, engine in engines.items():
         engine.calibrate(options.seconds)
         note(f"warm-up {' '.join(key)}")
@@ -306,7 +306,7 @@ def note(text: str) -> None:
 
 
 def used_memory(settings: Sequence[Setting], options: argparse.Namespace) -> dict[Key, float]:
-    """Bytes above the features, by (set, case or head, engine)."""
+    """Returns the peak memory above the features, in bytes, by (set, case or head, engine)."""
     peaks = {}
     for setting in settings:
         for key, work, warm in memory_cases(setting, options):
@@ -316,7 +316,7 @@ def used_memory(settings: Sequence[Setting], options: argparse.Namespace) -> dic
 
 
 def memory_cases(setting: Setting, options: argparse.Namespace) -> Iterator[tuple[Key, Work, Work]]:
-    """Returns the work that is measured, and the same on a few numbers."""
+    """Yields each measured work, with its warm-up on a small part of the data."""
     tiny = setting.tiny()
     for case in CASES:
         if case not in options.parts:

@@ -1,13 +1,13 @@
-"""A folder of drawn skin lesions with a table of patients, to try a private study offline.
+"""Writes a folder of drawn skin lesions with a table of patients, to try a private study offline.
 
     python bench/lesion_standin.py images/lesions
 
-No photograph is in it. Benign ones are round, of one brown, with a smooth rim; malignant ones tend
-to be lopsided, of several colours, with a ragged rim, but each of this varies so much that the two
-overlap. One image in eleven is malignant. Patients have 1 to 8 images, a sex and an age, which have
-nothing to do with the pictures. Everything follows from fixed seeds.
+The folder has no photographs. Benign lesions are round, of one brown, with a smooth rim. Malignant
+lesions tend to be lopsided, of several colours, with a ragged rim, but the two classes overlap. One
+image in eleven is malignant. Patients have 1 to 8 images, a sex and an age, which have nothing to
+do with the pictures. Everything follows from fixed seeds.
 
-`lesions.csv` lists the images. A folder beside it, `new_` before its name, has some more, of other
+`lesions.csv` lists the images. The folder `new_<name>` beside the folder has images of other
 patients, to predict.
 """
 
@@ -26,14 +26,14 @@ from PIL import Image, ImageDraw, ImageFilter
 from medical_standin import Patient
 
 COUNT, NEW = 3300, 12
-MALIGNANT = 11  # one image in so many
-SIDE, DRAWN = 64, 128  # pixels of a picture, and of its drawing
-CORNERS = 24  # of an outline
+MALIGNANT = 11  # one image in eleven is malignant
+SIDE, DRAWN = 64, 128  # pixels per side of a picture, and of its drawing
+CORNERS = 24  # corners of a lesion's outline
 SHEET = 10  # pictures of each class on a sheet
 
 
 def write_standin(folder: Path, *, count: int) -> None:
-    """Writes files/*.jpg and lesions.csv, and a few pictures more into the folder of new ones."""
+    """Writes files/*.jpg and lesions.csv, and a few pictures of new patients into `new_<name>`."""
     rows = list(_rows(count, after=0))
     for row in rows:
         _write(row, folder / row["file"])
@@ -46,7 +46,7 @@ def write_standin(folder: Path, *, count: int) -> None:
 
 
 def write_sheet(file: Path) -> None:
-    """Writes a picture of the first malignant lesions, and below them as many benign ones."""
+    """Writes a picture of the first malignant lesions above as many benign lesions."""
     sheet = Image.new("RGB", (SHEET * (SIDE + 4), 2 * (SIDE + 4)), "white")
     for line, malignant in enumerate((True, False)):
         numbers = [n for n in range(SHEET * MALIGNANT) if (n % MALIGNANT == 0) == malignant]
@@ -89,12 +89,12 @@ def _rows(count: int, *, after: int) -> Iterator[dict[str, str]]:
 
 
 def draw(name: str, *, malignant: bool) -> Image.Image:
-    """Draws a lesion; every number follows from the name."""
+    """Draws a lesion, whose random numbers follow from the name."""
     random = np.random.default_rng(int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]))
     skin = np.array([224, 184, 160]) + random.normal(0, 12, 3)
     picture = Image.new("RGB", (DRAWN, DRAWN), _colour(skin))
     pen = ImageDraw.Draw(picture)
-    # Asymmetry, border, colour and size, as a doctor looks at: shifted by the class, overlapping.
+    # The class shifts the signs that doctors look at: asymmetry, border, colour and size.
     shift = 1.0 if malignant else 0.0
     lopsided, ragged, spots = np.abs(random.normal(shift * np.array([0.8, 1.2, 2.0]), 1.0))
     brown = np.array([128, 84, 60]) + random.normal(0, 12, 3) - shift * random.uniform(0, 50)
@@ -119,7 +119,7 @@ def draw(name: str, *, malignant: bool) -> Image.Image:
 def _rim(
     random: np.random.Generator, *, size: float, lopsided: float, ragged: float
 ) -> list[tuple[float, float]]:
-    """Returns the corners of an outline round the middle."""
+    """Returns the corners of a lesion's outline, around the middle of the picture."""
     turned = random.uniform(0, 2 * math.pi)
     rim = []
     for corner in range(CORNERS):
@@ -139,9 +139,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path, help="to write, such as images/lesions")
-    parser.add_argument("--count", type=int, default=COUNT, help="of images")
-    parser.add_argument("--sheet", type=Path, metavar="FILE", help="a picture of some of them")
+    parser.add_argument("folder", type=Path, help="folder to write, such as images/lesions")
+    parser.add_argument("--count", type=int, default=COUNT, help="number of images")
+    parser.add_argument("--sheet", type=Path, metavar="FILE", help="a picture of some lesions")
     options = parser.parse_args()
     write_standin(options.folder, count=options.count)
     print(f"{options.folder}/lesions.csv: {options.count} images")

@@ -1,4 +1,4 @@
-"""Measures the machine's own limits like an engine: products, normals, gathers, launches."""
+"""Measures a machine's limits: matrix products, normal numbers, gathers and launches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BLOCK = 2048
 
 
 def rates(clock: Clock, features: torch.Tensor) -> dict[str, Engine]:
-    """Products of big squares, a million normals (torch, NumPy, ours), 32 random rows, one op."""
+    """Makes engines for square products, a million normals, gathers of 32 rows, and one op."""
     device = features.device
     left, right = torch.randn(2, SQUARE, SQUARE, device=device).unbind()
     out = torch.empty_like(left)
@@ -53,10 +53,10 @@ def units(dimension: int) -> dict[str, float]:
 
 
 def products(clock: Clock, features: torch.Tensor, batch: int, classes: int) -> Engine:
-    """The two products of a step, logits and gradient, in the fastest of several forms.
+    """Makes an engine for a step's two products, logits and gradient, in their fastest form.
 
-    Rows or columns of logits, the whole batch or blocks that stay in the cache, classes as they
-    are or padded to a multiple of 16; torch's products, and NumPy's for the whole batch.
+    Tries logits by rows and by columns, the whole batch and blocks that fit the cache, classes
+    unpadded and padded to a multiple of 16, torch and (for the whole batch) NumPy.
     """
     rows = features[:batch]
     ways: list[Work] = [_by_numpy(rows, classes)] if clock.device == "cpu" else []
@@ -98,7 +98,7 @@ def _by_numpy(rows: torch.Tensor, width: int) -> Work:
 
 
 def second_order(clock: Clock, features: torch.Tensor) -> dict[str, Engine]:
-    """X^T X, and of a matrix of its size the Cholesky factor and the eigenvectors."""
+    """Makes engines for X^T X, and for the Cholesky factor and eigenvectors of such a matrix."""
     dimension = features.shape[1]
     out = torch.zeros(dimension, dimension, device=features.device)
     part = features[: 4 * dimension]
@@ -112,7 +112,7 @@ def second_order(clock: Clock, features: torch.Tensor) -> dict[str, Engine]:
     gram = [clock.repeated(lambda: torch.mm(features.T, features, out=out)), clock.repeated(blocks)]
     triangle = {}
     if clock.device == "cpu":
-        # NumPy sees that the factors are each other's transpose and calls syrk.
+        # NumPy calls syrk, because the two factors are each other's transpose.
         array = features.numpy()
         triangle["X^T X, one triangle"] = Engine(clock.repeated(lambda: np.matmul(array.T, array)))
         triangle["X^T X, float64 triangle"] = Engine(clock.repeated(lambda: _exact(array)))
@@ -124,7 +124,7 @@ def second_order(clock: Clock, features: torch.Tensor) -> dict[str, Engine]:
 
 
 def _exact(array: npt.NDArray[np.float32]) -> None:
-    """X^T X as exact sums need it: float64, block by block, one triangle."""
+    """Computes X^T X as exact sums do: in float64, block by block, one triangle."""
     total = np.zeros((array.shape[1], array.shape[1]), order="F")
     for start in range(0, len(array), _BLOCK):
         block = array[start : start + _BLOCK].astype(np.float64)
@@ -134,15 +134,14 @@ def _exact(array: npt.NDArray[np.float32]) -> None:
 def bounds(
     seconds: dict[str, float], *, batch: int, dimension: int, classes: int
 ) -> dict[str, float]:
-    """Seconds of a step's parts at the machine's own rates.
+    """Returns the seconds of a step's parts at the machine's own rates.
+
+    Products take the fastest rate of square products, noise the fastest rate of normals. Gathering
+    rows from memory can overlap with products and noise.
 
     Args:
-      seconds: of one unit of each of `rates`.
+      seconds: seconds of one unit of each of `rates`.
       batch: rows of a step.
-
-    Returns:
-      products: at the fastest rate of big squares; noise: at the fastest normal's; gather: rows
-      from memory, which can hide behind the other two.
     """
     columns = dimension + 1
     square, normal = (

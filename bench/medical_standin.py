@@ -1,13 +1,14 @@
-"""A folder laid out as CheXpert, made of CIFAR-10 pictures by public rules, to try a study offline.
+"""Writes a stand-in for CheXpert, made of CIFAR-10 pictures by public rules, for offline studies.
 
-CheXpert may not be passed on. The stand-in has its files, columns and quirks: several findings an
-image, some of them uncertain (-1) or blank, patients with 1 to 8 images, sex, age and race. So
-`{catalog: chexpert, root: <folder>}` reads it, and config/medical_standin.yaml is a whole study.
+CheXpert may not be passed on. The stand-in has CheXpert's files, columns and quirks: several
+findings per image, some findings uncertain (-1) or blank, patients with 1 to 8 images, sex, age and
+race. `{catalog: chexpert, root: <folder>}` reads the stand-in, and config/medical_standin.yaml is a
+whole study.
 
 Everything about a patient follows from the SHA-256 of a number, a finding from the picture's class.
-Sex and age have nothing to do with the pictures: no gap between them is real. Patients of the group
-`rare` of race (one in 25) have their pictures turned upside down and their contrast lowered: a
-group that is rare and looks different, as an older scanner would make it.
+Sex and age have nothing to do with the pictures, so no gap between sexes or ages is real. Patients
+of race `rare` (one in 25) have pictures turned upside down with less contrast, as if from an older
+scanner.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ FOLDER = "CheXpert-v1.0-small"
 FINDINGS: dict[str, frozenset[int]] = {
     "Atelectasis": frozenset({2, 3, 4, 5, 6, 7}),  # animals
     "Cardiomegaly": frozenset({3, 5}),  # cats and dogs
-    "Consolidation": frozenset({0, 2}),  # what flies
-    "Edema": frozenset({6, 8}),  # what lives in water
-    "Pleural Effusion": frozenset({0, 1, 9}),  # what has wheels
+    "Consolidation": frozenset({0, 2}),  # airplanes and birds
+    "Edema": frozenset({6, 8}),  # frogs and ships
+    "Pleural Effusion": frozenset({0, 1, 9}),  # airplanes, automobiles and trucks
 }
-IMAGES = (1, 1, 2, 2, 3, 4, 6, 8)  # of a patient, each as likely
+IMAGES = (1, 1, 2, 2, 3, 4, 6, 8)  # numbers of images of a patient, each equally likely
 RACES = (("A", 60), ("B", 22), ("C", 12), ("rare", 4), ("", 2))  # percent; "" is unknown
-UNCERTAIN = 0.03  # of the findings
+UNCERTAIN = 0.03  # share of findings that are uncertain
 TURNED, CONTRAST = 180, 0.35
 
 
 @dataclass(frozen=True)
 class Patient:
-    """A patient, of whom everything follows from the number."""
+    """A patient, whose properties all follow from the number."""
 
     number: int
 
@@ -83,11 +84,11 @@ class Patient:
 def write_standin(images: Path, folder: Path, *, count: int) -> None:
     """Writes images, train.csv, valid.csv and chexpert_demo.csv below the folder.
 
-    The last patients, with some 234 images or a tenth of fewer than 2,340, are those of valid.csv.
+    The last patients are in valid.csv, with about 234 images, or a tenth of fewer than 2,340.
 
     Args:
-      images: parquet with columns image (struct with bytes) and label, of CIFAR-10.
-      count: of images, all of them where there are fewer.
+      images: parquet file of CIFAR-10, with columns image (struct with bytes) and label.
+      count: number of images; all images if there are fewer.
     """
     rows = list(_rows(images, folder, count))
     names = [row["Path"].split("/")[2] for row in rows]
@@ -103,7 +104,7 @@ def write_standin(images: Path, folder: Path, *, count: int) -> None:
 
 
 def _rows(images: Path, folder: Path, count: int) -> Iterator[dict[str, str]]:
-    """Yields a row per image, and writes its file."""
+    """Yields a row per image, and writes the image's file."""
     pictures = _pictures(images, count)
     number = 0
     while True:
@@ -139,7 +140,7 @@ def _pictures(images: Path, count: int) -> Iterator[tuple[bytes, int]]:
 
 
 def _finding(name: str, label: int, patient: Patient, view: int) -> str:
-    """Returns "1.0", "0.0", "-1.0" or a blank, which is what reports do not mention."""
+    """Returns a finding as "1.0", "0.0", "-1.0" (uncertain) or blank (not mentioned)."""
     chance = patient.share(f"{name} {view}")
     if chance < UNCERTAIN:
         return "-1.0"
@@ -149,7 +150,6 @@ def _finding(name: str, label: int, patient: Patient, view: int) -> str:
 
 
 def _older(data: bytes) -> bytes:
-    """Turns a picture upside down and lowers its contrast."""
     turned = ImageOps.exif_transpose(open_image(data)).convert("RGB").rotate(TURNED)
     stream = io.BytesIO()
     ImageEnhance.Contrast(turned).enhance(CONTRAST).save(stream, "JPEG", quality=90)
@@ -170,7 +170,7 @@ def main() -> None:
     )
     parser.add_argument("--images", type=Path, default=CIFAR, help="parquet of CIFAR-10")
     parser.add_argument("--folder", type=Path, default=ROOT / "build/chexpert_standin")
-    parser.add_argument("--count", type=int, default=20_000, help="of images")
+    parser.add_argument("--count", type=int, default=20_000, help="number of images")
     options = parser.parse_args()
     write_standin(options.images, options.folder, count=options.count)
     print(options.folder)

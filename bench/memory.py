@@ -1,4 +1,4 @@
-"""Peak memory of some work above the features and the code, in a process of its own."""
+"""Measures a function's peak memory above features and code, in a separate process."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from clock import Work
 
 
 def above(work: Work, warm: Work, device: str) -> float:
-    """Bytes that `work` needs at its peak beyond what is there before it.
+    """Returns the bytes that `work` allocates at its peak, beyond the memory used before.
 
-    On a CPU a forked process holds the features, runs `warm` (the same on a few numbers, which
-    brings the code in), and compares its peak (Linux's VmHWM) with what it held then. To be called
-    before any other work: what a process has freed it would use again, unseen.
+    On a CPU a forked process first runs `warm`, equal work on few numbers, to load the code. The
+    result is the process's later peak (Linux's VmHWM) minus its memory after `warm`. Call `above`
+    before any other work, because reuse of memory that was freed earlier cannot be measured.
     """
     if device != "cpu":
         warm()
@@ -42,7 +42,7 @@ def above(work: Work, warm: Work, device: str) -> float:
 def _measure(sender: Connection, work: Work, warm: Work) -> None:
     warm()
     gc.collect()
-    # Linux: the peak is what is there now.
+    # Writing 5 to clear_refs sets Linux's recorded peak to the memory that is used now.
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     before = _status("VmRSS")
     work()

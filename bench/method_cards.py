@@ -26,12 +26,12 @@ ROOT = Path(__file__).resolve().parents[1]
 STUDY = ROOT / "config" / "method_cards.yaml"
 CARDS = ROOT / "docs" / "methods"
 CONFIGURATION = ROOT / "docs" / "configuration.md"
-# The head whose card has the releases of others that release the same.
+# The head to whose card the cards of heads with equal releases refer.
 USUAL = "momentum"
-DIMENSION, CLASSES = 64, 10  # of the digits
+DIMENSION, CLASSES = 64, 10  # features and classes of the digits
 # The epsilon at which the table of releases is priced.
 EPSILON = 1.0
-# A network's releases are priced for this method on so many rows, CIFAR-10's.
+# The method for which a network's releases are priced, on the rows of CIFAR-10.
 NETWORK: dict[str, Any] = {
     "head": "fine_tune",
     "tune": {"blocks": 2},
@@ -53,7 +53,7 @@ def read_study() -> Study:
 
 
 def decided(method: MethodOptions, study: Study, n: int, token: str) -> MethodOptions:
-    """A method as it trains on n rows of the digits: of `auto` with what it chooses for them."""
+    """Returns a method as it trains on n rows of the digits, with the choice of `auto` made."""
     return method.resolve_choice(
         DataFacts(
             n=n,
@@ -68,11 +68,7 @@ def decided(method: MethodOptions, study: Study, n: int, token: str) -> MethodOp
 
 
 def filled(text: str, sections: Mapping[str, str]) -> str:
-    """A page with what stands between its markers written again.
-
-    Raises:
-      KeyError: for a marker of no block.
-    """
+    """Returns a page whose text between markers is replaced; KeyError for an unknown marker."""
 
     def fill(match: re.Match[str]) -> str:
         return f"{match[1]}\n\n{sections[match[2]]}\n\n<!-- end -->"
@@ -81,10 +77,10 @@ def filled(text: str, sections: Mapping[str, str]) -> str:
 
 
 def blocks(path: Path, study: Study) -> dict[str, str]:
-    """The generated parts of a page, by the name of their marker."""
+    """Returns the generated parts of a page, by the name of each part's marker."""
     if path == CONFIGURATION:
         return {"normalisations": normalisations()}
-    if path.stem in NETWORKS:  # the digits are no images for one, so none was measured
+    if path.stem in NETWORKS:  # networks cannot train on the digits, so the study has none
         return {
             "releases": priced_table(
                 method_options(NETWORK), NETWORK_ROWS, delta=1e-5, accountant="pld"
@@ -113,13 +109,12 @@ def spelt(value: Any) -> str:
 
 
 def plain(value: float) -> str:
-    """Writes a number as YAML takes it: 1000000, not 1e+06."""
+    """Formats a number as YAML reads numbers: 1000000, not 1e+06."""
     whole = float(value).is_integer() and abs(value) < 1e9
     return f"{int(value)}" if whole else f"{value:g}"
 
 
 def normalisations() -> str:
-    """The kinds of `normalize`."""
     rows = []
     for kind, cls in KINDS.items():
         options = []
@@ -138,7 +133,7 @@ def releases_table(study: Study, head: str) -> str:
     """Describes the releases of a method of the study, and its noise at epsilon 1."""
     (dataset,) = study.datasets.values()
     counted = dataset.count_rows()
-    assert counted is not None  # the digits are no download
+    assert counted is not None  # the digits need no download, so their rows are known
     n = counted[0]
     method, usual = (
         decided(study.methods[name], study, n, f"{EPSILON:g}") for name in (head, USUAL)
@@ -153,7 +148,7 @@ def releases_table(study: Study, head: str) -> str:
 
 
 def priced_table(method: MethodOptions, n: int, *, delta: float, accountant: str) -> str:
-    """Describes what a method releases of n rows, and its noise at epsilon 1."""
+    """Describes the quantities that a method releases from n rows, and the noise at epsilon 1."""
     mechanisms = method.list_mechanisms(n)
     if not mechanisms:
         return "Nothing is released with noise: the head is not private."

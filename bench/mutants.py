@@ -1,12 +1,12 @@
-"""Shows that the tests notice faults: puts each of `tests/mutants.yaml` into a copy of the code.
+"""Puts each fault of `tests/mutants.yaml` into a copy of the code, and checks that a test fails.
 
     python bench/mutants.py                          # every fault, about half an hour
     python bench/mutants.py --only rounding-down     # some, by their ids
 
-The copy holds the working tree's files that git knows, in a temporary folder. The named tests run
-with each fault until one fails; in the end these tests run without a fault, and must pass.
-Prints a line per fault. Exits with 1 if a fault survives, or if its text does not stand once in the
-code: name the text again in that case.
+A temporary folder gets a copy of the working tree's files that git knows. A fault's tests run with
+the fault until a test fails; in the end the tests run without a fault, and must pass. Prints a line
+per fault. Exits with 1 if a fault survives. Also exits with 1 if a fault's text does not occur
+exactly once in the code; update the entry of this fault.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class MutantError(Exception):
 
 @dataclass(frozen=True)
 class Edit:
-    """A text of the code, and the one that takes its place."""
+    """A text of the code, and the text that replaces it."""
 
     old: str
     new: str
@@ -68,20 +68,15 @@ class Mutant:
 
 
 def read_mutants(path: Path = FAULTS) -> list[Mutant]:
-    """Reads the faults.
-
-    Raises:
-      MutantError: if two have one id.
-    """
+    """Reads the faults; raises MutantError if two faults have one id."""
     mutants = [Mutant.of(values) for values in yaml.safe_load(path.read_text(encoding="utf-8"))]
     ids = [mutant.id for mutant in mutants]
     if twice := {each for each in ids if ids.count(each) > 1}:
-        raise MutantError(f"{path}: {', '.join(sorted(twice))} stands twice")
+        raise MutantError(f"{path}: {', '.join(sorted(twice))}: two faults have this id")
     return mutants
 
 
 def read_modules(root: Path) -> dict[Path, str]:
-    """Reads the package's modules."""
     paths = sorted((root / "src" / "dpprobe").rglob("*.py"))
     return {path: path.read_text(encoding="utf-8") for path in paths}
 
@@ -90,7 +85,7 @@ def find_place(mutant: Mutant, edit: Edit, modules: Mapping[Path, str]) -> Path:
     """Returns the module whose text an edit replaces.
 
     Raises:
-      MutantError: unless the text stands exactly once in the package, or in the fault's room.
+      MutantError: unless the text occurs exactly once in the package, or in the fault's room.
     """
     places = [
         path
@@ -100,16 +95,14 @@ def find_place(mutant: Mutant, edit: Edit, modules: Mapping[Path, str]) -> Path:
     ]
     if len(places) != 1:
         names = ", ".join(path.name for path in places) or "no module"
-        raise MutantError(f"{mutant.id}: its text does not stand once but in {names}: {edit.old!r}")
+        raise MutantError(
+            f"{mutant.id}: text does not occur exactly once, but in {names}: {edit.old!r}"
+        )
     return places[0]
 
 
 def find_tests(mutant: Mutant, root: Path) -> list[str]:
-    """Returns the tests of a fault as pytest names them, relative to the root.
-
-    Raises:
-      MutantError: if one is not found.
-    """
+    """Returns a fault's tests in pytest's notation; raises MutantError if a test is not found."""
     files = sorted((root / "tests").rglob("test_*.py"))
     found = []
     for test in mutant.tests:
@@ -127,7 +120,7 @@ def find_tests(mutant: Mutant, root: Path) -> list[str]:
 
 @contextmanager
 def copied_tree() -> Iterator[Path]:
-    """Makes a copy of the working tree, beside which the shared data is."""
+    """Makes a copy of the working tree, with a link to the shared data beside the copy."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         root = Path(folder) / "tree"
         listed = subprocess.run(
@@ -147,7 +140,7 @@ def copied_tree() -> Iterator[Path]:
 
 @contextmanager
 def mutated(mutant: Mutant, root: Path) -> Iterator[None]:
-    """Puts a fault into a tree, and takes it out again."""
+    """Puts a fault into a tree, and removes the fault after the `with` block."""
     modules = read_modules(root)
     changed: dict[Path, str] = {}
     for edit in mutant.edits:
@@ -163,14 +156,14 @@ def mutated(mutant: Mutant, root: Path) -> Iterator[None]:
 
 
 def _write(path: Path, text: str) -> None:
-    """Writes a module, and removes its bytecode: it is told apart by size and second alone."""
+    """Writes a module, and removes its bytecode, which Python may take for up to date."""
     path.write_text(text, encoding="utf-8")
     for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
         compiled.unlink()
 
 
 def run_tests(tests: Sequence[str], root: Path, *words: str) -> tuple[int, list[str], str]:
-    """Runs tests; returns pytest's exit status, the tests that failed, and its last output."""
+    """Runs tests; returns pytest's exit status, the failed tests, and the end of the output."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words, *tests]
     environment = {**os.environ, "PYTHONPATH": str(root / "src")}
     run = subprocess.run(
@@ -184,14 +177,14 @@ def run_tests(tests: Sequence[str], root: Path, *words: str) -> tuple[int, list[
 
 @dataclass(frozen=True)
 class Verdict:
-    """Returns a fault's fate: "killed" by a test, "SURVIVED", or an "error" with its reason."""
+    """The result for a fault: "killed" by a test, "SURVIVED", or an "error" with the reason."""
 
     word: str
     detail: str
 
 
 def try_mutant(mutant: Mutant, root: Path) -> Verdict:
-    """Runs the tests of a fault with it."""
+    """Runs a fault's tests on a tree that has the fault."""
     try:
         tests = find_tests(mutant, root)
         with mutated(mutant, root):
@@ -206,7 +199,7 @@ def try_mutant(mutant: Mutant, root: Path) -> Verdict:
 
 
 def find_false(verdicts: Mapping[str, Verdict], root: Path) -> list[str]:
-    """Lists the faults whose test fails without them too."""
+    """Lists the faults whose test fails also without the fault."""
     killers = {verdict.detail for verdict in verdicts.values() if verdict.word == "killed"}
     if not killers:
         return []

@@ -1,4 +1,4 @@
-"""Writes docs/options.md from the schema of a study, which has the hover texts of editors too."""
+"""Writes docs/options.md from the schema of studies, from which editors show hover texts too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INTRODUCTION = """\
 This page answers: which keys may a study have, with which values and defaults? `make schema` writes
 it. [The study](configuration.md) explains the keys.
 """
-# Keys whose blocks come in several kinds -> the key that names the kind, and the page to read.
+# Maps keys whose blocks have several kinds to the key that names the kind, and to a page.
 KINDS = {
     "datasets": ("source", "data.md"),
     "backbones": ("family", "features.md"),
@@ -64,7 +64,7 @@ def options_page() -> str:
 
 
 def _titles(block: Schema, blocks: Schema, outer: str = "") -> dict[str, str]:
-    """Returns the heading of each block that a block's keys hold, however deep, by its name."""
+    """Returns the heading of each block that is nested in a block, by the nested block's name."""
     titles: dict[str, str] = {}
     for key, option in block["properties"].items():
         kind, _ = KINDS.get(key, ("", ""))
@@ -78,7 +78,7 @@ def _titles(block: Schema, blocks: Schema, outer: str = "") -> dict[str, str]:
 
 
 def _summary(option: Schema, blocks: Schema) -> str:
-    """Returns the first paragraph of a description, or of its block's, for a cell of a table."""
+    """Returns the first paragraph of the description of an option or block, for a table cell."""
     text = option.get("description") or blocks[option["$ref"].rpartition("/")[2]]["description"]
     return " ".join(text.split("\n\n")[0].split()).replace("|", "\\|")
 

@@ -1,8 +1,8 @@
 """Draws the pipeline from Snakemake's graph of rules: docs/images/pipeline.svg.
 
-The graph is of a study with a download, an audit, a t-SNE and a release. Its rules are condensed to
-stages: the trunk from the download to MLflow, analyses, exhibits and releases. An arrow is drawn
-where no longer way through the graph leads.
+The graph is of a study with a download, an audit, a t-SNE and a release. The graph's rules are
+condensed to stages: the trunk from the download to MLflow, analyses, exhibits and releases. An
+arrow between two stages is drawn unless a longer path connects them.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ COMMAND = (
     "releases={mnist: {dataset: mnist, backbone: scatternet, method: prototypes, epsilon: 1}}",
 )  # fmt: skip
 TARGETS = {"all", "releases"}
-WIDTH, HEIGHT, LEFT, TOP = 132, 58, 44, 36  # of a box, and the space before and above it
+WIDTH, HEIGHT, LEFT, TOP = 132, 58, 44, 36  # size of a box, and the space left of and above a box
 
 
 class Stage(NamedTuple):
     """A box of the picture.
 
     Attributes:
-      rules: a regular expression of the names of its rules.
-      makes: what the rules write.
-      line: the row of the box, from above.
+      rules: a regular expression that matches the names of the stage's rules.
+      makes: the outputs of the rules, in words.
+      line: the row of the box in the picture, from above.
     """
 
     rules: str
@@ -77,7 +77,7 @@ def read_graph() -> str:
 
 
 def condense_graph(graph: str) -> Edges:
-    """Returns the arrows between stages, without those that a longer way replaces.
+    """Returns the arrows between stages, without arrows that a longer path replaces.
 
     Raises:
       ValueError: if a rule has no stage, or a stage has no rule.
@@ -96,7 +96,6 @@ def condense_graph(graph: str) -> Edges:
 
 
 def find_stage(rule: str) -> str:
-    """Returns the stage of a rule."""
     for name, stage in STAGES.items():
         if re.fullmatch(stage.rules, rule):
             return name
@@ -104,13 +103,16 @@ def find_stage(rule: str) -> str:
 
 
 def longest_way(edges: Edges, start: str, end: str | None = None) -> int:
-    """Returns the steps of the longest way from a stage to another, or to any; else below zero."""
+    """Returns the length of the longest path from a stage to `end`, or to any stage.
+
+    The length is negative without a path.
+    """
     ways = [1 + longest_way(edges, b, end) for a, b in edges if a == start != end]
     return max(ways, default=0 if end in (None, start) else -len(edges))
 
 
 def draw_stages(edges: Edges) -> str:
-    """Draws boxes in columns, each as far to the right as the longest way to it is long."""
+    """Draws boxes in columns; a stage's column is the length of the longest path to the stage."""
     back = {(b, a) for a, b in edges}
     places = {
         name: (

@@ -1,8 +1,8 @@
 """Lints prose in pages, code, rules and profiles with proselint and the rules of bench/prose.yaml.
 
 Reads docstrings, comments, descriptions of options and commands, and messages of raised errors.
-tests/stored/prose.json counts the findings that a file may still have by rule. `--renew` lowers
-these numbers to today's and never raises one.
+tests/stored/prose.json has the number of allowed findings by file and rule. `--renew` lowers these
+numbers to the current findings, and raises no number.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from proselint.tools import LintFile
 ROOT = Path(__file__).resolve().parents[1]
 RULES = yaml.safe_load((ROOT / "bench/prose.yaml").read_text(encoding="utf-8"))
 ALLOWED = ROOT / "tests/stored/prose.json"
-GENERATED = {ROOT / "docs/options.md"}  # its sentences are those of the code
+GENERATED = {ROOT / "docs/options.md"}  # a page of sentences from the code, which are linted there
 FILES = (
     "*.md", "docs/**/*.md", "src/**/*.py", "scripts/**/*.py", "bench/**/*.py", "Snakefile",
     "workflow/**/*.smk", "profiles/**/*.py", "profiles/**/*.yaml",
@@ -38,7 +38,7 @@ QUOTES = CheckFlags(allow_quotes=True)
 
 
 def read_page(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields the line and text of a page without code and addresses, or of unreleased changes."""
+    """Yields the line and text of a page, without code and addresses, or of unreleased changes."""
     text = path.read_text(encoding="utf-8")
     if path.name == "CHANGELOG.md":
         text = "\n## [".join(text.split("\n## [")[:2])
@@ -105,7 +105,7 @@ def find_faults(path: Path, config: Config) -> Iterator[tuple[str, str]]:
     """Yields the rule and the description of each fault of a file."""
     pieces = sorted(read_page(path) if path.suffix == ".md" else read_code(path))
     starts = [*accumulate((len(text) + 2 for _, text in pieces), initial=1)]
-    whole = "\n\n".join(text for _, text in pieces) + "\n"  # none would be read from the path
+    whole = "\n\n".join(text for _, text in pieces) + "\n"  # LintFile reads the path if empty
     whole = re.sub(r"`[^`]+`", lambda match: re.sub(r"[^\n]", "X", match[0]), whole)
     for (rule, message, span, _), _ in LintFile(path.name, whole).lint(config):
         index = bisect_right(starts, span[0]) - 1
@@ -114,7 +114,7 @@ def find_faults(path: Path, config: Config) -> Iterator[tuple[str, str]]:
 
 
 def main() -> None:
-    """Prints the findings of each file and rule that has more than are allowed."""
+    """Prints the findings of each file and rule that has more findings than are allowed."""
     checks = [c for c in own_checks if not c.path.startswith(tuple(RULES["misread"]))]
     checks += make_checks()
     CheckRegistry().register_many(tuple(checks))

@@ -18,7 +18,7 @@ INTRODUCTION = """\
 Reference: which names does `dpprobe` have, with which arguments? `make schema` writes this page.
 [Use dpprobe from Python](python.md) shows how to use them.
 """
-# Members that Python, scikit-learn or dpprobe itself calls: no part of what is promised.
+# Members that only Python, scikit-learn or dpprobe itself calls, which are not documented.
 _INTERNAL = re.compile(
     r"^_|^(get|set)_|^score$|_fit$|^describe_limit$|^predict_(blocks|arrays)$|^score_features$"
 )
@@ -36,7 +36,7 @@ def reference_page() -> str:
 
 
 def _describe_class(name: str, value: type) -> str:
-    # `load_bundle` makes a Predictor, so its own arguments are no concern of callers.
+    # `load_bundle` makes a Predictor, so users never write the arguments of the class.
     signature = "" if "load_bundle" in vars(value) else _write_signature(name, value)
     text = f"## {name}\n{signature}\n{_describe(value)}"
     for key, member in vars(value).items():
@@ -51,7 +51,7 @@ def _describe_class(name: str, value: type) -> str:
 
 
 def _find_function(member: Any) -> Callable[..., Any] | None:
-    """Returns what a member of a class calls; None for data."""
+    """Returns the function behind a member of a class; None for data."""
     member = getattr(member, "__func__", getattr(member, "fn", member))
     return member if inspect.isfunction(member) else None
 
@@ -61,7 +61,7 @@ def _describe_call(heading: str, name: str, function: Callable[..., Any]) -> str
 
 
 def _write_signature(name: str, function: Callable[..., Any]) -> str:
-    """Returns the call with its defaults, one argument per line where it would be long."""
+    """Returns a call with its default arguments, wrapped if the line would be long."""
     given = inspect.signature(function)
     texts = []
     for key, argument in given.parameters.items():
@@ -79,7 +79,7 @@ def _write_signature(name: str, function: Callable[..., Any]) -> str:
 
 
 def _describe(value: Any) -> str:
-    """Returns a docstring as Markdown: sections as lists, other paragraphs as they are."""
+    """Returns a docstring as Markdown: sections become lists, other paragraphs are unchanged."""
     lines = inspect.cleandoc(inspect.getdoc(value) or "").splitlines()
     text = re.sub(r"\n{3,}", "\n\n", "\n".join(_convert(lines))).strip()
     return re.sub(r"\bdocs/([\w-]+\.md)", r"[\1](\1)", text)

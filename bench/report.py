@@ -1,4 +1,4 @@
-"""The tables of bench/results/heads.md."""
+"""Formats the tables of bench/results/heads.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clock import Engine, Ratio, number
 
 
 class Key(NamedTuple):
-    """The key of a measurement: a set of data, a case or "second" or "limit", an engine."""
+    """The key of a measurement: a set of data, a case (or "second" or "limit"), an engine."""
 
     data: str
     case: str
@@ -25,8 +25,6 @@ Engines = Mapping[Key, Engine]
 
 
 class Shape(NamedTuple):
-    """Facts of a set of data."""
-
     rows: int
     dimension: int
     classes: int
@@ -44,12 +42,10 @@ SECOND_ORDER: dict[str, dict[str, Any]] = {
     "feature_covariance": {"head": "feature_covariance"},
     "prototypes": {"head": "prototypes"},
 }
-# Each of its steps has an X^T X and a factorisation of its own.
-SEVERAL = "newton, three steps"
 HOOKS = "Opacus hooks"
 GRAM, TRIANGLE = "X^T X", "X^T X, one triangle"
 EXACT_TRIANGLE = "X^T X, float64 triangle"
-# Sizes of the second moments that a head has to sum and to decompose.
+# Numbers of second moments that a head has to sum and to decompose; 1 if not listed.
 MOMENTS = {"newton, three steps": 3, "prototypes": 0}
 
 
@@ -59,7 +55,6 @@ def markdown(
     versions: Mapping[str, str | None],
     rounds: int,
 ) -> str:
-    """All tables."""
     parts = [
         "# Private training of linear heads: dpprobe, its peers and the machine",
         machine(versions),
@@ -88,7 +83,7 @@ def machine(versions: Mapping[str, str | None]) -> str:
 
 
 def processor() -> str:
-    """The model's name, and its vector extensions, which matter as much."""
+    """Returns the processor's model, and its vector extensions, which matter as much."""
     info = Path("/proc/cpuinfo")
     if not info.exists():
         return platform.processor() or platform.machine()
@@ -114,14 +109,13 @@ def section(title: str, lines: list[str]) -> str:
 
 
 def columns(engines: Engines) -> list[tuple[str, str]]:
-    """The (set, case) that were measured."""
     return [(key.data, key.case) for key in engines if key.case in CASES and key.engine == OURS]
 
 
 def against(
     engines: Engines, name: str, head: str, factorisation: str, product: str = GRAM, count: int = 1
 ) -> Ratio:
-    """A head's fit over so many times X^T X and a factorisation."""
+    """Compares a head's fit with `count` times the sum of X^T X and a factorisation."""
     gram, factor = (engines[Key(name, "second", part)] for part in (product, factorisation))
     both = Engine(gram.run)
     pairs = zip(gram.times, factor.times, strict=True)
@@ -195,7 +189,7 @@ def limit(engines: Engines) -> list[str]:
 
 
 def units(engines: Engines, name: str) -> dict[str, float]:
-    """Seconds of one operation, normal, byte, launch, in the fastest round."""
+    """Returns the seconds of one operation, normal, byte and launch in the fastest round."""
     amounts = limits.units(SETS[name].dimension)
     measured = {rate: engines.get(Key(name, "limit", rate)) for rate in amounts}
     return {rate: engine.fastest / amounts[rate] for rate, engine in measured.items() if engine}
@@ -213,7 +207,6 @@ def rates(engines: Engines) -> Iterator[str]:
 
 
 def each(unit: Mapping[str, float], kind: str, name: str, scale: Callable[[float], float]) -> str:
-    """The libraries' rates of one kind."""
     return ", ".join(
         f"{rate.removeprefix(kind)} {number(scale(value))} {name}"
         for rate, value in unit.items()

@@ -1,8 +1,8 @@
-"""Records what was run and writes docs/reproduction.md: every published number, with ours.
+"""Records results of studies and writes docs/reproduction.md: every published number, with ours.
 
     python bench/reproduction_page.py results/foundation_features
 
-Without a folder the page is written from the record, and from what bench/throughput.py measured.
+Without a folder, the page is written from the record and the results of bench/throughput.py.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from reproduction.page import reproduction_page
 REPOSITORY = Path(__file__).resolve().parents[1]
 CONFIG = project_root() / "config"
 PAGE = REPOSITORY / "docs" / "reproduction.md"
-# Begins what is written by hand.
+# The heading at which the hand-written end of the page begins.
 TAIL = "\n## Hours\n"
 THROUGHPUT = REPOSITORY / "bench" / "results" / "throughput.json"
 
@@ -40,7 +40,7 @@ def main(words: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--output", type=Path, default=PAGE, help="the page; %(default)s")
     parser.add_argument(
-        "--record", type=Path, default=record.FILE, help="the kept results; %(default)s"
+        "--record", type=Path, default=record.FILE, help="the recorded results; %(default)s"
     )
     parser.add_argument(
         "--study",
@@ -78,17 +78,17 @@ def write_page(arguments: argparse.Namespace) -> None:
 
 
 def read_tail(page: Path) -> str:
-    """Returns the end of the page, which is written by hand: hours, files and disk."""
+    """Returns the hand-written end of the page: hours, files and disk."""
     _, mark, tail = page.read_text(encoding="utf-8").partition(TAIL)
     return mark + tail
 
 
 def find_study(folder: Path, files: Sequence[Path]) -> tuple[Path, Any]:
-    """Finds the file of the study whose results lie in a folder, by the name in its summaries.
+    """Finds the file of the study whose results are in a folder, by the study's name in summaries.
 
     Raises:
       DataError: if the folder has no finished dataset.
-      ConfigError: if no file is of a study of that name.
+      ConfigError: if no file has a study with the summaries' name.
     """
     summaries = sorted(folder.glob("summary/*.parquet"))
     names = set(read_summaries(summaries)["study"].to_pylist())

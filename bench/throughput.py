@@ -1,19 +1,19 @@
-"""Images a second and core through private steps: table 8 of Mehta et al. 2022, on any machine.
+"""Measures images per second and core in private steps, for table 8 of Mehta et al. 2022.
 
     .venv/bin/python bench/throughput.py --no-write          # two small networks, minutes
-    .venv/bin/python bench/throughput.py published --rows 2  # the published ones, an hour of a core
+    .venv/bin/python bench/throughput.py published --rows 2  # published networks, an hour of a core
     .venv/bin/python bench/throughput.py published --device cuda --precision bfloat16 --rows 64
 
-A step is DP-LAMB's: the clipped sum of the gradients of a batch, Gaussian noise, an update. *Full*
+A step of DP-LAMB is the clipped sum of a batch's gradients, Gaussian noise and an update. *Full*
 trains the whole network. *Last layer* passes every image through the frozen network again, as with
-augmentation, and trains the head. The sum of a few images at once is timed, and the update apart;
-the update counts once per batch. Table 8 states no batch: the default is that of the paper's other
-tables. Weights and images are random: no rate depends on them. A way that needs more memory than
-is free is said and left out.
+augmentation, and trains the head. The sum over a few images is timed separately from the update,
+which counts once per batch. Table 8 states no batch size, so the default comes from the paper's
+other tables. Weights and images are random, because rates do not depend on them. A measurement that
+needs more memory than is free is skipped with a message.
 
-Rates are of processor time on a CPU, so images per second and core, and of wall time on a GPU.
-Energy is measured where Linux shows the processor's counter (/sys/class/powercap): all that the
-processor does meanwhile is in it, so nothing else should run.
+Rates are per second of processor time on a CPU, and per second of wall time on a GPU. Energy is
+measured if Linux shows the processor's counter (/sys/class/powercap). The counter includes all
+other work of the processor, so nothing else should run.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ WAYS = {
     "full": fine_tune.OURS,
     "last": "last layer, with forward pass",
 }
-CLASSES = 1000  # ImageNet's
-# Copies of the trained parameters that a step of the whole network holds at its peak: themselves,
-# the backbone that was loaded, gradients, their sum, two moments of LAMB and its direction.
+CLASSES = 1000  # the number of ImageNet's classes
+# Copies of the parameters in memory at a step's peak: in the network and in the loaded backbone,
+# gradients, sum of gradients, two moments of LAMB and LAMB's direction.
 FULL_COPIES, LAST_COPIES, FREE_PART = 7, 3, 0.8
 
 
@@ -58,9 +58,9 @@ class Network(NamedTuple):
     """A network that is measured.
 
     Attributes:
-      options: of the backbone, beside its family and weights.
-      row: of table 8 that it stands beside; None for the small ones.
-      unlike: in what it is not the published network.
+      options: the backbone's options, without family and weights.
+      row: the row of table 8 with the published network; None for small networks.
+      unlike: differences from the published network.
     """
 
     options: Mapping[str, Any]
@@ -69,9 +69,9 @@ class Network(NamedTuple):
 
 
 def _catalog(name: str, size: int) -> dict[str, Any]:
-    """Returns the options of a backbone of the catalog at the paper's size, or near it."""
+    """Returns the options of a backbone of the catalog, for images of `size` pixels."""
     values = dict(catalog.backbone_entries()[name]["options"])
-    # its weights are named after a point, and none are fetched
+    # the name of the weights, after the point, is removed, because no weights are fetched
     architecture = str(values["model"]).partition(".")[0]
     return values | {"model": architecture, "preprocessing": {"size": size}}
 
@@ -106,10 +106,10 @@ class Timing(NamedTuple):
     """Results of a process's measurement.
 
     Attributes:
-      sums: seconds of the clipped sum of a case's rows, the median of the rounds.
-      update: seconds of noise and optimiser, likewise.
+      sums: seconds of the clipped sum of a case's rows, the median over rounds.
+      update: seconds of noise and optimiser, the median over rounds.
       side: pixels per side of the images.
-      joules: of all rounds; None where not measured.
+      joules: energy of all rounds; None if not measured.
     """
 
     sums: float
@@ -136,7 +136,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "networks", nargs="*", metavar="NETWORK",
-        help=f"of {', '.join(NETWORKS)}, or `published` for all of table 8; else the small ones",
+        help=f"some of {', '.join(NETWORKS)}; `published`: the networks of table 8; default: small",
     )  # fmt: skip
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
     parser.add_argument("--rows", type=int, default=4, help="images at once; %(default)s")
@@ -162,7 +162,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def measure_network(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Measures a network in each way that there is memory for; each is a process of its own."""
+    """Measures a network in each way that memory allows, each in a separate process."""
     network = NETWORKS[name]
     entry: dict[str, Any] = {
         "model": network.options["model"],
@@ -197,7 +197,7 @@ def measure_network(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def describe_machine(device: str, threads: int) -> str:
-    """Names what was measured on: a GPU, or the processor with its cores."""
+    """Names the measured device: a GPU, or the processor with its cores."""
     if device == "cuda":
         return torch.cuda.get_device_name()
     names = [
@@ -210,7 +210,6 @@ def describe_machine(device: str, threads: int) -> str:
 
 
 def describe_network(name: str, entry: Mapping[str, Any]) -> str:
-    """Writes a network's rates, and the published ones beside them."""
     rates = entry["rates"]
     parts = [f"{way} {rate:g}" for way, rate in rates.items()]
     if {"full", "last"} <= rates.keys():
@@ -226,7 +225,7 @@ def describe_network(name: str, entry: Mapping[str, Any]) -> str:
 
 
 def time_steps(case: Case) -> Timing:
-    """Times the steps of one way, after one that is not counted.
+    """Times a case's steps, after a warm-up step.
 
     Raises:
       RuntimeError: if the step needs more memory than is free.
@@ -243,7 +242,7 @@ def time_steps(case: Case) -> Timing:
     after = read_joules()
     joules = None
     if case.device == "cpu" and before and before.keys() == after.keys():
-        # a counter that overflowed meanwhile says nothing
+        # a counter that overflowed during the steps has no meaning
         parts = [after[counter] - before[counter] for counter in before]
         joules = sum(parts) if min(parts) >= 0 else None
     sums = [whole - update for whole, update in zip(steps, updates, strict=True)]
@@ -251,7 +250,7 @@ def time_steps(case: Case) -> Timing:
 
 
 def make_step(case: Case, clock: Clock, updates: list[float]) -> tuple[Callable[[], object], int]:
-    """Makes the step of one way, and returns the pixels per side of its images.
+    """Returns the function that takes a case's step, and the pixels per side of its images.
 
     Args:
       updates: gets the seconds of each step's noise and optimiser.
@@ -280,11 +279,7 @@ def make_step(case: Case, clock: Clock, updates: list[float]) -> tuple[Callable[
 
 
 def check_memory(needed: int, case: Case) -> None:
-    """Refuses work that would take most of the free memory, before it is begun.
-
-    Raises:
-      RuntimeError: with the bytes needed and free.
-    """
+    """Raises RuntimeError, with the bytes needed and free, if work would fill the free memory."""
     if case.device == "cuda":
         free = torch.cuda.mem_get_info()[0]
     else:
@@ -314,7 +309,7 @@ def make_update(
 
 
 def read_joules(folder: Path | None = None) -> dict[str, float]:
-    """Reads the energy counters of all processor packages; none where they cannot be read."""
+    """Reads the energy counters of all processor packages; empty if they cannot be read."""
     try:
         return {
             path.parent.name: int(path.read_text(encoding="ascii")) / 1e6

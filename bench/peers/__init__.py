@@ -1,14 +1,14 @@
-"""Other libraries' DP-SGD on a linear softmax layer, one adapter a library.
+"""DP-SGD of other libraries on a linear softmax layer, by one adapter per library.
 
 An adapter is a module of this package with
 
-- `version() -> str | None`: of the installed library; None where it is not installed;
-- `trainer(task, features, labels) -> Run`: a function that takes so many steps and returns when
-  they are done. A library compiles before `trainer` returns.
+- `version() -> str | None`: the version of the installed library; None if not installed;
+- `trainer(task, features, labels) -> Run`: returns, after compiling, a function that takes a number
+  of steps and returns when the steps are done.
 
 A step draws a batch, clips each example's gradient to an L2 norm, adds Gaussian noise and updates
-the weights. At its top an adapter imports nothing but NumPy: `peers.worker` asks each for its
-version, in whatever environment it runs.
+the weights. The top of an adapter imports only NumPy, because `peers.worker` asks all adapters for
+versions in environments that lack libraries.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Task:
     """The work of a peer.
 
     Attributes:
-      rows, classes: of the data.
+      rows, classes: the size of the data.
       batch: expected rows per step, each row with probability batch / rows; `rows` is full batch.
-      physical: rows whose gradients are taken at a time; None is the whole batch at once.
+      physical: number of rows whose gradients are computed at once; None for the whole batch.
       device: "cpu" or "cuda".
     """
 

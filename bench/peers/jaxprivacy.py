@@ -1,8 +1,8 @@
 """jax-privacy: `clipped_grad`, `gaussian_privatizer` and `CyclicPoissonSampling`, one jitted step.
 
-As its examples (dp_logistic_regression.py) and its `batch_selection` do it: batches are padded to
-one size, so that one program is compiled, and padding is skipped by whole microbatches. The rows
-are gathered inside the program.
+The code follows jax-privacy's example dp_logistic_regression.py and `batch_selection`. Batches are
+padded to one size, so that one program is compiled. The program gathers the rows, and skips whole
+microbatches of padding.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ def _loop(step: Any, state: Any, data: tuple[Any, Any], batches: Iterator[Any]) 
             state = step(state, *data, index, index == -1)
         jax.block_until_ready(state)
 
-    # Compiles: every batch has the same shape. An all-padding batch takes no time.
+    # A batch of padding, which takes no time, compiles the step, because all shapes are equal.
     padding = np.full_like(next(batches), -1)
     jax.block_until_ready(step(state, *data, padding, padding == -1))
     return run
 
 
 def _on_device(array: npt.NDArray[Any]) -> Any:
-    """JAX's copy of an array, made once."""
+    """Returns JAX's copy of an array, which is made only once."""
     import jax.numpy as jnp
 
     if id(array) not in _ON_DEVICE:
@@ -99,10 +99,10 @@ def _add_or_remove_one() -> Any:
 
 
 def _batches(task: Task) -> Iterator[npt.NDArray[Any]]:
-    """Rows of each step, padded with -1 to one size that is a multiple of the microbatch."""
+    """Yields each step's rows, padded with -1 to one size that is a multiple of the microbatch."""
     from jax_privacy import batch_selection
 
-    # Six standard deviations above the mean: one larger batch in 1e9 would only compile again.
+    # A batch of more than six standard deviations above the mean, one in 1e9, would compile again.
     largest = task.batch if task.full else task.batch + 6 * int(task.batch**0.5 + 1)
     multiple = task.physical or 8
     size = -(-largest // multiple) * multiple

@@ -1,4 +1,4 @@
-"""Opacus with ghost clipping: two backward passes, norms without the gradients of single rows."""
+"""Opacus with ghost clipping: two backward passes, and norms without per-example gradients."""
 
 from __future__ import annotations
 

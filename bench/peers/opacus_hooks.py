@@ -1,9 +1,9 @@
-"""Opacus: gradients of single rows by hooks, as `PrivacyEngine.make_private` sets it up.
+"""Opacus with per-example gradients by hooks, as `PrivacyEngine.make_private` sets it up.
 
-Its parts are put together here, since the engine's loader would change the sampling rate to
-1 / len(loader). Batches come from Opacus's own Poisson sampler, but rows are gathered at once: its
-loader, which collates them one by one in Python, is left out, in its favour. Pieces of a batch are
-accumulated as its `BatchMemoryManager` does.
+The module composes the engine's parts itself, because the engine's loader would change the sampling
+rate to 1 / len(loader). Batches come from Opacus's Poisson sampler. Rows are gathered at once
+instead of one by one in Python, which favours Opacus. Pieces of a batch are accumulated as in
+Opacus's `BatchMemoryManager`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from peers import Run, Task
 
-# More than any measurement takes; the sampler wants to know.
+# More steps than any measurement takes, because Opacus's sampler needs a number of steps.
 _MOST_STEPS = 10**9
 
 
@@ -37,7 +37,7 @@ def trainer(task: Task, features: npt.NDArray[Any], labels: npt.NDArray[Any]) ->
 
 
 def private(kind: Any, task: Task, model: Any) -> Any:
-    """One of Opacus's optimizers, with an accountant that notes every step."""
+    """Returns an optimizer of Opacus, with an accountant that records every step."""
     import torch
     from opacus.accountants import PRVAccountant
 
@@ -66,7 +66,7 @@ def looped(
     rows = torch.from_numpy(features).to(task.device)
     targets = torch.from_numpy(labels).to(task.device)
     batches = _batches(task)
-    # Its hooks want inputs that need gradients; features do not, weights do.
+    # Opacus's hooks warn of inputs without gradients, such as features.
     warnings.filterwarnings("ignore", "Full backward hook", UserWarning)
 
     def run(steps: int) -> None:
@@ -82,7 +82,7 @@ def looped(
 
 
 def _batches(task: Task) -> Iterator[list[Any]]:
-    """A step's rows, in pieces: slices of all of them, or what Opacus's sampler draws."""
+    """Yields each step's rows in pieces: slices of all rows, or the draws of Opacus's sampler."""
     import torch
     from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 

@@ -1,4 +1,4 @@
-"""Talks to `peers.worker`: an adapter in another Python environment, or in a process of its own."""
+"""Talks to `peers.worker`, which runs adapters in another process or Python environment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _XLA = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "TF_CPP_MIN_LOG_LEVEL
 
 
 class Remote:
-    """One worker process; ends with its `close`."""
+    """One worker process, which ends at `close`."""
 
     def __init__(self, python: str, device: str) -> None:
         environment = os.environ | ONE_THREAD | {"PYTHONPATH": str(Path(__file__).parents[1])}
@@ -40,11 +40,10 @@ class Remote:
         self._ask({"trainer": key, "adapter": adapter, "task": asdict(task), **files})
 
     def run(self, key: str, steps: int) -> float:
-        """Processor time of so many steps, in seconds."""
+        """Returns the processor time of a number of steps, in seconds."""
         return float(self._ask({"run": key, "steps": steps}))
 
     def close(self) -> None:
-        """Ends the worker."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
@@ -56,5 +55,5 @@ class Remote:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"peers.worker ended on {request}; what it printed tells why")
+            raise RuntimeError(f"peers.worker ended on {request}; its output has the reason")
         return json.loads(line)["result"]

@@ -1,8 +1,8 @@
-"""Runs adapters in an environment of their own: a request a line of standard input, JSON.
+"""Runs adapters in a separate process, for requests on standard input, one line of JSON each.
 
-Started by `peers.remote` with this folder's parent on the path. Requests: {"version": adapter};
-{"trainer": key, "adapter", "task", "features", "labels"} with NumPy files; {"run": key, "steps"}.
-Each is answered by one line: {"result": ...}, of "run" the processor time taken, in seconds.
+`peers.remote` starts this module with its folder's parent on the path. Requests: {"version":
+adapter}; {"trainer": key, "adapter", "task", "features", "labels"} with NumPy files; {"run": key,
+"steps"}. Each answer is a line {"result": ...}; for "run", the result is processor time in seconds.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _RUNS: dict[str, Run] = {}
 
 
 def main() -> None:
-    answers, sys.stdout = sys.stdout, sys.stderr  # what libraries print is no answer
+    answers, sys.stdout = sys.stdout, sys.stderr  # text that libraries print is no answer
     if hasattr(os, "sched_setaffinity"):
-        # One core: JAX starts as many threads as it may use cores.
+        # The process gets one core, because JAX starts a thread for each core.
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     for line in sys.stdin:
         print(json.dumps({"result": _answer(json.loads(line))}), file=answers, flush=True)

@@ -1,1 +1,1 @@
-"""The reproduction page: every published number, ours beside it or what it takes."""
+"""Makes the reproduction page: every published number, with our result or the way to get one."""

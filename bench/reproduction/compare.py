@@ -1,4 +1,4 @@
-"""Puts ours beside a published number, and lists all in which it is not like for like."""
+"""Puts our results beside published numbers, and lists the differences between the settings."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from reproduction.facts import Entry, Facts, Ours, Weights, place
 from reproduction.record import Result
 
 CHANGE = "accuracy change"
-# The metric of a cell that stands beside a published one; cells hold no throughput.
+# Maps a published metric to the metric of our cells; cells have no throughput.
 METRICS = {"accuracy": "accuracy", CHANGE: "accuracy", "auc": "auc"}
 PUBLISHED_CORES = "TPUv4 cores"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """A published number and, where something was run beside it, ours.
+    """A published number and, if something comparable was run, our result.
 
     Attributes:
-      result: the cell that stands beside it; None where no cell does.
-      measured: the throughput that stands beside it, as `bench/throughput.py` writes it.
-      value, ends: ours in the number's unit, and its 95% interval; a change has Welch's.
-      gap: ours minus the published value; None where the paper writes words.
-      unlike: what is not as published; none of it is like for like.
-      silent: what the paper does not state, so that nothing can be held against it.
+      result: our cell; None without a comparable cell.
+      measured: our throughput, as `bench/throughput.py` writes it.
+      value, ends: our result in the number's unit, and its 95% interval; Welch's for a change.
+      gap: our result minus the published value; None if the paper writes words.
+      unlike: our differences from the published setting; empty if like for like.
+      silent: settings that the paper does not state, which therefore cannot be compared.
     """
 
     number: Number
@@ -47,12 +47,12 @@ class Comparison:
 
     @property
     def run(self) -> bool:
-        """True if something was run beside the number."""
+        """True if a cell or a throughput of ours is compared with the number."""
         return self.result is not None or self.measured is not None
 
     @property
     def like_for_like(self) -> bool:
-        """True if ours was run as published, as far as the paper says how."""
+        """True if our result was run as published, as far as the paper states the setting."""
         return self.run and not self.unlike
 
 
@@ -65,13 +65,13 @@ def compare_all(
     """Compares every published number, in the order of the papers' tables.
 
     Args:
-      throughput: of a record.
+      throughput: the throughput of a record.
 
     Raises:
-      ConfigError: when a number is in no entry or in several.
+      ConfigError: if a number is in no entry or in several entries.
     """
     entries = facts.by_number(published)
-    # what is missing of the whole is found by its training images
+    # a part gets the whole dataset's name, because numbers of training images tell the two apart
     named = [replace(r, dataset=facts.parts.get(r.dataset, r.dataset)) for r in results]
     return [
         _compare_throughput(number, entry, throughput or {})
@@ -84,9 +84,9 @@ def compare_all(
 def _compare_throughput(
     number: Number, entry: Entry, throughput: Mapping[str, Mapping[str, Any]]
 ) -> Comparison:
-    """Puts images per second of one core, or the ratio of both ways, beside a published number."""
+    """Compares images per second of one core, or the speed-up of the last layer, with a number."""
     names = entry.networks.get(number.row, ())
-    # the rate of another network says nothing of this one's
+    # rates are compared only for equal networks, speed-ups also for other networks
     for name in names if number.metric == "speed-up" else names[:1]:
         measured = throughput.get(name, {})
         rates = measured.get("rates", {})
@@ -108,7 +108,7 @@ def _compare_throughput(
 
 
 def _compared(number: Number, entry: Entry, facts: Facts, results: Sequence[Result]) -> Comparison:
-    """Puts the first choice of an entry that was run beside a number."""
+    """Compares a number with the entry's first choice of cells that was run."""
     weights = facts.weights[entry.weights] if entry.weights else None
     for ours in entry.ours:
         beside = _candidates(number, ours, results)
@@ -134,7 +134,7 @@ def _compared(number: Number, entry: Entry, facts: Facts, results: Sequence[Resu
 
 
 def _chosen(beside: Sequence[Result], methods: Sequence[str], take: str) -> Result | None:
-    """Returns the result of these methods that stands beside a number, None where none does."""
+    """Returns the result to compare, from methods in order of choice; None without a result."""
     named = [r for pattern in methods for r in beside if fnmatchcase(r.method, pattern)]
     if take != "first":
         named.sort(key=lambda result: result.mean, reverse=take == "highest")
@@ -152,19 +152,19 @@ def _candidates(number: Number, ours: Ours, results: Sequence[Result]) -> list[R
         and (ours.backbone is None or result.backbone == ours.backbone)
         and _beside(result.epsilon, ours.epsilon or number.epsilon)
         and result.metric == metric
-        # on another dataset a batch of the same rows would be another part of it
+        # on another dataset, an equal number of rows would be another share of the dataset
         and (ours.dataset or number.batch_size in (None, _batch(result)))
     ]
 
 
 def _batch(result: Result) -> int | None:
-    """Returns the expected rows of a step; None where a method takes no batches."""
+    """Returns the expected rows of a step; None for a method without batches."""
     size = result.options.get("base", result.options).get("batch_size")
     return result.train_rows if size == "full" else size
 
 
 def _beside(epsilon: float, wanted: Any) -> bool:
-    """Returns True if an epsilon is the one wanted, or within the range wanted."""
+    """Returns True if an epsilon is the wanted number, or within the wanted range."""
     if wanted is None:
         return False
     if isinstance(wanted, tuple):
@@ -175,7 +175,7 @@ def _beside(epsilon: float, wanted: Any) -> bool:
 def _value(
     number: Number, result: Result, base: Result | None
 ) -> tuple[float, tuple[float, float] | None]:
-    """Returns ours in the unit of the published number, and the ends of its interval."""
+    """Returns our result in the unit of the published number, and the ends of its interval."""
     if number.metric == CHANGE and base is not None:
         gap, half = compare_means(base.values, result.values)
         return 100 * gap, None if half is None else (100 * (gap - half), 100 * (gap + half))
@@ -186,7 +186,7 @@ def _value(
 
 
 def _unlike(number: Number, entry: Entry, weights: Weights | None, result: Result) -> list[str]:
-    """Lists what is not as published, the weightiest first."""
+    """Lists our differences from the published setting, the most important first."""
     parts = []
     if number.dataset is not None and result.dataset != number.dataset:
         parts.append(f"{title(result.dataset)}, not {title(number.dataset)}")
@@ -218,7 +218,7 @@ def _unlike(number: Number, entry: Entry, weights: Weights | None, result: Resul
 
 
 def _other_blocks(number: Number, result: Result) -> str:
-    """Says how many blocks were tuned where the paper tuned another number; nothing else."""
+    """Tells how many blocks we tuned if the paper tuned another number; else empty."""
     wanted = number.blocks
     if wanted is None:
         return ""
@@ -233,12 +233,12 @@ def _other_blocks(number: Number, result: Result) -> str:
 
 
 def _epochs(result: Result) -> float | None:
-    """Returns the passes over the data, to the nearest tenth: batches need not divide the rows."""
+    """Returns the passes over the data, rounded, because batches need not divide the rows."""
     return None if result.passes is None else round(result.passes, 1)
 
 
 def _silent(number: Number, weights: Weights | None) -> list[str]:
-    """Lists what the paper does not state."""
+    """Lists the settings that the paper does not state."""
     parts = []
     if weights is not None and not weights.stated:
         parts.append("its weights")
@@ -269,13 +269,13 @@ def _same_backbone(weights: Weights, options: Mapping[str, Any]) -> bool:
 
 
 def _model(result: Result) -> str:
-    """Writes a backbone with its model, where the study's name of it does not say it."""
+    """Returns a backbone's name, with its model if the name differs from the model."""
     model = result.backbone_options.get("model")
     return f"{result.backbone} ({model})" if model and model != result.backbone else result.backbone
 
 
 def title(dataset: str) -> str:
-    """Writes a dataset's title, as the papers' tables do where they have it."""
+    """Returns a dataset's title, in the spelling of the papers' tables if they have one."""
     if dataset in TITLES or dataset not in catalog.dataset_names():
         return TITLES.get(dataset, dataset)
     return catalog.dataset_entry(dataset).title

@@ -1,7 +1,7 @@
 """Facts of each published number: the command, weights and recipe of its run.
 
-`reproduction.yaml` beside this module has it, reviewed by hand; here it is checked against the
-published numbers, each of which it must name exactly once.
+The facts are in `reproduction.yaml` beside this module, reviewed by hand. This module checks that
+the file names each published number exactly once.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Place = tuple[str, str, str, str]  # paper, table, row, column
 
 
 class Weights(Options):
-    """The weights that the published numbers were made with.
+    """The weights with which published numbers were made.
 
     Attributes:
-      stated: False where the paper does not say which weights it took.
-      backbone: options that a backbone of the same weights has.
-      nearest: the backbone of the catalog that comes nearest where they are not public.
+      stated: False if the paper does not state its weights.
+      backbone: options of a backbone with equal weights.
+      nearest: the most similar backbone of the catalog, for weights that are not public.
     """
 
     title: Text
@@ -47,15 +47,15 @@ class Weights(Options):
 
 
 class Ours(Options):
-    """The cells of one study that may stand beside numbers.
+    """The cells of one study that may be compared with numbers.
 
     Attributes:
-      methods: names or patterns, in the order of choice.
-      dataset: as published results name it; the number's where None.
-      epsilon: where the number has none, or another is to stand beside it.
-      take: of several methods, the first there is, or the lowest or highest result.
-      base: the name or pattern of what a change is measured from, taken in the same way.
-      base_backbone: its backbone, where a change is of backbones.
+      methods: names or patterns of methods, in the order of choice.
+      dataset: the dataset's name in published results; None for the number's dataset.
+      epsilon: the epsilon to compare, if not the number's epsilon.
+      take: which of several methods is compared: the first, or the lowest or highest result.
+      base: the name or pattern of the method from which a change is measured.
+      base_backbone: the backbone of `base`, if the change is a change of backbones.
     """
 
     study: Text
@@ -72,15 +72,16 @@ class Entry(Options):
     """Numbers of one table that one run makes.
 
     Attributes:
-      columns: of these rows; all that they have where empty.
-      study: the file that runs them; None where none of the project does, and `missing` says why.
-      target: of the workflow, before `--configfile`.
-      command: in place of a study, what measures them; `networks` names by row what it measures,
-        the network itself and others whose speed-up may stand beside the published one.
+      columns: columns of the rows; all columns if empty.
+      study: the file of the study; None if no study makes the numbers, and `missing` says why.
+      target: the target of the workflow, before `--configfile`.
+      command: a command that measures the numbers in place of a study.
+      networks: the networks that `command` measures, by row; other networks may follow the row's
+        own network, to compare speed-ups.
       recipe: options of the published method.
-      stands_in: the part of the study that stands for a published one; the numbers' rows say it.
-      reasons: for the difference between the published number and ours.
-      missing: what else it takes, or why nothing here runs it.
+      stands_in: the part of the study that replaces a published part, for the numbers' rows.
+      reasons: reasons for the difference between the published number and ours.
+      missing: other needs of the run, or the reason why nothing in the project runs.
     """
 
     paper: Key
@@ -105,7 +106,6 @@ class Entry(Options):
         return self
 
     def covers(self, number: Number) -> bool:
-        """Returns True if a number is one of this entry's."""
         return (
             (number.paper, number.table) == (self.paper, self.table)
             and number.row in self.rows
@@ -114,11 +114,11 @@ class Entry(Options):
 
 
 class Kept(Options):
-    """A result whose cells are no longer at hand, as a page of `bench/results` keeps it.
+    """A result whose cells no longer exist, as printed on a page of `bench/results`.
 
     Attributes:
-      mean, deviation: percent, as printed there; the standard deviation is over seeds.
-      page: the file, which has both numbers.
+      mean, deviation: mean and standard deviation over seeds, in percent, as printed on the page.
+      page: the file of the page, which prints mean and deviation.
     """
 
     study: Text
@@ -138,11 +138,11 @@ class Kept(Options):
 
 
 class Facts(Options):
-    """The whole file.
+    """The content of the file.
 
     Attributes:
-      notes: by study, what in its run is not as published, whatever the number.
-      parts: by the name of a dataset in studies, the published one that it is a part of.
+      notes: by study, its differences from the published setting that concern all numbers.
+      parts: by the name of a dataset in studies, the published dataset that contains it.
     """
 
     notes: dict[str, Text] = Field({})
@@ -163,8 +163,8 @@ class Facts(Options):
         """Returns the entry of each published number.
 
         Raises:
-          ConfigError: with a line for each number that no entry or more than one names, and for
-            each entry with a row or column that is not published.
+          ConfigError: with a line for each number that is not in exactly one entry, and for each
+            entry with a row or column that is not published.
         """
         faults = []
         entries: dict[Place, Entry] = {}
@@ -192,20 +192,14 @@ def _unknown(entry: Entry, published: Published) -> list[str]:
 
 
 def place(number: Number) -> Place:
-    """Returns the paper, table, row and column of a number."""
     return number.paper, number.table, number.row, number.column
 
 
 def parse(values: Mapping[str, Any]) -> Facts:
-    """Checks the content of such a file.
-
-    Raises:
-      ConfigError: with a line for each thing that is wrong.
-    """
+    """Checks the values of the file; raises ConfigError, with a line for each fault."""
     return validate_options(Facts, values, FILE)
 
 
 @functools.cache
 def read() -> Facts:
-    """Reads the facts that come with the project."""
     return parse(yaml.safe_load(PATH.read_text(encoding="utf-8")))

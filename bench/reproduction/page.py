@@ -1,4 +1,4 @@
-"""Writes the reproduction page: every published number once, ours beside it or what it takes."""
+"""Writes the reproduction page: every published number once, with our result or a command."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ NOTES = (
 
 @dataclass(frozen=True, kw_only=True)
 class _Note:
-    """Entries that say the same, with their number on the page and their comparisons."""
+    """Entries with equal text, with the note's number on the page and the comparisons."""
 
     label: int
     entry: Entry
@@ -58,16 +58,12 @@ class _Note:
 
     @property
     def link(self) -> str:
-        """The number, linked to the note."""
+        """The note's number, as a link to the note."""
         return f"[{self.label}](#note-{self.label})"
 
 
 def reproduction_page(published: Published, facts: Facts, record: Record) -> str:
-    """Writes the page.
-
-    Raises:
-      ConfigError: when a published number is in no entry, or in several.
-    """
+    """Returns the page; raises ConfigError unless each published number is in exactly one entry."""
     results = all_results(record, facts.kept)
     comparisons = compare_all(published, facts, results, record.throughput)
     notes = _notes(comparisons)
@@ -92,14 +88,13 @@ def reproduction_page(published: Published, facts: Facts, record: Record) -> str
 
 
 def state(comparison: Comparison) -> str:
-    """Returns the state of a published number."""
     if not comparison.run:
         return NOT_RUN
     return LIKE if comparison.like_for_like else STAND_IN
 
 
 def _notes(comparisons: Iterable[Comparison]) -> list[_Note]:
-    """Numbers the entries in the order of their first number, those that say the same as one."""
+    """Numbers the notes in the order of their first published number; merges equal entries."""
     notes: dict[str, list[Comparison]] = {}
     for comparison in comparisons:
         notes.setdefault(_said(comparison.entry), []).append(comparison)
@@ -110,7 +105,7 @@ def _notes(comparisons: Iterable[Comparison]) -> list[_Note]:
 
 
 def _said(entry: Entry) -> str:
-    """Returns what an entry says of its numbers, without their places and what is run beside."""
+    """Returns an entry's text for its note, without places of numbers, recipe and our cells."""
     return canonical_json(
         entry.model_dump(
             mode="json", exclude={"paper", "table", "rows", "columns", "recipe", "ours"}
@@ -119,7 +114,7 @@ def _said(entry: Entry) -> str:
 
 
 def _counts(published: Published, comparisons: Sequence[Comparison]) -> str:
-    """Makes the table of how many numbers of each paper were run."""
+    """Makes the table with the counts of each paper's numbers by state."""
     states = (LIKE, STAND_IN, NOT_RUN)
     rows = []
     for paper in keep_unique(comparison.number.paper for comparison in comparisons):
@@ -133,7 +128,7 @@ def _counts(published: Published, comparisons: Sequence[Comparison]) -> str:
 
 
 def _runs(facts: Facts, record: Record) -> str:
-    """Makes the table of the studies that were run, and of what pages keep."""
+    """Makes the table of the studies that were run, and of results that only pages have."""
     rows = [
         make_row(
             name,
@@ -160,7 +155,7 @@ def _runs(facts: Facts, record: Record) -> str:
 
 
 def _data_title(name: str, facts: Facts) -> str:
-    """Writes a dataset's title, of a part with its name in the study."""
+    """Returns a dataset's title; for a part of a dataset, also its name in the study."""
     whole = facts.parts.get(name)
     return title(name) if whole is None else f"{title(whole)} ({name})"
 
@@ -171,7 +166,7 @@ def _section(
     comparisons: Sequence[Comparison],
     notes: Sequence[_Note],
 ) -> list[str]:
-    """Writes a printed table: one row per number that was run; others share a row."""
+    """Writes a printed table: one row per number that was run; other numbers share a row."""
     place = (printed.paper, printed.table)
     of = [c for c in comparisons if (c.number.paper, c.number.table) == place]
     rows = []
@@ -192,7 +187,7 @@ def _section(
 
 
 def _stands_in(entry: Entry, facts: Facts) -> str:
-    """Says which part of the entry's study stands for a published one; nothing where none does."""
+    """Tells which part of the entry's study replaces a published part; empty without one."""
     weights = facts.weights[entry.weights] if entry.weights else None
     words = entry.stands_in
     if not words and weights is not None and weights.nearest:
@@ -201,7 +196,7 @@ def _stands_in(entry: Entry, facts: Facts) -> str:
 
 
 def _privacy(numbers: Sequence[Number]) -> tuple[str, str]:
-    """Writes the epsilons and the deltas of some numbers; nothing where the paper states none."""
+    """Returns the epsilons and the deltas of numbers; empty if the paper states none."""
     epsilons = keep_unique(
         epsilon_cell(n.epsilon).text + (" (inferred)" if "epsilon" in n.inferred else "")
         for n in numbers
@@ -216,7 +211,7 @@ def _privacy(numbers: Sequence[Number]) -> tuple[str, str]:
 
 
 def _column(number: Number, printed: PrintedTable) -> str:
-    """Writes a column's title, with epsilon where columns of one title differ in it."""
+    """Returns a column's title, with epsilon if the table's columns have different epsilons."""
     if any(column.epsilon is not None for column in printed.columns.values()):
         return f"{number.column_title}, ε {epsilon_cell(number.epsilon).text}:"
     return number.column_title
@@ -225,7 +220,7 @@ def _column(number: Number, printed: PrintedTable) -> str:
 def _run_row(
     comparison: Comparison, printed: PrintedTable, facts: Facts, note: _Note
 ) -> tuple[TableCell, ...]:
-    """Makes the row of a number that ours stands beside."""
+    """Makes the row of a number that has a result of ours."""
     number, result = comparison.number, comparison.result
     ran = "bench/throughput.py" if result is None else f"{result.study}, {result.method}"
     words = [f"{state(comparison)} ({ran})"]
@@ -244,7 +239,7 @@ def _run_row(
 
 
 def _ours(comparison: Comparison) -> str:
-    """Writes our value, its interval, its seeds, and PLD's price of another accountant's noise."""
+    """Returns our value, interval and seeds, and PLD's epsilon of another accountant's noise."""
     number, result = comparison.number, comparison.result
     assert comparison.value is not None
     if comparison.measured is not None:
@@ -264,7 +259,7 @@ def _ours(comparison: Comparison) -> str:
 
 
 def _gap(comparison: Comparison) -> str:
-    """Writes ours minus the published value; nothing where the paper writes words."""
+    """Returns our value minus the published value; empty if the paper writes words."""
     if comparison.gap is None:
         return ""
     text = f"{comparison.gap:+.{3 if comparison.number.metric == 'auc' else 1}f}"
@@ -272,7 +267,7 @@ def _gap(comparison: Comparison) -> str:
 
 
 def _direction(comparison: Comparison) -> str:
-    """Says whether a change goes the way that the paper's went."""
+    """Tells if our change has the direction of the paper's change."""
     published = comparison.number.value
     low, high = comparison.ends or (-math.inf, math.inf)
     if low <= 0 <= high:
@@ -284,7 +279,7 @@ def _direction(comparison: Comparison) -> str:
 
 
 def _note_parts(note: _Note, facts: Facts) -> list[str]:
-    """Writes what an entry's numbers take, and why ours differ from them."""
+    """Writes a note: the needs of an entry's numbers, and the reasons for differences."""
     entry, count = note.entry, len(note.comparisons)
     sentences = [f"{count} {'numbers' if count > 1 else 'number'}."]
     if entry.reasons and any(c.run for c in note.comparisons):

@@ -1,7 +1,7 @@
-"""The record of what was run here, small enough for git: results of studies, and throughput.
+"""The record of our runs, small enough for git: results of studies, and throughput.
 
-Results folders are not in the repository, so the page is made from this file, which the command
-writes from them. It holds no date and no place of a machine.
+Results folders are not in the repository, so the page is made from the record, which a command
+writes from results folders. The record has no dates and no paths of a machine.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ FILE = Path(__file__).with_name("reproduced.json")
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One cell that was run, as the page takes it.
+    """One cell that was run, with the facts that the page shows.
 
     Attributes:
-      dataset: its name in `resources/published.yaml`.
-      backbone_options, options: of the backbone and of the method.
-      metric: the headline's name; values, mean, low and high are fractions of it.
+      dataset: the dataset's name in `resources/published.yaml`.
+      backbone_options, options: the options of the backbone and of the method.
+      metric: the headline metric's name; values, mean, low and high are fractions.
       network: True if a part of the backbone was trained.
-      passes: over the training images, of a head of gradient steps; None where not known.
-      noise: the noise multiplier of a gradient step; None where PLD priced the cell.
-      pld_epsilon: PLD's price of a cell that another accountant priced; None for others.
-      page: the page of `bench/results` that keeps the result where its cells are gone.
-      text: the mean as that page prints it, with its standard deviation.
+      passes: passes over the training images in gradient steps; None if unknown.
+      noise: the noise multiplier of a gradient step; None if PLD computed the cell's epsilon.
+      pld_epsilon: PLD's epsilon, if another accountant computed the cell's epsilon.
+      page: the page of `bench/results` that has the result, if the cells no longer exist.
+      text: the mean as `page` prints it, with its standard deviation.
     """
 
     study: str
@@ -70,10 +70,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """All that was run: by study its plain values, and throughput by network.
-
-    Throughput is what `bench/throughput.py` writes.
-    """
+    """All our runs: results by study, and throughput (of `bench/throughput.py`) by network."""
 
     studies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     throughput: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -87,9 +84,9 @@ class Record:
         ]
 
     def with_parts(self, other: Record) -> Record:
-        """Returns this record, its parts replaced by another's of the same name.
+        """Returns this record with studies and networks of another record replaced or added.
 
-        Keeps the cells that the other lacks if the study's options are the same.
+        Keeps this record's cells that the other lacks, if the study's options are equal.
         """
         studies = {
             name: _with_earlier_cells(study, self.studies.get(name, {}))
@@ -101,13 +98,12 @@ class Record:
         )
 
     def write(self, path: Path) -> None:
-        """Writes the record as JSON."""
         values = {"studies": self.studies, "throughput": self.throughput}
         write_json(path, {"format": FORMAT, "format_version": FORMAT_VERSION, **values})
 
 
 def _with_earlier_cells(study: Mapping[str, Any], before: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Adds the cells of an earlier record of a study, unless its options have changed since."""
+    """Adds the cells of an earlier record of a study, unless the study's options have changed."""
     if any(before.get(part) != study[part] for part in ("backbones", "methods")):
         return study
     cells = {_place(cell): cell for cell in [*before["cells"], *study["cells"]]}
@@ -120,11 +116,7 @@ def _place(cell: Mapping[str, Any]) -> tuple[str, str, str, float]:
 
 
 def read_reproduced(path: Path = FILE) -> Record:
-    """Reads a record; an empty one where there is no file yet.
-
-    Raises:
-      DataError: when it is not such a record.
-    """
+    """Reads a record, empty if the file is missing; raises DataError for another kind of file."""
     if not path.exists():
         return Record()
     values = read_record(path, kind=FORMAT, version=FORMAT_VERSION)
@@ -140,10 +132,10 @@ def record_study(study: Study, folder: Path, *, file: str | None) -> Record:
     """Reads the results folder of a study.
 
     Args:
-      file: the study's file as a reader of the page finds it; None where none is in the project.
+      file: the path of the study's file in the project; None if the project has no such file.
 
     Raises:
-      DataError: when the folder has no cell.
+      DataError: if the folder has no cell.
     """
     metrics = sorted(folder.glob("cells/*/*/*/eps-*/metrics.json"))
     if not metrics:
@@ -188,7 +180,7 @@ def _plain(run: Run, cell: CellResult) -> dict[str, Any]:
 
 
 def _second_price(study: Study, folder: Path, cell: CellResult) -> dict[str, float]:
-    """Reads a step's noise and PLD's epsilon where another accountant priced a cell."""
+    """Reads a step's noise and PLD's epsilon, if another accountant computed a cell's epsilon."""
     if study.accountant == "pld" or not cell.private:
         return {}
     place = Path(cell.dataset, cell.backbone, cell.method, f"eps-{cell.epsilon:g}")
@@ -216,7 +208,7 @@ def _result(name: str, study: Mapping[str, Any], cell: Mapping[str, Any]) -> Res
 
 
 def kept_result(kept: Kept) -> Result:
-    """Makes a result of what a page of `bench/results` keeps."""
+    """Makes a result from the facts that a page of `bench/results` has."""
     return Result(
         study=kept.study,
         dataset=kept.dataset,
@@ -242,11 +234,7 @@ def kept_result(kept: Kept) -> Result:
 
 
 def read_throughput(path: Path) -> dict[str, dict[str, Any]]:
-    """Reads what `bench/throughput.py` measured; nothing where it was not run.
-
-    Raises:
-      DataError: when the file is not one of these.
-    """
+    """Reads the file of `bench/throughput.py`, empty if missing; raises DataError if damaged."""
     if not path.exists():
         return {}
     try:
@@ -260,5 +248,5 @@ def read_throughput(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def all_results(record: Record, kept: Iterable[Kept]) -> Sequence[Result]:
-    """Returns the results of a record's cells, then those that pages keep."""
+    """Returns the results of a record's cells, then results that only pages have."""
     return [*record.results(), *(kept_result(item) for item in kept)]

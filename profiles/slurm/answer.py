@@ -1,4 +1,4 @@
-"""The file with squeue's last answer. It imports nothing, as status.py has to start at once."""
+"""The file with squeue's last answer; a module without imports, so that status.py starts fast."""
 
 QUEUE = ".snakemake/slurm/queue"
-FRESH = 4  # seconds for which one answer of squeue serves
+FRESH = 4  # seconds for which one answer of squeue is reused

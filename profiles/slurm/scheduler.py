@@ -1,4 +1,4 @@
-"""Slurm's queue and the notes on jobs, for all commands. Standard library, Python 3.8 or later."""
+"""Reads Slurm's queue and the notes on jobs; needs only the standard library of Python 3.8."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STATE = Path(".snakemake/slurm")
 COMMAND_TIMEOUT = 60
 # The signals that a terminal, an administrator or Slurm sends to every process of a run.
 SIGNALS = frozenset({signal.SIGINT, signal.SIGHUP, signal.SIGTERM})
-# Begins the comment of each of our jobs, which says who submitted it and what work it does.
+# The first word in the Slurm comment of each job of a run; class `Comment` has the other words.
 MARK = "dpprobe"
 
 # https://slurm.schedmd.com/job_state_codes.html; states not listed here are final failures
@@ -29,8 +29,8 @@ ALIVE = frozenset(
         "REVOKED",
     }
 )  # fmt: skip
-# Our own states for jobs that stay in the queue for ever. Slurm holds a job that its node could not
-# start, and lets a job wait that requests what no node has.
+# States that Slurm does not have, for jobs that would stay in the queue forever. Slurm holds a job
+# that its node could not start, and lets a job wait that requests more than any node has.
 LAUNCH_FAILED = "LAUNCH_FAILED"
 IMPOSSIBLE = "IMPOSSIBLE"
 STUCK = frozenset({LAUNCH_FAILED, IMPOSSIBLE, "SPECIAL_EXIT"})
@@ -39,24 +39,24 @@ IMPOSSIBLE_REASONS = re.compile(
     "Partition(Time|Node)Limit|BadConstraints|DependencyNeverSatisfied|Invalid(QOS|Account)|"
     r"(QOS|Assoc)Max\w+Per(Job|Node)\w*"
 )
-# Somebody's decision: such jobs are waited for, and named.
+# Reasons and states of jobs that a person held; a run waits for held jobs, and logs them.
 HELD = ("JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue", "REQUEUE_HOLD", "RESV_DEL_HOLD")
 
-# Errors that pass: slurmctld is away or busy, or a limit on jobs in the queue is reached.
+# Errors that pass: slurmctld is unreachable or busy, or a limit on queued jobs is reached.
 TRANSIENT = re.compile(
     "contact slurm controller|timed out|connection (refused|reset|failure)|zero bytes|"
     "no answer in|communication|temporarily|please retry|resource busy|standby|"
     "protocol authentication|configuration source|fetch_config|resolve|MaxSubmitJob",
     re.IGNORECASE,
 )
-# The limits among these errors: other jobs must end first, however long they take.
+# Errors about a limit on queued jobs, which pass only when other jobs end.
 LIMIT = re.compile(r"\w*SubmitJob\w*|job queue full|unable to accept job", re.IGNORECASE)
-# The user's own wishes for what these commands show or do would change what is asked here.
+# Prefixes of a user's environment variables that would change what Slurm's commands print or do.
 WISHES = ("SQUEUE_", "SACCT_", "SCANCEL_", "SBATCH_WAIT", "SBATCH_ARRAY")
 
 
 class SlurmError(Exception):
-    """A Slurm command failed: slurmctld is away, or it refuses."""
+    """A Slurm command failed: slurmctld is unreachable, or refused a request."""
 
     def __init__(self, text: str, command: str = "") -> None:
         super().__init__(text)
@@ -64,7 +64,7 @@ class SlurmError(Exception):
 
     @property
     def limit(self) -> str | None:
-        """The limit on jobs in the queue that is reached, in Slurm's words."""
+        """The limit on queued jobs that is reached, in Slurm's words; None for other errors."""
         match = LIMIT.search(str(self))
         return match.group() if match else None
 
@@ -81,9 +81,9 @@ class SlurmError(Exception):
 class Comment:
     """A job's comment.
 
-    `work` is what the job makes, `version` from what, `folder` the one under .snakemake of the
-    Snakemake that it belongs to. `token` is of this one submission: ids of jobs come back where
-    slurmctld lost its state.
+    `work` is a digest of the job's outputs, `version` a digest of its inputs, options and code.
+    `folder` is the folder of the job's Snakemake process under .snakemake. `token` identifies one
+    submission, because slurmctld reuses ids of jobs after it lost its state.
     """
 
     work: str
@@ -110,7 +110,7 @@ def run(*words: str, text: str | None = None) -> str:
     """Runs a Slurm command and returns its standard output.
 
     Raises:
-        SlurmError: It failed, with what it said.
+        SlurmError: The command failed; the error has the command's message.
     """
     environment = {key: value for key, value in os.environ.items() if not key.startswith(WISHES)}
     try:
@@ -135,7 +135,7 @@ def run(*words: str, text: str | None = None) -> str:
 
 
 def queue(*filters: str) -> list[Queued]:
-    """Lists the user's jobs that slurmctld remembers, finished or in hidden partitions too."""
+    """Lists the user's jobs that slurmctld knows, also finished jobs and hidden partitions."""
     lines = run(
         "squeue",
         "--all",
@@ -150,7 +150,7 @@ def queue(*filters: str) -> list[Queued]:
 
 
 def parse_line(line: str) -> Queued | None:
-    """Reads a line of squeue; None where it is not one: comments of others may hold line ends."""
+    """Reads a line of squeue; None for parts of lines, because comments may have line breaks."""
     try:
         job, state, submitted, name, reason, text = line.split("|", 5)
         time_submitted = float(submitted)
@@ -160,7 +160,7 @@ def parse_line(line: str) -> Queued | None:
         state = LAUNCH_FAILED
     if state == "PENDING" and IMPOSSIBLE_REASONS.fullmatch(reason):
         state = IMPOSSIBLE
-    # what was noted here comes first: some sites write comments of their own
+    # the noted comment comes first, because some sites overwrite comments of jobs
     comment = parse_comment(read_record(job, name).get("comment") or text)
     return Queued(job=job, state=state, reason=reason, submitted=time_submitted, comment=comment)
 
@@ -171,7 +171,7 @@ def parse_comment(text: str) -> Comment | None:
 
 
 def read_record(job: str, name: str | None = None) -> dict[str, Any]:
-    """Reads the notes of submit.py on a job, if the job has that name."""
+    """Reads the notes of submit.py on a job; empty if the job has another name."""
     try:
         record = dict(json.loads(record_file(job).read_text()))
     except (OSError, ValueError):
@@ -188,12 +188,12 @@ def record_file(job: str) -> Path:
 
 
 def exit_file(job: str) -> Path:
-    """Returns the file of a job's exit code, the one witness that outlives slurmctld's memory."""
+    """Returns the file of a job's exit code, which remains after slurmctld forgets the job."""
     return STATE / f"{job}.exit"
 
 
 def exit_code(job: str, token: str | None) -> int | None:
-    """Reads the exit code that a job wrote; None before, and if an earlier job of this id did."""
+    """Reads a job's exit code; None if no job wrote one, or only an earlier job of this id."""
     try:
         code, written = exit_file(job).read_text().split()
         return int(code) if written == token else None
@@ -207,7 +207,7 @@ def write(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(text)
-        os.utime(part)  # by this machine's clock, not that of a file server
+        os.utime(part)  # sets the time by this machine's clock, not by a file server's clock
         part.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -216,7 +216,7 @@ def write(path: Path, text: str) -> None:
 
 
 def unwritable(error: OSError) -> str:
-    """Returns one line on a file that could not be written."""
+    """Returns the error message for a file that could not be written."""
     return (
         f"{error.filename or 'a file'}: cannot be written ({error.strerror}); make room, or have "
         "the disk mounted for writing, and run again"
@@ -224,7 +224,7 @@ def unwritable(error: OSError) -> str:
 
 
 def age(path: Path) -> float:
-    """Returns the seconds since a file was written; infinite without one, or for a future time."""
+    """Returns the seconds since a file was written; infinite if missing, or for a future time."""
     try:
         seconds = time.time() - path.stat().st_mtime
     except OSError:

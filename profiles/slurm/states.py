@@ -1,4 +1,4 @@
-"""Finds out what has become of a job: running, success or failed.
+"""Determines a job's state for Snakemake: running, success or failed.
 
 The first source that knows the job decides:
 
@@ -6,10 +6,10 @@ The first source that knows the job decides:
 - one squeue for all jobs, cached for a few seconds
 - sacct, if there is an accounting database
 
-Neither a database nor a long MinJobAge is needed. While slurmctld is away, a job counts as running.
-A job that no source knows for a minute has failed. A job that Slurm can never start has failed too,
-and is cancelled, so that it does not run beside the next attempt. The cause of a failure and the
-place of the log go to standard error.
+Neither a database nor a long MinJobAge is needed. While slurmctld is unreachable, a job counts as
+running. A job that no source knows for a minute has failed. A job that Slurm can never start counts
+as failed and is cancelled, so that it does not run beside the next attempt. The cause of a failure
+and the path of the log go to standard error.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import scheduler
 from answer import FRESH, QUEUE
 
 NOTE = 60  # seconds between two notes about an outage
-MISSED = 60  # seconds after which a job that nobody knows has failed
+MISSED = 60  # seconds after which a job that no source knows has failed
 REFUSED = 600  # seconds after which an error that does not pass by itself ends the wait
-LOG_TAIL = 10_000  # bytes
+LOG_TAIL = 10_000  # bytes at the end of a job's log that are searched
 MEMORY = re.compile(rb"slurmstepd.*(exceeded.* memory limit|oom.kill)", re.IGNORECASE)
 LISTING = Path(QUEUE)
 OUTAGE = scheduler.STATE / "outage"
@@ -35,7 +35,7 @@ REFUSAL = scheduler.STATE / "refused"
 
 
 def listed() -> dict[str, tuple[str, str]]:
-    """Lists each job's state and, where it matters, reason; from squeue's last answer when fresh.
+    """Lists each job's state, and an unusual reason to wait, from a fresh answer of squeue.
 
     Raises:
         scheduler.SlurmError: slurmctld does not answer.
@@ -47,7 +47,7 @@ def listed() -> dict[str, tuple[str, str]]:
         raise scheduler.SlurmError("no answer in the last seconds")
     states = {each.job: (each.state, telling(each)) for each in scheduler.queue()}
     lines = [f"{job} {state} {reason}" for job, (state, reason) in states.items()]
-    with contextlib.suppress(OSError):  # a full disk
+    with contextlib.suppress(OSError):  # the disk may be full
         scheduler.write(LISTING, "\n".join(["", *lines, ""]))
     for path in (OUTAGE, REFUSAL):
         path.unlink(missing_ok=True)
@@ -55,7 +55,7 @@ def listed() -> dict[str, tuple[str, str]]:
 
 
 def telling(job: scheduler.Queued) -> str:
-    """Returns why a job waits, when nobody would guess; else "-"."""
+    """Returns why a job waits, if the reason is unusual; else "-"."""
     if job.state in scheduler.HELD:
         return job.state
     tells = job.state == scheduler.IMPOSSIBLE or job.reason in scheduler.HELD
@@ -65,8 +65,8 @@ def telling(job: scheduler.Queued) -> str:
 def accounted(job: str) -> str | None:
     """Asks the accounting database how a job ended.
 
-    Returns None without a database, and while the database knows no end. A job that slurmctld has
-    lost counts as running there until an administrator corrects the entry.
+    Returns None without a database, and before the job's end. In the database, a job that slurmctld
+    has lost counts as running until an administrator corrects the entry.
     """
     try:
         lines = scheduler.run(
@@ -74,17 +74,17 @@ def accounted(job: str) -> str | None:
         ).split("\n")
     except scheduler.SlurmError:
         return None
-    state = lines[0].split(" ")[0]  # "CANCELLED by 1000"
+    state = lines[0].split(" ")[0]  # a line may be "CANCELLED by 1000"
     return state if state and state not in scheduler.ALIVE else None
 
 
 def exit_code(job: str) -> int | None:
-    """Returns the exit code that a job wrote; None before."""
+    """Returns the exit code that a job wrote; None before the job ends."""
     return scheduler.exit_code(job, scheduler.read_record(job).get("token"))
 
 
 def state(job: str) -> tuple[str, str]:
-    """Returns a job's state as Slurm calls it, and why it waits where that matters.
+    """Returns a job's state in Slurm's words, and the reason to wait, if unusual.
 
     Raises:
         scheduler.SlurmError: slurmctld does not answer.
@@ -93,14 +93,14 @@ def state(job: str) -> tuple[str, str]:
         return scheduler.SUCCESS, "-"
     queued = listed().get(job)
     if queued is None and scheduler.age(LISTING) > 0.5:
-        LISTING.unlink(missing_ok=True)  # the job may be younger than the answer
+        LISTING.unlink(missing_ok=True)  # the job may be younger than squeue's answer
         queued = listed().get(job)
     known, reason = queued or (accounted(job), "-")
     if known is None:
         return unknown(job), "-"
     (scheduler.STATE / f"{job}.missed").unlink(missing_ok=True)
     if known in scheduler.ALIVE and exit_code(job) is not None:
-        # what ended a job is known a moment after its exit code, unless its node hangs
+        # Slurm knows how a job ended soon after the exit code is written, unless the node hangs
         ended = scheduler.age(scheduler.exit_file(job)) > MISSED
         return ("FAILED" if ended else "COMPLETING"), "-"
     return known, reason
@@ -117,7 +117,7 @@ def unknown(job: str) -> str:
 
 
 def explain(job: str, state: str, reason: str) -> str:
-    """Returns a line on a failed job: why it failed, and where to read on."""
+    """Returns a line about a failed job, with the cause and the log."""
     record = scheduler.read_record(job)
     code = exit_code(job)
     memory = f"it needed more than its {record.get('mem_mb')} MB{raise_limit(record, 'mem_mb')}"
@@ -141,7 +141,7 @@ def explain(job: str, state: str, reason: str) -> str:
 
 
 def raise_limit(record: dict[str, Any], name: str) -> str:
-    """Returns how a limit of a job is raised: for retries it grows by itself."""
+    """Returns the words that tell how to raise a job's limit, which also grows at each retry."""
     rule, asked = str(record.get("name")).split(".")[1:2], record.get(name)
     if not rule or not isinstance(asked, int | float):
         return ""
@@ -162,14 +162,14 @@ def over_memory(log: str | None) -> bool:
 
 
 def forget(job: str) -> None:
-    """Removes all notes on a job but its exit code, by which a job started again ends at once."""
+    """Removes the notes on a job; keeps its exit code, with which a restarted job ends at once."""
     for path in scheduler.STATE.glob(f"{job}.*"):
         if path != scheduler.exit_file(job):
             path.unlink(missing_ok=True)
 
 
 def outage(error: scheduler.SlurmError) -> None:
-    """Says now and then that slurmctld is away, and keeps the next calls from asking again."""
+    """Logs at times that slurmctld is unreachable, and keeps the next calls from asking again."""
     if scheduler.age(OUTAGE) < FRESH:
         return
     note("outage", f"no answer, waiting: {error.last_line}")
@@ -177,7 +177,7 @@ def outage(error: scheduler.SlurmError) -> None:
 
 
 def note(name: str, text: str, every: float = NOTE) -> None:
-    """Says something, once in so many seconds."""
+    """Logs a text, at most once in `every` seconds."""
     noted = scheduler.STATE / f"{name}.noted"
     if scheduler.age(noted) >= every:
         scheduler.write(noted, "")
@@ -205,7 +205,7 @@ def cancel(job: str) -> None:
 
 def survey(job: str) -> str:
     """Returns the answer for Snakemake: running, success or failed."""
-    for number in scheduler.SIGNALS:  # they are for Snakemake
+    for number in scheduler.SIGNALS:  # the signals are for Snakemake
         signal.signal(number, signal.SIG_IGN)
     try:
         current, reason = state(job)

@@ -3,8 +3,8 @@
 
     status.py JOB
 
-A hundred jobs are asked for again and again, so the usual answer imports next to nothing; states.py
-gives all others.
+Snakemake asks for a hundred jobs again and again, so the usual answer needs almost no imports;
+states.py gives all other answers.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from answer import FRESH, QUEUE
 
 
 def goes_on(job: str) -> bool:
-    """Returns True if a job waits or runs by a fresh answer of squeue and wrote no exit code."""
+    """Returns True if a fresh answer of squeue has the job, and the job wrote no exit code."""
     try:
-        with open(QUEUE) as stream:  # noqa: PTH123 (pathlib takes longer than the rest)
+        with open(QUEUE) as stream:  # noqa: PTH123 (importing pathlib would take most of the time)
             fresh = -1 < time.time() - os.fstat(stream.fileno()).st_mtime < FRESH
             text = stream.read()
     except OSError:

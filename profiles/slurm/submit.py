@@ -1,12 +1,12 @@
 #!/usr/bin/env -S python3 -S -E
-"""Submits one of Snakemake's jobs with sbatch and prints its id.
+"""Submits one of Snakemake's jobs with sbatch and prints the job's id.
 
     submit.py JOBSCRIPT
 
-The second line of the jobscript has the job's needs. A killed Snakemake may have left a job of the
-same work behind: the job is reused if it does exactly what is wanted, else cancelled. Groups that
-hold some of the work are cancelled too, so that two jobs never write the same files. The command
-waits while slurmctld is away.
+The second line of the jobscript describes the job. A killed Snakemake may have left behind a job
+that makes the same files: that job is reused if its inputs and options are equal, else cancelled.
+Groups that make some of a job's files are cancelled, so that two jobs never write the same files.
+The command waits while slurmctld is unreachable.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ import scheduler
 import states
 
 LOGS = Path("logs/slurm")
-FORGOTTEN = "FORGOTTEN"  # by slurmctld; not one of Slurm's states
+FORGOTTEN = "FORGOTTEN"  # the state of jobs that slurmctld forgot; not one of Slurm's states
 SNAPSHOTS = ".snakemake/dpprobe/"  # studies as they were at the start of a run
 NAME_LENGTH = 128
 OUTAGE = 3600  # seconds that a submission waits for slurmctld
 PAUSE = 5  # seconds between two tries
 NOTE = 60  # seconds between two notes of the same submission
-NOTE_BYTES = 1000  # of what is noted on a job
+NOTE_BYTES = 1000  # size of the notes on a job
 GONE = 120  # seconds for a cancelled job to end
-# The code of a workflow, seen from its Snakefile.
+# Files and folders with the code of a workflow, beside its Snakefile.
 CODE = ("Snakefile", "workflow", "scripts", "src/dpprobe")
-# Options of a job's command that decide what it makes; parameters are compared by themselves.
+# Options of a job's command that decide what the job makes, besides parameters and inputs.
 DECIDING = (
     "snakefile", "target-jobs", "allowed-rules", "configfiles", "configfile", "config", "directory",
     "replace-workflow-config", "software-deployment-method", "sdm", "conda-prefix",
@@ -71,7 +71,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Submitted:
-    """A job in the queue, or one that ended well already. Seconds since the epoch."""
+    """A job that is queued or has succeeded already; `at` is in seconds since the epoch."""
 
     job: str
     comment: scheduler.Comment
@@ -79,7 +79,7 @@ class Submitted:
 
 
 class Stopped(Exception):
-    """The controller is gone, or told to stop."""
+    """Snakemake has ended, or a signal asked for the end."""
 
 
 def properties(script: str) -> dict[str, Any]:
@@ -99,9 +99,9 @@ def label(job: dict[str, Any]) -> tuple[str, str]:
 
 
 def identity(job: dict[str, Any], script: str) -> tuple[str, str]:
-    """Returns digests of what a job makes and of what it makes it from, without its resources.
+    """Returns a digest of what a job makes, and one of its inputs, options and code.
 
-    The log tells studies in one folder apart; outputs would not, for a method more changes them.
+    Logs, not outputs, tell the studies in one folder apart, because a new method changes outputs.
     A group has no log, and is never reused.
     """
     made = [str(Path.cwd()), *(job.get(key) for key in ("rule", "wildcards", "groupid", "log"))]
@@ -113,10 +113,10 @@ def identity(job: dict[str, Any], script: str) -> tuple[str, str]:
 
 
 def command(script: str) -> list[list[str]]:
-    """Returns the options in a jobscript that decide what it makes; values come in any order.
+    """Returns the options in a jobscript that decide what the job makes, in sorted order.
 
-    The snapshot of the study is left out: the job's parameters decide, and a study with one more
-    epsilon has another snapshot.
+    The snapshot of the study is left out, because a new epsilon changes the snapshot, but not the
+    parameters of other jobs.
     """
     words = " ".join(shlex.split(script.split("\n", 2)[2]))
     parts = (
@@ -149,7 +149,7 @@ def digest(value: object) -> str:
 
 
 def options(job: dict[str, Any]) -> list[str]:
-    """Returns the options of sbatch for a job's threads and resources; 0 and "" ask for none."""
+    """Returns sbatch's options for a job's threads and resources; 0 and "" request nothing."""
     resources = {**job["resources"], "gres": devices(job["resources"])}
     if resources.get("gpu") and resources.get("gpu_partition"):
         resources["slurm_partition"] = resources["gpu_partition"]
@@ -161,9 +161,9 @@ def options(job: dict[str, Any]) -> list[str]:
 
 
 def devices(resources: dict[str, Any]) -> str:
-    """Returns a job's GPUs and other devices as one option: of two sbatch takes the last alone.
+    """Returns a job's GPUs and other devices as one option, because sbatch reads only the last.
 
-    Where `gres` names GPUs itself, by their kind, these are meant; `gpu_model` is the kind of all.
+    If `gres` names GPUs, `gpu` is ignored; otherwise `gpu_model` is the kind of the GPUs.
     """
     gpus, others = resources.get("gpu"), str(resources.get("gres") or "")
     if not gpus or re.search(r"(^|,)(gres[:/])?gpu\b", others):
@@ -175,7 +175,7 @@ def devices(resources: dict[str, Any]) -> str:
 def wrapped(script: str, token: str) -> str:
     """Returns a jobscript that also writes its exit code to a file.
 
-    Slurm may start a job again whose node it lost: one that had ended well does not run again.
+    Slurm may restart a job after its node failed; a job that had succeeded ends at once.
     """
     path = shlex.quote(f"{Path.cwd()}/{scheduler.STATE}/") + '"$SLURM_JOB_ID.exit"'
     return (
@@ -189,8 +189,8 @@ def wrapped(script: str, token: str) -> str:
 def freed(job: Job) -> str:
     """Returns a jobscript that needs nothing in the folder of its Snakemake.
 
-    Snakemake has each job wait for that folder, but removes it if an error ends it while jobs are
-    in the queue. A list of many inputs, which lies there too, is copied.
+    Each job waits for its Snakemake's folder, which Snakemake removes if an error ends the run
+    while jobs are queued. If that folder has a list of many inputs, the list is copied.
     """
     folder = str(job.path.parent)
     listed = job.path.with_name(f"{job.path.name}.waitforfilesfile.txt")
@@ -204,7 +204,7 @@ def freed(job: Job) -> str:
 
 
 def limited(script: str, job: dict[str, Any]) -> str:
-    """Returns a jobscript that runs a group's jobs side by side as far as its request goes.
+    """Returns a jobscript that runs a group's jobs in parallel on the CPUs and GPUs of its request.
 
     Snakemake would use all CPUs that it sees on the node, however few GPUs the group has.
     """
@@ -220,7 +220,7 @@ def limited(script: str, job: dict[str, Any]) -> str:
 
 def unchanged(job: dict[str, Any], since: float) -> bool:
     """Returns True if no input of a job was written after its submission, in whole seconds."""
-    if job["input"] is None:  # too many for Snakemake to list
+    if job["input"] is None:  # Snakemake lists no inputs if there are too many
         return False
     try:
         return all(Path(path).stat().st_mtime < since + 1 for path in job["input"])
@@ -229,7 +229,7 @@ def unchanged(job: dict[str, Any], since: float) -> bool:
 
 
 def usable(left: scheduler.Queued, job: dict[str, Any], version: str) -> bool:
-    """Returns True if an earlier job may stand for the one to be submitted."""
+    """Returns True if an earlier job can replace the job that is to be submitted."""
     comment = left.comment
     if comment is None or comment.version != version or job["type"] != "single":
         return False
@@ -238,15 +238,15 @@ def usable(left: scheduler.Queued, job: dict[str, Any], version: str) -> bool:
     code = scheduler.exit_code(left.job, comment.token)
     if left.state in ("PENDING", "RUNNING", "CONFIGURING", "SUSPENDED"):
         return code is None
-    # The job ended well while nobody looked. Its notes are removed once its end is reported, or
-    # once another job makes the same files.
+    # A job may have succeeded while no Snakemake ran. Notes on a job are removed after its end is
+    # reported, or after another job makes the same files.
     ended = left.state in (scheduler.SUCCESS, "COMPLETING", FORGOTTEN)
     noted = scheduler.record_file(left.job).exists()
     return ended and code == 0 and noted and made(left.job, job["output"])
 
 
 def made(identifier: str, paths: list[str] | None) -> bool:
-    """Returns True if files are there that nobody wrote after a job had ended."""
+    """Returns True if all files exist, and none was written after the job had ended."""
     try:
         end = scheduler.exit_file(identifier).stat().st_mtime
         return paths is not None and all(Path(path).stat().st_mtime <= end + 1 for path in paths)
@@ -255,10 +255,10 @@ def made(identifier: str, paths: list[str] | None) -> bool:
 
 
 def submit(job: Job) -> Submitted:
-    """Takes an earlier job over or submits a new one, in one try.
+    """Reuses an earlier job or submits a new job, in one attempt.
 
     Raises:
-        scheduler.SlurmError: slurmctld did not answer, or refused, or somebody else is at it.
+        scheduler.SlurmError: slurmctld did not answer or refused, or another run does the work.
     """
     notes = {path.stem: scheduler.read_record(path.stem) for path in scheduler.STATE.glob("*.json")}
     regrouped = overlapping(job, notes)
@@ -289,14 +289,14 @@ def submit(job: Job) -> Submitted:
 
 
 def overlapping(job: Job, notes: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """Returns the jobs, with names, that make some of a job's files, where either is a group.
+    """Returns the other jobs, with names, that make some of a job's files, if one job is a group.
 
-    Snakemake groups jobs as it finds them: those of two runs are seldom the same.
+    Two runs of Snakemake seldom form equal groups.
     """
     kind, outputs, rules = job.properties["type"], job.properties["output"], targets(job.script)
 
     def overlaps(record: dict[str, Any]) -> bool:
-        # Snakemake lists a hundred outputs at most; of more there are the rules alone
+        # Snakemake lists at most a hundred outputs; without a list of outputs, rules are compared
         known = bool(outputs and record.get("outputs"))
         ours, theirs = (outputs, record["outputs"]) if known else (rules, record.get("rules"))
         return not set(ours).isdisjoint(theirs or ())
@@ -316,7 +316,7 @@ def targets(script: str) -> list[str]:
 def forgotten(
     name: str, notes: dict[str, dict[str, Any]], known: set[str]
 ) -> list[scheduler.Queued]:
-    """Lists jobs of a name that were noted down here and that slurmctld no longer knows."""
+    """Lists jobs of a name that have notes, but that slurmctld no longer knows."""
     jobs = []
     for identifier, record in notes.items():
         comment = scheduler.parse_comment(str(record.get("comment")))
@@ -336,7 +336,7 @@ def refuse_if_watched(left: scheduler.Queued, job: Job) -> None:
     """Refuses to cancel a job of a Snakemake that still runs.
 
     Raises:
-        scheduler.SlurmError: The job belongs to one.
+        scheduler.SlurmError: The job belongs to a Snakemake that still runs.
     """
     folder = left.comment.folder if left.comment else ""
     if folder == job.comment.folder:
@@ -348,12 +348,13 @@ def refuse_if_watched(left: scheduler.Queued, job: Job) -> None:
     process = noted.split(" ")[0]
     if noted and noted == born(process):
         raise scheduler.SlurmError(
-            f"job {left.job} of another Snakemake, process {process}, does the same; wait for it"
+            f"job {left.job} of another Snakemake, process {process}, makes the same files; wait "
+            "for that job"
         )
 
 
 def born(process: int | str) -> str:
-    """Returns a process, its start and the boot of its machine; empty when there is none."""
+    """Identifies a process by id, start and boot of its machine; empty if no process has the id."""
     try:
         start = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -375,7 +376,7 @@ def discard(jobs: list[str], name: str) -> None:
 
 
 def controller() -> int:
-    """Returns the process of Snakemake, which may have started this through a shell."""
+    """Returns the id of the Snakemake process, which may have started this script by a shell."""
     parent = os.getppid()
     if Path(f"/proc/{parent}/comm").read_text().strip() in ("sh", "dash", "bash"):
         return int(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1])
@@ -383,7 +384,7 @@ def controller() -> int:
 
 
 def watch(folder: str) -> None:
-    """Starts the run's watcher, once, and notes down whose run it is."""
+    """Starts the run's watcher once, and records the run's Snakemake process."""
     snakemake = controller()
     path = Path(".snakemake", folder, "watched")
     try:
@@ -393,10 +394,10 @@ def watch(folder: str) -> None:
         return
     except OSError as error:
         if path.exists():
-            path.unlink()  # else the next submission would take the watcher for started
+            path.unlink()  # otherwise no later submission would start the watcher
         raise OSError(error.errno, error.strerror, str(path)) from error
     (scheduler.STATE / "refused").unlink(missing_ok=True)
-    # The watcher inherits the mask: a signal waits until it has said what signals do to it.
+    # The watcher inherits the signal mask, so signals wait until the watcher has set its handlers.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, scheduler.SIGNALS)
     subprocess.Popen(
         [Path(__file__).with_name("watch.py"), str(snakemake), folder],
@@ -408,14 +409,14 @@ def watch(folder: str) -> None:
 
 
 def persist(job: Job) -> Submitted:
-    """Tries until slurmctld takes the job.
+    """Retries until slurmctld accepts the job.
 
-    Waits without end for a limit on jobs in the queue, and an hour for an outage. For an unlisted
-    error of squeue it waits as long as status.py.
+    Waits without end while a limit on queued jobs is reached, and an hour during an outage. After
+    an unlisted error of squeue, waits as long as status.py.
 
     Raises:
-        Stopped: The controller went away in the meantime.
-        scheduler.SlurmError: slurmctld refuses, or stays away.
+        Stopped: Snakemake ended during the wait.
+        scheduler.SlurmError: slurmctld refuses, or stays unreachable.
     """
     away_since = time.monotonic()
     quiet_until = 0.0
@@ -470,8 +471,8 @@ def described(path: Path) -> Job:
 
 
 def main() -> None:
-    # Ctrl-C, and often SIGTERM, reaches every process: a submission is brought to its end, so that
-    # its id is not lost.
+    # Ctrl-C, and often SIGTERM, reaches every process. A submission continues to its end, so that
+    # the job's id is not lost.
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda number, _: interrupted.append(number))
@@ -500,7 +501,7 @@ def main() -> None:
 
 
 def write_refusal(job: Job, error: scheduler.SlurmError) -> None:
-    """Writes why sbatch took no job to the rules' logs, which a run's last lines are read from."""
+    """Writes sbatch's refusal to the logs of rules, from which a run prints its last lines."""
     now, said = time.strftime("%H:%M:%S"), " ".join(str(error).split())
     for path in job.properties.get("log") or ():
         with contextlib.suppress(OSError):
@@ -508,10 +509,10 @@ def write_refusal(job: Job, error: scheduler.SlurmError) -> None:
 
 
 def require_room() -> None:
-    """Writes a note of the usual size and removes it: a job without one could not be followed.
+    """Tests that notes of the usual size can be written, because a job needs notes to be followed.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The test file cannot be written.
     """
     path = scheduler.STATE / f"room.{os.getpid()}"
     scheduler.write(path, " " * NOTE_BYTES)
@@ -519,12 +520,12 @@ def require_room() -> None:
 
 
 def note_down(submitted: Submitted, job: Job) -> None:
-    """Notes down what status.py, and a later run, must know of a job."""
+    """Writes the notes on a job that status.py, and later runs, need."""
     record = {name: job.properties["resources"].get(name) for name in ("mem_mb", "runtime")}
     outputs, kind = job.properties["output"], job.properties["type"]
     record.update(
         type=kind,
-        # of a job alone one tells it
+        # one output identifies a job that is no group
         outputs=outputs if kind == "group" or not outputs else outputs[:1],
         rules=targets(job.script),
         name=job.name,

@@ -3,10 +3,10 @@
 
     watch.py PID FOLDER
 
-Snakemake's own cancelling misses the jobs it is just asking about, and gives up after two seconds.
-Snakemake removes its FOLDER under .snakemake when it ends, interrupted or not; interrupted twice it
-does not, but then this was interrupted too. When it is killed outright the folder stays and so do
-the jobs: the next run takes them over. submit.py starts one watcher a run.
+Snakemake's own cancelling misses jobs whose state it is just asking for, and gives up after two
+seconds. Snakemake removes its FOLDER under .snakemake when it ends, but not if interrupted twice,
+which interrupts the watcher too. If Snakemake is killed, its folder and its jobs stay, and the next
+run reuses the jobs. submit.py starts one watcher per run.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ def cancel(folder: str) -> None:
 
 
 def main() -> None:
-    # In Snakemake's process group, so Ctrl-C comes here too; a closed terminal is no reason to end.
+    # The watcher is in Snakemake's process group, so it gets Ctrl-C too; it outlives the terminal.
     interrupted: list[int] = []
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # not so in the background of a script
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # shells' background jobs ignore SIGINT
         signal.signal(signal.SIGINT, lambda number, _: interrupted.append(number))
     for number in (signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, scheduler.SIGNALS)
     for path in scheduler.STATE.iterdir():
-        if KEPT < scheduler.age(path) < float("inf"):  # a time to come is another machine's clock
+        if KEPT < scheduler.age(path) < float("inf"):  # future times are another machine's clock
             path.unlink(missing_ok=True)
     snakemake, folder = Path("/proc", sys.argv[1]), sys.argv[2]
     while Path(".snakemake", folder).is_dir():

@@ -53,13 +53,13 @@ def main() -> None:
             print(describe_dataset(arguments.name) if arguments.name else list_catalog())
         sys.stdout.flush()
     except BrokenPipeError:
-        # The pipe's reader, such as `head`, closed it. Python would flush standard output again at
-        # exit and fail.
+        # The pipe's reader, such as `head`, closed the pipe. Python would flush standard output
+        # again at exit and fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except DpprobeError as error:
         sys.exit(f"dpprobe: {error}")
     except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:  # any command may ask about a path
+        if error.errno != errno.ENAMETOOLONG:  # any command may look up a path that is too long
             raise
         sys.exit(f"dpprobe: {str(error.filename)[:60]}...: this path is too long; correct it")
     except KeyboardInterrupt:

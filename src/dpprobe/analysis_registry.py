@@ -17,7 +17,7 @@ class Registered(NamedTuple):
     Attributes:
       package: the package that declares the analysis as `ANALYSIS`.
       version: raise this if the analysis's output changes, so that finished studies measure again.
-      folder: the folder of its records, in the results.
+      folder: the folder of the analysis's records, in results_dir.
     """
 
     package: str

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-# Names of temporary files have a random token and this suffix. So temporary names match no pattern
-# of finished files, and two processes never share a file.
+# Names of temporary files have a random token and PARTIAL_SUFFIX. So temporary names match no
+# pattern of finished files, and two processes never share a file.
 PARTIAL_SUFFIX = ".partial"
 ABSENT = "nothing"
 _DEEPEST = 32  # levels of brackets in JSON from outside
@@ -66,7 +66,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         wanted = str(path) if named == str(temporary) else named
         raise OSError(number, os.strerror(number), wanted) from error
     finally:
-        with suppress(OSError):  # a read-only disk refuses the removal too
+        with suppress(OSError):  # a read-only disk refuses the removal
             temporary.unlink()
 
 
@@ -129,7 +129,7 @@ def _format_json(value: Any) -> str:
 def write_record(path: Path, values: Mapping[str, Any], *beside: Path) -> None:
     """Writes a JSON object that ends with the SHA-256 of its own text, so that damage is detected.
 
-    The record stores the size of each file `beside` it, and its hash unless `values` has `files`.
+    The record stores the size of each file in `beside`, and the hash unless `values` has `files`.
     """
     values = dict(values)
     if beside:
@@ -170,7 +170,7 @@ def parse_values(content: bytes) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Reads a file as `parse_values`; raises OSError if unreadable, ValueError if damaged."""
+    """Reads a file as `parse_values` does; raises OSError if unreadable, ValueError if damaged."""
     return parse_values(path.read_bytes())
 
 
@@ -234,10 +234,10 @@ def parse_strict(content: str | bytes) -> Any:
 
 def pack_tensors(arrays: Mapping[str, npt.NDArray[Any]], metadata: dict[str, str]) -> bytes:
     """Returns arrays, which may be views, as the content of a safetensors file."""
-    import numpy as np  # as everywhere here, so that `make clean` needs no library
-    from safetensors.numpy import save  # as above
+    import numpy as np  # late, because `make clean` runs without libraries
+    from safetensors.numpy import save  # late, because `make clean` runs without libraries
 
-    # `save` ignores strides
+    # `save` would ignore strides
     return save({key: np.ascontiguousarray(each) for key, each in arrays.items()}, metadata)
 
 
@@ -249,11 +249,11 @@ def pack_arrays(arrays: Mapping[str, npt.NDArray[Any]], described: Mapping[str, 
 def read_arrays(
     path: Path, *, kind: str, version: int, largest: float = math.inf
 ) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    """Reads what `pack_arrays` wrote, also of strangers; raises OSError or ValueError.
+    """Reads a file of `pack_arrays`, which may come from strangers; raises OSError or ValueError.
 
     Raises DataError for a newer version.
     """
-    from safetensors import SafetensorError, safe_open  # as above
+    from safetensors import SafetensorError, safe_open  # late, as `make clean` has no libraries
 
     require_plain_file(path, largest)
     try:
@@ -325,12 +325,11 @@ def first_difference(first: Any, second: Any, place: str = "") -> Difference | N
         pair = first.get(key, ABSENT), second.get(key, ABSENT)
         if difference := first_difference(*pair, inner):
             return difference
-    return Difference(place, first, second)  # one lacks a key for which the other has "nothing"
+    return Difference(place, first, second)  # one lacks a key whose other value is `ABSENT`
 
 
 def write_table(path: Path, table: pa.Table) -> None:
-    """Writes an Arrow table as parquet (zstd)."""
-    import pyarrow.parquet as pq  # heavy: each start of Snakemake imports this module
+    import pyarrow.parquet as pq  # late and heavy: each start of Snakemake imports this module
 
     with atomic_path(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
@@ -338,7 +337,7 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 def read_table(path: Path) -> pa.Table:
     """Reads a table of results; raises DataError if it is missing, damaged or cut short."""
-    import pyarrow.parquet as pq  # as above
+    import pyarrow.parquet as pq  # late and heavy: each start of Snakemake imports this module
 
     with explain_parquet(path, DataError, f"{path}: cannot be read", "delete it and run again"):
         return pq.read_table(path)
@@ -349,7 +348,7 @@ def explain_parquet(
     path: Path, kind: type[DpprobeError], fault: str, remedy: str = "replace it"
 ) -> Iterator[None]:
     """Turns each error in reading a parquet file into an error of class `kind`, in one line."""
-    import pyarrow as pa  # as above
+    import pyarrow as pa  # late and heavy: each start of Snakemake imports this module
 
     try:
         require_plain_file(path)
@@ -371,7 +370,7 @@ UNWRITABLE = {
 
 
 def _find_error_number(error: Exception) -> int:
-    """Returns the system's number of an error, also of libraries that only print it; 0 if none."""
+    """Returns an error's errno, also if a library only prints the number; 0 without a number."""
     printed = re.search(r"(?:errno = |os error |\[Errno )(\d+)", str(error), re.IGNORECASE)
     return getattr(error, "errno", None) or (int(printed[1]) if printed else 0)
 
@@ -398,13 +397,13 @@ def explain_unwritable(error: Exception) -> DiskError | None:
     if number not in UNWRITABLE:
         return None
     named = getattr(error, "filename", None) or "a file"
-    refused = number in (errno.EACCES, errno.EPERM)  # also of a file that was to be read
+    refused = number in (errno.EACCES, errno.EPERM)  # the system may refuse reading or writing
     what = "no access" if refused else "cannot be written"
     return DiskError(f"{named}: {what} ({os.strerror(number)}); {UNWRITABLE[number]}")
 
 
 def when_there_is_room(folder: Path, needed: int, write: Callable[[], None]) -> None:
-    """Calls `write`; while the disk is full, retries each minute, after an hour raises DiskError.
+    """Calls `write` each minute while the disk is full, and raises DiskError after an hour.
 
     `write` must leave no files behind if it fails; `needed` is about the number of bytes written.
     """
@@ -444,7 +443,7 @@ def require_room(folder: Path, needed: int) -> None:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(folder))
     above = (folder, *folder.absolute().parents)
     usage = shutil.disk_usage(next(each for each in above if each.exists()))
-    if usage.total and usage.free < needed:  # some network file systems report 0 for both
+    if usage.total and usage.free < needed:  # some network file systems report sizes of 0
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 

@@ -1,10 +1,9 @@
-"""Counts with their nouns: "1 figure", "1,200 entries"."""
+"""Writes counts with their nouns: "1 figure", "1,200 entries"."""
 
 from __future__ import annotations
 
 
 def count_noun(count: int, noun: str) -> str:
-    """Writes a count with its noun, which is given in the singular."""
     if count == 1:
         return f"1 {noun}"
     if noun.endswith("y"):

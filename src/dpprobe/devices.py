@@ -1,12 +1,12 @@
 """The device, threads and Python of a process, and settings that depend on the device.
 
-Under a scheduler, a job sees only its own GPU. Without a scheduler, or in a group of jobs that run
-as one Slurm job, each process sees several GPUs, and all would use the first. So each process
+Under a scheduler, a job sees only its own GPU. Without a scheduler, or in a group of jobs in one
+Slurm job, each process sees several GPUs. All processes would use the first GPU, so each process
 reserves the GPU with the fewest users, by a lock that the system releases when the process ends.
 
 A GPU executes its operations in order, while the program continues. Data copied from the GPU may be
-read only after waiting for a mark that was set after the copy. `tests/support/stand_in_device.py`
-imitates a GPU's delayed copies on a CPU, so that tests need no GPU.
+read only after waiting for a mark (a CUDA event) that was set after the copy.
+`tests/support/stand_in_device.py` imitates a GPU's delayed copies, so that tests need no GPU.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _held: list[BinaryIO] = []
 
 
 def resolve_device(name: str) -> str:
-    """Returns the device for a study's `device`, "cpu" or "cuda" (DeviceError without a GPU).
+    """Returns "cpu" or "cuda" for a study's `device`; raises DeviceError for cuda without a GPU.
 
     Call this function before anything else uses CUDA. If there are several GPUs, this process
     reserves one; while there are enough GPUs, no other process of the node has this GPU.
@@ -52,7 +52,7 @@ def resolve_device(name: str) -> str:
     if name == "cpu":
         return name
     keep_one_device()
-    import torch  # heavy: a start of Snakemake imports this module
+    import torch  # late and heavy: each start of Snakemake imports this module
 
     available = torch.cuda.is_available()
     if name == "auto":
@@ -67,13 +67,13 @@ def resolve_device(name: str) -> str:
 def identity_device(name: str) -> str:
     """Returns the device in the identity of a study's cells: "cpu" or "cuda".
 
-    Looks for no GPU, so that a machine without a GPU can reuse finished cells of `device: cuda`.
+    Needs no GPU for `device: cuda`, so that a machine without a GPU can reuse finished cells.
     """
     return resolve_device(name) if name == "auto" else name
 
 
 def limit_threads(threads: int) -> None:
-    import torch  # as above
+    import torch  # late, because torch is heavy
 
     torch.set_num_threads(max(1, threads))
 
@@ -89,7 +89,7 @@ def visible_devices(environment: Mapping[str, str], nodes: Iterable[str]) -> tup
     """Returns the GPUs that a process sees, according to `CUDA_VISIBLE_DEVICES`.
 
     Args:
-      nodes: the names of files in /dev; GPUs are counted by these if the variable is not set.
+      nodes: the names of files in /dev; without the variable, these names give the number of GPUs.
     """
     written = environment.get(VISIBLE)
     if written is None:
@@ -97,7 +97,7 @@ def visible_devices(environment: Mapping[str, str], nodes: Iterable[str]) -> tup
         return tuple(map(str, range(count)))
     names: list[str] = []
     for name in map(str.strip, written.split(",")):
-        if not name or name == "-1":  # CUDA ignores all entries from here on
+        if not name or name == "-1":  # CUDA ignores this entry and all later entries
             break
         names.append(name)
     return tuple(dict.fromkeys(names))
@@ -120,9 +120,9 @@ def lacks_gpu() -> bool:
 def slot_names(devices: Sequence[str], environment: Mapping[str, str]) -> list[tuple[str, str]]:
     """Lists the pairs (lock file, device) in the order in which a process tries to lock them.
 
-    The list has each device once, then each device a second time, and so on. So the first free slot
-    is on a device with the fewest users. Two Slurm jobs may use the same name for different
-    devices, so each Slurm job has its own locks.
+    The list has each device once, then each device a second time, and so on. So the first pair with
+    an unlocked file has a device with the fewest users. Two Slurm jobs may use the same name for
+    different devices, so each Slurm job has its own locks.
     """
     job = environment.get("SLURM_JOB_ID", "")
     return [
@@ -138,7 +138,7 @@ def take_device(
     nodes: Iterable[str] | None = None,
     folder: Path | None = None,
 ) -> str | None:
-    """Reserves one of several visible GPUs until the process ends; None if under two are visible.
+    """Reserves one of several visible GPUs until the process ends; None without a second GPU.
 
     Args:
       folder: the folder of the locks, on the node's own disk, shared by all processes of a user.
@@ -188,7 +188,7 @@ class Accelerator:
 
     def host_memory(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Returns uninitialised host memory, from and to which the device can copy."""
-        import torch  # as above
+        import torch  # late, because torch is heavy
 
         return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)
 
@@ -202,7 +202,7 @@ class Accelerator:
 
     def set_mark(self) -> Mark:
         """Sets a mark after all work that the device was given so far."""
-        import torch  # as above
+        import torch  # late, because torch is heavy
 
         event = torch.cuda.Event()
         event.record()
@@ -227,7 +227,7 @@ def default_precision(device: str) -> Literal["float16", "float32"]:
 
 def use_precision(device: torch.device | str, precision: torch.dtype | None) -> torch.autocast:
     """Makes matrix products run in a precision; None means the precision of the weights."""
-    import torch  # as above
+    import torch  # late, because torch is heavy
 
     kind = "cuda" if is_gpu(str(device)) else "cpu"
     return torch.autocast(kind, dtype=precision, enabled=precision is not None)
@@ -235,12 +235,12 @@ def use_precision(device: torch.device | str, precision: torch.dtype | None) -> 
 
 @contextmanager
 def use_full_float32() -> Iterator[None]:
-    """Sets full float32 products and deterministic convolutions, and restores a caller's settings.
+    """Sets full float32 products and deterministic convolutions in the `with` block.
 
     By default a GPU rounds factors of convolutions to 10 bits (TF32), more than clipping's margins
     cover. By default a GPU also chooses its algorithm by the batch size.
     """
-    import torch  # as above
+    import torch  # late, because torch is heavy
 
     backend, products = torch.backends.cudnn, torch.get_float32_matmul_precision()
     before = backend.deterministic, backend.benchmark, backend.allow_tf32
@@ -254,7 +254,7 @@ def use_full_float32() -> Iterator[None]:
 
 
 def has_kernels(device: torch.device) -> bool:
-    """Returns True if compiled loops run on a device; others compute equal sums with torch."""
+    """Returns True if compiled loops run on a device; torch computes equal sums elsewhere."""
     return device.type == "cpu"
 
 
@@ -263,7 +263,7 @@ def spare_bytes(device: torch.device) -> int:
 
     PyTorch reserves the memory of earlier copies for later ones, so this memory counts as free.
     """
-    import torch  # as above
+    import torch  # late, because torch is heavy
 
     if not is_gpu(device.type):
         return 0

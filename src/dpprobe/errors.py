@@ -68,7 +68,7 @@ class PrivacyError(DpprobeError):
 
 
 class WaitingError(DpprobeError):
-    """Other sites have not answered yet; run the same command again once they have."""
+    """Other sites have not answered yet; run the same command again after their answers."""
 
     passes = True
 

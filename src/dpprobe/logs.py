@@ -31,13 +31,13 @@ ERROR_LINE = re.compile(
     rf"|\d\d:\d\d:\d\d ERROR (?P<job>.+(?:\n(?!{_OTHER_LINE}).*)*))$",
     re.MULTILINE,
 )
-# The variable that a run with short output sets: its jobs show only warnings and progress on the
-# terminal, and when the run ends it prints each job's error from the job's log.
+# The environment variable of runs with short output, whose jobs show only warnings and progress on
+# the terminal. When a run ends, it prints each job's error from the job's log.
 BRIEF = "DPPROBE_BRIEF"
 
 
 class _LogFile(logging.FileHandler):
-    """A log file that reports only once if it cannot be written; the terminal has its lines too."""
+    """A log file that reports only once if it cannot be written; the terminal has equal lines."""
 
     failed = False
 
@@ -111,14 +111,14 @@ def job_log(path: str | Path, outputs: Iterable[str | Path] = ()) -> Iterator[No
         if beside := explain_missing_file(error):
             _log_error(f"{error}; {beside}", written, terminal)
             sys.exit(1)
-        # Snakemake prints the traceback only on the terminal, so it is written to the file too.
+        # Snakemake prints the traceback only on the terminal, so the log file gets a copy.
         written.append_text(traceback.format_exc())
         raise
     finally:
         logging.captureWarnings(False)
         root.handlers, root.level = previous[0], previous[1]
         logger.setLevel(previous[2])
-        with suppress(OSError):  # already reported by `handleError`
+        with suppress(OSError):  # `handleError` has already reported the error
             written.close()
 
 

@@ -23,7 +23,7 @@ from pydantic_core.core_schema import CoreSchema, no_info_after_validator_functi
 from dpprobe.errors import ConfigError
 
 NAME_PATTERN = r"[a-z0-9][a-z0-9_]*"
-# Other characters break paths: Snakemake formats them, MLflow makes URIs of them, none expands `~`.
+# Other characters break paths: Snakemake formats paths, MLflow makes URIs of paths, `~` stays `~`.
 _FOLDER_CHARACTERS = r"[^/\s{}~?#%*\[\]\"'`$\\:;,&<>|]"
 FOLDER_PATTERN = rf"/?{_FOLDER_CHARACTERS}+(/{_FOLDER_CHARACTERS}+)*/?"
 Name = Annotated[
@@ -85,7 +85,7 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
-    # Keys of other options in the registry -> this block's key, with value, of the same purpose.
+    # Maps keys of other blocks in the registry to this block's key, and value, with equal purpose.
     COUNTERPARTS: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
@@ -99,12 +99,11 @@ class Options(BaseModel):
         return next((block for block in vars(self).values() if isinstance(block, kind)), None)
 
 
-# All registries, by the key whose value selects options, for errors that name options with a key.
+# All registries by selecting key, such as `head`; errors name the options that have a wrong key.
 REGISTRIES: dict[str, Mapping[str, str]] = {}
 
 
 def options_class(registry: Mapping[str, str], name: str) -> type[Options]:
-    """Imports a registered module and returns its `Options`."""
     cls: type[Options] = importlib.import_module(registry[name]).Options
     return cls
 
@@ -119,7 +118,7 @@ def written_keys(cls: type[BaseModel]) -> list[str]:
 
 
 def takes_key(registry: Mapping[str, str], name: str, key: Any) -> bool:
-    """Returns True if the options that are registered under `name` have this key."""
+    """Returns True if the options that are registered under `name` have the key `key`."""
     return key in written_keys(options_class(registry, name))
 
 

@@ -23,7 +23,7 @@ class Registered(NamedTuple):
     reader: str = "measure"
 
 
-# By the name of the part's block in the statement.
+# Release parts, by the name of the part's block in the statement.
 PARTS = {
     "evaluation": Registered("dpprobe.release.parts.evaluation", "show"),
     "calibration": Registered("dpprobe.release.parts.calibration", "show"),
@@ -36,8 +36,8 @@ PARTS = {
     "predecessor": Registered("dpprobe.release.parts.predecessor"),
     "signature": Registered("dpprobe.release.parts.signature"),
 }
-# Blocks of every statement, null if a release has no such part, then those that are left out. The
-# bytes of a statement depend on this order.
+# Blocks of every statement, null if a release lacks the part; then blocks that only releases with
+# the part have. The bytes of a statement depend on the order of blocks.
 ALWAYS_STATED = ("evaluation", "choice", "ledger", "evidence")
 STATED_IF_ASKED = ("calibration", "predecessor", "cohort", "monitor", "sites")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from dpprobe.errors import ConfigError
 
-# The folder in the package where a wheel has these files, by pyproject.toml.
+# The folder in a wheel's package with the project's other files, set in pyproject.toml.
 SHIPPED = "shipped"
 PACKAGE = Path(__file__).resolve().parent
 

@@ -1,7 +1,7 @@
 """Marks folders that a run works on, because two runs would delete and replace each other's files.
 
 Snakemake locks only the working directory, but runs in two working directories may share a
-results_dir. So a run marks its results_dir and its data_dir, and keeps these locked until it ends.
+results_dir. So a run puts marks into its results_dir and data_dir, locked until the run ends.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class OtherRun(NamedTuple):
     shared: Path
 
     def describe(self) -> str:
-        """Describes the run: folder, process, machine and start, and the folder that both share."""
+        """Describes the run: folder, process, machine and start, and the folder shared with it."""
         return (
             f"another run works on {self.shared} (in {self.folder}, process {self.process} on "
             f"{self.host}, since {self.started})"
@@ -77,7 +77,8 @@ def _remove_mark(path: Path, *, with_folder: bool) -> None:
 def lock_in_turn(lock: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Returns Snakemake's lock of a folder, which runs that start together acquire one by one.
 
-    Snakemake looks for locks before it writes its own. A run that ends removes the folder of locks.
+    Without turns, two starting runs could both find no lock. A run that ends removes the folder of
+    locks.
     """
 
     @contextmanager
@@ -85,7 +86,7 @@ def lock_in_turn(lock: Callable[[Any], Any]) -> Callable[[Any], Any]:
         folder = Path(persistence.path)
         with ExitStack() as held:
             with (folder / "starting").open("w") as turn:
-                with suppress(OSError):  # a disk without locks
+                with suppress(OSError):  # the disk may not support locks
                     fcntl.flock(turn, fcntl.LOCK_EX)
                 (folder / "locks").mkdir(exist_ok=True)
                 held.enter_context(lock(persistence))

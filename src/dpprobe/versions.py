@@ -24,7 +24,7 @@ VERSIONS = {
     "download": 1,
     "data": 2,
     "features": 2,
-    "manifest": 3,  # until copies were counted, manifests used the number of "features"
+    "manifest": 3,  # before manifests counted copies, they used the number of "features"
     "text": 2,
     "overlap": 2,
     "calibration": 6,
@@ -44,7 +44,7 @@ VERSIONS = {
 
 # The environment variable with the versions at the run's start, as JSON, for the run's jobs.
 RUN_VERSIONS = "DPPROBE_VERSIONS"
-UNKNOWN = "0.1.0.dev0"  # for a copy that has no git history and was not installed
+UNKNOWN = "0.1.0.dev0"  # the version of a copy without git history that was not installed
 
 
 def check_versions() -> None:
@@ -67,15 +67,15 @@ def code_version() -> str:
 
     In a clone the installed version may be old, because it names the commit at which `make
     environment` ran. A copy without git history, such as an archive of git, states its own version
-    unless the copy itself is installed, because the environment may have another dpprobe.
+    unless the copy itself is installed. The environment's version may be of another dpprobe.
     """
-    from importlib.metadata import PackageNotFoundError, version  # not needed to plan
+    from importlib.metadata import PackageNotFoundError, version  # late, as planning needs neither
 
     root = clone_root()
     installed = root is None or _is_installed(root)
     if root is not None and (_find_clone() or not installed):
-        # Without setuptools_scm or git: the installed version. All errors are suppressed, because a
-        # release whose noise was already drawn must not fail for lack of a version.
+        # Without setuptools_scm or git, the installed version is used. All errors are suppressed,
+        # because a release whose noise was already drawn must not fail for lack of a version.
         with suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a shallow clone causes warnings
             import tomllib
@@ -83,7 +83,7 @@ def code_version() -> str:
             from setuptools_scm import get_version
 
             project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-            options = project["tool"]["hatch"]["version"]["raw-options"]  # as in builds
+            options = project["tool"]["hatch"]["version"]["raw-options"]  # builds use them too
             return get_version(root=root, **options)
     with suppress(PackageNotFoundError):
         if installed:
@@ -93,7 +93,7 @@ def code_version() -> str:
 
 def _is_installed(folder: Path) -> bool:
     """Returns True if the environment's dpprobe is an editable installation of this folder."""
-    from importlib.metadata import PackageNotFoundError, distribution  # as above
+    from importlib.metadata import PackageNotFoundError, distribution  # late, not for planning
     from urllib.parse import unquote, urlsplit
 
     try:

@@ -23,7 +23,7 @@ FOLDER = ".written"  # in results_dir, with the record of `logs/<job>.log` as `<
 FORMAT, FORMAT_VERSION = "dpprobe-written", 1
 # Times of modification and of change, in nanoseconds: no program can set the latter back.
 TIMES, SHA256, BYTES = "times", "sha256", "bytes"
-OUTPUT = "output"  # of a file that no rule names: the output that is made with it
+OUTPUT = "output"  # key of a file that no rule names: the output that is made with the file
 _EXTRA: set[Path] = set()  # files that this job wrote besides its outputs
 
 
@@ -82,7 +82,7 @@ def list_changed(record: Path, results: Path, *, refresh: bool = False) -> list[
         else:
             changed.append(path)
     if renewed and refresh:
-        with suppress(OSError):  # results that this user may only read
+        with suppress(OSError):  # this user may only read the results
             _write(record, files)
     return changed
 
@@ -101,7 +101,7 @@ class JobRecord:
 
     def __init__(self, log: Path, outputs: Iterable[str | Path]) -> None:
         folders = json.loads(os.environ.get(MARKED, "[]"))
-        # Snakemake touches a mark, whose name begins with a dot, after the job
+        # Marks, whose names begin with a dot, are left out, because Snakemake touches them later.
         self._outputs = {path for path in map(Path, outputs) if path.name[0] != "."}
         self._results = Path(folders[0]) if folders and self._outputs else None
         if self._results is None:
@@ -134,7 +134,7 @@ class JobRecord:
         _write(self._record, {**self._list_others(), **written})
 
     def _list_others(self) -> dict[str, dict[str, Any]]:
-        """Lists files that such a job wrote for other studies, such as cells of other methods."""
+        """Lists recorded files outside this job's folders, such as cells of another study."""
         assert self._results is not None
         folders = {self._name(path.parent) for path in self._outputs}
         with suppress(OSError, ValueError):

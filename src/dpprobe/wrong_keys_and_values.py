@@ -81,7 +81,7 @@ def _check_extent(values: Mapping[str, Any], where: str) -> None:
     """Raises ConfigError for values that no option accepts, and that would overflow or fill memory.
 
     Refuses integers beyond 64 bits, texts that cannot be written to files, and too many or too
-    deeply nested values: with aliases, a few lines of YAML can become billions of values.
+    deeply nested values. With aliases, a few lines of YAML can become billions of values.
     """
     pending: list[tuple[tuple[Any, ...], Any]] = [((), values)]
     count = 0
@@ -114,7 +114,7 @@ def _explain_all(
     groups: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], Any]]] = {}
     for number, item in enumerate(items):
         if item["type"] == "too_short" and len(item["input"]) >= item["ctx"]["min_length"]:
-            continue  # only its entries are wrong, and other errors explain them
+            continue  # only the list's entries are wrong, and other errors explain the entries
         path, union = _locate_error(item, values)
         place = ("alone", number) if union is None else ("union", *union)
         groups.setdefault(place, []).append((path, item))

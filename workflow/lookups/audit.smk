@@ -14,7 +14,6 @@ def audited_methods(epsilon=None, *, private=False):
 
 
 def audit_files(dataset):
-    """All files that audits of one dataset write."""
     records = [
         str(audit_path(f"<results>/{AUDITS}", cell, suffix))
         for cell in AUDITED_CELLS

@@ -5,7 +5,7 @@ from snakemake.dag import DAG
 # Caches for each job if its files are complete, because Snakemake plans several times.
 WHOLE_JOBS = {}
 TOLD = {}
-# Releases and files on other servers cannot be recreated.
+# Rules whose outputs cannot be recreated: releases, and files on other servers.
 KEPT_RULES = {"make_release", "download_data"}
 
 
@@ -48,7 +48,7 @@ def runs_stay(job):
 def cells_stay(job):
     """Returns True if all cells of a job are up to date.
 
-    Snakemake compares only parameters that it recorded. A cell's record has its inputs, whoever made it.
+    Snakemake compares only parameters that it recorded. A cell's own record always has the cell's inputs.
     """
     dataset, backbone, epsilon = (
         getattr(job.wildcards, name) for name in ("dataset", "backbone", "epsilon")
@@ -157,7 +157,7 @@ def look_before(plan):
 
 
 # Snakemake treats an edited result with an unchanged time as up to date, and with a new time as the source of later
-# files. A receipt of MLflow runs may refer to a deleted store. No trigger of Snakemake detects these cases.
+# files. A receipt of MLflow runs may refer to a deleted store. No trigger of Snakemake detects edits or lost stores.
 # Upstream: snakemake/snakemake#4254 asks for a flag, force(), to rerun jobs.
 # Tests: tests/unit/test_written_files.py,
 # tests/workflow/test_default_study.py::test_a_deleted_mlflow_store_is_written_again

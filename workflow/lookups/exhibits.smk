@@ -8,7 +8,7 @@ TRACKED_FIGURES = (
     "plot_option",
     "plot_fairness",
 )
-# More figures, in MLflow's run of a whole dataset.
+# Further figures that MLflow shows in the run of a whole dataset.
 DATASET_FIGURES = ("plot_comparison", "plot_dataset_tsne")
 # Tables of papers and of analyses, which have separate targets.
 APART = (
@@ -43,7 +43,7 @@ def exhibits_by_dataset(exhibit):
 
 
 def exhibit_paths(dataset, *, kind=None, names=()):
-    """The exhibits' files of one dataset, or of all for None: exhibits of a kind, or with given names, in order."""
+    """The files, for one dataset or (None) all datasets together, of exhibits of a kind or with given names."""
     of_kind = [exhibit for exhibit in EXHIBITS if exhibit.kind == kind]
     return [
         path
@@ -53,17 +53,15 @@ def exhibit_paths(dataset, *, kind=None, names=()):
 
 
 def figure_paths(dataset):
-    """Every figure of one dataset."""
     return exhibit_paths(dataset, kind="figure")
 
 
 def study_figures():
-    """Every figure."""
     return [*exhibit_paths(None, kind="figure"), *of_all_datasets(figure_paths)]
 
 
 def table_paths(dataset, names=None):
-    """The tables of one dataset, or of all for None: all tables, or tables of some exhibits."""
+    """The tables for one dataset or (None) all datasets together: all tables, or tables of some exhibits."""
     chosen = [
         exhibit.name
         for exhibit in EXHIBITS
@@ -82,7 +80,7 @@ def study_tables(names=None):
 
 
 def shown_paper_tables():
-    """The tables of papers, if the study has a dataset of them."""
+    """The tables of papers, if the study has a dataset of a paper."""
     return exhibit_paths(None, names=("write_paper_tables",))
 
 

@@ -2,5 +2,4 @@
 
 
 def whole_name(wildcards):
-    """The whole dataset of a subsample."""
     return WHOLE[wildcards.dataset]

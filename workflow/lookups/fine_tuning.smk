@@ -2,7 +2,6 @@
 
 
 def tuned_options(wildcards):
-    """The options of a job's network."""
     return network_options(STUDY.methods[wildcards.method])
 
 
@@ -31,7 +30,6 @@ def tuned_rows(wildcards):
 
 
 def tuned_features(wildcards):
-    """The feature shards of both splits."""
     return [
         path
         for split in ("train", "test")

@@ -7,7 +7,7 @@ from dpprobe.study.slurm_partitions import ask_partitions
 
 
 def jobs_leave():
-    """Returns True if jobs run on other machines; dry runs, without an executor, tell by settings."""
+    """Returns True if jobs run on other machines; a dry run has no executor, so its settings decide."""
     if not workflow.dryrun:
         return workflow.non_local_exec
     settings = workflow.resource_settings
@@ -68,7 +68,7 @@ def gpus_at_hand(rulename, wildcards, input, attempt):
 
 
 def network_gpus(wildcards, input, attempt, rulename):
-    """The GPUs of a job that runs a backbone: 0 if it is no network, unless the study's device is "cuda"."""
+    """The GPUs of a job that runs a backbone: 0 if no network, unless the study's device is "cuda"."""
     if STUDY.device != "auto" or not STUDY.backbones[wildcards.backbone].network:
         return device_gpus(wildcards)
     return gpus_at_hand(rulename, wildcards, input, attempt)
@@ -153,7 +153,7 @@ def runs_network(job):
 
 
 def machine_lack(insists):
-    """Explains that this machine has no GPU; None if it has one. Asks torch before a study is refused."""
+    """Explains that this machine has no GPU; None if it has a GPU. Studies are refused only if torch sees no GPU."""
     if count_devices() or (insists and not lacks_gpu()):
         return None
     return "no GPU on this machine"

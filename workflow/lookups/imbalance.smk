@@ -4,7 +4,6 @@ IMBALANCED = list_imbalanced(STUDY)
 
 
 def imbalance_outputs(dataset):
-    """All files about a dataset's rare classes."""
     made = exhibit_paths(dataset, names=("write_imbalance_tables", "plot_imbalance"))
     return [*list_imbalance_records(FILES, dataset), *made]
 

@@ -44,7 +44,7 @@ def released_files(wildcards):
 
 
 def released_predecessor(wildcards):
-    """The file of hashes of the bundle that a release replaces. If the study makes this bundle, it is made first."""
+    """The file of hashes of the bundle that a release replaces; a bundle of this study is made first."""
     before = STUDY.releases[wildcards.release].predecessor
     if before is None:
         return []

@@ -31,6 +31,5 @@ def law_networks_marks(wildcards):
 
 
 def law_outputs(dataset):
-    """All files about the laws of one dataset."""
     made = exhibit_paths(dataset, names=("write_law_tables", "plot_law"))
     return [*list_law_records(FILES, dataset), *list_law_marks(FILES, dataset), *made]

@@ -68,7 +68,6 @@ def dataset_outputs(analysis, dataset):
 
 
 def analysis_outputs(analysis):
-    """Lists all files of an analysis."""
     return [
         *shown_outputs(analysis, None),
         *of_all_datasets(partial(dataset_outputs, analysis)),

@@ -1,14 +1,14 @@
 include: "../lookups/audit.smk"
 
 
-# One job audits every method of a (dataset, backbone, epsilon), because starting Python is most of a small audit. An
-# audit trains its own heads. As in training, up-to-date records are reused (`update`), and the job's mark is missing if
-# a method failed.
+# One job audits every method of a (dataset, backbone, epsilon), because a small audit takes less time than starting
+# Python. An audit trains its own heads. As in training, up-to-date records are reused (`update`), and the job's mark is
+# missing if a method failed.
 rule audit_cells:
     """Audits of private heads: lower bounds on epsilon, one job per epsilon."""
     input:
         train="<results>/features/{dataset}/{backbone}/train/manifest.json",
-        # only attacks on real rows read rows
+        # only membership inference attacks read the rows
         shards=lambda wildcards: (
             FILES.list_shards(wildcards.dataset, wildcards.backbone, "train")
             if STUDY.audit.membership
@@ -41,7 +41,7 @@ rule audit_cells:
     resources:
         mem_mb=training_memory,
         runtime=audit_minutes,
-        # only attacks on real rows train heads on the device
+        # only membership inference attacks train heads on the device
         gpu=(
             fit_gpus(lambda wildcards: audited_methods(wildcards.epsilon))
             if STUDY.audit and STUDY.audit.membership
@@ -65,7 +65,7 @@ rule audit_cells:
         "../../scripts/audit.py"
 
 
-# Attacks on real rows also attack cells without a guarantee, as a comparison.
+# Membership inference attacks also attack cells without a guarantee, as a comparison.
 use rule audit_cells as audit_cells_without_privacy with:
     """Audits of heads without a privacy budget."""
     output:

@@ -72,7 +72,7 @@ from dpprobe.tracking.receipt import find_store_fault
 from dpprobe.versions import RUN_VERSIONS, VERSIONS
 from dpprobe.written_files import list_changed, locate_record
 
-# A job's configuration is its run's snapshot, with the study and the facts that the study was checked against.
+# A job's configuration is its run's snapshot: the study, and under RUN_KEY the parsed study and the code's versions.
 RUN = {} if workflow.is_main_process else config.pop(RUN_KEY, {})
 try:
     if workflow.is_main_process:
@@ -92,7 +92,7 @@ try:
             check_run(RUN, STUDY)
 except ConfigError as error:
     if not workflow.is_main_process:
-        # the main process looks for this line in the log of a failed job
+        # the main process looks for lines with ERROR in the log of a failed job
         print(f"{time.strftime('%H:%M:%S')} ERROR {error}", file=sys.stderr)
     raise StudyError(str(error)) from None
 
@@ -187,7 +187,7 @@ def describe_rule(name, words):
     workflow.get_rule(name).docstring = words
 
 
-# Factories, because a loop's variable would have its last value when Snakemake calls the functions.
+# Factories make the functions, because a loop's variable would have its last value when Snakemake calls the functions.
 def declared_inputs(needs):
     """Makes the input functions of the needs that an exhibit or analysis declares."""
 

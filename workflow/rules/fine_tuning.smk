@@ -1,8 +1,8 @@
 include: "../lookups/fine_tuning.smk"
 
 
-# One job trains a network of one seed, so that several GPUs train in parallel; another makes the cell of all seeds. As
-# in training, files are marked with update() and up-to-date files are reused; a failed job leaves no mark.
+# One job trains a network of one seed, so that several GPUs train in parallel; another job makes the cell of all seeds.
+# As in training, files are marked with update() and up-to-date files are reused; a failed job leaves no mark.
 rule tune_network:
     """A fine-tuned network of one seed."""
     input:

@@ -1,7 +1,7 @@
 include: "../lookups/imbalance.smk"
 
 
-# Measures the recall of a rare class at each epsilon, on copies of a dataset. Not private.
+# Measures, without privacy, the recall of a rare class at each epsilon, on copies of a dataset.
 rule compare_rare_classes:
     """Accuracy of one class as it becomes rare (analysis imbalance)."""
     input:

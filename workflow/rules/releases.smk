@@ -2,8 +2,8 @@ include: "../lookups/releases.smk"
 
 
 # One job makes a release. A release is final and costs its epsilon for good. No job deletes files of a release
-# (`update`), and a job keeps an existing release. The ledger in the data's folder decides what is made; the mark only
-# tells Snakemake that the job is done.
+# (`update`), and a job keeps an existing release. The ledger in data_dir decides which releases are made; a mark only
+# tells Snakemake that a release's job is done.
 rule make_release:
     """A head to publish; costs its epsilon for good."""
     input:
@@ -63,7 +63,7 @@ rule make_release:
         "../../scripts/make_release.py"
 
 
-# Not a part of `all`: a release is made only on request.
+# Releases are not a part of `all`, because a release is made only on request.
 rule releases:
     """Every release of the study; not a part of `all`."""
     input:

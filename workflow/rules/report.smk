@@ -4,7 +4,7 @@ rule write_report:
     input:
         **section_inputs(),
         summaries=rules.summaries.input,
-        # marks stand for the statements of all cells
+        # the jobs' marks stand for the privacy statements of all cells
         marks=lambda wildcards: FILES.list_marks(FILES.list_study_cells()),
         infos=expand("<data>/{dataset}/dataset.json", dataset=STUDY.datasets),
         manifests=expand(

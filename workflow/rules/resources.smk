@@ -9,9 +9,9 @@ from dpprobe.training.training_cost import estimate_memory_mb
 include: "../lookups/gpus.smk"
 
 
-# Images per second of a network, on four CPUs and on a GPU: forward, and forward and backward from images or
-# activations. Published for ViT-L/16 at 384 px on an RTX 3090: forward 155, and 29 with a training step (timm's
-# results/benchmark-*-rtx3090.csv). On a TPUv4 core: 25 with a private step (table 8 of Mehta et al. 2022). A job gets
+# Images per second of a network on four CPUs (False) and on a GPU (True), in forward passes and in training steps.
+# ViT-L/16 at 384 px reached 155 in forward passes and 29 in training steps on an RTX 3090 (timm's
+# results/benchmark-*-rtx3090.csv). Private steps on a TPUv4 core reached 25 (table 8 of Mehta et al. 2022). A job gets
 # time for a quarter of the published rates, because decoding may take as long as the network.
 FORWARD_RATE = {False: 4, True: 40}
 IMAGE_STEP_RATE = {False: 2, True: 7}
@@ -92,7 +92,7 @@ def preparation_minutes(wildcards, attempt):
 
 
 def extraction_memory(wildcards, input, attempt, threads):
-    """Memory of extraction in MB: weights twice while they load (a ViT-L's: 4 GB), 200 MB per decoding process.
+    """Memory of extraction in MB: twice the weights while they load (ViT-L: 4 GB), 200 MB per decoding process.
 
     The sizes of weights' files count; a backbone given only by name has no file.
     """

@@ -2,7 +2,6 @@
 
 
 def option_text(value):
-    """Formats a value for `--config name=value`."""
     if isinstance(value, (dict, list)):
         return json.dumps(value)
     return "" if value is None else str(value)
@@ -49,9 +48,8 @@ elif RUN:
 
 
 def begin_run():
-    """Writes the run's snapshot and marks."""
     tell_scripts(SNAPSHOT.path, VERSIONS)
-    # first, so that of two simultaneous runs one sees the other
+    # marks come before the search for other runs, so that one of two simultaneous runs sees the other
     mark_run(RUN_FOLDERS)
     for other in find_other_runs(RUN_FOLDERS):
         print(

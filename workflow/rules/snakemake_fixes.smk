@@ -78,8 +78,7 @@ async def leave_to_main_process(persistence, job):
 
 # A job on a cluster would record its files as complete, without inputs and parameters. If the main process had ended
 # before, the next run would treat the files as up to date after any change.
-# Upstream: snakemake/snakemake#857 leaves the clean-up to the main process for the same reason; of the notes no
-# thread is known.
+# Upstream: snakemake/snakemake#857 leaves the clean-up to the main process; no thread about records is known.
 # Test: tests/workflow/test_remote_jobs.py::test_what_nobody_noted_down_is_not_taken_for_current
 if workflow.remote_exec:
     PersistenceBase.finished = leave_to_main_process
@@ -110,17 +109,17 @@ def keep_unasked(check):
     return check_active_jobs
 
 
-# A signal to all processes of a run also ends the command that asks for a job's state, or the command's shell. The
-# plugin then uses a missing answer (UnboundLocalError), or the shell's exit code instead of the command's
-# (WorkflowError). Either error ends the run and loses its jobs. The command itself never fails. A command that cannot
-# be started still ends the run.
-# Upstream: no thread is known; snakemake-executor-plugin-cluster-generic 1.0.9 has it, in check_active_jobs.
+# A signal to all processes of a run also ends the command that asks for a job's state, or the command's shell. Without
+# an answer, the plugin raises UnboundLocalError; if it reads the shell's exit code, it raises WorkflowError. Either
+# error of the plugin ends the run and loses the run's jobs. A status command itself never fails. A status command that
+# cannot be started still ends the run.
+# Upstream: no thread is known; snakemake-executor-plugin-cluster-generic 1.0.9 fails in check_active_jobs.
 # Test: tests/workflow/test_remote_jobs.py::test_status_commands_that_a_signal_ended_lose_no_job
 if workflow.is_main_process:
     Executor.check_active_jobs = keep_unasked(Executor.check_active_jobs)
 
 
-# `--profile "my profiles/slurm"`: the plugin runs the commands unquoted in a shell (cluster-generic 1.0.9).
+# A profile may lie in a folder with spaces, but cluster-generic 1.0.9 runs a profile's commands unquoted in a shell.
 # Test: tests/workflow/test_remote_jobs.py::test_a_profile_may_lie_in_a_folder_with_spaces
 def quote_commands():
     """Quotes the paths of a profile's commands, before the first job is submitted."""
@@ -131,9 +130,9 @@ def quote_commands():
             setattr(settings, name, shlex.quote(command))
 
 
-# Two runs that start simultaneously would both find no lock. If a run ends while another plans, it would delete the
-# folder for the other's lock: FileNotFoundError.
-# Upstream: no thread is known; Snakemake 9.27 has both, in PersistenceBase.lock and _delete_locks.
+# Two runs that start simultaneously would both find no lock. A run that ends while another run plans would delete the
+# folder of locks, so that the other run raises FileNotFoundError.
+# Upstream: no thread is known; Snakemake 9.27 has these faults in PersistenceBase.lock and _delete_locks.
 # Test: tests/unit/test_run_marks.py::test_runs_of_the_same_moment_take_snakemakes_lock_one_by_one
 PersistenceBase.lock = lock_in_turn(PersistenceBase.lock)
 
@@ -145,7 +144,7 @@ def parameters_count():
 
 # A remote job would read the files of --configfile when it starts, while the main process records the parameters of its
 # plan. So results of options edited in between would count as results of the old options.
-# Upstream: no thread is known; spawned jobs get the files' names (get_configfiles_arg), not what was read.
+# Upstream: no thread is known; spawned jobs get the names of study files (get_configfiles_arg), not their content.
 # Tests: tests/workflow/test_snapshot.py
 def start_jobs_with(snapshot):
     """Makes remote jobs read the snapshot in place of the study's files."""
@@ -167,11 +166,11 @@ def apart_from_signals(exit_gracefully):
 
 
 # A SIGTERM blocks the run forever if the scheduler holds its lock at this moment, such as when a job ends.
-# Upstream: no thread is known; Snakemake 9.27 has it, in JobScheduler.exit_gracefully.
+# Upstream: no thread is known; Snakemake 9.27 has the fault in JobScheduler.exit_gracefully.
 # Test: tests/workflow/test_failures.py::test_a_signal_meets_a_scheduler_that_holds_its_lock
 JobScheduler.exit_gracefully = apart_from_signals(JobScheduler.exit_gracefully)
 
 
-# cluster-generic starts the Python commands of profiles/slurm by name; they must find this Python.
+# cluster-generic starts the Python commands of profiles/slurm by name; the commands must find this Python.
 # Test: tests/project/test_slurm_profile.py::test_the_profiles_commands_find_a_python_in_any_shell
 put_python_on_path()

@@ -1,6 +1,6 @@
 # Named targets: `snakemake features`, `snakemake heads`, ... make one stage of the study; `snakemake track_<dataset>`
 # makes all of one dataset. Targets list every file that a user may delete, because Snakemake recreates only listed
-# files: a missing file is ignored while files made from it exist.
+# files. Snakemake ignores another missing file while files made from that file exist.
 
 
 rule data:

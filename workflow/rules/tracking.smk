@@ -1,8 +1,8 @@
-# Only these rules write to MLflow's store, from the files that other jobs wrote.
+# Only the rules in this file write to MLflow's store, from the files that other jobs wrote.
 rule track:
     """MLflow runs of a dataset."""
     input:
-        # marks stand for all files of cells
+        # the jobs' marks stand for all files of cells
         marks=lambda wildcards: FILES.list_marks(
             FILES.list_study_cells(wildcards.dataset)
         ),

@@ -2,8 +2,8 @@ include: "../lookups/training.smk"
 
 
 # One job trains every method of a (dataset, backbone, epsilon). Cells are marked with update(), so they still exist
-# when the job starts, and up-to-date cells are reused. After a failed job, Snakemake records the old cells as new. The
-# job's mark, a plain output, is then missing, so the next run trains stale cells.
+# when the job starts, and up-to-date cells are reused. After a failed job, Snakemake records the old cells as new. But
+# a failed job's mark, a plain output, is missing, so the next run trains stale cells.
 rule train_heads:
     """Private heads of one dataset, backbone and epsilon."""
     input:

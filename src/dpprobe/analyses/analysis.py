@@ -1,10 +1,10 @@
-"""The declaration of an analysis: its block of the study, its job, and its tables and figures.
+"""The declaration of an analysis: its options in the study file, its job, tables and figures.
 
 Each subpackage of `dpprobe.analyses` declares its analysis as `ANALYSIS`, and one line of
-`dpprobe.analysis_registry` names the subpackage. The workflow creates its rules from the
-declarations. Each start of Snakemake reads the declarations, so they import neither torch nor
-NumPy, and give the computing function as text. The study imports its blocks from the declarations,
-which import `dpprobe.study.study` only for types.
+`dpprobe.analysis_registry` names the subpackage. The workflow creates Snakemake rules from all
+declarations. Each start of Snakemake imports the declarations, so declarations import neither torch
+nor NumPy, and name the computing function as text. `dpprobe.study.study` imports the declarations,
+so declarations import `dpprobe.study.study` only for types.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class JobSize:
     """The size of a job's inputs.
 
     Attributes:
-      inputs: the files of each need, by the need's name.
-      measure_mb: returns the megabytes of files; a file that does not exist yet counts as 0.
+      inputs: the paths of the job's input files, by the name of the declared input (`Need`).
+      measure_mb: sums the sizes of files in megabytes; a file that does not exist yet counts as 0.
       count_rows: returns the numbers of training and of test examples of the job's dataset.
     """
 
@@ -54,21 +54,21 @@ class JobSize:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """The job that measures one (dataset, backbone).
+    """The job that computes an analysis of one (dataset, backbone).
 
     Attributes:
       rule: the name of the job's Snakemake rule.
-      words: the name of the job for a person, before "of <dataset>, <backbone>".
+      words: the job's name in messages, which append "of <dataset>, <backbone>".
       needs: the files that the job reads, by name.
-      outputs: the files that the job writes, below the results, by name. The last file, the record,
-        marks the job as done. A file with the name "" is unnamed in the rule; the job gets it as
-        `output`.
-      params: further values that the results depend on, besides the study's block and the version.
-        A function among `params` is called with the study and the wildcards.
-      job: the function that the job runs, as "module:function". Keyword arguments are the needs and
-        the named outputs, and on request params, wildcards, `threads`, `study` and `folder` (of all
-        records of the analysis). The argument `options` is the study's block, as an object.
-      threads: a fixed number, because the number of threads may change the last bits of results.
+      outputs: the files that the job writes, below the results folder, by name. The last output is
+        the record, which marks the job as done. The job gets the path of an output with the name ""
+        as its argument `output`.
+      params: values that the results depend on, besides the analysis's options and version. A
+        function among `params` is called with the study and the wildcards.
+      job: the function that the job runs, as "module:function". The function gets the needs and, if
+        it has parameters of these names, outputs, `params`, wildcards, `options`, `threads`,
+        `study` and `folder` (of records).
+      threads: the number of threads, fixed because it may change the last bits of results.
       on_device: True if the job computes on the study's `device`.
     """
 
@@ -85,11 +85,11 @@ class Measurement:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """The study's results for a section of the report, and the folder of the report's page.
+    """The study's results for a section of the report, and the folder of the report's HTML file.
 
     Attributes:
       names: for each dataset, its name in the published numbers.
-      folder: the folder of the page, to which links are relative.
+      folder: the folder of the report's HTML file, to which links are relative.
     """
 
     grid: Grid
@@ -98,7 +98,6 @@ class Page:
 
     @property
     def datasets(self) -> list[str]:
-        """The datasets with results, in the order of the study."""
         return list(self.grid.measures)
 
 
@@ -107,17 +106,17 @@ class Section:
     """A section of the report, made from all records of the analysis.
 
     Attributes:
-      template: the file in the package that shows `section.content`, which is the result of `make`.
-      make: the function that reads the records, as "module:function", from the records' paths and
-        the `Page`. If the function returns nothing, the section is left out.
-      needs: inputs of the report by name: first the records, then files that must exist before it.
-      place: sections are sorted by `place`, then by the registry's order. The section on test
-        images that privacy costs most comes before place 1.
-      figures: the titles of the section's figures, by the figure's name. A name that ends with "_"
-        is a prefix of names, and "{}" in its title stands for the rest of a name. If there are
-        figures, `make` returns one part per dataset, to which the dataset's `figures` are added.
-      tables: the endings of the names of tables of this section.
-      not_covered: the section's content that no privacy statement covers, in words.
+      template: the package's Jinja template that shows `section.content`, the result of `make`.
+      make: the function that reads the records, as "module:function", called with the records'
+        paths and the `Page`. If `make` returns nothing, the section is left out.
+      needs: inputs of the report by name: first the records, then files that the report waits for.
+      place: sections are sorted by `place`, then by the registry's order. The report's section on
+        the test images that lose most by privacy precedes sections with place 1 or more.
+      figures: the titles of the section's figures, by the figure's name. A figure's name that ends
+        with "_" is a prefix, and "{}" in its title stands for the text after the prefix. If there
+        are figures, `make` returns one part per dataset, to which the dataset's figures are added.
+      tables: the suffixes of the names of the section's tables.
+      not_covered: the section's content that no privacy statement covers, as a phrase.
     """
 
     anchor: str
@@ -132,7 +131,6 @@ class Section:
 
     @property
     def records(self) -> str:
-        """The name of the records among the inputs of the report."""
         return next(iter(self.needs))
 
     def title_figure(self, name: str) -> str | None:
@@ -143,13 +141,13 @@ class Section:
         if not starts:
             return None
         longest = max(starts, key=len)
-        # hyphens separate backbone and method; names of both have no hyphen
+        # A hyphen separates backbone and method, because neither name may contain a hyphen.
         rest = name.removeprefix(longest).replace("-eps-", ", ε = ").replace("-", ", ")
         return self.figures[longest].format(rest)
 
 
 def find_wrong_names(study: Study, block: Options) -> Iterator[str]:
-    """Yields one line for each name in a block that is not in the study, or appears twice."""
+    """Yields one line for each name in an analysis's options that is unknown or appears twice."""
     known = {
         "datasets": list(study.datasets),
         "backbones": list(study.backbones),
@@ -177,7 +175,7 @@ def list_single_label(study: Study, chosen: Sequence[str] | None = None) -> list
 def find_several_labels(
     study: Study, block: str, chosen: Sequence[str] | None = None
 ) -> Iterator[str]:
-    """Yields one line for each chosen dataset with several labels, and if all datasets have."""
+    """Yields one line per chosen multi-label dataset; for all datasets if no dataset is usable."""
     for name in chosen or (() if list_single_label(study) else study.datasets):
         if has_several_labels(study, name):
             yield (
@@ -187,7 +185,7 @@ def find_several_labels(
 
 
 def has_several_labels(study: Study, dataset: str) -> bool:
-    """Returns True if examples may have several labels; False if the dataset's source is faulty."""
+    """Returns True for a multi-label dataset; False if the dataset's source cannot be read."""
     with suppress(DpprobeError):
         return study.datasets[dataset].multi_label()
     return False
@@ -205,20 +203,20 @@ class Analysis:
     """An analysis of features, cells or networks; not private unless `reads` says otherwise.
 
     Attributes:
-      name: the name in the registry, of its target, and of its block in the study.
+      name: the analysis's name in the registry and in the study file, and its Snakemake target.
       describe: a sentence on what the analysis does, for people who write a study.
-      reads: a title and a sentence for the report on private examples that the analysis reads; None
-        if another part of the report has these.
-      unpriced: the name, listed in releases, of the analysis's results from training examples
+      reads: a title and a sentence of the report on the private examples that are read; None if
+        another part of the report describes the examples.
+      unpriced: the analysis's name in a release's list of results that use training examples
         without an epsilon; None if the analysis does not use training examples.
-      options: the class of the analysis's block; None if the study declares the block, or has none.
-      faults: yields one line for each fault in the analysis's block of a study, besides wrong names
-        of datasets, backbones, methods and epsilons.
+      options: the class of the analysis's options; None without options, or if `Study` has a field.
+      faults: yields one line for each fault in a study's options of the analysis, besides wrong
+        names of datasets, backbones, methods and epsilons.
       datasets, backbones: list the datasets and backbones that a study measures.
-      measurement: the analysis's job; None if its rules are written by hand.
+      measurement: the analysis's job; None if the analysis has handwritten Snakemake rules.
       target: the name of the Snakemake target, if it is not `name`.
-      named_datasets: lists datasets with a target `<name>_<dataset>`; by default measured datasets.
-      target_shows: True if the analysis's targets make its tables and figures too.
+      named_datasets: lists datasets with a target `<name>_<dataset>`; by default `datasets`.
+      target_shows: True if the analysis's targets also make the analysis's tables and figures.
     """
 
     name: str
@@ -245,14 +243,14 @@ class Analysis:
         return ANALYSES[self.name].version
 
     def list_faults(self, study: Study) -> list[str]:
-        """Lists one line for each fault in the analysis's block; none without a block."""
+        """Lists one line per fault in the analysis's options; empty if a study has no options."""
         block = study.block(self.options) if self.options else None
         if block is None:
             return []
         return list(find_wrong_names(study, block)) or list(self.faults(study, block))
 
     def list_files(self, study: Study, results: str, *datasets: str) -> list[str]:
-        """Lists the files that the jobs write for given datasets, or for all measured datasets."""
+        """Lists the outputs of the jobs for some datasets, by default for all measured datasets."""
         assert self.measurement is not None
         measured = self.datasets(study)
         return [

@@ -1,16 +1,21 @@
-"""Runs the job of an analysis with the files and params that the workflow gives it."""
+"""Runs the job of an analysis with the files and params of a Snakemake rule; steps of jobs."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpprobe.analyses.analysis import Analysis
 from dpprobe.analysis_registry import load_analyses
+from dpprobe.data.options import Headline, headline_metric
 from dpprobe.exhibits.make import find_function, read_needs
+from dpprobe.results.unit_counts import class_counts
 from dpprobe.study.study import Study
+
+if TYPE_CHECKING:
+    from dpprobe.features.feature_store import FeatureStore
 
 
 def find_analysis(rule: str) -> Analysis:
@@ -19,6 +24,16 @@ def find_analysis(rule: str) -> Analysis:
         each.measurement.rule: each for each in load_analyses() if each.measurement
     }
     return measured[rule]
+
+
+def choose_headline(test: FeatureStore, metric: Headline | None) -> Headline:
+    """Returns the headline metric of a test split: `metric`, or by default one that suits it."""
+    return headline_metric(
+        metric,
+        num_classes=test.num_classes,
+        multi_label=test.multi_label,
+        test_counts=class_counts(test.labels, test.num_classes),
+    )
 
 
 def measure_analysis(
@@ -34,7 +49,7 @@ def measure_analysis(
     """Runs one job of an analysis.
 
     Args:
-      inputs: the paths of each need, by the need's name.
+      inputs: the paths of input files, by the name of the declared input (`Need`).
       outputs: the paths of the outputs, in the order of the analysis's declaration.
       read_study: returns the study; called only if the job's function asks for the study.
     """
@@ -43,7 +58,7 @@ def measure_analysis(
     job = find_function(declared.job)
     asked = inspect.signature(job).parameters
     first, pattern = Path(outputs[0]), next(iter(declared.outputs.values()))
-    # <folder>/<dataset>/...
+    # `pattern` is "<folder>/<dataset>/...", and the job gets the path of <folder>.
     offered = {
         **params,
         **wildcards,

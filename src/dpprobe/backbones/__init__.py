@@ -1,1 +1,1 @@
-"""Frozen feature extractors: a name in the study -> a model with its own preprocessing."""
+"""Frozen feature extractors, each with its own preprocessing, by their names in a study."""

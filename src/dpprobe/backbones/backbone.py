@@ -22,7 +22,7 @@ class Backbone:
     """A loaded feature extractor, in evaluation mode.
 
     Attributes:
-      dimension: features per image; None if the images' size decides it.
+      dimension: features per image; None if the number depends on the images' size.
       preprocessing: the steps with the library's defaults filled in, JSON-compatible.
       weights_sha256: the hash of the checkpoint file, or of the state dict; None without weights.
       architecture: the model's name as its library resolves it; None without a library.
@@ -32,8 +32,8 @@ class Backbone:
         versions.
       transform: image -> uint8 or float32 [channels, height, width], picklable. `forward` does the
         remaining steps on the device, such as the normalisation of uint8.
-      train_transform: the transform of training images, if it differs (a random crop), seeded only
-        by its second argument, the SHA-256 of the encoded image.
+      train_transform: the transform of training images, if they get a random crop; seeded only by
+        its second argument, the SHA-256 of the encoded image.
       forward: transformed images [batch, channels, height, width], on any device -> float32
         [batch, dimension] on the backbone's device, in inference mode, without waiting for the
         device; safe to call from several threads.
@@ -93,8 +93,8 @@ class Runtime:
 
     Attributes:
       device: "cpu" or "cuda"; "auto" is a GPU if there is one.
-      precision: number format of a network's forward pass. "auto" (float32 on a CPU, float16 on a
-        GPU) is resolved before a family's `load`.
+      precision: number format of a network's forward pass; "auto" is float32 on a CPU, float16 on a
+        GPU.
     """
 
     device: str = "auto"

@@ -1,4 +1,4 @@
-"""Local weights files: their type, their tensors, and timm models that load them."""
+"""Reads local files of weights, and fills networks with their tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dpprobe.options import resolve_path
 if TYPE_CHECKING:
     import torch
 
-# NumPy archives of JAX weights; each model of timm has its own reader for them.
+# NumPy archives of JAX weights, which each model of timm reads in its own way.
 NUMPY_SUFFIXES = frozenset({".npz", ".npy"})
 # Keys under which training scripts save weights in a file with other state, and prefixes that
 # wrappers put before every name.
@@ -30,8 +30,8 @@ _OTHERS = {
     b"\x89PNG": "a PNG image",
     b"GIF8": "a GIF image",
     b"%PDF": "a PDF document",
-    b"<!": "a web page, such as that of an error or a login",
-    b"<h": "a web page, such as that of an error or a login",
+    b"<!": "a web page, such as an error or a login page",
+    b"<h": "a web page, such as an error or a login page",
     b"version https://git-lfs": "a pointer of Git LFS in place of the file itself",
 }
 
@@ -50,10 +50,7 @@ def check_kind(path: Path) -> None:
 
 
 def read_state(path: Path, *, shapes: bool = False) -> dict[str, torch.Tensor]:
-    """Reads a file's tensors by name; raises ConfigError if it contains none.
-
-    With `shapes`, tensors have no values, on the meta device.
-    """
+    """Reads a file's tensors, or only their shapes; ConfigError if the file has no tensors."""
     from timm.models import clean_state_dict, load_state_dict
 
     from dpprobe.backbones.network_forward import one_line  # slow import: torch
@@ -106,15 +103,15 @@ def _read_header(path: Path) -> dict[str, torch.Tensor]:
     with safe_open(path, framework="pt") as file:
         return {
             name: torch.empty(file.get_slice(name).get_shape(), device="meta")
-            for name in file.keys()  # noqa: SIM118, it is no mapping
+            for name in file.keys()  # noqa: SIM118, `file` is no mapping
         }
 
 
 def load_weights(model: Any, state: Mapping[str, torch.Tensor], *, path: Path, name: str) -> None:
-    """Removes a timm model's classifier and fills the rest with a file's weights, strictly.
+    """Removes a timm model's classifier, and fills all other tensors with a file's weights.
 
-    The file may have any classifier, or none, because features are taken before the classifier.
-    Raises ConfigError if tensors are missing, unknown, or have another shape.
+    The file's classifier is ignored, because features are taken before the classifier. Raises
+    ConfigError if other tensors are missing, unknown, or of another shape.
     """
     named = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or ()
     classifiers = {named} if isinstance(named, str) else set(named)
@@ -135,7 +132,7 @@ def load_weights(model: Any, state: Mapping[str, torch.Tensor], *, path: Path, n
 def fill_model(
     model: Any, state: dict[str, torch.Tensor], *, path: Path, name: str, remedy: str
 ) -> None:
-    """Fills a network with weights, strictly; raises ConfigError if they do not fit."""
+    """Fills a network with weights; raises ConfigError if names or shapes of tensors differ."""
     wanted = model.state_dict()
     given = _unwrap_names(state, wanted)
     if fault := _compare_tensors(given, wanted):

@@ -33,7 +33,7 @@ class Stage(Block):
     padding: int = Field(1, ge=0, description="Zeros added on each side.")
     pool: int = Field(1, ge=1, description="Maximum over pool x pool positions; 1 for no pooling.")
     pool_stride: int | None = Field(
-        None, ge=1, description="Stride of the pooling windows; if absent, the same as pool."
+        None, ge=1, description="Stride of the pooling windows; default: the value of `pool`."
     )
 
     @model_validator(mode="after")
@@ -59,7 +59,7 @@ class Scattering(Block):
         None,
         ge=1,
         description="Number of groups of a group normalisation, which treats each image separately "
-        "and has no trained scales. If absent, there is no normalisation.",
+        "and has no trained scales. If absent, coefficients are not normalised.",
     )
 
 
@@ -82,7 +82,7 @@ class Options(NetworkOptions):
     color: Literal["gray", "rgb"] = Field("gray", description="Number of channels: one or three.")
     preprocessing: Preprocessing = Preprocessing()
     scattering: Scattering | None = Field(
-        None, description="Use scattering coefficients as the input; if absent, pixels."
+        None, description="Use scattering coefficients as the input; if absent, use pixels."
     )
     stages: tuple[Stage, ...] = Field(
         min_length=1, description="The convolutions in order: the blocks of the network."
@@ -90,15 +90,14 @@ class Options(NetworkOptions):
     hidden: int | None = Field(
         None,
         ge=1,
-        description="Units of a dense layer with activation after the last stage; if absent, there "
-        "is no such layer.",
+        description="Units of a dense layer with activation after the last stage; if absent, the "
+        "network has no dense layer.",
     )
     activation: Literal["tanh", "relu"] = Field("tanh", description="Activation after each layer.")
     weights_seed: int = Field(
         0,
         ge=0,
-        description="Seed of the initial weights. It is public, and the same for all seeds of a "
-        "cell.",
+        description="Public seed of the initial weights, which all seeds of a cell share.",
     )
 
     @property
@@ -150,7 +149,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
 
 
 def describe(options: Options, device: str) -> dict[str, int]:
-    """Returns the numbers of features and blocks; arguments as `timm_models.describe`."""
+    """Returns the numbers of features and blocks; `device` as in `timm_models.describe`."""
     from dpprobe.backbones.network_forward import describe_network  # slow import: torch
 
     return describe_network(
@@ -172,10 +171,7 @@ def _make_network(options: Options) -> SquareNetwork:
 
 
 def _make_model(options: Options) -> nn.Module:
-    """Makes the network with random weights, without the last layer: normalised images -> rows.
-
-    `weights_seed` seeds PyTorch's default initial weights.
-    """
+    """Makes the network without last layer, with PyTorch's initial weights by `weights_seed`."""
     import torch  # slow import: torch
     from torch import nn
 

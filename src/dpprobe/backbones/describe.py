@@ -2,8 +2,8 @@
 
 Reads {name: options} as JSON. The last line of output is {name: {"dimension": d, "blocks": b}},
 with "hub_files" if loading fetches files. An error gives {name: {"fault": text, "certain": bool}};
-"certain" is false if loading may work on another machine. The separate process saves planning the
-import of torch and timm.
+"certain" is false if loading may work on another machine. A separate process saves the planning of
+a study the import of torch and timm.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def describe_backbone(options: BackboneOptions) -> Mapping[str, Any]:
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # loading weights into tensors without values warns
             told = dict(family.describe(options, "meta"))
-    except Exception:  # the CPU's error message is better
+    except Exception:  # errors on the CPU have better messages than errors on meta
         try:
             told = dict(family.describe(options, "cpu"))
         except ConfigError as error:

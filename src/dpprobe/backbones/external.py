@@ -1,8 +1,8 @@
 """Vectors from another program: any model's embeddings of text, sound, tables, cells or images.
 
-The study declares that each vector was computed from one item alone. The privacy guarantee depends
-on this declaration, and dpprobe cannot check it. Whitening, centring, principal components, batch
-correction, z-scores and fine-tuning on private items make every vector depend on all items.
+The privacy guarantee depends on the study's declaration that each vector was computed from one item
+alone, which dpprobe cannot check. Whitening, centring, principal components, batch correction,
+z-scores and fine-tuning on private items make every vector depend on all items.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Options(BackboneOptions):
     family: Literal["external"] = "external"
     model: str = Field(
         min_length=1,
-        description="Name of the model that computed the vectors. It is published with the head.",
+        description="Name of the model that computed the vectors, published with the head.",
     )
-    version: str | None = Field(None, description="Version of that model.")
+    version: str | None = Field(None, description="Version of the model.")
     weights_sha256: str | None = Field(
         None, pattern="^[0-9a-f]{64}$", description="SHA-256 of the model's weights, if known."
     )
     vectors: Name | None = Field(
         None,
-        description="Name of the vectors in the dataset's `vectors`; if absent, the name of this "
+        description="Name of the vectors in the dataset's `vectors`; default: the name of the "
         "backbone.",
     )
     pretrained: bool = Field(
@@ -49,20 +49,17 @@ class Options(BackboneOptions):
         "without training, such as hashing.",
     )
     each_by_itself: Literal[True] = Field(
-        description="Write true if every vector was computed from its own item alone. The privacy "
-        "guarantee depends on this. It fails if vectors were whitened, "
-        "centred, z-scored, batch-corrected or reduced by PCA with statistics of these data. It "
-        "also fails if the model was fine-tuned on these data."
+        description="Write true if every vector was computed from its own item alone, which the "
+        "privacy guarantee requires. The guarantee fails if vectors were whitened, centred, "
+        "z-scored, batch-corrected or reduced by PCA with statistics of the dataset. The guarantee "
+        "also fails if the model was fine-tuned on the dataset."
     )
 
     def check_files(self) -> None:
         """Checks nothing: the dataset names the files."""
 
     def choose_vectors(self, backbone: str, known: Collection[str]) -> str:
-        """Chooses among a dataset's `known` vectors by the option, or the backbone's name.
-
-        Raises ConfigError if no name fits.
-        """
+        """Returns the name of the vectors to use; ConfigError if the dataset lacks this name."""
         name = self.vectors or backbone
         if name in known:
             return name

@@ -28,7 +28,7 @@ def take_probe(backbone: Backbone) -> dict[str, Any]:
     """
     if backbone.takes_vectors:
         return dict(NO_PROBE)
-    import numpy as np  # imports torch, which readers of shards do not need
+    import numpy as np  # slow imports, which readers of shards do not need
     import torch
 
     images = backbone.transform(probe_image())[None]
@@ -51,7 +51,7 @@ def is_probe(values: Mapping[str, Any]) -> bool:
 
 
 def probe_image() -> Image.Image:
-    import numpy as np  # as above
+    import numpy as np  # slow import
     from PIL import Image
 
     ramp = np.arange(256, dtype=np.uint8)

@@ -1,7 +1,7 @@
-"""Numbers of features, and of a network's blocks, found out before features are extracted.
+"""Finds the numbers of features and of a network's blocks before features are extracted.
 
 Families without a network compute the number of features from options. The process
-`dpprobe.backbones.describe` builds a network once without weights; a results file caches it.
+`dpprobe.backbones.describe` builds a network once without weights; a file caches the numbers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Dimensions:
 
     Attributes:
       known: features per image; None if unknown beforehand.
-      blocks: number of a network's blocks; 0 if they are not accessible, no entry if unknown.
+      blocks: number of a network's blocks; 0 if blocks are not accessible, no entry if unknown.
       faults: errors that loading would raise.
       warnings: reasons why nothing is known about a backbone, one line each.
       hub_files: files that loading fetches from the Hub.

@@ -13,7 +13,7 @@ from dpprobe.errors import ConfigError
 # The names under which timm and open_clip look for the weights of a repository.
 TIMM_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
-HUB_PREFIXES = ("hf-hub:", "hf_hub:")  # timm takes both
+HUB_PREFIXES = ("hf-hub:", "hf_hub:")  # timm accepts both prefixes
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # variables that forbid downloads
 _SECONDS = 10  # seconds to wait for a connection, as huggingface_hub does for a file's metadata
 
@@ -33,7 +33,7 @@ class HubFile(NamedTuple):
 
 def is_cached(repository: str, names: Iterable[str]) -> bool:
     """Returns True if this machine caches one of a repository's files; uses no network."""
-    from huggingface_hub import try_to_load_from_cache  # its import takes a while
+    from huggingface_hub import try_to_load_from_cache  # slow import
 
     name, _, revision = repository.partition("@")
     paths = (try_to_load_from_cache(name, each, revision=revision or None) for each in names)
@@ -41,16 +41,15 @@ def is_cached(repository: str, names: Iterable[str]) -> bool:
 
 
 def describe_missing(wanted: Iterable[HubFile], *, network: bool) -> str | None:
-    """Explains which files are neither cached nor reachable; None if none is missing.
+    """Explains which files are neither cached nor reachable; None if no file is missing.
 
-    Args:
-      network: True to test with one HEAD request whether the Hub is reachable, if files are not
-        cached. False considers only HF_HUB_OFFLINE.
+    With `network`, one HEAD request tests whether the Hub is reachable if files are not cached.
+    Without `network`, only environment variables such as HF_HUB_OFFLINE are considered.
     """
     offline = next((name for name in _OFFLINE if os.environ.get(name)), None)
     if not network and offline is None:
         return None
-    from huggingface_hub import constants  # its import takes a while
+    from huggingface_hub import constants  # slow import
 
     missing = [one for one in wanted if not is_cached(one.repository, one.names)]
     if not missing:
@@ -78,7 +77,7 @@ def require_files(wanted: Iterable[HubFile]) -> None:
 
 @cache
 def _find_connection_fault(address: str) -> str | None:
-    """Returns the reason why a server cannot be reached; None if it answers, even with an error.
+    """Returns the reason why a server cannot be reached; None for any answer, even an error.
 
     The request uses the Hub's client, with the proxies and certificates of downloads.
     """

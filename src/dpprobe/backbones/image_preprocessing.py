@@ -1,4 +1,4 @@
-"""Converts the colour modes and sizes of images, for all families."""
+"""Converts the colour modes and sizes of images, for all families of backbones."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class AssumeGreyBits:
 
 @dataclass(frozen=True, kw_only=True)
 class ToTensor:
-    """Image -> float32 [channels, size, size]: values over 255, minus `mean`, over `std`.
+    """Turns an image into float32 [channels, size, size], (values / 255 - mean) / std.
 
     Images of another size are resized (bicubic, with antialiasing), unless `size` is None.
     """
@@ -95,7 +95,7 @@ class ToTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class ToBytes:
-    """Image -> uint8 [channels, height, width], by mode conversion and a library's steps."""
+    """Turns an image into uint8 [channels, height, width], by a library's steps."""
 
     mode: Mode
     steps: Callable[[Image.Image], torch.Tensor]
@@ -106,11 +106,11 @@ class ToBytes:
 
 @dataclass(frozen=True, kw_only=True)
 class InceptionCrop:
-    """Image, SHA-256 of its file -> a random part of the image, uint8 [channels, *size].
+    """Turns an image and its file's SHA-256 into a random part, uint8 [channels, *size].
 
     The random part is drawn as in torchvision's RandomResizedCrop (Szegedy et al. 2015). Only the
-    image's hash, `seed` and `number` (the number of the part, from 0) seed the generator. So the
-    crop, and with it a row's features, does not depend on position, label or other rows.
+    image's hash, `seed` and `number` (the number of the part, from 0) seed the generator. A row's
+    features do not depend on its position, its label or other rows.
     """
 
     mode: Mode
@@ -132,7 +132,7 @@ class InceptionCrop:
 def make_train_crop(
     views: Views, *, mode: Mode, size: tuple[int, int], interpolation: str
 ) -> InceptionCrop | None:
-    """Makes the crop of training images; None if it is the central crop of test images."""
+    """Makes the random crop of training images; None if training images get the central crop."""
     if views.crop == "centre":
         return None
     return InceptionCrop(

@@ -37,7 +37,7 @@ class Preprocessing(Views):
         None,
         ge=1,
         description="Resize the shorter side to this many pixels, then crop the centre. If absent, "
-        "images are resized to size x size whatever their shape.",
+        "images of any shape are resized to size x size.",
     )
     interpolation: Literal["bicubic", "bilinear", "nearest"] = Field(
         "bicubic", description="Interpolation of resized images."
@@ -58,10 +58,10 @@ class Options(NetworkOptions):
     family: Literal["imported"] = "imported"
     module: str = Field(
         pattern=r"^\w+(\.\w+)*:\w+$",
-        description="Function that builds the network, as package.module:function. It is imported "
-        "from the working folder or from the Python environment.",
+        description="Function that builds the network, as package.module:function, imported from "
+        "the working folder or the Python environment.",
     )
-    arguments: dict[str, Any] = Field({}, description="Keyword arguments of the function.")
+    arguments: dict[str, Any] = Field({}, description="Keyword arguments of `module`.")
     color: Literal["gray", "rgb"] = Field("rgb", description="Number of channels: one or three.")
     preprocessing: Preprocessing = Preprocessing()
 
@@ -98,7 +98,7 @@ class Options(NetworkOptions):
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
-    """Builds the network with the checkpoint's weights; raises ConfigError if they do not fit."""
+    """Builds the network with the checkpoint's weights; ConfigError if the weights do not fit."""
     square = _make_network(options)
     weights = hash_weights(options.checkpoint, square.model)
     return square.load(
@@ -112,7 +112,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
 
 
 def describe(options: Options, device: str) -> dict[str, int]:  # noqa: ARG001
-    """Returns the numbers of features and blocks. Uses the CPU, as the user's function may."""
+    """Returns the numbers of features and blocks; the user's function may need the CPU."""
     from dpprobe.backbones.network_forward import describe_network  # slow import: torch
 
     runtime = Runtime(device="cpu", precision="float32")

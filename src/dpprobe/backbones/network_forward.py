@@ -1,13 +1,13 @@
-"""The forward pass of the networks of all libraries, and the features of the blocks inside.
+"""Runs the forward pass of networks of all libraries, and takes the features of inner blocks.
 
 Images arrive as uint8. The device scales and normalises images in float32, with torchvision's
-arithmetic. Images in uint8 need a quarter of float32's bytes, and save the CPU normalising.
+arithmetic. Images in uint8 need a quarter of float32's bytes, and spare the CPU the normalisation.
 
-Reduced precision is autocast: norms and sums stay in float32, and networks of unknown code run. On
-  an H200, autocast reaches 8,930 images/s for ViT-B/16; float16 weights would be 1.16 times as
-  fast, with 1.4 times the rounding. `torch.compile` would be 1.2 (ViT-B/16) and 1.5 (MobileNetV2)
-  times as fast, but compiling takes 15 to 20 s, and 10,000 images need one second. Decoding is even
-  slower.
+Reduced precision uses autocast, which keeps norms and sums in float32 for every network. On an
+H200, autocast reaches 8,930 images/s for ViT-B/16; float16 weights would be 1.16 times as fast,
+with 1.4 times the rounding error. `torch.compile` would make autocast 1.2 times (ViT-B/16) or 1.5
+times (MobileNetV2) as fast. Compiling takes 15 to 20 s, while 10,000 images need one second.
+Decoding images takes longer than the forward pass.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def prepare_network(
     std: Sequence[float],
     flip: bool,
 ) -> Network:
-    """Puts a network that gives feature rows onto its device and tries it on one blank image.
+    """Moves a network that gives feature rows to its device, and tries it on one blank image.
 
     Args:
       options: the network's options; only `layers` and `token` are read.
@@ -71,8 +71,8 @@ def prepare_network(
       mean, std: mean and standard deviation per channel, for values in 0..1.
       flip: True to average the features of the image and of its mirror image.
 
-    Raises ConfigError if the network does not take such images, returns no feature rows, or lacks
-    the layers of the options.
+    Raises ConfigError if the network does not take images of this size, returns no feature rows, or
+    lacks the layers of the options.
     """
     learned = frozenset(path for path, one in model.named_parameters() if one.requires_grad)
     tapped: torch.nn.Module = _tap_layers(model, options, name)
@@ -117,10 +117,10 @@ def forward_pass(
 
 
 class Graph(torch.nn.Module):
-    """uint8 [batch, channels, height, width] -> features, with operations that other runtimes have.
+    """Maps uint8 [batch, channels, height, width] to features, and can be exported to ONNX.
 
     The graph computes the forward pass in float32. `learned` names the parameters that the
-    library trains; fixed position embeddings of sines, for example, are not among them.
+    library trains, but no constants such as position embeddings of sines.
     """
 
     mean: torch.Tensor
@@ -204,12 +204,12 @@ class _Pass:
         return features.float(), layers
 
 
-# blocks inside
+# features of inner blocks
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """A network's blocks, its number of tokens before patches, True if a class token is first."""
+    """A network's blocks, the number of tokens before patches, and whether one is a class token."""
 
     modules: list[torch.nn.Module]
     prefix: int
@@ -219,8 +219,8 @@ class Blocks:
 class Tapped(torch.nn.Module):
     """A network that returns its features and the features of some blocks in one pass.
 
-    Layer 0 is the first block's input, layer k the output of block k. A network that also passes
-    mirrored images may call a block twice; features are then the mean of both calls.
+    Layer 0 is the first block's input, layer k the output of block k. If a network calls a block
+    twice, for example for mirrored images, the block's features are the mean of both calls.
 
     Attributes:
       token: features of a block of tokens: the class token, or the mean over patches. Maps of
@@ -297,8 +297,8 @@ def _tap_layers(model: torch.nn.Module, options: NetworkOptions, name: str) -> T
 
 def find_blocks(model: torch.nn.Module) -> Blocks | None:
     """Finds a ViT's blocks in order, or a convolutional network's stages; None if not found."""
-    model = getattr(model, "visual", model)  # open_clip's tower,
-    model = getattr(model, "trunk", model)  # and the timm model that may be in it
+    model = getattr(model, "visual", model)  # the image tower of open_clip
+    model = getattr(model, "trunk", model)  # the timm model inside some image towers
     if getattr(model, "output_fmt", "NCHW") == "NHWC":
         return None
     transformer: Any = getattr(model, "transformer", None)
@@ -319,7 +319,7 @@ def find_blocks(model: torch.nn.Module) -> Blocks | None:
 
 
 def list_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """Lists all blocks in order, also blocks inside stages; none if they are not accessible."""
+    """Lists all blocks in order, also blocks inside stages; empty if blocks are not accessible."""
     shown = find_blocks(model)
     if shown is None:
         return []
@@ -339,7 +339,7 @@ def _flatten_stage(stage: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 
 def describe_network(network: Network) -> dict[str, int]:
-    """Returns the numbers of features and blocks; 0 blocks if they are not accessible."""
+    """Returns the numbers of features and blocks; 0 blocks if blocks are not accessible."""
     return {"dimension": network.dimension, "blocks": len(list_blocks(network.graph.model))}
 
 

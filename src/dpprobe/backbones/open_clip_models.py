@@ -1,9 +1,9 @@
 """Models of open_clip, by name with their pretrained tag, or from a local checkpoint.
 
 CLIP: Radford et al. 2021, "Learning Transferable Visual Models From Natural Language Supervision".
-OpenAI's weights, and some later ones, were trained with QuickGELU, x * sigmoid(1.702 x); with the
-usual GELU these weights give different, worse features. open_clip only warns of a wrong activation,
-which is an error here.
+OpenAI's weights, and some later weights, were trained with QuickGELU, x * sigmoid(1.702 x), and
+give worse features with the usual GELU. open_clip only warns of a wrong activation, but dpprobe
+raises an error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from dpprobe.backbones import network_forward
 
-# open_clip's version, and models with each tag's activation; test_open_clip_models.py renews it.
+# A list of open_clip's version, models, tags and activations; test_open_clip_models.py renews it.
 NAMES = Path(__file__).with_name("open_clip_models.txt")
 LIBRARY = "open_clip_torch"
 QUICK, USUAL = "quickgelu", "gelu"
@@ -75,8 +75,8 @@ class Options(NetworkOptions):
     )
     pretrained: str | Literal[False] | None = Field(
         None,
-        description="Tag of open_clip's weights. false: random weights from a fixed seed, only for "
-        "trials.",
+        description="Tag of open_clip's weights; false means random weights from a fixed seed, "
+        "only for trials.",
     )
     quick_gelu: bool | None = Field(
         None,
@@ -176,7 +176,7 @@ class Options(NetworkOptions):
         return {k: v for k, v in self.extraction_params().items() if k not in images}
 
     def extraction_params(self) -> dict[str, Any]:
-        """Returns the options that decide features; without the path they make no `Options`."""
+        """Returns the options that decide features; `Options` cannot be made from them again."""
         values = super().extraction_params()
         del values["checkpoint"]
         return values
@@ -201,7 +201,7 @@ def _name_activation(quick: bool) -> str:
 
 
 def known_models() -> dict[str, KnownModel] | None:
-    """Reads the list of models; None if it belongs to another version than the installed one."""
+    """Reads the list of models; None if another version of open_clip is installed."""
     listed = read_model_list(NAMES, LIBRARY)
     if listed is None:
         return None
@@ -215,7 +215,7 @@ def known_models() -> dict[str, KnownModel] | None:
 
 
 def list_hub_files(options: Options) -> list[HubFile]:
-    """Lists the files that open_clip downloads from the Hub; tokenizers only with transformers."""
+    """Lists the files that open_clip downloads; tokenizers only if transformers is installed."""
     import open_clip  # slow import: torch
 
     schema, _, repository = options.model.partition(":")
@@ -240,7 +240,7 @@ def list_hub_files(options: Options) -> list[HubFile]:
 
 
 def describe(options: Options, device: str) -> dict[str, int]:
-    """Returns the numbers of features and blocks; arguments and errors as in timm_models."""
+    """Returns the numbers of features and blocks; see `timm_models.describe`."""
     runtime = Runtime(device=device, precision="float32")
     from dpprobe.backbones import network_forward  # slow import: torch
 
@@ -249,7 +249,7 @@ def describe(options: Options, device: str) -> dict[str, int]:
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
-    """Loads the image tower without the text tower; ConfigError if options do not fit the model."""
+    """Loads the image tower only; raises ConfigError if the options do not fit the model."""
     from dpprobe.backbones.image_preprocessing import ToBytes, make_train_crop  # slow import: torch
 
     model = _create_model(options)
@@ -318,7 +318,7 @@ class TextEncoder:
 
     Attributes:
       encode: tokens of `make_tokenizer` -> unit rows float32 [sentences, dimension] on the device.
-      logit_scale: the factor of cosines in logits, exp of the model's parameter.
+      logit_scale: the factor of cosines in logits, which is exp of the model's parameter.
       logit_bias: the number added to the scaled cosines; None if the model adds nothing.
       weights_sha256: the hash of the checkpoint's file, or of all weights.
       fingerprint: a hash of all that decides text embeddings.
@@ -332,7 +332,7 @@ class TextEncoder:
 
 
 def load_text(options: Options, runtime: Runtime) -> TextEncoder:
-    """Loads the model's text tower in float32; raises ConfigError as `load`."""
+    """Loads the text tower in float32; raises ConfigError if the options do not fit the model."""
     import torch
 
     model = _create_model(options)
@@ -367,7 +367,7 @@ def load_text(options: Options, runtime: Runtime) -> TextEncoder:
 
 
 def make_tokenizer(options: Options) -> Callable[[Sequence[str]], torch.Tensor]:
-    """Returns open_clip's tokenizer; it raises ConfigError if it would cut a sentence."""
+    """Returns open_clip's tokenizer, which raises ConfigError instead of cutting a sentence."""
     import open_clip
 
     require_files(each for each in list_hub_files(options) if each.part == "tokenizer")
@@ -385,7 +385,7 @@ def make_tokenizer(options: Options) -> Callable[[Sequence[str]], torch.Tensor]:
     def tokenize_sentences(sentences: Sequence[str]) -> torch.Tensor:
         tokens: torch.Tensor = tokenizer(list(sentences))
         limit = tokens.shape[1]
-        # Tokenizers make rows of equal length, so most tokens only fill up rows.
+        # Tokenizers pad rows to equal length, so the most frequent token is padding.
         room = limit + _TOKENS_PER_BYTE * max(len(sentence.encode()) for sentence in sentences)
         whole = tokenizer(list(sentences), context_length=room)
         filling = whole.flatten().mode().values
@@ -446,7 +446,7 @@ def _create_model(options: Options, *, shapes_on: str | None = None) -> Any:
 
 
 def _described_activation(model: Any) -> str:
-    """Returns True if the built towers have QuickGELU, which may not hold for ResNets and timm."""
+    """Returns the built model's activation, which ResNets and timm's towers decide themselves."""
     from open_clip.transformer import QuickGELU
 
     return _name_activation(any(isinstance(module, QuickGELU) for module in model.modules()))

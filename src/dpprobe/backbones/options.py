@@ -46,8 +46,8 @@ class BackboneOptions(Options, ABC):
     family: str
     catalog: str | None = Field(
         None,
-        description="The entry of resources/backbones.yaml that provides all options which are "
-        "not written here.",
+        description="Entry of resources/backbones.yaml that provides the options which the study "
+        "does not set.",
     )
     dimension: int | None = Field(
         None, ge=1, description="Expected number of features per image; another number is an error."
@@ -58,7 +58,7 @@ class BackboneOptions(Options, ABC):
         le=MOST_GREY_BITS,
         exclude_if=lambda value: value == MOST_GREY_BITS,
         description="Number of bits of white in grey images of 16 bits, for example 12 if white is "
-        "4,095. Images of 8 bits, DICOM, and files that state their number keep their own.",
+        "4,095. Images of 8 bits, DICOM, and files that state the number do not need the option.",
     )
 
     @model_validator(mode="after")
@@ -69,7 +69,7 @@ class BackboneOptions(Options, ABC):
 
     @abstractmethod
     def check_files(self) -> None:
-        """Raises ConfigError if a named file or model is missing. Cheap, as no weights are read."""
+        """Raises ConfigError if a named file or model is missing; reads no weights."""
 
     @property
     def computed_dimension(self) -> int | None:
@@ -109,7 +109,7 @@ class BackboneOptions(Options, ABC):
         return 0
 
     def list_warnings(self) -> list[str]:
-        """Returns warnings about the options, one line each. Cheap."""
+        """Returns warnings about the options, one line each; reads no weights."""
         return []
 
     def text_params(self) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class Views(Options):
     crop: Literal["centre", "inception"] = Field(
         "centre",
         description="inception: one random part of each training image, 8 to 100% of its area, "
-        "with a width-to-height ratio of 3/4 to 4/3. The choice depends only on the image's bytes "
+        "with a width-to-height ratio of 3/4 to 4/3. The part depends only on the image's bytes "
         "and crop_seed. Test images keep the central crop.",
     )
     crop_seed: int | None = Field(
@@ -190,7 +190,7 @@ class Views(Options):
         return values * channels if len(values) == 1 else values
 
     def resolved_views(self) -> dict[str, Any]:
-        """Returns the options of crop and flip, an addition to the library's own preprocessing."""
+        """Returns the options of crop and flip, which dpprobe adds to a library's preprocessing."""
         seed = {"crop_seed": self.crop_seed or 0} if self.crop == "inception" else {}
         crops = {} if self.crops is None else {"crops": self.crops}
         return {"crop": self.crop, **seed, **crops, "flip": self.flip}
@@ -204,8 +204,8 @@ class NetworkOptions(BackboneOptions):
     checkpoint: str | None = Field(
         None,
         min_length=1,
-        description="A local file of weights; its tensors must have exactly the names of the "
-        "network's.",
+        description="A local file of weights, whose tensors must have exactly the names of the "
+        "network's tensors.",
     )
     layers: Literal["all"] | tuple[Index, ...] = Field(
         (),
@@ -216,7 +216,7 @@ class NetworkOptions(BackboneOptions):
     token: Literal["class", "pooled"] | None = Field(
         None,
         description="Feature vector of a block: the class token, or the mean over the patches "
-        "(pooled). If absent, the class token if the network has one, otherwise the mean.",
+        "(pooled). Default: the class token, or the mean for a network without class token.",
     )
 
     @field_validator("layers")
@@ -272,7 +272,7 @@ class NetworkOptions(BackboneOptions):
 
 
 def read_model_list(path: Path, library: str) -> list[list[str]] | None:
-    """Reads the words of each line of a library's models; None for another installed version."""
+    """Reads the lines of a list of a library's models; None if another version is installed."""
     first, *lines = path.read_text(encoding="utf-8").splitlines()
     with suppress(PackageNotFoundError):
         if first == f"{library} {version(library)}":

@@ -2,8 +2,8 @@
 
 The projection to k numbers changes inner products of unit rows by about 1 / sqrt(k) (Johnson and
 Lindenstrauss 1984). For random signs see Achlioptas 2003, "Database-friendly random projections".
-The matrix is public, so projecting costs no privacy. Narrower rows need less noise on their sum.
-The matrix's signs are bits of SHAKE-256 of a text with both widths, so they are portable.
+The matrix is public, so projecting costs no privacy. Sums of narrower rows need less noise.
+The matrix's signs are bits of SHAKE-256 of a text with both widths, equal on all machines.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dpprobe.errors import ConfigError
 if TYPE_CHECKING:
     import torch
 
-# Wider projections were no better on public images (docs/features.md).
+# Projections to more numbers were no better on public images (docs/features.md).
 USUAL_WIDTH = 512
 
 
@@ -37,7 +37,7 @@ class ProjectedOptions(BackboneOptions):
 
     @property
     def unset_options(self) -> frozenset[str]:
-        """The unset options: fingerprints of older features lack these options."""
+        """The options that are not set, and that fingerprints of older features lack."""
         return frozenset({"project"} if self.project is None else ())
 
     @property
@@ -46,7 +46,7 @@ class ProjectedOptions(BackboneOptions):
 
     @property
     def full_dimension(self) -> int | None:
-        """Features per image before the projection; None if the size of the images decides it."""
+        """Features per image before the projection; None if the number depends on images' sizes."""
         raise NotImplementedError
 
     @property

@@ -19,11 +19,11 @@ from dpprobe.devices import use_full_float32
 from dpprobe.errors import ConfigError
 
 # Tolerances relative to the largest value. Batches of equal shape round a row equally, on a GPU too
-# with deterministic algorithms. Operations without a deterministic algorithm get two roundings. A
-# batch of another size may get another algorithm, whose sums round differently. So batches of
-# different sizes are compared in float64, where 100 layers of 10,000 terms round by at most 1e-10.
+# with deterministic algorithms. Nondeterministic algorithms may differ by two roundings. Batches of
+# different sizes are compared in float64, because their algorithms may round sums differently. In
+# float64, 100 layers of 10,000 terms round by at most 1e-10.
 TOLERANCES = {"float64": 1e-9, "float32": 1e-6, "float16": 2e-3, "bfloat16": 1e-2}
-# Batch sizes in a network's check on the CPU: smallest, and above small-batch branches.
+# Batch sizes of the check on the CPU: the smallest, and one above branches for small batches.
 _SMALL_BATCHES = (2, 9)
 # Operations that reveal a tensor's numbers to Python, also by the shape of a result.
 _READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -34,7 +34,7 @@ Run = Callable[[torch.Tensor], torch.Tensor]
 
 @contextmanager
 def refuse_branches() -> Iterator[None]:
-    """Refuses to read numbers of a batch, because no test finds all branches on such numbers."""
+    """Raises ConfigError if a network reads numbers of a batch: no test could find all branches."""
     with _RefuseReads(), _RefuseCopies():
         yield
 
@@ -63,12 +63,12 @@ class _RefuseCopies(TorchFunctionMode):
 def _make_error() -> ConfigError:
     return ConfigError(
         "tune: the network reads a number from its batch, for example to choose a branch. "
-        "So it may mix rows in other batches; choose another backbone"
+        "The network may therefore mix rows in other batches; choose another backbone"
     )
 
 
 class ComputeInFloat64(TorchFunctionMode):
-    """Runs a network in float64, whatever parts of it ask for float32."""
+    """Runs a network in float64, also parts that request float32."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -85,11 +85,11 @@ def _double_value(value: Any) -> Any:
 
 
 def make_public_rows(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Returns a row to check and two companions, random and public, [3, *shape].
+    """Returns three random public rows [3, *shape]: a row to check, and two companions.
 
     The companions differ in mean, deviation, length, smallest and largest number, and the first
-    exceeds the row in each direction. So a network that uses any of these numbers changes the row's
-    features.
+    companion exceeds the row in each direction. A network that uses a batch's mean, deviation or
+    extremes changes the row's features.
     """
     generator = torch.Generator().manual_seed(0)
     if dtype == torch.uint8:
@@ -112,7 +112,8 @@ def find_mixed_row(
     """Passes a row among copies of one companion, then of the other, in batches of `count` rows.
 
     The row is first and last in batches, because it may depend only on rows before or after it.
-    Returns where its result changes with its companions, and both batches; None if nowhere.
+    Returns the position where the row's result changes with the companions, and both batches;
+    returns None if the result changes nowhere.
 
     Args:
       rows: the row and the two companions.
@@ -135,10 +136,7 @@ def find_mixed_row(
 
 @torch.no_grad()
 def check_rows_apart(model: nn.Module, example: torch.Tensor, *, name: str) -> None:
-    """Raises ConfigError if a network mixes rows of small batches, or branches by their numbers.
-
-    `example` has a row and two companions, see `make_public_rows`.
-    """
+    """Raises ConfigError if a network mixes rows of small batches, or branches by their numbers."""
     with refuse_branches():
         model(example)
     for count in _SMALL_BATCHES:

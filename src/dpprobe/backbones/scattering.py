@@ -49,7 +49,7 @@ def count_paths(scales: int, orientations: int) -> int:
 
 def make_transform(*, scales: int, orientations: int, size: int) -> torch.nn.Module:
     """Makes images [m, c, size, size] -> [m, c, paths, size // 2^J, size // 2^J]."""
-    # Importing kymatio.torch fails with SciPy >= 1.17, because of its 3-D part; its 2-D part works.
+    # Importing kymatio.torch fails with SciPy >= 1.17, because of kymatio's 3-D part.
     from kymatio.scattering2d.frontend.torch_frontend import ScatteringTorch2D
 
     transform: torch.nn.Module = ScatteringTorch2D(J=scales, shape=(size,) * 2, L=orientations)

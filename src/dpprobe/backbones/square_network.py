@@ -20,7 +20,7 @@ class SquareNetwork:
 
     Attributes:
       views: the crop and mirror options, with a size.
-      resized: the recorded parts of the preprocessing that set an image's size.
+      resized: the size and interpolation of images, as recorded in the preprocessing.
     """
 
     model: torch.nn.Module

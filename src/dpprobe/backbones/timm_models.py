@@ -1,4 +1,4 @@
-"""Models of timm, by a name with the tag of its weights, or from a local checkpoint."""
+"""Models of timm, by a name with a tag of weights, or from a local checkpoint."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from dpprobe.backbones import network_forward
     from dpprobe.backbones.image_preprocessing import Mode
 
-# Lists timm's version, and its architectures with their tags; test_network_forward.py renews it.
+# A list of timm's version, architectures and tags, which test_network_forward.py renews.
 ARCHITECTURES = Path(__file__).with_name("timm_models.txt")
-# In the list of tags: an old name, which timm replaces by another name with a tag.
+# A mark in the list of tags for an old name, which timm replaces by another name with a tag.
 DEPRECATED = "*"
 # Arguments of timm that other options of the backbone set.
 RESERVED_ARGUMENTS = frozenset({"checkpoint_path", "model_name", "pretrained"})
@@ -66,7 +66,7 @@ class Options(NetworkOptions):
     model: str = Field(min_length=1, description="timm's name, such as resnet50.a1_in1k.")
     pretrained: bool = Field(
         True,
-        description="Download timm's weights for the name. With false and without a checkpoint, "
+        description="Download timm's weights for `model`. With false and without a checkpoint, "
         "weights are random from a fixed seed, only for trials.",
     )
     model_args: dict[str, Any] = Field({}, description="Further arguments of timm.create_model.")
@@ -133,8 +133,8 @@ class Options(NetworkOptions):
             return []
         return [
             f"{self.checkpoint}: preprocessing {', '.join(assumed)} and further model_args are "
-            f"assumed to be timm's for {self.model}. Others cost accuracy: compare with the "
-            "training, and write them under preprocessing, and model_args such as pad_type"
+            f"assumed to be timm's for {self.model}. Wrong values cost accuracy: compare with the "
+            "training, and write its values under preprocessing, and model_args such as pad_type"
         ]
 
     def extraction_params(self) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def read_stated_config(path: Path, model: str) -> dict[str, Any] | None:
 
     The file is `config.json` as on the Hub, or has the checkpoint's name and the ending `.json`.
     Returns the file, and the options `preprocessing` and `model_args`; None without a file for the
-    model. Raises ConfigError if a value is of no use.
+    model. Raises ConfigError if a value is invalid.
     """
     for file in (path.with_suffix(".json"), path.with_name("config.json")):
         try:
@@ -213,7 +213,7 @@ def list_hub_files(options: Options) -> list[HubFile]:
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
-    """Loads a timm model without its classifier; ConfigError if options do not fit the model."""
+    """Loads a timm model without its classifier; ConfigError if the options do not fit."""
     from timm.data.transforms_factory import create_transform
 
     from dpprobe.backbones.image_preprocessing import ToBytes, make_train_crop  # slow import: torch
@@ -331,7 +331,7 @@ def _call_timm(options: Options, **arguments: Any) -> Any:
     require_files(f for f in list_hub_files(options) if f.part == "config" or not shapes)
     try:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)  # random weights are then the same in every shard
+            torch.manual_seed(0)  # equal random weights for every shard
             model = timm.create_model(options.model, **(options.model_args | arguments))
     except (KeyError, RuntimeError, TypeError, ValueError, OSError) as error:
         if fault := _explain_fault(options, str(error)):
@@ -370,7 +370,7 @@ def _explain_fault(options: Options, said: str) -> str | None:
 
 
 def _list_arguments(architecture: str, kind: str) -> list[str]:
-    """Lists a model class's arguments that a study may set; none if the class is not found."""
+    """Lists a model class's arguments that a study may set; empty if the class is not found."""
     import timm
 
     try:

@@ -1,1 +1,1 @@
-"""Datasets: from a source to two split tables and their description."""
+"""Turns a source of data into two split tables and their description."""

@@ -1,4 +1,4 @@
-"""Addresses of files, on the web or this machine: checked, and shown without secrets."""
+"""Checks addresses of files on the web, and removes secrets from addresses and paths."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def public_url(url: str) -> str:
 
 
 def public_addresses(value: Any) -> Any:
-    """Returns a study's options, also nested ones, for people who do not see the study's files.
+    """Removes secrets from a study's options, for people who do not see the study's files.
 
     Absolute paths keep only their last part, because folders may name people or machines.
     """
     if isinstance(value, str):
-        if re.fullmatch(r"/[^()\[\]\\*+?|^$]+", value):  # a path, not a pattern
+        if re.fullmatch(r"/[^()\[\]\\*+?|^$]+", value):  # an absolute path
             return f"…/{PurePosixPath(value).name}"
         return public_url(value) if value.startswith(("http://", "https://")) else value
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Finds names that differ only in case, spaces, the coding of characters or zeros."""
+"""Finds names that differ only in case, spaces, Unicode encoding or zeros of numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 _NUMBER = re.compile(r"[+]?(-?)0*(\d+)(\.0*)?")
-# A list that a program wrote as text, such as ['a', 'b'] or [3]; two numbers may be an interval.
+# A list that a program wrote as text: ['a', 'b'] or [3], but not [1, 5], which may be an interval.
 _LIST = re.compile(
     r"""[\[({]\s*(['"]).*\1[\s,]*[\])}]|[\[{]\s*\d+(\s+\d+|([\s,]+\d+){2,})?\s*[\]}]""", re.DOTALL
 )
@@ -16,7 +16,7 @@ _INVISIBLE = ("Cc", "Cf")  # categories: control characters, and marks such as a
 
 
 def text_of(value: Any) -> str:
-    """Returns a name as text; empty for null and NaN."""
+    """Returns a name as text; null and NaN become empty text."""
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     return "" if value is None or value != value else str(value)
@@ -28,13 +28,13 @@ def fold_name(name: str) -> str:
         name = "".join(
             each for each in name if each.isspace() or unicodedata.category(each) not in _INVISIBLE
         )
-        # Normalised twice, because the lower case of a character may have another coding.
+        # The second normalisation is needed, because casefold() may undo the first normalisation.
         name = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
     return " ".join(name.casefold().split())
 
 
 def find_alike(names: Iterable[str]) -> list[tuple[str, ...]]:
-    """Lists the groups of names that look alike, such as 1 and 1.0, in order of the first names."""
+    """Lists groups of names that look alike, such as 1 and 1.0, by the first name of each group."""
     same: dict[str, dict[str, None]] = {}
     for name in names:
         text = fold_name(name)
@@ -44,7 +44,7 @@ def find_alike(names: Iterable[str]) -> list[tuple[str, ...]]:
 
 
 def find_name_fault(names: Sequence[str]) -> str | None:
-    """Explains why class names cannot be used: equal names, alike names, lists; None otherwise."""
+    """Explains why class names are refused (equal or similar names, lists); None for good names."""
     if len(set(names)) != len(names):
         return f"{', '.join(names)}: a name appears twice; remove one"
     if same := find_alike(names):
@@ -59,16 +59,15 @@ def find_name_fault(names: Sequence[str]) -> str | None:
 
 
 def hint_class(text: str, names: Iterable[str]) -> str:
-    """Returns a hint for a label that is one of the classes in another spelling; empty if not."""
+    """Returns a hint for a label that is a class in another spelling; empty for other labels."""
     near = [name for name in names if fold_name(name) == fold_name(text)]
     return f" (write {near[0]!r} in the file, or change the name in class_names)" if near else ""
 
 
 def joined_labels(labels: Iterable[str], names: Iterable[str] | None = None) -> list[str]:
-    """Lists labels that join several names: `benign;malignant`, also with | or as a list.
+    """Lists labels that join several names by `;`, `|` or `,`, such as `benign;malignant`.
 
-    Args:
-      names: the names of the classes; by default each label is a class's name.
+    By default, every label is the name of a class.
     """
     parts = {text: _split_label(text) for text in sorted(labels)}
     known = set(parts if names is None else names)
@@ -82,10 +81,10 @@ def _split_label(text: str) -> list[str]:
 
 
 def in_words(names: Iterable[str]) -> str:
-    """Joins names in quotes, so that a space at an end is visible."""
+    """Joins quoted names by "and"; the quotes show spaces at the ends of names."""
     return " and ".join(repr(name) for name in names)
 
 
 def is_text(name: str) -> bool:
-    """Returns False for a file's name that is not UTF-8, as old systems wrote."""
+    """Returns False for a file name that is not valid UTF-8, as on old systems."""
     return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)

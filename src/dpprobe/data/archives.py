@@ -1,4 +1,4 @@
-"""Unpacks zip and tar archives completely, inside one folder, or not at all."""
+"""Unpacks a zip or tar archive into one folder, completely or not at all."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 
 ZIP_SUFFIX = ".zip"
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-# Files that macOS adds to archives; no part of the dataset.
+# Files that macOS adds to archives, and that are no part of a dataset.
 IGNORED_FOLDER = "__MACOSX"
 IGNORED_FILE = ".DS_Store"
 COPY_BYTES = 1 << 20
-# The errors of zip, tar and their compressions for a damaged archive.
+# The errors that Python's modules for archives and compression raise for damaged files.
 _DAMAGE = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, struct.error)
 
 
 def folder_name(name: str) -> str | None:
-    """Returns an archive's name without its suffix, for its folder; None for other files."""
+    """Returns the name of an archive's folder, which has no suffix; None for other files."""
     for suffix in (ZIP_SUFFIX, *TAR_SUFFIXES):
         if name.lower().endswith(suffix) and len(name) > len(suffix):
             return name[: -len(suffix)]
@@ -47,22 +47,21 @@ def folder_name(name: str) -> str | None:
 
 
 def extract_archive(archive: Path, directory: Path, *, sha256: str | None = None) -> None:
-    """Unpacks an archive into `directory`, which then contains its members and nothing else.
+    """Unpacks an archive into `directory`, and removes everything else from `directory`.
 
     The archive's checksum was verified earlier, so its members are not checked for completeness.
 
-    The archive is unpacked into a temporary folder, which then replaces `directory`. So `directory`
-    is complete or unchanged. A second process waits until the first is done. A second call does
-    nothing, unless the folder has lost or gained a file or a byte.
+    The archive is unpacked into a temporary folder, which then replaces `directory`. Errors leave
+    `directory` unchanged. A process waits while another process unpacks into `directory`. A
+    repeated call does nothing, unless the folder has lost or gained a file or a byte.
+
+    Raises DataError if a member lies outside the folder or cannot be unpacked; names the archive
+    and the member, and leaves no file.
 
     Args:
-      archive: a zip, or a tar with or without gzip, bzip2 or xz, by its suffix.
+      archive: a zip or tar file; the suffix of a tar file may name gzip, bzip2 or xz.
       directory: the folder to unpack into; replaced if it contains another archive's content.
       sha256: the archive's hash; computed if None.
-
-    Raises:
-      DataError: if the archive reaches outside the folder or fails to unpack. Names archive and
-        member; leaves no file.
     """
     mark = directory.with_name(f".{directory.name}.extracted.json")
     state = {"archive": archive.name, "sha256": sha256 or artifacts.sha256_file(archive)}
@@ -72,7 +71,7 @@ def extract_archive(archive: Path, directory: Path, *, sha256: str | None = None
         if _is_whole(directory, mark, state):
             return
         prefix = f".{directory.name}.extracting"
-        for left in directory.parent.iterdir():  # a killed process left a temporary folder
+        for left in directory.parent.iterdir():  # removes temporary folders of killed processes
             if left.name.startswith(prefix):
                 _remove_folder(left)
         temporary = directory.with_name(f"{prefix}-{secrets.token_hex(4)}")
@@ -84,7 +83,7 @@ def extract_archive(archive: Path, directory: Path, *, sha256: str | None = None
                 _extract_tar(archive, temporary)
             mark.unlink(missing_ok=True)
             _remove_folder(directory)
-            # If the process dies before the rename, `_is_whole` ignores the mark without folder.
+            # If the process dies before the rename, `_is_whole` finds no folder for the mark.
             artifacts.write_json(mark, {**state, **_count_contents(temporary)})
             temporary.replace(directory)
         except BaseException:
@@ -94,7 +93,7 @@ def extract_archive(archive: Path, directory: Path, *, sha256: str | None = None
 
 
 def _is_whole(directory: Path, mark: Path, state: dict[str, str]) -> bool:
-    """Returns True if a folder has this archive's content, by number and size of files."""
+    """Returns True if a folder has the archive's content, judged by numbers of files and bytes."""
     if not directory.is_dir() or not mark.is_file():
         return False
     try:
@@ -133,19 +132,12 @@ def _lock_folder(directory: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)  # while locked: waiting processes then make a new file
+        path.unlink(missing_ok=True)  # before the release: waiting processes lock a new file
         lock.release()
 
 
 def decompress_file(archive: Path, path: Path, *, largest: int) -> None:
-    """Unpacks a gzip of one file.
-
-    Args:
-      largest: the largest allowed size of the unpacked file, in bytes.
-
-    Raises:
-      DataError: if the gzip is damaged, or its content is larger than `largest`.
-    """
+    """Unpacks a gzip file; raises DataError if it is damaged or unpacks to over `largest` bytes."""
     with (
         _explain_errors(archive, path.parent),
         artifacts.atomic_path(path) as temporary,
@@ -176,7 +168,7 @@ def _explain_errors(archive: Path, directory: Path) -> Iterator[None]:
             "the folder with `source: imagefolder`"
         ) from error
     except OSError as error:
-        if error.errno is None:  # gzip and bzip2 raise OSError for other content
+        if error.errno is None:  # gzip and bzip2 raise OSError for content of another format
             raise _damaged_error(archive, error) from error
         if artifacts.is_full(error):
             raise DataError(

@@ -1,4 +1,4 @@
-"""Counts the units of each class in train and test from names and labels; reads no image.
+"""Counts the units of privacy of each class in train and test, without reading an image.
 
 A unit is a patient if a column names the patients, otherwise an image. The counts are private: they
 are shown on the owner's screen, but never written to a file.
@@ -17,7 +17,7 @@ from dpprobe.data.options import ClassUnits, DatasetOptions
 from dpprobe.data.patient_sides import RowIndex, UnitOptions, assign_sides
 
 RARE = 5  # a class with fewer units (or images) is too small to learn or test
-FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5)  # shares of test units that a message compares
+FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5)  # test fractions that a message compares
 Sides = Counter[tuple[str | None, int]]  # (side, class number) -> units
 _Dataset = TypeVar("_Dataset", bound=DatasetOptions)
 
@@ -55,7 +55,7 @@ class CountedRows(UnitOptions):
         return self._count_split().classes
 
     def _count_split(self) -> SplitCounts:
-        """Counts the split, and caches the counts until options or files change."""
+        """Counts rows and units of a split, and caches the counts until options or files change."""
         key = (type(self), self.model_dump_json(), self.source_state())
         if key not in _counted:
             _counted[key] = count_split(self, self.read_index())
@@ -63,7 +63,7 @@ class CountedRows(UnitOptions):
 
 
 def count_split(options: CountedRows, index: RowIndex) -> SplitCounts:
-    """Counts rows, patients and classes of both tables."""
+    """Counts the rows of both tables, the training patients, and the units of each class."""
     split = [*chain(*assign_sides(options, index).values())]
     rows = Counter(split)
     whose = None if index.units is None else [*chain(*index.units.values())]
@@ -114,8 +114,7 @@ def count_classes(
 def list_pairs(labels: Iterable[int | Sequence[int] | None]) -> Iterator[tuple[int, int]]:
     """Yields (row, class number) for each class of a row.
 
-    Args:
-      labels: for each row the class number, or a 0 or 1 per class; None for a missing label.
+    `labels` has for each row its class number, or 0 or 1 per class; None for a missing label.
     """
     for row, label in enumerate(labels):
         if isinstance(label, int):
@@ -129,11 +128,11 @@ def count_pairs(
     sides: Sequence[str | None],
     units: Sequence[str] | None,
 ) -> Sides:
-    """Counts units by side and class.
+    """Counts units by split and class.
 
     Args:
       pairs: (row, class number), as from `list_pairs`.
-      sides: the side of each row; None for a row that is left out.
+      sides: "train" or "test" for each row; None for a row that is left out.
       units: the patient of each row; None if each row is a unit.
     """
     if units is None:
@@ -147,7 +146,7 @@ def share_units(
     sides: Sequence[str | None],
     units: Sequence[str] | None,
 ) -> Counter[tuple[str | None, int]]:
-    """Sums the rows' weights by side and class: 1 / m if the row's unit has m rows on the side."""
+    """Sums weights of rows by split and class: each of a unit's m rows in a split weighs 1 / m."""
     whose = range(len(sides)) if units is None else units
     sizes, shares = Counter(zip(sides, whose, strict=True)), Counter[tuple[str | None, int]]()
     for row, label in pairs:

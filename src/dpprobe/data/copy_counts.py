@@ -7,20 +7,21 @@ from collections.abc import Hashable
 
 
 class CopyCounter:
-    """Counts copies: rows whose content an earlier row has.
+    """Counts copies: rows with the content of an earlier row.
 
-    By row, `rows` counts copies, and `most` is the largest number of rows with equal content. For
-    copies of another unit's row, `most` is the largest number of units with equal content.
+    In `by_row`, `rows` counts all copies, and `most` is the largest number of rows with equal
+    content. In `by_unit`, `rows` counts copies of another unit's row, and `most` is the largest
+    number of units with equal content.
     """
 
     def __init__(self) -> None:
-        # by content, only for content that occurs more than once
+        # content -> number of copies; content without copies has no entry
         self._copies: Counter[bytes] = Counter()
         self._units: dict[bytes, set[Hashable]] = {}
         self._of_others = 0
 
     def add_copy(self, content: bytes, unit: Hashable, *, first_unit: Hashable) -> None:
-        """Adds a row; `first_unit` is the unit of the first row with this content."""
+        """Adds a copy; `first_unit` is the unit of the first row with `content`."""
         self._copies[content] += 1
         units = self._units.setdefault(content, {first_unit})
         self._of_others += unit not in units

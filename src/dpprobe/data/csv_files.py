@@ -1,4 +1,4 @@
-"""The CSV files of a manifest: their headers and their records.
+"""Reads the headers and the records of a manifest's CSV files.
 
 Python's csv module reads the files, because messages need line numbers. pandas counts rows, which
 differ from lines if a quoted value spans several lines.
@@ -31,18 +31,17 @@ DELIMITERS = (";", ",", "\t", "|")
 # First bytes of a file that Excel saved as Unicode text, and of a workbook.
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 WORKBOOK = b"PK\x03\x04"
-# Excel's first line that declares the delimiter, with more delimiters if a spreadsheet saved it.
+# A first line such as `sep=;` that declares the delimiter; spreadsheets append more delimiters.
 _DECLARED = re.compile(r'"?sep=([^\w\s"]|\t)"?\1*\s*', re.IGNORECASE)
-MOST_CHARACTERS = 1 << 27  # characters per cell; a missing quotation mark joins the rest of a file
+MOST_CHARACTERS = 1 << 27  # the longest cell; without its closing quotation mark, a cell never ends
 _EXCEL = "save it as `CSV UTF-8`, as Excel calls it"
 _AS_UTF_8 = "save it as UTF-8 (`CSV UTF-8` in Excel, or `iconv -f {} -t UTF-8 old.csv > new.csv`)"
 
 
 def check_columns(options: TableOptions, split: SplitName) -> None:
-    """Checks that all columns of the options exist in the files, before any row is read.
+    """Checks that the files have all columns that the options name, before any row is read.
 
-    Raises:
-      ConfigError: if a column is missing, or an added column exists already; names the option.
+    Raises ConfigError if a column is missing, or an added column already exists; names the option.
     """
     file = options.split_file(split)
     known = list(read_header(options, file, split))
@@ -97,16 +96,12 @@ def other_delimiter(names: Sequence[str]) -> str | None:
 
 
 def read_header(options: TableOptions, file: str, option: str) -> tuple[str, ...]:
-    """Reads the names of a file's columns.
-
-    Raises:
-      ConfigError: if the file is missing or unreadable, or two columns have the same name.
-    """
+    """Reads the names of columns; ConfigError if the file is unreadable, or a name occurs twice."""
     if (columns := options.open_columns(file)) is not None:
         return columns.columns
     if not file.lower().endswith(SUFFIXES):
         raise ConfigError(
-            f"{option}: {file}: its name is not that of a CSV file; name a file that ends in "
+            f"{option}: {file}: not the name of a CSV file; name a file that ends in "
             f"{', '.join(SUFFIXES)} (for a workbook, {_EXCEL})"
         )
     if not options.locate_path(file).is_file():
@@ -127,21 +122,15 @@ def read_header(options: TableOptions, file: str, option: str) -> tuple[str, ...
 
 
 def open_rows(options: TableOptions, file: str) -> AbstractContextManager[Reader]:
-    """Opens the records of a file by `open_csv`."""
     return open_csv(options.locate_path(file), file, delimiter=options.delimiter)
 
 
 @contextmanager
 def open_csv(path: Path, file: str, *, delimiter: str | None = None) -> Iterator[Reader]:
-    """Opens the records of a CSV file, its header first.
+    """Opens the records of a CSV file, its header first; `file` is the file's name in messages.
 
-    Args:
-      file: the file's name in messages.
-      delimiter: if absent, the delimiter in a first line such as `sep=;`, else a tab for .tsv and a
-        comma for other files.
-
-    Raises:
-      ConfigError: if a line cannot be read; names the line.
+    Default: the delimiter in a first line such as `sep=;`, else a tab for .tsv and a comma for
+    other files. Raises ConfigError if a line cannot be read; names the line.
     """
     tabs = file.lower().removesuffix(".gz").endswith(".tsv")
     reader = None
@@ -160,7 +149,7 @@ def open_csv(path: Path, file: str, *, delimiter: str | None = None) -> Iterator
             reader = csv.reader(
                 chain([first], lines),
                 delimiter=delimiter or usual,
-                skipinitialspace=True,  # else a value quoted after a space keeps its marks
+                skipinitialspace=True,  # reads quotation marks after a space as marks, not text
                 strict=True,
             )
             if declared:
@@ -175,7 +164,7 @@ def open_csv(path: Path, file: str, *, delimiter: str | None = None) -> Iterator
 
 
 def _check_lines(file: str, lines: Iterable[str]) -> Iterator[str]:
-    """Yields the lines; refuses the marks of a damaged file and of two joined files."""
+    """Yields lines; refuses NUL bytes (damaged files) and late byte order marks (joined files)."""
     for number, line in enumerate(lines, start=1):
         joined = line.startswith("\ufeff")  # a byte order mark
         if joined or "\0" in line:
@@ -202,7 +191,7 @@ def _open_file(path: Path) -> IO[bytes]:
 
 
 def _check_kind(file: str, begin: bytes) -> None:
-    """Refuses UTF-16 and workbooks by their first bytes."""
+    """Raises ConfigError if a file's first bytes are those of UTF-16 text or of a workbook."""
     if begin.startswith(UTF_16):
         raise ConfigError(
             f"{file} line 1: encoded as UTF-16, like Excel's Unicode text; "
@@ -215,7 +204,7 @@ def _check_kind(file: str, begin: bytes) -> None:
 def _not_utf_8(file: str, path: Path) -> ConfigError:
     """Returns the error for a file that is not UTF-8, with its first invalid line.
 
-    The csv reader decodes many lines before it counts them, so it does not know the line.
+    The csv reader decodes many lines ahead, so the reader does not know the invalid line's number.
     """
     remedy = _AS_UTF_8.format("WINDOWS-1252")
     with _open_file(path) as stream:

@@ -1,9 +1,9 @@
 """A manifest: a CSV file with one row per image.
 
-Paths and labels are columns, or are built from columns. Other files can be joined by keys, as
+Columns contain or build paths and labels of images. Other files can be joined by keys, as
 MIMIC-CXR needs for labels, splits and patients. Images are read in place. All paths, also of CSV
-files, are relative to `root`. A changed CSV file makes the tables stale. A changed image is
-refused, because the image's hash no longer matches the tables.
+files, are relative to `root`. A changed CSV file makes the split tables stale. An image that is
+changed after preparation is refused, because the tables contain its hash.
 """
 
 from __future__ import annotations
@@ -40,14 +40,10 @@ class Options(ManifestOptions, CountedRows):
 
 
 def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | None = None) -> None:
-    """Writes the split tables of a manifest.
+    """Writes the split tables of a manifest, and `recorded` or else `options` into dataset.json.
 
-    Args:
-      recorded: the options for dataset.json, if another source derived `options` from these.
-
-    Raises:
-      ConfigError: if a file cannot be read as the options say.
-      DataError: for faulty rows, all in one message.
+    Raises ConfigError if a file cannot be read as the options say. Raises DataError if rows are
+    faulty; one message covers all faulty rows.
     """
     from dpprobe.data import csv_rows  # slow import: numpy, pandas and pyarrow
 

@@ -50,7 +50,7 @@ class Extract(Block):
 
 
 class Join(Block):
-    """Columns of another file, added by a key; blank if the other file lacks the key."""
+    """Columns that are added from another file by a key; blank if the file lacks the key."""
 
     file: str = Field(min_length=1, description="A csv or tsv file, relative to `root`.")
     by: str | tuple[str, ...] | dict[str, str] = Field(
@@ -61,8 +61,8 @@ class Join(Block):
     columns: tuple[str, ...] = Field(min_length=1, description="Columns to add.")
     first: bool = Field(
         False,
-        description="If several rows of the file have the same key, use the first; without this "
-        "option they are an error.",
+        description="If several rows of the file have the same key, true uses the first row, and "
+        "false raises an error.",
     )
 
     @property
@@ -74,7 +74,7 @@ class Join(Block):
 
 
 def _read_names(value: Any) -> Any:
-    """Reads a mapping of labels to names, sorted by label: YAML mappings have no order."""
+    """Sorts a mapping of labels to names by label, because YAML mappings have no order."""
     if not isinstance(value, Mapping):
         return value
     for label in value:
@@ -89,7 +89,7 @@ def _read_names(value: Any) -> Any:
 
 
 def _place_label(item: tuple[str, Any]) -> tuple[bool, int, str]:
-    """Returns a sort key: whole numbers by value, before other labels as text."""
+    """Returns a label's sort key: whole numbers by value, then other labels as text."""
     number = re.fullmatch(r"[+-]?\d{1,18}", item[0])
     return number is None, int(item[0]) if number else 0, item[0]
 
@@ -112,11 +112,11 @@ class ColumnFile(Protocol):
 
 
 class TableOptions(UnitOptions):
-    """The options of a table with one row per example, an image or vectors."""
+    """The options of a table with one row per example; an example is an image or vectors."""
 
     paths: ClassVar[tuple[str, ...]] = ("root", "train", "test", "joins.*.file")
 
-    root: str = Field(".", min_length=1, description="Folder to which all paths here are relative.")
+    root: str = Field(".", min_length=1, description="Folder where relative paths start.")
     train: str = Field(
         min_length=1, description="A .csv or .tsv file with a header; it may be compressed (.gz)."
     )
@@ -135,20 +135,20 @@ class TableOptions(UnitOptions):
     test_values: tuple[Value, ...] = Field(
         ("test",),
         min_length=1,
-        description="Values of `split_column` that mark test rows; rows with other values are not "
-        "used.",
+        description="Values of `split_column` that mark test rows; rows of neither split are "
+        "not used.",
     )
     delimiter: str | None = Field(
         None,
         min_length=1,
         max_length=1,
-        description="Delimiter of columns. If absent: the one in a first line such as sep=;, else "
-        "a tab in .tsv files, a comma in others.",
+        description="Delimiter of columns. Default: the delimiter in a first line such as sep=;, "
+        "else a tab in .tsv files and a comma in other files.",
     )
     label_column: str | None = Field(
         None,
-        description="Column with one label per row: a name of `class_names`, or its number from "
-        "0; with a mapping there, one of its keys.",
+        description="Column with one label per row: a name of `class_names` or its number from 0. "
+        "If `class_names` is a mapping, a label is a key of the mapping.",
     )
     label_columns: tuple[str, ...] | None = Field(
         None,
@@ -159,19 +159,19 @@ class TableOptions(UnitOptions):
     class_names: ClassNames | None = Field(
         None,
         description="Names of the classes: a list, or for `label_column` a mapping of each label "
-        "to a readable name, such as {0: normal, 1: pneumonia}. Required with `label_column`; if "
-        "absent, the names of `label_columns`. They are published with the weights, so they must "
-        "be public, not read off the labels.",
+        "to a readable name, such as {0: normal, 1: pneumonia}. Required with `label_column`; "
+        "default: the names of `label_columns`. Class names are published with the weights, so "
+        "they must be public, not read off the labels.",
     )
     uncertain: UncertainPolicy | dict[str, UncertainPolicy] = Field(
         "error",
-        description="Treatment of the label -1: ones or zeros (read it as 1 or 0), drop (leave out "
-        "the row) or error. Or a mapping of label columns to these words; columns not named have "
-        "error.",
+        description="Treatment of the label -1: ones or zeros (read -1 as 1 or 0), drop (leave out "
+        "the row) or error. A mapping gives label columns separate treatments; columns that the "
+        "mapping lacks have error.",
     )
     missing: Literal["zeros", "drop", "error"] = Field(
         "error",
-        description="Treatment of a blank label: zeros (read it as 0), drop (leave out "
+        description="Treatment of a blank label: zeros (read a blank as 0), drop (leave out "
         "the row) or error.",
     )
     id_column: str | None = Field(
@@ -189,7 +189,7 @@ class TableOptions(UnitOptions):
         (), description="Files whose columns are added by a key, in this order."
     )
     filters: dict[str, tuple[Value, ...]] = Field(
-        {}, description="Column -> the values to keep; rows with other values are left out."
+        {}, description="Maps a column to the values to keep; rows with other values are left out."
     )
     test_fraction: TestFraction = 0.2
     split_seed: SplitSeed = 0
@@ -236,7 +236,8 @@ class TableOptions(UnitOptions):
     def image_params(self) -> dict[str, Any]:
         """Returns the options that determine the set of images.
 
-        `split_column` is left out, as are `extract` and `joins` that no path or filter uses.
+        Leaves out `split_column`. Leaves out `extract` and `joins` if no path or filter uses an
+        added column.
         """
         made = {*self.extract, *(column for join in self.joins for column in join.columns)}
         others = {"split_column"}
@@ -255,7 +256,7 @@ class TableOptions(UnitOptions):
 
     def label_numbers(self) -> dict[str, int]:
         """Maps the values that `label_column` may have to the numbers of the classes."""
-        names = tuple(self.class_names or ())  # the labels are the keys of a mapping
+        names = tuple(self.class_names or ())  # for a mapping, its keys, which are the labels
         numbers = {name: number for number, name in enumerate(names)}
         # If a class name is a number, numbers are read only as names.
         if isinstance(self.class_names, dict) or any(n.lstrip("+-").isdecimal() for n in names):
@@ -263,9 +264,9 @@ class TableOptions(UnitOptions):
         return numbers | {str(number): number for number in range(len(names))}
 
     def unit_name(self) -> str | None:
-        """Returns the column of patients, with the pattern or join that makes it.
+        """Returns the name of the patients' column, with the pattern or join that makes the column.
 
-        Columns of one name with different patterns have different units: epsilons do not add up.
+        Columns of equal names but different patterns are different units: epsilons do not add up.
         """
         return None if self.unit_column is None else self._describe_column(self.unit_column)
 
@@ -299,7 +300,7 @@ class TableOptions(UnitOptions):
         return {*names, *made}
 
     def id_options(self) -> set[str]:
-        """Returns options that decide ids without `id_column`: the files, with numbered rows."""
+        """Returns the options that determine ids if `id_column` is absent and rows are numbered."""
         return {"train"}
 
     def describe_split(self, *, own_test: bool) -> PublicSplit:
@@ -321,7 +322,7 @@ class TableOptions(UnitOptions):
         return replace(split, images_fault=fault)
 
     def input_files(self) -> tuple[str, ...]:
-        """Returns the CSV files; images are left out, because a changed image's hash is refused."""
+        """Returns the CSV files, but no images: an image with a changed hash is refused later."""
         files = [self.split_file(name) for name in self.list_splits()] + [
             join.file for join in self.joins
         ]
@@ -341,7 +342,7 @@ class TableOptions(UnitOptions):
         return ()
 
     def open_columns(self, file: str) -> ColumnFile | None:  # noqa: ARG002
-        """Opens a file of another format than CSV; None for CSV."""
+        """Opens a file of another format than CSV; returns None for CSV."""
         return None
 
     def check_length(self, split: SplitName, rows: int) -> None:
@@ -359,7 +360,7 @@ class TableOptions(UnitOptions):
 
 
 class ManifestOptions(TableOptions):
-    """The options of a CSV manifest, without the parts that read its files."""
+    """The options of a CSV manifest, without the code that reads CSV files."""
 
     path_column: str | None = Field(
         None, description="Column of the images' paths; without this option, the column `path`."
@@ -367,7 +368,7 @@ class ManifestOptions(TableOptions):
     path_template: str | None = Field(
         None,
         description="Instead of `path_column`, a path with columns in braces, such as "
-        "p{subject_id:.2}/{dicom_id}.jpg; {column:.2} is the first two characters.",
+        "p{subject_id:.2}/{dicom_id}.jpg; {column:.2} is a value's first two characters.",
     )
     embed: Embed = False
 

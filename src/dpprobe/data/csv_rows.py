@@ -1,4 +1,4 @@
-"""The rows of a CSV manifest: read, joined, filtered, split, and passed to split tables' writer.
+"""Reads, joins, filters and splits the rows of a CSV manifest, and writes split tables.
 
 A fault of a whole file raises ConfigError before any image is read. Faulty labels of single rows
 become negative codes; `problems.csv` lists all faulty rows together.
@@ -36,14 +36,14 @@ logger = logging.getLogger("dpprobe")
 
 BATCH_ROWS = 128
 SHOWN = 5
-LINE = "\0line"  # no column of a file can have this name, with a NUL
-# Codes of faulty labels; other codes are 0 and 1, or the class's number with one label per row.
+LINE = "\0line"  # a name that no column of a file can have, because it contains NUL
+# Codes of faulty labels. Valid codes: a class's number, or 0 and 1 if rows have several labels.
 UNCERTAIN, BLANK, OTHER, DROP = -1, -2, -3, -4
 
 
 @dataclass(frozen=True, kw_only=True)
 class ManifestRows:
-    """The used rows of one file.
+    """The rows of one file that a split uses.
 
     Attributes:
       file: the file's name, as written in the study.
@@ -56,7 +56,6 @@ class ManifestRows:
     codes: np.ndarray
 
     def take_rows(self, rows: np.ndarray | slice) -> ManifestRows:
-        """Takes the rows of a slice or of a mask."""
         return ManifestRows(file=self.file, frame=self.frame.iloc[rows], codes=self.codes[rows])
 
 
@@ -77,7 +76,7 @@ def _make_index(options: TableOptions, parts: Mapping[SplitName, ManifestRows]) 
 
 
 def _columns_that_decide(options: TableOptions) -> set[str]:
-    """Returns the columns that determine which rows are used, and in which table."""
+    """Returns the columns that determine which rows are used, and whether as train or test."""
     single = {options.label_column, options.split_column, options.unit_column}
     if options.unit_column is None and not options.has_test():
         single |= {options.id_column} if options.id_column else {*options.path_columns()}
@@ -86,10 +85,9 @@ def _columns_that_decide(options: TableOptions) -> set[str]:
 
 
 def read_rows(options: TableOptions) -> dict[SplitName, ManifestRows]:
-    """Reads the rows of both tables.
+    """Reads the rows of the train and the test table.
 
-    Raises:
-      ConfigError: if a file cannot be read as the options say, or no row is left.
+    Raises ConfigError if a file cannot be read as the options say, or the options leave no row.
     """
     parts = load_columns(options, set(options.list_columns()))
     train, sides = parts["train"], patient_sides.assign_sides(options, _make_index(options, parts))
@@ -108,7 +106,7 @@ def read_rows(options: TableOptions) -> dict[SplitName, ManifestRows]:
 def load_columns(
     options: TableOptions, needed: set[str], *, quiet: bool = False
 ) -> dict[SplitName, ManifestRows]:
-    """Reads the needed columns of the manifest's splits, or of "train" if it is the only one."""
+    """Reads the needed columns of "train", and of "test" if the manifest has its own test rows."""
     if options.split_column is None:
         return {
             name: _use_rows(
@@ -142,7 +140,7 @@ def load_columns(
 
 @cache
 def _warn_of_rest(file: str, column: str, rows: int, value: str) -> None:
-    """Warns once, because each check reads the rows again."""
+    """Warns once about rows of neither split, because each check reads the rows again."""
     logger.warning(
         "%s: %s of neither split, such as %s %r; not used",
         file, count_noun(rows, "row"), column, value,
@@ -185,9 +183,8 @@ def _choose_rows(
 ) -> pd.Series:
     """Returns a mask of the rows whose column has one of the values that an option names.
 
-    Raises:
-      ConfigError: if a value in the column looks like a named value but is spelled differently;
-        rows with this value would be lost silently.
+    Raises ConfigError if a value in the column looks like a named value but is spelled differently;
+    rows with this value would be lost silently.
     """
     wanted = {str(value) for value in values}
     looks = {fold_name(value): value for value in wanted}
@@ -232,7 +229,7 @@ def _read_split(
 
 
 def _read_file(options: TableOptions, file: str, columns: set[str]) -> pd.DataFrame:
-    """Reads columns of a file as text, and the line of each row; ignores empty lines."""
+    """Reads columns of a file as text, and the line number of each row; ignores empty lines."""
     if (other := options.open_columns(file)) is not None:
         read = other.read_columns(columns)
         lengths = {name: len(texts) for name, texts in read.items()}
@@ -273,7 +270,7 @@ def _read_file(options: TableOptions, file: str, columns: set[str]) -> pd.DataFr
 def _join_file(
     options: TableOptions, frame: pd.DataFrame, join: Join, *, file: str, quiet: bool
 ) -> pd.DataFrame:
-    """Joins another file's columns; keeps the rows and their order."""
+    """Joins another file's columns to the rows; keeps all rows in their order."""
     keys = join.key_columns
     other = _read_file(options, join.file, {*keys.values(), *join.columns})
     theirs = list(keys.values())
@@ -312,7 +309,7 @@ def _describe_key(row: pd.Series, columns: Sequence[str]) -> str:
 
 
 def _encode_labels(options: TableOptions, frame: pd.DataFrame) -> np.ndarray:
-    """Returns the labels as numbers; negative for a faulty label."""
+    """Returns the labels as numbers; faulty labels become negative codes."""
     if options.label_columns is None:
         assert options.label_column is not None
         blank = DROP if options.missing == "drop" else BLANK
@@ -392,7 +389,6 @@ def write_tables(
     recorded: DatasetOptions | None = None,
     embed: bool = False,
 ) -> None:
-    """Writes the split tables of rows that were read."""
     table.write_dataset(
         directory,
         batches,
@@ -408,7 +404,7 @@ def write_tables(
 
 
 def find_mistaken(options: TableOptions, parts: Mapping[SplitName, ManifestRows]) -> dict[str, str]:
-    """Finds faulty patients (definition: `patient_sides.find_mistaken`)."""
+    """Maps patients to their faults, as `patient_sides.find_mistaken` defines faults."""
     if options.unit_column is None:
         return {}
     column = options.unit_column
@@ -452,7 +448,7 @@ def make_batch(
 def _make_labels(
     options: TableOptions, rows: ManifestRows, faults: list[list[tuple[str, str]]]
 ) -> pa.Array:
-    """Returns the labels, with None and a recorded problem for a faulty label."""
+    """Returns the labels; a faulty label becomes None, and is added to `faults`."""
     columns = options.label_columns or (options.label_column or "",)
     written = [rows.frame[name].tolist() for name in columns]
     hinted = options.label_columns is not None
@@ -460,7 +456,7 @@ def _make_labels(
         text, code = written[label][row], int(rows.codes[row, label])
         fault = _label_fault(options, columns[label], text, code)
         if not hinted and joined_labels([text], options.class_names or options.label_columns):
-            hinted = True  # one hint per batch
+            hinted = True  # one hint per batch is enough
             fault += (
                 "; its parts are names of classes: if images have several labels, write one column "
                 "of 0 and 1 per class, and label_columns instead of label_column"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-RARE_NAMED = 3  # the most classes with fewer than RARE images that a message names
+RARE_NAMED = 3  # how many classes with fewer than RARE images a message names
 CopyCounts = dict[str, int | str]
 
 
@@ -51,7 +51,7 @@ class CheckedImage(NamedTuple):
 def add_problem(
     problems: Problems, kind: str, detail: str, *, split: str, image: CheckedImage
 ) -> None:
-    """Adds a problem of one row, or a note on that row."""
+    """Adds a problem of one row, or a note on one row."""
     detail = f"{image.origin}: {detail}" if image.origin else detail
     problems.add_problem(kind, detail, split=split, row=image.row, row_id=image.id, path=image.path)
 
@@ -166,8 +166,8 @@ class Checks:
     def count_copies(self) -> dict[str, CopyCounts]:
         """Counts the copies among the training rows, by image and by patient.
 
-        In each count, `rows` counts rows with the image of an earlier row of another unit, `most`
-        is the largest number of units with one image, and `by` names how images were compared.
+        In each count, `rows` is the number of rows that repeat an image of another unit. `most` is
+        the largest number of units with one image, and `by` tells how images were compared.
         """
         by = "bytes and pixels" if self._decoded else "bytes"
         counts: dict[str, CopyCounts] = {"image": {**self._copies.by_row, "by": by}}
@@ -176,11 +176,7 @@ class Checks:
         return counts
 
     def finish_checks(self, sizes: Mapping[str, tuple[int, np.ndarray]]) -> None:
-        """Checks classes, sizes and names after the last batch.
-
-        Args:
-          sizes: for each split, its number of rows, and the number of rows of each class.
-        """
+        """Checks classes, sizes and names; `sizes` has each split's rows, in all and by class."""
         if self.twins and self._options.duplicates == "warn":
             logger.warning("%d images are in train and in test", self.twins)
         self._warn_of_copies()
@@ -214,13 +210,13 @@ class Checks:
         logger.warning(
             "train: %d rows repeat an image, and one image occurs %d times. If the unit of "
             "privacy is an image, an image that occurs k times has only the protection of a group "
-            "of k, about k times the epsilon: keep one row per image. All pairs are listed in %s",
+            "of k images, about k times the epsilon: keep one row per image. %s lists all pairs",
             copies["image"]["rows"], copies["image"]["most"], self._problems.path,
         )  # fmt: skip
         if copies.get("patient", {}).get("rows"):
             logger.warning(
-                "train: %d of these rows repeat an image of another patient: if both patients are "
-                "one person, write one name in unit_column, otherwise the guarantee for a patient "
+                "train: %d rows repeat an image of another patient: if both patients are one "
+                "person, write one name in unit_column; otherwise the guarantee for a patient "
                 "does not cover the copy",
                 copies["patient"]["rows"],
             )
@@ -286,7 +282,7 @@ def rare_words(class_names: Sequence[str], train: Sequence[int], test: Sequence[
 
 
 def label_words(label: Any, class_names: Sequence[str]) -> str:
-    """Names a label, or the labels of a row that may have several."""
+    """Names a label, or all labels of a row that may have several labels."""
     if isinstance(label, list):
         return "+".join(n for n, has in zip(class_names, label, strict=False) if has) or "none"
     known = isinstance(label, int) and 0 <= label < len(class_names)

@@ -1,4 +1,4 @@
-"""Downloads a dataset and writes its split tables, by the module of the dataset's source.
+"""Downloads a dataset and writes its split tables, with the module of the dataset's source.
 
 A source is a module with an `Options` class and a `prepare` function, in `data.registry.SOURCES`.
 """
@@ -21,9 +21,8 @@ def download_dataset(options: DatasetOptions, directory: Path) -> None:
 
     A downloaded file is reused if its content is right; an interrupted transfer continues.
 
-    Raises:
-      ConfigError: if the user must do something first, such as accept a licence.
-      DownloadError: if the server does not deliver the right content.
+    Raises ConfigError if the user must do something first, such as accept a licence. Raises
+    DownloadError if the server does not deliver the right content.
     """
     module = importlib.import_module(SOURCES[options.source])
     with artifacts.explain_full_disk(directory, "files were fetched"):
@@ -41,16 +40,15 @@ def prepare_dataset(
 ) -> None:
     """Writes `train.parquet`, `test.parquet` and, last, `dataset.json` into `directory`.
 
+    Raises ConfigError if the source's files are missing. Raises DataError if the source's content
+    is faulty.
+
     Args:
       downloaded: the folder that `download_dataset` filled, for a source that needs one.
-      whole: with `subsample`, the folder with the tables of all rows; None makes them temporarily.
-
-    Raises:
-      ConfigError: if the source's files are missing.
-      DataError: if the source's content is faulty.
+      whole: with `subsample`, the folder with the tables of all rows; None creates these tables.
     """
     with artifacts.explain_full_disk(directory, "the split tables were written"):
-        # A report left by an earlier run would look like a report of this run.
+        # A problem report of an earlier run would look like a report of the current run.
         (directory / problems.FILE_NAME).unlink(missing_ok=True)
         if options.subsample is None:
             _prepare_whole(options, directory, downloaded)

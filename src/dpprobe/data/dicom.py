@@ -1,13 +1,13 @@
-"""DICOM files as pictures of 8 bits, as a viewer first shows them.
+"""Decodes DICOM files into pictures of 8 bits, with the contrast that a viewer shows first.
 
-Grey values go through the file's rescale slope and intercept (or modality table). Then the file's
+Grey values are scaled by the file's rescale slope and intercept (or modality table). The file's
 first window (or value-of-interest table) maps the window's dark end to 0 and bright end to 255.
 Without a window, the image's smallest and largest value become 0 and 255. Images in MONOCHROME1,
 whose small values are bright, are inverted; padding is black. Decoding costs no privacy, because an
 image's pixels depend on this image alone.
 
-Only header fields that describe pixels are read: names, dates and numbers of patients never reach
-this program's memory, and no message repeats a value from a file.
+Only header fields that describe pixels are parsed, so names, dates and numbers of patients are
+skipped. No message repeats text from a file.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TAGS = (
     "ModalityLUTSequence", "VOILUTSequence", "ExtendedOffsetTable", "ExtendedOffsetTableLengths",
 )  # fmt: skip
 _GREY = ("MONOCHROME1", "MONOCHROME2")
-# Beyond any pixel value: a window maps -_FAR to its dark end and _FAR to its bright end.
+# Beyond any pixel value, so that a window maps _FAR to its bright end and -_FAR to its dark end.
 _FAR = 1e30
 UNPACK = "rewrite the file uncompressed (gdcmconv --raw), or install python-gdcm beside dpprobe"
 
@@ -61,8 +61,8 @@ def looks_bare(data: bytes) -> bool:
 def open_dicom(data: bytes) -> Image.Image:
     """Decodes a DICOM file of one image, grey or of 8-bit colours.
 
-    Raises:
-      ImageError: if the file cannot be decoded; states fault and remedy, but no header value.
+    Raises ImageError if the file cannot be decoded; states fault and remedy, but no text from the
+    file.
     """
     import numpy as np
     from PIL import Image
@@ -75,7 +75,7 @@ def open_dicom(data: bytes) -> Image.Image:
         return Image.fromarray(np.ascontiguousarray(pixels, dtype=np.uint8), "RGB")
     try:
         shades = _compute_shades(dataset, pixels, stored_bits)
-    except Exception as error:  # as in `_read_dicom`
+    except Exception as error:  # pydicom raises errors of any kind
         raise ImageError(
             f"DICOM: its rescale or window values cannot be used ({type(error).__name__}); "
             "correct or remove them"
@@ -91,7 +91,7 @@ def _read_dicom(data: bytes) -> Dataset:
     config.settings.reading_validation_mode = config.IGNORE
     try:
         return pydicom.dcmread(io.BytesIO(data), specific_tags=list(_TAGS))
-    except Exception as error:  # pydicom's readers raise errors of any kind, with values in them
+    except Exception as error:  # pydicom's errors are of any kind, and their texts quote the file
         raise ImageError(
             "DICOM: its header cannot be read, so the file may be cut short "
             f"({type(error).__name__})"
@@ -99,7 +99,7 @@ def _read_dicom(data: bytes) -> Dataset:
 
 
 def _check_dicom(dataset: Dataset) -> None:
-    """Refuses a file without a single picture, before its pixels are decoded."""
+    """Refuses a file with no picture or several pictures, before pixels are decoded."""
     if not any(name in dataset for name in _PIXELS):
         raise ImageError(
             "DICOM: it contains no pixels; it may be cut short, or be a report or an index of "
@@ -131,10 +131,10 @@ def _read_syntax(dataset: Dataset) -> UID:
 
 
 def _widen_native_bits(dataset: Dataset) -> tuple[int, int] | None:
-    """Returns the lowest bit of a value, and its number of bits; None if pydicom masks the bits.
+    """Returns the lowest bit and the number of bits of a value; None if pydicom masks the bits.
 
-    pydicom reads values from the lowest bit, whatever the header's highest bit, and so alters
-    padding. Unpacked values are therefore decoded with all bits of their type.
+    pydicom ignores the header's highest bit and reads values from bit 0, which alters padding.
+    Uncompressed values are decoded with all bits of their type, so that padding is recognized.
     """
     allocated, stored = (_read_number(dataset.get(f"Bits{n}"), 0) for n in ("Allocated", "Stored"))
     low = _read_number(dataset.get("HighBit"), stored - 1) + 1 - stored
@@ -164,12 +164,12 @@ def _decode_pixels(dataset: Dataset) -> np.ndarray:
         pixels = pixel_array(dataset)
     except ImageError:
         raise
-    except Exception as error:  # as in `_read_dicom`
+    except Exception as error:  # pydicom raises errors of any kind
         raise ImageError(
             "DICOM: its pixels cannot be decoded, so the file may be cut short or damaged "
             f"({type(error).__name__}, transfer syntax {syntax.name})"
         ) from None
-    if pixels.shape[:2] != (dataset.Rows, dataset.Columns):  # several, as pydicom counts them
+    if pixels.shape[:2] != (dataset.Rows, dataset.Columns):  # pydicom found several frames
         raise ImageError("DICOM: its pixels fill several frames, but its header says one")
     return pixels
 
@@ -231,7 +231,7 @@ def _read_padding(dataset: Dataset) -> list[Any]:
 
 
 def _turn_sign(value: int, bits: int, dtype: np.dtype) -> int:
-    """Reads a value's bits as a signed or unsigned number, by the type."""
+    """Reads a value's bits as a signed or unsigned number, depending on the type."""
     lowest = -(2 ** (bits - 1)) if dtype.kind == "i" else 0
     if lowest <= value < lowest + 2**bits:
         return value
@@ -274,7 +274,7 @@ def _by_table(dataset: Dataset, values: np.ndarray) -> np.ndarray:
 
     table = dataset.VOILUTSequence[0]
     entries, first, bits = table.LUTDescriptor
-    # apply_voi reads the number of entries with the bits of the table's values: maybe too few.
+    # apply_voi reads the number of entries with the bits of one table value, maybe too few bits.
     table.LUTDescriptor = [entries, first, 16]
     within = np.clip(np.round(values), first, first + (entries or 2**16) - 1).astype(np.int64)
     return apply_voi(within, dataset) / (2**bits - 1)

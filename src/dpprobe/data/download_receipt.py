@@ -42,7 +42,7 @@ class Receipt(Record):
 def write_receipt(
     directory: Path, fetched: Iterable[Fetched], *, params: Mapping[str, Any] | None
 ) -> None:
-    """Writes `receipt.json`, which makes the download complete."""
+    """Writes `receipt.json`, which marks the download as complete."""
     files = tuple(fetched)
     revisions = {file.revision for file in files}
     revision = revisions.pop() if len(revisions) == 1 else None
@@ -52,11 +52,8 @@ def write_receipt(
 def check_receipt(directory: Path, *, params: Mapping[str, Any] | None) -> Receipt:
     """Reads `receipt.json` and checks that each file exists with its recorded size.
 
-    Args:
-      params: `DatasetOptions.download_params()` of the study.
-
-    Raises:
-      DataError: if a file is missing or has another size, or the download had other options.
+    Raises DataError if a file is missing or of another size, or if the download's options differ
+    from `params`, the study's `DatasetOptions.download_params()`.
     """
     receipt = Receipt.read(directory / RECEIPT)
     if artifacts.canonical_json(receipt.params) != artifacts.canonical_json(params):

@@ -1,9 +1,10 @@
-"""Fetches files from the web: resumes, retries, and verifies them before they get their names.
+"""Downloads files with resumption and retries, and verifies each file before it gets its name.
 
 Received bytes are kept beside the file as `.<name>.partial`. The next attempt, or the next run,
-requests only the missing bytes. A file is accepted if it matches its declared checksum. If a
-resumed file does not match, the server's file may have changed in between, so all of it is fetched
-once more. Content with a wrong checksum stays in the partial file, in case the study is corrected.
+requests only the missing bytes. A file is accepted if it matches its declared checksum. A resumed
+file with a wrong checksum is fetched once more from the start, because the server's file may have
+changed between attempts. Content with a wrong checksum stays in the partial file, in case the
+checksum in the study is corrected.
 
 The partial file itself is locked, so that no lock file stays beside the data.
 """
@@ -54,11 +55,11 @@ PERMANENT = {
 ATTEMPTS = 6
 WAIT = wait_exponential_jitter(max=60)
 LONGEST_REQUEST = 600.0  # the longest wait, in seconds, that a server may request by Retry-After
-TIMEOUT = 60.0  # seconds without a connection, or without a byte
+TIMEOUT = 60.0  # seconds to wait for a connection, or for the next byte
 
 
 class Checksum(NamedTuple):
-    """A declared checksum in hex; `git` is a git blob's SHA-1, as the Hub has for small files."""
+    """A declared checksum in hex; `git` is a git blob's SHA-1, as on Hugging Face."""
 
     kind: Literal["sha256", "md5", "git"]
     value: str
@@ -77,13 +78,12 @@ def fetch_file(
 
     An existing file with the right checksum is reused without a request.
 
+    Raises DownloadError if the download fails; names the file, the address and the remedy. Received
+    bytes are kept for the next attempt.
+
     Args:
       headers: the request's headers; Authorization is not sent after a redirect to another host.
       name: the file's name in the receipt; the last part of `path` if None.
-
-    Raises:
-      DownloadError: if the download fails; names the file, the address and the remedy. Received
-        bytes are kept for the next attempt.
     """
     sha256, fault = "", "missing"
     if path.is_file():
@@ -132,7 +132,7 @@ class _TransientError(Exception):
 
 
 class _Partial:
-    """The file of the received bytes, which a lock protects from other processes."""
+    """The file of received bytes; a lock protects the file from other processes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.with_name(f".{path.name}{artifacts.PARTIAL_SUFFIX}")
@@ -222,9 +222,9 @@ def _fetch_verified(wanted: _Wanted, partial: _Partial) -> str:
     _transfer_missing(wanted, partial)
     sha256, fault = _verify(partial.path, wanted.checksum)
     if fault and partial.resumed:
-        # Only one full download: if the connection always breaks, every attempt is a resumed one.
+        # Starts again only once: on a connection that always breaks, every attempt resumes.
         logger.warning(
-            "%s: after resuming, it has %s; downloading it again from the start",
+            "%s: the resumed file has %s; downloading it again from the start",
             wanted.file_and_url,
             fault,
         )
@@ -248,7 +248,7 @@ def _fetch_verified(wanted: _Wanted, partial: _Partial) -> str:
 
 
 def _transfer_missing(wanted: _Wanted, partial: _Partial) -> None:
-    """Requests the missing part until the file is complete or too many attempts failed."""
+    """Requests the missing bytes until the file is complete or too many attempts failed."""
 
     def choose_wait(state: RetryCallState) -> float:
         fault = state.outcome.exception() if state.outcome else None
@@ -277,11 +277,11 @@ def _transfer_missing(wanted: _Wanted, partial: _Partial) -> None:
 
 
 def _request_missing(session: requests.Session, wanted: _Wanted, partial: _Partial) -> None:
-    """Makes one request for the missing part; raises _TransientError if a retry may help."""
+    """Makes one request for the missing bytes; raises _TransientError if a retry may help."""
     headers = {"Accept-Encoding": "identity", **wanted.headers}
     if partial.size:
         headers["Range"] = f"bytes={partial.size}-"
-    # Without this, requests would replace a given Authorization by a login from ~/.netrc.
+    # By default, `requests` replaces a given Authorization header by a login from ~/.netrc.
     auth = (lambda request: request) if "Authorization" in headers else None
     try:
         response = session.get(wanted.url, headers=headers, auth=auth, stream=True, timeout=TIMEOUT)
@@ -292,7 +292,7 @@ def _request_missing(session: requests.Session, wanted: _Wanted, partial: _Parti
         raise _TransientError(_explain_failure(error)) from None
     with response:
         if response.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and partial.size:
-            return  # The file is complete, or changed at the server: its checksum decides.
+            return  # The file is complete, or the server's file changed: the checksum decides.
         _check_status(response, wanted, partial)
         _receive_body(response, wanted, partial)
 
@@ -335,7 +335,7 @@ def _receive_body(response: requests.Response, wanted: _Wanted, partial: _Partia
 
 
 def _read_chunks(response: requests.Response) -> Iterator[bytes]:
-    """Yields the body as it arrives; bytes before an interruption were already yielded."""
+    """Yields a response's body as bytes arrive, so that an interruption loses no byte."""
     while True:
         try:
             chunk = response.raw.read1(CHUNK_BYTES, decode_content=False)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 BLOCK_ROWS = 1024
 NUMBERS = "fiu"  # NumPy's codes of floats and integers: neither booleans nor complex numbers
-# The vectors that are read if a file has several and the study does not choose.
+# Names of the array that is read if a file has several arrays and the study names none.
 USUAL = ("X", "embedding", "embeddings")
 
 Array = npt.NDArray[Any]
@@ -77,7 +77,7 @@ class EmbeddingFile(ABC):
 
     @abstractmethod
     def stream_blocks(self, names: Sequence[str]) -> Blocks:
-        """Yields blocks of rows, for each name one array [rows, dimension], in the file's order."""
+        """Yields blocks of rows in the file's order: one array [rows, dimension] per name."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ class EmbeddingFile(ABC):
     def list_vectors(self) -> dict[str, Shape]:
         """Lists the arrays of vectors, by their names in the file.
 
-        Raises ConfigError for vectors that are empty or no numbers.
+        Raises ConfigError for vectors that are empty or not numeric.
         """
         with explain_damage(self.path):
             headers = self.read_headers().items()
@@ -110,10 +110,9 @@ class EmbeddingFile(ABC):
         return vectors
 
     def find_vectors(self, name: str | None) -> str:
-        """Finds the vectors that a study names; without a name, the only vectors or a usual name.
+        """Finds the array that a study names; without a name, the only array or one of `USUAL`.
 
-        Raises:
-          ConfigError: if the file lacks these vectors; lists the vectors that it has.
+        Raises ConfigError if the file lacks the array; lists the arrays of the file.
         """
         known = self.list_vectors()
         if name is None:
@@ -132,11 +131,10 @@ class EmbeddingFile(ABC):
         return name
 
     def read_blocks(self, names: Sequence[str]) -> Blocks:
-        """Yields blocks of rows, as `stream_blocks`, with checks.
+        """Yields the blocks of `stream_blocks`, with one-line errors for damaged files.
 
-        Raises:
-          ConfigError: for a file that cannot be read.
-          DataError: if vectors have different lengths; names the first row that differs.
+        Raises ConfigError for a file that cannot be read. Raises DataError if vectors have
+        different lengths; names the first row that differs.
         """
         with explain_damage(self.path):
             yield from self.stream_blocks(names)
@@ -338,7 +336,7 @@ class ParquetFiles(EmbeddingFile):
 
 
 def _stack_lists(lists: pa.Array, where: str, start: int) -> Array:
-    """Returns lists of equal length as an array; DataError names the first list of other length."""
+    """Stacks lists into an array; raises DataError for the first list of another length."""
     import pyarrow.compute as pc
 
     lengths = pc.fill_null(pc.list_value_length(lists), -1).to_numpy(zero_copy_only=False)
@@ -350,7 +348,7 @@ def _stack_lists(lists: pa.Array, where: str, start: int) -> Array:
             f"{where} row {start + row}: {described}, but the first row of its block has "
             f"{lengths[0]}; all vectors must have the same length"
         )
-    # Unlike `values`, this turns a null number into NaN, which is reported with its row.
+    # `flatten` respects slices, unlike `values`. A null number becomes NaN, which is reported.
     numbers = lists.flatten().to_numpy(zero_copy_only=False)
     return np.asarray(numbers).reshape(len(lists), -1)
 
@@ -408,7 +406,7 @@ class AnnDataFile(EmbeddingFile):
 
 
 def _is_column(column: Any) -> bool:
-    """Returns True for an array with one value per row, or the parts of such a column."""
+    """Returns True for an array with one value per row, or a group of arrays for one column."""
     if hasattr(column, "dtype"):
         return column.ndim == 1 and column.dtype.names is None
     return {"codes", "categories"} <= {*column} or {"values", "mask"} <= {*column}
@@ -438,12 +436,12 @@ FORMATS: dict[str, Callable[[Path], EmbeddingFile]] = {
 
 
 def open_embeddings(path: Path, *, option: str) -> EmbeddingFile:
-    """Opens a file of vectors; raises ConfigError if it is missing or has another suffix."""
+    """Opens a file of vectors; raises ConfigError if the file is missing or of unknown suffix."""
     make = FORMATS.get(path.suffix.lower())
     if make is None:
         raise ConfigError(
-            f"{option}: {path}: its name is not that of a file of vectors; name a file that ends "
-            f"in {', '.join(FORMATS)}"
+            f"{option}: {path}: not the name of a file of vectors; name a file that ends in "
+            f"{', '.join(FORMATS)}"
         )
     if not path.is_file() and not (make is ParquetFiles and match_files(path)):
         raise ConfigError(f"{option}: no file {path}; correct the path or put the file there")

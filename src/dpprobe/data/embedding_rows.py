@@ -16,7 +16,7 @@ Array = npt.NDArray[np.float32]
 
 
 def pack_vectors(vectors: Mapping[str, Array]) -> bytes:
-    """Writes the vectors of a row; equal vectors give equal bytes."""
+    """Packs the vectors of a row into bytes; equal vectors give equal bytes."""
     # Adding 0.0 turns -0.0 into 0.0, because equal numbers must give equal bytes.
     return save(
         {name: np.ascontiguousarray(one, np.float32) + 0.0 for name, one in vectors.items()}
@@ -24,7 +24,7 @@ def pack_vectors(vectors: Mapping[str, Array]) -> bytes:
 
 
 def read_vector(row: EncodedImage, name: str, *, split: str) -> Array:
-    """Reads one vector of a row; raises DataError if the row was changed."""
+    """Reads one vector of a row; raises DataError if the row's bytes do not match their hash."""
     if row.data is None or hashlib.sha256(row.data).digest() != row.sha256:
         where = f"{split} row {row.row} (id {row.id})"
         raise DataError(f"{where}: changed since the dataset was prepared; prepare it again")

@@ -1,9 +1,9 @@
 """Vectors that another program computed from text, sound, tables, cells or images, with labels.
 
-dpprobe runs no model on these datasets. A backbone of the family `external` names the model that
-computed the vectors, and declares that each vector was computed from one item alone.
+dpprobe runs no model on datasets of vectors. A backbone of the family `external` names the model
+that computed the vectors, and declares that each vector was computed from one item alone.
 
-Row i of the table belongs to row i of the vectors. Files larger than memory are read in blocks.
+Row i of the table of labels belongs to vector i. Files larger than memory are read in blocks.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Options(TableOptions, CountedRows):
     test: str | None = Field(
         None,
         min_length=1,
-        description="File with the vectors of the test split, in the same format. Without `test` "
-        "and `split_column`, the rows of `train` are split.",
+        description="File with the vectors of the test split, in the format of `train`. Without "
+        "`test` and `split_column`, the rows of `train` are split.",
     )
     table: str | None = Field(
         None,
@@ -73,7 +73,7 @@ class Options(TableOptions, CountedRows):
         {},
         description="If each row has several vectors: name -> the array in the file, such as a "
         "column or obsm/X_geneformer. A backbone of family external reads the vectors with its own "
-        "name. If absent: the file's only array, or else X, embedding or embeddings.",
+        "name. Default: the file's only array, or else X, embedding or embeddings.",
     )
 
     @model_validator(mode="after")
@@ -97,7 +97,7 @@ class Options(TableOptions, CountedRows):
             known = file.list_vectors()
             for name, where in self.locate_vectors(split).items():
                 lengths = known[where].dimension
-                if lengths is None:  # its length is known only after all rows are read
+                if lengths is None:  # the length of vectors is known only after reading all rows
                     continue
                 if (first := dimensions.setdefault(name, lengths)) != lengths:
                     raise ConfigError(
@@ -129,7 +129,7 @@ class Options(TableOptions, CountedRows):
         return self.locate_path(getattr(self, split))
 
     def split_file(self, split: SplitName) -> str:
-        """Returns the study's name of a split's file of labels: the table, or the vectors' file."""
+        """Returns the study's name of the file with a split's labels: a table, or the vectors."""
         table = self.table if split == "train" else self.test_table
         return table or super().split_file(split)
 
@@ -169,9 +169,8 @@ def _match(paths: Iterable[str]) -> tuple[str, ...]:
 def prepare(options: Options, directory: Path) -> None:
     """Writes the split tables of vectors.
 
-    Raises:
-      ConfigError: if a file cannot be read as the options say.
-      DataError: for faulty rows, all in one message, and if vectors have different lengths.
+    Raises ConfigError if a file cannot be read as the options say. Raises DataError if rows are
+    faulty (one message covers all), or vectors differ in length.
     """
     from dpprobe.data import csv_rows  # slow import: numpy, pandas and pyarrow
 
@@ -184,7 +183,7 @@ def _make_batches(
     options: Options, parts: Mapping[SplitName, ManifestRows]
 ) -> Iterator[tuple[str, pa.Table]]:
     """Yields one batch for the split tables per block of vectors."""
-    import numpy as np  # as above
+    import numpy as np  # slow import
 
     from dpprobe.data import csv_rows
     from dpprobe.data.embedding_rows import pack_vectors
@@ -231,8 +230,7 @@ def _make_batches(
 def _find_faults(
     vectors: Mapping[str, npt.NDArray[np.float32]], rows: int
 ) -> list[list[tuple[str, str]]]:
-    """Finds the rows with numbers that are not finite."""
-    import numpy as np  # as above
+    import numpy as np  # slow import
 
     faults: list[list[tuple[str, str]]] = [[] for _ in range(rows)]
     for name, block in vectors.items():

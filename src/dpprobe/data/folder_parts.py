@@ -25,17 +25,17 @@ _FILLERS = re.compile(rf"(?:{_FILLER})s?|the|of|for|final|\d+")
 
 
 class _Name(NamedTuple):
-    """The part that a folder's name means, and its other words."""
+    """The part of a dataset that a folder's name means, and the name's other words."""
 
     part: Part | None
     rest: str
 
 
 def find_parts(names: Iterable[str]) -> dict[str, Part]:
-    """Maps the folders that mean parts of a dataset to these parts; other folders are left out.
+    """Maps folders to the parts of a dataset that their names mean; leaves out other folders.
 
-    A name means a part if it has no other meaning: `TRAIN`, `test_images`, `Validation Set`. A name
-      with other words needs a folder with these words for another part: `seg_train` and `seg_test`.
+    A name without further words means a part: `TRAIN`, `test_images`, `Validation Set`. Further
+    words are allowed if folders of two parts have the same words: `seg_train` and `seg_test`.
     """
     read = {name: _read_name(name) for name in names}
     parts = {name: one.part for name, one in read.items() if one.part and not one.rest}
@@ -50,7 +50,7 @@ def find_parts(names: Iterable[str]) -> dict[str, Part]:
 
 
 def choose_parts(parts: Mapping[str, Part]) -> dict[SplitName, str]:
-    """Chooses the training and the test folder; empty unless exactly one of each exists.
+    """Chooses the training and the test folder; empty unless there is exactly one folder of each.
 
     A validation folder becomes the test folder if no folder's name means test.
     """

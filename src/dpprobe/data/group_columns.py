@@ -25,7 +25,7 @@ CLASSES = "class"
 MISSING_CODE = re.compile(r"-(1|9+)(\.0+)?")
 # Spellings of a blank number.
 BLANKS = frozenset({"", "<na>", "na", "n/a", "nan", "nat", "none", "null", "unknown", "?"})
-# Spreadsheets write these for a value that they cannot compute.
+# Texts that spreadsheets write in place of a value that cannot be computed.
 SHEET_ERRORS = frozenset({"#div/0!", "#n/a", "#name?", "#null!", "#num!", "#ref!", "#value!"})
 # Spellings of 1 and 0 in columns of labels, in any case.
 TRUTH = {"true": 1, "false": 0}
@@ -50,7 +50,7 @@ class Group(Block):
     )
     ignore_case: bool = Field(
         False,
-        exclude_if=lambda value: not value,  # existing tables stay up to date
+        exclude_if=lambda value: not value,  # so that existing split tables stay up to date
         description="Merge values that differ only in case, and write them in lower case.",
     )
 
@@ -62,11 +62,9 @@ class Group(Block):
         return value
 
     def read_values(self, values: Any, faults: Sequence[list[tuple[str, str]]]) -> Any:
-        """Returns a column's values unchanged, or the range of each value.
+        """Returns a column's values (a list or Arrow array) unchanged, in lower case, or as ranges.
 
-        Args:
-          values: the column's values, one per row; a list or an Arrow array.
-          faults: for each row, the list of faults; a value that is not a number is added.
+        A value that should be in a range but is not a number adds a fault to its row in `faults`.
         """
         if not self.bins and not self.ignore_case:
             return values
@@ -108,8 +106,8 @@ GroupColumns = Annotated[
     Groups,
     AfterValidator(_check_groups),
     Field(
-        description="Columns whose values are subgroups, such as sex or age. Or a mapping of a "
-        "name to a column, or to {column, bins, ignore_case}."
+        description="Columns whose values are subgroups, such as sex or age; or a mapping of "
+        "names to columns or to {column, bins, ignore_case}."
     ),
 ]
 
@@ -134,8 +132,7 @@ def warn_of_code(column: str, text: str, effect: str) -> None:
 def bin_name(value: str, bins: Sequence[float]) -> str:
     """Returns a number's range, such as `<18`, `18-39` or `>=40` for [18, 40]; empty for a blank.
 
-    Raises:
-      ValueError: if the value is neither blank nor a number.
+    Raises ValueError if the value is neither blank nor a number.
     """
     if value.lower() in BLANKS:
         return ""

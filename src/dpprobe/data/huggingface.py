@@ -3,7 +3,7 @@
 The Hub's library lists the files and reads their checksums. `dpprobe.data.downloads` fetches the
 bytes, because it resumes interrupted transfers, while `hf_hub_download` deletes received bytes on
 failure (seen in huggingface_hub 2.4). The Hub's token (HF_TOKEN or `hf auth login`) is never
-written.
+written to a file.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class AcceptedLabels(Block):
         description="Address of a JSON file in the format of ReaL's real.json; without user and "
         "password."
     )
-    sha256: Sha256 = Field(description="SHA-256 of the file.")
+    sha256: Sha256 = Field(description="SHA-256 of the file at `url`.")
 
 
 class Options(parquet.ColumnOptions):
@@ -62,7 +62,7 @@ class Options(parquet.ColumnOptions):
     revision: str = Field(
         "",
         json_schema_extra={"pattern": "^[0-9a-f]{40}$"},
-        description="The commit, 40 hexadecimal digits. A branch is refused: its files can change.",
+        description="The commit, 40 hexadecimal digits; no branch, whose files can change.",
     )
     train: Paths = Field(
         min_length=1,
@@ -123,11 +123,9 @@ class Options(parquet.ColumnOptions):
 def download(options: Options, directory: Path) -> list[Fetched]:
     """Fetches the files of `train` and `test`, and compares each with the Hub's checksum.
 
-    Raises:
-      ConfigError: for an unknown repository or commit, a pattern without a file, a licence that
-        must be accepted first, an invalid token, offline mode.
-      DownloadError: if the Hub cannot be reached or sends a file that differs from its stated
-        checksum.
+    Raises ConfigError for an unknown repository or commit, a pattern without a file, a licence that
+    must be accepted first, an invalid token, offline mode. Raises DownloadError if the Hub cannot
+    be reached or sends a file that differs from its stated checksum.
     """
     from huggingface_hub import HfApi, get_token
 
@@ -182,7 +180,7 @@ def _match_files(patterns: Paths, names: Sequence[str], options: Options) -> lis
 def _fetch_checked(
     options: Options, directory: Path, name: str, *, api: HfApi, token: str | None
 ) -> Fetched:
-    """Fetches a file; its address gives the checksum, which the Hub does not list if gated."""
+    """Fetches a file and asks for its checksum, which the Hub does not list for gated datasets."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
     from dpprobe.data import downloads  # slow import: requests
@@ -214,11 +212,7 @@ def _fetch_checked(
 def _ask_hub(
     question: Callable[[], Answer], options: Options, *, address: str, token: str | None
 ) -> Answer:
-    """Asks the Hub, with retries.
-
-    Raises:
-      ConfigError, DownloadError: as `download`.
-    """
+    """Asks the Hub, with retries; raises ConfigError or DownloadError as `download` does."""
     from huggingface_hub import errors
 
     for wait in (*WAITS, None):
@@ -277,7 +271,7 @@ def _explain_error(error: Any, options: Options, *, token: str | None) -> Config
             "HF_TOKEN to a token of that account (https://huggingface.co/settings/tokens) or run "
             "`hf auth login`, then run again"
         )
-    login = "correct the token in HF_TOKEN" if token else "set HF_TOKEN if it is private"
+    login = "correct the token in HF_TOKEN" if token else "set HF_TOKEN for a private dataset"
     return ConfigError(
         f"{options.repo} at {options.revision}: the Hub refuses access (status "
         f"{error.response.status_code}); write a commit of {page}/commits/main, correct the name, "
@@ -288,9 +282,8 @@ def _explain_error(error: Any, options: Options, *, token: str | None) -> Config
 def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
     """Writes the split tables of downloaded files.
 
-    Raises:
-      ConfigError: if a column is missing, or classes have no names.
-      DataError: if a file is missing, or for faulty rows.
+    Raises ConfigError if a column is missing, or classes have no names. Raises DataError if a file
+    is missing, or for faulty rows.
     """
     receipt = check_receipt(downloaded, params=options.download_params())
     names = [

@@ -1,6 +1,6 @@
-"""Image files: which files count as images, and the one function that decodes them.
+"""Recognizes and decodes image files.
 
-Reads all formats of Pillow. Libraries for HEIC and DICOM are imported at their first file.
+Reads all formats of Pillow. Libraries for HEIC and DICOM are imported only if a file needs them.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b
 _SIXTEEN_BITS = 65535
 # First bytes of image formats (of EXTENSIONS) that can be recognised by content.
 _STARTS = (b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF8", b"II*\0", b"MM\0*")
-# Keys of `Image.info`: the number of bits of white, if the file states it. True if 0 is white in
-# 16-bit grey, which Pillow does not invert. True if colours had 16 bits.
-GREY_BITS, WHITE_IS_ZERO = "dpprobe_grey_bits", "dpprobe_white_is_zero"
-_DEEP_COLOURS = "dpprobe_deep_colours"
+# Keys that dpprobe adds to `Image.info`:
+GREY_BITS = "dpprobe_grey_bits"  # the number of bits of white, if the file states the number
+WHITE_IS_ZERO = "dpprobe_white_is_zero"  # True for 16-bit grey that Pillow does not invert
+_DEEP_COLOURS = "dpprobe_deep_colours"  # True if colours had 16 bits
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339  # tags of TIFF files
 
 
@@ -58,7 +58,7 @@ def is_image_file(path: Path | str) -> bool:
 
 
 def leads_back(folder: Path) -> bool:
-    """Returns True for a link to a folder around the link: a walk through the link has no end."""
+    """Returns True for a link to a folder that contains the link: following it would never end."""
     if not folder.is_symlink():
         return False
     target = folder.resolve()
@@ -78,11 +78,7 @@ def encode_png(image: Image.Image) -> bytes:
 
 
 def open_image(data: bytes) -> Image.Image:
-    """Decodes an image, and turns it upright by its EXIF data.
-
-    Raises:
-      ImageError: if the file is no image, or contains several images.
-    """
+    """Decodes an image, upright by its EXIF data; raises ImageError unless there is one image."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     if is_dicom(data):
@@ -99,7 +95,7 @@ def open_image(data: bytes) -> Image.Image:
         if frames == 1 or picture.format == "MPO":
             facts = _read_grey_facts(picture)
             picture.load()
-            if picture.mode == "I;16B":  # of which Pillow computes no extremes
+            if picture.mode == "I;16B":  # Pillow computes no extremes of this mode
                 picture = picture.convert("I")
             _check_mode(picture)
             picture.info.update(facts)
@@ -130,7 +126,7 @@ def _has_more(data: bytes, picture: Any) -> bool:
 
 
 def _read_grey_facts(picture: Any) -> dict[str, Any]:
-    """Returns what a file says about its grey values beyond 8 bits, before they are decoded."""
+    """Reads what a file states about grey values of more than 8 bits, before pixels are decoded."""
     deep = ";16" in str(picture.tile) and not picture.mode.startswith("I")
     facts: dict[str, Any] = {GREY_BITS: None, WHITE_IS_ZERO: False, _DEEP_COLOURS: deep}
     tags = getattr(picture, "tag_v2", {})
@@ -145,7 +141,7 @@ def _read_grey_facts(picture: Any) -> dict[str, Any]:
 
 
 def count_used_bits(picture: Image.Image) -> tuple[str, int] | None:
-    """Returns "grey" or "colours", and the number of bits of the largest value of 16 bits.
+    """Returns "grey" or "colours", and the number of bits that the largest 16-bit value uses.
 
     Returns None for values of 8 bits, and for a file that states the number of bits.
     """
@@ -160,7 +156,7 @@ def count_used_bits(picture: Image.Image) -> tuple[str, int] | None:
 def pixel_hash(picture: Image.Image) -> bytes:
     """Returns a SHA-256 of a picture's size and pixels, which does not depend on the file's format.
 
-    The hash is of the RGB colours that a backbone sees, without transparency. Grey of 16 bits is
+    The hash covers the RGB colours that a backbone sees, without transparency. Grey of 16 bits is
     hashed unconverted, because conversion to 8 bits would merge values.
     """
     mode = "I" if picture.mode.startswith("I") else "RGB"

@@ -1,4 +1,4 @@
-"""Finds the image files that a table's column names: folder, and missing parts of paths."""
+"""Finds the image files that a table's column names, also if folder or suffix are missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpprobe.data.image_files import EXTENSIONS
 
 @dataclass(frozen=True, kw_only=True)
 class ImagePaths:
-    """A folder, a prefix and a suffix, which make a path from a name."""
+    """A folder, a prefix and a suffix, which complete a name to a path."""
 
     root: Path
     before: str = ""
@@ -23,7 +23,7 @@ class ImagePaths:
 
 
 def search_images(names: Sequence[str], roots: Sequence[Path]) -> ImagePaths | None:
-    """Looks for a file with one of the names; None if no file matches.
+    """Finds the folder, prefix and suffix that turn a name into a file's path; None without a file.
 
     Tries names unchanged and with usual suffixes, in `roots` and in the first root's folders.
     """
@@ -58,7 +58,7 @@ def _list_additions(folder: Path, name: str, *, deeper: bool) -> Iterator[tuple[
     """Yields prefixes and suffixes that may complete a name to a path."""
     suffixes = [""]
     if not names_image(name):
-        # The usual suffixes first.
+        # The most frequent suffixes come first.
         known = sorted(EXTENSIONS, key=lambda suffix: (suffix not in (".jpg", ".png"), suffix))
         suffixes = [*known, *map(str.upper, known)]
     yield "", ""

@@ -1,11 +1,12 @@
 """Images in folders, one folder per class.
 
 The layout is `train/<class>/...` and `test/<class>/...`, or only `<class>/...`, which dpprobe
-splits. Other usual names of the parts train and test are read too (`folder_parts`), and never as
-classes. Class names are the sorted names of the folders; they are published with the weights.
+splits. Folders with other usual names of train and test, such as `training`, are never read as
+classes (`folder_parts`). Class names are the sorted names of the folders, and are published with
+the weights.
 
-A row's id is its path under the folder. The path contains the class, but depends on the row alone.
-With `split_by: id`, moving an image to another folder may change the side of this image only.
+A row's id is the image's path under the folder, which contains the class. With `split_by: id`, an
+image that is moved to another folder may change from train to test, but no other image does.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Options(SplitOptions):
     paths: ClassVar = ("path",)
 
     source: Literal["imagefolder"] = "imagefolder"
-    path: str = Field(min_length=1, description="The folder, relative to the working directory.")
+    path: str = Field(min_length=1, description="Image folder, relative to the working directory.")
     exclude: tuple[str, ...] = Field((), description="Class folders to leave out.")
     embed: Embed = False
     test_fraction: TestFraction = 0.2
@@ -50,7 +51,7 @@ class Options(SplitOptions):
         self.source_state()
 
     def input_files(self) -> tuple[str, ...]:
-        """Returns every folder that is searched; `list_source_files` returns the images in it."""
+        """Returns every folder that is searched; `list_source_files` yields the folders' files."""
         return tuple(sorted(str(folder) for folder, _ in self._walk_folders()))
 
     def list_source_files(self) -> Iterator[tuple[str, os.DirEntry[str]]]:
@@ -63,7 +64,7 @@ class Options(SplitOptions):
         return bool(self.locate_parts())
 
     def locate_parts(self) -> dict[SplitName, Path]:
-        """Returns the folders of the training and the test part; empty if there are only classes.
+        """Returns the folders of the training and the test part; empty if all folders are classes.
 
         `test/test/` is the test folder if `test/` contains nothing else.
         """
@@ -72,7 +73,7 @@ class Options(SplitOptions):
         return {split: _enter_folder(root / name) for split, name in chosen.items()}
 
     def list_warnings(self) -> list[str]:
-        """Lists the folders that are read as a part, and the folders that are not used."""
+        """Warns of folders that are read as train or test, and of folders that are not used."""
         root, parts = resolve_path(self.path), self.locate_parts()
         places = {split: part.relative_to(root) for split, part in parts.items()}
         read = [f"{at}/ is read as {split}/" for split, at in places.items() if str(at) != split]
@@ -119,12 +120,10 @@ class Listing(NamedTuple):
 
 
 def list_images(options: Options) -> Listing:
-    """Lists the images; opens none of them.
+    """Lists the images of a folder by split and class, without opening an image.
 
-    Without `train/` and `test/` all files are listed under "train".
-
-    Raises:
-      ConfigError: if the folder is missing or has another layout; has a line per kind of fault.
+    Without `train/` and `test/` all files are listed under "train". Raises ConfigError if the
+    folder is missing or has another layout; one line per kind of fault.
     """
     root = resolve_path(options.path)
     if not root.is_dir():
@@ -169,7 +168,7 @@ def list_images(options: Options) -> Listing:
 
 
 def _check_names(options: Options, names: Sequence[str]) -> None:
-    """Raises ConfigError if folders that are read as classes have the name of a part."""
+    """Raises ConfigError if folders that are read as classes have names such as `train`."""
     parts = folder_parts.find_parts(name for name in names if name not in options.exclude)
     if not parts:
         return
@@ -219,7 +218,8 @@ def _class_faults(
         inside = place.relative_to(root)
         where, depth = Path(options.path) / inside, len(inside.parts) + 1
         parts = folder_parts.find_parts(files[split])
-        folders: dict[str, set[str]] = {}  # files by class; empty if images lie beside classes
+        # class -> its inner folders; empty if an image lies directly in the class's folder
+        folders: dict[str, set[str]] = {}
         for name, images in files[split].items():
             if not images:
                 yield (
@@ -238,7 +238,7 @@ def _class_faults(
             if len(files[split]) > 1 and folder_parts.find_parts(folders[name]):
                 yield (
                     f"path: {where / name} contains {in_words(sorted(folders[name]))}; put the "
-                    "class folders into folders of these names, not these into the class folders"
+                    "class folders into folders of these names, not the other way round"
                 )
                 return
         most = max(folders.values(), key=len, default=set())
@@ -246,9 +246,9 @@ def _class_faults(
         if len(places) == 1 and several and all(each and each <= most for each in folders.values()):
             yield (
                 f"path: all folders in {where} ({in_words([*folders][:SHOWN])}) contain the "
-                f"folders {in_words(sorted(most)[:SHOWN])}, so these seem to be the classes. If "
-                "the upper folders are parts, name them train and test; if they are the classes, "
-                "put the images directly into them, or list them in a CSV"
+                f"folders {in_words(sorted(most)[:SHOWN])}, so the inner folders seem to be the "
+                "classes. If the outer folders are parts, name them train and test; if they are "
+                "the classes, put the images directly into them, or list the images in a CSV"
             )
     for names in find_alike(sorted({folder for classes in files.values() for folder in classes})):
         yield (
@@ -280,23 +280,22 @@ def _list_classes(
 
 
 def walk_folder(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
-    """Yields a folder and all below it, each with its files; refuses links without an end."""
+    """Yields a folder and all folders below, each with its files; refuses endless links."""
     pending = [folder]
     while pending:
         current = pending.pop()
         entries = _scan_folder(current)
         inner = [current / entry.name for entry in entries if entry.is_dir()]
         if back := next(filter(leads_back, inner), None):
-            raise ConfigError(f"path: {back} links to a folder around it; remove the link")
+            raise ConfigError(f"path: {back} links to a folder that contains it; remove the link")
         pending += inner
         yield current, [entry for entry in entries if not entry.is_dir()]
 
 
 def _scan_folder(folder: Path) -> list[os.DirEntry[str]]:
-    """Lists a folder by name, without files that operating systems add.
+    """Lists the entries of a folder by name, without files that operating systems add.
 
-    Raises:
-      ConfigError: for a folder that cannot be listed, or a name that is not UTF-8.
+    Raises ConfigError for a folder that cannot be listed, or a name that is not UTF-8.
     """
     try:
         with os.scandir(folder) as entries:
@@ -318,14 +317,14 @@ def _scan_folder(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def list_folders(folder: Path) -> list[str]:
-    """Lists the folders directly in a folder; none if it does not exist."""
+    """Lists the folders directly in a folder; empty if the outer folder does not exist."""
     if not folder.is_dir():
         return []
     return [entry.name for entry in _scan_folder(folder) if entry.is_dir()]
 
 
 def _enter_folder(folder: Path) -> Path:
-    """Goes down while a folder contains only one folder of its own name, as some archives do."""
+    """Returns `test/test` for a folder `test` with nothing but a folder `test`, as in archives."""
     entries = _scan_folder(folder)
     if len(entries) == 1 and entries[0].name == folder.name and entries[0].is_dir():
         return _enter_folder(folder / folder.name)
@@ -333,7 +332,7 @@ def _enter_folder(folder: Path) -> Path:
 
 
 def _split_rows(options: Options, listing: Listing) -> dict[str, list[tuple[str, int]]]:
-    """Returns the rows of both tables: file and class number."""
+    """Returns (file, class number) for each row of both tables."""
     rows = {
         name: [
             (file, label)
@@ -351,14 +350,10 @@ def _split_rows(options: Options, listing: Listing) -> dict[str, list[tuple[str,
 
 
 def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | None = None) -> None:
-    """Writes the split tables of a folder of images.
+    """Writes the split tables of images, and `recorded` or else `options` into dataset.json.
 
-    Args:
-      recorded: the options for dataset.json, if another source made `options` from them.
-
-    Raises:
-      ConfigError: if the folder has another layout.
-      DataError: for faulty images, all in one message.
+    Raises ConfigError if the folder has another layout. Raises DataError if images are faulty; one
+    message covers all faulty images.
     """
     from dpprobe.data import table  # slow import: numpy and pyarrow
 

@@ -1,4 +1,4 @@
-"""The paths in a source's options, and the files under these paths."""
+"""Changes the paths in a source's options, and lists the files that paths and patterns name."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ from typing import Any
 
 from dpprobe.errors import ConfigError
 
-Paths = str | tuple[str, ...]  # a path, a glob pattern, or several
+Paths = str | tuple[str, ...]  # a path or a glob pattern, or several of them
 Change = Callable[[str, str], str]  # called with a path and its option's key; returns a path
 
 
 def with_paths(options: Mapping[str, Any], paths: Iterable[str], change: Change) -> dict[str, Any]:
-    """Returns a source's options, JSON-compatible, with its paths changed.
-
-    Args:
-      paths: the names of options that are paths, such as "joins.*.file".
-    """
+    """Returns a source's JSON-compatible options with changed `paths`, such as "joins.*.file"."""
     values = dict(options)
     for path in paths:
         key, *inner = path.split(".")
@@ -27,7 +23,7 @@ def with_paths(options: Mapping[str, Any], paths: Iterable[str], change: Change)
 
 
 def _change_paths(value: Any, inner: list[str], key: str, change: Change) -> Any:
-    """Returns a value with its paths changed; `inner` lists the keys to these paths."""
+    """Returns a value with changed paths; `inner` lists the keys that lead to the paths."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -46,7 +42,7 @@ def list_patterns(paths: Paths) -> tuple[str, ...]:
 
 
 def match_files(path: Path) -> list[Path]:
-    """Lists the files of a path or a glob pattern, by name. An existing folder is no pattern."""
+    """Lists the files of a path or glob pattern by name; names of existing folders are literal."""
     if path.is_file():
         return [path]
     folder = next((each for each in path.parents if each.is_dir()), Path())

@@ -37,13 +37,13 @@ class Limit(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassUnits:
-    """Units per class, or label, before `subsample`: patients if named, else images.
+    """Units of privacy per class, or per label, before `subsample`.
 
-    The counts are private: for the owner's screen, never for a file.
+    The counts are private: shown on the owner's screen, but never written to a file.
 
     Attributes:
-      test_shares: the weights of test units in results: each of a patient's m test images is 1 / m.
-        Empty if equal to `test`.
+      test_shares: the weight of each class in test results, where each of a patient's m test images
+        weighs 1 / m; empty if equal to `test`.
       test_at: the test units for larger values of `test_fraction`; empty if each class has five
         test units, or if the source has a test split.
     """
@@ -56,8 +56,8 @@ class ClassUnits:
 
 Prompts = str | tuple[str, ...]
 Headline = Literal["accuracy", "auc", "macro_accuracy"]
-# The largest ratio of class sizes in the test split with accuracy as headline metric. At a larger
-# ratio, always predicting the majority class scores at least 67%.
+# The largest ratio of class sizes in the test split at which accuracy is the headline metric. For
+# two classes of sizes 2 to 1, the majority-class baseline has an accuracy of 67%.
 IMBALANCED = 2.0
 # Options of a dataset that only check its tables, and do not change them.
 DATASET_NOTES = frozenset(
@@ -67,7 +67,7 @@ DATASET_NOTES = frozenset(
         "verify",
     }
 )  # fmt: skip
-# Options that are not in tables' parameters at defaults, so existing tables stay up to date.
+# Options that tables' parameters omit if they have defaults, so that old tables stay up to date.
 _OMITTED_AT_DEFAULT = frozenset({"max_images_per_patient", "split_by", "subsample", "unit_column"})
 # Options that split, limit, store or label images, but do not decide the set of images.
 _OF_THE_SAME_IMAGES = DATASET_NOTES | {
@@ -81,8 +81,8 @@ _OF_THE_SAME_IMAGES = DATASET_NOTES | {
 Embed = Annotated[
     bool,
     Field(
-        description="Copy the images into the split tables. Otherwise the tables name the files, "
-        "which must then stay in place, unchanged.",
+        description="Copy the images into the split tables. If false, the tables name the image "
+        "files, which must stay in place unchanged.",
     ),
 ]
 
@@ -93,14 +93,14 @@ class PublicSplit:
 
     Attributes:
       rule: describes the split for a bundle, in public words.
-      key: a short text that identifies the split, for a ledger. It may contain hashes of private
+      key: a short text that identifies the split in a ledger, and may contain hashes of private
         files. Equal options give equal keys: `source` if the source has both splits, else for
-          example `id, seed 0, fraction 0.2`. New content under old file names keeps the key.
-      follows_names: True if only a unit's name decides its side, so that equal keys always mean
-        equal sides. False if positions in the files decide sides, so that equal keys mean equal
-        sides only while the files are unchanged.
-      names_rows: True if a column names each row, or its patient. Other ids are paths, which change
-        with folders, or positions in a file, which change with earlier rows.
+        example `id, seed 0, fraction 0.2`. New content under old file names keeps the key.
+      follows_names: True if only a unit's name decides its split, so that equal keys always mean
+        equal splits. False if positions in the files decide, so that equal keys mean equal splits
+        only while the files are unchanged.
+      names_rows: True if a column names each row, or its patient. False if ids are paths, which
+        change with folders, or positions in a file, which change with earlier rows.
       fault: why a release cannot use the split, with the remedy. None if no unit decides whether
         another unit is in train, in test or left out.
       images_fault: why a release cannot protect images of patients. None if the removal of an image
@@ -139,25 +139,26 @@ class DatasetOptions(Options, ABC):
         None,
         description="Metric of tables and figures. auc (the mean over labels) needs two classes "
         "or several labels per image; macro_accuracy (the mean over classes) needs one label per "
-        "image. If absent: auc for several labels per image; accuracy if no class has more than "
+        "image. Default: auc for several labels per image; accuracy if no class has more than "
         "twice the test images of another; otherwise auc for two classes and macro_accuracy for "
-        "more.",
+        "more classes.",
     )
 
     catalog: str | None = Field(
         None,
-        description="The entry of resources/catalog that provides all options which are not "
-        "written here.",
+        description="Entry of resources/catalog that provides the options which the study does "
+        "not set.",
     )
     expect: Expected = Field(
         default_factory=lambda: Expected(),
         description="Sizes that the split tables must have, checked when the tables are made; with "
-        "`subsample`, the sizes before it removes rows.",
+        "`subsample`, the sizes before rows are left out.",
     )
     subsample: Subsample | None = Field(
         None,
-        description="Train on a part of the images: a share of all, a share of some classes, or a "
-        "number per class. If absent, on all. n counts the images that remain.",
+        description="Train on a part of the images: a share of all images, a share of some "
+        "classes, or a number per class. Default: all images. The number n of training images "
+        "counts the chosen images only.",
     )
     duplicates: Literal["error", "warn"] = Field(
         "error",
@@ -166,10 +167,10 @@ class DatasetOptions(Options, ABC):
     )
     missing_classes: Literal["error", "warn"] = Field(
         "error",
-        description="Treatment of a class without test images, if the source sets the test split "
-        "itself or the metric needs every class. `auc` and `macro_accuracy` do, and the default "
-        "metric of two classes. In other cases it is a warning. A class without training images is "
-        "always an error.",
+        description="Treatment of a class without test images, if the source has a test split or "
+        "the metric needs every class. `auc`, `macro_accuracy` and the default metric of two "
+        "classes need every class. In other cases a class without test images is a warning. A "
+        "class without training images is always an error.",
     )
     verify: Literal["decode", "hash"] = Field(
         "decode",
@@ -194,20 +195,20 @@ class DatasetOptions(Options, ABC):
     prompt_names: Literal["imagenet"] | dict[str, str] = Field(
         {},
         description="Mapping of class names to the words that replace {c} in the prompts; other "
-        "classes keep their names. Or imagenet: the thousand names that CLIP's authors wrote for "
-        "ImageNet's labels.",
+        "classes keep their names. The value imagenet means the thousand names that CLIP's authors "
+        "wrote for ImageNet's labels.",
     )
 
     @abstractmethod
     def check_files(self) -> None:
-        """Raises ConfigError if a file that the options name is missing. Reads no image."""
+        """Raises ConfigError if a file that the options name is missing; reads no image."""
 
     def list_warnings(self) -> list[str]:
-        """Returns warnings about the dataset, one line each. Cheap."""
+        """Returns warnings about the dataset, one line each; opens no file."""
         return []
 
     def download_params(self) -> dict[str, Any] | None:
-        """Returns the options that determine the download, JSON-compatible; None without one."""
+        """Returns the JSON-compatible options that decide the download; None without a download."""
         return None
 
     def input_files(self) -> tuple[str, ...]:
@@ -236,7 +237,7 @@ class DatasetOptions(Options, ABC):
         return self.model_copy(update={"subsample": None})
 
     def image_params(self) -> dict[str, Any]:
-        """Returns the options that determine the set of images, whatever its split.
+        """Returns the options that determine the set of images, regardless of the split.
 
         Different paths to the same file give equal options.
         """
@@ -245,7 +246,7 @@ class DatasetOptions(Options, ABC):
         return _drop_options(values, _OF_THE_SAME_IMAGES)
 
     def image_files(self) -> tuple[str, ...]:
-        """Returns the files whose images all belong to the dataset, apart from a `limit`.
+        """Returns the files whose images all belong to the dataset, unless `limit` leaves some out.
 
         Datasets with a common file have common images. The result is empty if values of columns
         choose the rows, or before a download.
@@ -256,7 +257,7 @@ class DatasetOptions(Options, ABC):
         return self.model_dump(mode="json", include={"prompts", "prompt_names"})
 
     def has_test(self) -> bool:
-        """Returns True if the source has a test split; otherwise a rule splits the rows."""
+        """Returns True if the source has a test split; otherwise dpprobe splits the rows."""
         return True
 
     def public_split(self) -> PublicSplit:
@@ -264,7 +265,7 @@ class DatasetOptions(Options, ABC):
         return PublicSplit()
 
     def expected_counts(self) -> Expected:
-        """Returns the sizes in `expect`, after a limit and `subsample`."""
+        """Returns the sizes in `expect`, reduced by `limit` and `subsample`."""
         limit: Limit = getattr(self, "limit", Limit())
         if not self.has_test() and limit.train is not None:
             return Expected(classes=self.expect.classes)
@@ -279,10 +280,10 @@ class DatasetOptions(Options, ABC):
         return None if sizes.train is None or sizes.test is None else (sizes.train, sizes.test)
 
     def count_rows(self) -> tuple[int, int] | None:
-        """Counts the rows of the train and the test table before `subsample`. Cheap.
+        """Counts the rows of the train and the test table before `subsample`, within seconds.
 
         By default, returns the sizes in `expect`, or None if counting would need a download or all
-        files. Checks of these numbers run after the download.
+        files. If the result is None, checks of the number of rows run after the download.
         """
         return self.expected_rows()
 
@@ -292,9 +293,10 @@ class DatasetOptions(Options, ABC):
         return None if counts is None else counts.train
 
     def count_class_units(self) -> ClassUnits | None:
-        """Counts units per class in both splits before `subsample`: only for the owner's screen.
+        """Counts units per class in both splits before `subsample`, for the owner's screen only.
 
-        Returns None if counting would download or read all files; split tables are then checked.
+        Returns None if counting would download or read all files; the split tables are checked
+        instead.
         """
         return None
 
@@ -305,14 +307,13 @@ class DatasetOptions(Options, ABC):
         return self.metric != "accuracy"
 
     def used_rows(self) -> tuple[int, int] | None:
-        """Counts the rows of the train and the test table; None as in `count_rows`.
+        """Counts the rows of the train and the test table after `subsample`; None if unknown.
 
-        Returns None also for a fraction, whose count depends on the rows' names, and for a number
-        of patients, whose rows only the source knows.
+        The count is unknown for a fraction (rows' names decide), for a number of patients (only the
+        source knows their rows), and if `count_rows` returns None.
 
-        Raises:
-          ConfigError: if `subsample` names a class that does not exist, or a class has too few
-            rows.
+        Raises ConfigError if `subsample` names a class that does not exist, or a class has too few
+        rows.
         """
         if self.subsample is None:
             return self.count_rows()
@@ -328,7 +329,7 @@ class DatasetOptions(Options, ABC):
         return False
 
     def count_classes(self) -> int | None:
-        """Counts the classes, or the labels; None before the data are prepared. Cheap."""
+        """Counts the classes, or the labels; None if only prepared data can tell their number."""
         return None
 
     def vector_names(self) -> tuple[str, ...]:
@@ -340,7 +341,7 @@ class DatasetOptions(Options, ABC):
         return ()
 
     def named_unit(self) -> Literal["image", "patient"] | None:
-        """Returns the unit of privacy that the dataset sets; None if it uses the study's unit."""
+        """Returns the unit of privacy that the dataset sets; None for the study's unit."""
         return None
 
     def names_units(self) -> bool:
@@ -356,7 +357,7 @@ class DatasetOptions(Options, ABC):
         return None
 
     def count_units(self) -> int | None:
-        """Counts the patients of the train table before `subsample`; None as in `count_rows`."""
+        """Counts the patients of the train table before `subsample`; None if unknown."""
         return None
 
 
@@ -372,10 +373,7 @@ def _drop_options(values: dict[str, Any], names: Set[str]) -> dict[str, Any]:
 def hash_file_states(files: Iterable[tuple[str, str | os.PathLike[str]]]) -> str | None:
     """Hashes names, sizes and times of files, given as (name, path); None without files.
 
-    The hash changes even if a file is replaced by an older file.
-
-    Raises:
-      ConfigError: for a missing file.
+    The hash changes even if an older file replaces a file. Raises ConfigError for a missing file.
     """
     states = []
     for name, path in files:
@@ -401,14 +399,13 @@ def headline_metric(
 ) -> Headline:
     """Returns the metric that represents a cell in tables and figures.
 
-    Args:
-      metric: the dataset's choice.
-      num_classes: None if not known yet, so that the choice is not checked.
-      test_counts: the test rows of each class, if they are known.
+    Raises ConfigError if auc is chosen for one label per row and not exactly two classes, or
+    macro_accuracy for several labels.
 
-    Raises:
-      ConfigError: if auc is chosen for one label per row and not exactly two classes, or
-        macro_accuracy for several labels.
+    Args:
+      metric: the metric in the dataset's options, or None.
+      num_classes: the number of classes; None if unknown, so that `metric` is not checked.
+      test_counts: the test rows of each class, if they are known.
     """
     if metric is None:
         if multi_label:
@@ -423,7 +420,7 @@ def headline_metric(
         )
     if metric == "macro_accuracy" and multi_label:
         raise ConfigError(
-            "metric: macro_accuracy needs one label per row, but these rows may have several; "
+            "metric: macro_accuracy needs one label per row, but rows may have several labels; "
             "write auc or accuracy"
         )
     return metric

@@ -4,9 +4,10 @@ A file has an image column (struct of bytes and path), a label column (integers,
 for several labels per image) and class names in the schema's metadata. Files are streamed: images
 are never all in memory.
 
-Without `id_column`, a row's id is its position in the files. With `split_by: id` no unit decides
-the side of another, because null rows that replace a unit keep all positions. An inserted row would
-change sides of later rows. A `limit` also selects rows by position, before the split.
+Without `id_column`, a row's id is its position in the files. With `split_by: id`, no unit decides
+whether another unit is train or test: null rows that replace a unit keep all positions. An inserted
+row may move later rows between train and test. `limit` also selects rows by position, before the
+split.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ SUFFIXES = (".parquet", ".pq")
 BATCH_ROWS = 128
 
 
-# The types of an image's bytes and path; null if a file has none of either.
+# The types of an image's bytes and path; a column without values has the type null.
 _STORED = {"bytes": ("binary", "null"), "path": ("string", "null")}
 # File names of ImageNet's validation images (ILSVRC 2012) contain their numbers, from 1.
 _IMAGENET_VALIDATION = re.compile(r"ILSVRC2012_val_(\d{8})")
 
 
 class AcceptedLabels(Block):
-    """The labels that count as right for each test row, from a file in the form of real.json."""
+    """The labels that count as right for each test row, in the format of ReaL's real.json."""
 
     file: str = Field(
         min_length=1,
@@ -131,7 +132,7 @@ class Options(ColumnOptions, CountedRows):
                 f"class_names: {headers[0].path} already names the classes "
                 f"({', '.join(named)}); remove the option"
             )
-        # The number of classes fixes the published weights' shape: never take it from labels.
+        # The published weights show the number of classes, so private labels must not decide it.
         if not (self.class_names or named):
             raise ConfigError(
                 f"class_names: {headers[0].path} does not name its classes; write "
@@ -293,15 +294,10 @@ def prepare(
     recorded: DatasetOptions | None = None,
     revision: str | None = None,
 ) -> None:
-    """Writes the split tables of parquet files.
+    """Writes the split tables of parquet files; dataset.json gets `recorded` or else `options`.
 
-    Args:
-      recorded: the options for dataset.json, if another source made `options` from them.
-      revision: the version of the files, for dataset.json.
-
-    Raises:
-      ConfigError: if a file or a column is missing.
-      DataError: for faulty rows, and for accepted labels that do not fit the test rows.
+    Raises ConfigError if a file or a column is missing. Raises DataError for faulty rows, and for
+    accepted labels that do not fit the test rows.
     """
     from dpprobe.data import table  # slow import: numpy and pyarrow
 
@@ -375,7 +371,7 @@ def _make_ids(options: Options, name: SplitName) -> list[str]:
 
 
 def _read_column(options: Options, name: SplitName, column: str) -> list[Any]:
-    """Reads one column of a split's files, up to the limit; not for images."""
+    """Reads one column of a split's files, up to the limit; images would not fit into memory."""
     values: list[Any] = []
     for batch in _stream_batches(options, name, [column], rows=65_536):
         values.extend(batch.column(0).to_pylist())
@@ -394,7 +390,7 @@ def _stream_batches(
             pq.ParquetFile(path, buffer_size=1 << 20) as file,
         ):
             for batch in file.iter_batches(batch_size=rows, columns=list(columns)):
-                batch.validate(full=True)  # validates values, such as text that is not UTF-8
+                batch.validate(full=True)  # raises for invalid values, such as text not in UTF-8
                 part = batch if left is None else batch.slice(0, left)
                 if part.num_rows:
                     yield part.select(list(columns))

@@ -1,4 +1,4 @@
-"""The columns of parquet files that a study names, and their types."""
+"""Reads the columns of parquet files, and compares their types."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ NUMBER_LISTS = "lists of numbers"
 def read_schema(path: Path) -> tuple[pa.Schema, int]:
     """Reads a file's columns and its number of rows.
 
-    Raises:
-      ConfigError: if the file cannot be read, or two columns have the same name.
+    Raises ConfigError if the file cannot be read, or two columns have the same name.
     """
     import pyarrow.parquet as pq
 
@@ -33,7 +32,7 @@ def read_schema(path: Path) -> tuple[pa.Schema, int]:
 
 
 def check_same_kinds(files: Mapping[Path, tuple[pa.Schema, int]], names: Collection[str]) -> None:
-    """Raises ConfigError if files lack a column of the first file, or its kind differs."""
+    """Raises ConfigError if files lack a column of the first file, or kinds of a column differ."""
     (first, (expected, _)), *others = files.items()
     for path, (schema, _) in others:
         for name in names:
@@ -51,7 +50,7 @@ def check_same_kinds(files: Mapping[Path, tuple[pa.Schema, int]], names: Collect
 
 
 def describe_kind(kind: pa.DataType) -> str:
-    """Names the kind of a column's values, equal for numbers of all widths."""
+    """Names the kind of a column's values; numbers of all widths have one name."""
     from pyarrow import types
 
     if types.is_dictionary(kind):

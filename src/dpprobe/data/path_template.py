@@ -1,21 +1,18 @@
-"""Paths built from a row's columns: a template has the columns in braces."""
+"""Builds paths from the columns of rows, by a template with columns' names in braces."""
 
 from __future__ import annotations
 
 import string
 from collections.abc import Mapping, Sequence
 
-# The text before a column, the column (None after the last one), and the format of its text.
+# The text before a column, the column (None after the last column), and the column's format.
 Part = tuple[str, str | None, str]
 
 
 def template_parts(template: str) -> list[Part]:
-    """Splits a path template into its parts.
+    """Splits a path template into its parts; raises ValueError if the template is invalid.
 
     Braces contain only a column's whole name: no attribute, index or nested field.
-
-    Raises:
-      ValueError: if the text is not a valid template.
     """
     try:
         parts = [
@@ -34,7 +31,7 @@ def template_parts(template: str) -> list[Part]:
 
 
 def fill_template(parts: Sequence[Part], values: Mapping[str, str]) -> str:
-    """Returns a row's path."""
+    """Fills a path template with the values of a row's columns."""
     return "".join(
         text + (format(values[column], form) if column else "") for text, column, form in parts
     )

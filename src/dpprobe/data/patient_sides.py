@@ -1,4 +1,4 @@
-"""The patients, donors or sites of a dataset's images, each only in train or only in test."""
+"""Keeps all images of a patient (or other unit) in one split: all in train or all in test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dpprobe.data.person_names import find_equal_numbers
 from dpprobe.data.train_test_split import SplitName, SplitOptions
 
 Unit = Literal["image", "patient"]
-# For each row of a source's splits, its table (train or test); None for a row that is left out.
+# For each split of a source, the table (train or test) of each row; None for a row left out.
 Sides = dict[SplitName, list[SplitName | None]]
 Fault = tuple[str, str]  # kind of problem, detail
 
@@ -27,21 +27,21 @@ class UnitOptions(SplitOptions):
         None,
         min_length=1,
         description="Column of the person (or other unit) that an image shows, such as a patient. "
-        "If several columns qualify, name the coarsest one, which covers the others. A patient in "
-        "both splits is an error. If dpprobe makes the split, all images of a patient are on one "
-        "side. Each patient counts once in test metrics.",
+        "If several columns qualify, name the coarsest column, such as patients instead of visits. "
+        "A patient in both splits is an error. If dpprobe splits the images, all images of a "
+        "patient are in one split. Each patient counts once in test metrics.",
     )
     unit: Unit | None = Field(
         None,
         description="Unit of privacy: patient (all images of one value of `unit_column`) or image. "
-        "If absent: the study's privacy.unit, or else patient if there is a `unit_column`.",
+        "Default: the study's privacy.unit, or else patient if `unit_column` is set.",
     )
     max_images_per_patient: int | None = Field(
         None,
         ge=1,
-        description="Train on at most this many images of each patient, the first ones, and leave "
-        "out the others. This number is public. With `unit: image`, the epsilon of a whole patient "
-        "is computed for this many images.",
+        description="Train on at most this many images of each patient, in the order of rows. "
+        "`max_images_per_patient` is public. With `unit: image`, the epsilon of a whole patient is "
+        "computed for the maximum number of images.",
     )
 
     @model_validator(mode="after")
@@ -84,10 +84,10 @@ class UnitOptions(SplitOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class RowIndex:
-    """Names and labels that decide the side of each row of a source, before any image is read.
+    """Names and labels that decide whether a row is train or test, before any image is read.
 
     Attributes:
-      rows: the number of rows of each split; only "train" if the rows are split here.
+      rows: the number of rows of each split; only "train" if dpprobe splits the rows.
       ids: returns the ids of the training split; called only if ids decide the sides.
       labels: returns a split's labels, in the form of `class_units.list_pairs`.
       units: the unit of each row, if a column names it.
@@ -124,7 +124,7 @@ def assign_sides(options: UnitOptions, index: RowIndex) -> Sides:
         tested = options.choose_test(names, classes)
         sides["train"] = ["test" if flag else "train" for flag in tested]
     if units is not None:
-        # A patient's rows are all train or all test, so test rows are left out of the count.
+        # A patient's rows are all train or all test, so test rows never reduce a training count.
         kept = first_of_each(units["train"], options.max_images_per_patient)
         sides["train"] = [
             None if side == "train" and not keep else side
@@ -146,8 +146,8 @@ def first_of_each(units: Iterable[str], most: int | None) -> list[bool]:
 def find_mistaken(sides: Mapping[SplitName, Iterable[str]]) -> dict[str, str]:
     """Maps each faulty unit to its fault, as the end of a sentence.
 
-    A unit is faulty if the unit, or a name that looks alike, is in both tables. Names that are one
-    number, such as 12.0 and 12, are faulty too.
+    A unit is faulty if it is in both tables, or if a name that looks alike is in the other table.
+    Names that are one number in two spellings, such as 12.0 and 12, are faulty too.
     """
     tables = {side: set(units) for side, units in sides.items()}
     known = sorted(set().union(*tables.values()))
@@ -165,6 +165,6 @@ def find_mistaken(sides: Mapping[SplitName, Iterable[str]]) -> dict[str, str]:
 
 def list_faults(units: Iterable[str], wrong: Mapping[str, str], column: str) -> list[list[Fault]]:
     """Lists the problems of each row's unit: a blank, or a fault of `find_mistaken`."""
-    blank = ("patient", f"no patient: {column} is blank, or a word for it such as nan or 1.23E+12")
+    blank = ("patient", f"no patient: {column} is blank, a word like nan, or rounded like 1.23E+12")
     known = {unit: [("patient", f"patient {unit!r} {fault}")] for unit, fault in wrong.items()}
     return [[*known.get(unit, ())] if unit else [blank] for unit in units]

@@ -1,8 +1,9 @@
-"""Names of people: one rule for all sources of data, the estimator and the ledger's hashes.
+"""Normalizes names of people, equally for sources of data, the estimator and ledgers' hashes.
 
-Two spellings are one name if they differ only in spaces at an end, or as text and bytes. A dataset
-may not have several names of one number, such as 12, 12.0 and 0012. Names that look alike, such as
-P1 and p1, count as two people, with a warning. A split with P1 in train and p1 in test is refused.
+Two spellings are one name if they differ only in spaces at an end, or in type (text or bytes). A
+dataset may not have several names of one number, such as 12, 12.0 and 0012. Names that look alike,
+such as P1 and p1, count as two people, with a warning. A split with P1 in train and p1 in test is
+refused.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _WHOLE = re.compile(r"[+-]?\d{1,300}")
 # An exponent needs a sign, as in printed floats: 1e16 may be a hash.
 _NUMBER = re.compile(r"[+-]?(\d{1,300}\.?\d{0,300}|\.\d{1,300})(e[+-]\d{1,3})?")
 
-# A spreadsheet shows long numbers so, rounded: several people may share one such name.
+# Spreadsheets round long numbers to texts such as 1.23E+12, which several people may share.
 _ROUNDED = re.compile(r"\d(\.\d{1,20})?E\+\d\d")
 
 
@@ -31,7 +32,7 @@ def person_name(value: Any) -> str:
 
 
 def list_spellings(name: str) -> set[str]:
-    """Lists a name and its standard spelling, equal for equal numbers and similar names."""
+    """Lists a name and its standard spelling, which equal numbers and similar names share."""
     text = fold_name(name)
     if _WHOLE.fullmatch(text):
         text = str(int(text))
@@ -58,7 +59,7 @@ def find_equal_numbers(names: Collection[str]) -> dict[str, str]:
 
 
 def describe_alike(names: Iterable[str]) -> str:
-    """Returns a warning of names that look alike; empty without such names."""
+    """Returns a warning about names that look alike; empty if no names look alike."""
     if not (alike := find_alike(names)):
         return ""
     more = f" (and {len(alike) - 1} more such groups of names)" if len(alike) > 1 else ""

@@ -1,6 +1,6 @@
-"""The faults of a dataset, gathered while its tables are written and reported at once.
+"""Gathers the problems of a dataset while its split tables are written, and reports them together.
 
-The error shows the first problem of each kind; `problems.csv` has all, in constant memory.
+The error shows the first problems of each kind; `problems.csv` lists all, in constant memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KINDS: dict[str, tuple[str, str, str]] = {
         "keep each patient's images in one split, under one name"),
     "duplicate": (
         "image in train and test", "images in train and test",
-        "remove it from one, or write `duplicates: warn`"),
+        "remove the image from one split, or write `duplicates: warn`"),
     "group": (
         "group in two spellings", "groups in two spellings",
         "use one spelling in the file, or write `ignore_case: true` in group_columns"),
@@ -42,12 +42,12 @@ KINDS: dict[str, tuple[str, str, str]] = {
         "add images or remove the class"),
     "untested": (
         "class without test rows", "classes without test rows",
-        "add some, remove the class, enlarge the test split, or write `missing_classes: warn`"),
+        "add rows, remove the class, enlarge the test split, or write `missing_classes: warn`"),
     "size": (
         "unexpected size", "unexpected sizes",
         "complete the source or correct `expect`"),
 }  # fmt: skip
-# Kinds that do not stop a run: such notes are only listed in `problems.csv`.
+# Kinds of problems that do not stop a run; only `problems.csv` lists them.
 NOTES = {"copy": "training image that appears twice"}
 
 
@@ -56,10 +56,10 @@ class ImageError(DataError):
 
 
 class Problems:
-    """Counts problems, keeps the first of each kind, and writes all of them to a file.
+    """Counts problems, keeps the first problems of each kind, and writes all to a file.
 
-    The context manager keeps `problems.csv` if `make_error` was called, or `keep_notes` with notes.
-    If another error interrupts the report, the file is removed.
+    The context manager keeps `problems.csv` after a call of `make_error` or `keep_notes`. If
+    another error interrupts the report, `problems.csv` is removed.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -113,7 +113,7 @@ class Problems:
         self._complete = True
 
     def make_error(self) -> DataError:
-        """Returns all problems: one line for one problem, otherwise a list by kind."""
+        """Returns an error with one line for one problem, or with a list of problems by kind."""
         self._complete = True
         total = sum(self.counts.values())
         present = {kind: count for kind, count in self.counts.items() if count}

@@ -1,4 +1,4 @@
-"""The sentences of each class for a CLIP text encoder: templates with the class's words put in."""
+"""Makes sentences for a CLIP text encoder: templates filled with the words of each class."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from dpprobe.errors import ConfigError
 
 FIELDS = ("a", "c")
 VOWELS = frozenset("aeiou")
-# Exceptions: "an hour"; "a unicycle", "a European", "a one-way street", not "unidentified".
+# Words with an unusual article: "an hour"; "a unicycle", "a European", but not "unidentified".
 SILENT_H = re.compile("hour|heir|honest|honou?r")
 LIKE_YOU = re.compile("eu|ewe|uku|us[eu]|ut[ei]|one(?!r)|uni(?![dn]|m[^o])")
-WNID = re.compile(r"n\d{8}")  # a WordNet id, as ImageNet's folders are called
+WNID = re.compile(r"n\d{8}")  # a WordNet id, which is the name of a folder of ImageNet
 # The recorded name of a study's own templates.
 OWN = "own"
 
 
 def check_prompts(prompts: str | Sequence[str]) -> None:
-    """Looks up the name of a set of prompts, or reads templates; cheap.
+    """Checks that a named set of prompts exists, or that templates are valid; imports no library.
 
-    Raises:
-      ConfigError: if the set does not exist, or a template lacks {c} or has an unknown field in
-        braces.
+    Raises ConfigError if the set does not exist, or a template lacks {c} or has an unknown field in
+    braces.
     """
     if isinstance(prompts, str):
         _find_set(prompts)
@@ -36,11 +35,7 @@ def check_prompts(prompts: str | Sequence[str]) -> None:
 
 
 def read_templates(prompts: str | Sequence[str]) -> tuple[str, ...]:
-    """Returns the templates of a named set, or the given templates unchanged.
-
-    Raises:
-      ConfigError: as `check_prompts`.
-    """
+    """Returns the templates of a named set, or the given templates, checked by `check_prompts`."""
     if not isinstance(prompts, str):
         _check_templates(prompts)
         return tuple(prompts)
@@ -58,14 +53,13 @@ def name_classes(
 ) -> tuple[str, ...]:
     """Returns the words for each class.
 
+    Raises ConfigError if `prompt_names` names an unknown class, has more or fewer names than there
+    are classes, or leaves a class without a word.
+
     Args:
       class_names: names in the order of the labels; an underscore is read as a space.
       prompt_names: words for some classes; or "imagenet", the thousand names that CLIP's authors
         wrote for ImageNet, in the order of its labels.
-
-    Raises:
-      ConfigError: if `prompt_names` names an unknown class, has more or fewer names than there are
-        classes, or leaves a class without a word.
     """
     if isinstance(prompt_names, str):
         return _imagenet_words(class_names)
@@ -76,7 +70,7 @@ def name_classes(
         raise ConfigError(f"prompt_names: no class {unknown[0]!r}; {remedy}")
     words = {name: prompt_names.get(name, name.replace("_", " ")) for name in class_names}
     if blank := [name for name, word in words.items() if not fold_name(word)]:
-        raise ConfigError(f"prompt_names: no word for class {blank[0]!r}; write a visible one")
+        raise ConfigError(f"prompt_names: no word for class {blank[0]!r}; write a visible word")
     return tuple(words.values())
 
 
@@ -129,7 +123,7 @@ def _check_templates(templates: Sequence[str]) -> None:
         )
     for template in templates:
         try:
-            fields = [  # with formats, which would change the word
+            fields = [  # conversions and formats, which would change the word, make a field unknown
                 f"{name}!{conversion or ''}:{spec}" if conversion or spec else name
                 for _, name, spec, conversion in string.Formatter().parse(template)
                 if name is not None

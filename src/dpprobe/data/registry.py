@@ -22,9 +22,5 @@ SOURCES: dict[str, str] = {
 
 
 def dataset_options(values: Mapping[str, Any]) -> DatasetOptions:
-    """Reads a dataset's options from their serialised form in the params of a Snakemake rule.
-
-    Raises:
-      ConfigError: with one line for each fault.
-    """
+    """Reads a dataset's serialised options; raises ConfigError with one line per fault."""
     return read_options(SOURCES, "source", values, DatasetOptions)  # type: ignore[type-abstract]

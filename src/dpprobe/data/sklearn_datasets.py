@@ -1,6 +1,6 @@
-"""Images that ship inside scikit-learn: no download.
+"""Images that ship inside scikit-learn and need no download.
 
-A row's id is its place in scikit-learn's fixed order.
+A row's id is its position in scikit-learn's fixed order.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""The part of each class's training rows that a study keeps: the option `subsample`.
+"""Chooses the training rows of each class that the option `subsample` keeps.
 
-Each row's name, or its unit's name if units of privacy are named, has a number in [0, 1): the
-SHA-256 of the public seed and the name, read as a fraction. A fraction, of all rows or of a class,
-keeps the names whose number is smaller; `per_class` keeps the names with the smallest numbers. So
-with one seed, a larger subsample contains each smaller subsample. Other hashes choose the test
-rows.
+The name of each row, or of its patient, has a number in [0, 1): the SHA-256 of the public seed and
+the name. A fraction, of all rows or of a class, keeps the names with numbers below the fraction.
+`per_class` keeps the names with the smallest numbers. With one seed, a larger subsample contains
+each smaller subsample. The choice of test rows uses different hashes.
 
-`fraction` chooses by the unit's name alone: a change to one unit never adds or removes another, and
-the public number n depends only on names. The number of kept rows varies with the seed. `fractions`
-also uses labels, so n reveals a unit's label to someone who knows everything else. `per_class`
-ranks units, so one unit may add or remove another. `fractions` and `per_class` are for benchmarks,
+`fraction` chooses by the unit's name alone, so a change to one unit adds or removes no other unit.
+The public number n of kept units depends only on names and varies with the seed. `fractions` also
+uses labels, so n reveals a unit's label to someone who knows everything else. `per_class` ranks
+units, so one unit may add or remove another unit. `fractions` and `per_class` are for benchmarks,
 whose guarantee covers only the kept rows.
 """
 
@@ -28,7 +27,7 @@ _DIGEST_BITS = 256
 
 
 def is_below(digest: bytes, fraction: float) -> bool:
-    """Returns True if a SHA-256, read as a number in [0, 1), is below a fraction: exactly."""
+    """Compares a SHA-256, read as a number in [0, 1), exactly with a fraction; True if below."""
     numerator, denominator = fraction.as_integer_ratio()
     return int.from_bytes(digest) * denominator < numerator << _DIGEST_BITS
 
@@ -37,7 +36,7 @@ def _read_name(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-# The name of a class: YAML reads a name without quotes that is a whole number as a number.
+# The name of a class, which YAML reads as a number if the name has digits only and no quotes.
 ClassName = Annotated[str, BeforeValidator(_read_name)]
 
 
@@ -48,9 +47,9 @@ class Subsample(Options):
         None,
         gt=0,
         le=1,
-        exclude_if=lambda value: value is None,  # older tables stay up to date
+        exclude_if=lambda value: value is None,  # so that older tables stay up to date
         description="Share of all images to keep, by a hash of each image's or patient's name, "
-        "whatever its class. Releases accept only this choice.",
+        "regardless of classes. Releases accept only `fraction`.",
     )
     fractions: dict[ClassName, Annotated[float, Field(gt=0, le=1)]] = Field(
         {},
@@ -66,7 +65,7 @@ class Subsample(Options):
     seed: int = Field(
         0,
         ge=0,
-        description="Public seed of the choice. With the same seed, a larger part contains every "
+        description="Public seed of the chosen part. With one seed, a larger part contains every "
         "smaller part of the images.",
     )
 
@@ -94,14 +93,13 @@ class Subsample(Options):
     def choose_rows(
         self, labels: Sequence[int], names: Sequence[str], class_names: Sequence[str]
     ) -> list[bool]:
-        """Chooses the training rows that are kept: True for each of them, in order.
+        """Chooses the training rows to keep: returns True for a kept row, in the order of rows.
+
+        Raises DataError if a class is unknown, has too few rows, or would keep no row.
 
         Args:
-          labels: the class number of each row; `fraction` does not use it.
+          labels: the class number of each row; ignored by `fraction`.
           names: the name of each row's unit, or the row's id where units are not named.
-
-        Raises:
-          DataError: if a class is unknown, has too few rows, or would keep no row.
         """
         if self.fraction is not None:
             return [is_below(self._rank_name(name), self.fraction) for name in names]
@@ -133,5 +131,5 @@ class Subsample(Options):
         return set(ranked[: self.per_class])
 
     def _rank_name(self, name: str) -> bytes:
-        """Returns a name's place in the public order."""
+        """Returns the hash that ranks a name in the public order of names."""
         return hashlib.sha256(f"subsample\n{self.seed}\n{name}".encode()).digest()

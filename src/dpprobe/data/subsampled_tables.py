@@ -19,20 +19,18 @@ BATCH_ROWS = 256
 def write_subsampled(whole: Path, directory: Path, options: DatasetOptions) -> None:
     """Writes the training rows that `options.subsample` keeps, in order, and all test rows.
 
-    Args:
-      whole: the folder of the whole dataset's tables, whose images are known to decode.
+    Raises DataError if the tables do not belong together, or rows have several labels. Raises
+    DataError also if a class is unknown, has too few rows or would keep no row.
 
-    Raises:
-      DataError: if the tables do not belong together, rows have several labels, or a class is
-        unknown, has too few rows or would keep no row.
+    `whole` is the folder of the whole dataset's tables, whose images are known to decode.
     """
     assert options.subsample is not None
     info = read_info(whole / "dataset.json")
     tables = {name: open_table(whole / f"{name}.parquet", info) for name in SPLITS}
     if info.multi_label and options.subsample.fraction is None:
         raise DataError(
-            "subsample: fractions and per_class need one label per row, but these rows have "
-            "several; write fraction"
+            "subsample: fractions and per_class need one label per row, but rows have several "
+            "labels; write fraction"
         )
     train = tables["train"]
     chosen = options.subsample.choose_rows(
@@ -42,7 +40,8 @@ def write_subsampled(whole: Path, directory: Path, options: DatasetOptions) -> N
     write_dataset(
         directory,
         _make_batches(tables, kept),
-        options=options.model_copy(update={"verify": "hash"}),  # the images were decoded already
+        # `whole` contains only images that were decoded.
+        options=options.model_copy(update={"verify": "hash"}),
         class_names=info.class_names,
         multi_label=info.multi_label,
         groups=info.groups,

@@ -62,12 +62,12 @@ logger = logging.getLogger("dpprobe")
 SPLITS = ("train", "test")
 FORMAT = "dpprobe-dataset"
 FORMAT_VERSION = 1
-# Limits of a row group, in rows and bytes: readers must skip rows before their first row.
+# Limits of a row group, in rows and bytes, because readers must read a group from its first row.
 GROUP_ROWS = 4096
 GROUP_BYTES = 32 << 20
 BATCH_ROWS = 128
 READ_ROWS = 64
-READ_THREADS = 8
+READ_THREADS = 8  # threads, because Pillow decodes without the GIL
 
 _IMAGE_TYPE = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])
 # Columns that every source's rows may have.
@@ -160,7 +160,7 @@ def make_batch(
     origins: Sequence[str] | None = None,
     units: Sequence[str] | None = None,
 ) -> pa.Table:
-    """Makes rows for `write_dataset`.
+    """Makes a table of rows for `write_dataset`.
 
     Args:
       ids: n unique strings.
@@ -169,11 +169,11 @@ def make_batch(
       paths: n paths or None.
       groups: column name -> n values, written as strings; null and NaN are unknown.
       accepted: for each row the list of labels that count as right (may be empty), or None if only
-        the row's label does. None if the dataset has no lists.
-      faults: the problems that the source found in each row, (kind of `problems.KINDS`, detail); a
-        label may then be None.
+        the row's own label counts. None in place of all lists if the dataset has no lists.
+      faults: the problems that the source found in each row, as (kind of `problems.KINDS`, detail);
+        the label of a row with problems may be None.
       origins: the place of each row in the source, such as file and line, for the report.
-      units: the patient of each row; None if the dataset names none.
+      units: the patient of each row; None if the dataset names no patients.
     """
     columns: dict[str, Any] = {
         "image": _image_column(images, paths),
@@ -201,8 +201,7 @@ def batch_files(
 ) -> Iterator[tuple[str, pa.Table]]:
     """Yields batches of image files for `write_dataset`; a row's id is its path.
 
-    Args:
-      parts: split name -> a folder, and for each row a path inside the folder and a label.
+    `parts` has for each split a folder, and for each row a path inside the folder and a label.
     """
     for name, (folder, rows) in parts.items():
         for start in range(0, len(rows), BATCH_ROWS):
@@ -229,7 +228,7 @@ def batch_images(
 
 
 def split_batch(batch: pa.Table, sides: Sequence[str | None]) -> Iterator[tuple[str, pa.Table]]:
-    """Yields the rows of a batch by their tables; rows whose side is None are left out."""
+    """Yields the rows of a batch for each table; `sides` is None for a row that is left out."""
     for side in dict.fromkeys(filter(None, sides)):
         yield side, batch.filter([each == side for each in sides])
 
@@ -266,7 +265,9 @@ def write_dataset(
 ) -> None:
     """Writes both split tables from a stream of batches, then `dataset.json`.
 
-    Checks every row and reports all problems at once; problems leave only `problems.csv`.
+    Checks every row and reports all problems together, as an error and in `problems.csv`.
+
+    Raises DataError if a row, or the dataset as a whole, has a problem.
 
     Args:
       batches: (split name, rows of `make_batch`) in any order.
@@ -274,14 +275,11 @@ def write_dataset(
         `duplicates`, `missing_classes` and `verify` decide the checks.
       accepted: True if the batches say which labels count as right; not for multi-label.
       units: True if the batches name the patient of each row.
-      rows: the number of rows of all batches, before rows of a patient with too many are left out.
+      rows: the number of rows of all batches, before `max_images_per_patient` leaves rows out.
       embed: copy images that the batches give as paths into the tables.
       revision: the resolved version of the source.
-      chosen_test: True if the source has its own test split, where a missing class is a problem
-        (see `missing_classes`). In a split by dpprobe it is only a warning.
-
-    Raises:
-      DataError: if a row, or the dataset as a whole, has a problem.
+      chosen_test: True if the source has its own test split, whose missing classes are a problem
+        (see `missing_classes`). Missing classes in a split by dpprobe are only a warning.
     """
     assert not (accepted and multi_label)
     fault = find_name_fault(class_names)
@@ -307,15 +305,10 @@ def write_dataset(
         for name, batch in batches:
             shape.check_batch(name, batch, source=options.source)
             images = writers[name].write_batch(batch)
-            looked_at = [*shape.groups, *(["unit"] if units else [])]
-            columns = {n: batch.column(n).to_pylist() for n in looked_at}
+            columns = {n: batch.column(n).to_pylist() for n in shape.named_columns}
             checks.look_at(name, images, batch.column("label").to_pylist(), columns)
             progress.advance_by(batch.num_rows)
-        given = sum(writer.rows for writer in writers.values())
-        if given > rows or (given < rows and options.images_per_patient() is None):
-            raise DataError(
-                f"source {options.source}: says it has {rows} rows, but gives {given}; correct it"
-            )
+        _require_rows(sum(writer.rows for writer in writers.values()), rows, options)
         checks.finish_checks(
             {name: (writer.rows, writer.per_class) for name, writer in writers.items()}
         )
@@ -326,23 +319,36 @@ def write_dataset(
         for writer in writers.values():
             writer.write_footer()
         problems.keep_notes()
-    copies = checks.count_copies()
     facts = {
         "source": options.preparation_params(),
         "catalog": options.catalog,
         "revision": revision,
+        **_describe_checks(checks),
+        **_describe_tables(directory, writers, shape),
+    }
+    described = {"format": FORMAT, "format_version": FORMAT_VERSION, **facts}
+    artifacts.write_record(directory / "dataset.json", described)
+
+
+def _require_rows(given: int, announced: int, options: DatasetOptions) -> None:
+    if given > announced or (given < announced and options.images_per_patient() is None):
+        raise DataError(
+            f"source {options.source}: {given} rows instead of {announced}; correct the source"
+        )
+
+
+def _describe_checks(checks: Checks) -> dict[str, Any]:
+    copies = checks.count_copies()
+    return {
         "duplicates_across_splits": checks.twins,
         "duplicates_within_train": copies["image"]["rows"],
         "train_copies": copies,
         "classes_without_test_rows": checks.untested,
     }
-    artifacts.write_record(
-        directory / "dataset.json", _describe_tables(directory, writers, shape, facts)
-    )
 
 
 def _describe_tables(
-    directory: Path, writers: Mapping[str, _SplitWriter], shape: _Shape, facts: dict[str, Any]
+    directory: Path, writers: Mapping[str, _SplitWriter], shape: _Shape
 ) -> dict[str, Any]:
     content = {
         "class_names": list(shape.class_names),
@@ -350,15 +356,12 @@ def _describe_tables(
         "groups": list(shape.groups),
         "splits": {name: writer.fingerprint for name, writer in writers.items()},
     }
-    # Other datasets lack the key, so that their fingerprints do not change.
+    # Datasets without accepted labels or patients lack the keys, so old fingerprints stay valid.
     if shape.accepted:
         content["accepted"] = True
     if shape.units:
         content["units"] = {name: len(writer.units) for name, writer in writers.items()}
     return {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        **facts,
         **content,
         "splits": {
             name: {
@@ -384,12 +387,7 @@ def _check_image(
     decode: bool,
     keep: bool,
 ) -> CheckedImage:
-    """Reads, hashes and decodes an image in a thread: Pillow decodes without the GIL.
-
-    Args:
-      decode: decode the image, as extraction will; False only reads bytes.
-      keep: return the image's bytes too.
-    """
+    """Reads, hashes and, with `decode`, decodes an image in a thread; `keep` returns its bytes."""
     path: str = image["path"] or "" if image else ""
     data: bytes | None = image["bytes"] if image else None
     digest, bits, fault = None, None, None
@@ -423,18 +421,24 @@ class _Shape(NamedTuple):
     units: bool
     vectors: bool
 
+    @property
+    def named_columns(self) -> list[str]:
+        """The columns of subgroups and, if patients are named, of patients."""
+        return [*self.groups, *(["unit"] if self.units else [])]
+
     def check_batch(self, split: str, batch: pa.Table, *, source: str) -> None:
-        """Raises DataError for rows of another split or other columns than the source declares."""
+        """Raises DataError if a batch's split, labels or columns are not as the source declares."""
         kind = batch.schema.field("label").type
         one = getattr(kind, "value_type", None) if self.multi_label else kind
         whole = str(one).removeprefix("u").startswith(("int", "bool")) or pa.types.is_null(kind)
-        named = {*self.groups, *(["unit"] if self.units else [])}
+        named = {*self.named_columns}
         unused = {*batch.schema.names} - named - _EXPECTED
         unused -= {"accepted"} if self.accepted else set()
         if split not in SPLITS or not whole or unused or not named <= {*batch.schema.names}:
             raise DataError(
                 f"source {source}: rows of split {split!r} with labels of type {kind} and the "
-                f"columns {', '.join(batch.schema.names)} are not what it says; correct its batches"
+                f"columns {', '.join(batch.schema.names)} differ from its options; correct the "
+                "source"
             )
 
     def make_schema(self) -> pa.Schema:
@@ -473,7 +477,7 @@ def _describe_list(kind: str) -> dict[str, Any]:
 
 
 class _SplitWriter:
-    """Writes one table: checks rows, hashes images, closes row groups at a bounded size."""
+    """Writes one split table: checks rows, hashes images, and limits the size of row groups."""
 
     def __init__(
         self, path: Path, name: str, shape: _Shape, *, read: _ReadImages, problems: Problems
@@ -488,7 +492,7 @@ class _SplitWriter:
         self._problems = problems
         self._schema = shape.make_schema()
         self._hash = hashlib.sha256()
-        self._ids: dict[str, Any] = {}  # class names with their labels
+        self._ids: dict[str, Any] = {}  # id of a row -> its label
         self._pending: list[pa.Table] = []
         self._pending_bytes = 0
         self._writer = pq.ParquetWriter(
@@ -518,7 +522,7 @@ class _SplitWriter:
         self._writer.close()
 
     def _check_batch(self, batch: pa.Table, images: Sequence[CheckedImage]) -> list[Any]:
-        """Returns the labels, and adds the rows' problems."""
+        """Returns the labels of a batch, and reports the problems of its rows."""
         given = _optional_column(batch, "faults")
         accepted = _optional_column(batch, "accepted")
         labels = batch.column("label").to_pylist()
@@ -527,7 +531,7 @@ class _SplitWriter:
             images, labels, given, accepted, units, strict=True
         ):
             faults = [(kind, detail) for kind, detail in of_source or ()]
-            known = {kind for kind, _ in faults}  # kinds that the source explains better
+            known = {kind for kind, _ in faults}  # kinds of problems that the source explained
             checks = [image.fault, self._id_fault(image.id, label), self._label_fault(label)]
             if checks[-1] is None:
                 self.per_class[label if not self._shape.multi_label else np.array(label) == 1] += 1
@@ -582,7 +586,7 @@ class _SplitWriter:
         units = _optional_column(batch, "unit")
         self.units.update(units)
         for row, image in enumerate(images):
-            assert image.sha256 is not None  # an image without a hash is a problem
+            assert image.sha256 is not None  # images without hash are problems, which stop writing
             row_groups = [column[row] for column in groups]
             record = [image.id, labels[row], row_groups, image.sha256.hex()]
             record += [accepted[row]] if self._shape.accepted else []
@@ -625,21 +629,13 @@ def _optional_column(batch: pa.Table, name: str) -> list[Any]:
 
 
 def read_info(dataset_json: Path) -> DatasetInfo:
-    """Reads `dataset.json`.
-
-    Raises:
-      DataError: if the file is missing, damaged, or of another format or version.
-    """
+    """Reads `dataset.json`; raises DataError if it is missing, damaged or of another version."""
     values = artifacts.read_record(dataset_json, kind=FORMAT, version=FORMAT_VERSION)
     return DatasetInfo.model_validate(values)
 
 
 class SplitTable:
-    """Reads one split table: images are streamed, other columns are read on demand.
-
-    Raises:
-      DataError: if the file is missing or not a split table.
-    """
+    """Reads a split table, images as a stream; DataError if the file is missing or damaged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -688,13 +684,13 @@ class SplitTable:
         return {name: self._read_column(name, start, stop).to_pylist() for name in self.group_names}
 
     def read_accepted(self, start: int = 0, stop: int | None = None) -> list[list[int]] | None:
-        """Reads the list of labels that count as right for each row; None if there are no lists."""
+        """Reads the labels that count as right for each row; None if the dataset has no lists."""
         return (
             self._read_column("accepted", start, stop).to_pylist() if self._has_accepted else None
         )
 
     def read_units(self, start: int = 0, stop: int | None = None) -> list[str] | None:
-        """Reads the patient of each row; None if the source names none."""
+        """Reads the patient of each row; None if the dataset names no patients."""
         return self._read_column("unit", start, stop).to_pylist() if self._has_units else None
 
     def read_images(self, start: int, stop: int) -> Iterator[EncodedImage]:
@@ -758,9 +754,8 @@ def open_table(path: Path, info: DatasetInfo) -> SplitTable:
 def decode_image(image: EncodedImage, *, split: str) -> Image.Image:
     """Decodes an image, and turns it upright by its EXIF data.
 
-    Raises:
-      DataError: naming split, row, id and path, if the file cannot be read, changed since the
-        dataset was prepared, is no image, or contains several.
+    Raises DataError, naming the row, if the file cannot be read, changed since the dataset was
+    prepared, is no image, or contains several images.
     """
     where = f"{split} row {image.row} (id {image.id})"
     data = image.data

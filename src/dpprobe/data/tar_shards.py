@@ -1,4 +1,4 @@
-"""Tar files of samples, as WebDataset writes them, and the places of images inside them.
+"""Finds and reads the images in tar files of samples, as WebDataset writes them.
 
 Members whose names agree up to the first dot of the file name are one sample: `n01/a.jpg` and
 `n01/a.cls` are the sample `n01/a`. Nothing is unpacked: the path of an image has the offset and the
@@ -6,8 +6,8 @@ size of its bytes,
 
     shards/train-000.tar#offset=1536,size=48213,member=n01/a.jpg
 
-so any process reads any row without searching the tar. Python's tarfile reads the headers:
-webdataset's readers stream batches, and give neither offsets nor an error for a truncated tar.
+so any process reads any row without searching the tar. Python's tarfile reads the headers, because
+webdataset's readers give neither offsets nor an error for a truncated tar.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from dpprobe.data.image_files import EXTENSIONS, is_image_start
 from dpprobe.errors import DataError
 
 SUFFIX = ".tar"
-# Endings of compressed files, which are refused, and never skipped silently.
+# Suffixes of tar files; compressed files are refused with an error, not skipped silently.
 _SUFFIXES = (SUFFIX, ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
-# Names that are not samples: dot files, as macOS adds, and WebDataset's __index__/ etc.
+# Names of samples' files: no dot files (macOS adds them), nothing in WebDataset's __index__/ etc.
 _NAME = re.compile(r"(?!__[^/]*__/)((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
 _PLACE = re.compile(r"(.+?)#offset=(\d+),size=(\d+),member=(.+)", re.DOTALL)
 _BLOCK = 512
 _NAME_BYTES = 100  # length of the name in a tar header
-# The most zeros at a tar's end: two end blocks, then the rest of a record (GNU tar: 10 KiB).
+# The longest run of zeros at a tar's end: two end blocks, and padding (GNU tar: to 10 KiB).
 _LONGEST_END = 1 << 20
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 _REMEDY = "fetch the shard again or pack it again"
 
 
 class Member(NamedTuple):
-    """One file of a sample, with the place of its bytes in the tar."""
+    """One file of a sample, with the offset of its bytes in the tar."""
 
     name: str
     offset: int
@@ -49,7 +49,7 @@ class Member(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """A key's members by lower-case extension; of repeated ones (`twice`), the first is kept."""
+    """A key's first members by lower-case extension; `twice` lists repeated extensions."""
 
     key: str
     members: dict[str, Member]
@@ -65,17 +65,12 @@ def is_tar(path: Path) -> bool:
 
 
 def member_path(shard: Path, member: Member) -> str:
-    """Returns the path of an image inside a tar, as split tables have it."""
+    """Returns the path of an image inside a tar, as split tables store paths."""
     return f"{shard}#offset={member.offset},size={member.size},member={member.name}"
 
 
 def read_image_bytes(path: str) -> bytes:
-    """Reads an image file, or an image inside a tar by its offset.
-
-    Raises:
-      OSError: if it cannot be read.
-      ValueError: for an impossible path.
-    """
+    """Reads an image file, or an image in a tar by offset; ValueError for an impossible path."""
     place = _PLACE.fullmatch(path)
     if place is None:
         require_plain_file(Path(path))
@@ -84,11 +79,7 @@ def read_image_bytes(path: str) -> bytes:
 
 
 def read_at(shard: Path, offset: int, size: int) -> bytes:
-    """Reads bytes of a tar file; several threads may read one file at the same time.
-
-    Raises:
-      OSError: if the bytes cannot be read, or the file ends before them.
-    """
+    """Reads bytes of a tar file, in any thread; raises OSError if the file ends too early."""
     require_plain_file(shard)
     status = shard.stat()
     stream = _open_tar(str(shard.absolute()), status.st_ino, status.st_mtime_ns, status.st_size)
@@ -115,12 +106,8 @@ def check_first(shard: Path) -> None:
 def read_samples(shard: Path, unnamed: list[Member]) -> Iterator[Sample]:
     """Yields the samples of a tar in the order of their first members; only headers are read.
 
-    Args:
-      unnamed: a list to which members without a key in their names are added.
-
-    Raises:
-      DataError: naming the shard and the last whole member, if the tar is damaged, cut short or
-        compressed.
+    Adds members whose names have no key to `unnamed`. Raises DataError, naming the shard and the
+    last whole member, if the tar is damaged, cut short or compressed.
     """
     samples: dict[str, Sample] = {}
     for member in _list_members(shard):
@@ -141,7 +128,7 @@ def holds_image(shard: Path, member: Member) -> bool:
     """Returns True for a member with the extension, or the first bytes, of an image."""
     name = member.name.rpartition("/")[2].lower()
     if not name.startswith(".") and any(f".{part}" in EXTENSIONS for part in name.split(".")[1:]):
-        return True  # macOS writes names that begin with a dot, whatever their extensions
+        return True  # files with a leading dot are excluded, because macOS gives them any extension
     return is_image_start(read_at(shard, member.offset, min(member.size, _BLOCK)))
 
 
@@ -149,7 +136,7 @@ def _list_members(shard: Path) -> Iterator[Member]:
     """Yields the regular files of a tar.
 
     tarfile stops silently at a damaged header after the first member, at zeros, or if the file ends
-    at a header. So the end of the tar is checked for missing members.
+    at a header. The bytes after the last member are checked, so that no member is missed.
     """
     last = "its start"
     try:
@@ -158,7 +145,7 @@ def _list_members(shard: Path) -> Iterator[Member]:
             _check_head(shard, stream)
             with tarfile.open(fileobj=stream, mode="r:") as tar:
                 while (info := tar.next()) is not None:
-                    tar.members.clear()  # type: ignore[attr-defined]  # tarfile stores every header
+                    tar.members.clear()  # type: ignore[attr-defined]  # keeps memory constant
                     last = info.name
                     if info.isreg():
                         if info.issparse():  # a sparse file's bytes in the tar are not its content
@@ -180,7 +167,7 @@ def _list_members(shard: Path) -> Iterator[Member]:
 
 
 def _check_name(shard: Path, info: tarfile.TarInfo, stream: BinaryIO) -> None:
-    """Refuses a name that is not UTF-8, or with a NUL: tarfile cuts such a name there."""
+    """Refuses a name that is not UTF-8, or that contains NUL, where tarfile would cut the name."""
     if not is_text(info.name):
         raise DataError(f"{shard}: a file name is not UTF-8, {info.name!r}; pack it again")
     size = min(info.offset_data - info.offset, _LONGEST_END)

@@ -1,4 +1,4 @@
-"""Datasets of torchvision: dpprobe downloads, torchvision has addresses, checksums, parsers.
+"""Datasets of torchvision, downloaded by dpprobe with torchvision's addresses and checksums.
 
 Arrays (MNIST, FashionMNIST, CIFAR10, CIFAR100) become PNG without loss; JPEG files of EuroSAT and
 Places365 stay unchanged. EuroSAT has no test split, and is read as an image folder.
@@ -21,7 +21,7 @@ from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import resolve_path
 
 ARRAYS = ("MNIST", "FashionMNIST", "CIFAR10", "CIFAR100")
-# torchvision hides this address and checksum inside a method; a test compares them.
+# EuroSAT's address and checksum, which are hidden in a method of torchvision; a test compares them.
 EUROSAT_URL = (
     "https://huggingface.co/datasets/torchgeo/eurosat/resolve/"
     "c877bcd43f099cd0196738f714544e355477f3fd/EuroSAT.zip"
@@ -37,7 +37,7 @@ SIZES: dict[str, tuple[int, int, int]] = {
 }
 # Number of rows per class of EuroSAT, in the order of class names.
 EUROSAT_ROWS = (3000, 3000, 3000, 2500, 2500, 2000, 2500, 3000, 2500, 3000)
-# The folders that torchvision makes under its root; a study's `path` must contain its folder.
+# The folders that torchvision makes under its root, and that a study's `path` must contain.
 FOLDERS: dict[str, tuple[str, ...]] = {
     "MNIST": ("MNIST/raw",),
     "FashionMNIST": ("FashionMNIST/raw",),
@@ -101,7 +101,7 @@ class Options(SplitOptions):
         if self.name != "EuroSAT":
             return SIZES[self.name][:2]
         if self.split_by == "id":
-            return None  # positions are fixed by files' names
+            return None  # the files' names, which are the ids, are unknown before the download
         return train_test_split.count_rows(EUROSAT_ROWS, self.test_fraction)
 
     def count_classes(self) -> int:
@@ -148,9 +148,8 @@ def _dataset_class(name: str) -> Any:
 def download(options: Options, directory: Path) -> list[Fetched]:
     """Fetches a dataset's files, compares them with torchvision's MD5, and unpacks them.
 
-    Raises:
-      DownloadError: if a file cannot be fetched or has a wrong checksum.
-      DataError: for an archive that cannot be unpacked.
+    Raises DownloadError if a file cannot be fetched or has a wrong checksum. Raises DataError for
+    an archive that cannot be unpacked.
     """
     from dpprobe.data import downloads  # slow import: requests
 
@@ -193,12 +192,8 @@ def _find_roots(options: Options, downloaded: Path | None) -> tuple[Path, dict[s
 def prepare(options: Options, directory: Path, *, downloaded: Path | None = None) -> None:
     """Writes the split tables of a dataset of torchvision.
 
-    Args:
-      downloaded: the folder that `download` filled; None with `path`.
-
-    Raises:
-      ConfigError: if `path` does not contain the dataset.
-      DataError: for a missing or damaged file, and for faulty rows.
+    `downloaded` is the folder that `download` filled; None with `path`. Raises ConfigError if
+    `path` lacks the dataset. Raises DataError for missing or damaged files, and for faulty rows.
     """
     if downloaded is None:
         options.check_files()

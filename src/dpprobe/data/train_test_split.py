@@ -1,20 +1,20 @@
 """Deterministic splits for sources without a test set, by class or by id, and their options.
 
-Neither split depends on the order of the rows or on a random generator's version.
+No split depends on the order of the rows or on a random generator's version.
 
-By class, a row's side depends on its id, the seed and the ids of its class. Adding a row to the
-source can move another row of its class to the other side, because a class's share of the test set
-is rounded. A guarantee that starts at the *train* table does not cover this move.
+In a split by class, a row's side (train or test) depends on its id, the seed and the ids of its
+class. An added row can move another row of its class to the other side, because the number of test
+rows per class is rounded. A guarantee that starts at the *train* table does not cover moved rows.
 
-By id, a row's side is a public function of its id and the seed: test if SHA-256 of id and seed,
-read as a number in [0, 1), is below the fraction. No other row, label or pixel matters, so whatever
-happens to one unit (added, left out, relabelled, replaced by null rows) moves no other unit: train
-and test tables of neighbouring sources differ in one unit's rows alone. All rows of a patient have
-the patient's name as id. The number of test units is binomial over seeds; a class may have none.
+In a split by id, a row is test if the SHA-256 of its id and the public seed, read as a number in
+[0, 1), is below the fraction. A unit that is added, left out, relabelled or replaced by null rows
+moves no other unit. Train and test tables of neighbouring sources differ in one unit's rows alone.
+All rows of a patient have the patient's name as id. The number of test units is binomial over
+seeds, and may be zero for a class.
 
 The split by id needs ids that depend on their own unit alone. Positions in a file may be ids: the
 guarantee compares sources in which null rows replace a unit and all other positions stay. An extra
-row at the front of the file would change the ids, and so the sides, of all later rows.
+row at the front of the file would change the ids of all later rows, and move some of these rows.
 """
 
 from __future__ import annotations
@@ -66,10 +66,7 @@ def count_rows(class_rows: Iterable[int], fraction: float) -> tuple[int, int]:
 
 
 def choose_by_id(ids: Iterable[str], *, fraction: float, seed: int) -> list[bool]:
-    """Chooses test rows only by id: if SHA-256 of (seed, id), in [0, 1), is below the fraction.
-
-    Rows of equal ids are on one side.
-    """
+    """Returns True for each id whose SHA-256 with the seed, in [0, 1), is below the fraction."""
     return [is_below(_hash_rank(seed, each), fraction) for each in ids]
 
 
@@ -81,18 +78,19 @@ def choose_test(
     seed: int,
     by: SplitBy = "class",
 ) -> list[bool]:
-    """Chooses the test rows: True for a test row, in order. All rows of a name are on one side.
+    """Returns True for each test row, in order. Rows with equal names are all train or all test.
 
-    By class, a name's stratum is the most frequent class of its rows, or the smallest of equally
-    frequent ones. The first `count_test` names of a stratum by SHA-256 of (seed, name) are tested.
+    In a split by class, a name's stratum is the most frequent class of its rows (the smallest of
+    equally frequent classes). The first `count_test` names of a stratum by SHA-256 of (seed, name)
+    are for testing.
 
     Args:
       names: the rows' unique ids, or the names of their units.
-      strata: the rows' classes, or one constant for a split that ignores them; unused by id.
+      strata: the rows' classes, or one constant for a split that ignores classes; unused by id.
     """
     if by == "id":
         return choose_by_id(names, fraction=fraction, seed=seed)
-    most: dict[str, tuple[int, int]] = {}  # for each name: minus a number of rows, their class
+    most: dict[str, tuple[int, int]] = {}  # name -> (minus its rows of a class, the class)
     for (name, label), count in Counter(zip(names, strata, strict=True)).items():
         most[name] = min(most.get(name, (0, 0)), (-count, label))
     members: dict[int, list[str]] = {}
@@ -110,17 +108,17 @@ def _hash_rank(seed: int, row_id: str) -> bytes:
 
 
 class SplitOptions(DatasetOptions):
-    """Options of a source without a test split, which `test_fraction` and `split_seed` split."""
+    """Options of a source whose rows dpprobe splits if the source has no test split."""
 
     split_by: SplitBy = Field(
         "class",
         description="Choice of test images if there is no test split. class: takes `test_fraction` "
         "of each class. id: assigns each image, or patient, only by a hash of its name, so no "
-        "image can change the side of another. A release needs id.",
+        "image can move another image into or out of the test split. Releases need `split_by: id`.",
     )
 
     def choose_test(self, names: Sequence[str], labels: Sequence[int]) -> list[bool]:
-        """Chooses the test rows by their ids or units: True for a test row, in order."""
+        """Returns True for each test row, in order, chosen by the ids or units of the rows."""
         fraction, seed = self.fraction_and_seed()
         return choose_test(names, labels, fraction=fraction, seed=seed, by=self.split_by)
 
@@ -133,9 +131,9 @@ class SplitOptions(DatasetOptions):
         return self.describe_split(own_test=self.has_test())
 
     def describe_split(self, *, own_test: bool) -> PublicSplit:
-        """Returns `public_split` of a source, with or without an own test set.
+        """Returns the `public_split` of a source; `own_test` is True if it has a test split.
 
-        The key ends with a short hash of the options that determine ids or sides.
+        The key ends with a short hash of the options that determine ids, or train and test rows.
         """
         rule, fault = "source", None
         if not own_test:

@@ -37,8 +37,8 @@ class File(Block):
     """One file to fetch."""
 
     url: Address = Field(
-        description="Address of the file, http or https; write a user name and password into "
-        "~/.netrc instead."
+        description="Address of the file, http or https, without user name and password; write "
+        "both into ~/.netrc."
     )
     sha256: Sha256 = Field(description="SHA-256 of the file, 64 lower-case hexadecimal digits.")
     name: str | None = Field(
@@ -129,12 +129,12 @@ class Options(DatasetOptions):
         return {**super().image_params(), "files": files, "layout": layout}
 
     def has_test(self) -> bool:
-        """Returns True if the layout has a test split; False for a folder before the download."""
+        """Returns True if a manifest has a test split; False for image folders, not yet known."""
         layout = self._parse_layout()
         return layout.source != "imagefolder" and layout.has_test()
 
     def public_split(self) -> PublicSplit:
-        """Returns the layout's split; its key has a short hash of the files that number rows."""
+        """Returns the layout's split, with a short hash of the downloaded files in its key."""
         layout = self._parse_layout()
         split = layout.describe_split(own_test=self.has_test())
         return replace(
@@ -166,7 +166,7 @@ class Options(DatasetOptions):
 
     def _parse_layout(self) -> SplitOptions:
         options = dataset_options(self.layout)
-        assert isinstance(options, SplitOptions)  # all of LAYOUTS have splits
+        assert isinstance(options, SplitOptions)  # because all sources in LAYOUTS may be split
         return options
 
     def locate_layout(self, downloaded: Path) -> DatasetOptions:
@@ -196,9 +196,8 @@ def _require_inside(path: str, key: str) -> str:
 def download(options: Options, directory: Path) -> list[Fetched]:
     """Fetches the files, and unpacks the archives among them.
 
-    Raises:
-      DownloadError: for a file that cannot be fetched, or has a wrong checksum.
-      DataError: for an archive that cannot be unpacked.
+    Raises DownloadError for a file that cannot be fetched, or has a wrong checksum. Raises
+    DataError for an archive that cannot be unpacked.
     """
     from dpprobe.data import downloads  # slow import: requests
 
@@ -220,9 +219,8 @@ def _unpack_file(file: File, directory: Path, sha256: str) -> None:
 def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
     """Writes the split tables of the files in `downloaded`.
 
-    Raises:
-      ConfigError: if the files do not have the layout that `layout` states.
-      DataError: if a file is missing, or a row is faulty.
+    Raises ConfigError if the files do not have the layout that `layout` states. Raises DataError if
+    a file is missing, or a row is faulty.
     """
     receipt = check_receipt(downloaded, params=options.download_params())
     hashes = {file.name: file.sha256 for file in receipt.files}

@@ -1,7 +1,7 @@
 """Tar shards as WebDataset writes them: `key.jpg` with `key.cls`, or with `key.json`.
 
 Shards are read in place, in order, and never unpacked. A first pass reads headers, labels and each
-image's offset; a second reads, hashes and decodes. Split tables keep offsets: see `tar_shards`.
+image's offset; a second pass reads, hashes and decodes images. Split tables store images' offsets.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ class Options(ShardOptions):
 def prepare(options: Options, directory: Path) -> None:
     """Writes the split tables of tar shards.
 
-    Raises:
-      ConfigError: if there is no shard.
-      DataError: for damaged shards, and for faulty rows, all in one message.
+    Raises ConfigError if there is no shard. Raises DataError if shards are damaged or rows are
+    faulty; one message covers all faulty rows.
     """
     from dpprobe.data import table, webdataset_rows  # slow import: pyarrow
 

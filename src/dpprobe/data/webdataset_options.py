@@ -19,7 +19,7 @@ from dpprobe.options import resolve_path
 
 
 class ShardOptions(UnitOptions):
-    """The options of tar shards, without the parts that read samples."""
+    """The options of tar shards, without the code that reads samples."""
 
     paths: ClassVar = ("train", "test")
 
@@ -110,11 +110,7 @@ class ShardOptions(UnitOptions):
         return {"shard_in_id"} if self.id_column is None else {"id_column"}
 
     def list_shards(self, name: SplitName) -> list[Path]:
-        """Lists the shards of a split, sorted by name within each pattern.
-
-        Raises:
-          ConfigError: for a pattern without a shard.
-        """
+        """Lists a split's shards by pattern and name; ConfigError for a pattern without a shard."""
         shards: list[Path] = []
         for pattern in list_patterns(getattr(self, name)):
             path = resolve_path(pattern)
@@ -128,7 +124,7 @@ class ShardOptions(UnitOptions):
             if folder and (inner := [sub for sub in path.glob("*/*") if tar_shards.is_tar(sub)]):
                 raise ConfigError(
                     f"{name}: {pattern} also has shards in a folder, such as {inner[0]}; name both "
-                    f"({pattern}/*.tar, {inner[0].parent}/*.tar), or move the others elsewhere"
+                    f"({pattern}/*.tar, {inner[0].parent}/*.tar), or move the inner shards away"
                 )
             if others := [path.name for path in matches if path.suffix != tar_shards.SUFFIX]:
                 raise ConfigError(

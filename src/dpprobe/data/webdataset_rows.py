@@ -1,4 +1,4 @@
-"""The samples of tar shards as rows: labels, ids, groups and patients, without their images."""
+"""Reads the samples of tar shards as rows: labels, ids, groups, patients, but not the images."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ logger = logging.getLogger("dpprobe")
 
 
 class Row(NamedTuple):
-    """One sample: its place among the shards, and the content of its small members.
+    """One sample: the number of its shard, the offset of its image, and its other content.
 
-    `faults` are pairs (kind of problem, detail); a faulty label is None.
+    `faults` are pairs (kind of problem, detail); `label` is None if it is faulty.
     """
 
     shard: int
@@ -45,8 +45,7 @@ class Row(NamedTuple):
 def read_shards(options: ShardOptions) -> dict[SplitName, list[Row]]:
     """Reads headers and labels of all shards, in order.
 
-    Raises:
-      DataError: naming every shard that is damaged, or if an image belongs to no sample.
+    Raises DataError if shards are damaged (names each shard), or if an image belongs to no sample.
     """
     broken, passed = list[str](), list[tuple[Path, Member]]()
     parts = {
@@ -73,7 +72,7 @@ def read_shards(options: ShardOptions) -> dict[SplitName, list[Row]]:
 def _read_rows(
     options: ShardOptions, name: SplitName, broken: list[str], passed: list[tuple[Path, Member]]
 ) -> Iterator[Row]:
-    """Yields the rows of a split's shards; adds errors of damaged shards, and unused members."""
+    """Yields rows; adds errors of damaged shards to `broken`, and unused members to `passed`."""
     for number, shard in enumerate(options.list_shards(name)):
         unused: list[Member] = []
         try:
@@ -145,7 +144,7 @@ def _read_fields(
 def _clean_names(
     options: ShardOptions, fields: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[Fault]]:
-    """Replaces surrogates, such as "\\ud800", which JSON allows and tables do not.
+    """Replaces surrogates, such as "\\ud800", which JSON allows and split tables do not.
 
     Also returns the faults of names that have surrogates, or that are lists or mappings.
     """
@@ -187,7 +186,7 @@ def _read_label(
 
 
 def _class_number(names: Sequence[str], place: str, value: Any) -> tuple[int | None, str | None]:
-    """Returns the number of a class, or an error text; a number in class_names is a name."""
+    """Returns a class's number, or an error text; if names are numbers, reads numbers as names."""
     text = str(value)
     if text in names:
         return names.index(text), None
@@ -248,6 +247,6 @@ def _make_batch(
         },
         units=[row.unit for row in rows] if options.unit_column else None,
         faults=faults,
-        # an image's path has its shard already
+        # the path of an image already names the shard
         origins=["" if row.image else str(shards[row.shard]) for row in rows],
     )

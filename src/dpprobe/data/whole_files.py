@@ -1,7 +1,7 @@
-"""Signs that a file of an image was damaged, although a decoder still makes a picture of it.
+"""Finds damage in image files that a decoder would not notice.
 
-PNG has a checksum for each part, so any change shows. Formats without checksums are checked for a
-valid structure, and for long zeros, as left by unfinished downloads and faulty disks.
+PNG has a checksum for each part, so any damage is found. Formats without checksums are checked for
+a valid structure, and for long runs of zeros, which unfinished downloads and faulty disks leave.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _JPEG_SEGMENTS = frozenset({*range(0xC0, 0xD0), *range(0xDA, 0xE0), *range(0xE0,
 
 
 def check_whole(data: bytes, picture: Image.Image) -> None:
-    """Raises ImageError if an opened image shows signs of damage; cheap beside decoding.
+    """Raises ImageError if an opened image shows signs of damage; much faster than decoding.
 
     Damage in formats without a check is detected only by Pillow's decoder.
     """
@@ -73,16 +73,17 @@ def _check_jpeg(data: bytes, picture: Image.Image) -> None:
         elif marker == _START_OF_SCAN:
             tables = data[start + 4 : start + 3 + 2 * data[start + 2] : 2]
             flat = progressive or all(by_zeros.get(table & 15) for table in tables)
-            # If zeros code a flat area, a block has less than half a byte.
+            # If zeros encode a flat area, each of its blocks takes less than half a byte.
             _check_holes(data, size=_HOLE + flat * blocks // 2, start=start, end=end)
 
 
 def _walk_jpeg(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yields marker, start and end of each segment; a scan's segment includes its pixels."""
+    """Yields marker, start and end of each JPEG segment; a scan's segment includes its pixels."""
     place = 2
     while marked := _JPEG_MARKER.search(data, place):
         marker, start = data[marked.start() + 1], marked.end()
-        if data[place : marked.start()].strip(b"\0\xff"):  # as after a transfer in text mode
+        # A file transfer in text mode leaves bytes between segments.
+        if data[place : marked.start()].strip(b"\0\xff"):
             raise _damaged(f"bytes from {place} are no part of a JPEG file")
         if marker == _END_OF_IMAGE:
             return
@@ -97,7 +98,7 @@ def _walk_jpeg(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def _ends_by_zeros(tables: bytes) -> Iterator[tuple[int, bool]]:
-    """Yields for each table of frequencies whether zeros code the end of a block."""
+    """Yields the number of each AC Huffman table, and whether zeros code the end of a block."""
     while len(tables) > 17:
         if tables[0] >> 4:
             yield tables[0] & 15, tables[17] == 0
@@ -109,7 +110,7 @@ def _check_webp(data: bytes, picture: Image.Image) -> None:
     while place < len(data):
         after = place + 8 + int.from_bytes(data[place + 4 : place + 8], "little")
         if data[place : place + 4] in (b"VP8 ", b"VP8L"):
-            # A flat area is coded by fewer zeros; without loss, by four bits per pixel or fewer.
+            # Zeros may encode a flat area: up to 4 bits per pixel without loss, fewer with loss.
             lossy = data[place : place + 4] == b"VP8 "
             size = _HOLE + picture.width * picture.height // (4096 if lossy else 2)
             _check_holes(data, size=size, start=place, end=after)
@@ -132,7 +133,7 @@ def _check_heif(data: bytes, picture: Image.Image) -> None:
     place = 0
     while data[place + 4 : place + 8] not in (b"mdat", b""):
         size = int.from_bytes(data[place : place + 4])
-        if size < 8:  # 1: a size of 64 bits follows; 0: up to the file's end
+        if size < 8:  # size 1: a size of 64 bits follows; size 0: the box ends with the file
             break
         place += size
     # EXIF data, outside the pixels, may be padded with zeros.

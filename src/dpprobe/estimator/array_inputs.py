@@ -128,7 +128,7 @@ def refuse_masks(name: str, values: Any) -> None:
 def _check_type(values: Any) -> None:
     """Raises ArrayError for values that are not plain numbers or texts."""
     refuse_masks("X", values)
-    kinds = getattr(values, "dtypes", getattr(values, "dtype", None))  # of all columns, or one
+    kinds = getattr(values, "dtypes", getattr(values, "dtype", None))  # types of columns, or one
     for kind in np.ravel(np.asarray(kinds, dtype=object)):
         if str(kind).lower().startswith(_NO_NUMBERS):
             raise ArrayError(
@@ -168,7 +168,7 @@ def join_blocks(values: Any) -> Any:
 
 
 def clear_unusable(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Returns rows [m, d] to be scored, with zeros for rows that training would set to zero."""
+    """Returns rows [m, d] to be scored, with zeros for rows with NaN, infinity or huge values."""
     with np.errstate(over="ignore", invalid="ignore"):
         usable = np.linalg.norm(rows.astype(np.float64), axis=1) <= LONGEST_ROW
     if usable.all():
@@ -204,7 +204,7 @@ def check_labels(labels: Any, classes: Sequence[Hashable] | None) -> None:
     refuse_masks("y", labels)
     values = np.asarray(labels)
     if values.ndim != 1 or values.dtype.kind in "bf":
-        return  # scikit-learn's own checks explain these
+        return  # scikit-learn's own checks refuse these labels
     kind = check_kind("y", values if values.dtype.kind == "O" else values[:1])
     of_classes = kind if classes is None else check_kind("classes", classes)
     if "texts" in (kind, of_classes) and kind not in (None, of_classes):
@@ -227,10 +227,7 @@ def number_labels(labels: npt.NDArray[Any], classes: Sequence[Hashable]) -> npt.
 
 
 def number_groups(groups: Any, rows: int) -> Units:
-    """Returns the units of privacy by names of groups, as in a study.
-
-    Raises PrivacyError for a missing name, and for two names that are one number.
-    """
+    """Returns units by names of groups; raises PrivacyError for missing or equal-valued names."""
     refuse_masks("groups", groups)
     values = np.asarray(groups, dtype=object)
     if values.shape != (rows,):

@@ -40,10 +40,10 @@ class Budget:
     Args:
       folder: the folder of the private data; `ledger.jsonl` in this folder lists each fit and
         release. To share the ledger with a study's releases, give the dataset's folder under the
-        study's `data_dir`. None keeps the list in this process's memory: the list is lost when the
-        process ends, and other processes cannot spend from this budget.
-      max_epsilon: the largest epsilon of all fits together, at `delta`, for one unit of privacy
-        (an image or a patient). Choose it before the first fit.
+        study's `data_dir`. With None, the list of fits is in this process's memory and is lost when
+        the process ends. Other processes cannot spend from a budget in memory.
+      max_epsilon: the largest epsilon of all fits together, at `delta`, for one unit of privacy (an
+        image or a patient). Choose max_epsilon before the first fit.
       max_risk: instead of max_epsilon, a limit on the success of attacks on one unit, given all
         fits: `{"advantage": 0.1}`, or `{"true_positives": 0.01, "at": 0.001}`.
       delta: the delta of the limit, and of each fit without its own delta.

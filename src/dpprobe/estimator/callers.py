@@ -32,9 +32,9 @@ _CLASSES = "It reads from the private labels which classes exist, and publishes 
 _PRIVATE_SCORES = "It chooses features by scores of private rows, without noise"
 _DIRECT = "Call fit of PrivateClassifier directly"
 
-# Why a class of scikit-learn breaks the guarantee. None means no reason: each row still depends on
-# one person, and the class publishes only results of private fits, each of which spends budget. No
-# guarantee covers a search's scores, which have no noise.
+# Why a class of scikit-learn breaks the guarantee. None means that a class is safe. Each row still
+# depends on one person, and the class publishes only results of private fits, each of which spends
+# budget. No guarantee covers a search's scores, which have no noise.
 _REASONS = {
     "BaseSearchCV": None,
     "ClassifierChain": None,
@@ -93,8 +93,8 @@ def check_callers(estimator: Any, public: Sequence[str]) -> None:
 def _walk_callers(estimator: Any, public: Sequence[str]) -> Iterator[tuple[Any, str, Any]]:
     """Yields each estimator whose fit calls the fit of `estimator`, inner estimators first.
 
-    Each comes with its function's name and variables. Raises PrivacyError for functions that break
-    the guarantee, and for hidden callers.
+    With each estimator, yields the name and the variables of its function. Raises PrivacyError for
+    functions that break the guarantee, and for hidden callers.
     """
     hidden, inner = False, ""
     for frame, _ in traceback.walk_stack(sys._getframe()):
@@ -200,10 +200,7 @@ def _learns(step: Any) -> bool:
 
 
 def _compare_rows(named: list[tuple[str, Any]], rows: Any, returned: Any, labels: Any) -> None:
-    """Refuses steps that compute a row from other rows.
-
-    The first step got `rows`, and the last step `returned` rows.
-    """
+    """Refuses steps that mix rows; the first got `rows`, and the last gave `returned`."""
     steps = [(name, step) for name, step in named if step not in (None, "passthrough")]
     for place, (name, step) in enumerate(steps, start=1):
         try:
@@ -241,7 +238,7 @@ def _mixes_rows(step: Any, rows: Any, among: Any, labels: Any) -> bool:
         if differ(alone, _take(among, part)):
             return True
     part_rows, expected = _take(rows, few), _take(among, few)
-    if differ(step.transform(part_rows), expected):  # another result than in fit
+    if differ(step.transform(part_rows), expected):  # `transform` differs from `fit_transform`
         return True
     if not (isinstance(part_rows, np.ndarray) and part_rows.dtype.kind in "iuf"):
         return False
@@ -249,7 +246,7 @@ def _mixes_rows(step: Any, rows: Any, among: Any, labels: Any) -> bool:
     larger = np.concatenate([part_rows, 3 * part_rows])
     try:
         mixed = _fit_again(step, larger, _take(labels, np.tile(few, 2)))
-    except ValueError:  # the step checks a range
+    except ValueError:  # the step refuses larger values
         return False
     return differ(_take(mixed, np.arange(len(few))), expected)
 
@@ -272,7 +269,7 @@ def _take(values: Any, rows: npt.NDArray[np.int64]) -> Any:
 def _rows_differ(one: Any, other: Any, *, width: int) -> bool:
     """Compares rows bit by bit, then, for floating point, up to the rounding of sums.
 
-    A sum of `width` products depends on the order, and so on the size of a batch. The error is
+    A sum of `width` products depends on the order, and so on the size of a batch. A sum's error is
     about sqrt(width) roundings of terms as large as the row's largest number.
     """
     if sparse.issparse(one) and sparse.issparse(other):

@@ -62,7 +62,7 @@ def fit_classifier(classifier: Any, X: Any, y: Any, groups: Any) -> None:
         public=compare_public_files(planned.method, rows, class_names),
         warn=warn_caller,
     )
-    _ = data.lengths  # warns of unusable rows; late, as filters may turn warnings into errors
+    _ = data.lengths  # warns of unusable rows; late, as warnings may be errors
     if classifier.budget is None:
         seed = _draw_seed(classifier.random_state)
         heads = fit_heads(planned.method, data, planned.plan, [seed], entropy=SEEDED)

@@ -27,8 +27,7 @@ class Fit:
       entry: the fit's number in the budget; None in benchmark mode.
       budget: lists this fit and others; None in benchmark mode.
       spent: the budget's total epsilon after the fit; None in benchmark mode.
-      digest: the hash of the heads' released numbers, which the budget also holds; "" in benchmark
-        mode.
+      digest: the hash of the released numbers, also in the budget; "" in benchmark mode.
     """
 
     method: MethodOptions

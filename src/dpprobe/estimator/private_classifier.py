@@ -1,7 +1,7 @@
 """A linear classifier with differential privacy, as an estimator of scikit-learn.
 
 The estimator uses the same options, plans, noise, statements and bundles as a study. With the seed
-of a study's cell, it computes the weights of that cell, bit for bit.
+of a study's cell, the estimator computes the weights of the cell, bit for bit.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         "image" and "patient" mean the same for images: use the study's word if a study shares the
         ledger.
       budget: the common privacy budget of all private fits on these data, which a private fit
-        needs. Clones of the estimator share the same budget.
+        needs. Clones of the estimator share the estimator's budget.
       benchmark: True for seeded noise without a budget, which protects nobody.
       random_state: the seed of benchmark mode: a whole number, or None for a random seed. A private
         fit refuses a seed.
@@ -135,7 +135,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         if not self.benchmark:
             check_callers(self, self.public_steps)
         check_parameters(self)
-        # late: torch and the kernels take seconds, and errors above should come first
+        # late import: torch takes seconds, and errors above should come first
         from dpprobe.estimator.fit_and_score import fit_classifier
 
         fit_classifier(self, X, y, groups)

@@ -18,8 +18,8 @@ from dpprobe.heads.training_set import RowSource
 from dpprobe.options import resolve_path
 from dpprobe.training.public_file_check import PrivateData
 
-# The latest heads that this process fitted on private rows, each [classes, d + 1]. Heads of a
-# notebook are only in memory, unlike heads of a study's cells.
+# The latest heads that this process fitted on private rows, each [classes, d + 1]. Unlike heads of
+# a study's cells, heads of a notebook are only in memory.
 _FITTED: deque[npt.NDArray[np.float32]] = deque(maxlen=256)
 
 

@@ -100,7 +100,7 @@ def audit(
       NotFittedError: before `fit`.
       ConfigError: if the plan has no guarantee to test.
     """
-    from sklearn.utils.validation import check_is_fitted  # slow import for this function alone
+    from sklearn.utils.validation import check_is_fitted  # slow import
 
     from dpprobe.analyses.audit.white_box import audit_plan  # slow import: torch
 
@@ -190,7 +190,7 @@ def read_cells(results: str | Path) -> pd.DataFrame:
       results: the study's `results_dir`.
 
     Returns:
-      A table with a row per cell and seed, and metrics as fractions (see docs/python.md).
+      A table whose metrics are fractions (see docs/python.md).
 
     Raises:
       DataError: if there is no summary, or a summary of another version.

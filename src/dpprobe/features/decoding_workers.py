@@ -1,14 +1,14 @@
-"""Processes that read and decode images for a GPU: threads would wait for Python's lock.
+"""Processes that read and decode images for a GPU, because threads share Python's global lock.
 
 Each of n processes decodes every n-th piece of rows and opens files itself, so no encoded image
 passes through the job's process. PyTorch's `DataLoader` starts the processes, limits prefetching,
 returns pieces in order, and notices a process that ends or hangs.
 
-Decoded images are in memory that the processes share from their start and reuse, because new memory
-per piece takes more time than copying. `/dev/shm`, which is small in containers, is not needed.
+Decoded images are written to memory that all processes share and reuse, because new memory per
+piece takes more time than copying. `/dev/shm`, which is small in containers, is not needed.
 
-The processes are forked, if possible before CUDA starts, and never use the GPU. Processes can get
-their decoder later, once the network is loaded.
+The processes are forked, if possible before CUDA starts, and never use the GPU. Processes may get
+their decoder after the fork, once the network is loaded.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
     from dpprobe.data.table import EncodedImage
 
-# The most rows of a piece. Large pieces save reading, because a process reads every block of the
-# table that has one of its rows. With small pieces, processes end at about the same time.
+# The most rows per piece. Large pieces save reading, because a process reads every block of the
+# split table that has a row of its pieces. With small pieces, processes end at similar times.
 MOST_ROWS = 64
-# Memory of a piece in bytes: `MOST_ROWS` images of 224 px, or one of 2,300 px.
+# Memory of a piece in bytes: `MOST_ROWS` images of 224 px, or one image of 2,300 px.
 PIECE_BYTES = 16 << 20
-# Pieces per process, so that no process has much more work than another.
+# The least number of pieces per process, so that processes end at similar times.
 _ROUNDS = 8
-# Pieces that a process may prefetch. A piece that is being read needs one place more.
+# Pieces that a process may prefetch; memory has one more place per process, for the piece in use.
 _AHEAD = 2
 _PLACES = _AHEAD + 1
 # Timeout in seconds. A piece takes seconds, or longer on slow network drives.
@@ -72,10 +72,10 @@ class Piece:
 
 
 class PieceDecoder(Protocol):
-    """A decoder of pieces; picklable if processes get it later."""
+    """A decoder of pieces; must be picklable if processes get the decoder after the fork."""
 
     def row_bytes(self) -> int | None:
-        """Returns the size of a decoded row; None if the image's size decides it."""
+        """Returns the bytes of a decoded row; None if the number depends on the image."""
 
     def decode_piece(self, images: list[EncodedImage], memory: torch.Tensor | None = None) -> Piece:
         """Decodes images, into the bytes of `memory` if it is given."""
@@ -106,7 +106,7 @@ def make_order(decoder: PieceDecoder, count: int, batch_size: int, processes: in
 
 
 class Workers:
-    """Processes that read and decode, as a context that ends them."""
+    """Processes that read and decode images; leaving the context ends the processes."""
 
     def __init__(self, read: Reader, count: int, order: Order | None = None) -> None:
         """Forks processes of one thread, each of which opens files when it calls `read`.
@@ -117,7 +117,7 @@ class Workers:
         context = multiprocessing.get_context("fork")
         self._orders = context.SimpleQueue()
         self._waits = order is None
-        shared = mmap.mmap(-1, count * _PLACES * PIECE_BYTES)  # allocated on first use
+        shared = mmap.mmap(-1, count * _PLACES * PIECE_BYTES)  # takes no memory until first use
         self._memory = torch.frombuffer(shared, dtype=torch.uint8).view(count, _PLACES, PIECE_BYTES)
         wait = partial(_wait_for_order, self._orders, os.getpid())
         take_order = wait if order is None else lambda: order
@@ -132,12 +132,12 @@ class Workers:
                 timeout=_HANG_SECONDS,
                 worker_init_fn=partial(_prepare_process, os.getpid()),
                 multiprocessing_context=context,
-                generator=torch.Generator(),  # does not touch the process's random state
+                generator=torch.Generator(),  # keeps the process's random state unchanged
             )
             self._iterator: Any = iter(loader)
 
     def send_order(self, order: Order | None) -> None:
-        """Starts the decoding; None ends the processes."""
+        """Sends the decoder and pieces to waiting processes; None ends the processes."""
         if self._waits:
             self._waits = False
             for _ in range(self.count):
@@ -146,7 +146,7 @@ class Workers:
     def decode_pieces(self) -> Generator[Piece]:
         """Yields all pieces in order; raises a row's error when its piece is due.
 
-        A piece's images are valid until the next piece is asked for.
+        A piece's images are valid until the caller requests the next piece.
         """
         for number, sent in enumerate(self._iterator):
             if isinstance(sent, DpprobeError):
@@ -161,7 +161,7 @@ class Workers:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        """Ends the processes; raises WorkerError if one was killed or hangs."""
+        """Ends the processes; raises WorkerError if a process was killed or hangs."""
         self.send_order(None)
         # Deleting the iterator is not enough, because an error's traceback may refer to it.
         self._iterator._shutdown_workers()
@@ -179,7 +179,7 @@ def take_images(images: Iterator[EncodedImage], count: int) -> list[EncodedImage
     if len(taken) < count:
         after = f" after row {taken[-1].row}" if taken else ""
         raise DataError(
-            f"images: their table ends early{after}; prepare the dataset again, and run again"
+            f"images: the split table ends early{after}; prepare the dataset again, and run again"
         )
     return taken
 
@@ -193,9 +193,9 @@ def shape_memory(
 
 
 class _Pieces(IterableDataset[Any]):
-    """Yields for each piece of a process the piece without images, shape and dtype, or an error.
+    """Yields (piece without images, images' shape, dtype) for each piece of a process, or an error.
 
-    After an error every further piece is the error too, because the number of pieces is fixed.
+    An error is repeated for every further piece, because the number of pieces is fixed.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ def _wait_for_order(orders: SimpleQueue[Order | None], parent: int) -> Order | N
 
 
 def _prepare_process(parent: int, _number: int) -> None:
-    if os.getppid() != parent:  # DataLoader would mistake the new parent for the old one
+    if os.getppid() != parent:  # the parent was killed; DataLoader would watch the new parent
         os._exit(1)
     pa.set_cpu_count(1)  # DataLoader sets the number of torch's threads
     pa.set_io_thread_count(1)

@@ -1,4 +1,4 @@
-"""Extraction: rows of a split table -> a backbone -> one shard of features."""
+"""Extracts the features of a split table's rows with a backbone, and writes one shard."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dpprobe.backbones.feature_digest import probe_image, take_probe
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.row_mixing import find_mixed_row, make_public_rows
 from dpprobe.data.embeddings import vector_names
-from dpprobe.data.table import EncodedImage, SplitTable, open_table, read_info
+from dpprobe.data.table import DatasetInfo, EncodedImage, SplitTable, open_table, read_info
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.decoding_workers import Workers, make_order
 from dpprobe.features.extraction_pipeline import (
@@ -68,12 +68,12 @@ def extract_shard(
 
     Args:
       info: the dataset's `dataset.json`.
-      shard: the number of the part among `shards`.
+      shard: the number of the shard, from 0 to `shards` - 1.
       output: the shard's path; the file is complete or absent.
       batch_size: images per forward pass on a GPU; a CPU takes fewer.
       dtype: number format on disk, "float16" or "float32".
       threads: number of threads that decode and compute, or, for a GPU, of processes that decode;
-        torch's number by default. The number of threads changes no feature.
+        default: torch's number of threads. The number of threads changes no feature.
       changed: a function that changes the loaded backbone before use, for example cuts its network.
     """
     described = read_info(info)
@@ -115,24 +115,10 @@ def extract_shard(
             backbone_options=backbone.extraction_params(),
             shard=shard,
             shards=shards,
-            versions={name: version(name) for name in LIBRARIES} | {"dpprobe": code_version()},
             precision=runtime.precision,
-            class_names=described.class_names,
-            multi_label=described.multi_label,
-            dataset_fingerprint=described.fingerprint,
-            backbone_fingerprint=loaded.fingerprint,
-            weights_sha256=loaded.weights_sha256,
-            architecture=loaded.architecture,
-            pretrained_tag=loaded.pretrained_tag,
-            trained=loaded.trained,
-            preprocessing=loaded.preprocessing,
+            **_describe_origin(described, loaded),
         )
-        probe = take_probe(loaded)
-        if not math.isfinite(probe["norm"]):
-            raise DataError(
-                f"backbone {backbone_name}: its features of dpprobe's own probe image are not "
-                "finite; check its weights and preprocessing, or write features.precision: float32"
-            )
+        probe = _take_finite_probe(loaded, backbone_name)
         parts = compute_rows(
             read,
             stop - start,
@@ -146,10 +132,36 @@ def extract_shard(
         _write_parts(parts, output, header, source, probe=probe)
 
 
-def check_images_apart(backbone: Backbone, rows: int, *, name: str, precision: str) -> None:
-    """Raises ConfigError if an image's features change with other images of a pass of `rows`.
+def _describe_origin(dataset: DatasetInfo, backbone: Backbone) -> dict[str, Any]:
+    """Returns the header's fields about the dataset, the backbone and the installed libraries."""
+    return {
+        "class_names": dataset.class_names,
+        "multi_label": dataset.multi_label,
+        "dataset_fingerprint": dataset.fingerprint,
+        "backbone_fingerprint": backbone.fingerprint,
+        "weights_sha256": backbone.weights_sha256,
+        "architecture": backbone.architecture,
+        "pretrained_tag": backbone.pretrained_tag,
+        "trained": backbone.trained,
+        "preprocessing": backbone.preprocessing,
+        "versions": {name: version(name) for name in LIBRARIES} | {"dpprobe": code_version()},
+    }
 
-    All forward passes have `rows` images. The check uses public images.
+
+def _take_finite_probe(backbone: Backbone, name: str) -> dict[str, Any]:
+    probe = take_probe(backbone)
+    if not math.isfinite(probe["norm"]):
+        raise DataError(
+            f"backbone {name}: its features of dpprobe's own probe image are not finite; check "
+            "its weights and preprocessing, or write features.precision: float32"
+        )
+    return probe
+
+
+def check_images_apart(backbone: Backbone, rows: int, *, name: str, precision: str) -> None:
+    """Raises ConfigError if an image's features change with the other images of a batch of `rows`.
+
+    The check uses public images. All forward passes of an extraction have `rows` images.
     """
 
     def run(images: torch.Tensor) -> torch.Tensor:
@@ -161,7 +173,7 @@ def check_images_apart(backbone: Backbone, rows: int, *, name: str, precision: s
     if find_mixed_row(run, images, rows, precision=precision):
         raise ConfigError(
             f"backbone {name}: the network mixes the images of a batch: in a batch of {rows}, the "
-            "features of an image change with the other images. So epsilon would not hold, since "
+            "features of an image change with the other images. Epsilon would not hold, because "
             "clipping bounds only an image's own features; choose another backbone, or write "
             "features.batch_size: 1"
         )

@@ -2,12 +2,12 @@
 
 Rows are processed in pieces. On a CPU each of the job's threads decodes a piece and passes it
 through the model with one torch thread. No thread waits for another, and several small passes are
-faster than one pass divided among threads. For a GPU, processes decode (`decoding_workers`). A
-batch is assembled in pinned memory and sent by one copy. The batch's features are fetched while the
-GPU computes the next batch.
+faster than one pass divided among threads. For a GPU, processes decode the pieces
+(`decoding_workers`). A batch is assembled in pinned memory and sent to the GPU by one copy. The
+batch's features are fetched while the GPU computes the next batch.
 
-The last bits of a library's matrix products may depend on the number of rows. So every pass has an
-equal number of rows, and the last pass is padded. So features do not depend on other rows.
+All forward passes have an equal number of rows, because the number of rows may change the last bits
+of matrix products. Padding of the last pass keeps an image's features independent of other images.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def compute_rows(
 ) -> Generator[Features]:
     """Yields features of `count` encoded images, in order; close the generator to end its work.
 
-    Raises DataError, naming the row, for an image of another size than earlier images, and for one
-    that the decoder does not tolerate; WorkerError if a process that decodes is killed or hangs.
+    Raises DataError, naming the row, for an image that differs in size from earlier images, or that
+    the decoder does not tolerate. Raises WorkerError if a process that decodes is killed or hangs.
 
     Args:
       read: yields the encoded images of ranges of rows from 0 to `count`.
@@ -113,7 +113,7 @@ def rows_per_pass(batch_size: int, accelerator: Accelerator | None) -> int:
 
 
 class Decoder:
-    """Turns encoded images into a piece."""
+    """Decodes images, applies the backbone's preprocessing, and stacks images to a piece."""
 
     def __init__(self, backbone: Backbone, split: str, *, vectors: str | None = None) -> None:
         """Keeps only the picklable transforms of the backbone.
@@ -231,9 +231,9 @@ class _Sizes:
 def in_order(
     work: Callable[[A], B], items: Iterable[A], *, threads: int, ahead: int
 ) -> Generator[B]:
-    """Yields `work` of each item, in the items' order, from a pool of threads.
+    """Yields the result of `work` for each item, in the items' order, from a pool of threads.
 
-    At most `ahead` items are in progress. An error of `work` is raised when its item is due. After
+    At most `ahead` items are in progress. An error of `work` is raised in the item's turn. After
     an error, or on closing, no further item begins, and items in progress are waited for.
     """
     before = torch.get_num_threads()
@@ -248,11 +248,11 @@ def in_order(
             yield pending.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(before)  # torch's number of threads for new threads
+        torch.set_num_threads(before)  # the pool changed the number for all new threads
 
 
 def _run_forward(backbone: Backbone, images: torch.Tensor | None, rows: int) -> Outputs:
-    """Passes exactly `rows` rows through the model; drops results of rows that fill up the pass."""
+    """Passes exactly `rows` rows through the model; drops the results of padding rows."""
     if images is None:
         return NOTHING
     given = len(images)
@@ -327,14 +327,14 @@ def _make_batches(
 
     for piece in pieces:
         _check_piece(piece, sizes)
-        if len(rows) + len(piece.rows) > batch_size:  # rows of earlier pieces were left out
+        if len(rows) + len(piece.rows) > batch_size:  # happens if earlier pieces left out rows
             yield finish_batch()
             rows, faults, memory = (), (), None
         if piece.images is not None:
             if memory is None:
                 shape = (batch_size, *piece.images.shape[1:])
                 memory = accelerator.host_memory(shape, piece.images.dtype)
-            # NumPy copies in one thread; threads of torch would take cores from the processes.
+            # NumPy copies in one thread; torch's threads would take cores from decoding processes.
             place = memory.numpy()[len(rows) : len(rows) + len(piece.rows)]
             np.copyto(place, piece.images.numpy())
         rows, faults = rows + piece.rows, faults + piece.faults

@@ -44,23 +44,20 @@ def _read_state(path: Path) -> tuple[int, ...]:
 
 
 class FeatureStore:
-    """The features of one split, read through their manifest.
+    """The features of one split; raises StoreError if their manifest is missing or damaged.
 
     Before HDF5 opens a shard, the shard's size and SHA-256 are compared with the manifest, because
     damaged HDF5 may crash the process. Later reads compare size and hash again if the file was
     replaced or written to meanwhile, and otherwise rely on HDF5's own checksums. A file that
-    changes while read is refused at the end. Each call opens files, so forks are safe.
+    changes while it is read is refused after reading. Forks are safe, as each call opens files.
 
     Attributes:
-      rows, dimension: n and d.
+      rows, dimension: the number of rows, and of numbers per row.
       layers: name -> width, for the features of inner blocks and of `crops`; mostly empty.
       architecture, pretrained_tag: the names of the backbone's model and weights, if any.
       trained: True if the backbone's weights come from training.
       fingerprint: the hash of all rows' content, independent of the division into shards.
       copies: counts of training examples with an earlier example's image; None if not counted.
-
-    Raises:
-      StoreError: if the manifest is missing or damaged.
     """
 
     def __init__(self, manifest: Path) -> None:
@@ -97,7 +94,7 @@ class FeatureStore:
 
     @property
     def labels(self) -> npt.NDArray[Any]:
-        """int64 [rows], or int8 [rows, classes] for multi-label."""
+        """The labels: int64 [rows], or int8 [rows, classes] for multi-label."""
         return self._row_columns.labels
 
     @property
@@ -147,8 +144,8 @@ class FeatureStore:
     ) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         """Yields features in order, about `rows` at a time: (first row, float32 [m, dimension]).
 
-        A block has whole chunks of one shard, so m varies, up to the larger of `rows` and one
-        chunk. The caller may change a block.
+        A block has whole chunks of one shard, so its rows m vary, up to the larger of `rows` and
+        one chunk. The caller may change a block.
         """
         for record in self.shards:
             for start, block in self._blocks_of(record, rows, layer):

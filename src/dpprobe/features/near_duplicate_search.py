@@ -1,4 +1,4 @@
-"""Near-duplicates between private and public images.
+"""Finds near-duplicates between private and public images.
 
 The privacy of a head assumes that the backbone's public training images contain no private image,
 and no other picture of its subject. If the backbone was trained on a test image, test results are
@@ -80,16 +80,16 @@ def find_near_duplicates(
     Raises DataError if the features come from different backbones.
 
     Args:
-      private: the train and the test split of heads.
-      public: splits of public datasets, through the same backbone.
+      private: the train and the test split of the private dataset.
+      public: splits of public datasets, with features of the same backbone.
       threshold: two rows with a cosine above the threshold are near-duplicates.
 
     Returns:
-      The record of the check, and a table of matches. The record has for each split the number of
-      private examples with a public example of the same bytes (`exact`) or with a cosine above the
-      threshold (`near`, which includes the exact ones), the largest cosine, and quantiles of each
-      private example's largest cosine. The table (`MATCHES`) has each split's near rows, and at
-      least its `LISTED` nearest rows. Rows have their nearest public example, most similar first.
+      The record of the check, and a table of matches. The record counts for each split the private
+      examples that equal a public example (`exact`), or have a cosine above the threshold (`near`,
+      including exact matches). The record also has quantiles of each private example's largest
+      cosine. The table (`MATCHES`) has each split's near rows, and at least its `LISTED` nearest
+      rows. Each row names its nearest public example; the most similar rows come first.
     """
     for rows in (*private[1:], *public):
         if rows.features.backbone_fingerprint != private[0].features.backbone_fingerprint:
@@ -129,11 +129,11 @@ class _Nearest:
     split: DatasetSplit
     best: npt.NDArray[np.float32]
     where: npt.NDArray[np.int64]  # [n, 2], the number of the public split, and the row in it
-    exact: Mapping[int, tuple[int, int]]  # rows with a public example of equal bytes, and where
+    exact: Mapping[int, tuple[int, int]]  # row -> public split and row with equal bytes
     near: npt.NDArray[np.bool_]  # near-duplicates, including exact ones
 
     def describe_counts(self) -> dict[str, Any]:
-        """Returns the record's part about one split."""
+        """Returns the part about one split for the record of the check."""
         return {
             "rows": self.split.features.rows,
             "features": self.split.features.fingerprint,
@@ -148,7 +148,7 @@ class _Nearest:
     def list_matches(
         self, public: Sequence[DatasetSplit], ids: Sequence[Sequence[str]]
     ) -> Iterator[dict[str, Any]]:
-        """Yields the rows of the table, the most similar first."""
+        """Yields the rows of the table of matches, the most similar rows first."""
         order = sorted(
             range(len(self.best)),
             key=lambda row: (row not in self.exact, not self.near[row], -self.best[row], row),
@@ -243,7 +243,7 @@ def _scale_to_unit(rows: torch.Tensor) -> torch.Tensor:
 def _exact_matches(
     private: DatasetSplit, public: Sequence[DatasetSplit]
 ) -> dict[int, tuple[int, int]]:
-    """Maps private rows whose image is a public image, byte for byte, to its (split, row)."""
+    """Maps each private row whose image equals a public image to that image's (split, row)."""
     hashes: dict[bytes, list[int]] = {}
     for row, digest in enumerate(private.table.image_hashes()):
         hashes.setdefault(digest, []).append(row)

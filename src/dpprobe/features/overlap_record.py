@@ -1,4 +1,4 @@
-"""The file with the record of a check for near-duplicates."""
+"""Writes and reads the record of a check for near-duplicates."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Reading an HDF5 shard: its seal, its header, its columns and its features in blocks.
+"""Reads an HDF5 shard: its seal, its header, its columns and its features in blocks.
 
 HDF5 trusts the files that it opens: damaged structures may crash the process or cause an endless
-  loop. So a shard begins with a seal: the SHA-256 of all later bytes, in HDF5's user block for
-  applications. Readers compare the bytes with seal or manifest before HDF5 opens the file.
+loop. A shard begins with a seal against damage: the SHA-256 of all later bytes, in the user block.
+Readers compare the bytes with the seal or the manifest before HDF5 opens the file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SEAL = re.compile(rb"dpprobe-features sha256 ([0-9a-f]{64})\n\0*")
 
 
 class RowColumns(NamedTuple):
-    """The columns other than features of some rows.
+    """All columns of some rows, except the features.
 
     Attributes:
       groups: for each subgroup column, a string per row.
@@ -147,14 +147,14 @@ def read_rows(file: h5py.File) -> RowColumns:
 
 
 def array_path(layer: str | None) -> str:
-    """Returns the place of the features, or of a layer's features, in a shard."""
+    """Returns the path of the features, or of a layer's features, inside a shard."""
     return "features" if layer is None else f"layers/{layer}"
 
 
 def stored_blocks(
     features: h5py.Dataset, rows: int | None = None
 ) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-    """Yields a shard's rows in blocks of whole chunks; each overwrites the previous block."""
+    """Yields a shard's rows in blocks of whole chunks; each block overwrites the previous block."""
     chunk = features.chunks[0]
     row_bytes = max(features.shape[1] * features.dtype.itemsize, 1)
     wanted = rows or READ_BYTES // row_bytes

@@ -22,7 +22,7 @@ _AS_JSON = frozenset(
 
 
 def row_range(rows: int, shard: int, shards: int) -> tuple[int, int]:
-    """Returns the rows start..stop of one shard; raises ConfigError if it would have no row.
+    """Returns the rows start..stop of one shard; raises ConfigError if a shard would have no row.
 
     All shards together have each row once, and their sizes differ by at most one.
     """
@@ -52,7 +52,7 @@ class ShardHeader:
       architecture, pretrained_tag: the model and weights that the library finds by name, if any.
       trained: True if the backbone's weights come from training.
       preprocessing: the steps of the preprocessing, with the library's defaults filled in.
-      shard, shards: the part's number and the number of parts.
+      shard, shards: the shard's number, and the number of shards of the split.
       precision: number format of the forward pass, if recorded.
     """
 
@@ -110,16 +110,13 @@ class ShardHeader:
 
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any], name: str) -> ShardHeader:
-        """Reads the attributes of a shard's HDF5 file.
-
-        Raises StoreError for damaged attributes, DataError if a newer dpprobe wrote the shard.
-        """
+        """Reads a shard's HDF5 attributes; StoreError if damaged, DataError for newer formats."""
         artifacts.check_not_newer(name, attributes, kind=FORMAT, version=FORMAT_VERSION)
         if attributes.get("format") != FORMAT or attributes.get("format_version") != FORMAT_VERSION:
             raise StoreError(
                 f"{name}: not a feature shard of format {FORMAT} {FORMAT_VERSION}; {REMEDY}"
             )
-        given = {"precision": None, **attributes}  # an optional attribute
+        given = {"precision": None, **attributes}  # shards may lack a precision
         try:
             header = cls(
                 **{one.name: _decode_value(one.name, given[one.name]) for one in fields(cls)}
@@ -140,6 +137,6 @@ def _decode_value(name: str, value: Any) -> Any:
     if name in _AS_JSON:
         decoded = json.loads(value)
         return tuple(decoded) if isinstance(decoded, list) else decoded
-    if isinstance(value, Integral):  # NumPy's
+    if isinstance(value, Integral):  # h5py returns integers of NumPy
         return int(value)
     return None if isinstance(value, str) and value == "null" else value

@@ -29,13 +29,12 @@ def write_manifest(
 ) -> None:
     """Reads all shards of a split, proves that they fit together, and writes the manifest.
 
-    Raises StoreError for a shard that is damaged, differs from the first, or has other rows.
+    Raises StoreError for a shard that is damaged, or that does not fit the other shards.
 
     Args:
       shards: the files, all in the manifest's folder, in any order.
-      dataset_fingerprint: the current dataset's; shards of another version are refused.
-      copies: `DatasetInfo.train_copies`, for the privacy statement; None if not counted, or for
-        test.
+      dataset_fingerprint: the current dataset's; shards of another dataset are refused.
+      copies: `DatasetInfo.train_copies`, for the privacy statement; None for test or if unknown.
     """
     if not shards:
         raise StoreError(f"{output}: a manifest needs at least one shard")
@@ -89,7 +88,7 @@ def _compare_probes(shards: Sequence[Path], records: Sequence[ShardRecord]) -> N
 
 
 def _content_fingerprint(body: Mapping[str, Any]) -> str:
-    """Hashes the features' content, whatever the names, files, formats and division into shards."""
+    """Hashes the features' content, without names, files, formats and the division into shards."""
     noted = {"format", "format_version", "backbone", "backbone_options", "copies", "shards"}
     return artifacts.hash_value({key: body[key] for key in body.keys() - noted})
 

@@ -1,4 +1,4 @@
-"""Reads complete shards, compares them with their hashes, and hashes all rows of a split."""
+"""Compares complete shards with their recorded hashes, and hashes all rows of a split."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ContentHash:
         check_equal(name, {"layers": layers}, {"layers": first})
 
     def add_rows(self, name: str, rows: RowColumns) -> None:
-        """Adds the columns of the shard `name`; StoreError if the first shard has others."""
+        """Adds the columns of the shard `name`; StoreError if they differ from the first shard."""
         labels = rows.labels
         shape: dict[str, Any] = {
             "labels": [str(labels.dtype), *labels.shape[1:]],
@@ -120,7 +120,7 @@ def verify_shard(path: Path, expected: ShardHeader, content: ContentHash) -> Sha
         rows = read_rows(file)
         lengths = {len(one) for one in (*arrays.values(), rows.labels, *rows.make_texts().values())}
         if lengths != {count} or any(one.dtype != expected.dtype for one in arrays.values()):
-            raise StoreError(f"{shown}: its arrays do not have the rows it names; {REMEDY}")
+            raise StoreError(f"{shown}: its arrays contradict its header; {REMEDY}")
         rows_sha256, probe = rows.hash_columns(), json.loads(file.attrs.get("probe", "null"))
         if rows_sha256 != file.attrs["rows_sha256"]:
             raise StoreError(f"{shown}: its columns differ from their hash; {REMEDY}")

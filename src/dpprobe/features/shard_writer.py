@@ -1,6 +1,6 @@
 """Writes a shard under a temporary name, seals it, and renames it.
 
-The job that writes the manifest reads each shard back.
+The job that writes the manifest reads each shard again and verifies its hashes.
 """
 
 from __future__ import annotations
@@ -33,15 +33,12 @@ class ShardWriter:
     def __init__(self, file: h5py.File, header: ShardHeader) -> None:
         self._file = file
         self._header = header
-        self._arrays: dict[str | None, _ArrayWriter] = {}  # None for the features
+        self._arrays: dict[str | None, _ArrayWriter] = {}  # by layer; the key None has the features
 
     def append_block(
         self, block: npt.NDArray[Any], *, layers: Mapping[str, npt.NDArray[Any]] | None = None
     ) -> None:
-        """Adds rows [m, d], and [m, w] of each layer; the first block fixes all names and widths.
-
-        Values are converted to the header's dtype.
-        """
+        """Adds features [m, d] and [m, w] per layer, in the header's dtype; widths never change."""
         blocks = {None: block} | dict(layers or {})
         if not self._arrays:
             self._wait_for_room(sum(each.shape[1] for each in blocks.values()))
@@ -87,7 +84,7 @@ class _ArrayWriter:
             self._create_dataset(block.shape[1])
         if block.shape[1] != self._buffer.shape[1]:  # width 1 would be broadcast to any width
             raise StoreError(
-                f"shard {self._header.shard}: {self._name} of width {block.shape[1]} after others "
+                f"shard {self._header.shard}: {self._name} of width {block.shape[1]} after rows "
                 f"of width {self._buffer.shape[1]}; the backbone must give one width"
             )
         taken = 0
@@ -105,8 +102,8 @@ class _ArrayWriter:
         self._flush_buffer()
         if self.written != self._expected:
             raise StoreError(
-                f"shard {self._header.shard}: {self.written} rows were given where "
-                f"{self._expected} belong to it"
+                f"shard {self._header.shard}: {self.written} rows were given, but "
+                f"{self._expected} rows belong to the shard"
             )
         return self._hash.hexdigest()
 

@@ -1,23 +1,23 @@
-"""Estimates the share of public examples that are private examples, in any order and scale.
+"""Estimates the share of public rows that are also private rows, in any order and scale.
 
 Rows are compared as vectors of unit length. Let s^2 be the mean squared distance of the rows from
 their mean. Two rows count as equal if their squared distance is at most 0.002 s^2 (with mean zero,
-a cosine above 0.999). So a row is recognised after it was scaled, stored in float16 or bfloat16,
-extracted again in another order or precision, or changed in any way by up to 4% of s. Pictures that
-only look alike are different rows. Near the limit of 4% many shared rows are missed: a row falls
-into cells of width s/4 along ten random directions, and is compared only with the other side's row
-in its cells. No unchanged row is missed. One in fifteen changed rows is missed at 0.2% of s, and
-three of four at 4%; the remaining fourth is still more than `MOST_SHARED`. A side's rows in equal
-cells count as one row.
+a cosine above 0.999). A row is recognised even if it was scaled, stored in float16 or bfloat16,
+extracted in another order or precision, or changed in any way by up to 4% of s. Pictures that only
+look alike are different rows.
+
+To save time, rows are compared only if they fall into equal cells, of width s/4 along ten random
+directions. No unchanged row is missed. The search misses one in fifteen rows that changed by 0.2%
+of s, and three of four rows that changed by 4%. If all rows changed by 4%, the search still finds
+one in four, more than `MOST_SHARED`. Rows of one store in equal cells count as one row.
 
 Rows are compared in three forms: unchanged, minus the mean of their own numbers, and minus the mean
-of all rows; each with both signs. So a row is also recognised if it was negated, if one number was
+of all rows; each with both signs. A row is also recognised if it was negated, if one number was
 added to all its numbers, or if one row was added to all rows of a store.
 
-Rows with larger changes, rotated, averaged or shortened are not recognised, nor is a part of a
-store after adding one row to all. So rows can be hidden on purpose. Rows of fewer than 16 numbers
-are close by chance, so they count as equal only if equal in float16. Rows of zeros, NaN or
-infinities are ignored.
+Rows can be hidden on purpose: by larger changes, by rotating, averaging or shortening rows, or by
+adding one row to all rows of a part of a store. Rows of fewer than 16 numbers are close by chance,
+so they count as equal only if equal in float16. Rows of zeros, NaN or infinities are ignored.
 
 Two public data sets may share some pictures, or almost equal pictures. `MOST_SHARED` is far above
 the share between honest data sets, and far below the share of a data set with a part of itself.
@@ -33,7 +33,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-# The largest accepted share of rows in both stores, of the smaller store's distinct rows.
+# The largest accepted share of the smaller store's distinct rows that are in both stores.
 MOST_SHARED = 0.05
 _NEAR = 2e-3  # largest squared distance of rows that count as equal, over s^2
 _DIRECTIONS, _CELL = 10, 0.25  # number of directions of cells, whose width is _CELL * s
@@ -70,10 +70,7 @@ class PublicRows:
         self._keys = self._keys_of(self._rows)
 
     def shared_with(self, private: RowStore) -> float:
-        """Estimates the share of rows in both stores, of the smaller store's distinct rows.
-
-        At most `_COMPARED` pairs of rows with equal cells are compared.
-        """
+        """Estimates the share of the smaller store's distinct rows that are in both stores."""
         theirs, most = _Forms(private), 0.0
         for (form, sign), (keys, rows) in self._keys_of(theirs, signs=(1, -1)).items():
             our_keys, our_rows = self._keys[form, 1]
@@ -162,7 +159,7 @@ class _Forms:
             return block
         with np.errstate(invalid="ignore"):  # rows with infinities stay unusable
             shaped = block - (block.mean(axis=1, keepdims=True) if form == 1 else self._mean)
-            # A row of equal numbers, or close to the mean, leaves only rounding error.
+            # Rows of equal numbers, or close to the mean, become rounding errors, set to zero.
             rounding = np.abs(shaped).max(axis=1) <= _ROUNDING * np.abs(block).max(axis=1)
         shaped[rounding] = 0
         return shaped

@@ -1,4 +1,4 @@
-"""Features of several random crops of each training image, stored with the central crop's.
+"""Stores features of several random crops of each training image beside the central crop.
 
 Features of random crops are layers of a shard, `layers/crop_00` and so on: hashed, verified,
 streamed and selected with the rows. All crops of a row belong to one image and its unit of privacy.
@@ -37,7 +37,7 @@ def with_crops(backbone: Backbone, crops: int) -> Backbone:
     names = [f"{CROP_PREFIX}{part.number:02d}" for part in parts]
 
     def forward_parts(images: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        if images.ndim == 4:  # the rows of a test split
+        if images.ndim == 4:  # images of a test split have only the central crop
             return backbone.forward(images), {}
         central, *others = (backbone.forward(part.contiguous()) for part in images.unbind(1))
         return central, dict(zip(names, others, strict=True))
@@ -49,7 +49,7 @@ def with_crops(backbone: Backbone, crops: int) -> Backbone:
 
 @dataclass(frozen=True)
 class _Parts:
-    """Transform: image, SHA-256 of its file -> central and random crops, [1 + crops, ...]."""
+    """Turns an image and its file's SHA-256 into central and random crops, [1 + crops, ...]."""
 
     central: Callable[[Image.Image], torch.Tensor]
     others: tuple[InceptionCrop, ...]

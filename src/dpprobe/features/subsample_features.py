@@ -22,8 +22,8 @@ def select_shard(
     """Writes a shard of a subsample, bit for bit equal to an extraction from images.
 
     Each row of the subsample must be in the whole dataset, in equal order, with equal id, image and
-    label. Otherwise, or for features of another dataset version, raises DataError. Raises
-    ConfigError if there are more shards than rows.
+    label. Raises DataError for a row that differs, and for features of another dataset version.
+    Raises ConfigError if there are more shards than rows.
 
     Args:
       whole, table: the parquet files of the whole split and of the subsample's, each in the folder

@@ -40,8 +40,8 @@ def embed_text(
 ) -> tuple[npt.NDArray[np.float32], TextEncoder]:
     """Returns the embeddings of classes, unit rows [classes, dimension], and their text tower.
 
-    Raises ConfigError if the backbone has no text tower, or the text tower cannot be loaded. Also
-    if a sentence is too long, or two classes with different sentences have equal tokens.
+    Raises ConfigError if the text tower is missing or cannot be loaded. Raises ConfigError also for
+    a sentence that is too long, and for two classes with different sentences but equal tokens.
     """
     module = importlib.import_module(FAMILIES[options.family])
     if not hasattr(module, "load_text"):
@@ -88,10 +88,10 @@ def write_text_embeddings(
 ) -> None:
     """Writes the text embeddings of one dataset's classes by one backbone.
 
-    The file is a safetensors file. Its tensor "weights" is the `init_file` of a head. The key
-    "dpprobe" of its metadata has prompts and fingerprints as JSON (`read_text_embeddings`).
+    The tensor "weights" of the safetensors file is the `init_file` of a head. The key "dpprobe" of
+    the file's metadata has prompts and fingerprints as JSON (`read_text_embeddings`).
 
-    Raises ConfigError if prompts are faulty; also the errors of `embed_text`.
+    Raises ConfigError if prompts are faulty, or for the reasons that `embed_text` lists.
 
     Args:
       path: the file to write; it is complete or absent.
@@ -131,7 +131,7 @@ def write_text_embeddings(
 def check_classes(path: Path, class_names: Sequence[str]) -> None:
     """Raises DataError if a file has text embeddings of other classes, or in another order.
 
-    A file without text embeddings passes, because the head that reads the weights reports it.
+    A file without text embeddings passes, because the head that reads the weights reports the file.
     """
     try:
         _, metadata = read_text_embeddings(path)

@@ -33,7 +33,7 @@ FILE = "checkpoint.safetensors"
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """All state that a training's next steps depend on; `values` are JSON-compatible."""
+    """A training's state, on which its next steps depend; `values` are JSON-compatible."""
 
     tensors: Mapping[str, torch.Tensor]
     values: Mapping[str, Any]
@@ -44,7 +44,7 @@ class Checkpoints:
     """The checkpoints of one training; each replaces the previous checkpoint.
 
     Attributes:
-      fingerprint: the hash of all inputs of the training; other checkpoints are ignored.
+      fingerprint: the hash of the training's inputs; checkpoints with another hash are ignored.
       minutes: the time between two checkpoints; 0 for a checkpoint after every step.
     """
 
@@ -102,7 +102,7 @@ class Checkpoints:
         return State(tensors=tensors, values=mark["values"])
 
     def remove_checkpoint(self) -> None:
-        """Removes the checkpoint after the network is published, and its folder if empty."""
+        """Removes a published network's checkpoint, and the checkpoint's folder if empty."""
         with suppress(FileNotFoundError):
             self.path.unlink()
         with suppress(OSError):
@@ -117,7 +117,7 @@ def _read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
             raise ValueError(f"{written[0]} {written[1]}, not {FORMAT} {FORMAT_VERSION}")
         tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
     if _hash_tensors(tensors) != mark["sha256"]:
-        raise ValueError("its tensors changed after they were written")
+        raise ValueError("tensors changed after they were written")
     return mark, tensors
 
 

@@ -13,11 +13,11 @@ from torch.nn import functional
 from dpprobe.devices import use_full_float32
 from dpprobe.finetune.layers import Call, Gradients, Rule, by_rows, channels_last
 
-# From so many positions on, a convolution per row is faster than one with rows as groups.
+# From this many positions, one convolution per row is faster than one with rows as groups.
 _POSITIONS_BY_ROW = 1024
-# Up to so many numbers in a row's patches, a matrix product is faster than a convolution.
+# Up to this many numbers in a row's patches, a matrix product is faster than a convolution.
 _PATCH_NUMBERS = 2**15
-# Bytes of patches in one product; a GPU needs large products.
+# Bytes of patches in one matrix product; GPUs need large products.
 _PIECE_BYTES = {"cpu": 2**22, "cuda": 2**28}
 
 
@@ -45,7 +45,7 @@ class Conv2dRule(Rule):
         module = _convolution(call)
         outputs = call.gradient.shape[1]
         positions = call.gradient.numel() // (call.rows * outputs)
-        # With several groups, gradients are formed, as products over pairs of positions mix groups.
+        # 10^6 positions rule out products over pairs of positions, which would mix groups.
         return (positions if module.groups == 1 else 10**6), module.weight[0].numel(), outputs
 
     def unfold_positions(self, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
@@ -66,7 +66,7 @@ class Conv2dRule(Rule):
     def add_weight(self, total: torch.Tensor, call: Call, factors: torch.Tensor) -> None:
         module = _convolution(call)
         if self._is_pointwise(module) or total.device.type != "cpu":
-            # A GPU uses the products whose norms were computed.
+            # GPUs sum the same products from which norms were computed, so that rounding agrees.
             super().add_weight(total, call, factors)
             return
         outputs = call.output_gradient
@@ -105,7 +105,7 @@ class Conv2dRule(Rule):
     def _pad_inputs(
         module: nn.Conv2d, inputs: torch.Tensor
     ) -> tuple[torch.Tensor, tuple[int, int]]:
-        """Returns inputs, padded if needed, and the convolution's own padding (height, width)."""
+        """Returns inputs, padded if needed, and the padding (height, width) still to be added."""
         if isinstance(module, Conv2dSame):
             padded = pad_same(
                 inputs, list(module.kernel_size), list(module.stride), list(module.dilation)
@@ -126,7 +126,7 @@ def _convolution(call: Call) -> nn.Conv2d:
 
 
 def _as_channels(maps: torch.Tensor) -> torch.Tensor:
-    """Returns maps [m, c, h, w] as one map of m * c channels, in the same memory format."""
+    """Returns maps [m, c, h, w] as one map of m * c channels, in the maps' memory format."""
     rows, channels, height, width = maps.shape
     if maps.is_contiguous():
         return maps.view(1, rows * channels, height, width)
@@ -152,7 +152,7 @@ def _patch_gradients(
         for axis, dilation in enumerate(module.dilation):
             span = dilation * (kernel[axis] - 1) + 1
             windows = windows.unfold(2 + axis, span, module.stride[axis])[..., ::dilation]
-        # Channels are last, as in memory.
+        # Patches get channels last, which is the order of channels_last images in memory.
         patches = windows.permute(0, 2, 3, 4, 5, 1).reshape(len(part), -1, part[0, 0].numel())
         products = torch.bmm(channels_last(map_gradients, len(part)).transpose(1, 2), patches)
         part.copy_(products.view(-1, filters, *kernel, channels).permute(0, 1, 4, 2, 3))
@@ -167,8 +167,8 @@ def _weight_gradient(
     padding: tuple[int, int],
     groups: int,
 ) -> torch.Tensor:
-    """Returns a convolution's gradient of its weight, summed over all inputs."""
-    # Without TF32, in which the sum would differ from the gradients whose norms were computed.
+    """Returns the gradient of a convolution's weight, summed over all inputs."""
+    # TF32 is off, because the sum would differ from the gradients whose norms were computed.
     with use_full_float32():
         gradient: torch.Tensor = torch.ops.aten.convolution_backward(
             outputs,

@@ -1,7 +1,7 @@
 """Cuts a network before one of its blocks: images -> activations, activations -> features.
 
-torch.fx traces only the modules that contain blocks; blocks and all other modules stay whole. One
-tensor may cross the cut: the input of the block.
+torch.fx traces only the modules that contain blocks; blocks and all other modules stay whole. Only
+one tensor may cross a cut: the input of the first block after the cut.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dpprobe.finetune.blocks import blocks_of
 from dpprobe.finetune.options import blocks_fault
 from dpprobe.finetune.tracing import trace_graph
 
-# Tolerance between the cut and the whole network, relative to the largest feature.
+# Tolerance between the features of a network before and after cutting, relative to the largest one.
 _TOLERANCE = 1e-4
 
 
@@ -135,7 +135,7 @@ def _from_images(graph: fx.Graph) -> set[fx.Node]:
 
 
 def _read_constant(node: fx.Node, runs: list[dict[fx.Node, Any]], name: str) -> Any:
-    """Returns a node's value if equal in all runs, like an image height; refuses tensors."""
+    """Returns a node's value, such as an image height, if all runs agree; refuses tensors."""
     first, second = (values[node] for values in runs)
     if isinstance(first, int | float | torch.dtype | torch.device) and first == second:
         return first

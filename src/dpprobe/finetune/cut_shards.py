@@ -1,8 +1,8 @@
 """Feature shards of the activations at a cut, computed once for all epsilons, seeds and trials.
 
-A row is one image's activation, flattened. `preprocessing.cut` in the header has an activation's
-shape, and the block after the cut. Like other features, activations are a function of private
-images without noise: not for release.
+A shard's row is one image's activation, flattened. `preprocessing.cut` in the header has an
+activation's shape, and the number of blocks after the cut. Activations are a function of private
+images without noise, so they are not for release.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def extract_cut_shard(*, blocks: int, **arguments: Any) -> None:
 def cut_backbone(backbone: Backbone, runtime: Runtime, blocks: int) -> Backbone:
     """Returns a backbone whose features are the activations that enter the last blocks.
 
-    Raises ConfigError if the network cannot be cut before these blocks.
+    Raises ConfigError if the network cannot be cut before its last `blocks` blocks.
     """
     check_cut(backbone)
     graph, name = network_graph(backbone), network_name(backbone)

@@ -1,8 +1,8 @@
-"""Checks a network before it sees private examples: rows independent, per-example gradients right.
+"""Checks that a network treats rows independently and that its per-example gradients are right.
 
-The check of a network uses random rows. A clipped sum protects a row only if no other row's scores
-depend on it, and if the row's own gradient is clipped. Known engines of per-example gradients were
-silently wrong for memory layouts and layers that they did not expect.
+The check runs before training and uses random rows. A clipped sum protects a row only if no other
+row's scores depend on it, and if the row's own gradient is clipped. Known engines of per-example
+gradients were silently wrong for memory layouts and layers that they did not expect.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 ROWS = 3
 _SEED = 16
-# Tolerances for a parameter's gradient. Both computations have the same activations and the same
+# Relative tolerances for a parameter's gradient. Engine and autograd have equal activations and
 # gradients of outputs, so only a layer's product rounds differently. In bfloat16 torch rounds the
-# product by 2^-9, and a GPU also its parts. Differences of whole networks on a CPU were 6e-7
-# (float32) and 3e-3 (bfloat16).
+# product by 2^-9, and a GPU also rounds the product's parts. Observed differences of whole networks
+# on a CPU were 6e-7 (float32) and 3e-3 (bfloat16).
 _TOLERANCES: dict[Precision, float] = {"float32": 2e-3, "bfloat16": 0.05}
-# A parameter's gradient below this share of the whole gradient may be only rounding.
+# A parameter's gradient below this share of the whole gradient may be mere rounding error.
 _SMALLEST: dict[Precision, float] = {"float32": 1e-4, "bfloat16": 0.05}
 _ABOVE = 0.05
 _NEARLY_0 = 1e-2
-_SUMMED = 1 + 1e-4  # sums have rounding errors too
+_SUMMED = 1 + 1e-4  # allowance for rounding errors of summed gradients
 
 
 @use_full_float32()
@@ -56,12 +56,12 @@ def check_network(
     views: int = 1,
     together: int = ROWS,
 ) -> None:
-    """Compares a network's per-example gradients with one-example differentiation.
+    """Compares a network's per-example gradients with autograd's gradient of each example's loss.
 
     The check uses only the shape, type and device of `example`, inputs [r, ...]. In training,
     `together` rows pass through the network at once.
 
-    Raises ConfigError if rows depend on each other, the network branches by its numbers, a
+    Raises ConfigError if rows depend on each other, the network's code branches on tensor values, a
     parameter is used outside its layer, or a gradient is wrong.
     """
     generator = torch.Generator().manual_seed(_SEED)
@@ -84,7 +84,7 @@ def check_network(
             )
         _check_gradients(network, inputs, labels, sigmoid, precision)
         if precision != "float32":
-            # A wrong rule is easier to detect in float32, where rounding is smaller.
+            # A wrong gradient is easier to detect in float32, where rounding is smaller.
             _check_gradients(network, inputs, labels, sigmoid, "float32")
 
 
@@ -103,7 +103,7 @@ def _move_parameters(network: TunedNetwork, generator: torch.Generator) -> Itera
     """Replaces zero or nearly zero parameters by random numbers during a network's check.
 
     A zero parameter stops gradients to earlier layers, and a small scale hides a branch's wrong
-    gradient. Training makes zero and small parameters larger.
+    gradient. Wrong gradients would appear when training makes zero and small parameters larger.
     """
     small = [one for one in network.trained.values() if not (one.detach().abs() > _NEARLY_0).any()]
     before = [value.detach().clone() for value in small]
@@ -138,7 +138,7 @@ def _compute_scores(network: TunedNetwork, inputs: torch.Tensor, precision: str)
 def _check_rows_apart(network: TunedNetwork, inputs: torch.Tensor, precision: Precision) -> None:
     """Raises ConfigError if a row's scores change with the batch's other rows, or their number.
 
-    Batches have 2, 4, 8 and so on up to len(inputs) rows, as a step's last batch may have.
+    Tries batches of 2, 4, 8 and so on up to len(inputs) rows, because a step's last batch is small.
     """
     most, shape = len(inputs), _compute_scores(network, inputs, precision).shape
     if len(shape) != 2 or shape[0] != most:
@@ -172,7 +172,7 @@ def _check_gradients(
     sums = ClippedSums(
         network, sigmoid=sigmoid, max_grad_norm=math.inf, clipping="fixed", precision=precision
     )
-    # Both computations use one batch, so that rounding turns the same activations off in each.
+    # Engine and autograd use one batch, so that rounding turns off the same activations in both.
     with torch.enable_grad():
         with use_precision(inputs.device, PRECISIONS[precision]):
             scores = network.module(sums.lay_inputs(inputs))
@@ -225,9 +225,9 @@ def _compare_gradients(
                 f"engine ghost gives a wrong gradient of {name}, off by {off:.1e} of "
                 f"{scale:.1e}; choose another backbone"
             )
-    # The norm that clips a row must be at least the norm of the sum that the row adds.
+    # The norm that decides a row's clipping must not be below the norm of the row's gradient.
     norm = norm if float(total.double().norm()) <= norm * _SUMMED else math.nan
-    # The norm may exceed the true norm by the margin for rounding, but may not be smaller.
+    # The engine's norm may exceed the true norm by the margin for rounding, but not be smaller.
     if not -tolerance * length <= norm - length <= (tolerance + _ABOVE) * length:
         raise ConfigError(
             f"engine ghost gives a wrong gradient norm, {norm:.6g} instead of {length:.6g}; "

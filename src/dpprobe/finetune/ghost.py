@@ -1,8 +1,9 @@
 """Per-example gradients of a batch, layer by layer in one backward pass (Bu et al. 2023).
 
 A forward pass records the inputs of the layers with trained parameters. One backward pass gives the
-gradients of the layers' outputs. From inputs and gradients, each layer's rule computes the rows'
-squared norms. Rules keep formed gradients, or their factors, for any weighted sum over rows.
+gradients of the layers' outputs. From a layer's inputs and output gradients, its rule computes the
+squared norms of per-example gradients. Each gradient, or two factors of it, is kept for any
+weighted sum over rows.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Layer:
 class Ghost:
     """Per-example gradients of `trained`, the parameters of a module from inputs to scores.
 
-    Each row of scores depends on one row of inputs.
+    The module's n-th row of scores must depend on only the n-th row of inputs.
     """
 
     def __init__(self, module: nn.Module, trained: Mapping[str, nn.Parameter]) -> None:
@@ -47,7 +48,7 @@ class Ghost:
     def find_other_uses(self, inputs: torch.Tensor) -> list[str]:
         """Names the trained parameters that are used outside the calls of their layers.
 
-        Calls of layers get constants in place of parameters, so a gradient that still reaches a
+        Calls of layers get constants in place of parameters. A gradient that still reaches a
         parameter comes from a use outside the calls.
         """
         copies = {inner: parameter.detach() for inner, (_, parameter) in self._copied.items()}
@@ -83,7 +84,7 @@ class Ghost:
         sigmoid: bool,
         precision: torch.dtype | None,
     ) -> BatchGradients:
-        """Returns the per-example gradients of a batch, by passes in `precision`.
+        """Returns the per-example gradients of a batch; forward and backward use `precision`.
 
         Inputs are [m * v, ...], with all views of a row in sequence; labels [m] or [m, K].
         """
@@ -113,7 +114,7 @@ class Ghost:
 
     @contextmanager
     def _note_calls(self, batch: BatchGradients) -> Iterator[list[Any]]:
-        """Records the calls of layers; yields outputs that no trained parameter precedes."""
+        """Records the calls of layers; yields the outputs at which the backward pass may end."""
         starts: list[Any] = []
         calls: Counter[int] = Counter()
         handles = []
@@ -130,7 +131,7 @@ class Ghost:
             ) -> Any:
                 calls[number] += 1
                 result = output if isinstance(output, torch.Tensor) else output[0]
-                # An in-place change of a view would bypass its hook.
+                # An in-place change of a view would bypass the view's hook.
                 copied = result._is_view()
                 result = result.clone() if copied else result
                 tensors = [*inputs, *options.values()]
@@ -144,7 +145,7 @@ class Ghost:
                             f"{layer.name or 'the network'}: its input is overwritten before "
                             "gradients are computed; choose another backbone"
                         )
-                    # Detached: the graph's hooks refer to this call, and cycles are never freed.
+                    # Attached values and the graph's hooks would form a cycle, never freed.
                     given = tuple(_detach_value(value) for value in inputs)
                     named = {name: _detach_value(value) for name, value in options.items()}
                     call = Call(module, given, named, gradient, batch.rows)
@@ -164,7 +165,7 @@ class Ghost:
 
 
 class BatchGradients:
-    """The gradients of a batch's rows, each formed, or kept as two factors."""
+    """The per-example gradients of a batch, each in full or as two factors of a product."""
 
     def __init__(self, rows: int, device: torch.device) -> None:
         self.rows = rows
@@ -216,9 +217,9 @@ def _detach_value(value: Any) -> Any:
 def _find_layers(
     module: nn.Module, trained: Mapping[str, nn.Parameter]
 ) -> tuple[list[Layer], dict[str, tuple[str, nn.Parameter]]]:
-    """Returns the layers, and the parameters copied for each row, by their name in `module`.
+    """Returns the layers, and the parameters copied for each row, by name in `module`.
 
-    Copies are made of parameters with first dimension 1, such as class tokens, which broadcast.
+    Parameters that broadcast over rows, such as class tokens with first dimension 1, are copied.
     """
     names = {id(parameter): name for name, parameter in trained.items()}
     layers: list[Layer] = []

@@ -1,9 +1,9 @@
 """Sums of a network's clipped gradients over rows.
 
 Each example's gradient of all trained parameters together is clipped to L2 norm C, then multiplied
-with the row's weight. A row whose gradient is not finite, or too long for float32, adds nothing. In
+by the row's weight. A row whose gradient is not finite, or too long for float32, adds nothing. In
 exact arithmetic a row adds a vector of norm at most C times its weight. Norms are computed from the
-summed tensors, with a margin for rounding.
+tensors that are summed, with a margin for rounding.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class ClippedSums:
         Args:
           inputs: [m, ...]; or [m, v, ...], where a row's gradient is the mean over its v views.
           labels: classes, int64 [m]; or [m, K], see `losses.row_losses`.
-          weights: float32 [m], the factors of clipped gradients; None for ones.
+          weights: float32 [m], the factors of clipped gradients; None if all are 1.
         """
         if len(inputs) == 0:
             return torch.zeros(0, dtype=torch.float64, device=total.device)
@@ -111,6 +111,6 @@ class ClippedSums:
         """Returns inputs in the network's form: views in sequence, in the fastest memory format."""
         flat = inputs.flatten(0, 1) if inputs.ndim == self._dimensions + 2 else inputs
         if flat.ndim == 4 and (flat.device.type == "cpu" or self._precision is not None):
-            # This memory format is the fastest for convolutions, and later layers keep it.
+            # channels_last is the fastest memory format for convolutions, and later layers keep it.
             return flat.contiguous(memory_format=torch.channels_last)
         return flat

@@ -1,7 +1,7 @@
 """The rows that a network trains on: stored activations, or images and their augmented views.
 
-A batch depends only on its own rows, so dividing a step into physical batches changes nothing. The
-public numbers (seed, step, row) decide random views.
+A batch depends only on its own rows, so dividing a step into physical batches changes nothing.
+Public numbers (seed, step and row) determine the random views.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class _Source(Protocol):
 
 
 class Inputs:
-    """Rows of one split, such as activations that enter the trained part, with labels and units.
+    """Rows of one split, such as activations, with labels and units of privacy.
 
     Attributes:
       n: number of units of privacy, which is public.
       shape: the shape of one row, without views.
       labels: int64 [rows], or uint8 [rows, num_classes] of 0 and 1.
-      units: the units of rows; None if each row is a unit.
+      units: the unit of privacy of each row; None if each row is a unit.
       views: number of views per row and step; None without augmentation.
       kept: bool [rows], False for rows that training ignores: the plan's null rows, whose units are
         sampled and counted in n.
@@ -86,7 +86,7 @@ class Inputs:
         return rows.reshape(len(index), *self.shape)
 
     def keep_rows(self, kept: npt.NDArray[np.bool_]) -> Self:
-        """Returns these inputs, not copied, restricted in training to some rows."""
+        """Returns inputs that share all arrays, of which training ignores rows not in `kept`."""
         other = copy.copy(self)
         other.kept = kept
         return other
@@ -138,7 +138,7 @@ def views_of(
     columns = np.empty((len(rows), views, width), dtype=np.int64)
     lines = np.empty((len(rows), views, height), dtype=np.int64)
     for place, row in enumerate(rows.tolist()):
-        # the lowest word counts the random numbers, other words differ per row and step
+        # the counter's lowest word counts random numbers; other words differ per row and step
         bits = np.random.Philox(key=key, counter=[0, row, step, 0])
         generator = np.random.Generator(bits)
         mirrored = generator.integers(0, 2, size=views) * augment.flip
@@ -150,7 +150,7 @@ def views_of(
     taken = torch.arange(len(rows), device=device).view(-1, 1, 1, 1)
     at_lines = torch.from_numpy(lines).to(device)[:, :, :, None]
     at_columns = torch.from_numpy(columns).to(device)[:, :, None, :]
-    # [m, H, W, C], because indexing needs the three indexed dimensions side by side
+    # channels move last, because indexing needs the three indexed dimensions side by side
     return images.movedim(1, -1)[taken, at_lines, at_columns].movedim(-1, 2).contiguous()
 
 
@@ -216,7 +216,7 @@ def image_inputs(
 
     Images are decoded once and kept in memory. Images that need more than `memory_mb` are decoded
     for each batch, and encoded images stored in the table stay in memory. Raises DataError, naming
-    the row, for an image that cannot be decoded or differs in size from the first. Raises
+    the row, for an image that cannot be decoded or differs in size from the first image. Raises
     ConfigError if the backbone does not take images as bytes, or `augment.pad` is too large.
     """
     decoder = _Decoding(Decoder(backbone, split), table, threads)

@@ -1,4 +1,4 @@
-"""The rule for per-example gradients of each kind of layer."""
+"""Maps each kind of layer to the rule that computes its per-example gradients."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _RULES: dict[type[nn.Module], Rule] = {
     nn.GroupNorm: AffineRule(_group_norm, maps=True),
     ChannelAffine: AffineRule(_as_it_is, scale="scale", shift="shift", maps=None),
 }
-# Modules that use the parameters of their children without calling them.
+# Modules that use the parameters of their children without calling the children.
 WHOLE = (nn.MultiheadAttention,)
 
 

@@ -1,11 +1,11 @@
 """Per-example gradients of layers, from a layer's input and the gradient of its output.
 
 A row may have several positions (pixels, tokens) and several views, in sequence in the first
-dimension. An example's gradient is the sum over positions and views. Gradients of linear layers and
-convolutions need not be formed (Goodfellow 2015; Bu et al. 2022). Let a_t be the input and g_t the
-output's gradient at position t: the gradient sum_t g_t a_t^T has the squared norm sum_ts (a_t .
-a_s)(g_t . g_s). If this sum is cheaper, no gradient is formed, and the clipped sum over rows is one
-product.
+dimension. An example's gradient is the sum over positions and views. Norms of per-example gradients
+of linear layers and convolutions do not need the gradients (Goodfellow 2015; Bu et al. 2022). Let
+a_t be the input and g_t the output's gradient at position t: the gradient sum_t g_t a_t^T has the
+squared norm sum_ts (a_t . a_s)(g_t . g_s). If sum_ts takes less time than the gradients, only the
+clipped sum over rows is computed, as one product.
 
 Norms and sums are computed in float32 from the same tensors, whatever the layer's precision. Inputs
 may be in any memory format.
@@ -24,7 +24,7 @@ from torch.func import functional_call, vjp, vmap
 Gradients = dict[str, torch.Tensor]  # gradients per row, [m, ...], by the parameter's name
 _PIECE_BYTES = 2**22
 _PART = 1024  # number of squares that are added in float32, before sums continue in float64
-_TINY = 2.0**-126  # a product of smaller size may be rounded to zero
+_TINY = 2.0**-126  # smaller float32 products may be rounded to zero
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Call:
 
 
 class Rule:
-    """Gradients of one kind of layer.
+    """Computes per-example gradients of one kind of layer.
 
     `weight` names the parameter for which `unfold_positions` and `add_weight` exist.
     """
@@ -79,7 +79,7 @@ class Rule:
 
 
 def forms_gradients(sizes: tuple[int, int, int]) -> bool:
-    """Returns True if forming an example's gradient is cheaper than never forming it.
+    """Returns True if forming per-example gradients is cheaper than products over positions.
 
     Products over pairs of t positions take t^2 (in + out) steps. A formed gradient is written once
     and read twice, which costs about sixteen steps per number. A formed gradient should also need
@@ -93,8 +93,8 @@ def forms_gradients(sizes: tuple[int, int, int]) -> bool:
 def row_norms(rows: torch.Tensor) -> torch.Tensor:
     """Returns the L2 norms of rows [m, n] in float64, with an error of a few float32 roundings.
 
-    Squares are added in parts: PyTorch adds all squares of a row into a few float32 numbers. On a
-      CPU a sum of ten million squares would be up to 1% too small.
+    Squares are added in parts, because PyTorch adds all squares of a row into a few float32
+    numbers. On a CPU a sum of ten million squares would be up to 1% too small.
     """
     whole = rows.shape[1] // _PART * _PART
     squares = torch.linalg.vector_norm(rows[:, whole:].contiguous(), dim=1).double().square()
@@ -105,11 +105,11 @@ def row_norms(rows: torch.Tensor) -> torch.Tensor:
 
 
 def squared_norms(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
-    """Returns upper bounds of |sum_t g_t a_t^T|^2 of rows, float64 [m], close to their values.
+    """Returns close upper bounds of each row's |sum_t g_t a_t^T|^2, float64 [m].
 
-    If terms cancel, rounding of float32 products could make the sum too small, and clip a row too
-    little. So a bound on the rounding is added, which grows with the terms of a product; the
-    largest observed error was half of this bound. A second bound covers products that underflow.
+    If terms cancel, rounding of float32 products could make a norm too small, and clip a row too
+    little. So a bound on rounding errors is added, which grows with the terms of a product. The
+    largest observed rounding error was half of the bound. A second bound covers underflow.
     """
     numbers = inputs.shape[2], outputs.shape[2]
     if inputs.shape[1] == 1:
@@ -120,7 +120,7 @@ def squared_norms(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
         return (pair[0] * pair[1]).square()
     left = torch.bmm(inputs, inputs.transpose(1, 2))
     right = torch.bmm(outputs, outputs.transpose(1, 2))
-    # Squares at each position, plus a bound on their rounding errors.
+    # Squared norms at each position, plus a bound on the squares lost to underflow.
     squares = [
         torch.diagonal(products, dim1=1, dim2=2).double() + count * _TINY
         for products, count in zip((left, right), numbers, strict=True)
@@ -134,12 +134,12 @@ def squared_norms(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
 
 
 def by_rows(tensor: torch.Tensor, rows: int) -> torch.Tensor:
-    """Returns [m, t, channels] of a tensor whose last dimension is the channels."""
+    """Reshapes a tensor whose last dimension is the channels to [m, t, channels]."""
     return tensor.reshape(rows, -1, tensor.shape[-1])
 
 
 def channels_last(tensor: torch.Tensor, rows: int) -> torch.Tensor:
-    """Returns [m, t, channels] of maps [m * v, channels, height, width]."""
+    """Reshapes maps [m * v, channels, height, width] to [m, t, channels]."""
     if len(tensor) == rows and tensor.is_contiguous():
         return tensor.flatten(2).transpose(1, 2)
     return by_rows(tensor.permute(0, 2, 3, 1), rows)
@@ -176,9 +176,9 @@ class LinearRule(Rule):
 
 
 class AffineRule(Rule):
-    """y = n(x) * weight + bias, with n (`normalised`) without parameters.
+    """y = n(x) * weight + bias, where n (`normalised`) has no parameters.
 
-    `maps`: True if channels are dimension 1; None if this holds only for maps [m, c, h, w].
+    `maps`: True if channels are dimension 1; None if only maps [m, c, h, w] have channels there.
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class AffineRule(Rule):
 
 
 class ModuleRule(Rule):
-    """Differentiates any kind of module for each row: always right, but slow."""
+    """Differentiates any kind of module row by row: always right, but slow."""
 
     def compute_gradients(self, call: Call, names: Collection[str]) -> Gradients:
         module, first = call.module, len(call.inputs[0])

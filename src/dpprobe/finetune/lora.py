@@ -21,7 +21,7 @@ _OTHER_NORMS = ("RMSNorm", "RmsNorm", "SimpleNorm")
 
 
 class ChannelAffine(nn.Module):
-    """x * scale + shift per channel: dimension 1 of 4-d inputs, else the last."""
+    """x * scale + shift per channel; channels are dimension 1 of 4-d inputs, else the last."""
 
     def __init__(self, scale: torch.Tensor, shift: torch.Tensor) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class LoraLinear(nn.Module):
 def insert_lora(
     model: nn.Module, blocks: Sequence[nn.Module], lora: Lora, *, seed: int, name: str
 ) -> None:
-    """Adds low-rank adapters to linear layers in place: to `targets`, or to all layers in `blocks`.
+    """Adds low-rank adapters to a network's linear layers: `targets`, or all layers in `blocks`.
 
     The seed and the layer's name determine each layer's random factor a. Raises ConfigError if the
     blocks have no linear layer, or no layer's name ends in a target.

@@ -22,7 +22,7 @@ def _default_moments(options: adam.MomentOptions) -> dict[str, float]:
     return {"beta1": options.beta1, "beta2": options.beta2, "eps": options.eps}
 
 
-# Constants are the defaults of the head with the optimiser's name, without correction for noise.
+# Each optimiser has the default constants of the head of its name, without correction for noise.
 OPTIMISERS: Mapping[str, MakeOptimiser] = {
     "sgd": Sgd,
     "momentum": partial(momentum.Momentum, beta=momentum.Options().beta),

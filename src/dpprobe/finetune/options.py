@@ -1,13 +1,14 @@
 """Options and release of `fine_tune`: noisy gradient steps on a part of a network and its head.
 
-Each step releases (Abadi et al. 2016, algorithm 1) the sum, over a Poisson sample or all rows, of
-each example's gradient of all trained parameters together, clipped to L2 norm `max_grad_norm`, plus
-Gaussian noise. With augmentation, an example's gradient is the mean over its views, before the clip
-(De et al. 2022, section 3.2). Whatever the network's weights, a row adds at most one clipped
-gradient and a null row adds nothing, so the sensitivity is `max_grad_norm`. A unit of several rows
-adds the mean of its examples' clipped gradients. The frozen part, initial weights, views and
-adapters' starts are public. A `probe` is a head that is released first, for a share of the budget,
-as the network's start. This module imports nothing heavy, because planning reads its options.
+Each step releases the sum of clipped gradients over a Poisson sample or all rows, plus Gaussian
+noise (Abadi et al. 2016, algorithm 1). An example's gradient, of all trained parameters together,
+is clipped to L2 norm `max_grad_norm`. With augmentation, an example's gradient is the mean over its
+views, before the clip (De et al. 2022, section 3.2). Whatever the network's weights, a row adds at
+most one clipped gradient and a null row adds nothing, so the sensitivity is `max_grad_norm`. A unit
+of privacy with several rows adds the mean of its examples' clipped gradients. The frozen part,
+initial weights, views and initial adapters are public. A `probe` is a head that is released first,
+for a share of the budget, as the network's start. This module imports no heavy library, because
+planning reads its options.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _PROBE_SCHEMA = {
 }
 # The most combinations of a search space that a study's check tries.
 _MOST_CORNERS = 256
-# A size above any real dataset's, to compare sampling rates and steps, which no search may change.
+# More units than any real dataset has, to compare the sampling rates and steps of trials.
 _MANY_UNITS = 10**12
 # Notes in the privacy statement of every network.
 LIMITS = (
@@ -104,7 +105,7 @@ _TUNE_FORMS: dict[str, type[Block]] = {"blocks": TuneBlocks, "lora": TuneLora}
 
 
 def _read_tune(value: Any) -> Any:
-    """Reads `tune` by the mapping's key, so that errors are only about the form in the study."""
+    """Reads `tune` by the mapping's key, so that errors concern only the form in the study."""
     if isinstance(value, Mapping) and len(value) == 1:
         (key,) = value
         if key in _TUNE_FORMS:
@@ -126,7 +127,8 @@ class Augment(Block):
         1,
         ge=1,
         le=256,
-        description="Augmented views per image and step; the image's gradient is their mean.",
+        description="Augmented views per image and step; an image's gradient is the mean over its "
+        "views.",
     )
     flip: bool = Field(True, description="Mirror each view with probability 1/2.")
     pad: int = Field(
@@ -147,7 +149,7 @@ class Augment(Block):
 
 
 class Probe(Block):
-    """A private head on the stored features as the starting point, within the same budget."""
+    """A private head on the stored features, from which the network starts, within one budget."""
 
     share: Share = Field(
         0.3,
@@ -230,8 +232,8 @@ class Options(GradientOptions):
     )
     engine: Literal["ghost"] = Field(  # type: ignore[assignment]
         "ghost",
-        description="Method for per-example gradients: ghost works layer by layer and never forms "
-        "most of them. Sums are float32: for benchmarks, not for release.",
+        description="Method for per-example gradients: ghost works layer by layer, without forming "
+        "most gradients. Sums are float32: for benchmarks, not for release.",
     )
     probe: Probe | None = Field(
         None, description="A private head from which the network's training starts."

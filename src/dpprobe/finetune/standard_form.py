@@ -152,7 +152,7 @@ def _fold_norm(norm: Any, path: str, name: str) -> nn.Module:
 
 
 def _with_activation(norm: nn.Module, before: nn.Module) -> nn.Module:
-    """Returns a normalisation followed by the dropout and activation of timm's fused layers."""
+    """Returns `norm`, followed by the dropout and activation of timm's fused layer `before`."""
     parts: OrderedDict[str, nn.Module] = OrderedDict(norm=norm)
     for part in ("drop", "act"):
         layer = getattr(before, part, None)

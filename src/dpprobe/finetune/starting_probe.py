@@ -52,8 +52,8 @@ def fit_probe(
 def probe_plan(plan: Plan) -> Plan:
     """Returns the part of a plan that trains the probe, without the prefix of mechanism names.
 
-    The part keeps the epsilon of the whole plan, although the probe alone costs less. Raises
-    PrivacyError if the plan has no mechanism for a probe.
+    The returned plan keeps the epsilon of the whole plan, although the probe alone costs less.
+    Raises PrivacyError if the plan has no mechanism for a probe.
     """
     mechanisms = tuple(
         replace(item, name=item.name.removeprefix(PREFIX))
@@ -68,7 +68,7 @@ def probe_plan(plan: Plan) -> Plan:
 def start_from(
     network: TunedNetwork, weights: npt.NDArray[np.float32], transform: Transform
 ) -> None:
-    """Replaces the network's head by `weights` [classes, d + 1], and its normalisation."""
+    """Sets the network's head to `weights` [classes, d + 1], its normalisation to `transform`."""
     weight, bias = network.trained["head.weight"], network.trained["head.bias"]
     module: Any = network.module
     module.transform = transform

@@ -1,8 +1,8 @@
 """The steps of a network's DP training, and the state that checkpoints store.
 
 The sampling rate and the divisor come from the plan, never from the data. Optimisers and iterate
-averages only post-process noisy sums. Sums and noise are float32, so only for benchmarks: see the
-  limits in `heads.gradient_options`.
+averages only post-process noisy sums. Trained networks are only for benchmarks, because sums and
+noise are float32: see `LIMITS` in `options`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Training:
             name: part.view(one.shape)
             for (name, one), part in zip(self._parameters.items(), parts, strict=True)
         }
-        # The divisor is public, from the plan's n and rate, unlike the size of a batch.
+        # The divisor comes from the plan's public n and rate, because a batch's size is private.
         self._divisor = mechanism.sample_rate * releases.plan.n
         self._deviation = releases.noise_deviation(GRADIENTS)
         self._noise = releases.make_noise(GRADIENTS, self._sums.size)
@@ -84,7 +84,7 @@ class Training:
 
     @torch.no_grad()
     def take_step(self, advance: Callable[[int], None]) -> None:
-        """Takes one noisy step, even with an empty batch; `advance` gets numbers of done rows."""
+        """Takes one noisy step, even if the batch is empty; `advance` gets counts of rows done."""
         self._releases.count_releases(GRADIENTS, 1)
         self._total.zero_()
         for rows, batch in self._physical_batches(self._drawn_rows()):
@@ -152,7 +152,7 @@ class Training:
         return labels.to(torch.float32)
 
     def copy_result(self) -> Tensors:
-        """Returns copies of the parameters that would be released if training stopped."""
+        """Returns copies of the parameters that would be released if training stopped now."""
         result = {name: one.clone() for name, one in (self._average or self._parameters).items()}
         if shifts := self._options.bias_shifts():
             result["head.bias"] += torch.tensor(shifts, device=self._device)
@@ -168,7 +168,7 @@ class Training:
 
     @torch.no_grad()
     def mean_loss(self, rows: RowIndices) -> float:
-        """Returns the network's mean loss on rows without views; not private."""
+        """Returns the mean loss on unaugmented rows, which has no privacy guarantee."""
         total = 0.0
         for start in range(0, len(rows), self._rows_at_once):
             part = rows[start : start + self._rows_at_once]
@@ -222,7 +222,7 @@ class Training:
 def rows_at_once(network: TunedNetwork, physical_batch: int, views: int) -> int:
     """Returns how many rows pass through a network at once: `physical_batch` divided by views.
 
-    On a CPU the number is at most extraction's batch, because larger batches are slowed by memory.
+    On a CPU, batches of images are no larger than in feature extraction, because memory slows them.
     """
     most = physical_batch // views
     on_cpu = next(iter(network.trained.values())).device.type == "cpu"

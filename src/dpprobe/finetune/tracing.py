@@ -23,7 +23,7 @@ class _Tracer(fx.Tracer):
     ) -> None:
         super().__init__()
         self._around, self._batches, self._outputs = around, batches, outputs
-        # Read before tracing, which replaces the attributes of modules.
+        # The modules are listed before tracing, because tracing replaces attributes of modules.
         self._modules = dict(model.named_modules(remove_duplicate=False))
         self._constants: dict[str, torch.Tensor] = {
             **dict(model.named_parameters(remove_duplicate=False)),
@@ -73,7 +73,7 @@ def trace_graph(
     """
     ids = {id(block) for block in blocks}
     around = {id(one) for one in model.modules() if any(id(m) in ids for m in one.modules())} - ids
-    # Other arguments, such as a mask, have their defaults.
+    # Arguments besides the images, such as a mask, get their defaults.
     given = {
         name: one.default
         for name, one in inspect.signature(model.forward).parameters.items()

@@ -2,7 +2,7 @@
 
 `options` defines the releases and their sensitivities, and `gradients` computes clipped sums.
 `steps` makes the gradient steps; `privacy.releases` draws the noise and counts releases. A killed
-training continues from its checkpoint and ends with the same bits.
+training continues from its checkpoint, and its result has the bits of an uninterrupted training.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-# A record of the history has the mean loss of the first so many rows.
+# Each record of the history has the mean loss of at most this many first rows.
 LOSS_ROWS = 256
 
 Record = Callable[[int, "TunedNetwork"], Mapping[str, float]]
@@ -74,7 +74,7 @@ def train_network(
     """Runs the plan's gradient steps on a network, which changes its parameters.
 
     A step uses a Poisson sample of the units, or all units, adds the examples' clipped gradients
-    and noise, and divides by the expected batch size. A step with an empty batch counts too.
+    and noise, and divides by the expected batch size. A step with an empty batch also adds noise.
 
     Raises PrivacyError if the plan is not for these options and rows, or too many steps were taken.
     Also raises PrivacyError if a public file was not compared with the private examples. Raises
@@ -84,28 +84,16 @@ def train_network(
       network: the initial network, whose trained parameters are changed.
       inputs: the private examples, with the plan's number of units.
       releases: one seed's releases, with the mechanism `gradients` for the steps. The caller calls
-        `check_counts` afterwards.
+        `check_counts` after training.
       checkpoint: the checkpoints that the training writes, and continues from.
       physical_batch: rows times their views in one pass through the network; affects only rounding.
       public: the public files that were compared with the private examples.
       record: called with (step, network) at the start, about twenty times in between, and at the
-        end. The network has the parameters that would be returned at the step.
+        end. At a call, the network has the parameters that training would return at that step.
     """
     public.require_files(options)
-    plan = releases.plan
-    if plan.n != inputs.n:
-        raise PrivacyError(
-            f"head {options.head}: the plan is for n = {plan.n} units of privacy, but the data "
-            f"has {inputs.n}; calibrate for this dataset"
-        )
-    check_plan(options, plan)
-    if len(releases.seeds) != 1:
-        raise PrivacyError(f"head {options.head}: {len(releases.seeds)} seeds; train one at a time")
-    if releases.observer is not None:
-        raise PrivacyError(f"head {options.head}: an audit sees no step of a network")
-    if fault := options.class_fault(inputs.num_classes, multi_label=inputs.labels.ndim == 2):
-        raise ConfigError(f"head {options.head}: {fault}")
-    mechanism = plan.find_mechanism(GRADIENTS)
+    _check_releases(options, inputs, releases)
+    mechanism = releases.plan.find_mechanism(GRADIENTS)
     with use_full_float32():
         training = Training(
             options, network, inputs, releases, mechanism, physical_batch=physical_batch
@@ -119,7 +107,7 @@ def train_network(
         )
         run.start_run(checkpoint, label)
         expected = (mechanism.count - training.taken) * mechanism.sample_rate * inputs.rows
-        # Progress counts rows, because a step may have many, also in the first step.
+        # Progress counts rows, because a single step may take long.
         with Progress(round(expected), label=f"{label}: train", unit="rows") as progress:
             run.finish_run(checkpoint, progress)
         state = training.copy_result()
@@ -130,6 +118,30 @@ def train_network(
         history=run.history,
         seconds=run.elapsed_seconds,
     )
+
+
+def _check_releases(options: Options, inputs: Inputs, releases: Releases) -> None:
+    """Raises PrivacyError if plan, seeds or observer do not fit the training, or ConfigError if
+    the method does not fit the classes."""
+    plan = releases.plan
+    if plan.n != inputs.n:
+        raise PrivacyError(
+            f"head {options.head}: the plan is for n = {plan.n} units of privacy, but the data "
+            f"has {inputs.n}; calibrate for this dataset"
+        )
+    check_plan(options, plan)
+    if len(releases.seeds) != 1:
+        raise PrivacyError(
+            f"head {options.head}: the releases have {len(releases.seeds)} seeds; train each seed "
+            "separately"
+        )
+    if releases.observer is not None:
+        raise PrivacyError(
+            f"head {options.head}: an audit cannot observe the steps of a network; remove the "
+            "observer"
+        )
+    if fault := options.class_fault(inputs.num_classes, multi_label=inputs.labels.ndim == 2):
+        raise ConfigError(f"head {options.head}: {fault}")
 
 
 @dataclass(kw_only=True)
@@ -178,7 +190,6 @@ class _Run:
         self._check_finite()
 
     def _add_record(self) -> None:
-        """Adds a record of the network in its current state."""
         if self.record is None:
             return
         training = self.training

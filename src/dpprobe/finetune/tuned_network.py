@@ -1,8 +1,8 @@
 """The network that a method trains: a part of a backbone with a head, and its trained parameters.
 
-With or without a cut, a network is made from one copy of the backbone, and parameters have equal
-names: `body.<name in the copy>`, `head.weight`, `head.bias`. So parameters trained from stored
-activations fit the whole network.
+A network's parameters have equal names with and without a cut: `body.<name in the backbone's
+copy>`, `head.weight`, `head.bias`. So parameters trained from stored activations fit the whole
+network.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ def build_network(
 ) -> TunedNetwork:
     """Builds the initial network of a seed's training from a backbone loaded on the CPU.
 
-    No thread may run networks meanwhile: cutting traces the network, which changes torch's modules
-    for all threads. Raises ConfigError if the backbone is no network, mixes rows, cannot be cut, or
-    has no parameters that `tune` trains.
+    No other thread may run a network during the call: cutting traces the network, which changes
+    torch's modules for all threads. Raises ConfigError if the backbone is no network, mixes rows,
+    cannot be cut, or has no parameters that `tune` trains.
     """
     graph = network_graph(backbone)
     if options.tune == "head" and options.cut:

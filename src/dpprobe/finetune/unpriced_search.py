@@ -75,7 +75,7 @@ def run_trials(
 ) -> tuple[Trial, ...]:
     """Runs the trials that the log lacks; returns all trials, in order.
 
-    Raises ConfigError if values of the space conflict, StoreError if another process searches.
+    Raises ConfigError if values of the search space conflict, StoreError if the search is running.
 
     Args:
       objective: takes a trial's options and number, trains, and returns the held-out score; a score
@@ -166,9 +166,9 @@ def _trial_options(options: Options, values: Mapping[str, Any]) -> Options:
 
 
 def suggest_values(search: Search, trials: Sequence[Trial], seed: int) -> dict[str, Any]:
-    """Returns the next trial's values, a function of the arguments.
+    """Returns the next trial's values, which depend only on the arguments.
 
-    If all values are in lists, no combination repeats before each has been tried.
+    If all options have lists of values, no combination repeats before all have been tried.
     """
     import optuna  # late, because planning reads options without Optuna
 
@@ -176,7 +176,7 @@ def suggest_values(search: Search, trials: Sequence[Trial], seed: int) -> dict[s
     spaces: dict[str, optuna.distributions.BaseDistribution] = {
         name: optuna.distributions.FloatDistribution(space.low, space.high, log=space.log)
         if isinstance(space, Range)
-        # indices, because 1 and true are equal
+        # indices in place of values, because 1 and true are equal
         else optuna.distributions.CategoricalDistribution(range(len(space)))
         for name, space in search.space.items()
     }

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dpprobe.privacy.releases import Releases
 
 
-# The rate times sqrt(d T), and the largest rate times sqrt(T).
+# The learning rate times sqrt(d T), and its largest value times sqrt(T), for T steps.
 _LENGTH, _LOGIT_NOISE = 19.0, 1.0
 
 
@@ -35,8 +35,8 @@ NoiseCorrection = Annotated[
     Field(
         gt=0,
         description="DP-AdamBC (Tang et al. 2024): the known variance of the noise is subtracted "
-        "from the mean square, of which at least this part of that variance remains. Null "
-        "switches it off.",
+        "from the mean square, which stays at least this fraction of the noise's variance. Null "
+        "switches the correction off.",
     ),
 ]
 
@@ -53,9 +53,9 @@ class MomentOptions(UnitRowOptions):
 class Options(MomentOptions):
     """DP-Adam on centred features; the moments decay as in Kingma and Ba's Adam.
 
-    Each number of a step is about the learning rate r, so the weights of a class move by at most r
-    sqrt(d), and by less as training continues. If noise decides every sign, T steps add noise of
-    standard deviation r sqrt(T) to the logits of an example with norm 1.
+    Each coordinate of a step is about the learning rate r. So a step moves the weights of a class
+    by at most r sqrt(d), and by less as training continues. If noise decides every sign, T steps
+    add noise of standard deviation r sqrt(T) to the logits of an example with norm 1.
     """
 
     head: Literal["adam"] = "adam"
@@ -107,7 +107,7 @@ class Adam(Optimiser):
 
 
 def moment_constants(options: MomentOptions, releases: Releases) -> dict[str, float]:
-    """`Adam`'s arguments: options, and noise variance to subtract from the mean square."""
+    """Returns `Adam`'s arguments: options, and the noise that it corrects the mean square for."""
     floor = options.noise_correction
     return {
         "beta1": options.beta1,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dpprobe.heads.rows import Rows
     from dpprobe.privacy.releases import Releases
 
-# A rule chooses a linear head with options of its own.
+# Heads that no rule chooses, because they choose options themselves or are not private.
 _NOT_CHOSEN = ("auto", "nonprivate", "tuned")
 
 
@@ -42,10 +42,10 @@ class Options(MethodOptions):
         False,
         exclude_if=lambda value: not value,
         description="Answer as if classes were equally frequent, for data with rare classes that "
-        "matter as much as frequent ones. The class frequencies are released, at "
+        "matter as much as frequent classes. The class frequencies are released, at "
         f"{100 * DEFAULT_PRIOR_SHARE:g}% of the budget. Only for one label per image.",
     )
-    # Written by the rule, and left out of the schema of a study.
+    # The rule writes the three fields below; the schema of a study leaves them out.
     normalize: SkipJsonSchema[Normalize] = NoNormalisation()
     rule: SkipJsonSchema[int | None] = None
     chosen: SkipJsonSchema[AnyMethod | None] = None
@@ -162,7 +162,7 @@ def asked_options(method: MethodOptions) -> dict[str, Any]:
 
 
 def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
-    # torch and what needs it: planning imports this module
+    # late import: planning imports this module without torch
     from dpprobe.heads.balance import fit_balanced
 
     return fit_balanced(trained_head(options), rows, releases, record=record)

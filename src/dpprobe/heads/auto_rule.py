@@ -1,14 +1,15 @@
 """The rule of `head: auto`: the options of a head from public facts, by a table fixed beforehand.
 
-The rule of `head: auto` looks at no data. `RULE` is raised if the choice or the chosen head's
+The rule of `head: auto` reads no data. Raise the version `RULE` if the choice or the chosen head's
 defaults change. Cells of another version of the rule are trained again. Only a dpprobe with a
 bundle's version of the rule verifies the bundle.
 
-The rule was fixed on the pairs for choosing of bench/results/accuracy.md. `momentum` on centred
-rows was the best head at small n and epsilon, and on whitened rows above n mu = 100 sqrt(d), with
-mu of the Gaussian mechanism at (epsilon, delta). At smaller n mu, noise of spectral norm about
-sqrt(2 d) / (sqrt(0.1) mu) hides most of the released second moment, and its tenth of the budget is
-better spent on gradients.
+The rule was fixed on the pairs of data and backbone that bench/results/accuracy.md reserves for
+choosing. `momentum` was the best
+head: on centred rows at small n and epsilon, and on whitened rows above n mu = 100 sqrt(d), with mu
+  of the Gaussian mechanism at (epsilon, delta). At smaller n mu, noise of spectral norm about
+  sqrt(2 d) / (sqrt(0.1) mu) hides most of the released second moment, so the moment's tenth of the
+  budget is better spent on gradients.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dpprobe.privacy.gaussian_mu import gaussian_mu
 
 RULE = 1
 
-# n mu over sqrt(d), from which on the second moment is worth its price.
+# The least n mu / sqrt(d) at which the second moment is worth its share of the budget.
 _LEAST_SIGNAL = 100.0
 
 

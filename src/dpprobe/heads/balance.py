@@ -51,10 +51,10 @@ Numbers = tuple[Annotated[float, Field(gt=0)], ...]
 Released = Literal["released"]
 
 CLASS_COUNTS = "class_counts"
-# Both were chosen on public features (bench/results/balanced.md).
+# The share and PRIOR_FLOOR were chosen on public features (bench/results/balanced.md).
 DEFAULT_PRIOR_SHARE = 0.02
-# A count below so many standard deviations of its noise is raised to them: else noise decides which
-# classes are boosted, and without bound.
+# Counts are raised to at least PRIOR_FLOOR standard deviations of their noise. Without PRIOR_FLOOR
+# noise would decide, without bound, which classes are favoured.
 PRIOR_FLOOR = 2.0
 
 
@@ -79,8 +79,8 @@ ClassPriors = Annotated[
         exclude_if=_is_absent,
         description="Class frequencies among the training images: public numbers, one per class; "
         "or, for a linear head, `released`: counted with noise from a share of the head's budget. "
-        "Their logarithms are subtracted from the trained head's biases (logit adjustment): the "
-        "head answers as if classes were equally frequent. For loss: softmax.",
+        "The frequencies' logarithms are subtracted from the trained head's biases (logit "
+        "adjustment): the head answers as if classes were equally frequent. For loss: softmax.",
     ),
 ]
 PriorShare = Annotated[
@@ -219,7 +219,7 @@ def fit_balanced(
 
 def count_classes(rows: Rows, releases: Releases) -> Priors:
     """Releases `class_counts`; returns the priors, float32 [seeds, classes]."""
-    # planning imports this module
+    # late imports: planning imports this module without torch
     import numpy as np
     import torch
 
@@ -239,7 +239,7 @@ def count_classes(rows: Rows, releases: Releases) -> Priors:
 
 def weigh_classes(method: BalanceOptions, rows: Rows) -> Rows:
     """Returns a view of the rows, with weights multiplied by their classes' weights."""
-    import torch  # as above
+    import torch  # heavy: planning imports this module
 
     of_class = torch.tensor(method.class_weights, dtype=torch.float32, device=rows.device)
     of_row = of_class[rows.labels]
@@ -252,7 +252,7 @@ def weigh_classes(method: BalanceOptions, rows: Rows) -> Rows:
 
 
 def _shift_record(record: Record | None, shifts: Priors) -> Record | None:
-    import torch  # as above
+    import torch  # heavy: planning imports this module
 
     if record is None or not shifts.size:
         return record

@@ -26,29 +26,29 @@ RowIntercept = Annotated[
         ge=0,
         le=10,
         description="Constant appended to each feature vector, as a part of max_row_norm; the "
-        "biases are learned from it. Its square is added to the squared sensitivity; 0 learns no "
-        "biases.",
+        "biases are learned from it. The constant's square is added to the squared sensitivity; 0 "
+        "learns no biases.",
     ),
 ]
-# For heads that solve with a released second moment.
+# An option of heads that invert a released second moment.
 Ridge = Annotated[
     float | None,
     Field(
         ge=0,
         description="Ridge penalty lambda, added to the released matrix before inversion. If "
-        "absent, it is set from the noise, the dimension and the number of classes, all public; "
-        "without noise, from the dimension and the features' mean square. 0 adds nothing beyond a "
-        "guard against rounding.",
+        "absent, lambda follows from the noise, the dimension and the number of classes, all "
+        "public; without noise, from the dimension and the features' mean square. 0 adds nothing "
+        "beyond a guard against rounding.",
     ),
 ]
-# For heads that release sums of rows by their labels, one or several per row.
+# An option of heads that release sums of rows by label, with one or several labels per row.
 MaxLabels = Annotated[
     int,
     Field(
         ge=1,
-        description="Number of labels of an image that count in full. If an image has more "
-        "labels, all of them are scaled down equally. The sensitivity of "
-        "sums by label grows with the square root of this number.",
+        description="Number of labels of an image that count in full. If an image has more labels, "
+        "all of them are scaled down equally. The sensitivity of sums by label grows with the "
+        "square root of max_labels.",
     ),
 ]
 

@@ -9,7 +9,8 @@ If units of privacy have several rows (`units`), each clipped gradient is multip
 weight. A unit's weights sum to at most 1, so a unit's contribution has norm at most C. Poisson
 sampling draws units: all rows of a drawn unit join the batch.
 
-On the CPU `kernels.fused_step` computes the sums; else PyTorch, without waiting for the device.
+On the CPU `kernels.fused_step` computes the sums; on other devices PyTorch computes them, without
+waiting for the device.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ from dpprobe.heads.kernels import fused_step
 from dpprobe.heads.rows import Rows
 from dpprobe.privacy.sampling import Sampler
 
-# A clipped row's norm in exact arithmetic stays at most C: norms and clip factors are computed in
-# float64, their product with r rounds by at most 2^-24, or 2^-23 where the factor rounds first.
+# Keeps a clipped gradient's exact norm at most C: norms and clip factors are float64, and their
+# product with r rounds by at most 2^-24, or 2^-23 if the factor is rounded first.
 _MARGIN = 4 * 2.0**-24
 _PIECE_BYTES = 32 * 2**20
 # Working memory of PyTorch's sums per row and class.
 _ENTRY_BYTES = 32
-# A sum over many rows goes by slices, whose number depends on the rows and the head alone, so that
-# threads do not change the sum. The slices' sums take at most so much memory per seed.
+# A sum over many rows is split into slices, whose number depends on the rows and the head alone, so
+# that threads do not change the sum. _SLICE_BYTES limits the memory of slices' sums per seed.
 _SLICE_ROWS, _MOST_SLICES, _SLICE_BYTES = 512, 8, 8 * 2**20
-# Normalised rows up to this size are kept between full-batch steps; more are normalised each time.
+# Normalised rows up to _KEPT_BYTES are cached between full-batch steps; larger sets are not.
 _KEPT_BYTES = 64 * 2**20
-# Rows of a batch that one thread adds up in compiled steps.
+# The most rows of a batch that one thread sums in compiled steps.
 _LARGEST_BATCH = 1024
 
 Index = npt.NDArray[np.int64]
@@ -82,7 +83,7 @@ class ClippedGradients:
 
     @cached_property
     def arrays(self) -> fused_step.Arrays | None:
-        """All rows without a copy; None if they are not in memory in the form that loops read."""
+        """All rows without a copy; None if compiled loops cannot read them in memory."""
         if self.rows.direct is None:
             return None
         features, scale = self.rows.direct
@@ -102,14 +103,10 @@ class ClippedGradients:
             yield self.copy_arrays(features, slice(start, stop))
 
     def copy_arrays(self, features: torch.Tensor, index: torch.Tensor | slice) -> fused_step.Arrays:
-        rows = self.rows
+        rows, ones = self.rows, torch.ones(len(features))
+        weights = None if rows.weights is None else rows.weights[index]
         return fused_step.Arrays.make_arrays(
-            features,
-            torch.ones(len(features)),
-            rows.labels[index],
-            self.bounds[index],
-            None if rows.weights is None else rows.weights[index],
-            sigmoid=self.sigmoid,
+            features, ones, rows.labels[index], self.bounds[index], weights, sigmoid=self.sigmoid
         )
 
     def clip_residuals(
@@ -152,7 +149,7 @@ def add_in_slices(
     pool: Executor | None,
 ) -> None:
     """Adds `fused_step`'s clipped sums over any number of rows, by the pool's threads."""
-    if not len(index):  # many batches of an audit's few rows
+    if not len(index):  # many batches of an audit are empty
         return
     most = max(1, min(_MOST_SLICES, _SLICE_BYTES // (4 * weights[0].numel())))
     count = max(1, min(most, len(index) // _SLICE_ROWS))
@@ -244,8 +241,9 @@ class NativePoissonSum(ClippedGradientSum):
         """Returns the prepared batches that precede the first batch too large for one thread.
 
         Returns:
-          The arrays, their rows, batch after batch, and each batch's number of rows. Rows of later
-          batches may follow. None if the next batch is too large, or rows were not gathered.
+          The arrays, their rows, batch after batch, and each batch's number of rows. The rows of
+          later batches may follow in the arrays. None if the next batch is too large, or not
+          gathered.
         """
         sizes = self._sizes[self._step :]
         if self._arrays is None or sizes[0] > _LARGEST_BATCH:
@@ -333,7 +331,7 @@ class TorchSum(ClippedGradientSum):
         elif graph := self._graphs.get(self.gradients):
             graph.replay()
         elif self._can_repeat():
-            # The second step: the first one has loaded what a graph cannot record.
+            # A graph records the second step, as the first step loads what graphs cannot record.
             graph = self._graphs[self.gradients] = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._add_all()
@@ -364,7 +362,7 @@ class TorchSum(ClippedGradientSum):
     def _add_rows(self, chosen: slice, block: torch.Tensor, index: torch.Tensor | slice) -> None:
         """Adds the clipped sum over a block, [m, d], to the chosen seeds' totals."""
         weights, total = self._weights[chosen].flatten(0, 1), self._total[chosen].flatten(0, 1)
-        # Whole lines of weights: products with rows of d + 1 numbers are slower.
+        # Contiguous weights: products with a view of rows of d + 1 numbers are slower.
         logits = torch.addmm(weights[:, -1].clone(), block, weights[:, :-1].contiguous().T)
         logits = logits.view(len(block), *self._weights[chosen].shape[:2])
         labels = self.gradients.rows.labels[index]

@@ -1,10 +1,10 @@
 """The options of each head that `tuned` searches if a study names none.
 
-The searched options do not change the privacy cost: step lengths, and clipping norms, to which
-noise is proportional. Steps, batches and shares of budgets cannot be searched, nor can learning
-rates set by a rule. The default search spaces were fixed on public features
-(bench/results/search_spaces.md). Lists of values are short: few trials cannot tell more values
-apart, and trials of equal options are fitted together.
+Default search spaces hold only options that leave the privacy cost unchanged: step lengths, and
+clipping norms, to which noise is proportional. Steps, batches and shares of budgets cannot be
+searched, nor can learning rates set by a rule. The default search spaces were fixed on public
+features (bench/results/search_spaces.md). Lists of values are short: few trials cannot tell more
+values apart, and trials of equal options are fitted together.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _Space = dict[str, tuple[float, ...]]
 _STEPS: _Space = {"step": (0.5, 1, 1.6), "max_grad_norm": (0.5, 1)}
 _CLIPPED: _Space = {"max_grad_norm": (0.4, 1)}
 
-# By head and option: numbers of an intercept beside the base's; else factors on the base's number.
+# By head and option: values of `intercept`; for other options, factors on the base's value.
 SPACES: dict[str, _Space] = {
     "sgd": {"learning_rate": (0.3, 1, 3, 10, 30, 100)},
     "momentum": _CLIPPED,

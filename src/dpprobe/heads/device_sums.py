@@ -1,9 +1,9 @@
 """Computes the sums of `engine: exact` on a GPU, bit for bit equal to the CPU's.
 
 **Products.** A unit row has norm at most 2^e, for entries of e bits. A class's integer weights have
-norm at most 2^(51 - e) + sqrt(d) / 2. By Cauchy-Schwarz every partial sum of a row's product with
-these weights is below 2^52. Partial sums of factors times rows are at most 2^52 (`privacy.grid`).
-So float64 represents all partial sums, and products on a device have the bits of
+norm at most 2^(51 - e) + sqrt(d) / 2. By Cauchy-Schwarz every partial sum of a unit row's product
+with a class's weights is below 2^52. Partial sums of factors times rows are at most 2^52
+(`privacy.grid`). So float64 represents all partial sums, and products on a device have the bits of
 `exact_step.add_sums`.
 
 **Rows.** The CPU rounds rows to the grid (`exact_step.fill_units`). Logits are exact products,
@@ -11,18 +11,19 @@ times one number per row, so they equal the CPU's bit for bit. Only exponentials
 classes, depend on the device. Exponentials decide a factor x = trunc(r F), for a residual r, with
 probability p and 0/1 label y, and F = w |row| min(1, clip / length) / step.
 
-**Certificate.** `slack` bounds |r F - r' F'|, where r' and F' are the CPU's numbers. Where all
-numbers within `slack` of r F have the same trunc, the factor is the CPU's. `exact_step.to_factors`
-computes all other rows on the CPU. So a row's contribution depends on the row alone, not on its
-place, and the sums have the CPU's sensitivity. Let eta = (K + 32) 2^-50, at least four times the
+**Certificate.** `slack` bounds |r F - r' F'|, where r' and F' are the CPU's numbers. If all numbers
+within `slack` of r F have one trunc, the device's factor equals the CPU's. Rows for which this is
+not certain are computed on the CPU by `exact_step.to_factors`. So a row's contribution depends on
+the row alone, not on its position, and the sums have the CPU's sensitivity. Let eta = (K + 32)
+2^-50, at least four times the
 rounding errors:
 
 - Exponentials have a relative error of at most 2^-51 (libraries document 2^-52), or are below
-  2^-1000. K positive numbers are added, in any order, and divided. So |p - p'| <= eta p / 2, and
-  |r - r'| <= eta p <= eta (|r| + y).
-- |r| as a vector differs by at most eta |p| + eta |r|, and |p| <= 1, or sqrt(K) for sigmoids. So
-  the lengths of r and r' have a relative difference of at most rho = eta |p| / |r| + eta. If a
-  length plus this difference is at most `clip`, both clip factors are 1. Otherwise the clip factors
+  2^-1000. A softmax adds K positive exponentials, in any order, and divides. So |p - p'| <= eta p /
+  2, and |r - r'| <= eta p <= eta (|r| + y).
+- |r - r'|, of vectors, is at most eta |p| + eta |r|, and |p| <= 1, or sqrt(K) for sigmoids. So the
+  lengths of r and r' have a relative difference of at most rho = eta |p| / |r| + eta. If the length
+  of r plus this difference is at most `clip`, both clip factors are 1. Otherwise the clip factors
   differ relatively by at most 2 rho, if rho < 1/8; the CPU computes rows of larger rho.
 - Hence slack = |r F| (2 rho + 4 eta) + 2 eta F y, with rho = 0 where both clip factors are 1.
 """
@@ -44,7 +45,7 @@ from dpprobe.privacy.grid import GridSum
 
 # Working memory of a block of rows.
 _WORK_BYTES = 2 * 2**30
-# Columns are a multiple of this number, for speed; columns and rows of the tested product.
+# Columns on the device are a multiple of _COLUMNS; the tested product is [_TESTED, _TESTED].
 _COLUMNS, _TESTED = 16, 128
 
 
@@ -54,7 +55,7 @@ class _Block(NamedTuple):
     Attributes:
       rows: slice or indices [m] of the rows.
       units: float32 [m, columns], unit rows in steps of the grid, each with its constant.
-      norms: float64 [m].
+      norms: float64 [m], the rows' norms.
     """
 
     rows: slice | torch.Tensor
@@ -108,10 +109,7 @@ class DeviceSums(ExactSums):
     def _move_heads(
         self, weights: torch.Tensor
     ) -> tuple[list[tuple[torch.Tensor, float]], torch.Tensor]:
-        """Returns heads as integers, as `exact_step.add_sums` reads them, with their units.
-
-        Also returns zeros for the heads' sums.
-        """
+        """Returns heads as integers for `exact_step`, their units, and zeros for their sums."""
         heads, moved = self._prepare(weights)[0], []
         for head in heads:
             whole, out = np.empty_like(head), np.zeros((len(head), self._columns))
@@ -123,7 +121,7 @@ class DeviceSums(ExactSums):
         return moved, torch.zeros(shape, dtype=torch.float64, device=self._device)
 
     def _make_factors(self, logits: torch.Tensor, block: _Block) -> torch.Tensor:
-        """Returns the factors [m, K] of `exact_step.to_factors`; the module has the proof."""
+        """Returns the factors [m, K] of `exact_step.to_factors`: see the module's proof."""
         labels, shares = self._labels[block.rows], self._shares[block.rows]
         classes = logits.shape[1]
         usable = (block.norms > 0) & logits.isfinite().all(1)
@@ -139,7 +137,7 @@ class DeviceSums(ExactSums):
             power = logits.abs().neg_().exp_()
             factors = torch.where(logits > 0, 1.0, power).div_(power.add_(1))
         else:
-            # PyTorch's softmax would promise no error of each probability
+            # PyTorch documents no error bound for its softmax
             factors = (logits - logits.amax(1, keepdim=True)).exp_()
             factors.div_(factors.sum(1, keepdim=True))
         add_at_labels(factors, -torch.ones_like(shares))

@@ -6,9 +6,9 @@ from dpprobe.heads import tuned
 from dpprobe.heads.normalisation import Whitened
 from dpprobe.heads.options import MethodOptions
 
-# Some minutes of a processor to decompose a matrix of the square, half a gigabyte.
+# A square matrix of 8,192 columns takes half a gigabyte, and minutes to decompose.
 MOST_FEATURES = 8192
-# Heads that decompose one.
+# Heads that decompose the features' second moment, a square matrix.
 SECOND_ORDER = frozenset({"feature_covariance", "least_squares", "newton"})
 
 
@@ -20,7 +20,7 @@ def dimension_fault(options: MethodOptions, dimension: int) -> str | None:
         return (
             f"head {options.head}: {dimension} features are too many: it needs their second "
             f"moment, which dpprobe computes for up to {MOST_FEATURES} "
-            f"({8 * dimension**2 / 1000000000.0:.1f} GB and hours to decompose); write "
+            f"({8 * dimension**2 / 1e9:.1f} GB and hours to decompose); write "
             "head: momentum or prototypes, or choose a backbone with fewer features"
         )
     normalize = options.normalize

@@ -1,26 +1,26 @@
-"""`engine: exact`: noisy gradient steps with exact sums and exact noise, under an equal plan.
+"""`engine: exact`: noisy gradient steps with exact sums and exact noise, under an unchanged plan.
 
-**Released** in each step: the sum over the batch's rows of w v u^T, plus noise. For a row x of
-weight w (1, or less if its unit of privacy has several rows) and residual r, and the head's
-constant b (1, or its `intercept`), u is [x, b] / |[x, b]|, and v is r |[x, b]|, scaled to norm
-C = `max_grad_norm` if it is longer: v u^T is the row's clipped gradient. u and w v are rounded
+**Released** in each step: the sum over the batch's rows of w v u^T, plus noise. A row x has weight
+w (1, or less in a unit of several rows) and residual r, and the head has the constant b (1, or
+`intercept`). Then u = [x, b] / |[x, b]|, and v = r |[x, b]|, scaled down to norm C =
+`max_grad_norm` if longer: v u^T is the row's clipped gradient. The vectors u and w v are rounded
 towards zero to whole numbers of two public steps (`privacy.grid`).
 
-**Sensitivity** C. Rounding towards zero lengthens nothing, so |w v| |u| <= w C, and the weights of
-a unit sum to at most 1. r depends on the head and on x alone: logits are products of u and of the
-head on a grid, which float64 adds exactly, and the rest is done row by row. The summed integers are
-at most n 2^(a + b) <= 2^52 in total, so the sum is exact in any order. Replacing a row by a null
-row changes the sum by exactly the row's contribution: by at most C, to the last bit. `device_sums`
-proves that a GPU computes equal sums.
+**Sensitivity** C. Rounding towards zero lengthens no vector, so |w v| |u| <= w C, and the weights
+of a unit sum to at most 1. The residual r depends only on the head and on x: float64 adds the
+products of u and of the rounded head exactly, and all else is computed row by row. The summed
+integers are at most 2^52 in total (`privacy.grid`), so the sum is exact in any order. Replacing a
+row by a null row changes the sum by exactly the row's contribution: by at most C, to the last bit.
+`device_sums` proves that a GPU computes equal sums.
 
 Noise (`Releases.release_gaussian`) and Poisson samples of units (`ExactPoissonSampler`) are exact,
-from the words of a keystream. All else is post-processing of the releases.
+from the words of a keystream. Everything else in a fit is post-processing of the releases.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from itertools import repeat
@@ -32,7 +32,7 @@ from dpprobe import devices
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads.clipping import drawn_rows
 from dpprobe.heads.device_sums import DeviceSums
-from dpprobe.heads.exact_sums import ExactSums
+from dpprobe.heads.exact_sums import ExactSums, Index
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions, finite_weights
 from dpprobe.heads.history import History, record_steps
@@ -44,7 +44,7 @@ from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import ExactPoissonSampler, Sampler
 from dpprobe.progress import Progress
 
-# Steps of plain SGD at a time, at most, and bytes of their noise: more would leave the cache.
+# The most steps of plain SGD per compiled call, and bytes of their noise, which fit the cache.
 _STEPS, _NOISE_BYTES = 8, 2**19
 
 
@@ -56,7 +56,7 @@ def train(
     *,
     record: Record | None = None,
 ) -> Fitted:
-    """Trains all seeds' heads in parallel, as `gradient_steps.train_heads` does, under noise.
+    """Trains all seeds' heads in parallel, by exact sums and noise; see `train_heads`.
 
     Raises:
       PrivacyError: if training takes more steps than the plan covers.
@@ -69,72 +69,117 @@ def train(
             f"{rows.device.type}; keep the rows on the CPU and set their `exact_device`"
         )
     mechanism = releases.plan.find_mechanism(GRADIENTS)
-    rates = learning_rates(options, mechanism.count, rate_of(options, rows, releases))
-    mixing = mixing_rates(options, mechanism.count)
-    sample_rate = mechanism.sample_rate
-    history = History(rows, sample_rate, record, options.link)
-    weights = initial_weights(options, rows, releases.seeds, releases.entropy).double()
-    # Steps change parameters: the biases are the parameters times the constant.
-    constant = options.constant
-    parameters = weights if constant == 1 else weights.clone()
-    parameters[..., -1] /= constant
-    average = weights if mixing is None else weights.clone()
-    divisor, taken, size = sample_rate * rows.n, 0, weights[0].numel()
+    history = History(rows, mechanism.sample_rate, record, options.link)
     with ExitStack() as stack, torch.inference_mode():
         threads = torch.get_num_threads()
         pool = stack.enter_context(ThreadPoolExecutor(threads)) if threads > 1 else None
-        clip, sigmoid = mechanism.sensitivity, options.loss == "sigmoid"
-        device = torch.device(rows.data.exact_device)
-        make_sums: Callable[..., ExactSums] = ExactSums
-        if not devices.has_kernels(device):
-            make_sums = partial(DeviceSums, device=device)
-        crops = [
-            make_sums(each, clip, sigmoid=sigmoid, pool=pool, constant=constant)
-            for each in rows.crops
-        ]
-        samplers: list[Sampler] = []
-        for seed in releases.seeds if sample_rate < 1 else ():
-            words = releases.open_keystream(seed, "Poisson sampling")
-            sampler = ExactPoissonSampler(rows.n, sample_rate, words)
-            samplers.append(releases.choose_sampler(seed, sampler))
+        training = ExactTraining(options, rows, releases, optimiser, pool)
         progress = stack.enter_context(
             Progress(mechanism.count, label=f"{options.head}, exact: train", unit="steps")
         )
-        # Several small steps at a time: Python's calls between them would take longer.
-        compiled = type(optimiser) is Sgd and constant == 1 and releases.observer is None
-        compiled = (
-            compiled
-            and bool(samplers)
-            and all(type(crop) is ExactSums and crop.whole for crop in crops)
-        )
-        most = max(1, min(_STEPS, _NOISE_BYTES // (8 * size))) if compiled else 1
-        share = map if pool is None else pool.map
-        history.add_record(0, average.float())
+        history.add_record(0, training.average.float())
         for stop in record_steps(mechanism.count):
-            progress.advance_by(stop - taken)
-            while taken < stop:
-                crop, left = crop_at(taken, sample_rate, len(crops))
-                sums, steps = crops[crop], min(stop - taken, left, most)
-                batches = [drawn_rows(rows, each, steps) for each in samplers]
-                step, taken = taken, taken + steps
-                mixes = np.zeros(0) if mixing is None else mixing[step:taken]
-                if compiled:
-                    releases.count_releases(GRADIENTS, steps)
-                    noise = releases.draw_ahead(GRADIENTS, sums.step, steps, size)
-                    further = (repeat(each) for each in (divisor, rates[step:taken], mixes))
-                    heads, means = weights.numpy()[:, None], average.numpy()
-                    if not all(share(sums.take_steps, batches, heads, noise, *further, means)):
-                        raise PrivacyError("sums of gradients are off their grid; none is released")
-                    continue
-                drawn = [index for index, _ in batches]
-                total = sums.sum_batches(weights, drawn) if samplers else sums.sum_all(weights)
-                release = releases.release_gaussian(GRADIENTS, total).div_(divisor)
-                optimiser.step(parameters, release, float(rates[step]))
-                if constant != 1:
-                    weights.copy_(parameters)
-                    weights[..., -1] *= constant
-                if mixing is not None:
-                    average.lerp_(weights, float(mixing[step]))
-            history.add_record(taken, average.float())
-    heads = finite_weights(average.float(), options)
-    return Fitted(weights=heads, steps=taken, history=history.records)
+            progress.advance_by(stop - training.taken)
+            training.take_steps(stop)
+            history.add_record(training.taken, training.average.float())
+        heads = finite_weights(training.average.float(), options)
+    return Fitted(weights=heads, steps=training.taken, history=history.records)
+
+
+class ExactTraining:
+    """Heads of all seeds while they train on exact sums.
+
+    Attributes:
+      taken: the number of steps taken.
+      average: the weights that training would return now, float64 [seeds, classes, d + 1].
+    """
+
+    def __init__(
+        self,
+        options: GradientOptions,
+        rows: Rows,
+        releases: Releases,
+        optimiser: Optimiser,
+        pool: Executor | None,
+    ) -> None:
+        mechanism = releases.plan.find_mechanism(GRADIENTS)
+        self.taken, self._sample_rate = 0, mechanism.sample_rate
+        self._rows, self._releases, self._optimiser = rows, releases, optimiser
+        self._pool = pool
+        self._divisor = self._sample_rate * rows.n
+        self._rates = learning_rates(options, mechanism.count, rate_of(options, rows, releases))
+        self._mixing = mixing_rates(options, mechanism.count)
+        self._weights = initial_weights(options, rows, releases.seeds, releases.entropy).double()
+        self.average = self._weights if self._mixing is None else self._weights.clone()
+        # Steps change `_parameters`; biases are the last column times the constant.
+        self._constant = options.constant
+        self._parameters = self._weights if self._constant == 1 else self._weights.clone()
+        self._parameters[..., -1] /= self._constant
+        self._crops = self._make_sums(mechanism.sensitivity, options.loss == "sigmoid")
+        self._samplers = self._make_samplers()
+        # Compiled code takes several small steps per call; Python's calls would take longer.
+        self._compiled = (
+            type(optimiser) is Sgd
+            and self._constant == 1
+            and releases.observer is None
+            and bool(self._samplers)
+            and all(type(crop) is ExactSums and crop.whole for crop in self._crops)
+        )
+        self._size = self._weights[0].numel()
+        self._most = max(1, min(_STEPS, _NOISE_BYTES // (8 * self._size))) if self._compiled else 1
+
+    def _make_sums(self, clip: float, sigmoid: bool) -> list[ExactSums]:
+        device = torch.device(self._rows.data.exact_device)
+        make_sums: Callable[..., ExactSums] = ExactSums
+        if not devices.has_kernels(device):
+            make_sums = partial(DeviceSums, device=device)
+        return [
+            make_sums(each, clip, sigmoid=sigmoid, pool=self._pool, constant=self._constant)
+            for each in self._rows.crops
+        ]
+
+    def _make_samplers(self) -> list[Sampler]:
+        samplers: list[Sampler] = []
+        for seed in self._releases.seeds if self._sample_rate < 1 else ():
+            words = self._releases.open_keystream(seed, "Poisson sampling")
+            sampler = ExactPoissonSampler(self._rows.n, self._sample_rate, words)
+            samplers.append(self._releases.choose_sampler(seed, sampler))
+        return samplers
+
+    def take_steps(self, stop: int) -> None:
+        """Takes steps up to the step `stop`."""
+        while self.taken < stop:
+            crop, left = crop_at(self.taken, self._sample_rate, len(self._crops))
+            sums, steps = self._crops[crop], min(stop - self.taken, left, self._most)
+            batches = [drawn_rows(self._rows, each, steps) for each in self._samplers]
+            if self._compiled:
+                self._descend_compiled(sums, batches, slice(self.taken, self.taken + steps))
+            else:
+                self._take_step(sums, [index for index, _ in batches])
+            self.taken += steps
+
+    def _descend_compiled(
+        self, sums: ExactSums, batches: list[tuple[Index, Index]], window: slice
+    ) -> None:
+        """Takes the steps of a window in compiled code, each seed's on its own batches."""
+        steps = window.stop - window.start
+        self._releases.count_releases(GRADIENTS, steps)
+        noise = self._releases.draw_ahead(GRADIENTS, sums.step, steps, self._size)
+        mixes = np.zeros(0) if self._mixing is None else self._mixing[window]
+        further = (repeat(each) for each in (self._divisor, self._rates[window], mixes))
+        heads, means = self._weights.numpy()[:, None], self.average.numpy()
+        share = map if self._pool is None else self._pool.map
+        if not all(share(sums.take_steps, batches, heads, noise, *further, means)):
+            raise PrivacyError("sums of gradients are off their grid; none is released")
+
+    def _take_step(self, sums: ExactSums, drawn: list[Index]) -> None:
+        """Takes one step of all seeds, on the drawn batches or on all rows."""
+        weights = self._weights
+        total = sums.sum_batches(weights, drawn) if self._samplers else sums.sum_all(weights)
+        release = self._releases.release_gaussian(GRADIENTS, total).div_(self._divisor)
+        self._optimiser.step(self._parameters, release, float(self._rates[self.taken]))
+        if self._constant != 1:
+            weights.copy_(self._parameters)
+            weights[..., -1] *= self._constant
+        if self._mixing is not None:
+            self.average.lerp_(weights, float(self._mixing[self.taken]))

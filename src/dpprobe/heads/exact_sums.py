@@ -19,7 +19,7 @@ from dpprobe.privacy.grid import GridSum, entry_bits, factor_bits, grid_step, pr
 
 _NONE = torch.zeros(0)
 _PIECE_BYTES = 32 * 2**20
-# Rows of a thread's slice are at least so many.
+# The fewest rows of a thread's slice.
 SLICE_ROWS = 512
 
 Index = npt.NDArray[np.int64]
@@ -39,7 +39,7 @@ class Data(NamedTuple):
 
 
 class ExactSums:
-    """Clipped gradient sums of a set of rows on the grid, for any weights.
+    """Clipped gradient sums of a set of rows on a public grid, for any weights.
 
     Args:
       clip: the largest norm of an example's gradient.
@@ -57,8 +57,8 @@ class ExactSums:
         constant: float = 1.0,
     ) -> None:
         self._rows = rows
-        # The compiled sums append 1: [x / b, 1] has the direction of [x, b]. They clip at C / b,
-        # and their result is times b.
+        # Compiled code appends 1 to x / b: [x / b, 1] has the direction of [x, b]. Compiled code
+        # clips at C / b, and its sums are multiplied by b.
         self._constant = constant
         self._clip = clip / constant * (1 - exact_step.MARGIN)
         self._pool = pool
@@ -68,14 +68,14 @@ class ExactSums:
         self._shape = rows.num_classes, rows.dimension + 1
         self._padded = padded(self._shape[0], 4), padded(self._shape[1], 32)
         self._step = grid_step(self._clip, factor_bits(rows.n))
-        self.step = self._entry * self._step  # of the sums, before the constant
+        self.step = self._entry * self._step  # the sums' grid step, before the factor b
         self._sigmoid = sigmoid
         self._given = *self._bits, self._clip, self._entry, self._step, sigmoid
         weights = torch.ones(len(rows)) if rows.weights is None else rows.weights
         self._weights = torch.where(rows.lengths.isfinite(), weights, 0.0)
-        if not bool((self._weights <= 1).all()):  # the sensitivity, and the integers' bounds
+        if not bool((self._weights <= 1).all()):  # sensitivities assume 1
             raise PrivacyError("weights of examples must be at most 1; nothing is released")
-        self.whole = self._where_they_lie()
+        self.whole = self._view_rows()
 
     def sum_all(self, weights: torch.Tensor) -> GridSum:
         """Returns the sums over all rows, one for each head of weights [seeds, K, d + 1]."""
@@ -107,12 +107,12 @@ class ExactSums:
         return self._make_sum(totals)
 
     def take_steps(self, batches: tuple[Index, Index], head: Numbers, *rest: Any) -> bool:
-        """Takes plain SGD steps on one head, unless rows need a copy: `exact_step.take_steps`."""
+        """Takes plain SGD steps on one head by `exact_step.take_steps`; rows must need no copy."""
         assert self.whole is not None
         return bool(exact_step.take_steps(*self.whole, *batches, head, *self._given, *rest))
 
     def _prepare(self, weights: torch.Tensor) -> tuple[Numbers, Numbers]:
-        """Returns weights in the form of the compiled sums, and zeros for the sums."""
+        """Returns weights as compiled code reads them, and zeros for its sums."""
         if self._constant != 1:
             weights = torch.cat([weights[..., :-1] * self._constant, weights[..., -1:]], -1)
         return weights.numpy(), np.zeros((len(weights), *self._padded))
@@ -125,8 +125,8 @@ class ExactSums:
     def _add_rows(self, data: Data, index: Index, heads: Numbers, out: Numbers) -> None:
         exact_step.add_sums(*data, index, len(index), heads, *self._given, out)
 
-    def _where_they_lie(self) -> Data | None:
-        """Returns all rows without a copy; None if they are not in memory as loops read them."""
+    def _view_rows(self) -> Data | None:
+        """Returns all rows without a copy; None if compiled loops cannot read them in memory."""
         features, affine = self._rows.data.features, self._rows.affine
         if affine is not None and features is not None:
             return self._make_data(features, slice(None), *affine)

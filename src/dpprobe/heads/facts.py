@@ -37,11 +37,11 @@ class DataFacts:
             dimension=dimension,
             classes=classes,
             multi_label=multi_label,
-            epsilon=target.nominal_epsilon,  # the plan's epsilon follows from the choice
+            epsilon=target.nominal_epsilon,  # a plan's epsilon follows from the choice
             delta=target.delta,
             unit=target.unit,
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the facts as plain values; an infinite epsilon becomes a word."""
+        """Returns the facts as plain values; an infinite epsilon becomes "inf"."""
         return {**asdict(self), "epsilon": to_json(self.epsilon)}

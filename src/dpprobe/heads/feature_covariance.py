@@ -6,16 +6,16 @@ from features"), algorithm for DP-FC.
 The head releases these sums over rows x of norm at most S (`clipped_row_options.RowOptions`):
 
 - "covariance", once: G = sum of x x^T. A row adds x x^T, of Frobenius norm |x|^2 <= S^2; a null row
-  adds nothing. The noise is symmetric and isometric. The covariance is not released if
-  `public_covariance` names a public dataset's features through the same backbone.
+  adds nothing. The noise on G is symmetric and isometric. The covariance is not released if
+  `public_covariance` names a public dataset's features from the same backbone.
 - "gradients", `steps` times: the sum of the examples' gradients r x^T, each clipped to norm
   `max_grad_norm`, which is the sensitivity at any weights.
 
 `covariance_share` is G's share of mu^2 = 1/sigma_G^2 + steps/sigma_g^2. Each step is W <- W - rate
 (g + lambda h (W - W_0)) (G* + lambda I)^-1 with G* from `second_order.estimate_spectrum`,
-decomposed once. From W = 0 with a softmax, h = 1/K and rate = K, the first step is exactly least
-squares times K. Later steps correct the weights towards logistic regression, whose gradient is
-right even if the estimate G* is wrong.
+decomposed once. From W = 0 with a softmax, h = 1/K and rate = K, the first step is exactly K times
+the least-squares solution. Later steps correct the weights towards logistic regression, whose
+gradient is right even if the estimate G* is wrong.
 
 Published settings (CIFAR-100, epsilon 8): loss sigmoid, steps 10, learning_rate 0.2, ridge 100,
 max_row_norm 1, max_grad_norm 0.005, covariance_share 1/11, intercept 0, init_bias -10,
@@ -78,9 +78,9 @@ class Options(PreconditionedDescentOptions):
     public_covariance: str | None = Field(
         None,
         min_length=1,
-        description="A manifest.json of a public dataset's features from the same backbone. Its "
-        "covariance replaces the released one and costs no privacy. Features of private images "
-        "are refused.",
+        description="A manifest.json of a public dataset's features from the same backbone. The "
+        "features' covariance replaces the released covariance and costs no privacy. Features of "
+        "private images are refused.",
     )
 
     @model_validator(mode="after")
@@ -95,7 +95,7 @@ class Options(PreconditionedDescentOptions):
 
     @property
     def running_sums(self) -> tuple[str, ...] | None:
-        if self.is_balanced:  # by each cohort's own classes
+        if self.is_balanced:  # cohorts differ in class frequencies
             return None
         return () if self.public_covariance is not None else (COVARIANCE,)
 
@@ -117,7 +117,7 @@ class Options(PreconditionedDescentOptions):
 
 def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     """Releases one covariance and `steps` gradients for each seed."""
-    # torch and what needs it: planning imports this module
+    # late imports: planning imports this module without torch
     import torch
 
     from dpprobe.heads.preconditioned_descent import Descent
@@ -129,9 +129,8 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
         start, share = public_start(options, rows), 1.0
         running = releases.running
         if running is not None and running.last_weights is not None:
-            # The earlier head has seen the earlier units, so gradients are of new units alone.
-            # Gradients
-            # move the head the less, the fewer of all units are new (bench/results/cohorts.md).
+            # The previous head was trained on earlier units, so gradients are of new units alone.
+            # A smaller share of new units moves the head less (bench/results/cohorts.md).
             start, share = torch.from_numpy(running.last_weights).to(rows.device), running.new_share
         descent = Descent(options, rows, releases, clip, start=start, record=record)
         design = descent.design
@@ -161,7 +160,7 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
 
 def public_start(options: Options, rows: Rows) -> torch.Tensor:
     """Returns the initial weights, float32 [K, d + 1]: from the file, if given."""
-    import torch  # as above
+    import torch  # heavy: planning imports this module
 
     from dpprobe.heads.initial_weights import weights_from_file
 
@@ -176,11 +175,8 @@ def public_start(options: Options, rows: Rows) -> torch.Tensor:
 
 
 def public_moment(manifest: str, options: Options, design: Design) -> torch.Tensor:
-    """Returns the second moment of public examples, clipped like private ones, scaled to n units.
-
-    Raises as `read_public_rows` does.
-    """
-    from dpprobe.heads.rows import read_public_rows  # imports torch, as below
+    """Returns the second moment of public examples, clipped like private ones, scaled to n."""
+    from dpprobe.heads.rows import read_public_rows  # imports torch
     from dpprobe.heads.second_order import Design, second_moment
 
     rows = read_public_rows("public_covariance", manifest, design.rows)

@@ -43,20 +43,20 @@ def fit_heads(
 
     Args:
       data: the private training examples, on the device that is to train.
-      plan: calibrated for this method on this many rows.
+      plan: calibrated for the method and the number of units in `data`.
       seeds: one per head, different from each other, from `privacy.randomness.cell_seed`.
-      record: called at the start, about twenty times on the way, and at the end. If absent, no
-        training loss is computed and the history is empty.
+      record: called at the start, about twenty times during training, and at the end. Without
+        `record`, no training loss is computed and the history is empty.
       entropy: source of random numbers; `SystemEntropy` for a release.
       observer: for an audit; sees every release before and after its noise.
       running: the earlier cohorts, whose released sums the head also uses; allows one seed only.
       shared: adds up the sums of several sites, where `data` are one site's; allows one seed only.
-      kept: receives released second moments by name, with their noise, except those of a search.
+      kept: receives noisy released second moments by name, except second moments of a search.
 
     Raises:
       ConfigError: if there are more features than the method supports.
-      PrivacyError: if the plan is for another method or data, or the fit made other releases. Also
-        raised if a public file was not compared with the data.
+      PrivacyError: if the plan is for another method or data, if releases are not in the plan, or
+        if a public file was not compared.
     """
     check_inputs(method, data, plan, seeds)
     if running is not None and (fault := cohort_fault(method)):
@@ -68,7 +68,7 @@ def fit_heads(
             f"head {method.head}: a release needs exact sums, but this head does not compute "
             "them; write `engine: exact`, or another head"
         )
-    # A priced normalisation is released again for each seed, so that each seed has other rows.
+    # Each seed releases its own priced normalisation, and so trains on its own normalised rows.
     groups = [(seed,) for seed in seeds] if method.normalize.priced else [tuple(seeds)]
     fits: list[Fitted] = []
     transforms: list[Transform] = []
@@ -78,18 +78,33 @@ def fit_heads(
             entropy=entropy, observer=observer, running=running, shared=shared,
         )  # fmt: skip
         releases.kept = kept
-        with use_full_float32():
-            rows = normalise_rows(data, method.normalize, releases)
-            fit = fit_balanced(method, rows, releases, record=_make_recorder(record, rows))
-            weights = rows.scored_weights(torch.from_numpy(fit.weights).to(data.device))
-        releases.check_counts()
-        fits.append(replace(fit, weights=weights.cpu().numpy()))
-        transforms += [rows.scoring] * len(group)
+        fit, transform = _fit_group(method, data, releases, record)
+        fits.append(fit)
+        transforms += [transform] * len(group)
+    return _join_fits(fits, seeds, transforms)
+
+
+def _fit_group(
+    method: MethodOptions, data: TrainingSet, releases: Releases, record: Observe | None
+) -> tuple[Fitted, Transform]:
+    """Fits heads on one normalisation; returns them with the normalisation of scored rows."""
+    with use_full_float32():
+        rows = normalise_rows(data, method.normalize, releases)
+        fit = fit_balanced(method, rows, releases, record=_make_recorder(record, rows))
+        weights = rows.scored_weights(torch.from_numpy(fit.weights).to(data.device))
+    releases.check_counts()
+    return replace(fit, weights=weights.cpu().numpy()), rows.scoring
+
+
+def _join_fits(fits: list[Fitted], seeds: Sequence[int], transforms: list[Transform]) -> Heads:
+    """Joins the fits of equally large groups of seeds."""
+    size = len(seeds) // len(fits)
     history = [
-        row | {"seed_index": row["seed_index"] + offset}
-        for offset, part in zip(range(0, len(seeds), len(groups[0])), fits, strict=True)
+        row | {"seed_index": row["seed_index"] + index * size}
+        for index, part in enumerate(fits)
         for row in part.history
     ]
+    priors = [part.priors for part in fits if part.priors is not None]
     return Heads(
         weights=np.concatenate([part.weights for part in fits]),
         seeds=tuple(seeds),
@@ -97,9 +112,7 @@ def fit_heads(
         steps=fits[0].steps,
         history=history,
         chosen=tuple(choice for part in fits for choice in part.chosen),
-        priors=np.concatenate([part.priors for part in fits if part.priors is not None])
-        if fits[0].priors is not None
-        else None,
+        priors=np.concatenate(priors) if priors else None,
     )
 
 
@@ -112,7 +125,7 @@ def _make_recorder(record: Observe | None, rows: Rows) -> Record | None:
 def check_inputs(
     method: MethodOptions, data: TrainingSet, plan: Plan, seeds: Sequence[int]
 ) -> None:
-    """Checks the inputs before any noise is drawn; raises as `fit_heads` does."""
+    """Checks a fit's inputs before any noise is drawn; raises the errors of `fit_heads`."""
     if plan.n != data.n:
         rows = "rows" if data.units is None else "units of privacy"
         raise PrivacyError(
@@ -140,7 +153,7 @@ def check_inputs(
 
 
 def check_plan(method: MethodOptions, plan: Plan) -> None:
-    """Raises PrivacyError unless a plan has exactly a method's releases, up to a noise factor."""
+    """Raises PrivacyError unless plan and method have equal releases, up to a noise factor."""
     wanted = method.list_mechanisms(plan.n)
     factors = []
     for expected in wanted:

@@ -1,8 +1,8 @@
 """Where a head's fit computes: in compiled loops on the CPU, or on a GPU if there is enough work.
 
-Only the method's options and public facts decide, so the device reveals nothing about examples. The
-number of seeds does not decide, because adding a seed must not change earlier seeds' heads.
-Planning, training, audits and releases all call `place_fit`, so that they agree.
+Only the method's options and public facts decide the device, so the device reveals nothing about
+examples. The number of seeds does not decide the device, because adding a seed must not change
+earlier seeds' heads. Planning, training, audits and releases all call `place_fit`, for one device.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dpprobe.heads import auto, momentum, tuned
 from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.options import MethodOptions
 
-# The least work for a GPU, in multiplications. A core (175 GFLOP/s, bench/results/heads.md) takes
-# 1.5 ms for such a step's two products, and a GPU 0.3 ms, because operations take time to start.
-# A core takes 0.2 s for such a fit of one seed; all fits of a job share the start of the GPU.
+# A GPU is used from LEAST_STEP multiplications per step, and LEAST_FIT per fit, on. The two
+# products of a step of 2^26 take a core (175 GFLOP/s, bench/results/heads.md) 1.5 ms, and a GPU 0.3
+# ms, mostly to start operations. A core takes 0.2 s for a fit of 2^33; a job starts a GPU once.
 LEAST_STEP = 2**26
 LEAST_FIT = 2**33
 # Passes over the examples until `nonprivate` has converged for all penalties, roughly.
@@ -43,7 +43,7 @@ def place_fit(
     train on `device`.
     """
     base = method.base if isinstance(method, tuned.Options) else method
-    # the head that `auto` chooses by every rule, with its default number of steps
+    # every rule of `auto` chooses momentum, with its default number of steps
     base = momentum.Options() if auto.is_undecided(base) else auto.trained_head(base)
     exact, steps, step = False, 1, n * dimension * classes
     if isinstance(base, GradientOptions):

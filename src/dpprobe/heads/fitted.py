@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 # The name of released priors in files.
 CLASS_PRIORS = "class_priors"
-TYPICAL = "typical_directions"  # likewise
+TYPICAL = "typical_directions"  # the name of `Heads.typical` in files
 # Values by name, one per seed.
 Values = Mapping[str, "Sequence[float] | np.ndarray"]
-# Called by a head with (step, weights [seeds, classes, d + 1]). The weights are the trainer's
-# buffer: copy what outlives the call. The returned values, one per seed, join the history.
+# A head calls a `Record` with (step, weights [seeds, classes, d + 1]). A `Record` must copy weights
+# that it keeps, because training overwrites them. Values that a `Record` returns, one per seed,
+# join the history.
 Record = Callable[[int, "torch.Tensor"], "Values | None"]
-# A caller of `fit_heads` gives a record that also takes the normalisation of rows.
+# `fit_heads` calls an `Observe` with the normalisation of rows as a third argument.
 Observe = Callable[[int, "torch.Tensor", "Transform"], "Values | None"]
 
 
@@ -35,8 +36,7 @@ class Fitted:
       history: one record per seed and recorded step: seed_index, step, epoch, train_loss, ...
         Training losses are not private.
       chosen: for each seed the choice of a search, JSON-compatible; empty without a search.
-      priors: float32 [seeds, classes], released class frequencies, subtracted from the biases as
-        logarithms.
+      priors: float32 [seeds, classes], released class frequencies, whose logs biases subtract.
     """
 
     weights: npt.NDArray[np.float32]

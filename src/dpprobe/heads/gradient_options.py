@@ -7,12 +7,11 @@ weights are, a row adds at most one clipped gradient and a null row nothing, so 
 of its examples' clipped gradients, and n counts units, with unchanged sensitivity. Optimisers,
 schedules and averages see only the noisy sums: post-processing. Initial weights are public.
 
-Each head's module has its own options and defaults. Defaults of momentum, adam and lamb were chosen
-on public features (bench/results/first_order_defaults.md). Momentum, adam and lamb centre unit
-rows, with a share of the budget, and have a small constant for biases: the usual 1 is as long as a
-unit row, so that biases would take half of a clipped gradient's squared length. Learning rates of
-momentum, adam and lamb follow rules of public quantities: n, d, the number of classes, and the
-noise.
+Defaults of momentum, adam and lamb were chosen on public features
+(bench/results/first_order_defaults.md). Momentum, adam and lamb centre rows of norm 1, for a share
+of the budget, and append a small constant. With a constant of 1, biases would take half of a
+clipped gradient's squared norm. Learning rates of momentum, adam and
+lamb follow rules of public quantities: n, d, the number of classes, and the noise.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from dpprobe.privacy.releases import Releases
 
 GRADIENTS = "gradients"
-# For the privacy statement of every cell that `gradient_steps` itself trains.
+# Limits in the privacy statement of every cell that `gradient_steps` itself trains.
 LIMITS = (
     "Engine closed_form is for benchmarks, not for release: its sums and its noise are float32, "
     "and the low bits of released numbers may reveal which terms were added. The stated epsilon "
@@ -53,7 +52,7 @@ LIMITS = (
 MOST_EPOCHS = AtMost(
     100_000, "each step is a pass over all rows, and noise grows with the number of steps"
 )
-# The standard deviation of `init: scaled` where none is given.
+# The standard deviation of `init: scaled` without `init_scale`.
 INIT_DEVIATION = 0.01
 
 # Options that a head may have with a default of its own.
@@ -82,9 +81,9 @@ InitFile = Annotated[
     Field(
         min_length=1,
         description='A safetensors file whose tensor "weights" is [classes, d], or [classes, d + '
-        "1] with the biases last. It must be public, such as a zero-shot classifier's; a head "
-        "trained on private images is refused. {dataset} and {backbone} in the path stand for "
-        "their names.",
+        "1] with the biases last. The file must be public, such as a zero-shot classifier; a head "
+        "trained on private images is refused. {dataset} and {backbone} in the path stand for the "
+        "names of dataset and backbone.",
     ),
 ]
 # Other programs' words for batches that are no Poisson samples.
@@ -92,7 +91,7 @@ OTHER_BATCHES = ("sampling", "shuffle", "replacement", "without_replacement", "d
 
 
 def check_start(init: str, file: str | None) -> None:
-    """Raises ValueError unless initial weights are from a file exactly if a file is given."""
+    """Raises ValueError if `init: file` lacks a file, or another `init` has one."""
     if (init == "file") != (file is not None):
         raise ValueError(
             f"init {init} with init_file {file}: write both init: file and init_file, the path of "
@@ -118,8 +117,7 @@ class GradientOptions(BalanceOptions):
     batch_size: BatchSize = "full"
     epochs: Annotated[float, Field(gt=0), MOST_EPOCHS] | None = Field(
         None,
-        description="Expected passes over the data; the head's default if neither this nor steps "
-        "is given.",
+        description="Expected passes over the data; without epochs and steps, the head's default.",
     )
     steps: Annotated[int, Field(ge=1), MOST_STEPS] | None = Field(
         None, description="Number of steps, instead of epochs."
@@ -130,7 +128,7 @@ class GradientOptions(BalanceOptions):
         None,
         description="Only at epsilon inf, where no example's gradient is clipped: the mean "
         "gradient of a step is clipped to this L2 norm, as Mehta et al. 2022 train without "
-        "privacy. Null does not clip.",
+        "privacy. Null clips nothing.",
     )
     init: Init = "zero"
     init_scale: float | None = Field(
@@ -235,8 +233,7 @@ class GradientOptions(BalanceOptions):
         return 1.0
 
     def choose_rate(self, steps: int, *, noise: float, classes: int, dimension: int) -> float:
-        """Returns a learning rate by rule; `noise` is the deviation per coordinate of a mean
-        gradient."""
+        """Returns the rate by the head's rule; `noise` is per number of a mean gradient."""
         raise NotImplementedError(f"head {self.head} has no rule for its learning rate")
 
     def expected_batch_size(self, n: int) -> int:
@@ -274,15 +271,15 @@ class UnitRowOptions(GradientOptions):
     """Options of momentum, adam and lamb: centred rows, a small intercept and a rate by rule."""
 
     DEFAULT_EPOCHS: ClassVar[float] = 40
-    # True if the rule holds only for rows of norm 1.
+    # True if the rule for the learning rate holds only for rows of norm 1.
     UNIT_ROWS: ClassVar[bool] = True
 
     normalize: Normalize = Field(default_factory=Centred, description=CENTRED_BY_DEFAULT)
     learning_rate: float | None = Field(
         None,
         gt=0,
-        description="Length of a step. If absent, it is set from the dimension, the number of "
-        "classes, the steps and the noise, all public, for features of norm 1.",
+        description="Length of a step. If absent, the rate follows from the dimension, the number "
+        "of classes, the steps and the noise, all public, for features of norm 1.",
     )
     max_grad_norm: ClippingNorm = Field(
         0.7,
@@ -294,8 +291,8 @@ class UnitRowOptions(GradientOptions):
         ge=0.01,
         le=10,
         description="Constant appended to each feature vector; the biases are learned from it. An "
-        "example's gradient norm is its residuals' norm times sqrt(norm^2 + intercept^2). 1 is "
-        "the usual layer's.",
+        "example's gradient norm is its residuals' norm times sqrt(norm^2 + intercept^2). Usual "
+        "linear layers have intercept 1.",
     )
 
     @model_validator(mode="after")

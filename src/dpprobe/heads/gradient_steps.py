@@ -37,8 +37,8 @@ from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import PoissonSampler
 from dpprobe.progress import Progress
 
-# A block of steps: so many bytes of noise, which half a core's second-level cache holds. Batches
-# are drawn for so many expected rows per seed, whatever other seeds train.
+# The noise drawn at a time has _NOISE_BYTES, which fit into half of a core's second-level cache.
+# Batches drawn at a time have _BLOCK_ROWS expected rows per seed.
 _NOISE_BYTES = 2**19
 _BLOCK_ROWS = 2**14
 
@@ -133,7 +133,7 @@ class Training:
         self._shape = start.shape
         self._weights, self._release = (self._make_buffer(rows.device) for _ in range(2))
         self._view_heads(self._weights).copy_(start)
-        # The variables of the steps: the biases are these times the constant.
+        # The optimiser changes `_parameters`; biases are the last column times the constant.
         self._constant = options.constant
         self._parameters = self._view_heads(self._weights)
         if self._constant != 1:
@@ -147,7 +147,7 @@ class Training:
         self._mixed = np.zeros(0) if self._mixing is None else self._mixing
         self._mixed = self._mixed.astype(np.float32)
         self._block = block_steps(size, mechanism, len(rows))
-        # Batches of rows that lie in memory are only numbers, drawn for many blocks at once.
+        # Batches of rows in memory are only indices, so they are drawn for many blocks at once.
         in_memory = self._native and gradients[0].arrays is not None
         blocks = batch_steps(mechanism, len(rows)) // self._block if in_memory else 1
         self._batches_at_once = self._block * max(1, blocks)
@@ -158,7 +158,7 @@ class Training:
         self._gradients, self._rate = gradients, mechanism.sample_rate
         self._sum = self._gradient_sum(gradients[0], mechanism, seeds, pool)
         self._longest = None if releases.plan.private else options.max_batch_grad_norm
-        # Steps that compiled code takes.
+        # True if compiled code can take the steps.
         self._plain = (
             type(self._optimiser) is Sgd
             and self._longest is None
@@ -232,19 +232,12 @@ class Training:
         observed = self._releases.observe_steps(
             GRADIENTS, self._seeds[0], len(sizes), self._shape[1:]
         )
+        average = self._weights if self._average is None else self._average
         fused_step.take_steps(
-            *arrays,
-            rows,
-            sizes,
-            *self._noise.noise_source(self._deviation),
-            self._lengths[window],
-            self._weights.numpy(),
-            self._shape[1],
-            self._release.numpy(),
-            self._mixed[window],
-            (self._weights if self._average is None else self._average).numpy(),
-            *observed,
-        )
+            *arrays, rows, sizes, *self._noise.noise_source(self._deviation),
+            self._lengths[window], self._weights.numpy(), self._shape[1], self._release.numpy(),
+            self._mixed[window], average.numpy(), *observed,
+        )  # fmt: skip
         self.taken += len(sizes)
         return True
 
@@ -282,7 +275,7 @@ def heads_of(trainings: Sequence[Training]) -> torch.Tensor:
 def block_steps(size: int, mechanism: Mechanism, rows: int) -> int:
     """Returns how many steps' noise, of `size` numbers each, is drawn at a time.
 
-    On a GPU the number changes the noise, so it must not depend on how many seeds train together.
+    On a GPU the number of steps changes the noise, so it must not depend on the number of seeds.
     """
     steps = _NOISE_BYTES // (4 * size)
     if mechanism.sample_rate < 1:

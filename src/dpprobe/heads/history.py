@@ -15,7 +15,7 @@ LOSS_ROWS = 10_000
 
 
 def record_steps(steps: int) -> list[int]:
-    """Returns about twenty steps on the way, evenly spread, and the last one."""
+    """Returns about twenty evenly spaced steps, which include the last step."""
     parts = min(steps, RECORDS)
     return [round(steps * part / parts) for part in range(1, parts + 1)]
 
@@ -34,7 +34,7 @@ class History:
         self._sample_rate, self._link = sample_rate, link
 
     def add_record(self, step: int, weights: torch.Tensor) -> None:
-        """Adds a record per seed: its mean loss on 10,000 training rows, and `record`'s values."""
+        """Adds a record per seed: its mean loss on the first rows, and the values of `record`."""
         if self._record is None:
             return
         further: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The weights that first-order heads start from: zeros, random ones of a seed, or a public file."""
+"""The initial weights of first-order heads: zeros, random weights of a seed, or a public file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dpprobe.heads.rows import Rows
 from dpprobe.privacy.entropy import SEEDED, Entropy
 from dpprobe.privacy.private_mark import check_unmarked
 
-# The standard deviation of normals that are drawn again if beyond two standard deviations.
+# The standard deviation of a standard normal that is truncated at two standard deviations.
 _TRUNCATED = 0.87962566103423978
 
 
@@ -64,7 +64,7 @@ def sized_weights(
 def truncated_normal(
     generator: np.random.Generator, shape: tuple[int, ...]
 ) -> npt.NDArray[np.float64]:
-    """Draws normals within two standard deviations, rescaled to 1 (Flax's `lecun_normal`)."""
+    """Draws normals truncated at two deviations, rescaled to one (Flax's `lecun_normal`)."""
     values = generator.standard_normal(shape)
     while (beyond := np.abs(values) > 2).any():
         values[beyond] = generator.standard_normal(int(beyond.sum()))
@@ -74,7 +74,7 @@ def truncated_normal(
 def weights_from_file(path: str, classes: int, dimension: int) -> npt.NDArray[np.float64]:
     """Reads public weights [classes, d + 1]; biases are 0 if the file has none.
 
-    Raises ConfigError if the weights do not fit, PrivacyError if a head on private images has them.
+    Raises ConfigError if the weights do not fit, PrivacyError if they are from private images.
     """
     check_unmarked(Path(path), option="init_file", written=path)
     try:

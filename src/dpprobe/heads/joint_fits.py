@@ -6,7 +6,7 @@ from dpprobe.heads.options import MethodOptions
 
 
 def cohort_fault(method: MethodOptions) -> str | None:
-    """Explains why no chain of cohorts can train a head, if so."""
+    """Explains why a chain of cohorts cannot train a head; None if a chain can."""
     if method.running_sums is None:
         return (
             f"head {method.head}: it is not made of sums that add up over cohorts; write "
@@ -21,7 +21,7 @@ def cohort_fault(method: MethodOptions) -> str | None:
 
 
 def sites_fault(method: MethodOptions, n: int = 10_000) -> str | None:
-    """Explains why several sites cannot train a head together, if so.
+    """Explains why several sites cannot train a head together; None if they can.
 
     `n` is the number of units of all sites; for most heads the answer does not depend on it.
     """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dpprobe.privacy.releases import Releases
 
 
-# The parts of their length by which weights change in all steps, and in one step at most.
+# Weights change by at most _IN_ALL of their length in all steps together, and _IN_ONE in one.
 _IN_ALL, _IN_ONE = 4.0, 0.5
 
 
@@ -31,7 +31,7 @@ class Options(MomentOptions):
     """DP-LAMB: Adam's direction times |w| / |direction|, for the weights and for the biases.
 
     If |w| or the direction is 0, the ratio is 1, so the first step from zero is Adam's. Mehta et
-    al. (2022, section 5.1) take one step on the full batch. Their settings differ from this head's
+    al. (2022, section 5.1) take one step on the full batch, with other settings than these
     defaults: loss sigmoid, steps 1, init_bias -10, learning_rate from 1e-4 to 1e-3, max_grad_norm
     1, normalize none, intercept 1.
     """

@@ -6,15 +6,15 @@ Vu and Slavkovic 2009 and Wang 2018, the head perturbs sufficient statistics.
 The head releases two sums over rows x of norm at most S (`clipped_row_options.RowOptions`):
 
 - "gram": G = sum of x x^T. A row adds x x^T, of Frobenius norm |x|^2 <= S^2; a null row adds
-  nothing. The noise is symmetric and isometric, with half the variance off the diagonal: in an
+  nothing. The noise on G is symmetric and isometric, with half the variance off the diagonal: in an
   orthonormal basis of the symmetric matrices all coordinates have equal variance.
 - "targets": B = sum of t x^T. With one label per example t = (e_y - 1/K) / sqrt(1 - 1/K), of norm
-  1: subtracting 1/K moves all classes' scores alike, and saves sqrt(1 - 1/K) of noise. With
-  several labels, t is the 0/1 vector clipped to norm sqrt(`max_labels`). A row adds t x^T, of norm
-  |t| |x| <= S, or S sqrt(max_labels).
+  1: subtracting 1/K shifts all classes' scores equally, and multiplies the noise by sqrt(1 - 1/K).
+  With several labels, t is the 0/1 vector clipped to norm sqrt(`max_labels`). A row adds t x^T, of
+  norm |t| |x| <= S, or S sqrt(max_labels).
 
-`gram_share` is G's share of mu^2 = 1/sigma_G^2 + 1/sigma_B^2. Then W = B (G* + lambda I)^-1 with G*
-from `second_order.estimate_spectrum` and lambda from `second_order.ridge_of`.
+`gram_share` is G's share of mu^2 = 1/sigma_G^2 + 1/sigma_B^2. The weights are W = B (G* + lambda
+I)^-1 with G* from `second_order.estimate_spectrum` and lambda from `second_order.ridge_of`.
 
 Without noise the rows are not clipped, and lambda is `second_order.floor_ridge`.
 """
@@ -70,7 +70,7 @@ class Options(RowOptions):
 
 def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     """Solves W = B (G + lambda I)^-1 for each seed; scores estimate 0/1 labels."""
-    # torch and what needs it: planning imports this module
+    # late imports: planning imports this module without torch
     import torch
 
     from dpprobe.heads.history import History
@@ -96,7 +96,7 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
         )
 
         def solve_seed(seed_releases: Releases) -> torch.Tensor:
-            # both before either is used: several sites send the two sums together
+            # both sums are released before use, because sites send them together
             noisy = seed_releases.release_symmetric(GRAM, gram.one_seed)[0]
             right = seed_releases.release_gaussian(TARGETS, targets.one_seed)[0]
             matrix = estimate_spectrum(noisy, seed_releases.noise_deviation(GRAM))
@@ -114,7 +114,7 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
 
 
 def regression_targets(rows: Rows, longest: float) -> Callable[[Piece], torch.Tensor]:
-    """Returns the function from a piece to targets [m, K], of norm 1 or at most `longest`."""
+    """Returns a function that computes a piece's targets [m, K], of norm 1 or at most `longest`."""
     from dpprobe.heads.second_order import MARGIN, clipped_labels  # imports torch
 
     classes = rows.num_classes

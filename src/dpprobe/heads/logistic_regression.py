@@ -3,7 +3,7 @@
 Features are standardised with the training set's means and standard deviations: no result is
 differentially private. Each evaluation centres the rows block by block, in the processor's cache,
 and the weights contain the scale. Rows outside a fold have weight 0. A row of a unit of m rows has
-weight 1 / m everywhere: in means, deviations, the loss and counts of right decisions.
+weight 1 / m everywhere: in means, deviations, the loss and counts of correct decisions.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Objective:
 
     Args:
       one_scale: divides all features by the root of their mean variance, for a handful of rows.
-        Scaled per feature, two rows, however similar, would become -1 and 1.
+        With one scale per feature, the features of any two rows would become -1 and 1.
     """
 
     def __init__(self, data: Rows, *, one_scale: bool = False) -> None:
@@ -66,7 +66,7 @@ class Objective:
         if data.weights is not None:
             self.everyone = data.weights
         total = float(self.everyone.sum(dtype=torch.float64))
-        # One per unit, or one for each of its labels.
+        # The number of decisions: one per unit, or one per unit and label.
         self.decisions = total * (data.num_classes if data.multi_label else 1)
         mean = torch.zeros(self._dimension, dtype=torch.float64, device=self.device)
         for block in data.read_blocks():
@@ -111,11 +111,12 @@ class Objective:
         """Returns the minimiser over the weighted rows, by L-BFGS from `start`.
 
         Rows that a fit leaves out have weight 0. The fit has converged if no entry of the gradient
-        exceeds the tolerance in absolute value. `stopping` is it and the most iterations.
+        exceeds the tolerance in absolute value. `stopping` has the tolerance and the most
+        iterations.
         """
         tolerance, max_iterations = stopping
         total = float(row_weights.sum())
-        if self._metric is None or self._metric[0] != penalty:  # all folds of a penalty share it
+        if self._metric is None or self._metric[0] != penalty:  # folds share a penalty's metric
             self._metric = penalty, self._choose_metric(penalty)
         metric = self._metric[1]
         solution, evaluations, failure = start, 0, None
@@ -142,7 +143,7 @@ class Objective:
             variables = metric.find_variables(start).ravel()
             result = minimize(evaluate_flat, variables, jac=True, method="L-BFGS-B", options=limits)
             solution = metric.find_parameters(result.x.reshape(start.shape))
-            # Success with a larger slope: the loss stopped falling in float64, the minimum.
+            # L-BFGS also succeeds at the minimum, where float64 cannot lower the loss further.
             failure = None if result.success else result.status
         loss, gradient = evaluate(solution)
         slope = float(np.abs(gradient).max())
@@ -162,15 +163,15 @@ class Objective:
         return solution
 
     def _choose_metric(self, penalty: float) -> Metric:
-        """Returns a whitening metric; for few rows of many features, one that needs few steps."""
+        """Returns a whitening metric; none for fewer rows than features: few steps suffice."""
         if len(self._data) < self._dimension:
             return Metric()
-        # The loss at equal logits: per class and unit of the second moment.
+        # The loss's curvature at equal logits, per class and unit of the second moment.
         curvature = 0.25 if self._data.multi_label else 1 / self._classes
         matrix = curvature * self._second_moment
         slack = penalty
         matrix.diagonal().add_(slack)
-        # Rounding may outweigh a small penalty. Any metric has the same minimum.
+        # Rounding may outweigh a small penalty, so `slack` grows. All metrics lead to one minimum.
         while (factored := torch.linalg.cholesky_ex(matrix)).info and slack < self._dimension:
             slack *= 10
             matrix.diagonal().add_(slack)
@@ -237,7 +238,7 @@ class Metric:
     """Variables V in which L-BFGS searches weights W = V L^-1, with L L^T a curvature.
 
     Features of a network are nearly collinear, so that the weights' own metric needs hundreds of
-    iterations. If the curvature at equal logits is 1, about twenty suffice.
+    iterations. In variables whose curvature at equal logits is 1, about twenty iterations suffice.
 
     Args:
       factor: L of each class's weights, float64 [d, d]; None for L = 1, also for biases.
@@ -258,7 +259,7 @@ class Metric:
         return self._multiply(parameters, self._factor, 1 / self._bias_scale)
 
     def map_gradient(self, gradient: Array) -> Array:
-        """Returns the gradient in the variables, of the gradient in the parameters."""
+        """Converts the gradient by parameters to the gradient by variables."""
         matrix = None if self._inverse is None else self._inverse.T
         return self._multiply(gradient, matrix, self._bias_scale)
 

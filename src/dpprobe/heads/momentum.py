@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from dpprobe.privacy.releases import Releases
 
 
-# The part taken of the longest step at which heavy-ball descent converges.
+# The learning rate, as a share of the largest rate at which heavy-ball descent converges.
 _PART = 0.9
-# The standard deviation of the noise in a unit row's logits after all steps, at most: for few
-# classes, and over ln(classes) for many, whose logits must be larger.
+# The largest standard deviation of noise in a unit row's logits after all steps: absolute for few
+# classes, and per ln(classes) for many classes, which need larger logits.
 _LOGIT_NOISE, _MANY_LOGIT_NOISE = 1.0, 0.5
 
 
 class Options(UnitRowOptions):
     """DP-SGD with momentum: v = beta v + g, w = w - learning_rate v.
 
-    Defaults: 40 steps on the full batch from zero weights, momentum's usual 0.9. Unless noise
-    forbids, the step is nearly the longest that converges on unit rows, 2 (1 + beta) / h with the
-    loss's curvature h, since their second moment has no eigenvalue above 1.
+    By default the head takes 40 steps on the full batch from zero weights, with the usual beta of
+    0.9. Unless noise forbids, the learning rate is 0.9 times the largest that converges on unit
+    rows: 2 (1 + beta) / h with the loss's curvature h, as the rows' second moment is at most 1.
     """
 
     head: Literal["momentum"] = "momentum"
@@ -39,13 +39,13 @@ class Options(UnitRowOptions):
 
     def choose_rate(self, steps: int, *, noise: float, classes: int, **_: float) -> float:
         largest = 1 + self.intercept**2
-        # The loss's at equal logits, per unit of a row's second moment.
+        # The loss's curvature at equal logits, per unit of a row's second moment.
         curvature = 1 / classes if self.loss == "softmax" else 0.25
         longest = _PART * 2 * (1 + self.beta) / (largest * curvature)
         if noise == 0:
             return longest
-        # A step's noise continues moving the weights, 1 / (1 - beta) times its size in all, and a
-        # unit row's logit by as much. The noise of T steps adds up like sqrt(T).
+        # Velocity multiplies a step's noise in the weights, and so in a unit row's logits, by 1 /
+        # (1 - beta). The noise of T steps adds up like sqrt(T).
         spread = noise * math.sqrt(steps) / (1 - self.beta)
         bound = max(_LOGIT_NOISE, _MANY_LOGIT_NOISE * math.log(classes))
         return min(longest, bound / spread)

@@ -1,32 +1,32 @@
 """DP-Newton: full-batch steps with a noisy Hessian and a noisy gradient each.
 
-Rows x have norm at most S (see `clipped_row_options.RowOptions`). Each of `steps` steps releases,
-at weights that depend on earlier releases alone:
+Rows x have norm at most S (see `clipped_row_options.RowOptions`), and p are a row's probabilities.
+Each of `steps` steps makes two releases, at weights that depend on earlier releases alone.
 
-"hessians". With p a row's probabilities,
+"hessians":
 
-- `shared`: one matrix, the sum of c x x^T. c in [0, 1] is a row's mean curvature over classes,
-  relative to h at the start. Softmax: the Hessian is (diag(p) - p p^T) (x) x x^T; the trace of the
-  first factor is 1 - |p|^2, it is 0 along equal logits, and spread evenly over the other K - 1
-  directions it is (1 - |p|^2) / (K - 1) <= 1/K = h, as |p|^2 >= 1/K. Sigmoids: the mean of
-  min(1, p_k (1 - p_k) / h); h = 1/4 from biases of 0. A row changes the sum by c x x^T, of norm at
-  most S^2.
-- `per_class`, sigmoids only: K matrices, sums of min(1, p_k (1 - p_k) / h) x x^T, together divided
-  by sqrt(K). A row changes the stack by squared norm sum_k c_k^2 |x|^4 / K <= S^4: sensitivity S^2.
-  (For the K Hessians themselves, from biases of 0: sqrt(K) S^2 / 4.) At equal weights in every
-  class, as at the start, all K are one matrix; so for one step `shared` is the same and costs
-  sqrt(K) times less noise.
+- `shared`: one matrix, the sum of c x x^T. The factor c in [0, 1] is a row's mean curvature over
+  classes, relative to h at the start. For a softmax, the Hessian is (diag(p) - p p^T) (x) x x^T.
+  The factor diag(p) - p p^T has trace 1 - |p|^2 and is 0 along equal logits. The factor's mean over
+  the other K - 1 directions is (1 - |p|^2) / (K - 1) <= 1/K = h. For sigmoids, c is the mean of all
+  min(1, p_k (1 - p_k) / h), and h = 1/4 for biases of 0. A row changes the sum by c x x^T, of norm
+  <= S^2.
+- `per_class`, for sigmoids only: K sums of min(1, p_k (1 - p_k) / h) x x^T, divided by sqrt(K). A
+  row changes the matrices by squared norm sum_k c_k^2 |x|^4 / K <= S^4: sensitivity S^2. (The K
+  Hessians themselves have sensitivity sqrt(K) S^2 / 4 for biases of 0.) With equal weights in every
+  class, as at the start, all K matrices are equal. So for one step, `per_class` gives K copies of
+  `shared`'s matrix, with sqrt(K) times the noise.
 
-"gradients". The sum of r x^T, r = p - y, clipped to norm `max_grad_norm`; if null, bounded by
-itself:
+"gradients": the sum of r x^T with r = p - y, clipped to norm `max_grad_norm`. If `max_grad_norm` is
+null, r has a bound of its own:
 
-- softmax: |r|^2 = (1 - p_y)^2 + sum_{k != y} p_k^2 <= 2 (1 - p_y)^2 <= 2, since the others sum to 1
-  - p_y. So the sensitivity is sqrt(2) S; for one step from zero weights, where p = 1/K, |r|^2 = 1 -
-  1/K: S.
-- sigmoids: |r_k| <= 1, so |r| <= sqrt(K), and for one step with p = 1/2, |r| = sqrt(K) / 2. The
-  release is divided by sqrt(K), so its sensitivity is S, or S / 2.
+- softmax: |r|^2 = (1 - p_y)^2 + sum_{k != y} p_k^2 <= 2 (1 - p_y)^2 <= 2, since all p_k but p_y sum
+  to 1 - p_y. So a softmax has sensitivity sqrt(2) S. For one step from zero weights, p = 1/K and
+  |r|^2 = 1 - 1/K, so a sensitivity of S suffices.
+- sigmoids: |r_k| <= 1, so |r| <= sqrt(K), and for one step with p = 1/2, |r| = sqrt(K) / 2. Sums
+  for sigmoids are divided by sqrt(K), so their sensitivity is S, or S / 2 for one step.
 
-The budget is T (1/sigma_H^2 + 1/sigma_g^2), `hessian_share` of it for the Hessians. A step uses
+The Hessians use the share `hessian_share` of the budget T (1/sigma_H^2 + 1/sigma_g^2). A step uses
 `second_order.estimate_spectrum` of the mean of the shared Hessians released so far.
 """
 
@@ -126,7 +126,7 @@ class Options(PreconditionedDescentOptions):
 
 def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     """Releases one Hessian (or one per class) and one gradient per step and seed."""
-    # torch and what needs it: planning imports this module
+    # late imports: planning imports this module without torch
     import torch
 
     from dpprobe.heads.preconditioned_descent import Descent
@@ -176,10 +176,7 @@ def precondition_by_mean(descent: Descent, releases: Releases) -> Precondition:
 
 
 def precondition_per_class(descent: Descent, releases: Releases) -> Precondition:
-    """Preconditions with one Hessian per class: releases, uses and frees them one by one.
-
-    All K Hessians together, which are divided by sqrt(K), would take much memory.
-    """
+    """Preconditions with one Hessian per class, each freed after use, as K take much memory."""
     import torch  # heavy: planning imports this module
 
     from dpprobe.heads.second_order import estimate_spectrum, second_moment

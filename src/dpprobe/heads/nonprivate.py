@@ -43,7 +43,7 @@ class Options(MethodOptions):
         3, ge=2, description="Folds of the cross-validation."
     )
     tolerance: float = Field(
-        3e-5, gt=0, description="The fit has converged if no entry of the gradient is larger."
+        3e-5, gt=0, description="The fit ends once no entry of the gradient is larger."
     )
     max_iterations: Annotated[int, AtMost(1_000_000, "each iteration is a pass over all rows")] = (
         Field(1000, ge=1, description="Maximum iterations per fit.")
@@ -69,7 +69,7 @@ class Options(MethodOptions):
 
     @property
     def stopping(self) -> tuple[float, int]:
-        """Returns when a fit ends, for `Objective.find_minimum`."""
+        """The tolerance and the most iterations of a fit, for `Objective.find_minimum`."""
         return self.tolerance, self.max_iterations
 
     def link_on(self, multi_label: bool) -> Literal["softmax", "sigmoid", "none"]:
@@ -81,7 +81,7 @@ class Options(MethodOptions):
 
 def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     """Trains once and repeats the head, because all seeds have the same solution."""
-    # NumPy, torch and SciPy: planning imports this module
+    # late imports: planning imports this module without NumPy, torch and SciPy
     import numpy as np
     import torch
 
@@ -110,8 +110,8 @@ def choose_penalty(objective: Objective, options: Options) -> float:
     """Returns the penalty with the best accuracy over folds; of equally good ones, the largest.
 
     Starts at the largest candidate and stops once accuracy has fallen by more than a standard
-    error: smaller penalties overfit more, and take longest. All rows of a unit of privacy are in
-    one fold, and a unit counts once.
+    error, because smaller penalties overfit more and take longer. All rows of a unit of privacy are
+    in one fold, and a unit counts once.
     """
     candidates = sorted(options.penalties, reverse=True)
     if len(candidates) == 1:

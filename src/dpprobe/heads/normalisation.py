@@ -1,8 +1,8 @@
 """Normalisations of feature rows before training, and their privacy cost.
 
-A normalisation of each row is free. A normalisation that looks at several private examples is a
-release: it has a mechanism and a share of the head's budget, and its values are published with the
-head. Nothing heavy is imported here; `dpprobe.heads.normalised_rows` normalises rows.
+A normalisation of each row by itself costs no privacy. A normalisation that reads several private
+examples is a release: it has a mechanism and a share of the head's budget, and its values are
+  published with the head. Imports nothing heavy; `dpprobe.heads.normalised_rows` normalises rows.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ CENTRE = "centre"
 SECOND_MOMENT = "second_moment"
 CHANNEL_MEANS = "channel_means"
 CHANNEL_DEVIATIONS = "channel_deviations"
-# Part of a budget.
+# A share of a privacy budget.
 Share = Annotated[float, Field(gt=0, lt=1)]
 SMALLEST_BOUND, LARGEST_BOUND = 1e-6, 1e6
-# Far above where the root of a variance would be 0 in float32.
+# Far above variances whose square root is 0 in float32.
 SMALLEST_FLOOR = 1e-12
 # Describes the option of heads whose rows are centred by default.
 CENTRED_BY_DEFAULT = (
@@ -39,7 +39,7 @@ CENTRED_BY_DEFAULT = (
 
 
 class Normalisation(Options):
-    """A map of feature vectors; each image is mapped separately, unless `priced`."""
+    """A map of feature vectors; without `priced`, each vector is mapped by itself."""
 
     model_config = ConfigDict(allow_inf_nan=False)
     priced: ClassVar[bool] = False
@@ -48,12 +48,12 @@ class Normalisation(Options):
 
     @model_serializer(mode="wrap")
     def _write_brief(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any] | str:
-        """Writes a normalisation without parameters as a bare word."""
+        """Writes a normalisation without parameters as its `kind` alone."""
         values: dict[str, Any] = handler(self)
         return self.kind if len(values) == 1 else values
 
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
-        """Returns the releases from n units, noise multipliers up to a common factor."""
+        """Returns the releases from n units, with noise multipliers up to a common factor."""
         return ()
 
 
@@ -64,7 +64,7 @@ class NoNormalisation(Normalisation):
 
 
 class L2(Normalisation):
-    """Scales each feature vector to unit L2 norm; a zero vector stays."""
+    """Scales each feature vector to unit L2 norm; a zero vector stays zero."""
 
     kind: Literal["l2"] = "l2"
 
@@ -95,10 +95,7 @@ class Priced(Normalisation):
 
 
 class AroundCentre(Priced):
-    """Subtracts a released mean of features: the sum of unit-norm features has sensitivity 1.
-
-    Divided by n, which is public, the sum is the mean.
-    """
+    """Subtracts a released mean: a sum of features of norm 1, of sensitivity 1, over public n."""
 
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         return (full_batch(CENTRE, "sum of the rows, each scaled to unit norm", 1.0),)
@@ -108,18 +105,18 @@ class Centred(AroundCentre):
     """Scales features to unit L2 norm, subtracts their released mean, and scales them again.
 
     Most of the length of a network's features is their mean. Without the mean, differences between
-    classes are several times as large beside the noise.
+    classes are several times as large relative to the noise.
     """
 
     kind: Literal["centred"] = "centred"
 
 
 class Whitened(AroundCentre):
-    """Centres features and evens out their variance over directions, to unit norm again.
+    """Centres features, equalises their variance over directions, and scales them to unit norm.
 
     Releases the centre of `centred`, and the second moment of the centred features: the sum of x
-    x^T, of sensitivity 1, with symmetric noise (`dpprobe.heads.whitening`). Helps most with many
-    classes, n well above d, and features that vary much more in some directions than in others.
+      x^T, of sensitivity 1, with symmetric noise (`dpprobe.heads.whitening`). Whitening helps most
+      with many classes, n well above d, and features that vary much more in some directions.
     """
 
     kind: Literal["whitened"] = "whitened"
@@ -148,25 +145,24 @@ class Whitened(AroundCentre):
 class Channels(Priced):
     """Standardises each channel with released statistics (Tramer and Boneh 2021).
 
-    A row is channels x positions, channel-major, as scattering and `nn.BatchNorm2d` have it.
-    Mean and deviation are released as sums over the rows, then divided by n, which is public:
+    A row is channels x positions, channel-major, as in scattering and `nn.BatchNorm2d`. Means and
+    deviations are released as sums over the rows, which are divided by the public n:
 
-    - "channel_means": of each row, its means over positions [channels], scaled down to norm
+    - "channel_means": each row's means over positions [channels], scaled down to norm
       `max_mean_norm` if longer. A row adds a vector of norm at most `max_mean_norm`.
-    - "channel_deviations": of each row, the root mean square over positions of its distance to
-      the means released before [channels], scaled down to norm `max_deviation_norm`. The
-      function of a row may depend on the first release: whatever the released means are, a row
-      adds a vector of at most `max_deviation_norm`, and composition is adaptive.
+    - "channel_deviations": each row's root mean square distance over positions to the released
+      means [channels], scaled down to norm `max_deviation_norm`. Whatever the released means are, a
+      row adds a vector of norm at most `max_deviation_norm`, and composition is adaptive.
 
-    The releases of means and of deviations have one noise multiplier. Tramer and Boneh release mean
-    squares instead of roots. Roots span half as many orders of magnitude, so that channels hundreds
-    of times quieter than the loudest channel still stand above the noise.
+    The releases of means and of deviations have equal noise multipliers. Tramer and Boneh release
+    mean squares instead of their roots. Roots span half as many orders of magnitude, so even
+    deviations hundreds of times below the largest exceed the noise.
 
     Clipping bounds are public constants, never a quantile of the rows. Scattering hardly expands
-    (Bruna and Mallat 2013, section 2.3): of images with values in [0, 1] the squares of all
-    coefficients sum to at most about 1 per colour, in the mean over positions, and the squared
-    distances to a mid-grey image's coefficients to 1/4. So the norm of the means is at most about
-    sqrt(3) in colour and 1 in grey, and half this norm bounds the deviations.
+    distances (Bruna and Mallat 2013, section 2.3). For images in [0, 1] the squares of all
+    coefficients, averaged over positions, sum to at most about 1 per colour. Squared distances to
+    the coefficients of a mid-grey image sum to at most about 1/4. So an image's channel means have
+    norm at most about sqrt(3) in colour and 1 in grey, and the deviations half of it.
     """
 
     kind: Literal["channels"] = "channels"
@@ -187,9 +183,8 @@ class Channels(Priced):
         1e-5,
         ge=SMALLEST_FLOOR,
         le=LARGEST_BOUND,
-        description="Added to each channel's variance, so that channels with a "
-        "tiny variance are not "
-        "amplified.",
+        description="Added to each channel's variance, so that channels with a tiny variance are "
+        "not amplified.",
     )
 
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
@@ -228,7 +223,7 @@ def _spelt_out(value: Any) -> Any:
 
 
 class _BareWords:
-    """Adds bare words beside the mappings to the JSON schema, for editors."""
+    """Adds kinds as bare words to the JSON schema, for editors."""
 
     def __get_pydantic_json_schema__(
         self, core_schema: CoreSchema, handler: GetJsonSchemaHandler

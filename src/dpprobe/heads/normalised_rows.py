@@ -1,4 +1,4 @@
-"""Normalises a training set for the heads, and releases the statistics that this needs."""
+"""Normalises a training set for the heads, and releases a normalisation's statistics."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from dpprobe.heads.whitening import whitened_rows
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.releases import Releases
 
-# A unit row in float32 may be this much longer than 1; what is released is shorter by so much.
+# Float32 rounding may lengthen a row of norm 1 by _MARGIN, so released rows are shortened by it.
 _MARGIN = 4 * 2.0**-24
 
 
 def normalise_rows(data: TrainingSet, spec: Normalisation, releases: Releases) -> Rows:
     """Returns the rows of a training set after a normalisation.
 
-    A normalisation of each row alone is done once per job. A priced normalisation is released again
-    by each fit, for one seed, so its rows are for this seed alone.
+    A normalisation of each row by itself is computed once per job. A priced normalisation is
+    released again for each seed, so the normalised rows are for one seed.
     """
     if not spec.priced:
         return data.make_once(spec, lambda: Rows(data, Transform(spec)))
@@ -39,11 +39,12 @@ def normalise_rows(data: TrainingSet, spec: Normalisation, releases: Releases) -
 
 
 def _release_centre(data: TrainingSet, releases: Releases) -> torch.Tensor:
-    """Returns the noisy sum of the unit rows over n, float32 [d].
+    """Returns the noisy sum of rows scaled to norm 1, divided by n: float32 [d].
 
     A row adds a vector of norm at most its weight to the sum, and a row that must not contribute
-    adds nothing: sensitivity 1. n is public. The released centre is then shrunk by the expected
-    share of noise in its squared length (James and Stein 1961, positive part), which costs no
+    adds nothing: sensitivity 1. The divisor n is public. The released centre is then shrunk by the
+    expected share of noise in its squared length (James and Stein 1961, positive part), which costs
+    no
     privacy: a centre that is noise alone would hide the classes.
     """
     total = torch.zeros(data.dimension, dtype=torch.float64, device=data.device)

@@ -1,6 +1,6 @@
 """The optimisers' common interface, and plain SGD; other heads' modules have their optimisers.
 
-An optimiser sees only noisy sums: post-processing, without privacy cost. Imports nothing heavy.
+Optimisers read only noisy sums: post-processing, without privacy cost. Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class Optimiser(ABC):
     """Updates heads [seeds, classes, d + 1] in place; seeds do not affect each other."""
 
     def __init__(self) -> None:
-        # The state of the next steps, beside the weights; empty before the first step.
+        # The state that later steps need besides the weights; empty before the first step.
         self._state: dict[str, Any] = {}
 
     @abstractmethod
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
-        """Takes a step of length `rate` along `gradient`, of the weights' shape; may alter it."""
+        """Takes a step by a gradient of the weights' shape; may overwrite `gradient`."""
 
     def copy_state(self) -> dict[str, State]:
         """Returns a copy of the state for `restore_state` of another optimiser."""
@@ -40,7 +40,7 @@ def _copy_values(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Sgd(Optimiser):
-    """w - rate g: the step that compiled code also implements."""
+    """Plain SGD, w - rate g, which compiled code also implements."""
 
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
         weights.add_(gradient, alpha=-rate)

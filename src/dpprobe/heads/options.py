@@ -22,8 +22,8 @@ from dpprobe.privacy.plan import (
 
 ClippingNorm = Annotated[float, Field(ge=SMALLEST_SENSITIVITY, le=LARGEST_SENSITIVITY)]
 
-# A million steps at a rate of 2.5e-5 are priced within a minute, four millions in ten; a million at
-# a rate of 0.02 have no price within 0.1%.
+# Accounting takes a minute for a million steps at sampling rate 2.5e-5, and ten minutes for four
+# million. A million steps at rate 0.02 get no epsilon within 0.1%.
 MOST_STEPS = AtMost(
     1_000_000,
     "each step is a noisy release; accounting for more steps takes many minutes per epsilon, "
@@ -86,7 +86,7 @@ class MethodOptions(Options, ABC):
         """Returns the options after the choice from public facts; only `auto` changes.
 
         Args:
-          exact: True to choose exact sums, as releases need; options of the user stay.
+          exact: True to choose exact sums, as releases need; a user's own options stay unchanged.
         """
         return self
 
@@ -120,7 +120,7 @@ class MethodOptions(Options, ABC):
         return None
 
     def class_fault(self, classes: int, *, multi_label: bool) -> str | None:  # noqa: ARG002
-        """Explains why options do not fit the number of classes or several labels, if so."""
+        """Explains why options do not fit the number of classes or labels; None if they fit."""
         return None
 
     @property
@@ -130,7 +130,7 @@ class MethodOptions(Options, ABC):
 
     @property
     def running_sums(self) -> tuple[str, ...] | None:
-        """The releases whose sums add up over cohorts; None if a head cannot follow another."""
+        """The releases whose sums add up over cohorts; None if cohorts cannot form a chain."""
         return None
 
     @property

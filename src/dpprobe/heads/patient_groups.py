@@ -1,8 +1,8 @@
 """Units of privacy with several rows, such as patients: their rows, and the rows' weights.
 
 A row of a unit with m rows has weight 1 / m. Each row's contribution to a released sum is clipped
-as if alone, then weighted: a unit contributes a mean of clipped vectors, no longer than one of
-them. So sensitivities and privacy costs are as for units of one row, with n the number of units.
+as if alone, then weighted: a unit contributes a mean of clipped vectors, no longer than a single
+  clipped vector. So sensitivities and privacy costs are as for units of one row; n counts units.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Units:
 
         Raises PrivacyError for a missing name, or if two names are equal as numbers.
         """
-        # As objects: arrays of text lose NUL characters at an end, and so merge names.
+        # An array of objects: NumPy's text arrays drop trailing NUL characters, which merges names.
         known, codes, sizes = np.unique(
             np.asarray(names, dtype=object), return_inverse=True, return_counts=True
         )
         _check_names(known.tolist())
         weights = (1 / sizes).astype(np.float32)
-        over = weights.astype(np.float64) * sizes > 1  # exact: 24 bits times fewer than 29
+        over = weights.astype(np.float64) * sizes > 1  # exact: 24 bits times at most 28
         weights[over] = np.nextafter(weights[over], np.float32(0))
         return cls(
             members=np.argsort(codes, kind="stable"),

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from dpprobe.heads.second_order import Factors, Spectrum
     from dpprobe.privacy.releases import Releases
 
-# From a step, the weights before it, the released gradients there and the distance from the start:
-# the direction, and the noise gain of what the gradients were multiplied with.
+# Maps a step's number, the weights, their released gradients and the distance from the start to the
+# step's direction and the noise gain of the inverted matrix.
 Precondition: TypeAlias = (
     "Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, float]]"
 )
@@ -62,7 +62,7 @@ class PreconditionedDescentOptions(RowOptions, BalanceOptions):
     penalised: bool = Field(
         True,
         description="Keep lambda in the loss, as a penalty on the distance from the start; "
-        "without the penalty, many steps forget the start.",
+        "without the penalty, the start has no influence after many steps.",
     )
     average: Literal["last", "mean", "linear"] = Field(
         "linear",
@@ -106,7 +106,7 @@ class Descent:
     Args:
       clip: each example's gradient is clipped to this norm.
       scale: sums of gradients are divided by this number before their release.
-      start: weights, float32 [K, d + 1] on normalised rows; see `default_start` if absent.
+      start: weights, float32 [K, d + 1] on normalised rows; by default `default_start`.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Descent:
         start: torch.Tensor | None = None,
         record: Record | None,
     ) -> None:
-        from dpprobe.heads.second_order import Design, Loss  # imports torch, as below
+        from dpprobe.heads.second_order import Design, Loss  # imports torch
 
         self.options, self.rows = options, rows
         self.design = Design(options, rows, private=releases.plan.private)
@@ -137,10 +137,7 @@ class Descent:
         return self.start + self.design.make_weights(parameters)
 
     def compute_curvatures(self, block: torch.Tensor, factors: Factors) -> torch.Tensor:
-        """Returns the curvatures at a block's rows relative to h, at most 1: [m, K].
-
-        For a softmax, returns the mean of the curvatures over classes: [m, 1].
-        """
+        """Returns a block's curvatures over h, at most 1: [m, K]; for a softmax, means [m, 1]."""
         p = self.loss.compute_probabilities(self.design.compute_logits(block, factors))
         if self.loss.sigmoid:
             return (p * (1 - p) / self.curvature).clamp_(0, 1)
@@ -151,7 +148,7 @@ class Descent:
     def make_solver(
         self, releases: Releases, matrix: Spectrum, matrix_noise: float
     ) -> Precondition:
-        """Returns (g + lambda h D) (A + lambda I)^-1 for a released A, equal in every step."""
+        """Returns the map from g and D to (g + lambda h D) (A + lambda I)^-1, for a released A."""
         from dpprobe.heads.second_order import ridge_of  # imports torch
 
         noise = releases.plan.find_mechanism(GRADIENTS).noise_multiplier / math.sqrt(self._steps)
@@ -195,7 +192,7 @@ class Descent:
 
     def make_fitted(self, weights: torch.Tensor) -> Fitted:
         """Returns all seeds' heads, and their history."""
-        import torch  # as above
+        import torch  # heavy: planning imports this module
 
         from dpprobe.heads.history import History
 
@@ -207,7 +204,7 @@ class Descent:
 
 def default_start(options: PreconditionedDescentOptions, rows: Rows) -> torch.Tensor:
     """Returns weights 0 and the options' bias, float32 [K, d + 1] on normalised rows."""
-    import torch  # as above
+    import torch  # heavy: planning imports this module
 
     start = torch.zeros((rows.num_classes, rows.dimension + 1), device=rows.device)
     start[:, -1] = options.start_bias(rows.num_classes)

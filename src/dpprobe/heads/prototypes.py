@@ -6,8 +6,8 @@ sqrt(`max_labels`). A row adds t x^T, of norm |t| |x| <= S sqrt(max_labels) (S w
 example); a null row adds nothing.
 
 The constant entry's column counts each class's rows. Sums are scaled to unit norm, so that frequent
-classes are not preferred. They are then scaled by min(1, count / (2 deviations of the count's
-noise)), so that a class without rows, whose sum is pure noise, scores near 0.
+classes are not preferred. Each unit-norm sum is multiplied by min(1, count / (2 deviations of the
+count's noise)), so that a class without rows, whose sum is pure noise, scores near 0.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Options(RowOptions):
         0.5,
         ge=0,
         le=10,
-        description="Constant appended to each feature vector, as a part of "
-        "max_row_norm; it is also used "
-        "to count classes. Its square is added to the squared sensitivity; 0 counts nothing.",
+        description="Constant appended to each feature vector, as a part of max_row_norm, and used "
+        "to count classes. The constant's square is added to the squared sensitivity; 0 counts no "
+        "classes.",
     )
     max_labels: MaxLabels = 1
 
@@ -55,7 +55,7 @@ class Options(RowOptions):
 
 def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     """Releases each seed's class sums, whose directions are the weights."""
-    # torch and what needs it: planning imports this module
+    # late imports: planning imports this module without torch
     import torch
 
     from dpprobe.heads.history import History

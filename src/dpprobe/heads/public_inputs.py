@@ -1,7 +1,8 @@
 """Proves that a fit's public files were compared with its private rows.
 
-Training rows hold the proof that public files were compared. `fit_heads` and `train_network` refuse
-a public file that the proof does not cover. So no fit can skip the comparison of public files.
+A training set carries the hashes of the public files that were compared with its rows. `fit_heads`
+and `train_network` refuse public files without a hash in the training set, so no fit skips the
+comparison.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ class PublicInputs:
     synthetic: bool = False
 
     def join(self, other: PublicInputs) -> PublicInputs:
-        """Joins two proofs about equal rows: returns the files of both."""
+        """Returns the public files of two comparisons with equal rows."""
         return PublicInputs(hashes={**self.hashes, **other.hashes})
 
     def require_files(self, method: MethodOptions) -> None:
-        """Raises PrivacyError for a public file that was not compared, or that changed since."""
+        """Raises PrivacyError for a public file that no comparison covers, or that has changed."""
         if self.synthetic:
             return
         for option, written in method.public_files().items():

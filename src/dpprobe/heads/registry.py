@@ -25,7 +25,7 @@ HEADS: dict[str, str] = {
     "tuned": "dpprobe.heads.tuned",
 }
 
-# These train parts of a network; `HEADS` are linear, on stored features.
+# `NETWORKS` train parts of a network; `HEADS` are linear, on stored features.
 NETWORKS: dict[str, str] = {"fine_tune": "dpprobe.finetune.options"}
 METHODS = HEADS | NETWORKS
 

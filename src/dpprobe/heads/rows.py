@@ -17,7 +17,7 @@ from dpprobe.heads.normalisation import CENTRE, CHANNEL_DEVIATIONS, CHANNEL_MEAN
 from dpprobe.heads.training_set import Cached, TrainingSet, row_lengths
 from dpprobe.options import resolve_path
 
-# A row this near to the centre, in its own length's units, is rounding alone.
+# The largest factor that scales centred rows to norm 1; rows nearer to the centre are rounding.
 _LONGEST_SHIFT = 2.0**40
 
 
@@ -43,7 +43,7 @@ class Transform:
             return torch.nn.functional.group_norm(rows, spec.groups)
         if isinstance(spec, kinds.AroundCentre):
             centred = (rows * _unit_scale(rows)).sub_(self.arrays[CENTRE].to(rows.device))
-            # not in place: a network's gradients pass through
+            # not in place, because a network's gradients pass through
             return centred * _unit_scale(centred).clamp(max=_LONGEST_SHIFT)
         if isinstance(spec, kinds.Channels):
             means = self.arrays[CHANNEL_MEANS].to(rows.device)
@@ -66,7 +66,7 @@ def by_channel(rows: torch.Tensor, channels: int, name: str = "channels") -> tor
 
 def unit_scale(lengths: torch.Tensor) -> torch.Tensor:
     """Returns the factors that scale rows of these norms to norm 1, float32; 1 for norm 0."""
-    # No division by zero: its gradient would be NaN, also where another value is taken.
+    # Division by zero would make gradients NaN, even where `torch.where` takes another value.
     return (1 / torch.where(lengths > 0, lengths, 1.0)).to(torch.float32)
 
 
@@ -95,8 +95,8 @@ class Block(NamedTuple):
 class Affine(NamedTuple):
     """Centred rows without a copy: row i is scale[i] * features[i] - shift[i] * centre.
 
-    In float32 row i has an error of at most 2^-21 shift[i] (1 + |centre|). For a row near the
-    centre this error can exceed 2^-21 of the row's length.
+    In float32 row i has an error of at most 2^-21 shift[i] (1 + |centre|). The error of a row near
+    the centre can exceed 2^-21 of the row's length.
     """
 
     scale: torch.Tensor
@@ -110,11 +110,12 @@ class Rows(Cached):
     Attributes:
       units, weights: see `TrainingSet`; a row's clipped contribution is multiplied by its weight.
       labels: int64 [rows], or uint8 [rows, num_classes].
-      scoring: normalisation of other rows for `scored_weights`; differs only for whitened rows.
+      scoring: the normalisation of other rows that `scored_weights` needs; differs from the
+        training rows' only after whitening.
       lengths: float64 [rows], the L2 norm of each row; infinite for excluded rows: rows that hold
         NaN, infinity, huge or vanishing values.
       norms: float64 [rows], the L2 norm of each row with a 1 appended.
-      affine: the rows without copies of them; None if rows are not centred.
+      affine: scales, shifts and centre of centred rows; None for rows that are not centred.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class Rows(Cached):
         self.labels = data.labels
         self.transform = transform
         self.data = data
-        # A zero row stays zero when looked at alone, but not minus a released mean.
+        # A zero row must stay zero, but subtracting a released mean would change it.
         left_out = data.lengths.isinf()
         self._left_out = left_out if transform.spec.priced and bool(left_out.any()) else None
         self._scale = self._row_scale()
@@ -157,7 +158,7 @@ class Rows(Cached):
     def crops(self) -> tuple[Rows, ...]:
         """The sets of rows that gradient steps use in turn, see `crop_at`; usually one set.
 
-        With stored random crops, each item has one crop of every image, with equal normalisation. A
+        With stored random crops, each set has one crop of every image, with equal normalisation. A
         normalisation releases statistics of the central crops, the rows of this object.
         """
 
@@ -168,7 +169,7 @@ class Rows(Cached):
                 for data in self.data.crops
             )
             for crop in crops:
-                crop.weights = self.weights  # with those of classes
+                crop.weights = self.weights  # including class weights
             return crops
 
         return self.make_once("crops", make_crops) or (self,)
@@ -281,7 +282,7 @@ def read_public_rows(option: str, manifest: str, private: Rows) -> Rows:
 
     Raises DataError for features of another dimension, StoreError for a damaged manifest or shard.
     """
-    from dpprobe.features.feature_store import FeatureStore  # needs HDF5, which few heads do
+    from dpprobe.features.feature_store import FeatureStore  # imports HDF5, which few heads need
 
     store = FeatureStore(resolve_path(manifest))
     if store.dimension != private.dimension:

@@ -32,9 +32,9 @@ def learning_rates(
 ) -> npt.NDArray[np.float64]:
     """Returns each step's learning rate, [steps], with `rate` (or `learning_rate`) as the highest.
 
-    Over the first w = round(warmup * steps) steps the rate rises, rate * t / w in the t-th, and
-    then falls, rate * (1 + cos(pi p)) / 2 or rate * (1 - p), with p from 0 at the first of the
-    remaining steps to 1 just after the last.
+    Over the first w = round(warmup * steps) steps the rate rises: rate * t / w in step t. Over the
+    remaining steps the rate falls: rate * (1 + cos(pi p)) / 2 or rate * (1 - p), with p from 0 at
+    the first of these steps to 1 just after the last.
     """
     highest = options.learning_rate if rate is None else rate
     assert highest is not None, "a rate by rule is resolved by `rate_of`"
@@ -53,9 +53,9 @@ def learning_rates(
 def mixing_rates(options: GradientOptions, steps: int) -> npt.NDArray[np.float64] | None:
     """Returns how far the average moves towards each step's weights, [steps]; None for `last`.
 
-    The mean of w_1 ... w_t moves by 1 / t. The moving average e_t = beta e_(t-1) + (1 - beta) w_t
-    from e_0 = 0, debiased by 1 / (1 - beta^t), moves by (1 - beta) / (1 - beta^t). Averages of
-    iterates do not contain the initial weights.
+    The mean of w_1 ... w_t moves 1 / t of the way to w_t. The moving average e_t = beta e_(t-1) +
+    (1 - beta) w_t from e_0 = 0, debiased by 1 / (1 - beta^t), moves (1 - beta) / (1 - beta^t) of
+    the way to w_t. Averages of iterates do not contain the initial weights.
     """
     taken = np.arange(1, steps + 1, dtype=np.float64)
     if options.average == "mean":

@@ -49,7 +49,7 @@ def _read_space(value: Any) -> Any:
     raise ValueError(f"{value!r}: write a list of two or more values, or low and high")
 
 
-# A value that is not finite is refused with the option's own error.
+# The searched option itself refuses values that are not finite, with its own error.
 _Number = Annotated[float, AllowInfNan(True)]
 Choices = Annotated[tuple[bool | int | _Number | str, ...], Field(min_length=2)]
 Space = Annotated[Choices | Range, BeforeValidator(_read_space)]

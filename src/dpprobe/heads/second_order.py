@@ -6,8 +6,8 @@ x x^T, of Frobenius norm w |x|^2 <= S^2. Noise on a second moment is symmetric a
 (`Releases.release_symmetric`): standard deviation s = sigma S^2 / sqrt(2) off the diagonal.
 
 A unit of privacy with several rows (`units`) adds the mean of its rows' contributions: the weights
-u of its rows sum to at most 1. In gradients and cross moments u multiplies the factor: u r x^T has
-norm at most u C. In a second moment sqrt(u w) multiplies the row, which is then rounded towards
+u of its rows sum to at most 1. In gradients and cross moments u multiplies the factor r: u r x^T
+has norm at most u C. In a second moment sqrt(u w) multiplies the row, which is then rounded towards
 zero, so a unit's rounded rows x' have sum |x'|^2 <= sum u |x|^2 <= S^2. So every sensitivity proved
 for a row also holds for a unit.
 
@@ -17,10 +17,10 @@ products of entries sum to at most S^2 per unit, hence to at most 2^52 steps ove
 adds grid steps exactly, and so do 16-bit integers (`kernels.integer_products`). Logits are exact
 products too, so a row's contribution depends on the row and its weight alone. Sums have equal bits
 for any order, blocks and threads. (Exception: PyTorch's sigmoid in Newton's curvatures may differ
-in its last bit by a row's place in its block; a null row keeps its place.) Without noise: float64
-sums.
+in its last bit by a row's position in its block; null rows keep their positions.) Without noise,
+sums are plain float64 sums.
 
-All else in this module is post-processing, or uses only n, d, K and noise multipliers.
+Everything else in this module is post-processing, or uses only n, d, K and noise multipliers.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ from dpprobe.privacy.releases import Releases
 if TYPE_CHECKING:
     from dpprobe.heads.clipped_row_options import RowOptions
 
-# Summands are shorter than their bounds by this much, the rounding in float32.
+# Summands are shorter than their bounds by the share MARGIN, which covers float32 rounding.
 MARGIN = 4 * 2.0**-24
-# bench/results/defaults.md has the search for these numbers.
+# bench/results/defaults.md has the search for the ridges and the limit on logits' noise.
 _MATRIX_RIDGE, _TARGET_RIDGE = 0.07, 0.02
 _LEAST_RIDGE = 0.03
 _LARGEST_LOGIT_NOISE = 0.6
 # Smallest ridge relative to the largest eigenvalue, about the rounding of the decomposition:
 # float32 under noise, float64 without.
 _ROUNDING = {True: 1e-7, False: 1e-12}
-# A block in float64 takes as much memory as `training_set.block_bytes`.
+# Float64 blocks take as much memory as `training_set.block_bytes`.
 _BLOCK_BYTES_PER_ENTRY = 8
-# Numbers of a line of a block on a GPU are a multiple of this one.
+# On a GPU, a block's row length is a multiple of `_LINE`.
 _LINE = 16
 _EIGENVALUES_AT_ONCE = 128
 
@@ -158,7 +158,7 @@ class Design:
     ) -> torch.Tensor:
         """Fills float64 [m, d + 1] with a piece's rows and constants, in units of `step`.
 
-        Products of float32 numbers are exact in float64, so an entry's place does not matter.
+        Products of float32 numbers are exact in float64, so an entry's position does not matter.
         """
         scale, shift, centre, constant = self._in_steps(piece, step or self.step)
         if devices.has_kernels(out.device):
@@ -181,7 +181,7 @@ class Design:
         return scale, shift, centre, constant.trunc_() if self.private else constant
 
     def read_blocks(self, bytes_per_row: int = 0) -> Iterator[tuple[Piece, torch.Tensor]]:
-        """Yields pieces with their `fill_block`; each piece overwrites the block before."""
+        """Yields pieces and their blocks (`fill_block`); a block overwrites the previous one."""
         buffer = self.make_block(0)
         for piece in self.read_pieces(max(_BLOCK_BYTES_PER_ENTRY * self.columns, bytes_per_row)):
             size = piece.stop - piece.start
@@ -190,7 +190,7 @@ class Design:
             yield piece, self.fill_block(piece, buffer[:size])
 
     def make_block(self, size: int) -> torch.Tensor:
-        """Returns uninitialised float64 [size, d + 1], in lines that a GPU multiplies fast."""
+        """Returns uninitialised float64 [size, d + 1], with rows that a GPU multiplies fast."""
         kernels = devices.has_kernels(self.rows.device)
         width = self.columns if kernels else -(-self.columns // _LINE) * _LINE
         block = torch.empty((size, width), dtype=torch.float64, device=self.rows.device)
@@ -223,7 +223,7 @@ class Design:
         """Prepares weights [K, d + 1], on rows with a 1 appended, for products with rows.
 
         Under noise weights are rounded to a grid too, 2^-26 of their norm or finer, so that a row's
-        logits do not depend on its place in the product.
+        logits do not depend on its position in the product.
         """
         factors, step = weights[:, :-1].double(), 1.0
         longest = float(torch.linalg.vector_norm(factors, dim=1).max())
@@ -267,10 +267,7 @@ class Design:
         return self.unit_weights[piece.start : piece.stop]
 
     def make_weights(self, parameters: torch.Tensor) -> torch.Tensor:
-        """Converts weights on rows with an appended constant to weights with biases.
-
-        Parameters and weights are [..., K, d + 1]; weights are float32.
-        """
+        """Converts [..., K, d + 1] weights on rows with a constant to float32 with biases."""
         out = parameters.to(torch.float32)
         out[..., -1] = parameters[..., -1] * self.offset
         return out
@@ -280,7 +277,7 @@ class Factors(NamedTuple):
     """Weights prepared for products with rows.
 
     Attributes:
-      padded: float64 [d + 1, K], of features, in units of `step`; 0 in the last row.
+      padded: float64 [d + 1, K], the weights of features in units of `step`; 0 in the last row.
       biases: float64 [K].
       zero: True if all of `padded` is 0.
       digits: the digits of `padded`, empty unless `grid_rows.add_gradients` may multiply integers.
@@ -296,11 +293,11 @@ class Factors(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """The grid of gradients; 1 without noise.
+    """The grid steps of gradients, all 1 without noise.
 
     Attributes:
       entry, factor: grid steps of unit rows' entries, and of the factors of rows.
-      unit: unit of a unit row's product, before it is multiplied with the row's norm.
+      unit: the unit of a unit row's product, before multiplication with the row's norm.
     """
 
     entry: float
@@ -318,10 +315,7 @@ class Steps(NamedTuple):
 
 
 def rounding_of(affine: Affine) -> torch.Tensor:
-    """Bounds how much rounding lengthens each row: float64 [rows].
-
-    Rows next to the centre need this bound: their distance to the centre is mostly rounding.
-    """
+    """Bounds how much rounding lengthens rows near the centre, where it matters: float64 [rows]."""
     return 2.0**-21 * (1 + float(affine.centre.double().norm())) * affine.shift.double()
 
 
@@ -363,7 +357,7 @@ def _add_squares(total: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
     """Adds rows' outer products in place, upper triangle only: half the products on the CPU."""
     if not devices.has_kernels(total.device):
         return total.addmm_(block.T, block)
-    # Fortran's arrays are transposed: its lower triangle is the upper one here
+    # Fortran's arrays are transposed, so its lower triangle is the upper triangle
     summed = dsyrk(1.0, block.numpy().T, 1.0, total.numpy().T, lower=1, overwrite_c=1)
     return torch.from_numpy(summed.T)
 
@@ -415,11 +409,12 @@ class Spectrum:
 def estimate_spectrum(matrix: torch.Tensor, deviation: float) -> Spectrum:
     """Estimates a matrix A from `matrix`, A [d, d] plus isometric symmetric noise.
 
-    Returns the noisy matrix's eigenvectors v, and for each the expectation of v^T A v: the
-    eigenvalue minus 2 s^2 d h, clamped at 0. h is the Hilbert transform of the density of
-    eigenvalues at this one, a mean of 1 / (difference). For large d no estimate with the noisy
-    eigenvectors is nearer to A (Bun, Allez, Bouchaud and Potters 2016, section on additive noise).
-    Plain clamping would keep the upper half of the noise's own spectrum, up to s sqrt(2) sqrt(2 d).
+    Returns the noisy matrix's eigenvectors v, and the expectation of each v^T A v: the eigenvalue
+    minus 2 s^2 d h, clamped at 0. h is the Hilbert transform of the eigenvalues' density at v's
+    eigenvalue: the mean of 1 / (difference to an eigenvalue). For large d no estimate with the
+    noisy eigenvectors is nearer to A (Bun, Allez, Bouchaud and Potters 2016, section on additive
+    noise). Plain clamping would keep the upper half of the noise's own spectrum, up to s sqrt(2)
+    sqrt(2 d).
 
     Args:
       deviation: standard deviation of the noise on the diagonal; 0 for none.
@@ -434,10 +429,7 @@ def estimate_spectrum(matrix: torch.Tensor, deviation: float) -> Spectrum:
 
 
 def _hilbert_transform(values: torch.Tensor, deviation: float) -> torch.Tensor:
-    """Returns the mean over j of (v_i - v_j) / ((v_i - v_j)^2 + w^2).
-
-    w is a few spacings between eigenvalues of pure noise.
-    """
+    """Returns the mean over j of (v_i - v_j) / ((v_i - v_j)^2 + w^2), w a few spacings of noise."""
     width = deviation * math.sqrt(2)
     out = torch.empty_like(values)
     for low in range(0, len(values), _EIGENVALUES_AT_ONCE):
@@ -450,13 +442,14 @@ def floor_ridge(columns: int, row_square: float) -> float:
     """Returns lambda for little or no noise: 0.03 sqrt(d) S^2.
 
     Without a ridge accuracy falls if d is near n, because the smallest eigenvalues are then random.
-    The ridge needs no factor of n, because its influence vanishes for n far above d. The rule for
-    noise is larger unless noise multipliers are below about 0.1, which is far beyond epsilon 8.
+    The ridge needs no factor of n, because its influence vanishes for n far above d. `ridge_of`'s
+    rule for noise gives a larger lambda unless noise multipliers are below 0.1, far beyond epsilon
+    8.
 
     The factor 0.03 was found without noise on public features, over lambda from 0 to 30 (d = 65 to
     1,297, n = 100 to 10,000). The best lambda lies between 0.001 and 10, mostly near 1 for any n.
-    Mean accuracy is 0.3 to 1.9 points below the best lambda's; with lambda = 0 it is 2.6 to 23
-    points below, and at n = d 48 to 61 points on the larger sets.
+    With the factor 0.03 mean accuracy is 0.3 to 1.9 points below the best lambda's. With lambda = 0
+    mean accuracy is 2.6 to 23 points below, and at n = d 48 to 61 points on the larger sets.
 
     Args:
       columns: d + 1.
@@ -481,8 +474,9 @@ def ridge_of(
     moment, or of the mean of all gradients.
 
     A good classifier of unit rows has weights of norm some tens over d directions, before the
-    factor 1 / K of a class's frequency. Lambda balances noise and these weights: see the search in
-    bench/results/defaults.md. At least, it is the sums' rounding times the largest eigenvalue.
+    factor 1 / K of a class's frequency. Lambda balances noise against the weights' size: see the
+    search in bench/results/defaults.md. Lambda is at least the sums' relative rounding times the
+    largest eigenvalue.
     """
     least = _ROUNDING[design.private] * float(matrix.values[-1]) + 1e-30
     if asked is not None:
@@ -506,10 +500,7 @@ class Loss:
     def clip_residuals(
         self, logits: torch.Tensor, labels: torch.Tensor, norms: torch.Tensor
     ) -> torch.Tensor:
-        """Returns residuals r of logits and 0/1 labels [m, K], with |r| |x| at most `clip`.
-
-        `norms` are |x|, float64 [m].
-        """
+        """Returns residuals r [m, K] of logits and labels; |r| times `norms` is at most `clip`."""
         residuals = self.compute_probabilities(logits) - labels
         if self.clip < math.inf:
             products = torch.linalg.vector_norm(residuals, dim=1) * norms
@@ -526,15 +517,15 @@ class Loss:
 
 
 def sum_gradients(design: Design, loss: Loss, weights: torch.Tensor) -> GridSum:
-    """Sums the examples' clipped gradients with respect to parameters on x, weighted: [K, d + 1].
+    """Sums the examples' weighted clipped gradients by the parameters on rows x: [K, d + 1].
 
     An example's gradient r x^T has norm |r| |x|: r is scaled by min(1, clip / (|r| |x|)), so the
     norm is at most `clip` for any weights, and then multiplied by the row's weight in its unit. An
     excluded row is all 0, including its constant.
 
-    On the grid the gradient is v u^T with u = x / |x| and v = |x| r, bounded by the public numbers
-    1 and `clip`. A grid for r alone would have to reach sqrt(K): too coarse for the short residuals
-    of a small `clip` and many classes.
+    On the grid a gradient is v u^T with u = x / |x| and v = |x| r, bounded by the public numbers 1
+    and `clip`. A grid for r alone would reach sqrt(K), too coarse for the short residuals of a
+    small `clip` and many classes.
 
     Args:
       weights: float32 [K, d + 1] on rows with a 1 appended.
@@ -568,11 +559,11 @@ def add_by_products(
 
 
 def step_rate(longest: float, deviation: float, gain: float, rows: int) -> float:
-    """Returns `longest`, or less if noise would drive the next probabilities to 0 and 1.
+    """Returns the rate `longest`, or less if noise would drive probabilities to 0 and 1.
 
-    A step's noise in the logits is limited to 0.6. Its size follows from `deviation`, the noise of
-    each number of a released gradient, and `gain`, `Spectrum.noise_gain` of the step's matrix.
-    Together, short steps amount to one solution with the mean of all gradients.
+    A step's noise in the logits is limited to 0.6. The noise in the logits follows from
+    `deviation`, the noise of each number of a released gradient, and `gain`, `Spectrum.noise_gain`
+    of the step's matrix. Many short steps give one solution with the mean of all gradients.
     """
     noise = deviation * math.sqrt(gain / rows)
     return min(longest, _LARGEST_LOGIT_NOISE / noise) if noise > 0 else longest

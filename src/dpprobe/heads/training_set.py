@@ -20,12 +20,13 @@ from dpprobe.heads.public_inputs import NOTHING_CHECKED, PublicInputs
 
 logger = logging.getLogger("dpprobe")
 
-# A row longer than the first number counts as not finite: its square would overflow float32. A row
-# shorter than the second, but not zero, would overflow when scaled to unit length.
+# Rows longer than LONGEST_ROW count as not finite, because their squares would overflow float32.
+# Rows shorter than SHORTEST_ROW, but not zero, would overflow when scaled to unit length.
 LONGEST_ROW, SHORTEST_ROW = 1e18, 1e-20
 _CHUNK_BYTES = 32 * 2**20
-# A block of rows fits into a processor's cache; on a GPU it outlasts the launch of its loops. The
-# size depends on the kind of device alone, because sums by block may depend on the size.
+# A block of rows fits into a CPU's cache; on a GPU, computing a block takes longer than launching
+# its kernels. Block sizes depend only on the kind of device, as sums over blocks may depend on
+# them.
 _CACHE_BLOCK, _GPU_BLOCK = 4 * 2**20, 2**28
 _PIECE_BYTES = 2**18
 
@@ -69,8 +70,9 @@ class TrainingSet(Cached):
     n is the number of units of privacy, which is public; there may be more rows.
 
     Args:
-      features: float32 [rows, d], owned by the set from now on. Rows with NaN or infinity, longer
-        than 1e18, or shorter than 1e-20 but not zero become zero. Or a source, read each pass.
+      features: float32 [rows, d], which the training set may change, or a source that is read in
+        each pass. Rows with NaN or infinity, longer than 1e18, or shorter than 1e-20 but not zero
+        become zero.
       labels: int64 [rows], from 0 to num_classes - 1; or uint8 [rows, num_classes] of 0 and 1.
       num_classes: public.
       units: units of privacy with several rows; None if each row is a unit.
@@ -78,7 +80,7 @@ class TrainingSet(Cached):
       crops: reads other crops of the same images, with equal labels and units; see `Rows.crops`.
       agreed_n: units of all sites, if the rows are one site's; see `sites.shared_sums`.
       public: the public files that were compared with these rows.
-      warn: True to warn of rows that count as zeros.
+      warn: called with a message if rows count as zeros.
 
     Attributes:
       exact_device: where `engine: exact` computes whole numbers; the rows stay on `device`.
@@ -132,18 +134,15 @@ class TrainingSet(Cached):
 
     @property
     def crops(self) -> tuple[TrainingSet, ...]:
-        """The crops of the images that gradient steps use in turn, read once; usually none."""
+        """The crops of images that gradient steps use in turn, read once; usually none."""
         return self.make_once(
             "crops", lambda: tuple(self._read_crops() if self._read_crops else ())
         )
 
     def replace_labels(self, labels: torch.Tensor, units: Units) -> TrainingSet:
-        """Returns a set of the same rows, not copied, with other labels and weights.
-
-        Raises DataError for labels that do not fit.
-        """
+        """Returns a set of these rows with other labels; raises DataError for wrong labels."""
         _check_labels(labels, self.rows, self.num_classes)
-        _ = self.lengths  # known to both: finding them clears unusable rows, which both share
+        _ = self.lengths  # before copying, because lengths clear unusable rows
         other = copy.copy(self)
         other.__dict__.pop("weights", None)
         other.labels, other.units, other.n = labels.to(self.device), units, units.count
@@ -170,7 +169,7 @@ class TrainingSet(Cached):
             lengths[start : start + len(block)] = row_lengths(block)
         unusable = ~(lengths <= LONGEST_ROW) | ((lengths > 0) & (lengths < SHORTEST_ROW))
         if unusable.any():
-            # Without the number of unusable rows, which a private fit must not tell.
+            # The warning omits the number of unusable rows, which is private.
             self._warn(
                 "training rows with NaN, infinity, huge or tiny values count as rows of zeros"
             )
@@ -228,19 +227,16 @@ def _check_labels(labels: torch.Tensor, rows: int, num_classes: int) -> None:
         )
     highest = 1 if labels.ndim == 2 else num_classes - 1
     if int(labels.min()) < 0 or int(labels.max()) > highest:
-        # Without the label, which is private.
+        # The error omits the label, which is private.
         raise DataError(
             f"training labels: one is not a number from 0 to {highest}; prepare the dataset again"
         )
 
 
 def row_lengths(rows: torch.Tensor) -> torch.Tensor:
-    """Returns the L2 norm of each row of a block [m, d], float64.
-
-    On the CPU no float64 copy of the block is made.
-    """
+    """Returns a block's row norms (L2), float64 [m]; on the CPU without a float64 copy."""
     size = max(1, _PIECE_BYTES // (4 * rows.shape[1]))
-    # A graph that is exported takes any number of rows.
+    # Exported graphs must accept any number of rows, so blocks are not split there.
     whole = torch.compiler.is_exporting() or not devices.has_kernels(rows.device)
     pieces = [rows] if whole else rows.split(size)
     norms = [torch.linalg.vector_norm(piece, dim=1, dtype=torch.float64) for piece in pieces]

@@ -5,22 +5,23 @@ noisy score on the training examples. The number of trials is random too. Only t
 head, options and noisy score are published: repeat-and-select (Papernot and Steinke 2022).
 
 **Privacy cost.** One trial is a composition Q of the mechanisms of the base head and of the score.
-Options are drawn independently of the data, so they are part of Q's randomness. Searched options
-may change how a release is used and clipped, but not the mechanisms, their sampling, counts and
-noise multipliers, which alone decide privacy costs: every trial costs as much as Q. Checking a
-study raises `ConfigError` for a searched option that changes epsilon. The result is the best of K
-runs of one Q, ordered by score; `plan.Selection` describes its cost.
+Options are drawn independently of the data, so they are part of a trial's randomness. Searched
+options may change how a release is used and clipped, but not the mechanisms, their sampling, counts
+and
+noise multipliers, which alone decide privacy costs: every trial has an equal cost. Checking a study
+  raises `ConfigError` for a searched option that changes epsilon. The result is the best of a
+  random number of trials, ordered by score; `plan.Selection` describes its cost.
 
 **Score.** The number of training examples that the head classifies correctly; each row of a unit of
-several rows counts by its weight. A unit adds at most 1 at any fixed head, a null row adds nothing;
-the head is an earlier release of this trial, and composition is adaptive. A multi-label row
-counts 1 minus the mean over labels of the squared distance between probability and label (Brier
+several rows counts by its weight. To the score of a fixed head, a unit adds at most 1 and a null
+row nothing. The head is an earlier release of the trial, and composition is adaptive. A multi-label
+row counts 1 minus the mean over labels of the squared distance between probability and label (Brier
 1950). A unit's score lies in [0, 1] in all cases, so the score has sensitivity 1. With several
 labels, of which most are 0, the fraction of correct labels would hardly distinguish heads.
 
 **Normalisation.** A priced normalisation of the base is released once per fit, before the first
-trial, and every trial works on these normalised rows. So the priced normalisation composes with the
-selection once: given its values, the selection's bound holds, and composition is adaptive.
+trial, and every trial works on the normalised rows. So a priced normalisation composes with the
+selection once: given the released statistics, the selection's bound holds (adaptive composition).
 
 **Not released**, since epsilon does not cover them: the number of trials, the index of the best
 trial, and all other trials' heads and scores.
@@ -67,11 +68,11 @@ SCORE = "score"
 MOST_TRIALS = AtMost(LARGEST_MEAN_RUNS, "each trial trains a head, and epsilon covers all of them")
 # The most combinations of a search space that are tried when a study is checked.
 _MOST_CORNERS = 4096
-# Says that a mechanism's sensitivity is searched.
+# Is appended to the description of a mechanism whose sensitivity is searched.
 _CLIPPED_ANEW = (
     "; a trial clips to its own norm, with noise in proportion, in place of this sensitivity"
 )
-# Trials of the same options are fitted together, at most so many.
+# The most trials of equal options that are fitted together.
 _AT_ONCE = 8
 _BASE_SCHEMA = {
     "type": "object",
@@ -269,7 +270,7 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
     Each trial's releases are counted against the plan of one trial. Raises PrivacyError if a trial
     released more or less.
     """
-    # torch and what needs it: planning imports this module
+    # late imports: planning imports this module without torch
     import torch
 
     from dpprobe.heads.history import History
@@ -288,10 +289,10 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
         )
         for trial, head, score in zip(group, weights, scores.tolist(), strict=True):
             now = best.get(trial.owner)
-            # of equal scores the earlier trial's
+            # of equal scores, the earlier trial's wins
             if now is None or (score, -trial.number) > (now.score, -now.trial.number):
                 best[trial.owner] = _Best(score, trial, head)
-    for mechanism in priced:  # of one trial; each trial has been checked
+    for mechanism in priced:  # one trial's releases; `_fit_trials` checked all
         releases.count_releases(mechanism.name, mechanism.count)
     chosen = [best[owner] for owner in range(len(releases.seeds))]
     kept = torch.stack([each.weights for each in chosen])
@@ -302,15 +303,15 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
         weights=kept.cpu().numpy(),
         steps=sum(mechanism.count for mechanism in priced if mechanism.name != SCORE),
         history=history.records,
-        # Published besides the weights. Scores are rounded to whole rows: with float32 noise, the
-        # low bits of a sum reveal the count.
+        # The best trials' scores and options are published too. Scores are rounded to whole rows:
+        # with float32 noise, the low bits of a sum reveal the count.
         chosen=tuple({"score": round(each.score) / rows.n, **each.trial.values} for each in chosen),
     )
 
 
 def draw_trials(options: Options, owner: int, seed: int, entropy: Entropy) -> list[Trial]:
     """Draws a seed's number of trials, and each trial's options, from separate random streams."""
-    # NumPy, as above
+    # imports NumPy, which planning does without
     from dpprobe.privacy.random_run_count import draw_runs, runs_at
 
     generator = entropy.make_generator(seed, "trials")
@@ -349,8 +350,8 @@ def _group_trials(trials: list[Trial]) -> Iterator[list[Trial]]:
 def _fit_trials(
     method: MethodOptions, group: list[Trial], rows: Rows, releases: Releases, selection: Selection
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fits trials of equal options: weights [trials, classes, d + 1], noisy scores [trials]."""
-    # torch and what needs it, as above
+    """Fits trials of equal options; returns weights [trials, K, d + 1], noisy scores [trials]."""
+    # late imports: planning imports this module without torch
     import torch
 
     from dpprobe.heads.balance import fit_balanced
@@ -369,10 +370,7 @@ def _fit_trials(
 
 
 def with_norms(plan: Plan, norms: Mapping[str, float]) -> Plan:
-    """Returns a plan with other sensitivities, by mechanism, and noise in proportion to these.
-
-    Noise multipliers, which set the privacy cost, stay.
-    """
+    """Returns a plan with other sensitivities by name; noise multipliers, and so costs, stay."""
     mechanisms = tuple(
         replace(item, sensitivity=norms.get(item.name, item.sensitivity))
         for item in plan.mechanisms
@@ -382,13 +380,13 @@ def with_norms(plan: Plan, norms: Mapping[str, float]) -> Plan:
 
 def score_heads(method: MethodOptions, rows: Rows, weights: torch.Tensor) -> GridSum:
     """Sums the scores of the rows by each head, rounded down to the grid: [trials, 1]."""
-    # torch, as above
+    # late imports: planning imports this module without torch
     import torch
 
     from dpprobe.heads.scoring import compute_scores
     from dpprobe.privacy.grid import Grid, GridSum
 
-    # Counts of units of one row are whole; a row's weight is rounded down to the grid.
+    # Counts are whole if each unit has one row; other rows' weights are rounded down to the grid.
     grid = Grid.make_grid(1.0, rows.n, whole=True)
     total = torch.zeros(len(weights), dtype=torch.float64, device=rows.device)
     with torch.inference_mode():
@@ -400,7 +398,7 @@ def score_heads(method: MethodOptions, rows: Rows, weights: torch.Tensor) -> Gri
                 hits = (1 - errors).nan_to_num_(0.0).clamp_(0, 1)
             else:
                 hits = (scores.argmax(2) == rows.labels[start:stop]).double()
-            # of a null row the biases alone would be right for some label
+            # null rows do not count, though the biases alone may predict them
             hits = hits * rows.lengths[start:stop].isfinite()
             if rows.weights is not None:
                 hits = hits * rows.weights[start:stop]

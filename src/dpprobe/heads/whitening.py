@@ -5,19 +5,18 @@ which rows vary little. So heads are trained on z = A x / |A x|, for centred uni
 
     A = (G* + lambda I)^-w,
 
-G* the estimate of the released second moment (`second_order.estimate_spectrum`) and w the exponent:
-1/2 whitens rows fully. The released sum of x x^T has sensitivity 1: a row adds x x^T, of Frobenius
-norm |x|^2 <= 1, a null row nothing. The matrix A is a function of the release and of public
-numbers. A whitened row z depends on one row x and has norm 1, so later releases have equal
-sensitivities on z and x. Relative to whitened rows, noise is smaller in directions in which rows
-vary little.
+G* is the estimate of the released second moment (`second_order.estimate_spectrum`) and w the
+exponent; an exponent of 1/2 whitens rows fully. The released sum of x x^T has sensitivity 1: a row
+adds x x^T, of Frobenius norm |x|^2 <= 1, and a null row nothing. The matrix A is a function of the
+release and of public numbers. A whitened row z depends on one row x and has norm 1, so later
+releases have equal sensitivities on z and x. Relative to whitened rows, noise is smaller in
+directions in which rows vary little.
 
 A head W_z on z is a head on x except for the length |A x|, which hardly depends on the class. A is
-scaled so that the mean square of |A x| is estimated as 1. So heads are returned as W_z A, for
-centred rows x.
+scaled so that the mean square of |A x| is estimated as 1. So fits return W_z A, for centred rows x.
 
 Under noise A is rounded to a grid (`second_order.Design.make_factors`), and its products with rows
-are exact: z depends on its row alone, not on the row's place.
+are exact: z depends on its row alone, not on the row's position.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.releases import Releases
 
-# lambda in units of sigma sqrt(d): the released matrix's eigenvalues below it are noise.
+# Lambda over sigma sqrt(d): eigenvalues of the released matrix below lambda are mostly noise.
 _NOISE_RIDGE = 1.0
 # Lambda with little noise or none; see `second_order.floor_ridge`.
 _LEAST_RIDGE = 0.03
@@ -45,10 +44,10 @@ _LEAST_RIDGE = 0.03
 def whitened_rows(
     data: TrainingSet, spec: kinds.Whitened, centre: torch.Tensor, releases: Releases
 ) -> Rows:
-    """Releases the second moment of the rows around the released centre [d]; returns the rows z.
+    """Releases the second moment of the rows around the released centre [d]; returns whitened rows.
 
-    The whitened rows take as much memory as the features. Streamed features are whitened again in
-    each pass.
+    The whitened rows take as much memory as the features. Streamed features are whitened in each
+    pass.
     """
     transform = Transform(spec, {kinds.CENTRE: centre})
 
@@ -77,7 +76,7 @@ def whitened_rows(
 def _map_rows(
     design: Design, matrix: torch.Tensor, crops: Callable[[], Sequence[TrainingSet]] | None = None
 ) -> TrainingSet:
-    """Returns the rows A x of a design's rows x, in memory where these are."""
+    """Returns the rows A x of a design's rows x, in memory if the rows x are in memory."""
     source, data = _MappedRows(design, matrix), design.rows.data
     mapped = TrainingSet(
         source if data.is_streamed else source.in_memory(),
@@ -100,7 +99,7 @@ def compute_whitener(moment: Spectrum, exponent: float, *, noise: float, n: int)
     ridge = max(_NOISE_RIDGE * noise, _LEAST_RIDGE) * math.sqrt(len(moment.values))
     factors = (moment.values + ridge) ** -exponent
     length = float((moment.values * factors.square()).sum())
-    # no signal at all: all directions are alike
+    # without signal, all directions get equal factors
     factors *= math.sqrt(n / length) if length > 0 else 1 / float(factors.mean())
     vectors = moment.vectors.to(torch.float64)
     return (vectors * factors) @ vectors.T

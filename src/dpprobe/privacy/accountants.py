@@ -1,15 +1,15 @@
 """Computes epsilon of a composition of mechanisms, with several libraries.
 
 - `pld`: privacy loss distributions (dp-accounting; Koskela et al. 2020, Doroshenko et al. 2022).
-  Gaussian mechanisms without sampling are accounted exactly instead, as mu-GDP.
+  Gaussian mechanisms without sampling are accounted exactly, as mu-GDP.
 - `rdp`: Renyi differential privacy (dp-accounting; Mironov 2017, Mironov et al. 2019).
 - `rdp_2017`: Renyi divergences (Opacus) with the conversion to epsilon of Mironov 2017, proposition
   3, to reproduce the looser noise of papers until 2020.
 - `prv`: privacy random variables (Opacus; Gopi et al. 2021), a check by another code base.
 
-`rdp` accounts for a selection (`plan.Selection`) as in Papernot and Steinke 2022; others use the
-privacy profile of one run, exact or `pld`'s, as `dpprobe.privacy.best_of_runs_price` derives. `prv`
-and `rdp_2017` do not support selections.
+`rdp` accounts for a selection (`plan.Selection`) as in Papernot and Steinke 2022. Other accountants
+use the privacy profile of one run, exact or `pld`'s, as `dpprobe.privacy.best_of_runs_price`
+derives. `prv` and `rdp_2017` do not support selections.
 
 Opacus's `gdp` accountant is not offered: for sampled steps it is a central limit approximation,
 which understates the privacy loss. The classical Gaussian calibration sqrt(2 ln(1.25 / delta)) /
@@ -47,8 +47,8 @@ logger = logging.getLogger("dpprobe")
 ACCOUNTANTS = ("pld", "rdp", "rdp_2017", "prv", "gaussian")
 _LIBRARIES = {"pld": "dp-accounting", "rdp": "dp-accounting", "rdp_2017": "opacus", "prv": "opacus"}
 
-_SMALL_MU = 1e-6  # below it both terms of a delta agree in most digits
-# Fractional orders for large epsilons, powers of two far up for small ones.
+_SMALL_MU = 1e-6  # below this mu both terms of a delta agree in most digits
+# Renyi orders: fractional for large epsilons, powers of two up to 2^14 for small epsilons.
 _RDP_ORDERS = (
     *(1 + step / 10 for step in range(1, 100)),
     *range(11, 64),
@@ -57,9 +57,10 @@ _RDP_ORDERS = (
 _ROUGH_ORDERS = (1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 1024, 4096)
 # Larger groups of sampled rows take minutes and more memory than a laptop has.
 LARGEST_SAMPLED_GROUP = 100
-# A group's price is for reading, not for calibration: a coarser grid overestimates by 1%.
+# A group's epsilon is reported, not calibrated, so its grid is coarser and overestimates by 1%.
 _GROUP_COARSER = 10
-# PRV adds its error to its answer. At this many steps a smaller error takes gigabytes of memory.
+# PRV adds its error to its answer. At _PRV_STEPS steps, errors below _PRV_LEAST_ERROR take
+# gigabytes of memory.
 _PRV_LEAST_ERROR, _PRV_LARGEST_ERROR, _PRV_STEPS = 2e-3, 0.25, 31_250
 _PRV_TRIES = 12
 
@@ -168,10 +169,10 @@ def epsilon_below(mechanisms: Sequence[Mechanism], delta: float) -> float:
         return certain
     error, tail = max(_prv_error(mechanisms, delta) / 4, _PRV_LEAST_ERROR), delta / 1000
     for _ in range(_PRV_TRIES):
-        # The upper end at a larger delta, by the two tails, is `prv`'s estimate for the lower end.
+        # `prv`'s upper end at delta + 2 tails, minus two errors, is a lower bound at delta.
         try:
             answer = _prv_upper(mechanisms, delta + 2 * tail, error, tail) - 2 * error
-        except ValueError:  # beyond its grid
+        except ValueError:  # an epsilon beyond `prv`'s grid
             answer = math.inf
         if math.isfinite(answer):
             return max(certain, answer)
@@ -215,9 +216,9 @@ def group_epsilon(
 ) -> float:
     """Computes the epsilon to a group of `size` units together, at `delta`.
 
-    Compares a group's rows with null rows in place of all of them. A release on all rows then
-    changes by up to `size` sensitivities: the epsilon is exact without sampling. In a Poisson
-    sample a binomial number of the group's rows takes part. A mixture of Gaussians, whose means are
+    Compares a group's rows with null rows in place of all of them. A release on all rows changes by
+    up to `size` sensitivities, so the epsilon is exact without sampling. In a Poisson sample a
+    binomial number of the group's rows takes part. A mixture of Gaussians, whose means are
     multiples of the sensitivity, dominates the release (Ganesh 2024, "Tight group-level DP
     guarantees for DP-SGD with sampling via mixture of Gaussians mechanisms"): an upper bound, tight
     but for the grid.
@@ -251,8 +252,8 @@ def worth_to_group(epsilon: float, delta: float, size: int) -> float:
 def central_limit_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float:
     """Approximates the epsilon of many steps by the central limit theorem: NOT an upper bound.
 
-    It only starts a search. Bu, Dong, Long and Su 2020: mu^2 = sum of count * rate^2 *
-    (exp(1 / noise_multiplier^2) - 1).
+    The approximation only starts a search (Bu, Dong, Long and Su 2020): mu^2 = sum of count *
+    rate^2 * (exp(1 / noise_multiplier^2) - 1).
     """
     squares = 0.0
     for item in mechanisms:
@@ -267,8 +268,8 @@ def price_together(
 ) -> float:
     """Bounds the epsilon at `delta` of publishing `times` independent fits together.
 
-    The bound is exact without sampling or selection, by the profile with a selection alone, and by
-    RDP with sampling.
+    The bound is exact without sampling or selection. With a selection alone the bound follows from
+    the privacy profile, and with sampling from RDP.
     """
     repeated = [mechanism.repeat_count(times) for mechanism in mechanisms]
     sampled = any(mechanism.sample_rate < 1 for mechanism in repeated)
@@ -307,7 +308,7 @@ def all_together(fits: Sequence[Fits], delta: float) -> tuple[float, bool]:
         return compute_epsilon(once, delta, "gaussian"), True
     from dpprobe.privacy.sampled_divergences import SampledAccountant  # imports dp-accounting
 
-    # One of several mechanisms with equal prices stands for all, which saves time.
+    # Mechanisms with equal prices are merged into one with a larger count, which saves time.
     alike: dict[Mechanism, int] = {}
     for item in once:
         key = replace(item, name="", released="", sensitivity=1.0, count=1)
@@ -325,10 +326,7 @@ def all_together(fits: Sequence[Fits], delta: float) -> tuple[float, bool]:
 
 
 def gaussian_mu(mechanisms: Sequence[Mechanism]) -> float:
-    """Computes mu of a composition without sampling: mu^2 = sum of count / noise_multiplier^2.
-
-    Dong, Roth and Su 2022, corollary 3.3.
-    """
+    """Computes mu without sampling: mu^2 = sum of count / noise_multiplier^2 (Dong et al. 2022)."""
     if any(mechanism.noise_multiplier == 0 for mechanism in mechanisms):
         return math.inf
     return math.sqrt(
@@ -339,7 +337,7 @@ def gaussian_mu(mechanisms: Sequence[Mechanism]) -> float:
 def gaussian_log_delta(mu: float, epsilon: float) -> float:
     """Computes the log of Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu).
 
-    Balle and Wang 2018, theorem 8, without cancellation between large terms or underflow: in the
+    Balle and Wang 2018, theorem 8, without cancellation between large terms or underflow. In the
     upper tail both terms are one normal density times a Mills ratio, so the ratios are subtracted.
     """
     from scipy.special import erfcx, log_ndtr
@@ -366,13 +364,14 @@ def gaussian_log_delta(mu: float, epsilon: float) -> float:
 def _small_log_delta(mu: float, epsilon: float) -> float:
     """Bounds the log of a small mu's delta from above, to mu^2 / 8 relative.
 
-    The derivative by mu is phi(mu/2 - epsilon/mu), at most exp(epsilon/2) phi(epsilon/mu). This
-    bound's integral is exp(epsilon/2) mu phi(t) (1 - t Phi(-t) / phi(t)), with t = epsilon/mu.
+    The derivative of delta by mu is phi(mu/2 - epsilon/mu), at most exp(epsilon/2) phi(epsilon/mu).
+    The integral of this bound is exp(epsilon/2) mu phi(t) (1 - t Phi(-t) / phi(t)), with t =
+    epsilon/mu.
     """
     from scipy.special import erfcx
 
     t = epsilon / mu
-    if t > 1e3:  # the terms cancel
+    if t > 1e3:  # the terms below would cancel
         rest = math.log1p(-3 * t**-2 + 15 * t**-4) - 2 * math.log(t)
     else:
         rest = math.log(1 - t * math.sqrt(math.pi / 2) * float(erfcx(t / math.sqrt(2))))
@@ -414,8 +413,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 def pld_interval(epsilon: float) -> float:
     """Chooses the grid spacing on the privacy loss: about epsilon / 10,000.
 
-    Discretisation only overestimates: by 0.1% of epsilon or less over 31,250 steps at batch 32 of
-    50,000. A finer grid would take more time and memory.
+    Discretisation only overestimates epsilon: by 0.1% or less over 31,250 steps at batch 32 of
+      50,000. A finer grid would take more time and memory.
     """
     size = min(max(epsilon, 1e-3), 10.0)
     decade = math.floor(math.log10(size))
@@ -433,7 +432,7 @@ def check_epsilons(
     """Computes epsilon with every accountant except the main one for these mechanisms.
 
     Returns:
-      Epsilons by accountant, with library and version, None if useless; and, by name, the reasons.
+      Epsilons by accountant, with library and version, None if it fails; and the reasons for None.
     """
     used = resolve_accountant(mechanisms, accountant)
     answers: dict[str, float | None] = {}
@@ -446,7 +445,7 @@ def check_epsilons(
         label = _label_accountant(name, None if name == "prv" else selection)
         try:
             answers[label] = check(mechanisms, delta, selection)
-        except Exception as error:  # a second opinion: noted, not needed
+        except Exception as error:  # checks are optional, so failures are noted
             reason = str(error) if isinstance(error, PrivacyError) else repr(error)
             logger.info("calibration: no check by %s: %s", name, reason)
             answers[label] = None
@@ -478,8 +477,8 @@ def _profile_epsilon(
 ) -> float:
     """Computes the epsilon of a fit, or of `times` fits that each select their best run.
 
-    For a group of `size` units, to which noise without sampling must be scaled already. Mechanisms
-    outside the selection are released once per fit, before the runs.
+    Noise without sampling must already be scaled to a group of `size` units. Mechanisms outside the
+    selection are released once per fit, before the runs.
     """
     if selection is None:
         loss = _compute_loss_distribution(mechanisms, interval, size)
@@ -627,10 +626,7 @@ def _prv_upper(mechanisms: Sequence[Mechanism], delta: float, error: float, tail
 
 
 def _condense_mechanisms(mechanisms: Sequence[Mechanism]) -> list[tuple[float, float, int]]:
-    """Returns (noise multiplier, sampling rate, count) of each mechanism.
-
-    Mechanisms without sampling become one Gaussian mechanism of exactly equal cost.
-    """
+    """Returns (noise multiplier, rate, count) per mechanism, one for all without sampling."""
     whole = [item for item in mechanisms if item.sample_rate == 1]
     single = [(1 / gaussian_mu(whole), 1.0, 1)] if whole else []
     return single + [

@@ -1,33 +1,32 @@
 """Bounds epsilon of repeating a private run a random number of times and releasing only the best.
 
 A run Q releases some output with a score; runs are totally ordered by score, ties at random. The
-number of runs K is drawn without the data, and A is the best of them (Papernot and Steinke 2022).
-The privacy profile of Q bounds the cost of A, as in Koskela, Redberg and Wang 2024 ("Privacy
-profiles for private selection"). Here the whole trade-off curve replaces one point of the curve,
-and the probability that an output wins is used beside what the output reveals.
+number of runs K is drawn without the data, and A is the best run (Papernot and Steinke 2022). The
+privacy profile of Q bounds the cost of A, as in Koskela, Redberg and Wang 2024 ("Privacy profiles
+for private selection"). The bound below uses the whole trade-off curve instead of one point, and
+the probability that an output is the best.
 
-**Bound.** Write Q' and A' for a neighbouring dataset, f(x) = E[x^K], w(z) = f'(1 - z), which falls
-from w(0) = E[K], and for an output y let z(y) = Q(better than y). Then A(dy) = w(z(y)) Q(dy), and
-so for A', Q' and z'. "Better than y" is an event, so z' <= T(z), where T(z) = min over e of
-exp(e) z + delta_Q(e), delta_Q(e) = sup_S Q(S) - exp(e) Q'(S). With L(y) = dQ'/dQ(y),
+**Bound.** Q' and A' are Q and A on a neighbouring dataset. Let f(x) = E[x^K], and let w(z) = f'(1 -
+z), which falls from w(0) = E[K]. For an output y let z(y) = Q(better than y). Then A(dy) = w(z(y))
+Q(dy), and A'(dy) = w(z'(y)) Q'(dy). "Better than y" is an event, so z' <= T(z), where T(z) = min
+over e of exp(e) z + delta_Q(e), delta_Q(e) = sup_S Q(S) - exp(e) Q'(S). With L(y) = dQ'/dQ(y),
 
     delta_A(e) = E_Q [w(z) - exp(e) w(z') L]_+ <= E_Q F(exp(e) L)
     F(m) = max over z in [0, 1] of [w(z) - m w(T(z))]_+,
 
-since w(z') >= w(T(z)) and z(y) is some number in [0, 1]. F is a maximum of falling lines, so convex
-and falling, with F(0) = E[K], and 0 from m = exp(c) on, where c is the largest log of w(z) /
-w(T(z)). So F is a sum of hinges, F(m) <= sum_j p_j [1 - m exp(-c_j)]_+ with p_j >= 0 that sum to
-E[K] and c_j <= c: take any chords of F. The mean of a hinge [1 - m exp(-c_j)]_+ over Q is a point
-of Q's privacy profile:
+since w(z') >= w(T(z)) and z(y) is some number in [0, 1]. F is a maximum of falling lines, so F is
+convex and falling. F(0) = E[K], and F is 0 from m = exp(c) on, where c is the largest log of w(z) /
+w(T(z)). Chords of F bound F by a sum of hinges: F(m) <= sum_j p_j [1 - m exp(-c_j)]_+ with p_j >= 0
+that sum to E[K], and c_j <= c. The mean of a hinge [1 - m exp(-c_j)]_+ over Q is a point of Q's
+privacy profile:
 
     delta_A(e) <= sum_j p_j delta_Q(e - c_j)  <=  E[K] delta_Q(e - c).
 
-In E[K] delta_Q(e - c) an output wins with the weight of the best, and reveals what the likeliest
-outsider reveals. A privacy profile has two directions, from Q to Q' and from Q' to Q. With delta_Q
-the larger of the two directions at each epsilon, the bound holds in both.
+A privacy profile has two directions, from Q to Q' and from Q' to Q. With delta_Q the larger of the
+two directions at each epsilon, the bound holds in both directions.
 
-The bound is nearly tight: of Gaussian runs some order of the outputs attains 98 to 99.8% of the
-epsilon (`bench/results/selection_gap.md`), so no bound from Q's profile alone can be much lower.
+The bound is nearly tight: for Gaussian runs, some order of the outputs attains 98 to 99.8% of the
+  epsilon (`bench/results/selection_gap.md`), so no bound from Q's profile alone can be much lower.
 """
 
 from __future__ import annotations
@@ -47,11 +46,11 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[np.float64]
 
-# Epsilons at which Q's profile is tabulated, up to where delta_Q is negligible; lines of T.
+# The number of epsilons at which Q's profile is tabulated, and the delta at which it ends.
 _POINTS, _NEGLIGIBLE = 4000, 1e-10
-# Places z at which F is taken, and its hinges.
+# The number of z at which F is computed, and the number of hinges.
 _PLACES, _HINGES = 4000, 200
-# Covers round-off, far below what a plan's digits show.
+# A factor that covers round-off, far below the digits of a plan.
 _ROUND_OFF = 1 + 1e-9
 
 
@@ -140,18 +139,18 @@ def _bound_profile(mean: float, table: Table) -> Bound:
     heights, losses = _make_lines(mean, table)
     top = max(float(losses.max()), 0.0) * _ROUND_OFF + 1e-12
     offsets = np.linspace(0.0, top, _HINGES)
-    # A line's value at m = exp(offset), its height being w(z) and its zero at exp(loss).
+    # Largest value of any line at m = exp(offset); a line has height w(z) and is 0 at exp(loss).
     values = np.array(
         [(heights * -np.expm1(np.minimum(offset - losses, 0.0))).max() for offset in offsets]
     )
     values[-1] = 0.0
     values = np.concatenate([[mean], values])
-    # The last chord before F is 0, and the first, which begins at m = 0.
+    # Slopes of F's chords give the weights; the first chord begins at m = 0.
     gap = offsets[1] - offsets[0]
     falls = -np.diff(values)
     weights = falls / np.concatenate([[1.0], np.full(_HINGES - 1, -math.expm1(-gap))])
     weights[:-1] -= falls[1:] / math.expm1(gap)
-    # Round-off only: F is convex.
+    # F is convex, so negative weights are only round-off.
     weights = np.maximum(weights, 0.0)
     weights *= _ROUND_OFF * mean / weights.sum()
     return Bound(table, weights, offsets)
@@ -163,8 +162,8 @@ def _make_lines(mean: float, table: Table) -> tuple[Array, Array]:
     Between adjacent z, T is at most the line exp(e) z + delta_Q(e) of the first z. The convex w is
     below its chord between adjacent z, and w of a line is convex too and above its tangent. So w(z)
     - m w(T(z)) is at most the larger of two numbers: its value at the first z, and at the second z
-    with the tangent's value in place of w(T(z)). If the tangent falls to w(1) in between, the
-    second z is the place where it does: beyond it w(T(z)) is at least w(1), and w falls.
+      with the tangent's value in place of w(T(z)). If the tangent falls to w(1) between the two z,
+      this point replaces the second z: beyond it w(T(z)) is at least w(1), and w falls.
     """
 
     def log_weight(z: Array) -> Array:
@@ -175,7 +174,7 @@ def _make_lines(mean: float, table: Table) -> tuple[Array, Array]:
         """Computes minus the derivative of log w."""
         return 2 * (mean - 1) / (1 + (mean - 1) * z)
 
-    # Up to the place at which neither the steepest line nor w has moved.
+    # The first positive z, so small that neither the steepest line nor w changes below it.
     first = 1e-3 * math.exp(-min(table.epsilons[-1], 60.0)) / float(rate(np.zeros(1))[0])
     z = np.concatenate([[0.0], np.geomspace(min(first, 1e-3), 1.0, _PLACES)])
     slopes, worst = _trade_off(table, z)
@@ -206,9 +205,9 @@ def dominating_loss(
 ) -> privacy_loss_distribution.PrivacyLossDistribution:
     """Computes a privacy loss distribution that dominates A, for composition with others.
 
-    First the bound on A's profile on a grid, at negative epsilons by delta_A(-e) = 1 - exp(-e) (1 -
-    delta_A'(e)); then its convex minorant in exp(e), which is not below the profile, since the
-    profile is convex; then the distribution by connecting the dots (Doroshenko et al. 2022).
+    Computes the bound on A's profile on a grid, at negative epsilons by delta_A(-e) = 1 - exp(-e)
+    (1 - delta_A'(e)). The bound's convex minorant in exp(e) is not below the profile, which is
+    convex. Connecting the dots gives the distribution (Doroshenko et al. 2022).
 
     Args:
       delta: the result should be tight near this delta.
@@ -244,7 +243,7 @@ def dominating_loss(
 
 
 def _on_grid(bound: Bound, size: int, interval: float) -> Array:
-    """Computes the bound at whole multiples of the interval from 0, its offsets rounded up."""
+    """Computes the bound at multiples of the interval from 0, with offsets rounded up."""
     shifts = np.ceil(bound.offsets / interval).astype(int)
     most = int(shifts[-1])
     places: Array = np.arange(-most, size + 1, dtype=np.float64)

@@ -1,8 +1,8 @@
 """Computes the noise that meets a privacy target, once for all fits that need it.
 
 The noise depends only on the accountant, the target, each mechanism's sampling rate, count and
-relative noise, and on which mechanisms are repeated. The hash of these inputs names the file of a
-cached answer.
+relative noise, and on which mechanisms are repeated. A cached answer is in a file that is named by
+the hash of all inputs.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from dpprobe.privacy.limits import (
     LARGEST_EPSILON,
     SMALLEST_DELTA,
     SMALLEST_EPSILON,
+    round_down,
     round_up,
 )
 from dpprobe.privacy.plan import Mechanism, Plan, Selection, priced_alike
-from dpprobe.privacy.risk import Risk, round_down
+from dpprobe.privacy.risk import Risk
 from dpprobe.privacy.target import Target
 from dpprobe.progress import report_wait
 from dpprobe.versions import VERSIONS
@@ -35,11 +36,11 @@ from dpprobe.versions import VERSIONS
 logger = logging.getLogger("dpprobe")
 
 FORMAT = "dpprobe-calibration"
-# The epsilon that is found for a risk is below the largest one by this share at most.
+# The epsilon found for a risk is at most a share _TOLERANCE below the largest permitted epsilon.
 _TOLERANCE = 0.005
-# Most of a search uses a grid that is coarser by this factor.
+# Most of a search uses a grid that is coarser by the factor _COARSER.
 _COARSER = 8
-# Above this multiple of the target, a rough price is checked with up to this much more noise.
+# If a rough price exceeds `_FAR` times the target, at most `_MOST_NOISE` times the noise is priced.
 _FAR, _MOST_NOISE = 6, 1e6
 
 
@@ -133,8 +134,8 @@ def _search_plan(risk: Risk, delta: float, make_plan: Callable[[float], Plan]) -
 def price_plan(plan: Plan) -> float:
     """Computes a plan's epsilon at its delta again, on the grid of its calibration.
 
-    If a plan costs far more than its target, grids would exceed the memory. The returned epsilon is
-    then a lower bound, computed for more noise.
+    For a plan far above its target, whose grid would exceed the memory, the returned epsilon is a
+    lower bound, computed for more noise.
     """
     if not plan.private:
         return math.inf
@@ -333,7 +334,7 @@ def _meet_target(prices: _Prices, epsilon: float, what: str) -> tuple[float, flo
     quick = partial(prices.price_at, interval=searched)
     factor, aim = _rough_factor(prices, epsilon, what), (1 - 5e-4) * epsilon
     for _ in range(20):
-        # Short strides: far below the noise that is needed, grids outgrow memory.
+        # Short strides, because grids outgrow the memory far below the needed noise.
         factor, _ = find_factor(quick, aim, what=what, tolerance=2e-4, start=factor, stride=0.3)
         factor = round_up(factor)
         realised = prices.price_at(factor, interval)
@@ -399,7 +400,7 @@ def _next_factor(
         return x + max(-stride, min(stride, 1.05 * gap))
     width = cheap[0] - dear[0]
     crossing = dear[0] + width * dear[1] / (dear[1] - cheap[1])
-    # Not at the ends, so that the bracket also shrinks if the price is no straight line.
+    # Avoids the bracket's ends, so that the bracket shrinks even if the price is no straight line.
     return min(max(crossing, dear[0] + 0.02 * width), cheap[0] - 0.02 * width)
 
 

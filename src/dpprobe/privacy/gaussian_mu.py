@@ -1,6 +1,6 @@
 """mu of the Gaussian mechanism at (epsilon, delta), in pure Python.
 
-For predictions and warnings alone; `accountants` and `calibration`, with SciPy, compute guarantees.
+Only predictions and warnings use this module; `accountants` computes guarantees, with SciPy.
 """
 
 from __future__ import annotations
@@ -32,6 +32,6 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 def _compute_delta(mu: float, epsilon: float) -> float:
     upper, lower = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     tail = math.erfc(lower / _ROOT)
-    # exp(epsilon) alone may be beyond float64, its product with the tail is not
+    # exp(epsilon) may overflow float64, but not its product with the tail
     scaled = math.exp(epsilon + math.log(tail)) if tail > 0 else 0.0
     return 0.5 * (math.erfc(upper / _ROOT) - scaled)

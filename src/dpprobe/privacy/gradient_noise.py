@@ -22,15 +22,15 @@ jit = MACHINE_CODE.jit
 # Generators side by side, which the processor's vector instructions advance together.
 LANES = 32
 _WARM_UP = 18
-# Pairs drawn in a pass: their words fit the first-level cache. A seed's numbers depend on it.
+# Pairs drawn per pass, whose words fit the first-level cache; they decide a seed's numbers.
 PAIRS = 1024
 _BITS = 31
-# A uniform below so many units of 2^-31 gets 64 bits more: 31 bits are coarser than float32 there.
+# Uniform numbers below _COARSE 2^-31 get 64 bits more: 31 bits are coarser than float32 there.
 _COARSE = 2**18
 
 _f4, _i4, _u8 = np.float32, np.int32, np.uint64
 _ONE, _HALF = _f4(1), _f4(0.5)
-# Short of 1 by a unit of float32, since the logarithm of 1 is 0.
+# The largest uniform number, the float32 below 1, since the logarithm of 1 is 0.
 _SHORT = 1 - 2.0**-24
 _UNIT = _f4(2.0**-_BITS * _SHORT)
 _SMALL, _SMALL_UNSIGNED = _i4(_COARSE), np.uint32(2 * _COARSE)
@@ -63,15 +63,15 @@ class GaussianNoise:
 
     On the CPU noise is the Box-Muller transform of one 64-bit word per pair of normals, half for
     the radius and half for the angle. The tail must reach far: a number beyond its end would
-    distinguish neighbouring datasets. Among the 2.4e8 numbers of the foundation-features recipe,
-    two are expected beyond 5.77 standard deviations, where PyTorch's float32 normals end, and 2e-5
-    beyond the 7.45 of a 40-bit uniform, which is more than a delta of 1e-5. So small uniforms, one
-    radius in 8,000, get 64 more bits: a tail that ends at 11.5, beyond which a normal falls with
-    probability 1e-30.
+    distinguish neighbouring datasets. PyTorch's float32 normals end at 5.77 standard deviations,
+    beyond which two of the foundation-features recipe's 2.4e8 numbers are expected. Normals from a
+    40-bit uniform end at 7.45, beyond which 2e-5 numbers are expected, more than a delta of 1e-5.
+    So small uniforms, one radius in 8,000, get 64 more bits. With 64 more bits the tail ends at
+    11.5, beyond which a normal falls with probability 1e-30.
 
     The words come from 32 SFC64 generators per seed (Chris Doty-Humphrey's; NumPy's `SFC64`), each
-    started with 192 bits of the seed's NumPy stream. Generated side by side, the words take an
-    eighth of the time.
+    started with 192 bits of the seed's NumPy stream. Generating 32 words together is eight times as
+    fast as one at a time.
 
     On a GPU normals are drawn in float64 and rounded. The tail of normals on a GPU ends at 8.65,
     and leaves out 1e-9 of a run of the foundation-features recipe. GPU normals also depend on the
@@ -119,7 +119,7 @@ class GaussianNoise:
     def noise_source(
         self, deviation: float
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], np.float32]:
-        """Returns the arguments of `fill_normals` for compiled loops on the CPU, for the only seed.
+        """Returns the arguments of `fill_normals` for compiled loops on the CPU, of a single seed.
 
         A compiled loop draws the numbers that `draw_steps` would, and advances the generators. At a
         deviation of 0 a compiled loop must draw nothing, as `draw_steps` does. The deviation is
@@ -155,7 +155,7 @@ class GaussianNoise:
 class Words(NamedTuple):
     """A seed's generators: [4, 32] states of 64 bits, and [4, 1] for small radii.
 
-    Small radii have a separate generator, so that the size of a draw changes no number.
+    Small radii have a separate generator, so that numbers do not depend on the size of a draw.
     """
 
     lanes: npt.NDArray[np.uint64]
@@ -182,10 +182,7 @@ def padded_size(size):
 
 @jit("void(u8[:, ::1], u8[::1])")
 def draw_words(state, out):
-    """Fills [m * lanes] with words: m rounds of the next word of every lane.
-
-    SFC64: a, b, c and a counter; each word is a + b + counter.
-    """
+    """Fills [m * lanes] with m rounds of the next word of every lane, by SFC64."""
     lanes = state.shape[1]
     a, b, c = state[0], state[1], state[2]
     counter = state[3, 0]
@@ -225,7 +222,7 @@ def box_muller(radii, angles, cosines, sines, deviation):
     No normal is 0, as no radius is 0 and no angle a multiple of a right angle.
     """
     for i in range(radii.shape[0]):
-        # The size of a signed integer and a half: uniform on 1/2, 3/2, ... in units of 2^-31.
+        # |signed integer + 1/2| is uniform on 1/2, 3/2, ... in units of 2^-31.
         uniform = abs(_f4(radii[i]) + _HALF) * _UNIT
         bits = _f4(uniform).view(_i4)
         exponent = _i4(_i4(bits - _SQRT_HALF) >> _MANTISSA_BITS)
@@ -233,7 +230,7 @@ def box_muller(radii, angles, cosines, sines, deviation):
         log = (((((((_L8 * x + _L7) * x + _L6) * x + _L5) * x + _L4) * x + _L3) * x + _L2) * x
                + _L1) * x + _L0  # fmt: skip
         radius = deviation * np.sqrt((log * x + _f4(exponent)) * _MINUS_2_LN_2)
-        # Two bits for the quadrant, thirty and a half for the angle from its middle.
+        # Two bits choose the quadrant; all other bits are the angle from the quadrant's middle.
         angle = angles[i]
         t = _f4(_i4(_i4(angle << _ODD_BIT) | _ODD_BIT)) * _EIGHTH_TURN
         quadrant = _i4(angle + _HALF_QUADRANT)
@@ -282,7 +279,7 @@ def fill_normals(lanes, tail, out, deviation):
             counter = _draw_halves(a, b, c, counter, radii, angles)
             box_muller(radii, angles, normals[:count], normals[count:], deviation)
             refine_pairs(tail, radii, angles, normals[:count], normals[count:], deviation)
-    for lane in range(a.shape[0]):  # to assign rows would take seconds to compile
+    for lane in range(a.shape[0]):  # assigning rows would take seconds to compile
         lanes[0, lane], lanes[1, lane], lanes[2, lane] = a[lane], b[lane], c[lane]
         lanes[3, lane] = counter
 

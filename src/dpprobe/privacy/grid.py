@@ -16,9 +16,9 @@ import torch
 
 from dpprobe.errors import PrivacyError
 
-# Integers up to here are exact in float64; a factor of two is left for what is added at the end.
+# Float64 is exact up to 2^53, which leaves a factor of two for numbers added at the end.
 _SUM_BITS = 52
-# Bits of a row's entry, and of one that is added without a factor. More would lie far below any
+# Most bits of a row's entry, and of an entry without a factor. More bits would be far below any
 # noise, and noise of thousands of sensitivities must stay below 2^48 steps.
 _ENTRY_BITS, _LONE_BITS = 17, 26
 _FEWEST_BITS = 8

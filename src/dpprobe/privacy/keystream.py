@@ -1,10 +1,10 @@
 """Draws random words: a cipher's keystream, keyed by a seed or by the operating system.
 
-The words are the keystream of AES-256 in counter mode, from the library `cryptography`. Nobody
-without the key can distinguish them from independent uniform words, even after seeing other words
-of the stream. Under this assumption the noise has the distribution that the accountants assume.
-Only the key differs between benchmark mode, where it derives from a published seed, and a release,
-where the operating system draws it and nothing keeps it.
+The words are the keystream of AES-256 in counter mode, from the library `cryptography`. Without the
+key, nobody can distinguish the words from independent uniform words, even after seeing other words
+of the stream. If AES-256 is secure, the noise has the distribution that the accountants assume. In
+benchmark mode the key derives from a published seed. For a release the operating system draws the
+key, and nothing stores it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dpprobe.privacy.randomness import seed_bytes
 Words = npt.NDArray[np.uint64]
 
 KEY_BYTES = 32
-# Encrypted at a time; with what it becomes it fits the second-level cache.
+# The zeros that are encrypted at a time; with the output they fit the second-level cache.
 _ZEROS = memoryview(bytes(1 << 16))
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, Context
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Annotated, Any
 
 from pydantic import Field
 
 INFINITE = "inf"
-# Noise can be calibrated, and the accountants were compared with each other, in this range.
+# The range in which noise can be calibrated, and in which accountants were compared.
 SMALLEST_EPSILON = 0.01
 LARGEST_EPSILON = 100.0
 SMALLEST_DELTA = 1e-10
@@ -19,7 +19,7 @@ Budget = Annotated[float, Field(ge=SMALLEST_EPSILON, le=LARGEST_EPSILON, allow_i
 DIGITS = 6
 # The most cohorts of one chain whose releases are priced together.
 LONGEST_HORIZON = 120
-# For tables, which print a delta of many cells.
+# Tables mark a delta above 1 / n by ABOVE_MARK, and explain the mark by ABOVE_NOTE.
 ABOVE_MARK = " (above 1/n)"
 ABOVE_NOTE = (
     "A delta above 1/n, with n training units, would allow a mechanism that publishes a random "
@@ -49,10 +49,16 @@ def epsilon_value(token: str) -> float:
 
 def round_up(value: float) -> float:
     """Rounds up to `DIGITS` significant digits."""
-    if math.isinf(value):
-        return value
-    context = Context(prec=DIGITS, rounding=ROUND_CEILING)
-    return float(context.create_decimal(repr(float(value))))
+    return _round_digits(value, ROUND_CEILING)
+
+
+def round_down(value: float) -> float:
+    """Rounds down to `DIGITS` significant digits."""
+    return _round_digits(value, ROUND_FLOOR)
+
+
+def _round_digits(value: float, rounding: str) -> float:
+    return float(Context(prec=DIGITS, rounding=rounding).create_decimal(repr(float(value))))
 
 
 def delta_above(delta: float, n: int) -> bool:

@@ -1,10 +1,11 @@
 """Machine code of Numba functions: a module's functions are compiled or loaded all together.
 
-Numba's own cache keeps one function at a time. Processes that share an empty cache then load some
-of each other's functions and compile the rest, and mixed code differs in the last bits.
+Numba's own cache keeps one function at a time. Processes that share an empty cache would load some
+of each other's functions and compile all others, and mixed code differs in the last bits.
 `MachineCode` stores all functions of a module in one file. A process reads the module's file, or
-compiles every function in the order of the module and renames its own file into place. So code is
-never mixed, and no lock is needed. Compiled and loaded code are linked in the same order.
+compiles every function in the order of the module and renames its own file into place. So functions
+of two compilations are never mixed, and no lock is needed. Compiled and loaded code are linked in
+the same order.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class MachineCode:
 
         Args:
           signatures: types in Numba's notation; without any, each call's types are compiled.
-          fastmath: LLVM's flags. Without "nnan" and "ninf" NaN and infinity keep their meaning.
+          fastmath: LLVM's flags for faster arithmetic. Without "nnan" and "ninf" NaN and infinity
+            keep their meaning.
         """
         import numba  # heavy: only what defines compiled functions needs it
 
@@ -103,7 +105,7 @@ class MachineCode:
 
     def list_folders(self) -> list[Path]:
         """Lists the folders of Numba's own cache, in Numba's order."""
-        from numba.misc.appdirs import AppDirs  # as above
+        from numba.misc.appdirs import AppDirs  # heavy
 
         in_home = AppDirs("numba", appauthor=False).user_cache_dir
         in_tree = self._source.parent / "__pycache__"
@@ -115,7 +117,7 @@ class MachineCode:
 
         All functions are linked at the first call, in the order in which they were compiled.
         """
-        from numba.core.compiler import CompileResult  # as above
+        from numba.core.compiler import CompileResult  # heavy
 
         if not self._complete:
             return None
@@ -129,7 +131,7 @@ class MachineCode:
 
     def add_code(self, key: str, result: Any) -> None:
         """Adds a function that was just compiled; after `keep` it stays only in memory."""
-        from numba.core.serialize import dumps  # as above
+        from numba.core.serialize import dumps  # heavy
 
         if self._complete:
             return
@@ -138,7 +140,7 @@ class MachineCode:
         self._parts[key] = dumps(result._reduce())
 
     def _hash_dependencies(self) -> str:
-        import llvmlite  # as above
+        import llvmlite  # heavy
         import numba
         from llvmlite import binding
         from numba.core.registry import cpu_target
@@ -169,14 +171,14 @@ class MachineCode:
 
 
 def _numba_setting(name: str) -> Any:
-    import numba  # as above
+    import numba  # heavy
 
     return getattr(numba.config, name, None)
 
 
 def _make_part(code: MachineCode, function: Callable[..., Any]) -> Any:
     """Returns the cache of one function, in Numba's form."""
-    from numba.core.caching import NullCache  # as above
+    from numba.core.caching import NullCache  # heavy
 
     name = f"{function.__qualname__}:{function.__code__.co_firstlineno}"
 
@@ -193,7 +195,7 @@ def _make_part(code: MachineCode, function: Callable[..., Any]) -> Any:
 @functools.cache
 def processor_name() -> str:
     """Returns the processor's name and LLVM's: "AMD EPYC 9B14 (znver4)"."""
-    from llvmlite import binding  # as above
+    from llvmlite import binding  # heavy
 
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

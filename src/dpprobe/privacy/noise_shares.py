@@ -1,8 +1,8 @@
 """Splits the noise of a sum among several sites, and bounds epsilon if some sites collude.
 
 **Claim.** Sites add rounded noise whose variances sum to the variance of a Gaussian mechanism. The
-sites' total has the guarantee of the Gaussian mechanism, with a penalty. The penalty is far below
-the last digit of epsilon.
+sites' total has the guarantee of the Gaussian mechanism, with a penalty far below epsilon's last
+digit.
 
 **What is released.** Each coordinate of a sum is a whole number of steps of a public grid. Site j
 adds K_j = round(s_j Z_j) to its partial sum in int64. Z_j is a real standard normal, and s_j the
@@ -10,8 +10,8 @@ site's share of the noise. Secure aggregation reveals only the total of all site
 knows the numbers of some sites subtracts these numbers. The attacker is left with T = S + sum of
 K_j: the sum S of the honest sites, and their noise.
 
-**Sensitivity.** A unit is at one site, so it changes S by at most the sensitivity of the mechanism,
-as in one place. A patient at two sites counts as two units, and has twice the mu.
+**Sensitivity.** A unit is at one site, so it changes S by at most the sensitivity of the mechanism.
+A patient at two sites counts as two units, and has twice the mu.
 
 **Theorem.** A coordinate has h honest shares s_j. V is the sum of the squares of the honest shares,
 and
@@ -27,8 +27,9 @@ for every epsilon,
 
 delta_G is the privacy profile of real Gaussian mechanisms of variances V. For the proof, take the
 real sum G = S + sum of s_j Z_j as given. The fractional parts of the shares then have a density
-within 1 +- tau of a uniform one, for every S. So T is nearly a random rounding of G that knows no
-data. The proof, and shares below one step that break the claim, are in docs/secure-sums-proof.md.
+within 1 +- tau of a uniform one, for every S. So T is nearly a random rounding of G that does not
+depend on data. The proof, and shares below one step that break the claim, are in
+docs/secure-sums-proof.md.
 
 **Accounting.** The noise of any h sites has at least the variance that the mechanism of the plan
 was calibrated with. So the accountants' epsilon of the plan remains valid, plus `Penalty`. The
@@ -53,7 +54,7 @@ from fractions import Fraction
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.rounded_gaussian import LARGEST_DEVIATION
 
-# In steps of the grid. From here on penalties are below 10^-1000.
+# In steps of the grid; shares of at least SMALLEST_SHARE have penalties below 10^-1000.
 SMALLEST_SHARE = 16.0
 # pi^2 / ln(10), rounded down.
 _DECADES = 4.2863
@@ -97,7 +98,7 @@ class Penalty:
         are smaller by sqrt(2).
       honest: the number h of honest shares.
       coordinates: the number D of noisy coordinates in all releases together. A symmetric matrix
-        [d, d] has d (d + 1) / 2 of these.
+        [d, d] has d (d + 1) / 2 coordinates.
     """
 
     smallest: float

@@ -17,10 +17,10 @@ from typing import Any, ClassVar
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.limits import to_json
 
-# Rows are clipped, and the gradient heads' noise is drawn, in float32: far from its ends.
+# Limits far inside the range of float32, in which rows are clipped and gradient heads draw noise.
 SMALLEST_SENSITIVITY, LARGEST_SENSITIVITY = 1e-9, 1e9
 SMALLEST_DEVIATION, LARGEST_DEVIATION = 1e-20, 1e20
-# Up to this mean the number of runs is drawn, and priced, without loss of digits.
+# Up to a mean of LARGEST_MEAN_RUNS, numbers of runs are drawn and priced without loss of digits.
 LARGEST_MEAN_RUNS = 1000
 
 
@@ -280,8 +280,8 @@ def plan_identity(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def priced_alike(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
-    """Reduces mechanisms to the fields that epsilon depends on, so that methods share cached
-    results. At sensitivity 1 a search may scale the noise furthest."""
+    """Reduces mechanisms to the fields that epsilon depends on, so that methods share results."""
+    # With sensitivity 1, a search can scale the noise over the widest range.
     return tuple(replace(item, sensitivity=1.0, released="") for item in mechanisms)
 
 
@@ -301,8 +301,8 @@ def split_budget(parts: Sequence[tuple[float, Sequence[Mechanism]]]) -> tuple[Me
     """Scales the noise of groups of mechanisms so that they use given shares of a plan's budget.
 
     The cost of a group of mechanisms is the sum of count * sample_rate^2 / noise_multiplier^2.
-    Without sampling this cost is exactly the group's part of mu^2; with sampling, its limit for
-    large noise. Shares only divide the budget; the accountant computes the composition's epsilon.
+    Without sampling this cost is exactly the group's part of mu^2; with sampling, the part's limit
+    for large noise. Shares only divide the budget; the accountant computes epsilon.
 
     Args:
       parts: pairs of a share above 0 and a group's mechanisms with relative noise multipliers. The

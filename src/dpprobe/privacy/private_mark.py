@@ -18,7 +18,7 @@ from dpprobe.errors import PrivacyError
 
 FORMAT = "dpprobe-heads"
 FORMAT_VERSION = 1
-# safetensors writes several keys of metadata in another order each time
+# a single key, because safetensors writes several keys in random order
 KEY = "dpprobe"
 
 

@@ -1,7 +1,7 @@
 """Derives seeds and streams of random numbers: benchmark mode, which anyone can reproduce.
 
-A cell's seeds derive from its whole identity, and each use of randomness has a separate stream, so
-that no two cells, no two seeds and no two uses ever share noise.
+A cell's seeds derive from the cell's whole identity, and each use of randomness has a separate
+stream. So no two cells, seeds or uses share noise.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def cell_seed(identity: Any, index: int) -> int:
 def open_stream(seed: int, name: str) -> np.random.Generator:
     """Returns a seed's stream of random numbers for one use, such as "noise" or "sampling".
 
-    The generator (SFC64) uses all 128 bits of a seed; PyTorch's on the CPU would keep 32 of them.
+    The generator (SFC64) uses all 128 bits of a seed; PyTorch's CPU generator would use 32 bits.
     """
     return np.random.Generator(np.random.SFC64(np.random.SeedSequence(derived_seed(seed, name))))
 

@@ -32,7 +32,7 @@ from dpprobe.privacy.running_sums import RunningSums
 from dpprobe.privacy.sampling import Sampler
 
 Integers = npt.NDArray[np.int64]
-# Above this float64 holds not every integer.
+# Above LARGEST_SUM, float64 does not represent every integer.
 LARGEST_SUM = 2.0**53
 # Rows of a symmetric matrix whose noise is drawn at a time.
 _PANEL = 160
@@ -61,7 +61,7 @@ class Observer(Protocol):
 
     Attributes:
       sees_each_step: False if compiled steps may call `observe_steps` once, in place of
-        `observe_release` for each.
+        `observe_release` for each step.
     """
 
     sees_each_step: bool = True
@@ -136,7 +136,7 @@ class NoiseStreams:
         """Returns the float32 noise of releases that a head adds up itself, step after step.
 
         The head draws with the deviation `noise_deviation`, for all seeds of the fit or some, and
-        calls `count_releases`. Raises PrivacyError for a release, and if the plan lacks the
+        calls `count_releases`. Raises PrivacyError in release mode, and if the plan lacks the
         mechanism or the noise was returned before: sums with equal noise reveal their difference.
         """
         if self.entropy.secret:
@@ -235,8 +235,7 @@ class Releases(NoiseStreams):
         Returns:
           float64 [seeds, ...]: `sums` plus rounded normals of deviation `noise_deviation(name)`.
 
-        Raises PrivacyError if the plan has no further release of this name, or the sums are off
-        their grid.
+        Raises PrivacyError if the plan has no further release `name`, or sums are off their grid.
         """
         self.count_releases(name, 1)
         deviation = _deviation_in_steps(self.plan.find_mechanism(name), sums.step)
@@ -284,8 +283,8 @@ class Releases(NoiseStreams):
     def draw_ahead(self, name: str, step: float, count: int, size: int) -> list[Integers]:
         """Draws the noise of several releases, in grid steps: for each seed int64 [count, size].
 
-        `release_gaussian` would draw equal numbers next. The head adds each part of the noise to
-        one sum, and calls `count_releases`.
+        The next call of `release_gaussian` would draw equal numbers. The head adds each part of the
+        noise to one sum, and calls `count_releases`.
         """
         deviation = _deviation_in_steps(self.plan.find_mechanism(name), step)
         samplers = [self._make_rounded_gaussian(name, seed) for seed in self.seeds]
@@ -342,7 +341,7 @@ class Releases(NoiseStreams):
     def _release_at_once(self, name: str, sums: GridSum, deviation: float) -> torch.Tensor:
         """Returns the result of `_add_rounded_noise`, in one pass over the sums of each seed."""
         out = np.empty(tuple(sums.units.shape))
-        lines = out.reshape(len(self.seeds), -1)  # no copies, also of one number per seed
+        lines = out.reshape(len(self.seeds), -1)  # views, even of one number per seed
         for seed, units, noisy in zip(self.seeds, sums.units.numpy(), lines, strict=True):
             numbers = self._make_rounded_gaussian(name, seed).draw_numbers(units.size, deviation)
             table = units if units.ndim == 2 else units.reshape(1, -1)
@@ -406,10 +405,7 @@ class Releases(NoiseStreams):
 
 
 def _deviation_in_steps(mechanism: Mechanism, step: float, *, norm: float = 1.0) -> float:
-    """Returns the deviation of a release's noise in steps of the sums' grid, rounded up.
-
-    `norm` is the norm of a unit's sums, in units of the sensitivity.
-    """
+    """Returns a release's noise in grid steps, rounded up; `norm` multiplies the sensitivity."""
     deviation = mechanism.noise_scale
     if deviation == 0:
         return 0.0

@@ -8,8 +8,8 @@ mu), where Phi is the normal distribution function. So
     advantage h = max over attacks of b - a:   mu = 2 Phi^-1((1 + h) / 2),
     b at a:                                    mu = Phi^-1(b) - Phi^-1(a).
 
-For plans of Gaussian mechanisms on all rows, these values of mu are exact. A plan that samples gets
-the largest epsilon at which `trade_off.bound_attacks` meets the target.
+For plans of Gaussian mechanisms on all rows, both formulas for mu are exact. A plan that samples
+gets the largest epsilon at which `trade_off.bound_attacks` meets the target.
 
 An advantage alone permits rare and certain leaks: publishing one unit in n at random has h = 1 / n.
 A delta is therefore always needed beside an advantage.
@@ -21,7 +21,6 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from decimal import ROUND_FLOOR, Context
 from typing import Any, Self
 
 from dpprobe.errors import PrivacyError
@@ -31,17 +30,18 @@ from dpprobe.privacy.limits import (
     SMALLEST_EPSILON,
     epsilon_token,
     epsilon_value,
+    round_down,
     round_up,
 )
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.trade_off import Allowed, bound_attacks, per_hundred
 
-_FEW = 0.001  # the false-positive rate that stands beside an advantage
-# The delta at which risks are sorted among epsilons, whatever the study's.
+_FEW = 0.001  # the false-positive rate reported with an advantage
+# The delta at which risks are sorted among epsilons, for any delta of the study.
 _ORDER_DELTA = 1e-5
 _TOKEN = re.compile(r"advantage-(?P<advantage>.+)|tpr-(?P<true_positives>.+)-at-(?P<at>.+)")
-# Rates are printed with six decimals, rounded up; a target is met where what is printed meets it.
-_DECIMALS, _ROUND_OFF, _DIGITS = 6, 1e-11, 6
+# Rates are printed with six decimals, rounded up; plans meet a target if printed rates do.
+_DECIMALS, _ROUND_OFF = 6, 1e-11
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,14 +173,10 @@ def _lower_rate(rate: float) -> float:
     return math.floor(rate * scale + _ROUND_OFF) / scale - _ROUND_OFF
 
 
-def round_down(epsilon: float) -> float:
-    return float(Context(prec=_DIGITS, rounding=ROUND_FLOOR).create_decimal(repr(epsilon)))
-
-
 class RiskEpsilon(float):
     """An epsilon at `delta` that follows from a permitted risk, with the risk's token.
 
-    Tables and figures sort, place and group cells by epsilon; this number also names its risk.
+    Tables and figures sort, place and group cells by epsilon; a `RiskEpsilon` also names its risk.
     """
 
     token: str
@@ -218,13 +214,13 @@ def read_budget(token: str) -> float | Risk:
 
 
 def nominal_epsilon(token: str, delta: float) -> float:
-    """Returns a budget's epsilon before there is a plan; a risk's as for Gaussian mechanisms."""
+    """Returns a budget's epsilon before calibration; for a risk, that of Gaussian mechanisms."""
     risk = find_risk(token)
     return epsilon_value(token) if risk is None else risk.to_epsilon(delta)
 
 
 def budget_order(token: str) -> float:
-    """Returns a number to sort budgets by; a risk's number is no cell's epsilon."""
+    """Returns a number to sort budgets by, which for a risk is not the epsilon of a cell."""
     risk = find_risk(token)
     return epsilon_value(token) if risk is None else gaussian_epsilon(risk.to_mu(), _ORDER_DELTA)
 
@@ -241,7 +237,7 @@ def list_risk_faults(plan: Plan) -> list[str]:
     """Lists the errors in the risk that a plan states."""
     if plan.risk is None or (risk := Risk.from_dict(plan.risk)).permits(plan):
         return []
-    return [f"says {risk}, but its mechanisms allow attacks more"]
+    return [f"says {risk}, but its mechanisms allow stronger attacks"]
 
 
 def plan_budget(plan: Plan) -> float | Risk:

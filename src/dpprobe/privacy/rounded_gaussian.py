@@ -31,10 +31,10 @@ floors, 16,384 equal shares; one number in fifty needs a second word.
 **Why the rounding is exact.** The word's other 49 bits begin the binary expansion of the position
 in the cell. A number is accepted if s x rounds to one integer for all continuations of its digits;
 otherwise as many further words are drawn as needed (also for y). A float64 product settles nearly
-all numbers: the product is within s 2^-49 + 2^-50 of s x, with or without fused multiplication, and
-decides if the middle between two integers is further away. The remaining numbers are computed in
-192-bit integers, then in integers of any length. So results are a function of the random words
-alone, on every machine.
+all numbers: its error is at most s 2^-49 + 2^-50, with or without fused multiplication. The product
+decides if the middle between two integers is further away than this error. All other numbers are
+computed in 192-bit integers, then in integers of any length. So results are a function of the
+random words alone, on every machine.
 
 If the words are random, the sampler approximates nothing: neither the choice of pieces nor the
 tail, which has no end.
@@ -70,9 +70,9 @@ END = 8
 CELLS = END << CELL_BITS
 # Floors reach no further than 4, so that a position there has 52 bits of 2^-50.
 FLOOR_CELLS = 256
-# Beyond 32 deviations (a probability of 1e-224) an integer may exceed 2^53.
+# With a deviation of 2^48, only normals beyond 32 deviations (probability 1e-224) exceed 2^53.
 LARGEST_DEVIATION = 2.0**48
-# Words at a time: they and the numbers stay in the second-level cache.
+# Words per block: words and numbers stay in the second-level cache.
 BLOCK = 1 << 14
 
 _TAIL, _NOTHING = CELLS, CELLS + 1
@@ -132,7 +132,7 @@ def exp_bounds(exponent: Fraction, bits: int) -> tuple[int, int]:
     halvings = max(0, math.ceil(2 * exponent).bit_length())
     precision = bits + 2 * halvings + 16
     numerator, denominator = exponent.numerator << precision, exponent.denominator << halvings
-    least, most = numerator // denominator, -(-numerator // denominator)  # of at most 2^-1
+    least, most = numerator // denominator, -(-numerator // denominator)  # at most 1/2
     low = high = low_term = high_term = 1 << precision
     count = 0
     while high_term > 1:
@@ -154,7 +154,7 @@ def compute_table() -> Table:
         exp_bounds(Fraction(cell**2, 2 << 2 * CELL_BITS), _EXP_BITS) for cell in range(CELLS + 1)
     ]
     highs = [high for _, high in bounds]
-    tail = 2 << CELL_BITS  # widths of a cell in 1 + 1/2 + 1/4 + ...
+    tail = 2 << CELL_BITS  # the tail in cell widths: 1 + 1/2 + 1/4 + ...
     # Each ceiling is less than 1 above the density's bound.
     scale = ((2**64 - CELLS - tail) << _EXP_BITS) // (sum(highs[:-1]) + tail * highs[-1])
     ceilings = tuple(-(-scale * high >> _EXP_BITS) for high in highs)
@@ -214,7 +214,7 @@ class _Scale(NamedTuple):
             coarse=deviation * 2.0**-50,
             limit=0.5 - (deviation * 2.0**-49 + 2.0**-50),
             factor=np.uint64(int(mantissa * 2.0**53)),
-            # At 190 every number is 0 already, and 192 bits still hold the half that is added.
+            # With a shift of 190 every number is 0, and 192 bits hold the half that is added.
             shift=np.uint64(min(shift, 190)),
         )
 
@@ -222,8 +222,8 @@ class _Scale(NamedTuple):
 class RoundedGaussian:
     """Draws round(deviation Z), Z real standard normals: int64 of exact probabilities.
 
-    A number uses the next word of one stream, and one number in fifty further words of another
-        stream, in order. So numbers do not depend on how many are drawn at a time.
+    A number uses the next word of one stream; one number in fifty also uses the next words of
+    another stream. So numbers do not depend on how many are drawn at a time.
     """
 
     def __init__(self, keystream: Keystream) -> None:
@@ -234,10 +234,7 @@ class RoundedGaussian:
         self._place = 0
 
     def draw_numbers(self, size: int, deviation: float) -> npt.NDArray[np.int64]:
-        """Draws the next numbers; at deviation 0 returns zeros and draws nothing.
-
-        Raises PrivacyError unless the deviation is from 0 to 2^48.
-        """
+        """Draws the next numbers, 0 at deviation 0; raises PrivacyError unless it is up to 2^48."""
         scale, out = _find_scale(deviation), np.zeros(size, dtype=np.int64)
         if scale is not None:
             for start in range(0, size, BLOCK):
@@ -422,7 +419,7 @@ def draw_most(words, shares, settled, coarse, limit, left):
         part = words[start : start + 1024]
         for i in range(part.shape[0]):
             cells[i] = shares[part[i] & _CHOICES]
-        # Apart from the look-up, so that the processor's vector instructions do this.
+        # A loop without the look-up, which compilers vectorise.
         for i in range(part.shape[0]):
             word = part[i]
             position = _u8(cells[i]) << _COARSE_BITS | word >> _COARSE
@@ -436,7 +433,7 @@ def draw_most(words, shares, settled, coarse, limit, left):
             part[i] = number if decided else word
             cells[i] = not decided
         for i in range(part.shape[0]):
-            left[count] = start + i  # counts only if it stays
+            left[count] = start + i  # kept only if undecided
             count += cells[i]
     return count
 

@@ -22,14 +22,14 @@ valid. A C^-1 is computed in float64, from released numbers alone.
 A unit of two cohorts, s and t, has sums u_s and u_t. Added totals have independent noise, so the
 squared costs of two cohorts add up, as for any two releases. With a horizon, the sums of two
 cohorts change the same outputs: by the outer products of u_s with column s of C, and of u_t with
-column t. As c > 0, the norm of both products' sum is largest for u_s = u_t, whatever earlier
-outputs decided: the sensitivity times
+  column t. As c > 0, the norm of both products' sum is largest for u_s = u_t, whatever earlier
+  outputs decided. The norm is the sensitivity times
 
     |column s + column t| <= |column s| + |column t| <= 2 `column_norm`
 
 So the norms of two cohorts add up: at most 1.61 `column_norm` in a horizon of 2, and 1.81 in one of
-12. Two releases with independent noise have 1.41. The ledger uses 2 `column_norm`, which holds for
-all places.
+  12. Two releases with independent noise have 1.41 `column_norm`. The ledger uses 2 `column_norm`,
+  which holds for any two cohorts.
 
 The ledger enforces two more conditions. Units in two cohorts are declared (`same_units_as`), or the
 release is refused. A place in a chain of cohorts is used once. The exact sums of earlier cohorts
@@ -49,7 +49,7 @@ import numpy.typing as npt
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.privacy.limits import LONGEST_HORIZON
 
-# c_0. With it and 2^52 steps a month, a chain of 60 stays in int64.
+# c_0. With sums of at most 2^52 steps, chains of 60 cohorts stay within int64.
 _SCALE = 64
 _LARGEST_WHOLE = 2.0**62
 
@@ -199,7 +199,7 @@ class RunningSums:
         parts = [(self.n, whole, step)]
         parts += [(cohort.n, cohort.sums[name], cohort.steps[name]) for cohort in near]
         for factor, (n, sums, grid) in zip(self.factorisation.coefficients, parts, strict=False):
-            # steps are powers of two
+            # exact, because steps are powers of two
             bound += factor * (n * sensitivity / finest)
             if bound > _LARGEST_WHOLE:
                 raise PrivacyError(

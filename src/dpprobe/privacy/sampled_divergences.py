@@ -1,8 +1,7 @@
 """Rényi divergences of a release on a Poisson sample, equal to dp-accounting's, but faster.
 
 dp-accounting adds up to 16,385 terms for an order, by one Python call per term. This module adds
-all terms of a Rényi order at once, in dp-accounting's sequence, so that results are equal to the
-last bit.
+all terms of a Rényi order at once, in dp-accounting's sequence: results have equal bits.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dp_accounting.rdp import RdpAccountant
 from scipy.special import gammaln, log_ndtr
 
 Numbers = npt.NDArray[np.float64]
-_MOST_TERMS = 1000  # of a fractional order, as in dp-accounting
+_MOST_TERMS = 1000  # for a fractional order, as in dp-accounting
 
 
 class SampledAccountant(RdpAccountant):  # type: ignore[misc]
@@ -32,10 +31,7 @@ class SampledAccountant(RdpAccountant):  # type: ignore[misc]
 
 
 def compute_divergences(rate: float, noise: float, orders: Numbers) -> Numbers:
-    """Computes the divergences at each order; infinite if the series does not converge.
-
-    Follows Mironov, Talwar and Zhang 2019, section 3.3.
-    """
+    """Computes divergences (Mironov et al. 2019, 3.3); infinite if the series does not converge."""
     moments = [
         (_whole_moment if float(order).is_integer() else _fractional_moment)(rate, noise, order)
         for order in orders
@@ -52,7 +48,7 @@ def _whole_moment(rate: float, noise: float, order: float) -> float:
 def _fractional_moment(rate: float, noise: float, order: float) -> float:
     log_rate, log_rest = math.log(rate), math.log1p(-rate)
     middle = noise**2 * math.log(1 / rate - 1) + 0.5
-    for terms in (64, _MOST_TERMS):  # few are enough for most orders
+    for terms in (64, _MOST_TERMS):  # 64 terms are enough for most orders
         i = np.arange(terms)
         j, log_choices = order - i, _log_choices(order, i)
         below = log_choices + i * log_rate + j * log_rest + (i * i - i) / (2 * noise**2)

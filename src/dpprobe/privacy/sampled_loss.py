@@ -1,8 +1,7 @@
 """The privacy loss of a release on a Poisson sample, equal to dp-accounting's, but faster.
 
 dp-accounting inverts the loss, and sums the deltas of a distribution, by one Python call per point.
-This module computes all points at once, in dp-accounting's sequence, so that results are equal to
-the last bit.
+This module computes all points at once, in dp-accounting's sequence: results have equal bits.
 """
 
 from __future__ import annotations

@@ -25,21 +25,21 @@ jit = MACHINE_CODE.jit
 RowIndices = npt.NDArray[np.int64]
 
 _DRAWS = 1 << 20
-# From this rate on NumPy draws geometric variables by another way.
+# From the rate _SEARCHED on, NumPy draws geometric variables by another method.
 _SEARCHED = 1 / 3
-# A distance beyond all rows of all steps; the few that are so long do not overflow their sum.
+# Distances are cut to _FARTHEST, beyond all rows of all steps, so that sums cannot overflow.
 _FARTHEST = 2.0**53
-# Words drawn at a time, more than the digits of any float64.
+# The number of words drawn at a time, more than the digits of any float64.
 _WORDS = 1 << 13
 _AT_ONCE = 64
-# Digits that are compared without a look whether all is decided, which processors guess wrong.
+# Digits that are compared between checks for undecided rows, which processors mispredict.
 _TOGETHER = 12
 _NONE, _FIRST, _ALL = np.uint64(0), np.uint64(1), np.uint64(2**64 - 1)
 
 
 def _check_rate(rows: int, rate: float) -> None:
     if rows < 1 or not 0 < rate <= 1:
-        raise PrivacyError(f"sampler: {rows} rows at rate {rate!r}; both must be positive")
+        raise PrivacyError(f"sampler: {rows} rows at rate {rate!r}; pass rows, and a rate up to 1")
 
 
 class Sampler(Protocol):
@@ -55,11 +55,11 @@ class Sampler(Protocol):
 
 
 class PoissonSampler:
-    """Independent Bernoulli(rate) draws over (step, row), in time proportional to the hits.
+    """Independent Bernoulli(rate) draws over (step, row), in time proportional to the rows drawn.
 
-    The rows of all steps are numbered consecutively. The distances between hits of independent
-    Bernoulli draws are independent geometric variables, so one geometric stream gives exactly the
-    hits, across steps. The rows of a step do not depend on how steps are grouped into blocks.
+    The rows of all steps are numbered consecutively. The distances between drawn rows (hits) are
+    independent geometric variables, so one geometric stream gives exactly the hits, across steps.
+    The rows of a step do not depend on how steps are grouped into blocks.
     """
 
     def __init__(self, rows: int, rate: float, generator: np.random.Generator) -> None:
@@ -67,7 +67,7 @@ class PoissonSampler:
         self.rows = rows
         self.rate = rate
         self._generator = generator
-        self._hits = np.zeros(0, dtype=np.int64)  # ahead, counted from the next step's first row
+        self._hits = np.zeros(0, dtype=np.int64)  # later hits, counted from the next step
         self._last = -1
 
     def draw_block(self, steps: int) -> tuple[RowIndices, npt.NDArray[np.int64]]:
@@ -128,9 +128,9 @@ class ExactPoissonSampler:
 
     A row joins a batch if a uniform real U is below the rate. Random words give U's binary digits
     one by one. A rate is a float64, so it has finitely many digits. The first digit in which U and
-    the rate differ decides; if no digit differs, U is not below. Each word has the next digits of
-    64 rows. On average seven words decide all 64 rows, one byte per row. Batches do not depend on
-    how steps are grouped into blocks.
+    the rate differ decides; if no digit differs, U is not below the rate. Each word has the next
+    digits of 64 rows. On average seven words decide 64 rows: about one byte per row. Batches do not
+    depend on how steps are grouped into blocks.
     """
 
     def __init__(self, rows: int, rate: float, keystream: Keystream) -> None:
@@ -191,7 +191,7 @@ def split_hits(hits, rows, out, sizes):
 
 @jit("Tuple((i8, i8, i8))(u8[::1], i8, u8[::1], i8, i8, i8[::1])")
 def draw_batch(words, place, digits, row, rows, out):
-    """Draws rows from `row`, 64 at a time, while words from `place` and room in `out` remain.
+    """Draws rows from `row`, 64 at a time, until words from `place` on, or `out`, are used up.
 
     Returns:
       The next row, the next word's place, and how many rows join.
@@ -217,7 +217,7 @@ def draw_batch(words, place, digits, row, rows, out):
         place += used
         while joined != _NONE:
             lowest = joined & (_NONE - joined)
-            # a power of two, whose exponent float64 has
+            # the exponent of a power of two in float64
             out[count] = row + (np.float64(lowest).view(np.int64) >> 52) - 1023
             count += 1
             joined ^= lowest

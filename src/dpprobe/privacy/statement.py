@@ -1,4 +1,4 @@
-"""The privacy statement of a cell: enough for a reviewer to redo the accounting."""
+"""The privacy statement of a cell, from which a reviewer can repeat the accounting."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ class Statement:
       network: True if a part of the backbone was trained with the head.
       chosen_from: the `rule` that chose `head` and options, if any, and its public facts.
       copies: the `rows` whose image an earlier row of another unit has, the `most` units that have
-        one image, and `by` what images were compared. None if nobody counted copies.
+        one image, and `by` what images were compared. `copies` is None if nobody counted copies.
 
     Raises PrivacyError for an unknown mode, and for a release with a delta above 1 / n.
     """
@@ -284,6 +284,9 @@ class Statement:
         uncounted = self.copies is None and self.mode == "release"
         copies = COPIES_UNKNOWN if self.copies is None else dict(self.copies)
         everything = self.epsilon_all_heads if promised else math.inf
+        seeds = {"seeds": [f"{seed:032x}" for seed in self.seeds]}
+        seeds = seeds if self.mode == "benchmark" else {}
+        declared = {"by": files.study, "options": dict(files.files)} if files else {}
         return {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
@@ -311,19 +314,11 @@ class Statement:
             **({"chosen_from": dict(self.chosen_from)} if self.chosen_from else {}),
             "mode": self.mode,
             "release": MODES[self.mode],
-            **(
-                {"seeds": [f"{seed:032x}" for seed in self.seeds]}
-                if self.mode == "benchmark"
-                else {}
-            ),
+            **seeds,
             "engine_limits": self.limits,
             "public": public,
             "public_files": dict(files.hashes) if files else {},
-            **(
-                {"declared_public": {"by": files.study, "options": dict(files.files)}}
-                if files
-                else {}
-            ),
+            **({"declared_public": declared} if declared else {}),
             "public_data": {"assumption": _write_assumption(self.public_data), **self.public_data},
             "not_covered": not_covered,
         }

@@ -21,8 +21,8 @@ class Target:
       epsilon: infinite without privacy; or the permitted risk that determines epsilon.
       accountant: the accountant that the study names.
       patients: given if the dataset names patients and the unit of privacy is one image.
-      above: True permits a delta above 1 / n, which no release may have. False if an option of the
-        study could permit a larger delta; None if none could.
+      above: True permits a delta above 1 / n, which no release may have. `above` is False if an
+        option of the study could permit a larger delta, else None.
 
     Raises PrivacyError for a delta above 1 / n that is not permitted.
     """
@@ -54,7 +54,7 @@ class Target:
 
     @property
     def nominal_epsilon(self) -> float:
-        """The epsilon before there is a plan; for a risk, that of Gaussian mechanisms."""
+        """The epsilon before calibration; for a risk, the epsilon of Gaussian mechanisms."""
         if isinstance(self.epsilon, Risk):
             return self.epsilon.to_epsilon(self.delta)
         return self.epsilon

@@ -6,31 +6,33 @@ the training set, and a true positive rate beta on units in it. No data is read:
 value follows from the plan alone (Wasserman and Zhou 2010; Dong, Roth and Su 2022).
 
 **Gaussians on all rows.** A composition without sampling is dominated by, and attains, one release
-of N(mu, 1) against N(0, 1). By Neyman and Pearson the best test of these is a threshold, so
+of N(mu, 1) against N(0, 1). By Neyman and Pearson the best test of N(mu, 1) against N(0, 1) is a
+threshold, so
 
     beta = Phi(Phi^-1(alpha) + mu).
 
-If a unit is in or out with probability 1/2 each, the test is right with probability (beta + 1 -
-alpha) / 2, its balanced accuracy: at most Phi(mu / 2), at the threshold in the middle.
+If a unit is in or out with probability 1/2, a test is right with probability (beta + 1 - alpha) /
+2, its balanced accuracy. The threshold mu / 2 attains the largest, Phi(mu / 2).
 
-**Poisson samples.** With delta(e) the privacy profile, both directions covered, and any e >= 0, an
-event of probability alpha without the unit has at most exp(e) alpha + delta(e) with it; and its
-complement, of probability 1 - beta with the unit, has at most exp(e) (1 - beta) + delta(e) without:
+**Poisson samples.** Let delta(e) be the privacy profile, the larger of both directions, and e >= 0.
+An event of probability alpha without the unit has probability at most exp(e) alpha + delta(e) with
+the unit. The event's complement has probability 1 - beta with the unit, and at most exp(e) (1 -
+beta) + delta(e) without the unit:
 
     beta <= min over e of  exp(e) alpha + delta(e)   and   1 - exp(-e) (1 - alpha - delta(e)).
 
-With a = alpha and b = 1 - beta both bounds say b >= 1 - delta(e) - exp(e) a, also with a and b
-exchanged. The sum of both inequalities is a + b >= 2 (1 - delta(e)) / (1 + exp(e)), so
+With a = alpha and b = 1 - beta the bounds on beta are b >= 1 - delta(e) - exp(e) a and a >= 1 -
+delta(e) - exp(e) b. The sum of both bounds is a + b >= 2 (1 - delta(e)) / (1 + exp(e)), so
 
     (beta + 1 - alpha) / 2 <= (exp(e) + delta(e)) / (1 + exp(e)),
 
-which at e = 0 equals (1 + total variation) / 2, and is attained. Every e gives a bound, so a
-minimum over a grid of e is a bound too; a profile that overestimates delta gives larger bounds.
+At e = 0 the bound on balanced accuracy is (1 + total variation) / 2, and is attained. Every e gives
+a bound, so a minimum over a grid of e is a bound too. Overestimated deltas give larger bounds.
 
-**A selection** has an epsilon at one delta only: the bounds use this point alone.
+**A selection** has an epsilon at one delta only, so its bounds use this single point.
 
-**A group** of k units, such as a patient's images, changes sums by up to k sensitivities: mu is k
-times as large. `accountants.group_epsilon` describes groups in Poisson samples.
+**A group** of k units, such as a patient's images, changes sums by up to k sensitivities, so mu is
+k times as large. `accountants.group_epsilon` describes groups in Poisson samples.
 """
 
 from __future__ import annotations
@@ -51,12 +53,13 @@ if TYPE_CHECKING:
 
     Points = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]  # epsilons and their deltas
 
-# Epsilons of a sampled composition's profile, up to a negligible delta, while exp is a float64.
+# The number of epsilons in a profile, the smallest delta, and the largest epsilon (exp is finite).
 _POINTS, _NEGLIGIBLE, _LARGEST_EPSILON = 4000, 1e-9, 600.0
-# The profile's grid is coarser than a price's by this factor, for a quarter of the time. It adds at
-# most 0.002 to the balanced accuracy, at 31,250 steps with batch 32 of 50,000 and epsilon 8.
+# A profile's grid is coarser than a price's by the factor _COARSER, for a quarter of the time.
+# Coarseness adds at most 0.002 to balanced accuracy, at 31,250 steps, batch 32 of 50,000, epsilon
+# 8.
 _COARSER = 4
-# Answers are rounded up to this many decimals, after adding their computation's round-off.
+# Answers are rounded up to _DECIMALS decimals, after adding their computation's round-off.
 _DECIMALS, _ROUND_OFF = 6, 1e-12
 
 
@@ -147,7 +150,7 @@ def bound_attacks(
 def per_hundred(rate: float) -> str:
     """Formats a rate in percent, rounded up: one decimal, two below 1%."""
     scale = 10 if rate >= 0.01 else 100
-    # Six decimals of the rate are exact: the guard is against the product's round-off alone.
+    # Rates have six exact decimals; 1e-6 only absorbs the round-off of the product.
     return f"{math.ceil(100 * rate * scale - 1e-6) / scale:g}"
 
 
@@ -160,11 +163,7 @@ def _gaussian_rate(rate: float, mu: float) -> float:
 
 @lru_cache
 def _cached_profile(mechanisms: tuple[Mechanism, ...], delta: float, size: int) -> Points | None:
-    """Computes points of a sampled composition's privacy profile; None without any left.
-
-    Results are cached, because a profile takes a fraction of a second, and statements of all
-    backbones need it.
-    """
+    """Computes points of a sampled composition's profile; None if epsilon is too large."""
     import numpy as np
 
     if size > accountants.LARGEST_SAMPLED_GROUP:

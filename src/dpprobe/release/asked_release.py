@@ -37,7 +37,7 @@ from dpprobe.training.plan_file import check_price, plan_method
 
 logger = logging.getLogger("dpprobe")
 
-# Options of a release that change nothing of its head.
+# Release options that do not affect the head.
 NOT_OF_THE_HEAD = {"card", "sign_key", "allow_useless"}
 
 
@@ -47,7 +47,7 @@ class AskedRelease:
 
     Attributes:
       audit: the record of an audit, from the study's cell of equal method and epsilon.
-      benchmark: the `metrics.json` of that cell.
+      benchmark: `metrics.json` of the study's cell of equal method and epsilon.
     """
 
     study: Study
@@ -83,7 +83,7 @@ class AskedRelease:
     def stores(self) -> tuple[FeatureStore, FeatureStore]:
         return FeatureStore(self.train), FeatureStore(self.test)
 
-    # what the parts do
+    # release parts
 
     @cached_property
     def steps(self) -> Mapping[str, Any]:
@@ -91,7 +91,7 @@ class AskedRelease:
         return {name: steps(self) for name, steps in load_steps().items()}
 
     def is_needed(self, part: str) -> bool:
-        """Returns True if another part needs this part's block."""
+        """Returns True if another release part needs the statement block of `part`."""
         return any(part in steps.needs() for steps in self.steps.values())
 
     @cached_property
@@ -103,7 +103,7 @@ class AskedRelease:
         return Transport()
 
     def forget_agreed(self) -> None:
-        """Drops values that depend on numbers of units that other sites may still change."""
+        """Drops cached values that depend on unit counts of other sites, which may still change."""
         for name in ("inputs", "facts", "method", "plan", "plans", "test_price"):
             vars(self).pop(name, None)
 
@@ -111,7 +111,7 @@ class AskedRelease:
 
     @cached_property
     def asked_method(self) -> MethodOptions:
-        """The method as the study writes it, before `auto` chooses."""
+        """The method's options as written in the study; `auto` is not resolved yet."""
         options = self.options
         return self.study.methods[options.method].fill_paths(
             dataset=options.dataset, backbone=options.backbone
@@ -123,7 +123,7 @@ class AskedRelease:
 
     @cached_property
     def inputs(self) -> FitInputs:
-        """The training examples; with several sites, counts are those of all sites together."""
+        """This machine's training examples; the number of units is the total of all sites."""
         return FitInputs(self.stores[0], self.unit, self.transport.agreed_n)
 
     @cached_property
@@ -148,8 +148,8 @@ class AskedRelease:
         header = store.read_header(first)
         if header.precision is None or first.probe is None:
             raise DataError(
-                f"{store.path.with_name(first.file)}: an earlier dpprobe wrote it, without "
-                "recording the precision of the forward pass; delete it and run again"
+                f"{store.path.with_name(first.file)}: an earlier dpprobe wrote this file without "
+                "recording the precision of the forward pass; delete the file and run again"
             )
         options = self.study.backbones[self.options.backbone]
         checkpoint = getattr(options, "checkpoint", None)
@@ -203,29 +203,28 @@ class AskedRelease:
 
     @cached_property
     def plans(self) -> Mapping[str, Plan]:
-        """The plans of the parts' releases from the test units."""
+        """The plans for what release parts measure on the test units, by part."""
         plans = {name: steps.plan_test_units() for name, steps in self.steps.items()}
         return {name: plan for name, plan in plans.items() if plan is not None}
 
     @cached_property
     def test_price(self) -> Plan | None:
-        """One plan of all mechanisms that read the test units; None if nothing reads them."""
+        """One plan of all mechanisms that read the test units; None if no mechanism does."""
         return self.compose_price(*self.plans)
 
     def compose_price(self, *parts: str) -> Plan | None:
-        """Returns one plan of the named parts' releases from the test units."""
+        """Returns one plan for all that the named release parts measure on the test units."""
         together = compose_test_price(*(self.plans.get(name) for name in parts))
         return None if together is None else self.transport.price_shares(together)
 
     def plan_test(self, mechanisms: tuple[Mechanism, ...], epsilon: float) -> Plan:
-        """Calibrates mechanisms that read the test units."""
         agreed = self.transport.agreed_test_n
         try:
             target = Target(
                 n=FitInputs(self.stores[1], self.unit).n if agreed is None else agreed,
                 epsilon=epsilon,
                 delta=self.delta,
-                accountant="pld",  # exact, and what `verify` uses: nothing here samples
+                accountant="pld",  # exact without sampling; `dpprobe verify` also uses PLD
                 unit=self.unit,
             )
         except PrivacyError as error:
@@ -256,14 +255,14 @@ class AskedRelease:
         )
 
     def _name_split(self) -> str:
-        """Returns a key that two releases share only if each unit is on an equal side in both."""
+        """Returns a key of the split: equal keys put each unit on an equal side (train or test)."""
         split = self.dataset.public_split()
         if split.follows_names:
             return split.key
         return f"{split.key}, data {self.stores[0].dataset_fingerprint}"
 
     def list_units(self) -> Units:
-        """Names the units of the release, to be compared with the units of other datasets."""
+        """Lists the release's units, for the comparison with units of other datasets."""
         folder = self.ledger.path.parent
         tables = find_tables(folder, fingerprint=self.stores[0].dataset_fingerprint)
         if tables is None:
@@ -282,11 +281,11 @@ def hash_data(task: AskedRelease) -> str:
 
 
 def hash_options(task: AskedRelease, release: ReleaseOptions) -> str:
-    """Hashes all options that decide a head and its measurements."""
+    """Hashes all options that affect a release's head or its measurements."""
     others = NOT_OF_THE_HEAD if release.cohort else NOT_OF_THE_HEAD | {"predecessor"}
     options = {
         "release": release.model_dump(mode="json", exclude=others),
-        # A release is final, even if a later rule of `auto` would choose otherwise.
+        # A release stays final if a later version of `auto` would choose another head.
         "options": task.asked_method.identity_options(),
         "public": [sha256_file(Path(path)) for path in task.asked_method.input_files()],
         "unit": task.unit,

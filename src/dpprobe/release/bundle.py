@@ -2,15 +2,15 @@
 
     bundle.json         classes, preprocessing, backbone, options of the head
     head.safetensors    weights [classes, d + 1], released statistics of a normalisation, priors
-    privacy.json        the statement: the promise, and all that is needed to price it again
+    privacy.json        the privacy statement, with all values from which epsilon is computed
     README.md           the model card
     release.html        one page for a privacy officer
     SHA256SUMS          of the files above, as `sha256sum --check` reads it
     SHA256SUMS.sig      an Ed25519 signature of SHA256SUMS, if the release has a signing key
 
-Everything in a bundle is public, given beforehand, or was released with noise. A bundle holds no
-seed, no hash of private data, no counts except numbers of units, no time except the day of an
-audit, no path, no name of a user or a machine.
+Every value in a bundle is public, fixed before training, or released with noise. A bundle holds no
+seed, no hash of private data, no path, and no name of a user or machine. The only counts in a
+bundle are numbers of units, and the only time is the day of an audit.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ PAGE_FILE = "release.html"
 SUMS_FILE = "SHA256SUMS"
 SIGNATURE_FILE = "SHA256SUMS.sig"
 
-# The files that SHA256SUMS lists, in its order.
+# The files that SHA256SUMS lists, in the order of its lines.
 LISTED_FILES = (CARD_FILE, FACTS_FILE, HEAD_FILE, STATEMENT_FILE, PAGE_FILE)
 BUNDLE_FILES = (*LISTED_FILES, SUMS_FILE)
-# Larger files are refused before they are read.
+# Largest accepted file sizes in bytes, checked before a file is read.
 LARGEST_TEXT, LARGEST_HEAD = 16 * 2**20, 8 * 2**30
 
 WEIGHTS = "weights"
-# In place of a study's name, for heads of `PrivateClassifier`.
+# The study's name in bundles of `PrivateClassifier`, which has no study.
 ESTIMATOR = "estimator"
 
 
@@ -76,15 +76,15 @@ class Facts(BaseModel):
 class BackboneFacts(Facts):
     """The frozen model that computes the features."""
 
-    name: str = Field(description="Its name in the study.")
+    name: str = Field(description="The backbone's name in the study.")
     options: dict[str, Any] = Field(
-        description="`family` and the other options, without the places of files."
+        description="The backbone's options, such as `family`, without file paths."
     )
     checkpoint: str | None = Field(
         description="File name of the weights, which are not in the bundle; null without a file."
     )
     weights_sha256: str | None = Field(
-        description="SHA-256 of the weights; null if there are none."
+        description="SHA-256 of the weights; null for a backbone without weights."
     )
     architecture: str | None
     pretrained_tag: str | None
@@ -97,11 +97,11 @@ class BackboneFacts(Facts):
     )
     dtype: Literal["float16", "float32"] = Field(
         description="Number format to which features are rounded before the head reads them, as "
-        "in the store."
+        "in the feature store."
     )
     probe: dict[str, Any] = Field(
-        description="Features of a public test image; another machine checks its own result "
-        "against them."
+        description="Features of a public test image, which other machines compare with their "
+        "own result."
     )
     versions: dict[str, str] = Field(
         description="Versions of the libraries that computed the features."
@@ -124,30 +124,29 @@ class BackboneFacts(Facts):
 
 
 class HeadFacts(Facts):
-    """The head trained on these features."""
+    """The trained head."""
 
     options: dict[str, Any] = Field(
         description="Options of the method: `head`, `normalize` and others."
     )
     method: str = Field(description="The method's name in the study.")
     chosen: dict[str, Any] | None = Field(
-        description="Choice of the priced search, with its noisy score; null if there was no "
-        "search."
+        description="Options chosen by the private hyperparameter search, with their noisy score; "
+        "null without a search."
     )
     class_priors: tuple[float, ...] | None = Field(
         None,
         exclude_if=lambda value: value is None,
-        description="Class frequencies among the training images, as released; the head answers "
-        "as if classes were equally frequent. Absent if none were released.",
+        description="Noisy class frequencies among the training images; the head answers as if "
+        "classes were equally frequent. Absent if no class frequencies were released.",
     )
     link: Literal["softmax", "sigmoid", "none"] = Field(
-        description="Function that turns scores into probabilities; none: scores are shown as "
-        "they are."
+        description="Function that turns scores into probabilities; `none` leaves scores unchanged."
     )
 
 
 class CardFacts(Facts):
-    """Texts that a person wrote about the model."""
+    """Texts of the model card that a person wrote."""
 
     license: str | None = None
     intended_use: str | None = None
@@ -173,11 +172,11 @@ class BundleFacts(Facts):
 
     @property
     def is_of_estimator(self) -> bool:
-        """True if an estimator, not a study, made the head: no library versions are recorded."""
+        """True for a head of `PrivateClassifier`, which records no library versions."""
         return self.study == ESTIMATOR and not self.backbone.versions
 
     def hash_parts(self) -> dict[str, str]:
-        """Returns hashes that bind facts outside the guarantee to the privacy statement."""
+        """Hashes classes, preprocessing, probe and backbone; the privacy statement records them."""
         backbone = self.backbone.model_dump(mode="json")
         preprocessing, probe = backbone.pop("preprocessing"), backbone.pop("probe")
         parts = {"classes": list(self.class_names), "preprocessing": preprocessing, "probe": probe}
@@ -191,7 +190,7 @@ class Bundle:
     Attributes:
       facts: bundle.json.
       weights: float32 [classes, d + 1], for normalised rows of d features; biases come last.
-      arrays: other released arrays, by name.
+      arrays: released arrays other than the weights, by name.
       statement: privacy.json.
     """
 
@@ -203,12 +202,12 @@ class Bundle:
 
     @cached_property
     def calibration(self) -> Calibration | None:
-        """Converts scores to probabilities; None if the release was not calibrated."""
+        """The conversion of scores to probabilities; None for a release without calibration."""
         return _read_calibration(self.statement)
 
     @property
     def link(self) -> Literal["softmax", "sigmoid", "none"]:
-        """The function from scores to probabilities, after a calibration if there is one."""
+        """The function that turns scores, after any calibration, into probabilities."""
         return "softmax" if "calibration" in self.statement else self.facts.head.link
 
 
@@ -221,7 +220,7 @@ def write_bundle(
     statement: Mapping[str, Any],
 ) -> None:
     """Writes bundle.json, the head and the statement; weights are float32 [classes, d + 1]."""
-    # heavy, as elsewhere here: a start of Snakemake imports this module
+    # slow to import, and Snakemake imports this module at each start
     from dpprobe.privacy.private_mark import mark_metadata
 
     write_json(folder / FACTS_FILE, facts.model_dump(mode="json"))
@@ -272,7 +271,7 @@ def damaged_files(folder: Path) -> list[str]:
 
 
 def check_outside(output: Path) -> None:
-    """Raises ConfigError for a path in a bundle's folder, since the bundle would not verify."""
+    """Raises ConfigError for an output inside a bundle, whose verification would then fail."""
     for folder in output.resolve().parents:
         if all((folder / name).is_file() for name in (FACTS_FILE, SUMS_FILE)):
             raise ConfigError(
@@ -300,17 +299,19 @@ def check_files(folder: Path) -> int:
             stat.S_ISREG(status.st_mode), f"{name}: not a plain file; fetch the bundle again"
         )
         largest = LARGEST_HEAD if name == HEAD_FILE else LARGEST_TEXT
-        require_true(status.st_size <= largest, f"{name}: {status.st_size} bytes, above {largest}")
+        require_true(
+            status.st_size <= largest, f"{name}: {status.st_size} bytes, but the limit is {largest}"
+        )
     return len(modes)
 
 
 def read_facts(folder: Path) -> BundleFacts:
-    """Reads bundle.json, which a stranger may have written; raises DataError or ValidationError."""
+    """Reads bundle.json from an untrusted source; raises DataError or ValidationError."""
     path = folder / FACTS_FILE
     read_json(path)
     facts = BundleFacts.model_validate_json(path.read_bytes(), strict=True)
     names, backbone = facts.class_names, facts.backbone
-    require_true(0 < len(set(names)) == len(names), "class_names: none, or one appears twice")
+    require_true(0 < len(set(names)) == len(names), "class_names: empty, or a name appears twice")
     if not backbone.trained:
         require_true(
             backbone.checkpoint is None, "backbone: has no trained weights, but a checkpoint"
@@ -323,7 +324,7 @@ def read_facts(folder: Path) -> BundleFacts:
     )
     require_true(
         is_probe(backbone.probe),
-        "backbone.probe: not the features of a test image: sha256, norm and sample",
+        "backbone.probe: must have sha256, norm and sample of a test image's features",
     )
     sha256 = backbone.weights_sha256
     require_true(sha256 is None or is_hash(sha256), f"weights_sha256 {sha256}: not a SHA-256")
@@ -331,7 +332,7 @@ def read_facts(folder: Path) -> BundleFacts:
 
 
 def read_bundle(folder: Path) -> Bundle:
-    """Reads a bundle from anyone; raises DataError unless it is complete and has no other files."""
+    """Reads an untrusted bundle; raises DataError for missing, altered or additional files."""
     import numpy as np
     from safetensors import SafetensorError
     from safetensors.numpy import load
@@ -354,8 +355,8 @@ def read_bundle(folder: Path) -> Bundle:
     ) as error:  # fmt: skip
         reason = explain_first(error) if isinstance(error, ValidationError) else str(error)
         raise DataError(
-            f"{folder}: not a bundle of {FORMAT} {FORMAT_VERSION} ({reason}); use the dpprobe that "
-            "made it"
+            f"{folder}: not a bundle in format {FORMAT} {FORMAT_VERSION} ({reason}); use the "
+            "version of dpprobe that made the bundle"
         ) from error
     wanted = (len(facts.class_names), facts.dimension + 1)
     if weights.shape != wanted:
@@ -374,6 +375,6 @@ def read_bundle(folder: Path) -> Bundle:
 def _read_calibration(statement: Mapping[str, Any]) -> Calibration | None:
     if (block := statement.get("calibration")) is None:
         return None
-    from dpprobe.release.probabilities import Calibration  # heavy, as elsewhere here
+    from dpprobe.release.probabilities import Calibration  # slow to import
 
     return Calibration.from_block(block)

@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 SOME_UNREADABLE = 3  # exit status of `predict`
 SHOWN_UNREADABLE = 20
 
-Parsers = Any  # argparse has no public type for it
+Parsers = Any  # argparse has no public type for subparsers
 
 
 def add_commands(commands: Parsers) -> None:
-    """Adds the commands for bundles and ledgers to a parser's commands."""
     bundle = argparse.ArgumentParser(add_help=False)
     bundle.add_argument("bundle", type=Path, help="folder of a release")
     backbone = argparse.ArgumentParser(add_help=False)
@@ -39,9 +38,22 @@ def add_commands(commands: Parsers) -> None:
         action="store_true",
         help="import and call your own function that the bundle names (family imported)",
     )
+    _add_predict(commands, [bundle, backbone])
+    _add_verify(commands, [bundle])
+    summary = "write backbone and head into one ONNX file"
+    export = commands.add_parser("export", parents=[bundle, backbone], help=summary)
+    export.set_defaults(run=_run_export)
+    export.add_argument(
+        "--onnx", type=Path, required=True, metavar="FILE", help="the ONNX file to write"
+    )
+    _add_release_notes(commands, [bundle])
+    _add_ledger(commands)
+
+
+def _add_predict(commands: Parsers, parents: list[argparse.ArgumentParser]) -> None:
     predict = commands.add_parser(
         "predict",
-        parents=[bundle, backbone],
+        parents=parents,
         help="classify images with a bundle",
         epilog=f"Exit status: 0, {SOME_UNREADABLE} if some images cannot be read (they are listed, "
         "without a prediction), 1 for any other error.",
@@ -52,7 +64,7 @@ def add_commands(commands: Parsers) -> None:
         nargs="+",
         type=Path,
         help="image files, folders of images, parquet files or CSV files; for a head of vectors, "
-        ".npy files of them",
+        ".npy files of vectors",
     )
     predict.add_argument(
         "--output",
@@ -65,54 +77,57 @@ def add_commands(commands: Parsers) -> None:
         action="append",
         default=[],
         metavar="CLASS=VALUE",
-        help="name CLASS if its probability is at least VALUE; repeatable",
+        help="predict CLASS if its probability is at least VALUE; repeatable",
     )
     predict.add_argument(
         "--coverage",
         type=float,
         metavar="SHARE",
-        help="share of cases in which the column `set` contains the true class, for a calibrated "
+        help="share of images whose column `set` contains the true class, for a calibrated "
         "release; default: 0.9",
     )
     predict.add_argument(
         "--abstain-below",
         type=float,
         metavar="VALUE",
-        help="abstain if the largest probability is below VALUE; default: if `set` does not hold "
-        "exactly one class",
+        help="abstain if the largest probability is below VALUE; default: abstain unless `set` "
+        "holds exactly one class",
     )
     predict.add_argument(
         "--monitor",
         action="store_true",
-        help="compare the images with the test images, for a release with `monitor`; warn if they "
-        "differ",
+        help="compare the images with the test images of a release with `monitor`, and warn of "
+        "differences",
     )
     predict.add_argument(
-        "--monitor-report", type=Path, metavar="FILE.json", help="write the comparison to a file"
+        "--monitor-report", type=Path, metavar="FILE.json", help="JSON file for --monitor's results"
     )
     predict.add_argument(
         "--monitor-groups",
         type=Path,
         metavar="FILE.csv",
-        help="columns id and group: images of one patient count as one in the comparison",
+        help="columns id and group: --monitor counts images of one group (a patient) as one image",
     )
     predict.add_argument("--image-column", help="column with the images, in a parquet or CSV file")
     predict.add_argument("--id-column", help="column with the ids, in a parquet or CSV file")
     predict.add_argument(
-        "--root", type=Path, help="folder where the paths in a parquet or CSV file start"
+        "--root", type=Path, help="folder that paths in a parquet or CSV file are relative to"
     )
+
+
+def _add_verify(commands: Parsers, parents: list[argparse.ArgumentParser]) -> None:
     verify = commands.add_parser(
         "verify",
-        parents=[bundle],
+        parents=parents,
         help="check a bundle: hashes, format, prices, sensitivities",
-        epilog="Needs no private data and no network. Exit status: 0 if every check passes, "
-        "else 1.",
+        epilog="verify needs no private data and no network. Exit status: 0 if every check "
+        "passes, else 1.",
     )
     verify.set_defaults(run=_run_verify)
     verify.add_argument(
         "--checkpoint",
         type=Path,
-        help="the backbone's weights file; dpprobe then checks the backbone too, on a test image",
+        help="the backbone's weights file, to check the backbone on a test image too",
     )
     verify.add_argument("--public-key", type=Path, help="the signer's Ed25519 public key in PEM")
     verify.add_argument(
@@ -121,32 +136,32 @@ def add_commands(commands: Parsers) -> None:
         default=[],
         type=Path,
         metavar="FOLDER",
-        help="the bundle that this one replaces, or a folder of bundles; dpprobe then follows the "
-        "chain of predecessors to its end; repeatable",
+        help="the bundle that the given bundle replaces, or a folder of bundles, to check the "
+        "whole chain of predecessors; repeatable",
     )
-    verify.add_argument("--all", action="store_true", help="list every check, also those that pass")
-    summary = "write backbone and head into one ONNX file"
-    export = commands.add_parser("export", parents=[bundle, backbone], help=summary)
-    export.set_defaults(run=_run_export)
-    export.add_argument(
-        "--onnx", type=Path, required=True, metavar="FILE", help="the ONNX file to write"
-    )
+    verify.add_argument("--all", action="store_true", help="list all checks, also passed checks")
+
+
+def _add_release_notes(commands: Parsers, parents: list[argparse.ArgumentParser]) -> None:
     summary = "compare a release with its predecessor: Markdown on standard output"
-    notes = commands.add_parser("release-notes", parents=[bundle], help=summary)
+    notes = commands.add_parser("release-notes", parents=parents, help=summary)
     notes.set_defaults(run=_run_release_notes)
-    notes.add_argument("predecessor", type=Path, help="folder of the release that it replaces")
+    notes.add_argument("predecessor", type=Path, help="folder of the replaced release")
     notes.add_argument(
         "--ledger",
         type=Path,
         metavar="FOLDER",
-        help="the private folder of the dataset's ledger, data/NAME; the notes then have today's "
-        "total epsilon",
+        help="the private folder of the dataset's ledger, data/NAME, to add today's total epsilon "
+        "to the notes",
     )
     notes.add_argument(
         "--max-epsilon",
         type=float,
-        help="the limit of that total, privacy.max_epsilon of the study",
+        help="the limit of the total epsilon: privacy.max_epsilon of the study",
     )
+
+
+def _add_ledger(commands: Parsers) -> None:
     summary = "show the releases of a dataset and their total privacy cost"
     ledger = commands.add_parser("ledger", help=summary)
     ledger.set_defaults(run=_run_ledger)
@@ -166,7 +181,7 @@ def add_commands(commands: Parsers) -> None:
 
 
 def _run_predict(arguments: argparse.Namespace) -> int:
-    # heavy, and `dpprobe --help` is to be quick
+    # slow to import, and `dpprobe --help` must be fast
     from dpprobe.release.bundle import check_outside
     from dpprobe.release.predict import predict
 
@@ -198,7 +213,7 @@ def _run_predict(arguments: argparse.Namespace) -> int:
     if not summary.unreadable:
         return 0
     unread = len(summary.unreadable)
-    rest = f" (only {SHOWN_UNREADABLE} are shown; the predictions list all)"
+    rest = f" (only {SHOWN_UNREADABLE} are shown; the predictions list all unreadable images)"
     print(
         f"dpprobe: {unread} of {summary.rows} images cannot be read"
         f"{rest if unread > SHOWN_UNREADABLE else ''}",
@@ -224,7 +239,7 @@ def _read_thresholds(words: Sequence[str]) -> dict[str, float]:
 
 
 def _run_verify(arguments: argparse.Namespace) -> int:
-    # heavy, and `dpprobe --help` is to be quick
+    # slow to import, and `dpprobe --help` must be fast
     from dpprobe.release.verification.verify import verify_bundle
 
     report = verify_bundle(
@@ -238,7 +253,7 @@ def _run_verify(arguments: argparse.Namespace) -> int:
 
 
 def _run_export(arguments: argparse.Namespace) -> int:
-    # heavy, and `dpprobe --help` is to be quick
+    # slow to import, and `dpprobe --help` must be fast
     from dpprobe.release.export import export_onnx
 
     done = export_onnx(
@@ -249,15 +264,16 @@ def _run_export(arguments: argparse.Namespace) -> int:
         allow_module=arguments.allow_module,
     )
     print(
-        f"{done.path}: opset {done.opset}; at most {done.largest_difference:.1e} from predict in "
-        f"float32, {done.precision_difference:.1e} from predict in the release's precision"
+        f"{done.path}: opset {done.opset}; largest difference from `dpprobe predict`: "
+        f"{done.largest_difference:.1e} in float32, {done.precision_difference:.1e} in the "
+        "release's precision"
     )
     print(f"input: {done.input}")
     return 0
 
 
 def _run_release_notes(arguments: argparse.Namespace) -> int:
-    # heavy, and `dpprobe --help` is to be quick
+    # slow to import, and `dpprobe --help` must be fast
     from dpprobe.release.bundle import read_bundle
     from dpprobe.release.release_notes import write_notes
 
@@ -268,7 +284,7 @@ def _run_release_notes(arguments: argparse.Namespace) -> int:
 
 
 def _run_ledger(arguments: argparse.Namespace) -> int:
-    # heavy, and `dpprobe --help` is to be quick
+    # slow to import, and `dpprobe --help` must be fast
     from dpprobe.release.ledger import describe_ledger
 
     ledger = _open_ledger(arguments.folder)
@@ -282,7 +298,7 @@ def _run_ledger(arguments: argparse.Namespace) -> int:
 
 def _open_ledger(folder: Path) -> Ledger:
     """Opens the ledger of a dataset; raises ConfigError for a folder of no dataset."""
-    # heavy, and `dpprobe --help` is to be quick
+    # slow to import, and `dpprobe --help` must be fast
     from dpprobe.release.ledger import Ledger
 
     names = (LEDGER_FILE, "dataset.json")
@@ -290,6 +306,6 @@ def _open_ledger(folder: Path) -> Ledger:
         inner = sorted({str(path.parent) for name in names for path in folder.glob(f"*/{name}")})
         remedy = "name the folder of a dataset, which is <data_dir>/<dataset>"
         if inner:
-            remedy = f"is it {' or '.join(inner)}?"
+            remedy = f"did you mean {' or '.join(inner)}?"
         raise ConfigError(f"{folder}: this folder has neither a ledger nor split tables; {remedy}")
     return Ledger(folder / LEDGER_FILE)

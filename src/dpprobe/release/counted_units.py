@@ -26,9 +26,9 @@ from dpprobe.training.job_features import JobFeatures
 
 Floats = npt.NDArray[np.float64]
 
-# The counts of an AUC by score and label, which a calibration of two classes uses too.
+# Names the counts of test units by score and label, for an AUC and a two-class calibration.
 SCORE_COUNTS = "score_counts"
-# A score s lies at asinh(s / unit): ranges are even there.
+# Bins of scores s have equal widths in asinh(s / SCORE_UNIT).
 SCORE_UNIT = 0.01
 
 
@@ -40,7 +40,7 @@ def open_releases(
     entropy: Entropy,
     shared: Shared | None,
 ) -> Releases:
-    """Opens the releases of one head's counts; `shared` adds up the counts of several sites.
+    """Opens the noisy releases of one head's counts; `shared` adds up counts of several sites.
 
     Raises PrivacyError for a plan without the wanted mechanisms, and for several heads.
     """
@@ -53,7 +53,7 @@ def open_releases(
 
 
 def check_mechanisms(plan: Plan, wanted: Sequence[Mechanism]) -> None:
-    """Raises PrivacyError unless a plan is private and has mechanisms, up to a common factor."""
+    """Raises PrivacyError unless a plan is private and has mechanisms, up to one noise factor."""
     first = plan.mechanisms[0].noise_multiplier / wanted[0].noise_multiplier
     same = len(plan.mechanisms) == len(wanted) and all(
         replace(planned, noise_multiplier=1.0) == replace(item, noise_multiplier=1.0)
@@ -63,12 +63,12 @@ def check_mechanisms(plan: Plan, wanted: Sequence[Mechanism]) -> None:
     if not (same and plan.private and plan.selection is None):
         names = ", ".join(item.name for item in wanted)
         raise PrivacyError(
-            f"the plan of the test units is not private, or not for {names}; calibrate for these"
+            f"the plan of the test units is not private, or not for {names}; calibrate a plan"
         )
 
 
 def compose_test_price(*plans: Plan | None) -> Plan | None:
-    """Returns one plan of all that reads the test units, with its epsilon; None if none does."""
+    """Merges plans that read the test units into one plan with its epsilon; None without plans."""
     read = [plan for plan in plans if plan is not None]
     if len(read) < 2:
         return read[0] if read else None
@@ -76,13 +76,13 @@ def compose_test_price(*plans: Plan | None) -> Plan | None:
         read[0],
         mechanisms=tuple(itertools.chain.from_iterable(plan.mechanisms for plan in read)),
         epsilon=sum(plan.epsilon for plan in read),
-        accountant="pld",  # exact here, whatever the study's accountant is
+        accountant="pld",  # exact for mechanisms without sampling
     )
     return replace(together, realised_epsilon=price_plan(together))
 
 
 def price_words(plan: Plan, together: Plan, part: str, all_parts: str) -> str:
-    """States what a part costs the test units, alone and together with other parts."""
+    """States the cost of a release part to test units, alone and together with other parts."""
     unit = plan.unit
     words = (
         f"{part} costs test {unit}s epsilon {plan.realised_epsilon:g} and training {unit}s nothing."
@@ -93,7 +93,7 @@ def price_words(plan: Plan, together: Plan, part: str, all_parts: str) -> str:
 
 
 def priced_values(plan: Plan) -> dict[str, Any]:
-    """Returns a statement block's values on the epsilon of its numbers from test units."""
+    """Returns the values of a statement block that describe its privacy cost to test units."""
     return {
         "n": plan.n,
         "epsilon": plan.realised_epsilon,
@@ -109,32 +109,32 @@ def score_test_rows(heads: Heads, features: JobFeatures) -> npt.NDArray[np.float
 
 
 def weights_of_rows(features: JobFeatures, plan: Plan) -> Floats:
-    """Returns the weight of each test example in its unit; raises PrivacyError for other units."""
+    """Returns test examples' weights in their units; raises PrivacyError unless n fits the plan."""
     codes, rows = features.test_units, len(features.test_labels)
     of_images = plan.unit == "image"
     units = features.agreed_test_n or (rows if of_images else count_units(codes))
     if units != plan.n:
         raise PrivacyError(
-            f"evaluate: the plan is for n = {plan.n} test units of kind {plan.unit}, but the test "
-            f"split has {units or 'none of that kind'}; calibrate for the test split"
+            f"the plan is for n = {plan.n} test units of kind {plan.unit}, but the test split has "
+            f"{units or 'none of that kind'}; calibrate for the test split"
         )
     weights = None if of_images else row_weights(codes)
     return np.ones(rows) if weights is None else weights
 
 
 def find_usable(scores: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Returns False for null rows: their scores are not all finite."""
+    """Returns a mask that is False for null rows, whose scores are not all finite."""
     return np.asarray(np.isfinite(scores).all(axis=1))
 
 
 def count_steps(values: Floats, n: int) -> tuple[Floats, float]:
-    """Returns numbers in [0, 1] as whole steps of the grid of sums over n units, and the step."""
+    """Returns numbers in [0, 1] in whole steps of a grid for sums over n units, and the step."""
     grid = Grid.make_grid(1.0, n, whole=True)
     return grid.round_to_steps(torch.from_numpy(values)).numpy(), grid.step
 
 
 def bin_middles(edges: Floats) -> Floats:
-    """Returns a score per bin: its middle on the bins' scale, in outermost bins the inner edge."""
+    """Returns one score per bin: the middle in asinh, or the inner edge of an outermost bin."""
     places = np.arcsinh(edges / SCORE_UNIT)
     inner = (places[:-1] + places[1:]) / 2
     inner[0], inner[-1] = places[1], places[-2]
@@ -147,10 +147,10 @@ def label_counts(
     units: Floats,
     edges: Sequence[Floats],
 ) -> Floats:
-    """Counts rows by label and place: [labels, bins], or [labels, 2 bins], rows with label first.
+    """Counts rows by label and bin: [labels, bins], or [labels, 2 bins], rows with the label first.
 
     Args:
-      places: [rows, labels]; a place beyond the edges counts in the outermost bin.
+      places: positions [rows, labels]; a position beyond the edges counts in the outermost bin.
       present: [rows, labels], True for rows with the label; None to count all rows together.
       units: [rows], the weights in whole steps; 0 for null rows.
       edges: the edges of each label's bins.

@@ -1,6 +1,6 @@
 """Facts that the documents of a release share, and their safe form in Markdown.
 
-All facts come from bundle.json and privacy.json, which are public: documents release no more.
+The model card and the page use only facts of bundle.json and privacy.json, which are public.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from dpprobe.results.summary import rounded_up
 TEMPLATES = Path(__file__).with_name("templates")
 PART_TEMPLATES = Path(__file__).with_name("parts")
 
-# False positive rates of the table and of the curve.
+# False positive rates of the attack table and of the attack curve in a release's documents.
 RATES = (0.001, 0.01, 0.1)
 CURVE = (0.0, *(step / 400 for step in range(1, 40)), *(step / 40 for step in range(4, 41)))
-# The guarantee is weak if an attack has this true positive rate at 1% false positives.
+# Documents call a guarantee weak if attacks reach a true positive rate of WEAK at 1% FPR.
 WEAK = 0.5
 
 UNITS = {
@@ -57,10 +57,10 @@ LIMITS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """The best true positive rates of any test at one false positive rate.
+    """The highest true positive rates that any attack can reach at one false positive rate.
 
-    `trained` is for tests of "was this unit trained on?", `tested` for tests of "was this unit
-    tested on?"; None if nothing was measured.
+    `trained` is for attacks that ask whether a unit was trained on, `tested` for attacks that ask
+    whether a unit was tested on. `tested` is None if no test units were read.
     """
 
     false: float
@@ -71,7 +71,7 @@ class Attack:
 def shared_values(
     facts: BundleFacts, statement: Mapping[str, Any], table: Sequence[Attack]
 ) -> dict[str, Any]:
-    """Returns the values that the templates of the model card and of the page share."""
+    """Returns the values that the templates of the model card and the HTML page share."""
     vectors = of_vectors(statement["public_data"])
     items = in_words_of_rows if vectors else str
     patients = to_patients(statement)
@@ -100,7 +100,6 @@ def shared_values(
 
 
 def unit_of(statement: Mapping[str, Any]) -> str:
-    """Returns the unit of privacy, a key of `UNITS`."""
     words = statement["unit_of_privacy"]
     return next(unit for unit, known in Plan.UNITS.items() if known == words)
 
@@ -119,7 +118,7 @@ def bound_best_attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> 
 
 
 def test_mechanisms(statement: Mapping[str, Any]) -> tuple[Mechanism, ...]:
-    """Returns the mechanisms that read the test units: of the test result and of later parts."""
+    """Returns the mechanisms of all statement blocks that read the test units."""
     return tuple(
         itertools.chain.from_iterable(mechanisms_of(block) for block in tested_blocks(statement))
     )
@@ -137,7 +136,7 @@ def _allowed_attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> Al
 
 
 def in_plain_words(statement: Mapping[str, Any], table: Sequence[Attack]) -> tuple[str, str]:
-    """States the guarantee in one sentence, and its meaning in two."""
+    """Returns a sentence that states the guarantee, and sentences that explain the guarantee."""
     one, many = UNITS[unit_of(statement)]
     whole = {
         "patient": "patient (all of their images together)",
@@ -161,7 +160,7 @@ def in_plain_words(statement: Mapping[str, Any], table: Sequence[Attack]) -> tup
 
 
 def to_patients(statement: Mapping[str, Any]) -> str | None:
-    """Explains the guarantee for a patient of several images if images are units; else None."""
+    """Explains the guarantee for a patient with several images; None unless images are units."""
     patients = statement["patients"]
     if patients is None:
         return None
@@ -176,7 +175,6 @@ def to_patients(statement: Mapping[str, Any]) -> str | None:
 
 
 def state_formally(statement: Mapping[str, Any]) -> str:
-    """States epsilon, delta, unit and n in one line."""
     _, many = UNITS[unit_of(statement)]
     return (
         f"epsilon {format_price(statement['epsilon_realised'])} at delta "
@@ -187,12 +185,12 @@ def state_formally(statement: Mapping[str, Any]) -> str:
 
 
 def is_weak(table: Sequence[Attack]) -> bool:
-    """Returns True if an attack may be right about most units at 1% false positives."""
+    """Returns True if an attack can find a share `WEAK` of training units at 1% false positives."""
     return any(attack.false == 0.01 and attack.trained >= WEAK for attack in table)
 
 
 def base_model(facts: BundleFacts) -> str | None:
-    """Returns the Hub's name of the backbone; None for weights from a file or without a name."""
+    """Returns the backbone's name on the Hugging Face Hub; None for weights without a Hub name."""
     backbone = facts.backbone
     model = str(backbone.options.get("model", ""))
     if backbone.checkpoint is not None or not backbone.trained:
@@ -220,19 +218,19 @@ def percent_up(rate: float) -> str:
 
 
 def one_line(text: str) -> str:
-    """Formats a text in one line, without characters that hide or reverse others."""
+    """Formats a text as one line, and replaces characters that hide or reorder text."""
     line = " ".join(str(text).split())
-    joiners = "\u200c\u200d"  # Persian and Indian scripts need them
+    joiners = "\u200c\u200d"  # zero-width characters that Persian and Indian scripts need
     return "".join(c if c.isprintable() or c in joiners else "\ufffd" for c in line)
 
 
 def in_markdown(text: object) -> Markup:
-    """Escapes a text for Markdown: one line that is shown unchanged and starts no block."""
+    """Escapes a text for Markdown as one line that shows unchanged and starts no list or block."""
     if isinstance(text, Markup):
         return text
     line = re.sub(r"([\\`*_\[\]|~$])", r"\\\1", one_line(str(text)))
     line = re.sub(r"^([-+#=]|\d+(?=[.)](\s|$)))", _quote_start, line)
-    # Quotes need no entity outside of tags.
+    # Quotation marks outside of HTML tags need no escaping.
     return Markup(str(escape(line)).replace("&#39;", "'").replace("&#34;", '"'))
 
 
@@ -242,19 +240,18 @@ def _quote_start(start: re.Match[str]) -> str:
 
 
 def in_paragraphs(text: str) -> Markup:
-    """Escapes a text of several paragraphs for Markdown."""
     parts = [part for part in re.split(r"\n\s*\n", text) if part.strip()]
     return Markup("\n\n").join(in_markdown(part) for part in parts)
 
 
 def as_code(text: str) -> Markup:
-    """Formats a text as code in Markdown; unchanged if code in a table cannot hold it."""
+    """Formats a text as Markdown code; only escapes a text that code in a table cannot hold."""
     line = one_line(text)
     return in_markdown(line) if re.search(r"[`|\\]", line) or not line else Markup(f"`{line}`")
 
 
 def as_word(name: str) -> Markup:
-    """Formats a release's name for a command; BUNDLE if a shell would not accept the name."""
+    """Returns a release's name for a shell command, or BUNDLE if the name needs quoting."""
     return Markup(name if re.fullmatch(r"\w[\w.-]*", name, re.ASCII) else "BUNDLE")
 
 
@@ -267,7 +264,6 @@ def markdown_environment() -> Environment:
 
 
 def html_environment() -> Environment:
-    """Makes the template environment of the page, which escapes every value for HTML."""
     environment = Environment(
         loader=FileSystemLoader([TEMPLATES, PART_TEMPLATES]),
         autoescape=True,
@@ -294,11 +290,11 @@ def html_environment() -> Environment:
 
 
 def _write_limit(value: float) -> str:
-    """Formats a limit of a probability in percent, rounded down: cases at the limit are in."""
+    """Formats a lowest probability in percent, rounded down so that the probability reaches it."""
     return f"{math.floor(1e4 * value) / 100:g}%" if value >= 0.001 else f"{100 * value:.2g}%"
 
 
 def as_sentence(text: str) -> str:
-    """Formats a clause of the statement as a sentence, without backticks."""
+    """Formats a clause of the privacy statement as a sentence, without backticks."""
     line = one_line(text).replace("`", "").rstrip(".")
     return f"{line[:1].upper()}{line[1:]}."

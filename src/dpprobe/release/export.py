@@ -1,6 +1,6 @@
 """Exports a release as one ONNX file: backbone and head, from an image's bytes to probabilities.
 
-The file reveals no machine: source file names that PyTorch adds to a graph are removed.
+Source file names that PyTorch adds to a graph are removed, because paths identify a machine.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from dpprobe.release.bundle import check_outside
 from dpprobe.release.predict import Predictor
 
 SUFFIX = ".onnx"
-# Largest difference from `Predictor`. Scores are divided by the largest one: a feature that is
-# rounded to float16 the other way moves them in proportion to its length.
+# Largest accepted difference from `Predictor`, divided by the largest score above 1: rounding a
+# feature to another float16 changes scores in proportion to the feature's length.
 TOLERANCE = 1e-4
 LARGEST_FILE = 2**31 - 1  # Protobuf's limit
 RANDOM_IMAGES = 7
@@ -39,8 +39,8 @@ INPUT, VECTORS, OUTPUT, SCORES = "images", "vectors", "probabilities", "scores"
 class Exported:
     """An ONNX file whose output agrees with the release.
 
-    `largest_difference` is the difference from `Predictor`'s output in float32 on test images, and
-    `precision_difference` that in the precision of the release.
+    `largest_difference` is the difference from `Predictor` in float32 on test images, and
+    `precision_difference` the difference from `Predictor` in the release's precision.
     """
 
     path: Path
@@ -60,14 +60,14 @@ def export_onnx(
 ) -> Exported:
     """Writes a release as one ONNX file, and compares it with `Predictor` on public images.
 
-    The file accepts uint8 [batch, channels, height, width]: images in the mode, size and crop of
-    its metadata `preprocessing`, not normalised. The graph normalises, computes in float32 on any
-    machine, and rounds features to the release's dtype. The file's metadata also name classes, link
-    and release. If a model outside dpprobe computed the features, the file has only the head, and
-    accepts float32 [batch, dimension]: vectors of that model.
+    The ONNX file accepts images as uint8 [batch, channels, height, width], resized and cropped by
+    the file's metadata `preprocessing`, not normalised. The graph normalises images, computes in
+    float32 on any machine, and rounds features to the release's dtype. The ONNX metadata also name
+    classes, link and release. If a model outside dpprobe computed the features, the file has only
+    the head, and accepts vectors of that model as float32 [batch, dimension].
 
-    Raises ConfigError for a backbone that is no network or too large, and DataError, without
-    leaving a file, if the file's output would not agree with the release.
+    Raises ConfigError for a backbone that is no network or too large. Raises DataError, and leaves
+    no file, if the ONNX output differs from the release's.
     """
     if output.suffix.lower() != SUFFIX or output.is_dir():
         raise ConfigError(f"output: {output}: write the name of a file that ends in {SUFFIX}")
@@ -101,7 +101,7 @@ def export_onnx(
 
 
 def _make_graph(predictor: Predictor) -> torch.nn.Module:
-    """Returns a module from bytes to probabilities, in operations that ONNX has."""
+    """Returns a module that maps image bytes to probabilities by operations that ONNX supports."""
     facts = predictor.facts
     network = predictor.backbone.graph
     if predictor.backbone.takes_vectors:
@@ -121,7 +121,7 @@ def _make_graph(predictor: Predictor) -> torch.nn.Module:
 
 
 def _calibrated_weights(predictor: Predictor) -> torch.Tensor:
-    """Returns weights [1, classes, d + 1] whose scores are already calibrated."""
+    """Returns weights [1, classes, d + 1] with the calibration's scale and offset applied."""
     weights = torch.from_numpy(predictor.heads.weights)
     if (calibration := predictor.bundle.calibration) is not None:
         weights = weights * calibration.scale
@@ -163,7 +163,7 @@ def _trace_model(
     output = SCORES if predictor.bundle.link == "none" else OUTPUT
     try:
         with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # the exporter warns about its own parts
+            warnings.simplefilter("ignore")  # the exporter warns about its own internals
             program = torch.onnx.export(
                 graph,
                 (torch.from_numpy(example),),
@@ -208,7 +208,7 @@ def _describe_model(model: onnx.ModelProto, predictor: Predictor) -> None:
         "dtype": facts.backbone.dtype,
     }
     if (calibration := predictor.bundle.calibration) is not None:
-        # by coverage, the lowest probability of a class in a set
+        # maps each coverage to the lowest probability of a class in a prediction set
         values["sets"] = json.dumps(dict(calibration.thresholds))
     model.producer_name, model.producer_version = "dpprobe", facts.dpprobe
     model.doc_string = f"Release {facts.name} of dpprobe. It takes {values['input']}."
@@ -231,7 +231,7 @@ def _describe_input(predictor: Predictor) -> str:
 
 
 def _test_images(predictor: Predictor) -> npt.NDArray[Any]:
-    """Returns the public probe image and random images, or random vectors."""
+    """Returns the public probe image and random images; random vectors for a head of vectors."""
     if predictor.backbone.takes_vectors:
         shape = (RANDOM_IMAGES + 1, predictor.facts.dimension)
         return np.random.default_rng(0).standard_normal(shape, np.float32)
@@ -256,6 +256,5 @@ def _run_onnx(path: Path, images: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
 def _largest_difference(
     given: npt.NDArray[np.float32], predictor: Predictor, images: npt.NDArray[Any]
 ) -> float:
-    """Returns the largest difference between an ONNX file's output and the release's."""
     wanted = predictor.score_features(predictor.backbone.forward(torch.from_numpy(images)).numpy())
     return float(np.abs(given - wanted).max() / max(1.0, np.abs(wanted).max()))

@@ -1,7 +1,7 @@
 """Lists the images or vectors that a user names: files, folders and tables, as one list of rows.
 
-All places are checked before the first image is read, so that a wrong path or column is reported at
-once. An image that cannot be read makes only its own row an error.
+Paths and columns are checked before the first image is read, so that a wrong path or column is
+reported at once. An unreadable image is an error of its own row only.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ logger = logging.getLogger("dpprobe")
 ID_COLUMN = "id"
 TABLES = (*SUFFIXES, ".parquet")
 VECTORS = ".npy"
-# Names of a table that are searched with other folders and suffixes.
+# Number of a table's image names that are tried with other folders and suffixes.
 SEARCHED = 20
 
-# The id of a row, and the bytes of its image or the path of its file; neither for an empty row.
+# A row's id, and its image's bytes or file path; bytes and path are None in an empty row.
 Row = tuple[str, bytes | None, str | None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Rows of one or several places, in order."""
+    """The rows of all named files, folders and tables, in order."""
 
     count: int
     rows: Callable[[], Iterator[Row]]
@@ -65,28 +65,26 @@ def find_images(
     id_column: str | None = None,
     root: Path | None = None,
 ) -> Source:
-    """Searches the files and folders that a user names; raises ConfigError if one has no images.
+    """Searches named files and folders for images; raises ConfigError for a folder without images.
 
-    - Folder: all images in and below it, by extension, in the order of paths, except hidden ones.
+    - Folder: all images in and below the folder, by extension, in the order of paths, not hidden.
     - Parquet file: a column of images (a struct of bytes and path, as Hugging Face writes it, or
       bytes) or of paths.
     - CSV file (also .tsv, .gz): a column of paths.
     - Any other file is an image, whose id is its path.
 
-    Paths in a column start in `root`. Without `root`, paths start in the table's folder; if no file
-    exists there, images are searched for as `dpprobe init` does, also without folder or suffix.
-    Paths in a struct are relative to the working directory, as in split tables. Without
-    `image_column`, a table needs one column with a usual name. Without `id_column`, the id is in
-    the column `id`, else it is the image's path as the table writes it, else the table's path with
-    the row's number.
+    Paths in a column are relative to `root`, by default to the table's folder. If no path leads to
+    a file, images are searched for as by `dpprobe init`, also without folder or suffix. Paths in a
+    struct are relative to the working directory, as in split tables. Without `image_column`, a
+    table needs one column with a usual name. Without `id_column`, ids come from the column `id`,
+    else from image paths as written in the table, else from the table's path and row numbers.
     """
     tables = [path for path in inputs if _is_table(path)]
     options = {"image_column": image_column, "id_column": id_column, "root": root}
     for option, value in options.items():
         if value is not None and not tables:
             raise ConfigError(
-                f"{option} {value}: needs a parquet or CSV file, but the images name none; remove "
-                "it"
+                f"{option} {value}: needs a parquet or CSV file among the images; remove {option}"
             )
     sources = [_make_source(path, image_column, id_column, root) for path in inputs]
     count = sum(source.count for source in sources)
@@ -171,16 +169,17 @@ def _path_text(path: str) -> str:
 def _find_columns(
     path: Path, known: Sequence[str], image_column: str | None, id_column: str | None
 ) -> tuple[str, str | None]:
-    """Returns the column of images, and the column of ids or None."""
     if image_column is None:
         usual = list(find_usual(known, IMAGE_COLUMNS))
         if not usual and path.suffix.lower() != ".parquet":
             usual = list(find_usual(known, IMAGE_NAMES))[:1]
         if len(usual) != 1:
-            seen = f"{' and '.join(usual)} may be it" if usual else "no column has a usual name"
+            seen = (
+                f"{' and '.join(usual)} may have images" if usual else "no column has a usual name"
+            )
             raise ConfigError(
-                f"image_column: {path}: it has {', '.join(known)}, and {seen}; write the name of "
-                "the column with the images"
+                f"image_column: {path}: columns are {', '.join(known)}, and {seen}; write the "
+                "name of the column with the images"
             )
         image_column = usual[0]
     for option, name in {"image_column": image_column, "id_column": id_column}.items():
@@ -222,7 +221,7 @@ def _of_csv(
 
     def read_rows() -> Iterator[Row]:
         for number, (image, row_id) in enumerate(named):
-            # No image in a record that ends early
+            # A record that ends early has no image.
             place = str(files.path_of(image)) if image else None
             yield row_id or image or f"{path}:{number}", None, place
 
@@ -230,7 +229,7 @@ def _of_csv(
 
 
 def _find_files(table: Path, names: Sequence[str], root: Path | None) -> ImagePaths:
-    """Searches the folder of a table's images; raises ConfigError if no image exists."""
+    """Finds the folder of a table's images; raises ConfigError if no image exists."""
     roots = [root] if root else list_roots(table)
     plain = ImagePaths(root=roots[0])
     if not names or any(plain.path_of(name).is_file() for name in names):
@@ -289,7 +288,7 @@ def _check_type(path: Path, column: str, kind: pa.DataType) -> None:
 
 
 def _image_value(files: ImagePaths, value: Any) -> tuple[bytes | None, str | None, str | None]:
-    """Returns an image's bytes, its file's path, and the path as the table writes it."""
+    """Returns an image's bytes, the path of its file, and the path as written in the table."""
     if isinstance(value, dict):
         data, written = value.get("bytes"), value.get("path") or None
         return data, None if data is not None else written, written

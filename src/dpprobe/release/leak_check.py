@@ -33,14 +33,12 @@ def check_published(values: Mapping[str, Any]) -> None:
 
 
 def check_keys(values: Any, *, where: str) -> None:
-    """Raises DataError for a forbidden key."""
     keys = {key for key in _all_keys(values) if FORBIDDEN_KEYS.search(key)} - PUBLIC_KEYS
     if keys:
         raise DataError(f"{where}: contains {', '.join(sorted(keys))}, which must not be published")
 
 
 def check_text(text: str, *, where: str) -> None:
-    """Raises DataError for a forbidden text."""
     for what, pattern in FORBIDDEN_TEXTS.items():
         if match := pattern.search(text):
             raise DataError(f"{where}: contains {what}, {match[0]!r}, which must not be published")

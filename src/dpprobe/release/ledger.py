@@ -1,14 +1,14 @@
-"""The ledger of a dataset: records every release before its noise is drawn, and adds up their cost.
+"""The ledger of a dataset: records releases before their noise is drawn, and adds up their costs.
 
-Only the ledger's sum is published. The sum is computed from plans alone, never from rows. The
-ledger's file is private: it holds hashes of private data, and times.
+Releases publish only the ledger's total epsilon, which is computed from plans, never from private
+rows. The ledger's file is private, because the file holds hashes of private data, and times.
 
-**Which entries count.** `book_release` returns once the booking is on the disk, before a random
-word of the release's noise is drawn. So every head that leaves this computer has an entry. Open and
-closed entries count; an abandoned entry does not. To abandon an entry, a person must confirm that
-nobody saw its result.
+**Which entries count.** `book_release` returns after the booking is on the disk, before any noise
+of the release is drawn. Every published head has an entry in the ledger. Open and closed entries
+count in the total; abandoned entries do not. To abandon an entry, a person must confirm that nobody
+saw the entry's result.
 
-`ledger_prices` adds up epsilons, `ledger_units` compares units, `ledger_file` has the files.
+`ledger_prices` adds up epsilons, `ledger_units` compares units, `ledger_file` reads and writes.
 """
 
 from __future__ import annotations
@@ -62,18 +62,18 @@ class Ledger(LedgerFile):
         other_units_than: Sequence[str] = (),
         datasets: Collection[str] = (),
     ) -> Entry:
-        """Records a release; its noise may be drawn only after this returns.
+        """Records a release, whose noise may be drawn only after `book_release` returns.
 
         Args:
-          units: the release's units; None leaves them unchecked.
-          other_units_than: datasets with other units, though their names may be equal.
+          units: the release's units; None to compare no units.
+          other_units_than: datasets that are known to have other units, even if names are equal.
           datasets: the study's datasets, which may have no ledger yet.
 
         Raises:
           BudgetError: if a limit of the dataset would be exceeded.
-          PrivacyError: if the name or the place in a chain is taken, `same_units_as` names no
-            dataset, or the units contradict earlier bookings.
-          DataError: for a damaged line, here or in another ledger, and for lost hashes.
+          PrivacyError: if the release's name or place in a chain of cohorts is taken,
+            `same_units_as` names no dataset, or the units contradict earlier bookings.
+          DataError: for a damaged line in any ledger of the data_dir, or missing unit hashes.
         """
         folder = self.path.parent
         with self._explain_errors():
@@ -110,7 +110,7 @@ class Ledger(LedgerFile):
         refuse_excess(self._add_up(added), booking, limits, ledger=str(self.path))
 
     def close_entry(self, number: int, digest: str) -> None:
-        """Closes an open entry whose bundle is complete; an equal digest again does nothing."""
+        """Closes an open entry whose bundle is complete; closing twice with one digest is fine."""
         with self._lock_ledger() as content:
             entry = self._find_entry(content, number)
             if entry.state == "closed" and entry.digest == digest:
@@ -119,7 +119,7 @@ class Ledger(LedgerFile):
             self._append_line(content, "close", number, digest=digest)
 
     def abandon_entry(self, number: int, reason: str) -> None:
-        """Removes an open entry from the total, if nobody has seen its files."""
+        """Abandons an open entry, which then does not count; refused if sums left this site."""
         if len(reason.strip()) < SHORTEST_REASON or not reason.isprintable():
             raise PrivacyError(
                 f"reason {reason!r}: write one line of {SHORTEST_REASON} characters or more"
@@ -132,26 +132,26 @@ class Ledger(LedgerFile):
                 stack.enter_context(lock_folder(folder))
                 if has_sent(folder):
                     raise PrivacyError(
-                        f"entry {number} of {self.path}: sums have left this site, and the other "
-                        "sites may have the rest, so it counts permanently. To begin again, all "
-                        "sites need a release with another name"
+                        f"entry {number} of {self.path} counts permanently, because this site's "
+                        "sums were sent, and other sites may have the total. To begin again, "
+                        "all sites need a release with another name"
                     )
             self._append_line(content, "abandon", number, reason=reason.strip())
 
     def compute_spent(self, delta: float) -> Spent:
-        """Computes the sum of all entries that count, for one unit, at any delta."""
+        """Computes the total cost of all counted entries to one unit, at any delta."""
         return compose_bookings(self.list_bookings(), delta)
 
     def list_bookings(self) -> list[Booking]:
-        """Lists the bookings of all entries that count, including ledgers that are added up."""
+        """Lists the bookings of all counted entries, in this ledger and in ledgers added to it."""
         return self._add_up(self._find_added(self._read_ledgers()))
 
     def list_added(self) -> list[str]:
-        """Lists the other datasets whose ledgers are added up with this one's."""
+        """Lists the other datasets whose ledgers are added to this dataset's total."""
         return [*self._find_added(self._read_ledgers())][1:]
 
     def _read_ledgers(self) -> dict[str, list[Entry]]:
-        """Reads the entries that count in all ledgers of the data_dir, this ledger first."""
+        """Reads the counted entries of all ledgers of the data_dir, this ledger first."""
         this = {self._dataset: self}
         others = (path.parent for path in sorted(self._data_dir.glob(f"*/{LEDGER_FILE}")))
         ledgers = this | {each.name: Ledger(each / LEDGER_FILE) for each in others} | this
@@ -163,7 +163,7 @@ class Ledger(LedgerFile):
     def _find_added(
         self, ledgers: Mapping[str, list[Entry]], *extra: Booking
     ) -> dict[str, list[Entry]]:
-        """Returns this ledger, then all ledgers whose epsilons are added to this one's."""
+        """Returns the entries of this ledger, then of all ledgers that are added to its total."""
         bookings = [(self._dataset, each) for each in extra]
         bookings += [(name, each.booking) for name, listed in ledgers.items() for each in listed]
         pairs = [{name, each.same_units_as} for name, each in bookings if each.same_units_as]
@@ -173,9 +173,9 @@ class Ledger(LedgerFile):
         return {name: listed for name, listed in ledgers.items() if name in joined}
 
     def _add_up(self, added: Mapping[str, list[Entry]]) -> list[Booking]:
-        """Lists the bookings to be composed.
+        """Lists bookings with separate split keys per dataset.
 
-        Units may have other names in another dataset, so equal keys of splits may mean other sides.
+        A unit's name, and so its side in a split, may differ between datasets with equal keys.
         """
         return [
             booking if name == self._dataset else replace(booking, split=f"{name}: {booking.split}")
@@ -198,19 +198,18 @@ class Ledger(LedgerFile):
     def _refuse_unknown(
         self, ledgers: Mapping[str, list[Entry]], booking: Booking, datasets: Collection[str]
     ) -> None:
-        """Refuses a `same_units_as` that names no dataset whose ledger could be added up.
+        """Refuses a `same_units_as` that names no known dataset.
 
-        A dataset of the study may be released later. Later releases of such a dataset count with
-        the releases of this dataset.
+        A dataset of the study may have no ledger yet; its later releases are added to this ledger.
         """
         other, where = booking.same_units_as, f"release {booking.release!r}: "
         if fault := same_units_fault(self._dataset, other, {*datasets, *ledgers}, self._data_dir):
-            raise PrivacyError(f"{where}{fault}. Now nothing would be added up")
+            raise PrivacyError(f"{where}{fault}. As written, same_units_as adds up no ledgers")
         if other is not None and other not in ledgers:
             logger.warning(
-                "%ssame_units_as: %s: it has no ledger yet, so nothing is added up now, but its "
-                "later releases will count with this one. If you meant another dataset, stop and "
-                "correct the name",
+                "%ssame_units_as: %s: this dataset has no ledger yet, so nothing is added up now, "
+                "but its later releases will count with this release. If you meant another "
+                "dataset, stop and correct the name",
                 where, other,
             )  # fmt: skip
 
@@ -226,8 +225,8 @@ class Ledger(LedgerFile):
         """Explains why an open entry counts, and how to abandon it."""
         return (
             f"entry {entry.number} of {self.path} is open: its job is still running, or died "
-            "before its bundle was complete. It counts, because its noise may have been drawn. If "
-            "its job is dead and nobody has seen its files, run `dpprobe ledger "
+            "before its bundle was complete. An open entry counts, because its noise may have been "
+            "drawn. If the job is dead and nobody has seen its files, run `dpprobe ledger "
             f'{shlex.quote(str(self.path.parent))} --abandon {entry.number} --reason "..."`'
         )
 
@@ -246,18 +245,19 @@ class Ledger(LedgerFile):
 
 
 def _refuse_place(ledgers: Mapping[str, list[Entry]], booking: Booking) -> None:
-    """Refuses a second release at one place of a chain, whose epsilon covers one output."""
+    """Refuses a second release at a place of a cohort chain, whose epsilon covers one release."""
     for name, entry in [(each, entry) for each in ledgers for entry in ledgers[each]]:
         if booking.place is not None and entry.booking.place == booking.place:
+            place = booking.place.rpartition(" ")[2]
             raise PrivacyError(
-                f"release {booking.release!r}: {entry.booking.release} of dataset {name} has its "
-                "place in the chain, where the horizon pays for one release. Follow that one, or "
-                "begin a new chain without `predecessor`"
+                f"release {booking.release!r}: {entry.booking.release} of dataset {name} already "
+                f"has place {place} in the chain, whose epsilon covers one release there. Write "
+                f"`predecessor: {entry.booking.release}`, or begin a new chain without predecessor"
             )
 
 
 def describe_ledger(ledger: Ledger, *, delta: float | None) -> str:
-    """Lists a ledger's entries, remedies, and their sum at a delta, by default the largest."""
+    """Describes a ledger: entries, total at `delta` (default: the largest), remedies."""
     entries = ledger.read_entries()
     if not entries:
         return f"{ledger.path}: no release is recorded"

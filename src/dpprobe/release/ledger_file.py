@@ -4,11 +4,12 @@
     <data_dir>/<dataset>/ledger.lock     locked by writers (POSIX locks, which NFS has too)
     <data_dir>/ledger.lock               locked by bookings of any dataset
 
-**Damage.** Each line holds its own hash and that of the previous line. So an edited, missing or
-inserted line is detected, and then nothing is booked. A crash while booking leaves an incomplete
-last line: no noise was drawn for its release, and the next writer removes the line. A last line
-that lacks only its newline counts. Not detectable are whole lines deleted at the end, an older copy
-of the file, or a file rewritten as a whole. Protect the ledger's file like the images.
+**Damage.** Each line holds its own hash and the hash of the previous line. An edited, missing or
+inserted line of the ledger is detected, and prevents new bookings. A crash while booking leaves an
+incomplete last line. No noise was drawn for the release of an incomplete line, which the next
+writer removes. A last line that lacks only its newline is a valid record. Undetectable are whole
+lines deleted at the end, an older copy of the file, and a file rewritten as a whole. Protect the
+ledger's file like the private images.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ BEFORE_THE_FIRST = "0" * 64
 Side = Literal["train", "test"]
 State = Literal["open", "closed", "abandoned"]
 
-# A process has its lock for all of its threads, and loses it when any of them closes the file.
+# All threads of a process share a POSIX lock, which is lost when any thread closes the file.
 _one_thread = threading.Lock()
 
 
@@ -54,8 +55,8 @@ class Part:
       mechanisms: mechanisms with absolute noise multipliers.
       selection: names the mechanisms that are repeated, with only the best run released.
       epsilon: the epsilon of this part alone, at `delta`.
-      bounded: True if a mechanism stands in for another one that reveals less.
-      chain: the chain with a horizon that has these sums; only while epsilons are added.
+      bounded: True if the part states less noise than the release had, for an upper bound.
+      chain: the cohort chain whose running sums the part has; set only while epsilons are added.
     """
 
     side: Side
@@ -67,7 +68,7 @@ class Part:
     chain: str | None = None
 
     def __post_init__(self) -> None:
-        # `Plan` checks all else
+        # `Plan` checks all other values
         if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
             raise PrivacyError(
                 f"part {self.side!r} of a release: epsilon {self.epsilon!r} must be positive and "
@@ -77,7 +78,6 @@ class Part:
 
     @classmethod
     def from_plan(cls, side: Side, plan: Plan) -> Part:
-        """Returns the part of a plan on one side."""
         return cls(
             side=side,
             mechanisms=plan.mechanisms,
@@ -87,7 +87,6 @@ class Part:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON-compatible dictionary."""
         return {
             "side": self.side,
             "mechanisms": [item.to_dict() for item in self.mechanisms],
@@ -98,7 +97,6 @@ class Part:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Part:
-        """Reads the dictionary that `to_dict` returns."""
         selection = values["selection"]
         return cls(
             side=values["side"],
@@ -116,12 +114,12 @@ class Booking:
     Attributes:
       unit: the unit of privacy, a key of `Plan.UNITS`.
       split: the public key of a split; releases with an equal key split all units alike.
-      parts: at most one for each side.
-      identity: hashes of everything that decides the release; private, and only in the ledger.
+      parts: at most one part for each side.
+      identity: hashes of the release's options and data; private, and only in the ledger.
       column: the column whose values are the units; None if each image is a unit.
-      same_units_as: another dataset that shares some of these units; None if none is declared.
+      same_units_as: another dataset that is declared to share units; None without a declaration.
       units: the hash that names the file of the units' hashes; None for fits of an estimator.
-      place: the place in a chain with a horizon, by the part `cohort`; None elsewhere.
+      place: the place in a cohort chain with a horizon, by the part `cohort`; else None.
       sites: the agreement of several sites, by `SeveralSites.promise`; None for one site.
     """
 
@@ -138,13 +136,12 @@ class Booking:
     sites: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON-compatible dictionary; the last three values only if known."""
+        """Returns a JSON-compatible dictionary, without values that are None except `column`."""
         known = {key: value for key, value in vars(self).items() if value is not None}
         return {"column": None, **known, "parts": [part.to_dict() for part in self.parts]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Booking:
-        """Reads the dictionary that `to_dict` returns."""
         known: dict[str, Any] = {field.name: values.get(field.name) for field in fields(cls)}
         return cls(**{**known, "parts": tuple(map(Part.from_dict, values["parts"]))})
 
@@ -174,9 +171,10 @@ class Entry:
 
 
 class Content(NamedTuple):
-    """The records of a file, the hash and end of the last record, and the bytes after it.
+    """The entries of a ledger's file, the hash of the last record, and the file's size and end.
 
-    A file ends "torn" if a piece of a line follows, "unended" if the last newline is missing.
+    `end` is "torn" after an incomplete last line, which `size` excludes; "unended" if only the last
+    newline is missing.
     """
 
     entries: dict[int, Entry]
@@ -260,7 +258,7 @@ class LedgerFile:
         try:
             try:
                 fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except (BlockingIOError, PermissionError):  # another has it; which, systems differ
+            except (BlockingIOError, PermissionError):  # locked; the error depends on the system
                 logger.warning(
                     "%s: another job is recording a release in it; waiting for that job",
                     self.path,
@@ -334,12 +332,12 @@ def tell_of_entry(entry: str) -> Iterator[None]:
         raise
     except DpprobeError as error:
         told = type(error)(f"{error}. Entry {entry} stays open, and counts")
-        told.passes = False  # another try would refuse
+        told.passes = False  # a retry would be refused, because the entry is open
         raise told from error
 
 
 def _make_line(record: Mapping[str, Any], digest: str) -> bytes:
-    """Returns a record with its hash, in the only spelling that is accepted."""
+    """Returns the line of a record with its hash, in the only spelling that readers accept."""
     return canonical_json({**record, "hash": digest}).encode()
 
 
@@ -359,7 +357,7 @@ def _check_line(line: bytes, previous: str) -> dict[str, Any]:
         raise ValueError(f"not a record of {FORMAT}")
     content = {key: value for key, value in record.items() if key != "hash"}
     if hash_value(content) != record["hash"] or _make_line(content, record["hash"]) != line:
-        raise ValueError("altered: its hash does not match its content")
+        raise ValueError("altered: the line's hash does not match its content")
     if record["previous"] != previous:
         raise ValueError("does not follow the previous line: a line is missing or was inserted")
     return record
@@ -376,7 +374,7 @@ def _enter_record(entries: dict[int, Entry], record: Mapping[str, Any]) -> None:
     elif event == "abandon" and entries[number].state == "open":
         entries[number] = replace(entries[number], state="abandoned", reason=record["reason"])
     else:
-        raise ValueError(f"event {event!r} of entry {number!r} does not fit the lines before")
+        raise ValueError(f"event {event!r} of entry {number!r} does not fit earlier lines")
 
 
 def check_delta(delta: float) -> None:

@@ -1,24 +1,26 @@
-"""Adds up the costs of one dataset's releases to one unit, and compares the sum with limits.
+"""Adds up the costs of one dataset's releases to one unit, and compares the total with limits.
 
-**The sum.** Fix one unit and its sides: in each split the unit's rows are training examples or test
-examples, never both. Null rows in place of the unit's rows change the sums of that side's
-mechanisms, each by its sensitivity. The mechanisms of the other side read other units' rows and
-earlier releases: post-processing. So a unit's cost is the composition of its sides' mechanisms over
-all releases, at most for the worst choice of a side in each split. Within one split, the cost is
-the larger of the two sides' compositions. With over `MOST_SPLITS` splits of two sides all parts
-compose: an upper bound.
+**Sides.** In each split, the rows of a unit are on one side: training examples or test examples.
+Null rows in place of a unit's rows change the sums of mechanisms on the unit's side, each by at
+most its sensitivity. Mechanisms on the other side read other units' rows and earlier releases,
+which is post-processing. A unit's cost is therefore the composition of all mechanisms on the unit's
+sides. The total is the cost of the worst choice of one side per split. For a single split, the
+total is the larger of the two sides' compositions. With more than `MOST_SPLITS` two-sided splits,
+the total composes the mechanisms of all sides, which is an upper bound.
 
-- Gaussian mechanisms without sampling or repetition: exact, one Gaussian of mu^2 = sum of count /
-  sigma^2. The sum holds for plans chosen after seeing earlier releases, if `max_epsilon` was fixed
-  before (Smith and Thakurta 2022, "Fully adaptive composition for Gaussian DP").
-- Sampled mechanisms: privacy loss distributions, an upper bound; theorems cover plans that were
-  fixed without seeing earlier releases.
-- Fits that are repeated, with only the best run released: one fit alone has its plan's epsilon;
-  beside others the sum is by Renyi divergences, a looser upper bound.
+- Gaussian mechanisms without sampling or repetition compose exactly, to one Gaussian mechanism with
+  mu^2 = sum of count / sigma^2. Gaussian composition also covers plans chosen after seeing earlier
+  releases, if `max_epsilon` was fixed before (Smith and Thakurta 2022, "Fully adaptive composition
+  for Gaussian DP").
+- Sampled mechanisms compose by privacy loss distributions, an upper bound. Theorems on sampled
+  mechanisms cover plans that were fixed without seeing earlier releases.
+- A repeated fit, of which only the best run is released, has its plan's epsilon if no other release
+  counts. Repeated fits and other releases compose by Renyi divergences, a looser upper bound.
 
-**One chain.** With a horizon, each release of a chain of cohorts reads the exact sums of earlier
-cohorts again. The sums of a unit in two cohorts affect equal outputs (`privacy.running_sums`). So
-over the two entries 1 / sigma adds up, not its square: an upper bound.
+**Chains of cohorts.** In a chain with a horizon, each release reads the exact sums of earlier
+cohorts again. A unit in two cohorts of a chain changes equal outputs through both cohorts
+(`privacy.running_sums`). For a unit in several cohorts, values of 1 / sigma therefore add up, not
+their squares: an upper bound.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from dpprobe.privacy.risk import Risk
 from dpprobe.privacy.trade_off import Allowed, bound_attacks
 from dpprobe.release.ledger_file import Booking, Part, Side, check_delta
 
-# The worst choice of sides is searched for up to so many splits of two sides: 64 compositions.
+# Largest number of two-sided splits for which all 2^6 = 64 choices of sides are composed.
 MOST_SPLITS = 6
 
 
@@ -65,14 +67,14 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """The sum of entries for one unit, exact or a bound: epsilon rounded up to six digits."""
+    """The total epsilon of entries for one unit, rounded up to six digits; exact or a bound."""
 
     epsilon: float
     exact: bool
     entries: int
 
     def to_block(self, *, entry: int | None, unit: str, delta: float) -> dict[str, Any]:
-        """Returns the block `ledger` of a release's statement, whose entry this is."""
+        """Returns the block `ledger` of a release's statement; `entry` is the release's number."""
         return {
             "entry": entry,
             "releases": self.entries,
@@ -86,7 +88,7 @@ class Spent:
 def refuse_excess(
     booked: Sequence[Booking], booking: Booking, limits: Limits, *, ledger: str
 ) -> None:
-    """Raises BudgetError if a booking and earlier ones (placed in `ledger`) exceed a limit."""
+    """Raises BudgetError if `booking` and the bookings `booked`, from `ledger`, exceed a limit."""
     delta, max_epsilon, max_risk = limits.delta, limits.max_epsilon, limits.max_risk
     every = [*booked, booking]
     if max_epsilon is not None:
@@ -94,9 +96,9 @@ def refuse_excess(
         if not spent.epsilon <= max_epsilon:
             before = compose_bookings(booked, delta).epsilon
             raise BudgetError(
-                f"release {booking.release!r}: with it, the total epsilon of a unit would be "
-                f"{spent.epsilon:g} at delta {delta:g} (without it {before:g}, by {ledger}), "
-                f"above max_epsilon {max_epsilon:g}; write a smaller epsilon, or raise "
+                f"release {booking.release!r}: the total epsilon of a unit would be "
+                f"{spent.epsilon:g} at delta {delta:g} (without this release {before:g}, by "
+                f"{ledger}), above max_epsilon {max_epsilon:g}; write a smaller epsilon, or raise "
                 "max_epsilon"
             )
     if max_risk is not None:
@@ -104,14 +106,14 @@ def refuse_excess(
         if not reached <= max_risk.target:
             before = max_risk.measure(bound_bookings(booked, max_risk.rates, delta))
             raise BudgetError(
-                f"release {booking.release!r}: with it, attacks on a unit could reach {reached:g} "
-                f"(without it {before:g}, by {ledger}), above max_risk {max_risk}. Write a "
+                f"release {booking.release!r}: attacks on a unit could reach {reached:g} (without "
+                f"this release {before:g}, by {ledger}), above max_risk {max_risk}. Write a "
                 "smaller epsilon, or raise max_risk"
             )
 
 
 def compose_bookings(bookings: Sequence[Booking], delta: float) -> Spent:
-    """Computes the sum of releases from one dataset, for the unit with the largest cost."""
+    """Computes the total epsilon of one dataset's releases for the unit with the largest cost."""
     check_delta(delta)
     choices, searched = _list_choices(bookings)
     most, exact = max(price_parts(parts, delta) for parts in choices)
@@ -121,7 +123,7 @@ def compose_bookings(bookings: Sequence[Booking], delta: float) -> Spent:
 def bound_bookings(bookings: Sequence[Booking], rates: Sequence[float], delta: float) -> Allowed:
     """Bounds attacks on all releases from one dataset together, for the unit most at risk.
 
-    True positive rates are bounded at the false positive rates `rates`; `delta` is for a search.
+    True positive rates are bounded at the false positive rates `rates`; only searches use `delta`.
     """
     check_delta(delta)
     choices, _ = _list_choices(bookings)
@@ -143,16 +145,16 @@ def _bound_parts(parts: Sequence[Part], rates: Sequence[float], delta: float) ->
     return bound_attacks(
         _merge_mechanisms(parts),
         rates,
-        searches[0] if searches else None,  # what is known of a search is its price
+        searches[0] if searches else None,  # a search is known by its epsilon only
         delta=delta,
         epsilon=price,
     )
 
 
 def _list_choices(bookings: Sequence[Booking]) -> tuple[list[list[Part]], bool]:
-    """Lists the parts that a unit may be in, by every choice of one side in each split.
+    """Lists, for each choice of one side per split, the parts that read a unit on these sides.
 
-    Returns one list of all sides' parts, and False, if there would be too many lists.
+    Beyond `MOST_SPLITS` two-sided splits, returns one list of all parts, and False.
     """
     sides = [list(split.values()) for split in group_by_split(bookings).values()]
     searched = sum(len(choices) > 1 for choices in sides) <= MOST_SPLITS
@@ -167,17 +169,18 @@ def group_by_split(bookings: Sequence[Booking]) -> dict[str, dict[Side, list[Par
     for booking in bookings:
         chain = booking.place and booking.place.rpartition(" ")[0]
         for part in booking.parts:
-            if part.side == "train":  # test results have noise of their own
+            if part.side == "train":  # only training sums are shared along a chain
                 part = replace(part, chain=chain)
             splits.setdefault(booking.split, {}).setdefault(part.side, []).append(part)
     return splits
 
 
 def price_meetings(parts: Iterable[Part]) -> list[Part]:
-    """Accounts for running sums of k cohorts of one chain with less noise, by a root of k.
+    """Divides by sqrt(k) the noise of running sums that k cohorts of one chain share.
 
-    With k cohorts, k times the sum of 1 / sigma^2 is at least the square of the sum of 1 / sigma.
-    Running sums are released once and without sampling; all other releases have separate noise.
+    Noise divided by sqrt(k) gives an upper bound: the squared sum of k values 1 / sigma is at most
+    k times the sum of their squares. Running sums are released once, without sampling; other
+    releases have separate noise.
     """
     parts = list(parts)
     cohorts = Counter(part.chain for part in parts)
@@ -194,9 +197,9 @@ def price_meetings(parts: Iterable[Part]) -> list[Part]:
 
 
 def price_parts(parts: Sequence[Part], delta: float) -> tuple[float, bool]:
-    """Bounds the epsilon of parts that read equal rows; True if the bound is exact."""
+    """Returns a bound on the epsilon of parts that read equal rows, and True if it is exact."""
     if len(parts) == 1:
-        # On the grid of its plan, so that a release that meets a limit alone is not refused.
+        # The grid of the plan: another grid could refuse a release that just meets a limit alone.
         grid = pld_interval(max(parts[0].epsilon, delta))
         mechanisms, selection = parts[0].mechanisms, parts[0].selection
         price = compute_epsilon(mechanisms, delta, "pld", interval=grid, selection=selection)
@@ -212,7 +215,7 @@ def price_parts(parts: Sequence[Part], delta: float) -> tuple[float, bool]:
 
 
 def _merge_mechanisms(parts: Sequence[Part]) -> list[Mechanism]:
-    """Returns the mechanisms of parts; merges equal mechanisms to save time."""
+    """Returns the mechanisms of all parts, with equal mechanisms merged to save time."""
     alike: Counter[Mechanism] = Counter()
     for item in (item for part in parts for item in part.mechanisms):
         key = replace(item, name="", released="", sensitivity=1.0, count=1)

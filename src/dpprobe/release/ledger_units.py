@@ -1,11 +1,11 @@
 """Refuses a booking whose units contradict earlier bookings, in this and in other ledgers.
 
-**Other ledgers.** A unit of two datasets spends epsilon in the releases of both. Two datasets'
-ledgers are added up if a booking of either says so (`same_units_as`), directly or through a third.
-A booking whose units are also in another ledger that is not added up is refused (`unit_hashes`).
-Private examples decide this refusal, so it may stop a release, but never change the sum that is
-published. A booking is also refused if its units are on other sides than in an entry of the same
-split.
+**Other ledgers.** A unit that is in two datasets spends epsilon in the releases of both datasets.
+Ledgers of two datasets are added up if bookings connect the datasets by `same_units_as`, directly
+or through other datasets. A booking is refused if its units are also in a ledger that is not added
+up (`unit_hashes`). Refusals depend on private examples, so a refusal may stop a release, but never
+changes a published total. A booking is also refused if a unit was on the other side in an earlier
+entry of an equal split.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from dpprobe.study.reserved_names import LEDGER_FILE
 def refuse_moved(
     ledger: Path, counting: Sequence[Entry], booking: Booking, hashes: Hashes, key: bytes
 ) -> None:
-    """Refuses units that an entry of an equal split has on the other side."""
+    """Refuses units that an earlier entry of an equal split has on the other side."""
     for entry in counting:
         if entry.booking.split != booking.split or entry.booking.units is None:
             continue
         if count_moved(hashes, read_hashes(ledger.parent, entry.booking.units, key)):
             raise PrivacyError(
                 f"release {booking.release!r}: images have changed sides since entry "
-                f"{entry.number} of {ledger} ({entry.booking.release}), by the same split "
-                f"({booking.split}): their units were renamed, so the total would count only "
+                f"{entry.number} of {ledger} ({entry.booking.release}) of the equal split "
+                f"({booking.split}), because units were renamed. The total would count only "
                 "one split for each unit; write another split_seed, so that both splits "
                 "count"
             )
@@ -48,13 +48,13 @@ def refuse_same_units(
     ledger: Path, others: Mapping[str, list[Entry]], booking: Booking, hashes: Hashes, key: bytes,
     *, unlike: Sequence[str],
 ) -> None:  # fmt: skip
-    """Refuses units of ledgers that are not added up; names may be equal in `unlike` datasets."""
-    data = booking.identity.partition(" ")[2]  # tells equal features, also without tables
-    known = dict[Any, Hashes]()  # most entries have the same units
+    """Refuses units that ledgers not added up have too; ignores equal names in `unlike` ledgers."""
+    data = booking.identity.partition(" ")[2]  # recognises equal features without split tables
+    known = dict[Any, Hashes]()  # most entries of a dataset have equal units
     for name, entry in [(each, entry) for each in others for entry in others[each]]:
         folder, units = ledger.parent.parent / name, entry.booking.units
         if (name, units) not in known:
-            # A fit of an estimator names no units: the tables as they are now tell.
+            # Entries of `PrivateClassifier` name no units: hash the dataset's current tables.
             known[name, units] = (
                 read_hashes(folder, units, key)
                 if units
@@ -78,7 +78,7 @@ def refuse_same_units(
 
 def refuse_other_unit(ledger: Path, added: Mapping[str, list[Entry]], booking: Booking) -> None:
     for name, entry in [(each, entry) for each in added for entry in added[each]]:
-        # The columns of two datasets may have two names.
+        # Two datasets may have different names for the column of units.
         column = name == ledger.parent.name and entry.booking.column != booking.column
         if entry.booking.unit != booking.unit or column:
             raise PrivacyError(
@@ -90,6 +90,5 @@ def refuse_other_unit(ledger: Path, added: Mapping[str, list[Entry]], booking: B
 
 
 def unit_words(booking: Booking) -> str:
-    """Names the unit of privacy of a booking."""
     of = "" if booking.column is None else f" (a value of {booking.column})"
     return f"{booking.unit}{of}"

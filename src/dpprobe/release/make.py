@@ -1,20 +1,20 @@
 """Makes a release: one head with fresh noise, an entry in the ledger, and a bundle.
 
-The order of these steps makes a crash at any moment safe:
+The order of steps makes a crash at any moment of a release safe:
 
-1. Everything that can be checked is checked, and nothing is written.
+1. All checks run, and nothing is written.
 2. The release is booked in the ledger of its dataset, which is on the disk before step 3.
-3. The first random word is drawn: the head is trained, and tested if the study asks for a test.
-4. The bundle is written into a hidden folder that names the entry, then renamed to `.staged`.
+3. Noise is drawn: the head is trained, and measured on the test units if the study asks for this.
+4. The bundle is written into a hidden folder named after the entry, then renamed to `.staged`.
 5. The ledger closes the entry, with the digest of the staged bundle.
-6. The bundle's files are copied to their place. The hidden folder stays, so that the next run can
-   restore files that a person or Snakemake removed from the bundle.
+6. The bundle's files are copied to the release's folder. The hidden folder stays, so that the next
+   run can restore files that a person or Snakemake removed from the bundle.
 
-After a crash between steps 2 and 4 the entry is open, without a whole bundle. A new head would be a
-second release, so the next run refuses until a person abandons the entry. Then the next run removes
-remaining files. After a crash between steps 4 and 6 the next run continues with the staged bundle,
-without drawing anything. A release is final: a run that finds the bundle leaves it unchanged,
-whatever has changed since.
+After a crash between steps 2 and 4 the entry is open, without a complete bundle. A new head would
+be a second release, so the next run refuses until a person abandons the entry. A run after the
+abandonment removes the entry's files. After a crash between steps 4 and 6 the next run continues
+with the staged bundle, and draws no noise. A release is final: a run that finds a complete bundle
+leaves the bundle unchanged, even if options or data have changed.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-# The number of a release's only head; nothing derives from it.
+# The seed number of a release's only head, from which no random number derives.
 _HEAD = 0
-DOCUMENTS_BYTES = 1_000_000  # of a bundle without its weights
+DOCUMENTS_BYTES = 1_000_000  # disk space for a bundle without its weights
 
 
 class ReleaseTask(AskedRelease):
-    """Makes a release of a study, leaves a finished one unchanged, or finishes an interrupted one.
+    """Makes a release of a study, or finishes an interrupted release; keeps a finished release.
 
-    Nothing is booked if an error is detected beforehand.
+    A failed check books nothing in the ledger.
     """
 
     @cached_property
@@ -74,7 +74,7 @@ class ReleaseTask(AskedRelease):
         return ReleaseFolders(self.name, self.output, self.ledger.path)
 
     def run(self, *, wait_minutes: float | None = 0) -> None:
-        """Makes or finishes the release; waits for other sites' files, if None as they say."""
+        """Makes or finishes the release; None waits for other sites as the option `sites` says."""
         self.transport.run(self._finish_or_make, wait_minutes)
 
     def make_offer(self) -> tuple[Any, Path]:
@@ -89,10 +89,10 @@ class ReleaseTask(AskedRelease):
         if not self.finish_earlier():
             self.make_release()
 
-    # the remains of an earlier run
+    # files of an earlier run
 
     def _drop_abandoned(self) -> None:
-        """Removes remaining files of abandoned entries, because nobody may see their heads."""
+        """Removes files of this release's abandoned entries, whose heads nobody may see."""
         for entry in self.ledger.read_entries():
             if entry.state == "abandoned" and entry.booking.release == self.name:
                 for steps in self.steps.values():
@@ -100,7 +100,7 @@ class ReleaseTask(AskedRelease):
                 self.folders.drop(entry)
 
     def finish_earlier(self) -> bool:
-        """Keeps or finishes an earlier run's release; False if there is none.
+        """Keeps or finishes the release of an earlier run; False if a release must be made.
 
         Raises PrivacyError for a release that can neither be kept nor finished.
         """
@@ -154,10 +154,9 @@ class ReleaseTask(AskedRelease):
                 self.name,
             )
 
-    # a new one
+    # a new release
 
     def make_release(self) -> None:
-        """Checks, books, trains, packs and publishes."""
         blocks = self._check_all()
         features = self._read_features()
         check_published(
@@ -184,7 +183,7 @@ class ReleaseTask(AskedRelease):
             self.folders.publish(staged)
 
     def _check_study(self) -> None:
-        """Raises ConfigError for a fault of a release, before a site's offer and any booking."""
+        """Raises ConfigError for faulty release options, before a site's offer and any booking."""
         store = self.stores[0]
         faults = release_faults(
             self.study, self.name, multi_label=store.multi_label, classes=store.num_classes
@@ -193,7 +192,7 @@ class ReleaseTask(AskedRelease):
             raise ConfigError("\n".join(faults))
 
     def _check_all(self) -> Blocks:
-        """Makes all checks that need no example; returns the statement's blocks known so far."""
+        """Runs the checks that need no features; returns the statement blocks known so far."""
         self._check_study()
         if fault := release_delta_fault(self.study, self.name, self.plan.n):
             raise PrivacyError(fault)
@@ -259,15 +258,15 @@ class ReleaseTask(AskedRelease):
         try:
             self.ledger.close_entry(entry.number, bundle_digest(staged))
         except PrivacyError:
-            shutil.rmtree(staged)  # abandoned while its job was at work
+            shutil.rmtree(staged)  # the entry was abandoned while this job ran
             raise
 
-    # the draw
+    # training and measurements
 
     def _fit_and_measure(
         self, features: JobFeatures, entropy: Entropy, shared: Shared | None
     ) -> Draw:
-        """Draws all that is random: the head, and the measurements of its parts."""
+        """Trains the head and measures it for all release parts; draws all noise."""
         parts = self.steps.values()
         sums = (each.continue_sums() for each in parts)
         moments: dict[str, torch.Tensor] | None = (
@@ -317,10 +316,10 @@ def _warn_of_copies(task: AskedRelease) -> None:
     copies = (task.stores[0].copies or {}).get(task.unit)
     if copies and copies["rows"]:
         logger.warning(
-            "release %s: training rows repeat the picture of another %s: the guarantee for "
-            "such a picture is the weaker guarantee for a group; for the full guarantee, "
-            "remove the copies listed in problems.csv beside the split tables, and make a "
-            "release with another name",
+            "release %s: training rows repeat the picture of another %s. Repeated pictures have "
+            "the weaker guarantee for a group. For the full guarantee, remove the copies "
+            "listed in problems.csv beside the split tables, and make a release with another "
+            "name",
             task.name, "row" if task.unit == "image" else "patient",
         )  # fmt: skip
 

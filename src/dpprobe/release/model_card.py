@@ -1,7 +1,4 @@
-"""The model card of a release: README.md in the form of the Hugging Face Hub.
-
-The model card is written from bundle.json and privacy.json alone, and reveals no more.
-"""
+"""The model card of a release: README.md in the form of the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -17,12 +14,11 @@ from dpprobe.release.parts.evaluation.show import METRICS, is_telling, round_res
 
 CLASSES_SHOWN = 100
 TAGS = ("differential-privacy", "dpprobe", "frozen-features")
-# The Hub knows metrics by these names.
+# The Hugging Face Hub's names of dpprobe's metrics.
 HUB_METRICS = {"accuracy": "accuracy", "auc": "roc_auc", "macro_accuracy": "balanced_accuracy"}
 
 
 def write_card(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -> None:
-    """Writes the model card into a bundle's folder."""
     table = documents.bound_best_attacks(statement, documents.RATES)
     template = documents.markdown_environment().get_template("card.md.j2")
     body = template.render(
@@ -63,13 +59,13 @@ def _front_matter(facts: BundleFacts, statement: Mapping[str, Any]) -> str:
 
 
 def _name_task(facts: BundleFacts) -> str:
-    """Returns the Hub's name of the task; to the Hub, vectors are rows of a table."""
+    """Returns the Hub's name of the task; the Hub calls vectors rows of a table."""
     vectors = facts.backbone.takes_vectors
     return "tabular-classification" if vectors else "image-classification"
 
 
 def _license_keys(written: str | None) -> dict[str, Any]:
-    """Returns the Hub's keys for a license: an identifier, or `other` with a name."""
+    """Returns the Hub's model card keys for a license: an identifier, or `other` with a name."""
     if written is None:
         return {}
     if re.fullmatch(r"[a-z0-9][a-z0-9.-]*", written.lower()):

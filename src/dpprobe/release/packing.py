@@ -22,7 +22,7 @@ from dpprobe.release.signing import sign_bundle
 def describe_head(
     options: MethodOptions, heads: Heads, *, method: str, multi_label: bool
 ) -> HeadFacts:
-    """Describes the first of the heads for bundle.json; `method` is its name in the study."""
+    """Describes the first head for bundle.json; `method` is the method's name in the study."""
     return HeadFacts(
         options=published_options(options),
         method=method,
@@ -41,9 +41,9 @@ def pack_head(
     statement: Mapping[str, Any],
     sign_key: Path | None,
 ) -> None:
-    """Writes the bundle of the first of the heads, which is on the disk when this returns.
+    """Writes the bundle of the first head, and flushes all files to the disk.
 
-    Files are written to `partial`, a folder beside `folder`, which is then renamed to `folder`.
+    Files are first written to the folder `partial`, which is renamed to `folder` at the end.
     """
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()

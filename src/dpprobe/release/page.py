@@ -1,7 +1,4 @@
-"""The page of a release for a privacy officer: release.html, which opens offline and prints.
-
-The page is written from bundle.json and privacy.json alone, and so reveals no more than these.
-"""
+"""The page of a release for a privacy officer: release.html, which opens offline and prints."""
 
 from __future__ import annotations
 
@@ -17,14 +14,13 @@ from dpprobe.release import documents
 from dpprobe.release.bundle import PAGE_FILE, BundleFacts
 from dpprobe.release.release_statement import tested_blocks
 
-# Lists and texts are cut to these, so that the page prints on two sheets.
+# Longest lists and texts on the page, which must print on two sheets.
 CLASSES_SHOWN, NAME_LENGTH, TEXT_LENGTH = 16, 40, 500
-# Sizes in the drawing's units: the square of the curve, and the space for its labels.
+# Sizes of a drawing in SVG units: the square of the plot, and the margins for labels.
 SIDE, LEFT, TOP = 200, 44, 8
 
 
 def write_page(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -> None:
-    """Writes the page into a bundle's folder."""
     points = documents.bound_best_attacks(statement, (*documents.RATES, *documents.CURVE))
     table, curve = points[: len(documents.RATES)], points[len(documents.RATES) :]
     style = (documents.TEMPLATES / "style.css").read_text(encoding="utf-8")
@@ -50,7 +46,6 @@ def write_page(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
 
 def _draw_curve(curve: Sequence[documents.Attack]) -> dict[str, Any]:
     """Computes the points of the attack curve, its marks and its axes in the drawing's units."""
-
     return {
         **_draw_square(),
         "line": " ".join(",".join(_place_point(item.false, item.trained)) for item in curve),
@@ -63,7 +58,7 @@ def _draw_curve(curve: Sequence[documents.Attack]) -> dict[str, Any]:
 
 
 def _draw_reliability(rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """Computes the points of a reliability diagram, with their ranges and their intervals."""
+    """Computes a reliability diagram's points, with ranges of predictions and 95% intervals."""
     marks = []
     for row in rows:
         x, y = _place_point(row["predicted"], row["observed"])

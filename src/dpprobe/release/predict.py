@@ -1,8 +1,8 @@
 """Predictions of a released head on new images or vectors.
 
-Decoding, preprocessing, the forward pass and its batches equal those of feature extraction, and
-features are rounded as in the store. So an image has the probabilities of its stored features.
-Loading fails for another backbone, or one that computes other features on this machine.
+Prediction decodes, preprocesses and batches images as feature extraction does, and rounds features
+as in the feature store. An image therefore gets the probabilities of its stored features. Loading
+fails for another backbone, or a backbone that computes other features on this machine.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from dpprobe.heads.scoring import compute_probabilities, one_head
 from dpprobe.progress import Progress
 from dpprobe.release.bundle import Bundle, BundleFacts, bundle_digest, read_bundle
 from dpprobe.release.image_sources import (
+    Source,
     find_images,
     is_vector_file,
     open_encoded,
@@ -55,6 +56,7 @@ from dpprobe.release.parts.monitor.compare_images import Report, Watch, read_gro
 from dpprobe.release.prediction_table import (
     Origin,
     Prediction,
+    Write,
     check_output,
     check_thresholds,
     label_of,
@@ -65,17 +67,17 @@ from dpprobe.release.prediction_table import (
 from dpprobe.release.probabilities import SetRule
 from dpprobe.versions import code_version
 
-# Images of a forward pass on a GPU, as in extraction.
+# Images per forward pass on a GPU, as in feature extraction.
 BATCH_SIZE = 256
-# Vectors that are read and scored at a time.
+# Number of vectors that are read and scored at a time.
 _VECTORS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """The number of rows of the table of `predict`, and the id and fault of each unusable image.
+    """The number of rows that `predict` wrote, and the id and fault of each unusable image.
 
-    `report` compares the images with the test images, if a comparison was requested.
+    `report` compares the images with the release's test images, if `monitor` was requested.
     """
 
     rows: int
@@ -85,9 +87,9 @@ class Summary:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Consecutive images: probabilities [m, classes] of usable images, and faults of unusable ones.
+    """Consecutive images: probabilities [m, classes] of usable images, faults of unusable images.
 
-    `features` [m, d] are those of the usable images, as in the store.
+    `features` [m, d] are the usable images' features, rounded as in the feature store.
     """
 
     rows: tuple[Row, ...]
@@ -124,11 +126,11 @@ class Predictor:
         """Reads a bundle and loads its backbone.
 
         Args:
-          checkpoint: the file of the backbone's weights, if the bundle names one.
-          allow_hub: fetch weights from the repository of the Hub that the bundle names.
+          checkpoint: the file of the backbone's weights, if the bundle names a file.
+          allow_hub: fetch weights from the Hub repository that the bundle names.
           allow_module: import and call the function that the bundle names, of family imported.
           precision: the precision of the forward pass, instead of the release's.
-          thresholds: the probability from which `name_classes` names a class, by class.
+          thresholds: maps a class to the probability from which `name_classes` names the class.
           coverage, abstain_below: for a calibrated release; see `probabilities.SetRule`.
 
         Raises:
@@ -169,18 +171,18 @@ class Predictor:
         return self.facts.class_names
 
     def predict_images(self, images: Sequence[Image.Image]) -> npt.NDArray[np.float32]:
-        """Returns the probabilities of images in memory; scores if the link is none.
+        """Returns the probabilities of images in memory; scores if the head has no probabilities.
 
         Returns:
           float32 [n, classes].
 
-        Raises DataError if an image cannot be used, with its position.
+        Raises DataError, with the image's position, if an image cannot be used.
         """
 
         def turn_upright(row: EncodedImage) -> Image.Image:
             try:
                 return ImageOps.exif_transpose(images[row.row])
-            except Exception as error:  # a file is read here, and readers raise errors of any kind
+            except Exception as error:  # PIL reads the file lazily, and may raise any error
                 raise DataError(f"cannot be decoded ({error})") from error
 
         rows = (EncodedImage(row, None, None, str(row), b"") for row in range(len(images)))
@@ -195,7 +197,7 @@ class Predictor:
     def predict_vectors(self, vectors: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Returns the probabilities of vectors [m, d] of the release's model; see `predict_images`.
 
-        Raises DataError if a vector is not finite, with its position; for another dimension.
+        Raises DataError for another dimension, or, with the position, for a vector not finite.
         """
         rows = np.asarray(vectors, dtype=np.float32)
         if rows.ndim != 2 or rows.shape[1] != self.facts.dimension:
@@ -209,7 +211,7 @@ class Predictor:
         return self.score_features(rows) if len(rows) else np.empty((0, len(self.classes)), "f4")
 
     def name_classes(self, values: npt.NDArray[np.float32]) -> list[str]:
-        """Names the class of each row of probabilities [n, classes], or joins its labels."""
+        """Names the class, or the joined labels, of each row of probabilities [n, classes]."""
         return [label_of(row, self.facts, self.thresholds) for row in values]
 
     def predict_blocks(
@@ -220,13 +222,13 @@ class Predictor:
         opened: Callable[[EncodedImage], Image.Image] = open_encoded,
         threads: int | None = None,
     ) -> Generator[Block]:
-        """Yields the predictions of images in order; close the generator to end its work.
+        """Yields the predictions of images in order; closing the generator stops all threads.
 
         Args:
-          images: encoded, numbered from 0.
+          images: encoded images, numbered from 0.
           opened: decodes an image, or raises a DataError.
-          threads: number of threads that decode and compute, or for a GPU of processes that decode;
-            by default as many as torch has.
+          threads: number of threads that decode and compute, or of decoding processes for a GPU; by
+            default as many as torch has threads.
         """
         accelerator = devices.find_accelerator(self.device)
         parts = compute_rows(
@@ -247,7 +249,7 @@ class Predictor:
         first = 0
         for path, array in arrays.items():
             for start in range(0, len(array), _VECTORS):
-                with np.errstate(over="ignore"):  # what float32 cannot hold is named as a fault
+                with np.errstate(over="ignore"):  # overflow of float32 is reported as a fault
                     part = np.asarray(array[start : start + _VECTORS], dtype=np.float32)
                 rows = tuple(
                     (first + place, f"{path}:{place}") for place in range(start, start + len(part))
@@ -265,7 +267,7 @@ class Predictor:
             features = features.astype(self.facts.backbone.dtype).astype(np.float32)
             values = self.score_features(features[good])
             finite = np.isfinite(values).all(axis=1)
-            overflow = "the head's scores for it are not finite numbers"
+            overflow = "the head's scores for this input are not finite numbers"
             wrong |= {good[place]: overflow for place in np.flatnonzero(~finite)}
             good, values = [each for each in good if each not in wrong], values[finite]
         more = tuple(Fault(rows[position], reason) for position, reason in wrong.items())
@@ -275,9 +277,9 @@ class Predictor:
         )  # fmt: skip
 
     def score_features(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Returns the probabilities of feature rows [m, d], which are rounded as in the store."""
+        """Rounds feature rows [m, d] as in the feature store, and returns their probabilities."""
         rounded = features.astype(self.facts.backbone.dtype).astype(np.float32)
-        # Products of equal size, so that a row's last digits depend on that row alone.
+        # Matrix products of equal size, so that a row's last digits depend on the row alone.
         filled = np.pad(rounded, ((0, -len(rounded) % PIECE_ROWS), (0, 0)))
         pieces = filled.reshape(-1, PIECE_ROWS, filled.shape[1])
         link, calibration = self.bundle.link, self.bundle.calibration
@@ -305,34 +307,27 @@ def predict(
     monitor: bool = False,
     groups: Path | None = None,
 ) -> Summary:
-    """Writes the predictions of a release on images, one row per image, in their order.
+    """Writes the predictions of a release on images, one row per image, in the images' order.
 
-    Columns: id, class, the probability of each class (a score if the link is none), and error. A
-    calibrated release also has a set of classes, and whether to abstain. Only unusable images have
-    an error, and these have no prediction. The table also states the bundle, the version of dpprobe
-    and the thresholds (`prediction_table.Origin`).
+    The columns are id, class, one probability per class (a score if the head has no probabilities),
+    and error. A calibrated release adds the columns `set` and `abstain`. Unusable images have an
+    error and no prediction. The table also states the bundle, the version of dpprobe and the
+    thresholds (`prediction_table.Origin`).
 
     Args:
       images: files, folders, parquet files and CSV files; see `image_sources.find_images`. For a
         bundle of vectors, images are `.npy` files; see `image_sources.open_vectors`.
       output: a CSV or parquet file; None for CSV on standard output.
-      thresholds: by class; see `prediction_table.label_of`.
+      thresholds: maps classes to probabilities; see `prediction_table.label_of`.
       coverage, abstain_below: for a calibrated release; see `probabilities.SetRule`.
-      threads: threads that decode and, on a CPU, compute; by default as many as torch has.
+      threads: number of threads that decode and, on a CPU, compute; by default as torch has.
       monitor: True to compare the images with the release's test images; see
         `compare_images.Watch`.
       groups: a CSV file with columns id and group, for `monitor`.
 
-    Raises ConfigError, before any work, if the release has no tables to compare images with.
+    Raises ConfigError, before any image is read, if `monitor` needs tables that the release lacks.
     """
-    vectors = [path for path in images if is_vector_file(path)]
-    if vectors and (len(vectors) < len(images) or image_column or id_column or root):
-        raise ConfigError(
-            f"{vectors[0]}: a file of vectors must be the only input; leave out images and columns"
-        )
-    sources = None
-    if not vectors:
-        sources = find_images(images, image_column=image_column, id_column=id_column, root=root)
+    sources = _find_sources(images, image_column, id_column, root)
     check_output(output, images)
     predictor = Predictor.load_bundle(
         bundle,
@@ -344,35 +339,65 @@ def predict(
         coverage=coverage,
         abstain_below=abstain_below,
     )
-    facts = predictor.facts
     watch = None
     if monitor:
-        transform = predictor.heads.transforms[0]
-        watch = Watch(predictor.bundle, transform, read_groups(groups))
-    if sources is None:
-        arrays = {path: open_vectors(path, facts) for path in vectors}
-        count = sum(map(len, arrays.values()))
-        blocks = predictor.predict_arrays(arrays)
-    else:
-        count = sources.count
-        blocks = predictor.predict_blocks(sources.read_images(), count, threads=threads)
-    unreadable: list[tuple[str, str]] = []
-    progress = Progress(
-        count, label=f"predict {facts.name}", unit="vectors" if vectors else "images"
-    )
-    columns = value_columns(facts.class_names, predictor.bundle.link)
-    origin = Origin(facts.name, bundle_digest(bundle), code_version(), dict(predictor.thresholds))
+        watch = Watch(predictor.bundle, predictor.heads.transforms[0], read_groups(groups))
+    count, blocks = _open_blocks(predictor, images, sources, threads)
+    name, unit = predictor.facts.name, "vectors" if sources is None else "images"
+    origin = Origin(name, bundle_digest(bundle), code_version(), dict(predictor.thresholds))
+    columns = value_columns(predictor.classes, predictor.bundle.link)
     with_sets = predictor.set_rule is not None
-    table = open_predictions(output, columns, origin, with_sets=with_sets)
-    with table as write, progress, closing(blocks):
-        for block in blocks:
-            write(_list_predictions(block, predictor))
-            if watch is not None:
-                watch.add_rows([name for _, name in block.rows], block.values, block.features)
-            unreadable += [(fault.row[1], fault.reason) for fault in block.faults]
-            progress.advance_by(len(block.rows) + len(block.faults))
+    with (
+        open_predictions(output, columns, origin, with_sets=with_sets) as write,
+        Progress(count, label=f"predict {name}", unit=unit) as progress,
+        closing(blocks),
+    ):
+        unreadable = _write_blocks(predictor, blocks, write, progress, watch)
     report = None if watch is None else watch.compare()
     return Summary(rows=count, unreadable=tuple(unreadable), report=report)
+
+
+def _find_sources(
+    images: Sequence[Path], image_column: str | None, id_column: str | None, root: Path | None
+) -> Source | None:
+    """Finds the images that a user names; None if all inputs are files of vectors."""
+    vectors = [path for path in images if is_vector_file(path)]
+    if not vectors:
+        return find_images(images, image_column=image_column, id_column=id_column, root=root)
+    if len(vectors) < len(images) or image_column or id_column or root:
+        raise ConfigError(
+            f"{vectors[0]}: files of vectors must be the only input; leave out images and columns"
+        )
+    return None
+
+
+def _open_blocks(
+    predictor: Predictor, images: Sequence[Path], sources: Source | None, threads: int | None
+) -> tuple[int, Generator[Block]]:
+    """Returns the number of inputs, and their predictions; without sources, inputs are vectors."""
+    if sources is not None:
+        blocks = predictor.predict_blocks(sources.read_images(), sources.count, threads=threads)
+        return sources.count, blocks
+    arrays = {path: open_vectors(path, predictor.facts) for path in images}
+    return sum(map(len, arrays.values())), predictor.predict_arrays(arrays)
+
+
+def _write_blocks(
+    predictor: Predictor,
+    blocks: Iterable[Block],
+    write: Write,
+    progress: Progress,
+    watch: Watch | None,
+) -> list[tuple[str, str]]:
+    """Writes all predictions and counts them in `watch`; returns the faults of unusable inputs."""
+    unreadable: list[tuple[str, str]] = []
+    for block in blocks:
+        write(_list_predictions(block, predictor))
+        if watch is not None:
+            watch.add_rows([name for _, name in block.rows], block.values, block.features)
+        unreadable += [(fault.row[1], fault.reason) for fault in block.faults]
+        progress.advance_by(len(block.rows) + len(block.faults))
+    return unreadable
 
 
 def _pick_ranges(images: Iterable[EncodedImage], ranges: Sequence[range]) -> Iterator[EncodedImage]:
@@ -384,7 +409,6 @@ def _pick_ranges(images: Iterable[EncodedImage], ranges: Sequence[range]) -> Ite
 
 
 def _list_predictions(block: Block, predictor: Predictor) -> list[Prediction]:
-    """Lists the rows of the table, in the order of the images."""
     labels, rule = predictor.name_classes(block.values), predictor.set_rule
     numbered: dict[int, Prediction] = {}
     for (number, name), label, values in zip(block.rows, labels, block.values, strict=True):
@@ -399,7 +423,7 @@ def _list_predictions(block: Block, predictor: Predictor) -> list[Prediction]:
 def _transform_sized(
     transform: Callable[[Image.Image], torch.Tensor], dimension: int, image: Image.Image
 ) -> torch.Tensor:
-    """Transforms an image for a backbone that keeps image sizes; the result must fit the head."""
+    """Transforms an image for a backbone that keeps image sizes; DataError unless the head fits."""
     values = transform(image)
     if values.numel() != dimension:
         raise DataError(
@@ -413,7 +437,7 @@ def _transform_sized(
 
 
 def _check_source(bundle: Bundle, *, allow_hub: bool, allow_module: bool) -> None:
-    """Checks the origin of weights and code that a stranger's bundle names.
+    """Checks where an untrusted bundle loads weights and code from.
 
     Raises DataError for a file or folder, ConfigError for a repository or code without permission.
     """
@@ -448,7 +472,7 @@ def _backbone_options(bundle: Bundle, checkpoint: Path | None) -> BackboneOption
             f"checkpoint {checkpoint}: backbone {facts.name} of {bundle.folder} needs no file of "
             "weights; remove --checkpoint"
         )
-    # A head takes only the features of the last block.
+    # A released head takes only the features of the backbone's last block.
     inner = {"layers": (), "token": None} if "layers" in facts.options else {}
     options = {**facts.options, **inner}
     if facts.checkpoint is None:
@@ -474,10 +498,9 @@ def _check_weights(bundle: Bundle, sha256: str | None, named: str) -> None:
 
 
 def _check_backbone(bundle: Bundle, loaded: Backbone) -> None:
-    """Checks that weights, preprocessing and features match the release."""
     facts = bundle.facts.backbone
     _check_weights(bundle, loaded.weights_sha256, f"backbone {facts.name}")
-    here = json.loads(json.dumps(dict(loaded.preprocessing)))  # with lists as in the bundle
+    here = json.loads(json.dumps(dict(loaded.preprocessing)))  # with lists for tuples, like JSON
     there = facts.preprocessing
     fault = None
     if loaded.dimension not in (None, bundle.facts.dimension):
@@ -486,7 +509,7 @@ def _check_backbone(bundle: Bundle, loaded: Backbone) -> None:
         )
     elif here != there:
         key = next(key for key in {**there, **here} if there.get(key) != here.get(key))
-        fault = f"{key} of its preprocessing is {here.get(key)} here, but was {there.get(key)}"
+        fault = f"preprocessing has {key} {here.get(key)} here, but {there.get(key)} in the release"
     elif not probes_agree(probe := take_probe(loaded), facts.probe):
         fault = (
             f"its features of a test image have norm {probe['norm']:g} here instead of "

@@ -1,4 +1,4 @@
-"""Writes the table of `predict`, CSV or parquet: ids, classes, probabilities, faults, origin."""
+"""Writes predictions as CSV or parquet: ids, classes, probabilities, faults, origin."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from dpprobe.release.bundle import BundleFacts, check_outside
 from dpprobe.release.probabilities import SetRule
 
 SUFFIXES = (".csv", ".parquet")
-SEPARATOR = "|"  # between the labels of an image that has several
-THRESHOLD = 0.5  # above it, a label counts that has no threshold of its own
+SEPARATOR = "|"  # between several labels of an image
+THRESHOLD = 0.5  # default threshold: a label counts if its probability is above it
 GROUP_ROWS = 4096  # fewest rows in a row group of a parquet file
-METADATA_KEY = "dpprobe"  # of a parquet file's metadata; holds the table's origin as JSON
+METADATA_KEY = "dpprobe"  # key of a parquet file's metadata that holds the origin as JSON
 
 
 class Prediction(NamedTuple):
-    """The predicted class and its values for one image, or the reason for their absence.
+    """The predicted class and the probabilities of one image, or the reason for no prediction.
 
     Attributes:
       held: the set of classes, joined by "|", and True to abstain; None without calibration.
@@ -62,11 +62,11 @@ class Origin(NamedTuple):
 def check_thresholds(
     given: Mapping[str, float], facts: BundleFacts, *, link: str | None = None
 ) -> dict[str, float]:
-    """Checks and returns the probability from which each class is named.
+    """Checks and returns thresholds: the probability from which each class is named.
 
     `link` is the bundle's link from scores to probabilities, by default the head's. Raises
     ConfigError for a head without probabilities, an unknown class, or a value outside 0 to 1.
-    ConfigError is also raised for thresholds of all classes if an image has exactly one class.
+    Thresholds of all classes are refused if an image has exactly one class.
     """
     thresholds = dict(given)
     names = facts.class_names
@@ -79,7 +79,7 @@ def check_thresholds(
         if name not in names:
             raise ConfigError(
                 f"threshold of {name}: {facts.name} has no class with this name; "
-                f"{suggest_names(name, names)}: it has {', '.join(names[:20])}"
+                f"{suggest_names(name, names)}: the classes are {', '.join(names[:20])}"
             )
         if not 0 <= value <= 1:
             raise ConfigError(f"threshold of {name}: {value}; write a probability from 0 to 1")
@@ -98,16 +98,16 @@ def label_of(
 ) -> str:
     """Names the class of an image, or joins the names of its labels.
 
-    A label is named if its probability reaches its threshold, or exceeds 1/2 if it has none. If
-    classes are exclusive, the most probable class that reaches its threshold is named; otherwise
-    the most probable class without a threshold.
+    With several labels per image, a label is named if its probability reaches its threshold, or
+    exceeds 1/2 without a threshold. With one class per image, the most probable class at or above
+    its threshold is named, else the most probable class without a threshold.
 
     Args:
-      values: probabilities [classes]; scores if the link is none.
+      values: probabilities [classes]; scores if the head has no probabilities.
       thresholds: from `check_thresholds`.
     """
     names, thresholds = facts.class_names, thresholds or {}
-    # As float32, like the values: a table that shows 0.7 reaches a threshold of 0.7.
+    # In float32 like the probabilities, so that a shown probability of 0.7 reaches threshold 0.7.
     reached = [
         index
         for index, name in enumerate(names)
@@ -121,12 +121,12 @@ def label_of(
 
 
 def value_columns(class_names: Sequence[str], link: str) -> list[str]:
-    """Returns the names of the columns of probabilities, or of scores if the link is none."""
+    """Returns the names of the columns of probabilities, or of scores if `link` is "none"."""
     return [f"{'score' if link == 'none' else 'probability'}_{name}" for name in class_names]
 
 
 def check_output(output: Path | None, inputs: Sequence[Path]) -> None:
-    """Raises ConfigError, before any work, if a table cannot be written to this path."""
+    """Raises ConfigError if a table of predictions cannot be written to `output`."""
     if output is None:
         return
     if output.suffix.lower() not in SUFFIXES:
@@ -147,10 +147,9 @@ def open_predictions(
 
     Args:
       output: a CSV or parquet file; None for CSV on standard output.
-      origin: CSV repeats the origin in each row, so that it outlives copying, sorting and joining;
-        parquet has the origin in the schema's metadata.
-      with_sets: True to add the columns `set`, classes joined by "|", and `abstain`, for a
-        calibrated release.
+      origin: CSV repeats the origin in each row, so that sorted or joined tables keep it; parquet
+        has the origin in the schema's metadata.
+      with_sets: True to add the columns `set` (classes joined by "|") and `abstain`.
     """
     if output is None:
         yield _csv_rows(sys.stdout, columns, origin, with_sets)
@@ -182,7 +181,7 @@ def _csv_rows(stream: IO[str], columns: Sequence[str], origin: Origin, with_sets
 
     def write_rows(predictions: Sequence[Prediction]) -> None:
         for one in predictions:
-            # As few digits as give the same float32 again.
+            # `str` writes the fewest digits from which a reader gets the float32 back.
             values = [""] * len(columns) if one.values is None else map(str, one.values)
             held = [""] * len(more)
             if with_sets and one.held is not None:

@@ -1,6 +1,6 @@
 """Turns the scores of a calibrated head into probabilities, sets of classes, and abstention.
 
-The numbers come from a statement's block `calibration`, so all readers of a bundle agree.
+All parameters come from the block `calibration` of a bundle's privacy statement.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from dpprobe.errors import ConfigError, DataError
 
-# Edges of ranges of the largest probability.
+# Edges of the ranges of an image's largest probability in a calibration's counts.
 TOP_EDGES = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0)
 
 
@@ -24,7 +24,7 @@ class Calibration:
     """Turns the scores of a released head into probabilities and sets.
 
     Attributes:
-      thresholds: by coverage, the lowest probability of a class in a set.
+      thresholds: maps each coverage to the lowest probability of a class in a prediction set.
     """
 
     scale: float
@@ -56,8 +56,8 @@ class SetRule:
     """Chooses the classes that a prediction names, or abstains from a prediction.
 
     Attributes:
-      threshold: the lowest probability of a class in a set; None without sets.
-      abstain_below: the largest probability below which no class is named; None to abstain unless
+      threshold: the lowest probability of a class in a prediction set; None without sets.
+      abstain_below: abstain if the largest probability is below this value; None to abstain unless
         the set holds exactly one class.
     """
 
@@ -72,9 +72,9 @@ class SetRule:
         coverage: float | None = None,
         abstain_below: float | None = None,
     ) -> SetRule | None:
-        """Returns the rule for a coverage, by default 90%, or for the next higher published one.
+        """Returns the rule for a coverage, by default the lowest published coverage from 90%.
 
-        Returns None without a calibration; raises ConfigError for a coverage it lacks.
+        Returns None without a calibration; raises ConfigError for an unpublished coverage.
         """
         if calibration is None:
             if coverage is None and abstain_below is None:
@@ -97,9 +97,9 @@ class SetRule:
     def apply_to(self, values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.intp], bool]:
         """Returns the classes in a row's set, most probable first, and True to abstain.
 
-        The set always contains the most probable class, which never lowers the coverage.
+        Every set contains the most probable class, which never lowers the coverage.
         """
-        # as float32, like the values: a probability that is shown as the threshold reaches it
+        # in float32 like the probabilities, so that a probability equal to the threshold reaches it
         least = np.float32(0.0 if self.threshold is None else self.threshold)
         order = np.argsort(-values, kind="stable")
         reached = values[order] >= least

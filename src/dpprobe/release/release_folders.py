@@ -1,4 +1,4 @@
-"""The folders of a release: its final place, the staged copy, and the folder being written."""
+"""The folders of a release: the published bundle, its staged copy, and the folder being written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger("dpprobe")
 
 @dataclass(frozen=True)
 class ReleaseFolders:
-    """The folders of a release: its final place `output`, and hidden folders, one per entry."""
+    """The folders of a release: the published `output`, and hidden folders for ledger entries."""
 
     name: str
     output: Path
@@ -32,7 +32,6 @@ class ReleaseFolders:
         return self.staged(entry).with_suffix(".partial")
 
     def drop(self, entry: Entry) -> None:
-        """Removes all unpublished files of a ledger entry."""
         for folder in (self.staged(entry), self.partial(entry)):
             if folder.exists():
                 shutil.rmtree(folder)
@@ -47,13 +46,13 @@ class ReleaseFolders:
         return self.is_whole(folder) and bundle_digest(folder) == digest
 
     def check_listed(self, dataset: str, entries: Sequence[Entry]) -> None:
-        """Refuses if the ledger lacks a bundle of the dataset: the ledger was lost or replaced."""
+        """Raises PrivacyError for a bundle that a lost or replaced ledger does not list."""
         known = {entry.digest for entry in entries}
         for sums in self.output.parent.glob(f"*/{SUMS_FILE}"):
             try:
                 of = read_json(sums.with_name(FACTS_FILE)).get("dataset")
             except (OSError, ValueError, AttributeError):
-                continue  # no bundle that anybody could use
+                continue  # not a usable bundle
             if of == dataset and bundle_digest(sums.parent) not in known:
                 raise PrivacyError(
                     f"{sums.parent}: a release from {of} that {self.ledger} does not list; "
@@ -62,7 +61,6 @@ class ReleaseFolders:
                 )
 
     def explain_lost(self, entry: Entry) -> str:
-        """Explains what a person may do if the bundle of a closed entry is missing."""
         return (
             f"release {self.name}: made (entry {entry.number} of {self.ledger}), and its "
             f"bundle is neither at {self.output} nor in {self.staged(entry)}: restore "
@@ -75,11 +73,11 @@ class ReleaseFolders:
             os.utime(path)
 
     def publish(self, staged: Path) -> None:
-        """Copies a closed bundle, or its missing files, to the final place."""
+        """Copies a closed bundle, or its missing files, from `staged` to `output`."""
         self.output.mkdir(exist_ok=True)
         ready = {path.name: path for path in staged.iterdir()}
         for path in self.output.iterdir():
-            if path.name.endswith(PARTIAL_SUFFIX):  # of a copy that was cut short
+            if path.name.endswith(PARTIAL_SUFFIX):  # of an interrupted copy
                 path.unlink()
             elif path.name not in ready or path.read_bytes() != ready[path.name].read_bytes():
                 raise PrivacyError(

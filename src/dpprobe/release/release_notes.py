@@ -1,14 +1,14 @@
 """Release notes: compares a release with its predecessor, in Markdown for whoever deploys it.
 
-All facts come from two public bundles, and from the sum of a ledger, which follows from plans
-alone. So release notes reveal nothing more.
+Release notes use only two public bundles, and the total epsilon of a ledger, which follows from
+plans alone. Release notes therefore reveal nothing about private data that bundles do not reveal.
 
-**Difference of two test results.** Each result has a 95% interval, which covers noise and choice of
-test units. The noise of the two results is independent, but both may have measured equal units, so
-their errors may be dependent. For any dependence, the standard deviation of a difference is at most
-the sum of both deviations (Minkowski). So the largest and smallest difference of the two intervals
-are limits at 95% confidence for normal errors. For errors of any distribution the difference's
-limits hold at 90% confidence (Bonferroni).
+**Difference of two test results.** Each test result has a 95% interval, which covers the noise and
+the choice of test units. The noise of two releases' results is independent, but two releases may
+have measured equal test units, so errors may be dependent. For any dependence, the standard
+deviation of a difference is at most the sum of the two standard deviations (Minkowski). For normal
+errors, the largest and smallest difference between two 95% intervals are therefore limits at 95%
+confidence. For other errors, the limits hold at 90% confidence (Bonferroni).
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from dpprobe.release.parts.predecessor.measure import named_predecessor
 from dpprobe.release.parts.spent.measure import state_spent
 from dpprobe.release.release_statement import tested_blocks
 
-# Facts of a backbone that nobody has to act on.
+# Facts of a backbone that change nothing for a deployment.
 _UNUSED = {"name", "probe", "versions", "trained"}
 
 
 def write_notes(
     new: Bundle, old: Bundle, *, ledger: Ledger | None = None, max_epsilon: float | None = None
 ) -> str:
-    """Writes the notes of a release that replaces another, in Markdown.
+    """Writes the notes of a release that replaces another release, in Markdown.
 
     Args:
       ledger: the ledger of the release's dataset, for today's total epsilon; by default the notes
-        have the total at the time of the release.
+        only have the total at the time of the release.
       max_epsilon: the limit of the total epsilon.
 
     Raises:
@@ -96,25 +96,25 @@ def _compare_results(new: Bundle, old: Bundle) -> list[str]:
         said = f"{state_measured(result)}, n = {result['n']:,}" if result else "none"
         shown.append(f"- {as_code(each.facts.name)}: {in_markdown(said)}")
     if not before or not now or before["metric"] != now["metric"]:
-        verdict = "The two cannot be compared: both must publish a result of the same metric."
+        verdict = "The test results cannot be compared: both releases must publish one metric."
         return [verdict, "", *shown]
     test = f"test {UNITS[unit_of(new.statement)][1]}"
     how = (
-        f"The interval adds the margins of both results, because they may share {test}. If other "
-        f"{test} were measured, they may explain a part of the difference."
+        f"The interval adds the margins of both results, because both results may share {test}. "
+        f"Different {test} may explain a part of the difference."
     )
     return [state_difference(now, before), "", *shown, "", how]
 
 
 def state_difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
-    """States the difference of two results of one metric with a conservative 95% interval."""
+    """States the difference of two test results by one metric, with a conservative 95% CI."""
     low = now["interval"][0] - before["interval"][1]
     high = now["interval"][1] - before["interval"][0]
     factor, digits, unit = (1, 3, "") if now["metric"] == "auc" else (100, 1, " points")
     shown, least, most = (
         f"{factor * each:+.{digits}f}" for each in (now["value"] - before["value"], low, high)
     )
-    verdict = "it is higher now" if low > 0 else "it is lower now" if high < 0 else None
+    verdict = "higher than before" if low > 0 else "lower than before" if high < 0 else None
     told = f"{METRICS[now['metric']]}: " + (verdict or "the two results cannot be told apart")
     return f"{told}. Difference {shown}{unit} (95% CI {least} to {most})."
 
@@ -153,13 +153,13 @@ def _state_total(new: Bundle, ledger: Ledger | None, max_epsilon: float | None) 
         left = max(0.0, max_epsilon - block["epsilon"])
         total += (
             f" The limit is epsilon {max_epsilon:g}, which leaves {left:.3g}. Releases together "
-            "cost less than the sum of their epsilons, so a slightly larger one may fit."
+            "cost less than the sum of their epsilons, so a slightly larger epsilon may fit."
         )
     return total
 
 
 def _compare_classes(new: Sequence[str], old: Sequence[str]) -> list[str]:
-    """Lists classes added, removed, renamed or moved; another name in a position is a new name."""
+    """Lists classes added, removed, renamed or moved; a renamed class keeps its position."""
     pairs = zip(old, new, strict=False) if len(old) == len(new) else ()
     renamed = {a: b for a, b in pairs if a not in new and b not in old}
     lines = [
@@ -181,7 +181,7 @@ def _compare_classes(new: Sequence[str], old: Sequence[str]) -> list[str]:
 
 
 def _deployed(bundle: Bundle) -> dict[str, Any]:
-    """Returns the facts that decide a head's inputs and outputs."""
+    """Returns the facts of a bundle that affect a head's inputs and outputs."""
     facts = bundle.facts
     normalize = facts.head.options.get("normalize")
     return {

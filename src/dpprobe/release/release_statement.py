@@ -1,4 +1,4 @@
-"""A release's privacy statement: a cell's statement without private parts, plus further facts."""
+"""A release's privacy statement: a cell's statement without private facts, and parts' blocks."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def release_statement(
       options: the method's options; public files may have any path.
       study: name of the study that declares files public.
       file_hashes: SHA-256 of each public file, by its path in the options.
-      blocks: the blocks of the release's parts, by name; None for parts that it lacks.
-      parts: hashes by `BundleFacts.hash_parts`; None before there is a bundle.
+      blocks: the statement blocks of release parts, by name; None for parts the release lacks.
+      parts: hashes by `BundleFacts.hash_parts`; None if no bundle exists yet.
       subsample: the `fraction` and the `public_seed` that chose the training examples.
       chosen_from: the rule that chose the head, and its facts; None if no rule chose.
     """
@@ -73,7 +73,7 @@ def release_statement(
 
 
 def tested_blocks(statement: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Returns the blocks of all that was released from the private test units."""
+    """Returns the statement blocks with mechanisms that read the private test units."""
     blocks = (statement.get(name) for name in (*ALWAYS_STATED, *STATED_IF_ASKED))
     return [block for block in blocks if isinstance(block, Mapping) and "mechanisms" in block]
 

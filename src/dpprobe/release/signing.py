@@ -1,13 +1,13 @@
 """Signs a bundle, and checks a signature: Ed25519 over the bytes of SHA256SUMS.
 
 SHA256SUMS has the hash of every other file, so its signature covers the whole bundle.
-SHA256SUMS.sig, beside it, holds the raw 64 bytes of the signature, which openssl can check:
+SHA256SUMS.sig holds the 64 raw bytes of the signature, which openssl can check:
 
     openssl pkeyutl -verify -pubin -inkey public_key.pem -rawin -in SHA256SUMS \
         -sigfile SHA256SUMS.sig
 
-A bundle holds no public key, because a key beside the files proves nothing. Get the public key
-elsewhere (the signer's web page).
+A bundle holds no public key, because a key beside the files proves nothing. Get the public key from
+another source, such as the signer's web page. openssl creates a pair of keys:
 
     openssl genpkey -algorithm ed25519 -out private_key.pem
     openssl pkey -in private_key.pem -pubout -out public_key.pem
@@ -30,14 +30,14 @@ PUBLIC_REMEDY = "name a file that `openssl pkey -pubout` wrote"
 
 
 def sign_bundle(folder: Path, key_file: Path) -> None:
-    """Writes SHA256SUMS.sig by an Ed25519 private key: PEM, without a passphrase."""
+    """Signs a bundle: writes SHA256SUMS.sig with an Ed25519 key in PEM, without a passphrase."""
     signature = read_private_key(key_file).sign((folder / SUMS_FILE).read_bytes())
     with atomic_path(folder / SIGNATURE_FILE) as temporary:
         temporary.write_bytes(signature)
 
 
 def read_private_key(path: Path) -> Ed25519PrivateKey:
-    """Reads an Ed25519 private key; raises ConfigError if the file is missing or something else."""
+    """Reads an Ed25519 private key; raises ConfigError if the file has no usable key."""
     try:
         require_plain_file(path)
         key = load_pem_private_key(path.read_bytes(), password=None)
@@ -54,7 +54,7 @@ def read_private_key(path: Path) -> Ed25519PrivateKey:
 
 
 def signature_holds(folder: Path, public_key: Path) -> bool:
-    """Returns True if SHA256SUMS.sig is the key's; raises ConfigError if the key is unusable."""
+    """Returns True if the key signed SHA256SUMS; raises ConfigError if the key is unusable."""
     try:
         require_plain_file(public_key)
         key = load_pem_public_key(public_key.read_bytes())

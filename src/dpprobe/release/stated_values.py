@@ -1,4 +1,4 @@
-"""Reads numbers, hashes and JSON of a stranger's file strictly, so that all readers agree."""
+"""Reads numbers, hashes and JSON of untrusted files strictly, so that all readers agree."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dpprobe.errors import DataError
 
 Values = Mapping[str, Any]
 
-# A larger n is refused before anything is priced.
+# A larger number of units is refused before any epsilon is computed.
 LARGEST_N = 10**10
 
 
 def require_true(holds: bool, fault: str) -> None:
-    """Raises DataError with the fault unless a condition is true."""
+    """Raises DataError with the message `fault` unless a condition holds."""
     if not holds:
         raise DataError(fault)
 
@@ -66,5 +66,6 @@ def _shorten_value(value: Any) -> str:
 
 def read_block(name: str, values: Any, keys: set[str]) -> Values:
     """Returns a JSON object; raises DataError unless the object has exactly these keys."""
-    require_true(isinstance(values, dict) and set(values) == keys, f"{name}: not of {sorted(keys)}")
+    has_keys = isinstance(values, dict) and set(values) == keys
+    require_true(has_keys, f"{name}: must have the keys {sorted(keys)}")
     return dict(values)

@@ -1,6 +1,6 @@
-"""Draws a release's head on this machine, from the rows of one site.
+"""Trains a release's head on this machine, from the rows of one site.
 
-The release part `sites` replaces this transport if several sites draw and add up.
+The release part `sites` replaces this transport if several sites train one head together.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from dpprobe.privacy.releases import Shared
 from dpprobe.release.ledger_file import Entry
 from dpprobe.training.job_features import JobFeatures
 
-Block = dict[str, Any]  # of a statement
-Blocks = dict[str, Block]  # by the name of their part
+Block = dict[str, Any]  # a block of a privacy statement
+Blocks = dict[str, Block]  # statement blocks by the name of their release part
 
 
 @dataclass(kw_only=True)
 class Draw:
-    """A head that was drawn, and the measurements of it.
+    """A head trained with fresh noise, and its measurements.
 
     Attributes:
-      heads: the drawn head.
-      blocks: the statement's blocks, by part.
-      open_entropy: returns the source of one part's noise.
+      heads: the trained head.
+      blocks: the statement's blocks, by release part.
+      open_entropy: returns the random source for one part's noise.
       shared: adds up the counts of several sites; None for one site.
     """
 
@@ -40,19 +40,18 @@ class Draw:
     blocks: dict[str, Block | None] = field(default_factory=dict)
 
 
-# Fits a head and measures it: its features, the source of the fit's random numbers, and the sums
-# that several sites share.
+# Fits and measures a head, from features, a source of random numbers, and sums that sites share.
 Fit = Callable[[JobFeatures, Entropy, Shared | None], Draw]
 
 
 class Transport:
-    """The draw of one site alone."""
+    """Trains the head of one site without other sites."""
 
     resumes = False  # True if an open entry may continue, because its noise is fixed
 
     @property
     def agreed_n(self) -> int | None:
-        """The training units of all sites, if there are several."""
+        """The number of training units of all sites; None for one site."""
         return None
 
     @property
@@ -60,15 +59,15 @@ class Transport:
         return None
 
     def price_shares(self, plan: Plan) -> Plan:
-        """Returns a plan whose epsilon covers the way its noise is drawn."""
+        """Returns a plan whose epsilon covers noise that sites draw in shares."""
         return plan
 
     def run(self, work: Callable[[], None], wait_minutes: float | None) -> None:  # noqa: ARG002
-        """Makes or finishes the release; waits for other sites' files, by default as they say."""
+        """Makes or finishes the release; None waits for other sites as the option `sites` says."""
         work()
 
     def make_offer(self, prepare: Callable[[], None]) -> tuple[Any, Path]:  # noqa: ARG002
-        """Offers the release to other sites, after `prepare`; ConfigError without other sites."""
+        """Offers the release to other sites after `prepare`; ConfigError if no sites are set."""
         raise ConfigError("the release has no `sites`, so there is nothing to offer")
 
     def find_open(self) -> Entry | None:
@@ -79,7 +78,7 @@ class Transport:
         """Is called if no ledger entry of the release counts."""
 
     def note_booked(self) -> None:
-        """Is called once the release is booked, before anything is drawn."""
+        """Is called after the release is booked, before any noise is drawn."""
 
     def draw_head(self, fit: Fit, features: JobFeatures) -> Draw:
         return fit(features, SystemEntropy(), None)

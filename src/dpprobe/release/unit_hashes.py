@@ -1,15 +1,15 @@
-"""Keyed hashes of a release's units, with which ledgers of one data_dir recognise common units.
+"""Keyed hashes of a release's units, by which ledgers of one data_dir recognise common units.
 
     <data_dir>/units.key                            32 random bytes, mode 0600, made once
-    <data_dir>/<dataset>/units-<hash>.safetensors   the hashes of a booking; equal ones share a file
+    <data_dir>/<dataset>/units-<hash>.safetensors   a booking's hashes; equal hashes share a file
 
-A hash is the first 64 bits of HMAC-SHA256 under the key. Units' names in a column are hashed, with
-the spelling that equal names share (`person_names`), and images' bytes and pixels.
-With the key, these files reveal whether a guessed image is in the data, so they are private. Hashes
-may cause a refusal, but never change what is published: whether two datasets share a unit depends
-on private examples.
+A unit's hash is the first 64 bits of HMAC-SHA256 under the key. Hashes cover units' names in a
+column, in the spelling that equal names share (`person_names`), and images' bytes and pixels.
+Files of hashes are private: with the key, hashes reveal whether a guessed image is in the data.
+Hashes depend on private examples, so hashes may cause a refusal but never change a published value.
 
-Two unrelated hashes are equal with probability 2^-64; any two of a million per side with 5e-8.
+Two unrelated hashes are equal with probability 2^-64; a collision between two sets of a million
+hashes has probability 5e-8.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from dpprobe.errors import DataError
 FORMAT, FORMAT_VERSION = "dpprobe-units", 1
 KEY_FILE = "units.key"
 _KEY_BYTES, _HASH_BYTES = 32, 8
-_LOST = "restore it from a backup: until then no release is made from the datasets beside it"
+_LOST = "restore the file from a backup: without it, no dataset in this data_dir is released"
 _NONE = np.zeros(0, np.uint64)
 
-# By "<split>.names" and "<split>.images"; each list is sorted and without duplicates.
+# Hashes by the keys "<split>.names" and "<split>.images"; each array is sorted, without duplicates.
 Hashes = Mapping[str, npt.NDArray[np.uint64]]
 
 
@@ -46,7 +46,7 @@ class Units:
 
     Attributes:
       names: the name of each row's unit, by split; empty if no column names units.
-      tables: the folder of the rows' split tables; None without them.
+      tables: the folder of the rows' split tables; None if the tables are missing.
     """
 
     names: Mapping[str, Iterable[str]]
@@ -72,7 +72,7 @@ def _hash_all(key: bytes, kind: str, values: Iterable[bytes]) -> npt.NDArray[np.
 
 
 def share_units(first: Hashes, second: Hashes, kind: Literal["names", "images"]) -> bool:
-    """Returns True if two releases share a hash of one kind, in any of their splits."""
+    """Returns True if two releases share a hash of names or of images, in any splits."""
     ours, theirs = (
         np.concatenate([_NONE, *(one[part] for part in one if part.endswith(kind))])
         for one in (first, second)
@@ -83,7 +83,7 @@ def share_units(first: Hashes, second: Hashes, kind: Literal["names", "images"])
 def count_moved(first: Hashes, second: Hashes) -> int:
     """Counts the images that are on different sides in two releases.
 
-    An image on both sides of one split belongs to two units, and does not count.
+    An image on both sides of a release's split belongs to two units, and is not counted.
     """
 
     def only(hashes: Hashes, side: str, other: str) -> npt.NDArray[np.uint64]:
@@ -95,7 +95,7 @@ def count_moved(first: Hashes, second: Hashes) -> int:
 
 
 def find_tables(folder: Path, fingerprint: str | None = None) -> Path | None:
-    """Returns the folder if it contains split tables (with the fingerprint, if given)."""
+    """Returns the folder if it has all split tables, with the fingerprint if one is given."""
     try:
         made = read_info(folder / "dataset.json").fingerprint
     except DataError:
@@ -107,7 +107,7 @@ def find_tables(folder: Path, fingerprint: str | None = None) -> Path | None:
 def load_key(data_dir: Path, *, used: bool) -> bytes:
     """Reads the key of a data_dir, or creates it; the caller must hold a lock.
 
-    Raises DataError for a damaged key, and for a missing key with which hashes were made (`used`).
+    Raises DataError for a damaged key, and for a missing key if ledgers have hashes (`used`).
     """
     path = data_dir / KEY_FILE
     if not path.exists():
@@ -130,11 +130,11 @@ def write_hashes(folder: Path, hashes: Hashes, key: bytes) -> str:
 
 
 def read_hashes(folder: Path, digest: str, key: bytes) -> Hashes:
-    """Reads the hashes of a booking; raises DataError if they are damaged or of another key."""
+    """Reads a booking's hashes; raises DataError for damaged hashes or another key's hashes."""
     path = _path_of(folder, digest)
     try:
         if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
-            raise DataError("it differs from its ledger's record")
+            raise DataError("the file differs from its ledger's record")
         described, hashes = read_arrays(path, kind=FORMAT, version=FORMAT_VERSION)
         if described["key"] != _mark_key(key):
             raise DataError(f"made with another key than {KEY_FILE}")

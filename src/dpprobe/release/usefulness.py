@@ -1,10 +1,10 @@
 """Refuses a head that would not be worth its epsilon, before any epsilon is spent.
 
-The study's benchmark with the release's method, backbone and epsilon decides. At 95% confidence the
-benchmark's head must beat a constant prediction, in its headline metric, and rank images better
-than chance. The benchmark's heads must also predict each class. Without a benchmark the planner
-decides, from public facts. Checks of usefulness publish nothing; `release_choice_price` bounds the
-cost of using a benchmark.
+A release is compared with the study's benchmark of its method, backbone and epsilon. At 95%
+confidence the benchmark's head must beat a constant prediction in its headline metric, and rank
+images better than chance. The benchmark's heads must also predict each class. Without a benchmark
+the planner decides from public facts. Checks of usefulness publish nothing; `parts/choice` bounds
+the cost of using a benchmark.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CLASSES_NAMED = 5
 
 
 def check_usefulness(name: str, *, benchmark: Path | None, facts: DataFacts) -> None:
-    """Raises PrivacyError with reasons if a release's head is no better than a constant.
+    """Raises PrivacyError with reasons if a head is no better than a constant prediction.
 
     `benchmark` is `metrics.json` of the study's cell of equal method, backbone and epsilon; if the
     study has no such cell, the planner decides from public facts.
@@ -47,7 +47,6 @@ def check_usefulness(name: str, *, benchmark: Path | None, facts: DataFacts) -> 
 
 
 def benchmark_faults(record: CellRecord) -> Iterator[str]:
-    """Yields the reasons why the heads of a cell are useless."""
     constant, summary = constant_headline(record), record.summary
     low = summary[record.headline].both_low
     if constant is not None and (low is None or low <= constant):
@@ -60,12 +59,12 @@ def benchmark_faults(record: CellRecord) -> Iterator[str]:
         low = summary["auc"].both_low
         if low is not None and low <= 0.5:
             yield f"the 95% CI of its AUC begins at {low:.3f}, so the ranking may be chance"
-    if not record.multi_label:  # one of several labels still ranks if it is below 1/2 everywhere
+    if not record.multi_label:  # one of several labels may rank well below 1/2
         yield from _never_predicted(record)
 
 
 def _never_predicted(record: CellRecord) -> Iterator[str]:
-    """Yields the classes that at least half of the seeds never predict."""
+    """Yields a fault that names the classes which at least half of the seeds never predict."""
     seeds = [set(seed.get("never_predicted", ())) for seed in record.seeds]
     rarely = [
         name

@@ -3,11 +3,11 @@
     <exchange>/offer.<site>.json
 
 An offer has the release's terms in the site's study, the site's number of units, and an X25519 key
-for this release. The site's Ed25519 key signs the offer; its public half is in the terms.
+for this release. The site's Ed25519 key signs the offer; the terms have the public Ed25519 keys.
 
-Sites with equal terms have an agreement: all offers, in the order of their names. The agreement's
-SHA-256 binds every message and mask to terms, sizes and keys. So an offer that is replaced later
-changes no earlier message.
+Sites with equal terms have an agreement: all offers, in the order of site names. The agreement's
+SHA-256 binds every message and mask to terms, sizes and keys. An offer that is replaced later
+therefore changes no earlier message.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HEX_KEY = r"^[0-9a-f]{64}$"
 
 
 class Offer(BaseModel):
-    """The content of one site's signed file.
+    """The content of one site's signed offer file.
 
     Attributes:
       terms: the release's terms, JSON-compatible; equal at all sites.
@@ -63,13 +63,13 @@ class Offer(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """The offers of all sites, whose terms are equal, in the order of their names."""
+    """The offers of all sites, with equal terms, in the order of site names."""
 
     offers: tuple[Offer, ...]
 
     @classmethod
     def make(cls, offers: Sequence[Offer]) -> Agreement:
-        """Returns the agreement of all offers; PrivacyError names terms that differ."""
+        """Returns the agreement of all offers; raises PrivacyError that names unequal terms."""
         ordered = sorted(offers, key=lambda offer: offer.site)
         first = ordered[0]
         for other in ordered[1:]:
@@ -78,7 +78,7 @@ class Agreement:
             if differing:
                 raise PrivacyError(
                     f"sites {first.site} and {other.site} have another {', '.join(differing)}: "
-                    "all sites must have the same; compare the studies, then make the offers again"
+                    "all sites need equal terms; compare the studies, then make the offers again"
                 )
         return cls(offers=tuple(ordered))
 
@@ -113,7 +113,7 @@ def sign_values(key: Ed25519PrivateKey, values: Mapping[str, Any]) -> str:
 
 
 def check_signature(place: str, values: Mapping[str, Any], signature: Any, member: str) -> None:
-    """Raises PrivacyError unless a site's public key, as `member` in hexadecimal, signed values."""
+    """Raises PrivacyError unless the site with public key `member` (hexadecimal) signed values."""
     try:
         public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(member))
         public.verify(bytes.fromhex(str(signature)), canonical_json(values).encode())
@@ -125,7 +125,7 @@ def check_signature(place: str, values: Mapping[str, Any], signature: Any, membe
 
 
 def check_member_keys(members: Mapping[str, str]) -> None:
-    """Raises ConfigError for a string that is no public key, or a key that two sites share."""
+    """Raises ConfigError for a member whose key is no public key, or another member's key."""
     for name, key in members.items():
         if re.fullmatch(HEX_KEY, key) is None:
             raise ConfigError(
@@ -133,7 +133,7 @@ def check_member_keys(members: Mapping[str, str]) -> None:
                 "`dpprobe site keys` prints it"
             )
         if [*members.values()].count(key) > 1:
-            raise ConfigError(f"sites.members.{name}: another site has the same key")
+            raise ConfigError(f"sites.members.{name}: another site has an equal key")
 
 
 def write_offer(folder: Path, offer: Offer, key: Ed25519PrivateKey) -> Path:
@@ -156,7 +156,7 @@ def read_offers(folder: Path, members: Mapping[str, str]) -> list[Offer]:
 
 
 def _read_offer(path: Path, site: str, member: str) -> Offer:
-    """Reads an offer of anyone; DataError for a damaged file, PrivacyError for another site's."""
+    """Reads an untrusted offer; DataError if damaged, PrivacyError unless the site signed it."""
     try:
         require_plain_file(path, _LARGEST_OFFER)
         values = parse_strict(path.read_bytes())
@@ -164,9 +164,11 @@ def _read_offer(path: Path, site: str, member: str) -> Offer:
         signature = values.pop("signature")
         offer = Offer.model_validate(values)
     except ValidationError as error:
-        raise DataError(f"{path}: {explain_first(error)}; ask site {site} for it again") from error
+        raise DataError(
+            f"{path}: {explain_first(error)}; ask {site} for the offer again"
+        ) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: damaged ({error}); ask site {site} for it again") from error
+        raise DataError(f"{path}: damaged ({error}); ask {site} for the offer again") from error
     check_signature(str(path), values, signature, member)
     if offer.site != site:
         raise DataError(f"{path}: not an offer of site {site}; ask the site for it again")

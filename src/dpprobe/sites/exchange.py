@@ -2,25 +2,27 @@
 
     <exchange>/sums-<round>.<site>.safetensors    for the other sites
 
-A site's own files are in <data_dir>/<dataset>/site-<release>, with mode 0600. `secret.json` has the
-site's keys and noise, and `agreement.json` the agreement, once the release is booked.
-`sums-<round>` are messages as sent, `total-<round>` the totals of complete rounds.
+A site's private folder is <data_dir>/<dataset>/site-<release>, whose files have mode 0600.
+`secret.json` has the site's secret keys for masks and noise. `agreement.json` has the agreement,
+once the release is booked. `sums-<round>` are messages as sent, `total-<round>` the totals of
+complete rounds.
 
-A round has the sums that a fit requests at once. Everyone adds up the messages of all sites, and
+A round has the sums that a fit requests at once. Each site adds up the messages of all sites, and
 learns only the total.
 
-**One message per round.** Two messages with different sums under equal noise and masks would differ
-by exactly the difference of these sums. So rounds are counted by the private folder alone, whatever
-is in the exchange: a round is complete once its total is in this folder, which needs this site's
-message. A message is written to the private folder first, never over another message, then copied.
-A total is stored when it is first computed, so that later files of other sites change nothing. Only
-one process at a time holds the private folder's lock.
+**One message per round.** Two messages with different sums under equal noise and masks would reveal
+the exact difference of the sums. Rounds are therefore counted by the private folder alone, never by
+the exchange. A round is complete once its total is in the private folder, which requires this
+site's message. A message is written to the private folder first, never over another message, then
+copied to the exchange. A total is stored when it is first computed, so that later files of other
+sites change nothing. Only one process at a time holds the private folder's lock.
 
-**A restored folder** has lost messages, and other sites may replace theirs. So noise and masks are
-bound to a transcript, the hash of the agreement and of all totals so far. Noise is also bound to
-the exact sums. Different totals or sums get different noise; equal totals and sums give equal
-bytes. Every message states its transcript, and a site refuses messages of other transcripts. A site
-stops sending if the exchange has a message of the site that the site's private folder lacks.
+**Restored folders.** A private folder restored from a backup lacks messages, and other sites may
+replace messages. Noise and masks are therefore bound to a transcript: the hash of the agreement and
+of all totals so far. Noise is also bound to the exact sums. Different totals or sums get different
+noise; equal totals and sums give equal bytes. Every message states its transcript, and a site
+refuses messages of other transcripts. A site stops sending if the exchange has a message of the
+site that the site's private folder lacks.
 
 **One agreement per secret.** A secret serves one agreement, whose digest is in every message and in
 the ledger's entry.
@@ -66,8 +68,8 @@ _LARGEST_MESSAGE, _LARGEST_TEXT = 8 * 2**30, 2**26
 AGREEMENT_FILE = "agreement.json"
 SECRET_FILE = "secret.json"
 ANOTHER_NAME = (
-    "nothing more can be sent for this release. Its entry in the ledger counts, and all sites need "
-    "a release with another name"
+    "nothing more can be sent for this release. The release's ledger entry counts, and all sites "
+    "need a release with another name"
 )
 
 
@@ -161,7 +163,7 @@ class Exchange:
     signer: Ed25519PrivateKey = field(repr=False)
 
     def check_messages(self) -> None:
-        """Raises for a wrong message in the exchange, and if this site's folder was restored."""
+        """Raises an error for a wrong message in the exchange, or a restored private folder."""
         self._check_own_messages()
         for site in self.agreement.names:
             for path in sorted(self.folder.glob(f"sums-*.{site}.safetensors")):
@@ -170,7 +172,7 @@ class Exchange:
     def read_rounds(self) -> list[list[Sum]]:
         """Returns the totals of all complete rounds, and stores new totals.
 
-        Raises PrivacyError or DataError for messages that do not belong to the round.
+        Raises PrivacyError or DataError for messages that do not belong to their round.
         """
         rounds: list[list[Sum]] = []
         while self.has_sent(number := len(rounds) + 1):
@@ -211,7 +213,6 @@ class Exchange:
         return sums
 
     def list_missing(self, number: int) -> list[str]:
-        """Lists the other sites without a message in a round."""
         others = [site for site in self.agreement.names if site != self.site]
         return [site for site in others if not self.message_path(number, site).exists()]
 
@@ -226,8 +227,8 @@ class Exchange:
         Args:
           rounds: the totals that the sums were computed from, of all earlier rounds.
 
-        Raises PrivacyError unless the totals are those of all complete rounds, at all sites that
-        have sent.
+        Raises PrivacyError unless `rounds` has the totals of all complete rounds, and other sites'
+        messages of the next round were computed from equal totals.
         """
         self._check_own_messages()
         number = len(rounds) + 1
@@ -257,7 +258,7 @@ class Exchange:
             raise PrivacyError(
                 f"{path}: this site's message {'is not the one' if sent.exists() else 'is missing'}"
                 f" in {self.private}, which was restored or lost. A second message may reveal "
-                f"what the first one hides; {ANOTHER_NAME}"
+                f"what the first message hides; {ANOTHER_NAME}"
             )
 
     def has_sent(self, number: int) -> bool:
@@ -287,7 +288,7 @@ class Exchange:
         return _pack_sums(masked, {**values, "signature": sign_values(self.signer, values)})
 
     def _read_message(self, path: Path, site: str) -> tuple[dict[str, Any], list[Sum]]:
-        """Reads a message of anyone.
+        """Reads an untrusted message.
 
         Raises DataError for damage, PrivacyError for a message of another site or agreement.
         """
@@ -298,7 +299,7 @@ class Exchange:
         return values, sums
 
     def _read_signed(self, path: Path, site: str) -> tuple[dict[str, Any], list[Sum]]:
-        again = "remove it" if site == self.site else f"ask site {site} for it again"
+        again = "remove it" if site == self.site else f"ask site {site} for its sums again"
         values, sums = _unpack_sums(path, again)
         signature = values.pop("signature", "")
         check_signature(str(path), values, signature, self.members[site])
@@ -325,7 +326,7 @@ def hash_totals(agreement: Agreement, rounds: Sequence[Sequence[Sum]]) -> str:
 
 
 def _unpack_sums(path: Path, remedy: str) -> tuple[dict[str, Any], list[Sum]]:
-    """Reads what `_pack_sums` wrote; raises DataError for any other content."""
+    """Reads a file that `_pack_sums` packed; raises DataError for any other content."""
     try:
         values, named = read_arrays(
             path, kind=FORMAT, version=FORMAT_VERSION, largest=_LARGEST_MESSAGE
@@ -339,9 +340,9 @@ def _unpack_sums(path: Path, remedy: str) -> tuple[dict[str, Any], list[Sum]]:
             for one, array in zip(values["sums"], arrays, strict=True)
         ]  # fmt: skip
         if not all(array.dtype == np.int64 and array.ndim == 1 for array in arrays):
-            raise ValueError("its numbers are not whole")
+            raise ValueError("the file's numbers are not whole")
         if [*map(_describe, sums)] != values["sums"]:
-            raise ValueError("its numbers have changed")
+            raise ValueError("the file's numbers have changed")
         if not all(
             isinstance(each.name, str)
             and isinstance(each.symmetric, bool)

@@ -1,14 +1,14 @@
 """Masks that hide a site's sums, and cancel in the total of all sites.
 
-Each pair of sites agrees on a key: X25519, then HKDF-SHA256 over all facts that identify the use.
+Each pair of sites derives a key by X25519, then HKDF-SHA256 over all facts that identify the use.
 The key's AES-256 keystream is a mask, uniform modulo 2^64. The site whose name comes first adds the
-pair's mask, and the other site subtracts it. So the sum of all sites' masked numbers equals the sum
-of their numbers, modulo 2^64. Without one site's message the other messages look like random
-numbers (Bonawitz et al. 2017, section 4). The paper's protocol also tolerates sites that drop out;
-dpprobe needs the answers of all sites.
+pair's mask, and the other site subtracts it. The total of all sites' masked numbers therefore
+equals the total of the unmasked numbers, modulo 2^64. Without one site's message the other messages
+look like random numbers (Bonawitz et al. 2017, section 4). The protocol of Bonawitz et al. also
+tolerates sites that drop out; dpprobe needs the messages of all sites.
 
 Attackers who cannot break X25519 and AES see neither numbers nor noise. Each use has a separate
-key, and a site sends one message per use (`sites.exchange`).
+key, and a site sends one message per use of a mask (`sites.exchange`).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Integers = npt.NDArray[np.int64]
 def mask_numbers(
     numbers: Integers, use: str, *, site: str, key: X25519PrivateKey, others: Mapping[str, bytes]
 ) -> Integers:
-    """Returns numbers plus a site's masks for one use, modulo 2^64.
+    """Returns `numbers` plus the masks of `site` for one `use`, modulo 2^64.
 
     Args:
-      numbers: an array of any shape, equal at all sites.
-      use: facts that masks are bound to, which both sites know: all totals so far, and a sum. The
-        masks of a use are used once.
+      numbers: an array whose shape is equal at all sites.
+      use: text that binds a mask to all totals so far and to one sum. `use` is equal at all sites,
+        and must be used only once.
       key: the site's private key.
       others: the other sites' public keys by name, 32 bytes each.
     """
@@ -52,7 +52,7 @@ def _open_pair(
 ) -> Keystream:
     try:
         secret = key.exchange(X25519PublicKey.from_public_bytes(public))
-    except ValueError as error:  # a point of small order, or not 32 bytes
+    except ValueError as error:  # X25519 refuses small orders and other lengths
         raise PrivacyError(
             f"site {other}: its public key is not one of X25519 ({error}); ask for a new offer"
         ) from error

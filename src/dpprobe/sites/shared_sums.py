@@ -1,14 +1,14 @@
-"""One site's share in the sums of a fit: adds noise to the site's sums, and uses the total of all.
+"""One site's share in a fit of several sites: adds noise to the site's sums, and uses totals.
 
-A private fit depends on the rows through its releases alone. So a fit of several sites needs no
-separate protocol. Every site runs one fit on its rows, which releases totals over all sites. A fit
-stops at the first sum whose total is not known yet (`SumsMissing`). The site's numbers are sent to
-the other sites, and the fit runs again with one more total. Repeated runs repeat the passes over
-the rows, but a site may stop and continue at any time.
+A private fit depends on private rows through its noisy releases alone. A fit of several sites
+therefore needs no separate protocol: every site runs the fit on its own rows, and releases totals
+over all sites. A fit stops at the first sum whose total is not known yet (`SumsMissing`). The
+site's noisy sum is sent to the other sites, and the fit runs again with one more total. Repeated
+runs repeat the passes over the rows, but a site may stop and continue at any time.
 
-Each total is T = sum of S_j + sum of K_j. S_j is the exact sum of site j, in whole steps of a grid
-for all sites' units. K_j is the site's rounded Gaussian. `privacy.noise_shares` bounds the privacy
-cost.
+Each total is the sum of S_j + K_j over all sites j. S_j is the exact sum of site j, in whole steps
+of a grid for all sites' units. K_j is the rounded Gaussian noise of site j. `privacy.noise_shares`
+bounds the privacy cost of noise in shares.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Sum:
-    """The numbers of one release: a site's, masked or not, or the total.
+    """The numbers of one noisy release: one site's numbers, masked or unmasked, or the total.
 
     Attributes:
       name: the mechanism's name.
@@ -47,7 +47,7 @@ class Sum:
 
     @property
     def facts(self) -> tuple[str, float, float, bool, int]:
-        """The values that all sites must agree on."""
+        """The facts of a sum that must be equal at all sites."""
         return self.name, self.step, self.deviation, self.symmetric, self.numbers.size
 
     def replace_numbers(self, numbers: Integers) -> Sum:
@@ -55,7 +55,7 @@ class Sum:
 
 
 class SumsMissing(Exception):
-    """A fit stopped, because it needs totals; `sums` are the site's numbers with its noise."""
+    """Stops a fit that needs totals of other sites; `sums` are this site's noisy numbers."""
 
     def __init__(self, sums: Sequence[Sum]) -> None:
         super().__init__(", ".join(each.name for each in sums))
@@ -68,9 +68,10 @@ class SharedSums:
     Args:
       totals: the totals of the releases so far, in the order of the fit.
       open_noise: returns the noise of this site's exact sum with a given number (from 0).
-      share: maps a total's noise deviation to this site's, both in steps; 0 for no noise.
+      share: maps the deviation of a total's noise to the deviation of this site's noise, in steps;
+        0 for no noise.
       together: mechanisms whose sums do not depend on other releases, so that their totals are
-        requested at once. The fit releases all of these before it uses any total.
+        requested at once. The fit must release all sums of `together` before it uses a total.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class SharedSums:
         self._asked: list[Sum] = []
         self._seen: set[str] = set()
         self._place = 0
-        # For the statement: the least noise of a number, and how many numbers there are.
+        # For the statement: the smallest noise share of a number, and the count of all numbers.
         self.smallest_share = math.inf
         self.coordinates = 0
 
@@ -102,7 +103,7 @@ class SharedSums:
 
         Raises:
           SumsMissing: if other sites' numbers are needed first.
-          PrivacyError: if the totals belong to another fit, or the noise is too fine for the grid.
+          PrivacyError: if totals belong to another fit, or noise is too small for the grid.
         """
         place, self._place = self._place, self._place + 1
         self._seen.add(name)
@@ -141,7 +142,7 @@ class SharedSums:
 
 
 def add_sums(sums: Sequence[Sum]) -> Sum:
-    """Returns the total of one release over all sites, modulo 2^64, so that masks vanish.
+    """Returns the total of one release over all sites, modulo 2^64, in which masks cancel.
 
     Raises PrivacyError if the sites' sums differ in their mechanism, step or size.
     """

@@ -1,4 +1,4 @@
-"""Simulates a fit of several sites in one process, with equal sums and noise, without messages."""
+"""Simulates a fit of several sites in one process, with the sums and noise of a real fit."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def fit_together(
     Args:
       parts: the rows of each site; `agreed_n` is the number of units of all sites.
       plan: calibrated for the units of all sites.
-      colluders: number of sites whose noise does not count. None for an aggregator, which adds all
-        noise; the head then equals, to the last bit, a head on all rows in one place.
+      colluders: number of colluding sites, whose noise does not count. None for an aggregator that
+        adds all noise: the head then equals, to the last bit, a head trained without sites.
     """
     sites = [_Site(number, len(parts), seed, colluders) for number in range(len(parts))]
     totals: list[Sum] = []
@@ -53,7 +53,7 @@ def fit_together(
 class _Site:
     """The noise of one site, from published seeds; if `colluders` is None, one site adds all noise.
 
-    One random stream serves all releases of a mechanism, as in a fit without sites.
+    One random stream gives the noise of all releases of a mechanism, as in a fit without sites.
     """
 
     def __init__(self, number: int, parties: int, seed: int, colluders: int | None) -> None:

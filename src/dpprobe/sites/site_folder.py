@@ -1,6 +1,6 @@
 """A site's private folder for one release: its path, its lock, and whether sums were sent.
 
-Imports little, because ledgers also import this module without training.
+This module imports little, because ledgers import it without the code for training.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def site_folder(folder: Path, release: str) -> Path:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Excludes other processes of this site; raises PrivacyError if another process is at work."""
+    """Locks a private folder; raises PrivacyError if another process of the site has the lock."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     try:

@@ -1,4 +1,4 @@
-"""Finds methods of a study that differ in few options; imports no library of arrays."""
+"""Finds methods of a study that differ in few options; imports neither NumPy nor torch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dpprobe.artifacts import canonical_json
 T = TypeVar("T")
 
 LEARNING_RATE = "learning_rate"
-# Options on the horizontal axis of figures, each with the options that make up its value. The
-# learning rate may vary too: of several methods at one value, figures show the best.
+# Options on the horizontal axis of figures, each with the keys that make up the option's value.
+# Methods with one value may differ in learning rate; figures show the best of these methods.
 VARIED: dict[str, tuple[str, ...]] = {
     "batch_size": ("batch_size",),
     "init_scale": ("init", "init_scale"),
@@ -27,7 +27,7 @@ SCALED_INITS = ("zero", "scaled", "lecun_normal")
 def find_families(
     options: Mapping[str, Mapping[str, Any]], varying: Sequence[str]
 ) -> list[tuple[str, ...]]:
-    """Groups names with equal options except `varying`, the largest group first."""
+    """Groups names whose options are equal except `varying`; the largest group comes first."""
     groups: dict[str, list[str]] = {}
     for name, values in options.items():
         rest = {key: value for key, value in values.items() if key not in varying}
@@ -38,7 +38,7 @@ def find_families(
 def same_but_size(backbones: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """Groups backbones that differ only in the size of their images, two or more per group.
 
-    The share of an image that the crop keeps may differ too: 256 of 384 pixels, and 384 of 448.
+    The option `crop_pct`, the share of an image that the crop keeps, may differ too.
     """
     flat = {}
     for name, options in backbones.items():
@@ -52,7 +52,7 @@ def same_but_size(backbones: Mapping[str, Mapping[str, Any]]) -> list[tuple[str,
 
 
 def find_changes(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Returns the options that differ: name -> (base's value, other's value), None if absent.
+    """Returns the options that differ: name -> (base's value, other's value); absent is None.
 
     If `head` differs, the learning rate and options that only one head has are left out, because
     optimisers differ.
@@ -72,7 +72,7 @@ def find_changes(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str,
 
 
 def best_base(options: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Returns the first name from which most others differ in one option; None without any."""
+    """Returns the name from which most other names differ in one option; None if none does."""
     counts = {
         name: sum(len(find_changes(values, other)) == 1 for other in options.values())
         for name, values in options.items()
@@ -87,10 +87,10 @@ def keep_unique(items: Iterable[T]) -> list[T]:
 
 
 def find_varied(options: Mapping[str, Mapping[str, Any]], option: str) -> list[tuple[str, ...]]:
-    """Groups methods that differ only in one option of `VARIED`, by their recorded options.
+    """Groups methods whose recorded options differ only in `option`, a key of `VARIED`.
 
-    Methods in a group may also differ in the learning rate. Between two optimisers, options that
-    not all optimisers have count as part of the change. In a group, VARIED has two or more values.
+    Methods in a group may also differ in the learning rate. Between optimisers, options that some
+    optimisers lack may differ too. Each group has two or more values of `option`.
     """
     having = {name: values for name, values in options.items() if _has_option(values, option)}
     if option == "optimiser" and having:

@@ -18,10 +18,10 @@ from dpprobe.errors import ConfigError
 from dpprobe.options import Options
 from dpprobe.wrong_keys_and_values import explain_first
 
-# Options that choose rows or make another split: with them, sizes may differ from the catalog's.
-# `limit` is not among them, because the sizes that it leaves are known.
+# Options that choose rows or make another split, so that sizes may differ from the catalog's. The
+# option `limit` is left out, because the sizes after a limit are known.
 _RESIZE = ("exclude", "filters", "layout", "split_by", "test_fraction")
-# Further such options of the entry's source; with another source they only name its files.
+# Options that choose rows in an entry's own source; with another source they only name files.
 _SOURCE_RESIZE = ("split_column", "test", "test_values", "train", "train_values")
 # Options that say how -1 and blank labels are read, which may drop rows.
 _POLICIES = ("uncertain", "missing")
@@ -32,7 +32,7 @@ Address = Annotated[str, Field(pattern=r"^https?://[^/\s]+\S*$")]
 
 
 class Sizes(Options):
-    """Sizes of the split tables, checked when they are made; null where unknown."""
+    """Sizes of the split tables, checked when the tables are made; null if unknown."""
 
     train: int | None = Field(ge=1, description="Number of images in the training table.")
     test: int | None = Field(ge=1, description="Number of images in the test table.")
@@ -42,8 +42,6 @@ class Sizes(Options):
 
 
 class Citation(Options):
-    """The reference to cite when the dataset is used."""
-
     authors: Text
     title: Text
     year: int = Field(ge=1900, le=2100)
@@ -52,8 +50,6 @@ class Citation(Options):
 
 
 class DatasetEntry(Options):
-    """One dataset of the catalog."""
-
     title: Text
     description: Text = Field(description="Content of the images, and caveats to know beforehand.")
     homepage: Address
@@ -142,9 +138,9 @@ def complete_dataset(values: Mapping[str, Any]) -> dict[str, Any]:
     """Completes a dataset's options from its catalog entry.
 
     With another `source`, such as a copy on disk, only the entry's sizes, metric, prompts and the
-    options in `_KEPT` apply: the copy is still checked. `prompt_names` does not apply, because
-    classes of another source may have other names. Raises ConfigError if the name is unknown, or
-    options that only a person knows are missing.
+    options in `_KEPT` apply. `prompt_names` does not apply, because classes of another source may
+    have other names. Raises ConfigError if the name is unknown, or options that only a person
+    knows are missing.
     """
     entry = dataset_entry(values["catalog"])
     common = entry.common_options(resized=entry.changes_rows(values))

@@ -52,7 +52,7 @@ def _run_check(arguments: argparse.Namespace) -> int:
 
 
 def list_tested(study: Study) -> Iterator[str]:
-    """Yields the classes with the fewest test units, counted as a release's test result does."""
+    """Yields the classes with the fewest test units; counts units as a release's test does."""
     tested = {
         release.dataset
         for release in study.releases.values()
@@ -79,13 +79,13 @@ def read_study(files: Sequence[Path], *, network: bool = False) -> Study:
 def load_checked(values: Mapping[str, Any], lines: StudyLines, *, network: bool = False) -> Study:
     """Reads a study from YAML values, checks it completely, and prints warnings.
 
-    `run`, `check` and `site` all read their study with this function.
+    The commands `run`, `check` and `site` all read their study with this function.
 
     Args:
       lines: locates the keys of the study's files, for errors that name lines.
       network: see `hub_files.describe_missing`.
 
-    Raises ConfigError for each option that is wrong or does not fit the files and the machine.
+    Raises ConfigError with a line for each option that is wrong, or does not fit files or machine.
     """
     with lines.name_lines():
         study = load_study(values)

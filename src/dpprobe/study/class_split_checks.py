@@ -1,4 +1,4 @@
-"""Finds classes with too few units in train or test after a split, before anything is computed.
+"""Finds classes with too few units in train or test after a split, before features are computed.
 
 Counts of private labels appear only on the owner's screen, and are never written to a file.
 """
@@ -15,10 +15,10 @@ CLASSES_NAMED = 3
 
 
 def class_split_faults(study: Study, name: str, counts: ClassUnits) -> tuple[list[str], list[str]]:
-    """Lists the classes of a private dataset that its split does not train on, or hardly tests.
+    """Lists the classes of a private dataset with no training units, or too few test units.
 
-    Returns errors, for classes without training units or without test units that a metric needs,
-    and warnings, for other classes with fewer than RARE test units: at most one line per kind.
+    Returns errors and warnings, at most one line per kind of fault. Errors are about classes
+    without training units, or without test units that a metric needs.
     """
     dataset, train, test = study.datasets[name], counts.train, counts.test
     unit = "patient" if dataset.names_units() else "image"
@@ -39,7 +39,7 @@ def class_split_faults(study: Study, name: str, counts: ClassUnits) -> tuple[lis
     alone = [each for each in untested if train[each] == 1]
     few = [each for each in train if train[each] and 0 < test[each] < RARE]
     errors = describe(
-        untrained, f"no training {unit}", "Add some, merge it with another, or leave it out"
+        untrained, f"no training {unit}", f"Add {unit}s, merge classes, or leave classes out"
     )
     refused = [
         *describe(
@@ -56,7 +56,7 @@ def class_split_faults(study: Study, name: str, counts: ClassUnits) -> tuple[lis
 
 
 def _find_need(study: Study, name: str) -> tuple[str | None, bool]:
-    """Returns the metric that needs test units of all classes, or None; True if it can be waived.
+    """Returns the metric that needs test units of all classes, if any, and if a study may waive it.
 
     `missing_classes: warn` lets a mean over classes or labels leave some of them out. An AUC of two
     classes needs both classes, and a class without images would add only noise to a release's mean.

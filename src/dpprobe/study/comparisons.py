@@ -11,7 +11,7 @@ from dpprobe.study.ablations import same_but_size
 from dpprobe.study.imbalance import rare_classes
 from dpprobe.study.study import Study
 
-# Comparisons within one dataset, and across all.
+# Comparisons within one dataset, and comparisons across all datasets.
 DATASET_COMPARISONS = ("by_backbone", "by_resolution", "real_labels")
 STUDY_COMPARISONS = ("datasets", "deltas")
 
@@ -28,7 +28,7 @@ def dataset_comparisons(study: Study, dataset: str) -> list[str]:
 
 
 def describe_backbones(study: Study) -> dict[str, dict[str, Any]]:
-    """Returns the options of each backbone that decide its features."""
+    """Returns each backbone's options that determine its features."""
     return {name: backbone.extraction_params() for name, backbone in study.backbones.items()}
 
 

@@ -16,10 +16,10 @@ from dpprobe.study.study import Study
 def check_dimensions(study: Study, *, network: bool = False) -> list[str]:
     """Returns warnings; raises ConfigError if networks, checkpoints or methods do not fit.
 
-    Networks that are not cached are built, which takes seconds because torch is imported. So
-    `check_dimensions` is separate from `check_study`, which must have passed. Too few rows for an
-    epsilon, and weights that cannot be fetched, only warn: features may exist, or jobs run
-    elsewhere.
+    Networks whose dimensions are not cached are built, which takes seconds to import torch. So
+    `check_dimensions` is separate from `check_study`, which must have passed before. Too few rows
+    for an epsilon cause only warnings. Weights that cannot be fetched cause only warnings too,
+    because features may exist already, or jobs may run elsewhere.
 
     Args:
       network: see `hub_files.describe_missing`.

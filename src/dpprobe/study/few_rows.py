@@ -15,8 +15,8 @@ def few_rows_warnings(study: Study, dimensions: Collection[int | None]) -> list[
     """Warns, at most once per dataset, of epsilons where heads may not beat the majority class.
 
     Args:
-      dimensions: features of each backbone, None if unknown. The smallest dimension is used,
-        because it is the most favourable.
+      dimensions: number of features of each backbone, None if unknown. The smallest dimension is
+        used, because fewer features need fewer rows.
     """
     budgets = [token for token in study.job_epsilons() if token != INFINITE]
     if not budgets or not any(method.private for method in study.methods.values()):

@@ -20,7 +20,7 @@ def folder_faults(study: Study) -> list[str]:
 
 
 def _not_made(study: Study) -> Iterator[str]:
-    """Yields folders that no system can make: in a file, or with too long a name."""
+    """Yields errors for folders that cannot be made: inside a file, or with too long a name."""
     for key, written in (("results_dir", study.results_dir), ("data_dir", study.data_dir)):
         places = [(folder := _resolve_folder(written)), *folder.parents]
         if any(len(part.encode()) > LONGEST_NAME for part in folder.parts):
@@ -48,7 +48,7 @@ def _each_other(study: Study) -> Iterator[str]:
 
 
 def _among_others(study: Study) -> Iterator[str]:
-    """Yields a results_dir among the files of the default study, or of others in `results`."""
+    """Yields an error for a results_dir among the files that a study writes into `results`."""
     results, usual = _resolve_folder(study.results_dir), _resolve_folder(USUAL)
     inner = results.relative_to(usual).parts if results.is_relative_to(usual) else ()
     taken = next((name for name in inner if name in WRITTEN | {RELEASES}), None)
@@ -60,7 +60,7 @@ def _among_others(study: Study) -> Iterator[str]:
 
 
 def _among_images(study: Study) -> Iterator[str]:
-    """Yields files that the next start would read as images."""
+    """Yields errors for folders whose files the next run would read as images."""
     written = {"results_dir": (study.results_dir, [_resolve_folder(study.results_dir)])}
     tables = [_resolve_folder(study.data_dir) / name for name in (*study.all_datasets(), DOWNLOADS)]
     written["data_dir"] = (study.data_dir, tables)

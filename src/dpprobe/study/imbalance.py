@@ -18,7 +18,7 @@ class RareClass:
     """A dataset in which one class is rare.
 
     Attributes:
-      dataset: the whole dataset, without rarity.
+      dataset: the dataset with all images of the class.
       class_name: the rare class, of whose images `fraction` is kept.
     """
 
@@ -62,12 +62,12 @@ def with_rare_classes(values: Any) -> Any:
     try:
         options = ImbalanceOptions.model_validate(values["imbalance"])
     except ValidationError:
-        return values  # the check of the block itself reports it
+        return values  # the check of the block reports the error
     added: dict[str, Any] = {}
     for rare in rare_classes(options):
         whole = values["datasets"].get(rare.dataset)
         if not isinstance(whole, Mapping) or whole.get("subsample"):
-            continue  # `imbalance_faults` reports it
+            continue  # `imbalance_faults` reports the fault
         if rare.name in added or rare.name in values["datasets"]:
             raise ValueError(
                 f"imbalance: {rare.name} would be the name of two datasets; rename one of your "

@@ -1,4 +1,4 @@
-"""The methods of a study that train networks, their cells, and the reasons why they cannot run."""
+"""The methods of a study that train networks, and the reasons why methods cannot run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ def network_options(method: MethodOptions) -> Options | None:
 
 
 def network_faults(study: Study) -> Iterator[str]:
-    """Yields reasons why networks cannot be trained."""
     for name in network_methods(study):
         options = network_options(study.methods[name])
         assert options is not None

@@ -48,7 +48,7 @@ class FineTuningOptions(Options):
         64,
         ge=1,
         description="Images per pass through a network, each with all its augmented views; a step "
-        "adds up the gradients of as many passes as it needs. Memory grows with this number.",
+        "adds up the gradients of as many passes as it needs. More images need more memory.",
     )
     checkpoint_minutes: float = Field(
         5.0,
@@ -160,17 +160,17 @@ class _ReleaseKeys(Options):
         None,
         min_length=1,
         exclude_if=lambda value: value is None,
-        description="The release that this one replaces: its name in this study, or the path of a "
-        "bundle's folder. The bundle names it with its SHA-256.",
+        description="The release that is replaced: its name in this study, or the path of a "
+        "bundle's folder. The new bundle names the replaced release with its SHA-256.",
     )
     cohort: str | None = Field(
         None,
         min_length=1,
         max_length=80,
         exclude_if=lambda value: value is None,
-        description="A name for the units of this dataset, such as 2026-11, where data grow. Their "
-        "sums are kept, and a release with this one as its `predecessor` adds its own units' sums "
-        "to them.",
+        description="A name for the units of the dataset, such as 2026-11, if the data grow. The "
+        "units' sums are kept, and a later release, whose `predecessor` is this release, adds the "
+        "sums of its own units.",
     )
     horizon: int | None = Field(
         None,
@@ -178,8 +178,8 @@ class _ReleaseKeys(Options):
         le=LONGEST_HORIZON,
         exclude_if=lambda value: value is None,
         description="With `cohort`: the most releases of the chain, which together cost a unit "
-        "this epsilon. The noise then grows less, but the exact sums of all cohorts are kept "
-        "beside the ledger. The same in all releases of a chain.",
+        "this epsilon. With a horizon, noise grows less, but the exact sums of all cohorts are "
+        "kept beside the ledger. All releases of a chain need the same horizon.",
     )
     sign_key: str | None = Field(
         None, min_length=1, description="An Ed25519 private key in PEM, which signs the bundle."
@@ -246,7 +246,7 @@ class FewShotOptions(Options):
         description="Numbers N of images per class; full is the whole training split.",
     )
     seeds: Annotated[int, AtMost(1000, "each is a probe of every N")] = Field(
-        5, ge=1, description="Number of random draws of N images per class; full has one."
+        5, ge=1, description="Number of random draws of N images per class; full has one draw."
     )
     backbones: tuple[Name, ...] | None = Field(
         None,
@@ -310,7 +310,7 @@ class TsneOptions(Options):
     points: int = Field(
         5000,
         ge=50,
-        description="Embed at most this many images; from a larger split, a seeded sample.",
+        description="Most images to embed; a larger split is sampled by a seed.",
     )
 
     def embedding_params(self) -> dict[str, Any]:
@@ -332,13 +332,13 @@ class TrackingOptions(Options):
     @field_validator("uri")
     @classmethod
     def _check_uri(cls, value: str | None) -> str | None:
-        # The value is not shown: it may hold a password.
+        # Errors do not show the value, which may contain a password.
         if value is None:
             return None
         scheme, slashes, _ = value.partition("://")
         try:
             parts = urlsplit(value)
-            _ = parts.port  # raises ValueError if it is not a number
+            _ = parts.port  # raises ValueError if the port is not a number
         except ValueError:
             parts = urlsplit("")
         served = parts.scheme in ("http", "https") and parts.hostname

@@ -1,9 +1,8 @@
 """Refuses public files among the folders of a study's private data.
 
-In results_dir, only features of public datasets and text embeddings, which need only class names,
-come from no private example. Other files in results_dir, and private datasets' data, are not
-public. Paths are compared as written, and with links followed. The training job detects private
-copies in other folders.
+In results_dir, only features of public datasets, and text embeddings of class names, are public.
+All other files in results_dir, and the data of private datasets, are refused. Paths are compared
+as written, and with links followed. The training job detects private copies in other folders.
 """
 
 from __future__ import annotations
@@ -110,6 +109,6 @@ class PublicFiles:
 def _path_views(path: Path) -> set[Path]:
     """Returns a path as written, and with links followed, both without `..`."""
     views = {Path(os.path.abspath(path))}  # noqa: PTH100, resolve() follows links
-    with suppress(OSError, RuntimeError):  # links in a circle: nobody can read the file
+    with suppress(OSError, RuntimeError):  # circular links: nobody can read the file
         views.add(path.resolve())
     return views

@@ -1,4 +1,4 @@
-"""Tells what a release states of its dataset, and which splits and deltas it cannot have."""
+"""Returns the facts that a release states of its dataset; refuses unfit splits and deltas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dpprobe.study.study import Study
 
 
 def split_fault(dataset: DatasetOptions) -> str | None:
-    """Explains why a release cannot use a dataset's split or its part, with the remedy."""
+    """Explains why a release cannot use a dataset's split or subsample, with the remedy."""
     part = dataset.subsample
     if part is None or part.fraction is not None:
         return dataset.public_split().fault

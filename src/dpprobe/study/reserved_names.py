@@ -7,7 +7,7 @@ from dpprobe.analysis_registry import FOLDERS
 RELEASES = "releases"
 DOWNLOADS = "downloads"  # in data_dir
 
-# All names except `releases`; includes MLflow's files.
+# All names that a study writes into results_dir except `releases`; includes MLflow's files.
 WRITTEN = frozenset(
     {
         *FOLDERS, ".written", "backbones.json", "benchmarks", "calibration", "cells", "cuts",
@@ -16,7 +16,7 @@ WRITTEN = frozenset(
         "tracking",
     }
 )  # fmt: skip
-# No names for folders of other studies: they would lie among the default study's files.
+# Folders of other studies in `results` must not have these names of the default study's files.
 TAKEN = WRITTEN | {RELEASES, DOWNLOADS}
 
 # The ledger of a dataset, beside its split tables.

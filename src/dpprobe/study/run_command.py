@@ -24,7 +24,7 @@ from dpprobe.resources import is_clone, project_root
 # Environment variable: tells a script in Snakemake's conda environment which dpprobe to install.
 ROOT = "DPPROBE_ROOT"
 STUDY = "config.yaml"  # the default study
-# Options that say how much may run at once, or name a profile that does.
+# Options that limit how many jobs run at once, or name a profile that has this limit.
 _SIZES = re.compile(r"-n?[cje]|--(cores|jobs|profile|executor)(=|$)")
 _FILES = ("--configfile", "--configfiles")
 ALL_CORES = ("--cores", "all")
@@ -32,7 +32,7 @@ NO_PROFILE = "none"  # Snakemake's name for no profile
 _DIRECTORY = re.compile(r"(?:--directory(?:=|$)|-d=?)(.*)", re.DOTALL)
 _PROFILE = re.compile(r"--profile(?:=|$)(.*)", re.DOTALL)
 _STORE_OPTIONS = ("--default-storage-provider", "--default-storage-prefix")
-# With a storage option, Snakemake asks for a plugin before it reads any rule; rules repeat this.
+# `dpprobe run` refuses stores before Snakemake asks for a plugin; rules refuse stores too.
 NO_OBJECT_STORE = (
     "data and results must be on a file system; mount the bucket, and run in one of its folders "
     "without this option: docs/storage.md"
@@ -92,20 +92,20 @@ def snakemake_words(words: Sequence[str], root: Path, here: Path) -> list[str]:
     chosen = any(word.partition("=")[0] in _FILES for word in words)
     directory = here.joinpath(*_single_values(words, _DIRECTORY)[-1:])
     if not chosen and not (directory / STUDY).exists():
-        # last, because --configfile takes every word that follows
+        # --configfile stands last, because it takes every word that follows
         return [*before, *named, "--configfile", str(root / STUDY)]
     return [*before, *named]
 
 
 def _single_values(words: Sequence[str], option: re.Pattern[str]) -> list[str]:
-    """Returns the values of an option with one value, in the option's word or the next word."""
+    """Returns an option's values, each in the option's word (`--name=value`) or the next word."""
     pairs = zip_longest(words, words[1:], fillvalue="")
     return [match[1] or following for word, following in pairs if (match := option.fullmatch(word))]
 
 
 def _check_files(words: Sequence[str], here: Path) -> None:
     """Raises ConfigError, naming file and line, for a study's file that is missing or not YAML."""
-    from dpprobe.study.yaml_file import check_yaml, written_path  # `dpprobe --help` is to be quick
+    from dpprobe.study.yaml_file import check_yaml, written_path  # late, for a fast `--help`
 
     files = [*_option_values(words, *_FILES)]
     if not files and (here / STUDY).is_file():
@@ -176,7 +176,7 @@ def make_environment(root: Path, variables: dict[str, str] | os._Environ[str]) -
 def profile_words(words: Sequence[str]) -> list[str]:
     """Returns Snakemake's options that name profiles, which decide where jobs run.
 
-    Returns no words if the environment names a profile; the option for all cores without any.
+    Without a profile, returns the option for all cores; no words if the environment names one.
     """
     named = _single_values(words, _PROFILE)
     if named == [NO_PROFILE]:
@@ -223,8 +223,8 @@ def run_command(*call: str, targets: Sequence[str] = ()) -> str:
 def command_line(program: str, *words: str) -> str:
     """Returns a command line that starts a program of this environment, for a person to copy.
 
-    If the environment is inactive, the line has the program's path, because the name would start no
-    program or another one.
+    If the environment is inactive, the line has the program's path, because the bare name would
+    start no program or another program.
     """
     beside = Path(sys.executable).with_name(program)
     named = shutil.which(program, path=os.environ.get(USER_PATH))

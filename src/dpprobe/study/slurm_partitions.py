@@ -1,6 +1,6 @@
 """The partitions of a Slurm cluster, and which of them have GPUs.
 
-Planning asks Slurm once: in a partition without GPUs, jobs for GPUs wait forever or are refused.
+Planning asks Slurm once, because a partition without GPUs refuses jobs for GPUs or never runs them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from dpprobe.errors import DpprobeError
 
 TIMEOUT = 60  # seconds
-# Partitions with the devices of their nodes, one line for each kind of node: "main*|gpu:a100:4".
+# Prints one line per partition and kind of node, with the node's devices: "main*|gpu:a100:4".
 COMMAND = ("sinfo", "--all", "--noheader", "--format=%P|%G")
 _GPU = re.compile(r"(^|,)gpu\b")
 
@@ -24,14 +24,14 @@ class Partitions:
 
     Attributes:
       with_gpus: partitions with a GPU node.
-      default: the partition of jobs that name none.
+      default: the partition of jobs that name no partition.
     """
 
     with_gpus: frozenset[str]
     default: str | None
 
     def name_partition(self, wanted: str | None) -> str | None:
-        """Returns the partition of a job; several are separated by commas."""
+        """Returns the partition of a job; several partitions are separated by commas."""
         return wanted or os.environ.get("SBATCH_PARTITION") or self.default
 
     def has_gpus(self, wanted: str | None) -> bool:

@@ -22,16 +22,16 @@ from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 from dpprobe.versions import VERSIONS, describe_edit
 
-# The key of a snapshot, beside the study's own keys, with everything else.
+# A snapshot's key for versions, parsed study and command line, beside the study's own keys.
 RUN_KEY = "_run"
 FOLDER = Path(".snakemake", "dpprobe")
 SNAPSHOT_FILE = "DPPROBE_SNAPSHOT"  # the variable that tells a job's script where the snapshot is
-DAYS = 30  # that a snapshot is kept after the last job was started with it
+DAYS = 30  # a snapshot is removed this many days after the last start of a job that uses it
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A run's snapshot file, named by a hash of its text, so studies share none; and the text."""
+    """The text of a run's snapshot, and the path of its file, named by a hash of the text."""
 
     path: Path
     text: str
@@ -50,7 +50,7 @@ class Snapshot:
         """Removes the snapshots of runs that started no job for `DAYS` days."""
         limit = time.time() - DAYS * 86400
         for path in self.path.parent.glob("*.json"):
-            with suppress(FileNotFoundError):  # another run removes them too
+            with suppress(FileNotFoundError):  # another run may have removed the file
                 if path != self.path and path.stat().st_mtime < limit:
                     path.unlink()
 
@@ -66,7 +66,7 @@ def take_snapshot(values: Mapping[str, Any], study: Study, *, call: Sequence[str
     # `default=str` writes a date of a YAML file as text
     text = json.dumps({**values, RUN_KEY: run}, ensure_ascii=False, indent=1, default=str) + "\n"
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
-    # one file per user, because other users may not read it
+    # one file per user, because no user may read another user's snapshot
     return Snapshot(path=FOLDER.absolute() / f"{name}-{os.getuid()}.json", text=text)
 
 
@@ -82,7 +82,7 @@ def recent_runs() -> list[Run]:
     """Lists the recent runs of the working directory, the latest first."""
     runs = []
     for path in FOLDER.glob("*.json"):
-        with suppress(OSError, ValueError, KeyError, TypeError):  # another user's, or removed
+        with suppress(OSError, ValueError, KeyError, TypeError):  # another user's or removed file
             run = json.loads(path.read_text(encoding="utf-8"))[RUN_KEY]
             folders = [Path(run["study"][name]) for name in ("results_dir", "data_dir")]
             runs.append((path.stat().st_mtime, Run(folders[0], folders[1], list(run["call"]))))

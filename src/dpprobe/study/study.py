@@ -96,8 +96,8 @@ class _Beginning(Options):
     )
     public_datasets: dict[Name, AnyDataset] = Field(
         {},
-        description="Datasets used only for public statistics, such as a covariance. Their "
-        "features are extracted if a method names them; no head is trained on them.",
+        description="Datasets used only for public statistics, such as a covariance. Features of a "
+        "public dataset are extracted if a method names it; no head is trained on it.",
     )
     backbones: dict[Name, AnyBackbone] = Field(
         min_length=1, description="Frozen networks, each by a name: `catalog` or `family`."
@@ -120,7 +120,7 @@ class _Beginning(Options):
     allow_delta_above_one_over_n: bool = Field(
         False,
         description="Allow a delta above 1 / (training images), as some papers do; dpprobe warns, "
-        "and the privacy statements say so. Releases never allow it.",
+        "and the privacy statements say so. A release never accepts a delta above 1 / n.",
     )
     accountant: Literal["pld", "rdp", "rdp_2017"] = Field(
         "pld",
@@ -136,7 +136,7 @@ class _Beginning(Options):
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto",
         description="Device of networks and large fits; auto takes a GPU if there is one. Small "
-        "fits stay on the CPU. Noise differs between devices, so cells train again on another.",
+        "fits stay on the CPU. Noise differs by device, so another device trains all cells again.",
     )
     features: FeatureOptions = FeatureOptions()
     fine_tuning: FineTuningOptions = FineTuningOptions()
@@ -178,7 +178,7 @@ class Study(_Analysed):
     releases: dict[Name, ReleaseOptions] = Field(
         {},
         description="Heads for publication, each made once by the target release_<name>, or all by "
-        "the target releases. Each spends its epsilon for good.",
+        "the target releases. Each release spends its epsilon for good.",
     )
     papers: PaperOptions = PaperOptions()
     tracking: TrackingOptions = TrackingOptions()
@@ -315,7 +315,7 @@ class Study(_Analysed):
         return whole | self.papers.datasets
 
     def paper_names(self) -> set[str]:
-        """Returns names in published results; of subsampled datasets also the whole one's."""
+        """Returns the datasets' names in published results, also names of whole datasets."""
         return {*self.published_names().values(), *self.part_names().values()}
 
     def text_backbones(self) -> tuple[str, ...]:
@@ -360,7 +360,7 @@ class Study(_Analysed):
 
     @property
     def max_risk(self) -> Risk | None:
-        """The limit on an attack's risk, given all releases of a dataset; None without one."""
+        """The limit on an attack's risk, given all releases of a dataset; None for no limit."""
         limit = self.privacy.max_risk
         return None if limit is None else limit.to_risk()
 
@@ -376,7 +376,7 @@ class Study(_Analysed):
     def dataset_patients(self, dataset: str) -> dict[str, int | None] | None:
         """Returns the `images` per patient if the unit is one image of a patient.
 
-        None if patients are the unit, or are not named.
+        Returns None if patients are the unit, or are not named.
         """
         options = self.datasets[dataset]
         if not options.names_units() or self.dataset_unit(dataset) == "patient":
@@ -384,7 +384,7 @@ class Study(_Analysed):
         return {"images": options.images_per_patient()}
 
     def job_epsilons(self) -> tuple[str, ...]:
-        """Returns the epsilons with methods; non-private methods train only at inf."""
+        """Returns the epsilons at which methods train; non-private methods train only at inf."""
         tokens = list(self.epsilons)
         if INFINITE not in tokens:
             tokens.append(INFINITE)

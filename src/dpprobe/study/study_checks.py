@@ -135,7 +135,7 @@ def _check_class_split(study: Study, name: str, dataset: DatasetOptions, report:
 
 
 def _check_release(study: Study, name: str) -> list[str]:
-    """Lists a release's faults, including those that follow from its dataset's size and limit."""
+    """Lists a release's faults, including faults that follow from its dataset's size and limit."""
     release = study.releases[name]
     dataset = study.datasets[release.dataset]
     faults = release_faults(
@@ -241,8 +241,8 @@ def _warn_of_unmeasured(study: Study, name: str) -> list[str]:
         return []
     return [
         f"releases.{name}: epsilon {budget_words(token)} is not in `epsilons`, so no cell of this "
-        "study measures a head at this epsilon; add it there to see its quality before you spend "
-        "it on a release"
+        "study measures a head at this epsilon; add this epsilon there to see a head's quality "
+        "before you spend the epsilon on a release"
     ]
 
 
@@ -269,7 +269,7 @@ def _check_other_source(study: Study, name: str, public: DatasetOptions) -> list
 
 
 def _shared_images(dataset: DatasetOptions, study: Study) -> Iterator[tuple[str, str]]:
-    """Yields the private datasets that share images, and names these images."""
+    """Yields the private datasets that share images with `dataset`, and names these images."""
     params, files = dataset.image_params(), _image_files(dataset)
     for name, other in study.datasets.items():
         if other.image_params() == params:
@@ -325,7 +325,7 @@ def _table_sizes(table: Path, dataset: DatasetOptions) -> dict[str, int]:
 
 
 def _check_overwritten(study: Study, name: str, dataset: DatasetOptions) -> None:
-    """Raises ConfigError if a source's file is its own split table: Snakemake would delete it."""
+    """Raises ConfigError if a source's file would be its own split table, and so be deleted."""
     folder = Path(study.data_dir) / name
     written = {
         (folder / file).resolve() for file in ("train.parquet", "test.parquet", "dataset.json")

@@ -37,13 +37,13 @@ class _Source(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """The study's key at the beginning of a text.
+    """A key of the study, found at the beginning of a text.
 
     Attributes:
-      values: the key's values in the sources that have it.
+      values: the key's values in the sources that have the key.
       rest: the text after the key.
       place: the key's file and line.
-      dotted: True if a dot stands before the rest, which then begins with a key.
+      dotted: True if a dot stands before `rest`, which then begins with a key.
     """
 
     values: Sequence[_Source] = ()
@@ -66,7 +66,7 @@ class StudyLines:
 
     @contextmanager
     def name_lines(self) -> Iterator[None]:
-        """Puts the file and line of each key into a ConfigError of the block."""
+        """Puts the file and line of each key into a ConfigError that the `with` block raises."""
         try:
             yield
         except ConfigError as error:
@@ -149,7 +149,7 @@ def _match_value(match: _Found) -> _Found | None:
 
 
 def _list_items(node: yaml.Node) -> list[tuple[str, yaml.Node, yaml.Node]]:
-    """Lists a mapping's keys or a list's numbers: as text, as a node, and the value.
+    """Lists each key of a mapping, or position in a list, as (text, key's node, value's node).
 
     Keys that `<<` takes from another mapping have the lines of that mapping.
     """
@@ -174,6 +174,6 @@ def _is_mapping(node: yaml.Node) -> bool:
 
 
 def _describe_place(source: str, node: yaml.Node) -> str:
-    if node.start_mark is None:  # of the command line, which has no lines
+    if node.start_mark is None:  # the key is on the command line, which has no lines
         return source
     return f"{source}:{node.start_mark.line + 1}"

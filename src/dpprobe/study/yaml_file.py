@@ -17,10 +17,10 @@ def written_path(path: Path) -> Path:
 
 
 def check_yaml(path: Path) -> None:
-    """Checks a study's file for duplicate keys, because YAML readers silently use the last.
+    """Checks a study's file for duplicate keys, because YAML readers silently use the last key.
 
-    Raises ConfigError if a key appears twice, or the file is missing, not YAML or no mapping; names
-    file, line and key.
+    Raises ConfigError, naming file, line and key, if a key appears twice, or the file is missing,
+    not YAML or no mapping.
     """
     root = parse_yaml(path)
     if not isinstance(root, yaml.MappingNode):
@@ -62,7 +62,7 @@ def parse_yaml(path: Path) -> yaml.Node | None:
         raise ConfigError(f"{path}{_describe_fault(error)}") from None
     except RecursionError:
         raise ConfigError(f"{path}: brackets nested too deeply to be read; remove some") from None
-    except (yaml.YAMLError, ValueError) as error:  # such as a control character, or a 13th month
+    except (yaml.YAMLError, ValueError) as error:  # such as a control character, or month 13
         said = " ".join(str(error).split())
         raise ConfigError(f"{path}: not YAML ({said}); correct it") from None
 

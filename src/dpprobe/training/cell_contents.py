@@ -121,6 +121,6 @@ def _make_predictions(contents: CellContents, features: JobFeatures) -> pa.Table
 
 
 def list_column(values: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """Returns a column of lists, of values [..., list's length]."""
+    """Returns an Arrow column of lists, from values [..., length of a list]."""
     flat = pa.array(values.reshape(-1)).cast(kind)
     return pa.FixedSizeListArray.from_arrays(flat, values.shape[-1]).cast(pa.list_(kind))

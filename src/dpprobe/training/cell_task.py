@@ -1,7 +1,7 @@
 """A cell as a training job handles it: its inputs, its folders, and its state.
 
-A cell is up to date if its files are complete, and the present features, options and plan give the
-same fingerprint and privacy statement.
+A cell is up to date if its files are complete, and the present features, options and plan give its
+fingerprint and its privacy statement.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from dpprobe.training.job_features import JobFeatures
 
 logger = logging.getLogger("dpprobe")
 
-RECORDS_BYTES = 100_000  # of a cell's files without weights and scores
+RECORDS_BYTES = 100_000  # about the size of a cell's files without weights and scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ class CellTask:
         return self.options.link_on(self.train.multi_label)
 
     def derive_seed(self, index: int) -> int:
-        """Derives repetition `index`'s seed from the identity, so that no other cell has it."""
+        """Derives seed number `index` from the cell's identity, so that cells share no seed."""
         return cell_seed(self.identity, index)
 
     @cached_property
@@ -141,7 +141,7 @@ class CellTask:
         return self.find_finished() is not None
 
     def find_finished(self) -> Path | None:
-        """Returns the folder of the up-to-date cell, staged or published; None if there is none."""
+        """Returns the folder of the up-to-date cell, staged or published; None if it is stale."""
         for folder in (self.staged, self.published):
             record = whole_cell(folder, self.fingerprint)
             if (
@@ -156,14 +156,14 @@ class CellTask:
         return None
 
     def find_reusable(self) -> CellContents | None:
-        """Returns the results, per seed, of an earlier run with this fingerprint, or None."""
+        """Returns the results, per seed, of an earlier run with the cell's fingerprint, or None."""
         for folder in (self.staged, self.published):
             if record := whole_cell(folder, self.fingerprint):
                 return read_contents(folder, record)
         return None
 
     def stage_cell(self, contents: CellContents, features: JobFeatures) -> None:
-        """Writes a whole cell to its staging folder; DiskError if the disk is full for an hour."""
+        """Writes a cell to its staging folder; raises DiskError if the disk is full for an hour."""
         self.staged.parent.mkdir(parents=True, exist_ok=True)
         needed = contents.weights.nbytes + contents.scores.nbytes + RECORDS_BYTES
         when_there_is_room(
@@ -209,7 +209,8 @@ class CellTask:
                 os.utime(self.published / name)
         else:
             self.published.mkdir(parents=True, exist_ok=True)
-            # Renamed after all are copied, the last file first: a full disk leaves the old cell.
+            # All files are copied before any is renamed, so a full disk leaves the old cell. The
+            # record is renamed last.
             with ExitStack() as stack:
                 for name in reversed(files):
                     temporary = stack.enter_context(atomic_path(self.published / name))
@@ -258,7 +259,7 @@ class CellTask:
             seeds=seeds,
             summary=summary,
             files=files,
-            # The training time would reveal a random number of trials.
+            # Private searches record no time, which would reveal the random number of trials.
             seconds=None if plan.selection else round(contents.seconds, 3),
         )
 
@@ -312,7 +313,7 @@ def _count_patients(train: FeatureStore, features: JobFeatures) -> SplitCounts |
 
 
 def disagrees_with(record: CellRecord, task: CellTask) -> bool:
-    """Judges a record as planning does, so that a planned job writes the cell again."""
+    """Returns True if planning would reject the record, so that a planned job rewrites the cell."""
     private = task.plan.private
     difference = find_disagreement(
         record.model_dump(mode="json"),
@@ -327,7 +328,7 @@ def disagrees_with(record: CellRecord, task: CellTask) -> bool:
 
 
 def whole_cell(folder: Path, expected: str) -> CellRecord | None:
-    """Returns the record of a cell if it has this fingerprint and undamaged files, else None.
+    """Returns a cell's record if its fingerprint is `expected` and its files undamaged, else None.
 
     Raises DataError if a newer dpprobe wrote the cell.
     """

@@ -1,8 +1,8 @@
 """Reads stored features as the inputs of a fit, for training jobs, audits and releases.
 
 `FitInputs` reads the private examples, groups them by unit of privacy, and reads the public facts
-that `auto` and calibration need. `dpprobe.heads.fit.fit_heads` then compares the plan with
-the method and the rows before it draws any noise.
+that `auto` and calibration need. Later, `dpprobe.heads.fit.fit_heads` compares the plan with the
+method and the rows before it draws any noise.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FitInputs:
 
     @cached_property
     def units(self) -> Units | None:
-        """The units of the rows; None if each row is a unit; DataError without patients' names."""
+        """The units of privacy; None if each row is one; raises DataError without patients."""
         if self.unit == "image":
             return None
         return Units.number_units(self._require_names("unit: patient"))

@@ -51,7 +51,7 @@ def train_job(
 
     Args:
       overlap: the file with the counts of a near-duplicate check, if the check was run.
-      cells: the folder of all cells; a finished, unpublished cell is hidden beside its final place.
+      cells: the folder of all cells; finished cells wait in hidden folders beside final folders.
       tables: the folder of all split tables, if this machine may have split tables.
     """
     opened = open_job(
@@ -65,7 +65,7 @@ def train_job(
         logger.info(
             "processor %s; machine code %s", processor_name(), ", ".join(sorted(MachineCode.ready))
         )
-        # cells on the CPU first, because they need no GPU that another job may have
+        # Cells on the CPU train first, because another job may still use the GPU.
         for place in sorted({task.place.rows for task in stale}, key="cpu".__ne__):
             features = read_job_features(
                 inputs,
@@ -75,7 +75,7 @@ def train_job(
                 headline=stale[0].headline,
             )
             errors |= _train_all([task for task in stale if task.place.rows == place], features)
-            del features  # before the next are read
+            del features  # frees the memory before the next features are read
     if opened.failure_reasons or errors:
         raise _make_failure(opened.failure_reasons, errors)
     for task in tasks:

@@ -37,7 +37,7 @@ class JobFeatures:
     test_accepted: Sequence[Sequence[int]] | None  # labels that count as right, if known
     test_units: np.ndarray | None = None  # [m] int64, the number of each row's patient, if known
     class_names: tuple[str, ...]
-    agreed_test_n: int | None = None  # test units of all sites, if these are one site's
+    agreed_test_n: int | None = None  # test units of all sites, if the rows are one site's
     _halves: dict[Headline, Halves] = field(default_factory=dict, init=False, repr=False)
 
     def test_halves(self, metric: Headline) -> Halves:
@@ -92,7 +92,7 @@ def read_job_features(
 
 
 def _check_ranked(features: JobFeatures, test: FeatureStore, headline: str) -> None:
-    """Logs labels without an AUC; raises DataError if AUC is the headline and none has one."""
+    """Logs labels without an AUC; raises DataError if AUC is the headline and no label has one."""
     if headline == "auc" and not features.ranked:
         raise DataError(f"{test.path}: {NO_AUC}")
     if features.multi_label:

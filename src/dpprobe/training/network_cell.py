@@ -1,4 +1,4 @@
-"""The identity of a cell whose seeds are tuned networks, and which networks are reused.
+"""Identifies a cell whose seeds are tuned networks, and decides which networks are reused.
 
 This module does not import the training code, so jobs whose network is up to date end quickly.
 """
@@ -44,7 +44,7 @@ class NetworkFiles:
     results: Path
     data: Path | None = None  # the study's folder, if this machine may have split tables
     cuts: tuple[Path, Path] | None = None  # manifests of both splits' activations at the cut
-    tables: tuple[Path, Path] | None = None  # if training reads images
+    tables: tuple[Path, Path] | None = None  # both split tables, if training reads images
     choice: Path | None = None  # the record of a search over options
     overlap: Path | None = None  # the counts of a near-duplicate check
 
@@ -99,7 +99,7 @@ def keep_network(job: Job, files: NetworkFiles, *, index: int, device: str) -> b
     )
     for name in NETWORK_FILES:
         (folder / name).touch()
-    # A job that was killed just after it had published left its checkpoint.
+    # A job that was killed just after publishing its network has left a checkpoint.
     shutil.rmtree(checkpoint_folder(folder), ignore_errors=True)
     return True
 
@@ -131,7 +131,7 @@ def network_task(opened: OpenedJob, files: NetworkFiles, *, device: str) -> Cell
 
 
 def is_of(record: NetworkRecord, task: CellTask, index: int, folder: Path) -> bool:
-    """Returns True if a record belongs to this cell and seed."""
+    """Returns True if a record belongs to the task's cell and to seed `index`."""
     wanted = {
         "fingerprint": task.fingerprint, "index": index,
         "options": task.options.model_dump(mode="json"),

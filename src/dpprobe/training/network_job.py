@@ -65,7 +65,7 @@ from dpprobe.training.tasks import Job
 
 logger = logging.getLogger("dpprobe")
 
-# Learning curves use so many test examples, evenly spaced because tables may be sorted by class.
+# Learning curves use at most this many test examples, spread evenly over tables sorted by class.
 CURVE_ROWS = 1000
 _RECORDS_BYTES = 1_000_000
 
@@ -223,7 +223,7 @@ def _publish_network(
 
     when_there_is_room(folder.parent, len(content) + scores.nbytes + _RECORDS_BYTES, write_files)
     folder.mkdir(exist_ok=True)
-    for name in reversed(NETWORK_FILES):  # the record last
+    for name in reversed(NETWORK_FILES):  # the record is renamed last
         with atomic_path(folder / name) as temporary:
             (part / name).replace(temporary)
             flush_to_disk(temporary)

@@ -32,13 +32,13 @@ _CHECKED_ROWS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Material:
-    """The inputs and networks of a job."""
+    """The examples of a job, and the networks that the job builds."""
 
     options: Options
     files: NetworkFiles
     stores: tuple[FeatureStore, FeatureStore]
     inputs: FitInputs  # with the features of the train split
-    memory_mb: int  # the memory for rows; if they need more, each batch is read from disk
+    memory_mb: int  # the most memory for rows; larger inputs are read from disk batch by batch
     device: str
     threads: int
 
@@ -50,7 +50,7 @@ class Material:
         )
 
     def make_network(self, seed: int, options: Options | None = None) -> TunedNetwork:
-        """Returns a network at its start; the seed draws its random initial values."""
+        """Returns a network before training; the seed determines its random initial values."""
         options = options or self.options
         # the probe's statistics do not exist before the probe is released
         normalize = NoNormalisation() if options.normalize.priced else options.normalize
@@ -64,7 +64,7 @@ class Material:
         )
 
     def make_train_inputs(self, seed: int) -> Inputs:
-        """Returns the training examples; the seed draws their augmented views."""
+        """Returns the training examples; the seed determines their augmented views."""
         return self._make_inputs(0, self.inputs.units, seed)
 
     @cached_property
@@ -146,8 +146,8 @@ def _check_weights(store: FeatureStore, backbone: Backbone) -> None:
 
 
 def _check_table(table: SplitTable, store: FeatureStore) -> None:
-    """Raises DataError unless the features were computed from these images, because seeds derive
-    from the identity of the features."""
+    """Raises DataError unless the features were computed from the table's images, because seeds
+    derive from the identity of the features."""
     info = read_info(table.path.with_name("dataset.json"))
     of_table = info.splits[table.split].fingerprint, info.fingerprint
     if of_table != (table.fingerprint, store.dataset_fingerprint):

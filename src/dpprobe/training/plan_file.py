@@ -41,7 +41,7 @@ _NOBODY = Patients(images=None)
 class Plans:
     """The result of a calibration job, by method: a plan, or the reason why there is none.
 
-    `together` has the epsilon, at an equal delta, of publishing all heads, or infinity.
+    `together` has each method's epsilon, at an equal delta, for publishing the heads of all seeds.
     """
 
     plans: Mapping[str, Plan]
@@ -52,14 +52,14 @@ class Plans:
 def write_plans(
     methods: Mapping[str, MethodOptions], target: Target, *, output: Path, cache: Path, seeds: int
 ) -> None:
-    """Calibrates each method's mechanisms to a target; raises PrivacyError if none meets it.
+    """Calibrates each method's mechanisms to a target; raises PrivacyError if no method meets it.
 
     If a method misses the target, the file has the reason, and the other methods are calibrated.
     `auto` methods are left to the jobs that read features (`decide_methods`).
 
     Args:
       cache: the folder of noise multipliers, shared by all datasets and methods.
-      seeds: number of heads per method; each plan also gets the epsilon of publishing all.
+      seeds: number of heads per method; the file has the epsilon of publishing all heads.
     """
     if warning := delta_warning(target.delta, target.n, unit=target.unit):
         logger.warning("%s", warning)
@@ -106,7 +106,7 @@ def plan_method(
 ) -> Plan:
     """Calibrates one method's mechanisms; raises DpprobeError if they cannot meet the target.
 
-    `checked` False omits epsilons by other accountants, for a plan in no privacy statement.
+    `checked` False omits epsilons by other accountants, which only privacy statements need.
     """
     mechanisms = options.list_mechanisms(target.n)
     check_counts(mechanisms)
@@ -126,7 +126,7 @@ def decide_methods(
 ) -> tuple[dict[str, MethodOptions], Plans]:
     """Resolves `auto` methods from public facts of features, and adds their plans to the others.
 
-    Only `auto` methods change, for which `calibrated`, the file's plans, has none yet.
+    Other methods keep their options and the plans of `calibrated`, which the plan file has.
     """
     decided = {
         name: options.resolve_choice(facts)
@@ -148,7 +148,7 @@ def decide_methods(
 
 
 def read_plans(path: Path) -> Plans:
-    """Reads `write_plans`' file; PrivacyError if it was edited, DataError for a newer version."""
+    """Reads a file of `write_plans`; raises PrivacyError if edited, DataError if too new."""
     try:
         record = read_json(path)
         check_not_newer(path, record, kind=FORMAT, version=FORMAT_VERSION)

@@ -54,15 +54,15 @@ _FEWEST_WEIGHTS = 4
 class PrivateData:
     """The private data of a study, as far as it exists on this disk."""
 
-    dataset: str  # of the fit
+    dataset: str  # the fit's dataset
     backbone: str
     class_names: Sequence[str]
-    manifests: Sequence[Path]  # of the fit's features
+    manifests: Sequence[Path]  # manifests of the fit's features
     datasets: Sequence[str] = ()  # all private datasets of the study
     results: Path | None = None
     tables: Path | None = None
-    rows: RowStore | None = None  # the fit's, if no manifest lists them
-    heads: Sequence[npt.NDArray[np.float32]] = ()  # others on private rows, [classes, d + 1] each
+    rows: RowStore | None = None  # the fit's rows, if no manifest lists them
+    heads: Sequence[npt.NDArray[np.float32]] = ()  # [classes, d + 1] each, fitted on private rows
 
     @classmethod
     def of_study(
@@ -89,7 +89,7 @@ class PrivateData:
         """Compares a method's public files, and their rows, with the private data; slow.
 
         All code paths to a fit call this function: a fit refuses public files without its result.
-        Raises PrivacyError if a file is made from private examples, DataError for other classes.
+        Raises PrivacyError if a file is made from private examples, DataError if classes differ.
         """
         checked = self.check_files(options)
         self.check_rows(options)
@@ -117,7 +117,7 @@ class PrivateData:
 
     @cached_property
     def _content_hashes(self) -> dict[str, str]:
-        """The private dataset of each content hash."""
+        """Maps each content hash to its private dataset."""
         contents = {
             content: self.dataset for path in self.manifests for content in _read_hashes(path)
         }
@@ -146,9 +146,9 @@ class PrivateData:
             known = known or PublicRows(public)
             if (part := known.shared_with(private)) > MOST_SHARED:
                 return (
-                    f"rows of {owner}: of this file's {public.rows} rows and the {private.rows} of "
-                    f"{place}, both have about {100 * part:.0f}% of the smaller one's different "
-                    "rows, but for rounding"
+                    f"rows of {owner}: this file ({public.rows} rows) and {place} ({private.rows} "
+                    f"rows) share about {100 * part:.0f}% of the different rows of the smaller of "
+                    "the two, up to rounding"
                 )
         return None
 
@@ -196,7 +196,7 @@ def _open_store(manifest: Path) -> FeatureStore | None:
     try:
         return FeatureStore(manifest)
     except StoreError:
-        return None  # as above
+        return None  # the next reader of this file reports what is wrong with it
 
 
 def _read_heads(path: Path) -> npt.NDArray[np.float64] | None:
@@ -211,7 +211,7 @@ def _read_heads(path: Path) -> npt.NDArray[np.float64] | None:
 
 
 def _heads_match(heads: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> bool:
-    """Returns True if one of a cell's heads has the weights of a file's one head.
+    """Returns True if one of a cell's heads has the weights of a file's only head.
 
     Biases are ignored, because a file may lack them.
     """

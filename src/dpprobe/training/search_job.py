@@ -172,7 +172,7 @@ class _Objective:
                 record=None,
                 label=f"{self.task.name.method} trial {number}",
             )
-        except ConfigError as error:  # diverged: other faults were refused before
+        except ConfigError as error:  # training diverged; other faults were refused before
             logger.warning("trial %d: %s", number, error)
             checkpoint.remove_checkpoint()
             return math.nan

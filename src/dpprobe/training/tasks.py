@@ -97,7 +97,7 @@ class OpenedJob:
     near_duplicates: Mapping[str, Any] | str  # counts of the check, or "not run"
     inputs: FitInputs
     private: PrivateData
-    public: Mapping[str, PublicInputs]  # of a method; their rows are compared later
+    public: Mapping[str, PublicInputs]  # by method; `compare_rows` compares the files' rows
 
     @property
     def failure_reasons(self) -> dict[str, str]:
@@ -133,7 +133,7 @@ class OpenedJob:
             "plan": plan_identity(plan.to_dict()),
             "study_seed": job.study_seed,
             "mode": job.mode,
-            # a GPU draws other noise and sums in another order
+            # a GPU draws other noise than a CPU, and sums in another order
             "device": identity_device(place.rows),
             **(more or {}),
         }
@@ -165,8 +165,8 @@ class OpenedJob:
     def compare_rows(self, tasks: Sequence[CellTask]) -> FitInputs:
         """Compares the rows of public files with private rows, for cells to be trained; slow.
 
-        Returns the inputs of the fits, for which these public files are now allowed. Raises
-        PrivacyError.
+        Returns inputs that permit fits from compared files. Raises PrivacyError if a file shares
+        many rows with private data.
         """
         public = self.inputs.public
         for task in tasks:

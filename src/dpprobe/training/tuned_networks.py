@@ -1,7 +1,7 @@
-"""Makes a cell from its seeds' networks, with the files of any cell, for all readers of cells.
+"""Makes a cell from its seeds' networks, with the files that all cells have.
 
-`heads.safetensors` has each network's last layer, for the network's own features. Each network has
-a separate folder.
+`heads.safetensors` has each network's last layer, which applies to that network's features. Each
+network has a separate folder.
 """
 
 from __future__ import annotations

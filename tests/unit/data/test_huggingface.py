@@ -183,7 +183,7 @@ def test_a_token_that_is_not_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_commit_or_repository_that_is_not_there(change: dict[str, str], tmp_path: Path) -> None:
     message = refused(options_of(**change), tmp_path, ConfigError)
     assert all(value in message for value in change.values())
-    assert "commits/main, correct the name, or set HF_TOKEN if it is private" in message
+    assert "commits/main, correct the name, or set HF_TOKEN for a private dataset" in message
 
 
 @pytest.mark.parametrize("revision", ["main", "v1.0", "", COMMIT[:12], COMMIT.upper() + "0"])

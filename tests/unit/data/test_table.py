@@ -164,7 +164,7 @@ GROUPED = make_rows("train", [0, 1, 1], groups={"group_sex": ["f", "m", "m"]})
 def test_a_source_gives_what_it_says(
     tmp_path: Path, batches: list[tuple[str, pa.Table]], said: dict[str, Any]
 ) -> None:
-    with pytest.raises(DataError, match=r"^source sklearn: .*; correct it") as caught:
+    with pytest.raises(DataError, match=r"^source sklearn: .*; correct the source") as caught:
         write(tmp_path, batches, **said)
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("*.parquet"))

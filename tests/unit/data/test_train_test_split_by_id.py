@@ -83,7 +83,7 @@ def test_a_class_that_chance_leaves_out_of_one_side(
     written = write_csv(tmp_path / "in", [*rows, (alone, 1)]) | BY_ID
     for metric in (None, "auc"):
         needing = dataset_options(written | {"metric": metric})
-        with pytest.raises(DataError, match="test: no row of class dog; add some, .* enlarge"):
+        with pytest.raises(DataError, match="test: no row of class dog; add rows, .* enlarge"):
             dataset_preparation.prepare_dataset(needing, tmp_path / "needing")
     options = dataset_options(written | {"metric": "accuracy"})
     dataset_preparation.prepare_dataset(options, tmp_path / "out")

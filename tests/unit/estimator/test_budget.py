@@ -245,6 +245,6 @@ def test_fits_and_releases_of_a_study_share_a_ledger(tmp_path: Path) -> None:
     budget = make_budget(tmp_path / "data/people", column="patient_id")
     assert budget.compute_spent().entries == 1
     fit = make_booking(noise=4.0, unit="patient", column=budget.column)
-    with pytest.raises(BudgetError, match="without it"):
+    with pytest.raises(BudgetError, match="without this release"):
         budget.book_fit(fit)
     assert budget.book_fit(make_booking(noise=40.0, unit="patient", column=budget.column)) == 2

@@ -404,7 +404,7 @@ def test_a_table_that_ends_early_is_refused(
     monkeypatch.setattr(
         table.SplitTable, "read_ranges", lambda *args: iter(list(original(*args))[kept])
     )
-    with pytest.raises(DataError, match="their table ends early"):
+    with pytest.raises(DataError, match="the split table ends early"):
         one_shard(dataset, tmp_path / "out", shard=0, shards=1)
 
 

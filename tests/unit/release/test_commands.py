@@ -25,7 +25,9 @@ def test_a_ledger_is_shown_abandoned_from_and_not_made_up(
     write_features(tmp_path)
     release(tmp_path, study(tmp_path))
     folder = str(tmp_path / "data/toy")
-    assert f"; is it {folder}?" in str(run_main(monkeypatch, "ledger", str(tmp_path / "data")))
+    assert f"; did you mean {folder}?" in str(
+        run_main(monkeypatch, "ledger", str(tmp_path / "data"))
+    )
     assert run_main(monkeypatch, "ledger", folder) == 0
     assert "first" in capsys.readouterr().out
     for words, answer in (

@@ -90,7 +90,7 @@ def test_a_unit_is_in_one_cohort(folder: Path) -> None:
 def test_two_releases_at_one_place_of_a_horizon_are_refused(folder: Path) -> None:
     release_month(folder, "january", horizon=3)
     release_month(folder, "february", after="january", horizon=3)
-    with pytest.raises(PrivacyError, match="of_february of dataset february has its place in the"):
+    with pytest.raises(PrivacyError, match="of_february of dataset february already has place 2"):
         release_month(folder, "march", after="january", horizon=3)
     assert ledger(folder, "march").read_entries() == []
 
@@ -121,8 +121,8 @@ def test_the_same_people_in_two_cohorts_pay_for_both(
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        ({"horizon": 5}, r"horizon 5, but that of of_january is None; write the same"),
-        ({"epsilon": 2}, "has another epsilon or delta; the sums of a chain add up only if"),
+        ({"horizon": 5}, r"horizon 5, but the horizon of of_january is None; write equal horizons"),
+        ({"epsilon": 2}, "has another epsilon or delta than release of_february; the sums"),
         ({"method": "steps"}, "method steps: head sgd: it is not made of sums that add up"),
     ],
 )
@@ -147,7 +147,7 @@ def test_changed_sums_are_noticed(folder: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-9] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DataError, match="its numbers have changed.*restore it from a backup"):
+    with pytest.raises(DataError, match="numbers have changed.*restore the file from a backup"):
         release_month(folder, "february", after="january", horizon=2)
 
 
@@ -161,7 +161,7 @@ def test_an_abandoned_release_leaves_no_sums_and_no_place(
             release_month(folder, "february", after="january", horizon=2)
     with pytest.raises(PrivacyError, match="entry 1 of .* is open"):
         release_month(folder, "february", after="january", horizon=2)
-    with pytest.raises(PrivacyError, match="of_february of dataset february has its place"):
+    with pytest.raises(PrivacyError, match="of_february of dataset february already has place 2"):
         release_month(folder, "march", after="january", horizon=2)
     ledger(folder, "february").abandon_entry(1, "the test cut it short")
     release_month(folder, "february", after="january", horizon=2)

@@ -169,7 +169,10 @@ def test_a_dataset_that_is_released_later_counts_then(
     named = load_study(values)
     check_study(named)
     release(folder, named, "first")
-    assert "same_units_as: copy: it has no ledger yet, so nothing is added up now" in caplog.text
+    assert (
+        "same_units_as: copy: this dataset has no ledger yet, so nothing is added up now"
+        in caplog.text
+    )
     prepare(folder, "copy", images("lesion"))
     output = release_of(folder, "copy", "second")
     assert bundle.read_bundle(output).statement["ledger"]["releases"] == 2
@@ -240,7 +243,7 @@ def test_a_lost_key_or_file_is_no_way_around(folder: Path) -> None:
     with pytest.raises(DataError, match=r"units-.*: cannot be used \(made with another key"):
         release_of(folder, "copy", "second")
     key.write_bytes(kept[:20])
-    with pytest.raises(DataError, match=r"units.key: 20 bytes, not 32; restore it"):
+    with pytest.raises(DataError, match=r"units.key: 20 bytes, not 32; restore the file"):
         release_of(folder, "copy", "second")
     key.write_bytes(kept)
     (hashes,) = (folder / "data/toy").glob("units-*.safetensors")
@@ -248,7 +251,7 @@ def test_a_lost_key_or_file_is_no_way_around(folder: Path) -> None:
     content[-1] ^= 1
     hashes.write_bytes(bytes(content))
     with pytest.raises(
-        DataError, match=r"cannot be used \(it differs from its ledger's record\); restore it"
+        DataError, match=r"cannot be used \(the file differs from its ledger's record\); restore"
     ):
         release_of(folder, "copy", "second")
     hashes.unlink()

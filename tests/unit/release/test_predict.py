@@ -345,8 +345,8 @@ def test_a_table_without_any_existing_image_is_one_error(tmp_path: Path, suffix:
 @pytest.mark.parametrize(
     ("columns", "given", "message"),
     [
-        ("path,file", {}, "image_column: .*path and file may be it"),
-        ("x,y", {}, "image_column: .*it has x, y, and no column has a usual name"),
+        ("path,file", {}, "image_column: .*path and file may have images"),
+        ("x,y", {}, "image_column: .*columns are x, y, and no column has a usual name"),
         (
             "path",
             {"image_column": "z"},
@@ -687,7 +687,7 @@ def reweighted(values: dict[str, Any]) -> None:
     ("change", "message"),
     [
         (louder, r"backbone mine: its features of a test image have norm .*here instead of 99"),
-        (cropped, "backbone mine: crop_pct of its preprocessing is .* here, but was 0.5"),
+        (cropped, "backbone mine: preprocessing has crop_pct .* here, but 0.5 in the release"),
         (reweighted, f"backbone mine: its weights have SHA-256 [0-9a-f]+, but .* needs {'1' * 64}"),
     ],
 )
@@ -766,7 +766,7 @@ def timm_model(values: dict[str, Any], **options: Any) -> None:
             lambda v: timm_model(v, family="open_clip", pretrained="/tmp/mine.pt"),
             "pretrained: the bundle names a location to load weights from",
         ),
-        (lambda v: v.update(class_names=["a", "a", "b"]), "one appears twice"),
+        (lambda v: v.update(class_names=["a", "a", "b"]), "a name appears twice"),
         (lambda v: v["backbone"].update(checkpoint="../mine"), "has no trained weights, but"),
     ],
 )  # fmt: skip

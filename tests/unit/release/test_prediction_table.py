@@ -87,8 +87,8 @@ def test_each_of_several_labels_has_its_threshold_or_one_half(example: Path) -> 
 @pytest.mark.parametrize(
     ("thresholds", "message"),
     [
-        ({"ill ": 0.2}, "^threshold of ill : pixels has no class with this name; write ill: it"),
-        ({"x": 0.2}, "threshold of x: .*; correct it: it has well, ill$"),
+        ({"ill ": 0.2}, "^threshold of ill : pixels has no class with this name; write ill: the"),
+        ({"x": 0.2}, "threshold of x: .*; correct it: the classes are well, ill$"),
         ({"ill": 1.01}, "threshold of ill: 1.01; write a probability from 0 to 1"),
         ({"ill": -0.1}, "threshold of ill: -0.1; write"),
         ({"ill": float("nan")}, "threshold of ill: nan; write"),

@@ -43,9 +43,9 @@ def result(value: float, margin: float, metric: str = "accuracy") -> dict[str, A
     [
         (result(0.83, 0.02), "Accuracy: the two results cannot be told apart. Difference +3.0 "
                              "points (95% CI -1.0 to +7.0)."),
-        (result(0.85, 0.02), "Accuracy: it is higher now. Difference +5.0 points (95% CI +1.0 to "
+        (result(0.85, 0.02), "Accuracy: higher than before. Difference +5.0 points (95% CI +1.0 to "
                              "+9.0)."),
-        (result(0.75, 0.02), "Accuracy: it is lower now. Difference -5.0 points (95% CI -9.0 to "
+        (result(0.75, 0.02), "Accuracy: lower than before. Difference -5.0 points (95% CI -9.0 to "
                              "-1.0)."),
     ],
 )  # fmt: skip
@@ -58,7 +58,7 @@ def test_the_same_head_again_changes_nothing(old: Path, tmp_path: Path) -> None:
     assert text.startswith("# `lesions_v2`, compared with `lesions_v1`\n\n## Test result\n\nAccur")
     assert "cannot be told apart. Difference +0.0 points (95% CI -8.0 to +8.0)." in text
     assert "- `lesions_v1`: Accuracy 81.2% (95% CI 77.2 to 85.2%), n = 375\n" in text
-    assert "If other test images were measured, they may explain a part of the difference." in text
+    assert "Different test images may explain a part of the difference." in text
     assert "| training units (n) | 1,500 | 1,500 |" in text
     assert "- nothing: classes, backbone and output are as before\n" in text
     assert text.endswith("## What changes in training\n\n- no option\n")
@@ -75,7 +75,7 @@ def test_a_deployment_is_told_what_it_must_change(old: Path, tmp_path: Path) -> 
     edit_file(new, FACTS_FILE, lambda facts: facts.update(changes))
     text = notes(new, old)
     for line in (
-        "The two cannot be compared: both must publish a result of the same metric.",
+        "The test results cannot be compared: both releases must publish one metric.",
         "- `lesions_v2`: none",
         "| training units (n) | 1,500 | 1,600 |",
         "- class `naevus` is now `nevus`: renamed, or replaced",

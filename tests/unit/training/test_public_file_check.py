@@ -171,8 +171,8 @@ def test_half_of_a_private_dataset_is_too_much(study: Study, tmp_path: Path) -> 
     path = study.features("second") / "manifest.json"
     study.refuses(
         lent(manifest),
-        f"of this file's 375 rows and the 150 of {path}, both have about ",
-        "% of the smaller one's different rows, but for rounding; name a file",
+        f"this file (375 rows) and {path} (150 rows) share about ",
+        "% of the different rows of the smaller of the two, up to rounding; name a file",
     )
 
 

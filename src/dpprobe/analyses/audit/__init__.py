@@ -1,7 +1,7 @@
 """Audits: lower bounds on epsilon, from attacks on heads that are trained only for the audit.
 
-`epsilon_lower_bound` turns scores of runs with and without a canary into a lower bound on the
-mechanism's epsilon, at a stated confidence. Importing this package imports neither NumPy nor SciPy.
+`epsilon_lower_bound` computes a lower bound on a mechanism's epsilon, at a stated confidence, from
+scores of runs with and without a canary. Importing this package imports neither NumPy nor SciPy.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ __all__ = ["ANALYSIS", "epsilon_lower_bound"]
 
 
 def audit_cells(study: Study, *datasets: str) -> list[Cell]:
-    """Returns the cells that a study audits, of some datasets or of all; none without `audit`.
+    """Returns the cells that a study audits, by default of all datasets; none without `audit`.
 
-    For comparison, attacks on real rows also audit cells without a guarantee.
+    With `membership`, cells without a privacy guarantee are audited too, for comparison.
     """
     audit = study.block(AuditOptions)
     if audit is None:
@@ -44,7 +44,7 @@ def audit_cells(study: Study, *datasets: str) -> list[Cell]:
 
 
 def audit_faults(study: Study, audit: AuditOptions) -> Iterator[str]:
-    """Yields one line per fault in a study's audit."""
+    """Yields one line per fault in a study's options of audits."""
     for name in audit.methods or study.methods:
         method = study.methods[name]
         if not method.private:
@@ -54,7 +54,7 @@ def audit_faults(study: Study, audit: AuditOptions) -> Iterator[str]:
                     "or write `membership: {}` to attack it too"
                 )
         elif method.tunes_network:
-            others = "remove it" if audit.methods else "list others under audit.methods"
+            others = "remove it" if audit.methods else "list other methods under audit.methods"
             yield f"methods: {name}: audits train linear heads, not networks; {others}"
     if INFINITE in (audit.epsilons or ()) and not audit.membership:
         yield (
@@ -62,7 +62,7 @@ def audit_faults(study: Study, audit: AuditOptions) -> Iterator[str]:
             "{}` to attack these heads too"
         )
     elif not audit_cells(study):
-        yield "no cell of the study has these methods and epsilons; write others"
+        yield "no cell of the study has these methods and epsilons; write other values"
 
 
 def locate_audit(files: StudyFiles, cell: tuple[str, str, str, str]) -> str:
@@ -70,12 +70,11 @@ def locate_audit(files: StudyFiles, cell: tuple[str, str, str, str]) -> str:
 
 
 def list_audit_records(files: StudyFiles, dataset: str) -> list[str]:
-    """Lists the records of the audits of a dataset."""
     return [locate_audit(files, cell) for cell in audit_cells(files.study, dataset)]
 
 
 def list_audit_marks(files: StudyFiles, dataset: str) -> list[str]:
-    """Lists the marks of the jobs that audit a dataset."""
+    """Lists the empty files `.eps-<epsilon>.done` that mark jobs of a dataset's audits as done."""
     jobs = {cell[1::2] for cell in audit_cells(files.study, dataset)}
     return [
         f"{files.results}/{AUDITS}/{dataset}/{backbone}/.eps-{epsilon}.done"

@@ -1,12 +1,10 @@
 """The record of an audited cell: the names of its files, and its JSON as a typed object.
 
-Everything that writes or reads an audit takes names and formats from here: the job, the report,
-MLflow, a release's statement and the rules. This module imports nothing heavy, because each start
-of Snakemake imports it.
+This module imports nothing heavy, because each start of Snakemake imports it.
 
 Only a record's part `membership` reveals anything about private examples. The white-box audit and
 its controls run on synthetic rows, and use only the real data's public n, dimension and classes.
-`membership` comes from real rows, without noise, and must be protected like these rows.
+`membership` is computed from private rows without noise, and must be protected like private rows.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.records import Part, Record
 
-# The folder of all audits, beside the folder of cells; a cell's files are
+# The folder of all audits, in the results folder. The files of a cell's audit are
 # <folder>/<dataset>/<backbone>/<method>/eps-<epsilon><suffix>.
 AUDITS = "audit"
 RECORD_SUFFIX, SCORES_SUFFIX = ".json", ".parquet"
@@ -30,11 +28,7 @@ AUDIT_SUFFIXES = (RECORD_SUFFIX, SCORES_SUFFIX)
 
 
 def audit_path(audits: Path | str, cell: tuple[str, str, str, str], suffix: str) -> Path:
-    """Returns the path of an audit's file below the folder of all audits.
-
-    Args:
-      cell: dataset, backbone, method and epsilon token.
-    """
+    """Returns the path of an audit's file below the folder of all audits."""
     dataset, backbone, method, epsilon = cell
     return Path(audits, dataset, backbone, method, f"eps-{epsilon}{suffix}")
 
@@ -82,31 +76,26 @@ class Bundle(Part):
 
 
 class Test(Part):
-    """One of the tests of an audit.
-
-    Attributes:
-      p_value: the p-value under the claim, exact or too large. 0 or 1 for tests that correct
-        mechanisms always pass.
-    """
+    """A test, with its p-value under the claim; 0 or 1 if correct mechanisms always pass."""
 
     name: str
     p_value: float
 
 
 class WhiteBox(Part):
-    """The tests of all releases of a fit: attacks on a canary, and tests of the noise.
+    """The tests of all values that a fit releases: attacks on a canary, and tests of the noise.
 
     Attributes:
-      test: the test statistic, in words.
-      canary, rows: the canary and the other training rows, in words.
-      group: number of canaries with the same direction, all in or all out.
+      test: a description of the test statistic.
+      canary, rows: descriptions of the canary and of the other training rows.
+      group: number of equal canaries, which are all in the training data or all out.
       inside, outside: number of runs with the canaries, and of runs without canaries.
-      accuracy: the balanced accuracy of the test over runs with and without the canaries.
+      accuracy: the share of runs in which the test guesses right if the canaries were in or out.
       epsilon_lower: the lower bound on epsilon, at `confidence`, without assumptions on the scores.
       holds: False if a test refutes the claim; by chance in 1 of 1,000 audits of correct claims.
       level: a p-value of at most `level` refutes the claim (Bonferroni over the tests).
       number_factor: the audit detects with `probability` if the noise of a single number, such as
-        one bias in one step, is too small by this factor; None if releases are not seen.
+        one bias in one step, is too small by this factor; None if the audit sees only weights.
       noise_factor: the test shows that noise is at most the plan's noise times `noise_factor`.
       caught_factor: the test detects with `probability` noise that is too small by this factor,
         given the test's strength; None if no factor would be detected.
@@ -146,12 +135,7 @@ class WhiteBox(Part):
 
 
 class Control(Part):
-    """A broken mechanism, which a test of the audit must refute.
-
-    Attributes:
-      refuted_by: the names of the tests that refute the broken mechanism's claim.
-      p_value: the smallest p-value of all tests.
-    """
+    """A broken mechanism, which at least one test of the audit must refute."""
 
     name: str
     breaks: str
@@ -177,8 +161,8 @@ class Attack(Part):
 
     Attributes:
       members, non_members: numbers of pairs (head, unit) with and without the unit in training.
-      tpr_at_fpr: true-positive rates, by the false-positive rate; None if there are too few pairs.
-      intervals: the intervals of the true-positive rates, as [low, high].
+      tpr_at_fpr: true-positive rate at each false-positive rate; None if there are too few pairs.
+      intervals: the intervals [low, high] of the true-positive rates in `tpr_at_fpr`.
     """
 
     rows: Literal["all", "mislabelled", "rarest_classes"]
@@ -211,7 +195,7 @@ class Membership(Part):
 
     Attributes:
       units, n: number of attacked units of privacy, and of all units.
-      interval: how the intervals were computed, in words.
+      interval: a description of the method that computed the intervals.
     """
 
     shadows: int
@@ -263,7 +247,6 @@ class AuditRecord(Record):
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """(dataset, backbone, method, epsilon token)."""
         return self.dataset, self.backbone, self.method, self.epsilon
 
     @property
@@ -291,11 +274,7 @@ def at_least(value: float) -> str:
 
 
 def power_in_words(white_box: Mapping[str, Any] | None) -> str | None:
-    """Returns the power of a white-box audit in a sentence; None if there was none.
-
-    Args:
-      white_box: the values of the part `white_box` of a record.
-    """
+    """Describes the power of a white-box audit; None without a white-box audit."""
     if white_box is None:
         return None
     factor, probability = white_box["caught_factor"], white_box["probability"]

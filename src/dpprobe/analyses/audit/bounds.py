@@ -2,24 +2,24 @@
 
 A run is trained with a canary (in) or with a null row instead (out), and an attack gives the run a
 score, higher for "in" than for "out". An audit releases nothing private: a guarantee holds for
-every data set, so runs use synthetic rows. A bound rejects smaller epsilons: if the mechanism's
-epsilon at this delta were below the bound, scores like these would occur with a probability of at
-most 1 - confidence. Lower bounds do not limit epsilon.
+every data set, so runs use synthetic rows. If the mechanism's epsilon at the stated delta is below
+e, a bound of e or more has a probability of at most 1 - confidence. A lower bound on epsilon does
+not prove that epsilon is small.
 
-**Rates.** (epsilon, delta)-DP and a test with true and false positive rates t and f have
+**Rates.** For an (epsilon, delta)-DP mechanism, the true positive rate t and the false positive
+rate f of every test satisfy
 
     t <= exp(epsilon) f + delta    and    1 - f <= exp(epsilon) (1 - t) + delta
 
-(Kairouz, Oh and Viswanath 2015, theorem 2.1). Bounds on t (lower) and f (upper) by Clopper and
-Pearson, each at half the error, give a lower bound on epsilon by both inequalities.
+(Kairouz, Oh and Viswanath 2015, theorem 2.1). With Clopper-Pearson bounds on t (lower) and on f
+(upper), each at half of the error probability, both inequalities give a lower bound on epsilon.
 
-**Thresholds** must not depend on the scores that they count. Thresholds are the j-th largest scores
-of the out runs, for j = 1, 2, 4, ..., which only the number of out runs decides. The rate f above
-the j-th largest of n is distributed as Beta(j, n - j + 1), or is smaller if scores are tied. So the
-upper bound on rate f is Clopper and Pearson's for j - 1 of n runs. Given the out runs, the
-threshold is a constant for counting the in runs. The error probability is divided among thresholds
-(Bonferroni) and the two rates. The bounds only assume that runs are independent (as Nasr et al.
-2021, "Adversary
+**Thresholds.** A threshold must not depend on the scores that are counted with it. Thresholds are
+the j-th largest scores of the n out runs, for j = 1, 2, 4, .... The false positive rate f at the
+j-th largest score is distributed as Beta(j, n - j + 1), or is smaller if scores are tied. The upper
+Clopper-Pearson bound for j - 1 of n runs is therefore an upper bound on f. Scores of in runs are
+independent of the thresholds. The error probability is divided among thresholds (Bonferroni) and
+the rates t and f. The bounds only assume that runs are independent (as Nasr et al. 2021, "Adversary
 instantiation: lower bounds for differentially private machine learning").
 """
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     Scores = npt.NDArray[np.float64]
 
-# The search for a bound ends at this width, relative, or absolute below 0.001.
+# The relative width at which the search for a bound ends; bounds below 0.001 count as 0.001.
 _TOLERANCE = 1e-6
 
 
@@ -52,12 +52,12 @@ def epsilon_lower_bound(
     """Computes a lower bound on the epsilon of a mechanism from an attack's scores.
 
     Args:
-      scores_in: scores of runs with the canary; a higher score means "in". Only their order counts.
+      scores_in: scores of runs with the canary; higher means "in", and only the order matters.
       scores_out: scores of runs without the canary.
-      delta: of the (epsilon, delta) guarantee, 0 or more and below 1.
+      delta: the delta of the (epsilon, delta) guarantee, 0 or more and below 1.
       confidence: the probability that the bound holds, between 0 and 1.
-      group: canaries per run, all in or all out. The bound is on the epsilon for one canary: from
-        no canary to all, the guarantee is composed over `group` steps of one canary each.
+      group: number of canaries per run, all in or all out. By group privacy over `group` steps of
+        one canary each, the result is a bound on the epsilon for one canary.
 
     Returns:
       The bound, finite and at least 0, never rounded up.
@@ -89,12 +89,10 @@ def epsilon_lower_bound(
 def accuracy_lower_bound(correct: int, runs: int, confidence: float) -> float:
     """Computes the one-sided lower bound of Clopper and Pearson (1934) on a share.
 
-    If a fair coin decided per run between in and out, the bound holds for balanced accuracy.
+    If a fair coin decides in each run if the canary is in, the bound holds for balanced accuracy.
 
     Args:
-      correct: number of runs in which the test, fixed beforehand, guessed right.
-      runs: number of all runs, at least one.
-      confidence: the probability that the bound holds.
+      correct: number of runs in which the test, chosen before the runs, guessed right.
 
     Raises:
       ConfigError: if confidence is not between 0 and 1.
@@ -109,7 +107,7 @@ def accuracy_lower_bound(correct: int, runs: int, confidence: float) -> float:
 
 
 def _bound_rates(scores_in: Scores, scores_out: Scores, error: float) -> tuple[Scores, Scores]:
-    """Bounds the rates at all thresholds, so that all hold together except with the given error.
+    """Bounds the rates at all thresholds; all bounds hold together with probability 1 - `error`.
 
     Returns:
       Lower bounds on true positive rates, and upper bounds on false positive rates.
@@ -136,9 +134,9 @@ def _share_below(count: int, trials: int, error: float) -> float:
 
 
 def _largest_rejected(rejects: Callable[[float], bool]) -> float:
-    """Searches for the largest value that a test rejects; 0 if the test rejects no value above 0.
+    """Searches by bisection for the largest value that a test rejects; 0 if none above 0.
 
-    Returns the rejected end of the last interval, so that a bound is never rounded up.
+    Returns the rejected end of the final interval, so that a lower bound is never rounded up.
     """
     if not rejects(0.0):
         return 0.0
@@ -157,11 +155,7 @@ def _check_confidence(confidence: float) -> None:
 
 
 def _read_scores(name: str, values: Sequence[float] | npt.ArrayLike) -> Scores:
-    """Returns scores as an array.
-
-    Raises:
-      DataError: if there are no scores, several dimensions, or values that are not numbers.
-    """
+    """Returns scores as an array; raises DataError unless scores are a list of numbers."""
     import numpy as np
 
     try:

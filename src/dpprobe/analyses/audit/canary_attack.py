@@ -1,42 +1,43 @@
-"""The strongest test of a plan: all released values, compared with the privacy guarantee.
+"""The strongest attack on a plan: guesses from all released values if canaries were trained on.
 
 In each run a fair coin decides between canaries and null rows, and a head is trained by the cell's
 method and plan. The attacker sees every noisy release, and knows everything except if canaries are
-in. The attack's score is the log likelihood ratio of the whole transcript, canaries in against out.
-Given the earlier releases, release t is Gaussian around one of two known sums, which differ by d_t;
-two replays compute these sums (`transcripts`):
+in. The attack's score is the log likelihood ratio of all releases of a run, canaries in against
+out. Given earlier releases, release t is Gaussian with standard deviation s_t around its sum with
+or without canaries. Replays of a run compute the sums with and without canaries (`transcripts`).
+With d_t as the difference of the two sums, the log likelihood ratio of release t is
 
     l_t = <output - sum without, d_t> / s_t^2  -  |d_t|^2 / (2 s_t^2).
 
-Symmetric matrices have their noise in an orthonormal basis of the symmetric matrices, in which
-<.,.> is the Frobenius product. If batches are Poisson samples of rate q, a batch contains a
-binomial number j of the k equal canaries, and the attacker knows the batch's other rows. The ratio
-of a sampled release is a mixture's: log sum_j Binom(j; k, q) exp(j <.,.> / s_t^2 - j^2 |d_t|^2 / (2
+Noise of a symmetric matrix is independent in an orthonormal basis of the symmetric matrices, in
+which <.,.> is the Frobenius product. A Poisson batch of rate q contains a binomial number j of the
+k equal canaries, and the attacker knows the batch's other rows. A sampled release therefore has the
+log likelihood ratio of a mixture: log sum_j Binom(j; k, q) exp(j <.,.> / s_t^2 - j^2 |d_t|^2 / (2
 s_t^2)), with d_t for one canary.
 
 By Neyman and Pearson the best guess is "in" if the score is above 0. The number of right guesses is
 binomial, with a probability of at most (1 + total variation) / 2, for any distribution of scores.
 
 The canaries' class changes from run to run, so that each class has canaries. A replay also tests
-the head: given the releases, heads on both data sets must be equal, because a head may depend on
-the data only through the releases.
+the head: given equal releases, heads trained with and without canaries must be equal, because a
+head may depend on the data only through the releases.
 
-Published heads are trained without an observer, partly by other code. So one seed of each chunk of
-runs is trained again without an observer, and must give the same bits.
+Published heads are trained without an observer of the releases, partly by other code. So the audit
+trains one seed of each chunk of runs again without an observer, and compares the heads' bits.
 
 **Data.** A guarantee holds for every pair of data sets that differ in one unit, so an audit may
 choose the pair. No row of an audit is private. The data sets have the plan's n units, but most
 units have no rows, and so add nothing to any sum, like null rows. A few rows have the canary's
-direction but another label: no head learns to predict the canary, and its gradient stays at the
-clipping norm.
+direction but another label, so no head learns to predict the canary, and the canary's gradient
+stays at the clipping norm.
 
-A group of k canaries is completely in or completely out. A plan with Gaussian privacy mu has k mu
-for a group of k (Dong, Roth and Su 2022, theorem 2.14; for sampled releases: Ganesh 2024). A bound
-for a group gives a bound for the plan, and needs far fewer runs at a small epsilon.
+A group of k canaries is completely in or completely out. A plan that is mu-GDP for one unit is (k
+mu)-GDP for k units (Dong, Roth and Su 2022, theorem 2.14; for sampled releases: Ganesh 2024). A
+bound for a group of canaries gives a bound for the plan, with far fewer runs at a small epsilon.
 
-In two more pairs of data sets, one canary is unlike all other rows: the longest row, or alone in
-its class. Both pairs reveal a mechanism that uses statistics of all rows without noise, such as the
-largest norm or the set of classes.
+The audit adds two pairs of data sets with an unusual canary: the longest row, or the only row of a
+class. An unusual canary reveals a mechanism that uses statistics of all rows without noise, such as
+the largest norm or the set of classes.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ from dpprobe.progress import Progress, silent_progress
 
 Numbers = npt.NDArray[np.float64]
 
-# Bytes of transcripts that a chunk of runs may keep in memory.
+# Bytes of recorded releases that a chunk of runs may keep in memory.
 _CHUNK_BYTES = 48 * 2**20
 _MOST_AT_ONCE = 64
 # The number of training rows besides the canaries.
@@ -93,7 +94,7 @@ class Worlds:
     Attributes:
       absent, present: the training set with null rows in place of the canaries, and with canaries.
       canary: the features of one canary, float32 [1, d].
-      label, other_label: the label of the canaries, and of the other rows in their direction.
+      label, other_label: the label of canaries, and of other rows in the canaries' direction.
     """
 
     absent: TrainingSet
@@ -104,7 +105,7 @@ class Worlds:
     other_label: int = 1
 
     def change_rows(self, change: Callable[[TrainingSet], TrainingSet]) -> Worlds:
-        """Returns both data sets after a step that reads all rows of a training set together."""
+        """Applies a change of a whole training set to both data sets."""
         absent, present = change(self.absent), change(self.present)
         assert present.features is not None
         return replace(self, absent=absent, present=present, canary=present.features[-1:])
@@ -120,13 +121,13 @@ def make_worlds(
     others_length: float = 1.0,
     alone: bool = False,
 ) -> Worlds:
-    """Makes the two data sets.
+    """Makes two data sets from random rows: with canaries, and with null rows instead.
 
     Args:
       group: the number of canaries, below n.
       length: a canary's norm before normalisation and clipping.
       label: the canaries' label; if rows have several labels, canaries have all labels.
-      others_length: the largest norm of other rows, relative to a canary's.
+      others_length: the largest norm of other rows, relative to a canary's norm.
       alone: True if no other row has a label of the canaries.
     """
     generator = open_stream(seed, "audit rows")
@@ -146,7 +147,7 @@ def make_worlds(
 
 
 def make_unusual_worlds(shape: Shape, *, length: float, seed: int) -> tuple[Worlds, Worlds]:
-    """Makes data sets where one canary is the longest row, and where it is alone in its class."""
+    """Makes two pairs of data sets: the canary is the longest row, or the only row of a class."""
     return (
         make_worlds(shape, group=1, length=length, seed=seed, others_length=0.5),
         make_worlds(shape, group=1, length=length, seed=seed, alone=True),
@@ -154,9 +155,9 @@ def make_unusual_worlds(shape: Shape, *, length: float, seed: int) -> tuple[Worl
 
 
 def alike_worlds(shape: Shape, *, group: int, seed: int) -> Worlds:
-    """Makes data sets of equal rows, and of canaries that are the negative of these rows.
+    """Makes data sets of equal rows, and of canaries that are the negative of the other rows.
 
-    Centring by the exact mean turns all rows to 0 if canaries are absent, but none if present.
+    Subtracting the exact mean turns all rows to 0 without canaries, but no row with canaries.
     """
     direction = open_stream(seed, "audit rows").standard_normal(shape.dimension).astype(np.float32)
     direction /= np.linalg.norm(direction)
@@ -167,7 +168,7 @@ def alike_worlds(shape: Shape, *, group: int, seed: int) -> Worlds:
 
 
 def worlds_of(shape: Shape, features: np.ndarray, labels: np.ndarray, group: int) -> Worlds:
-    """Makes the two data sets from rows, of which the last `group` are the canaries."""
+    """Makes two data sets: all rows, and all rows except the canaries, the last `group` rows."""
     others = len(features) - group
     label = int(labels[-1])
     most = shape.rows_per_unit
@@ -190,14 +191,13 @@ def _training_set(
     sizes: npt.NDArray[np.int64],
     canary: int,
 ) -> TrainingSet:
-    """Returns a training set of n units: one of `sizes` equal rows per line of `features`, then
-    units without rows."""
+    """Makes a set of n units: unit i has `sizes[i]` copies of row i, later units have no rows."""
     numbered = Units.number_units([f"{unit:06}" for unit in np.arange(len(sizes)).repeat(sizes)])
     features, labels = features.repeat(sizes, axis=0), labels.repeat(sizes)
     rows = len(features)
     missing = np.full(shape.n - len(sizes), rows)
     units = replace(numbered, starts=np.concatenate([numbered.starts, missing]))
-    if shape.multi_label:  # canaries have all labels, the other rows in their direction none
+    if shape.multi_label:  # canaries have all labels, other rows in the canaries' direction none
         hot = np.zeros((rows, shape.num_classes), dtype=np.uint8)
         hot[labels == canary] = 1
         targets = torch.from_numpy(hot)
@@ -214,17 +214,18 @@ def _training_set(
 
 @dataclass(kw_only=True)
 class Runs:
-    """Scores of an audit's runs, and further results that grow run by run.
+    """Scores of an audit's runs, and further results that are updated with each run.
 
     Attributes:
       members: bool [runs], True if the canaries were in.
       releases: float64 [runs], log likelihood ratios of all releases.
-      bundle: float64 [runs], the head's score of the canary's label minus its score of the other.
+      bundle: float64 [runs], the head's score of the canary's label minus its score of
+        `Worlds.other_label`.
       used: by mechanism, how much one canary changes a sum at most, divided by the sensitivity.
-      head_change: the largest difference between heads on the two data sets given the same
+      head_change: the largest difference between heads with and without canaries, given equal
         releases, relative to the largest weight; 0 if correct.
       unobserved_change: the difference between one seed's heads with and without an observer.
-      noise: the tests of the runs' noise.
+      noise: the results of the tests of noise.
     """
 
     members: npt.NDArray[np.bool_]
@@ -243,7 +244,7 @@ class Attack:
     Attributes:
       worlds: pairs of data sets, which runs use in turn.
       unusual: pairs of data sets only for the exact tests and the noise tests, without scores.
-      claim: the plan whose guarantee is tested; differs from `plan` only in controls.
+      claim: the plan whose guarantee is tested; equal to `plan` unless a control breaks the plan.
       broken: how a control changes releases; None outside controls.
       broken_unobserved: how a control changes releases without an observer.
       broken_head: how a control changes heads, given their training rows.
@@ -260,7 +261,7 @@ class Attack:
 
     @property
     def unusual_runs(self) -> list[tuple[Worlds, bool]]:
-        """The data sets of the runs that are not scored, and for each True if the canary is in."""
+        """The runs without scores: pairs of data sets, each with the canary out and in."""
         return [(worlds, present) for worlds in self.unusual for present in (False, True)]
 
     def train_and_score(
@@ -269,7 +270,7 @@ class Attack:
         """Trains and scores a run for each of `members`.
 
         Args:
-          seeds: the seeds of the scored runs, then the seeds of `unusual_runs`.
+          seeds: the seeds of the scored runs, followed by the seeds of `unusual_runs`.
         """
         seeds, further = seeds[: len(members)], seeds[len(members) :]
         noise, count = NoiseTests(self.claim), len(seeds)
@@ -288,7 +289,7 @@ class Attack:
         return runs
 
     def compute_strength(self, seeds: Sequence[int]) -> float:
-        """Returns the root of the sum of |d_t|^2 / s_t^2 over releases, as a mean over seeds."""
+        """Computes a mean over seeds: the root of the sum of |d_t|^2 / s_t^2 over releases t."""
         worlds = self.worlds[0]
         with silent_progress():
             _, recorder = self._train_heads(worlds, seeds, present=False)
@@ -305,7 +306,7 @@ class Attack:
     def _split_runs(
         self, seeds: Sequence[int], members: npt.NDArray[np.bool_]
     ) -> Iterator[tuple[Worlds, bool, list[int]]]:
-        """Yields data sets, and indices of runs to train together (all in, or all out)."""
+        """Yields a pair of data sets, if canaries are in, and indices of runs to train together."""
         most = _MOST_AT_ONCE
         if self.plan.selection is None:
             with silent_progress():
@@ -377,7 +378,7 @@ class Attack:
         *,
         present: bool,
     ) -> tuple[Heads, dict[int, dict[str, torch.Tensor]]]:
-        # Seeds train side by side, so the order of transcripts may differ.
+        # Seeds train in parallel, so the order of transcripts may differ.
         replayer = Replayer(transcripts, worlds.canaries, sampled=int(present))
         return self._fit_heads(worlds, seeds, present, replayer), replayer.joined_sums
 
@@ -416,7 +417,7 @@ class Attack:
 
 
 def _compute_margins(heads: Heads, worlds: Worlds) -> Numbers:
-    """Returns each head's score of the canary's label minus its score of the other label."""
+    """Returns each head's score of the canary's label minus its score of `worlds.other_label`."""
     scores = np.asarray(score_rows(heads, worlds.canary), dtype=np.float64)[:, 0]
     if scores.shape[1] == 1:
         return scores[:, 0]
@@ -425,12 +426,12 @@ def _compute_margins(heads: Heads, worlds: Worlds) -> Numbers:
 
 
 def _compare_heads(heads: Heads, others: Heads) -> float:
-    """Returns the largest difference of weights or of other released values of the first seeds.
+    """Returns the largest relative difference of two heads' weights or other released values.
 
     Differences are relative to the largest weight or value; infinite if a number is NaN.
 
     Args:
-      others: heads of the same seeds, or of the first seeds.
+      others: heads of all seeds of `heads`, or of the first seeds.
     """
     pairs = [(heads.weights, others.weights)]
     arrays = others.released_arrays()
@@ -444,7 +445,7 @@ def _compare_heads(heads: Heads, others: Heads) -> float:
 
 
 def _log_ratios(products: Numbers, squares: Numbers, rate: float, group: int) -> float:
-    """Sums the log likelihood ratios of releases (formulas: the module's docstring)."""
+    """Sums the log likelihood ratios of releases by the formulas in the module's docstring."""
     from scipy.special import logsumexp
     from scipy.stats import binom
 

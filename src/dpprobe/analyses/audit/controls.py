@@ -1,7 +1,7 @@
-"""Mechanisms broken on purpose, to test if an audit detects them.
+"""Controls: mechanisms broken on purpose, to test if an audit detects the fault.
 
-Each control trains heads with a certain bug. An audit runs its tests on the heads of each control,
-and at least one test must refute the claim of the correct plan.
+Each control trains heads with one deliberate bug. An audit runs all tests on the heads of each
+control, and at least one test must refute the claim of the correct plan.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UNCLIPPED, LONG = 8.0, 1000.0
 # Size of a leak, relative to the largest weight: far below the noise, above float32 rounding.
 _FAINT = 1e-6
 _CLIPS = ("max_grad_norm", "max_row_norm")
-# The faults in words, by the names of their controls.
+# Descriptions of the deliberate faults, by the name of the control.
 CONTROLS = {
     "noise_off": "no noise is added",
     "half_noise": "half of the noise is added",
@@ -54,12 +54,7 @@ CONTROLS = {
 
 
 class Control(NamedTuple):
-    """A broken mechanism.
-
-    Attributes:
-      breaks: the fault, in words.
-      attack: the attack on the broken mechanism; if the method cannot have the fault, the reason.
-    """
+    """The attack on a broken mechanism, or the reason why the method cannot have the fault."""
 
     name: str
     breaks: str
@@ -67,11 +62,7 @@ class Control(NamedTuple):
 
 
 def make_controls(attack: Attack, shape: Shape, *, group: int, seed: int) -> Iterator[Control]:
-    """Yields the broken versions of the mechanism that an attack is made for.
-
-    Args:
-      group: the number of canaries.
-    """
+    """Yields all controls (broken versions) of an attack's mechanism."""
     alike = alike_worlds(shape, group=group, seed=seed).change_rows(centre_rows)
     several = replace(shape, rows_per_unit=max(2, shape.rows_per_unit))
     heavy = make_worlds(several, group=group, length=LONG, seed=seed).change_rows(double_weights)
@@ -112,7 +103,7 @@ def make_controls(attack: Attack, shape: Shape, *, group: int, seed: int) -> Ite
 
 
 def _loosen_clipping(attack: Attack, shape: Shape, *, group: int, seed: int) -> Attack | str:
-    """Clips rows to several times the norm for which epsilon holds."""
+    """Makes the attack on rows clipped to several times the norm for which epsilon holds."""
     method = attack.method
     changes = {clip: UNCLIPPED * getattr(method, clip) for clip in _CLIPS if hasattr(method, clip)}
     if not changes:
@@ -152,7 +143,7 @@ def _change_rows(attack: Attack, change: Callable[[TrainingSet], TrainingSet]) -
 
 
 def _halve_claimed_rate(attack: Attack) -> Attack | str:
-    """Samples at twice the rate that the claim assumes."""
+    """Makes an attack whose claim assumes half of the true sampling rate."""
     plan = attack.plan
     if all(item.sample_rate == 1 for item in plan.mechanisms):
         return "no release uses a sample of the rows"
@@ -172,7 +163,7 @@ def halve_noise(release: Release, _: list[Release]) -> torch.Tensor:
 
 
 def share_noise(release: Release, _: list[Release]) -> torch.Tensor:
-    """Gives all classes (in a vector or symmetric matrix, all features) the noise of the first."""
+    """Adds the noise of the first class to all classes, or of the first feature to all features."""
     noise = release.output - release.sums
     if _has_classes(release):
         return release.sums + noise[:1]
@@ -183,12 +174,11 @@ def share_noise(release: Release, _: list[Release]) -> torch.Tensor:
 
 
 def add_float_noise(release: Release, _: list[Release]) -> torch.Tensor:
-    """Adds float32 noise to float64 sums."""
     return release.sums.double() + release.noise.float().double()
 
 
 def spare_class(release: Release, _: list[Release]) -> torch.Tensor:
-    """Adds no noise to the last class (in a vector or symmetric matrix, to the last feature)."""
+    """Adds no noise to the last class, or to the last feature of a vector or symmetric matrix."""
     broken = release.output.clone()
     broken[-1] = release.sums[-1]
     if not _has_classes(release) and broken.ndim == 2:
@@ -210,19 +200,19 @@ def spare_bias(release: Release, _: list[Release]) -> torch.Tensor:
 
 
 def repeat_noise(release: Release, earlier: list[Release]) -> torch.Tensor:
-    """Gives all steps the noise of the first step."""
+    """Adds the first step's noise in all steps."""
     first = _find_first(release, earlier) or release
     return release.sums + (first.output - first.sums)
 
 
 def follow_sums(release: Release, _: list[Release]) -> torch.Tensor:
-    """Gives the noise of each number the sign of the number."""
+    """Adds noise that has the sign of the sum it is added to."""
     noise = (release.output - release.sums).abs()
     return release.sums + torch.where(release.sums < 0, -noise, noise)
 
 
 class _OneNoise:
-    """Gives all runs the noise of the first run."""
+    """Adds the first run's noise in all runs."""
 
     def __init__(self) -> None:
         self._noise: dict[int, torch.Tensor] = {}
@@ -255,7 +245,7 @@ def double_weights(data: TrainingSet) -> TrainingSet:
 
 
 def centre_rows(data: TrainingSet) -> TrainingSet:
-    """Subtracts the rows' exact mean, then scales them to unit norm; zero rows stay zero."""
+    """Subtracts the exact mean from all rows, and scales rows to unit norm; zeros stay zero."""
     assert data.features is not None
     shifted = data.features - data.features.double().mean(0)
     norms = shifted.norm(dim=1, keepdim=True)
@@ -275,13 +265,13 @@ def _replace_features(data: TrainingSet, features: torch.Tensor) -> TrainingSet:
 
 
 def number_classes(data: TrainingSet) -> TrainingSet:
-    """Renumbers the classes from 0, one number for each label that occurs in the data."""
+    """Renumbers classes from 0; only labels that occur in the data get a number."""
     assert data.units is not None
     return data.replace_labels(data.labels.unique(return_inverse=True)[1], data.units)
 
 
 def _has_classes(release: Release) -> bool:
-    """Returns True if a release has one row per class, and more columns than classes."""
+    """Returns True if a release has one row per class; rows have more features than classes."""
     return release.sums.ndim == 2 and release.sums.shape[0] < release.sums.shape[1]
 
 

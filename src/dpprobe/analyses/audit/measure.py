@@ -1,9 +1,9 @@
 """The audit job: audits all chosen methods of one (dataset, backbone, epsilon), cell by cell.
 
 An audit trains its own heads and does not use the published heads. `white_box` tests a cell that
-has a guarantee, on synthetic rows. If the study asks for it, `membership` attacks real rows. Scores
-of attacks are written first, the audit's record last. So an audit is complete, and is reused, if
-its record has an up-to-date fingerprint.
+has a guarantee, on synthetic rows. `membership` attacks real rows, if the study has the option
+`membership`. An audit writes scores of attacks first and its record last. So an audit is complete,
+and is reused, if its record has an up-to-date fingerprint.
 
 Methods share an audit job, because a small audit mostly spends its time on starting Python. Each
 epsilon has a separate audit job, so that a cluster audits epsilons in parallel.
@@ -57,11 +57,11 @@ SCORES = pa.schema([("attack", pa.string()), ("member", pa.bool_()), ("score", p
 def audit_job(
     job: Job, audit: AuditOptions, *, train: Path, plans: Path, audits: Path, device: str
 ) -> None:
-    """Brings all audits of a job up to date.
+    """Computes all audits of a job that are missing or stale.
 
     Raises:
       DataError: if a plan is for another job; raised before anything is trained.
-      DpprobeError: naming each method that failed, after all others have been audited.
+      DpprobeError: naming each method that failed, after all other methods have been audited.
     """
     store = FeatureStore(train)
     inputs = FitInputs(store, job.unit)
@@ -133,7 +133,7 @@ class _Task:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """All values that determine the audit's results; they also determine the audit's seeds."""
+        """All values on which the audit's results and seeds depend."""
         values = {
             "use": "audit",
             "versions": [VERSIONS["training"], VERSIONS["audit"]],
@@ -152,7 +152,7 @@ class _Task:
 
     @cached_property
     def public_identity(self) -> dict[str, Any]:
-        """The identity without private examples, which a white-box result must not reveal."""
+        """The identity without values of private rows; seeds of white-box audits derive from it."""
         return {key: value for key, value in self.identity.items() if key not in ("rows", "device")}
 
     def is_current(self) -> bool:
@@ -226,7 +226,6 @@ class _Task:
 
 
 def claim_of_plan(plan: Plan) -> Claim:
-    """Returns the privacy guarantee of one head of a plan."""
     sampled = any(mechanism.sample_rate < 1 for mechanism in plan.mechanisms)
     exact = plan.private and is_gaussian(plan.mechanisms) and plan.selection is None
     return Claim(

@@ -1,26 +1,26 @@
 """Membership attacks on real training examples, compared with the best attack under the plan.
 
-The attacks are not differentially private: scores and rates describe real rows, and must be
-protected like these rows. Published heads are not attacked: the attacked heads are trained only for
-the attack, by the cell's method and plan on the cell's rows. Each head is the target once, with all
-other heads as its shadows.
+The attacks are not differentially private: scores and rates describe private rows, and must be
+protected like private rows. Published heads are not attacked: the attacked heads are trained only
+for the attack, by the cell's method and plan on the cell's rows. Each head is attacked once, with
+all other heads as shadow models.
 
 For each head and each attacked unit, a fair coin decides between in and out. A unit that is out has
-weight 0, like a null row. The unit adds nothing to any sum, and n, rates, divisors and noise do not
-change. Units that are not attacked are in the training data of every head. Coins are independent,
-so knowing all other coins does not help to guess one coin. A plan's trade-off curve bounds exactly
-this game (`privacy.trade_off`).
+weight 0, like a null row. A unit of weight 0 adds nothing to any sum, and n, rates, divisors and
+noise do not change. Units that are not attacked are in the training data of every head. Coins are
+independent, so knowing all other coins does not help to guess one coin.
 
-Results are given for three groups of units. **all**: units with their real labels. **mislabelled**:
-a few units whose labels were changed before any training, which heads remember most.
-**rarest_classes**: units with a row of a rare class. Rare classes are the smallest ones, with
-  together at most a tenth of all rows, and each with at most half the mean rows per class.
+Results are given for three groups of units. **all**: attacked units with real labels.
+**mislabelled**: a few units whose labels were changed before any training, which heads remember
+most.
+**rarest_classes**: units with a row of a rare class. Rare classes are the smallest classes, with
+together at most a tenth of all rows, and each with at most half the mean rows per class.
 
-The plan bounds every attack on a unit (`privacy.trade_off`). The bound holds for each unit,
-whatever the other units are, and its curve is concave, so it also bounds a threshold's mean rates
-over units and heads. A measured rate above the plan's bound is chance if its interval reaches the
-bound, else a broken guarantee. A measured rate far below the bound only shows that the attack is
-weak.
+The plan's trade-off curve bounds every guess of one coin (`privacy.trade_off`), whatever the other
+units are. The trade-off curve is concave in the false-positive rate, so it also bounds a
+threshold's mean rates over units and heads. A measured rate above the trade-off curve is chance if
+the rate's interval reaches the curve, else the guarantee is broken. A measured rate far below the
+curve only shows that the attack is weak.
 """
 
 from __future__ import annotations
@@ -64,14 +64,15 @@ logger = logging.getLogger("dpprobe")
 
 Index = npt.NDArray[np.int64]
 
-# Rare classes have together at most this share of rows, each this share of the mean per class.
+# Rare classes have together at most share `_RARE_ROWS` of all rows, and each at most `_RARE_CLASS`
+# times the mean number of rows per class.
 _RARE_ROWS, _RARE_CLASS = 0.1, 0.5
 
 RATES = (0.001, 0.01)
 ATTACKS = ("loss", "lira", "rmia")
 INTERVAL = "95%, over heads and units (pigeonhole bootstrap)"
 LEAST_UNITS = 20
-# False positive rates of the curves; the last two are the rates that the report shows.
+# False positive rates at which curves are computed; the report shows only the rates of `RATES`.
 _CURVE = np.append(np.logspace(-4, 0, 81), RATES)
 
 
@@ -87,19 +88,16 @@ def attack_membership(
     mislabelled: float = 0.02,
     progress_label: str = "membership",
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Trains heads with and without units, and attacks these heads; defaults: `MembershipOptions`.
+    """Trains heads with and without units, and attacks them; defaults as in `MembershipOptions`.
 
     Args:
       seed: the seed of all random numbers, at most 128 bits.
-      shadows: number of heads that are trained.
       targets: number of heads that are attacked; None attacks all. The attack on one head uses all
         other heads as shadows.
-      rows: maximum number of attacked units; all other units are in every head's training data.
-      mislabelled: the share of attacked units whose labels are changed.
 
     Returns:
-      The part `membership` of the audit's record, JSON-compatible. Then the scores, as columns
-      attack, member and score, with one row for each head and unit.
+      The part `membership` of the audit's record, JSON-compatible, and the table of scores. The
+      table has columns attack, member and score, and one row for each head and unit.
 
     Raises:
       ConfigError: if the head's engine takes no weights of rows.
@@ -121,20 +119,7 @@ def attack_membership(
         "rmia": membership_attacks.score_rmia(seen.log_probability, members, targets),
     }
     groups, missing = _group_units(attacked)
-    results, curves = [], []
-    for group, chosen in groups.items():
-        for name in ATTACKS:
-            roc = measure_roc(
-                scores[name][:, chosen],
-                members[:targets, chosen],
-                _CURVE.tolist(),
-                seed=derived_seed(seed, "intervals"),
-            )
-            if roc is not None:
-                place = {"rows": group, "attack": name}
-                results.append({**place, "units": int(chosen.sum()), **_describe_roc(roc)})
-                ends = {"tpr": roc.tpr, "low": roc.low, "high": roc.high}
-                curves.append({**place, **{key: _round_curve(ends[key]) for key in ends}})
+    results, curves = _measure_attacks(scores, members[:targets], groups, seed=seed)
     allowed = allowed_by(plan)
     bounds = np.asarray(allowed.true_positives)
     record = {
@@ -153,11 +138,32 @@ def attack_membership(
     return record, _long_table(scores, members[:targets], groups)
 
 
+def _measure_attacks(
+    scores: Mapping[str, Numbers], members: Flags, groups: Mapping[str, Flags], *, seed: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Returns the results and the ROC curves of each attack on each group of units."""
+    results, curves = [], []
+    for group, chosen in groups.items():
+        for name in ATTACKS:
+            roc = measure_roc(
+                scores[name][:, chosen],
+                members[:, chosen],
+                _CURVE.tolist(),
+                seed=derived_seed(seed, "intervals"),
+            )
+            if roc is not None:
+                place = {"rows": group, "attack": name}
+                results.append({**place, "units": int(chosen.sum()), **_describe_roc(roc)})
+                ends = {"tpr": roc.tpr, "low": roc.low, "high": roc.high}
+                curves.append({**place, **{key: _round_curve(ends[key]) for key in ends}})
+    return results, curves
+
+
 def _check_request(data: TrainingSet) -> None:
     if data.n < LEAST_UNITS:
         raise DataError(
             f"membership: {data.n} units of privacy to attack, but at least {LEAST_UNITS} are "
-            "needed"
+            "needed; remove `membership`, or use a larger dataset"
         )
     if data.num_classes == 1 and not data.multi_label:
         raise DataError(
@@ -167,7 +173,7 @@ def _check_request(data: TrainingSet) -> None:
 
 
 def allowed_by(plan: Plan) -> Allowed:
-    """Computes the best attack's rates under a plan (perfect rates without a guarantee)."""
+    """Computes the rates of the best attack that a plan allows; all 1 without a guarantee."""
     rates = np.minimum(_CURVE, 1.0).tolist()
     if not plan.private:
         return allow_everything(rates)
@@ -196,7 +202,7 @@ def _group_units(attacked: Attacked) -> tuple[dict[str, Flags], dict[str, str]]:
 def _long_table(
     scores: Mapping[str, Numbers], members: Flags, groups: Mapping[str, Flags]
 ) -> dict[str, Any]:
-    """Returns the scores of all units as columns; group "all" includes units of rare classes."""
+    """Makes the columns of the table of scores; units of rare classes are in the group "all"."""
     parts = [
         (name if group == "all" else f"{name} {group}", values[:, chosen], members[:, chosen])
         for group, chosen in groups.items()
@@ -226,19 +232,18 @@ def _describe_roc(roc: Roc) -> dict[str, Any]:
 
 
 def _by_rate(values: Numbers) -> dict[str, float | None]:
-    """Returns a curve's last values, at the false positive rates that the report shows, by rate."""
+    """Returns a curve's values at the false positive rates of `RATES`, by rate."""
     return {
         f"{rate:g}": v for rate, v in zip(RATES, _round_values(values[-len(RATES) :]), strict=True)
     }
 
 
 def _round_curve(values: Numbers) -> list[float | None]:
-    """Returns the values of a curve without the last values, which are at the reported rates."""
+    """Returns a curve's rounded values, except at the false positive rates of `RATES`."""
     return _round_values(values[: -len(RATES)])
 
 
 def _round_values(values: Numbers) -> list[float | None]:
-    """Returns numbers rounded to six decimals; None for NaN."""
     return [None if math.isnan(value) else round(value, 6) for value in values.tolist()]
 
 
@@ -251,7 +256,7 @@ class Attacked:
       rows: int64 [r], all rows of the attacked units.
       unit_of: int64 [r], for each row in `rows` the index of its unit in `units`.
       mislabelled: [u], True if the labels of the unit's rows were changed.
-      labels: the labels of all rows of the training set, after labels were changed.
+      labels: the labels of all rows of the training set, including changed labels.
       rare: [u], True for units with a row of a rare class; None if no class is rare.
     """
 
@@ -317,7 +322,7 @@ def _find_rare_rows(labels: npt.NDArray[np.integer], num_classes: int) -> Flags 
 
 
 def toss_coins(attacked: Attacked, heads: int, *, seed: int) -> Flags:
-    """Tosses a fair coin for each head and attacked unit: [heads, u], True for "in"."""
+    """Tosses a fair coin for each head and attacked unit: [heads, units], True for "in"."""
     return open_stream(seed, "coins").random((heads, len(attacked.units))) < 0.5
 
 
@@ -339,7 +344,7 @@ def train_and_look(
     seed: int,
     label: str,
 ) -> Confidences:
-    """Trains a head for each line of `members`, and computes its confidences on all attacked units.
+    """Trains one head per row of `members`, and computes its confidences on all attacked units.
 
     Returns:
       Confidences as arrays [heads, u]; the value of a unit is the mean over its rows.
@@ -371,23 +376,23 @@ def train_and_look(
 def settle_choice(
     method: MethodOptions, plan: Plan, data: TrainingSet, *, seed: int
 ) -> MethodOptions:
-    """Returns the method with the penalty that one cross-validation on all units chose.
+    """Returns the method with the regularisation penalty that cross-validation on all units chose.
 
-    Choosing a penalty for each head would take as long as ten fits, and the choice would hardly
-    depend on any one unit.
+    A cross-validation for each head would take as long as ten fits of the head, and its choice
+    would hardly depend on a single unit.
     """
     if len(getattr(method, "penalties", ())) < 2:
         return method
-    # A fit keeps its history only if `record` is given.
+    # `fit_heads` keeps the history, which has the chosen penalty, only if `record` is given.
     heads = fit_heads(method, data, plan, [derived_seed(seed, "choice")], record=lambda *_: None)
     return method.model_copy(update={"penalties": (heads.history[0]["penalty"],)})
 
 
 @contextmanager
 def _side_by_side(data: TrainingSet) -> Iterator[Callable[..., Iterator[Confidences]]]:
-    """Yields a `map` of fits; on the CPU one fit per thread of PyTorch runs at a time.
+    """Yields a parallel `map`: one fit for each PyTorch thread on the CPU, else one fit at a time.
 
-    Short fits (milliseconds) gain nothing from threads. Fits log only warnings.
+    Each fit uses one thread, because short fits gain nothing from more. Fits log only warnings.
     """
     caller = threading.get_ident()
     workers = torch.get_num_threads() if data.device.type == "cpu" else 1
@@ -395,7 +400,8 @@ def _side_by_side(data: TrainingSet) -> Iterator[Callable[..., Iterator[Confiden
     def keep_record(record: logging.LogRecord) -> bool:
         return record.thread == caller or record.levelno >= logging.WARNING
 
-    # Each fit sets and restores PyTorch's precision, which must not happen while another fit runs.
+    # Parallel fits set and restore PyTorch's global precision, which is harmless if all fits find
+    # their precision already set.
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     logger.addFilter(keep_record)
@@ -408,7 +414,7 @@ def _side_by_side(data: TrainingSet) -> Iterator[Callable[..., Iterator[Confiden
 
 
 def copy_rows(data: TrainingSet, rows: Index) -> torch.Tensor:
-    """Returns copies of some rows of a training set, which may be streamed from disk."""
+    """Copies some rows of a training set (in memory or on disk) into one tensor."""
     out = torch.empty((len(rows), data.dimension), device=data.device)
     for start, block in data.read_blocks():
         here = np.flatnonzero((rows >= start) & (rows < start + len(block)))

@@ -1,29 +1,27 @@
-"""Membership attacks by a head's scores: was the head trained on this row?
+"""Membership attacks by a head's scores: was the head trained on a given row?
 
 A higher attack score means "member". Besides the attacked head, an attacker has shadows: heads
-trained by the same method, some with the row and some without. Let p be the probability that a head
-gives to a row's label:
+trained by the attacked head's method, some with the row and some without. The attacks use the
+probability p that a head gives to a row's label:
 
-**Loss** (Yeom et al. 2018, adversary 2): log p, one threshold for all rows, no shadows.
+**Loss** (Yeom et al. 2018, adversary 2): the attack score is log p, without any shadows.
 
 **LiRA** (Carlini et al. 2022, algorithm 1, online): over heads, phi = log(p / (1 - p)) of one row
 is nearly normal. LiRA's score is the log ratio of two normal densities at the attacked head's phi,
-fitted to shadows with and without the row. With 64 shadows or more, LiRA estimates variances per
-row. With fewer shadows, all rows share one variance per side, because a few values say little about
-a variance (their section VI).
+fitted to shadows with and without the row. LiRA's score is 0 if all shadows, or no shadows, were
+trained with the row. With 64 shadows or more, LiRA estimates variances per row. With fewer shadows,
+all rows share one variance for "in" and one for "out", because a few values say little about a
+variance (section VI of the paper).
 
-**RMIA** (Zarifzadeh et al. 2024): the ratio of a row is p / P, where P is the mean of p over
-shadows, and shadows with the row have half the weight. RMIA's score is the share of the
-population's rows whose ratio is not larger. RMIA's population is all other attacked rows; its gamma
-is 1.
+**RMIA** (Zarifzadeh et al. 2024): the ratio of a row is p / P, with the mean P of two means of p:
+over shadows with the row, and over shadows without the row. RMIA's score is the share of other
+attacked rows (the population) whose ratio is not larger, with gamma = 1.
 
-LiRA's score of a row is 0 if all shadows, or no shadows, were trained with the row.
-
-**Intervals.** Scores of the same head share the head's noise, and scores of the same unit share the
-unit. So scores are not independent, and intervals for independent scores would be far too short.
-The pigeonhole bootstrap (Owen 2007) resamples heads and units independently. A score's count is the
-number of draws of its head times the number of draws of its unit. Its intervals tend to be too
-long.
+**Intervals.** Scores of one head share the head's noise, and scores of one unit share the unit's
+features. So scores are not independent, and intervals for independent scores would be far too
+short. The pigeonhole bootstrap (Owen 2007) resamples heads and units independently. A score's count
+is the number of draws of its head times the number of draws of its unit. Intervals of the
+pigeonhole bootstrap tend to be too long.
 """
 
 from __future__ import annotations
@@ -38,12 +36,12 @@ import numpy.typing as npt
 Numbers = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
-# With at least so many shadows, LiRA estimates the variances of each row separately.
+# The fewest shadows with which LiRA estimates the variances of each row separately.
 SHADOWS_FOR_VARIANCES = 64
 # LiRA's variance of a row is at least this share of the variance over all rows.
 _LEAST_VARIANCE = 1e-6
 RESAMPLES = 400
-# A false positive rate is reported only if it consists of at least so many false positives.
+# The fewest false positives at a false positive rate that is reported.
 LEAST_FALSE_POSITIVES = 10
 _TAIL = 0.025
 # Rounding may make n times a rate slightly smaller than a whole number.
@@ -51,7 +49,7 @@ _ROUND_OFF = 1e-12
 
 
 class Confidences(NamedTuple):
-    """Log p and phi = log(p / (1 - p)) of rows, or means of log p and of phi over a unit's rows."""
+    """Log p and phi = log(p / (1 - p)) of rows, or their means over a unit's rows."""
 
     log_probability: Numbers
     scaled: Numbers
@@ -62,11 +60,12 @@ def compute_confidences(
 ) -> Confidences:
     """Computes log p and phi of each row, [rows] each.
 
-    All scores are treated as logits, because an attack may use any statistic.
+    Scores of every method are treated as logits, because an attack may use any statistic.
 
     Args:
       scores: [rows, classes].
-      labels: [rows], with p by softmax; or [rows, classes], 0 or 1, with p the product over labels.
+      labels: [rows], so that p is a softmax; or 0 or 1 [rows, classes], so that p is the product
+        of the labels' probabilities.
     """
     logits = scores.astype(np.float64)
     if labels.ndim == 2:
@@ -81,14 +80,9 @@ def compute_confidences(
 
 
 def score_lira(scaled: Numbers, members: Flags, targets: int) -> Numbers:
-    """Computes LiRA's scores for the first `targets` heads; a head's shadows are all other heads.
+    """Computes LiRA's scores [targets, units] for the first `targets` heads.
 
-    Args:
-      scaled: phi [heads, units].
-      members: [heads, units].
-
-    Returns:
-      [targets, units].
+    The shadows of a head are all other heads. `scaled` (phi) and `members` are [heads, units].
     """
     scores = np.zeros((targets, scaled.shape[1]))
     for target in range(targets):
@@ -101,12 +95,13 @@ def score_lira(scaled: Numbers, members: Flags, targets: int) -> Numbers:
 
 
 def score_rmia(log_probability: Numbers, members: Flags, targets: int) -> Numbers:
-    """Computes RMIA's scores from log p; shapes as in `score_lira`."""
+    """Computes RMIA's scores from log p; all arrays have shapes as in `score_lira`."""
     scores = np.empty((targets, log_probability.shape[1]))
     for target in range(targets):
         others, inside = _drop_head(log_probability, target), _drop_head(members, target)
         ratios = log_probability[target] - _log_mean_over_sides(others, inside)
-        at_most = np.searchsorted(np.sort(ratios), ratios, side="right") - 1  # without itself
+        # The count of ratios that are not larger excludes the row's own ratio.
+        at_most = np.searchsorted(np.sort(ratios), ratios, side="right") - 1
         scores[target] = at_most / max(1, len(ratios) - 1)
     return scores
 
@@ -116,7 +111,7 @@ def _drop_head(values: npt.NDArray, head: int) -> npt.NDArray:  # type: ignore[t
 
 
 def _log_density(seen: Numbers, others: Numbers, chosen: Flags) -> Numbers:
-    """Computes the log density, up to a constant, of normals fitted to each unit's chosen heads."""
+    """Computes log densities, up to a constant, of normals fitted to each unit's chosen heads."""
     count = chosen.sum(axis=0)
     mean = np.where(chosen, others, 0.0).sum(axis=0) / np.maximum(count, 1)
     squares = np.where(chosen, np.square(others - mean), 0.0).sum(axis=0)
@@ -130,7 +125,10 @@ def _log_density(seen: Numbers, others: Numbers, chosen: Flags) -> Numbers:
 
 
 def _log_mean_over_sides(others: Numbers, inside: Flags) -> Numbers:
-    """Computes the log of the mean of p over heads with and without the row, or over one kind."""
+    """Computes the log of the mean of two means of p: over heads with, and heads without the row.
+
+    If heads of one kind are missing, the result is the log of the other mean.
+    """
     sides = [_log_mean(others, inside), _log_mean(others, ~inside)]
     present = np.isfinite(sides).sum(axis=0)
     return np.asarray(np.logaddexp(*sides) - np.log(present))
@@ -144,10 +142,11 @@ def _log_mean(others: Numbers, chosen: Flags) -> Numbers:
 
 @dataclass(frozen=True, kw_only=True)
 class Roc:
-    """The curve of an attack at some false-positive rates, with 95% intervals.
+    """The ROC curve of an attack at some false-positive rates, with 95% intervals.
 
     Attributes:
-      tpr, low, high: at each false-positive rate; NaN with too few non-members for the rate.
+      tpr: true-positive rates, one for each of `rates`; NaN with too few non-members for the rate.
+      low, high: the ends of the true-positive rates' intervals.
     """
 
     members: int
@@ -165,13 +164,13 @@ def measure_roc(
 ) -> Roc | None:
     """Measures an attack from scores [heads, units]; None if all units, or no units, are members.
 
-    A rate needs `LEAST_FALSE_POSITIVES` / rate non-members: 10,000 for 0.1%, 1,000 for 1%. With
-    fewer non-members, a single row decides the threshold, and resampling cannot show how much.
+    A true-positive rate at false-positive rate r needs `LEAST_FALSE_POSITIVES` / r non-members:
+    10,000 for r = 0.1%. With fewer non-members, resamples do not show how uncertain the rate is.
     """
     at = np.asarray(rates)
     order = np.argsort(-scores, axis=None, kind="stable")
     ranked, inside = scores.ravel()[order], members.ravel()[order]
-    ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True))  # of ties
+    ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True))  # the last of equal scores
 
     def measure_curve(weights: Numbers) -> tuple[float, Numbers] | None:
         """Returns the area under the curve, and the true positive rates at the given rates."""

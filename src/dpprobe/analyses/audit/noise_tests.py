@@ -1,17 +1,17 @@
-"""Tests of the noise of all released numbers; they do not depend on the data.
+"""Tests of the noise of all released numbers; the tests do not depend on the data.
 
-An audit knows each sum and the released value, so it knows the noise. If a mechanism is correct,
-its noise divided by the planned standard deviation consists of independent standard normal numbers,
-in an orthonormal basis of each release. Correct noise is normal for each coordinate, release and
-run, with and without canaries, for any sums and any dependence on earlier releases. So tests of
-noise also find faults in numbers that no canary changes.
+An audit knows the noise, because it knows each sum before noise and each released value. If a
+mechanism is correct, its noise divided by the planned standard deviation consists of independent
+standard normal numbers, in an orthonormal basis of each release. Correct noise is normal for each
+coordinate, release and run, with and without canaries, for any sums and any dependence on earlier
+releases. So tests of noise also find faults in numbers that no canary changes.
 
-The statistics of a correct mechanism have known distributions: sums of squares are chi-square,
-ratios of two such sums are beta, and sums of noise are normal. A product of noise with a fixed
-vector of unit length is normal too. (The vector is another row, or the sums, which earlier releases
-determine.) The Kolmogorov-Smirnov distance is bounded by Dvoretzky, Kiefer, Wolfowitz and Massart.
-The p-value of several statistics is the smallest of their p-values times their number (Bonferroni),
-so false alarms are not more frequent than stated.
+Statistics of correct noise have known distributions. Sums of squares are chi-square, the share of
+one sum of squares in a total of two is beta, and sums of noise are normal. The product of noise
+with a vector of length 1 that is independent of the noise is normal too; the tests use other rows
+of noise, and sums before noise. The Kolmogorov-Smirnov distance has the bound of Dvoretzky, Kiefer,
+Wolfowitz and Massart. A test with several statistics multiplies the smallest p-value by the number
+of statistics (Bonferroni), so false alarms are not more frequent than stated.
 
 Rounding noise to a grid raises its variance by a twelfth of the squared step, too little for an
 audit's runs to detect.
@@ -33,7 +33,7 @@ Numbers = npt.NDArray[np.float64]
 
 # The most numbers of a mechanism's first release, and the most rows, compared pair by pair.
 _MOST_NUMBERS, _MOST_ROWS = 1500, 2048
-# The most runs whose releases are compared pair by pair, and the most products for this.
+# The most runs whose releases are compared pair by pair, and the most products for comparisons.
 _PAIRED_RUNS, _PAIRED_PRODUCTS = 64, 5 * 10**8
 _OFF_GRID = 1e-3
 
@@ -46,7 +46,7 @@ class Outcome(NamedTuple):
 
 
 class NoiseTests:
-    """Collects noise and batches of runs, and compares them with a plan's deviations and rates."""
+    """Collects noise and batches of runs, and tests a plan's noise scales and sampling rates."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -69,7 +69,7 @@ class NoiseTests:
         self._joined[: len(recorder.unit_counts)] += recorder.unit_counts
 
     def list_results(self) -> list[Outcome]:
-        """Returns the results of the tests on all added runs; some tests need batches or a grid."""
+        """Returns results of all tests that apply; some need Poisson batches, or sums on a grid."""
         levels: dict[str, list[float]] = {
             "variance": [], "both_worlds": [], "steps": [], "runs": [], "numbers": [], "sums": [],
             "normal": [], "low_bits": [], "batches": [],
@@ -89,7 +89,7 @@ class NoiseTests:
         ]
 
     def _test_batches(self) -> list[float]:
-        """Tests the sizes of batches, that they vary, and each unit's share of batches."""
+        """Returns p-values for the mean batch size, units' shares of batches, and varying sizes."""
         from scipy.stats import binom
 
         sizes = np.concatenate(self._sizes)
@@ -104,12 +104,7 @@ class NoiseTests:
 
 
 class _Tally:
-    """Sums a mechanism's noise over runs, by release and coordinate.
-
-    Args:
-      block: all releases of one run, which gives the shapes.
-      deviation: the noise's standard deviation in the plan.
-    """
+    """Sums a mechanism's noise over runs, by release and coordinate; `block` gives shapes."""
 
     def __init__(self, block: Block, deviation: float) -> None:
         releases, sums = len(block.sums), block.sums[0]
@@ -121,7 +116,7 @@ class _Tally:
         self._shape = releases, rows, numbers // rows
         kept = min(numbers, _MOST_NUMBERS)
         self._kept = np.linspace(0, numbers - 1, kept).astype(np.int64)
-        # The first axis is the data set: without canaries, then with canaries.
+        # Axis 0 of the sums has two entries: runs without canaries, and runs with canaries.
         self._runs = np.zeros(2, dtype=np.int64)
         self._totals = np.zeros((2, releases, numbers))
         self._squares = np.zeros((2, releases, numbers))
@@ -133,7 +128,7 @@ class _Tally:
         self._odd, self._whole, self._off_grid = 0, 0, False
 
     def add_releases(self, block: Block, world: int) -> Numbers:
-        """Adds a run's joined block; returns the stored numbers of its first release."""
+        """Adds one run's releases; returns the selected noise numbers of the first release."""
         noise = block.outputs - block.sums
         z = _to_coordinates(noise, symmetric=self._symmetric) / self._deviation
         sums_ = _to_coordinates(block.sums, symmetric=self._symmetric)
@@ -160,7 +155,7 @@ class _Tally:
         return kept
 
     def _count_odd(self, noise: torch.Tensor, step: float) -> None:
-        """Counts odd multiples of a step, among numbers that must be whole multiples."""
+        """Counts odd multiples of the grid's step among noise numbers; detects non-multiples."""
         values = noise.numpy()
         steps = values[np.triu_indices(len(values))] if self._symmetric else values.ravel()
         steps = steps / step
@@ -170,7 +165,7 @@ class _Tally:
         self._whole += steps.size
 
     def test_levels(self, levels: dict[str, list[float]]) -> None:
-        """Adds p-values of the mechanism's noise to the results of their tests."""
+        """Appends p-values of the mechanism's noise to `levels`, by the name of the test."""
         runs = int(self._runs.sum())
         releases, rows, columns = self._shape
         numbers = rows * columns
@@ -221,9 +216,7 @@ def smallest_caught_share(freedom: int, statistics: int, level: float, power: fl
 
     Args:
       freedom: degrees of freedom of the sum of squares; the number of runs for a single number.
-      statistics: the number of statistics in the test, which share its level.
-      level: the two-sided level of the test.
-      power: the probability to catch the noise.
+      statistics: the number of statistics, each tested two-sided at `level` / `statistics`.
     """
     from scipy.stats import chi2
 
@@ -232,7 +225,7 @@ def smallest_caught_share(freedom: int, statistics: int, level: float, power: fl
 
 
 def _to_coordinates(values: torch.Tensor, *, symmetric: bool) -> Numbers:
-    """Flattens [releases, ...] to [releases, numbers]; in an orthonormal basis if symmetric."""
+    """Flattens [releases, ...] to [releases, numbers]; uses an orthonormal basis if symmetric."""
     if not symmetric:
         flat: Numbers = values.flatten(1).numpy()
         return flat
@@ -242,11 +235,11 @@ def _to_coordinates(values: torch.Tensor, *, symmetric: bool) -> Numbers:
     return upper
 
 
-# The tests below return two-sided p-values of the most extreme of several statistics.
+# Functions `_test_...` return two-sided p-values of the most extreme of several statistics.
 
 
 def _test_extremes(size: int, below: float, above: float) -> float:
-    """Returns the p-value of the smallest and largest statistic, by their tails; 0 for NaN."""
+    """Returns the p-value from the tails of the smallest and largest statistic; 0 for NaN."""
     tail = min(float(below), float(above))
     return 0.0 if math.isnan(below + above) else min(1.0, 2 * size * tail)
 
@@ -259,14 +252,14 @@ def _test_squares(values: Numbers, freedom: int) -> float:
 
 
 def _test_normals(values: Numbers) -> float:
-    """Tests standard normal numbers, which may depend on each other."""
+    """Tests standard normal numbers, which need not be independent."""
     from scipy.special import ndtr
 
     return _test_extremes(values.size, ndtr(values.min()), ndtr(-values.max()))
 
 
 def _test_ratios(first: Numbers, second: Numbers, freedom: int, other: int) -> float:
-    """Tests the ratios of two sums of squares, pair by pair."""
+    """Tests, for each pair of sums of squares, the first sum's share of the total."""
     from scipy.special import betainc, betaincc
 
     total = first + second
@@ -285,8 +278,8 @@ def _test_counts(counts: npt.NDArray[np.int64], trials: int, rate: float) -> flo
 def _compare_pairs(rows: npt.NDArray[np.floating[Any]]) -> float:
     """Tests that rows of standard normal numbers are independent of each other, pair by pair.
 
-    The product of two rows, divided by the length of the second, is standard normal. If there are
-    many rows, only some rows are compared.
+    The product of two rows, divided by the length of the second row, is standard normal. At most
+    `_MOST_ROWS` rows are compared.
     """
     if len(rows) > _MOST_ROWS:
         rows = rows[np.linspace(0, len(rows) - 1, _MOST_ROWS).astype(np.int64)]

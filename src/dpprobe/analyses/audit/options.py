@@ -1,4 +1,4 @@
-"""The block `audit` of a study."""
+"""The options of the block `audit` in a study file."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class MembershipOptions(Options):
     targets: int | None = Field(
         None,
         ge=1,
-        description="Number of heads to attack, each with all others as shadow models. Without "
-        "this option, all heads.",
+        description="Number of heads to attack, each with all other heads as shadow models. "
+        "Without this option, all heads are attacked.",
     )
     rows: int = Field(
         2000,
         ge=20,
-        description="Attack at most this many units of privacy; every head is trained on all other "
-        "units.",
+        description="Attack at most this many units of privacy. The training data of every head "
+        "include all units that are not attacked.",
     )
     mislabelled: float = Field(
         0.02,
@@ -57,10 +57,10 @@ class AuditOptions(Options):
         None,
         min_length=1,
         description="Methods to audit. Without this option: all private methods, and with "
-        "`membership` also the others.",
+        "`membership` also non-private methods.",
     )
     epsilons: Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(to_tokens)] | None = (
-        Field(None, description="Some of the study's epsilons; without this option, all of them.")
+        Field(None, description="Epsilons to audit; by default, all epsilons of the study.")
     )
     runs: int = Field(
         200,
@@ -79,13 +79,13 @@ class AuditOptions(Options):
     )
     membership: MembershipOptions | None = Field(
         None,
-        description="Also attack real training examples; without this block, none are attacked. "
-        "Like test scores, the results are computed without noise and must stay private.",
+        description="Also attack real training examples. Without this block, audits use only "
+        "synthetic examples. Results of attacks on real examples must stay private.",
     )
 
     @model_validator(mode="after")
     def _check_runs(self) -> AuditOptions:
-        # A test that is right in all runs proves at most this accuracy; guessing has accuracy 1/2.
+        # Even a test that is right in all runs proves only accuracy `best`, and guessing has 1/2.
         best = (1 - self.confidence) ** (1 / self.runs)
         if best <= 0.5:
             fewest = math.floor(math.log(1 - self.confidence) / math.log(0.5)) + 1

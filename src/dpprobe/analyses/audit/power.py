@@ -1,23 +1,23 @@
 """The strongest test that a plan allows, with the planned noise and with less or more noise.
 
-A test of "was the canary in?", fixed beforehand, is right about a fair coin with probability at
-most (1 + TV) / 2. TV is the total variation between the releases with and without the canary. A
-plan with all noise multipliers times f has total variation TV(f), which falls with f. A test that
-is right more often than TV(f) allows rejects noise of at least f times the plan's. The largest f
-that is not rejected gives a plan whose epsilon is a lower bound on the mechanism's epsilon, if only
-the noise differs from the plan. The bound assumes nothing about scores.
+A fair coin decides if the canary is in. A test chosen before the runs guesses the coin with a
+probability of at most (1 + TV) / 2. TV is the total variation between the releases with and without
+the canary. A plan with all noise multipliers times f has total variation TV(f), which falls with f.
+A test that is right more often than TV(f) allows rejects noise of at least f times the plan's. The
+plan with the largest f that is not rejected has an epsilon, which is a lower bound on the
+mechanism's epsilon if only the noise differs from the plan. The bound assumes nothing about scores.
 
-- **No mechanism samples.** TV = 2 Phi(mu / (2 f)) - 1, exact (Dong, Roth and Su 2022).
-- **Some sample their rows.** TV is the delta at epsilon 0 of the privacy loss distribution, whose
-  grid overestimates TV. So the largest f is overestimated, never underestimated. The epsilon of f
-  comes from `accountants.epsilon_below`, which is never above the truth. So the lower bound on
-  epsilon stays valid.
-- **A selection** has one (epsilon, delta), and none for other factors of noise. So the equality
+- **No mechanism samples its rows.** TV = 2 Phi(mu / (2 f)) - 1, exact (Dong, Roth and Su 2022).
+- **Some mechanisms sample their rows.** TV is the delta at epsilon 0 of the privacy loss
+  distribution, whose grid overestimates TV and the largest f. For each f,
+  `accountants.epsilon_below` computes an epsilon that is never above the truth, so the lower bound
+  on epsilon stays valid.
+- **A selection among trials** has one (epsilon, delta), and no price for other factors of noise.
+  The lower bound is the smallest epsilon that satisfies the corner of the trade-off curve,
 
-      accuracy <= (exp(epsilon) + delta) / (1 + exp(epsilon)),
+      accuracy <= (exp(epsilon) + delta) / (1 + exp(epsilon)).
 
-  the corner of the trade-off curve of (epsilon, delta)-DP, is solved for epsilon, also for a
-  plan without noise, which has no guarantee.
+  A plan without noise, which has no guarantee, is treated like a selection.
 """
 
 from __future__ import annotations
@@ -32,22 +32,21 @@ from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants, calibration
 from dpprobe.privacy.plan import Mechanism, Plan
 
-# To compute few epsilons, a sampled plan's search ends at this relative width of the separation.
+# The relative precision of the search for a factor of noise, of which each step is slow.
 _TOLERANCE = 1e-3
-# With little noise, grids would outgrow memory. So the search approaches little noise in short
-# steps, and stops at an epsilon of about 100 (250 by the rough estimate of epsilon).
+# With little noise, the grid of a privacy loss distribution would outgrow memory. So the search
+# reduces noise in short steps, and stops at a true epsilon of about 100 (a rough estimate of 250).
 _STRIDE, _FAR = 0.3, 250.0
-# A margin that exceeds any round-off, up to a total variation of 1 - 1e-9.
+# A margin that exceeds the rounding error of a factor, for a total variation up to 1 - 1e-9.
 _ABOVE = 1 + 1e-9
 
 
 @dataclass(frozen=True)
 class PlanFamily:
-    """A plan with all its noise multipliers times a factor.
+    """A plan whose noise multipliers are all multiplied by a factor.
 
     Attributes:
-      plan: the plan with factor 1.
-      group: number of units that are in or out together. A test may use all; epsilons are for one.
+      group: number of units that are in or out together; epsilons are for one of the units.
     """
 
     plan: Plan
@@ -59,7 +58,7 @@ class PlanFamily:
 
     @property
     def has_price(self) -> bool:
-        """True if the plan has noise that a factor can scale, and an epsilon for each factor."""
+        """True if the plan has noise, and an epsilon for each factor of noise."""
         return self.plan.private and self.plan.selection is None
 
     @cached_property
@@ -82,8 +81,8 @@ class PlanFamily:
     def total_variation(self, factor: float = 1.0) -> float:
         """Computes the total variation that the plan allows with `factor` times its noise.
 
-        The result is exact if no mechanism samples, else an upper bound; 1 without noise. A
-        selection has only a bound for factor 1.
+        The result is exact if no mechanism samples its rows, else an upper bound; 1 without noise.
+        For a selection among trials, the bound holds only for factor 1.
         """
         if not self.plan.private or factor == 0:
             return 1.0
@@ -95,7 +94,7 @@ class PlanFamily:
         return _sampled_variation(self._scale_noise(factor), self.plan.delta, self.group)
 
     def compute_epsilon(self, factor: float = 1.0) -> float:
-        """Computes a lower bound on epsilon, at the plan's delta, for `factor` times its noise.
+        """Computes a lower bound on epsilon, at the plan's delta, with `factor` times the noise.
 
         The bound is infinite for factor 0. The plan must have a price (`has_price`).
         """
@@ -104,12 +103,11 @@ class PlanFamily:
         return accountants.epsilon_below(self._scale_noise(factor), self.plan.delta)
 
     def factor_of(self, total_variation: float) -> float:
-        """Computes an upper bound on the largest factor where the plan allows a total variation.
+        """Bounds from above the largest factor of noise at which a total variation is possible.
 
-        The bound is exact to nine digits, or to 0.1% if a mechanism samples. For a sampled plan the
-        bound is at least the factor at an epsilon of about a hundred, even if the plan allows less.
-        The bound is infinite for a total variation of at most 0; NaN for a selection or without
-        noise.
+        The bound is exact to nine digits, or to 0.1% if a mechanism samples its rows. With sampling
+        the bound is at least the factor where epsilon is about 100. The result is infinite for a
+        total variation of at most 0, and NaN for a selection among trials or without noise.
         """
         if not self.has_price:
             return math.nan
@@ -121,7 +119,7 @@ class PlanFamily:
         return self._search_factor(wanted)
 
     def _search_factor(self, wanted: float) -> float:
-        """Searches, from above, for the factor at which a sampled plan has a given separation."""
+        """Searches for the factor of noise at which a plan with sampling has mu `wanted`."""
         least = self._least_factor
 
         def price_factor(factor: float) -> float:
@@ -131,7 +129,7 @@ class PlanFamily:
             factor, _ = calibration.find_factor(
                 price_factor, wanted, what="separation", tolerance=_TOLERANCE, stride=_STRIDE
             )
-        except PrivacyError:  # the least factor allows less
+        except PrivacyError:  # even the least factor has less separation than `wanted`
             return least
         return max(factor, least)
 
@@ -143,14 +141,14 @@ class PlanFamily:
         return factor
 
     def epsilon_of_accuracy(self, accuracy: float) -> float:
-        """Computes the smallest epsilon, at the plan's delta, that allows such an accurate test.
+        """Computes the smallest epsilon, at the plan's delta, that allows a test of this accuracy.
 
-        The plan's noise is rescaled. For a selection and for a plan without noise, only (epsilon,
-        delta) is used. Returns 0 for an accuracy of 1/2 or less.
+        The plan's noise is rescaled, or only (epsilon, delta) is used for a selection among trials
+        and for a plan without noise. Returns 0 for an accuracy of 1/2 or less.
 
         Args:
-          accuracy: a lower bound on the probability that a test, fixed beforehand, guesses a fair
-            coin that decides between in and out.
+          accuracy: a lower bound on the probability that a test, chosen before the runs, guesses a
+            fair coin that decides between in and out.
         """
         if accuracy <= 0.5:
             return 0.0
@@ -175,12 +173,11 @@ def caught_factor(
     """Computes the factor f > 1 by which noise must be too small for an audit to reject the plan.
 
     If the noise is 1 / f times the plan's, the test rejects the plan at `confidence` with the given
-    probability. The result is NaN if the runs are too few to catch any noise, for a selection, and
-    for a plan without noise.
+    probability. The result is NaN for too few runs, a selection among trials, or no noise at all.
 
     Args:
       strength: the test's separation (mu) divided by the plan's separation; 1 for the best possible
-        test. It is assumed to be equal with less noise.
+        test. The quotient is assumed not to change with less noise.
     """
     from scipy.special import betaincinv
 
@@ -190,7 +187,7 @@ def caught_factor(
     needed = _fewest_that_reject(allowed, runs, confidence)
     if needed is None:
         return math.nan
-    # the accuracy at which at least `needed` runs are right with the given probability
+    # With `accuracy`, at least `needed` runs are right with the given probability.
     accuracy = float(betaincinv(needed, runs - needed + 1, probability))
     wanted = min(math.erf(compute_separation(2 * accuracy - 1) / strength / math.sqrt(8)), 1.0)
     factor = family.factor_of(wanted)
@@ -199,7 +196,7 @@ def caught_factor(
 
 
 def _fewest_that_reject(accuracy: float, runs: int, confidence: float) -> int | None:
-    """Returns the fewest right runs whose lower bound exceeds an accuracy; None if none does."""
+    """Returns the fewest right runs that prove more than an accuracy; None if all are too few."""
     needed = bisect_left(
         range(runs + 1), True, key=lambda k: accuracy_lower_bound(k, runs, confidence) > accuracy
     )
@@ -207,7 +204,7 @@ def _fewest_that_reject(accuracy: float, runs: int, confidence: float) -> int | 
 
 
 def compute_separation(total_variation: float) -> float:
-    """Computes the distance mu of two standard normal distributions with this total variation."""
+    """Computes the distance mu between two standard normal distributions of a total variation."""
     from scipy.special import erfinv
 
     return math.sqrt(8) * float(erfinv(min(total_variation, 1.0)))

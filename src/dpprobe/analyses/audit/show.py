@@ -1,7 +1,7 @@
 """Figures and report section of audits.
 
-Lower bounds on epsilon are drawn against the claims. True positives of membership attacks are drawn
-against false positives, with the area that epsilon rules out.
+One figure draws lower bounds on epsilon against the claims. Another figure draws true positives of
+membership attacks against false positives, with the area that epsilon rules out.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from dpprobe.privacy.risk import budget_order
 from dpprobe.results.summary import rounded_up
 from dpprobe.study.ablations import keep_unique
 
-# Bounds below this share of the smallest claim are drawn at the foot of the logarithmic axis.
+# The lowest value on the logarithmic axis of bounds, as a share of the smallest claim.
 _FOOT = 0.06
-# Methods with the same claim are drawn side by side, each at most by this factor further right.
+# The largest ratio of the horizontal positions of adjacent methods that have equal claims.
 _LARGEST_STEP = 1.09
 _BROKEN = "#D55E00"
 _LEAST_RATE = 1e-4  # where the axes of membership attacks begin
@@ -48,7 +48,7 @@ Tested = tuple[AuditRecord, WhiteBox]
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
-    """Reads records into one part per dataset: white-box audits, then membership attacks."""
+    """Reads records; returns one part of the report per dataset, with audits and attacks."""
     records = sorted(
         map(AuditRecord.read, paths),
         key=lambda item: (item.backbone, item.method, budget_order(item.epsilon)),
@@ -64,9 +64,9 @@ def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
 def plot_audit(*, audits: Sequence[Path], dataset: str) -> Figure:
     """Draws the bounds of a dataset's white-box audits against the claims, one panel per backbone.
 
-    Methods with the same claim are drawn side by side, below one step of the line of claims. A
-    bound at or near 0 is a triangle at the foot of the axis, and an infinite bound a triangle at
-    its top. Rings mark refuted claims.
+    Methods with equal claims are drawn side by side below the line of claims. A bound at or near 0
+    is a triangle at the foot of the axis. An infinite bound is a triangle at the top. Rings mark
+    refuted claims.
 
     Raises:
       NothingToShow: if no record has a white-box audit.
@@ -96,7 +96,7 @@ def plot_audit(*, audits: Sequence[Path], dataset: str) -> Figure:
     style.label_outer_panels(grid, "lower bound on ε (log scale)")
     figure.legend(handles=_make_handles(looks), loc="outside right upper", handlelength=2.2)
     boxes = [box for _, box in tested]
-    # always on two lines, because the label is long
+    # `panels=1` gives the long caption a line of its own, even above several panels.
     style.title_figure(
         figure, f"{dataset}: bounds of audits against claims", _describe_power(boxes), panels=1
     )
@@ -111,7 +111,7 @@ def _draw_bounds(
     marker: str,
     ends: tuple[float, float],
 ) -> None:
-    """Draws a method's bounds at each claim times `aside`; bounds beyond the axis are triangles."""
+    """Draws a method's bounds at claims times `aside`; a bound beyond `ends` is a triangle."""
     foot, top = ends
     for record, box in items:
         place = [record.claim.epsilon_target * aside]
@@ -128,7 +128,7 @@ def _draw_bounds(
 
 
 def _claim_line(axes: Axes, claims: Sequence[float], limits: tuple[float, float]) -> None:
-    """Draws the claims as a line of steps, and shades the area no correct mechanism reaches."""
+    """Draws claims as a line of steps, and shades bounds that no correct mechanism has."""
     between = [math.sqrt(low * high) for low, high in pairwise(claims)]
     ends = [claims[0] / 1.5, claims[-1] * 1.5]
     edges = [ends[0], *between, ends[1]]
@@ -220,7 +220,7 @@ def membership_roc(
     """Draws the attacks on a cell's heads on logarithmic axes, one colour per attack.
 
     The shaded area is impossible under the plan: more true positives than the best attack. Bands
-    are 95% intervals. Each curve begins at the rate that enough false positives can measure.
+    are 95% intervals. Curves begin at the lowest rate with enough false positives.
 
     Args:
       beside: the attacks on the non-private baseline, drawn as dashed lines.
@@ -230,7 +230,7 @@ def membership_roc(
     """
     curves = _curves_by_attack(membership)
     if not curves:
-        raise DataError(f"{title}: no membership attack on all rows; audit them")
+        raise DataError(f"{title}: no membership attack on all rows; audit the cell again")
     figure = Figure(figsize=(5.6, 6.0), layout="constrained")
     axes = figure.add_subplot()
     fpr = np.array(membership["roc"]["fpr"])

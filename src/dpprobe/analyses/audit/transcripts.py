@@ -1,10 +1,10 @@
-"""Records the releases of a fit, and replays them on another training set, for audits.
+"""Records the releases of a fit, and replays the releases on another training set, for audits.
 
 The attacker sees every release, and knows everything about the rows except if the canary is in. A
 head's computation between two releases is a function of its earlier releases and the rows. So the
 attacker can compute the sums before noise, with and without the canary: the attacker trains on both
-data sets, and replaces all new outputs by the observed outputs. The attack works for any kind of
-head, and detects every change that a canary causes, expected or not.
+data sets, and replaces each newly drawn output by the observed output. The attack works for any
+kind of head, and detects every change that a canary causes, expected or not.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Index = npt.NDArray[np.int64]
 
 
 class Release(NamedTuple):
-    """One output of a mechanism for one seed, and the sums before the noise was added."""
+    """The sums of a mechanism before noise, and the output with noise, for one seed."""
 
     name: str
     sums: torch.Tensor
@@ -35,17 +35,15 @@ class Release(NamedTuple):
 
     @property
     def noise(self) -> torch.Tensor:
-        """The noise that was added, float64; exact if sums are on a grid."""
+        """The output minus the sums, float64; exact if sums are on a grid."""
         return self.output.double() - self.sums.double()
 
 
 class Block(NamedTuple):
-    """Consecutive releases of one mechanism by one seed.
+    """Consecutive releases of one mechanism by one seed: sums and outputs are [releases, ...].
 
     Attributes:
-      sums: [releases, ...], before the noise was added.
-      outputs: [releases, ...], the sums with noise.
-      step: the step of the grid on which sums and outputs are; None for float32 sums.
+      step: the spacing of the grid to which sums and outputs are rounded; None for float32 sums.
     """
 
     name: str
@@ -55,7 +53,7 @@ class Block(NamedTuple):
 
 
 Transcript = list[Block]
-# Maps a release, and the earlier releases of its seed, to an output in place of the release's.
+# Maps a release and the earlier releases of its seed to the output that replaces the release's.
 Break = Callable[[Release, list[Release]], torch.Tensor]
 
 
@@ -80,12 +78,11 @@ def _join_tensors(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 class Recorder(Observer):
-    """Records each seed's releases, in order, and the sizes of the seed's batches.
-
-    Seeds may train in separate threads.
+    """Records the releases and batch sizes of a fit; seeds may train in separate threads.
 
     Attributes:
-      batch_sizes: the sizes of all samplers' batches, block after block.
+      transcripts: the releases of each seed, in order.
+      batch_sizes: the sizes of all samplers' batches, one array per block of steps.
       unit_counts: the number of batches that each unit joined.
 
     Args:
@@ -154,9 +151,8 @@ class Replayer(Observer):
       sums: for each seed and mechanism, the sums so far, in parts [releases, ...].
 
     Args:
-      transcripts: the recorded releases, by seed.
       canaries: the numbers of the canaries' units.
-      sampled: the number of canaries in each Poisson batch, 0 or 1; the first canaries are used.
+      sampled: the number of canaries in each Poisson batch, 0 or 1.
     """
 
     sees_each_step = False
@@ -169,7 +165,6 @@ class Replayer(Observer):
 
     @property
     def joined_sums(self) -> dict[int, dict[str, torch.Tensor]]:
-        """Returns the sums of each seed and mechanism, float64 [releases, ...] on the CPU."""
         return {
             seed: {name: _join_tensors(parts) for name, parts in by_name.items()}
             for seed, by_name in self.sums.items()
@@ -202,14 +197,14 @@ class Replayer(Observer):
         """Returns the next outputs of a seed's transcript, [count, ...].
 
         Raises:
-          PrivacyError: if the recorded run released another mechanism's output at this point.
+          PrivacyError: if the recorded run's next release is another mechanism's.
         """
         parts, missing, left = [], count, self._left[seed]
         while missing:
             if not left or left[-1].name != name:
                 raise PrivacyError(
-                    f"audit: this release of {name} did not occur in the recorded run: the "
-                    "head's releases depend on more than its earlier releases"
+                    f"audit: a release of {name} did not occur in the recorded run: the head "
+                    "depends on private rows not only through earlier releases"
                 )
             block = left.pop()
             parts.append(block.outputs[:missing])

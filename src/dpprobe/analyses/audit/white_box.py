@@ -1,9 +1,9 @@
 """Audits one cell's guarantee: attacks the releases of its method and plan on synthetic rows.
 
-`canary_attack` has the test and its rows, and `controls` the mechanisms that must be
-caught. `bounds` and `power` turn right guesses into a bound on epsilon. The audit's power does not
-depend on a head's size. So rows have at most `LARGEST` features, or as many as the real features if
-the method's options need this width.
+`canary_attack` has the attack and its synthetic rows, and `controls` has broken mechanisms that the
+audit must detect. `bounds` and `power` compute a bound on epsilon from the number of right guesses.
+An audit's power does not depend on the head's size, so rows have at most the 64 features of
+`LARGEST`. Some methods' options need rows with the real features' width.
 
 A method with a search releases only the best trial's head, so the attack uses only weights.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -41,24 +41,24 @@ from dpprobe.progress import Progress
 
 # The most features and classes of audited heads.
 LARGEST = Shape(n=0, dimension=64, num_classes=10, multi_label=False)
-# Norms of a canary before normalisation and clipping. The audit uses the norm that changes releases
-# most; of about equal norms, the shortest.
+# Norms of a canary before normalisation and clipping. The audit uses the smallest norm that changes
+# releases by at least 1 - `_AS_GOOD` of the largest change.
 LENGTHS = (1.0, 30.0, 1000.0)
 _PILOTS, _AS_GOOD = 2, 0.01
-# The canaries' joint mu is about this value, at which a test is most powerful.
+# The mu of all canaries together, at which a test is most powerful.
 _SEPARATION, _LARGEST_GROUP = 2.0, 50
-# A control is tested after the first number of runs, which is mostly enough, and after the second.
-# Both tests share the error probability. docs/audit.md has the power of the second test.
+# Numbers of runs of a control: 40 runs only if 10 runs do not refute the claim. The tests after 10
+# and after 40 runs share the error probability. docs/audit.md has the power of 40 runs.
 CONTROL_RUNS = (10, 40)
-# The share of runs that set the threshold on a head's score; the other runs are tested.
+# The share of runs that set the threshold on a head's score; guesses are counted in other runs.
 _PILOT = 0.25
 PROBABILITY = 0.95
 # The confidence at which all tests of an audit together refute a claim.
 REFUTED = 0.999
-# Margins for rounding: of a change's norm with exact and with float32 sums, and of float32 heads.
-# Without an observer, float32 heads add sums and noise in another order.
+# Relative margins for rounding: of exact sums, of float32 sums, and of heads trained on float32
+# sums. Without an observer, a fit adds float32 sums and noise in another order.
 _EXACT_ROUND_OFF, _ROUND_OFF, _HEADS_ROUND_OFF = 1e-12, 1e-5, 1e-4
-# Tests that a correct mechanism always passes, so they use none of the error probability.
+# Tests that a correct mechanism always passes; the error probability is divided among other tests.
 EXACT_TESTS = ("sensitivity", "head_from_releases", "unobserved")
 JOINT, SAMPLED, HEADS = (
     "paired likelihood ratio of all releases",
@@ -83,14 +83,12 @@ def audit_plan(
     """Audits a private plan of a method that trains linear heads.
 
     Args:
-      method: the options of a private linear head.
-      plan: the plan that was calibrated for this method.
-      runs: number of runs of the test; the bound from the head's weights uses the same runs.
+      runs: number of training runs; each run is scored by all releases and by the head's weights.
       controls: True to attack broken mechanisms too.
 
     Returns:
-      The parts `white_box` and `controls` of the record, which bound the epsilon of the plan and of
-      mechanisms broken on purpose, and the scores of all runs, as columns attack, member and score.
+      The parts `white_box` (bounds on the plan's epsilon) and `controls` (tests of broken
+      mechanisms) of the record, and a table of scores with columns attack, member and score.
 
     Raises:
       ConfigError: if the plan has no guarantee, or there is only one unit.
@@ -111,16 +109,8 @@ def audit_plan(
     tables = [("bundle", test.members, test.bundle)]
     if plan.selection is None:
         tables.insert(0, ("releases", test.members, test.releases))
-    records: list[Mapping[str, Any]] = []
-    if controls and plan.selection is not None:
-        reason = "a search publishes only its best head, so there is no release to break"
-        records = [{"name": name, "not_applicable": reason} for name in CONTROLS]
-    elif controls:
-        for control in make_controls(cell.attack, shape, group=cell.canary_count, seed=seed):
-            broken, record = cell.attack_control(control, f"{progress_label}, {control.name}")
-            records.append(record)
-            if broken is not None:
-                tables.append((control.name, broken.members, broken.releases))
+    records, broken = cell.attack_controls(progress_label) if controls else ([], {})
+    tables += [(name, runs_.members, runs_.releases) for name, runs_ in broken.items()]
     names, members, scores = zip(*tables, strict=True)
     columns = {
         "attack": np.repeat(names, [len(part) for part in scores]),
@@ -134,10 +124,10 @@ def audit_plan(
 def audited_shape(
     method: MethodOptions, plan: Plan, dimension: int, num_classes: int, multi_label: bool
 ) -> Shape:
-    """Returns the size of the audited heads: near the size of the cell's, at most `LARGEST`.
+    """Returns the size of the audited heads: the cell's, if possible at most `LARGEST`.
 
-    Rows have more features than there are classes, so that sums with one row per class are not
-    square. If units may have several rows, a canary has three.
+    Rows have more features than classes, so that sums with one row per class are not square. If
+    units may have several rows, a canary has three rows.
     """
     files = bool(method.input_files())
     every = files or method.counted_classes is not None
@@ -175,7 +165,7 @@ class _Cell:
 
     @property
     def _canary_labels(self) -> range:
-        """The canaries' classes: all classes of the heads; one if canaries have all labels."""
+        """The canaries' classes; only class 0 if rows, and so canaries, may have all labels."""
         if self.shape.multi_label:
             return range(1)
         return range(min(self.shape.num_classes, LARGEST.num_classes))
@@ -187,7 +177,7 @@ class _Cell:
 
     @cached_property
     def _piloted_attack(self) -> tuple[Attack, float]:
-        """Returns the attack with the best canary norm in a few runs, and its strength."""
+        """The attack with the canary norm that is best in a few runs, and the attack's strength."""
         attacks = [
             Attack(
                 method=self.method,
@@ -224,7 +214,7 @@ class _Cell:
             return attack.train_and_score(seeds, members, progress)
 
     def describe_bounds(self, test: Runs) -> dict[str, Any]:
-        """Returns the record of the test of the correct mechanism, without its duration."""
+        """Returns the part `white_box` of the record, without `seconds`."""
         searched = self.plan.selection is not None
         bundle_correct, bundle_runs = _count_right_heads(test)
         bundle = accuracy_lower_bound(bundle_correct, bundle_runs, self.confidence)
@@ -267,7 +257,7 @@ class _Cell:
         }
 
     def list_tests(self, test: Runs) -> list[Outcome]:
-        """Returns p-values of all tests; 0 or 1 if a correct mechanism always passes a test."""
+        """Returns p-values of all tests; 0 or 1 for a test that correct mechanisms always pass."""
         from scipy.stats import binom
 
         allowed = (1 + self.family.total_variation()) / 2
@@ -290,7 +280,7 @@ class _Cell:
         ]
 
     def _factor_of_one_number(self, level: float) -> float:
-        """Returns the smallest detectable factor by which one number's noise is too small."""
+        """Returns the smallest factor of missing noise that is detected in one released number."""
         mechanisms = self.plan.mechanisms
         most = max(item.count for item in mechanisms) * self.shape.num_classes
         numbers = 4 * len(mechanisms) * most * (self.shape.dimension + 1) ** 2
@@ -298,7 +288,7 @@ class _Cell:
         return 1 / math.sqrt(share)
 
     def _relative_strength(self, accuracy: float) -> float:
-        """Returns the test's separation, computed or from the runs' accuracy, over the plan's."""
+        """Returns the test's separation (mu) divided by the plan's separation, at most 1."""
         if self.plan.selection is not None:
             return 0.0
         best = self.family.separation
@@ -307,7 +297,21 @@ class _Cell:
         )
         return min(1.0, reached / best)
 
-    def attack_control(self, control: Control, label: str) -> tuple[Runs | None, Mapping[str, Any]]:
+    def attack_controls(self, label: str) -> tuple[list[dict[str, Any]], dict[str, Runs]]:
+        """Attacks all broken mechanisms; returns one record per control, and runs by control."""
+        if self.plan.selection is not None:
+            reason = "a search publishes only its best head, so there is no release to break"
+            return [{"name": name, "not_applicable": reason} for name in CONTROLS], {}
+        records, tested = [], {}
+        controls = make_controls(self.attack, self.shape, group=self.canary_count, seed=self.seed)
+        for control in controls:
+            runs, record = self.attack_control(control, f"{label}, {control.name}")
+            records.append(record)
+            if runs is not None:
+                tested[control.name] = runs
+        return records, tested
+
+    def attack_control(self, control: Control, label: str) -> tuple[Runs | None, dict[str, Any]]:
         """Attacks a broken mechanism; returns its runs and its record."""
         if isinstance(control.attack, str):
             return None, {"name": control.name, "not_applicable": control.attack}
@@ -373,7 +377,8 @@ def _count_right_releases(test: Runs) -> tuple[int, int]:
 def _count_right_heads(test: Runs) -> tuple[int, int]:
     """Returns the number of right guesses from heads alone, and the number of guessed runs.
 
-    The first runs set the score's threshold and the side that means "in"; other runs are guessed.
+    The first quarter of runs sets a threshold on the score, and if "in" is above or below the
+    threshold; later runs are guessed.
     """
     pilot = max(1, round(_PILOT * len(test.members)))
     scores, members = test.bundle[:pilot], test.members[:pilot]
@@ -384,7 +389,11 @@ def _count_right_heads(test: Runs) -> tuple[int, int]:
 
 
 def _share_error(tests: Sequence[Outcome], *, looks: int = 1) -> float:
-    """Returns the level per test at which all tests together refute one correct plan in 1,000."""
+    """Returns the level per test at which all tests together refute 1 in 1,000 correct plans.
+
+    Args:
+      looks: the number of times that the tests are evaluated, each after more runs.
+    """
     return (1 - REFUTED) / looks / sum(item.name not in EXACT_TESTS for item in tests)
 
 

@@ -35,9 +35,9 @@ PACKAGE = "dpprobe.analyses.fairness"
 
 
 def fairness_cells(study: Study, *datasets: str) -> list[Cell]:
-    """Returns the cells whose groups are compared, of some datasets or of all.
+    """Returns the cells whose subgroups are compared, by default of all datasets.
 
-    The references of chosen cells are included. Without the block `fairness` there are no cells.
+    Reference cells are included. Without the block `fairness`, a study compares no cells.
     """
     fairness = study.block(FairnessOptions)
     if fairness is None:
@@ -57,9 +57,9 @@ def fairness_cells(study: Study, *datasets: str) -> list[Cell]:
 
 
 def reference_of(study: Study, method: str, epsilon: str) -> tuple[str, str] | None:
-    """Returns the method and epsilon to compare a cell's gaps with; None without a reference.
+    """Returns the method and epsilon of the reference for a cell's gaps.
 
-    Returns None also for a cell that is itself the reference.
+    Returns None if the study has no reference, or if the cell is the reference.
     """
     at_infinity = study.job_methods(INFINITE)
     fairness = study.block(FairnessOptions)
@@ -73,7 +73,7 @@ def reference_of(study: Study, method: str, epsilon: str) -> tuple[str, str] | N
 
 
 def fairness_faults(study: Study, fairness: FairnessOptions) -> Iterator[str]:
-    """Yields one line per fault in a study's comparison of subgroups."""
+    """Yields one line per fault in a study's options of subgroup comparisons."""
     at_infinity = study.job_methods(INFINITE)
     given = list(map(group_name, fairness.groups or ()))
     for name in dict.fromkeys(given):
@@ -83,10 +83,10 @@ def fairness_faults(study: Study, fairness: FairnessOptions) -> Iterator[str]:
         few = ", ".join(at_infinity) or "none"
         yield (
             f"reference: no cell trains {fairness.reference} without privacy; add inf to "
-            f"epsilons, or write a method that has such a cell: {few}"
+            f"epsilons, or write a method with a cell at inf: {few}"
         )
     if not fairness_cells(study):
-        yield "no cell of the study has these methods and epsilons; write others"
+        yield "no cell of the study has these methods and epsilons; write other values"
     by_dataset = {
         name: set(map(group_name, dataset.group_names()))
         for name, dataset in study.datasets.items()
@@ -123,27 +123,22 @@ def fairness_faults(study: Study, fairness: FairnessOptions) -> Iterator[str]:
 
 
 def list_datasets(study: Study) -> list[str]:
-    """Lists all datasets if the study compares subgroups; else none."""
     return list(study.datasets) if fairness_cells(study) else []
 
 
 def list_cells(study: Study, place: Place) -> list[Cell]:
-    """Lists the cells of a (dataset, backbone) whose groups are compared."""
     cells = fairness_cells(study, place["dataset"])
     return [cell for cell in cells if cell.backbone == place["backbone"]]
 
 
 def list_references(study: Study, place: Place) -> list[list[str]]:
-    """Lists [method, epsilon, reference's method, its epsilon] of all cells with a reference."""
+    """Lists all cells with a reference: [method, epsilon, reference method, reference epsilon]."""
     keys = [(cell.method, cell.epsilon) for cell in list_cells(study, place)]
     return [[*key, *other] for key in keys if (other := reference_of(study, *key))]
 
 
 def estimate_cost(study: Study, place: Place, size: JobSize) -> Cost:
-    """Estimates a job's memory (resamples, a byte per test unit, and a cell's results) and time.
-
-    The time is a minute per head and million scores, five times the measured time.
-    """
+    """Estimates a job's memory (a byte per test unit and resample, a cell's scores) and time."""
     _, test = size.count_rows()
     options = study.block(FairnessOptions)
     assert options is not None
@@ -158,7 +153,7 @@ def estimate_cost(study: Study, place: Place, size: JobSize) -> Cost:
 def list_fairness_files(
     files: StudyFiles, dataset: str, suffixes: Sequence[str] = FAIRNESS_SUFFIXES
 ) -> list[str]:
-    """Lists the files about a dataset's groups, if the study compares groups."""
+    """Lists the results of subgroup comparisons of a dataset, if the study compares subgroups."""
     cells = fairness_cells(files.study, dataset)
     return [
         str(locate_record(f"{files.results}/{FAIRNESS}", dataset, backbone, suffix))
@@ -206,7 +201,7 @@ FAIRNESS_TABLE = Exhibit(
 ANALYSIS = Analysis(
     name="fairness",
     describe=(
-        "Compare subgroups of the test images, private heads beside non-private ones; "
+        "Compare subgroups of the test images, for private and non-private heads; "
         "skipped if absent."
     ),
     reads=(

@@ -1,4 +1,4 @@
-"""Compares the groups of an attribute by one metric, for the heads of one cell."""
+"""Compares the groups of an attribute (such as age) by one metric, for the heads of one cell."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ from dpprobe.analyses.fairness.groupings import (
 )
 from dpprobe.results.intervals import wilson_interval
 
-# Metrics that need units with each label of their mean; AUC also needs units without the label.
+# Metrics that are means over labels; each group needs units with each label (AUC: also without).
 OF_LABELS = ("auc", "recall")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One metric and an attribute's groups that it compares, the same for all cells.
+    """A comparison of an attribute's groups by one metric; all cells share the comparison.
 
     Attributes:
-      compared: the labels that the mean is over, and the groups that only this metric leaves out.
+      compared: the labels of the metric's mean, and the groups that only this metric leaves out.
       kept: the groups that are compared, as indices into the attribute's groups.
       labels: the labels for which the metric is computed; empty if a metric has no labels.
       positives: int64 [all groups, labels], numbers of units with each label; None if not needed.
-      units: int64 [all groups, labels or 1], numbers of units that decide a value's variance. An
-        AUC has the smaller of the numbers of units with and without the label.
+      units: int64 [all groups, labels or 1], numbers of units that decide a value's variance. For
+        AUC, the number is the smaller of the numbers of units with and without the label.
       ways: random assignments of blocks of rows to groups; None if groups are labels, or if there
         are fewer than two groups.
     """
@@ -84,7 +84,7 @@ class Comparison:
         return Layout.layout_groups(self.grouping, self.kept)
 
     def compute_metric(self, head: Head, resamples: Resamples) -> tuple[Values, Drawn]:
-        """Computes the metric of [groups, labels], and of [groups, labels, resamples]."""
+        """Returns the metric, [groups, labels], and its resamples, [groups, labels, resamples]."""
         values, drawn = head.compute_metric(self.metric, self.layout, self.labels, resamples)
         if self.grouping.by_label:
             return values.T, np.swapaxes(drawn, 0, 1)
@@ -101,8 +101,8 @@ def make_comparisons(
 ) -> list[Comparison]:
     """Returns an attribute's comparisons, one for each metric that is defined for its groups.
 
-    If classes are the groups, there is no AUC, and recall equals accuracy. If labels are the
-    groups, there is no calibration error.
+    If the groups are classes, AUC is undefined and recall equals accuracy, so both are left out. If
+    the groups are labels, the calibration error is left out.
     """
     made: list[Comparison] = []
     for metric in GROUP_METRICS:
@@ -155,7 +155,8 @@ class Measured:
     """A comparison of groups for one cell's heads.
 
     Attributes:
-      values: [groups, labels], means over the heads. drawn: [groups, labels, resamples].
+      values: [groups, labels], the metric on the test examples, as means over heads.
+      drawn: [groups, labels, resamples], the metric in resamples, as means over heads.
       whole: [labels], the metric over all rows.
       chance_gap: the gap by chance alone, for the first head; None if rows cannot be exchanged.
     """
@@ -179,7 +180,7 @@ def measure_comparison(
     once: Resamples,
     confidence: float,
 ) -> Measured:
-    """Computes a cell's comparison; `once` has the test examples without resamples."""
+    """Computes a comparison for one cell; `once` has all test examples, without resampling."""
     whole = np.mean([comparison.compute_whole(head, once) for head in heads], axis=0)
     chance_gap, excess, spread = _compute_chance(comparison, heads[0], once)
     units = np.array([comparison.units[group] for group in comparison.kept], dtype=np.float64)
@@ -203,10 +204,11 @@ def measure_comparison(
 def _compute_chance(
     comparison: Comparison, head: Head, once: Resamples
 ) -> tuple[float | None, Values, Values]:
-    """Returns the gap between random groups, and each random group's mean excess over the metric of
-    all rows, with its standard deviation.
+    """Returns the 95% quantile of gaps between random groups, and each group's excess and spread.
 
-    Only calibration errors depend on a group's size; the excess of other metrics is 0.
+    The excess is the mean metric of random groups minus the metric over all rows. The spread is the
+    metric's standard deviation over random groups. Only calibration errors depend on a group's
+    size, so other metrics have excess 0.
     """
     excess = np.zeros(len(comparison.kept))
     if comparison.ways is None:
@@ -228,7 +230,7 @@ def _compute_chance(
 
 
 def gap_of(measured: Measured, reference: Sequence[Groups] | None, confidence: float) -> Gap:
-    """Returns a cell's gap, with its difference to the reference's gap if there is a reference."""
+    """Returns a cell's gap, and its difference to the gap of the reference if one is given."""
     comparison, heads = measured.comparison, measured.heads
     means = measured.values.mean(axis=1)
     low, high = mean_gap_interval(heads, confidence)
@@ -262,7 +264,7 @@ def no_gap(comparison: Comparison) -> Gap:
 
 
 def group_rows(measured: Measured, confidence: float) -> Iterator[dict[str, Any]]:
-    """Yields the long table's rows of the groups that are compared."""
+    """Yields the rows of compared groups in the table of all groups and metrics."""
     comparison = measured.comparison
     means = measured.values.mean(axis=1, keepdims=True)
     several = comparison.labels and not comparison.grouping.by_label
@@ -295,7 +297,7 @@ def group_rows(measured: Measured, confidence: float) -> Iterator[dict[str, Any]
 
 
 def left_out_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
-    """Yields the long table's rows of the groups that are left out."""
+    """Yields the rows of omitted groups in the table of all groups and metrics."""
     reasons = {**comparison.grouping.left_out, **comparison.compared.left_out}
     for index, name in enumerate(comparison.grouping.names):
         if name in reasons:
@@ -312,7 +314,7 @@ def _compute_intervals(
 ) -> tuple[Values, Values]:
     """Returns the ends [groups, labels] of each value's interval over test units.
 
-    Intervals are percentiles of the resamples' deviations from the value. An interval that reaches
+    Intervals are percentiles of the resamples' deviations from their mean. An interval that reaches
     0 or 1 is joined with Wilson's interval, because resamples do not vary if all rows are right.
     """
     ordered = np.sort(drawn, axis=-1)  # sorts NaN last

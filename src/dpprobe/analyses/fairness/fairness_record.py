@@ -1,10 +1,7 @@
 """The record of compared subgroups: the names of a job's files, and its JSON as a typed object.
 
-Everything that writes or reads the gaps between subgroups takes names and formats from here: the
-job, tables, figures, the report, MLflow and the rules. This module imports nothing heavy, because
-each start of Snakemake imports it.
-
-All numbers come from labels, groups and scores of test examples, without noise: not private.
+This module imports nothing heavy, because each start of Snakemake imports it. A record is not
+private: all numbers come from labels, groups and scores of test examples, without noise.
 """
 
 from __future__ import annotations
@@ -23,21 +20,21 @@ from dpprobe.records import Part, Record
 # The folder of all records; a job's files are <folder>/<dataset>/<backbone><suffix>.
 FAIRNESS = "fairness"
 RECORD_SUFFIX, TABLE_SUFFIX = ".json", ".parquet"
-# A job writes its record last, as a mark that its results are complete.
+# A job writes its record last, so a record marks complete results.
 FAIRNESS_SUFFIXES = (RECORD_SUFFIX, TABLE_SUFFIX)
 
 # Metrics of a group: True if larger values are better.
 GROUP_METRICS = {"auc": True, "accuracy": True, "recall": True, "calibration_error": False}
-# The columns of the long table, which has one row for each cell, group and metric.
+# The columns of the parquet table, which has one row for each cell, group and metric.
 COLUMNS = (
     "method", "epsilon", "attribute", "group", "label", "metric", "value", "low", "high",
     "difference", "rows", "units", "positives", "left_out",
 )  # fmt: skip
-ALL_LABELS = ""  # in the column `label`: the mean over labels, or one number for all labels
+ALL_LABELS = ""  # `label` of a row with the mean over labels, or with one number for all labels
 
 
 class Minimum(Part):
-    """The numbers of test units that a group needs: in total, with a label, and without it."""
+    """The fewest test units of a compared group: in total, with a label, and without the label."""
 
     units: int
     positives: int
@@ -49,7 +46,7 @@ class Group(Part):
 
     Attributes:
       units: the number of patients, or of rows if the dataset names no patients.
-      left_out: the reason why no metric compares the group; None if it is compared.
+      left_out: the reason why no metric compares the group; None for a compared group.
     """
 
     group: str
@@ -62,8 +59,8 @@ class Compared(Part):
     """The labels and groups that a metric of an attribute compares.
 
     Attributes:
-      labels: the labels in the metric's mean, equal for all groups; empty for all labels.
-      left_out: further groups that only this metric leaves out, with reasons.
+      labels: the labels in the metric's mean, which all groups share; empty for all labels.
+      left_out: groups that only this metric leaves out, with reasons.
     """
 
     labels: tuple[str, ...]
@@ -71,7 +68,7 @@ class Compared(Part):
 
 
 class Attribute(Part):
-    """The groups of one column, of a pair of columns ("sex x age"), or the classes."""
+    """An attribute whose groups are compared: a column, a pair ("sex x age"), or the classes."""
 
     attribute: str
     groups: tuple[Group, ...]
@@ -90,14 +87,15 @@ class Gap(Part):
     gap may be larger than the distance between `best` and `worst`.
 
     Attributes:
-      overall: the metric over all rows, with the labels of `best` and `worst`.
-      low, high: the gap's interval over test units, for these heads. At 0, groups may be equal.
+      overall: the metric over all rows, for the labels that are compared.
+      low, high: the gap's interval over test units; `low` is 0 if groups may be equal.
       std: standard deviation of the seeds' gaps, with ddof = 1; None for one seed.
-      chance_gap: for the first head, the gap that one in twenty random splits into groups of these
-        sizes exceeds; None if groups are labels.
-      difference: the gap minus the reference's, with its interval, on the same resamples.
+      chance_gap: the 95% quantile of the first head's gaps between random groups, which are as
+        large as the real groups; None if groups are labels.
+      difference: the gap minus the reference's gap; both gaps use equal resamples.
+      difference_low, difference_high: the interval of `difference`.
       groups: the number of compared groups.
-      resamples: the number of resamples that have both values of each label in each compared group.
+      resamples: the number of resamples in which the metric is defined for each compared group.
     """
 
     overall: float | None
@@ -133,9 +131,9 @@ class FairnessCell(Part):
 
     Attributes:
       private: True if the cell carries a guarantee.
-      reference: the cell to compare with; None if there is none, and for the reference itself.
+      reference: the non-private cell to compare with; None without a reference, and for references.
       overall: each defined metric, over all test examples.
-      epsilon_at_delta: the epsilon implied by a permitted risk; absent for other kinds of budget.
+      epsilon_at_delta: the epsilon that a budget given as a risk implies; absent for other budgets.
     """
 
     method: str
@@ -165,7 +163,8 @@ class FairnessRecord(Record):
     Attributes:
       headline: the metric by which groups are compared, "accuracy" or "auc".
       cell_headline: the cells' headline metric, which may also be macro accuracy.
-      rows, units: of the test split; `units` is None if the dataset names no patients.
+      rows: the number of test examples.
+      units: the number of test patients; None if the dataset names no patients.
     """
 
     format: Literal["dpprobe-fairness"] = "dpprobe-fairness"
@@ -190,6 +189,6 @@ class FairnessRecord(Record):
 
 
 def left_out_in_words(groups: Iterable[Group]) -> str | None:
-    """Lists the groups that are left out, with their reasons, in one line; None for none."""
+    """Lists omitted groups with reasons in one line; None if no group is omitted."""
     named = [f"{group.group} ({group.left_out})" for group in groups if group.left_out]
     return ", ".join(named) or None

@@ -1,7 +1,7 @@
-"""The table of subgroups, and the report's section on them.
+"""The table of subgroups, and the report's section on subgroups.
 
-The table has one row per group, one column per epsilon, and gaps below each attribute. All numbers
-come from labels, groups and scores of test examples, without noise: not private.
+The table has one row per group, one column per epsilon, and gaps below each attribute. Not private:
+all numbers come from labels, groups and scores of test examples, without noise.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _COLUMNS = ("<backbone", "<method", "<attribute", "<metric", "<group", "test uni
 
 @dataclass(frozen=True, kw_only=True)
 class Subgroups:
-    """A record, and the metric of each group from the table in the record's folder.
+    """A record of subgroups, and the metric of each group from the record's parquet table.
 
     Attributes:
       values: (value, low, high) by (method, epsilon, attribute, metric, group), over all labels.
@@ -74,10 +74,10 @@ class Subgroups:
 
 
 def read_subgroups(path: Path) -> Subgroups:
-    """Reads a record, and the values over all labels from the table in the record's folder.
+    """Reads a record of subgroups, and the values over all labels from the record's table.
 
     Raises:
-      DataError: if one of the two files cannot be read.
+      DataError: if the record or the table cannot be read.
     """
     record = FairnessRecord.read(path)
     table = read_table(path.with_suffix(TABLE_SUFFIX))
@@ -89,17 +89,15 @@ def read_subgroups(path: Path) -> Subgroups:
 
 
 def make_fairness_table(records: Sequence[Path]) -> Table:
-    """Makes the table of one dataset's subgroups, in percent."""
     return fairness_table([read_subgroups(path) for path in records])
 
 
 def fairness_table(parts: Sequence[Subgroups]) -> Table:
-    """Makes the table of one dataset.
+    """Makes the table of one dataset's subgroups, in percent.
 
-    For each backbone, method and attribute the table lists the groups, largest first (ranges of
-    numbers in their order). Further rows have the gap, the gap expected by chance, and the
-    difference to the gap of the reference cell. Notes list omitted groups. Cells without a run are
-    blank.
+    For each backbone, method and attribute, the table lists the groups: ranges of numbers by
+    number, other groups by size. The gap, the gap by chance, and the difference to the reference's
+    gap follow. Notes list omitted groups. Cells without a run are blank.
     """
     epsilons = keep_unique(cell.epsilon for part in parts for cell in part.record.cells)
     epsilons.sort(key=budget_order)
@@ -109,9 +107,9 @@ def fairness_table(parts: Sequence[Subgroups]) -> Table:
 
 
 def shown_metric(record: FairnessRecord, attribute: str) -> str | None:
-    """Returns an attribute's shown metric: the headline if it has a gap, else the first with one.
+    """Returns the metric to show for an attribute; None if no metric compares two groups.
 
-    The result is None if no metric compares two groups.
+    The headline metric is preferred, then the order of `GROUP_METRICS`.
     """
     for metric in dict.fromkeys([record.headline, *GROUP_METRICS]):
         gaps = (cell.find_gap(attribute, metric) for cell in record.cells)
@@ -121,7 +119,6 @@ def shown_metric(record: FairnessRecord, attribute: str) -> str | None:
 
 
 def metric_title(record: FairnessRecord, metric: str) -> str:
-    """Formats a metric for an axis or a heading."""
     title = METRIC_TITLES[metric]
     return f"mean {title} over labels" if record.multi_label and metric == "auc" else title
 
@@ -153,7 +150,7 @@ def _make_rows(part: Subgroups, epsilons: Sequence[str]) -> Iterator[tuple[Table
 
 
 def _order_groups(attribute: Attribute) -> Sequence[Group]:
-    """Returns an attribute's groups, largest first; ranges such as `<18` in order of numbers."""
+    """Sorts an attribute's groups by size, largest first, but ranges such as `<18` by number."""
     parts = {group.group: group.group.split(" x ") for group in attribute.groups}
     if any(part.startswith(("<", ">=")) for names in parts.values() for part in names):
         return sorted(
@@ -197,10 +194,10 @@ def _difference_cell(gap: Gap | None) -> TableCell:
 
 
 def beyond_chance(gap: Gap) -> bool:
-    """Returns True if a gap's interval is above 0, and few random splits have a gap as large.
+    """Returns True if a gap's interval is above 0, and the gap exceeds the gap by chance.
 
-    A small group widens the gap by chance alone, but does not hide a clear difference between two
-    large groups. So a gap beyond chance must pass both tests.
+    Both tests are needed: a small group may widen the gap by chance while the interval lies above 0
+    because of two large groups.
     """
     if gap.gap is None or not gap.is_apart:
         return False
@@ -208,13 +205,12 @@ def beyond_chance(gap: Gap) -> bool:
 
 
 def stands_apart(gap: Gap) -> bool:
-    """Returns True if the interval of a gap's difference excludes 0."""
     low, high = gap.difference_low, gap.difference_high
     return low is not None and high is not None and (low > 0 or high < 0)
 
 
 def _write_notes(parts: Sequence[Subgroups]) -> list[str]:
-    """Returns notes on how to read the table, and on the groups that it leaves out."""
+    """Returns notes on how to read the table, and on omitted groups."""
     first = parts[0].record
     units = "patients" if first.units is not None else "rows"
     need = first.minimum
@@ -254,7 +250,7 @@ def _write_notes(parts: Sequence[Subgroups]) -> list[str]:
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
-    """Reads records and their tables; returns one part for each dataset with records."""
+    """Reads records and their tables; returns one part of the report per dataset with records."""
     read = [(path, read_subgroups(path)) for path in sorted(paths)]
     parts = []
     for dataset in page.datasets:
@@ -310,7 +306,7 @@ def _make_part(dataset: str, parts: Sequence[Subgroups]) -> dict[str, Any]:
 
 
 def _count_gaps(record: FairnessRecord, attribute: Attribute, metric: str) -> dict[str, Any]:
-    """Counts an attribute's gaps beyond chance, and the number of such gaps expected by chance."""
+    """Counts the cells whose gap is beyond chance, or wider or narrower than the reference's."""
     name = attribute.attribute
     private = [
         gap
@@ -335,7 +331,7 @@ def _count_gaps(record: FairnessRecord, attribute: Attribute, metric: str) -> di
 
 
 def _list_gaps(record: FairnessRecord, attribute: Attribute, metric: str) -> Iterator[Shown]:
-    """Yields the gap of each cell, in the order of epsilon."""
+    """Yields the gap of each cell by one metric, sorted by method and epsilon."""
     for cell in sorted(record.cells, key=lambda one: (one.method, budget_order(one.epsilon))):
         gap = cell.find_gap(attribute.attribute, metric)
         if gap is not None and gap.gap is not None:
@@ -343,7 +339,7 @@ def _list_gaps(record: FairnessRecord, attribute: Attribute, metric: str) -> Ite
 
 
 def _left_out(records: Sequence[FairnessRecord]) -> Iterator[str]:
-    """Yields groups that are not compared, with reasons: one line per attribute and metric."""
+    """Yields one line per attribute and metric on omitted groups and labels, with reasons."""
     for record in records:
         for attribute in record.attributes:
             if words := left_out_in_words(attribute.groups):
@@ -359,7 +355,7 @@ def _left_out(records: Sequence[FairnessRecord]) -> Iterator[str]:
 
 
 def _count_countable(record: FairnessRecord) -> int:
-    """Counts the labels that have a recall; with two classes only the second class has one."""
+    """Counts the labels that have a recall; with two classes, only the second class counts."""
     classes = len(record.class_names)
     return 1 if classes == 2 and not record.multi_label else classes
 

@@ -1,32 +1,35 @@
 """Gaps between the best and the worst group, and intervals that are valid even if groups are equal.
 
-The largest of several estimates minus the smallest is too large by chance, more so in resamples. A
-percentile interval of the gap almost never contains a true gap of 0. So intervals come from
-differences of two groups in resamples of the test units, for which the bootstrap is regular.
+The largest of several estimates minus the smallest is too large by chance, even more in resamples.
+So a percentile interval of the gap almost never contains a true gap of 0. Intervals are therefore
+computed from differences of two groups in resamples, for which the bootstrap is valid.
 
-The gap is phi = max over (g, h) of v_g - v_h. With estimates v', and resamples' deviations e:
+The gap is phi = max over (g, h) of v_g - v_h, where v_g is the true metric of group g. With the
+estimates v', and the resamples' deviations e from their mean, the interval [low, high] of phi is:
 
-- low: the largest of v'_g - v'_h - c s_gh, with s_gh the standard deviation of e_g - e_h, and c the
-  quantile, at the confidence, of the largest (e_g - e_h) / s_gh. With the confidence as
-  probability, the bounds of all pairs hold, and phi is at least any difference (the one-sided form
-  of Tukey and Kramer's simultaneous intervals). If all groups are equal, low is above 0 with 5%
-  chance.
-- high: the largest of v'_g - v'_h + z s_gh. High is at least the bound of the pair with the largest
-  true difference, which phi exceeds with 2.5% chance.
+- low: the largest of v'_g - v'_h - c s_gh over pairs of groups. The standard deviation of e_g - e_h
+  is s_gh, and c is the quantile, at the confidence, of the largest (e_g - e_h) / s_gh. All pairs'
+  bounds hold together with the confidence as probability (one-sided simultaneous intervals of Tukey
+  and Kramer). The true gap phi is at least every true difference of two groups, so low is a lower
+  bound on phi. If all groups are equal, low is above 0 with 5% chance.
+- high: the largest of v'_g - v'_h + z s_gh over pairs of groups, with the normal quantile z. High
+  is at least the bound of the pair with the largest true difference, which fails with 2.5% chance.
 
-The interval from low to high covers phi with at least the stated confidence. The coverage equals
-the confidence for two groups, or if all groups are equal. The difference of two cells' gaps, phi_a
-- phi_b, both on the same resamples, has as low the largest of (v'_g - v'_h) - phi'_b - c s, with
-the deviations e_g - e_h - (the deviations between the best and the worst group of b), and c at half
-of the remaining 5%. The difference's high is minus low with the cells exchanged.
+The interval from low to high covers the true gap with at least the stated confidence. The
+interval's coverage equals the confidence for two groups, or if all groups are equal.
 
-If a cell has several heads, each bound on the mean of their gaps is the mean of the heads' bounds.
+The gaps phi_a and phi_b of two cells are compared on equal resamples. The lower end of phi_a -
+phi_b is the largest of (v'_g - v'_h) - phi'_b - c s over pairs of groups of cell a. Both c and s
+use the deviations e_g - e_h minus the deviations between the best and the worst group of cell b,
+with c at the quantile 97.5%. The upper end is minus the lower end for cells b and a exchanged.
 
-Resamples do not vary if all rows are right. So a group's deviation is at least Wilson's (1927) for
-a share of 0 or 1, and at least a random group's of equal size. Without minimum deviations, the best
-by chance of many small groups would also vary least, and would be beyond chance far too often. A
-smaller group has a larger calibration error by chance, so bounds use values minus the mean excess
-of random groups over all rows.
+If a cell has several heads, each bound on the heads' mean gap is the mean of the heads' bounds.
+
+Resamples do not vary if all predictions are right. A group's standard deviation is therefore raised
+to Wilson's (1927) for a share of 0 or 1, or to an equally large random group's. Otherwise the best
+of many small groups would also vary least by chance, and the gap would be beyond chance far too
+often. A smaller group has a larger calibration error by chance, so bounds use values minus the mean
+excess of random groups over all rows.
 """
 
 from __future__ import annotations
@@ -48,7 +51,8 @@ class Groups:
     """One head's metric in each group, with the deviations in resamples.
 
     Attributes:
-      values: [groups], measured values. corrected: values minus the excess by chance.
+      values: [groups], the metric on the test examples.
+      corrected: [groups], `values` minus the excess by chance.
       deviations: [groups, resamples], from the resamples' mean; NaN if a resample lacks a group.
       errors: [groups, groups], the standard deviation of the difference of two groups.
     """
@@ -90,7 +94,7 @@ class Groups:
         return int(self.values.argmax()), int(self.values.argmin())
 
     def gap_interval(self, confidence: float) -> tuple[float, float]:
-        """Returns low and high of the gap; low is below 0 if chance explains more than the gap."""
+        """Returns the interval [low, high] of the gap; low may be negative."""
         still = np.zeros(self.deviations.shape[1])
         low = self.lower_bound(0.0, still, confidence)
         z = float(ndtri((1 + confidence) / 2))
@@ -99,16 +103,17 @@ class Groups:
 
     @property
     def gap_spread(self) -> tuple[float, Values]:
-        """The gap without the excess by chance, and its deviations in resamples."""
+        """The gap minus the excess by chance, and the gap's deviations in resamples."""
         best, worst = self.extremes
         distance = float(self.corrected[best] - self.corrected[worst])
         return distance, self.deviations[best].astype(np.float64) - self.deviations[worst]
 
     def lower_bound(self, shift: float, moved: Values, level: float) -> float:
-        """Returns a lower bound, at confidence `level`, on the gap minus a shift.
+        """Returns a lower bound, at confidence `level`, on the gap minus another gap.
 
         Args:
-          moved: [resamples], the deviations of the shift.
+          shift: the other gap, or 0.
+          moved: [resamples], the deviations of the other gap in resamples.
         """
         errors = self._errors_with(moved) if moved.any() else self.errors
         scale = np.divide(1.0, errors, out=np.zeros_like(errors), where=errors > 0)
@@ -116,7 +121,7 @@ class Groups:
         for group, deviations in enumerate(self.deviations):
             scaled = (deviations - self.deviations - np.nan_to_num(moved)) * scale[group, :, None]
             scaled[group] = -np.inf
-            # Differences with NaN (a resample lacks a group) are ignored.
+            # A resample that lacks a group has NaN, which `fmax` ignores.
             largest = np.fmax(largest, np.fmax.reduce(scaled, axis=0))
         seen = largest[np.isfinite(largest)]
         quantile = float(np.quantile(seen, level)) if len(seen) else np.inf
@@ -126,21 +131,21 @@ class Groups:
         return float(bounds.max())
 
     def _errors_with(self, moved: Values) -> Values:
-        """Returns the standard deviations of differences of two groups, minus a shift."""
+        """Returns the standard deviations of differences of two groups minus another gap."""
         there = np.isfinite(moved)
         shift = np.where(there, moved, 0.0)
         numbers = np.nan_to_num(self.deviations)
         together = numbers @ shift / max(int(there.sum()), 1)
         variance = self.errors**2 + shift.var() - 2 * np.subtract.outer(together, together)
-        # Rounding, and minimum variances, may make the variance negative.
+        # Rounding, and the lower limits of variances, may make `variance` negative.
         return np.sqrt(np.maximum(variance, 1e-6 * self.errors**2))
 
 
 def mean_gap_interval(heads: Sequence[Groups], confidence: float) -> tuple[float, float]:
-    """Returns low and high, at least 0, of the mean of the heads' gaps.
+    """Returns the interval [low, high] of the mean of the heads' gaps, with low at least 0.
 
-    Negative bounds are set to 0 only after averaging. If each bound were set to 0, one head whose
-    bound is above 0 by chance would raise the mean.
+    Negative bounds of heads are set to 0 only after averaging. If each bound were set to 0, a
+    single head with a bound above 0 by chance would raise low above 0.
     """
     low, high = np.mean([head.gap_interval(confidence) for head in heads], axis=0)
     gap = float(np.mean([head.gap for head in heads]))
@@ -150,7 +155,6 @@ def mean_gap_interval(heads: Sequence[Groups], confidence: float) -> tuple[float
 def gap_difference(
     heads: Sequence[Groups], others: Sequence[Groups], confidence: float
 ) -> tuple[float, float, float]:
-    """Returns the mean gap of heads minus the mean gap of other heads, with low and high ends."""
     between = float(np.mean([head.gap for head in heads]) - np.mean([head.gap for head in others]))
     level = (1 + confidence) / 2
     low, high = _mean_bound(heads, others, level), -_mean_bound(others, heads, level)
@@ -165,7 +169,7 @@ def _mean_bound(heads: Sequence[Groups], others: Sequence[Groups], level: float)
 
 
 def _compute_variances(deviations: npt.NDArray[np.floating]) -> Values:
-    """Returns the variances [groups, groups] of differences, over resamples with both groups."""
+    """Returns variances [groups, groups] of two groups' difference, in resamples that have both."""
     there = np.isfinite(deviations)
     numbers = np.where(there, deviations, 0.0).astype(np.float64)
     both = np.maximum(there.astype(np.float64) @ there.T.astype(np.float64), 1)
@@ -174,7 +178,7 @@ def _compute_variances(deviations: npt.NDArray[np.floating]) -> Values:
 
 
 def smallest_deviation(units: npt.NDArray[np.floating], confidence: float) -> Values:
-    """Returns the smallest deviation of a share: half of Wilson's interval at 0 or 1, over z."""
+    """Returns the least standard deviation of a share: half of Wilson's interval at 0, over z."""
     z = float(ndtri((1 + confidence) / 2))
     return np.asarray(z / (2 * (units + z**2)), dtype=np.float64)
 
@@ -182,8 +186,8 @@ def smallest_deviation(units: npt.NDArray[np.floating], confidence: float) -> Va
 def count_units(units: npt.NDArray[np.floating]) -> Values:
     """Returns the effective number of units [groups] of a mean over labels.
 
-    A mean's standard deviation is at most the mean of the standard deviations. So 1 / sqrt(result)
-    is the mean over labels of 1 / sqrt(units).
+    A mean's standard deviation is at most the mean of the standard deviations. So the mean of 1 /
+    sqrt(units) over labels is 1 / sqrt(effective number).
 
     Args:
       units: [groups, labels], the number of units of each label, above 0.

@@ -2,7 +2,7 @@
 
 Libraries compute one area per call, but 200 groups with 14 labels in 2,000 resamples of 9 cells are
 50 million areas. Rows are sorted by group, then by score, so that one pass computes all areas. The
-loops compute 64 resamples together, eight in each vector of the processor.
+loops compute 64 resamples together, eight in each vector register of the processor.
 """
 
 # mypy: allow-untyped-defs
@@ -29,7 +29,7 @@ def compute_areas(counts, unit, positive, last, weight, starts, out):
 
     Args:
       counts: [units, resamples], how often each resample has each unit.
-      unit, positive, last, weight: values of the rows, sorted by group, then by score; `last` is
+      unit, positive, last, weight: one value per row, sorted by group, then by score; `last` is
         True for the last of equal scores.
       starts: [groups + 1], the index of each group's first row, and the number of rows.
       out: [groups, resamples], the areas; NaN if a resample lacks rows with or without the label.

@@ -1,11 +1,12 @@
 """Metrics of groups, on the test examples, in bootstrap samples, and for random groups.
 
-`dpprobe.results.metrics` has the definitions; each of a unit's m rows has weight 1 / m:
+Each row of a unit with m rows has weight 1 / m. `dpprobe.results.metrics` defines all metrics:
 
-- AUC: one per label; with two classes, only of the second class.
-- accuracy: the share of right predictions; per label if rows have several labels.
-- recall: the share of a label's rows that get the label; with two classes, only of the second.
-- calibration error: over all labels together; undefined for scores that are no logits.
+- AUC: one value per label; with two classes, only for the second class.
+- accuracy: the share of right predictions; one value per label if rows have several labels.
+- recall: the share of rows with a label for which the label is predicted; with two classes, only
+  for the second class.
+- calibration error: one value for all labels together; undefined for scores that are no logits.
 
 A group's metric is the mean over the compared labels. If a resample lacks rows that a label needs,
 the group has no value in the resample.
@@ -30,16 +31,16 @@ from dpprobe.results.metrics import CALIBRATION_BINS, THRESHOLDS, Link
 Drawn = npt.NDArray[np.float32]
 Ways = npt.NDArray[np.int16]
 
-_LANES = 64  # number of resamples that are computed together: their counts fill one cache line
+_LANES = 64  # number of resamples that are computed together, whose counts fill one cache line
 _MOST = 255  # the largest count that uint8 can hold
 PERMUTATIONS = 500
-_TOGETHER = 2**14  # rows of several permutations that are summed in one call, within the cache
+_TOGETHER = 2**14  # rows (of several permutations) that are summed in one call, to fit the cache
 
 
 class Resamples:
     """Bootstrap samples of all units, in blocks; the first sample has each unit once.
 
-    Each block of samples has its own random stream, so the samples do not depend on threads.
+    Each block has its own random stream, so samples do not depend on the number of threads.
     """
 
     def __init__(self, units: int, resamples: int, *, seed: int, threads: int = 1) -> None:
@@ -53,7 +54,7 @@ class Resamples:
     def compute_all(
         self, compute: Callable[[npt.NDArray[np.uint8]], Values]
     ) -> tuple[Values, Drawn]:
-        """Computes a function of each block's counts [units, lanes], whose last axis is lanes.
+        """Computes a function from counts [units, samples] to values [..., samples], by blocks.
 
         Returns:
           The values for the test examples, [...], and for the resamples, [..., resamples].
@@ -83,14 +84,14 @@ def _draw_counts(units: int, lanes: int, seed: int, start: int) -> npt.NDArray[n
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The groups that a metric compares: int32 [n], each row's group; -1 for a row in none."""
+    """The group of each row, int32 [n], or -1 for a row in no compared group."""
 
     codes: npt.NDArray[np.int32]
     groups: int
 
     @classmethod
     def layout_groups(cls, grouping: Grouping, kept: Sequence[int]) -> Layout:
-        place = np.full(len(grouping.names) + 1, -1, dtype=np.int32)  # the last: for code -1
+        place = np.full(len(grouping.names) + 1, -1, dtype=np.int32)  # code -1 reads the last entry
         place[list(kept)] = np.arange(len(kept), dtype=np.int32)
         return cls(codes=place[grouping.codes], groups=len(kept))
 
@@ -109,14 +110,14 @@ class Layout:
         """Returns each row's block, [n], and the group of each block.
 
         A block is the rows of one unit in one group. A unit may have rows in several groups, such
-        as frontal and lateral images of a patient. Rows without a group form a further group.
+        as frontal and lateral images of a patient. All rows without a group form one more group.
         """
         codes = np.where(self.codes < 0, self.groups, self.codes).astype(np.int64)
         blocks, block = np.unique(rows.units * (self.groups + 1) + codes, return_inverse=True)
         return block.astype(np.int32), (blocks % (self.groups + 1)).astype(np.int16)
 
     def shuffle_blocks(self, rows: TestRows, seed: int) -> Ways:
-        """Assigns the blocks to random groups of the same sizes, int16 [permutations, blocks]."""
+        """Permutes the groups of blocks at random, int16 [permutations, blocks]."""
         generator = np.random.Generator(np.random.Philox(seed))
         _, codes = self.assign_blocks(rows)
         return generator.permuted(np.tile(codes, (PERMUTATIONS, 1)), axis=1)
@@ -124,7 +125,7 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True)
 class _Sum:
-    """Values to sum for each group: one value per row, and the index of the sum that it adds to."""
+    """The terms of sums for each group: a row's value, and the index of the sum that it adds to."""
 
     row: np.ndarray
     place: np.ndarray
@@ -132,7 +133,7 @@ class _Sum:
     places: int
 
     def make_matrix(self, rows: TestRows, layout: Layout) -> csr_array:
-        """Makes the matrix [groups x places, units] whose product with counts is the sums."""
+        """Makes the matrix [groups x sums, units] whose product with units' counts is the sums."""
         codes = layout.codes[self.row]
         named = codes >= 0
         place = (codes * self.places + self.place)[named]
@@ -141,7 +142,7 @@ class _Sum:
         return csr_array((self.value[named], (place, unit)), shape=shape)
 
     def sum_permutations(self, block: npt.NDArray[np.int32], groups: int, ways: Ways) -> Values:
-        """Returns the sums [groups, places, permutations]; `block` has the block of each row."""
+        """Returns the sums [groups, sums, permutations]; `block` has the block of each row."""
         out = np.empty((groups, self.places, len(ways)))
         blocks, width = block[self.row], (groups + 1) * self.places
         step = max(1, _TOGETHER // max(1, len(blocks)))
@@ -172,7 +173,7 @@ class Head:
 
     @cached_property
     def ranking_scores(self) -> np.ndarray:
-        """The scores that rank the rows of each ranked label, float64 [n, labels]."""
+        """The scores by which AUC ranks rows, one column per label, float64 [n, labels]."""
         scores = self.scores.astype(np.float64)
         return scores if self.rows.multi_label else scores[:, 1:] - scores[:, :1]
 
@@ -190,7 +191,7 @@ class Head:
         """Computes a metric of each group and label.
 
         Args:
-          labels: the compared labels; ignored for calibration errors, and single-label accuracy.
+          labels: the compared labels; ignored for calibration errors and single-label accuracy.
 
         Returns:
           Values for the test examples, [groups, labels], and for resamples, [groups, labels,
@@ -212,7 +213,7 @@ class Head:
     def _area_function(
         self, label: str, layout: Layout
     ) -> Callable[[npt.NDArray[np.uint8]], Values]:
-        """Returns the function from counts [units, lanes] to areas [groups, lanes]."""
+        """Returns the function from counts [units, samples] to AUCs [groups, samples]."""
         order, starts = layout.in_groups(self._order_rows(label))
         column = self.ranking_scores[order, self.rows.ranked_labels.index(label)]
         last = np.append(column[1:] != column[:-1], True) if len(column) else np.zeros(0, bool)
@@ -256,7 +257,7 @@ class Head:
         return {}
 
     def _make_sums(self, metric: str, labels: Sequence[str]) -> tuple[_Sum, _Sum]:
-        """Returns the numerator and the denominator of a metric."""
+        """Returns the numerator and the denominator of a metric, each as terms of sums."""
         weights, count = self.rows.weights, len(self.rows.labels)
         everything = np.arange(count, dtype=np.int32)
         if metric == "accuracy":

@@ -1,10 +1,10 @@
 """The groups of test examples, and the rule that decides which groups and labels are compared.
 
-A group is compared if it has enough units (patients, or rows if patients are unknown). A mean over
-labels uses the same labels in each group. While any group has too few units with or without a
-label, the label or group with the most lacks is left out; of equals, a label before a group. So one
-tiny group does not remove all labels, and one rare label does not remove all groups. Results give a
-reason for each label or group left out.
+A group is compared if it has enough units (patients, or rows if patients are unknown). All groups'
+means over labels use equal sets of labels. While any group has too few units with or without a
+label, the label or the group with the largest share of too small numbers is left out. In case of a
+tie, the label is left out. So one tiny group does not remove all labels, and one rare label does
+not remove all groups. Results give a reason for each omitted label or group.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class TestRows:
 
     Attributes:
       labels: int64 [n], or bool [n, K] if a row may have several labels.
-      units: int64 [n], the unit of each row, numbered without gaps.
-      named_units: False if rows are the units.
-      groups: column -> n names.
+      units: int64 [n], the unit of each row, numbered from 0 without gaps.
+      named_units: True if units are patients, False if each row is a unit.
+      groups: for each group column, n names of groups.
     """
 
     __test__ = False  # tells pytest that the class is not a test
@@ -53,7 +53,6 @@ class TestRows:
 
     @cached_property
     def count(self) -> int:
-        """The number of units."""
         return int(self.units.max()) + 1
 
     @cached_property
@@ -85,9 +84,9 @@ class Grouping:
     """An attribute: the group of each row, and the groups that are compared.
 
     Attributes:
-      codes: int32 [n], an index into `names`, or `NO_GROUP`.
+      codes: int32 [n], the group of each row as an index into `names`, or `NO_GROUP`.
       left_out: for each group that no metric compares, the reason.
-      classes: True if the groups are the classes (a column may also be called "class").
+      classes: True if the groups are the dataset's classes, not a column with the name "class".
       by_label: True if the groups are the labels, so that each row belongs to all groups.
     """
 
@@ -108,12 +107,12 @@ def make_groupings(
     pairs: Sequence[tuple[str, str]],
     minimum: Minimum,
 ) -> list[Grouping]:
-    """Returns the attributes by which test examples are compared.
+    """Makes the groupings of test examples: one per group column, and one per pair of columns.
 
     Args:
-      groups: names of group columns, with or without `group_`, or "class"; None means every group
-        column, or the classes if there is no group column.
-      pairs: pairs of column names; the groups are the intersections of both columns' groups.
+      groups: names of group columns, with or without the prefix `group_`, or "class"; None means
+        every group column, or the classes without any group column.
+      pairs: pairs of column names; the groups of a pair are intersections of its columns' groups.
 
     Raises:
       DataError: if rows have none of the named group columns.
@@ -130,8 +129,8 @@ def make_groupings(
             made.append(_of_column(rows, f"{first} x {second}", values, minimum))
     if not made:
         raise DataError(
-            f"fairness.groups: none of {', '.join(names)} is a group of the test rows, which have "
-            f"{', '.join(columns) or 'none'}; write some of these, or `class`"
+            f"fairness.groups: the test rows have no group column {' or '.join(names)}; write some "
+            f"of {', '.join(sorted({*columns, CLASSES}))}"
         )
     return made
 
@@ -159,13 +158,13 @@ def _of_column(
 
 
 def natural_key(name: str) -> tuple[bool, float, str]:
-    """Returns a key that sorts names such as "<20", "20-39" by number, other names by letter."""
+    """Returns a key that sorts names such as "<20" and "20-39" by number, other names by letter."""
     digits = name.lstrip("<>=").split("-")[0]
     try:
         number = float(digits)
     except ValueError:
         number = math.nan
-    if not math.isfinite(number):  # also for a group with the name "nan"
+    if not math.isfinite(number):  # `float` also reads the names "nan" and "inf"
         return True, 0.0, name
     return False, number - 0.5 * name.startswith("<"), name
 
@@ -215,7 +214,7 @@ def _make_grouping(
 def _count_units(
     rows: TestRows, codes: Codes, groups: int, of: np.ndarray | None = None
 ) -> np.ndarray:
-    """Counts the units of each group, int64 [groups]; with `rows` [n], only units of these rows."""
+    """Counts the units of each group, int64 [groups]; in the rows `of` (bool [n]) if given."""
     named = codes >= 0 if of is None else (codes >= 0) & of
     pairs = np.unique(codes[named].astype(np.int64) * rows.count + rows.units[named])
     return np.bincount(pairs // rows.count, minlength=groups)
@@ -224,7 +223,7 @@ def _count_units(
 def _explain_lack(
     rows: TestRows, has: np.ndarray, label: str, minimum: Minimum, *, negatives: bool
 ) -> str | None:
-    """Returns the reason if a label has too few rows for a metric, else None."""
+    """Returns the reason why a label has too few units for a metric; None for enough units."""
     positive = len(np.unique(rows.units[has]))
     if positive < minimum.positives:
         return f"{rows.format_number(positive)} with {label}, {minimum.positives} needed"
@@ -272,7 +271,7 @@ def choose_compared(
     """Returns the labels and groups of a metric that needs units with each label.
 
     Args:
-      negatives: True if the metric needs units without the label as well.
+      negatives: True if the metric also needs units without each label.
     """
     kept = [index for index, name in enumerate(grouping.names) if name not in grouping.left_out]
     groups, used = list(kept), list(range(len(labels)))

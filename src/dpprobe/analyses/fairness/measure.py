@@ -1,9 +1,9 @@
 """The fairness job: compares subgroups in all cells of one (dataset, backbone).
 
-Results are computed from the labels, groups and scores of test examples, without noise: not
-private. All cells and attributes share the same resamples of the test units, so that the difference
-of two cells' gaps is paired. Gaps are computed for each head of a cell and then averaged, because
-releases have one head. The long table is written first, the record last.
+Not private: results are computed from labels, groups and scores of test examples, without noise.
+All cells and attributes share resamples of the test units, so that the difference of two cells'
+gaps is a paired difference. Gaps are computed for each head of a cell and then averaged, because a
+release publishes one head. The parquet table is written first, the record last.
 """
 
 from __future__ import annotations
@@ -78,9 +78,8 @@ def compare_groups(
     """Compares groups of the test examples in all cells of a (dataset, backbone).
 
     Args:
-      metrics: metrics.json of each cell, with the cell's predictions beside it.
-      references: for each cell with a reference, its method and epsilon, then the reference's.
-      seed: the seed of the resamples and of the random groups.
+      metrics: the path of metrics.json of each cell, in the folder of the cell's predictions.
+      references: (method, epsilon, reference method, reference epsilon) per cell with a reference.
 
     Raises:
       DataError: if the cells were tested on different rows, a score is not finite, or the rows
@@ -96,7 +95,7 @@ def compare_groups(
     kept: dict[Key, Heads] = {}
     label = f"groups of {first.cell.dataset}, {first.cell.backbone}"
     with Progress(len(read), label=label, unit="cells") as progress:
-        # References are measured before the cells that are compared with them.
+        # Reference cells are measured before other cells, which are compared with a reference.
         for cell, path in sorted(
             read, key=lambda item: _cell_key(item[0]) not in compared_with.values()
         ):
@@ -143,18 +142,18 @@ def _read_labels(column: pa.ChunkedArray, multi_label: bool, classes: int) -> np
 
 
 def read_heads(cell: CellRecord, predictions: Path, rows: TestRows) -> list[Head]:
-    """Reads scores of a cell's heads; DataError for wrong rows, or scores that are not finite."""
+    """Reads scores of a cell's heads; raises DataError for other test rows or infinite scores."""
     table = pq.read_table(predictions, columns=["label", "scores"])
     heads, classes = len(cell.seeds), len(cell.class_names)
     labels = _read_labels(table["label"], cell.multi_label, classes)
     scores = table["scores"].combine_chunks().flatten().to_numpy()
     if not np.array_equal(labels, np.concatenate([rows.labels] * heads)):
         raise DataError(
-            f"{predictions}: its test rows differ from the test rows of the first cell of this "
+            f"{predictions}: the test rows differ from the test rows of the first cell of this "
             "dataset and backbone; run the study again"
         )
     if not np.isfinite(scores).all():
-        raise DataError(f"{predictions}: a score is not finite; delete it and run the cell again")
+        raise DataError(f"{predictions}: a score is not finite; delete this file and run again")
     link = method_options(cell.options).link_on(cell.multi_label)
     shaped = scores.reshape(heads, len(rows.labels), classes)
     return [Head(rows=rows, scores=of_head, link=link) for of_head in shaped]
@@ -187,7 +186,7 @@ class _Work:
         self.once = Resamples(rows.count, 0, seed=seed)
 
     def measure_cell(self, heads: Sequence[Head], reference: Heads) -> _Measured:
-        """Compares groups for one cell's heads, and the cell's gaps with the reference's gaps."""
+        """Compares groups by one cell's heads, and the cell's gaps with the reference's gaps."""
         gaps, lines, groups = [], [], {}
         for grouping, comparisons in self.attributes:
             title = grouping.attribute
@@ -212,10 +211,7 @@ class _Work:
         return _Measured(overall=overall, gaps=gaps, lines=lines, heads=groups)
 
     def _measure_overall(self, heads: Sequence[Head]) -> dict[str, float]:
-        """Computes each metric over all rows, averaged over heads and over labels with both values.
-
-        A label's recall needs only rows with the label.
-        """
+        """Computes each metric over all rows, as a mean over heads and over defined labels."""
         rows = self.rows
         layout = Layout.layout_whole(len(rows.labels))
         ranked = [rows.class_names[i] for i in ranked_labels(rows.labels, len(rows.class_names))]
@@ -258,7 +254,7 @@ class _Work:
             backbone=first.cell.backbone,
             class_names=self.rows.class_names,
             multi_label=self.rows.multi_label,
-            # Macro accuracy is left out, because a group may lack classes.
+            # Groups are not compared by macro accuracy, because a group may lack classes.
             headline="auc" if first.headline == "auc" else "accuracy",
             cell_headline=first.headline,
             rows=len(self.rows.labels),

@@ -1,4 +1,4 @@
-"""The block `fairness` of a study."""
+"""The options of the block `fairness` in a study file."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class MinimumOptions(Options):
     positives: int = Field(
         10,
         ge=1,
-        description="Fewest test units in a group that have a label, for comparing the label's "
-        "recall and AUC.",
+        description="Fewest test units with a label in each group, for comparing recall and AUC of "
+        "the label.",
     )
     negatives: int = Field(
         10,
         ge=1,
-        description="Fewest test units in a group that do not have a label, for comparing the "
-        "label's AUC.",
+        description="Fewest test units without a label in each group, for comparing AUC of the "
+        "label.",
     )
 
 
@@ -38,15 +38,16 @@ class FairnessOptions(Options):
         "all group columns, or the classes of a dataset without group columns.",
     )
     pairs: tuple[tuple[str, str], ...] = Field(
-        (), description="Pairs of group columns whose intersections are compared too: [[sex, age]]."
+        (), description="Pairs of group columns whose intersections form groups: [[sex, age]]."
     )
     methods: tuple[Name, ...] | None = Field(
         None,
         min_length=1,
-        description="Methods to compare; without this option, all. References are always compared.",
+        description="Methods to compare; without this option, all methods. Reference methods are "
+        "always compared.",
     )
     epsilons: Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(to_tokens)] | None = (
-        Field(None, description="Some of the study's epsilons; without this option, all of them.")
+        Field(None, description="Epsilons to compare; by default, all epsilons of the study.")
     )
     minimum: MinimumOptions = Field(
         MinimumOptions(),
@@ -59,7 +60,6 @@ class FairnessOptions(Options):
     confidence: float = Field(0.95, ge=0.5, lt=1, description="Confidence level of the intervals.")
     reference: Name | None = Field(
         None,
-        description="The non-private method whose gaps are the reference for all gaps. "
-        "Without this option: the non-private baseline, or if the study has none, the same method "
-        "at inf.",
+        description="The non-private method with whose gaps all gaps are compared. Without this "
+        "option: the non-private baseline, or in a study without a baseline each method at inf.",
     )

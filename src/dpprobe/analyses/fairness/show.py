@@ -1,4 +1,4 @@
-"""Figures of subgroups: the gap between the best and the worst group, against epsilon and quality.
+"""Figures of the gap between the best and the worst subgroup, against epsilon and against quality.
 
 Not private: the numbers are computed from test examples, without noise.
 """
@@ -26,13 +26,14 @@ from dpprobe.study.ablations import keep_unique
 
 Point = tuple[FairnessCell, Gap]  # a cell, and the cell's gap by the panel's metric
 Looks = dict[str, style.Look]
-_TICK: Any = {"markersize": 9, "markeredgewidth": 1.6, "zorder": 5}  # mark of the gap by chance
-_SPREAD = 0.12  # distance of methods at one epsilon, as a share of the shortest step of epsilon
+_TICK: Any = {"markersize": 9, "markeredgewidth": 1.6, "zorder": 5}  # the mark of the gap by chance
+# The largest distance of methods at one epsilon, as a share of the distance of adjacent epsilons.
+_SPREAD = 0.12
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Panel:
-    """An attribute on a backbone: cells by epsilon with their gaps, and their references."""
+    """The gaps of one attribute on one backbone: of cells sorted by epsilon, and of references."""
 
     title: str
     metric: str
@@ -44,7 +45,6 @@ class _Panel:
 
 
 def plot_fairness(records: Sequence[Path]) -> list[Figure]:
-    """Draws the gaps between a dataset's subgroups against epsilon, and against quality."""
     read = [FairnessRecord.read(path) for path in records]
     return [gap_figure(read), quality_figure(read)]
 
@@ -54,18 +54,14 @@ def gap_figure(records: Sequence[FairnessRecord]) -> Figure:
 
     Methods at one epsilon are drawn side by side, with the intervals of their gaps. The mark of a
     gap is filled if chance does not explain the gap. A dashed line with a band is the gap of the
-    non-private reference, with its interval. A short line across an interval is the gap that one in
-    twenty random splits into groups of these sizes exceeds.
+    non-private reference, with its interval. A short line across an interval is the gap by chance.
 
-    If no cell has two groups to compare, the figure says so.
-
-    Args:
-      records: the records of one dataset, one per backbone.
+    If no cell has two groups to compare, the figure shows only a sentence.
     """
     panels, looks = _make_panels(records)
     epsilons = {c.place for panel in panels for c, _ in panel.points}
     finite = tuple(sorted(filter(math.isfinite, epsilons)))
-    # space for the curves at epsilon infinity, drawn side by side
+    # Methods at epsilon infinity need the width of `curves` curves.
     scale = EpsilonScale(
         finite=finite, infinite=len(finite) < len(epsilons), curves=12 + 2 * len(looks)
     )
@@ -105,9 +101,9 @@ def gap_figure(records: Sequence[FairnessRecord]) -> Figure:
 def quality_figure(records: Sequence[FairnessRecord]) -> Figure:
     """Draws gaps against the metric on all test examples, with panels as in `gap_figure`.
 
-    A line joins a method's marks, which are labelled with epsilon. Hollow squares are heads without
-    privacy. If private heads of the same quality have no larger gaps, privacy widens gaps only
-    because it costs quality.
+    A line joins a method's marks, and its ends are labelled with epsilon. Hollow squares are heads
+    without privacy. If private heads have no larger gaps than non-private heads of equal quality,
+    privacy widens gaps only because it costs quality.
     """
     panels, looks = _make_panels(records)
 
@@ -124,7 +120,7 @@ def quality_figure(records: Sequence[FairnessRecord]) -> Figure:
         axes.set_xlabel(f"test {panel.metric} (%)", fontsize=8.5)
         axes.margins(x=0.12)
         axes.grid(axis="both")
-        for cell, gap in named:  # only some marks have labels, because all would overlap
+        for cell, gap in named:  # labels of all marks would overlap
             text = "∞" if cell.epsilon == INFINITE else budget_words(cell.epsilon)
             axes.annotate(
                 text, (_to_percent(gap.overall), _to_percent(gap.gap)), xytext=(3, 3),
@@ -230,7 +226,7 @@ def _save_panels(
         draw(axes, panel)
         axes.set_title(panel.title, fontsize=9)
     bottom, top = grid[0].get_ylim()
-    grid[0].set_ylim(min(0.0, bottom), top)  # all panels share this axis
+    grid[0].set_ylim(min(0.0, bottom), top)  # sets all panels, which share the vertical axis
     metrics = " or ".join(keep_unique(panel.metric for panel in panels))
     style.label_outer_panels(grid, f"gap in {metrics} (points)")
     beside = [without] if any(panel.references for panel in panels) else []

@@ -1,6 +1,6 @@
 """Few-shot linear probes: logistic regression on N training images per class. Not private.
 
-The probes show how few images per class, without privacy, match a private head.
+A probe shows how few images per class suffice, without privacy, for the accuracy of a private head.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import pyarrow as pa
 import torch
 
 from dpprobe.analyses.baseline_record import FEW_SHOT
+from dpprobe.analyses.measuring import choose_headline
 from dpprobe.artifacts import write_record, write_table
-from dpprobe.data.options import Headline, headline_metric
+from dpprobe.data.options import Headline
 from dpprobe.devices import limit_threads, resolve_device
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
@@ -28,14 +29,14 @@ from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.randomness import cell_seed, open_stream
 from dpprobe.results import metrics, uncertainty
-from dpprobe.results.unit_counts import class_counts, count_units, unit_codes
+from dpprobe.results.unit_counts import count_units, unit_codes
 from dpprobe.study.study import Study
 from dpprobe.training.fit_inputs import read_labels
 
 logger = logging.getLogger("dpprobe")
 
 BLOCK_ROWS = 4096
-# With fewer images per class, no image can be held out to choose a penalty.
+# The fewest images per class of which some can be held out to choose a penalty.
 FEWEST_TO_CHOOSE = 4
 FEW_PENALTY = 0.1
 NOTE = (
@@ -50,7 +51,7 @@ PATIENTS_NOTE = (
     "/ m. Intervals over test rows are over patients."
 )
 Shots = int | Literal["full"]
-METRIC_COLUMNS = (  # scalar metrics, in the order of the file's columns
+METRIC_COLUMNS = (  # scalar metrics, in the order of the parquet file's columns
     "accuracy",
     "macro_accuracy",
     "expected_calibration_error",
@@ -91,64 +92,45 @@ def probe_few_shot(
 ) -> None:
     """Trains and tests a probe for each N and each random sample.
 
-    The samples of one seed are nested: a class's images for N = 2 include its image for N = 1. All
-    images of a class with fewer than N images are used. If rows have several labels, N rows of each
-    label and N rows without any label are drawn. A row drawn for two labels counts once.
-
-    If the dataset names patients, N different patients are drawn for each class, with one image of
-    the class each. A patient may be drawn for two classes. In each fit, even on the whole split, an
-    image has weight 1 / m if its patient has m images in the fit.
+    The samples of one seed are nested: a class's images for N = 2 include its image for N = 1. In
+    each fit, even on the whole split, each of a patient's m images has weight 1 / m.
 
     Args:
-      rows: parquet, one row per probe.
-      record: JSON, one entry per N with mean and interval.
-      study: the study whose device is used.
+      rows: the path of a parquet file with one row per probe.
+      record: the path of a JSON file with mean and interval for each N.
 
     Raises:
       DataError: if the headline metric is not defined on the test rows.
     """
     limit_threads(threads)
-    stores = FeatureStore(train), FeatureStore(test)
-    shown = headline_metric(
-        metric,
-        num_classes=stores[1].num_classes,
-        multi_label=stores[1].multi_label,
-        test_counts=class_counts(stores[1].labels, stores[1].num_classes),
-    )
+    trained, tested = FeatureStore(train), FeatureStore(test)
+    shown = choose_headline(tested, metric)
     place = {"dataset": dataset, "backbone": backbone}
-    identity = {**place, "few_shot": seed, "train": stores[0].fingerprint}
+    identity = {**place, "few_shot": seed, "train": trained.fingerprint}
+    seeds = [cell_seed(identity, index) for index in range(options["seeds"])]
+    device = resolve_device(study.device)
     probe = _Probe(
-        stores,
-        seeds=[cell_seed(identity, index) for index in range(options["seeds"])],
-        study_seed=seed,
-        memory_mb=memory_mb,
-        device=resolve_device(study.device),
+        (trained, tested), seeds=seeds, study_seed=seed, memory_mb=memory_mb, device=device
     )
     results, records = [], []
     for count in options["shots"]:
-        draws = probe.run_draws(count)
-        summary = probe.summarise_draws(draws)
-        if shown not in summary:
+        draws, result = probe.run_shots(count)
+        if shown not in result["summary"]:
             raise DataError(f"{test}: {metrics.NO_AUC}")
-        logger.info("few-shot: %s: %s %.2f %%", count, shown, 100 * summary[shown]["mean"])
-        shots = None if count == "full" else count
-        sizes = {name: [tested[name] for tested in draws] for name in ("train_rows", "train_units")}
-        results.append({"shots": shots, "seeds": len(draws), **sizes, "summary": summary})
-        columns = ("train_rows", "train_units", "penalty", *METRIC_COLUMNS)
-        records += [
-            {**place, "shots": shots, "seed_index": index}
-            | {name: tested.get(name) for name in columns}
-            for index, tested in enumerate(draws)
-        ]
+        logger.info(
+            "few-shot: %s: %s %.2f %%", count, shown, 100 * result["summary"][shown]["mean"]
+        )
+        results.append(result)
+        records += [{**draw, **place} for draw in draws]
     write_table(rows, pa.Table.from_pylist(records, schema=SCHEMA))
     write_record(
         record,
         {
             **FEW_SHOT,
             **place, "private": False, "note": probe.note, "headline": shown,
-            "multi_label": stores[1].multi_label, "class_names": list(stores[1].class_names),
-            "rows": {"train": stores[0].rows, "test": stores[1].rows}, "units": probe.patients,
-            "features": {"train": stores[0].fingerprint, "test": stores[1].fingerprint},
+            "multi_label": tested.multi_label, "class_names": list(tested.class_names),
+            "rows": {"train": trained.rows, "test": tested.rows}, "units": probe.patients,
+            "features": {"train": trained.fingerprint, "test": tested.fingerprint},
             "results": results,
         },
         rows,
@@ -158,13 +140,13 @@ def probe_few_shot(
 def draw_shots(
     labels: np.ndarray, count: int, seed: int, units: np.ndarray | None = None
 ) -> np.ndarray:
-    """Draws `count` rows of each label, or all rows of a label with fewer; returns them sorted.
+    """Draws `count` rows of each label, or all rows of a rarer label; returns sorted row numbers.
 
     Args:
-      labels: [n] integers, or [n, K] of 0 and 1. If labels are [n, K], a row may be drawn for
-        several labels, and `count` rows without any label are drawn as negatives.
-      units: int64 [n], the unit of each row. If given, `count` units of each label are drawn with
-        equal chances, and from each unit one row with the label.
+      labels: [n] integers, or [n, K] of 0 and 1. If labels are [n, K], `count` rows without any
+        label are drawn as negatives. A row that is drawn for two labels counts once.
+      units: int64 [n], the unit of each row. With `units`, `count` units of each label are drawn
+        with equal chances, one row with the label each. A unit may be drawn for two labels.
     """
     generator = open_stream(seed, "few_shot")
     groups = (
@@ -172,7 +154,7 @@ def draw_shots(
         if labels.ndim == 2
         else [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]
     )
-    # All rows are permuted, so that a seed's smaller samples are parts of its larger samples.
+    # All rows are permuted, so that a seed's larger samples contain the seed's smaller samples.
     orders = [generator.permutation(rows) for rows in groups]
     if units is not None:
         orders = [_one_of_each(rows, units, generator) for rows in orders]
@@ -202,7 +184,7 @@ class _Probe:
         self._train_labels, self._test_labels = map(read_labels, stores)
         self._options = nonprivate.Options()
         self._link: metrics.Link = self._options.link_on(self._train.multi_label)
-        # features above this size are streamed from disk
+        # Features of more than `memory_mb` are streamed from disk.
         self._train_rows, self._test_rows = (
             store.read() if 4 * store.rows * store.dimension <= memory_mb * 10**6 else None
             for store in stores
@@ -221,8 +203,17 @@ class _Probe:
             return None
         return {"train": count_units(self._train_units), "test": count_units(self._test_units)}
 
+    def run_shots(self, count: Shots) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Returns the probes of one N, as rows of the table, and the record's entry for N."""
+        shots = None if count == "full" else count
+        draws = self.run_draws(count)
+        sizes = {name: [draw[name] for draw in draws] for name in ("train_rows", "train_units")}
+        summary = self.summarise_draws(draws)
+        rows = [{**draw, "shots": shots, "seed_index": i} for i, draw in enumerate(draws)]
+        return rows, {"shots": shots, "seeds": len(draws), **sizes, "summary": summary}
+
     def run_draws(self, count: Shots) -> list[dict[str, Any]]:
-        """Returns metrics, rows and penalty of each random sample; the whole split runs once."""
+        """Returns metrics, rows and penalty of each random sample, or of the whole split."""
         records: list[dict[str, Any]] = []
         for seed in self._seeds if count != "full" else self._seeds[:1]:
             rows = self._choose_rows(count, seed)
@@ -243,7 +234,7 @@ class _Probe:
         return records
 
     def summarise_draws(self, draws: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Computes means and intervals of the results of the last call of `run_draws`."""
+        """Computes means and intervals of the results of the latest call of `run_draws`."""
         assert self._first is not None
         return uncertainty.summarise_records(
             draws,
@@ -255,7 +246,7 @@ class _Probe:
         )
 
     def _choose_rows(self, count: Shots, seed: int) -> np.ndarray:
-        """Returns a sample's rows sorted by class; each fold (every third row) has all classes."""
+        """Returns a sample's rows, sorted so that each fold (every third row) has all classes."""
         if count == "full":
             return np.arange(self._train.rows)
         rows = draw_shots(self._train_labels, count, seed, self._train_units)

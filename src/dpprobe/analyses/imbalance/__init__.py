@@ -1,4 +1,4 @@
-"""Makes classes rare, and measures how well private heads learn rare classes; not private."""
+"""Makes classes rare, and measures how well private heads learn them; results are not private."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ PACKAGE = "dpprobe.analyses.imbalance"
 
 
 def list_imbalanced(study: Study) -> list[str]:
-    """Lists the datasets with a class that is made rare."""
     return list(study.imbalance.datasets) if study.imbalance else []
 
 
 def list_imbalance_records(files: StudyFiles, dataset: str) -> list[str]:
-    """Lists the records of a dataset's rare classes, if the study makes any class rare."""
+    """Lists the records of a dataset's rare classes, if the study makes classes of it rare."""
     backbones = files.study.backbones if dataset in list_imbalanced(files.study) else []
     return [
         str(locate_record(f"{files.results}/{IMBALANCE}", dataset, backbone))
@@ -71,8 +70,8 @@ IMBALANCE_TABLES = Exhibit(
 ANALYSIS = Analysis(
     name="imbalance",
     describe=(
-        "Makes each class rare in turn and compares how well private heads learn it; skipped if "
-        "absent."
+        "Makes each class rare in turn and compares how well private heads learn the class; "
+        "skipped if absent."
     ),
     reads=("Results of rare classes", "test labels, without noise."),
     exhibits=(IMBALANCE_FIGURES, IMBALANCE_TABLES),

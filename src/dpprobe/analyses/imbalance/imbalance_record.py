@@ -1,4 +1,4 @@
-"""The record of a dataset's rare classes on one backbone: its file's name, and a typed object.
+"""The record of a dataset's rare classes on one backbone: its folder, and its JSON as an object.
 
 This module imports nothing heavy, because each start of Snakemake imports it. A record is not
 private: all its numbers come from test labels and training examples, without noise.
@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, PlainSerializer
 
 from dpprobe.records import Part, Record
 
-IMBALANCE = "imbalance"  # the folder: <folder>/<dataset>/<backbone>.json
+IMBALANCE = "imbalance"  # the folder of all records, <folder>/<dataset>/<backbone>.json
 
 
 def _finite_or_none(value: float | None) -> float | None:
@@ -28,7 +28,7 @@ OptionalNumber = Annotated[
 class Estimate(Part):
     """A mean over seeds with its 95% interval; `std` is None for one seed.
 
-    The interval is the union of Student's t over seeds and Wilson's over test examples.
+    The interval is the union of Student's t interval over seeds and Wilson's over test examples.
     """
 
     mean: float
@@ -41,7 +41,8 @@ class TrainingSet(Part):
     """A dataset of the study: the complete dataset, or a copy in which one class is rare.
 
     Attributes:
-      class_name, fraction: the rare class and its share of kept examples; None and 1 for all data.
+      class_name: the rare class; None for the complete dataset.
+      fraction: the share of the rare class's examples that are kept; 1 for the complete dataset.
       per_class: number of training examples of each class.
     """
 
@@ -57,16 +58,15 @@ class RareCell(Part):
 
     Attributes:
       class_rows, rows: numbers of training examples of the class (n_c), and of all classes.
-      private: True if the cell carries a guarantee.
+      private: True if the cell has a privacy guarantee.
       auc: AUC of the class against all others; None if no test example, or each, has the class.
       never_predicted: the number of seeds whose head never predicts the class.
       macro_accuracy: mean over seeds of the mean recall over classes.
-      reference: the method and epsilon of the reference cell for `drop`, trained on the same
-        examples; None if the study has no reference.
-      drop: the reference's recall minus this cell's, with the ends of the 95% interval (Welch); the
-        ends are None if neither recall varies over seeds.
-      reference_learnt: True if the reference's recall is above 10% and above twice guessing, so
-        that half of this recall is meaningful.
+      reference: the method and epsilon of the non-private cell on equal training examples; None if
+        the study has no reference.
+      reference_learnt: True if the reference's recall exceeds 10% and twice the recall of guessing.
+      drop: the reference's recall minus this cell's recall.
+      drop_low, drop_high: the 95% interval of `drop` (Welch); None if no recall varies over seeds.
     """
 
     training_set: str
@@ -93,12 +93,16 @@ class RareCell(Part):
 class BreakDown(Part):
     """The product n_c * epsilon at which a method learns a class half as well as without privacy.
 
+    A cell's product is the number of training examples of the class, n_c, times epsilon.
+
     Attributes:
       reached: the smallest product at which a cell has at least half of the reference's recall.
-      lasting: the smallest product from which on all cells have at least half of it, if any.
-      cells: number of compared cells. left_out: number of cells with an unlearnt reference.
+      lasting: the smallest product such that cells with this product or more all have at least half
+        of the reference's recall.
+      cells: number of compared cells.
+      left_out: number of cells whose reference has not learnt the class.
       smallest, largest: the smallest and largest product of the compared cells.
-      note: why `reached` or `lasting` is uncertain on this grid; empty if both are certain.
+      note: why the study's epsilons leave `reached` or `lasting` uncertain; empty if certain.
     """
 
     class_name: str

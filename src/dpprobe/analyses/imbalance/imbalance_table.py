@@ -28,11 +28,7 @@ NOTE = (
 
 
 def make_imbalance_tables(records: Sequence[Path]) -> Table:
-    """Makes the tables of one dataset, from its records on all backbones.
-
-    Raises:
-      DataError: if a file is not a record of rare classes.
-    """
+    """Makes the tables of one dataset, from its records on all backbones."""
     read = [ImbalanceRecord.read(path) for path in records]
     return replace(best_table(read, notes=in_words(read)), numbers=numbers_table(read))
 
@@ -73,7 +69,7 @@ def best_table(records: Sequence[ImbalanceRecord], *, notes: Iterable[str] = ())
 def best_methods(cells: Sequence[RareCell]) -> Mapping[tuple[str, float, str], RareCell]:
     """Returns the private cell with the largest recall for each (class, fraction, epsilon).
 
-    No epsilon covers choosing a cell by test results.
+    No privacy guarantee covers the selection of cells by test results.
     """
     best: dict[tuple[str, float, str], RareCell] = {}
     for cell in cells:
@@ -84,7 +80,7 @@ def best_methods(cells: Sequence[RareCell]) -> Mapping[tuple[str, float, str], R
 
 
 def _describe_references(cells: Sequence[RareCell | None]) -> str:
-    """Formats the reference's recall, with names of methods that are their own references."""
+    """Formats the recall of the reference; with several references, adds methods' names."""
     recalls = {
         cell.reference[0]: f"{100 * cell.reference_recall:.1f}"
         for cell in cells
@@ -159,9 +155,10 @@ def in_words(records: Sequence[ImbalanceRecord]) -> list[str]:
 
 
 def break_down_words(point: BreakDown) -> str:
-    """Formats a break-down point: the smallest n_c * epsilon that suffices, and from where all do.
+    """Formats a break-down point, such as "from 73, always from 146 (2.5 to 1168 tried)".
 
-    For example "from 73, always from 146 (2.5 to 1168 tried)".
+    In the example, 73 is the smallest product n_c * epsilon that suffices, and 146 is the smallest
+    product from which on all products suffice.
     """
     if point.smallest is None:
         return point.note

@@ -1,9 +1,9 @@
 """The job of rare classes: compares all cells of a dataset and its copies on one backbone.
 
 Not private: recalls come from test labels, and reference heads from training examples, without
-noise. Let n_c be the number of training examples of the class, as in the open questions of Berrada
-et al. 2023 (docs/references.md). Let rho be the recall of the class divided by the class's recall
-by a non-private reference on the same rows.
+noise. As in the open questions of Berrada et al. 2023 (docs/references.md), n_c is the number of
+training examples of the rare class. A cell's retained recall rho is the recall of the class divided
+by its recall with a non-private head trained on the same rows.
 """
 
 from __future__ import annotations
@@ -46,18 +46,19 @@ from dpprobe.results.unit_counts import row_weights
 
 logger = logging.getLogger("dpprobe")
 
-# A reference with less recall has not learnt the class, so half of its recall means nothing.
+# A reference that has learnt a class has at least this recall.
 _LEAST_REFERENCE = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tested:
-    """A cell and its results on each class that is made rare, with one entry per seed.
+    """A cell and its results on each class that is made rare, by the class's index.
 
     Attributes:
-      recall, auc: class -> [seeds]; auc is None if no test example, or each, has the class.
-      never: class -> [seeds], True if the head never predicts the class.
-      counted: class -> test units with the class, and the smaller of the units with and without it.
+      recall: the class's recall for each seed.
+      auc: the class's AUC for each seed; None if no test example, or each, has the class.
+      never: for each seed, True if the head never predicts the class.
+      counted: the numbers of independent test units behind a recall, and behind an AUC.
     """
 
     record: CellRecord
@@ -81,8 +82,7 @@ def imbalance_job(
 
     Args:
       names: the cells on the backbone, in the folder `cells`.
-      infos: files dataset.json by dataset name: first the whole dataset's, then its copies'.
-      classes: names of the classes that are rare in the copies.
+      infos: paths of dataset.json by dataset name: first the complete dataset, then its copies.
 
     Raises:
       DataError: if a class is unknown, rows have several labels, or files are missing or damaged.
@@ -127,7 +127,7 @@ def _training_set(name: str, dataset_json: Path, class_names: Sequence[str]) -> 
     info = read_info(dataset_json)
     if info.class_names != tuple(class_names) or info.multi_label:
         raise DataError(
-            f"{dataset_json}: its classes differ from the features' classes, or rows have several "
+            f"{dataset_json}: classes differ from the complete dataset's, or rows have several "
             "labels; run again"
         )
     part = (info.source.get("subsample") or {}).get("fractions") or {}
@@ -142,7 +142,7 @@ def _training_set(name: str, dataset_json: Path, class_names: Sequence[str]) -> 
 
 
 def _test_cell(folder: Path, classes: Sequence[str]) -> Tested:
-    """Reads a cell and its predictions, and measures its results on some classes."""
+    """Reads a cell and its predictions, and measures recall and AUC of some classes."""
     from sklearn.metrics import roc_auc_score
 
     record = read_cell(folder / METRICS_FILE)
@@ -174,9 +174,9 @@ def _test_cell(folder: Path, classes: Sequence[str]) -> Tested:
 
 
 def one_against_rest(scores: np.ndarray, k: int, link: Link) -> np.ndarray:
-    """Returns class k's score of rows [n, K]: the log odds, or the lead over the next class.
+    """Returns class k's score of rows [n, K]: log odds, or the lead over the best other class.
 
-    The lead cancels a part that all scores of a row share, which is no evidence for a class.
+    The lead over other classes cancels a term that all scores of a row share.
     """
     chosen = scores[:, k].astype(np.float64)
     if link == "sigmoid":
@@ -192,7 +192,7 @@ def _list_cells(
     sets: Mapping[str, TrainingSet],
     class_names: Sequence[str],
 ) -> Iterator[RareCell]:
-    """Yields a cell's result for each class of interest that has test examples."""
+    """Yields a cell's result for each rare class that has test examples."""
     mine, training_set = tested[key], sets[key[0]]
     reference = _find_reference(key, tested)
     for k, recall in mine.recall.items():
@@ -226,7 +226,7 @@ def _list_cells(
 
 
 def _recall_drop(recall: np.ndarray, base: np.ndarray | None) -> dict[str, float | None]:
-    """Returns the reference's recall minus a recall [seeds], with its interval."""
+    """Returns the fields `drop`, `drop_low` and `drop_high` of a `RareCell`."""
     if base is None:
         return {"drop": None, "drop_low": None, "drop_high": None}
     gap, half = compare_means(recall.tolist(), base.tolist())
@@ -237,7 +237,7 @@ def _recall_drop(recall: np.ndarray, base: np.ndarray | None) -> dict[str, float
 def _find_reference(
     key: tuple[str, str, str], tested: Mapping[tuple[str, str, str], Tested]
 ) -> tuple[str, str, str] | None:
-    """Returns the non-private cell on the same rows: the ceiling, else the method at infinity."""
+    """Returns the reference: a non-private baseline on the same rows, else the method at inf."""
     name, method, _ = key
     ceilings = [k for k, cell in tested.items() if k[0] == name and cell.record.is_ceiling]
     candidates = [*ceilings, (name, method, INFINITE)]
@@ -249,8 +249,7 @@ def estimate_share(values: Sequence[float], counted: float) -> Estimate:
     """Returns the mean over seeds of a share, with an interval over seeds and test examples.
 
     Args:
-      values: the share of each seed, 0 to 1.
-      counted: the number of independent test examples, or units, behind each share.
+      counted: the number of independent test examples or patients behind each share.
     """
     from scipy.stats import t
 
@@ -273,13 +272,12 @@ def least_reference(classes: int) -> float:
     """Returns the recall above which a reference counts as having learnt a class.
 
     A head of pure noise has recall 1 / classes, and half of the reference's recall must be larger.
-    With two classes no half is larger, so nothing is compared.
+    With two classes, half of a recall is never larger than 1/2, so nothing is compared.
     """
     return max(_LEAST_REFERENCE, 2 / classes)
 
 
 def _keep_promised(cells: Sequence[RareCell]) -> list[RareCell]:
-    """Returns the cells with a finite epsilon and a reference that has learnt the class."""
     return [cell for cell in cells if cell.private and cell.reference_learnt]
 
 
@@ -288,18 +286,17 @@ def _rows_times_epsilon(cell: RareCell) -> float:
 
 
 def retained_recall(cell: RareCell) -> float:
-    """Returns rho, the recall divided by the reference's recall, at most 1."""
     assert cell.reference_recall
     return min(cell.recall.mean / cell.reference_recall, 1.0)
 
 
 def break_down(cells: Sequence[RareCell], *, class_name: str, method: str) -> BreakDown:
-    """Returns where a method's recall of a class falls below half of the reference's.
+    """Finds the products n_c * epsilon at which a method has half of the reference's recall.
 
     Args:
       cells: cells of one backbone; other classes and methods, and non-private cells, are ignored.
     """
-    # Budgets given as a risk are left out, because the record lacks their epsilon.
+    # A budget given as a risk is left out, because the record lacks the epsilon of the risk.
     mine = [
         c
         for c in cells

@@ -22,12 +22,12 @@ from dpprobe.privacy.limits import INFINITE
 from dpprobe.privacy.risk import budget_order, budget_words
 from dpprobe.study.ablations import keep_unique
 
-_COLOURS = "cividis"  # also readable in gray
+_COLOURS = "cividis"  # a colour scale that is also readable in gray
 _CELL, _EDGE = 0.42, "#D55E00"
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
-    """Reads records; returns one part for each dataset with records."""
+    """Reads records; returns one part of the report per dataset with records."""
     records = [ImbalanceRecord.read(path) for path in paths]
     return [
         _make_part(dataset, mine)
@@ -37,12 +37,12 @@ def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
 
 
 def plot_imbalance(*, record: Path) -> Figure:
-    """Draws the recall of each rare class in percent: rows are its images, columns are epsilons.
+    """Draws the recall of each rare class in percent, one panel per (class, private method).
 
-    The figure has one panel per (class, private method). The last column is the non-private
-    reference on the same rows. A line surrounds the cells that keep at least half of the
-    reference's recall. A small number below a recall counts the seeds that never predict the class.
-    "\N{INFINITY}" is the optimiser without noise.
+    A row is a number of training images, a column is an epsilon ("\N{INFINITY}": without noise).
+    The last column of a panel is the non-private reference on the same rows. A line surrounds cells
+    with at least half of the reference's recall. A small number below a recall counts the seeds
+    that never predict the class.
 
     Raises:
       NothingToShow: if there is no private cell.
@@ -50,7 +50,7 @@ def plot_imbalance(*, record: Path) -> Figure:
     read = ImbalanceRecord.read(record)
     methods = keep_unique(cell.method for cell in read.cells if cell.private)
     if not methods:
-        raise NothingToShow(f"{read.dataset}, {read.backbone}: no private cell")
+        raise NothingToShow(f"{read.dataset}, {read.backbone}: no private cell to draw")
     epsilons = sorted(
         {cell.epsilon for cell in read.cells if cell.method in methods}, key=budget_order
     )
@@ -129,7 +129,7 @@ def _choose_ink(share: float) -> str:
 
 
 def _draw_outline(axes: Axes, held: np.ndarray) -> None:
-    """Draws a line around cells that keep half of the reference's recall."""
+    """Draws a line around the cells of the heat map that are True in `held`."""
     padded = np.pad(held, 1)
     for row, column in zip(*np.nonzero(held), strict=True):
         ends = {

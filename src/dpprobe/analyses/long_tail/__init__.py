@@ -1,6 +1,6 @@
-"""Long tails: sub-classes and memorisation in the features of each (dataset, backbone).
+"""Long tails: rare sub-classes and memorised rows in the features of each (dataset, backbone).
 
-Long tails are not private, and are measured only if a study asks for them.
+Results on long tails are not private. Long tails are measured only if a study has `long_tail`.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ def list_datasets(study: Study) -> list[str]:
 
 
 def estimate_cost(study: Study, _place: Place, size: JobSize) -> Cost:
-    """Estimates a job's memory (copies of features, rows-by-rows tables) and thrice its time.
+    """Estimates a job's memory (copies of features, rows-by-rows matrices) and thrice its time.
 
-    Clustering time grows with rows; ridge heads factorise a matrix of 30% of the scored rows.
+    Clustering time grows with rows. Each ridge head factorises a matrix of 30% of the scored rows.
     """
     options, (train, _) = study.block(LongTailOptions), size.count_rows()
     assert options is not None
     clustered = min(train, options.rows)
     scored = min(clustered, options.memorisation.rows) if options.memorisation else 0
     heads = options.memorisation.heads if options.memorisation else 0
-    # features are float16 on disk, and float64 here
+    # Features are float16 on disk, but the job computes with float64.
     clustered_mb = 4 * size.megabytes("shards") / train * clustered
     return Cost(
         memory_mb=2000 + 4 * clustered_mb + 24 * scored**2 / 1e6,
@@ -57,7 +57,6 @@ def estimate_cost(study: Study, _place: Place, size: JobSize) -> Cost:
 
 
 def list_records(files: StudyFiles, *datasets: str) -> list[str]:
-    """Lists the records of some datasets, or of all."""
     return [
         f"{files.results}/{LONG_TAIL}/{dataset}/{backbone}{RECORD_SUFFIX}"
         for dataset in datasets or list_datasets(files.study)

@@ -1,9 +1,7 @@
 """The record of a long tail: the names of its files, and its JSON as a typed object.
 
-The job, the tables, the figures, the report and the rules take names and formats from here. This
-module imports nothing heavy, because each start of Snakemake imports it.
-
-No number in a record is private: all come from training examples, without noise.
+This module imports nothing heavy, because each start of Snakemake imports it. A record is not
+private: all its numbers are computed from training examples, without noise.
 """
 
 from __future__ import annotations
@@ -14,15 +12,15 @@ from typing import Literal
 
 from dpprobe.records import Part, Record
 
-LONG_TAIL = "long_tail"  # the folder: <folder>/<dataset>/<backbone><suffix>
+LONG_TAIL = "long_tail"  # the folder of all results, <folder>/<dataset>/<backbone><suffix>
 LONG_TAIL_TABLES = ("long_tail", "long_tail_gap")
 RECORD_SUFFIX, ROWS_SUFFIX = ".json", ".parquet"
-# A job writes its record last, as a mark that the results are complete.
+# A job writes its record last, so a record marks complete results.
 SUFFIXES = (ROWS_SUFFIX, RECORD_SUFFIX)
 
 
 class Index(Part):
-    """A tail index and its 95% interval; `high` is null if it exceeds 5, the largest tried.
+    """A tail index (Zipf exponent) and its 95% interval; `high` is null if it exceeds 5.
 
     The interval covers random sampling of rows, but not other clusterings.
     """
@@ -38,9 +36,9 @@ class Frequencies(Part):
     Attributes:
       sub_classes: the number of clusters of all classes.
       index: the tail index; None if no class has two sub-classes.
-      few: the share of sub-classes with at most so many rows, by number of rows.
+      few: the share of sub-classes with at most k rows, for each k.
       effective: the effective number M of sub-classes.
-      shares: by rank, a sub-class's share of its class's rows, as a mean over classes.
+      shares: for each rank, a sub-class's share of its class's rows, as a mean over classes.
     """
 
     sub_classes: int
@@ -51,7 +49,7 @@ class Frequencies(Part):
 
 
 class SubClasses(Part):
-    """A clustering into at most `clusters` per class; `m_ln_n` is M ln N for N training units."""
+    """A clustering of each class, its reference, and M ln N for M sub-classes and N units."""
 
     clusters: int
     measured: Frequencies
@@ -71,11 +69,13 @@ class Scores(Part):
     """Memorisation scores.
 
     Attributes:
-      rows, units: numbers of scored rows and units; heads train on a share `trained_share`.
+      trained_share: the share of the scored units on which each head is trained.
+      rows, units: numbers of scored rows and units.
       accuracy: the heads' accuracy on rows left out of their training.
-      share, chance: the share of rows with a score above `threshold`, and expected by chance.
+      share: the share of rows with a score above `threshold`.
+      chance: the value of `share` that is expected if no row is memorised.
       low, high: the 95% interval of `share`, over units.
-      standard_error: the median over rows of the score's standard error.
+      standard_error: the median of the scores' standard errors.
     """
 
     heads: int
@@ -98,11 +98,10 @@ class LongTailRecord(Record):
     """The long tail of the features of one (dataset, backbone).
 
     Attributes:
-      rows, units: numbers of rows and units of the training split; `units` is the theorem's N.
-      clustered: the number of clustered rows.
+      rows, units: numbers of rows and units of the training split.
       classes: the number of classes among the clustered rows.
       variance_kept: the share of the variance in the clustered components, over all classes.
-      memorisation: memorisation scores; None if not asked for, or for the reason in `notes`.
+      memorisation: None if the options omit memorisation scores, or for a reason in `notes`.
     """
 
     format: Literal["dpprobe-long-tail"] = "dpprobe-long-tail"
@@ -123,7 +122,6 @@ class LongTailRecord(Record):
 
     @property
     def finest(self) -> SubClasses:
-        """The clustering with the most clusters."""
         return max(self.sub_classes, key=lambda item: item.clusters)
 
 

@@ -1,6 +1,6 @@
 """Tables of long tails: sub-classes, and memorisation compared with the accuracy lost to privacy.
 
-All numbers come from private examples without noise, and the tables say so.
+Not private: all numbers come from private examples without noise, as the tables' notes say.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ NO_BOUND = (
     "proved bound for this data set: the theorem's assumptions may not hold, and M depends on the "
     "clustering."
 )
-FEWEST = 4  # the fewest points of a correlation: with three, any order is likely by chance
-NEAR = 2.0  # private results up to so many percentage points below the ceiling count as near
+FEWEST = 4  # the fewest points of a correlation: any order of three points is likely by chance
+NEAR = 2.0  # the largest gap, in percentage points, that counts as near the non-private ceiling
 
 _REFERENCE = (
     "Reference: the same number of rows per class, drawn from one normal distribution with the "
@@ -42,7 +42,7 @@ _GAP = (
 
 @dataclass(frozen=True)
 class Gap:
-    """The distance of the best private result from the ceiling, in percentage points."""
+    """The non-private ceiling minus the best private result, in percentage points."""
 
     dataset: str
     backbone: str
@@ -55,7 +55,7 @@ def make_long_tail_tables(records: Sequence[Path], summaries: Sequence[Path]) ->
 
 
 def list_tables(records: Sequence[LongTailRecord], grid: Grid) -> list[Table]:
-    """Makes the tables, in the order of `LONG_TAIL_TABLES`."""
+    """Makes all tables of long tails, in the order of `LONG_TAIL_TABLES`."""
     return [sub_class_table(records), gap_table(records, private_gaps(grid))]
 
 
@@ -162,8 +162,8 @@ def gap_table(records: Sequence[LongTailRecord], gaps: Sequence[Gap]) -> Table:
 
 
 def describe_correlations(records: Sequence[LongTailRecord], gaps: Sequence[Gap]) -> str:
-    """Formats rank correlations of memorised rows with gaps, for epsilons with enough points."""
-    from scipy.stats import spearmanr  # slow, and each start of Snakemake imports this module
+    """Formats rank correlations of memorised rows with gaps, for epsilons with 4 points or more."""
+    from scipy.stats import spearmanr  # a slow import, which other tables do not need
 
     shares = {(r.dataset, r.backbone): r.memorisation.share for r in records if r.memorisation}
     parts = []

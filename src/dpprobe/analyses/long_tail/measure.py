@@ -1,8 +1,8 @@
 """The long-tail job of one (dataset, backbone); not private.
 
-Sub-classes come from at most `rows` training examples, memorisation from at most
-`memorisation.rows` of these. Larger sets are sampled by units, with the study's seed. The rows'
-scores are written first, the record last.
+Sub-classes are computed from at most `rows` training examples, memorisation from at most
+`memorisation.rows` of the clustered examples. Larger sets are sampled by units, with the study's
+seed. The rows' scores are written first, the record last.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def long_tail_job(
     seed: int,
     threads: int,
 ) -> None:
-    """Measures sub-classes and memorisation of the features of one (dataset, backbone).
+    """Measures sub-classes and memorisation in the features of one (dataset, backbone).
 
     Raises:
       DataError: if rows have several labels, or features are not finite.
@@ -115,12 +115,7 @@ def long_tail_job(
 
 @dataclass(frozen=True)
 class Rows:
-    """Some rows of a training split.
-
-    Attributes:
-      features: float32 [n, d].
-      labels, units: int64 [n], the class and the unit of each row.
-    """
+    """Some rows of a training split: features [n, d], and for each row its class, unit and id."""
 
     features: npt.NDArray[np.float32]
     labels: Index
@@ -132,14 +127,14 @@ class Rows:
         return len(np.unique(self.units))
 
     def draw_units(self, most: int, seed: int) -> Rows:
-        """Returns at most `most` rows: all rows of random units, of at least one unit."""
+        """Samples units, with all their rows: at most `most` rows, but at least one unit."""
         chosen = _draw_positions(self.units, most, seed)
         ids = [self.ids[row] for row in chosen]
         return Rows(self.features[chosen], self.labels[chosen], self.units[chosen], ids)
 
 
 def read_rows(store: FeatureStore, most: int, *, seed: int) -> Rows:
-    """Reads at most `most` rows: all rows of random units."""
+    """Reads all rows of a random sample of units, at most `most` rows."""
     if store.multi_label:
         raise DataError(
             f"{store.path}: rows have several labels, but a long tail needs one label per "
@@ -159,7 +154,7 @@ def read_rows(store: FeatureStore, most: int, *, seed: int) -> Rows:
 def measure_sub_classes(
     features: npt.NDArray[np.floating], labels: Index, clusters: Sequence[int], *, seed: int
 ) -> dict[str, Any]:
-    """Clusters each class, and its reference without sub-classes, for each number of clusters."""
+    """Clusters each class and its simulated reference, for each number of clusters."""
     sizes: dict[tuple[int, bool], list[Index]] = {}
     classes = np.unique(labels)
     kept = total = 0.0
@@ -244,7 +239,7 @@ def _describe_shares(measured: Memorisation, units: int) -> dict[str, Any]:
 
 
 def _make_table(rows: Rows, measured: Memorisation) -> pa.Table:
-    """Returns the table of scores, one line per row; an unknown score is null."""
+    """Makes the table of memorisation scores, one line per row; an unknown score is null."""
     columns = {
         "id": rows.ids,
         "label": rows.labels,
@@ -264,7 +259,7 @@ def _number_units(store: FeatureStore) -> Index:
 
 
 def _draw_positions(units: Index, most: int, seed: int) -> Index:
-    """Returns sorted positions of at most `most` rows, or of one unit if it has more rows."""
+    """Samples units; returns the sorted positions of their rows, at most `most` or of one unit."""
     if len(units) <= most:
         return np.arange(len(units))
     names, codes, sizes = np.unique(units, return_inverse=True, return_counts=True)

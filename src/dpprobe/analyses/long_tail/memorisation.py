@@ -1,16 +1,16 @@
 """Memorisation scores of training examples, by heads trained on random subsets; not private.
 
-An example's score is the probability that a head trained on the example classifies it correctly,
-minus the same probability for a head not trained on it (Feldman and Zhang 2020, "What neural
-networks memorize and why", section 2). Heads are trained on random shares of the units; rows of a
-unit, such as a patient's images, are in or out together. Scores come from labels and features
-without noise. Scores reveal unusual examples, so they must be protected like the examples.
+An example's score is the accuracy on the example of heads trained on the example, minus the
+accuracy of heads not trained on the example (Feldman and Zhang 2020, "What neural networks memorize
+and why", section 2). Heads are trained on random shares of the units; rows of a unit, such as a
+patient's images, are in or out together. Scores are computed from labels and features without
+noise. Scores reveal unusual examples, so scores must be protected like the examples.
 
 Each head is a ridge regression of the classes (one column of 0 and 1 for each class). Private least
 squares with less and less noise approaches the ridge regression. The ridge head's closed form lets
 hundreds of heads share one factorisation. With the rows X, the targets Y, the ridge r and Q = (XX'
-+ r)^-1, the head without the rows O has the dual coefficients QY - Q_:O Q_OO^-1 (QY)_O, which are 0
-on O (block inverse of Q), and equal a new fit's coefficients up to rounding.
++ r)^-1, the head without the rows O has the dual coefficients QY - Q_:O Q_OO^-1 (QY)_O. These
+coefficients are 0 on O (block inverse of Q), and equal a new fit's coefficients up to rounding.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Numbers = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-THRESHOLD = 0.25  # a row with a score above this threshold counts as memorised, as in the paper
+THRESHOLD = 0.25  # Feldman and Zhang's threshold: rows with larger scores count as memorised
 SHARE = 0.7  # share of the units that trains each head
 FEWEST_UNITS = 20
 RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 1e2, 1e3, 1e4)
@@ -40,7 +40,7 @@ PILOT_UNITS, PILOT_HEADS = 2000, 5  # numbers of units and heads for choosing th
 
 
 def scale_columns(features: npt.NDArray[np.floating]) -> Numbers:
-    """Returns a head's columns [n, d + 1]: features centred, of mean squared norm 1, and ones.
+    """Returns columns [n, d + 1]: features centred and scaled to mean squared norm 1, then ones.
 
     Centre and scale are computed from all rows, including rows that a head leaves out.
     """
@@ -65,7 +65,7 @@ class Heads:
 
     def weights_without(self, out: Index) -> Numbers:
         """Returns the weights [d, K] of the head that is trained on all rows except `out`."""
-        across = self.inverse[out]  # symmetric, and rows are faster to copy than columns
+        across = self.inverse[out]  # rows of the symmetric inverse, faster to copy than columns
         block = cho_factor(across[:, out], overwrite_a=True, check_finite=False)
         solved = cho_solve(block, self.coefficients[out], check_finite=False)
         coefficients = self.coefficients - across.T @ solved
@@ -75,7 +75,12 @@ class Heads:
 
 @dataclass(frozen=True)
 class Memorisation:
-    """Numbers [n] of heads trained with (in) and without (out) each row, and how many are right."""
+    """Numbers [n] of heads with and without each row, and of heads that predict its label.
+
+    Attributes:
+      right_in, heads_in: numbers of right heads, and of all heads, trained with the row.
+      right_out, heads_out: numbers of right heads, and of all heads, trained without the row.
+    """
 
     right_in: Index
     heads_in: Index
@@ -91,10 +96,10 @@ class Memorisation:
 
     @cached_property
     def standard_errors(self) -> Numbers:
-        """The standard error of each score, from its number of heads.
+        """The standard error of each score, from the number of heads.
 
-        One right and one wrong head are added to the heads with and without the row. So a row on
-        which all heads agree has an error above 0 (Agresti and Caffo 2000).
+        One right and one wrong head are added to the heads with the row, and to the heads without
+        the row. So a row on which all heads agree has an error above 0 (Agresti and Caffo 2000).
         """
         share_in = (self.right_in + 1) / (self.heads_in + 2)
         share_out = (self.right_out + 1) / (self.heads_out + 2)
@@ -112,9 +117,9 @@ class Memorisation:
     def expected_share_above(self, threshold: float) -> float:
         """Returns the expected value of `share_above` if no row is memorised.
 
-        Without memorisation, heads trained with and without a row are right equally often, and each
-        head draws the left-out rows independently. So the number of right heads with the row is
-        exactly hypergeometric, given the number of all right heads.
+        Without memorisation, heads trained with and without a row predict its label equally often,
+        and heads draw their left-out rows independently of each other. So the number of right heads
+        with the row is hypergeometric, given the number of all right heads.
         """
         known = (self.heads_in > 0) & (self.heads_out > 0)
         inside, outside = self.heads_in[known], self.heads_out[known]
@@ -131,8 +136,8 @@ def measure_memorisation(
     """Trains heads on random shares of the units, and tests each head on all rows.
 
     Args:
-      rows: [n, d], by `scale_columns`.
-      units: int64 [n], the unit of each row, from 0 without gaps; at least 20 units.
+      rows: [n, d], from `scale_columns`.
+      units: int64 [n], the unit of each row, numbered from 0 without gaps; at least 20 units.
     """
     targets = np.eye(num_classes)[labels]
     ridge = choose_ridge(rows, targets, units, seed=seed)
@@ -153,7 +158,7 @@ def measure_memorisation(
 def choose_ridge(rows: Numbers, targets: Numbers, units: Index, *, seed: int) -> float:
     """Returns the ridge with the smallest squared error on rows that heads were not trained on.
 
-    Uses a few heads on at most 2,000 units. Squared errors have no ties, unlike accuracies.
+    Uses a few heads on at most 2,000 units. Accuracies may have ties, but squared errors have none.
     """
     count = int(units.max()) + 1
     drawn = open_stream(seed, "ridge units").permutation(count)[:PILOT_UNITS]

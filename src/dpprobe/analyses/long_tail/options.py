@@ -1,4 +1,4 @@
-"""The block `long_tail` of a study."""
+"""The options of the block `long_tail` in a study file."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from dpprobe.options import Name, Options, reject_repeats
 
 
 class MemorisationOptions(Options):
-    """Scores of images that heads classify correctly only if they were trained on them."""
+    """Memorisation scores: how much more often heads trained on an image predict its label."""
 
     heads: int = Field(
         200,
         ge=50,
         le=100_000,
-        description="Number of heads to train, each on a random 70% of the units.",
+        description="Number of heads to train, each on a random 70% of the units of privacy.",
     )
     rows: int = Field(
         10_000,
         ge=20,
-        description="Use at most this many training examples; from larger sets, a "
-        "seeded sample of units.",
+        description="Score at most this many training examples. Larger sets are sampled by unit of "
+        "privacy, with the study's seed.",
     )
 
 
@@ -40,15 +40,15 @@ class LongTailOptions(Options):
     ] = Field(
         (5, 20, 50),
         min_length=1,
-        description="Numbers of sub-classes to look for in each class, with one clustering for "
-        "each number. A class with fewer than 5 examples per sub-class gets fewer sub-classes.",
+        description="Numbers of sub-classes per class, with one clustering for each number. A "
+        "class with fewer than 5 examples per sub-class gets fewer sub-classes.",
     )
     rows: int = Field(
         50_000,
         ge=20,
-        description="Cluster at most this many training examples; from larger "
-        "sets, a seeded sample.",
+        description="Cluster at most this many training examples. Larger sets are sampled with the "
+        "study's seed.",
     )
     memorisation: MemorisationOptions | None = Field(
-        MemorisationOptions(), description="Options of the memorisation scores; null skips them."
+        MemorisationOptions(), description="Options of memorisation scores; null omits the scores."
     )

@@ -18,11 +18,11 @@ from dpprobe.analyses.long_tail.long_tail_tables import list_tables
 from dpprobe.exhibits import style
 from dpprobe.exhibits.tables import write_html
 
-_FOOT = 0.01  # in percent; smaller shares are not shown
+_FOOT = 0.01  # the smallest share on the logarithmic axis, in percent
 
 
 def make_section(paths: Sequence[Path], page: Page) -> dict[str, list[Markup] | list[str]] | None:
-    """Reads records, and makes tables and notes of the section; returns None without records."""
+    """Reads records; returns the tables and notes of the section, or None without records."""
     records = read_long_tails(paths)
     if not records:
         return None
@@ -36,7 +36,7 @@ def make_section(paths: Sequence[Path], page: Page) -> dict[str, list[Markup] | 
 def plot_long_tail(records: Sequence[Path]) -> Figure:
     """Draws a dataset's long tail: shares of sub-classes by rank, and memorised rows by threshold.
 
-    Dashed lines are features without sub-classes, and scores without memorised rows.
+    Dashed lines are references: features without sub-classes, and scores expected by chance.
     """
     read = read_long_tails(records)
     looks = style.choose_looks(len(read))

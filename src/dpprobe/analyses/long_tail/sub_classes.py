@@ -4,14 +4,14 @@ The features of each class are clustered. A cluster counts as a sub-class, and i
 class's rows as the sub-class's frequency. Three numbers describe the frequencies of sub-classes:
 
 - the tail index a: the r-th most frequent sub-class of a class has a share proportional to r^-a
-  (Zipf); 0 if all are equally frequent. One index describes all classes.
+  (Zipf), so a = 0 for equal frequencies. One tail index describes all classes.
 - the share of sub-classes with at most 1, 2 or 5 rows;
-- the effective number M of sub-classes: the exponential of the entropy of all frequencies. So many
-  equally frequent sub-classes would be as hard to guess.
+- the effective number M of sub-classes: the exponential of the entropy of all frequencies, which is
+  the number of equally frequent sub-classes with this entropy.
 
-A clustering returns clusters even if there are no sub-classes, and k-means itself makes them
-unequal. So each number is compared with a *reference*: an equal number of rows per class, drawn
-from one normal distribution with the class's principal variances, and clustered in the same way.
+K-means returns clusters, of unequal sizes, even for data without sub-classes. So each number is
+compared with a *reference*: an equal number of rows per class, drawn from one normal distribution
+with the class's principal variances, and clustered with equal settings.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from dpprobe.privacy.randomness import open_stream, stream_seed
 
 Numbers = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
-Sizes = Sequence[Index]  # the sizes of each class's sub-classes, falling
+Sizes = Sequence[Index]  # the sizes of each class's sub-classes, largest first
 
 COMPONENTS = 64  # number of a class's principal components that are clustered
 ROWS_A_CLUSTER = 5  # fewest rows per cluster of a class
-FEW = (1, 2, 5)  # a sub-class with at most so many rows is rare
+FEW = (1, 2, 5)  # largest numbers of rows of sub-classes that count as rare
 STARTS = 4  # number of starts of k-means
 # The tail indices that are tried, and the number of simulations for each.
 _INDICES = np.linspace(0.0, 5.0, 51)
@@ -40,7 +40,11 @@ _DRAWS = 200
 
 @dataclass(frozen=True)
 class Coordinates:
-    """A class's rows in at most 64 principal components, their variance, and the total variance."""
+    """A class's rows in at most 64 principal components, and sums of squares.
+
+    Attributes:
+      kept, total: the sums of squares of the components, and of all centred features.
+    """
 
     rows: Numbers
     kept: float
@@ -52,7 +56,7 @@ def compute_coordinates(features: npt.NDArray[np.floating], *, seed: int) -> Coo
 
     Components beyond the 64 largest are left out, because their distances are mostly noise.
     """
-    from sklearn.decomposition import PCA  # a slow import, and planning imports this package
+    from sklearn.decomposition import PCA  # a slow import, which jobs of tables do not need
 
     rows = np.asarray(features, dtype=np.float64)
     rows = rows - rows.mean(axis=0)
@@ -69,7 +73,7 @@ def compute_coordinates(features: npt.NDArray[np.floating], *, seed: int) -> Coo
 
 
 def draw_reference(rows: Numbers, *, seed: int) -> Numbers:
-    """Samples n rows from a normal distribution with the variances of the given rows [n, q]."""
+    """Samples n rows of independent normal numbers with the column variances of `rows` [n, q]."""
     return np.asarray(
         open_stream(seed, "reference rows").normal(size=rows.shape) * rows.std(axis=0)
     )
@@ -79,12 +83,12 @@ def cluster_sizes(rows: Numbers, clusters: int, *, seed: int) -> Index:
     """Clusters one class's rows [n, q] by k-means, and counts the rows of each cluster.
 
     Args:
-      clusters: the most clusters; fewer if clusters would have under 5 rows, or rows are equal.
+      clusters: the largest number of clusters; small classes and equal rows have fewer clusters.
 
     Returns:
-      The number of rows of each cluster, falling, above 0.
+      The number of rows of each cluster, above 0, largest first.
     """
-    from sklearn.cluster import KMeans  # a slow import, as in `compute_coordinates`
+    from sklearn.cluster import KMeans  # a slow import, which jobs of tables do not need
 
     most = min(clusters, len(rows) // ROWS_A_CLUSTER)
     most = min(most, len(np.unique(rows.round(9), axis=0)))
@@ -98,10 +102,11 @@ def cluster_sizes(rows: Numbers, clusters: int, *, seed: int) -> Index:
 def tail_index(sizes: Sizes, *, seed: int) -> long_tail_record.Index | None:
     """Estimates one tail index for all classes; None if no class has two sub-classes.
 
-    The mean logarithm of a row's rank is a sufficient statistic for the index. Ranks of observed
-    sizes make equal frequencies look unequal. So the statistic is simulated for many indices, with
-    ranks of simulated sizes. The estimate is the index at which the measured value is the simulated
-    median. The interval has the indices for which the measured value is not extreme.
+    The mean logarithm of the rank of a row's sub-class is a sufficient statistic for the index.
+    Ranking by observed sizes makes equal frequencies look unequal. So the statistic is simulated
+    for many indices, with ranks by simulated sizes. The estimate is the index for which the
+    measured statistic is the simulated median. The interval contains the indices for which the
+    measured statistic is between the simulated 2.5% and 97.5% quantiles.
     """
     sizes = [one for one in sizes if len(one) > 1]
     if not sizes:
@@ -119,7 +124,7 @@ def tail_index(sizes: Sizes, *, seed: int) -> long_tail_record.Index | None:
     )
     # Clusters of k-means may be more even than random draws at equal frequencies.
     measured = min(measured, quantiles[0, 1])
-    # Unequal frequencies have a lower mean rank, so simulated curves are made monotonic.
+    # The mean rank falls as the index rises, except for simulation noise, which is removed here.
     low, middle, high = (
         float(np.interp(-measured, -np.minimum.accumulate(column), _INDICES))
         for column in quantiles.T
@@ -130,14 +135,14 @@ def tail_index(sizes: Sizes, *, seed: int) -> long_tail_record.Index | None:
 
 
 def _draw_sizes(sizes: Index, index: float, random: np.random.Generator) -> Index:
-    """Samples sub-class sizes [samples, k], falling, for a tail index and a total of rows."""
+    """Samples sorted sizes of sub-classes [samples, k] for a tail index and a total of rows."""
     shares = np.arange(1, len(sizes) + 1) ** -index
     drawn = random.multinomial(int(sizes.sum()), shares / shares.sum(), size=_DRAWS)
     return np.asarray(np.sort(drawn, axis=1)[:, ::-1])
 
 
 def _mean_log_rank(sizes: Sequence[Index]) -> Numbers:
-    """Returns the mean logarithm of the rank, over all rows of all classes: [draws]."""
+    """Returns the mean over all rows of the log rank of the row's sub-class: [samples]."""
     ranks = [np.log(np.arange(1, one.shape[1] + 1)) for one in sizes]
     total = sum(int(one[0].sum()) for one in sizes)
     return np.asarray(sum(one @ rank for one, rank in zip(sizes, ranks, strict=True)) / total)
@@ -155,7 +160,7 @@ def few_rows(sizes: Sizes) -> dict[int, float]:
 
 
 def shares_by_rank(sizes: Sizes) -> list[float]:
-    """Returns, for each rank, a sub-class's share of its class's rows, as a mean over classes."""
+    """Returns for each rank a sub-class's share of its class's rows, as a mean over classes."""
     table = np.zeros((len(sizes), max(len(one) for one in sizes)))
     for line, one in zip(table, sizes, strict=True):
         line[: len(one)] = one / one.sum()
@@ -163,5 +168,5 @@ def shares_by_rank(sizes: Sizes) -> list[float]:
 
 
 def _sklearn_seed(seed: int) -> int:
-    """Returns a seed of 32 bits for scikit-learn, which accepts no longer seeds."""
+    """Returns a seed of 32 bits, because scikit-learn accepts no longer seeds."""
     return stream_seed(seed, "scikit-learn") >> 32

@@ -1,4 +1,4 @@
-"""Laws of separability over the blocks of networks; not private."""
+"""Representation laws: how separability of classes changes from block to block; not private."""
 
 from __future__ import annotations
 
@@ -36,11 +36,13 @@ PACKAGE = "dpprobe.analyses.representation_law"
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """One way in which a method tunes a network.
+    """The part of a network that a method tunes, and the source of the method's options.
 
     Attributes:
-      setting: "constant" for options as written, "searched" if an unpriced search chose them.
-      blocks: the number of tuned blocks; 0 for only the head, None for all and adapters.
+      setting: "constant" for options as written, "searched" for options chosen by a search that
+        epsilon does not cover.
+      tuned: the tuned part, such as "head" or "last 4 blocks".
+      blocks: the number of tuned blocks; 0 for only the head, None for all blocks and adapters.
     """
 
     setting: Literal["constant", "searched"]
@@ -68,14 +70,14 @@ def describe_tuning(method: MethodOptions) -> Tuning | None:
 
 
 def law_datasets(study: Study) -> list[str]:
-    """Returns the datasets with one label per example; none without `representation_law`."""
+    """Returns the datasets whose laws are measured; none without `representation_law`."""
     if study.block(RepresentationLawOptions) is None:
         return []
     return list_single_label(study)
 
 
 def law_backbones(study: Study) -> list[str]:
-    """Returns the backbones that have blocks; none without `representation_law`."""
+    """Returns the backbones whose laws are measured; none without `representation_law`."""
     if study.block(RepresentationLawOptions) is None:
         return []
     return [name for name, backbone in study.backbones.items() if backbone.network]
@@ -114,7 +116,6 @@ def law_faults(study: Study, options: RepresentationLawOptions) -> Iterator[str]
 
 
 def list_law_places(study: Study) -> list[Place]:
-    """Lists the (dataset, backbone) whose laws a study measures."""
     backbones = law_backbones(study)
     return [
         {"dataset": dataset, "backbone": backbone}
@@ -128,7 +129,7 @@ def locate_law(files: StudyFiles, place: Place) -> str:
 
 
 def list_law_records(files: StudyFiles, dataset: str) -> list[str]:
-    """Lists the records of the laws of a dataset, if the study measures them."""
+    """Lists the records of a dataset's laws, if the study measures laws of the dataset."""
     places = list_law_places(files.study)
     return [locate_law(files, place) for place in places if place["dataset"] == dataset]
 
@@ -138,7 +139,7 @@ def _locate_mark(record: str) -> str:
 
 
 def list_law_marks(files: StudyFiles, dataset: str) -> list[str]:
-    """Lists the marks of the jobs that measure the laws of a dataset."""
+    """Lists the empty files `.law.done` that mark jobs of a dataset's laws as done."""
     return [*map(_locate_mark, list_law_records(files, dataset))]
 
 

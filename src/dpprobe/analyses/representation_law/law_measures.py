@@ -1,11 +1,11 @@
-"""Separability and prediction residual of features, and the geometric law fitted to both.
+"""Separability, fuzziness and prediction residual of features, and a geometric law over layers.
 
 With K classes, class means m_k of n_k rows and the grand mean m, the scatter between and within
 classes is SS_b = (1/n) sum_k n_k (m_k - m)(m_k - m)^T and SS_w = (1/n) sum_ik (x_ik - m_k) (x_ik -
-m_k)^T. Papers use the name D for both quotients of the scatters. `separability` is Tr[SS_b SS_w^+],
-D in the paper on representation laws, and grows as classes move apart. `fuzziness` is Tr[SS_w
-SS_b^+], D in He and Su (2023), and falls as classes move apart. Pseudo-inverses are in float64 and
-leave out eigenvalues of at most `RCOND` times the largest.
+m_k)^T. `separability` is Tr[SS_b SS_w^+], which grows as classes move apart; the paper on
+representation laws calls it D. `fuzziness` is Tr[SS_w SS_b^+], which falls as classes move apart;
+He and Su (2023) call it D. Pseudo-inverses are computed in float64, without eigenvalues of at most
+`RCOND` times the largest eigenvalue.
 
 All values are computed from private examples without noise.
 """
@@ -24,26 +24,23 @@ from dpprobe.analyses.representation_law.law_record import FittedLaw
 Matrix = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 
-# A bound on eigenvalues (variances): 1e-5 of a standard deviation. float32 has precision 1e-7.
+# Eigenvalues (variances) below this share of the largest count as 0. The share is 1e-5 in standard
+# deviations, well above float32's precision of 1e-7.
 RCOND = 1e-10
 # Rows are equal up to float32 rounding if their spread is below this share of their length.
 CONSTANT = 1e-6
-# Values up to this threshold are rounding, so no law is fitted to them.
+# Values up to this threshold are rounding errors, and are left out of laws.
 ROUNDING = 1e-9
 FEWEST_LAYERS = 3  # the fewest layers for an interval of rho
 CONFIDENCE = 0.95
-# Reasons for layers without a value.
+# Reasons why a layer has no value of a measure.
 NOT_FINITE = "not finite in some rows"
 CONSTANT_ROWS = "the same for all rows, so there is nothing to predict"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scatter:
-    """Separability and fuzziness; a value is None if it is 0/0 or rounding.
-
-    Attributes:
-      fault: the reason why a value is None.
-    """
+    """Separability and fuzziness; None if 0/0 or a rounding error, with the reason in `fault`."""
 
     separability: float | None = None
     fuzziness: float | None = None
@@ -56,11 +53,11 @@ class Residuals:
 
     Attributes:
       integer: the residual with the class number as target, on the fitted rows, as in the paper.
-      integer_held_out: this regression's residual on other rows; above 1 if their mean is better.
+      integer_held_out: the residual with the class number as target, on held-out rows.
       one_hot, one_hot_held_out: residuals with one target per class, as a mean over classes.
-      null: the residual of pure noise of the same rank on fitted rows, (n - 1 - rank) / (n - 1).
+      null: the residual of features of pure noise of equal rank, (n - 1 - rank) / (n - 1).
       rank: the rank of the centred features.
-      fault: the reason for missing residuals: of the fitted rows, or all residuals.
+      fault: the reason why residuals are None.
     """
 
     integer: float | None = None
@@ -73,12 +70,7 @@ class Residuals:
 
 
 def measure_scatter(features: npt.ArrayLike, labels: npt.ArrayLike) -> Scatter:
-    """Computes the separability and the fuzziness of features.
-
-    Args:
-      features: [n, d]; converted to float64.
-      labels: [n] class numbers; classes without rows are ignored.
-    """
+    """Computes separability and fuzziness of features [n, d] with class numbers [n]."""
     x = np.asarray(features, dtype=np.float64)
     _, codes, sizes = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)
     if len(sizes) < 2:
@@ -90,7 +82,7 @@ def measure_scatter(features: npt.ArrayLike, labels: npt.ArrayLike) -> Scatter:
     means = (np.eye(len(sizes))[codes].T @ x) / sizes[:, None]
     centred = x - means[codes]
     between = np.sqrt(sizes / len(x))[:, None] * (means - x.mean(axis=0))
-    # The rows of v span the range of SS_b; s^2 are its eigenvalues.
+    # The rows of v are eigenvectors of SS_b, with eigenvalues s^2.
     _, s, v = np.linalg.svd(between, full_matrices=False)
     kept = s**2 > max(RCOND * s[0] ** 2, (CONSTANT * _root_mean_square(x)) ** 2)
     along = ((centred @ v[kept].T) ** 2).mean(axis=0)
@@ -116,12 +108,12 @@ def measure_residuals(
 ) -> Residuals:
     """Measures prediction residuals of linear regressions with an intercept.
 
-    Only the integer target depends on the order of the classes, one-hot targets do not. A residual
-    on other rows is relative to the variance of these rows.
+    The integer target depends on the order of the classes, one-hot targets do not. A residual on
+    held-out rows is relative to the target's variance on held-out rows, and may be above 1.
 
     Args:
-      features: [n, d] of the rows to fit, and their class numbers `labels` [n].
-      held_out: [m, d] of other rows, and their class numbers.
+      features, labels: [n, d] and [n], features and class numbers of the rows to fit.
+      held_out, held_out_labels: [m, d] and [m], features and class numbers of held-out rows.
     """
     x, numbers = np.asarray(features, dtype=np.float64), np.asarray(labels, dtype=np.int64)
     rows = len(x)
@@ -153,12 +145,12 @@ def measure_residuals(
 
 
 def _make_targets(labels: Index, classes: Index) -> Matrix:
-    """Returns the class number, then an indicator per class: [n, 1 + K]."""
+    """Returns regression targets [n, 1 + K]: the class number, and an indicator per class."""
     return np.column_stack([labels, labels[:, None] == classes]).astype(np.float64)
 
 
 def _left_over(targets: Matrix, predicted: Matrix) -> Matrix:
-    """Returns for each target the unexplained share of its variance; NaN if its variance is 0."""
+    """Returns the unexplained share of each target's variance; NaN for a variance of 0."""
     total = ((targets - targets.mean(axis=0)) ** 2).sum(axis=0)
     left = ((targets - predicted) ** 2).sum(axis=0)
     return np.divide(left, total, out=np.full(len(total), np.nan), where=total > 0)
@@ -174,7 +166,7 @@ def fit_law(
 ) -> tuple[FittedLaw | None, str | None]:
     """Fits a geometric law: a least-squares line through the logarithms of values by layer.
 
-    Values that are None, zero or rounding are left out.
+    Values that are None or at most `ROUNDING` are left out.
 
     Returns:
       The law and None, or None and the reason why no law was fitted.
@@ -191,7 +183,7 @@ def fit_law(
     fit = stats.linregress(x, y)
     spread = float(((y - y.mean()) ** 2).sum())
     flat = spread <= (ROUNDING * max(1.0, float(np.abs(y).max()))) ** 2
-    # SciPy returns no standard error for equal values
+    # SciPy returns no finite standard error for equal values.
     error = fit.stderr if np.isfinite(fit.stderr) else 0.0
     reach = error * stats.t.ppf((1 + CONFIDENCE) / 2, len(known) - 2)
     return FittedLaw(
@@ -209,14 +201,13 @@ def is_constant(x: Matrix) -> bool:
 
 
 def _root_mean_square(x: Matrix) -> float:
-    """Returns the root of the mean squared length of rows."""
     return float(np.sqrt((x**2).sum(axis=1).mean()))
 
 
 def _decompose_moment(x: Matrix) -> tuple[Matrix, Matrix]:
-    """Returns the eigenvalues of x^T x / n above rounding, and their eigenvectors [d, rank].
+    """Returns eigenvalues [rank] of x^T x / n above rounding, and their eigenvectors [d, rank].
 
-    Uses the smaller of x^T x and x x^T, whose nonzero eigenvalues are equal.
+    Decomposes the smaller of x^T x and x x^T, which have equal nonzero eigenvalues.
     """
     rows, columns = x.shape
     small = x.T @ x if columns <= rows else x @ x.T

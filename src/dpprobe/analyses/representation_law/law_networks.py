@@ -1,4 +1,4 @@
-"""Reads the networks and rows that a job of representation laws measures, from a study's files."""
+"""Reads a study's networks and images for the job of representation laws."""
 
 from __future__ import annotations
 
@@ -50,9 +50,8 @@ class LawTask:
     """The networks of one (dataset, backbone), and the rows on which their laws are measured.
 
     Attributes:
-      networks: the (method, epsilon) of the cells whose first seed's tuned network is measured.
-      results: the folder of the study's results, which has the tuned networks.
-      tables: the split tables.
+      networks: the (method, epsilon) of cells; the tuned network of the first seed is measured.
+      tables: the paths of the tables of images, by split.
     """
 
     networks: Sequence[Sequence[str]]
@@ -77,7 +76,7 @@ class LawTask:
         if self._keep_laws(folder, fingerprint):
             return
         limit_threads(threads)
-        # Inner features that the study may store are left out, because other hooks collect them.
+        # The options `layers` and `token` are cleared, because `tap_blocks` adds its own hooks.
         loaded = loading.load_backbone(
             self.backbone.model_copy(update={"layers": (), "token": None}),
             runtime=Runtime(device="cpu", precision="float32"),
@@ -114,7 +113,7 @@ class LawTask:
         )
 
     def _keep_laws(self, folder: Path, fingerprint: str) -> bool:
-        """Returns True if the laws are up to date, and marks their record as seen by this run."""
+        """Returns True if the laws are up to date; then also renews the record's timestamp."""
         path = law_path(folder, self.dataset, self.backbone_name)
         try:
             record = LawRecord.read(path)
@@ -123,7 +122,7 @@ class LawTask:
         if record.fingerprint != fingerprint:
             return False
         logger.info(
-            "laws of %s, %s: reused, because nothing that they depend on has changed",
+            "laws of %s, %s: reused, because no input has changed",
             self.dataset, self.backbone_name,
         )  # fmt: skip
         path.touch()
@@ -134,11 +133,10 @@ class LawTask:
         return network_folder(self.results / NETWORKS_FOLDER, cell, 0)
 
     def _read_chosen(self, method: str, epsilon: str) -> dict[str, Any]:
-        """Returns the options that an unpriced search chose for a network."""
+        """Returns the options that a search chose for a network."""
         return dict(NetworkRecord.read(self._folder_of(method, epsilon) / RECORD_FILE).chosen)
 
     def _hash_inputs(self) -> str:
-        """Returns the fingerprint of everything that determines the laws."""
         networks = [
             {
                 "method": method,
@@ -167,9 +165,9 @@ class LawTask:
         )
 
     def _read_rows(self, table: SplitTable, backbone: Backbone) -> Rows:
-        """Reads the images of a split, or of a seeded sample if it has more than `rows`.
+        """Reads the images of a split, or a seeded sample of a split with more than `rows`.
 
-        Training examples are cropped like test examples, without random crops.
+        Training examples are preprocessed like test examples, without random crops.
         """
         identity = {"use": "rows of laws", "dataset": self.dataset, "study_seed": self.seed}
         chosen = np.arange(table.rows)
@@ -182,11 +180,11 @@ class LawTask:
             for image in table.read_images(0, table.rows)
             if image.row in wanted
         ]
-        # backbones with blocks give all images one size
+        # Backbones with blocks give all images an equal size, so images can be stacked.
         return Rows(images=torch.stack(images), labels=table.read_labels()[chosen])
 
     def _make_frozen_network(self, backbone: Backbone, device: str) -> Tapped:
-        """Makes the frozen network in fine-tuning's form, with the tuned networks' arithmetic."""
+        """Makes the frozen network by fine-tuning's code, so that its rounding is comparable."""
         graph = network_graph(backbone)
         network = Graph(
             frozen_model(backbone),
@@ -199,7 +197,7 @@ class LawTask:
     def _make_tuned_network(
         self, backbone: Backbone, device: str, method: str, epsilon: str, *, classes: int
     ) -> Tapped:
-        # The features of blocks depend neither on the head nor on the normalisation before it.
+        # Blocks' features depend neither on the head nor on the normalisation of the head's input.
         network = whole_network(
             backbone,
             trained_options(self.methods[method], self._read_chosen(method, epsilon)),
@@ -215,7 +213,7 @@ class LawTask:
 
 
 def trained_options(method: MethodOptions, chosen: Mapping[str, Any]) -> FineTune:
-    """Returns a network's training options; `chosen` has the values that a search chose."""
+    """Returns a network's training options; `chosen` has the option values from a search."""
     options = network_options(method)
     assert options is not None, "list_law_networks names methods that tune networks"
     return options.make_trial(chosen)

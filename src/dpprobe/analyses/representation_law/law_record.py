@@ -1,9 +1,7 @@
 """The record of representation laws: the names of its files, and its JSON as a typed object.
 
-The job, the tables, the figures, the report and the rules take names and formats from here. This
-module imports nothing heavy, because each start of Snakemake imports it.
-
-No number in a record is private: all come from training or test examples, without noise.
+This module imports nothing heavy, because each start of Snakemake imports it. A record is not
+private: all its numbers are computed from training or test examples, without noise.
 """
 
 from __future__ import annotations
@@ -14,17 +12,17 @@ from typing import Literal
 
 from dpprobe.records import Part, Record
 
-LAYERS = "layers"  # the folder: <folder>/<dataset>/<backbone>/law.json
+LAYERS = "layers"  # the folder of all records, <folder>/<dataset>/<backbone>/law.json
 # Tables of a dataset: tables/<dataset>_<name>.csv and .md.
 LAW_TABLES = ("representation_law", "accuracy_by_blocks")
 
 Split = Literal["train", "test"]
-# residual: with the class number as integer target, as in the paper; held out: on test examples.
+# `residual` has the class number as regression target, as in the paper on representation laws.
 Measure = Literal["separability", "fuzziness", "residual", "residual_one_hot"]
 MEASURES: tuple[Measure, ...] = ("fuzziness", "separability", "residual", "residual_one_hot")
 # Figures of a (dataset, backbone): figures/<dataset>/<name>_<backbone>.
 MEASURE_FIGURES = tuple(f"law_{measure}" for measure in MEASURES)
-# constant: options as written; searched: chosen by an unpriced search.
+# "constant": options as in the study; "searched": options chosen by a search without a price.
 Setting = Literal["frozen", "constant", "searched"]
 
 
@@ -34,8 +32,8 @@ class FittedLaw(Part):
     Attributes:
       rho: the factor per layer.
       low, high: rho's 95% interval, which is too narrow: errors of layers are not independent.
-      r_squared: the share of the logarithms' variance that the line explains; None if no variance.
-      layers: the number of layers fitted.
+      r_squared: the line's share of the logarithms' variance; None for a variance of 0.
+      layers: the number of fitted layers.
     """
 
     rho: float
@@ -49,10 +47,11 @@ class Series(Part):
     """One measure of a network on one split, layer by layer, with its law.
 
     Attributes:
-      values: for layers 0, 1, ..., L; a value is None if it is 0/0 or rounding.
+      values: values of layers 0, 1, ..., L; a value is None if it is 0/0 or a rounding error.
       shuffled: the values with shuffled labels, as a mean over shuffles.
       noise: the residual of pure noise of the layer's rank; only for residuals on fitted rows.
-      law: the law of layers 1 to L; None if `fault` has a reason.
+      law: the law of layers 1 to L; None if no law was fitted.
+      fault: the reason why no law was fitted.
       null: the law of `shuffled`, which depends only on widths and ranks.
     """
 
@@ -79,7 +78,7 @@ class NetworkLaws(Part):
     """The laws of one network.
 
     Attributes:
-      method, epsilon: the cell whose first seed's network this is; None for the frozen network.
+      method, epsilon: the cell whose first seed trained the network; None for the frozen network.
       tuned: the trained part, such as "head", "last 4 blocks" or "all".
       blocks: the number of tuned blocks; 0 for only the head, None for "all" and adapters.
       widths: the number of features of layers 0 to L.
@@ -99,11 +98,11 @@ class NetworkLaws(Part):
 
 
 class LawRecord(Record):
-    """The laws of the frozen network and the tuned ones of one (dataset, backbone).
+    """The laws of the frozen network and of the tuned networks of one (dataset, backbone).
 
     Attributes:
       layers: L, the number of blocks; layer 0 is the input of the first block.
-      token: the features of a block: its class token, or pooled tokens or maps.
+      token: the kind of a block's features: the class token, or the mean over tokens or positions.
       rcond: eigenvalues up to this share of the largest eigenvalue are left out.
       fingerprint: the hash of all inputs that decide the values.
     """
@@ -131,7 +130,6 @@ class LawRecord(Record):
 
 
 def law_path(folder: Path | str, dataset: str, backbone: str) -> Path:
-    """Returns the path of a record below the folder of all records."""
     return Path(folder, dataset, backbone, "law.json")
 
 

@@ -1,6 +1,6 @@
 """The tables of representation laws: the laws of each network, and accuracy by tuned blocks.
 
-All numbers come from private examples without noise, and the tables say so.
+Not private: all numbers come from private examples without noise, as the tables' notes say.
 """
 
 from __future__ import annotations
@@ -67,11 +67,7 @@ _LAWS = (
 def make_law_tables(
     *, records: Sequence[Path], summary: Path, published: Published, name: str, dataset: str
 ) -> list[Table]:
-    """Makes both tables of a dataset.
-
-    Args:
-      name: the dataset's name in the published numbers.
-    """
+    """Reads records and the summary of a dataset, and makes the dataset's tables."""
     grid = read_grid([summary])
     return law_tables(read_laws(records), grid, published, dataset=dataset, name=name)
 
@@ -79,7 +75,11 @@ def make_law_tables(
 def law_tables(
     records: Sequence[LawRecord], grid: Grid, published: Published, *, dataset: str, name: str
 ) -> list[Table]:
-    """Makes both tables of a dataset: the laws, and the accuracy with published results."""
+    """Makes two tables of a dataset: the laws, and the accuracy with published results.
+
+    Args:
+      name: the dataset's name in the published numbers.
+    """
     mine = [record for record in records if record.dataset == dataset]
     numbers = published_laws(published, name, mine)
     return [
@@ -89,7 +89,7 @@ def law_tables(
 
 
 def published_laws(published: Published, name: str, records: Sequence[LawRecord]) -> list[Number]:
-    """Returns published results of tuned blocks for a dataset with n training examples."""
+    """Returns published results of tuned blocks with as many training examples as the records."""
     rows = {record.train_rows for record in records}
     return [
         number
@@ -173,7 +173,7 @@ def accuracy_by_blocks(
 ) -> Table:
     """Makes the table of test results by tuned part: one row per method, one column per epsilon.
 
-    Published results are first; networks without a law, and heads on frozen features, are last.
+    Published results are first. Networks without a law, and heads on frozen features, are last.
     """
     stated = {number.single_epsilon for number in published} - {None}
     measured = {epsilon for name, epsilon, *_ in grid.entries if name == dataset}
@@ -218,7 +218,7 @@ def accuracy_by_blocks(
 def _published_rows(
     published: Sequence[Number], epsilons: Sequence[float]
 ) -> list[tuple[TableCell, ...]]:
-    """Makes a row for each range of tuned blocks and learning rate, as published."""
+    """Makes a row for each published number of tuned blocks (or range) and learning rate."""
     rows = []
     for blocks, rate in keep_unique((number.blocks, number.learning_rate) for number in published):
         same = [n for n in published if (n.blocks, n.learning_rate) == (blocks, rate)]
@@ -234,7 +234,6 @@ def _published_rows(
 
 
 def _range_cell(values: Sequence[float]) -> TableCell:
-    """Formats a paper's number, or its range, for a table cell."""
     if not values:
         return BLANK
     if values[0] == values[-1]:
@@ -243,7 +242,7 @@ def _range_cell(values: Sequence[float]) -> TableCell:
 
 
 def _others_words(grid: Grid, dataset: str, column: tuple[str, str]) -> tuple[str, str]:
-    """Describes a method that has no law."""
+    """Describes options and tuned part of a method without laws, for two columns of the table."""
     entries = [
         entry
         for (name, _, *place), entry in grid.entries.items()

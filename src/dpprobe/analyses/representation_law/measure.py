@@ -1,7 +1,7 @@
 """The job of representation laws of one (dataset, backbone); its results are not private.
 
-Measures all blocks of the frozen network and of the tuned networks, on training and test examples,
-each with the true labels and with shuffled labels.
+Measures all blocks of the frozen network and of the tuned networks, on training and on test
+examples, with the true labels and with shuffled labels.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ _FAULT = "representation_law: block {} of {} {}, so it has no laws; remove the b
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A network to measure: the frozen network, or a cell's network, described by `tuning`.
+    """A network to measure: a cell's network, or the frozen network if `tuning` is None.
 
     Attributes:
-      make: returns the network on the job's device; called before measuring.
+      make: loads the network on the job's device; called before measuring.
     """
 
     make: Callable[[], Tapped]
@@ -87,11 +87,10 @@ class Layer:
 def tap_blocks(
     network: torch.nn.Module, body: torch.nn.Module, name: str, *, token: Token
 ) -> Tapped:
-    """Makes a network return all its blocks' features; without a class token, they are pooled.
+    """Makes a network return the features of all its blocks, one vector per block and image.
 
     Args:
-      body: the part of the network with the blocks: a network of timm or open_clip, or
-        fine-tuning's wrapper of one.
+      body: the part of the network with the blocks, which fine-tuning may have wrapped.
 
     Raises:
       ConfigError: if the network gives no access to its blocks.
@@ -110,7 +109,7 @@ def block_features(network: Tapped, images: torch.Tensor, *, device: str) -> lis
     """Passes images through a network; returns the features [n, width] of each layer, in order.
 
     Args:
-      network: takes images in the form of `Rows.images`.
+      network: a network whose input has the form of `Rows.images`.
 
     Raises:
       ConfigError: if a block is not called, or gives neither tokens nor maps.
@@ -139,35 +138,21 @@ def law_job(
     started = time.monotonic()
     labels = {split: rows[split].labels for split in SPLITS}
     identity = {"use": "representation law", "dataset": dataset, "study_seed": seed}
-    shuffled = [
-        {
-            split: open_stream(cell_seed(identity, index), f"{split} labels").permutation(
-                labels[split]
-            )
-            for split in SPLITS
-        }
-        for index in range(shuffles)
-    ]
-    # Before the first tuned block, features and measures are the frozen network's.
+    shuffled = [_shuffle_labels(labels, cell_seed(identity, index)) for index in range(shuffles)]
+    # Layers before the first tuned block have the frozen network's features, measured only once.
     known: dict[bytes, Layer] = {}
     networks, frozen = [], list[Layer]()
     with Progress(len(subjects), label=f"laws of {backbone}", unit="networks") as progress:
         for subject in subjects:
             if subject.tuning is None or subject.tuning.blocks != 0:
-                network = subject.make()
-                features = {
-                    split: block_features(network, rows[split].images, device=device)
-                    for split in SPLITS
-                }
-                token = network.token
-                del network  # frees memory before the next network is made
-                with threadpool_limits(1):  # more threads would change last bits
+                token, train, test = _read_features(subject, rows, device)
+                with threadpool_limits(1):  # the number of threads may change the last bits
                     layers = [
                         _measure_layer(known, pair, labels, shuffled)
-                        for pair in zip(features["train"], features["test"], strict=True)
+                        for pair in zip(train, test, strict=True)
                     ]
                 frozen = layers if subject.tuning is None else frozen
-            else:  # only the head was tuned
+            else:  # only the head was tuned, so blocks are equal to the frozen network's
                 layers = frozen
             networks.append(_network_laws(subject, layers))
             progress.advance_by(1)
@@ -192,13 +177,31 @@ def law_job(
     return record
 
 
+def _shuffle_labels(labels: Mapping[Split, Labels], seed: int) -> dict[Split, Labels]:
+    return {
+        split: open_stream(seed, f"{split} labels").permutation(labels[split]) for split in SPLITS
+    }
+
+
+def _read_features(
+    subject: Subject, rows: Mapping[Split, Rows], device: str
+) -> tuple[Token, list[Features], list[Features]]:
+    """Loads a network; returns the kind of its features, and the features by split and layer.
+
+    The network leaves memory when the function returns, before the next network is loaded.
+    """
+    network = subject.make()
+    train, test = (block_features(network, rows[split].images, device=device) for split in SPLITS)
+    return network.token, train, test
+
+
 def _measure_layer(
     known: dict[bytes, Layer],
     features: tuple[Features, Features],
     labels: Mapping[Split, Labels],
     shuffled: Sequence[Mapping[Split, Labels]],
 ) -> Layer:
-    """Measures a layer, or reuses the measures of features with equal bits."""
+    """Measures a layer, or reuses the measures of a layer with bitwise equal features."""
     digest = hashlib.sha256()
     for part in features:
         digest.update(str(part.shape).encode() + np.ascontiguousarray(part).tobytes())
@@ -214,7 +217,7 @@ def measure_layer(
     labels: Mapping[Split, Labels],
     shuffled: Sequence[Mapping[Split, Labels]],
 ) -> Layer:
-    """Measures one layer's features with the labels, and with each of their shuffles."""
+    """Measures one layer's features with the true labels and with each shuffle of the labels."""
     values, noise, left_out = _measure_values(train, test, labels)
     others = [_measure_values(train, test, each)[0] for each in shuffled]
     return Layer(
@@ -280,7 +283,7 @@ def _network_laws(subject: Subject, layers: Sequence[Layer]) -> NetworkLaws:
 def _make_series(split: Split, measure: Measure, layers: Sequence[Layer]) -> Series:
     values = tuple(layer.values[split, measure] for layer in layers)
     shuffled = tuple(layer.shuffled[split, measure] for layer in layers)
-    # The law leaves out layer 0, the input of the first block: a class token is constant there.
+    # The law leaves out layer 0, the input of the first block, where a class token is constant.
     places = range(1, len(layers))
     law, fault = fit_law(places, values[1:])
     null, _ = fit_law(places, shuffled[1:])

@@ -1,4 +1,4 @@
-"""The block `representation_law` of a study."""
+"""The options of the block `representation_law` in a study file."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class RepresentationLawOptions(Options):
         "this option, all methods that tune networks.",
     )
     epsilons: Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(to_tokens)] | None = (
-        Field(None, description="Some of the study's epsilons; without this option, all of them.")
+        Field(None, description="Epsilons to measure; by default, all epsilons of the study.")
     )
     rows: int = Field(
         10_000,
         ge=20,
-        description="Use at most this many examples of each split; from larger "
-        "splits, a seeded sample.",
+        description="Use at most this many examples of each split. Larger splits are sampled with "
+        "the study's seed.",
     )
     token: Literal["class", "pooled"] = Field(
         "class",
@@ -36,5 +36,5 @@ class RepresentationLawOptions(Options):
         3,
         ge=1,
         le=100,
-        description="Number of measurements with shuffled labels, with which each law is compared.",
+        description="Number of measurements with shuffled labels, as a reference for each law.",
     )

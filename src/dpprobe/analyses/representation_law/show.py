@@ -60,7 +60,7 @@ def plot_law(record: Path) -> list[Figure]:
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
-    """Reads records, and makes the tables of each dataset that has records."""
+    """Reads records; returns one part of the report, with tables, per dataset with records."""
     records, parts = read_laws(paths), []
     for dataset in page.datasets:
         if any(record.dataset == dataset for record in records):
@@ -72,16 +72,15 @@ def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
 
 
 def law_figure(record: LawRecord, measure: Measure) -> Figure:
-    """Draws one measure by block: one column of panels per epsilon, one row per option and split.
+    """Draws one measure by block: one column of panels per epsilon, one row per setting and split.
 
-    A figure has one curve per number of tuned blocks; the frozen network is dashed in black, and in
-    gray with shuffled labels. Panels of residuals on fitted rows also show the residual of pure
-    noise.
+    A panel has one curve per number of tuned blocks. The frozen network's curve is dashed in black,
+    and in gray for shuffled labels. Residuals on fitted rows have a curve for pure noise.
     """
     tuned = [network for network in record.networks if network.setting != "frozen"]
     epsilons = sorted(keep_unique(network.epsilon or "" for network in tuned), key=budget_order)
     settings = [setting for setting in SETTINGS if setting in {n.setting for n in tuned}]
-    # the frozen network alone has one column of panels
+    # A record of only the frozen network has one column of panels.
     rows = [(setting, split) for setting in settings or _NOTHING for split in SPLITS]
     columns: Sequence[str | None] = epsilons or _NOTHING
     looks = _choose_looks(tuned)
@@ -121,7 +120,7 @@ def _panel_title(setting: Setting | None, epsilon: str | None, split: Split) -> 
 
 
 def _choose_looks(tuned: Sequence[NetworkLaws]) -> dict[Curve, dict[str, Any]]:
-    """Gives numbers of tuned blocks colours of a scale, and other tuned parts further colours."""
+    """Chooses colours: from a scale for numbers of tuned blocks, and others for other parts."""
     curves: list[Curve] = keep_unique((n.tuned, n.blocks) for n in sort_networks(tuned))
     counted = sorted((c for c in curves if c[1] is not None), key=lambda curve: curve[1] or 0)
     scale = mpl.colormaps[_COLOURS]
@@ -176,7 +175,7 @@ def _law_text(laws: Sequence[FittedLaw | None]) -> str:
 
 
 def _label_logarithm(axes: Axes) -> None:
-    """Labels an axis with plain numbers, also between powers of ten if the axis spans few."""
+    """Labels a logarithmic axis with plain numbers, with more labels on a shorter range."""
     low, high = axes.get_ylim()
     decades = math.log10(high / low) if low > 0 else 9.0
     steps: tuple[float, ...] = (1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)

@@ -1,4 +1,4 @@
-"""Simulated sites: heads of one site, their average, secure sums and pooled data; not private."""
+"""Simulated sites: compares heads of single sites, averaged heads, secure sums and pooled data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PACKAGE = "dpprobe.analyses.sites"
 
 
 def list_datasets(study: Study) -> list[str]:
-    """Lists the datasets that a study splits; none without `sites`."""
+    """Lists the datasets that a study divides among simulated sites; none without `sites`."""
     options = study.block(SimulatedSitesOptions)
     return [] if options is None else list_single_label(study, options.datasets)
 
@@ -45,18 +45,18 @@ def list_budgets(study: Study) -> list[str]:
 
 
 def choose_method(study: Study) -> str | None:
-    """Returns the method that the block names, or the first that sites can train, or None."""
+    """Returns the option `method`, by default the first method that sites can train, or None."""
     trainable = [name for name, each in study.methods.items() if not method_fault(each)]
     options = study.block(SimulatedSitesOptions)
     return (options and options.method) or next(iter(trainable), None)
 
 
 def method_fault(method: MethodOptions) -> str | None:
-    """Explains why sites cannot train a method alone and together; None if they can."""
+    """Explains why sites cannot train a method; None if sites can train it alone and together."""
     if not method.private or method.tunes_network or is_undecided(method):
         return (
-            f"head {method.head}: sites need one private head on frozen features, the same at each "
-            "site; write least_squares, prototypes or feature_covariance"
+            f"head {method.head}: sites need one private head on frozen features that all sites "
+            "share; write least_squares, prototypes or feature_covariance"
         )
     return sites_fault(method)
 
@@ -65,7 +65,7 @@ def list_faults(study: Study, options: SimulatedSitesOptions) -> Iterator[str]:
     """Yields one line per fault in a study's block `sites`."""
     yield from find_several_labels(study, "sites", options.datasets)
     if not list_budgets(study):
-        yield "epsilons: inf alone needs no noise; add an epsilon, such as 1"
+        yield "epsilons: inf alone needs no noise; add a finite epsilon, such as 1"
     method = choose_method(study)
     if method is None:
         faults = (f"{name} ({method_fault(each)})" for name, each in study.methods.items())
@@ -77,7 +77,7 @@ def list_faults(study: Study, options: SimulatedSitesOptions) -> Iterator[str]:
 
 
 def list_inputs(study: Study, place: Place) -> dict[str, Any]:
-    """Returns values of other blocks that a record depends on, JSON-compatible."""
+    """Returns the values outside the block `sites` that a record depends on, JSON-compatible."""
     dataset, method = place["dataset"], choose_method(study)
     assert method is not None
     return {
@@ -94,13 +94,12 @@ def list_inputs(study: Study, place: Place) -> dict[str, Any]:
 
 
 def list_records(files: StudyFiles, *datasets: str) -> list[str]:
-    """Lists the records of some datasets, or of all."""
     analysis: Analysis = ANALYSIS
     return analysis.list_files(files.study, files.results, *datasets)
 
 
 def estimate_cost(study: Study, _place: Place, size: JobSize) -> Cost:
-    """Estimates a job: copies of float32 features, and several seconds for each site's head."""
+    """Estimates a job's memory (copies of float32 features), and time (seconds per site's head)."""
     options = study.block(SimulatedSitesOptions)
     assert options is not None
     heads = study.seeds * len(list_budgets(study)) * len(options.splits) * sum(options.counts)
@@ -137,8 +136,8 @@ FIGURE = Exhibit(
 ANALYSIS = Analysis(
     name="sites",
     describe=(
-        "Splits datasets over several sites and compares heads of one site, averaged heads, secure "
-        "sums and pooled data; skipped if absent."
+        "Splits datasets over several sites and compares heads of single sites, averaged heads, "
+        "secure sums and pooled data; skipped if absent."
     ),
     reads=(
         "Simulated sites",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpprobe.analyses.sites.options import SimulatedSitesOptions
+from dpprobe.analyses.measuring import choose_headline
+from dpprobe.analyses.sites.options import SimulatedSitesOptions, Split
 from dpprobe.analyses.sites.sites_record import Estimate, SitesCell, SitesRecord
-from dpprobe.data.options import Headline, headline_metric
+from dpprobe.data.options import Headline
 from dpprobe.devices import limit_threads
 from dpprobe.errors import DataError, DpprobeError
 from dpprobe.features.feature_store import FeatureStore
@@ -31,7 +32,7 @@ from dpprobe.privacy.randomness import cell_seed, derived_seed, open_stream
 from dpprobe.privacy.risk import read_budget
 from dpprobe.privacy.target import Target
 from dpprobe.results import metrics, uncertainty
-from dpprobe.results.unit_counts import class_counts, unit_codes
+from dpprobe.results.unit_counts import unit_codes
 from dpprobe.sites.simulated_fit import fit_together
 from dpprobe.study.study import Study
 from dpprobe.training.fit_inputs import FitInputs
@@ -43,7 +44,7 @@ logger = logging.getLogger("dpprobe")
 
 Index = npt.NDArray[np.int64]
 MakePlan = Callable[[int], Plan]
-_CONCENTRATION = 0.5  # concentration of a site's labels, usual in benchmarks of federated learning
+_CONCENTRATION = 0.5  # Dirichlet parameter of sites' class frequencies, as in federated benchmarks
 
 
 def simulate_sites(
@@ -61,7 +62,7 @@ def simulate_sites(
 ) -> None:
     """Compares heads for each split, number of sites and budget of one (dataset, backbone).
 
-    Each seed draws another split and other noise. Budgets and backbones have the same splits.
+    Each seed has its own split and noise. The split does not depend on budget and backbone.
 
     Raises:
       DataError: if there are more sites than units.
@@ -90,33 +91,17 @@ def simulate_sites(
         fits = [fit_heads(method, pool.features.train, make_plan(pool.n), [each]) for each in seeds]
         pooled = pool.estimate([[pool.score(heads)] for heads in fits])
         for count in options.counts:
+            logger.info("epsilon %s: %s sites", epsilon, count)
+            part_seeds = [derived_seed(each, f"{count}") for each in split_seeds]
             splits = {
-                split: [
-                    split_units(pool.labels, count, split, derived_seed(each, f"{count}"))
-                    for each in split_seeds
-                ]
+                split: [split_units(pool.labels, count, split, each) for each in part_seeds]
                 for split in options.splits
             }
-            logger.info("epsilon %s: %s sites", epsilon, count)
-            # Sums over all sites do not depend on the split.
-            summed = [
-                pool.fit_together(
-                    method, parts, make_plan, derived_seed(seed, f"{count}"), options.colluders
-                )
-                for seed, parts in zip(seeds, splits[options.splits[0]], strict=True)
+            compared = _compare_splits(method, pool, splits, make_plan, seeds, options.colluders)
+            cells += [
+                SitesCell(split=split, sites=count, epsilon=epsilon, pooled=pooled, **results)
+                for split, results in compared
             ]
-            together = pool.estimate([[pool.score(heads)] for heads in summed])
-            for split, drawn in splits.items():
-                alone = [
-                    train_alone(method, pool, parts, make_plan, derived_seed(seed, split))
-                    for seed, parts in zip(seeds, drawn, strict=True)
-                ]
-                cells.append(
-                    SitesCell(
-                        split=split, sites=count, epsilon=epsilon, together=together, pooled=pooled,
-                        **describe_alone(pool, alone),
-                    )
-                )  # fmt: skip
     SitesRecord(
         dataset=dataset, backbone=backbone, method=inputs["method"], metric=pool.metric,
         unit=inputs["unit"], n=pool.n, colluders=options.colluders, seeds=study.seeds,
@@ -124,13 +109,36 @@ def simulate_sites(
     ).write(record)  # fmt: skip
 
 
+def _compare_splits(
+    method: MethodOptions,
+    pool: Pool,
+    splits: Mapping[Split, Sequence[Sequence[Index]]],
+    make_plan: MakePlan,
+    seeds: Sequence[int],
+    colluders: int | None,
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields for each split the results of sites together and alone, as values of a `SitesCell`."""
+    # Sums over all sites do not depend on the split.
+    summed = [
+        pool.fit_together(method, parts, make_plan, derived_seed(seed, f"{len(parts)}"), colluders)
+        for seed, parts in zip(seeds, next(iter(splits.values())), strict=True)
+    ]
+    together = pool.estimate([[pool.score(heads)] for heads in summed])
+    for split, drawn in splits.items():
+        alone = [
+            train_alone(method, pool, parts, make_plan, derived_seed(seed, split))
+            for seed, parts in zip(seeds, drawn, strict=True)
+        ]
+        yield split, {"together": together, **describe_alone(pool, alone)}
+
+
 @dataclass(frozen=True)
 class Pool:
     """The examples of all sites.
 
     Attributes:
-      codes: int64 [training rows], the number of each row's patient, or of the row without
-        patients. Sites divide these numbers.
+      codes: int64 [training rows], the number of each row's unit, which is the patient, or the row
+        if patients are unknown.
       metric: the metric that compares heads.
     """
 
@@ -141,12 +149,7 @@ class Pool:
     @classmethod
     def read(cls, inputs: FitInputs, test: Path, metric: Headline | None) -> Pool:
         store, tested = inputs.store, FeatureStore(test)
-        shown = headline_metric(
-            metric,
-            num_classes=tested.num_classes,
-            multi_label=tested.multi_label,
-            test_counts=class_counts(tested.labels, tested.num_classes),
-        )
+        shown = choose_headline(tested, metric)
         features = read_job_features(
             inputs, tested, device="cpu", memory_mb=sys.maxsize, headline=shown
         )
@@ -159,14 +162,14 @@ class Pool:
 
     @cached_property
     def labels(self) -> Index:
-        """The most frequent class of each patient, or the class of each row without patients."""
+        """The most frequent class of each unit (a patient, or a row if patients are unknown)."""
         train = self.features.train
         counts = np.zeros((self.codes.max() + 1, train.num_classes), dtype=np.int64)
         np.add.at(counts, (self.codes, train.labels.numpy()), 1)
         return counts.argmax(axis=1)
 
     def select(self, units: Index, agreed_n: int | None = None) -> TrainingSet:
-        """Returns the rows of some units; the rows of one site if `agreed_n` is given."""
+        """Returns the rows of some units; `agreed_n` is the number of all sites' units, if used."""
         train = self.features.train
         assert train.features is not None
         rows = np.flatnonzero(np.isin(self.codes, units))
@@ -202,11 +205,11 @@ class Pool:
     def estimate(self, seeds: Sequence[Sequence[np.ndarray]]) -> Estimate:
         """Computes the mean over seeds of a mean over heads, and its interval.
 
-        The interval over test examples is as wide as the heads' intervals are on average. The
-        interval is not too narrow: a mean's deviation is at most the mean of the deviations.
+        The interval over test examples has the mean width of the heads' intervals. A mean's
+        deviation is at most the mean of the deviations, so the interval is not too narrow.
 
         Args:
-          seeds: the scores of each seed's heads (at least one).
+          seeds: the scores of the heads of each seed, at least one head per seed.
         """
         values = np.array([np.mean([*map(self.measure, heads)]) for heads in seeds])
         mean = float(values.mean())
@@ -215,7 +218,7 @@ class Pool:
         return Estimate(mean=mean, low=entry["both_low"], high=entry["both_high"])
 
     def _offsets(self, scores: np.ndarray) -> list[float]:
-        """Returns the lengths of the interval over test examples below and above the value."""
+        """Returns the ends of a metric's interval over test examples, minus the metric."""
         value, labels = self.measure(scores), self.features.test_labels
         entry = uncertainty.summarise_records(
             [{self.metric: value}],
@@ -229,9 +232,13 @@ class Pool:
 
 @dataclass(frozen=True)
 class Alone:
-    """Scores of the sites that can train a head, and the reasons why other sites cannot.
+    """Results of sites that train alone.
 
-    `sizes` are the units of each site, and `one_class` counts sites with a single class.
+    Attributes:
+      scores: the test scores of each site that can train a head.
+      failures: for each site that cannot train a head, the reason.
+      sizes: the number of units of each site.
+      one_class: the number of sites whose examples have a single class.
     """
 
     scores: list[np.ndarray]
@@ -243,7 +250,7 @@ class Alone:
 def train_alone(
     method: MethodOptions, pool: Pool, parts: Sequence[Index], make_plan: MakePlan, seed: int
 ) -> Alone:
-    """Trains a head of each site on the site's units, with its own plan and noise."""
+    """Trains a head for each site on the site's units, with a plan and noise for the site."""
     scores, failures, sizes, one_class = list[np.ndarray](), list[str](), list[int](), 0
     for number, units in enumerate(parts):
         rows, site_seed = pool.select(units), derived_seed(seed, f"{number} of {len(parts)} sites")
@@ -285,8 +292,6 @@ def describe_alone(pool: Pool, seeds: Sequence[Alone]) -> dict[str, Any]:
 def _plan_sizes(
     method: MethodOptions, epsilon: str, inputs: Mapping[str, Any], calibrated: Path
 ) -> MakePlan:
-    """Returns a function that makes the plan of one budget for a number of units."""
-
     @cache
     def make_plan(n: int) -> Plan:
         target = Target(
@@ -299,7 +304,7 @@ def _plan_sizes(
 
 
 def split_units(labels: Index, sites: int, split: str, seed: int) -> list[Index]:
-    """Returns the units of each site. Each unit is at one site, and each site has a unit.
+    """Divides units among sites; returns the units of each site, at least one.
 
     Args:
       labels: int64 [units], the class of each unit.
@@ -325,10 +330,10 @@ def split_units(labels: Index, sites: int, split: str, seed: int) -> list[Index]
 
 
 def _gather_labels(order: Index, labels: Index, sizes: Index, stream: np.random.Generator) -> Index:
-    """Reorders units so that frequencies of labels differ between consecutive sites.
+    """Orders units so that class frequencies differ between sites, which take consecutive units.
 
-    Each site draws Dirichlet weights of classes, as ratios of Gamma numbers. A site gets units of
-    each class in proportion to its weight times the number of units left.
+    Each site draws Dirichlet weights of classes, as ratios of Gamma numbers. A site gets units of a
+    class in proportion to the class's weight times the number of units not given to earlier sites.
     """
     left = [order[labels[order] == one] for one in np.unique(labels)]
     taken = []

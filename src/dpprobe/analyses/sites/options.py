@@ -1,4 +1,4 @@
-"""The block `sites` of a study."""
+"""The options of the block `sites` in a study file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _read_list(value: Any) -> Any:
 
 
 class SimulatedSitesOptions(Options):
-    """Splits of a dataset over several sites, and the heads that the sites could train."""
+    """Simulated sites: parts of a dataset, on which sites train heads alone and together."""
 
     datasets: tuple[Name, ...] | None = Field(
         None,
@@ -25,7 +25,7 @@ class SimulatedSitesOptions(Options):
         "image.",
     )
     backbones: tuple[Name, ...] | None = Field(
-        None, min_length=1, description="Backbones whose features are used; if absent, all."
+        None, min_length=1, description="Backbones to use; without this option, all backbones."
     )
     method: Name | None = Field(
         None,
@@ -36,7 +36,7 @@ class SimulatedSitesOptions(Options):
         tuple[Annotated[int, Field(ge=2, le=1000)], ...],
         BeforeValidator(_read_list, json_schema_input_type=int | tuple[int, ...]),
         AfterValidator(reject_repeats),
-    ] = Field((2, 5, 10), min_length=1, description="Numbers of sites, or one number.")
+    ] = Field((2, 5, 10), min_length=1, description="Numbers of sites, or a single number.")
     splits: Annotated[
         tuple[Split, ...],
         BeforeValidator(_read_list, json_schema_input_type=Split | tuple[Split, ...]),
@@ -44,12 +44,12 @@ class SimulatedSitesOptions(Options):
     ] = Field(
         ("equal",),
         min_length=1,
-        description="Divisions of the patients, or of the images without patients. `equal` has "
-        "equal sizes, and `sizes` has the ratio 1 to 1/2 to 1/3 and so on. `labels` has equal "
-        "sizes with other frequencies of classes at each site (Dirichlet, 0.5).",
+        description="How to divide the patients, or images if patients are unknown, among sites. "
+        "`equal`: equal sizes. `sizes`: sizes in the ratio 1 to 1/2 to 1/3 and so on. `labels`: "
+        "equal sizes, and other class frequencies at each site (Dirichlet, 0.5).",
     )
     colluders: int = Field(
-        1, ge=1, description="Sites that may pool all they know, as in `releases.<name>.sites`."
+        1, ge=1, description="Number of sites that may collude, as in `releases.<name>.sites`."
     )
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Table, figure and section of simulated sites: four heads by number of sites and budget."""
+"""Table, figure and report section of simulated sites: four heads by number of sites and budget."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def sites_table(records: Sequence[SitesRecord]) -> Table:
 
 
 def list_notes(record: SitesRecord) -> list[str]:
-    """Notes where sites have no head, or only examples of one class."""
+    """Returns notes on sites without a head, and on sites whose examples have a single class."""
     notes = []
     for cell in record.cells:
         where = f"{record.backbone}, {SPLITS[cell.split]}, {cell.sites} sites"
@@ -92,7 +92,7 @@ def _estimate_cell(value: Estimate | None) -> TableCell:
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
-    """Reads records; returns one part for each dataset with records."""
+    """Reads records; returns one part of the report per dataset with records."""
     records = [SitesRecord.read(path) for path in paths]
     return [
         {

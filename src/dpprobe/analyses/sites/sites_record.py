@@ -1,4 +1,4 @@
-"""The record of simulated sites, as a typed object; not private. Imports nothing heavy."""
+"""The record of simulated sites, as a typed object; not private."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from dpprobe.records import Part, Record
 
-# The compared heads, from the most to the least noise for their data.
+# The titles of the compared heads, from the most to the least noise relative to the data.
 HEADS: Final = {
     "alone": "one site alone",
     "averaged": "average of heads",
@@ -28,13 +28,14 @@ class SitesCell(Part):
 
     Attributes:
       smallest, largest: units of privacy of the smallest and largest site, over all seeds.
-      alone: mean metric of the sites that can train a head; None if no site can. worst, best: range
-        over these sites, as means over seeds.
-      averaged: metric of the mean of these sites' scores, which is the head with mean weights
-        unless heads release normalisation statistics.
+      alone: mean metric of the sites that can train a head; None if no site can.
+      worst, best: the lowest and highest metric of a site alone, as means over seeds.
+      averaged: metric of the mean of all sites' scores. Without normalisation statistics, the mean
+        of scores is the score of the head with mean weights.
       together: the metric of secure sums with shared noise, which do not depend on the split.
-      pooled: the metric of a head on all data in one place.
-      untrained: number of sites, over all seeds, without a head. reason: why the first has none.
+      pooled: the metric of a head trained on all sites' data.
+      untrained: number of sites, over all seeds, that cannot train a head.
+      reason: why the first site without a head cannot train a head; empty if every site can.
       one_class: number of sites, over all seeds, with examples of a single class.
     """
 

@@ -27,7 +27,7 @@ TSNE_GRID = Exhibit(
     minutes=20,
 )
 
-# These files are for MLflow's run of a dataset, which must not change with other datasets.
+# MLflow's run of a dataset logs these figures, because `TSNE_GRID` changes with other datasets.
 DATASET_TSNE = Exhibit(
     name="plot_dataset_tsne",
     kind="figure",

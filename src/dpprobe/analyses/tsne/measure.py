@@ -24,9 +24,9 @@ EMBEDDING_FORMAT = "dpprobe-embedding"
 EMBEDDING_FORMAT_VERSION = 1
 METADATA_KEY = b"dpprobe"
 NEIGHBOURS = 15  # number of nearest neighbours that are compared
-LARGEST = 1e15  # squares of larger features exceed the range of float32
+LARGEST = 1e15  # the largest feature whose square, summed over features, fits float32
 ANCHORS = 2000  # number of rows whose neighbours are compared
-ENOUGH = 0.9  # if PCA keeps a smaller share of neighbours, its dimension is doubled
+ENOUGH = 0.9  # PCA must keep this share of neighbours, or the number of components is doubled
 DOUBLINGS = 3
 NO_TSNE: dict[str, Any] = {
     "method": None, "perplexity": None, "components": None, "neighbours": None,
@@ -40,26 +40,24 @@ def embed_tsne(
 ) -> None:
     """Embeds the features of a split in the plane and measures how many neighbours stay neighbours.
 
-    Applies PCA, then openTSNE (Policar, Strazar and Zupan, 2024) with a PCA start. The number of
-    principal components is doubled, up to three times, while they keep less than 90% of each
-    point's 15 nearest neighbours in feature space. Equal seeds and threads give equal plots.
+    Applies PCA, then openTSNE (Policar, Strazar and Zupan, 2024), initialised with PCA. While PCA
+    keeps less than 90% of the points' 15 nearest neighbours in feature space, its number of
+    components is doubled, up to three times. Equal seeds and numbers of threads give equal plots.
 
     Fewer than 10 rows, or only equal rows, do not stop a study but give a table without points. The
     metadata of a table without points has a `note` with the reason, and `method` is null.
 
     Args:
-      output: parquet with id, label, x, y; the schema metadata describes how it was made.
-        `pca_agreement` in the metadata is the mean share of a point's 15 nearest neighbours in
-        feature space that are among its 15 nearest after PCA. `tsne_agreement` is this share after
-        t-SNE. Without t-SNE, both shares are null. For several labels per row, label counts
-        positive labels.
-      options: the study's block `tsne`. points: the most rows; more rows are sampled with the seed.
-        perplexity: at most a third of the rows. components: the first number of components.
+      output: a parquet file with columns id, label, x and y. For several labels per row, label is
+        the number of positive labels. The metadata has `pca_agreement` and `tsne_agreement`, the
+        mean shares of neighbours that PCA and t-SNE keep; null for a table without points.
+      options: the study's block `tsne`, with points (larger splits are sampled with the seed),
+        perplexity (lowered to a third of the rows) and components (before any doubling).
 
     Raises:
       DataError: if a feature shard is missing or damaged.
     """
-    # a late import of HDF5, which figures of embeddings do not need
+    # The import of HDF5 is slow, and figures import this module without reading features.
     from dpprobe.features.feature_store import FeatureStore
 
     store = FeatureStore(manifest)
@@ -95,7 +93,7 @@ def embed_tsne(
 
 
 def read_embedding(path: Path) -> tuple[pa.Table, dict[str, Any]]:
-    """Reads the table that `embed_tsne` wrote, and its metadata; DataError for another file."""
+    """Reads a table from `embed_tsne` and the table's metadata; DataError for another file."""
     table = read_table(path)
     facts = json.loads((table.schema.metadata or {}).get(METADATA_KEY, b"{}"))
     check_not_newer(path, facts, kind=EMBEDDING_FORMAT, version=EMBEDDING_FORMAT_VERSION)
@@ -110,7 +108,7 @@ def read_embedding(path: Path) -> tuple[pa.Table, dict[str, Any]]:
 def compute_embedding(
     features: np.ndarray, *, perplexity: float, components: int, seed: int, threads: int
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Computes PCA and t-SNE of features [m, d]: the plane [m, 2], settings and agreements."""
+    """Computes PCA and t-SNE of features [m, d]; returns points [m, 2], and facts for metadata."""
     import openTSNE
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
@@ -122,7 +120,7 @@ def compute_embedding(
     allowed = (len(features) - 1) / 3
     if perplexity > allowed:
         logger.warning(
-            "t-SNE: perplexity %g needs more than %d rows; %g is used",
+            "t-SNE: perplexity %g needs more than %d rows, so perplexity %g is used",
             perplexity, len(features), allowed,
         )  # fmt: skip
     with threadpool_limits(threads):
@@ -167,7 +165,7 @@ def find_nearest(rows: np.ndarray, anchors: np.ndarray, *, k: int = NEIGHBOURS) 
 
 
 def measure_agreement(first: np.ndarray, second: np.ndarray) -> float:
-    """Returns the mean share of a row's neighbours [a, k] in `first` that are in `second` too."""
+    """Returns the mean share of a row's neighbours in `first` [a, k] that are also in `second`."""
     shared = [np.isin(one, two).mean() for one, two in zip(first, second, strict=True)]
     return float(np.mean(shared))
 
@@ -175,7 +173,7 @@ def measure_agreement(first: np.ndarray, second: np.ndarray) -> float:
 def _reduce_dimension(
     features: np.ndarray, anchors: np.ndarray, truth: np.ndarray, *, components: int, seed: int
 ) -> tuple[np.ndarray, float]:
-    """Returns enough principal components to keep most neighbours, and the share kept."""
+    """Returns enough principal components to keep most neighbours, and the share of neighbours."""
     from sklearn.decomposition import PCA
 
     most = min(len(features) - 1, features.shape[1])
@@ -187,12 +185,14 @@ def _reduce_dimension(
             break
         dimension = min(2 * dimension, most)
     if kept < ENOUGH:
-        logger.warning("t-SNE: %d components keep only %.0f %%", dimension, 100 * kept)
+        logger.warning(
+            "t-SNE: %d components keep only %.0f %% of neighbours", dimension, 100 * kept
+        )
     return np.asarray(reduced, dtype=np.float64), kept
 
 
 def _choose_colours(store: FeatureStore) -> tuple[np.ndarray, list[str], str]:
-    """Returns the labels [n] by which rows are coloured, their names, and the legend's title."""
+    """Returns labels [n] for the colours of rows, names of labels, and the legend's title."""
     labels = np.asarray(store.labels)
     if labels.ndim == 1:
         return labels, list(store.class_names), "class"
@@ -202,7 +202,7 @@ def _choose_colours(store: FeatureStore) -> tuple[np.ndarray, list[str], str]:
 
 
 def _at_least_two_columns(reduced: np.ndarray) -> np.ndarray:
-    """Adds a column of zeros to a single column, because t-SNE starts from two columns."""
+    """Adds a column of zeros to a single column, because t-SNE needs two columns."""
     return np.pad(reduced, ((0, 0), (0, max(0, 2 - reduced.shape[1]))))
 
 

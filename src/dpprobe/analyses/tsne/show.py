@@ -20,14 +20,14 @@ from dpprobe.exhibits.class_colours import CIRCLES, CLASS_COLOURS, NAMED_CLASSES
 from dpprobe.study.ablations import keep_unique
 
 MARKERS = ("o", "^")  # markers of the first classes, and of all other classes
-NAMED_POINTS = 50  # the name of a class with fewer points would hide them
+NAMED_POINTS = 50  # in a plot with fewer points, names of classes would hide points
 
 
 def plot_tsne_grid(*, embeddings: Sequence[Path], split: str) -> Figure:
     """Draws embeddings side by side: one row per dataset, one column per backbone.
 
-    Each panel's title has the share of nearest neighbours that t-SNE keeps. Each row has a legend
-    of its label colours and the number of points, with the seed if they are a sample.
+    Each panel's title has the share of nearest neighbours that t-SNE keeps. Each row of panels has
+    a legend of classes and the number of points, with the seed of a sample.
     """
     named = {(path.parent.parent.name, path.parent.name): path for path in embeddings}
     datasets = keep_unique(dataset for dataset, _ in named)
@@ -59,7 +59,7 @@ def plot_tsne_grid(*, embeddings: Sequence[Path], split: str) -> Figure:
 def plot_tsne(*, embedding: Path, dataset: str, backbone: str, split: str) -> Figure:
     """Draws an embedding, coloured by class; without points, draws the note with the reason.
 
-    Up to 20 classes are named, in the plane and in the legend; more classes share a colour bar. The
+    Up to 20 classes are named, in the plot and in the legend; more classes have a colour bar. The
     line below the title gives the share of nearest neighbours that PCA and t-SNE keep.
 
     Raises:
@@ -88,7 +88,7 @@ def plot_tsne(*, embedding: Path, dataset: str, backbone: str, split: str) -> Fi
 
 
 def _read_points(path: Path) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-    """Reads the points [rows, 2] of an embedding, their labels, and its facts."""
+    """Reads the points [rows, 2] of an embedding, the points' labels, and the file's metadata."""
     table, facts = read_embedding(path)
     plane = np.column_stack([table["x"].to_numpy(), table["y"].to_numpy()])
     return plane, table["label"].to_numpy(), facts
@@ -107,7 +107,7 @@ def _draw_small_plane(axes: Axes, path: Path, backbone: str) -> None:
 
 
 def _describe_row(line: Sequence[Axes], dataset: str, split: str, path: Path) -> None:
-    """Names a row on the left, counts its points below, and puts its legend on the right."""
+    """Labels a row of panels: the dataset on the left, points below, a legend on the right."""
     _, facts = read_embedding(path)
     line[0].set_ylabel(f"{dataset} {split}", fontsize=9, fontweight="bold")
     line[0].set_xlabel(_drawn_rows(facts), fontsize=7, color=style.SUBTLE, loc="left")
@@ -125,7 +125,7 @@ def _describe_row(line: Sequence[Axes], dataset: str, split: str, path: Path) ->
 
 
 def _drawn_rows(facts: Mapping[str, Any]) -> str:
-    """Formats the number of plotted points, with the seed if they are a sample."""
+    """Formats the number of plotted points, with the seed if the points are a sample."""
     text = f"{facts['points']:,} of {facts['rows']:,} rows"
     if facts["points"] < facts["rows"] and facts.get("seed") is not None:
         text += f", sampled with seed {facts['seed']}"
@@ -133,13 +133,12 @@ def _drawn_rows(facts: Mapping[str, Any]) -> str:
 
 
 def _draw_empty_plane(axes: Axes, note: str) -> None:
-    """Draws a plane with a note in place of points."""
     axes.text(0.5, 0.5, note, transform=axes.transAxes, ha="center", va="center")
     _draw_frame(axes)
 
 
 def _draw_frame(axes: Axes) -> None:
-    """Draws a frame without ticks, because the plane's units mean nothing."""
+    """Draws a frame without ticks, because t-SNE's coordinates have no units."""
     axes.set_xticks([])
     axes.set_yticks([])
     for side in axes.spines.values():
@@ -150,7 +149,6 @@ def _draw_frame(axes: Axes) -> None:
 def _draw_plane(
     axes: Axes, plane: np.ndarray, labels: np.ndarray, names: Sequence[str], *, legend: str
 ) -> None:
-    """Draws points [rows, 2] by class, with a legend or a colour bar."""
     size = float(np.clip(9000 / len(plane), 3, 16))
     named = len(names) <= NAMED_CLASSES
     names = [style.fit_name(str(name), 40) for name in names]
@@ -172,8 +170,8 @@ def _draw_plane(
 def _draw_points(
     axes: Axes, plane: np.ndarray, labels: np.ndarray, *, size: float, named: bool
 ) -> PathCollection:
-    """Draws points by class: each class in a colour and a marker, unnamed classes in shades."""
-    # Drawn in a shuffled order, so that no class lies on top of the others.
+    """Draws points; named classes have a colour and a marker, other classes a colour scale."""
+    # Points are drawn in random order, so that no class covers other classes.
     order = np.random.Generator(np.random.Philox(0)).permutation(len(plane))
     plane, labels = plane[order], labels[order]
     points = axes.scatter(
@@ -198,7 +196,7 @@ def _class_handles(names: Sequence[str], *, markersize: float) -> list[Line2D]:
 
 
 def _draw_name(axes: Axes, points: np.ndarray, name: str) -> None:
-    """Writes a class's name at its most central point: a median may fall between two clusters."""
+    """Writes a class's name at the point nearest to the median of the class's points."""
     distance = np.abs(points - np.median(points, axis=0)).sum(axis=1)
     x, y = points[int(distance.argmin())]
     text = axes.text(float(x), float(y), name, ha="center", va="center", fontsize=8.5, zorder=3)

@@ -1,4 +1,4 @@
-"""Classifiers made from class names without training; not private."""
+"""Zero-shot classifiers, made from class names without training; results are not private."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Zero-shot classification: compares image features with the text embeddings of the classes.
 
 As in Radford et al. 2021, section 3.1.2, logits are cosines of the image's embedding with the
-classes' embeddings, times the model's logit scale. Nothing is trained and no training example is
-used, so the classifier costs no privacy. The score on a private test split is not private.
+classes' embeddings, times the model's logit scale. The classifier uses no training example, so it
+costs no privacy. Results on a private test split are not private.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dpprobe.analyses.baseline_record import ZERO_SHOT
+from dpprobe.analyses.measuring import choose_headline
 from dpprobe.artifacts import write_record, write_table
-from dpprobe.data.options import Headline, headline_metric
+from dpprobe.data.options import Headline
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.text_embeddings import read_text_embeddings
 from dpprobe.results import uncertainty
 from dpprobe.results.metrics import NO_AUC, Link, evaluate_scores, ranked_labels, right_predictions
-from dpprobe.results.unit_counts import class_counts, count_units, unit_codes
+from dpprobe.results.unit_counts import count_units, unit_codes
 from dpprobe.training.cell_contents import list_column
 from dpprobe.training.fit_inputs import read_labels
 
 logger = logging.getLogger("dpprobe")
 
 BLOCK_ROWS = 4096
-# Metrics without a threshold, because cosines have no threshold for several labels.
+NOTE = "No training row is used. Test results are computed without noise."
+# Metrics without a threshold, because cosines without a logit bias have no threshold.
 RANKED = ("auc", "mean_average_precision", "per_label_auc", "per_label_average_precision")
 
 
@@ -50,11 +52,10 @@ def classify_zero_shot(
     """Scores a test split by the text embeddings of its classes.
 
     Args:
-      test: manifest of the test features, which are image embeddings of the same model.
-      text: the text embeddings, from `features.text.write_text_embeddings`.
-      metrics: the results, with an interval over test examples, or over patients, as JSON.
-      predictions: parquet with id, label, scores, subgroups and, if known, the patients' numbers.
-      model: the name of the model whose text tower made `text`.
+      test: the manifest of the test features, which are image embeddings of `model`.
+      text: the file of text embeddings, written by `write_text_embeddings`.
+      metrics: a JSON file of results, with intervals over test examples or patients.
+      predictions: a parquet file with id, label, scores, subgroups and, if known, patient numbers.
       metric: the dataset's headline metric; None for the default. With several labels per example
         and a model without a logit bias, the headline is always AUC.
 
@@ -64,9 +65,8 @@ def classify_zero_shot(
     store = FeatureStore(test)
     weights, facts = read_text_embeddings(text)
     scores = np.concatenate([block for _, block in scored_blocks(store, weights, facts)])
-    labels = read_labels(store)
+    labels, units = read_labels(store), unit_codes(store.units)
     link = _choose_link(facts["logit_bias"], multi_label=store.multi_label)
-    units = unit_codes(store.units)
     tested = evaluate_scores(scores, labels, link=link, accepted=store.accepted, units=units)
     summary = uncertainty.summarise_records(
         [tested],
@@ -76,19 +76,9 @@ def classify_zero_shot(
         units=units,
         seed=seed,
     )
-    ranked = store.multi_label and link == "none"
-    if ranked:
-        tested, summary = (
-            {name: part[name] for name in RANKED if name in part} for part in (tested, summary)
-        )
-    shown = headline_metric(
-        metric,
-        num_classes=store.num_classes,
-        multi_label=store.multi_label,
-        test_counts=class_counts(labels, store.num_classes),
-    )
-    if ranked:
-        shown = "auc"  # accuracy needs a threshold, which a model without a bias lacks
+    shown = choose_headline(store, metric)
+    if store.multi_label and link == "none":
+        tested, summary, shown = _keep_ranked(tested), _keep_ranked(summary), "auc"
     if shown not in summary:
         raise DataError(f"{test}: {NO_AUC}")
     write_table(predictions, _make_predictions(store, labels, scores, units))
@@ -96,37 +86,41 @@ def classify_zero_shot(
         metrics,
         {
             **ZERO_SHOT,
-            "dataset": dataset,
-            "backbone": backbone,
-            "private": False,
-            "note": "No training row is used. Test results are computed without noise.",
+            "dataset": dataset, "backbone": backbone, "private": False, "note": NOTE,
             "headline": shown,
-            "multi_label": store.multi_label,
-            "class_names": list(store.class_names),
+            "multi_label": store.multi_label, "class_names": list(store.class_names),
             "auc_labels": len(ranked_labels(labels, store.num_classes)),
             "rows": {"test": store.rows},
             "units": None if units is None else {"test": count_units(units)},
-            "link": link,
-            "logit_scale": facts["logit_scale"],
-            "logit_bias": facts["logit_bias"],
-            "prompts": {"set": facts["set"], "templates": facts["templates"]},
-            "text": facts["fingerprint"],
-            "text_encoder": {"model": model, "weights_sha256": facts["weights_sha256"]},
-            "features": store.fingerprint,
-            "metrics": tested,
-            "summary": summary,
+            "link": link, **_describe_text(facts, model), "features": store.fingerprint,
+            "metrics": tested, "summary": summary,
         },
         predictions,
-    )
+    )  # fmt: skip
     logger.info("zero-shot: %s %.2f %%", shown, 100 * summary[shown]["mean"])
+
+
+def _keep_ranked(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: values[name] for name in RANKED if name in values}
+
+
+def _describe_text(facts: Mapping[str, Any], model: str) -> dict[str, Any]:
+    """Returns the record's fields on the text embeddings, in the order of the file."""
+    return {
+        "logit_scale": facts["logit_scale"],
+        "logit_bias": facts["logit_bias"],
+        "prompts": {"set": facts["set"], "templates": facts["templates"]},
+        "text": facts["fingerprint"],
+        "text_encoder": {"model": model, "weights_sha256": facts["weights_sha256"]},
+    }
 
 
 def scored_blocks(
     store: FeatureStore, weights: npt.NDArray[np.float32], facts: Mapping[str, Any]
 ) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
-    """Yields logits of the rows in order: (first row, float32 [m, classes]).
+    """Yields blocks of logits in the order of rows: (first row, float32 [m, classes]).
 
-    A row of zeros has no direction; its cosine with each class is 0.
+    The cosine of a row of zeros with each class is 0.
     """
     scale = np.float32(facts["logit_scale"])
     bias = np.float32(facts["logit_bias"] or 0.0)
@@ -137,7 +131,7 @@ def scored_blocks(
 
 
 def _choose_link(bias: float | None, *, multi_label: bool) -> Link:
-    """Returns the function from scores to probabilities; a model with a bias uses a sigmoid."""
+    """Returns the function that turns the model's scores into probabilities; "none" if unknown."""
     if bias is None:
         return "none" if multi_label else "softmax"
     return "sigmoid" if multi_label else "none"

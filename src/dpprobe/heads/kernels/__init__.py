@@ -1,1 +1,1 @@
-"""Compiled code: what a CPU computes outside PyTorch."""
+"""Compiled code for computations on the CPU outside PyTorch."""

@@ -3,8 +3,8 @@
 Logits and sums are exact products of 16-bit integers (`integer_products`). A row's norm is at most
 2^17, so few of its entries need more than 16 bits. Excess over 16 bits, and the row's constant, are
 multiplied in float64. All sums are integers below 2^53, with equal bits in any order. Between the
-two products each row is handled alone, number by number, so a row's contribution depends on neither
-place nor neighbours.
+products for logits and for sums, each row is computed by itself. So a row's contribution depends
+neither on its position nor on other rows.
 """
 
 # mypy: allow-untyped-defs, disable-error-code="call-arg"
@@ -22,15 +22,15 @@ from dpprobe.privacy.machine_code import MachineCode
 MACHINE_CODE = MachineCode(__file__, integer_products.__file__, vectors.__file__)
 jit = MACHINE_CODE.jit
 
-# Rows and factors are shorter than their bounds by this much, more than float64 rounds in a million
-# columns.
+# Rows and factors are shorter than their bounds by the share MARGIN, which exceeds the rounding of
+# float64 in a million columns.
 MARGIN = 2.0**-30
 _LARGEST, _LARGEST_ENTRY, _LARGEST_SUM = np.finfo(np.float64).max, np.int32(LARGEST), 2.0**53
-# Numbers beyond 16 bits in a row of norm 2^17 are fewer.
+# A row of norm 2^17 has fewer than 16 entries that exceed 16 bits.
 _MOST_RESTS = 16
-# Rows that are asked for ahead of time.
+# The number of rows that are prefetched.
 _AHEAD = 4
-# Weights whose norm is smaller are 0 in logits, where they would change nothing.
+# Weights of a smaller norm count as 0 in logits, which they would not change.
 _SMALLEST_HEAD = 1e-150
 
 
@@ -44,7 +44,7 @@ def _square_norm(x):
 
 @jit("f8(f8[:, ::1], i8, f8[:, ::1])")
 def to_integers(head, bits, out):
-    """Fills out with a head [K, d + 1] in units, rounded to integers.
+    """Fills `out` with a head [K, d + 1], rounded to integer multiples of a unit.
 
     A class's integers have a norm of at most about 2^bits. Weights that are not finite become 0.
 
@@ -70,15 +70,14 @@ def to_integers(head, bits, out):
 
 @jit("Tuple((f8, f8, b1))(f4[::1], f8, f8, f4[::1], f8, f8[::1], i4[::1], i2[::1])")
 def to_grid(source, scale, shift, centre, entry, row, whole, out):
-    """Fills whole with [x, 1] / |[x, 1]|, x = scale * source - shift * centre, in steps of `entry`.
+    """Fills whole with x / |[x, 1]|, x = scale * source - shift * centre, in steps of `entry`.
 
     Entries are rounded towards zero, so the rounded row's norm is at most 1. If `centre` is empty,
-    nothing is subtracted. `out` gets the lower 16 bits; `row` is scratch. The last entry is
-    returned apart.
+    nothing is subtracted. `out` gets the lower 16 bits of `whole`; `row` is working memory.
 
     Returns:
-      |[x, 1]|, or 0 if it is not finite, and then all entries are 0; the last entry; and True if
-      16 bits hold the others.
+      The norm |[x, 1]|, the last entry 1 / |[x, 1]|, and True if 16 bits hold all other entries. If
+      the norm is not finite: 0, 0 and True, with zeros in `out`.
     """
     d = source.shape[0]
     if centre.shape[0]:
@@ -95,7 +94,7 @@ def to_grid(source, scale, shift, centre, entry, row, whole, out):
     factor, used = (1 - MARGIN) / (norm * entry), np.int32(0)
     for j in range(d):
         whole[j] = np.int32(row[j] * factor)
-    # in a loop of its own, or it would not be vectorised well
+    # a separate loop, which compilers vectorise better
     for j in range(d):
         value = whole[j]
         used = np.int32(used | np.int32(value + _LARGEST_ENTRY) | np.int32(_LARGEST_ENTRY - value))
@@ -105,10 +104,7 @@ def to_grid(source, scale, shift, centre, entry, row, whole, out):
 
 @jit("i8(i4[::1], i8, i8, i2[::1], i8[:, ::1])")
 def cut_entries(whole, i, count, out, rests):
-    """Cuts entries of row i to 16 bits; appends the rest to rests (row, column, value).
-
-    Returns the number of rests, which was `count` before.
-    """
+    """Cuts row i to 16 bits; appends (row, column, excess) to `rests`; returns its new length."""
     for j in range(whole.shape[0]):
         value = whole[j]
         out[j] = max(-LARGEST, min(value, LARGEST))
@@ -162,7 +158,7 @@ def to_factors(logits, norms, weights, labels, multi_hot, rows, clip, step, sigm
 
 @jit("void(f4[:, ::1], f4[::1], f4[::1], f4[::1], f4[::1], i8[::1], f8, f4[:, ::1], f8[::1])")
 def fill_units(features, scale, shift, centre, weights, rows, entry, out, norms):
-    """Fills the first d + 1 columns of out [m, ...] with `to_grid` of chosen rows, and their norms.
+    """Writes chosen rows, rounded by `to_grid`, to d + 1 columns of `out`, and norms to `norms`.
 
     Rows of weight 0 become 0, as in `add_sums`. Integers of 17 bits are exact in float32.
     """
@@ -196,8 +192,8 @@ def add_sums(
         shift and centre [0] for none.
       labels, multi_hot: int64 [n] and [0, 0]; for several labels [0] and uint8 [n, K].
       weights: float32 [n], factors of the clipped gradients; 0 for an unusable row.
-      rows: int64 [size or more], each from 0 to n - 1, unchecked. Rows beyond size belong to the
-      next call, and are fetched ahead.
+      rows: int64 [size or more], each from 0 to n - 1, unchecked. Rows beyond `size` belong to the
+        next call, and are prefetched.
       heads: [seeds, K, d + 1].
       bits, digit_bits: as in `to_integers`.
       clip: the largest norm of a gradient.
@@ -271,12 +267,12 @@ def take_steps(
     """Takes steps of one head [1, K, d + 1]: head -= rate * (clipped sum + noise) / divisor.
 
     Args (others as in `add_sums`):
-      rows, sizes: batch after batch, int64 [steps].
+      rows, sizes: the rows, batch after batch, and the batches' sizes, int64 [steps].
       noise: int64 [steps, K (d + 1)], in steps of entry * step.
-      mixing: [steps], how far the average [K, d + 1] moves towards the head; or [0].
+      mixing: [steps], how far the average [K, d + 1] moves towards the head; [0] without average.
 
-    Products are added with one rounding where the processor can, like PyTorch's `add_` and `lerp_`.
-    Returns False if a sum was not of integers that float64 represents exactly.
+    Where the processor can, products are added with one rounding, as by PyTorch's `add_` and
+    `lerp_`. Returns False if a sum is not an integer that float64 represents exactly.
     """
     classes, columns, start, wrong = heads.shape[1], heads.shape[2], 0, 0
     totals = np.empty((1, padded(classes, 4), padded(columns, 32)))

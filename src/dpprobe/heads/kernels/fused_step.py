@@ -2,14 +2,15 @@
 
 Libraries need another pass over memory to clip between two products. `fused_step` multiplies a
 chunk of rows with the weights, clips the residuals, and multiplies these with the chunk, which is
-still in the processor's cache. Both products are computed in tiles of 20 vectors of partial sums in
-registers (5 classes x 4 rows, then 5 classes x 4 vectors of columns), or of 10 where a processor
-has 16 registers. The size of the tile changes no bit of the sums.
+still in the processor's cache. The products with weights and with residuals are computed in tiles
+of 20 vectors of partial sums in registers: 5 classes x 4 rows, then 5 classes x 4 vectors of
+  columns. Processors with 16 registers use tiles of 10 vectors. The tile's size changes no bit of
+  the sums.
 
-With few classes rows come from memory about as slowly as they are multiplied, so the next chunk is
-fetched meanwhile: one cache line per 20 products, evenly over both products, of four rows in
-turn (one row at a time comes at half the speed). A cache soon drops fetched lines, long before it
-is full: hence small chunks (`chunk_rows`).
+With few classes, rows are read from memory about as slowly as they are multiplied, so the next
+chunk is prefetched meanwhile. One cache line is fetched per 20 products of vectors, from four rows
+in turn; one row at a time would be half as fast. Caches drop fetched lines long before they are
+full, so chunks are small (`chunk_rows`).
 """
 
 # mypy: allow-untyped-defs, disable-error-code="call-arg"
@@ -35,19 +36,19 @@ from dpprobe.privacy.machine_code import MachineCode
 MACHINE_CODE = MachineCode(__file__, gradient_noise.__file__, vectors.__file__)
 jit = MACHINE_CODE.jit
 
-# The bound of a row that may not contribute: not 0, since 0 / 0 is no number.
+# The bound of a row that must not contribute; with a bound of 0, 0 / 0 would be NaN.
 NOT_USABLE = 1e-300
-# Rows of a chunk at most, and how many bytes of rows it is to have; see `chunk_rows`.
+# The most rows of a chunk, its approximate bytes, and its fewest rows; see `chunk_rows`.
 CHUNK = 128
 _CHUNK_BYTES = 96 * 2**10
 _LEAST_CHUNK = 16
-# Sums of a tile; and how many rows are multiplied with 5 classes before the next 5: all of a chunk
-# if a tile has two rows, since every two would read all weights again.
+# A tile's classes, rows and vectors; and how many rows are multiplied with 5 classes before the
+# next 5 classes. Tiles of two rows take the whole chunk, so that weights are read once per chunk.
 _CLASSES = 5
 _ROWS, _VECTORS, _SWEEP = (4, 4, 4) if vectors.REGISTERS == 32 else (2, 2, CHUNK)
-# Columns that are multiplied at a time.
+# The number of columns that are multiplied at a time.
 _COLUMNS = 1024
-# Tiles of classes from which on it pays to copy rows.
+# The fewest tiles of classes for which copying rows saves time.
 _MANY_KINDS = 4
 _ALIGNED = 16
 
@@ -58,8 +59,8 @@ def _add_products(
 ):
     """Adds the products of 5 classes' weights with `_ROWS` rows, given by addresses, to [5, _ROWS].
 
-    Covers a number of columns, from a given byte of the rows. Meanwhile fetches cache lines, as
-    `Code.fetch_ahead` does with the last three arguments.
+    The products cover `columns` columns, from `byte` of each row on. Also prefetches cache lines by
+    `Code.fetch_ahead` with the last three arguments.
     """
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -94,7 +95,7 @@ def _add_products(
 
 @intrinsic
 def _lay_out(_context, rows, m, byte, pointers, panel):
-    """Copies `_VECTORS` of each row, from a byte on, side by side; writes the copies' addresses."""
+    """Copies `_VECTORS` vectors of each row from `byte` on, and writes the copies' addresses."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         rows, m, byte, pointers, panel = arguments
@@ -116,7 +117,7 @@ def _lay_out(_context, rows, m, byte, pointers, panel):
 def _outer_sum(
     code: Code, arguments: Any, vectors: int, mask: Any, ahead: Sequence[Any] = ()
 ) -> None:
-    """Adds to 5 rows of sums, `vectors` wide: residuals [5, m] times [m] rows at addresses."""
+    """Adds residuals [5, m] times m rows, given by addresses, to 5 sums of `vectors` vectors."""
     rows, m, residuals, residual_stride, sums, stride, byte = arguments
     builder = code.builder
     totals = code.make_zeros(_CLASSES, vectors)
@@ -147,7 +148,7 @@ def _outer_sum(
 def _add_outer(
     _context, rows, m, residuals, residual_stride, sums, stride, byte, spots, start, together
 ):
-    """Adds `_outer_sum` over `_VECTORS` from a byte of the rows; fetches like `_add_products`."""
+    """Adds `_outer_sum` of `_VECTORS` from `byte` of the rows; prefetches like `_add_products`."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         _outer_sum(Code(builder), arguments[:-3], _VECTORS, None, arguments[-3:])
@@ -158,7 +159,7 @@ def _add_outer(
 
 @intrinsic
 def _add_outer_end(_context, rows, m, residuals, residual_stride, sums, stride, byte, left):
-    """Adds `_outer_sum` over the vector at `byte`, of which `left` columns are features."""
+    """Adds `_outer_sum` of the vector at `byte` of the rows, with `left` columns of features."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         code = Code(builder)
@@ -181,7 +182,7 @@ _E3, _E4, _E5 = _f4(8.3334519073e-3), _f4(1.3981999507e-3), _f4(1.9875691500e-4)
 
 @jit(fastmath=FAST)
 def _exp(x):
-    """Returns exp(x) for x up to 0, which is not NaN; e^-87 below -87."""
+    """Returns exp(x) for x up to 0 that is not NaN; exp(-87) for x below -87."""
     x = max(x, _LEAST_EXPONENT)
     power = _i4(x * _LOG2_E - _HALF)
     whole = _f4(power)
@@ -247,7 +248,7 @@ def _apply_sigmoid(z, classes, m):
     fastmath=FAST,
 )
 def _clip_residuals(z, classes, m, bounds, scale, parts, usable, factors, release, d):
-    """Clips residuals to the bounds, times parts; adds these to the biases, then applies scale."""
+    """Clips residuals, multiplies by `parts`, adds them to the biases, multiplies by `scale`."""
     for i in range(m):
         factors[i] = 0.0
     for k in range(classes):
@@ -271,11 +272,11 @@ def _clip_residuals(z, classes, m, bounds, scale, parts, usable, factors, releas
 def _aim_fetches(ahead, place, taken, tiles):
     """Returns the cache lines that the next tile fetches, and the place where fetching continues.
 
-    The next rows' cache lines are spread evenly over the tiles; tiles between fetch cached lines.
+    The next rows' cache lines are spread evenly over tiles; other tiles fetch cached lines.
 
     Args:
-      ahead: the address of the next rows' addresses, and their number; how many rows are fetched
-        in turn; the lines of a row; the address of as many addresses of rows that the cache has.
+      ahead: the address of the next rows' addresses; the number of next rows; how many rows are
+        fetched in turn; cache lines per row; the address of the addresses of cached rows.
       place: (0, 0, 0) for the first tile.
       taken: lines of each row that a tile fetches.
 
@@ -296,10 +297,7 @@ def _aim_fetches(ahead, place, taken, tiles):
 
 @jit()
 def _multiply_rows(pointers, m, d, weights, z, ahead):
-    """Writes weights times rows to z.
-
-    Multiplies blocks of columns: 4 rows and 5 classes fit into a first-level cache of 48 KiB.
-    """
+    """Writes weights times rows to z, by columns that fit a first-level cache of 48 KiB."""
     rows, heads, stride = pointers.ctypes.data, weights.ctypes.data, weights.strides[0]
     logits, logit_stride = z.ctypes.data, z.strides[0]
     columns, groups = min(d, _COLUMNS), -(-m // _ROWS)
@@ -355,7 +353,7 @@ def _multiply_back(pointers, m, d, z, release, panel, ahead):
 
 @jit()
 def _cut_chunks(sizes, chunk):
-    """Returns the cuts of batches laid end to end: chunks of one batch, of about `chunk` rows."""
+    """Returns the bounds of chunks; a chunk has about `chunk` rows, all of one batch."""
     cuts = [0]
     start = 0
     for size in sizes:
@@ -370,10 +368,7 @@ def _cut_chunks(sizes, chunk):
 
 @jit()
 def _make_scratch(classes):
-    """Returns the scratch of `_add_chunk`: float32, float64, logits, addresses, panel.
-
-    `addresses` are of present and later rows; `panel` has `_lay_out`'s copies with addresses.
-    """
+    """Returns memory for `_add_chunk`: float32, float64, logits, addresses, copies of rows."""
     floats = np.empty((5, CHUNK), dtype=np.float32)
     doubles = np.empty((2, CHUNK), dtype=np.float64)
     z = np.empty((classes, CHUNK), dtype=np.float32)
@@ -411,16 +406,16 @@ def _add_chunk(
         if labels.shape[0]:
             vectors.fetch_line(labels.ctypes.data + 8 * row)
     kinds, lines, seeds = padded_classes // _CLASSES, -(-4 * d // LINE), weights.shape[0]
-    # Four in turn are enough for so many rows as there are pairs of full tiles.
+    # Fetching four rows in turn is fast enough unless the next rows exceed m * kinds / 2.
     together = INTERLEAVED if 2 * next_rows <= m * kinds else 2 * INTERLEAVED
-    # In turn, from so many runs of rows: where rows lie end to end, the processor reads ahead by
-    # itself in a few long runs, but not in many short ones.
+    # Rows are fetched in turn from `together` long runs: where rows are adjacent, the processor
+    # itself reads ahead in a few long runs, but not in many short runs.
     apart = -(-next_rows // together)
     for i in range(apart * together):
         row = following[min(i % together * apart + i // together, next_rows - 1)]
         later[i] = first + 4 * d * row
     for seed in range(seeds):
-        # In the last seed's turn: what comes sooner would be dropped again.
+        # Only the last seed's products prefetch rows: the cache would drop rows fetched earlier.
         due = next_rows if seed == seeds - 1 else 0
         half = due // 2 // together * together
         address = later.ctypes.data
@@ -450,11 +445,10 @@ def _add_chunk(
 def chunk_rows(d, classes):
     """Returns how many rows of d features a chunk should have.
 
-    With more classes, the processor is busy longer with each row, and it matters less whether the
-    next rows are fetched.
+    With more classes, products of each row take longer, and prefetching the next rows matters less.
     """
     rows = _CHUNK_BYTES * max(20, classes) // (20 * 4 * d)
-    # By `_cut_chunks` a chunk may come out half as large again. The tile must not matter.
+    # `_cut_chunks` may make chunks half as large again. Chunk sizes must not depend on the tile.
     return max(_LEAST_CHUNK, min(CHUNK * 2 // 3, rows // 4 * 4))
 
 
@@ -463,10 +457,10 @@ def _add_rows(
     features, scale, labels, multi_hot, bounds, parts, sigmoid, rows, cuts, chunk, stop, weights,
     classes, release, scratch,
 ):  # fmt: skip
-    """Adds the chunks from a given one up to row `stop`; returns the next chunk."""
+    """Adds the chunks from number `chunk` up to row `stop`; returns the next chunk's number."""
     while cuts[chunk] < stop:
         first, last = cuts[chunk], cuts[chunk + 1]
-        # After the last chunk, as many rows as may be the next call's.
+        # After the last chunk, rows of the next call may follow, up to the chunk's number of rows.
         end = cuts[chunk + 2] if chunk + 2 < cuts.shape[0] else 2 * last - first
         _add_chunk(
             features, scale, labels, multi_hot, bounds, parts, sigmoid, rows[first:last],
@@ -508,8 +502,8 @@ def add_clipped_sums(
         )  # fmt: skip
 
 
-# Numbers of a step's noise that are drawn at a time: whole passes of `gradient_noise.fill_normals`,
-# which then draws what it would draw at once.
+# Numbers of a step's noise per call of `gradient_noise.fill_normals`: whole passes, so that several
+# calls draw the numbers of a single call.
 _DRAWN = 16 * gradient_noise.PAIRS
 
 
@@ -564,18 +558,17 @@ def take_steps(
     features, scale, labels, multi_hot, bounds, parts, sigmoid, rows, sizes, lanes, tail,
     deviation, rates, weights, classes, release, mixing, average, sums, outputs, given,
 ):  # fmt: skip
-    """Takes steps of one head, a batch each: weights -= rate * (clipped sum + noise).
+    """Takes steps of one head, one batch per step: weights -= rate * (clipped sum + noise).
 
-    Args (the first ones and classes as in `add_clipped_sums`):
-      rows, sizes: batch after batch, int64 [steps]; rows that follow are fetched for the next call.
-      lanes, tail, deviation: of `gradient_noise.fill_normals`; at 0 nothing is drawn.
-      rates: float32 [steps].
-      weights, release: [1, padded classes, padded d + 1]; the release is scratch.
-      mixing: float32 [steps], how far the average moves towards the weights; or [0].
-      average: like weights; unused without mixing.
-      sums, outputs, given: of an audit that observes the steps, float32 [steps, classes, d + 1];
-        [0, 0, 0] elsewhere. Receives each step's clipped sum, and its sum with noise; `given`
-        outputs are read, and replace the noise.
+    Args (other arguments as in `add_clipped_sums`): rows, sizes: batch after batch, int64 [steps];
+      rows that follow are fetched for the next call. lanes, tail, deviation: as for
+      `gradient_noise.fill_normals`; deviation 0 draws nothing. rates: float32 [steps]. weights,
+      release: [1, padded classes, padded d + 1]; `release` is working memory. mixing: float32
+      [steps], how far the average moves to the weights; [0] without average. average: like weights;
+      unused without mixing. sums, outputs, given: an audit's arrays, float32 [steps, classes, d +
+      1]; [0, 0, 0] without
+        audit. `sums` receives each step's clipped sum, `outputs` the sum with noise. If `given`,
+        `outputs` is read instead, and replaces the sum with noise.
     """
     columns = features.shape[1] + 1
     observed = sums.shape[0] > 0
@@ -614,7 +607,7 @@ MACHINE_CODE.keep()
 
 
 def padded_zeros(seeds: int, classes: int, columns: int) -> torch.Tensor:
-    """Returns zeros [seeds, classes, columns], the last two rounded up to whole tiles."""
+    """Returns zeros [seeds, classes, columns], rounded up to whole tiles of classes and columns."""
     rows = -(-classes // _CLASSES) * _CLASSES
     return torch.zeros((seeds, rows, -(-columns // _ALIGNED) * _ALIGNED))
 

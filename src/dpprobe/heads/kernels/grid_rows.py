@@ -1,8 +1,9 @@
 """Rounds rows to the grid of exact sums on the CPU, and adds their clipped gradients, in one pass.
 
-A chunk of rows stays in the second-level cache between its two products, of integers if they fit
-(`integer_products`), else by NumPy's BLAS. Logits and sums are exact on the grid, and all other
-work handles one row at a time: a row's contribution does not depend on its place.
+A chunk of rows stays in the second-level cache between its two products. `integer_products`
+computes the products if all entries fit into 16 bits, else NumPy's BLAS. Logits and sums are exact
+on the
+grid, and all other work handles one row at a time: no contribution depends on a row's position.
 """
 
 # mypy: allow-untyped-defs
@@ -31,7 +32,7 @@ def fill_rows(features, scale, shift, centre, constant, whole, out):
     columns = features.shape[1]
     for i in range(features.shape[0]):
         row, source, factor, length = out[i], features[i], scale[i], shift[i]
-        # no branch within a loop: it would not be vectorised
+        # a branch within a loop would prevent vectorisation
         if centre.shape[0] and whole:
             for j in range(columns):
                 row[j] = np.trunc(factor * source[j] - length * centre[j])
@@ -77,7 +78,7 @@ def add_rows(features, scale, whole, total):
 def _compute_residuals(logits, targets, norms, lengths, weights, clip, sigmoid, step, out):
     """Turns logits [m, K] into clipped, weighted residuals [K, m] times the rows' lengths.
 
-    Residuals are in units of `step` if it is not 0.
+    Residuals are in units of `step` unless `step` is 0.
     """
     classes = logits.shape[1]
     for i in range(logits.shape[0]):
@@ -95,7 +96,7 @@ def _compute_residuals(logits, targets, norms, lengths, weights, clip, sigmoid, 
             for k in range(classes):
                 row[k] /= total
         for k in range(classes):
-            # not a number where weights are not finite: such a row counts as one of probability 0
+            # weights that are not finite make probabilities NaN, which count as 0
             residual = (row[k] if row[k] == row[k] else 0.0) - targets[i, k]
             row[k] = residual
             square += residual * residual
@@ -114,20 +115,19 @@ def add_gradients(
     features, scale, shift, centre, constant, whole, targets, norms, lengths, weights, factors,
     digits, base, weighted, biases, unit, clip, sigmoid, step, total,
 ):  # fmt: skip
-    """Adds examples' clipped gradients to total [K, d + 1], in units of the rows' and of `step`.
+    """Adds examples' clipped gradients to total [K, d + 1], in the rows' units times `step`.
 
     Args (the first six as in `fill_rows`):
       targets: float32 [m, K], labels as zeros and ones.
-      norms: [m], of the rows with their constants.
-      lengths: [m], by which the rows were divided before.
+      norms, lengths: [m], norms of rows with their constants, and what rows were divided by.
       weights: [m], factors of the clipped gradients.
       factors: [d + 1, K], weights in units of their grid; 0 in the last row.
-      digits: of the factors, by `integer_products.split_weights`; empty for products in float64.
-      base: of the digits.
+      digits: the factors' digits, by `integer_products.split_weights`; empty for float64 products.
+      base: the base of the digits.
       weighted: False if all factors are 0.
-      unit: of the products of rows and factors, before they are multiplied with `lengths`.
-      clip: of a gradient's norm; infinite for none.
-      step: of residuals; 0 for residuals as they are.
+      unit: the unit of products of rows and factors, before multiplication with `lengths`.
+      clip: the largest norm of a gradient; infinite for no clipping.
+      step: the grid step of residuals; 0 for residuals that are not rounded.
     """
     classes, columns = total.shape
     chunk = integer_products.CHUNK if digits.shape[0] else CHUNK

@@ -2,18 +2,18 @@
 
 A processor multiplies 16-bit integers up to four times as fast as float64 numbers, and adds their
 products in 32 bits. By Cauchy-Schwarz no partial sum of products of vectors a and b exceeds |a|
-|b|, so each is exact if |a| |b| < 2^31. Partial sums are added in float64, where all sums on the
-grid are exact (`privacy.grid`). So results equal float64 products bit for bit. The bounds:
+|b|, so every partial sum is exact if |a| |b| < 2^31. Partial sums are added in float64, where all
+sums on the grid are exact (`privacy.grid`). So results equal float64 products bit for bit:
 
-- Rows: integers of at most 32,767 (`LARGEST`). Larger entries are cut, and the rest, or the whole
-  block, is multiplied in float64, like the constants of rows.
-- Second moments: a 32-bit sum spans as many rows as columns' squares allow (`pack_rows`).
+- Rows: integers of at most 32,767 (`LARGEST`). Larger entries are cut, and their excess, or the
+  whole block, is multiplied in float64, as are the rows' constants.
+- Second moments: a 32-bit sum spans rows while no column's sum of squares reaches 2^31.
 - Gradients: a factor of at most 2^17 is 2^9 h + l with |h|, |l| <= 2^8. A chunk has 128 rows, and
   128 x 2^8 x 32,767 < 2^30.
 - Logits: unit rows with entries of e = 8 to 17 bits have norm 2^e at most, and a class's weights
-  norm 2^(51 - e). Weights are three digits of b = min(15, 28 - e) bits. The lower two digits are at
-  most 2^(b - 1), and over 128 columns 2^e 2^(b - 1) sqrt(128) < 2^31. The highest digits have norm
-  2^(51 - e - 2b) + 12 <= 2^13 + 12, and 2^e times this norm is below 2^31 too.
+  2^(51 - e). Weights are three digits of b = min(15, 28 - e) bits. The lower two digits are at most
+  2^(b - 1), and over 128 columns 2^e 2^(b - 1) sqrt(128) < 2^31. The highest digits have norm 2^(51
+  - e - 2b) + 12 <= 2^13 + 12, and 2^e times this norm is below 2^31 too.
 
 Compiled functions take arrays, not addresses, so that no array is freed while it is read.
 """
@@ -43,15 +43,15 @@ CHUNK = 128
 # Digits of weights, and bits of the lower digit of gradients' factors.
 DIGITS, FACTOR_BITS = 3, 9
 NO_DIGITS: npt.NDArray[np.int32] = np.zeros((0, 0), np.int32)
-# Columns that are multiplied at a time: two vectors, each of pairs of rows.
+# The columns that are multiplied at a time: two vectors, each of pairs of rows.
 PANEL = 2 * LANES
-# Factors of a tile of sums that registers hold, if they have two digits.
+# The number of two-digit factors whose sums fit into registers as one tile.
 KINDS = 4 if LANES == 16 else 2
 # Pairs of columns of logits, and the fewest rows of squares, that are added in 32 bits at a time.
 _SEGMENT, _GROUP = 64, 4
 _PAIRS = ir.VectorType(ir.IntType(16), 2 * LANES)
 _INTEGERS, _DOUBLES = ir.VectorType(INT32, LANES), ir.VectorType(ir.DoubleType(), LANES)
-# Two rows as pairs of their columns, as cheaply as processors do it; and columns in order again.
+# Lanes that pair the columns of two rows by fast instructions, and lanes that restore their order.
 _TO_PAIRS = [
     [i // 8 * 8 + i % 8 // 2 + i % 2 * 2 * LANES + half for i in range(2 * LANES)]
     for half in (0, 4)
@@ -66,18 +66,18 @@ _MULTIPLY = {
 
 @jit("i8(i8, i8)")
 def padded(count, unit):
-    """Rounds a number up: 32 columns are whole panels of any processor, 4 classes whole tiles."""
+    """Rounds up: 32 columns are whole panels of any processor, 4 classes whole tiles."""
     return -(-count // unit) * unit
 
 
 @jit("i8(i8)")
 def row_width(columns):
-    """Returns a row width of an odd number of cache lines: others collide in the cache."""
+    """Returns a row width of an odd number of cache lines; even numbers collide in the cache."""
     return (-(-columns // 32) | 1) * 32
 
 
 def _multiply_pairs(code: Code, features: str, left: Any, right: Any) -> Any:
-    """Returns int32 sums of two products each, of int16 vectors, by a processor's `features`."""
+    """Returns int32 sums of pairs of products of int16 vectors, by a processor's `features`."""
     builder, (needs, name) = code.builder, _MULTIPLY[LANES]
     if f"+{needs}" in features.split(","):
         kind = ir.FunctionType(_INTEGERS, [_PAIRS, _PAIRS])
@@ -91,7 +91,7 @@ def _multiply_pairs(code: Code, features: str, left: Any, right: Any) -> Any:
 
 
 def _make_tile(kinds: int, digits: int, *, packed: bool) -> Any:
-    """Makes a function that adds the products of factors of some digits to float64 sums."""
+    """Makes a function that adds products of factors with `digits` digits to float64 sums."""
 
     @intrinsic
     def add_tile(_context, left, left_place, step, left_stride, right, right_place, width, pairs,
@@ -179,15 +179,15 @@ _add_factors_tile = _make_tile(KINDS, 2, packed=False)
 
 @jit("i8(f8[:, ::1], i4[:, :, ::1], i8[::1], f8[::1])")
 def pack_rows(block, packed, stops, last):
-    """Packs whole numbers [m, d + 1] but for the last column, which is a constant.
+    """Packs whole numbers [m, d + 1], except the last column, the rows' constants.
 
-    Writes pairs of rows in panels of columns [panels, pairs, PANEL]. Writes to `stops` the pairs at
-    which 32-bit sums must be emptied. Writes the sum of the rows times their constants to `last`
-    [d + 1]. A group of rows joins the group before if no column's sum of squares, and so no product
-    of two columns, reaches 2^31.
+    Writes pairs of rows in panels of columns to `packed` [panels, pairs, PANEL]. Writes to `stops`
+    the pairs after which 32-bit sums are moved to float64. Writes the sum of the rows times their
+    constants to `last` [d + 1]. A group of rows joins the previous group if no column's sum of
+    squares, and so no product of two columns, reaches 2^31.
 
     Returns:
-      How many stops there are; 0 if a number is too large, or the squares of 4 rows are.
+      The number of stops; 0 if an entry, or a column's sum of 4 squares, is too large.
     """
     rows, columns = block.shape[0], block.shape[1] - 1
     summed, group, none = np.zeros(columns), np.zeros(columns), np.zeros(columns + 1)
@@ -211,7 +211,7 @@ def pack_rows(block, packed, stops, last):
         alone = together = 0
         for j in range(columns):
             summed[j] += group[j]
-            # also true of NaN
+            # NaN counts as too large
             alone += not group[j] < 2.0**31
             together += not summed[j] < 2.0**31
         if used or alone:
@@ -219,7 +219,7 @@ def pack_rows(block, packed, stops, last):
         if together:
             stops[count] = start // 2
             count += 1
-            for j in range(columns):  # of arrays, Numba compiles the words of an error for seconds
+            for j in range(columns):  # Numba takes seconds to compile whole-array copies
                 summed[j] = group[j]
     stops[count] = (rows + _GROUP - 1) // _GROUP * (_GROUP // 2)
     return count + 1
@@ -246,13 +246,13 @@ def add_squares(packed, stops, total):
 def fill_digits(numbers, bits, out):
     """Splits whole numbers [m] into digits, the lowest first: out [digits, m or more].
 
-    Digits of b bits are from -2^(b - 1) to 2^(b - 1), but for the highest.
+    Digits of b bits are from -2^(b - 1) to 2^(b - 1), except the highest digit.
     """
     base, inverse = 2.0**bits, 2.0**-bits
     rest, whole = numbers.copy(), np.empty(numbers.shape[0], np.int32)
     for digit in range(out.shape[0]):
         line = out[digit]
-        # loops are vectorised well if they convert once only
+        # loops that convert numbers only once are vectorised better
         if digit == out.shape[0] - 1:
             for j in range(rest.shape[0]):
                 whole[j] = np.int32(rest[j])
@@ -267,7 +267,7 @@ def fill_digits(numbers, bits, out):
 
 @jit("i4[:, ::1](f8[:, :], i8)")
 def split_weights(weights, bits):
-    """Splits whole numbers [K, d] into digits of so many bits, pairs of columns: [pairs, K * 3]."""
+    """Splits whole numbers [K, d] into digits of `bits` bits, by column pairs: [pairs, K * 3]."""
     classes, columns = weights.shape
     out = np.zeros((padded(columns, 32) // 2, padded(classes * DIGITS, 32)), np.int32)
     digits = np.zeros((classes * DIGITS, 2 * out.shape[0]), np.int16)
@@ -282,7 +282,7 @@ def split_weights(weights, bits):
 
 @jit("b1(f4[:, ::1], f8[::1], f8[::1], f8[::1], i2[:, ::1])")
 def fill_rows(features, scale, shift, centre, out):
-    """Fills int16 rows like `grid_rows.fill_rows`, without constants; False if they do not fit."""
+    """Fills int16 rows like `grid_rows.fill_rows`, without constants; False for larger numbers."""
     columns, used = features.shape[1], 0
     around = centre if centre.shape[0] else np.zeros(columns)
     for i in range(features.shape[0]):
@@ -296,10 +296,7 @@ def fill_rows(features, scale, shift, centre, out):
 
 @jit("void(i2[:, ::1], i4[:, ::1], f8, f8[:, ::1])")
 def multiply_weights(rows, digits, base, logits):
-    """Fills [m, K] with the products of the first m rows and the weights of `split_weights`.
-
-    The number of rows is a multiple of 8.
-    """
+    """Fills [m, K] with products of the first m rows and `split_weights`; `rows` has 8 k rows."""
     (m, classes), (pairs, lanes), kinds = logits.shape, digits.shape, 2 * KINDS
     columns = rows.view(np.int32)
     sums, width = np.zeros((padded(m, 8), lanes)), columns.shape[1]
@@ -318,7 +315,7 @@ def multiply_weights(rows, digits, base, logits):
 
 @jit("void(f8[:, ::1], i2[:, ::1], f8[:, ::1])")
 def add_products(factors, rows, total):
-    """Adds the products of factors [K, m] and the first m rows to `total`, its K padded too."""
+    """Adds the products of factors [K, m] and the first m rows to `total`, with padded classes."""
     (classes, m), columns = factors.shape, total.shape[1]
     digits = np.zeros((padded(classes, 4), 2, CHUNK), np.int16)
     for k in range(classes):
@@ -341,7 +338,7 @@ def digit_bits(entry_bits: int) -> int:
 
 
 class Squares:
-    """The sum of the rows' outer products, [d + 1, d + 1], of rows whose numbers fit."""
+    """The sum of outer products, [d + 1, d + 1], of rows whose entries fit into 16 bits."""
 
     def __init__(self, columns: int) -> None:
         width = padded(columns - 1, 32)
@@ -349,7 +346,7 @@ class Squares:
         self._packed = np.zeros((width // PANEL, 0, PANEL), np.int32)
 
     def add_rows(self, block: npt.NDArray[np.float64]) -> bool:
-        """Adds whole numbers [m, d + 1]; returns False, and adds nothing, if they do not fit."""
+        """Adds whole numbers [m, d + 1]; if they exceed 16 bits, adds nothing and returns False."""
         groups = -(-len(block) // _GROUP)
         if self._packed.shape[1] < groups * _GROUP // 2:
             self._packed = np.zeros((len(self._packed), groups * _GROUP // 2, PANEL), np.int32)

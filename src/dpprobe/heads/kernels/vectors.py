@@ -1,4 +1,4 @@
-"""Writes machine code on vectors of float32: what loops of `fused_step` are made of."""
+"""Writes machine code for vectors of float32, for loops of `fused_step`."""
 
 # mypy: allow-untyped-defs, disable-error-code="call-arg"
 # ruff: noqa: ARG001  (of an intrinsic Numba reads the signature, LLVM gets the values)
@@ -12,13 +12,13 @@ from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-# Rows whose cache lines are fetched in turn; twice so many where one line per step is not enough.
+# The number of rows whose cache lines are fetched in turn; doubled if steps are too few.
 INTERLEAVED = 4
 _FEATURES = binding.get_host_cpu_features()
 LANES = 16 if _FEATURES.get("avx512f") else 8 if _FEATURES.get("avx2") else 4
 # Registers for vectors: x86 has 16 without AVX-512, ARM 32.
 REGISTERS = 16 if _FEATURES.get("sse2") and LANES < 16 else 32
-# Steps of a tile per line of each row that is fetched: with few registers a step has few products.
+# Steps of a tile between two fetches of cache lines: with few registers a step has few products.
 STEPS = 128 // REGISTERS
 FAST = frozenset({"contract", "reassoc", "nsz"})
 FLAGS = tuple(sorted(FAST))
@@ -31,7 +31,7 @@ ZERO = ir.Constant(VECTOR, [0.0] * LANES)
 
 @intrinsic
 def fetch_line(_context, address):
-    """Asks for the cache line at an address."""
+    """Prefetches the cache line at an address."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         Code(builder).prefetch_line(arguments[0])
@@ -73,14 +73,14 @@ class Code:
         self.builder.store(value, pointer, align=4)
 
     def prefetch_line(self, address: Any) -> None:
-        """Asks for the cache line at an address, in the second-level cache."""
+        """Prefetches the cache line at an address into the second-level cache."""
         kind = ir.FunctionType(ir.VoidType(), [BYTE.as_pointer(), INT32, INT32, INT32])
         ask = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
         pointer = self.builder.inttoptr(address, BYTE.as_pointer())
         self.builder.call(ask, [pointer, *(ir.Constant(INT32, value) for value in (0, 2, 1))])
 
     def fetch_ahead(self, spots: Any, start: Any, together: Any, line: Any) -> None:
-        """Asks for a line of each of `INTERLEAVED` rows, or of twice as many.
+        """Prefetches a cache line of each of `INTERLEAVED` rows, or of twice as many rows.
 
         `spots` is the address of the rows' addresses; lines are counted from the byte `start`.
         """
@@ -97,7 +97,7 @@ class Code:
             fetch_rows(range(INTERLEAVED, 2 * INTERLEAVED))
 
     def walk_steps(self, steps: Any, advance: Callable[[Any], None], ahead: Sequence[Any]) -> None:
-        """Goes through steps, `STEPS` at a time, each time after fetching lines ahead."""
+        """Calls `advance` for each step; prefetches cache lines before every `STEPS` steps."""
         together = ir.Constant(INT, STEPS)
         groups = self.builder.sdiv(steps, together)
         with cgutils.for_range(self.builder, groups, intp=INT) as loop:

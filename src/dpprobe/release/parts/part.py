@@ -3,10 +3,10 @@
 A release part is a folder of `dpprobe.release.parts`, with one line in
 `dpprobe.release_part_registry`:
 
-- its `__init__` declares `PART`, for the plan of a study, if the part has options or faults;
-- its `measure` has the class `Steps`, what the part does while a release is made;
-- `measure`, or a module `show`, has `READER`, which verifies the part's block of a statement, and
-  gives the templates of card and page their values;
+- `__init__` declares `PART`, for the plan of a study, if the part has options or faults;
+- `measure` has the class `Steps`: what the part does while a release is made;
+- `measure`, or a module `show`, has `READER`, which verifies the part's block of a statement and
+  provides values for templates;
 - `card.md.j2` and `page.html.j2` are the part's sections of model card and page.
 
 `release.make` calls the steps of all parts in the order of the registry. A release part never
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
     from dpprobe.study.options import ReleaseOptions
     from dpprobe.study.study_checks import WantedRelease
 
-Words = Callable[[str], str]  # turns words of images into words of rows, for heads of vectors
+Words = Callable[[str], str]  # replaces words for images by words for rows, for heads of vectors
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReleasePart:
-    """Declares one thing that a release may have besides its head.
+    """Declares one component that a release may have besides its head.
 
     Attributes:
-      key, options: the key of the part's block in a release, and its class; None without any.
-      describe: the purpose of the block, as the schema states it.
+      key, options: the key and class of the part's options in a release, if the part has options.
+      describe: the purpose of the options, for the schema.
       faults: yields reasons, known from the study, against offering or booking the release.
       test_metric: returns the test metric that the part publishes; None if it publishes none.
     """
@@ -63,46 +63,46 @@ class ReleasePart:
 
 
 class PartSteps:
-    """A part's steps while a release is made. By default each step does nothing.
+    """The steps of a release part while a release is made; by default a step does nothing.
 
-    All steps before the draw of the head precede the booking, and write nothing but calibrations.
+    Steps that precede the booking write no files except calibrations of noise.
     """
 
     def __init__(self, task: AskedRelease) -> None:
         self.task = task
 
     def open_transport(self) -> Transport | None:
-        """Returns how the head is drawn; None to draw here, from this site's rows alone."""
+        """Returns how the head is trained; None to train it from this site's rows alone."""
         return None
 
     def plan_test_units(self) -> Plan | None:
-        """Returns the plan of the part's releases from the test units; None without any."""
+        """Returns the plan for what the part measures on test units; None without measurements."""
         return None
 
     def check(self) -> Block | None:
-        """Checks the release; returns the part's block if the block is known already."""
+        """Checks the release before the booking; returns the statement block if already known."""
         return None
 
     def count_useful(self) -> DataFacts | None:
-        """Returns public facts that decide if the head is useful, where its benchmark cannot."""
+        """Returns public facts for the check of usefulness if a benchmark trains on other rows."""
         return None
 
     def describe_booking(self) -> dict[str, str | None]:
-        """Returns further values of `ledger.Booking`."""
+        """Returns further values of the release's `Booking` in the ledger."""
         return {}
 
     def continue_sums(self) -> RunningSums | None:
-        """Returns the earlier sums that the fit adds to."""
+        """Returns the running sums of earlier cohorts that the fit continues."""
         return None
 
-    # the draw
+    # training and measurements
 
     def reads_moments(self) -> bool:
         """Returns True if `extend_head` needs the second moments that a fit releases."""
         return False
 
     def extend_head(self, heads: Heads, moments: Mapping[str, torch.Tensor]) -> Heads:  # noqa: ARG002
-        """Returns the head, extended by what follows from its own releases."""
+        """Returns the head, extended by arrays computed from the head's noisy releases."""
         return heads
 
     def needs(self) -> tuple[str, ...]:
@@ -110,10 +110,10 @@ class PartSteps:
         return ()
 
     def measure(self, draw: Draw) -> Block | None:  # noqa: ARG002
-        """Measures the head on the test units; returns the part's block."""
+        """Measures the head on the test units; returns the part's statement block."""
         return None
 
-    # between the draw and the bundle
+    # between training and the bundle
 
     def keep(self, heads: Heads, entry: Entry) -> None:
         """Keeps private files for later releases."""
@@ -122,13 +122,13 @@ class PartSteps:
         """Removes the private files of an abandoned ledger entry."""
 
     def state(self, entry: Entry) -> Block | None:  # noqa: ARG002
-        """Returns the part's block, if the block is known only after the booking."""
+        """Returns the part's statement block, if the block is known only after the booking."""
         return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stated:
-    """The values of a bundle that `verify` could read; None for others."""
+    """The values of a bundle that `verify` could read; None for values it could not read."""
 
     folder: Path | None
     facts: BundleFacts | None
@@ -149,13 +149,13 @@ class PartReader:
         always: bool = False,
         show: Callable[[Any, Words], dict[str, Any]] | None = None,
     ) -> None:
-        """Declares how a block is read.
+        """Declares how a part's block of a statement is read.
 
         Args:
           check: checks the block, and returns a detail; `reads` names its arguments.
           reads: the values of `Stated` that `check` needs; by default values and plan.
           always: True to check a statement without the block, too.
-          show: returns the values of the part's templates from the block, or from None.
+          show: returns values for the part's templates from the block; None is an absent block.
         """
         self.name = name
         self._check, self._reads, self._always = check, reads or ("values", "plan"), always
@@ -172,7 +172,6 @@ class PartReader:
         return checks.run_check(self.name, self._check, *inputs)
 
     def show(self, statement: Mapping[str, Any], words: Words) -> dict[str, Any]:
-        """Returns the values of the part's templates."""
         block = statement.get(self.name)
         return {self.name: block} if self._show is None else self._show(block, words)
 

@@ -1,1 +1,1 @@
-"""Verifies a bundle as any person who received the bundle can."""
+"""Verifies a bundle with the means of any person who received the bundle."""

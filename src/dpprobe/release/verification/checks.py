@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 DEPENDS = "not checked, because it depends on a check that failed above"
 NOT_COVERED = "not covered"
-# The checks whose details say what a valid bundle promises.
+# Names of checks whose details state what a valid bundle promises.
 PROMISES = (
     "bundle.json", "privacy.json", "price", "sites", "evaluation", "calibration", "monitor",
     "choice", "ledger", "predecessors",
@@ -29,7 +29,7 @@ class Check:
     """The result of one check.
 
     Attributes:
-      passed: True, False, or None for information and for a check that is impossible here.
+      passed: True or False; None for information, and for a check that could not run.
     """
 
     name: str
@@ -45,11 +45,9 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """True if no check failed."""
         return all(check.passed is not False for check in self.checks)
 
     def list_checks(self) -> list[str]:
-        """Returns the verdict and one line per check."""
         words = {True: "ok", False: "FAILED", None: "-"}
         return [
             self._state_verdict(),
@@ -64,7 +62,7 @@ class Report:
             mark = ""
         lines = [self._state_verdict(), *(f"  {mark}{one.name}: {one.detail}" for one in told)]
         if skipped := sum(check.detail == DEPENDS for check in self.checks):
-            lines.append(f"  {skipped} more depend on a failed check and were skipped")
+            lines.append(f"  {skipped} more checks depend on a failed check and were skipped")
         unchecked = [
             check
             for check in self.checks
@@ -107,7 +105,7 @@ class Checks:
             detail, result = explain_first(error), None
         except DpprobeError as error:
             detail, result = str(error), None
-        except Exception as error:  # a stranger's file may make a library raise anything
+        except Exception as error:  # untrusted files may make a library raise any error
             detail, result = f"cannot be read: {error!r}", None
         self.note_check(name, result is not None, detail)
         return result
@@ -115,7 +113,7 @@ class Checks:
 
 def _one_line(text: str) -> str:
     """Returns one printable line of bounded length: files may contain control characters."""
-    if len(text) > _LONGEST_DETAIL:  # without the middle, since remedies come last
+    if len(text) > _LONGEST_DETAIL:  # removes the middle, because remedies come last
         half = _LONGEST_DETAIL // 2
         text = f"{text[: half - 3]} ... {text[2 - half :]}"
     return "".join(

@@ -19,13 +19,13 @@ from dpprobe.release.leak_check import check_keys, check_text
 from dpprobe.release.stated_values import read_json, require_true
 from dpprobe.release.verification.checks import Checks
 
-# Sizes of pixel backbones that are computed without being asked for: a stranger's may be huge.
+# Image sizes for which pixel features are computed unasked: untrusted bundles may name huge sizes.
 _SIZES = range(1, 513)
 
 
 def check_files(folder: Path) -> tuple[str, Path]:
     """Checks that the folder contains the files of a bundle and no others."""
-    return f"{bundle.check_files(folder)}, all files of a bundle and no others", folder
+    return f"{bundle.check_files(folder)} files: all files of a bundle and no others", folder
 
 
 def check_hashes(folder: Path) -> tuple[str, bool]:
@@ -48,7 +48,6 @@ def read_facts(folder: Path) -> tuple[str, BundleFacts]:
 
 
 def check_leaks(folder: Path) -> tuple[str, bool]:
-    """Searches a bundle for keys and texts that must not be published."""
     for name in (FACTS_FILE, STATEMENT_FILE):
         check_keys(read_json(folder / name), where=name)
     for name in LISTED_FILES:
@@ -64,7 +63,7 @@ def check_backbone(
     head: bool | None,
     checkpoint: Path | None,
 ) -> None:
-    """Compares preprocessing and features of the test image, and scores it if the head is valid."""
+    """Compares preprocessing and features of the public test image, which a valid head scores."""
     options = facts.backbone.options if facts else {}
     if facts and facts.backbone.takes_vectors:
         detail = f"vectors of {options.get('model')}, which dpprobe does not compute"
@@ -72,12 +71,12 @@ def check_backbone(
         return
     cheap = options.get("family") == "pixels" and options.get("size") in _SIZES
     if checkpoint is None and not cheap:
-        detail = "pass --checkpoint, or run dpprobe predict, which compares it"
+        detail = "pass --checkpoint, or run dpprobe predict, which checks the backbone too"
         checks.note_check("backbone", None, detail)
         return
 
     def score_probe(place: Path, *_: object) -> tuple[str, bool]:
-        # heavy: torch
+        # slow to import
         from dpprobe.backbones.feature_digest import probe_image
         from dpprobe.release.predict import Predictor
 

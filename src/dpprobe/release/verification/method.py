@@ -36,7 +36,7 @@ from dpprobe.release_part_registry import load_readers
 
 Array = npt.NDArray[Any]
 
-# Bytes of a safetensors file before its tensors.
+# Largest header of a safetensors file, in bytes.
 HEADER_BYTES = 2**20
 
 
@@ -46,7 +46,7 @@ def read_options(facts: BundleFacts) -> tuple[str, MethodOptions]:
     options = method_options(head.options)
     require_same("head.options", published_options(options), head.options)
     link = options.link_on(facts.multi_label)
-    require_true(head.link == link, f"head.link: {head.link}, and but these options have {link}")
+    require_true(head.link == link, f"head.link: {head.link}, but these options have {link}")
     require_true(
         options.multi_label or not facts.multi_label,
         f"multi_label: head {options.head} with these options takes one label per row",
@@ -98,14 +98,14 @@ def check_mechanisms(options: MethodOptions, plan: Plan) -> tuple[str, bool]:
     require_true(
         [(item.name, item.released) for item in plan.mechanisms]
         == [(item.name, item.released) for item in options.list_mechanisms(plan.n)],
-        "mechanisms: not in the order, or with the descriptions, of the method",
+        "mechanisms: order or descriptions differ from the method's mechanisms",
     )
     each = ", ".join(f"{item.count} of {item.name}" for item in plan.mechanisms)
     return f"sensitivities, rates and counts match the options: {each}", True
 
 
 def check_rule(checks: Checks, options: Auto, plan: Plan | None, facts: BundleFacts | None) -> None:
-    """Checks that this version of `auto`'s rule chooses these options, or that another is named."""
+    """Checks that this version of `auto` chooses these options; only names another version."""
     if options.rule != RULE:
         checks.note_check(
             "rule of auto",
@@ -125,7 +125,6 @@ def _check_rule(options: Auto, plan: Plan, bundle: BundleFacts) -> tuple[str, bo
 
 
 def data_facts(plan: Plan, facts: BundleFacts) -> DataFacts:
-    """Returns the public facts from which `auto` may choose options."""
     return DataFacts.of_target(
         Target.of_plan(plan),
         dimension=facts.dimension,
@@ -137,7 +136,7 @@ def data_facts(plan: Plan, facts: BundleFacts) -> DataFacts:
 def check_head(
     folder: Path, facts: BundleFacts, options: MethodOptions, plan: Plan, values: Values
 ) -> tuple[str, bool]:
-    """Checks the tensors' names, types and shapes, that they are finite, and the file's mark."""
+    """Checks names, types, shapes and finiteness of the head's tensors, and the file's mark."""
     readers = load_readers()
     shapes = {
         WEIGHTS: (len(facts.class_names), facts.dimension + 1),

@@ -1,4 +1,4 @@
-"""Writes statement, model card and page again, and compares the results with the bundle's."""
+"""Writes statement, model card and page again, and compares the texts with the bundle's files."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ def _other_version(facts: BundleFacts) -> str:
     return (
         ""
         if made == here
-        else f" checked by dpprobe {here}; verify with {made}, which made the bundle"
+        else f"; this is dpprobe {here}: verify with {made}, which made the bundle"
     )
 
 
 def check_documents(
     folder: Path, facts: BundleFacts, values: Values, *_checked: bool
 ) -> tuple[str, bool]:
-    """Writes model card and page again, from verified facts and statement, and compares them."""
+    """Rewrites model card and page from verified facts, and compares them with the bundle's."""
     with tempfile.TemporaryDirectory() as place:
         again = Path(place)
         write_card(again, facts, values)

@@ -1,4 +1,4 @@
-"""Reads the plan from a statement, and computes its epsilon again."""
+"""Reads the plan from a privacy statement, and recomputes the plan's epsilon."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from dpprobe.training.plan_file import PRICE_TOLERANCE
 T = TypeVar("T")
 
 MOST_RELEASES = 10**7
-# Differences of other libraries' answers between versions and processors.
+# Relative differences of other libraries' epsilons between versions and processors.
 CHECK_TOLERANCE = 1e-4
 
 
 def read_statement(folder: Path) -> tuple[str, Values]:
-    """Reads the statement of a release."""
+    """Reads a bundle's privacy statement; DataError unless a private release wrote it."""
     values = read_json(folder / STATEMENT_FILE)
     require_true(values["mode"] == "release", f"mode {values['mode']!r}, not release")
     require_true(values["private"] is True, "private: not true, so there is no guarantee")
@@ -48,7 +48,6 @@ def read_statement(folder: Path) -> tuple[str, Values]:
 
 
 def read_mechanism(values: Values) -> Mechanism:
-    """Reads a mechanism as statements write it."""
     require_gaussian(values)
     return Mechanism(
         name=str(values["name"]),
@@ -61,7 +60,6 @@ def read_mechanism(values: Values) -> Mechanism:
 
 
 def read_plan(values: Values) -> tuple[str, Plan]:
-    """Reads the plan that a statement states."""
     unit = {words: key for key, words in Plan.UNITS.items()}[values["unit_of_privacy"]]
     selection, patients = values["selection"], values["patients"]
     plan = require_bounded(
@@ -95,7 +93,7 @@ def _accountant_name(label: Any) -> str:
 
 
 def require_bounded(plan: Plan) -> Plan:
-    """Returns a plan whose epsilon can be computed in bounded time."""
+    """Returns the plan; DataError unless its epsilon can be computed in bounded time."""
     require_true(
         SMALLEST_EPSILON <= plan.epsilon <= LARGEST_EPSILON and plan.delta >= SMALLEST_DELTA,
         f"epsilon {plan.epsilon:g}, delta {plan.delta:g}: outside the range that dpprobe "
@@ -133,7 +131,10 @@ def _check_opinions(plan: Plan) -> tuple[str, Mapping[str, float | None]]:
     stated = _key_by_name(plan.checks)
     same = _drop_versions(by) == _drop_versions(plan.priced_by)
     if not same or set(stated) != {_drop_versions(name) for name in computed}:
-        raise PrivacyError(f"stated by {plan.priced_by}, checks {list(stated)}; here by {by}")
+        raise PrivacyError(
+            f"accountant {plan.priced_by} with checks {list(stated)} is stated, but this plan "
+            f"needs {by} with checks {list(computed)}"
+        )
     require_same("check_notes", _key_by_name(notes), _key_by_name(plan.check_notes))
     for name, value in computed.items():
         other = stated[_drop_versions(name)]
@@ -164,4 +165,6 @@ def _check_patients(plan: Plan) -> None:
         and math.isclose(stated, worth, rel_tol=CHECK_TOLERANCE)
     )
     if not agree:
-        raise PrivacyError(f"patients: epsilon {stated} is stated for {images} images: {worth}")
+        raise PrivacyError(
+            f"patients: epsilon {stated} is stated for {images} images, but {worth} is computed"
+        )

@@ -1,4 +1,4 @@
-"""Reads the stated releases from test units, and computes their epsilons again."""
+"""Reads what a statement released from test units, and recomputes the epsilons."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ from dpprobe.release.verification.stated_plan import (
 )
 from dpprobe.training.plan_file import PRICE_TOLERANCE
 
-# The keys of a block about its epsilon, by `counted_units.priced_values`.
+# Keys of a statement block on its epsilon, by `counted_units.priced_values`, and `composition`.
 PRICED_KEYS = {"n", "epsilon", "epsilon_target", "delta", "mechanisms", "composition"}
 
 
 def list_tested(values: Values, plan: Plan) -> list[Plan]:
-    """Returns the plans of all stated releases from the test units."""
     return [make_tested_plan(block, plan) for block in tested_blocks(values)]
 
 
@@ -53,10 +52,10 @@ def make_tested_plan(block: Values, plan: Plan) -> Plan:
 def read_tested(
     name: str, stated: Any, keys: set[str], plan: Plan, wanted: Sequence[Mechanism]
 ) -> tuple[Values, Plan, float]:
-    """Reads a block of numbers from test units that has `keys` besides those of its epsilon.
+    """Reads a statement block of numbers from test units, with `keys` and `PRICED_KEYS`.
 
-    Returns the block, its plan, and its epsilon, computed again. Raises DataError or PrivacyError
-    unless the plan has the wanted mechanisms and the stated epsilon.
+    Returns the block, its plan, and its recomputed epsilon. Raises DataError or PrivacyError unless
+    the plan has the wanted mechanisms and the stated epsilon.
     """
     block = read_block(name, stated, keys | PRICED_KEYS)
     tested = make_tested_plan(block, plan)
@@ -68,7 +67,7 @@ def read_tested(
 
 
 def price_tested(tested: Plan) -> float:
-    """Computes a test result's epsilon exactly, since it never samples, and by other libraries."""
+    """Recomputes a test result's epsilon, exactly, and compares other libraries' epsilons."""
     cost = price_plan(tested)
     require_true(
         math.isclose(tested.realised_epsilon, cost, rel_tol=PRICE_TOLERANCE),

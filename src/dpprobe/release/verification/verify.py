@@ -1,33 +1,30 @@
-"""Checks a bundle without the private data or a network; with the backbone if it is available.
+"""Verifies a bundle without private data or a network, and the backbone if weights are given.
 
-Everything that can be computed is computed, because anyone who edits a file can hash it again. The
-statement is written again from the stated options, facts and noise, and must match word for word.
-Model card and page are also written again and compared. The epsilon of the stated noise is computed
-again, by the plan's accountant and others.
+Hashes alone prove little, because anyone who edits a file can also write new hashes. Statement,
+model card and page are therefore written again from the stated options, facts and noise, and must
+match word for word. The plan's accountant and other accountants recompute the stated epsilon.
 
-**Not detectable**, because nothing in a bundle reveals these changes; only a signature protects
-against them:
+Only a signature protects a bundle against the following undetectable changes:
 
-- other weights, other arrays of a normalisation, and another choice of a search within its space;
-- another choice of `auto` by another version of its rule;
-- classes, and facts of the backbone (a hash, preprocessing, its probe, versions of libraries),
-  changed in bundle.json and in the hashes of the statement. If the backbone is available,
-  preprocessing and probe are computed again;
-- earlier cohorts with other labels and numbers of units;
-- n if no mechanism samples, and names of release, study, dataset, method and backbone, each changed
-  everywhere; words of `card`;
-- another predecessor, or none, unless its bundle is passed too;
-- more noise in the statement than was drawn, with all numbers and sentences that follow;
-- blocks that are removed with all that mentions them: a test result, a calibration, the tables of a
-  monitor with their directions, the cost of a choice, patients if the unit is one image; or another
-  unit, changed everywhere;
-- whether near-duplicates of public images were left out or rows chosen by a subsample, and by what,
-  changed everywhere;
-- the numbers of an audit below the guarantee, or an invented audit;
-- another possible test result, and the AUC's interval around it; other noisy counts of a
-  calibration, with all that follows from them; other counts of a monitor, unless their totals
-  disagree; other typical directions; how many cells a choice without an epsilon was among, and
-  their names; a larger sum of the ledger, or its entry's number.
+- Other weights, normalisation arrays or choices within a search space are undetectable.
+- Another choice of `auto` by another version of its rule is undetectable.
+- Other classes and facts of the backbone are undetectable if changed in bundle.json and in the
+  statement's hashes. Given backbone weights, `verify` recomputes preprocessing and probe.
+- Earlier cohorts with other labels and numbers of units are undetectable.
+- Other names and, without sampling, another n are undetectable if changed everywhere, as are other
+  words of `card`.
+- Another predecessor, or no predecessor, is undetectable without the predecessor's bundle.
+- A statement of more noise than was drawn, with all dependent numbers, is undetectable.
+- A block is undetectable if removed with all its mentions: a test result, a calibration, a monitor,
+  the cost of a choice, or patients if the unit is one image.
+- Another unit of privacy, and other facts on near-duplicates and subsamples, are undetectable if
+  changed everywhere.
+- An invented audit, or other numbers of an audit below the guarantee, are undetectable.
+- Another possible test result, and another interval of an AUC around the result, are undetectable.
+- Other noisy counts of a calibration, with all dependent numbers, are undetectable.
+- Other counts of a monitor with equal totals, and other typical directions, are undetectable.
+- The number and names of cells in a choice without an epsilon are undetectable.
+- A larger total of the ledger, or another entry number, is undetectable.
 
 Only the maker can vouch that noise was drawn as stated, that training examples were clipped, and
 that n and the units are true.
@@ -75,9 +72,9 @@ def verify_bundle(
 ) -> Report:
     """Runs all checks of a bundle that need no private data.
 
-    `public_key` is the signer's key, and `checkpoint` the file of the backbone's weights, to
-    compute its features too. `predecessors` are folders of earlier bundles, or folders that contain
-    them. Raises DataError for a folder without a bundle, ConfigError for an unusable key.
+    `public_key` is the signer's key; `checkpoint` is the file of the backbone's weights, to check
+    features too. `predecessors` are earlier bundles, or folders that contain earlier bundles.
+    Raises DataError for a folder without a bundle, ConfigError for an unusable key.
     """
     if not any((bundle / name).exists() for name in (FACTS_FILE, STATEMENT_FILE, SUMS_FILE)):
         raise DataError(f"{bundle}: no bundle in this folder; {_suggest_bundle(bundle)}")
@@ -113,8 +110,9 @@ def verify_bundle(
 
 
 def _suggest_bundle(folder: Path) -> str:
-    """Names the bundles near a folder, such as those of a study's results."""
+    """Suggests bundles in and below a folder, such as the folder of a study's results."""
     places = (f"{below}*/{FACTS_FILE}" for below in ("", "*/", "*/*/"))
     bundles = (path.parent for place in places for path in folder.glob(place))
     near = sorted(str(path) for path in bundles if not path.name.startswith("."))
-    return f"is it {' or '.join(near[:5])}?" if near else f"name the folder with its {FACTS_FILE}"
+    named = f"did you mean {' or '.join(near[:5])}?"
+    return named if near else f"name the folder that contains {FACTS_FILE}"

@@ -184,7 +184,9 @@ def test_groups_are_compared_by_accuracy_whatever_the_headline_of_classes(
 def test_scores_that_are_not_finite_are_refused_by_name(tmp_path: Path) -> None:
     scores = np.zeros((1, ROWS, 3))
     scores[0, 5, 1] = np.nan
-    with pytest.raises(DataError, match=r"predictions.parquet: a score is not finite; delete it"):
+    with pytest.raises(
+        DataError, match=r"predictions.parquet: a score is not finite; delete this file"
+    ):
         _run(tmp_path, _write(tmp_path, scores=scores))
 
 
@@ -195,5 +197,5 @@ def test_cells_of_other_rows_are_refused_by_name(tmp_path: Path) -> None:
         tmp_path, method="nonprivate", epsilon="inf", scores=np.zeros((1, ROWS, 3)), labels=labels,
         groups={}, class_names=NAMES,
     )  # fmt: skip
-    with pytest.raises(DataError, match=r"nonprivate.*its test rows differ"):
+    with pytest.raises(DataError, match=r"nonprivate.*the test rows differ"):
         _run(tmp_path, cells)

@@ -448,7 +448,7 @@ def test_a_study_s_folder_is_answered_with_its_bundles(bundle: Path, tmp_path: P
     (study / "releases").mkdir(parents=True)
     shutil.copytree(bundle, study / "releases" / "v1")
     shutil.copytree(bundle, study / "releases" / ".v2.staged")
-    with pytest.raises(DataError, match=re.escape(f"is it {study / 'releases' / 'v1'}?")):
+    with pytest.raises(DataError, match=re.escape(f"did you mean {study / 'releases' / 'v1'}?")):
         verify_bundle(study)
 
 

@@ -20,8 +20,8 @@ class CalibrateOptions(Options):
 
     epsilon: Budget | None = Field(
         None,
-        description="Epsilon of the calibration, spent by test units. Leave it out if `evaluate` "
-        "measures the AUC of two classes, whose counts serve for both.",
+        description="Epsilon of the calibration, spent by test units. Leave epsilon out if "
+        "`evaluate` measures the AUC of two classes, whose counts calibration reuses.",
     )
 
 
@@ -32,7 +32,7 @@ def list_faults(wanted: WantedRelease) -> Iterator[str]:
         return
     of_auc = wanted.release.test_metric == "auc"
     if wanted.multi_label:
-        yield "calibrate: needs one label per row, but these have several; remove it"
+        yield "calibrate: needs one label per row, but these rows have several; remove calibrate"
     elif of_auc and asked.epsilon is not None:
         yield (
             "calibrate.epsilon: `evaluate` pays for the counts of the AUC, which calibrate uses "

@@ -1,16 +1,15 @@
-"""Noisy counts of private test units that show how sure a released head may be, with an epsilon.
+"""Calibrates a released head by noisy counts of private test units, which spend epsilon.
 
-Units, weights and null rows are defined in `evaluation`. The weights of a unit's rows sum to at
-most
-1. A null row has scores that are not finite, and counts nothing.
+The module `evaluation.measure` defines units, weights and null rows. The weights of a unit's rows
+sum to at most 1. A null row has scores that are not finite, and is not counted.
 
-Calibration needs one label per row. If the test result is the AUC of two classes, its
-`score_counts` are used, at no cost. Without `score_counts`, mechanisms of sensitivity 1 read the
-test units:
+Calibration needs one label per row. If the test result is the AUC of two classes, calibration
+reuses the AUC's `score_counts` at no cost. Without `score_counts`, mechanisms of sensitivity 1 read
+the test units:
 
 - `temperature`, six times: the sum over rows of the largest probability at a temperature, minus 1
-  if the prediction is right: in [-1, 1], so a unit changes the sum by at most 1. Each temperature
-  follows from the sums released before (bisection; Luo et al. 2020, arXiv 2008.09643);
+  if the prediction is right. A row's term is in [-1, 1], so a unit changes the sum by at most 1.
+  Each temperature follows from earlier noisy sums (bisection; Luo et al. 2020, arXiv 2008.09643);
 - two classes, `probability_counts`: the weight of rows of each class, per fixed range of the second
   class's probability;
 - more classes, `top_counts`: the weight of rows with right and with wrong predictions, per fixed
@@ -59,11 +58,11 @@ Floats = npt.NDArray[np.float64]
 
 TEMPERATURE, PROBABILITY_COUNTS = "temperature", "probability_counts"
 TOP_COUNTS, LABEL_COUNTS = "top_counts", "label_counts"
-# Places of the AUC's bins are noisy too: with fewer units, in deviations of a count's noise,
-# probabilities would be worse than without calibration.
+# Fewest test units for calibration by an AUC's counts, in standard deviations of a count's noise.
+# With fewer units, noisy bin edges would make probabilities worse than without calibration.
 FEWEST_OF_AUC = 100.0
 TEMPERATURE_SHARE = 0.2
-# The words on the price, by `price_words`.
+# Arguments of `price_words` for the sentence on a calibration's cost.
 PRICED = "Calibration", "Together with the test result it"
 OF_THE_AUC = "Calibration uses the counts of the AUC, so it costs nothing more."
 
@@ -129,10 +128,8 @@ def calibrate_head(
 
     Args:
       plan: calibrated for `calibration_mechanisms` on n = test units.
-      composition: text on how this epsilon adds to the others.
+      composition: the statement's text on how epsilons of test units add up.
       shared: adds up the counts of several sites.
-
-    Raises PrivacyError for a plan with other mechanisms, and for several heads.
     """
     wanted = calibration_mechanisms(
         classes=len(features.class_names), multi_label=features.multi_label
@@ -165,7 +162,7 @@ def calibrate_from_counts(evaluation: Mapping[str, Any], plan: Plan) -> dict[str
 def describe_calibration(
     noisy: Mapping[str, Any], mechanisms: tuple[Mechanism, ...], n: int
 ) -> dict[str, Any]:
-    """Derives the published numbers from noisy sums and counts, by mechanism name."""
+    """Derives a calibration's published numbers from noisy sums and counts, by mechanism name."""
     counts = mechanisms[-1]
     deviation = counts.noise_scale
     if SCORE_COUNTS in noisy:
@@ -198,7 +195,6 @@ def _describe_two(
 def _release_tables(
     scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: Floats, releases: Releases
 ) -> dict[str, Any]:
-    """Releases the sums that lead to the temperature, then both tables at this temperature."""
     n, usable = releases.plan.n, find_usable(scores)
     logits = np.where(usable[:, None], scores, 0.0).astype(np.float64)
     right = logits.argmax(axis=1) == labels
@@ -239,8 +235,6 @@ def _probabilities(logits: Floats, answers: list[float]) -> Floats:
 
 
 class Steps(PartSteps):
-    """Calibrates the head with separate counts, or with the counts of an AUC."""
-
     def plan_test_units(self) -> Plan | None:
         asked, store = self.task.options.block(CalibrateOptions), self.task.stores[1]
         if asked is None or asked.epsilon is None:

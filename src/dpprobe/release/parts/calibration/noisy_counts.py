@@ -1,31 +1,32 @@
-"""Derives from noisy counts how sure a released head may be: probabilities, sets, cut-offs.
+"""Derives calibrated probabilities, sets of classes and cut-offs from noisy counts.
 
-Every number in this module is a function of the noisy output of `measure`. So the published numbers
-cost no privacy, and everybody with a bundle computes equal numbers.
+Every number in `noisy_counts` is a function of the noisy counts of `measure`. The published numbers
+therefore cost no privacy, and everybody with a bundle can recompute them.
 
-**Probabilities** are the softmax of scale times score, plus an offset of the second class. More
-than two classes have a temperature, so the scale is 1 / T and the offset 0. Two classes have a
+**Probabilities** are the softmax of scale times score, plus an offset for the second class. More
+than two classes have a temperature T: the scale is 1 / T, and the offset is 0. Two classes have a
 logistic regression of the label on the difference of scores (Platt 1999).
 
 **Sets.** The set of a row holds the most probable class, and each class with a probability of at
-least q. At coverage 1 - a, sets contain the true class with probability at least 1 - a, over test
-units, new unit and noise.
+least q. Sets of coverage 1 - a contain the true class with probability at least 1 - a, over test
+units, a new unit and noise.
 
-- Split conformal prediction by patients (Dunn, Wasserman and Ramdas 2023) gives q without noise.
-  The misses of q are the weight of rows whose class has a lower probability. For n test units q is
-  as high as possible with misses(q) <= b (n + 1) - 1.
-- Noise needs a margin of z standard deviations. Thresholds are tried from q = 0 up, and the first
-  threshold that fails ends the search. So only the lowest q with too many misses may pass wrongly,
-  with probability g = 1 - Phi(z). The sets have coverage (1 - b)(1 - g) = 1 - a: fixed sequence
-  testing (Angelopoulos et al. 2021, arXiv 2110.01052).
-- The coverage is proved for scores fixed before. In a calibration, one or two numbers of the
-  scores, temperature or slope and offset, come from the test units too. Simulations of whole
-  releases show that the sets still cover, down to the smallest number of units.
-- A row without usable scores counts nothing. An image without usable scores gets no prediction, and
-  all classes are possible.
+- Split conformal prediction by patients (Dunn, Wasserman and Ramdas 2023) gives sets without noise.
+  The misses of a threshold q are the weight of rows whose true class has a probability below q. For
+  n test units and miss rate b, the highest q with misses(q) <= b (n + 1) - 1 is chosen.
+- With noise, misses must stay z standard deviations below the limit. Thresholds are tried from
+  q = 0 up, and the first failing threshold ends the search. Only the lowest q with too many misses
+  can therefore pass wrongly, with probability g = 1 - Phi(z). The sets have coverage (1 - b)(1 - g)
+  = 1 - a by fixed sequence testing (Angelopoulos et al. 2021, arXiv 2110.01052).
+- The proof of coverage assumes scores that do not depend on the test units. In a calibration,
+  temperature, or slope and offset, come from the test units too. Simulations of whole releases show
+  that sets still reach their coverage, down to the smallest number of units.
+- A row without usable scores is not counted. An image without usable scores gets no prediction, so
+  all classes stay possible.
 
-**Intervals** of shares r / m of two noisy counts hold all p that r - p m does not contradict at
-95%. The variance of r - p m is the noise's variance plus m p (1 - p) (Fieller 1954).
+**Intervals (95%)** of shares r / m of noisy counts hold all p with r - p m within 1.96 standard
+deviations of 0. The variance of r - p m, for noisy counts r and m, is the noise's variance plus
+m p (1 - p) (Fieller 1954).
 """
 
 from __future__ import annotations
@@ -45,28 +46,27 @@ from dpprobe.results.bootstrap import CONFIDENCE
 Floats = npt.NDArray[np.float64]
 
 COVERAGES = (0.8, 0.9, 0.95, 0.99)
-# The noise may use this part of the chance that a set misses the true class.
+# Part of the allowed probability of missing the true class that is reserved for noise.
 NOISE_SHARE = 0.1
-# Edges of ranges: of the second of two classes' probability, and of the true class's probability;
-# `TOP_EDGES` are those of the largest probability. Fewer ranges have less noise together; sets need
-# fine ones where probabilities are small.
+# PROBABILITY_EDGES divide the second class's probability into ranges, LABEL_EDGES the true class's
+# probability. Fewer ranges have less total noise; sets need fine ranges of small probabilities.
 PROBABILITY_EDGES = (
     0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0
 )  # fmt: skip
 LABEL_EDGES = (
     0.0, 0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9, 1.0
 )  # fmt: skip
-# The logarithms to base 2 of the highest and lowest temperature that are tried.
+# Base-2 logarithms of the lowest and highest temperature, and the number of temperatures tried.
 COLDEST, HOTTEST, QUERIES = -8.0, 8.0, 6
 ABSTAIN_BELOW = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 WANTED_RATES = (0.8, 0.9, 0.95)
 TREATED_FROM = (0.05, 0.1, 0.2, 0.3, 0.5)
 DIAGRAM_EDGES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-# Ranges of the diagram are joined until they have so many deviations of their noise.
+# Ranges of the reliability diagram are joined until rows exceed JOINED deviations of their noise.
 JOINED = 8.0
-# A bin has a say in the logistic regression if its rows exceed so many deviations of their noise.
+# The logistic regression uses bins whose rows exceed FILLED standard deviations of their noise.
 FILLED = 3.0
-# Bound of the logistic regression's offset, where scores have deviation 1.
+# Largest offset of the logistic regression, for scores of standard deviation 1.
 _FARTHEST = 15.0
 _Z = float(ndtri((1 + CONFIDENCE) / 2))
 
@@ -80,12 +80,13 @@ class Share(NamedTuple):
 
 
 def search_temperature(answers: Sequence[float]) -> float:
-    """Returns log2 of the temperature to try next; after the last answer, of the result.
+    """Returns log2 of the temperature to try next; after the last answer, log2 of the result.
+
+    The result interpolates between the last two temperatures whose answers differ in sign.
 
     Args:
       answers: for each temperature tried before, the noisy sum of largest probability minus hit. A
-        positive sum means that the head is too sure, and the temperature must rise. Interpolates
-        between the last two temperatures whose answers differ in sign.
+        positive sum means that the head is too sure, and the temperature must rise.
     """
     cold, hot = COLDEST, HOTTEST
     too_sure = unsure = None
@@ -105,14 +106,15 @@ def fit_logistic(
 ) -> tuple[float, float]:
     """Fits slope and offset of a logistic regression to noisy counts at places [bins].
 
-    Noise may make the counts negative. Counts enter the likelihood linearly, so that their noise
-    cancels. Bins that do not exceed their noise are ignored, as some lie where no row is. Places
-    are limited to twice the range of the middle 80% of rows, because bins may lie too far out.
+    Noise may make counts negative. Counts enter the likelihood linearly, so that their noise
+    cancels. Bins that do not exceed their noise are ignored, because no row may be in them. Places
+    of bins are clipped to twice the range of the middle 80% of rows, because bins may lie far out.
 
-    As in Platt 1999 each label counts a little as the other label, here by the noise's share of the
-    rows. Where classes do not overlap, noisy counts cannot distinguish 99.9% from certainty. So the
-    slope is limited to the value that gives a probability of 99.9% at one standard deviation from
-    the centre. The slope is not negative: a head that ranks no better than chance has slope 0.
+    As in Platt 1999, a share `mixed` of each label's rows counts as the other label, here in
+    proportion to the noise. For classes that do not overlap, noisy counts cannot distinguish high
+    probabilities from certainty. The probability one standard deviation from the centre is
+    therefore at most 1 - `mixed`. The slope is never negative: a head that ranks no better than
+    chance has slope 0.
 
     Args:
       n: the number of test units.
@@ -129,7 +131,7 @@ def fit_logistic(
     positives = (1 - mixed) * positives + mixed * negatives
     centre = float(np.average(places, weights=totals))
     spread = math.sqrt(float(np.average((places - centre) ** 2, weights=totals)))
-    if not spread:  # one bin tells nothing about the slope
+    if not spread:  # a single bin does not determine a slope
         share = min(max(float(positives.sum() / totals.sum()), mixed), 1 - mixed)
         return 0.0, float(logit(share))
     x = (places - centre) / spread
@@ -168,7 +170,7 @@ def estimate_share(part: float, whole: float, part_noise: float, rest_noise: flo
 
 
 def allowed_misses(n: int, coverage: float) -> tuple[float, float]:
-    """Returns the most misses that a coverage allows, without the margin for noise, and its z."""
+    """Returns the most misses at a coverage without noise, and the deviations z of the margin."""
     missed = 1 - coverage
     by_noise = NOISE_SHARE * missed
     by_units = 1 - coverage / (1 - by_noise)
@@ -178,14 +180,14 @@ def allowed_misses(n: int, coverage: float) -> tuple[float, float]:
 def find_threshold(
     candidates: Sequence[tuple[float, float, float]], n: int, coverage: float
 ) -> float | None:
-    """Returns the highest threshold whose sets cover; None if only the set of all classes covers.
+    """Returns the highest threshold whose sets reach a coverage; None if only all classes do.
 
     Args:
       candidates: thresholds in rising order, with noisy misses and the deviation of their noise.
     """
     most, z = allowed_misses(n, coverage)
     highest = None
-    if not candidates or z * candidates[0][2] > most:  # only lucky noise would publish a set
+    if not candidates or z * candidates[0][2] > most:  # only chance would publish a set
         return None
     for threshold, misses, deviation in candidates:
         if misses + z * deviation > most:
@@ -197,7 +199,7 @@ def find_threshold(
 def fewest_units(deviation: float, coverage: float = 0.9) -> int:
     """Returns the number of test units below which noise leaves no useful set at a coverage.
 
-    `deviation` is the noise of each count; four counts must fit into the margin.
+    `deviation` is the noise of each count; the margin must hold the noise of four counts.
     """
     _, z = allowed_misses(0, coverage)
     by_units = allowed_misses(1, coverage)[0] - allowed_misses(0, coverage)[0]
@@ -208,8 +210,8 @@ def describe_classes(top: Floats, label: Floats, *, n: int, deviation: float) ->
     """Derives the published numbers of a head of three or more classes from two noisy tables.
 
     Args:
-      top: [ranges of the largest probability, 2], right predictions first.
-      label: [ranges of the probability of the true class].
+      top: noisy counts [ranges of the largest probability, 2], right predictions first.
+      label: noisy counts [ranges of the probability of the true class].
       deviation: the standard deviation of each number's noise.
     """
     below = np.cumsum(label)
@@ -240,7 +242,7 @@ def describe_two(
     Args:
       edges: [bins + 1], rising, of the second score minus the first.
       places: [bins], a score in each bin.
-      counts: [2, bins], rows of the second class first.
+      counts: noisy counts [2, bins], rows of the second class first.
       deviation: the standard deviation of each count's noise.
     """
     positives, negatives = counts
@@ -253,7 +255,7 @@ def describe_two(
     wrong = positives + negatives - right
     told: dict[str, Any] = (
         {} if scale else {"cut_offs": [], "net_benefit": []}
-    )  # all rows have one probability
+    )  # with scale 0, all rows have equal probabilities
     return {
         "sets": _list_sets(_two_class_candidates(ends, positives, negatives, deviation), n),
         "reliability": _join_ranges(ends[:-1], ends[1:], middle, positives, negatives, deviation),
@@ -283,7 +285,7 @@ def _two_class_candidates(
 def _list_sets(candidates: Sequence[tuple[float, float, float]], n: int) -> list[dict[str, float]]:
     thresholds = {coverage: find_threshold(candidates, n, coverage) for coverage in COVERAGES}
     return [
-        # a little less than the edge, whose own rows other software may round below it
+        # slightly below the edge, because other software may round probabilities at an edge down
         {"coverage": coverage, "threshold": threshold * (1 - 1e-6)}
         for coverage, threshold in thresholds.items()
         if threshold is not None
@@ -295,8 +297,8 @@ def _join_ranges(
 ) -> list[dict[str, float]]:
     """Compares probabilities with shares of right predictions, over ranges that have enough rows.
 
-    Ranges are joined from high probabilities down, until they exceed their noise and the next one
-    belongs to another part of the diagram. Rows that remain at the end join the last range.
+    Ranges are joined from high probabilities down, until joined rows exceed the noise and the next
+    range belongs to another part of the diagram. Remaining ranges join the last joined range.
     """
     totals, parts = hits + others, np.searchsorted(DIAGRAM_EDGES, middle)
 
@@ -335,11 +337,11 @@ def _observed(share: Share) -> dict[str, float]:
 def _list_abstention(
     least: Floats, most: Floats, right: Floats, wrong: Floats, n: int, deviation: float
 ) -> list[dict[str, float]]:
-    """Lists how many rows have at least a given probability, and how many of these are right.
+    """Lists, for limits of the largest probability, shares of answered rows and of right answers.
 
-    The limit may divide a range, whose probabilities reach from `least` to `most`. The interval
-    then contains the interval that includes this range and the one that excludes it. With a higher
-    limit no more rows are answered, although their noisy count may be larger.
+    A limit may divide a range with probabilities from `least` to `most`. The interval of right
+    answers covers the intervals with and without a divided range. The share of answered rows never
+    rises with the limit, although noisy counts may rise.
     """
 
     def estimate_answers(answered: npt.NDArray[np.bool_]) -> tuple[float, Share]:
@@ -403,10 +405,10 @@ def _rate(counts: Floats, chosen: slice, deviation: float) -> Share:
 def _list_benefits(
     ends: Floats, positives: Floats, negatives: Floats, n: int, deviation: float
 ) -> list[dict[str, float]]:
-    """Lists net benefits per unit: right treatments minus wrong treatments, weighted by their odds.
+    """Lists net benefits per unit: right treatments, minus wrong treatments times the odds.
 
-    Follows Vickers and Elkin 2006, "Decision curve analysis". Limits are the bin edges nearest to
-    `TREATED_FROM`.
+    Net benefits follow Vickers and Elkin 2006, "Decision curve analysis". Treatment begins at the
+    bin edges nearest to `TREATED_FROM`.
     """
     rows = {}
     for wanted in TREATED_FROM:

@@ -1,1 +1,1 @@
-"""The privacy cost of choosing a release among the study's cells, which each statement has."""
+"""States the privacy cost of choosing a release among the study's cells, in each statement."""

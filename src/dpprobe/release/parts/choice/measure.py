@@ -1,22 +1,22 @@
 """The privacy cost of choosing a release by looking at a study's cells of the same dataset.
 
-**Claim.** Whoever chooses a release after seeing a benchmark publishes a function of the
-benchmark's heads, their test results, and the release. For training units the choice costs no more
-than publishing all these heads and the release. Their cost is that of the composition of all
-mechanisms, for every seed and backbone, at the release's delta. The bound is that of
-`dpprobe.results.best_head_price`, over all epsilons and with one more fit. The bound needs private
-cells alone: a cell without privacy may reveal all rows, and the choice has no finite epsilon.
+**Bound.** A release chosen after seeing a benchmark is a function of the benchmark's heads, their
+test results, and the released head. To training units the choice costs at most as much as
+publishing all heads of the benchmark and the release. The cost of publishing all heads is the
+composition of all mechanisms, for every seed and backbone, at the release's delta. The bound equals
+`dpprobe.results.best_head_price` over all epsilons, with one more fit. If a cell is not private,
+the choice has no finite epsilon, because the cell may reveal all rows.
 
-The bound assumes noise that nobody can repeat. A benchmark's noise follows from the study and the
-fingerprint of its data. So the bound holds against attackers who lack the study or the data. As the
-statement says, the bound does not hold against the release's own adversary, who knows all other
-units.
+**Seeded noise.** The bound assumes noise that nobody can recompute. A benchmark's noise follows
+from the study and the fingerprint of its data, so the bound holds against attackers who lack the
+study or the data. The bound does not hold against an attacker who knows the study and all other
+units, as the statement says.
 
 `auto` chooses a head from each backbone's features. If features are missing, the mechanisms are
 unknown, and no epsilon is stated.
 
-Test units are not covered: benchmarks print their results without noise. Cells whose noise cannot
-be calibrated are left out, since they have no head.
+The bound does not cover test units, because benchmarks print test results without noise. Cells
+whose noise cannot be calibrated are left out, because no head exists for them.
 """
 
 from __future__ import annotations
@@ -175,7 +175,6 @@ def _name_first(what: str, names: Sequence[str]) -> str:
 
 
 def _not_known(study: Study, facts: Mapping[str, DataFacts]) -> list[str]:
-    """Names the heads that `auto` cannot choose because features are missing."""
     return [
         f"{backbone}/{name}"
         for backbone in study.backbones
@@ -215,7 +214,7 @@ def _not_private(study: Study, dataset: str) -> list[str]:
 def _list_fits(
     study: Study, dataset: str, release: Plan, cache: Path, facts: Mapping[str, DataFacts]
 ) -> list[Fits]:
-    """Returns the fits of each method and epsilon, for all seeds and backbones."""
+    """Returns the study's fits on a dataset by method and epsilon, over all seeds and backbones."""
     pairs = list(dict.fromkeys((cell.method, cell.epsilon) for cell in study.list_cells(dataset)))
     delta, fits = study.dataset_delta(dataset), []
     with Progress(len(pairs), label="price of the choice", unit="plans") as progress:
@@ -252,7 +251,7 @@ def _decide_methods(
 
 
 class Steps(PartSteps):
-    """Has no step: `release.make` bounds the choice, which no release leaves out."""
+    """Has no steps: `release.make` itself writes the block `choice` of every release."""
 
 
 # verification and words
@@ -262,7 +261,6 @@ CHOICE_KEYS = {"cells", "epsilon", "words"}
 
 
 def check_choice(values: Values, plan: Plan, facts: BundleFacts) -> tuple[str, bool]:
-    """Checks a statement's words and epsilon for choosing this head among others."""
     if facts.is_of_estimator:
         expected = fits_block(read_whole("releases", values["ledger"]["releases"]))
         require_same("choice", expected, values["choice"])

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def list_faults(wanted: WantedRelease) -> Iterator[str]:
-    """Yields why a release cannot join its chain of cohorts, as far as this study tells."""
+    """Yields reasons in the study why a release cannot continue its chain of cohorts."""
     study, release, method = wanted.study, wanted.release, wanted.method
     if release.cohort is None:
         if release.horizon is not None:
@@ -28,7 +28,7 @@ def list_faults(wanted: WantedRelease) -> Iterator[str]:
         if earlier.cohort is None or earlier.horizon != release.horizon:
             yield (
                 f"cohort: its predecessor {before} has cohort {earlier.cohort}, horizon "
-                f"{earlier.horizon}; both need a cohort and the same horizon"
+                f"{earlier.horizon}; both releases need a cohort and an equal horizon"
             )
             return
         if earlier.dataset == release.dataset:

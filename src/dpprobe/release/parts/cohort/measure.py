@@ -1,11 +1,11 @@
-"""The chain of cohorts that a release continues, and the file that it leaves for the next.
+"""The chain of cohorts that a release continues, and the file for the next release of the chain.
 
     <data_dir>/<dataset>/cohort-<release>.entry-<number>.safetensors    mode 0600
 
 A cohort is a separate dataset: the units that arrived since the previous release. A cohort's file
 has the release's noisy sums (`outputs`) and the head's `weights`. With a horizon the file also has
-the exact `sums`, which are as private as the images. A cohort's file precedes the bundle, so a
-closed ledger entry has its file. `running_sums` documents the mathematics and the privacy cost.
+the exact `sums`, which are as private as the images. A cohort's file is written before the bundle,
+so each closed entry has a file. `running_sums` documents the mathematics and the privacy cost.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from dpprobe.release.transport import Block
 
 FORMAT = "dpprobe-cohort"
 FORMAT_VERSION = 1
-_LOST = "restore it from a backup; without it, begin a new chain without `predecessor`"
+_LOST = "restore the file from a backup, or begin a new chain without `predecessor`"
 
 
 class Link(NamedTuple):
@@ -57,10 +57,10 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Chain:
-    """The cohorts before a release, the first one first.
+    """The cohorts before a release, oldest first.
 
     Attributes:
-      binds: hashes of what all releases of a chain have in common, by name.
+      binds: hashes of options and facts that all releases of a chain must share, by name.
     """
 
     factorisation: Factorisation
@@ -74,7 +74,7 @@ def describe_cohort(
 ) -> dict[str, Any]:
     """Returns a statement's block `cohort`: which units a head has learned from.
 
-    Raises ConfigError for a horizon out of range, PrivacyError for a place beyond it.
+    Raises ConfigError for a horizon out of range, PrivacyError for a place beyond the horizon.
     """
     factorisation, place = Factorisation.make(horizon), len(earlier) + 1
     factorisation.check_place(place)
@@ -138,7 +138,6 @@ def read_chain(data_dir: Path, *, dataset: str, release: str) -> Chain:
 def write_cohort(
     path: Path, chain: Chain, cohort: Cohort, *, label: str, binds: Mapping[str, str]
 ) -> None:
-    """Writes the file of a release's cohort."""
     arrays: dict[str, npt.NDArray[Any]] = {
         **{f"outputs.{name}": values for name, values in cohort.outputs.items()},
         **{f"sums.{name}": values for name, values in cohort.sums.items()},
@@ -161,7 +160,6 @@ def write_cohort(
 
 
 def cohort_path(folder: Path, release: str, entry: int) -> Path:
-    """Returns the path of a release's cohort file beside the ledger."""
     return folder / f"cohort-{release}.entry-{entry}.safetensors"
 
 
@@ -170,12 +168,12 @@ def read_cohort(path: Path) -> tuple[dict[str, Any], Cohort]:
     if not path.exists():
         raise DataError(
             f"{path}: missing; a chain of cohorts begins with a release that has `cohort`. If "
-            f"this one has, {_LOST}"
+            f"this release has `cohort`, {_LOST}"
         )
     try:
         described, arrays = read_arrays(path, kind=FORMAT, version=FORMAT_VERSION)
         if hash_arrays(arrays) != described["sha256"]:
-            raise DataError("its numbers have changed")
+            raise DataError("the file's numbers have changed")
         cohort = Cohort(
             n=described["n"],
             outputs=_part_of(arrays, "outputs."),
@@ -197,11 +195,9 @@ def _part_of(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, n
 
 
 class Steps(PartSteps):
-    """Adds the release's sums to those of its chain, and stores what the next cohort needs."""
-
     @cached_property
     def _chain(self) -> Chain | None:
-        """The previous cohorts; None without `cohort`."""
+        """The chain of previous cohorts; None for a release without `cohort`."""
         task, options = self.task, self.task.options
         if options.cohort is None:
             return None
@@ -212,14 +208,14 @@ class Steps(PartSteps):
         chain = read_chain(Path(task.study.data_dir), dataset=before.dataset, release=before.name)
         if chain.factorisation != factorisation:
             raise ConfigError(
-                f"release {task.name}: horizon {options.horizon}, but that of {before.name} "
-                f"is {chain.factorisation.horizon}; write the same"
+                f"release {task.name}: horizon {options.horizon}, but the horizon of {before.name} "
+                f"is {chain.factorisation.horizon}; write equal horizons"
             )
         return chain
 
     @cached_property
     def _running(self) -> RunningSums | None:
-        """The running sums that the fit adds to; raises unless the release fits its chain."""
+        """The running sums that the fit continues; raises an error if options break the chain."""
         if (chain := self._chain) is None:
             return None
         task, dataset = self.task, self.task.options.dataset
@@ -233,15 +229,15 @@ class Steps(PartSteps):
         binds = self._list_binds()
         if other := [name for name in binds if chain.binds and chain.binds[name] != binds[name]]:
             raise PrivacyError(
-                f"predecessor {chain.links[-1].release}: it has another "
-                f"{', another '.join(other)}; the sums of a chain add up only if all its releases "
-                "have the same"
+                f"predecessor {chain.links[-1].release}: has another "
+                f"{', another '.join(other)} than release {task.name}; the sums of a chain add up "
+                "only if all releases agree"
             )
         names = task.method.running_sums or ()
         return RunningSums(chain.factorisation, chain.cohorts, names=names, n=task.plan.n)
 
     def _list_binds(self) -> dict[str, str]:
-        """Hashes what all releases of a chain have in common, by the names that errors use."""
+        """Hashes options and facts that all releases of a chain share, by their names in errors."""
         task = self.task
         return {
             "method": hash_value(published_options(task.method)),
@@ -267,7 +263,7 @@ class Steps(PartSteps):
         )
 
     def count_useful(self) -> DataFacts | None:
-        """Returns facts of all rows for the planner: a benchmark has the new rows only."""
+        """Returns facts of all cohorts for the planner, because benchmarks have new rows only."""
         running, facts = self._running, self.task.facts
         if running is None or not running.earlier:
             return None
@@ -278,7 +274,7 @@ class Steps(PartSteps):
         chain = self._chain
         if chain is None or not chain.factorisation.keeps_sums:
             return {}
-        # Later outputs of a chain with a horizon read exact sums again, so a place is used once.
+        # With a horizon, later releases read exact sums again, so each place is used only once.
         dataset, release = self.task.options.dataset, self.task.name
         if chain.links:
             dataset, release, *_ = chain.links[0]

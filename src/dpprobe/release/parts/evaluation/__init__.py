@@ -28,13 +28,13 @@ class EvaluateOptions(Options):
     metric: Headline | None = Field(
         None,
         description="Metric that is measured and published; accuracy if absent, even if tables and "
-        "figures show another metric. Required if the dataset names another metric. macro_accuracy "
-        "publishes the mean recall of the classes and the worst-class recall.",
+        "figures show another metric. `metric` is required if the dataset names another metric. "
+        "macro_accuracy publishes the mean recall of the classes and the worst-class recall.",
     )
 
     @field_serializer("metric")
     def _write_metric(self, metric: Headline | None) -> Headline | None:
-        """Writes the default metric in one way, so that a release with it has one hash."""
+        """Writes accuracy as None, so that a release with the default metric has one hash."""
         return None if metric == "accuracy" else metric
 
     @property
@@ -43,7 +43,6 @@ class EvaluateOptions(Options):
 
 
 def list_faults(wanted: WantedRelease) -> Iterator[str]:
-    """Yields why a release cannot have a test result."""
     asked, name = wanted.release.block(EvaluateOptions), wanted.release.dataset
     if asked is None:
         return
@@ -51,7 +50,7 @@ def list_faults(wanted: WantedRelease) -> Iterator[str]:
         headline_metric(asked.metric, num_classes=wanted.classes, multi_label=wanted.multi_label)
     except ConfigError as error:
         yield f"evaluate: {error}"
-    # The dataset's metric may come from the labels, as by `init`, so a release never uses it.
+    # A release never uses the dataset's metric, which `dpprobe init` may derive from labels.
     shown = wanted.study.datasets[name].metric
     if asked.metric is None and shown not in (None, "accuracy"):
         yield (
@@ -61,7 +60,6 @@ def list_faults(wanted: WantedRelease) -> Iterator[str]:
 
 
 def find_test_metric(release: ReleaseOptions) -> Headline | None:
-    """Returns the metric that a release publishes, if it publishes a test result."""
     asked = release.block(EvaluateOptions)
     return None if asked is None else asked.published
 

@@ -1,18 +1,19 @@
 """Recall of each class of a released head, from noisy counts of the private test units.
 
-**Released** is a table of 2 K numbers: for each of K classes, the weights of test examples with
-right and with wrong predictions. A row adds its weight to one number of the table. Weights of a
-unit's rows sum to at most 1, and a null row adds nothing. So a unit adds a vector of norm at most
-1: the table has sensitivity 1 for any number of classes. Recalls are computed from the noisy table.
+**Mechanism.** A noisy table of 2 K numbers is released: for each of K classes, the weights of right
+and of wrong predictions. A test example adds its weight to one number of the table, and a null row
+adds nothing. The weights of a unit's rows sum to at most 1, so a unit adds a vector of norm at most
+1. The table of right and wrong predictions has sensitivity 1 for any number of classes.
 
-**Recall** of a class is right / (right + wrong). A recall's variance has two independent parts.
-Sampling of m units: p (1 - p) / m, with p moved towards a half (Agresti and Coull 1998). Noise: s^2
-(p^2 + (1 - p)^2) / m^2, with s the deviation of each count (delta method). Macro accuracy is the
-mean of recalls. The interval of worst-class recall holds the lowest recall: each class has an
-interval at a confidence of 1 - 0.05 / K (Bonferroni).
+**Recall.** The recall p of a class is right / (right + wrong). A recall's variance is the sum of a
+sampling variance and a noise variance. With m units, the sampling variance is p (1 - p) / m, with p
+moved towards a half (Agresti and Coull 1998). The noise variance is s^2 (p^2 + (1 - p)^2) / m^2, if
+each count's noise has standard deviation s (delta method). Macro accuracy is the mean of recalls.
+The interval of worst-class recall holds the lowest recall: each class has an interval at a
+confidence of 1 - 0.05 / K (Bonferroni).
 
-A class whose units do not clearly exceed the noise has no recall. Without a rare class's recall no
-mean is stated, because the mean would mislead.
+A class whose number of units does not clearly exceed the noise has no recall. If a class has no
+recall, no macro accuracy is stated, because a mean over other classes would mislead.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from dpprobe.results.bootstrap import CONFIDENCE
 Floats = npt.NDArray[np.float64]
 
 CLASS_COUNTS = "class_counts"
-# A class's units must exceed so many standard deviations of their noise.
+# A class's noisy number of units must exceed COUNTED standard deviations of its noise.
 COUNTED = 4.0
 
 
@@ -45,7 +46,7 @@ class Estimate(NamedTuple):
 
 
 class Worst(NamedTuple):
-    """The place of the class with the lowest recall, and that recall with its 95% interval."""
+    """The index of the class with the lowest recall, and the lowest recall with its 95% CI."""
 
     place: int
     recall: float
@@ -54,7 +55,6 @@ class Worst(NamedTuple):
 
 
 def recall_mechanisms() -> tuple[Mechanism, ...]:
-    """Returns the mechanism that reads the test examples, its noise multiplier up to a factor."""
     released = "numbers of test rows of each class with a right prediction, and with a wrong one"
     return (full_batch(CLASS_COUNTS, released, 1.0),)
 
@@ -62,7 +62,7 @@ def recall_mechanisms() -> tuple[Mechanism, ...]:
 def count_answers(
     right: npt.NDArray[np.bool_], labels: npt.NDArray[np.integer], units: Floats, classes: int
 ) -> Floats:
-    """Adds up weights, in whole steps, by class and prediction: [classes, 2], right ones first."""
+    """Adds up weights in grid steps by class and prediction, [classes, 2]; right answers first."""
     places = 2 * labels + ~right
     table = np.bincount(places, weights=units, minlength=2 * classes)
     return table.astype(np.float64).reshape(classes, 2)
@@ -78,8 +78,8 @@ def estimate_recalls(
 ) -> tuple[Estimate, Worst | None]:
     """Estimates mean and lowest recall from noisy counts [classes, 2], right predictions first.
 
-    Noise may make counts negative; `deviation` is the standard deviation of each count. No class is
-    the worst if a class cannot be measured.
+    Noise may make counts negative; `deviation` is the standard deviation of each count's noise. The
+    lowest recall is None if a class has too few units to be measured.
     """
     table = np.asarray(counts, dtype=np.float64)
     units, classes = table.sum(axis=1), len(table)
@@ -104,7 +104,8 @@ def estimate_recalls(
 def _recall_errors(recalls: Floats, units: Floats, deviation: float, z: float) -> Floats:
     """Returns the standard error of each recall, from sampling and noise.
 
-    Measured classes tend to have positive noise, so one deviation is subtracted from their units.
+    One deviation is subtracted from numbers of units, whose noise tends to be positive in measured
+    classes.
     """
     units = units - deviation * math.sqrt(2)
     moved = (recalls * units + z**2 / 2) / (units + z**2)

@@ -1,37 +1,37 @@
 """A noisy result of a released head on the private test units, with its own epsilon.
 
-**Units.** There are n test units, a public number. Two neighbouring test splits differ in one unit,
-whose rows are null rows in one of them. If the patient is the unit, a row of a patient with m test
-examples has weight 1 / m, rounded down; weights of a unit's rows sum to at most 1. A null row has
-NaN as scores and counts nothing. Scores of a row depend on that row and on the head, which was
-released before: composition is adaptive, so the head may be anything.
+**Units.** The number n of test units is public. Two neighbouring test splits differ in one unit,
+whose rows are null rows in one of the splits. If patients are units, a row of a patient with m test
+examples has weight 1 / m, rounded down. The weights of a unit's rows therefore sum to at most 1. A
+null row has NaN as scores and is not counted. A row's scores depend on the row and on the head,
+which may be any earlier release, because composition is adaptive.
 
-**Accuracy.** The released sum is of weight times hit, in [0, 1]: a hit is a row's share of right
-labels. A unit adds at most 1 and null rows add 0, so the sum has sensitivity 1. The accuracy is the
-noisy sum over n, clamped.
+**Accuracy.** The sum of weight times hit over rows is released; a row's hit is the share of its
+labels that is right, in [0, 1]. A unit adds at most 1 and null rows add 0, so the sum has
+sensitivity 1. The accuracy is the noisy sum divided by n, clamped to [0, 1].
 
-**AUC**, of one label (two classes) or the mean over several, from two releases of counts:
+**AUC.** The AUC of two classes, or the mean AUC of several labels, comes from two released tables:
 
-- `score_ranges`: for each label, the weight of rows in fixed ranges of its score, both signs of
-  sixteen powers of two. A row adds a vector with one 1 per label, of norm sqrt(labels), times its
-  weight. A unit adds a mean of vectors of this norm: sensitivity sqrt(labels).
-- `score_counts`: for each label, the weight of rows with it and without it, in narrower bins, whose
-  edges are quantiles of the ranges released before. Given the released ranges, edges are fixed, and
-  a row again adds one 1 per label, times its weight: sensitivity sqrt(labels).
+- `score_ranges`: for each label, the weight of rows in 64 fixed ranges of asinh(score / unit). A
+  row adds a vector with one 1 per label, of norm sqrt(labels), times the row's weight. A unit adds
+  a vector of norm at most sqrt(labels), which is the sensitivity.
+- `score_counts`: for each label, the weight of rows with and without the label, per bin of the
+  score. Bin edges are quantiles of the noisy `score_ranges`, and therefore fixed. A row adds one 1
+  per label, times the row's weight, so the sensitivity is sqrt(labels).
 
-Area, standard error and interval are functions of these noisy counts, n and the plan.
+An AUC, its standard error and its interval are functions of the noisy counts, n and the plan.
 
-**Macro accuracy**, with worst-class recall, from one release of counts: see `class_recalls`.
+**Macro accuracy** and worst-class recall come from one released table: see `class_recalls`.
 
-All sums are whole numbers of steps of a public grid. Entries are rounded towards zero, which
-shortens vectors of weights; so the epsilon is exact (`privacy.releases`).
+All sums are whole numbers of steps of a public grid. Weights are rounded towards zero, which never
+lengthens a vector, so the epsilon is exact (`privacy.releases`).
 
-**Interval.** The 95% interval is for all units like the tested ones: it covers both the choice of
-test units and the noise. The interval's width is never 0. For accuracy the interval holds each p
-that the noisy sum does not contradict at 2.5% on either side, as if of n coin tosses. The interval
-of an accuracy is exact for hits of 0 and 1, for any n; other hits vary less. For an AUC the
-interval holds the areas within 1.96 standard deviations of the value, each with its own deviation
-(Newcombe 2006, method 5, from Hanley and McNeil 1982) and the noise's simulated one.
+**Interval.** The 95% interval covers both the choice of test units and the noise, and has a width
+above 0. An accuracy's interval holds each p that the noisy sum does not contradict at 2.5% on
+either side, if hits are coin tosses. An accuracy's interval is exact for hits of 0 and 1, for any
+n; other hits vary less. An AUC's interval holds the areas within 1.96 standard deviations of the
+value. An area's variance is the sampling variance (Newcombe 2006, method 5, from Hanley and McNeil
+1982) plus the simulated variance of the noise.
 """
 
 from __future__ import annotations
@@ -88,23 +88,24 @@ logger = logging.getLogger("dpprobe")
 Metric = Literal["accuracy", "auc", "macro_accuracy"]
 Floats = npt.NDArray[np.float64]
 
-# The largest standard deviation of an accuracy's noise that is worth the price.
+# The largest standard deviation of noise with which an accuracy is worth measuring.
 MOST_NOISE = 0.2
 ACCURACY, RANGES = "accuracy", "score_ranges"
 RANGES_SHARE = 0.2
-# The outermost ranges take what is beyond.
+# The outermost ranges also count scores beyond the largest.
 LARGEST_SCORE, RANGES_COUNT = 1000.0, 64
 FEWEST_BINS, MOST_BINS = 16, 128
-# In standard deviations of the noise: smaller counts of ranges are taken as 0, and labels with
-# fewer rows, or fewer rows without them, are left out.
+# In standard deviations of the noise: counts of ranges below EMPTY are taken as 0. Labels need
+# COUNTED rows with the label, and COUNTED rows without the label.
 EMPTY, COUNTED = 2.0, 4.0
-# No mechanism releases the share of a class.
+# The remark states no number, because no mechanism releases the share of a class.
 CONSTANT_ANSWER = (
     " A head that always predicts the most frequent class (of several labels, each label's more "
     "frequent answer) is right in that class's share of cases, which is not published."
 )
 _SIMULATIONS = 4000
-# Quantiles of scores that are bins' edges are denser at both ends, for rare labels.
+# Logit of the outermost quantile that is a bin edge: quantiles are dense at both ends, for rare
+# labels.
 _TAIL = 4.5
 _WIDE = 0.2
 _Z = float(norm.ppf((1 + CONFIDENCE) / 2))
@@ -114,7 +115,7 @@ class ScoreCounts(NamedTuple):
     """Noisy counts of test examples by label and score.
 
     Attributes:
-      edges: each label's bin edges, [labels, bins + 1], rising, as `asinh` places of the score.
+      edges: each label's rising bin edges, [labels, bins + 1], in asinh(score / SCORE_UNIT).
       counts: [labels, 2, bins], rows with the label first.
       deviation: the standard deviation of each count's noise.
     """
@@ -176,12 +177,9 @@ def evaluate_heads(
     shared: Shared | None = None,
 ) -> dict[str, Any]:
     """Measures one released head on the test units: the block `evaluation` of a statement.
-
-    Raises PrivacyError for a plan with other mechanisms, and for several heads.
-
     Args:
       plan: calibrated for `evaluation_mechanisms` on n = test units.
-      composition: text on how this epsilon adds to the head's.
+      composition: the statement's text on how the epsilons of head and test result add up.
       calibration: changes the answers of a head of two classes, and so its accuracy.
       keep_counts: True to publish an AUC's counts too, for a calibration.
       shared: adds up the counts of several sites.
@@ -225,7 +223,7 @@ def check_telling(plan: Plan, *, classes: int = 2) -> None:
     """Checks, by public numbers, that noise does not hide a test result.
 
     Raises PrivacyError for accuracy noise of a standard deviation above `MOST_NOISE`, and for an
-    AUC or macro accuracy unmeasurable even with equal classes. With several labels `classes` is 2.
+    AUC or macro accuracy unmeasurable even with equal classes; `classes` is 2 for several labels.
     """
     if [mechanism.name for mechanism in plan.mechanisms] == [ACCURACY]:
         noise = plan.mechanisms[0].noise_multiplier / plan.n
@@ -247,7 +245,7 @@ def check_telling(plan: Plan, *, classes: int = 2) -> None:
 def fewest_of_a_class(plan: Plan) -> float:
     """Returns how many test units a plan needs of each class, or with and without a label.
 
-    With fewer units, the noisy number hardly exceeds its noise.
+    With fewer units, a noisy number of units hardly exceeds its noise.
     """
     counts = plan.mechanisms[-1]
     deviation = counts.noise_scale
@@ -294,7 +292,6 @@ def recall_remark(worst: Worst | None, classes: int) -> str:
 
 
 def worst_values(worst: Worst | None, names: Sequence[str]) -> dict[str, Any] | None:
-    """Returns the statement's values of the class with the lowest recall."""
     if worst is None:
         return None
     place, recall, *interval = worst
@@ -353,7 +350,7 @@ def accuracy_estimate(value: float, n: int, deviation: float) -> Estimate:
 
 def _chance_below(hit: float, p: float, n: int, deviation: float) -> float:
     """Returns the probability that n noisy coin tosses of chance p sum to at most `hit`."""
-    reach = 9 * math.sqrt(n * p * (1 - p)) + 40  # beyond are chances below 1e-15
+    reach = 9 * math.sqrt(n * p * (1 - p)) + 40  # more distant counts have probability below 1e-15
     counts = np.arange(max(0, math.floor(n * p - reach)), min(n, math.ceil(n * p + reach)) + 1)
     return float(binom.pmf(counts, n, p) @ ndtr((hit - counts) / deviation))
 
@@ -369,7 +366,7 @@ def _find_root(function: Any) -> float:
 def release_score_counts(
     scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: Floats, releases: Releases
 ) -> ScoreCounts:
-    """Releases both kinds of counts; quantiles of the first are bin edges of the second."""
+    """Releases `score_ranges`, then `score_counts` in bins at quantiles of the noisy ranges."""
     n, usable = releases.plan.n, find_usable(scores)
     margins, present = _rank_rows(scores, labels)
     places = np.arcsinh(np.where(usable[:, None], margins, 0.0) / SCORE_UNIT)
@@ -393,7 +390,7 @@ def release_score_counts(
 def _rank_rows(
     scores: npt.NDArray[Any], labels: npt.NDArray[Any]
 ) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Returns a margin that ranks rows by each label, and which rows have it: [rows, labels]."""
+    """Returns margins that rank rows by each label, and flags for rows with it: [rows, labels]."""
     wide = scores.astype(np.float64)
     if labels.ndim == 2:
         return wide, labels != 0
@@ -401,7 +398,7 @@ def _rank_rows(
 
 
 def _count_bins(n: int, deviation: float) -> int:
-    """Returns the number of bins that is useful at this noise, from public numbers."""
+    """Returns the number of score bins that suits n test units and the noise's deviation."""
     return min(max(round(math.sqrt(n / deviation)), FEWEST_BINS), MOST_BINS)
 
 
@@ -410,7 +407,7 @@ def _noisy_quantiles(noisy: Floats, fixed: Floats, deviation: float, bins: int) 
     full = np.where(noisy > EMPTY * deviation, noisy, 0.0)
     if not full.any():
         full = np.maximum(noisy, 0.0)
-    filled = full + 1e-6 * full.sum() + 1e-12  # above 0, so that a quantile is one place
+    filled = full + 1e-6 * full.sum() + 1e-12  # above 0, so that each quantile is unique
     parts = np.concatenate([[0.0], np.cumsum(filled)]) / filled.sum()
     levels = 1 / (1 + np.exp(-np.linspace(-_TAIL, _TAIL, bins - 1)))
     inner = np.interp(levels, parts, fixed)
@@ -420,12 +417,12 @@ def _noisy_quantiles(noisy: Floats, fixed: Floats, deviation: float, bins: int) 
 def area_estimate(counts: Floats, deviation: float) -> tuple[Estimate, str]:
     """Returns the mean area under the ROC curve over labels, computed only from noisy counts.
 
-    Counts may be negative: added unchanged, their noise cancels. A label is left out if the rows
-    with it, or without it, do not clearly exceed the noise. If no label is left, the value is 1/2
-    and the interval [0, 1].
+    Negative counts stay negative, so that noise cancels in sums. A label is left out if the rows
+    with it, or without it, do not clearly exceed the noise. If all labels are left out, the area is
+    1/2 with interval [0, 1].
 
     Args:
-      counts: [labels, 2, bins], rows with the label first, bins from low scores to high ones.
+      counts: noisy counts [labels, 2, bins], rows with the label first, bins by rising score.
       deviation: the standard deviation of each count's noise.
     """
     totals = counts.sum(axis=2)
@@ -447,7 +444,7 @@ def area_estimate(counts: Floats, deviation: float) -> tuple[Estimate, str]:
     noise = _noise_of_area(kept, deviation)
 
     def area_spread(area: float) -> float:
-        # labels share rows, so their errors may all go one way
+        # labels share rows, so errors of all labels may have one sign
         shifted = np.clip(areas + (area - areas.mean()), 0, 1)
         sampling = np.sqrt(_sampling_variance(shifted, *totals[enough].T)).mean()
         return math.hypot(sampling, noise)
@@ -471,8 +468,8 @@ def _histogram_areas(counts: Floats) -> Floats:
 def _noise_of_area(counts: Floats, deviation: float) -> float:
     """Simulates the standard deviation of a mean area caused by noise on the counts.
 
-    The deviation comes from percentiles, since errors of a ratio are unbounded. The simulation has
-    a fixed seed: it protects nothing, and equal counts give equal intervals.
+    The deviation comes from percentiles, since errors of a ratio are unbounded. A fixed seed gives
+    equal intervals for equal counts, and the simulated noise protects nothing.
     """
     generator = np.random.default_rng(0)
     block = max(1, _SIMULATIONS // 16)
@@ -487,7 +484,7 @@ def _noise_of_area(counts: Floats, deviation: float) -> float:
 
 
 def _sampling_variance(area: Floats, positives: Floats, negatives: Floats) -> Floats:
-    """Returns the sampling variance of true areas.
+    """Returns the sampling variance of true areas under the ROC curve.
 
     Newcombe 2006 (Statistics in Medicine 25, 559-573), method 5: the variance of Hanley and McNeil
     1982 for exponential scores, with both numbers of rows replaced by their mean in the bracket.
@@ -498,7 +495,7 @@ def _sampling_variance(area: Floats, positives: Floats, negatives: Floats) -> Fl
 
 
 def _interval_end(value: float, bound: float, spread: Any) -> float:
-    """Returns the area nearest to the bound that the value does not contradict."""
+    """Returns the interval's end: the area nearest to `bound` that the value does not reject."""
 
     def distance_to_bound(area: float) -> float:
         return float(abs(value - area) - _Z * spread(area))
@@ -509,8 +506,6 @@ def _interval_end(value: float, bound: float, spread: Any) -> float:
 
 
 class Steps(PartSteps):
-    """Measures the head's accuracy or AUC."""
-
     def plan_test_units(self) -> Plan | None:
         asked, store = self.task.options.block(EvaluateOptions), self.task.stores[1]
         if asked is None:
@@ -529,15 +524,15 @@ class Steps(PartSteps):
         check_telling(plan, classes=2 if store.multi_label else store.num_classes)
         if asked.published != "accuracy":
             logger.warning(
-                "release %s: its test result needs at least %d of the %d test %s in each class. "
-                "With fewer, its epsilon is spent without a result. Your counts are private, so "
-                "dpprobe does not look at them here: compare them yourself, as `dpprobe check` "
-                "prints them, where a patient with images of several classes counts in parts",
+                "release %s: the test result needs at least %d of the %d test %s in each class. "
+                "With fewer test units in a class, epsilon is spent without a result. Class counts "
+                "are private, so dpprobe does not check them here: compare the counts of `dpprobe "
+                "check`, in which a patient with images of several classes counts in parts",
                 name, math.ceil(fewest_of_a_class(plan)), plan.n, f"{plan.unit}s",
             )  # fmt: skip
 
     def needs(self) -> tuple[str, ...]:
-        """A calibration with separate counts changes predictions; another uses these counts."""
+        """Names a calibration with separate counts, which must precede the test result."""
         return ("calibration",) if "calibration" in self.task.plans else ()
 
     def measure(self, draw: Draw) -> Block | None:

@@ -31,11 +31,11 @@ from dpprobe.release.stated_values import Values, read_real, require_same, requi
 from dpprobe.release.verification.tested_plans import agree, read_tested
 
 METRICS = {"accuracy": "Accuracy", "auc": "AUC", "macro_accuracy": "Macro accuracy"}
-# A result with a wider 95% interval is not stated.
+# The widest 95% interval of a test result that is stated at all.
 WIDEST_INTERVAL = 0.8
-# A result with a wider 95% interval is stated as the interval, with the value in brackets.
+# The widest 95% interval of a result that is stated as a value; wider intervals precede the value.
 WIDE_INTERVAL = 0.1
-# A source's own split, or the rule of one that was made here.
+# The rule of a split: the split of the data source, or a split that dpprobe made by ids.
 SPLIT_WORDS = r"(source|id, seed \d+, fraction 0\.\d+)"
 _ANY = "@"
 
@@ -44,7 +44,6 @@ RECALL_KEYS = {CLASS_COUNTS, "worst_class"}
 
 
 def check_evaluation(values: Values, plan: Plan, facts: BundleFacts) -> tuple[str, bool]:
-    """Checks a published test result, its words and its epsilon."""
     if values["evaluation"] is None:
         return "no test result is published", True
     metric = values["evaluation"]["metric"]
@@ -74,7 +73,7 @@ def _check_result(block: Values, tested: Plan, class_names: Sequence[str]) -> No
     error = read_real("standard_error", block["standard_error"])
     require_true(
         0 <= low <= value <= high <= 1 and low < high and error > 0,
-        f"value {value:g} with interval {low:g} to {high:g}, standard error {error:g}",
+        f"value {value:g}: impossible with interval {low:g} to {high:g}, standard error {error:g}",
     )
     stated = Estimate(value, low, high, error)
     deviation = tested.mechanisms[0].noise_scale
@@ -92,16 +91,17 @@ def _check_result(block: Values, tested: Plan, class_names: Sequence[str]) -> No
         require_same("released", words, block["released"])
         return
     words = released_words(block["metric"], stated, tested)
-    if block["metric"] == "auc":  # with a remark on labels between the sentences
+    if block["metric"] == "auc":  # a remark on labels may follow the first sentence
         first = words.split(". ")[0]
-        require_true(str(block["released"]).startswith(first), f"released: not {first!r} first")
+        begins = str(block["released"]).startswith(first)
+        require_true(begins, f"released: must begin with {first!r}")
         return
     require_same("released", words, block["released"])
     computed = accuracy_estimate(value, tested.n, deviation)
     require_true(
         np.allclose(stated, computed, rtol=1e-6, atol=1e-6),
-        f"interval {low:g} to {high:g}, standard error {error:g}; of this value and noise they "
-        f"are {computed.low:g} to {computed.high:g}, {computed.standard_error:g}",
+        f"interval {low:g} to {high:g} and standard error {error:g} are stated, but "
+        f"{computed.low:g} to {computed.high:g} and {computed.standard_error:g} are computed",
     )
 
 
@@ -143,7 +143,7 @@ def state_measured(evaluation: Mapping[str, Any]) -> str:
 
 
 def round_result(evaluation: Mapping[str, Any]) -> float:
-    """Rounds a result to digits that its interval supports: the last is at most a tenth of it."""
+    """Rounds a test result so that one unit of its last digit is at most a tenth of the CI."""
     low, high = evaluation["interval"]
     digits = 1 + math.ceil(-math.log10(max(high - low, 1e-4)))
     return round(float(evaluation["value"]), digits)
@@ -162,7 +162,7 @@ def _state_worst(worst: Mapping[str, Any], mean: float) -> str:
 
 
 def _with_interval(value: float, low: float, high: float, *, percent: bool) -> str:
-    """Formats a value with its interval; a wide interval comes first."""
+    """Formats a value with its interval; a wide interval precedes the value."""
     shown, least, most = (f"{100 * x:.1f}" if percent else f"{x:.3f}" for x in (value, low, high))
     sign = "%" if percent else ""
     if high - low > WIDE_INTERVAL:

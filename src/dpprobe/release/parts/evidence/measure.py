@@ -1,7 +1,7 @@
 """The audit that supports a release's guarantee: a white-box audit of heads with the same plan.
 
-The evidence of an audit holds nothing about private examples. The audit ran on synthetic rows, from
-public facts: n, the dimension, the number of classes and the plan, all of which the statement has.
+An audit's evidence reveals nothing about private examples. Audits run on synthetic rows, made from
+public facts of the statement: n, the dimension, the number of classes and the plan.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ logger = logging.getLogger("dpprobe")
 
 
 class Evidence(BaseModel):
-    """The numbers of an audit, from which words in a bundle are written.
+    """The numbers of an audit, from which a bundle's sentences on the audit are written.
 
-    Noise too small by `caught_factor` would have been detected with `probability`; None if no error
-    would. None of the `tests` refuted the guarantee.
+    Noise too small by `caught_factor` would have been detected with `probability`; the factor is
+    None if no error would have been detected. None of the `tests` refuted the guarantee.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
@@ -48,11 +48,11 @@ def read_evidence(audit: Path, plan: Plan) -> dict[str, Any] | None:
     box = record.white_box
     if box is None:
         return None
-    # Release mode draws other noise of the same size.
+    # A release draws other noise than the audited cell, with an equal distribution.
     audited, wanted = plan_identity(record.plan), plan_identity(plan.to_dict())
     if other := [key for key in wanted if key != "accountant" and audited[key] != wanted[key]]:
         logger.warning(
-            "%s: its plan (%s) differs from the release's plan, so it is no evidence",
+            "%s: the audited plan (%s) differs from the release's, so the audit is no evidence",
             audit,
             ", ".join(other),
         )
@@ -62,7 +62,7 @@ def read_evidence(audit: Path, plan: Plan) -> dict[str, Any] | None:
             f"{audit}: the audit refutes epsilon {plan.realised_epsilon:g} "
             f"({', '.join(box.refuted_by)}; lower bound {at_least(box.epsilon_lower)} at "
             f"confidence {box.confidence:g}); nothing is released. Look for an error in the code "
-            "or the plan; by chance this happens in 1 of 1,000 audits"
+            "or the plan; by chance 1 of 1,000 audits refutes a correct epsilon"
         )
     return Evidence(
         audited=record.evidence.date,
@@ -77,8 +77,6 @@ def read_evidence(audit: Path, plan: Plan) -> dict[str, Any] | None:
 
 
 class Steps(PartSteps):
-    """Reads the audit of the study's cell of equal method and epsilon."""
-
     def check(self) -> Block | None:
         return read_evidence(self.task.audit, self.task.plan) if self.task.audit else None
 
@@ -89,8 +87,8 @@ class Steps(PartSteps):
 def check_evidence(values: Values, plan: Plan) -> tuple[str, bool]:
     """Checks the form of a stated audit, and compares its bound with the guarantee.
 
-    A lower bound above epsilon is no fault. No test of the audit refuted the guarantee. For a
-    correct release the bound exceeds epsilon with probability 1 - `confidence`.
+    A lower bound above epsilon is no fault: for a correct release the lower bound exceeds epsilon
+    with probability 1 - `confidence`.
     """
     if values["evidence"] is None:
         return "no audit is stated", True

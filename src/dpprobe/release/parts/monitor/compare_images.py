@@ -1,25 +1,24 @@
 """Compares new images with noisy counts of test images, to detect when they no longer look alike.
 
-`measure` counts the test units in tables. This module defines the tables' cells, and functions of
-the published counts, which cost no privacy.
+`parts/monitor/measure` counts the test units in tables. `compare_images` defines the tables' cells,
+and functions of the published counts, which cost no privacy.
 
-**Tables.** A row belongs to one cell of each table. Cells are predicted classes, or ranges of the
-largest value, of the features' L2 norm or of the unusualness. A row's value is what `predict`
-shows: a probability, or a score if the head has no probabilities. Limits of ranges are public;
-limits of norms are multiples of the norm of the backbone's probe, a public test image.
+**Tables.** An image belongs to one cell of each table. Cells are predicted classes, or ranges of
+the largest probability, of the features' L2 norm, or of unusualness. A head without probabilities
+has ranges of the largest score. All limits of ranges are public. Limits of norms are multiples of
+the norm of the backbone's features of a public test image.
 
 **Unusualness** is the share of a row's squared length outside typical directions of training rows.
 The typical directions are the released centre, and the leading eigenvectors of the released second
-moment. Centre and second moment were released with noise, so the directions cost no privacy. Heads
-that released neither have no table of unusualness.
+moment. Centre and second moment were released with noise, so typical directions cost no privacy.
+Heads without a released centre or second moment have no table of unusualness.
 
-**Comparison.** Two tables' distance is the largest difference in the share of rows: over all sets
-of classes, or all limits of a range. Noise alone makes the distance positive. So the
-distance is compared with distances of simulated tables, which have one distribution, the noise and
-the numbers of units. The simulated distribution is estimated from both tables. A table differs if
-at most a share `FALSE_ALARMS` / tables of the simulations has at least this distance. So
-`FALSE_ALARMS` bounds the probability of a false alarm in any table (Bonferroni), as far as the
-estimate of the distribution is right.
+**Comparison.** The distance of two tables is the largest difference in the share of rows, over all
+sets of classes or all limits of ranges. Noise alone makes distances positive. A distance is
+therefore compared with distances of simulated tables, drawn from one distribution with the noise
+and numbers of units of the real tables. The simulated distribution is estimated from both tables. A
+table differs if at most a share `FALSE_ALARMS` / tables of the simulated distances is as large. By
+Bonferroni, `FALSE_ALARMS` bounds the probability of any false alarm, up to errors of the estimate.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ WORDS = {
     CLASSES: "predicted class", VALUES: "largest probability", NORMS: "feature norm",
     UNUSUAL: "unusualness",
 }  # fmt: skip
-# The middle range holds the probe's own norm.
+# Limits of norm ranges, as multiples of the test image's norm, which lies in the middle range.
 NORM_FACTORS = (
     0.0625, 0.125, 0.25, *(2.0 ** (step / 6 - 13 / 12) for step in range(14)), 4.0, 8.0, 16.0
 )  # fmt: skip
@@ -61,15 +60,15 @@ UNUSUAL_EDGES = (
     0.8, 0.9, 1.0,
 )  # fmt: skip
 FALSE_ALARMS = 0.01
-# Rows that simulations add to each cell: if rare cells seemed empty, tables would be too alike.
+# Rows added to each cell before simulations: empty rare cells would make tables too similar.
 ADDED = 0.5
-# A table that chance alone moves further tells too little.
+# A comparison is uninformative if chance alone reaches a larger distance.
 TELLING = 0.3
 SIMULATIONS = 4000
 SHOWN_UNUSUAL = 20
-# Tried in turn, to say how many images are needed.
+# Numbers of images that are tried in turn, to report how many images a comparison needs.
 NUMBERS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
-ADVICE = "do not trust probabilities, sets and test result until a person has looked"
+ADVICE = "do not trust probabilities, sets and test result before a person has checked the images"
 SIMILAR, DIFFERENT, TOO_FEW = "similar", "differs", "too few"
 
 
@@ -87,9 +86,9 @@ def measure_norms(features: npt.NDArray[Any]) -> Floats:
 def measure_unusualness(
     features: npt.NDArray[np.float32], transform: Transform, typical: npt.NDArray[np.float32]
 ) -> Floats:
-    """Returns the share of each row's squared length outside directions [r, d], in [0, 1].
+    """Returns the share of each row's squared length outside typical directions [r, d].
 
-    The rows are those of the head, but not centred; a row of zeros has share 1.
+    Features are transformed as for the head, but not centred; a row of zeros has share 1.
     """
     rows = features
     if not isinstance(transform.spec, kinds.AroundCentre):
@@ -106,7 +105,7 @@ def place_rows(
     values: npt.NDArray[Any], norms: Floats, unusual: Floats | None,
     edges: Mapping[str, Sequence[float]],
 ) -> dict[str, npt.NDArray[np.intp]]:  # fmt: skip
-    """Returns the cell of each row [m] in each table, from values [m, classes]."""
+    """Returns the cell of each row [m] in each table; `values` are probabilities [m, classes]."""
     measured = {VALUES: values.max(axis=1), NORMS: norms}
     if unusual is not None:
         measured[UNUSUAL] = unusual
@@ -123,7 +122,7 @@ def find_directions(
     """Returns orthonormal typical directions [r, d]; None without a released centre or moment.
 
     Args:
-      moment: noisy [d, d] or [d + 1, d + 1]; the last row is then that of a constant.
+      moment: a noisy second moment [d, d], or [d + 1, d + 1] with a constant as last feature.
     """
     columns = [] if centre is None else [centre[:, None]]
     if moment is not None:
@@ -137,7 +136,6 @@ def find_directions(
 
 
 def count_directions(dimension: int) -> int:
-    """Returns the number of eigenvectors of a second moment that are published."""
     return min(64, max(dimension // 4, 1))
 
 
@@ -145,7 +143,7 @@ def count_directions(dimension: int) -> int:
 
 
 def project_shares(noisy: Floats) -> Floats:
-    """Returns the nearest shares [..., cells], non-negative and of sum 1, to noisy shares."""
+    """Projects noisy shares [..., cells] to the nearest non-negative shares of sum 1."""
     falling = -np.sort(-noisy, axis=-1)
     excess = np.cumsum(falling, axis=-1) - 1
     place = np.arange(1, noisy.shape[-1] + 1)
@@ -154,19 +152,18 @@ def project_shares(noisy: Floats) -> Floats:
 
 
 def measure_gaps(counts: Floats, incoming: Floats, n: int, *, ordered: bool) -> Floats:
-    """Returns differences in share, [..., cells]; in cumulative share if cells are ordered."""
+    """Returns differences in shares of rows, [..., cells]; of cumulative shares if `ordered`."""
     gaps = incoming / incoming.sum(axis=-1, keepdims=True) - project_shares(counts / n)
     return np.cumsum(gaps, axis=-1) if ordered else gaps
 
 
 def measure_distance(counts: Floats, incoming: Floats, n: int, *, ordered: bool) -> Floats:
-    """Returns the largest difference in the share of rows, for counts [..., cells]."""
     gaps = np.abs(measure_gaps(counts, incoming, n, ordered=ordered))
     return np.asarray(gaps.max(axis=-1) if ordered else gaps.sum(axis=-1) / 2)
 
 
 def _pool_shares(counts: Floats, incoming: Floats, n: int, deviation: float) -> Floats:
-    """Estimates the shares [cells] of both tables, weighted by n units reduced for noise."""
+    """Estimates common shares [cells] of both tables; noise lowers the weight of n test units."""
     cells = len(counts)
     left = n / (1 + cells * deviation**2 / n)
     units = left + float(incoming.sum())
@@ -177,7 +174,7 @@ def _pool_shares(counts: Floats, incoming: Floats, n: int, deviation: float) -> 
 def simulate_distances(
     shares: Floats, *, n: int, incoming: int, deviation: float, ordered: bool
 ) -> Floats:
-    """Simulates distances between tables of equal shares; the generator protects nothing."""
+    """Simulates distances between tables of equal shares, with a fixed public seed."""
     generator = np.random.default_rng(0)
     counts = generator.multinomial(n, shares, SIMULATIONS)
     noisy = counts + generator.normal(0.0, deviation, counts.shape)
@@ -192,7 +189,7 @@ class Comparison:
     Attributes:
       distance: the largest difference in the share of rows.
       by_chance: the distance that unchanged images exceed with probability `FALSE_ALARMS` / tables.
-      needed: number of units from which the table tells enough; None if it does, or never will.
+      needed: number of units that a comparison needs; None if units suffice, or no number does.
       change: the cells where the difference is largest.
     """
 
@@ -274,9 +271,9 @@ class Watch:
     """Counts new rows in the tables of a bundle, and compares them with the test units' counts."""
 
     def __init__(self, bundle: Bundle, transform: Transform, groups: Mapping[str, str]) -> None:
-        """Reads a bundle's tables; `groups` maps an image's id to its group, which counts once.
+        """Reads a bundle's tables; `groups` maps image ids to groups that count as one unit each.
 
-        Raises ConfigError for a release without tables, DataError if they do not fit the head.
+        Raises ConfigError for a release without tables, DataError for tables of another head.
         """
         block, self._classes = bundle.statement.get("monitor"), bundle.facts.class_names
         if block is None:
@@ -308,7 +305,7 @@ class Watch:
     def add_rows(
         self, names: Sequence[str], values: npt.NDArray[Any], features: npt.NDArray[np.float32]
     ) -> None:
-        """Counts rows: their ids, values [m, classes], and features [m, d] as in the store."""
+        """Counts rows, given by ids, probabilities [m, classes] and stored features [m, d]."""
         unusual = None
         if self._typical is not None:
             unusual = measure_unusualness(features, self._transform, self._typical)
@@ -356,16 +353,15 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """`DIFFERENT` if any table differs, `TOO_FEW` if no table tells enough, else `SIMILAR`."""
+        """`DIFFERENT` if any table differs, `TOO_FEW` if all are uninformative, else `SIMILAR`."""
         given = {one.verdict for one in self.tables.values()}
         return next(each for each in (DIFFERENT, SIMILAR, TOO_FEW) if each in given)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the report as JSON values."""
         return {"verdict": self.verdict, **asdict(self)}
 
     def list_lines(self) -> list[str]:
-        """Returns the lines that a person reads, the verdict last."""
+        """Returns the report's lines for the console, with the verdict last."""
         lines = [f"monitor: {self.units:,} new units against {self.test_units:,} test units"]
         for name, one in self.tables.items():
             apart = f"{100 * one.distance:.0f} points apart, by chance {100 * one.by_chance:.0f}"

@@ -1,11 +1,11 @@
 """Noisy tables of private test units, with which `predict` compares new images, and their epsilon.
 
-Units, weights and null rows are defined in `counted_units`. One mechanism, `monitor_counts`,
-releases all tables of `compare_images` at once. A row adds its weight to one cell of each of t
-tables: a vector of norm sqrt(t) times its weight. The weights of a unit's rows sum to at most 1, so
-a unit adds a mean of such vectors, whose norm is no larger: sensitivity sqrt(t). A null row has
-scores that are not finite, and counts nothing. The typical directions and a calibration were
-released before: composition is adaptive. Limits of ranges are public.
+The module `evaluation.measure` defines units, weights and null rows. The mechanism `monitor_counts`
+releases all t tables of `compare_images` at once. A row adds its weight to one cell of each table,
+so a row adds a vector of norm sqrt(t) times the weight. A unit's weights sum to at most 1, so a
+unit adds a vector of norm at most sqrt(t): the sensitivity. A null row has scores that are not
+finite, and is not counted. Typical directions and calibration may be any earlier releases, because
+composition is adaptive. Limits of ranges are public.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ from dpprobe.release.transport import Block, Draw
 from dpprobe.training.job_features import JobFeatures
 
 COUNTS = "monitor_counts"
-# Second moments of rows, the most whitened ones last.
+# Mechanisms that release second moments of rows, from the least to the most whitened rows.
 MOMENTS = (least_squares.GRAM, feature_covariance.COVARIANCE, kinds.SECOND_MOMENT)
-# In deviations of a count's noise. With fewer units, chance alone moves a table of ranges further
-# than `compare_images.TELLING`, however many images are compared.
+# Fewest test units, in standard deviations of a count's noise. With fewer units, chance alone
+# exceeds `compare_images.TELLING` in tables of ranges, for any number of compared images.
 FEWEST = 20.0
 
 
 def moment_name(plan: Plan) -> str | None:
-    """Returns which of a head's released second moments gives directions; None without any.
+    """Returns the released second moment that gives typical directions; None without a moment.
 
-    A search releases one moment per trial; epsilon would cover only the best trial's.
+    Moments of a search are not used: each trial releases one, and epsilon covers only the best.
     """
     named = {item.name for item in plan.mechanisms if plan.selection is None}
     return next((name for name in reversed(MOMENTS) if name in named), None)
 
 
 def count_typical(plan: Plan, normalize: Normalisation, dimension: int) -> int:
-    """Returns the number of typical directions that a head publishes, from its options."""
+    """Returns the number of typical directions that a head publishes, from plan and options."""
     centred = int(isinstance(normalize, kinds.AroundCentre))
     return centred + (monitor.count_directions(dimension) if moment_name(plan) else 0)
 
@@ -98,14 +98,11 @@ def monitor_head(
     shared: Shared | None = None,
 ) -> dict[str, Any]:
     """Counts the test units of one released head: the block `monitor` of a statement.
-
-    Raises PrivacyError for a plan with other mechanisms, and for several heads.
-
     Args:
       plan: calibrated for `monitor_mechanisms` on n = test units.
       probe_norm: L2 norm of the backbone's features of the public test image.
       link: converts scores to probabilities, after the calibration if there is one.
-      composition: text on how this epsilon adds to the others.
+      composition: the statement's text on how epsilons of test units add up.
       shared: adds up the counts of several sites.
     """
     unusual = heads.typical is not None
@@ -143,7 +140,7 @@ def count_cells(
     calibration: Calibration | None,
     link: Link,
 ) -> GridSum:
-    """Returns the weight of test rows in each cell of all tables, in their order: [1, cells]."""
+    """Returns the weight of test rows in each cell, tables in the order of release: [1, cells]."""
     scores = torch.from_numpy(score_test_rows(heads, features)).double()
     usable = find_usable(scores.numpy())
     scores[~torch.from_numpy(usable)] = 0.0
@@ -167,14 +164,12 @@ def count_cells(
 
 
 def monitor_words(plan: Plan, together: Plan) -> str:
-    """States what the tables cost the test units, alone and with all other releases from them."""
+    """States the cost of a monitor's tables to test units, alone and with all other parts."""
     all_parts = f"Everything that was measured on test {plan.unit}s together"
     return price_words(plan, together, "Monitoring", all_parts)
 
 
 class Steps(PartSteps):
-    """Counts the test units in tables, along the head's typical directions."""
-
     def plan_test_units(self) -> Plan | None:
         if (asked := self.task.options.block(MonitorOptions)) is None:
             return None
@@ -190,7 +185,7 @@ class Steps(PartSteps):
         return self.task.options.block(MonitorOptions) is not None
 
     def extend_head(self, heads: Heads, moments: Mapping[str, torch.Tensor]) -> Heads:
-        """Adds the directions that the released moments show, at no privacy cost."""
+        """Adds typical directions, computed from released moments at no privacy cost."""
         if not self.reads_moments():
             return heads
         centre, name = heads.transforms[0].arrays.get(kinds.CENTRE), moment_name(self.task.plan)

@@ -1,4 +1,4 @@
-"""Verifies and shows the tables of test images, and the directions beside the head."""
+"""Verifies and shows a monitor's tables of test images, and the head's typical directions."""
 
 from __future__ import annotations
 
@@ -25,14 +25,13 @@ from dpprobe.release.parts.part import PartReader
 from dpprobe.release.stated_values import Values, read_block, read_real, require_same, require_true
 from dpprobe.release.verification.tested_plans import agree, list_tested, read_tested
 
-# Deviations of noise that never occur.
+# Number of standard deviations that noise never exceeds in practice.
 _RARE = 8.0
 
 
 def check_monitor(
     values: Values, plan: Plan, facts: BundleFacts, options: MethodOptions
 ) -> tuple[str, bool]:
-    """Checks the ranges, epsilons and totals of the tables for new images."""
     unusual = count_typical(plan, options.normalize, facts.dimension) > 0
     wanted = monitor_mechanisms(unusual=unusual)
     block, tested, cost = read_tested(
@@ -44,7 +43,7 @@ def check_monitor(
     together = compose_test_price(*list_tested(values, plan)) or tested
     require_same("composition", monitor_words(tested, together), block["composition"])
     edges = list_edges(facts.backbone.probe["norm"], unusual=unusual)
-    require_true(agree(edges, block["edges"]), "edges: not those of the tables")
+    require_true(agree(edges, block["edges"]), "edges: not the public edges")
     sizes = table_sizes(len(facts.class_names), edges)
     tables = read_block("tables", block["tables"], set(sizes))
     _check_totals(tables, sizes, tested)
@@ -52,7 +51,7 @@ def check_monitor(
 
 
 def _check_totals(tables: Values, sizes: Mapping[str, int], tested: Plan) -> None:
-    """Compares the totals of tables, which all count equal rows, apart from noise."""
+    """Checks that all tables count equally many rows, apart from noise."""
     (item,) = tested.mechanisms
     deviation, totals = item.noise_scale, {}
     for name, size in sizes.items():
@@ -60,7 +59,7 @@ def _check_totals(tables: Values, sizes: Mapping[str, int], tested: Plan) -> Non
         require_true(len(counts) == size, f"{name}: {len(counts)} cells instead of {size}")
         totals[name] = (math.fsum(counts), size)
     for name, (total, size) in totals.items():
-        # n may be above all totals: null rows count nothing
+        # n may exceed all totals, because null rows are not counted
         bounds = [(float(tested.n), size), *((each, size + of) for each, of in totals.values())]
         require_true(
             all(total <= most + _RARE * deviation * math.sqrt(cells) for most, cells in bounds),
@@ -69,8 +68,6 @@ def _check_totals(tables: Values, sizes: Mapping[str, int], tested: Plan) -> Non
 
 
 class Reader(PartReader):
-    """Checks that the directions beside the head are orthonormal."""
-
     def list_arrays(
         self, values: Values, plan: Plan, options: MethodOptions, facts: BundleFacts
     ) -> dict[str, tuple[int, ...]]:
@@ -79,7 +76,6 @@ class Reader(PartReader):
         return {TYPICAL: (typical, facts.dimension)} if typical else {}
 
     def check_arrays(self, arrays: Mapping[str, npt.NDArray[np.float32]]) -> None:
-        """Checks that typical directions are orthonormal, and contain a centre."""
         if TYPICAL not in arrays:
             return
         rows = arrays[TYPICAL].astype(np.float64)

@@ -1,4 +1,4 @@
-"""The part `predecessor`: the release that a release replaces."""
+"""The release part `predecessor`: names the earlier release that a release replaces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def list_faults(wanted: WantedRelease) -> Iterator[str]:
-    """Yields a fault if the predecessor does not exist."""
     before = wanted.release.predecessor
     if (
         before

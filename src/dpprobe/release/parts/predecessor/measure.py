@@ -1,7 +1,7 @@
-"""The predecessor of a release, named by digest in privacy.json, and the chain of its predecessors.
+"""The predecessor of a release, named by digest in privacy.json, and the chain of predecessors.
 
-The name and digest of a published bundle are public. The digest is that of SHA256SUMS, which covers
-the predecessor's statement too, and so the whole chain.
+The name and digest of a published bundle are public. A bundle's digest is the SHA-256 of its
+SHA256SUMS, which covers the bundle's statement, and so the digests of all its predecessors.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ def identify_bundle(folder: Path) -> dict[str, str]:
 
 
 class Steps(PartSteps):
-    """Reads the predecessor's bundle."""
-
     def check(self) -> Block | None:
         folder = self.task.locate_predecessor()
         return None if folder is None else identify_bundle(folder)
@@ -36,7 +34,7 @@ NAME = "predecessors"
 
 
 def named_predecessor(statement: Values) -> Mapping[str, str] | None:
-    """Returns the `name` and `sha256` of a predecessor, None without one; else raises DataError."""
+    """Reads the predecessor's `name` and `sha256`; None if absent, DataError if malformed."""
     if "predecessor" not in statement:
         return None
     block = read_block("predecessor", statement["predecessor"], {"name", "sha256"})
@@ -64,11 +62,13 @@ def check_predecessors(checks: Checks, values: Values | None, folders: Sequence[
 
 
 def _follow_chain(values: Values, folders: Sequence[Path]) -> tuple[str, bool]:
-    """Compares each predecessor's digest and name. Each digest covers the next, so chains end."""
+    """Compares each predecessor's digest and name; digests cover older digests, so chains end."""
     bundles = {bundle_digest(each): each for folder in folders for each in _list_bundles(folder)}
     followed: list[str] = []
     named = named_predecessor(values)
-    require_true(named is not None, "you passed --predecessor, but this bundle names none")
+    require_true(
+        named is not None, "you passed --predecessor, but this bundle names no predecessor"
+    )
     while named is not None:
         name, digest = named["name"], named["sha256"]
         require_true(
@@ -82,7 +82,7 @@ def _follow_chain(values: Values, folders: Sequence[Path]) -> tuple[str, bool]:
         )
         followed.append(name)
         named = named_predecessor(read.statement)
-    return f"{', '.join(followed)}: undamaged, and each is named by its digest", True
+    return f"{', '.join(followed)}: undamaged, with the digests that bundles name", True
 
 
 def _list_bundles(folder: Path) -> list[Path]:
@@ -94,8 +94,6 @@ def _list_bundles(folder: Path) -> list[Path]:
 
 
 class Reader(PartReader):
-    """Follows the chain of predecessors."""
-
     def verify(self, checks: Checks, stated: Stated) -> bool | None:
         check_predecessors(checks, stated.values, stated.predecessors)
         return True

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 
 def list_faults(wanted: WantedRelease) -> Iterator[str]:
-    """Yields a fault if there is no key."""
     key = wanted.release.sign_key
     if key and not resolve_path(key).is_file():
         yield f"sign_key: no file {key}; correct the path or put the key there"

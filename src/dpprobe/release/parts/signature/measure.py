@@ -12,8 +12,6 @@ from dpprobe.release.verification.checks import DEPENDS, Checks
 
 
 class Steps(PartSteps):
-    """Raises ConfigError for a key that cannot sign."""
-
     def check(self) -> None:
         if key := self.task.options.sign_key:
             read_private_key(resolve_path(key))
@@ -23,10 +21,7 @@ class Steps(PartSteps):
 
 
 class Reader(PartReader):
-    """Compares SHA256SUMS.sig with the signer's public key."""
-
     def verify_files(self, checks: Checks, folder: Path | None, public_key: Path | None) -> None:
-        """Checks the signature if the bundle has one and a key is given."""
         if folder is None:
             checks.note_check("signature", None, DEPENDS)
         elif not (folder / SIGNATURE_FILE).is_file():

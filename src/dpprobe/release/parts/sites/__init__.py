@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 class SitesOptions(Options):
     """Several sites train one head together: no image and no exact sum leaves a site."""
 
-    name: Name = Field(description="This site, one of `members`.")
+    name: Name = Field(description="This site's name, one of `members`.")
     members: dict[Name, str] = Field(
         min_length=2,
         description="The public Ed25519 key of each site, 64 hexadecimal digits, as `dpprobe site "
-        "keys` prints it. The same at all sites.",
+        "keys` prints it. All sites write equal `members`.",
     )
     key: str = Field(
         min_length=1,
@@ -32,27 +32,28 @@ class SitesOptions(Options):
     )
     exchange: str = Field(
         min_length=1,
-        description="A folder for the messages of all sites, such as a shared drive. Its files "
+        description="A folder for the messages of all sites, such as a shared drive. Messages "
         "may be copied in any other way too.",
     )
     colluders: int = Field(
         1,
         ge=1,
-        description="Sites that may pool all they know, noise included, without breaking the "
-        "guarantee of the others. Noise is larger by sqrt(m / (m - colluders)), with m sites.",
+        description="Number of sites that may pool all they know, noise included, without "
+        "breaking other sites' guarantee. The noise of m sites is larger by "
+        "sqrt(m / (m - colluders)).",
     )
     aggregator: Name | None = Field(
         None,
         exclude_if=lambda value: value is None,
-        description="A site that all others trust, since it adds all the noise. It could compute "
-        "the exact sum of the other sites' sums. Without it, nobody is trusted.",
+        description="A site that all others trust: the aggregator adds all the noise, and could "
+        "compute the exact sum of the other sites' sums. Without an aggregator, nobody is trusted.",
     )
     wait_minutes: float = Field(
         60,
         ge=0,
         le=10_000,
-        description="The time that a job of Snakemake waits for the other sites before it fails. "
-        "The next run resumes there.",
+        description="Minutes that a Snakemake job waits for other sites before the job fails. The "
+        "next run resumes the release.",
     )
 
     @model_validator(mode="after")
@@ -71,13 +72,12 @@ class SitesOptions(Options):
         if self.aggregator is not None and self.colluders != 1:
             raise ValueError(
                 f"colluders {self.colluders}: has no effect with an aggregator, which alone adds "
-                "noise; remove it"
+                "noise; remove colluders"
             )
         return self
 
 
 def list_faults(wanted: WantedRelease) -> Iterator[str]:
-    """Yields why several sites cannot make this release together."""
     release, method = wanted.release, wanted.method
     if release.block(SitesOptions) is None:
         return

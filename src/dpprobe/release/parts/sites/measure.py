@@ -1,4 +1,4 @@
-"""The steps of a release by several sites, and what its statement says of the sites."""
+"""The steps of a release by several sites, and the check of the statement block `sites`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from dpprobe.release.stated_values import (
 
 
 class Steps(PartSteps):
-    """Has several sites draw the head together."""
-
     @property
     def _transport(self) -> SeveralSites | None:
         transport = self.task.transport
@@ -35,7 +33,7 @@ class Steps(PartSteps):
             self._transport.check()
 
     def count_useful(self) -> DataFacts | None:
-        """Returns facts of all sites for the planner: a benchmark has this site's rows only."""
+        """Returns facts of all sites for the planner; benchmarks have this site's rows only."""
         return self.task.facts if self._transport else None
 
     def describe_booking(self) -> dict[str, str | None]:
@@ -51,13 +49,12 @@ SITES_KEYS = {
 
 
 def check_sites(values: Values, plan: Plan) -> tuple[str, bool]:
-    """Recomputes the block `sites` from its names, its mode and its smallest share of noise."""
     block = read_block("sites", values["sites"], SITES_KEYS)
     names, aggregator = block["names"], block["aggregator"]
     require_true(
         isinstance(names, list) and all(isinstance(name, str) for name in names)
         and len(names) == len(set(names)) >= 2 and names == sorted(names),
-        "names: not those of two or more sites, in their order",
+        "names: must be two or more different names of sites in alphabetical order",
     )  # fmt: skip
     for key in ("packed_by", "aggregator"):
         named = block[key] in names or (key == "aggregator" and block[key] is None)

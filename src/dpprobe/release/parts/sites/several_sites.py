@@ -1,7 +1,7 @@
-"""How several sites draw one head: offers, an agreement, then rounds of masked sums.
+"""Trains one head at several sites: offers, an agreement, then rounds of masked sums.
 
-`release.make` runs the steps of every release: check, book, draw, pack, close. `SeveralSites` adds
-the agreement before the plan, and totals in place of noise.
+`release.make` runs the steps of every release: check, book, train, pack, close. `SeveralSites` adds
+an agreement before the plan, and replaces one site's noisy sums by totals over all sites.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-_POLL_SECONDS = 2.0  # between looks at the other sites' files
+_POLL_SECONDS = 2.0  # time between checks for other sites' files
 
 
 class SeveralSites(Transport):
-    """The draw of a head by several sites, as one site runs it."""
+    """Trains a head together with other sites; each site runs its own `SeveralSites`."""
 
     resumes = True  # the noise of an open entry is fixed by the site's secret
 
     def __init__(self, task: AskedRelease, options: SitesOptions) -> None:
         self.task, self.options = task, options
-        # This site's own folder for the release, and the release's folder in the exchange.
+        # `private` is this site's folder for the release; all sites share `folder`.
         self.private = site_folder(task.ledger.path.parent, task.name)
         self.folder = resolve_path(options.exchange) / task.name
         self.terms = _list_terms(task, options)
@@ -86,7 +86,7 @@ class SeveralSites(Transport):
 
     @cached_property
     def agreement(self) -> Agreement:
-        """The agreement of all sites: the stored one, or one made from the offers.
+        """The agreement of all sites: the stored agreement, or a new agreement from the offers.
 
         Raises:
           WaitingError: if a site's offer is missing.
@@ -105,7 +105,7 @@ class SeveralSites(Transport):
         if local != self._offer(local.key):
             raise PrivacyError(
                 f"release {self.task.name}: this site's options or data have changed since its "
-                "offer; change them back. If nothing is booked yet, run `dpprobe site keys` again"
+                "offer; change them back. If this release is not booked, run `dpprobe site keys`"
             )
         return agreement
 
@@ -130,7 +130,7 @@ class SeveralSites(Transport):
 
     @property
     def promise(self) -> str:
-        """Names the agreement and who is trusted, for the ledger's entry."""
+        """States the agreement and the trusted sites, for the ledger's entry."""
         options = self.options
         trusted = f"aggregator {options.aggregator}"
         if options.aggregator is None:
@@ -166,8 +166,8 @@ class SeveralSites(Transport):
                     raise PrivacyError(
                         f"release {self.task.name}: options or data have changed since it was "
                         f"booked as entry {entry.number}, or its folder {self.private} is lost. "
-                        "Change options and data back, but never restore that folder: if it is "
-                        f"lost, {ANOTHER_NAME}"
+                        "Change options and data back, but never restore the private folder: if "
+                        f"the folder is lost, {ANOTHER_NAME}"
                     )
             if offer is None:
                 secret = Secret.draw()
@@ -191,7 +191,7 @@ class SeveralSites(Transport):
             try:
                 with lock_folder(self.private):
                     work()
-                    if self.folder.is_dir():  # somebody may still wait for a message
+                    if self.folder.is_dir():  # other sites may still wait for a message
                         self._send_all_again()
                     # the bundle is complete, so nobody needs the secret
                     (self.private / SECRET_FILE).unlink(missing_ok=True)
@@ -209,20 +209,19 @@ class SeveralSites(Transport):
             entry = self._read_entry()
             if booked is not None and (entry is None or entry.number != booked.number):
                 raise PrivacyError(
-                    f"release {self.task.name}: its entry {booked.number} was abandoned while it "
-                    "waited"
+                    f"release {self.task.name}: entry {booked.number} was abandoned while this "
+                    "run waited"
                 )
             booked = entry
 
     def check(self) -> None:
-        """Checks that this site can take part, before it books."""
         if fault := sites_fault(self.task.method, self.task.plan.n):
             raise ConfigError(f"release {self.task.name}: {fault}")
         self._require_secret()
         self.exchange.check_messages()
 
     def _require_secret(self) -> Secret:
-        """Returns this site's secret of the agreement; PrivacyError if lost, or of another one."""
+        """Returns this site's secret; PrivacyError if lost, or if the agreement has another key."""
         secret = read_secret(self.private)
         keys = {each.site: each.key for each in self.agreement.offers}
         if secret is None or secret.public_key != keys[self.options.name]:
@@ -234,7 +233,7 @@ class SeveralSites(Transport):
         return secret
 
     def find_open(self) -> Entry | None:
-        """Returns the open ledger entry, which resumes with its secret.
+        """Returns the open ledger entry, which this site's secret can resume.
 
         Raises PrivacyError if the entry was booked for another agreement.
         """
@@ -260,7 +259,7 @@ class SeveralSites(Transport):
         keep_agreement(self.private, self.agreement)
 
     def draw_head(self, fit: Fit, features: JobFeatures) -> Draw:
-        """Draws the head from the sums that all sites have sent, and describes the sites."""
+        """Trains the head from the sums that all sites have sent, and states the block `sites`."""
         exchange, secret, release = self.exchange, self._require_secret(), self.task.name
         while True:
             rounds = exchange.read_rounds()
@@ -279,7 +278,7 @@ class SeveralSites(Transport):
                 together=self.task.method.running_sums or (),
             )
             try:
-                # the sites share no random numbers but public ones, such as initial weights
+                # public random numbers, such as initial weights, must be equal at all sites
                 draw = fit(features, SEEDED, shared)
             except SumsMissing as missing:
                 path = exchange.send_sums(rounds, missing.sums, secret)
@@ -301,7 +300,7 @@ class SeveralSites(Transport):
                 return draw
 
     def _share_noise(self, deviation: float) -> float:
-        """Returns this site's share of a noise, in grid steps."""
+        """Returns the deviation of this site's share of a total's noise, in grid steps."""
         options = self.options
         if options.aggregator is not None:
             return deviation if options.name == options.aggregator else 0.0

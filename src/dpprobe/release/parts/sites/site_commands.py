@@ -16,7 +16,6 @@ STILL_WAITING = 3  # exit status: other sites have not answered yet
 
 
 def add_command(commands: Any) -> None:
-    """Adds the command `site` to a parser's commands."""
     summary = "train one head with other sites: no image and no exact sum leaves a site"
     site: argparse.ArgumentParser = commands.add_parser("site", help=summary)
     actions = site.add_subparsers(dest="action", required=True)
@@ -29,14 +28,14 @@ def add_command(commands: Any) -> None:
         default=[Path("config.yaml")],
         help="study files; if several files set a value, the last one wins; default config.yaml",
     )
-    summary = "make this site's key if there is none, then its signed offer to the other sites"
+    summary = "create this site's key if it is missing, and write a signed offer to the other sites"
     keys = actions.add_parser("keys", parents=[asked], help=summary)
     keys.set_defaults(run=_run_keys)
     waits = f"Exit status: 0, {STILL_WAITING} while files of other sites are missing, else 1."
-    summary = "record the release in this site's ledger, and send its masked sums, round by round"
+    summary = "record the release in this site's ledger, and send masked sums round by round"
     sums = actions.add_parser("sums", parents=[asked], help=summary, epilog=waits)
     sums.set_defaults(run=_run_sums)
-    summary = "as `sums`; fails unless all sums are there, and writes the bundle"
+    summary = "write the bundle from the sums of all sites; fails while sums are missing"
     combine = actions.add_parser("combine", parents=[asked], help=summary, epilog=waits)
     combine.set_defaults(run=_run_sums)
     for parser in (sums, combine):
@@ -45,12 +44,12 @@ def add_command(commands: Any) -> None:
             type=float,
             default=0,
             metavar="MINUTES",
-            help="wait so long for the other sites' files; default: do not wait",
+            help="minutes to wait for the other sites' files; default: do not wait",
         )
 
 
 def _run_keys(arguments: argparse.Namespace) -> int:
-    # heavy, and `dpprobe --help` is to be quick
+    # slow to import, and `dpprobe --help` must be fast
     from dpprobe.options import resolve_path
     from dpprobe.release.parts.sites.several_sites import make_site_key
     from dpprobe.sites.agreement import name_public_key
@@ -62,8 +61,8 @@ def _run_keys(arguments: argparse.Namespace) -> int:
     if sites.members[sites.name] != public:
         print(f"{sites.name}: {public}")
         print(
-            f"write this line under releases.{arguments.release}.sites.members at all sites, once "
-            "you have compared it by telephone, then run this command again"
+            "compare this key by telephone, write the line above under "
+            f"releases.{arguments.release}.sites.members at all sites, then run this command again"
         )
         return 0
     offer, path = task.make_offer()
@@ -84,7 +83,7 @@ def _run_sums(arguments: argparse.Namespace) -> int:
 
 def _open_task(arguments: argparse.Namespace) -> ReleaseTask:
     """Returns the release of a study file; ConfigError for an unknown release, or without sites."""
-    # heavy, and `dpprobe --help` is to be quick
+    # slow to import, and `dpprobe --help` must be fast
     from dpprobe.release.make import ReleaseTask
     from dpprobe.results.study_files import StudyFiles
     from dpprobe.study.check_command import read_study
@@ -93,7 +92,7 @@ def _open_task(arguments: argparse.Namespace) -> ReleaseTask:
     if name not in study.releases or study.releases[name].block(SitesOptions) is None:
         known = [each for each, options in study.releases.items() if options.block(SitesOptions)]
         raise ConfigError(
-            f"release {name}: has no `sites`; these have: {', '.join(known) or 'none'}"
+            f"release {name}: has no `sites`; releases with `sites`: {', '.join(known) or 'none'}"
         )
     release, files = study.releases[name], StudyFiles(study, results=study.results_dir)
     train, test = (

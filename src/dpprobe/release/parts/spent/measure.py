@@ -1,4 +1,4 @@
-"""Adds up the ledger once the release is booked."""
+"""States the ledger's total epsilon, computed after the release is booked."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ from dpprobe.release.verification.tested_plans import list_tested
 
 
 class Steps(PartSteps):
-    """States the ledger's total, including this release."""
-
     def state(self, entry: Entry) -> Block:
         delta = self.task.delta
         spent = self.task.ledger.compute_spent(delta)
@@ -74,7 +72,6 @@ def check_ledger(values: Values, plan: Plan) -> tuple[str, bool]:
 
 
 def state_spent(ledger: Mapping[str, Any]) -> str:
-    """States the cost of all releases from the dataset together."""
     one, _ = UNITS[ledger["unit"]]
     bound = "" if ledger["exact"] else "at most "
     price = f"epsilon {format_price(ledger['epsilon'])} at delta {format_small(ledger['delta'])}"

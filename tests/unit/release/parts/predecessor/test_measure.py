@@ -45,7 +45,7 @@ def test_a_chain_is_followed_to_its_end(chain: list[Path]) -> None:
     for folders in ([first, second], [second, first], [first.parent], [second, first.parent]):
         found = check(third, *folders)
         assert found == Check(
-            "predecessors", True, "v2, v1: undamaged, and each is named by its digest"
+            "predecessors", True, "v2, v1: undamaged, with the digests that bundles name"
         )
 
 
@@ -61,7 +61,7 @@ def test_what_is_missing_or_no_part_of_the_chain_fails(chain: list[Path], tmp_pa
     first, second, third = chain
     assert fault(third, second).startswith("v1, whose SHA256SUMS has the SHA-256")
     assert fault(third, first).startswith("v2, whose SHA256SUMS has the SHA-256")
-    assert "this bundle names none" in fault(first, second)
+    assert "this bundle names no predecessor" in fault(first, second)
     assert "no bundle in this folder" in fault(third, tmp_path)
 
 
@@ -80,7 +80,7 @@ def test_a_damaged_or_exchanged_predecessor_fails(chain: list[Path], tmp_path: P
         ({"name": "other"}, "is v2, but other is named"),
         ({"name": "../v2"}, "is not a name"),
         ({"sha256": "0"}, "is not a SHA-256"),
-        ({"more": 1}, "predecessor: not of"),
+        ({"more": 1}, "predecessor: must have the keys"),
     ],
 )
 def test_a_false_name_fails(

@@ -276,7 +276,7 @@ def test_an_entry_whose_sums_have_left_cannot_be_abandoned(tmp_path: Path) -> No
     east.ledger.abandon_entry(1, "died before it sent anything")
     run_until_waiting(east, "lacks the sums")
     assert [entry.state for entry in east.ledger.read_entries()] == ["abandoned", "open"]
-    with pytest.raises(PrivacyError, match="sums have left this site, and the other sites may"):
+    with pytest.raises(PrivacyError, match="this site's sums were sent, and other sites may"):
         east.ledger.abandon_entry(2, "the third hospital left")
     run_until_waiting(north, "lacks the sums")
     south.task().run()

@@ -64,7 +64,7 @@ def test_from_keys_to_a_verified_bundle(
         status, said = run(monkeypatch, capsys, "keys", "first", "--configfile", str(path))
         assert status == 0
         line, told = said.splitlines()
-        assert told.startswith("write this line under releases.first.sites.members at all sites")
+        assert "write the line above under releases.first.sites.members at all sites" in told
         members[name] = line.removeprefix(f"{name}: ")
         assert (folder / name / "new.pem").stat().st_mode & 0o077 == 0
     assert not (folder / "exchange").exists()
@@ -92,7 +92,7 @@ def test_what_a_study_lacks_is_named(
 ) -> None:
     path = write_study(folder, "east", dict.fromkeys(NAMES, "a" * 64))
     status, _ = run(monkeypatch, capsys, "sums", "alone", "--configfile", str(path))
-    assert status == "dpprobe: release alone: has no `sites`; these have: first"
+    assert status == "dpprobe: release alone: has no `sites`; releases with `sites`: first"
     status, _ = run(monkeypatch, capsys, "keys", "first", "--configfile", str(path))
     assert status == 0
     status, _ = run(monkeypatch, capsys, "sums", "first", "--configfile", str(path))
