@@ -136,8 +136,8 @@ def _check_records(
 ) -> Iterator[tuple[Path, Checked]]:
     """Checks records and the files in `folders` whose hashes they contain, each file once.
 
-    Yields each file with the record of its hash. Records of jobs come first, so a file's own record
-    prevails.
+    Yields each file with the record of its hash. A file's own record overrides its job's record,
+    because the records of jobs come first.
     """
     with ThreadPoolExecutor(_THREADS) as pool:
         read = [each for each in pool.map(read_recorded, records) if each is not None]
@@ -169,7 +169,7 @@ def _check_stores(results: Path) -> Iterator[Checked]:
 def _check_releases(results: Path, data: Path | None) -> Iterator[Checked]:
     """Checks ledgers, bundles and staged copies of bundles, none of which dpprobe can recreate.
 
-    A bundle without a file of hashes counts as still being copied, unless its job's mark exists.
+    A bundle without a file of hashes is skipped as still being copied, unless its job has finished.
     """
     from dpprobe.release.ledger import Ledger  # slow import: numpy
 
@@ -211,7 +211,7 @@ def _changed_recently(folder: Path) -> bool:
 def _treat_damage(
     damage: Checked, results: Path, data: Path | None, run: Run | None, *, fix: bool
 ) -> tuple[bool, str]:
-    """Deletes a damaged file if allowed; returns if the next run recreates it, and the remedy."""
+    """Deletes a damaged file if `fix`; returns whether a run recreates it, and the remedy."""
     if damage.by_hand:
         return False, damage.by_hand
     of_results, target = damage.path.is_relative_to(results), damage.target

@@ -24,7 +24,7 @@ from dpprobe.written_files import BYTES, OUTPUT, SHA256
 from dpprobe.written_files import FOLDER as WRITTEN_FOLDER
 from dpprobe.written_files import FORMAT as WRITTEN_FORMAT
 
-# Folders and their record, which must exist if a job's mark is in the parent folder or one above.
+# Folders and the record in each; the record must exist if a job left its mark of completion.
 _MARKED = {"cells/*/*/*/eps-*": METRICS_FILE, "networks/*/*/*/eps-*/seed-*": RECORD_FILE}
 # Records that are recognised by path, below results and below split tables.
 _PLACES = (
@@ -39,7 +39,7 @@ _WRITTEN = f"{WRITTEN_FOLDER}/**/*.json"
 _DATA_PLACES = ("*/dataset.json", "downloads/*/receipt.json")
 # Folders, down to three levels, with records that are recognised by their format.
 _FOLDERS = (*sorted(FOLDERS), "overlap", "tracking")
-# Formats with their own hash, not written by `write_record`: the hash's key, the version.
+# Formats that `write_record` does not write: the key of a record's own hash, and the version.
 _OWN_HASH = {
     "dpprobe-manifest": ("manifest_sha256", 2),
     "dpprobe-plans": ("sha256", 3),
@@ -103,14 +103,13 @@ class _KeptError(ValueError):
 
 
 def _describe_error(error: OSError, by_hand: str = "") -> tuple[str, str]:
-    """Returns the fault of an unreadable file, and the user's remedy."""
     if isinstance(error, FileNotFoundError):
         return MISSING, by_hand
     return f"unreadable ({error.strerror})", "correct its permissions, and check again"
 
 
 def list_records(folder: Path, *, data: bool = False) -> list[Path]:
-    """Lists records below folders of results or split tables, also records of unfinished jobs."""
+    """Lists records below results or split tables, with missing records of finished jobs."""
     if data:
         return sorted(chain.from_iterable(map(folder.glob, _DATA_PLACES)))
     others = ("/".join((name, *"*" * depth, "*.json")) for name in _FOLDERS for depth in range(4))
@@ -151,7 +150,7 @@ def read_recorded(path: Path) -> FoundRecord | None:
 
 
 def _check_own_hash(values: Mapping[str, Any]) -> bool:
-    """Returns True for a record with a hash of its values, and checks the hash."""
+    """Checks a record's hash of its own values; returns False if the record has no hash."""
     key, version = _OWN_HASH.get(values["format"], (None, None))
     body = {name: value for name, value in values.items() if name != key}
     if key and values.get(key) != hash_value(body):
@@ -197,11 +196,11 @@ def _list_files(path: Path, values: Mapping[str, Any]) -> tuple[RecordedFile, ..
             nested = len(pure.parts) > 1 and kind != "dpprobe-download"
             if pure.is_absolute() or ".." in pure.parts or nested:
                 raise _KeptError(
-                    f"names {pure}, which is not in its folder", "find out which program wrote it"
+                    f"names {pure}, outside the record's folder", "find out what wrote the record"
                 )
     except (KeyError, TypeError, AttributeError):
         raise _KeptError(
-            "lacks hashes of files", "check if another version of dpprobe wrote it"
+            "lacks hashes of files", "check if another version of dpprobe wrote the record"
         ) from None
     by_hand = _DOWNLOAD if kind == "dpprobe-download" else ""
     targets_itself = kind in ("dpprobe-manifest", "dpprobe-dataset")

@@ -43,8 +43,7 @@ def choose_backbone(checkpoint: str | None, model: str | None) -> Chosen:
       checkpoint: a file of weights of a timm model.
       model: timm's name of the model; if None, derived from the file's name.
 
-    Raises:
-      ConfigError: if the file is missing, has no weights, or has weights of another model.
+    Raises ConfigError if the file is missing, has no weights, or has weights of another model.
     """
     if checkpoint is not None:
         return _of_checkpoint(checkpoint, model)
@@ -62,7 +61,7 @@ def choose_backbone(checkpoint: str | None, model: str | None) -> Chosen:
         name=fetched,
         keys=keys,
         comment=f"{entry['title']}, trained on {entry['trained_on']}. Its weights are in this "
-        "machine's Hugging Face cache. It must not have been trained on your private images.",
+        "machine's Hugging Face cache. The network must not be trained on your private images.",
         dimension=entry["dimension"],
         pretrained=True,
     )
@@ -98,9 +97,9 @@ def _of_checkpoint(checkpoint: str, model: str | None) -> Chosen:
     return Chosen(
         name=model.split(".")[0].lower().replace("-", "_"),
         keys=keys,
-        comment="Features are the input of its classifier, so the classes it was trained on do not "
-        "matter. It must not have been trained on your private images. "
-        + (_describe_assumed(model) if stated is None else f"{stated['file']} states the rest."),
+        comment="Features are the input of the network's classifier, so its training classes do "
+        "not matter. The network must not be trained on your private images. "
+        + (_describe_assumed(model) if stated is None else f"Preprocessing: see {stated['file']}."),
         dimension=known.known["network"],
         pretrained=True,
     )
@@ -117,8 +116,8 @@ def _describe_assumed(model: str) -> str:
     return (
         f"Assumed, because the file states no preprocessing: timm's for {model}"
         + (f" ({', '.join(values)})" if values else "")
-        + ". Others cost accuracy. Compare with the training: mean, std, size, interpolation, and "
-        "model_args such as pad_type (docs/features.md)."
+        + ". Wrong values cost accuracy. Compare mean, std, size, interpolation and model_args, "
+        "such as pad_type, with the network's training (docs/features.md)."
     )
 
 

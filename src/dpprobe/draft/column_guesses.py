@@ -88,7 +88,6 @@ def guess_labels(columns: Columns) -> list[str]:
 
 
 def no_label(columns: Columns, place: str) -> ConfigError:
-    """Returns the error for a table without a known column of labels."""
     return ConfigError(
         f"{place}: no column has a usual name for labels ({', '.join(LABELS)}) with two to "
         f"{MOST_CLASSES} values; name the column of labels with --label: {', '.join(columns)}"
@@ -98,8 +97,7 @@ def no_label(columns: Columns, place: str) -> ConfigError:
 def class_names(column: Column, name: str, place: str) -> list[str]:
     """Returns the classes of a column of labels, in the order of numbers or of the alphabet.
 
-    Raises:
-      ConfigError: if there are fewer than two classes or too many, or two names look alike.
+    Raises ConfigError if there are fewer than two classes or too many, or two names look alike.
     """
     if column.many:
         raise ConfigError(
@@ -138,19 +136,19 @@ class UnitColumn(NamedTuple):
         if not self.people:
             comment = (
                 "Guessed from the column's name: images that belong together. No column names "
-                "people. If a person has several of these, the guarantee covers each of them "
-                "separately, not the person. Name the column of patients if there is one."
+                "people. If a person has several values of this column, the guarantee covers each "
+                "value separately, not the person. If a column has patients, name that column."
             )
             return Line(value=self.name, comment=comment)
         meaning = (
-            "patient of each image. The unit of privacy is the patient, with all images, on one "
-            "side of the split."
+            "patient of each image. The unit of privacy is a patient with all images, on one side "
+            "of the split."
         )
         if self.named:
             return Line(value=self.name, comment=f"The {meaning}")
         comment = (
-            f"Guessed from the column's name: the {meaning} Check it: with a wrong column the "
-            "privacy guarantee protects the wrong unit."
+            f"Guessed from the column's name: the {meaning} Check this column: with a wrong column "
+            "the privacy guarantee protects the wrong unit."
         )
         return Line(value=self.name, comment=comment)
 
@@ -167,7 +165,6 @@ def find_unit(columns: Columns, named: str | None) -> UnitColumn | None:
 
 
 def unit_notes(columns: Columns, unit: UnitColumn | None) -> list[str]:
-    """Lists warnings about the unit of privacy."""
     if unit is None:
         return [
             f"no column of patients found ({', '.join(PATIENTS[:4])} or similar), so the unit of "
@@ -177,12 +174,12 @@ def unit_notes(columns: Columns, unit: UnitColumn | None) -> list[str]:
     if not unit.people:
         notes.append(
             f"column {name} is the unit of privacy, but a person may have several of its values; "
-            "name the column of patients with --patient if there is one"
+            "if a column has patients, name that column with --patient"
         )
     if blanks := columns[name].blanks:
         notes.append(
             f"column {name} is blank in {count_noun(blanks, 'row')}, which a run refuses; "
-            "fill it in"
+            "fill in the column"
         )
     return notes
 
@@ -214,7 +211,7 @@ def guess_split(columns: Columns) -> tuple[str, list[str], list[str]] | None:
 
 
 def uncertain_notes(columns: Columns, labels: Sequence[str]) -> list[str]:
-    """Lists the user's decisions about missing or uncertain labels."""
+    """Lists decisions that the user must make about missing or uncertain labels."""
     notes = []
     if blanks := sum(columns[name].blanks for name in labels):
         words = "zeros or drop" if len(labels) > 1 else "drop"

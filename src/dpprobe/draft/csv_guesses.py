@@ -20,19 +20,19 @@ from dpprobe.draft.seen_dataset import Line, Seen, count_classes, make_options
 from dpprobe.errors import ConfigError
 
 _PUBLIC_NAMES = (
-    "Read from the labels. These names are published with every head. If only the private labels "
-    "reveal that a class exists, its name is not public."
+    "Class names, read from the labels. Every head publishes the class names. If only the private "
+    "labels reveal that a class exists, its name is not public."
 )
 _NUMBERED = (
     "The labels are numbers: replace each number after a colon by a readable name, as in "
     "`'0': normal`. Tables, figures and the report show these names."
 )
-_NUMBERS = "the classes have numbers for names; write readable ones at class_names in the study"
+_NUMBERS = "the class names are numbers; write readable names at class_names in the study"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wishes:
-    """Columns and a folder that a user named, which replace guesses."""
+    """Columns and a folder that a user named, used instead of guesses."""
 
     label: str | None = None
     image: str | None = None
@@ -40,7 +40,6 @@ class Wishes:
     root: str | None = None
 
     def check_columns(self, columns: Collection[str], place: str) -> None:
-        """Raises ConfigError if the file lacks a named column."""
         for option in ("label", "image", "patient"):
             name = getattr(self, option)
             if name is not None and name not in columns:
@@ -53,8 +52,7 @@ class Wishes:
 def look_at_csv(place: str, wishes: Wishes) -> Seen:
     """Looks at the rows of a CSV file; opens no image.
 
-    Raises:
-      ConfigError: if a named column does not exist, or no column names existing images.
+    Raises ConfigError if a named column does not exist, or no column names existing images.
     """
     path = Path(place).expanduser()
     raw, columns = _read_table(path)
@@ -84,8 +82,8 @@ def look_at_csv(place: str, wishes: Wishes) -> Seen:
     if groups := guesses.guess_groups(columns):
         keys["group_columns"] = Line(
             value=dict(groups),
-            comment="Subgroups, guessed from the columns' names. They are stored with predictions, "
-            "not trained on. Add `fairness: {}` below `seeds` to compare them.",
+            comment="Subgroups, guessed from the columns' names. Subgroups are stored with "
+            "predictions, not trained on. Add `fairness: {}` below `seeds` to compare subgroups.",
         )
     notes += guesses.unit_notes(columns, unit)
     notes += guesses.uncertain_notes(columns, labels or [str(label)])
@@ -123,7 +121,7 @@ def _place_keys(start: Path, path: Path, delimiter: str | None) -> dict[str, Lin
     keys = {
         "source": Line(value="csv"),
         "root": Line(
-            value=root, comment="Paths below and in the file are relative to this folder."
+            value=root, comment="Paths of the CSV file and in it are relative to this folder."
         ),
         "train": Line(value=train),
     }
@@ -135,23 +133,22 @@ def _place_keys(start: Path, path: Path, delimiter: str | None) -> dict[str, Lin
 def _find_images(
     columns: Columns, *, table: Path, root: Path | None, column: str | None
 ) -> tuple[Path, dict[str, Line]]:
-    """Looks for the files that a column names; returns where paths start, and the column's option.
+    """Finds the images that a column names; returns the root of their paths, and their option.
 
     Args:
-      root: the folder to search, with the folders in it. If None, the table's folder in the same
-        way, then the working directory and the parent of the table's folder.
+      root: the folder to search, with its subfolders. By default the table's folder, with its
+        subfolders, comes before the working directory and the parent of the table's folder.
       column: the column to use; if None, a column with a usual name, or with names of image files.
 
-    Raises:
-      ConfigError: if no column names existing files.
+    Raises ConfigError if no column names existing files.
     """
     candidates = [column] if column else list(find_usual(columns, (*IMAGE_COLUMNS, *IMAGE_NAMES)))
     if not candidates:
         candidates = [name for name in columns if names_image(_first_value(columns, name))]
     if not candidates:
         raise ConfigError(
-            f"{table}: no column of images, by its name ({', '.join(IMAGE_COLUMNS[:5])} or "
-            f"similar) or by its values; name the column with --image: {', '.join(columns)}"
+            f"{table}: no column has a usual name for images ({', '.join(IMAGE_COLUMNS[:5])} or "
+            f"similar) or names of images; name the column with --image: {', '.join(columns)}"
         )
     roots = [root] if root else list_roots(table)
     for name in candidates:

@@ -22,8 +22,7 @@ WRITE_SHARDS = (
 def look_at_folder(place: str) -> Seen:
     """Looks at the classes of a folder; opens no image.
 
-    Raises:
-      ConfigError: if the folder has another layout than a study needs, with the remedy.
+    Raises ConfigError if the folder's layout is not a layout that a study can read.
     """
     root = Path(place).expanduser()
     options = imagefolder.Options(path=place)
@@ -71,7 +70,7 @@ def _check_layout(root: Path, place: str) -> None:
     if images and folders:
         raise ConfigError(
             f"{place}: {len(images)} images beside the class folders, such as {images[0].name}; "
-            "move each into the folder of its class"
+            "move each image into the folder of its class"
         )
     if images:
         raise ConfigError(
@@ -91,8 +90,8 @@ def _check_layout(root: Path, place: str) -> None:
         if len(inner) > 1:
             deeper = Path(place) / folders[0].name
             raise ConfigError(
-                f"{place}: one folder, {folders[0].name}, which contains {len(inner)} more; if "
-                f"these are the classes or their split, run `dpprobe init {deeper}`"
+                f"{place}: only one folder, {folders[0].name}, which contains {len(inner)} "
+                f"folders; if these are the classes or splits, run `dpprobe init {deeper}`"
             )
 
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def add_command(commands: Any) -> None:
-    """Adds `init` to a parser's commands."""
     summary = "write a study for a folder, a CSV or a parquet file of images"
     parser: argparse.ArgumentParser = commands.add_parser("init", help=summary)
     parser.set_defaults(run=_run_init)
@@ -33,9 +32,7 @@ def add_command(commands: Any) -> None:
     )
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     parser.add_argument("--checkpoint", metavar="FILE", help="weights file of a timm model")
-    parser.add_argument(
-        "--model", metavar="NAME", help="timm's name of the model with these weights"
-    )
+    parser.add_argument("--model", metavar="NAME", help="timm's name of the model of --checkpoint")
     columns = parser.add_argument_group("columns of a CSV or parquet file, if guesses are wrong")
     for option, metavar, words in (
         ("--label", "COLUMN", "column with the labels"),
@@ -84,13 +81,13 @@ def _run_init(arguments: argparse.Namespace) -> int:
             f"\nCorrect {output} before you run it: a run stops at each line that begins with "
             "`refused`."
         )
-    print(f"\nWrote {output}. The counts above are private; the file holds none of them.")
-    print(f"Read it, then run:  {command_line(*draft.run_words)}")
+    print(f"\nWrote {output}, which has none of the counts above: these counts are private.")
+    print(f"Read the file, then run:  {command_line(*draft.run_words)}")
     return 0
 
 
 def list_words(arguments: argparse.Namespace) -> list[str]:
-    """Lists the words of the command that writes an equal study."""
+    """Lists the words of a command that writes the study again."""
     names = ("label", "image", "patient", "root", "checkpoint", "model", "output")
     given = {f"--{name}": getattr(arguments, name) for name in names}
     options = (word for name, value in given.items() if value for word in (name, str(value)))
@@ -99,7 +96,7 @@ def list_words(arguments: argparse.Namespace) -> list[str]:
 
 def look_at_place(arguments: argparse.Namespace) -> Seen:
     """Inspects the folder or table; raises ConfigError if it does not exist."""
-    # imported late, as in `_run_init`
+    # imported late, to keep `dpprobe --help` quick
     from dpprobe.data import csv_files, parquet, tar_shards
     from dpprobe.data.alike_names import is_text
     from dpprobe.draft.csv_guesses import Wishes, look_at_csv
@@ -113,7 +110,7 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
         )
     place = arguments.place.rstrip("/") or "/"
     if not is_text(place):
-        raise ConfigError(f"{os.fsencode(place)!r} is not UTF-8; rename it, such as by convmv")
+        raise ConfigError(f"{os.fsencode(place)!r} is not UTF-8; rename it, perhaps by convmv")
     path = Path(place).expanduser()
     named = ("label", "image", "patient", "root")
     wishes = Wishes(**{name: getattr(arguments, name) for name in named})
@@ -142,8 +139,7 @@ def check_output(output: Path, seen: Seen, *, force: bool) -> None:
     """Raises ConfigError if the study would replace a file, or lie in the folder of images."""
     if output.suffix not in (".yaml", ".yml"):
         raise ConfigError(
-            f"--output {output}: its name is not that of a YAML file; write a name that ends in "
-            ".yaml"
+            f"--output {output}: not the name of a YAML file; write a name that ends in .yaml"
         )
     if output.exists() and not force:
         raise ConfigError(
@@ -173,7 +169,5 @@ def _suggest_paths(path: Path) -> str:
     names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     close = difflib.get_close_matches(path.name, sorted(names), n=3)
     if close:
-        return f"is it {' or '.join(str(folder / name) for name in close)}?"
-    return (
-        "correct the path" if folder.is_dir() else f"there is no {folder} either; correct the path"
-    )
+        return f"did you mean {' or '.join(str(folder / name) for name in close)}?"
+    return "correct the path" if folder.is_dir() else f"{folder} is missing too; correct the path"

@@ -17,7 +17,6 @@ EPSILON = 1.0
 
 
 def seen_in_words(draft: Draft) -> str:
-    """Describes the data and the expected accuracy."""
     seen = draft.seen
     kind = "labels" if seen.multi_label else "classes"
     whose = "" if seen.patients is None else f" of {seen.patients:,} patients"
@@ -34,13 +33,13 @@ def seen_in_words(draft: Draft) -> str:
     lines.append(f"backbone:    {draft.backbone.name}{size}")
     lines += [f"note:        {note}" for note in seen.notes]
     if changed := ", ".join(draft.list_changed_names()):
-        lines.append(f"names:       {changed}; names of studies have a-z, 0-9 and _ alone")
+        lines.append(f"names:       {changed}; names in a study may have only a-z, 0-9 and _")
     lines += ["", *_list_expected(draft)]
     return "\n".join(lines)
 
 
 def _list_counts(seen: Seen, units: ClassUnits) -> Iterator[str]:
-    """Yields a line per class, largest first; leaves out medium classes if there are many."""
+    """Yields a line per class, largest first; leaves out middle-sized classes if many exist."""
     order = sorted(seen.counts, key=lambda name: (-seen.counts[name], name))
     shown = order if len(order) <= MOST_SHOWN else [*order[: MOST_SHOWN - 2], "", order[-1]]
     width = max(len(name) for name in shown)
@@ -55,7 +54,7 @@ def _list_counts(seen: Seen, units: ClassUnits) -> Iterator[str]:
         counted = f" (count as {units.test_shares[name]:.1f})" if units.test_shares else ""
         yield f"  {name:{width}}  {seen.counts[name]:>9,} images:{sides}{whose}{counted}{mark}"
     if units.test_shares:
-        yield "  In a release's test, patients with images of several classes count in parts."
+        yield "  In a release's test, a patient with images of several classes counts in parts."
 
 
 def _describe_imbalance(seen: Seen) -> Iterator[str]:
@@ -103,12 +102,12 @@ def _list_expected(draft: Draft) -> Iterator[str]:
         )
     yield f"Expected accuracy at epsilon {EPSILON:g}, predicted from public images of other kinds:"
     yield from (f"  {words}" for words in accuracies)
-    yield "  This compares no backbones: a better backbone has a higher non-private accuracy."
+    yield "  Backbones are not compared: a better backbone has a higher non-private accuracy."
     if seen.is_imbalanced and len(seen.counts) == 2:
-        yield "  The study reports AUC instead, whose values differ from accuracy."
+        yield "  The study reports AUC, whose values differ from accuracy."
     elif seen.is_imbalanced:
         yield (
-            "  The study reports macro accuracy instead, which is lower when classes are unequal."
+            "  The study reports macro accuracy, which is below accuracy when classes are unequal."
         )
     if plan.too_few:
         yield f"{too_few_words(setting, plan.would_do, unit=seen.unit_name)}."

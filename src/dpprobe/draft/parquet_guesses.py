@@ -19,8 +19,8 @@ from dpprobe.draft.seen_dataset import Line, Seen, check_counts, count_classes, 
 from dpprobe.errors import ConfigError
 
 NUMBERED = (
-    "The file has no class names: these are the numbers of its labels. Replace them by names in "
-    "the order of the numbers. They are published with every head."
+    "The file has no class names: these are the numbers of its labels. Replace each number by a "
+    "name. Every head publishes the class names."
 )
 _ONE_NAME = "its values are lists or structs; write a text or a number per row for each patient"
 
@@ -28,8 +28,7 @@ _ONE_NAME = "its values are lists or structs; write a text or a number per row f
 def look_at_parquet(place: str, wishes: Wishes) -> Seen:
     """Looks at all columns of a parquet file except the images.
 
-    Raises:
-      ConfigError: if a study could not read the file's images or labels.
+    Raises ConfigError if a study could not read the file's images or labels.
     """
     path = Path(place).expanduser()
     names, columns = _read_table(path, wishes)
@@ -55,15 +54,15 @@ def look_at_parquet(place: str, wishes: Wishes) -> Seen:
     if groups := guesses.guess_groups(columns, plain=True):
         keys["group_columns"] = Line(
             value=[str(column) for column in groups.values()],
-            comment="Subgroups, guessed from the columns' names. They are stored with predictions, "
-            "not trained on.",
+            comment="Subgroups, guessed from the columns' names. Subgroups are stored with "
+            "predictions, not trained on.",
         )
     notes = guesses.unit_notes(columns, unit)
     notes += [f"column {name} is not used: {_ONE_NAME}" for name in nested]
     if "test" not in keys and (split := guesses.guess_split(columns)):
         notes.append(
-            f"column {split[0]} is not used: test rows of parquet are a file of their own; write "
-            "them to one, and name it at `test`"
+            f"column {split[0]} is not used: a study reads parquet test rows from a separate file; "
+            "write the test rows to a file, and name the file at `test`"
         )
     return _count_rows(place, keys, label, notes)
 
@@ -71,7 +70,7 @@ def look_at_parquet(place: str, wishes: Wishes) -> Seen:
 def _read_table(path: Path, wishes: Wishes) -> tuple[list[str], dict[str, Column]]:
     """Reads the names of all columns, and the values of columns with one value per row.
 
-    Other bytes than names of patients and groups may be images, and are not read.
+    A column of bytes may have images, so it is read only for patients and groups.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -97,7 +96,7 @@ def _read_table(path: Path, wishes: Wishes) -> tuple[list[str], dict[str, Column
 def _count_rows(place: str, keys: dict[str, Line], label: str, notes: list[str]) -> Seen:
     """Counts the rows by class name, or by class number if classes have no names."""
     options = _make_options(place, keys)
-    if options.class_names_or_labels() is None:  # raises an error for labels of other kinds too
+    if options.class_names_or_labels() is None:  # also raises ConfigError for unusable labels
         index = options.read_index()
         labels = [*chain(*map(index.labels, index.rows))]
         lists = [label for label in labels if isinstance(label, list)]
@@ -127,7 +126,6 @@ def _make_options(place: str, keys: dict[str, Line]) -> parquet.Options:
 
 
 def _highest_label(value: Any) -> int:
-    """Returns the largest class number in a label."""
     if isinstance(value, list):
         return len(value) - 1
     return -1 if value is None else int(value)

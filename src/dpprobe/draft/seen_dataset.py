@@ -39,8 +39,8 @@ SPLIT = {
     "test_fraction": Line(value=0.2),
     "split_by": Line(
         value="id",
-        comment="Each name alone decides between training and test, as a release requires. `class` "
-        "splits each class in the same proportion, but is for benchmarks only.",
+        comment="Each image's name alone decides between training and test, as a release requires. "
+        "`class` splits each class in one proportion, but is for benchmarks only.",
     ),
 }
 
@@ -51,10 +51,10 @@ class Seen:
 
     Attributes:
       keys: the dataset's options, in the order of the file.
-      counts: images of both splits by class, or by label if images have several. Private: never
-        written to a file.
+      counts: images of both splits by class, or by label if images have several labels. The counts
+        are private, and never written to a file.
       patients: number of patients; None if no column names them.
-      by_patient: number of patients by class, where the images of a patient share a weight of 1.
+      by_patient: number of patients by class, where the images of a patient share a weight of 1;
         None without patients or with several labels.
       notes: what a person should know or do, one line each.
     """
@@ -107,9 +107,9 @@ class Seen:
         return make_options(self.place, self.keys)
 
     def count_class_units(self) -> ClassUnits:
-        """Counts the units of each class in train and test. The counts are private."""
+        """Counts the units of each class in train and test, for the screen only."""
         counts = self.make_options().count_class_units()
-        assert counts is not None  # no download is needed
+        assert counts is not None  # drafted datasets need no download
         return counts
 
     def count_training_units(self) -> int:
@@ -118,7 +118,7 @@ class Seen:
         n = options.count_units() if options.names_units() else None
         if n is None:
             rows = options.count_rows()
-            assert rows is not None  # no download is needed
+            assert rows is not None  # drafted datasets need no download
             n = rows[0]
         return n
 
@@ -132,7 +132,6 @@ def make_options(place: str, keys: Mapping[str, Line]) -> DatasetOptions:
 
 
 def study_name(place: Path) -> str:
-    """Makes a study's name from the name of a folder or file."""
     place = place.expanduser()
     words = [place.resolve().name if place.is_dir() else place.name.split(".")[0]]
     if words[0].lower() in _GENERAL:
@@ -146,7 +145,7 @@ def name_of(words: Iterable[str]) -> str:
         plain = unicodedata.normalize("NFKD", word).encode("ascii", "ignore").decode()
         name = re.sub(r"[^a-z0-9]+", "_", plain.lower()).strip("_")
         if name:
-            # some names are names of dpprobe's own folders in results and data
+            # TAKEN has the names of dpprobe's own folders in results and data
             return f"{name}_images" if name in TAKEN else name
     return "study"
 
@@ -154,7 +153,7 @@ def name_of(words: Iterable[str]) -> str:
 def count_classes(
     options: CountedRows, place: str, keys: Mapping[str, Line], notes: Sequence[str]
 ) -> Seen:
-    """Counts images by class, and patients; labels of unknown classes are missing."""
+    """Counts patients, and images by class; skips labels of unknown classes."""
     options.check_files()
     index, multi_label = options.read_index(), options.multi_label()
     names = options.class_names_or_labels() or ()
@@ -181,7 +180,6 @@ def count_classes(
 
 
 def check_counts(counts: Mapping[str, int], place: str) -> None:
-    """Raises ConfigError for fewer than two classes."""
     if len(counts) < 2:
         name = next(iter(counts), "none")
         raise ConfigError(

@@ -1,6 +1,6 @@
 """A study's YAML with comments, for a dataset and an available backbone.
 
-The text has names (classes, columns) and the number of training units, but no class counts.
+The text has names of classes and columns, but no counts. Delta reveals the magnitude of n units.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ METHODS = """\
 methods:
   auto: # chooses a head and its options from public facts: rows, features, classes, epsilon
     head: auto"""
-# Options for one label per image, with any labels.
+# Offered to every study with one label per image, so that it tells nothing about class counts.
 BALANCED = """\
   # balanced: # gives rare classes equal weight; class counts are released with noise
   #   head: auto
   #   balanced: true"""
 CEILING = (
-    "The non-private baseline (ceiling), which shows what privacy costs. Its results are not "
-    "private: if you choose a release after looking at them, the release keeps its epsilon, but "
-    "no epsilon covers the choice, and the model card says so. For a choice that epsilon covers, "
+    "The non-private baseline (ceiling) shows what privacy costs, and its results are not private. "
+    "If you look at these results before you choose a release, the release keeps its epsilon. No "
+    "epsilon covers the choice, and the model card says so. For a choice that epsilon covers, "
     "leave this method out, or choose on public images."
 )
 NONPRIVATE = """\
@@ -45,18 +45,18 @@ NONPRIVATE = """\
     head: nonprivate"""
 RELEASE = """\
 # To publish one head (docs/release.md), uncomment these lines and run the command above with
-# `releases` after `--cores all`. Its epsilon is then spent for good.
+# `releases` after `--cores all`. A release spends its epsilon for good.
 # releases:
 #   {name}_v1:
 #     dataset: {dataset}
 #     backbone: {backbone}
 #     method: auto
 #     epsilon: 1
-#     # Publishes a test result with noise. Its epsilon is spent by test {unit}s only. The metric
-#     # follows from the number of classes, not from the labels, because it is public.{metric_words}
+#     # Publishes a test result with noise, whose epsilon only test {unit}s spend. The metric
+#     # follows from the public number of classes, not from the labels.{metric_words}
 #     evaluate: {{epsilon: 1, metric: {metric}}}"""
 FEW_CLASSES = 10  # each class's recall needs test units of the class
-# The choice may use the number of classes, which is public.
+# The metric of a release may depend on the number of classes, which is public.
 METRIC_WORDS: dict[Headline, str] = {
     "accuracy": "",
     "macro_accuracy": "\n#     # macro_accuracy publishes the mean recall of the classes and the "
@@ -71,7 +71,7 @@ class Draft:
     """The content of a study's file.
 
     Attributes:
-      keys: the dataset's options, also options that `init` adds.
+      keys: the dataset's options, with the options that `init` adds.
       n: training units, images or patients.
       class_units: units of each class in train and test, only for the screen.
       init_words: the words of the command that wrote the file.
@@ -103,12 +103,11 @@ class Draft:
 
     @property
     def run_words(self) -> list[str]:
-        """The command that runs the study from the folder of `init`."""
+        """The command that runs the study from the folder in which `init` ran."""
         return run_words(call=["--configfile", str(self.output)])
 
 
 def make_draft(seen: Seen, backbone: Chosen, output: Path, init_words: Sequence[str]) -> Draft:
-    """Adds the keys that a study needs to a dataset's options."""
     keys = dict(seen.keys)
     if not seen.make_options().has_test():
         keys |= SPLIT
@@ -116,9 +115,9 @@ def make_draft(seen: Seen, backbone: Chosen, output: Path, init_words: Sequence[
         keys["metric"] = Line(
             value="auc" if len(seen.counts) == 2 else "macro_accuracy",
             comment="The classes are unequal: accuracy would reward always predicting the largest "
-            "one. This metric is used in tables and the report; it changes neither training nor a "
-            "release, which names its own metric. It was chosen from the labels without noise, so "
-            "it reveals that the classes are unequal.",
+            "class. This metric is used in tables and the report. The metric changes neither "
+            "training nor a release, which names its own metric. `init` chose the metric from the "
+            "labels without noise, which reveals that the classes are unequal.",
         )
     split = replace(seen, keys=keys)
     return Draft(
@@ -146,7 +145,7 @@ def _write_head(draft: Draft) -> Iterator[str]:
         ("Edit any line (docs/configuration.md). Run it:", draft.run_words),
     ):
         yield f"# {comment}"
-        # In bash's words for it, a line break of a name does not end the comment.
+        # A line break in a name would end the comment, so bash's quotes for it are written.
         yield "#     " + "".join(
             each if each.isprintable() else f"'$'{each.encode('unicode_escape').decode()}''"
             for each in shlex.join(words)
@@ -204,19 +203,19 @@ def _write_rest(draft: Draft) -> Iterator[str]:
     )  # fmt: skip
     yield ""
     yield from write_comment(
-        "Keep these folders outside the folder of images, or results are read as images."
+        "Keep results_dir and data_dir outside the folder of images, or results are read as images."
     )
     yield f"results_dir: {_choose_folder('results', draft.study_name, draft.seen)}"
     if draft.study_name != name:
         yield from write_comment(
-            "All studies of these images share this folder: split tables are made once, and one "
+            "All studies of these images share one data_dir: split tables are made once, and one "
             "ledger adds up the cost of all releases."
         )
     yield f"data_dir: {_choose_folder('data', name, draft.seen)}"
 
 
 def _choose_folder(top: str, name: str, seen: Seen) -> str:
-    """Returns a folder that is not in the folder of the images, such as in `data`."""
+    """Returns a folder for results or data that is outside the folder of the images."""
     images = Path(seen.place).expanduser().resolve()
     inside = Path(top, name).resolve().is_relative_to(images)
     return f"{f'dpprobe_{top}' if inside else top}/{name}"
@@ -239,7 +238,7 @@ def write_comment(text: str, *, indent: int = 0) -> list[str]:
 
 
 def write_entry(key: str, value: Any, *, indent: int) -> list[str]:
-    """Formats a key and its value, quoted if YAML would read another value."""
+    """Formats a key and its value, with quotes if YAML would otherwise read another value."""
     before = " " * indent
     if isinstance(value, dict):
         parts = [
@@ -257,5 +256,5 @@ def _write_flow(value: Any) -> str:
 
 
 def format_number(value: float) -> str:
-    """Formats a small number that YAML reads as a number: 1.0e-05 needs the dot."""
+    """Formats a small number with a dot, as in 1.0e-5, because YAML reads 1e-5 as text."""
     return f"{value:.1e}".replace("e-0", "e-")

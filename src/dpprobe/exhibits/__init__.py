@@ -1,1 +1,1 @@
-"""Exhibits: the declaration of a table or figure, and the drawing tools that all of them share."""
+"""The declaration of an exhibit (a table or figure), and the drawing tools of all exhibits."""

@@ -1,4 +1,4 @@
-"""The axis of epsilons: logarithmic, with infinity apart on the right."""
+"""The axis of epsilons: logarithmic, with infinity behind a gap on the right."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpprobe.privacy.risk import RiskEpsilon, explain_risks
 
 @dataclass(frozen=True, kw_only=True)
 class EpsilonScale:
-    """Places of epsilons: at their logarithm, with infinity a step to the right."""
+    """Positions of epsilons on an axis: at their logarithm, with infinity to the right."""
 
     finite: tuple[float, ...]  # in rising order
     infinite: bool
@@ -29,8 +29,8 @@ class EpsilonScale:
 
     @property
     def gap(self) -> float:
-        """The distance from the largest finite epsilon to infinity."""
-        # Many cells at infinity are drawn side by side and need more room.
+        """The distance on the axis from the largest finite epsilon to infinity."""
+        # Many results at infinity are drawn side by side and need a wider gap.
         share = 0.18 + 0.012 * max(0, self.curves - 4)
         return max(share * (self.end_place - self.start_place), 0.12)
 
@@ -57,7 +57,7 @@ def draw_epsilon_axis(
     # Labels that would overlap an earlier label are left out; the ticks of `shown` stay.
     character = 0.0175 * (scale.end_place - scale.start_place + scale.gap) / width
     at = scale.finite if shown is None else shown
-    # Budgets that were written as an epsilon have their labels first.
+    # Budgets written as an epsilon get labels before budgets written as a permitted risk.
     for epsilon in sorted(at, key=lambda each: isinstance(each, RiskEpsilon)):
         _place_tick(epsilon, scale, character, texts, taken)
     for epsilon in sorted(set(others) - texts.keys()):
@@ -66,7 +66,7 @@ def draw_epsilon_axis(
             del texts[epsilon]
     ticks = [scale.place_of(epsilon) for epsilon in texts]
     labels = list(texts.values())
-    if scale.infinite or not ticks:  # without any ε, all drawn results are without noise
+    if scale.infinite or not ticks:  # without a finite ε, all drawn results are without noise
         ticks.append(scale.place_of(math.inf))
         labels.append("∞\n(no noise)")
         if scale.finite:

@@ -1,7 +1,7 @@
 """The declaration of a table or figure: its files, its inputs, and the function that makes it.
 
-The workflow creates a rule for each exhibit. Every start of Snakemake reads the declarations: they
-import neither torch nor NumPy nor Matplotlib, and name the function that makes them as text.
+The workflow creates a rule for each exhibit. Every start of Snakemake imports the declarations, so
+declarations import neither torch nor NumPy nor Matplotlib, and name functions as text.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Need:
 
     Attributes:
       paths: the function that returns the files of a job; see `one`, `many` and `waits`.
-      many: True if `make` gets a list of paths; False for one path, or None without a file.
+      many: True if `make` gets a list of paths; False for one path, or None if the file is missing.
       read: True if `make` gets the files; False if the job only waits for them.
     """
 
@@ -75,7 +75,6 @@ def one(path: Callable[[StudyFiles, Place], str | None]) -> Need:
 
 
 def many(paths: Paths) -> Need:
-    """Declares a list of files."""
     return Need(paths=paths)
 
 
@@ -84,7 +83,7 @@ def waits(paths: Paths) -> Need:
     return Need(paths=paths, read=False)
 
 
-# the need for the results of all cells of a dataset
+# a dataset's summary, which has the results of all cells of the dataset
 SUMMARY = one(lambda files, place: files.locate_summary(place["dataset"]))
 
 
@@ -98,22 +97,22 @@ class Exhibit:
       files: paths below the results, by the name of a group of files. A path without an ending is
         made in each of `FORMATS`: the group "" has outputs named after the endings, such as `svg`,
         and a group "law" has `law_svg`. A path with an ending is one file, named after its group. A
-        tuple of paths makes a list of files. A function of the study may return the paths.
+        tuple of paths makes a list of files. `files` may be a function from study to paths.
       make: the function that makes the exhibit, as "module:function". The function returns a figure
-        or a table, or a list with one for each path of `files`. A function that returns None writes
-        the files itself. Its arguments are the needs that are read. The function may also have
-        arguments named params, wildcards, `study`, `results` (the folder), `folder` (of the files)
+        or a table, or a list with a figure or table per path of `files`. A function that returns
+        None writes the files itself. The function's arguments are the needs that are read. Further
+        arguments may be params, wildcards, `study`, `results` (the folder), `folder` (of the files)
         and `published` (the published numbers).
       words: the name of the running job for a person.
-      category: the category in Snakemake's report; None keeps the files out of the report.
+      category: the category in Snakemake's report; None omits the files from the report.
       caption: the caption's file below `resources/captions`, for all files or by name of their
         group; by default the file with the figure's name.
       labels: the labels in Snakemake's report; by default the dataset, if it is a wildcard.
       group_labels: further labels by the name of the group of files.
-      params: all that the files depend on besides `needs` and the version of exhibits. A function
-        among them gets the study and the wildcards.
+      params: all that the files depend on besides `needs` and the version of exhibits. A param that
+        is a function gets the study and the wildcards.
       only: for some wildcards, the values that the rule accepts.
-      places: lists the wildcards of each job that a study asks for; by default every combination
+      places: function to list the wildcards of each job of a study; by default every combination
         of `only`, the study's datasets and its backbones.
       memory_factor: MB of memory per MB of input.
     """
@@ -158,16 +157,11 @@ class Exhibit:
         return [dict(zip(self.per, values, strict=True)) for values in combinations]
 
     def list_outputs(self, study: Study | None) -> list[Output]:
-        """Lists the outputs of the rule, with their wildcards.
-
-        Args:
-          study: may be None for an exhibit whose files depend on no study.
-        """
+        """Lists the outputs of the rule; `study` may be None if the files depend on no study."""
         groups = self._groups(study)
         return [output for group, paths in groups.items() for output in self._outputs(group, paths)]
 
     def list_stems(self, study: Study | None) -> list[str]:
-        """Lists the paths of `files`, in their order."""
         groups = self._groups(study).values()
         return [stem for paths in groups for stem in _as_tuple(paths)]
 
@@ -204,7 +198,7 @@ class Exhibit:
         )  # fmt: skip
 
     def list_files(self, study: Study, results: str, places: Sequence[Place]) -> list[str]:
-        """Lists the files of jobs with these wildcards, grouped by stem."""
+        """Lists the files of jobs with these wildcards, in the order of the paths in `files`."""
         stems = [
             (group, stem)
             for group, paths in self._groups(study).items()

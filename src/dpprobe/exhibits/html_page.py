@@ -1,4 +1,4 @@
-"""Parts of dpprobe's HTML pages: a Content-Security-Policy without loading, addresses."""
+"""Parts of dpprobe's HTML pages: addresses, and a Content-Security-Policy that forbids loading."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from pathlib import Path
 
 
 def content_policy(style: str, script: str | None) -> str:
-    """Returns a policy that allows only embedded images, the given style and the given script.
-
-    Args:
-      script: None allows no script at all.
-    """
+    """Returns a policy that allows only embedded images, the given style and the given script."""
     allowed = "'none'" if script is None else f"'sha256-{_hash_text(script)}'"
     return (
         "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "

@@ -46,9 +46,7 @@ def make_exhibit(
 ) -> None:
     """Makes the files of one job; writes the tables or figures that `make` returns.
 
-    Args:
-      inputs, outputs: the paths of each need and of each output.
-      read_study: returns the study; called only if `make` has an argument `study`.
+    `inputs` and `outputs` have the paths of each need and of each output.
     """
     make = find_function(exhibit.make)
     asked = inspect.signature(make).parameters
@@ -64,7 +62,7 @@ def make_exhibit(
     save: Callable[[Any, Path], None] = tables.save_table
     settings: Any = nullcontext()
     if exhibit.kind == "figure":
-        from dpprobe.exhibits import style  # a late import of Matplotlib, which tables do not need
+        from dpprobe.exhibits import style  # imports Matplotlib, which tables do not need
 
         save, settings = style.save_figure, style.use_settings()
     with settings:
@@ -73,9 +71,9 @@ def make_exhibit(
         ]
         try:
             made = make(**given, **read_needs(exhibit.needs, inputs))
-        except NothingToShow as reason:  # the workflow expects the files
+        except NothingToShow as reason:  # the workflow expects files, so each shows the reason
             made = [style.write_reason(str(reason)) for _ in stems]
-        if made is None:  # the function has written the files
+        if made is None:  # `make` has written the files
             return
         for stem, item in zip(stems, made if isinstance(made, list) else [made], strict=True):
             for ending in FORMATS[exhibit.kind]:

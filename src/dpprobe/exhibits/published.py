@@ -1,7 +1,4 @@
-"""Published numbers of other works, with sources, for dpprobe's tables and figures.
-
-`resources/published.yaml` has the order of the papers' tables. This module flattens the file.
-"""
+"""Published numbers of other works, from the tables in `resources/published.yaml`."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ Metric = Literal[
     "accuracy", "auc", "accuracy change", "throughput", "speed-up", "epochs", "dimension"
 ]
 Tuning = Literal["full", "last layer", "blocks", "from scratch"]
-# Results of tuned networks, which figures of heads on frozen features do not mark.
+# Figures of heads on frozen features omit published results with these kinds of tuning.
 _NETWORKS_TUNED = ("full", "blocks")
 # Epsilon: inf is without privacy; two numbers are a paper's range.
 Epsilon = (
@@ -37,7 +34,7 @@ Key = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
 
 class Citation(Options):
-    """A work that a number comes from; `note` explains missing parts."""
+    """The work in which a number was published; `note` explains missing fields."""
 
     short: Text = Field(description="The name in legends and tables.")
     authors: Text
@@ -48,7 +45,7 @@ class Citation(Options):
 
 
 class Facts(Options):
-    """Facts that hold for a table, a row or a column; each may be absent."""
+    """Facts that hold for a table, a row or a column; each fact may be absent."""
 
     citation: Key | None = None
     dataset: Key | None = None
@@ -60,7 +57,7 @@ class Facts(Options):
     blocks: Blocks | None = None
     learning_rate: Literal["constant", "tuned"] | None = None
     train_rows: int | None = Field(
-        None, ge=1, description="Size of the dataset's part, if the number is for a part."
+        None, ge=1, description="Training images, if only a part of the dataset was used."
     )
     optimiser: Literal["momentum", "lamb", "adam"] | None = None
     batch_size: int | None = Field(None, ge=1)
@@ -79,8 +76,8 @@ class Row(Facts):
     values: dict[Key, int | float | Literal["random chance"]] = Field(min_length=1)
     inferred: dict[Literal["epsilon", "delta"], tuple[Key, ...]] = Field(
         {},
-        description="Columns for a fact that the paper does not state; the row's own value is "
-        "used.",
+        description="For each fact that the paper does not state, the columns that use the row's "
+        "own value.",
     )
 
 
@@ -102,7 +99,7 @@ class Number(Facts):
       value: percent for an accuracy or its change, a fraction for an AUC, images per second and
         core for throughput; NaN if the paper has words.
       printed: the paper's text if the text is not a number, or a whole number.
-      citation: the work with the original result; `paper` is the work from which it was copied.
+      citation: the work with the original result; `paper` is the work that the number is read from.
       epsilon: the privacy budget, inf without privacy; a pair is a range.
       train_rows: number of training images if only a part of the dataset was used, else None.
       inferred: facts that the paper states only for the source of the row.
@@ -121,7 +118,7 @@ class Number(Facts):
 
     @property
     def epsilon_range(self) -> tuple[float, float] | None:
-        """The ends of the finite privacy budget; equal for one number."""
+        """The ends of the finite privacy budget, equal if the paper states one number."""
         if isinstance(self.epsilon, tuple):
             return self.epsilon
         single = self.single_epsilon
@@ -136,12 +133,12 @@ class Number(Facts):
 
     @property
     def model_or_column(self) -> str | None:
-        """The model (or the column) that distinguishes a result from others of the same paper."""
+        """The model (or the column) that distinguishes a result from a paper's other results."""
         return self.model or (None if self.column_title == "Accuracy" else self.column_title)
 
     @property
     def percent(self) -> float:
-        """The value in percent for figures, also of an AUC."""
+        """The value for figures, in percent even for an AUC."""
         return 100 * self.value if self.metric == "auc" else self.value
 
     @property
@@ -178,7 +175,6 @@ class Published(Options):
         return next(each for each in self.tables if (each.paper, each.table) == (paper, table))
 
     def select_numbers(self, **wanted: Any) -> list[Number]:
-        """Returns the published numbers whose attributes have the given values."""
         return [
             number
             for number in self.numbers
@@ -188,12 +184,12 @@ class Published(Options):
     def mark_points(self, dataset: str, metric: str, *, networks: bool = False) -> list[Number]:
         """Returns the private results that a figure of a dataset marks, by rising epsilon.
 
-        Each result has one finite epsilon or a range. A work may have several results for one model
-        (or column) at one epsilon: only the best is returned, because others are sweeps and
-        ablations. Results on a part of the dataset are not comparable, and are left out.
+        Each result has one finite epsilon or a range. If a work has several results for one model
+        (or column) at one epsilon, sweeps and ablations are left out: only the best is returned.
+        Results on a part of the dataset are not comparable, and are left out.
 
         Args:
-          networks: True if the figure has tuned networks; False leaves out published networks.
+          networks: True to mark published tuned networks too.
         """
         best: dict[tuple[Any, ...], Number] = {}
         for number in self.select_numbers(dataset=dataset, metric=metric, train_rows=None):
@@ -209,7 +205,7 @@ class Published(Options):
 
 
 def _is_surpassed(number: Number, others: Iterable[Number]) -> bool:
-    """True if a better result of the same model is stated for a range with this epsilon in it."""
+    """True if the number's model has a better result for a range that contains its epsilon."""
     low, high = number.epsilon_range or (0.0, 0.0)
     return any(
         (other.citation, other.model_or_column) == (number.citation, number.model_or_column)
@@ -222,7 +218,7 @@ def _is_surpassed(number: Number, others: Iterable[Number]) -> bool:
 
 
 def _make_number(table: PrintedTable, row: Row, key: str) -> Number:
-    """Makes a number; facts come from the column, else from the row, else from the table."""
+    """Makes a number with facts from the column, else from the row, else from the table."""
     column = table.columns[key]
     value = row.values[key]
     facts: dict[str, Any] = {}
@@ -245,12 +241,10 @@ def _make_number(table: PrintedTable, row: Row, key: str) -> Number:
 
 @functools.cache
 def read_published() -> Published:
-    """Reads the published numbers that are part of dpprobe."""
     return Published.model_validate(resources.read_yaml(FILE))
 
 
 def published_datasets() -> set[str]:
-    """Returns the names of the datasets with published numbers."""
     return {number.dataset for number in read_published().numbers if number.dataset}
 
 

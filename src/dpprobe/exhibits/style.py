@@ -22,7 +22,7 @@ from matplotlib.lines import Line2D
 from dpprobe.artifacts import atomic_path
 from dpprobe.counted_nouns import count_noun
 
-# Okabe and Ito's colours, without the yellow that fades on white, then darker and lighter variants.
+# Okabe and Ito's colours without yellow, which fades on white; then darker and lighter variants.
 COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
     "#7F4F00", "#5B2C6F", "#8C8C8C", "#1B4F3A", "#C0392B",
@@ -66,7 +66,7 @@ CAPTION_LETTER = 0.065  # mean width of a character in inches
 
 
 def choose_looks(count: int) -> list[Look]:
-    """Gives `count` series a colour and a line style each; repeated colours have other styles."""
+    """Gives each series a colour and a line style; a repeated colour has another line style."""
     series = []
     for index in range(count):
         rounds, place = divmod(index, len(COLOURS))
@@ -116,18 +116,18 @@ def label_outer_panels(panels: Sequence[Axes], label: str) -> None:
 
 
 def title_figure(figure: Figure, title: str, caption: str, *, panels: int) -> None:
-    """Writes a figure's title and caption; above a single panel each has its own line.
+    """Writes a figure's title and caption, on separate lines above a single panel.
 
-    Lines end before the figure's legends, at its upper right corner. Draw legends first.
+    Lines end before legends at the figure's upper right corner, so draw the legends first.
     """
     text = f"{title}\n{caption}" if panels == 1 else f"{title}; {caption}"
     figure.suptitle("\n".join(_wrap(figure, text, margin=0.2)), fontsize=9, x=0.01, ha="left")
 
 
 def title_axes(axes: Axes, title: str, subtitle: str) -> None:
-    """Writes a title above a figure's only axes and smaller lines below it.
+    """Writes a title above a figure's only axes, and smaller lines below the title.
 
-    Lines end before the figure's legends, on its right side. Draw legends first.
+    Lines end before legends on the figure's right side, so draw the legends first.
     """
     figure = axes.get_figure(root=True)
     assert figure is not None
@@ -138,13 +138,13 @@ def title_axes(axes: Axes, title: str, subtitle: str) -> None:
         "\n".join(lines), (0, 1), xycoords="axes fraction", xytext=(0, 5),
         textcoords="offset points", fontsize=8, color=SUBTLE,
     )  # fmt: skip
-    small.set_in_layout(False)  # a long title would make the axes narrow; room is reserved for it
+    small.set_in_layout(False)  # long lines would make the axes narrow; the title reserves space
 
 
 def _wrap(figure: Figure, text: str, *, margin: float, legends: Sequence[Legend] = ()) -> list[str]:
     """Breaks lines that are wider than a figure without its legends and a margin in inches.
 
-    Legends wider than half of the figure are below the axes, and are ignored.
+    Legends wider than half of the figure are ignored, because they are below the axes.
     """
     whole = figure.get_figwidth()
     widths = [each.get_window_extent().width / figure.dpi for each in (*figure.legends, *legends)]
@@ -154,7 +154,7 @@ def _wrap(figure: Figure, text: str, *, margin: float, legends: Sequence[Legend]
 
 
 def make_handles(looks: Iterable[tuple[str, Look]], *, joined: bool = True) -> list[Line2D]:
-    """Makes a legend's entries for series, from label and look; only markers if not `joined`."""
+    """Makes a legend's entries for series; lines are left out if `joined` is False."""
     return [
         Line2D(
             [], [], color=colour, linestyle=dashes if joined else "none", marker=marker, label=label
@@ -166,7 +166,6 @@ def make_handles(looks: Iterable[tuple[str, Look]], *, joined: bool = True) -> l
 def draw_error_bars(
     axes: Axes, x: Sequence[float], values: Sequence[Interval], **line: Any
 ) -> None:
-    """Draws means, with intervals if they exist."""
     means = [mean for mean, _, _ in values]
     # rounding may put a mean of equal values outside its interval of width 0
     below = [0.0 if low is None else max(0.0, mean - low) for mean, low, _ in values]
@@ -221,7 +220,7 @@ def wrap_name(text: str, width: int) -> str:
         if lines[-1] and len(lines[-1]) + len(part.rstrip()) > width:
             lines.append("")
         lines[-1] += part
-        while len(lines[-1]) > width + 1:  # a long part without a place to break
+        while len(lines[-1]) > width + 1:  # a long word without spaces or hyphens
             lines[-1:] = [lines[-1][:width], lines[-1][width:]]
     return "\n".join(line.rstrip(" ") for line in lines)
 
@@ -235,7 +234,6 @@ def shorten_middle(text: str, width: int) -> str:
 
 
 def fit_name(name: str, width: int) -> str:
-    """Shortens a long name, and breaks it into lines."""
     return wrap_name(shorten_middle(name, 60), width)
 
 
@@ -244,12 +242,11 @@ def count_lines(texts: Iterable[str]) -> int:
 
 
 def use_settings() -> AbstractContextManager[None]:
-    """Draws and saves figures in the common style."""
+    """Returns a context in which figures have the common style."""
     return mpl.rc_context(SETTINGS)
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Writes a figure as .svg or .png."""
     kind = path.suffix[1:]
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format=kind, dpi=DPI, metadata=METADATA[kind])

@@ -1,4 +1,4 @@
-"""The one writer of tables: Markdown and HTML for people, CSV for programs, LaTeX for papers."""
+"""Writes tables: Markdown and HTML for people, CSV for programs, LaTeX for papers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from markupsafe import escape as escape_html
 from dpprobe.artifacts import write_text
 
 PLUS_MINUS = "±"
-TABLE_BYTES = 300_000  # most bytes of a Markdown table in a page, which links to longer tables
+TABLE_BYTES = 300_000  # a page links to longer Markdown tables instead of showing them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class Table:
     """A table: every row has a cell for each column; notes have code in backticks.
 
     Attributes:
-      numbers: a different table for programs (CSV); None if it is this table.
+      numbers: a different table for programs (CSV); None if programs get this table.
     """
 
     name: str
@@ -93,13 +93,11 @@ def make_table(
 
 
 def save_table(table: Table, path: Path) -> None:
-    """Writes a table as .md, .csv or .tex."""
     writers = {".md": write_markdown, ".csv": comma_separated, ".tex": write_latex}
     write_text(path, writers[path.suffix](table))
 
 
 def make_row(*cells: TableCell | str) -> tuple[TableCell, ...]:
-    """Makes a table's row; a string becomes a cell."""
     return tuple(TableCell(text=cell) if isinstance(cell, str) else cell for cell in cells)
 
 
@@ -111,7 +109,7 @@ def mean_cell(
     scale: float = 100.0,
     digits: int = 1,
 ) -> TableCell:
-    """Makes a cell of a mean and its interval, if there is one, shown times `scale`."""
+    """Makes a cell of a mean and its interval, both times `scale`; the interval may be missing."""
     text = f"{scale * mean:.{digits}f}"
     if low is None or high is None:
         return TableCell(text=text, value=scale * mean)
@@ -124,7 +122,7 @@ def mean_cell(
 
 
 def interval_text(mean: float, low: float, high: float, *, digits: int = 1) -> str:
-    """Formats an interval: ± and a number if it prints as symmetric, else the ends."""
+    """Formats an interval: ± and a number if both sides print as equal, else the ends."""
     below, above = f"{mean - low:.{digits}f}", f"{high - mean:.{digits}f}"
     if below == above:
         return f"{PLUS_MINUS} {above}"
@@ -276,7 +274,7 @@ def write_latex(table: Table) -> str:
 def _latex_cell(cell: TableCell) -> str:
     text = escape_latex(cell.text)
     if text.startswith(("[", "*")):
-        text = f"{{{text}}}"  # at a row's start, a bracket would be an argument of the row before
+        text = f"{{{text}}}"  # LaTeX would read a leading bracket as an argument of the last row
     if cell.bold:
         text = rf"\textbf{{{text}}}"
     return text if cell.citation is None else rf"{text}~\cite{{{cell.citation}}}"
@@ -290,7 +288,7 @@ def _latex_prose(text: str) -> str:
 
 
 def _latex_code(text: str) -> str:
-    """Typesets a command without ligatures, which would join two hyphens and bend quotes."""
+    """Typesets code without ligatures, which would join two hyphens and curl quotes."""
     verbatim = {'"': r"\char34{}", "'": r"\textquotesingle{}", "`": r"\textasciigrave{}"}
     escaped = "".join(verbatim.get(character) or escape_latex(character) for character in text)
     return rf"\texttt{{{escaped.replace('--', '-{}-')}}}"

@@ -26,7 +26,7 @@ LOSSES = (5, 2)  # percentage points
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A number n of units and an epsilon, with the accuracies predicted for them."""
+    """A number n of units of privacy and an epsilon, with the predicted accuracies."""
 
     label: str
     n: int
@@ -39,7 +39,7 @@ class Scale:
     """Converts a share of the non-private head's lead over chance into an accuracy.
 
     Attributes:
-      chance: accuracy of guessing, 1 / classes, which a head of pure noise has.
+      chance: accuracy of random guesses, 1 / classes.
       majority: accuracy of the majority-class baseline.
       ceilings: non-private accuracies: the user's if `given`, otherwise from public datasets.
     """
@@ -55,11 +55,11 @@ class Scale:
 
     @property
     def floor(self) -> float:
-        """The majority-class baseline's accuracy as a share of the lead over chance."""
+        """The majority-class baseline's lead over chance, as a share of the non-private lead."""
         return self.share_of(self.majority)
 
     def share_of(self, accuracy: float) -> float:
-        """Returns an accuracy's share of the middle ceiling's lead over chance."""
+        """Returns an accuracy's lead over chance, relative to the median non-private lead."""
         return (accuracy - self.chance) / (self.middle - self.chance)
 
     def accuracy_of(self, share: float) -> float:
@@ -71,12 +71,12 @@ class PlanForPeople:
     """The predictions for a setting.
 
     Attributes:
-      choices: the setting itself, then settings with more images, then with a larger epsilon.
-      n_within: for each loss in points of accuracy against the middle ceiling, the n from which no
-        larger loss is expected. None if no public dataset has so small a loss.
-      too_few: the expected accuracy cannot be distinguished from the majority-class baseline.
-      would_do: the n that would be enough; None if no measured n is enough.
-      unit: the unit of privacy, which n counts.
+      choices: the setting itself, settings with more units, and settings with a larger epsilon.
+      n_within: maps a loss in points against the median non-private accuracy to the smallest n with
+        at most this loss, or to None if unknown.
+      too_few: True if the expected accuracy hardly exceeds the majority-class baseline.
+      would_do: the result of `n_that_would_do`.
+      unit: the unit of privacy that n counts.
     """
 
     setting: Setting
@@ -93,7 +93,7 @@ class PlanForPeople:
         return self.choices[0]
 
     def as_json(self) -> dict[str, Any]:
-        """Returns JSON values; each accuracy is [low, expected, high], as fractions."""
+        """Returns JSON values, with accuracies as fractions."""
         law, epsilon = read_curves().law, self.setting.epsilon
         risk = Risk.from_token(epsilon.token) if isinstance(epsilon, RiskEpsilon) else None
         choices = []
@@ -132,12 +132,12 @@ def make_plan(
     majority: float | None = None,
     unit: str = "image",
 ) -> PlanForPeople:
-    """Predicts a setting and its alternatives.
+    """Predicts accuracies for a setting, for more units, and for larger epsilons.
 
     Args:
       ceiling: the non-private accuracy on these images, known or guessed, as a fraction.
-      majority: the share of the largest class; for patients, the mean of the patients' shares;
-        1 / classes where it is not given.
+      majority: the share of the largest class, by default 1 / classes; for patients, the mean of
+        the patients' shares.
       unit: the unit of privacy that n counts: "image" or "patient".
 
     Raises:
@@ -169,7 +169,7 @@ def make_plan(
 
 
 def _make_scale(setting: Setting, ceiling: float | None, majority: float | None) -> Scale:
-    """Checks and completes values that convert shares of the lead over chance into accuracies."""
+    """Checks the majority share and the non-private accuracy, and replaces missing values."""
     chance = 1 / setting.classes
     if majority is None:
         majority = chance
@@ -187,7 +187,7 @@ def _make_scale(setting: Setting, ceiling: float | None, majority: float | None)
 
 
 def make_scale(classes: int, *, ceiling: float | None, majority: float) -> Scale:
-    """Makes a scale from a ceiling above the majority-class baseline, or from public ceilings."""
+    """Makes a scale from `ceiling`, or from public sets if `ceiling` does not exceed `majority`."""
     given = ceiling is not None and ceiling > majority
     public = tuple(value for value in read_curves().choose_ceilings(classes) if value > majority)
     return Scale(
@@ -199,7 +199,6 @@ def make_scale(classes: int, *, ceiling: float | None, majority: float) -> Scale
 
 
 def _list_warnings(setting: Setting) -> tuple[str, ...]:
-    """Warns of a delta that is too large for a guarantee."""
     warning = delta_warning(setting.delta, setting.n)
     if delta_above(setting.delta, setting.n):
         return (f"{warning} Write a smaller --delta.",)

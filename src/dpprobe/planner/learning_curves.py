@@ -1,12 +1,12 @@
 """Reads resources/learning_curves.json: public learning curves, and the law that is fitted to them.
 
-A non-private head has a lead in accuracy over chance, which is 1 / K. A private head keeps a share
-of the non-private lead, which rises with one signal,
+A non-private head has a lead in accuracy over chance, which is 1 / K for K classes. A private head
+keeps a share of the non-private lead. The expected share rises with the signal
 
     log n + a log mu - b log d - c log K,
 
-where mu belongs to the Gaussian mechanism at (epsilon, delta). The file has the exponents a, b, c,
-and the expected share of the lead at each signal. Imports are pure Python, for Snakemake's start.
+where n units have d features, and mu belongs to the Gaussian mechanism at (epsilon, delta).
+Snakemake imports this module at its start, so all imports here are pure Python and fast.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Law:
-    """The expected share of the non-private lead that is kept, with a range, by rising signal.
+    """The share of the non-private lead that a private head keeps, with a range, by rising signal.
 
     Attributes:
       mu, dimension, classes: exponents a, b, c of the signal.
-      band: quantiles of distances between results and law, on image sources left out of fitting.
-      widening: the factor on the range at which it holds the stated share of left-out fits.
-      coverage: the share of fits that the range contained, each source left out of fitting in turn.
+      band: quantiles of the distances of results from the law, on sources left out of fitting.
+      widening: the factor on the range's width that makes the range reach its stated coverage.
+      coverage: the share of results inside the range, with each source left out in turn.
       error: mean distance of a left-out source's results from the expected share.
-      smallest: the smallest public dimension, the most favourable one, for unknown dimensions.
+      smallest: the smallest public feature dimension, assumed if the dimension is unknown.
     """
 
     mu: float
@@ -53,7 +53,7 @@ class Law:
     smallest: int
 
     def shares_at(self, signal: float) -> tuple[float, float, float]:
-        """Returns low, expected and high share at a signal; constant beyond measured signals."""
+        """Returns low, expected and high share at a signal, constant beyond measured signals."""
         place = bisect_right(self.signals, signal)
         if place == 0:
             return self.low[0], self.expected[0], self.high[0]
@@ -83,14 +83,13 @@ class Law:
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """The law, and the measured curves as they are in the file."""
+    """The fitted law, and the learning curves to which the law is fitted."""
 
     law: Law
     curves: tuple[Mapping[str, Any], ...]
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Names the datasets, each measured with several layers and numbers of classes."""
         return tuple(sorted({str(curve["source"]) for curve in self.curves}))
 
     @property
@@ -98,9 +97,9 @@ class Curves:
         return max(int(curve["classes"]) for curve in self.curves)
 
     def choose_ceilings(self, classes: int) -> tuple[float, float, float]:
-        """Returns the lowest, middle and highest non-private accuracy with all rows of a dataset.
+        """Returns lowest, median and highest non-private accuracy of whole public datasets.
 
-        Uses the curves whose number of classes is nearest to `classes`, by ratio.
+        Only datasets whose number of classes is nearest to `classes`, by ratio, are used.
         """
 
         def distance_ratio(curve: Mapping[str, Any]) -> float:

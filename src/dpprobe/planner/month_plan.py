@@ -1,4 +1,4 @@
-"""Predicts the head of each month while data grow, for three ways to spend one budget."""
+"""Predicts each month's accuracy as data grow, for three ways to spend one privacy budget."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WAYS = ("train again", "add sums", "horizon")
 
 @dataclass(frozen=True, kw_only=True)
 class Month:
-    """One month's heads, on all units so far.
+    """Predictions for one month's heads, trained on all units up to this month.
 
     Attributes:
       n: number of units up to this month.
@@ -34,11 +34,11 @@ class Month:
 
 
 def plan_months(setting: Setting, months: int) -> tuple[Month, ...]:
-    """Predicts each of so many months, with `setting.n` new units in every month.
+    """Predicts the accuracy of each month, with `setting.n` new units per month.
 
-    Every unit has the setting's epsilon for all months together. Training each month on all data
-    splits a unit's epsilon over the months. Added sums, and a horizon of these months, spend a
-    unit's epsilon in its own month.
+    A unit's epsilon for all months together is the setting's epsilon. If each month trains again, a
+    unit's epsilon is split over the months. Added sums and a horizon spend a unit's epsilon in the
+    month of the unit's arrival.
     """
     if not 2 <= months <= LONGEST_HORIZON:
         raise ConfigError(f"months {months}: write a number from 2 to {LONGEST_HORIZON}")
@@ -55,7 +55,6 @@ def plan_months(setting: Setting, months: int) -> tuple[Month, ...]:
 
 
 def months_in_words(rows: Sequence[Month], scale: Scale, *, epsilon: float, unit: str) -> str:
-    """Formats the months as a table of accuracies at the middle ceiling."""
     lines = [
         f"{len(rows)} months with {rows[0].n:,} new {unit}s each, and a total epsilon of "
         f"{epsilon:g} for every {unit}.",
@@ -75,11 +74,11 @@ def months_in_words(rows: Sequence[Month], scale: Scale, *, epsilon: float, unit
         [
             *lines,
             "",
-            f"train again: a new head of all data each month, each with 1/{len(rows)} of mu^2.",
+            f"train again: each month trains a new head on all data, with 1/{len(rows)} of mu^2.",
             "add sums: `cohort` in a release; each month's sums are released once and added up.",
-            f"horizon: the same with `horizon: {len(rows)}`; nothing is left for a month after it.",
-            "For heads that are sums: least_squares and prototypes. feature_covariance does better",
-            "than shown for `add sums`, and needs no horizon (docs/cohorts.md).",
+            f"horizon: `cohort` with `horizon: {len(rows)}`; month {len(rows) + 1} has no budget.",
+            "The table is for heads of sums: least_squares and prototypes. feature_covariance does",
+            "better than the column `add sums`, and needs no horizon (docs/cohorts.md).",
         ]
     )
 

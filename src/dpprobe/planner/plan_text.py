@@ -11,9 +11,8 @@ from dpprobe.privacy.risk import Risk, RiskEpsilon, explain_risks
 
 
 def plan_in_words(plan: PlanForPeople) -> str:
-    """Formats a plan for a terminal."""
     setting, scale = plan.setting, plan.scale
-    unknown = "number of features unknown (--d; the most favourable is assumed)"
+    unknown = "number of features unknown (assumed: the most favourable; set yours with --d)"
     features = f"{setting.dimension:,} features" if setting.dimension else unknown
     lines = [
         f"{setting.n:,} {plan.unit}s, {setting.classes} classes, {features}, epsilon "
@@ -49,13 +48,13 @@ def _explain_target(epsilon: float) -> list[str]:
         return []
     mu = Risk.from_token(epsilon.token).to_mu()
     return [
-        f"{explain_risks([epsilon])}; mu {mu:.4g}, for Gaussian noise on all examples. Batches and "
-        "searches have another epsilon at this risk."
+        f"{explain_risks([epsilon])}; mu {mu:.4g}, for Gaussian noise on all examples. Training in "
+        "batches and hyperparameter searches have another epsilon at this risk."
     ]
 
 
 def _write_table(plan: PlanForPeople) -> list[str]:
-    """Formats one line per choice: share of the lead kept, and the accuracy for each ceiling."""
+    """Formats one line per choice: the kept share of the non-private lead, and the accuracies."""
     scale = plan.scale
     heads = [f"if non-private is {100 * value:.0f}%" for value in scale.ceilings]
     lines = [f"{'':12} {f'{plan.unit}s':>9} {'epsilon':>7}  {'lead kept':22}" + "".join(
@@ -82,7 +81,7 @@ def format_span(values: Sequence[float]) -> str:
 
 
 def beaten_words(accuracy: Sequence[float], majority: float, *, unit: str = "image") -> str:
-    """States that an expected accuracy is not above the majority class's share; empty if it is."""
+    """Says that an expected accuracy is at most the majority class's share; empty if it is more."""
     _, expected, _ = accuracy
     if expected > majority:
         return ""
@@ -91,7 +90,7 @@ def beaten_words(accuracy: Sequence[float], majority: float, *, unit: str = "ima
 
 
 def _name_beaten(plan: PlanForPeople) -> list[str]:
-    """Names the predictions that do not exceed the majority-class baseline, each once."""
+    """Names the predictions that do not exceed the majority-class baseline."""
     scale = plan.scale
     if scale.majority <= scale.chance + 1e-9:
         return []
@@ -116,31 +115,31 @@ def write_notes(choices: Sequence[Choice], *, classes: int, unit: str = "image")
     curves = read_curves()
     low, high = (100 * part for part in curves.law.band)
     lines = [
-        "Predicted is accuracy with one label per image; AUC and macro accuracy are not.",
+        "The table predicts accuracy with one label per image, not AUC or macro accuracy.",
         "Lead kept = (private - chance) / (non-private - chance), where chance is 1 / classes.",
-        f"Brackets: the range that held {high - low:.0f}% of fits on public sets that were left "
-        "out of the prediction.",
+        f"Brackets: a range that held {high - low:.0f}% of results on public sets that were left "
+        "out of the fit.",
         f"Source: {len(curves.curves)} learning curves of {len(curves.sources)} public sets of "
         f"images ({', '.join(curves.sources)}).",
-        "Images of other kinds may lie outside the range.",
-        f"More {unit}s also raise the non-private accuracy, which is not counted.",
+        "Results on images of other kinds may lie outside the brackets.",
+        f"More {unit}s also raise the non-private accuracy, which the table does not count.",
     ]
     if any(choice.kept.expected > 1 for choice in choices):
         lines.append("Above 100% the private head is expected to beat the non-private one.")
     if unit != "image":
         lines.append(
-            f"Each unit of the public sets had one image; what several images per {unit} add is "
-            "unknown."
+            f"Each unit of the public sets had one image; the effect of several images per {unit} "
+            "is unknown."
         )
     if classes > curves.most_classes:
         lines.append(
             f"The public sets had {curves.most_classes} classes at most: with {classes:,} classes "
-            "this is a guess."
+            "the predictions are guesses."
         )
     for side, place, end in ((-1, "below", "lowest"), (1, "above", "highest")):
         if any(choice.kept.beyond == side for choice in choices):
             lines.append(
-                f"Some settings lie {place} the measured range and show its {end} measured value."
+                f"Settings {place} the measured range show the range's {end} measured value."
             )
     return lines
 
@@ -195,6 +194,6 @@ def too_few_warning(
 
 
 def round_count(n: int) -> int:
-    """Rounds a number of units up to two digits."""
+    """Rounds a number of units up to two significant digits."""
     scale = 10 ** max(len(str(n)) - 2, 0)
     return -(-n // scale) * scale

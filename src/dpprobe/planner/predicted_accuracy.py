@@ -10,7 +10,7 @@ from dpprobe.planner.learning_curves import Law, read_curves
 from dpprobe.privacy.gaussian_mu import gaussian_mu
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
 
-# The share of the lead at which n counts as enough, for the message that units are too few.
+# The message about too few units calls n enough if a head keeps this share of the lead.
 ENOUGH = 0.5
 
 
@@ -20,7 +20,7 @@ class Setting:
 
     Attributes:
       n: training units of privacy: images, or patients.
-      dimension: feature dimension; None if unknown, which counts as the most favourable measured.
+      dimension: feature dimension; if None, the most favourable measured dimension is assumed.
     """
 
     n: int
@@ -61,11 +61,11 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """The predicted share of the non-private lead that is kept: low, expected and high.
+    """The predicted share of the non-private lead that a private head keeps.
 
     Attributes:
-      beyond: -1 or 1 if the signal is below or above all measured signals; shares are then those at
-        the nearest measured signal.
+      beyond: -1 or 1 if the signal is below or above all measured signals, and the shares are
+        therefore the shares at the nearest measured signal.
     """
 
     low: float
@@ -89,7 +89,7 @@ class Start:
     Attributes:
       setting: the measured setting.
       share: the measured share, within the range predicted for the setting.
-      place: the share's position in the range: -1 at the low end, 0 as expected, 1 at the high.
+      place: the share's position in the range: -1 at the low end, 0 as expected, 1 at the high end.
     """
 
     setting: Setting
@@ -98,7 +98,7 @@ class Start:
 
     @classmethod
     def of_measured(cls, setting: Setting, share: float) -> Start | None:
-        """Makes a start; None if the share is outside the range: the curves do not fit the data."""
+        """Returns None if the share is outside the range, because the curves do not fit then."""
         kept = predict(setting)
         if not kept.low <= share <= kept.high:
             return None
@@ -107,17 +107,17 @@ class Start:
         return cls(setting=setting, share=share, place=math.copysign(place, share - kept.expected))
 
     def shift(self, low: float, expected: float, high: float) -> float:
-        """Returns the share at the measured position in another range."""
+        """Returns the share in another range that has the position of the measured share."""
         return expected + self.place * (high - expected if self.place > 0 else expected - low)
 
 
 def predict(setting: Setting, *, noise: float = 1.0, start: Start | None = None) -> Kept:
-    """Predicts the share of the lead that a private head keeps in this setting.
+    """Predicts the share of the non-private lead that a private head keeps.
 
     Args:
       noise: a factor on the standard deviation of the head's noise.
-      start: a measured head on the same dataset, whose position in the range is kept. With more
-        units or a larger budget, the range begins at the measured share.
+      start: a measured head on this dataset; the prediction keeps the head's position in the range.
+        With more units or a larger budget, the range begins at the measured share.
     """
     law = read_curves().law
     signal = _find_signal(setting, law) - law.mu * math.log(noise)
@@ -133,17 +133,17 @@ def predict(setting: Setting, *, noise: float = 1.0, start: Start | None = None)
 def too_few(setting: Setting, *, floor: float = 0.0) -> bool:
     """Returns True if the expected accuracy is indistinguishable from the majority-class baseline.
 
-    Returns True if the expected accuracy exceeds the baseline by no more than heads at the lowest
-    measured signal do by luck, the high end of the range there.
+    A lucky head at the lowest measured signal may exceed the baseline by the high end of its range.
+    The expected accuracy must exceed the baseline by more than a lucky head does.
 
     Args:
-      floor: majority-class baseline's share of the lead over chance; above 0 with class imbalance.
+      floor: the majority-class baseline's lead over chance, as a share of the non-private lead.
     """
     return predict(setting).expected <= floor + read_curves().law.high[0]
 
 
 def n_to_keep(setting: Setting, share: float, *, start: Start | None = None) -> int | None:
-    """Returns the n from which more than `share` is expected; None if no measured n is enough."""
+    """Returns the n from which a head keeps more than `share`; None if no measured n is enough."""
     law = read_curves().law
     expected = law.expected
     if start is not None:
@@ -152,7 +152,7 @@ def n_to_keep(setting: Setting, share: float, *, start: Start | None = None) -> 
 
 
 def n_that_would_do(setting: Setting, *, floor: float = 0.0) -> int | None:
-    """Returns the n at which half of the non-private lead above the majority is expected."""
+    """Returns the n at which a head keeps half of the non-private lead over the majority class."""
     return n_to_keep(setting, floor + ENOUGH * (1 - floor))
 
 

@@ -1,1 +1,1 @@
-"""Tables, figures, the papers' tables, the report and t-SNE pages."""
+"""Tables and figures of a study's results, the tables of papers, and the report."""

@@ -25,7 +25,7 @@ from dpprobe.results.cell_record import ACCURACY
 from dpprobe.results.summary import Entry, Grid, read_grid, rounded_up
 
 NAME = "accuracy"
-# Columns of a cell, in the table for programs.
+# Columns that the CSV table has for each backbone and method.
 NUMBERS = ("low", "high", "rows low", "rows high", "both low", "both high", "least of a class")
 CHOICE = (
     "The best head was selected by test results, and its own epsilon does not cover the "
@@ -51,10 +51,7 @@ LEFT_OUT = (
 
 
 def make_accuracy_table(summaries: Sequence[Path]) -> Table:
-    """Makes the table of test results in percent, for people and for programs.
-
-    Raises DataError if a file is not a cell's summary.
-    """
+    """Makes the table of test results in percent, for people and for programs."""
     grid = read_grid(summaries)
     return replace(accuracy_table(grid), numbers=numbers_table(grid))
 
@@ -62,9 +59,9 @@ def make_accuracy_table(summaries: Sequence[Path]) -> Table:
 def accuracy_table(grid: Grid) -> Table:
     """Makes the table for people: one row per (dataset, epsilon), one column per backbone + method.
 
-    A column `metric` names the metrics unless all are accuracy. Cells that were not run are blank.
-    Rows at epsilon inf show the non-private baselines. A row's best private entry, and entries
-    whose printed mean equals the best, are bold.
+    A column `metric` names the metrics unless all metrics are accuracy. Cells that were not run are
+    blank. Rows at epsilon inf show non-private results. The best private result of a row is bold,
+    and so are private results whose printed mean is equal.
     """
     named = _names_metrics(grid)
     titles = ["<dataset", "<metric"] if named else ["<dataset"]
@@ -73,18 +70,30 @@ def accuracy_table(grid: Grid) -> Table:
         metric = [grid.measures[row[0]].title] if named else []
         entries = [grid.get(row, column) for column in grid.columns]
         rows.append(make_row(row[0], *metric, row_words(row[1]), *_show_cells(entries)))
-    texts = [cell.text for row in rows for cell in row]
+    bests = best_private(grid, {})
+    notes = [
+        _write_note(grid, [cell for row in rows for cell in row]),
+        *(
+            f"{dataset}: {' '.join(lines)}"
+            for dataset in grid.measures
+            if (lines := headline_lines(grid, bests, dataset))
+        ),
+    ]
+    return make_table(NAME, "", [*titles, "epsilon", *map(" + ".join, grid.columns)], rows, notes)
+
+
+def _write_note(grid: Grid, cells: Sequence[TableCell]) -> str:
+    """Explains the cells of a table: intervals, deltas, and the epsilon of selecting the best."""
     kinds = [
         "[low, high]: 95% CI over seeds and "
         f"{grid.tested.replace('rows', 'examples')} ({_row_intervals(grid)})."
     ]
-    if any(PLUS_MINUS in text for text in texts):
+    if any(PLUS_MINUS in cell.text for cell in cells):
         kinds.append(f"{PLUS_MINUS}: half of the 95% CI over seeds (Student's t).")
-    if any(" to " in text for text in texts):
+    if any(" to " in cell.text for cell in cells):
         kinds.append("(low to high): 95% CI over seeds, where it is asymmetric (cut at 0 or 100).")
-    if any(cell.bold for row in rows for cell in row):
+    if any(cell.bold for cell in cells):
         kinds.append("Bold: best private result of a row.")
-    bests = best_private(grid, {})
     deltas = ", ".join(f"{name} {text}" for name in grid.deltas if (text := grid.delta_text(name)))
     note = (
         f"Test {_list_metrics(grid)} in percent, mean over seeds. {' '.join(kinds)} Paired "
@@ -107,26 +116,11 @@ def accuracy_table(grid: Grid) -> Table:
         note += f" {PATIENTS}."
     if any(measure.is_partial for measure in grid.measures.values()):
         note += f" {LEFT_OUT}."
-    if grid.unpriced:
-        note += f" {UNPRICED}."
-    return make_table(
-        NAME,
-        "",
-        [*titles, "epsilon", *map(" + ".join, grid.columns)],
-        rows,
-        [
-            note,
-            *(
-                f"{dataset}: {' '.join(lines)}"
-                for dataset in grid.measures
-                if (lines := headline_lines(grid, bests, dataset))
-            ),
-        ],
-    )
+    return f"{note} {UNPRICED}." if grid.unpriced else note
 
 
 def _show_cells(entries: Sequence[Entry | None]) -> list[TableCell]:
-    """Makes the cells of one row. If a row has several private cells, the best are bold."""
+    """Makes one row of table cells; the best of several private results is bold."""
     private = [f"{entry.mean:.1f}" for entry in entries if entry and entry.private]
     best = max(private, key=float) if len(private) > 1 else None
     return [
@@ -143,8 +137,8 @@ def _show_cells(entries: Sequence[Entry | None]) -> list[TableCell]:
 def numbers_table(grid: Grid) -> Table:
     """Makes the table for programs: numbers with three decimals, interval ends in separate columns.
 
-    If an unpriced search chose a method's options, a column "unpriced" is true at each epsilon that
-    does not hold. If a delta is above 1/n, a column "delta above 1/n" follows the column of delta.
+    For a method whose options an unpriced search chose, a column "unpriced" is true at each epsilon
+    that does not hold. A column "delta above 1/n" follows delta if some delta is above 1/n.
     """
     named, unpriced = _names_metrics(grid), grid.unpriced
     marked = ["delta above 1/n"] if grid.above else []
@@ -213,7 +207,7 @@ def over_seeds(entry: Entry) -> str:
 
 
 def over_both(entry: Entry) -> str:
-    """Formats the interval over seeds and test examples, if there is one."""
+    """Formats the interval over seeds and test examples; empty if the interval is unknown."""
     if entry.both_low is None or entry.both_high is None:
         return ""
     return f"[{entry.both_low:.1f}, {entry.both_high:.1f}]"

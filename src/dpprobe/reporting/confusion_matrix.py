@@ -1,7 +1,7 @@
-"""The page of a confusion matrix, an HTML table written by hand.
+"""The page of a confusion matrix, written as an HTML table without a library.
 
-A study has thousands of confusion matrices, and pandas' Styler takes about 20 times as long, which
-adds minutes to the tracking of 2,000 cells.
+Tracking writes one page per cell, and pandas' Styler takes about 20 times as long. Styler would add
+minutes to the tracking of 2,000 cells.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from html import escape
 
 import numpy as np
 
-NUMBERED = 20  # classes up to which each square has its number
-NAMED = 70  # classes up to which rows and columns have names
+NUMBERED = 20  # largest number of classes for percentages in the squares
+NAMED = 70  # largest number of classes for names of rows and columns
 _PAGE = """<!doctype html>
 <html><head><meta charset="utf-8"/><style>
 body {{ font: 12px "DejaVu Sans", sans-serif; color: #222; margin: 16px }}
@@ -33,11 +33,7 @@ td {{ border: 1px solid #eee }}
 
 
 def confusion_html(counts: np.ndarray, names: Sequence[str], *, title: str) -> str:
-    """Shows the shares of the predicted classes for each true class, in shades of blue.
-
-    Args:
-      counts: [true class, predicted class].
-    """
+    """Shows `counts` [true class, predicted class] as shares of true classes, in shades of blue."""
     classes = len(names)
     total = counts.sum(axis=1, keepdims=True)
     shares = np.divide(counts, total, out=np.zeros(counts.shape), where=total > 0)

@@ -1,4 +1,4 @@
-"""Prints a study's end on a terminal: table, verdicts, what needs attention, next commands."""
+"""Describes a finished study on a terminal: table, verdicts, warnings, next commands."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _wrap(text: str) -> list[str]:
 
 
 def _keep_blocks(blocks: Sequence[Sequence[str]], room: int, folder: Path) -> list[str]:
-    """Joins the blocks that fit into the lines, and counts the rest."""
+    """Joins the blocks that fit into `room` lines, and counts the blocks that do not fit."""
     lines: list[str] = []
     for index, block in enumerate(blocks):
         if lines and len(lines) + len(block) + (index + 1 < len(blocks)) > room:
@@ -69,7 +69,7 @@ def _keep_blocks(blocks: Sequence[Sequence[str]], room: int, folder: Path) -> li
 
 
 def _list_notes(grid: Grid, bests: Sequence[Best], folder: Path) -> list[str]:
-    """Lists remarks without which the table of results would mislead."""
+    """Lists warnings without which the table of results would mislead."""
     notes = [
         f"{_name(grid, dataset)}{text}".replace("`", "")
         for dataset, measure in grid.measures.items()
@@ -80,7 +80,7 @@ def _list_notes(grid: Grid, bests: Sequence[Best], folder: Path) -> list[str]:
         )
     ]
     notes += [f"{UNPRICED}."] if grid.unpriced else []
-    # whole, since remedies come last
+    # no note is cut, because a note ends with its remedy
     return _keep_blocks([_wrap(f"Attention: {text}") for text in notes], _NOTE_LINES, folder)
 
 
@@ -103,7 +103,7 @@ def _make_table(
         rows = _cell_rows(grid, dataset, epsilons, chosen)
     left_out = max(0, len(rows) - max(room - 2, _FEWEST_ROWS))
     if left_out:
-        left_out += 1  # the line that says so
+        left_out += 1  # one more row gives way to the line about left-out rows
         rows = rows[:-left_out]
     table = [heads, *rows]
     widths = [max(len(line[i]) for line in table) for i in range(len(heads))]
@@ -115,7 +115,7 @@ def _make_table(
 def _cell_rows(
     grid: Grid, dataset: str, epsilons: Sequence[float], chosen: Sequence[Best]
 ) -> list[list[str]]:
-    """Makes one row per backbone and method, the best at the verdict's epsilon first."""
+    """Makes one row per backbone and method, sorted by results at the epsilon of the verdict."""
     at = chosen[0].at if chosen else math.inf
 
     def result(column: tuple[str, str]) -> tuple[bool, float]:
@@ -154,17 +154,16 @@ def _join_row(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def list_commands(folder: Path) -> list[str]:
-    """Lists the next commands: the report, the runs, the table."""
     page = folder / "report.html"
     made = [(_browser_command(str(page)), "report")] if page.is_file() else []
-    # the receipt of the study comes first: _study.json
+    # the study's receipt, _study.json, sorts before the receipts of datasets
     made += [_tracking_command(path) for path in sorted(folder.glob("tracking/*.json"))[:1]]
     if (table := folder / "tables/accuracy.md").is_file():
         made.append((f"less {shlex.quote(str(table))}", "all results with their 95% CIs"))
     return [f"{command}  # {words}" for command, words in made]
 
 
-# MLflow's server would send telemetry, and start a dozen processes.
+# Without these variables, MLflow's server would send telemetry and start a dozen processes.
 SERVER_VARIABLES = "MLFLOW_DISABLE_TELEMETRY=true MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false"
 
 

@@ -1,6 +1,6 @@
-"""The exhibits of cells, and the papers' tables. Each analysis declares its own exhibits.
+"""Declares the exhibits of cells and the papers' tables; analyses declare their own exhibits.
 
-Every start of Snakemake reads this module: it imports nothing heavy.
+Every start of Snakemake imports this module, so its imports are fast.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dpprobe.versions import VERSIONS
 
 
 def list_varied_options(study: Study) -> list[str]:
-    """Lists the options that are the only difference between some methods."""
+    """Lists each option that is the only difference between some methods."""
     options = {name: method.model_dump(mode="json") for name, method in study.methods.items()}
     return [option for option in VARIED if find_varied(options, option)]
 
@@ -45,7 +45,7 @@ def _has_losses(study: Study) -> bool:
 
 
 def _time_cost_places(study: Study) -> list[Place]:
-    """Lists all datasets if two private heads have comparable times: see `plot_time_cost`."""
+    """Lists all datasets if two private heads have times that `plot_time_cost` can compare."""
     timed = [
         method
         for method in list_guaranteed(study).values()

@@ -1,7 +1,4 @@
-"""Writes headlines: the verdict on the best private head, and its caveats.
-
-Report, tables, console and MLflow use the headlines of this module.
-"""
+"""Writes headlines for report, tables, console and MLflow: a verdict on the best private head."""
 
 from __future__ import annotations
 
@@ -15,20 +12,19 @@ from dpprobe.results.cell_record import Measure
 from dpprobe.results.summary import Entry, Grid
 from dpprobe.results.uncertainty import SEED_INTERVAL
 
-FEW_SEEDS = 5  # of fewer, Student's t is more than 2.8 standard errors
-TELLING = 2.0  # points: a smaller difference from the non-private baseline need not be told
+FEW_SEEDS = 5  # with fewer seeds, half of Student's t interval is over 2.8 standard errors
+TELLING = 2.0  # smallest relevant difference from the non-private baseline, in points
 BASELINE = "the non-private baseline"
 MAJORITY = "the majority-class baseline"
 
 
 def best_interval(best: Best) -> str:
-    """Formats the ends of the best result's interval, if known."""
     low, high = best.entry.both_low, best.entry.both_high
     return "" if low is None or high is None else f"{low:.1f} to {high:.1f}"
 
 
 def tested_words(entry: Entry) -> str:
-    """Names the source of the interval's uncertainty."""
+    """Names the units of a result's interval: test examples or patients, perhaps with seeds."""
     units = _name_units(entry)
     return f"seeds and {units}" if (entry.both_interval or "").startswith(SEED_INTERVAL) else units
 
@@ -58,7 +54,7 @@ def verdict(best: Best) -> str:
 
 
 def _say_accuracy(best: Best) -> str:
-    """States the accuracy of a result in another metric, and the references' accuracy."""
+    """States a result's and the baselines' accuracy if the headline is another metric."""
     accuracy, constant = best.entry.accuracy, best.entry.constant_accuracy
     if best.measure.is_accuracy or best.measure.multi_label or None in (accuracy, constant):
         return ""
@@ -99,7 +95,7 @@ def baseline_doubt(best: Best) -> str:
 
 
 def majority_doubt(best: Best) -> str:
-    """Explains that a result may be no better than the majority-class baseline; else empty."""
+    """Says that a result may be no better than the majority-class baseline; empty if it is."""
     constant, low, high = best.entry.constant, best.entry.both_low, best.entry.both_high
     if constant is None or low is None or high is None or low > constant:
         return ""
@@ -109,7 +105,7 @@ def majority_doubt(best: Best) -> str:
 
 
 def majority_words(entry: Entry, measure: Measure) -> str:
-    """States the majority-class baseline, first in the headline's metric."""
+    """States the majority-class baseline's headline metric, then its accuracy if different."""
     values = []
     if entry.constant is not None:
         values.append(f"{entry.constant:.1f}% {measure.title}")
@@ -120,7 +116,7 @@ def majority_words(entry: Entry, measure: Measure) -> str:
 
 
 def choice_words(best: Best) -> str:
-    """States the selection bias of the best of several heads; empty for a single head."""
+    """Warns of selection bias in the result of the best of several heads; empty for one head."""
     if best.choice.candidates < 2:
         return ""
     return (

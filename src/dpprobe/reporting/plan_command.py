@@ -19,7 +19,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--classes", type=int, required=True, help="number of classes")
     budget = parser.add_mutually_exclusive_group(required=True)
     budget.add_argument("--epsilon", type=float)
-    words = "permitted risk in place of epsilon: advantage of any attack on one unit, such as 0.1"
+    words = "permitted risk instead of epsilon: advantage of any attack on one unit, such as 0.1"
     budget.add_argument("--advantage", type=float, help=words)
     words = "permitted risk: true-positive rate at the false-positive rate --at, such as 0.01"
     budget.add_argument("--true-positives", type=float, help=words)
@@ -37,7 +37,7 @@ def add_command(commands: Any) -> None:
         "default 1 / classes"
     )
     parser.add_argument("--majority", type=float, help=words)
-    words = "predict the head of each month too, with --n new images or patients in every month"
+    words = "also predict the accuracy of each month, with --n new images or patients per month"
     parser.add_argument("--months", type=int, metavar="T", help=words)
     parser.add_argument("--json", action="store_true", help="print JSON")
     words = "draw accuracy against the number of images into this .svg or .png file"
@@ -45,7 +45,7 @@ def add_command(commands: Any) -> None:
 
 
 def _run_plan(arguments: argparse.Namespace) -> int:
-    # `dpprobe --help` is to be quick, and Matplotlib is loaded for a figure alone
+    # imported late, because `dpprobe --help` must be quick and only a figure needs Matplotlib
     from dpprobe.planner.accuracy_plan import make_plan
     from dpprobe.planner.plan_text import plan_in_words
     from dpprobe.planner.predicted_accuracy import Setting

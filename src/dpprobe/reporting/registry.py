@@ -9,7 +9,7 @@ from dpprobe.reporting import declarations
 _DECLARED: dict[str, Exhibit] = {
     exhibit.name: exhibit for analysis in load_analyses() for exhibit in analysis.exhibits
 }
-# Exhibits of analyses with places of their own: a figure before all others, and the first tables.
+# Exhibits of analyses with fixed positions: the first figure, the last figures, and tables.
 _TABLES = ("write_fairness_table", "write_law_tables", "write_imbalance_tables")
 _LAST_FIGURES = ("plot_law", "plot_fairness", "plot_imbalance", "plot_tsne")
 _PLACED = ("plot_tsne_grid", *_LAST_FIGURES, *_TABLES)

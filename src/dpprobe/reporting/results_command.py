@@ -1,4 +1,4 @@
-"""The command `dpprobe results`, which prints a study's results, and where to find more."""
+"""The command `dpprobe results`, which prints a study's results and the next commands."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _SHOWN = 10
 
 
 def add_command(commands: Any) -> None:
-    summary = "print accuracies, and where to find more"
+    summary = "print a study's results, and commands that show more"
     parser: argparse.ArgumentParser = commands.add_parser("results", help=summary)
     parser.set_defaults(run=_run_results)
     parser.add_argument(
         "folder",
         nargs="?",
         type=Path,
-        help="results_dir of a study; without it, prints the latest results",
+        help="results_dir of a study; default: the latest results",
     )
 
 
@@ -41,7 +41,7 @@ def _run_results(arguments: argparse.Namespace) -> int:
 def results_folders() -> list[Path]:
     """Lists the folders with finished datasets, the latest first.
 
-    Searches usual results folders, and those of recent runs from the working directory.
+    Searches usual results folders, and results folders of recent runs in the working directory.
     """
     usual = [path for pattern in _USUAL for path in Path().glob(pattern)]
     finished: dict[Path, Path] = {}
@@ -52,10 +52,7 @@ def results_folders() -> list[Path]:
 
 
 def describe_results(folder: Path) -> str:
-    """Describes the results of a folder for a terminal.
-
-    Raises DataError if the folder has no finished dataset.
-    """
+    """Describes a folder's results; raises DataError if no dataset is finished."""
     from dpprobe.reporting.console import describe_study  # imports pandas
 
     summaries = sorted(folder.glob(SUMMARIES))

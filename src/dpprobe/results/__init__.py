@@ -1,1 +1,1 @@
-"""A cell's record, metrics, summaries and the best private result. Imports no torch."""
+"""A cell's record, metrics, summaries and the best private result, without importing torch."""

@@ -1,13 +1,13 @@
 """The privacy cost of selecting the best private cell of a dataset and epsilon by test results.
 
-**Claim.** A cell's privacy statement covers one head of that cell. The best cell was chosen by the
-test results of all seeds of all M private cells of the dataset and epsilon. The best cell's name
-and heads are functions of the heads of all M cells and of the test examples. So for the training
-examples, selection is post-processing of all these heads. So publishing the best cell costs no more
-than publishing all heads of all M cells: the composition of all their mechanisms, each once per
-seed. The composition's epsilon is exact if no mechanism samples or is repeated, else an upper
-bound. For the choice itself, the composition's epsilon is always an upper bound. The composition's
-epsilon does not cover the test examples, whose noiseless results decide.
+**Claim.** A cell's privacy statement covers one head of that cell. The best of the M private cells
+of a dataset and epsilon is selected by the test results of all their seeds. So the best cell's name
+and heads are functions of the test examples and of the heads of all M cells. For the training
+examples, selection is therefore post-processing of the heads of all M cells. Publishing the best
+cell costs at most the composition of all mechanisms of the M cells, each mechanism once per seed.
+The composition's epsilon is exact for publishing all heads, if no mechanism samples or is repeated.
+For publishing only the best cell, the composition's epsilon is an upper bound. Test examples are
+not covered, because test results without noise decide the selection.
 """
 
 from __future__ import annotations
@@ -27,10 +27,8 @@ from dpprobe.results.cell_record import read_statement
 def choice_price(statements: Iterable[Path]) -> float | None:
     """Bounds the epsilon of publishing the best of the private cells of one dataset and epsilon.
 
-    Returns:
-      The epsilon at the largest of the cells' deltas; None for fewer than two cells.
-
-    Raises DataError if a file is not the privacy statement of a private cell.
+    The bound is at the largest of the cells' deltas; None for fewer than two cells. Raises
+    DataError if a file is not the privacy statement of a private cell.
     """
     fits, deltas = [], []
     for path in statements:

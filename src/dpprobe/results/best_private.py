@@ -1,7 +1,4 @@
-"""The best private result of a dataset at each epsilon, and its gap to the non-private baseline.
-
-The report, MLflow and the model registry use this module's best private result.
-"""
+"""The best private result of a dataset at each epsilon, and its gap to the non-private baseline."""
 
 from __future__ import annotations
 
@@ -21,29 +18,29 @@ from dpprobe.results.summary import Choice, Entry, Grid
 class Best:
     """The best private result of a dataset at one budget, selected by its test result.
 
-    The head's epsilon does not cover this selection; `choice` has an epsilon that does. The mean of
-    the best of several heads tends to be too high (selection bias).
+    The head's epsilon does not cover the selection; `choice` has an epsilon for the selection. The
+    mean of the best of several heads tends to be too high (selection bias).
     """
 
     dataset: str
     epsilon: str  # the budget's token
-    at: float  # the epsilon of its table row
+    at: float  # the epsilon that names the result's row in tables
     measure: Measure
     backbone: str
     method: str
     entry: Entry
-    ceiling: Entry | None  # of the same backbone
-    zero_shot: tuple[str, str, float] | None  # backbone, metric, percent: the dataset's best
+    ceiling: Entry | None  # the non-private baseline on the backbone
+    zero_shot: tuple[str, str, float] | None  # the dataset's best: backbone, metric, percent
     choice: Choice
 
     @property
     def budget(self) -> str:
-        """The head's epsilon in words, with the permitted risk if the epsilon follows from one."""
+        """The head's epsilon in words, with the permitted risk if a risk determines the epsilon."""
         return budget_words(self.head_epsilon)
 
     @property
     def head_epsilon(self) -> float:
-        """The head's own epsilon; for a permitted risk, heads in one table row have several."""
+        """The head's own epsilon; heads with one permitted risk may differ in epsilon."""
         return self.at if self.entry.epsilon is None else self.entry.epsilon
 
     @property
@@ -52,7 +49,7 @@ class Best:
 
     @property
     def beside_ceiling(self) -> Comparison | None:
-        """The best private result minus the non-private baseline's."""
+        """The best private result minus the result of the non-private baseline."""
         return None if self.ceiling is None else compare_entries(self.entry, self.ceiling)
 
 
@@ -68,7 +65,7 @@ def best_result(results: Iterable[_AnyResult]) -> _AnyResult | None:
 def best_of_each(
     results: Iterable[_AnyResult], key: Callable[[_AnyResult], _Key]
 ) -> dict[_Key, _AnyResult]:
-    """Returns the best result of each key (the first, if equal), by first appearance of keys."""
+    """Maps each key to its best result, or to the first of equal results; keys keep their order."""
     best: dict[_Key, _AnyResult] = {}
     for result in results:
         of = key(result)

@@ -1,7 +1,7 @@
 """Percentile bootstraps of test metrics: resamples rows, or units with all their rows.
 
-A unit's rows, such as the images of a patient, resemble each other and are drawn together. Each of
-a unit's m rows has weight 1 / m, so that each drawn unit counts once.
+A unit's rows, such as the images of a patient, resemble each other and are drawn together.
+Each of a unit's m rows has weight 1 / m, so that each drawn unit counts once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
-_BLOCK_BYTES = 8 * 2**20  # of resamples at a time, so that they fit into the processor's cache
+_BLOCK_BYTES = 8 * 2**20  # a block of resamples fits into the processor's cache
 
 
 def _percentile_ends(values: np.ndarray) -> tuple[float, float]:
@@ -26,8 +26,7 @@ class Drawable(Protocol):
     """A metric that can be computed for resampled units; its value is NaN if it is undefined."""
 
     def draw_metric(self, counts: np.ndarray) -> np.ndarray:
-        """Returns the metric of each resample, [resamples]; `counts` [units, resamples] has how
-        often each unit was drawn."""
+        """Returns each resample's metric; `counts` [units, resamples] counts draws of units."""
         ...
 
 
@@ -36,7 +35,7 @@ def bootstrap_intervals(
 ) -> dict[str, tuple[float, float]]:
     """Computes percentile intervals over resamples of the original size.
 
-    All metrics and labels use equal resamples, held as [units, resamples] counts in blocks.
+    All metrics share the resamples, which are made in blocks as counts of drawn units.
     """
     generator = np.random.Generator(np.random.Philox(seed))
     drawn: dict[str, list[np.ndarray]] = {name: [] for name in drawable}
@@ -53,7 +52,7 @@ def bootstrap_intervals(
 
 
 class Share:
-    """The fraction of right predictions: the mean over units of each unit's mean."""
+    """The share of right predictions: the mean over units of each unit's share."""
 
     def __init__(self, right: np.ndarray, units: np.ndarray, weights: np.ndarray) -> None:
         shares = right.mean(axis=1) if right.ndim == 2 else right
@@ -97,12 +96,12 @@ def _mean_defined(areas: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
 
 
 class Runs:
-    """Rows of one label in the order of their scores, grouped into the runs that its AUC needs.
+    """Test examples in the order of one label's scores, grouped into runs to compute the AUC.
 
     Neighbours that all have the label form one run. An AUC needs only the number of rows in each
     run, and the number of rows without the label that score below the run. A run ends where a row
-    without the label has an equal score, because a tie counts half. Rows count by their weights,
-    times how often their units were drawn.
+    without the label has an equal score, because a tie counts half. Each row counts with its
+    weight, times how often its unit was drawn.
     """
 
     def __init__(
@@ -121,7 +120,7 @@ class Runs:
         shape = count, int(units.max()) + 1
         unit, weight = units[order], weights[order]
         self._gained = _sparse_matrix(run[present] - 1, unit[present], weight[present], shape)
-        # A row without the label lies between two runs, and counts as below any second.
+        # A row without the label is between two runs, and its score is below the second run.
         between = ~present & (run < count)
         self._below = _sparse_matrix(run[between], unit[between], weight[between], shape)
         tied = between & mixed
@@ -133,7 +132,7 @@ class Runs:
     def compute_areas(self, counts: np.ndarray) -> np.ndarray:
         """Computes the AUC of each resample, [resamples]; see `Drawable.draw_metric`.
 
-        The AUC is NaN for a resample without rows of both kinds, with the label and without it.
+        The AUC is NaN if all rows of a resample have the label, or no row has the label.
         """
         gained = self._gained @ counts
         beaten = np.cumsum(self._below @ counts, axis=0, dtype=np.float64)

@@ -1,6 +1,6 @@
-"""Warnings without which a headline would mislead.
+"""Warnings about classes that are never predicted, and about weak non-private baselines.
 
-Cautions name never predicted classes, and non-private baselines below a head without noise.
+A non-private baseline is weak if another head without noise has a clearly better result.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dpprobe.results.summary import Entry, Grid
 
 CLASSES_NAMED = 5
 WEAK_BASELINE = 1.0  # percentage points
-SENTENCES = 12  # at most so many for each dataset; the rest is only counted
+SENTENCES = 12  # most clauses per dataset; further clauses are only counted
 
 
 def never_predicted(entry: Entry) -> str:
@@ -34,10 +34,9 @@ def never_predicted(entry: Entry) -> str:
 def never_predicted_lines(
     grid: Grid, dataset: str, columns: Iterable[tuple[str, str]], *, balanced: bool
 ) -> list[str]:
-    """Writes a clause for each (backbone, method) that never predicts some classes.
+    """Writes a clause per (backbone, method) and set of classes that are never predicted.
 
-    Args:
-      balanced: True for heads that balance class frequencies, False for other heads.
+    `balanced` selects heads that balance class frequencies, or all other heads.
     """
     lines = []
     for column in columns:
@@ -68,7 +67,7 @@ def never_remedy(*, balanced: bool) -> str:
 
 
 def weak_baseline_lines(grid: Grid, dataset: str) -> list[str]:
-    """Names the backbones whose non-private baseline is below a head trained without noise."""
+    """Names backbones whose non-private baseline is below another head trained without noise."""
     lines = []
     for backbone in dict.fromkeys(name for name, _ in grid.columns):
         at_inf = {
@@ -98,11 +97,7 @@ def _join_names(names: Sequence[str]) -> str:
 def list_cautions(
     grid: Grid, dataset: str, *, columns: Iterable[tuple[str, str]] | None = None
 ) -> Iterator[str]:
-    """Yields the warnings without which a dataset's results would mislead.
-
-    Args:
-      columns: the (backbone, method) pairs to check; by default all.
-    """
+    """Yields warnings about a dataset's results, for some (backbone, method) pairs or for all."""
     columns = list(grid.columns if columns is None else columns)
     for balanced in (False, True):
         if lines := never_predicted_lines(grid, dataset, columns, balanced=balanced):

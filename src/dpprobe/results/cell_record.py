@@ -1,7 +1,7 @@
 """The record of a cell: the names of its files and metrics, and `metrics.json` as a typed object.
 
-All code that writes or reads a cell uses this module's names and formats. This module imports
-nothing heavy, because each start of Snakemake imports it.
+All code that writes or reads a cell uses this module's names and formats. Each start of Snakemake
+imports this module, so this module imports no slow package.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ HISTORY_FILE = "history.parquet"
 # metrics.json marks a cell as complete: it has the hashes of the other files and is published last.
 PAYLOAD_FILES = (WEIGHTS_FILE, PREDICTIONS_FILE, HISTORY_FILE, STATEMENT_FILE)
 CELL_FILES = (METRICS_FILE, STATEMENT_FILE, WEIGHTS_FILE, PREDICTIONS_FILE, HISTORY_FILE)
-# Files that Snakemake's rules name. The record has the hashes of all other files.
+# The cell's files that Snakemake's rules name as inputs or outputs.
 NAMED_FILES = (METRICS_FILE, PREDICTIONS_FILE)
 DAMAGED_REMEDY = "delete it and run the cell again; `dpprobe doctor --fix` deletes what is damaged"
 
 REAL_ACCURACY: Final = "real_accuracy"  # against accepted labels (ReaL)
-# Scalar metrics of a seed, fractions between 0 and 1. A cell has the metrics that its data allows.
+# Metrics of a seed that are one fraction; a cell lacks metrics that its data does not allow.
 SCALAR_METRICS = (
     "accuracy",
     "top5_accuracy",
@@ -79,7 +79,6 @@ class CellName(_StrictPart):
 
     @property
     def order(self) -> float:
-        """A number that sorts cells by privacy budget."""
         return budget_order(self.epsilon)
 
     @property
@@ -88,7 +87,6 @@ class CellName(_StrictPart):
         return self.epsilon != INFINITE
 
     def folder(self, cells: Path | str) -> Path:
-        """Returns the cell's folder below the folder of all cells."""
         return Path(cells, self.dataset, self.backbone, self.method, f"eps-{self.epsilon}")
 
 
@@ -104,7 +102,7 @@ class SplitCounts(_StrictPart):
 
 
 class MetricSummary(_StrictPart):
-    """A metric over the seeds of a cell, as a fraction; ends are None without a 95% interval.
+    """A metric over a cell's seeds, as fractions; the ends are None if there is no 95% interval.
 
     Attributes:
       std: standard deviation over seeds, with ddof = 1; None for one seed.
@@ -133,14 +131,17 @@ class CellRecord(Record):
 
     Attributes:
       private: True for a private method, at any epsilon; see `guaranteed`.
-      fingerprint: hash of all inputs of the cell. content_hash: hash of fingerprint and files.
+      fingerprint: hash of all inputs of the cell.
+      content_hash: hash of the fingerprint and the cell's files.
       noise_multiplier: None unless the plan is private and has exactly one mechanism.
       options: the method's options, as the study file has them.
       units: numbers of patients in both splits; None if the dataset does not name patients.
-      unit: the unit of privacy, "image" or "patient". n: the number of training units.
-      accountant: the name in the study; None without a guarantee.
-      headline: the cell's metric in tables and figures. metric_named: True if the study sets it.
-      test_counts: test rows of each class, or of each label if rows have several.
+      unit: the unit of privacy, "image" or "patient".
+      n: the number of training units of privacy.
+      accountant: the accountant's name in the study; None without a guarantee.
+      headline: the cell's metric in tables and figures.
+      metric_named: True if the study names the headline.
+      test_counts: test rows of each class, or of each label if rows have several labels.
       constant_accuracy: the accuracy of the majority-class baseline.
       auc_labels: labels that have both values in the test split.
       seeds: for each seed its `index`, metrics, `halves` of the headline (`halves.py`) and classes
@@ -183,7 +184,7 @@ class CellRecord(Record):
 
     @property
     def guaranteed(self) -> bool:
-        """True for a private method at a finite epsilon, without an unpriced search."""
+        """True for a private method at a finite epsilon whose options no unpriced search chose."""
         searched = self.head in NETWORKS and self.options.get("search") is not None
         return self.private and self.cell.promises and not searched
 
@@ -222,12 +223,12 @@ class Measure(_StrictPart):
 
     headline: Headline
     multi_label: bool = False
-    labels: int = 0  # labels that enter the mean, of `num_classes`
+    labels: int = 0  # number of labels in the mean; `num_classes` counts all labels
     num_classes: int = 0
 
     @property
     def is_partial(self) -> bool:
-        """True if the mean leaves out labels whose value is equal in all test examples."""
+        """True if the mean AUC leaves out labels whose value is equal in all test examples."""
         return self.multi_label and self.headline == "auc" and self.labels < self.num_classes
 
     @property
@@ -237,7 +238,6 @@ class Measure(_StrictPart):
 
     @property
     def least_title(self) -> str:
-        """The name of the metric of the worst class."""
         return "worst-label AUC" if self.multi_label else "worst-class recall"
 
     @property
@@ -271,7 +271,7 @@ def read_cell(path: Path) -> CellRecord:
 
 
 def check_file(path: Path) -> Path:
-    """Returns the path of a cell's file, after comparing with the recorded hash, if any.
+    """Returns the path of a cell's file, after comparing the file with its recorded hash, if any.
 
     Raises DataError if the file is missing or was changed, or if the record is damaged.
     """
@@ -281,7 +281,7 @@ def check_file(path: Path) -> Path:
         named = path
         if recorded is None or sha256_file(path) == recorded:
             return path
-        fault = f"not as {METRICS_FILE} beside it says"
+        fault = f"does not have the hash that {METRICS_FILE} records"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         fault = f"cannot be read ({error})"
     raise DataError(f"{named}: {fault}; {DAMAGED_REMEDY}")
@@ -316,8 +316,8 @@ def parse_cell(text: bytes) -> CellRecord:
 def recorded_facts(record: Mapping[str, Any], *, epsilon: float, delta: float) -> DataFacts:
     """Returns the public facts of the data from which `auto` chooses a cell's head.
 
-    A record at epsilon inf has no delta, so the dataset's is given. Raises KeyError if the
-    record lacks these facts.
+    `delta` is the dataset's delta, because a record at epsilon inf has none. Raises KeyError if the
+    record lacks a fact.
     """
     return DataFacts(
         n=record["n"],
@@ -342,8 +342,8 @@ def find_disagreement(
 ) -> Difference | None:
     """Finds the first difference between a cell's record and the study.
 
-    The names of dataset and backbone are filled into paths of `options`. Delta and accountant are
-    None for a cell without a guarantee.
+    Paths in `options` must have the names of dataset and backbone instead of placeholders. Delta
+    and accountant are None for a cell without a guarantee.
     """
     wanted = {
         "format_version": CELL_FORMAT_VERSION,
@@ -362,8 +362,7 @@ def find_disagreement(
 def read_measures(cells: Iterable[tuple[Path, CellRecord]]) -> dict[str, Measure]:
     """Returns the headline metric of each dataset.
 
-    Raises:
-      DataError: if two cells of a dataset have different headline metrics, as after a killed run.
+    Raises DataError if two cells of a dataset differ in headline metric, as after a killed run.
     """
     first: dict[str, tuple[Path, Measure]] = {}
     for path, record in cells:

@@ -66,7 +66,7 @@ class CellResult:
 
     @property
     def base_options(self) -> Mapping[str, Any]:
-        """The trained head's options: of a search's base head, or of the head that `auto` chose."""
+        """The options of the trained head, even if a search or `auto` chose the head."""
         named = self.options.get("base") or self.options.get("chosen")
         trained: Mapping[str, Any] = named or self.options
         return trained
@@ -89,7 +89,7 @@ class CellResult:
 
     @property
     def visited_rows(self) -> float | None:
-        """Expected rows in the steps of all seeds; None for heads without steps and networks."""
+        """Expected rows in the gradient steps of all seeds; None for networks, or without steps."""
         options = trained_head(method_options(self.options))
         if not isinstance(options, GradientOptions) or options.tunes_network:
             return None
@@ -98,10 +98,7 @@ class CellResult:
 
 
 def read_cell_results(paths: Iterable[Path]) -> list[CellResult]:
-    """Reads the results of the cells that these `metrics.json` describe.
-
-    Raises DataError if a file is missing or is not a cell's record.
-    """
+    """Reads results of cells; raises DataError if a `metrics.json` is missing or no cell record."""
     records = [read_cell(path) for path in paths]
     epsilons = number_budgets(records)
     return [
@@ -138,7 +135,7 @@ def _cell_result(record: CellRecord, epsilon: float) -> CellResult:
 
 
 def compare_means(base: Sequence[float], other: Sequence[float]) -> tuple[float, float | None]:
-    """Computes the mean of `other` minus that of `base`, and half its 95% interval (Welch's t).
+    """Computes mean(other) - mean(base), and half the width of its 95% interval (Welch's t).
 
     The half width is None if `base` or `other` has one value, or if the values of neither vary.
     """

@@ -19,11 +19,7 @@ LARGEST = 100  # number of classes; a cell with more classes gets neither counts
 
 
 def count_confusion(predictions: Path, num_classes: int) -> np.ndarray:
-    """Counts images over all seeds, int64 [true class, predicted class].
-
-    Args:
-      predictions: `predictions.parquet` of a cell with one label per example.
-    """
+    """Counts images over all seeds, int64 [true class, predicted class], with one label each."""
     table = pq.read_table(check_file(predictions), columns=["label", "scores"])
     labels = table["label"].to_numpy()
     scores = _flatten_column(table["scores"]).reshape(len(labels), num_classes)
@@ -33,10 +29,9 @@ def count_confusion(predictions: Path, num_classes: int) -> np.ndarray:
 
 
 def label_confusion(predictions: Path, num_classes: int, *, threshold: float) -> np.ndarray:
-    """Counts rows over all seeds, int64 [label, 4].
+    """Counts true and false positives, false and true negatives over all seeds, int64 [label, 4].
 
-    The columns are true and false positives, false and true negatives. A label is predicted if its
-    score is above the threshold.
+    A label is predicted if its score is above the threshold.
     """
     table = pq.read_table(check_file(predictions), columns=["label", "scores"])
     rows = table.num_rows

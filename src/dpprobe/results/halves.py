@@ -1,14 +1,14 @@
 """Values of a head's headline metric on halves of the test split.
 
-The test units are split in two at random, `HALVINGS` times. All cells of a dataset are split
-equally, so that their values on a half can be compared in pairs. Values on halves give the
-variance, over test examples, of the difference of two cells (`paired_difference.py`). Records store
-these values, because predictions may be gigabytes.
+The test units are split into halves at random, `HALVINGS` times. All cells of a dataset have the
+same halves, so that two cells can be compared on each half. Values on halves give the variance,
+over test examples, of the difference of two cells (`paired_difference.py`). Records store the
+values on halves, because predictions may be gigabytes.
 
-Halves must vary as much as new test sets would. An accuracy depends on the share of each class, and
-new test sets have other shares: so all units are shuffled together. The mean of a macro accuracy or
-AUC does not depend on the shares, as long as each class has rows: so each class is split evenly,
-and both halves keep rare classes.
+Halves must vary as much as new test sets would. An accuracy depends on the share of each class,
+which varies between test sets: so all units are shuffled together. The expectation of a macro
+accuracy or AUC does not depend on the shares of the classes. So for a macro accuracy or AUC, each
+class is split evenly, and both halves keep rare classes.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from dpprobe.results.metrics import Link, right_predictions
 from dpprobe.results.uncertainty import make_drawable
 
 HALVINGS = 32
-_KEY = 20260101  # seed of the generator that splits; the same for all datasets
+_KEY = 20260101  # seed of the generator of splits for all datasets
 _DIGITS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class Halves:
-    """The splits of the units of some test examples, made once for all heads tested on them.
+    """Random splits of test units into halves, shared by all heads with these test units.
 
     Attributes:
-      codes: int64 [rows], a number from 0 without gaps for the unit of each row.
+      codes: int64 [rows], the index of each row's unit, from 0 without gaps.
       members: which units are in each half, bool [HALVINGS, 2, units]; empty for one unit.
     """
 
@@ -40,7 +40,7 @@ class Halves:
 
 
 def split_rows(metric: Headline, labels: np.ndarray, *, units: np.ndarray | None = None) -> Halves:
-    """Splits test examples in the way that a metric needs: see the docstring of this module."""
+    """Splits test units into halves, each class evenly unless the metric is an accuracy."""
     codes = np.arange(len(labels)) if units is None else np.unique(units, return_inverse=True)[1]
     apart = metric != "accuracy" and labels.ndim == 1
     return Halves(codes=codes, members=split_units(labels if apart else None, codes))
@@ -59,10 +59,10 @@ def half_values(
 
     Args:
       scores, labels, units: as in `metrics.evaluate_scores`.
-      halves: from `split_rows` for this metric, labels and units; None to split here.
+      halves: the result of `split_rows` for this metric, labels and units; None to compute it.
 
     Returns:
-      A half on which the metric is undefined has None; the list is empty for one test unit.
+      The metric on each half, None where the metric is undefined; empty for one test unit.
     """
     if halves is None:
         halves = split_rows(metric, labels, units=units)
@@ -87,7 +87,7 @@ def split_units(labels: np.ndarray | None, codes: np.ndarray) -> np.ndarray:
     Args:
       labels: int64 [n], to divide each class evenly (a unit has the class of its first row); None
         to shuffle all units together.
-      codes: int64 [n], a number from 0 without gaps for the unit of each row.
+      codes: int64 [n], the index of each row's unit, from 0 without gaps.
     """
     count = int(codes.max()) + 1
     if count < 2:

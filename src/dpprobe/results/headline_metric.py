@@ -1,4 +1,4 @@
-"""A cell's headline metric, with the reason for choosing it, its worst class and its baseline."""
+"""A cell's headline metric: the reason for its choice, the worst class, the baseline's value."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from dpprobe.results.cell_record import CellRecord
 
 @dataclass(frozen=True, kw_only=True)
 class Least:
-    """The worst class by recall, or the worst label by AUC, each a mean over seeds."""
+    """The worst class by mean recall over seeds, or the worst label by mean AUC over seeds."""
 
     name: str
     value: float
 
 
 def least_class(record: CellRecord) -> Least | None:
-    """Returns the worst class of a cell; of equally bad classes, the first."""
     name = "per_label_auc" if record.multi_label else "per_class_recall"
     columns = [seed[name] for seed in record.seeds if name in seed]
     if not columns:
@@ -33,7 +32,7 @@ def least_class(record: CellRecord) -> Least | None:
 def constant_headline(record: CellRecord) -> float | None:
     """Returns the headline metric of the majority-class baseline; None if it is unknown.
 
-    With one answer for all rows, no row ranks above another; one class has recall 1, all others 0.
+    The baseline predicts one class, which has recall 1; all scores are equal, so the AUC is 0.5.
     """
     if record.headline == "accuracy":
         return record.constant_accuracy
@@ -46,10 +45,11 @@ def constant_headline(record: CellRecord) -> float | None:
 def resting_rows(record: CellRecord) -> float:
     """Returns the effective number of test examples, or patients, behind a headline's variance.
 
-    For an accuracy, all rows count. In a macro accuracy or an AUC, each class contributes 1 / m of
-    its m rows to the variance, so a rare class contributes nearly all of it. If parts depend on m
-    rows each, their sum depends on (sum 1 / m)^2 / sum 1 / m^3 rows (Satterthwaite 1946). The
-    effective number is m for one rare class, and K m for K classes of m rows.
+    For an accuracy, the effective number is the number of units. The variance of a macro accuracy
+    or an AUC is a sum over classes, with a term proportional to 1 / m for a class of m units. By
+    Satterthwaite (1946), (sum 1 / m)^2 / sum 1 / m^3 units have an equally uncertain variance, with
+    sums over the classes. For K classes of m units, the effective number is K m. For one rare class
+    of m units, the effective number is about m.
     """
     total = record.rows.test
     units = total if record.units is None else record.units.test
@@ -66,11 +66,7 @@ def resting_rows(record: CellRecord) -> float:
 
 
 def headline_reason(record: CellRecord, metric_of: str = "the study or the catalog") -> str:
-    """Names the headline metric of a cell, and the reason for choosing it.
-
-    Args:
-      metric_of: where the study sets the metric, if it does.
-    """
+    """Names a cell's headline metric and its reason; `metric_of` is where a study sets metrics."""
     counts = record.test_counts
     title = record.measure.title
     if record.metric_named:

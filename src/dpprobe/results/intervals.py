@@ -1,11 +1,11 @@
 """A metric's intervals: for shares of rows, means over classes, and seeds and rows together.
 
 **Seeds and rows.** A cell's mean over seeds differs from its expectation over new noise and new
-images by two errors, one from the seeds and one from the test examples. Each error has an interval
+images by an error from the seeds and an error from the test examples. Each error has an interval
 with a lower and an upper side. If the errors are independent, each side of the combined interval is
-the root of the sum of squares of the two sides (MOVER: Zou and Donner 2008). The interval over test
-examples is computed for one seed, and includes the interaction of rows and seeds. The spread of the
-seeds includes this interaction again, so the combined interval is too wide rather than too narrow.
+the root of the sum of squares of both errors' sides (MOVER: Zou and Donner 2008). The interval over
+test examples and the interval over seeds both include the interaction of examples and seeds. The
+combined interval over seeds and examples is therefore too wide rather than too narrow.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ def wilson_interval(share: float, rows: float, confidence: float = CONFIDENCE) -
 def over_classes(mean: float, correct: np.ndarray, labels: np.ndarray) -> Ends:
     """Computes the interval of the mean recall over classes with rows, from each class's variance.
 
-    The classes' shares p of right rows are independent; with m rows, a share has variance p (1 - p)
-    / m. Each class gets two right and two wrong rows added (Agresti and Coull 1998), so that a
-    class with few rows, all of them right, has a variance above 0. `mean` is the middle.
+    The recalls of classes are independent; a recall p of m rows has the variance p (1 - p) / m.
+    About two right and two wrong rows are added to each class (Agresti and Coull 1998), because the
+    estimated variance of a class would be 0 if all its rows were right. `mean` is the middle of the
+    interval.
     """
     z = float(ndtri((1 + CONFIDENCE) / 2))
     rows = np.bincount(labels)

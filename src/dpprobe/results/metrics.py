@@ -1,13 +1,12 @@
 """Accuracy, area under the ROC curve and calibration of one head on a test split.
 
-Labels are one class per row, [n] integers, or several, [n, K] of 0 and 1. The `link`, which turns
-scores into probabilities, is "softmax" or "sigmoid" for logits, and "none" for other scores.
+Labels are [n] integers for one class per row, or [n, K] of 0 and 1 for several labels per row. The
+`link`, which turns scores into probabilities, is "softmax" or "sigmoid" for logits, else "none".
 
-`units` (int64 [rows]) may give the number of each test example's patient. With `units` each patient
+`units` (int64 [rows]) may have the index of each test example's patient. With `units` each patient
 counts once: a row of a patient with m test examples has weight 1 / m in each metric, and a
-bootstrap draws a patient's rows together. Rows of one patient resemble each other, so intervals
-over rows would be too narrow. Without `units`, or with one row per patient, all rows have equal
-weight.
+bootstrap draws a patient's rows together. Intervals over rows would be too narrow, because rows of
+a patient resemble each other. Without `units`, all rows have equal weight.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from dpprobe.results.unit_counts import row_weights
 Link = Literal["softmax", "sigmoid", "none"]
 
 CALIBRATION_BINS = 15
-# Even without randomness, seeds differ in the last bits of float32 sums. Metrics that differ by at
-# most this count as equal; one of a million test examples changes an accuracy by as much.
+# Metrics that differ by at most SAME count as equal, because rounding of float32 sums may differ
+# between seeds. One of a million test examples changes an accuracy by SAME.
 SAME = 1e-6
-TOP5_ABOVE = 10  # top-5 accuracy is computed for more classes than this
-# The message does not suggest accuracy: never predicting the missing class is always right.
+TOP5_ABOVE = 10  # top-5 accuracy is computed if there are more classes
+# The message does not suggest accuracy, which would reward never predicting the missing class.
 NO_AUC = (
-    "no label that some test rows have and others have not, so there is no AUC; enlarge the test "
-    "split (test_fraction, or a test split of your own) or merge classes, so that both are in it"
+    "no label that some test rows have and other test rows lack, so no AUC exists; enlarge the "
+    "test split (test_fraction, or a test split of your own) or merge classes"
 )
 
-# A label with a score above this threshold counts as present. A logit of 0 means probability 1/2.
-# Scores that are no logits are fits to the targets 0 and 1, so 1/2 lies halfway.
+# Thresholds by link: a label with a higher score is predicted. A logit of 0 means probability 1/2;
+# scores that are not logits are fits to the targets 0 and 1, so their threshold is 1/2.
 THRESHOLDS: dict[str, float] = {"sigmoid": 0.0, "none": 0.5}
 
 
@@ -59,20 +58,20 @@ def evaluate_scores(
         row with an empty list is left out.
 
     Returns:
-      With one label per example: accuracy, macro_accuracy (mean recall of the classes present),
-      expected_calibration_error (link softmax), per_class_recall (K values, None for a class
-      without test examples), never_predicted (classes with test examples and no prediction),
-      top5_accuracy if K > 10, real_accuracy if there are accepted labels (ReaL: Beyer et al. 2020,
-      "Are we done with ImageNet?"), and auc, of the second class against the first, if K = 2 and
-      both have test examples. Equal scores rank in the order of the classes, so top-1 is argmax.
+      With one label per example (equal scores rank in the order of the classes):
+      - accuracy; top5_accuracy if K > 10; expected_calibration_error if the link is softmax
+      - macro_accuracy: mean recall of the classes with test examples
+      - per_class_recall: K values, None for a class without test examples
+      - never_predicted: the classes with test examples and without predictions
+      - real_accuracy: accuracy by `accepted` (ReaL: Beyer et al. 2020, Are we done with ImageNet?)
+      - auc: the second class against the first, if K = 2 and both classes have test examples
 
-      With several labels: auc and mean_average_precision, means over the labels that some test
-        examples
-      have and others have not (absent if there is no such label); accuracy, the share of all n K
-      labels that are right; exact_match_accuracy, the share of rows with all of them right;
-      expected_calibration_error over all n K probabilities (link sigmoid); and per_label_auc,
-      per_label_average_precision and per_label_accuracy, K values each, None for a label that
-      does not enter a mean. A label is predicted if its score is above `THRESHOLDS`.
+      With several labels per example (a label is predicted if its score is above `THRESHOLDS`):
+      - accuracy: share of right labels among all n K; exact_match_accuracy: share of right rows
+      - auc, mean_average_precision: means over labels that some test examples have and others lack
+      - expected_calibration_error: over all n K probabilities, if the link is sigmoid
+      - per_label_auc, per_label_average_precision: K values, None for labels that enter no mean
+      - per_label_accuracy: K values
 
     Raises DataError if a score is not finite, no row has an accepted label, or the link is softmax
     for several labels.
@@ -86,6 +85,16 @@ def evaluate_scores(
     weights = row_weights(units)
     if labels.ndim == 2:
         return _evaluate_labels(scores, labels != 0, link, weights)
+    return _evaluate_classes(scores, labels, link, accepted, weights)
+
+
+def _evaluate_classes(
+    scores: np.ndarray,
+    labels: np.ndarray,
+    link: Link,
+    accepted: Sequence[Sequence[int]] | None,
+    weights: np.ndarray | None,
+) -> dict[str, Any]:
     classes = scores.shape[1]
     rank = label_ranks(scores, labels)
     correct = rank == 0
@@ -181,8 +190,8 @@ def right_predictions(
         return np.asarray(scores.argmax(axis=1) == labels)
     if link not in THRESHOLDS:
         raise DataError(
-            f"link {link}: this link gives probabilities for one label per row, but these rows "
-            "have several; train with `loss: sigmoid`"
+            f"link {link}: this link gives probabilities for one label per row, but the rows have "
+            "several labels; train with `loss: sigmoid`"
         )
     return np.asarray((scores > THRESHOLDS[link]) == (labels != 0))
 
@@ -194,9 +203,9 @@ def training_metrics(
     link: Link = "softmax",
     units: np.ndarray | None = None,
 ) -> dict[str, float]:
-    """Computes the metrics that are fast during training: test_accuracy, and test_auc if defined.
+    """Computes metrics that are fast enough to record during training: test_accuracy and test_auc.
 
-    Scores that are not finite give NaN.
+    test_auc is left out if no label enters an AUC, and NaN if a score is not finite.
     """
     weights = row_weights(units)
     result = {
@@ -246,11 +255,10 @@ def _ranking_metrics(
 ) -> tuple[float, float]:
     """Computes the area under the ROC curve and the average precision of one label.
 
-    The area is the Mann-Whitney statistic, the probability that a row with the label scores above a
-    row without it; a tie counts half. Average precision is the sum over thresholds of the recall
-    gained at the threshold times the precision there; equal scores are one threshold. One sort
-    suffices: scikit-learn's functions agree to the last bit or two and take 18 times as long.
-    `positive` has at least one True and one False.
+    The area is the probability that a row with the label scores above a row without the label,
+    where a tie counts half (Mann-Whitney). Average precision is the sum, over thresholds, of the
+    gain in recall times the precision. Equal scores are one threshold. scikit-learn's functions
+    agree to the last bit or two, and take 18 times as long. `positive` has a True and a False.
     """
     order = np.argsort(scores)
     ranked = scores[order]
@@ -277,10 +285,10 @@ def calibration_error(
 ) -> float:
     """Computes the expected calibration error, over bins of equal width.
 
-    Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", 2017, eq. 3.
+    See Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", 2017, eq. 3.
 
     Args:
-      probability: [n], each row's top class, or [n, K], several labels.
+      probability: [n] for each row's top class, or [n, K] for several labels.
       outcome: booleans of equal shape, True if the class or label is right.
     """
     edges = np.linspace(0.0, 1.0, CALIBRATION_BINS + 1)[1:-1]

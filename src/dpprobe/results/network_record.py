@@ -1,7 +1,7 @@
 """The record of one tuned network, which is one seed of a cell: the network's files and inputs.
 
-The cell's privacy statement holds for its networks. All code that writes or reads a network uses
-this module's names. This module imports nothing heavy, because each start of Snakemake imports it.
+A cell's privacy statement holds for the cell's networks. All code that writes or reads a network
+uses this module's names. Each start of Snakemake imports this module, so its imports are fast.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RECORD_FILE = "result.json"
 STATE_FILE = "network.safetensors"
 SCORES_FILE = "scores.npy"
 HISTORY_FILE = "history.json"
-# The record has the hashes of the other files and is published last.
+# result.json has the hashes of a network's other files, and is published last.
 PAYLOAD_FILES = (STATE_FILE, SCORES_FILE, HISTORY_FILE)
 NETWORK_FILES = (RECORD_FILE, *PAYLOAD_FILES)
 
@@ -32,12 +32,11 @@ class NetworkRecord(Record):
     """A network's `result.json`.
 
     Attributes:
-      fingerprint: hash of all that decides the contents of the network's cell.
-      device: the kind of device that drew the noise in training; the fingerprint covers it.
+      fingerprint: hash of all inputs that determine the contents of the network's cell.
+      device: the kind of device that drew the noise in training; part of the fingerprint.
       options: the method's options, as the study file has them.
       chosen: the values that a search chose; empty without a search.
       steps: the number of noisy steps taken.
-      seconds: duration of training.
       files: SHA-256 of each other file of the network.
     """
 
@@ -56,11 +55,7 @@ class NetworkRecord(Record):
 
 
 def network_folder(networks: Path | str, cell: Sequence[str], index: int) -> Path:
-    """Returns the folder of a seed's network.
-
-    Args:
-      cell: dataset, backbone, method and epsilon token.
-    """
+    """Returns the folder of a seed's network, for a cell's dataset, backbone, method, epsilon."""
     dataset, backbone, method, epsilon = cell
     return Path(networks, dataset, backbone, method, f"eps-{epsilon}", f"seed-{index}")
 

@@ -1,15 +1,14 @@
-"""The difference between two cells' results on the same test examples, with its interval.
+"""The difference between two cells' results on equal test examples, with its interval.
 
 Hard images are hard for both cells, so the cells' difference is more precise than their intervals
-suggest. The variance of the difference over test examples is estimated from the halves in the
-records. If rows are split in two at random, the difference on one half minus that on the other half
-has four times the variance of the difference on all rows. So the variance is a quarter of the mean
-square over splits (balanced half-samples: McCarthy 1969). The halves must vary as much as new test
-sets would (`halves.py`).
+suggest. The variance of the difference over test examples is estimated from random halves of the
+test split (balanced half-samples: McCarthy 1969; see `halves.py`). The cells' difference on one
+half minus their difference on the other half has four times the variance of their difference on all
+rows. The estimate is therefore a quarter of the mean square of this value over the splits.
 
-Both cells' variances over seeds are added, because their heads have independent noise. With one
-seed this variance is unknown, and the comparison says so. Halves may give no estimate, if there are
-few test examples, or the two cells are equal on each half. Without an estimate, the two cells'
+The variances of both cells over seeds are added, because their heads have independent noise. With
+one seed the variance over seeds is unknown, and the comparison says so. Halves give no estimate for
+few test examples, or if the two cells are equal on each half. Without an estimate, the cells'
 intervals over seeds and rows are combined as if independent, which is conservative.
 """
 
@@ -24,8 +23,8 @@ from scipy.special import stdtrit
 from dpprobe.results.bootstrap import CONFIDENCE
 from dpprobe.results.summary import Entry
 
-# Fewer test examples, or a rare class of fewer that causes all of the variance, give too few
-# different halves. In simulations with 10 rows, 90 of 100 intervals contained the truth.
+# With fewer effective test examples (`resting_rows`), halves differ too little. In simulations with
+# 10 rows, only 90% of the 95% intervals contained the truth.
 FEWEST_ROWS = 20
 PAIRED = "paired over test rows"
 INDEPENDENT = "as if tested on other rows"
@@ -37,8 +36,8 @@ class Comparison:
 
     Attributes:
       way: how the interval was computed, PAIRED or INDEPENDENT; None without an interval.
-      one_seed: True if a private cell has one seed. With one seed the interval ignores training
-        noise, which may explain the whole difference.
+      one_seed: True if a private cell has one seed, so that the interval ignores training noise,
+        which may explain the whole difference.
     """
 
     difference: float
@@ -52,10 +51,10 @@ class Comparison:
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
     def units_to_tell(self, units: int, *, least: float) -> int:
-        """Returns a lower bound on the test units needed to distinguish this difference from 0.
+        """Returns a lower bound on the test units needed to distinguish the difference from 0.
 
-        Assumes that the interval's side towards 0 shrinks with the root of the number of units,
-        although the part over seeds does not shrink. `least` replaces a smaller difference.
+        The formula lets the whole interval shrink with the root of the number of units, although
+        the part over seeds does not shrink. `least` replaces a smaller difference.
         """
         assert self.low is not None
         assert self.high is not None

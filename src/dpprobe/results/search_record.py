@@ -1,4 +1,4 @@
-"""The record of an unpriced search over a method's options: all trials, and the best of them."""
+"""The record of an unpriced search over a method's options: all trials and the best trial."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SEARCHES = "searches"
 
 
 class HeldOut(Part):
-    """Numbers of training examples and units (patients if known) on which trials were scored."""
+    """The training examples held out to score trials: share, rows, and units (or patients)."""
 
     share: float
     rows: int
@@ -22,11 +22,10 @@ class HeldOut(Part):
 
 
 class SearchRecord(Record):
-    """A search's file; not private.
+    """A search's file, which is not private.
 
     Attributes:
-      note: the warning that no epsilon covers the search.
-      fingerprint: hash of all that decides the trials: options, plan, rows, device, versions.
+      fingerprint: hash of the inputs of the trials: options, plan, rows, device, versions.
       device: the kind of device that trials trained on.
       metric: the metric by which trials were scored.
       seed: the study's seed; trials and held-out units derive from it.
@@ -51,5 +50,5 @@ def search_path(searches: Path | str, cell: CellName) -> Path:
 
 
 def read_searched_values(path: Path | None) -> dict[str, Any]:
-    """Returns the option values that a search chose for a method; none without a search."""
+    """Returns the option values that a search chose for a method; empty without a search."""
     return {} if path is None else dict(SearchRecord.read(path).best.values)

@@ -26,7 +26,7 @@ class StudyFiles:
     )
 
     def list_study_cells(self, *datasets: str) -> list[Cell]:
-        """Lists the cells of some datasets, or of all; each list is computed once."""
+        """Lists the cells of some datasets, or of all datasets; computes each list once."""
         if datasets not in self._cells:
             self._cells[datasets] = self.study.list_cells(*datasets)
         return self._cells[datasets]
@@ -37,12 +37,11 @@ class StudyFiles:
         return [f"{self.data}/{dataset}/{name}" for name in names]
 
     def list_shard_names(self) -> list[str]:
-        """Lists the names of the shards of one split."""
         shards = self.study.features.shards
         return [f"shard-{index:05d}-of-{shards:05d}.h5" for index in range(shards)]
 
     def list_shards(self, dataset: str, backbone: str, *splits: str) -> list[str]:
-        """Lists the feature shards of some splits, or of both."""
+        """Lists the feature shards of some splits, by default of train and test."""
         return [
             f"{self.results}/features/{dataset}/{backbone}/{split}/{name}"
             for split in splits or SPLITS
@@ -53,7 +52,6 @@ class StudyFiles:
         return f"{self.results}/features/{dataset}/{backbone}/{split}/manifest.json"
 
     def list_features(self, dataset: str) -> list[str]:
-        """Lists the shards and manifests of a dataset on all backbones."""
         return [
             path
             for backbone in self.study.backbones
@@ -65,7 +63,6 @@ class StudyFiles:
         ]
 
     def list_texts(self, dataset: str) -> list[str]:
-        """Lists the text embeddings of a dataset's class names."""
         return [
             f"{self.results}/features/{dataset}/{backbone}/text.safetensors"
             for backbone in self.study.text_backbones()
@@ -84,14 +81,13 @@ class StudyFiles:
         ]
 
     def list_calibrations(self, dataset: str) -> list[str]:
-        """Lists the noise multipliers of a dataset."""
         return [
             f"{self.results}/calibration/{dataset}/eps-{epsilon}.json"
             for epsilon in self.study.job_epsilons()
         ]
 
     def list_cuts(self, *datasets: str) -> list[str]:
-        """Lists the shards and manifests of the cuts of some datasets, or of all."""
+        """Lists the shards and manifests of stored intermediate features (cuts) of datasets."""
         return [
             f"{self.results}/cuts/{cut.dataset}/{cut.backbone}/blocks-{cut.blocks}/{split}/{name}"
             for cut in study_cuts(self.study, *datasets)
@@ -100,7 +96,7 @@ class StudyFiles:
         ]
 
     def list_searches(self, cells: Iterable[Cell]) -> list[str]:
-        """Lists the searches whose option values the networks of cells use."""
+        """Lists the records of searches whose option values the networks of cells use."""
         return [
             str(search_path(f"{self.results}/{SEARCHES}", CellName(**cell._asdict())))
             for cell in cells
@@ -110,7 +106,6 @@ class StudyFiles:
     def list_networks(
         self, cells: Iterable[Cell], names: Sequence[str] = NETWORK_FILES
     ) -> list[str]:
-        """Lists files of the networks of cells, for each seed."""
         return [
             str(network_folder(f"{self.results}/{NETWORKS_FOLDER}", cell, index) / name)
             for cell in cells
@@ -124,7 +119,6 @@ class StudyFiles:
         return [f"{folder.parent}/.{folder.name}.done" for folder in folders]
 
     def list_cells(self, cells: Iterable[Cell], names: Sequence[str] = CELL_FILES) -> list[str]:
-        """Lists files of cells, by default all."""
         return [
             f"{self.results}/cells/{cell.dataset}/{cell.backbone}/{cell.method}"
             f"/eps-{cell.epsilon}/{name}"
@@ -133,7 +127,7 @@ class StudyFiles:
         ]
 
     def list_marks(self, cells: Iterable[Cell]) -> list[str]:
-        """Lists the marks of the jobs that train cells."""
+        """Lists the files that mark jobs of training cells as finished."""
         marks = set()
         for cell in cells:
             # each method that trains networks has its own job, the other methods share one
@@ -150,7 +144,6 @@ class StudyFiles:
         ]
 
     def list_zero_shot_records(self, *datasets: str) -> list[str]:
-        """Lists the records of zero-shot results of some datasets, or of all."""
         return [
             path
             for dataset in datasets or self.study.datasets
@@ -159,7 +152,6 @@ class StudyFiles:
         ]
 
     def list_few_shot_records(self, *datasets: str) -> list[str]:
-        """Lists the records of few-shot results of some datasets, or of all."""
         return [
             f"{self.results}/few_shot/{dataset}/{backbone}.json"
             for dataset in datasets or self.study.datasets

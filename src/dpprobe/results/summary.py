@@ -40,41 +40,41 @@ ENDS = (
     "both_low", "both_high", "both_interval",
 )  # fmt: skip
 _TEXT, _NUMBER, _COUNT, _FLAG = pa.string(), pa.float64(), pa.int64(), pa.bool_()
-# Columns of equal type in their order, with notes on unclear columns.
+# Names of columns in their order, with their type.
 _COLUMNS: list[tuple[str, pa.DataType]] = [
     ("study dataset backbone method head", _TEXT),
-    ("network balanced", _FLAG),  # trains a part of the backbone; balances class frequencies
+    ("network balanced", _FLAG),  # the cell trains a part of the backbone; balances its classes
     ("epsilon", _NUMBER),
     ("epsilon_token", _TEXT),
     ("private", _FLAG),
     ("delta realised_epsilon noise_multiplier", _NUMBER),
-    # n: training units of privacy; units: patients, null if the dataset does not name them
+    # n: training units of privacy; train_units, test_units: patients, null if they are not named
     ("n train_rows test_rows train_units test_units dimension num_classes", _COUNT),
     ("multi_label", _FLAG),
-    ("headline headline_reason", _TEXT),  # the metric in tables and figures; a sentence
-    # effective number of test rows; the majority-class baseline: its headline and its accuracy
+    ("headline headline_reason", _TEXT),  # the metric in tables and figures; why it was chosen
+    # effective number of test rows; headline and accuracy of the majority-class baseline
     ("resting_rows constant constant_accuracy", _NUMBER),
     ("auc_labels seed_index", _COUNT),  # auc_labels: labels with both values in the test split
     (" ".join(SCALAR_METRICS), _NUMBER),
-    # of a cell, equal in all rows of the cell
+    # intervals of a cell's metric, equal in all rows of the cell
     *(
         (f"{name}_{part}", _TEXT if part.endswith("interval") else _NUMBER)
         for name in HEADLINES
         for part in ENDS
     ),
-    ("least", _NUMBER),  # of a cell: the worst class by recall, or label by AUC, over seeds
+    ("least", _NUMBER),  # a cell's mean recall of its worst class, or AUC of its worst label
     ("least_class", _TEXT),
-    # of a seed: classes that it never predicts; the headline on both halves of each split
+    # classes that a seed never predicts; a seed's headline on both halves of each split
     ("never_predicted", pa.list_(_TEXT)),
     ("half_values", pa.list_(_NUMBER)),
-    # of all private cells of a dataset and epsilon: their number; epsilon of publishing the best
+    # number of private cells of the dataset and epsilon; epsilon of publishing the best cell
     ("candidates", _COUNT),
     ("choice_epsilon", _NUMBER),
     ("fingerprint content_hash", _TEXT),
 ]
 SCHEMA = pa.schema([(name, kind) for names, kind in _COLUMNS for name in names.split()])
 
-# Columns with the name and value of a field of the record.
+# Columns that copy a field of the cell's record.
 SAME_NAMES = set(SCHEMA.names) & CellRecord.model_fields.keys() - {"private"}
 
 
@@ -87,15 +87,15 @@ def summarise_cells(
 ) -> None:
     """Writes one row per cell and seed, in the order of backbone, method, epsilon and seed.
 
-    The privacy statement of each private cell is read from the file beside its record.
-    `choice_epsilon` is the epsilon of publishing the best private cell of the dataset and epsilon
-    (`best_head_price`); None if there is one cell. `private` is true for a private method at a
-    finite epsilon. Metrics are fractions. `metric_of` names the place where the study sets the
-    metric, if it does. Raises DataError if a file is not a cell's record, or headline metrics
+    The privacy statement of each private cell is read from the file beside its record. The column
+    `choice_epsilon` has the epsilon of publishing the best private cell of the dataset and epsilon
+    (`best_head_price`), or null for a single private cell. The column `private` is true for a
+    private method at a finite epsilon. Metrics are fractions. `metric_of` names the place where a
+    study may set the metric. Raises DataError if a file is not a cell's record, or headline metrics
     differ within a dataset.
     """
     cells = [(path, read_cell(path)) for path in metrics_files]
-    read_measures(cells)  # refuses different metrics in one column
+    read_measures(cells)  # refuses a dataset with several headline metrics
     records = sorted(
         (record for _, record in cells),
         key=lambda record: (*record.cell.key[:3], record.cell.order),
@@ -119,10 +119,10 @@ def summarise_cells(
 
 
 def number_budgets(records: Sequence[CellRecord]) -> dict[tuple[str, str], float]:
-    """Returns the epsilon of each dataset's budgets; for a permitted risk, its cells' largest.
+    """Maps (dataset, budget's token) to epsilon; a permitted risk gets its cells' largest epsilon.
 
-    Each epsilon is rounded up to four digits. No two budgets of a dataset have equal epsilons,
-    because an epsilon names a row of the tables.
+    The epsilon of a permitted risk is rounded up to four digits. No two budgets of a dataset have
+    equal epsilons, because an epsilon names a row of the tables.
     """
     epsilons: dict[tuple[str, str], float] = {}
     largest: dict[tuple[str, str], float] = {}
@@ -171,21 +171,21 @@ class Entry:
     """A cell's headline metric in percent: the mean over seeds, and the ends of 95% intervals.
 
     Attributes:
-      low, high, rows_low, ...: the intervals of `cell_record.MetricSummary`.
+      low, high, rows_low, ...: ends of intervals, as in `cell_record.MetricSummary`.
       values: the metric of each seed.
       halves: each seed's metric on both halves of each split, [seeds, splits, 2]; NaN if undefined.
       accuracy: the mean accuracy over seeds, even if another metric is the headline.
       constant, constant_accuracy: headline and accuracy of the majority-class baseline.
-      least, least_class: worst-class recall (or AUC of a label, see least_title), mean over seeds.
-      never: for each class that seeds never predict, the number of these seeds.
+      least, least_class: mean over seeds of the metric that `least_title` names, and its class.
+      never: maps each class that some seeds never predict to the number of such seeds.
       test_units: the number of test examples, or of test patients.
       resting: the effective number of test units behind the variance of the headline.
       patients: True if each test patient counts once, and a bootstrap draws whole patients.
       network: True if a part of the backbone was trained.
       balanced: True if the head's options balance classes of different frequencies.
-      unpriced: True at a finite epsilon if an unpriced search chose options: epsilon does not hold.
-      epsilon: the cell's own epsilon if its budget is a permitted risk, whose row is named by the
-        largest epsilon; else None.
+      unpriced: True at a finite epsilon that does not hold, because of an unpriced search.
+      epsilon: the cell's own epsilon if its budget is a permitted risk, else None. A permitted
+        risk's row in the tables has the largest epsilon of its cells.
     """
 
     mean: float
@@ -232,10 +232,11 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The number of private cells of a dataset and epsilon, and the epsilon of publishing the best.
+    """The selection of the best private cell of a dataset and epsilon.
 
     Attributes:
-      epsilon: an upper bound at the cells' delta; None for one candidate.
+      candidates: the number of private cells.
+      epsilon: upper bound, at the cells' delta, for publishing the best cell; None for one cell.
     """
 
     candidates: int
@@ -253,7 +254,7 @@ class Grid:
     above: frozenset[str]  # names of datasets whose delta is above 1/n
     measures: dict[str, Measure]  # of each dataset
     choices: dict[tuple[str, float], Choice]  # of each dataset and finite epsilon
-    reasons: dict[str, str]  # of each dataset: its headline metric, and the reason for choosing it
+    reasons: dict[str, str]  # sentence on each dataset's headline metric, with its reason
 
     @property
     def risks(self) -> list[float]:
@@ -270,7 +271,7 @@ class Grid:
 
     @property
     def tested(self) -> str:
-        """Names what intervals over test examples resample: examples or patients."""
+        """Names the units of intervals over test examples: examples or patients."""
         kinds = {entry.patients for entry in self.entries.values()}
         names = {True: "test patients", False: "test rows"}
         return " or ".join(names[kind] for kind in sorted(kinds)) or names[False]
@@ -297,40 +298,15 @@ def read_grid(paths: Sequence[Path]) -> Grid:
     for key, rows in table.groupby(["dataset", "epsilon", "backbone", "method"], sort=False):
         first = rows.iloc[0]
         key = key[0], _row_epsilon(first), *key[2:]
-        name = first.headline
         if first.headline_reason:
             reasons[key[0]] = first.headline_reason
         shown[key[0]] = Measure(
-            headline=name,
+            headline=first.headline,
             multi_label=bool(first.multi_label),
             labels=int(first.auc_labels),
             num_classes=int(first.num_classes),
         )
-        entries[key] = Entry(
-            mean=100 * float(rows[name].mean()),
-            **{part: _to_percent(first[f"{name}_{part}"]) for part in ENDS},
-            values=tuple(100 * rows[name]),
-            halves=_halves_in_percent(rows.half_values),
-            accuracy=_to_percent(rows.accuracy.mean()),
-            constant=_to_percent(first.constant),
-            constant_accuracy=_to_percent(first.constant_accuracy),
-            least=_to_percent(first.least),
-            least_class=first.least_class,
-            least_title=shown[key[0]].least_title,
-            never=Counter(
-                label for names in rows.never_predicted if names is not None for label in names
-            ),
-            patients=not np.isnan(first.test_units),
-            test_units=int(first.test_rows if np.isnan(first.test_units) else first.test_units),
-            resting=None if np.isnan(first.resting_rows) else float(first.resting_rows),
-            seeds=len(rows),
-            private=bool(first.private),
-            ceiling=first["head"] == CEILING_HEAD,
-            network=bool(first.network),
-            balanced=bool(first.balanced),
-            epsilon=own_epsilon(first),
-            unpriced=math.isfinite(key[1]) and not first.private and first["head"] != CEILING_HEAD,
-        )
+        entries[key] = _make_entry(rows, shown[key[0]])
     order = {name: index for index, name in enumerate(dict.fromkeys(table.dataset))}
     deltas = table.groupby("dataset").delta.first().dropna()
     return Grid(
@@ -355,22 +331,52 @@ def read_grid(paths: Sequence[Path]) -> Grid:
     )
 
 
+def _make_entry(rows: Any, measure: Measure) -> Entry:
+    """Makes a cell's entry from the cell's rows in a summary, one row per seed."""
+    first, name = rows.iloc[0], measure.headline
+    ceiling = first["head"] == CEILING_HEAD
+    return Entry(
+        mean=100 * float(rows[name].mean()),
+        **{part: _to_percent(first[f"{name}_{part}"]) for part in ENDS},
+        values=tuple(100 * rows[name]),
+        halves=_halves_in_percent(rows.half_values),
+        accuracy=_to_percent(rows.accuracy.mean()),
+        constant=_to_percent(first.constant),
+        constant_accuracy=_to_percent(first.constant_accuracy),
+        least=_to_percent(first.least),
+        least_class=first.least_class,
+        least_title=measure.least_title,
+        never=Counter(
+            label for names in rows.never_predicted if names is not None for label in names
+        ),
+        patients=not np.isnan(first.test_units),
+        test_units=int(first.test_rows if np.isnan(first.test_units) else first.test_units),
+        resting=None if np.isnan(first.resting_rows) else float(first.resting_rows),
+        seeds=len(rows),
+        private=bool(first.private),
+        ceiling=ceiling,
+        network=bool(first.network),
+        balanced=bool(first.balanced),
+        epsilon=own_epsilon(first),
+        unpriced=math.isfinite(first.epsilon) and not first.private and not ceiling,
+    )
+
+
 def _row_epsilon(row: Any) -> float:
-    """Returns the epsilon of a summary's row, with the permitted risk if it follows from one."""
+    """Returns the epsilon of a summary's row, with the permitted risk that determines it."""
     if find_risk(row.epsilon_token) is None:
         return float(row.epsilon)
     return RiskEpsilon(row.epsilon, row.epsilon_token, row.delta)
 
 
 def own_epsilon(row: Any) -> float | None:
-    """Returns the epsilon in a summary's row that follows from a permitted risk; else None."""
+    """Returns a cell's own epsilon if a permitted risk determines it; else None."""
     if find_risk(row.epsilon_token) is None:
         return None
     return RiskEpsilon(rounded_up(row.realised_epsilon), row.epsilon_token, row.delta)
 
 
 def _to_percent(value: Any) -> Any:
-    """Converts a fraction to percent; strings stay, missing values become None."""
     if isinstance(value, str):
         return value
     return None if value is None or math.isnan(value) else 100 * float(value)

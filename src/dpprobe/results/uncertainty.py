@@ -27,10 +27,10 @@ ROW_PROPORTION, ROW_BOOTSTRAP = "Wilson over test rows", "bootstrap over test ro
 UNIT_PROPORTION, UNIT_BOOTSTRAP = "Wilson over test patients", "bootstrap over test patients"
 ROW_CLASSES = "Agresti-Coull over each class's test rows"
 UNIT_CLASSES = "Agresti-Coull over each class's test patients"
-# Metrics that are shares of the test examples; accuracy is one only with one label per example.
+# Metrics that are shares of test examples; with several labels, accuracy is a share of labels.
 PROPORTIONS = ("accuracy", "top5_accuracy", "exact_match_accuracy")
-# With fewer units, or fewer rows of the rarer of two classes, a percentile bootstrap is too narrow:
-# two units have only three different resamples.
+# With fewer units, or fewer rows of the rarer of two classes, a percentile bootstrap is too narrow.
+# For example, two units have only three different resamples.
 FEWEST_DRAWN = 10
 _Interval = tuple[float, float, str]
 
@@ -46,30 +46,30 @@ def summarise_records(
 ) -> dict[str, dict[str, Any]]:
     """Computes mean, standard deviation and 95% intervals of each scalar metric, all in [0, 1].
 
-    Over seeds, if the metric varies over seeds: Student's t for the mean, cut at 0 and 1.
+    The interval over seeds is Student's t for the mean, cut at 0 and 1, if the metric varies.
 
-    Intervals over test examples are always computed. For `PROPORTIONS` they are Wilson's interval
-    (1927) at the mean over seeds, which has a width even if all rows are right. For macro_accuracy,
-    `intervals.over_classes`. For auc and the accuracy over labels, a percentile bootstrap over the
-    rows of the first seed, moved to the mean over seeds and cut at 0 and 1. If a label has only one
-    of its values in a resample, the resample's mean leaves the label out, as `evaluate_scores`
-    does. If a bootstrap reaches 0 or 1, or one of two classes has fewer than `FEWEST_DRAWN` rows,
-    Wilson's interval replaces the bootstrap, as below.
+    Each metric also has an interval over test examples. `PROPORTIONS` have Wilson's interval (1927)
+    at the mean over seeds, which has a width even if all rows are right. macro_accuracy has the
+    interval of `intervals.over_classes`. auc and the accuracy over labels have a percentile
+    bootstrap over the rows of the first seed, moved to the mean over seeds and cut at 0 and 1. If
+    all rows of a resample agree on a label, the resample's mean leaves out the label. Wilson's
+    interval replaces a bootstrap that reaches 0 or 1, and the bootstrap of an AUC of two classes
+    with fewer than `FEWEST_DRAWN` rows of one class.
 
-    With several rows per unit, the interval is over units. A bootstrap then draws units with all
-    their rows, because a unit's rows are not independent. If there are fewer than `FEWEST_DRAWN`
-    units, Wilson's interval replaces the bootstrap, with as many independent rows as units.
-    Wilson's interval is also used if the bootstrap reaches 0 or 1, as with at most three units that
-    have wrong rows. Wilson's interval is valid for units: a mean in [0, 1] has at most the
-    variance of a row with this probability of being right. A unit's further rows add nothing.
-    `_counted_units` describes macro_accuracy and auc.
+    If units have several rows, the interval is over units. A bootstrap of units draws each unit
+    with all its rows, which are not independent. For fewer than `FEWEST_DRAWN` units,
+    Wilson's interval replaces the bootstrap, with as many independent rows as units. A bootstrap
+    reaches 0 or 1, for example, if at most three units have wrong rows. Wilson's interval is valid
+    for units: a unit's mean in [0, 1] has at most the variance of a single row with an equal
+    probability of being right. `_counted_units` counts units for macro_accuracy and auc.
 
-    The third interval, over seeds and test examples, combines both errors
-    (`intervals.combine_errors`). With one seed, the third interval is that over test examples.
+    The interval over seeds and test examples combines both errors (`intervals.combine_errors`).
+    With one seed, the combined interval equals the interval over test examples.
 
     Args:
       records: one result of `evaluate_scores` per seed; keys other than scalar metrics are ignored.
-      correct: `right_predictions` of the first seed. scores: [n, K] of the first seed.
+      correct: `right_predictions` of the first seed.
+      scores: the scores of the first seed, [n, K].
       labels, units: as in `evaluate_scores`.
 
     Returns:
@@ -99,7 +99,7 @@ def _over_tests(
     *,
     seed: int,
 ) -> dict[str, _Interval]:
-    """Computes intervals over test examples from metrics' means and those of the first seed."""
+    """Computes intervals over test examples; `first` has the metrics of the first seed."""
     proportion, resampling, by_class = (
         (ROW_PROPORTION, ROW_BOOTSTRAP, ROW_CLASSES)
         if units is None
@@ -128,7 +128,7 @@ def _over_tests(
     for name in drawable:
         counted = _counted_units(name, labels, scores, codes)
         drawn = counted if name == "auc" and correct.ndim == 1 else everyone
-        # for a mean over many labels, one label with few rows matters little
+        # one label with few rows matters little for a mean over many labels
         enough = drawn >= FEWEST_DRAWN or (independent and correct.ndim == 2)
         ends = resampled.get(name, (0.0, 1.0))
         if enough and _lies_inside(ends):
@@ -145,7 +145,7 @@ def _lies_inside(ends: tuple[float, float]) -> bool:
 
 
 def _move_ends(ends: tuple[float, float], mean: float, first: float) -> tuple[float, float]:
-    """Moves the first seed's interval to the mean over seeds; cuts it at 0 and 1."""
+    """Moves the first seed's interval to the mean over seeds, and cuts the interval at 0 and 1."""
     low, high = (min(max(mean + end - first, 0.0), 1.0) for end in ends)
     return low, high
 
@@ -153,12 +153,11 @@ def _move_ends(ends: tuple[float, float], mean: float, first: float) -> tuple[fl
 def _counted_units(name: str, labels: np.ndarray, scores: np.ndarray, units: np.ndarray) -> float:
     """Returns the number of units that Wilson's interval of a metric may count.
 
-    A recall has a variance of at most p (1 - p) / n, with n the number of units that have the
-    class. An AUC's variance is at most p (1 - p) / n too, with n the number of units of the rarer
-    kind (Birnbaum and Klose 1957). The standard deviation of a mean is at most the mean of the
-    standard deviations, even if they depend on each other. So the inverse root of the returned
-    number is the mean of the classes' inverse roots of n, and a class with only one unit has its
-    full effect.
+    A recall p has a variance of at most p (1 - p) / n, where n units have the class. An AUC of p
+    has a variance of at most p (1 - p) / n too, where n units have the label or n units lack the
+    label, whichever is fewer (Birnbaum and Klose 1957). The standard deviation of a mean is at most
+    the mean of the standard deviations, even of dependent values. So 1 / sqrt(returned number) is
+    the mean of 1 / sqrt(n) over classes or labels.
     """
     everyone = int(units.max()) + 1
     if name == "macro_accuracy":
@@ -187,7 +186,7 @@ def summarise_values(
 ) -> dict[str, Any]:
     """Computes the entry of `summarise_records` from a metric's values and test interval."""
     count = len(values)
-    # Equal values have no spread, even if last bits or a rounded mean differ.
+    # Values that differ only by rounding have no spread.
     equal = np.ptp(values) <= SAME
     std = None if count == 1 else 0.0 if equal else float(values.std(ddof=1))
     rows_low, rows_high, rows_interval = over_rows or (None, None, None)
@@ -217,7 +216,8 @@ def make_drawable(
     """Returns metric `name` for resampled units; None if the metric has no bootstrap.
 
     Args:
-      units: int64 [n], numbered from 0 without gaps. weights: the rows' weights.
+      units: int64 [n], the index of each row's unit, from 0 without gaps.
+      weights: the weight of each row.
     """
     if name == "accuracy":
         return Share(correct, units, weights)

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def class_counts(labels: np.ndarray, num_classes: int) -> list[int]:
-    """Counts the rows of each class, or of each label if rows have several."""
+    """Counts the rows of each class, or of each label if rows have several labels."""
     counts = labels.sum(axis=0) if labels.ndim == 2 else np.bincount(labels, minlength=num_classes)
     return [int(count) for count in counts]
 
@@ -16,7 +16,7 @@ def class_counts(labels: np.ndarray, num_classes: int) -> list[int]:
 def unit_codes(names: Sequence[str] | None) -> np.ndarray | None:
     """Returns a number for each row's unit, int64 [rows], by first appearance; None without names.
 
-    Results contain only these numbers: units' names, and the names' order, stay with the data.
+    Results contain these numbers instead of the names of units, and reveal no order of names.
     """
     if names is None:
         return None
@@ -31,7 +31,7 @@ def count_units(codes: np.ndarray | None) -> int | None:
 def row_weights(codes: np.ndarray | None) -> np.ndarray | None:
     """Returns each row's weight, float64 [rows]: 1 / m for a row of a unit of m rows.
 
-    None if all rows have equal weight: there are no units, or each unit has one row.
+    Returns None if all rows have equal weight, because each unit has one row.
     """
     if codes is None:
         return None

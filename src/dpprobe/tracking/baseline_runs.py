@@ -1,7 +1,7 @@
 """MLflow runs of the baselines for private heads: zero-shot CLIP and few-shot probes.
 
-These runs are in the same experiment as the cells of their dataset, with the same `test/` metrics,
-so that one column or chart compares them with private heads. Zero-shot classifiers and few-shot
+Baseline runs are in the experiment of their dataset's cells, and have the cells' `test/` metrics.
+So one column or chart compares baselines with private heads. Zero-shot classifiers and few-shot
 probes are not private.
 """
 
@@ -41,7 +41,7 @@ def list_baseline_runs(
     shared_tags: Mapping[str, str],
     source: DatasetInput,
 ) -> list[RunContents]:
-    """Describes a dataset's baseline runs: one per zero-shot classifier or probe on N images."""
+    """Describes a dataset's baseline runs: one per zero-shot classifier and per few-shot probe."""
     runs = []
     for path in zero_shot:
         record = read_zero_shot(path)

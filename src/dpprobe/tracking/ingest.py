@@ -1,17 +1,16 @@
-"""Copies finished cells, and the results of the whole study, into MLflow.
-
-`update_dataset` and `ingest_study` read jobs' files. `docs/tracking.md` describes MLflow's pages.
-"""
+"""Copies cells and results of a whole study into MLflow, whose pages docs/tracking.md describes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
+
+from mlflow.entities import DatasetInput
 
 from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
 from dpprobe.data.table import read_info
-from dpprobe.results.cell_record import ACCURACY, read_cell, read_measures
+from dpprobe.results.cell_record import ACCURACY, Measure, read_cell, read_measures
 from dpprobe.results.summary import read_grid
 from dpprobe.tracking.baseline_runs import dataset_run, list_baseline_runs
 from dpprobe.tracking.runs import (
@@ -35,9 +34,9 @@ from dpprobe.tracking.views import (
     studies_experiment,
     summary_experiment,
 )
-from dpprobe.tracking.writer import leave_receipt, open_writer
+from dpprobe.tracking.writer import Writer, leave_receipt, open_writer
 
-STUDY_FOLDER = "_study"  # of a study's artifacts, and its receipt; no dataset has this name
+STUDY_FOLDER = "_study"  # folder of a study's artifacts and receipt; no dataset has this name
 
 
 def update_dataset(
@@ -68,12 +67,12 @@ def update_dataset(
     other studies stay unchanged.
 
     Args:
-      figures, tables: stored with each (backbone, method).
+      figures, tables: files stored with each (backbone, method).
       embeddings: each backbone's t-SNE figures.
       artifact_root: folder of artifacts, unless a server chooses the folder.
-      receipt: written last, with the run of each result and the pages to open.
+      receipt: file written last, with the run of each result and the pages to open.
       lock: a file beside a SQLite store, so that one process writes at a time. A server accepts
-        many writers at once, so that only writers of one receipt wait for each other.
+        many writers at once, so only writers of one receipt wait for each other.
       commit: the workflow's commit, recorded in new runs; a changed commit replaces no run.
       comparisons: figures that are stored only with the run of the whole dataset.
     """
@@ -84,32 +83,24 @@ def update_dataset(
         shared_tags["untested_classes"] = f"{len(info.untested_classes)} of {info.num_classes}"
     measure = read_measures(cell_files).get(dataset, ACCURACY)
     source = dataset_input(dataset, info)
-    audited = {(audit := AuditRecord.read(path)).key: (path, audit) for path in audits}
     groups = {(read := FairnessRecord.read(path)).backbone: (path, read) for path in fairness}
     baselines = list_baseline_runs(
         zero_shot, few_shot, study=study, shared_tags=shared_tags, source=source
     )
-    beside = {run.params["backbone"] for run in baselines}
-    shown = nearest_to_one(record.cell.epsilon for _, record in cell_files)
+    cells = _list_cell_runs(
+        cell_files, study, shared_tags, source, audits=audits, groups=groups,
+        compared={run.params["backbone"] for run in baselines},
+    )  # fmt: skip
     attached = [(path, "figures") for path in figures] + [(path, "tables") for path in tables]
-    cells: list[RunContents] = []
-    curves: dict[tuple[str, str], list[CellFile]] = {}
-    for path, record in cell_files:
-        cell = record.cell
-        curves.setdefault((cell.backbone, cell.method), []).append((path, record))
-        compared = cell.backbone in beside and cell.epsilon == shown
-        tags = shared_tags | ({COMPARED: "true"} if compared else {})
-        _, fairness_record = groups.get(cell.backbone, (None, None))
-        cells.append(
-            cell_run(path, record, study, tags, source, audited.get(cell.key), fairness_record)
-        )
-    summaries: list[RunContents] = []
-    for (backbone, _), group in curves.items():
-        planes = [(path, "figures") for path in embeddings.get(backbone, ())]
-        gaps = [(groups[backbone][0], "fairness")] if backbone in groups else []
-        files = [*attached, *planes, *gaps]
-        colour = {RUN_COLOUR: pick_colour(len(summaries))}
-        summaries.append(summary_run(group, study, shared_tags | colour, files, source))
+    files = {
+        backbone: [
+            *attached,
+            *((path, "figures") for path in embeddings.get(backbone, ())),
+            *([(groups[backbone][0], "fairness")] if backbone in groups else []),
+        ]
+        for backbone in {record.cell.backbone for _, record in cell_files}
+    }
+    summaries = _list_summary_runs(cell_files, study, shared_tags, source, files)
     whole = dataset_run(
         baselines, dataset=dataset, study=study, shared_tags=shared_tags,
         artifacts=[*attached, *((path, "figures") for path in comparisons)], source=source,
@@ -121,23 +112,76 @@ def update_dataset(
         uri=uri, study=study, folder=dataset, artifact_root=artifact_root, receipt=receipt,
         lock=lock, commit=commit,
     ) as writer:  # fmt: skip
-        page = writer.write(
-            cells_experiment(dataset, writer.location, cells, baselines, measure),
-            [*cells, *baselines],
-        )
-        pages = {
-            "cells": page,
-            "private": page.replace(VIEW_KEY, PRIVATE_VIEW),
-            "all": page.replace(VIEW_KEY, ALL_VIEW),
-        }
-        if baselines:
-            pages["baselines"] = page.replace(VIEW_KEY, BASELINES_VIEW)
-            pages["baseline_charts"] = f"{pages['baselines']}&compareRunsMode=CHART"
+        pages = _write_cells(writer, dataset, cells, baselines, measure)
         page = writer.write(
             summary_experiment(dataset, writer.location, summaries, measure), [*summaries, whole]
         )
         pages |= {"summary": page, "charts": f"{page}&compareRunsMode=CHART"}
     leave_receipt(receipt, writer, uri=uri, dataset=dataset, pages=pages)
+
+
+def _list_cell_runs(
+    cell_files: Sequence[CellFile],
+    study: str,
+    shared_tags: Mapping[str, str],
+    source: DatasetInput,
+    *,
+    audits: Sequence[Path],
+    groups: Mapping[str, tuple[Path, FairnessRecord]],
+    compared: Set[str],
+) -> list[RunContents]:
+    """Describes the runs of cells; cells on the backbones `compared` are shown beside baselines."""
+    audited = {(audit := AuditRecord.read(path)).key: (path, audit) for path in audits}
+    shown = nearest_to_one(record.cell.epsilon for _, record in cell_files)
+    runs = []
+    for path, record in cell_files:
+        cell = record.cell
+        beside = cell.backbone in compared and cell.epsilon == shown
+        tags = {**shared_tags, **({COMPARED: "true"} if beside else {})}
+        _, fairness = groups.get(cell.backbone, (None, None))
+        runs.append(cell_run(path, record, study, tags, source, audited.get(cell.key), fairness))
+    return runs
+
+
+def _list_summary_runs(
+    cell_files: Sequence[CellFile],
+    study: str,
+    shared_tags: Mapping[str, str],
+    source: DatasetInput,
+    files: Mapping[str, Sequence[tuple[Path, str]]],
+) -> list[RunContents]:
+    """Describes one run per backbone and method, with the artifacts `files` of the backbone."""
+    curves: dict[tuple[str, str], list[CellFile]] = {}
+    for path, record in cell_files:
+        curves.setdefault((record.cell.backbone, record.cell.method), []).append((path, record))
+    return [
+        summary_run(
+            group, study, {**shared_tags, RUN_COLOUR: pick_colour(index)}, files[backbone], source
+        )
+        for index, ((backbone, _), group) in enumerate(curves.items())
+    ]
+
+
+def _write_cells(
+    writer: Writer,
+    dataset: str,
+    cells: Sequence[RunContents],
+    baselines: Sequence[RunContents],
+    measure: Measure,
+) -> dict[str, str]:
+    """Writes the experiment of cells and baselines; returns the addresses of its views."""
+    page = writer.write(
+        cells_experiment(dataset, writer.location, cells, baselines, measure), [*cells, *baselines]
+    )
+    pages = {
+        "cells": page,
+        "private": page.replace(VIEW_KEY, PRIVATE_VIEW),
+        "all": page.replace(VIEW_KEY, ALL_VIEW),
+    }
+    if baselines:
+        pages["baselines"] = page.replace(VIEW_KEY, BASELINES_VIEW)
+        pages["baseline_charts"] = f"{pages['baselines']}&compareRunsMode=CHART"
+    return pages
 
 
 def ingest_study(
@@ -156,8 +200,7 @@ def ingest_study(
 ) -> None:
     """Brings MLflow up to date with the whole study: one run, with the study's report and tables.
 
-    Tables in a subfolder of `tables` keep the subfolder. Other arguments are as for
-    `update_dataset`.
+    Tables in a subfolder of `tables` keep the subfolder; see `update_dataset` for the arguments.
     """
     files = [(report, "")]
     for path in tables:
@@ -171,6 +214,6 @@ def ingest_study(
     ) as writer:  # fmt: skip
         pages = {"studies": writer.write(studies_experiment(writer.location, run), [run])}
         for name in writer.retire_datasets(dataset_infos):
-            # without its receipt, the dataset is tracked again if the study names it again
+            # if a study names the dataset again, the missing receipt makes tracking run again
             (receipt.parent / f"{name}.json").unlink(missing_ok=True)
     leave_receipt(receipt, writer, uri=uri, dataset=STUDY_FOLDER, pages=pages)

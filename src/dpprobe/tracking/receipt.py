@@ -1,4 +1,4 @@
-"""The receipt that tracking writes for a dataset or a study: the store and the runs in that store.
+"""The receipt of tracking a dataset or a study: the MLflow store, and the runs in the store.
 
 This module does not import mlflow, so that each start of Snakemake can compare receipts and stores.
 """
@@ -21,15 +21,15 @@ from dpprobe.study.options import sqlite_file
 RECEIPT_FORMAT = "dpprobe-tracking"
 RECEIPT_FORMAT_VERSION = 1
 ROWS_HASH = "rows_hash"  # tag: hash of the params and metrics that were logged with a run
-CHECKED = ".checked"  # beside receipts: the state of each receipt's store when it was whole
-_LOCKED = "locked"  # in SQLite's error if another program writes
+CHECKED = ".checked"  # file beside receipts: the state of each receipt's store at the last check
+_LOCKED = "locked"  # word in SQLite's error if another program writes
 Row = tuple[str, float, int]  # a metric's name, value and step
 
 
 def hash_rows(metrics: Iterable[Row], params: Mapping[str, str]) -> str:
-    """Returns the hash of a run's params and metrics, of which MLflow's tables show the last value.
+    """Returns the hash of a run's params and metrics, and of each metric's latest value.
 
-    MLflow stores equal rows once; the last value is the largest one at the largest step.
+    MLflow stores equal rows once. A metric's latest value is the largest value at the largest step.
     """
     rows = sorted({(name, int(step), float(value)) for name, value, step in metrics})
     return _hash_stored(rows, {name: value for name, _, value in rows}, params)
@@ -42,21 +42,21 @@ def _hash_stored(
 
 
 class StoreFault(NamedTuple):
-    """The reason why a receipt's runs must be written again, and the damaged file."""
+    """The damaged file, and the reason why a receipt's runs must be written again."""
 
     path: Path
     words: str
 
 
 def find_store_fault(receipt: Path, *, skip: bool = True, note: bool = False) -> StoreFault | None:
-    """Compares the runs of a receipt with their store; returns None if all are unchanged.
+    """Compares the runs of a receipt with their store; returns None if all runs are unchanged.
 
-    Returns None without a receipt, for a server, and while another program locks the store.
-    Relative paths start from the working directory.
+    Also returns None if the receipt is missing, if a server has the store, and if another program
+    locks the store. Relative paths start from the working directory.
 
     Args:
       skip: True to read a store only if it has changed since the last noted check.
-      note: True to note this check.
+      note: True to note the result of this check in the file `CHECKED`.
     """
     try:
         record = read_json(receipt)
@@ -88,7 +88,7 @@ def find_store_fault(receipt: Path, *, skip: bool = True, note: bool = False) ->
         if number:
             return StoreFault(receipt, f"{number} of its runs in {database} were {words}")
     if note:
-        with suppress(OSError):  # results that this user may only read
+        with suppress(OSError):  # the user may have no permission to write into the results
             write_json(checked, {**noted, receipt.name: states})
     return None
 
@@ -124,7 +124,7 @@ def read_runs(database: Path) -> tuple[set[str], set[str]]:
 
 @cache
 def _read_runs(database: Path, _: tuple[str, ...]) -> tuple[set[str], set[str]]:
-    # without a log nobody writes, and a file that is immutable needs no folder that can be written
+    # without a log no program writes; SQLite opens immutable files even in a read-only folder
     options = "mode=ro" if _log_of(database).exists() else "immutable=1"
     uri = f"file:{quote(str(database))}?{options}"
     with closing(sqlite3.connect(uri, uri=True, timeout=1.0)) as connection:

@@ -1,6 +1,6 @@
-"""The MLflow aliases of a release's model: `released`, and `previous`, to which a rollback leads.
+"""The MLflow aliases of a release's model: `released`, and `previous` for the target of a rollback.
 
-A successor of a release is a version of its predecessor's model. So `models:/<model>@released`
+A release with a predecessor is a version of the predecessor's model. So `models:/<model>@released`
 loads the newest release, and after a rollback the previous release. The aliases follow from the
 bundles' digests and from the tag `rolled_back`, which a person sets, not from the order of calls.
 """
@@ -26,21 +26,22 @@ from dpprobe.tracking.writer import open_writer
 logger = logging.getLogger("dpprobe")
 
 RELEASED, PREVIOUS = "released", "previous"
-DIGEST = "bundle_digest"  # tag of runs and versions
-PREDECESSOR, RELEASE, ROLLED_BACK = "predecessor_digest", "release", "rolled_back"  # of versions
+DIGEST = "bundle_digest"  # tag of MLflow runs and model versions
+# tags of model versions
+PREDECESSOR, RELEASE, ROLLED_BACK = "predecessor_digest", "release", "rolled_back"
 RELEASES_FOLDER = "_releases"  # folder of artifacts; no dataset has this name
 
 
 def roll_back(bundle: Path, *, undo: bool = False) -> str:
     """Moves the alias `released` from a tracked bundle to its predecessor; returns the new state.
 
-    The version keeps the tag `rolled_back`, so tracking the bundle again does not move the alias
-    back. A second rollback of the bundle changes nothing. `undo` removes the tag `rolled_back` and
-    moves the alias back.
+    The bundle's version keeps the tag `rolled_back`, so tracking the bundle again does not move the
+    alias back. A second rollback of the bundle changes nothing. `undo` removes the tag
+    `rolled_back` and moves the alias back to the bundle.
 
     Raises:
       DataError: if the bundle was not tracked in the results of a study.
-      TrackingError: if there is no version to go back to, or MLflow cannot be reached.
+      TrackingError: if no earlier version exists, or MLflow cannot be reached.
     """
     folder = bundle.absolute()
     results, digest = folder.parents[1], bundle_digest(folder)
@@ -81,7 +82,7 @@ class ReleaseModel:
         return cls(client, name, versions, marked)
 
     def release(self, version: ModelVersion) -> None:
-        """Gives a version the alias, unless it was rolled back or a successor has the alias."""
+        """Gives a version `released`, unless it is rolled back or a successor has the alias."""
         released = self._find_released()
         if str(version.version) in self.rolled_back:
             logger.info("MLflow: %s, version %s, stays rolled back", self.name, version.version)
@@ -95,7 +96,7 @@ class ReleaseModel:
         released = self._find_released()
         if version is None or released is None:
             raise TrackingError(
-                f"{self.name}: has no version of this bundle, or none is released; run `snakemake "
+                f"{self.name}: no version of this bundle, or no released version; run `snakemake "
                 "--cores all releases --forcerun track_release`"
             )
         number = str(version.version)
@@ -108,10 +109,10 @@ class ReleaseModel:
             earlier = self._find_previous(version)
             if earlier is None:
                 raise TrackingError(
-                    f"{self.name}, version {number}: there is no release to go back to, because it "
-                    "replaced none that MLflow has and nobody rolled back"
+                    f"{self.name}, version {number}: MLflow has no predecessor of this version "
+                    "that is not rolled back; no release can take its place"
                 )
-            # first, because tracking would move the alias back after a crash between the two
+            # tagged before the aliases move, because tracking after a crash would undo the rollback
             self.client.set_model_version_tag(self.name, number, ROLLED_BACK, "true")
             self.rolled_back.add(number)
             released = earlier if str(released.version) == number else released
@@ -129,7 +130,7 @@ class ReleaseModel:
         for alias, version in ((RELEASED, released), (PREVIOUS, previous)):
             if version is None and alias in aliases:
                 self.client.delete_registered_model_alias(self.name, alias)
-            # some stores return numbers
+            # some MLflow stores return version numbers as int
             elif version is not None and str(aliases.get(alias)) != str(version.version):
                 self.client.set_registered_model_alias(self.name, alias, version.version)
         return previous
@@ -148,14 +149,14 @@ class ReleaseModel:
         return version.tags.get(DIGEST) in digests
 
     def _by_digest(self) -> dict[str, ModelVersion]:
-        """Maps digests to versions, the newer one if the run of the older one was deleted."""
+        """Maps each digest to its newest version; older versions are left from deleted runs."""
         return {each.tags[DIGEST]: each for each in self.versions if DIGEST in each.tags}
 
     def _list_predecessors(self, version: ModelVersion) -> list[ModelVersion]:
         """Lists the predecessor of a version, then the predecessor's predecessor, and so on."""
         left = self._by_digest()
         listed: list[ModelVersion] = []
-        # popped, because a person may edit the tags into a circle
+        # each version is listed once, because a person may edit the tags into a circle
         while (before := left.pop(version.tags.get(PREDECESSOR, ""), None)) is not None:
             listed.append(before)
             version = before

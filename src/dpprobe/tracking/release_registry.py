@@ -1,7 +1,7 @@
 """Releases in MLflow: one run per release, and one version of a registered model with the bundle.
 
-All content is the bundle's, except the time of writing and the files' path. No seed, training time
-or fingerprint of private data is written, so tracking costs no privacy beyond the release.
+All content comes from the bundle, except the time of writing and the path of the files. No seed,
+training time or fingerprint of private data is written, so tracking costs no further privacy.
 """
 
 from __future__ import annotations
@@ -67,8 +67,7 @@ def register_release(
     Each bundle digest has one run and one version. A second call for a bundle creates nothing
     twice, and completes what a crash interrupted. An older bundle of an equal name keeps its
     version, without the alias. A release with a predecessor becomes the next version of the
-    predecessor's model, if that model is registered. Arguments are as for
-    `dpprobe.tracking.ingest.update_dataset`.
+    predecessor's model, if that model is registered. See `ingest.update_dataset` for arguments.
     """
     content = read_bundle(bundle)
     digest = bundle_digest(bundle)
@@ -103,7 +102,7 @@ def _find_model(client: MlflowClient, study: str, bundle: Bundle) -> str:
         return default
     condition = f"tags.{DIGEST} = '{named['sha256']}'"
     models = {each.name for each in search_all(partial(client.search_model_versions, condition))}
-    # of a bundle that several studies have, the model of this study
+    # if several studies have the bundle, this study's model comes first
     return min(
         models,
         key=lambda model: (not model.startswith(model_name(study, "")), model),
@@ -112,7 +111,7 @@ def _find_model(client: MlflowClient, study: str, bundle: Bundle) -> str:
 
 
 def release_run(bundle: Bundle, *, study: str, digest: str) -> RunContents:
-    """Describes a release's run from the bundle alone, so that nothing else makes it stale."""
+    """Describes a release's run from the bundle alone, so that no other change outdates the run."""
     facts, statement = bundle.facts, bundle.statement
     epsilon, delta = f"{statement['epsilon_target']:g}", f"{statement['delta']:g}"
     guarantee = f"({epsilon}, {delta})-DP{target_words(statement)}"
@@ -199,10 +198,10 @@ def _register_bundle(
             description=describe_release(bundle),
         )
         logger.info("MLflow: registered %s, version %s", name, registered.version)
-    # For existing versions too, because a crash may have created a version without its alias.
+    # Existing versions get the alias too, because a crash may leave a version without its alias.
     ReleaseModel.read(client, name).release(registered)
     for other in versions:
-        # a version of this bundle whose run was deleted
+        # deletes older versions of this bundle, whose run was deleted
         if other.tags.get(DIGEST) == digest and other.run_id != run_id:
             client.delete_model_version(name, other.version)
     return str(registered.version)
@@ -217,7 +216,7 @@ def describe_release(bundle: Bundle) -> str:
 
 
 def _list_files(bundle: Bundle) -> list[Path]:
-    """Lists the bundle's files, but no other files in its folder."""
+    """Lists the bundle's files, without other files in its folder."""
     paths = [bundle.folder / name for name in (*BUNDLE_FILES, SIGNATURE_FILE)]
     return [path for path in paths if path.is_file()]
 

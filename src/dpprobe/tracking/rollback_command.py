@@ -8,11 +8,11 @@ from typing import Any
 
 
 def add_command(commands: Any) -> None:
-    summary = "let MLflow's alias `released` name the predecessor of a release again"
+    summary = "move MLflow's alias `released` from a release back to its predecessor"
     parser: argparse.ArgumentParser = commands.add_parser("rollback", help=summary)
     parser.set_defaults(run=_run_rollback)
     parser.add_argument("bundle", type=Path, help="the release, in the results_dir of its study")
-    parser.add_argument("--undo", action="store_true", help="let the alias name this release again")
+    parser.add_argument("--undo", action="store_true", help="move the alias back to this release")
 
 
 def _run_rollback(arguments: argparse.Namespace) -> int:

@@ -56,12 +56,12 @@ RELEASE = (
 # Suffix of a summary's metrics by epsilon, whose MLflow steps are 100 x epsilon.
 AGAINST_EPSILON = "by_100_eps"
 NAME_LENGTH = 22  # longer run names are cut in MLflow's table
-TAG_LENGTH = 2000  # of a tag that lists classes
+TAG_LENGTH = 2000  # characters of a tag that lists classes
 CLASSES_LOGGED = 100  # with more classes, only metrics.json has each class's recall
-# Between dataset and epsilon in a study's metric names: the best result, the epsilon to choose it.
+# Middle parts of a study's metric names: the best result, and the epsilon of selecting the result.
 BEST, CHOICE = "/best_private_eps_", "/choice_epsilon_eps_"
 
-RUN_COLOUR = "mlflow.runColor"  # tag of a run, as MLflow 3.17's page names it
+RUN_COLOUR = "mlflow.runColor"  # the tag from which MLflow 3.17's page takes a run's colour
 
 SCALARS = {
     "accuracy": "test/accuracy",
@@ -92,15 +92,15 @@ AuditFile = tuple[Path, AuditRecord]
 
 @dataclass(frozen=True, kw_only=True)
 class RunContents:
-    """The contents of one run, ready to be written.
+    """The contents of one MLflow run.
 
     Attributes:
-      key: identifies the result that the run shows.
-      content_hash: a run with another hash is out of date.
+      key: the name of the result that the run shows.
+      content_hash: hash of the result; a run with another hash is out of date.
       artifacts: files, and the folder of each within the run's artifacts.
       history: file of the learning curve, read only when the run is written.
       drawn: functions that return the text of further artifacts, by the artifacts' paths.
-      seconds: shown in the run's Duration column.
+      seconds: the duration in MLflow's table of runs.
       finished: time of completion, in seconds since the epoch.
     """
 
@@ -129,32 +129,9 @@ def cell_run(
     fairness: FairnessRecord | None = None,
 ) -> RunContents:
     """Describes the run of a cell: all its seeds, its audit, and the gaps between its subgroups."""
-    cell = record.cell
-    guarantee = "not private"
-    above = record.delta is not None and delta_above(record.delta, record.n)
-    if record.guaranteed:
-        at = epsilon_of(record)
-        risk = f", {budget_words(cell.epsilon)}" if isinstance(at, RiskEpsilon) else ""
-        guarantee = f"({at:.12g}, {record.delta:g})-DP{risk}{', delta above 1/n' if above else ''}"
+    cell, guarantee = record.cell, _name_guarantee(record)
     epsilon = budget_words(cell.epsilon).replace(INFINITE, "∞")
-    percent = 100 * record.summary[record.headline].mean
-    params = {
-        **cell.model_dump(),
-        "head": record.head,
-        "seeds": str(len(record.seeds)),
-        "train_rows": str(record.rows.train),
-        "dimension": str(record.dimension),
-    }
-    if record.units is not None:
-        params["train_patients"] = str(record.units.train)
-        params["test_patients"] = str(record.units.test)
-    if record.delta is not None:
-        params["delta"] = f"{record.delta:g}"
-    params |= option_params({**record.options, "head": None}, params)
-    never = ", ".join(
-        record.class_names[index]
-        for index in sorted({i for seed in record.seeds for i in seed.get("never_predicted", ())})
-    )[:TAG_LENGTH]
+    percent = 100 * record.mean
     statement = read_statement(path.with_name(STATEMENT_FILE))
     gaps = _fairness_metrics(fairness, cell) if fairness else []
     return RunContents(
@@ -172,15 +149,15 @@ def cell_run(
             f"\n\n{statement['promise']}\n\n{statement['allows']['words']}"
             f"\n\n{_audit_note(audit)}{statement['release']}\n\n{OUTSIDE}"
         ),
-        params=params,
+        params=_list_params(record),
         tags={
             **shared_tags,
             **cell.model_dump(),
             "head": record.head,
             "private": str(record.guaranteed).lower(),
             "guarantee": guarantee,
-            **({"delta_above_one_over_n": "true"} if above else {}),
-            **({"never_predicted": never} if never else {}),
+            **({"delta_above_one_over_n": "true"} if _is_delta_above(record) else {}),
+            **_tag_never_predicted(record),
             "cell_fingerprint": record.fingerprint,
             "release": "not for release" if statement["mode"] == "benchmark" else statement["mode"],
         },
@@ -201,6 +178,42 @@ def cell_run(
         seconds=record.seconds or 0.0,
         finished=path.stat().st_mtime,
     )
+
+
+def _is_delta_above(record: CellRecord) -> bool:
+    return record.delta is not None and delta_above(record.delta, record.n)
+
+
+def _name_guarantee(record: CellRecord) -> str:
+    if not record.guaranteed:
+        return "not private"
+    at = epsilon_of(record)
+    risk = f", {budget_words(record.cell.epsilon)}" if isinstance(at, RiskEpsilon) else ""
+    above = ", delta above 1/n" if _is_delta_above(record) else ""
+    return f"({at:.12g}, {record.delta:g})-DP{risk}{above}"
+
+
+def _list_params(record: CellRecord) -> dict[str, str]:
+    params = {
+        **record.cell.model_dump(),
+        "head": record.head,
+        "seeds": str(len(record.seeds)),
+        "train_rows": str(record.rows.train),
+        "dimension": str(record.dimension),
+    }
+    if record.units is not None:
+        params["train_patients"] = str(record.units.train)
+        params["test_patients"] = str(record.units.test)
+    if record.delta is not None:
+        params["delta"] = f"{record.delta:g}"
+    return params | option_params({**record.options, "head": None}, params)
+
+
+def _tag_never_predicted(record: CellRecord) -> dict[str, str]:
+    """Tags a cell with the classes that some seed never predicts, if there are any."""
+    never = {index for seed in record.seeds for index in seed.get("never_predicted", ())}
+    names = ", ".join(record.class_names[index] for index in sorted(never))
+    return {"never_predicted": names[:TAG_LENGTH]} if names else {}
 
 
 def option_params(options: Mapping[str, Any], taken: Mapping[str, str]) -> dict[str, str]:
@@ -342,7 +355,7 @@ def run_name(*words: str) -> str:
 def metric_name(text: str) -> str:
     """Returns a class name in the characters that MLflow allows in a metric's name.
 
-    A slash would open a section of charts, and a lone dot would be a folder; both become "_".
+    A slash would open a section of charts, and a lone dot would be a folder, so both become "_".
     """
     cleaned = re.sub(r"[^\w.\- :]", "_", text)[:100].strip()
     return cleaned if cleaned.strip(".") else "_"
@@ -369,7 +382,7 @@ def curve_metrics(path: Path) -> list[MetricValue]:
         raise _unreadable_error(path, error) from None
     result = []
     for column in ("train_loss", "test_accuracy", "test_auc"):
-        # NaN if a seed diverged; otherwise the mean would ignore that seed
+        # The mean is NaN if a seed diverged; pandas would otherwise ignore the seed.
         means = table.groupby("step")[column].mean(skipna=False).dropna()
         result += [
             (f"curve/{column}", _round_value(value), int(step)) for step, value in means.items()
@@ -387,7 +400,7 @@ def class_metrics(
     names = [metric_name(str(name)) for name in class_names]
     numbered = [f"{name} {index}" for index, name in enumerate(names)]
     titles = [n if names.count(n) == 1 else m for n, m in zip(names, numbered, strict=True)]
-    if len(set(titles)) < len(titles):  # a name with suffix equals another class's name
+    if len(set(titles)) < len(titles):  # a name with a suffix equals another class's name
         titles = numbered
     by_class = zip(*(seed[metric] for seed in seeds), strict=True)
     return {
@@ -408,7 +421,7 @@ def scalar_metrics(summary: Mapping[str, Mapping[str, float | None]]) -> dict[st
 
 
 def list_metrics(values: Mapping[str, float | None]) -> list[MetricValue]:
-    """Lists the numbers that are not None, rounded."""
+    """Lists metrics with rounded values; leaves out None, NaN and infinity."""
     return [
         (name, _round_value(value), 0)
         for name, value in values.items()
@@ -475,7 +488,7 @@ def _audit_note(audit: AuditFile | None) -> str:
 
 
 def _confusion_files(path: Path, record: CellRecord) -> dict[str, Callable[[], str]]:
-    """Returns, by path, functions for confusion counts over all seeds, and their picture."""
+    """Maps paths to functions that write the confusion counts of all seeds, and their picture."""
     names = [str(name) for name in record.class_names]
     predictions, cell = path.with_name(PREDICTIONS_FILE), record.cell
     if len(names) > confusion.LARGEST:
@@ -507,7 +520,6 @@ def _unreadable_error(path: Path, error: Exception) -> TrackingError:
 
 
 def hash_files(artifacts: Sequence[tuple[Path, str]]) -> list[list[str]]:
-    """Returns folder, name and hash of each artifact."""
     return [[folder, path.name, sha256_file(path)] for path, folder in artifacts]
 
 

@@ -1,7 +1,7 @@
 """A release as a model that MLflow loads: takes images, returns classes and probabilities.
 
-The model's files are the bundle's, and nothing is pickled. `dpprobe.release.predict`
-computes the probabilities, as it does for `dpprobe predict`.
+The model's files are the files of the bundle, and no file is pickled. MLflow and
+`dpprobe predict` compute probabilities with one module, `dpprobe.release.predict`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from dpprobe.release.predict import Predictor
 
-COLUMN = "image"  # of the input
+COLUMN = "image"  # column of the input
 VECTORS = "vector"  # column of the input, if the head takes vectors
 CHECKPOINT = "checkpoint"  # parameter of a prediction
 CHECKPOINT_VARIABLE = "DPPROBE_CHECKPOINT"
@@ -37,7 +37,7 @@ SHOWN = 40  # number of characters of an input that an error shows
 
 
 class ServedRelease:
-    """A bundle, ready to classify images."""
+    """A bundle that classifies images."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -102,7 +102,7 @@ def stack_vectors(vectors: Sequence[Any], dimension: int) -> npt.NDArray[np.floa
 
 
 def read_image(value: Any, row: int) -> Image.Image:
-    """Decodes one input as training images are decoded; raises DataError naming the row."""
+    """Decodes one input in the way of training images; raises DataError naming the row."""
     if isinstance(value, bytes):
         return _decode_bytes(value, row)
     if not isinstance(value, str):
@@ -115,7 +115,7 @@ def read_image(value: Any, row: int) -> Image.Image:
     except (ValueError, DataError) as error:
         shown = value if len(value) <= SHOWN else f"{value[:SHOWN]}..."
         raise DataError(
-            f"row {row}: {shown!r}: no such file here, and no image in base64"
+            f"row {row}: {shown!r}: not a file on this machine, and not an image in base64"
         ) from error
 
 

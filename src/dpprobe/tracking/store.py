@@ -33,9 +33,9 @@ logging.getLogger("mlflow").setLevel(logging.WARNING)  # MLflow logs each table 
 
 LOCK_SECONDS = 3600.0
 LOCK_NOTE_SECONDS = 5.0  # a wait for the lock is logged after this time
-BUSY_SECONDS = 600.0  # an SQL statement waits so long while another program locks the database
+BUSY_SECONDS = 600.0  # longest wait of an SQL statement for a database that a program locks
 HTTP_SECONDS = 10.0
-# Messages of SQLite that do not mean a damaged store: a lock, or a full, read-only or broken disk.
+# SQLite's messages about a lock, or a full, read-only or broken disk: the store is not damaged.
 _LOCKED = re.compile("database (table |schema )?is locked")
 UNWRITABLE = re.compile(
     "disk is full|disk I/O error|readonly database|unable to open database|File too large"
@@ -44,19 +44,19 @@ _TUNED: set[Path] = set()  # databases that `_sync_at_checkpoints` has set up
 
 
 def create_tables(uri: str) -> None:
-    """Creates the store's tables if they are missing. Two processes must not do so at once."""
+    """Creates the store's tables if they are missing; the caller must hold the store's lock."""
     if is_server(uri):
         reach_server(uri)
         return
     database = sqlite_file(uri)
     if database is None:
         raise TrackingError(
-            f"tracking.uri: {public_uri(uri)!r} is not known; write sqlite:///relative/path, "
-            "http://server or https://server"
+            f"tracking.uri: {public_uri(uri)!r} is of an unknown kind; write "
+            "sqlite:///relative/path, http://server or https://server"
         )
     database.parent.mkdir(parents=True, exist_ok=True)
     if database.is_file() and _is_half_made(database):
-        logger.warning("%s: not a whole MLflow store; kept as %s", database, set_aside(database))
+        logger.warning("%s: incomplete MLflow store; renamed to %s", database, set_aside(database))
     _sync_at_checkpoints(database)
     # The migration of a new database logs each of its many steps.
     logging.getLogger("alembic").setLevel(logging.WARNING)
@@ -65,7 +65,7 @@ def create_tables(uri: str) -> None:
 
 
 def _is_half_made(database: Path) -> bool:
-    """Returns True if MLflow was stopped while it made a store: its last step adds an experiment.
+    """Returns True if a store has no experiment, which MLflow adds in its last step of creation.
 
     Raises sqlite3.DatabaseError if the file is damaged.
     """
@@ -77,7 +77,7 @@ def _is_half_made(database: Path) -> bool:
 
 
 def checkpoint_log(uri: str) -> None:
-    """Moves the write-ahead log into the SQLite database, so that this file has all data."""
+    """Moves the write-ahead log into the SQLite database, so that one file has all data."""
     database = sqlite_file(uri)
     if database is not None:
         with closing(sqlite3.connect(database, timeout=BUSY_SECONDS)) as connection:
@@ -85,9 +85,9 @@ def checkpoint_log(uri: str) -> None:
 
 
 def _sync_at_checkpoints(database: Path) -> None:
-    """Uses a write-ahead log, which avoids a sync to disk at each of a run's eight commits.
+    """Uses a write-ahead log, which saves a sync to disk at each of a run's eight commits.
 
-    A power cut may lose the last runs, which the next update of MLflow writes again.
+    A power cut may lose the last runs; the next update of MLflow writes them again.
     """
     if database in _TUNED:
         return
@@ -98,7 +98,7 @@ def _sync_at_checkpoints(database: Path) -> None:
             return
         opened = connection.execute("PRAGMA database_list").fetchone()[2]
         if opened and Path(opened) == database.resolve():
-            # first, as the next pragma may meet a lock; MLflow gives up without a message
+            # set first, because MLflow gives up without a message if the next pragma meets a lock
             connection.execute(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000:.0f}")
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
@@ -121,8 +121,8 @@ def public_uri(uri: str) -> str:
 def reach_server(uri: str) -> None:
     """Raises TrackingError at once if no server answers, because MLflow's own retries take minutes.
 
-    Any answer of the server counts, even a request to log in. Certificates are checked as MLflow
-    checks them.
+    Any answer of the server is accepted, even a request to log in. Certificates are checked by
+    MLflow's settings.
     """
     try:
         requests.get(
@@ -137,7 +137,7 @@ def reach_server(uri: str) -> None:
         raise TrackingError(
             f"tracking.uri: {public_uri(uri)}: the server's certificate is not trusted "
             f"({first_line(error)}); set the environment variable "
-            f"{MLFLOW_TRACKING_SERVER_CERT_PATH.name} to the certificate file of its authority"
+            f"{MLFLOW_TRACKING_SERVER_CERT_PATH.name} to the server's certificate authority file"
         ) from None
     except (OSError, requests.RequestException) as error:
         raise TrackingError(
@@ -164,11 +164,11 @@ def hold_store(uri: str, *, lock: Path, receipt: Path) -> Iterator[None]:
 
 @contextmanager
 def hold_lock(path: Path) -> Iterator[None]:
-    """Holds an exclusive lock on a file for up to LOCK_SECONDS of waiting.
+    """Holds an exclusive lock on a file, after waiting up to LOCK_SECONDS for the lock.
 
     The system releases the lock when the process ends.
     """
-    # Without system locks this is an error: a killed job's own lock file would block forever.
+    # No fallback to lock files without system locks: a killed job's file would block forever.
     lock = FileLock(path, fallback_to_soft=False)
     try:
         with _warn_of_wait(
@@ -187,7 +187,7 @@ def hold_lock(path: Path) -> Iterator[None]:
 
 @contextmanager
 def report_database_locks(database: Path | None) -> Iterator[None]:
-    """Warns if another program keeps a SQLite database locked: SQL would wait silently."""
+    """Warns if another program keeps a SQLite database locked, because SQL waits silently."""
     if database is None:
         yield
         return
@@ -209,7 +209,7 @@ def is_locked(database: Path) -> bool:
     if not database.is_file():
         return False
     try:
-        # this process's own statements take less than this time
+        # this process's own statements hold the lock for less than the timeout
         with closing(sqlite3.connect(database, timeout=0.5, isolation_level=None)) as connection:
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("ROLLBACK")
@@ -225,16 +225,17 @@ def readable_errors(uri: str) -> Iterator[None]:
         yield
     except (MlflowException, SQLAlchemyError, sqlite3.Error) as error:
         remedy = (
-            "correct this at the server, then run the study again; the server still has the data "
-            "written so far"
+            "correct the cause at the server, then run the study again; the server keeps all data "
+            "written before"
             if is_server(uri)
-            else "close the program that has it open, and run the study again; the store is intact"
+            else "close the program that has the store open, and run the study again; the store is "
+            "intact"
             if _LOCKED.search(str(error))
             else "free space, lift the limit on sizes of files, or mount the disk for writing, and "
             "run the study again"
             if UNWRITABLE.search(str(error))
-            else "repair the store, or have `dpprobe doctor --fix` move it aside, and run the "
-            "study again, which recreates its runs from the cells' files"
+            else "repair the store, or have `dpprobe doctor --fix` move the store aside; then run "
+            "the study again, which recreates its runs from the cells' files"
         )
         raise TrackingError(
             f"{public_uri(uri)}: MLflow refused: {first_line(error)}; {remedy}"
@@ -246,7 +247,6 @@ def first_line(error: Exception) -> str:
 
 
 def search_all(search: Callable[..., Any]) -> Iterator[Any]:
-    """Yields all results of one of MLflow's searches, page by page."""
     token = None
     while True:
         page = search(max_results=1000, page_token=token)

@@ -1,7 +1,7 @@
 """Describes MLflow experiments and their views: columns, order, filter, groups and charts.
 
-Without a view, MLflow's table shows neither params nor metrics until a person picks columns. A view
-has the keys of the page's state in MLflow 3.17, except keys of the assistant's panel.
+Without a view, MLflow's table shows neither params nor metrics until a person picks columns. The
+keys of a view are those of the page's state in MLflow 3.17, without the assistant's panel.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CURRENT = "current"  # tag: "true" while the study names the result, else "false
 COMPARED = "compared"  # tag: "true" for baselines and comparable cells
 NAME = "name"  # a view's title in the menu of the page; not a key of the page's state
 CHART_COLUMNS = 2  # MLflow's default of 3 cuts the epsilon from titles on a page of 1,600 pixels
-RUNS_SHOWN = 20  # in charts, until a person selects more
+RUNS_SHOWN = 20  # number of runs in charts, until a person selects more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +40,8 @@ class ExperimentContents:
     """The intended contents of an experiment.
 
     Attributes:
-      location: the folder of its artifacts; None if a server chooses the folder.
-      views: makes views, by key, from the metrics of other studies' runs in the experiment.
+      location: the folder of the experiment's artifacts; None if a server chooses the folder.
+      views: function from the metrics of other studies' runs in the experiment to views by key.
     """
 
     name: str
@@ -59,7 +59,7 @@ def cells_experiment(
 ) -> ExperimentContents:
     """Describes the experiment of a dataset's cells and baselines.
 
-    The page opens on the private cells at the epsilon nearest to 1, for comparable accuracies.
+    The page opens on the cells at the epsilon nearest to 1, so that accuracies are comparable.
     """
     headline = f"test/{measure.headline}"
     others_shown = [f"test/{name}" for name in (*CURVES[measure.headline][1:], "auc")]
@@ -78,7 +78,7 @@ def cells_experiment(
         view = _make_view(params, shown, headline)
         at_epsilon = f'{view["searchFilter"]} and tags.epsilon = "{epsilon}"'
         private = f'{view["searchFilter"]} and tags.private = "true"'
-        # the row of a group shows the maximum of each metric
+        # a group's row in the table shows the maximum of each metric
         keys = [{"mode": "param", "groupByData": "epsilon"}]
         grouped = view | {"groupBy": {"aggregateFunction": "max", "groupByKeys": keys}}
         views = {
@@ -106,7 +106,6 @@ def cells_experiment(
 def summary_experiment(
     dataset: str, location: Path | None, summaries: Sequence[RunContents], measure: Measure
 ) -> ExperimentContents:
-    """Describes the experiment of a dataset's results over all epsilons."""
     prefix = f"{measure.headline}/eps_"
 
     def make_views(other_metrics: Set[str]) -> dict[str, dict[str, Any]]:
@@ -151,7 +150,6 @@ def studies_experiment(location: Path | None, run: RunContents) -> ExperimentCon
 
 
 def releases_experiment(location: Path | None) -> ExperimentContents:
-    """Describes the experiment of all studies' releases."""
     params = ["study", "release", "dataset", "backbone", "method", "epsilon", "delta", "unit"]
     metrics = ["privacy/epsilon_realised", "evaluation/accuracy", "evaluation/auc"]
     return ExperimentContents(
@@ -190,7 +188,7 @@ def best_columns(metrics: Iterable[str]) -> list[str]:
 
 
 def view_tag(key: str) -> str:
-    """Returns the tag in which MLflow 3.17 keeps a view of an experiment."""
+    """Returns the name of the tag in which MLflow 3.17 stores an experiment's view."""
     return f"mlflow.sharedViewState.{key}"
 
 
@@ -230,17 +228,16 @@ def _make_view(params: Sequence[str], metrics: Sequence[str], order: str) -> dic
 def _make_charts(name: str, kinds: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """Lays out the first section of charts, in the given order.
 
-    MLflow adds charts of other metrics, and names each chart after its metric. MLflow keeps the
-    order of sections that are marked as reordered, and sorts others by name, which puts accuracy
-    before AUC. A section's charts are sorted too if their metrics begin with the section's name,
-    such as test/accuracy in test.
+    MLflow adds charts of other metrics, and names each chart after its metric. MLflow sorts
+    sections by name, with accuracy before AUC, unless they are marked as reordered. MLflow also
+    sorts the charts of a section if its name begins their metrics' names, as test in test/accuracy.
 
     Args:
       kinds: for each chart, LINE or BAR, and the metric.
     """
     section = f"dpprobe-{name}"
     shared = {"metricSectionId": section, "deleted": False, "isGenerated": True}
-    # With its default smoothness MLflow would draw averages over epsilons.
+    # With the default smoothness, MLflow would draw averages over epsilons.
     line = {
         "lineSmoothness": 0,
         "useGlobalLineSmoothing": False,

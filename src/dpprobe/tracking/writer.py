@@ -1,7 +1,7 @@
 """Writes, reuses, replaces and retires experiments and runs in MLflow.
 
 A run is never updated, because MLflow's params are immutable and a corrected metric may show an old
-value. So a changed result gets a new run, and the old run is deleted once the new run is complete.
+value. A changed result gets a new run, and the old run is deleted once the new run is complete.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ from dpprobe.written_files import add_file
 
 logger = logging.getLogger("dpprobe")
 
-RESULT_KEY = "result_key"  # tag: names the result that a run shows
+RESULT_KEY = "result_key"  # tag: name of the result that a run shows
 CONTENT_HASH = "content_hash"  # tag: hash of the result when the run was written
 METRICS_A_CALL = 900  # MLflow accepts 1000 entities per call, including params and tags
-PARAMS_A_CALL = 90  # MLflow accepts 100 per call
-TAG_LENGTH = 7900  # characters; PostgreSQL refuses more than 8000, SQLite does not
+PARAMS_A_CALL = 90  # MLflow accepts 100 params per call
+TAG_LENGTH = 7900  # PostgreSQL refuses tags of more than 8000 characters
 
 
 class Writer:
@@ -70,7 +70,7 @@ class Writer:
       runs: the id of each result's run, by the result's key.
 
     Args:
-      changed: the ids of runs whose params or metrics somebody changed; all are written again.
+      changed: the ids of runs to write again, because somebody changed their params or metrics.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Writer:
     ) -> str:
         """Brings one experiment up to date; returns the address of its page on the MLflow server.
 
-        `outdates` selects older results, not in `contents`, that are out of date: by default all.
+        `outdates` tells by key if a result that `contents` lacks is out of date; by default yes.
         """
         experiment = _find_experiment(self.client, wanted)
         present: dict[str, list[Run]] = {}  # runs in MLflow, finished or not, by result key
@@ -112,7 +112,7 @@ class Writer:
         for key, left in present.items():
             for run in left if outdates(key) else ():
                 self._mark_run(run, current=False)
-        # Views come after runs: of two studies written at once, the later sees all runs.
+        # Views are written after runs: if two studies write at once, the later study sees all runs.
         now = self.client.get_experiment(experiment.experiment_id)
         for key, view in wanted.views(self._other_metrics(now)).items():
             tag = view_tag(key)
@@ -133,7 +133,7 @@ class Writer:
         return search_all(search)
 
     def _other_metrics(self, experiment: Experiment) -> set[str]:
-        """Returns metrics of other studies' current runs in this experiment, which share views."""
+        """Returns metrics of other studies' current runs, because studies share views."""
         condition = f"tags.study != '{self.study}' and tags.{CURRENT} = 'true'"
         runs = self._search_runs([experiment.experiment_id], condition)
         return {metric for run in runs for metric in run.data.metrics}
@@ -171,7 +171,7 @@ class Writer:
         self.runs[item.key] = run_id
         for path in _list_copies(current or self.client.get_run(run_id), item):
             add_file(path)
-        # Deleted only after the new run is complete, so a crash leaves an extra run, never none.
+        # Old runs are deleted after the new run is complete, so a crash never loses a result.
         for run in present:
             if run.info.run_id != run_id:
                 self.client.delete_run(run.info.run_id)
@@ -227,7 +227,7 @@ class Writer:
     def _log_artifact(self, run: Run, folder: str, name: str, content: Path | str) -> None:
         local = _local_folder(run)
         if local is not None:
-            # A plain copy is the same file that MLflow would write, at a tenth of the cost.
+            # A plain copy equals the file that MLflow would write, at a tenth of the cost.
             target = local / folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             if isinstance(content, Path):
@@ -291,7 +291,7 @@ def leave_receipt(
 
 
 def fit_to_tag(note: str, *, length: int = TAG_LENGTH) -> str:
-    """Shortens a note to fit into a tag: keeps whole lines, and adds where to find the rest."""
+    """Shortens a note to whole lines that fit into a tag; adds where the full text is."""
     if len(note) <= length:
         return note
     whole, _, _ = note[:length].rpartition("\n")
@@ -359,8 +359,8 @@ def _set_tag(client: MlflowClient, experiment: Experiment, key: str, value: str)
 def _call_again(call: Callable[[], None]) -> None:
     """Makes a database call, and repeats the call once if the database refuses it.
 
-    MLflow looks for a database row before it inserts the row. Meanwhile another writer may insert
-    an equal row, and the database refuses the second row. When called again, MLflow finds the row.
+    MLflow looks for a database row before it inserts the row. If another writer inserts an equal
+    row in between, the database refuses the second row. The repeated call finds the first row.
     """
     try:
         call()

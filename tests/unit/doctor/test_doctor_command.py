@@ -304,7 +304,7 @@ def test_a_record_that_names_files_elsewhere_deletes_none(doctor: Doctor, name: 
     write_record(Path("results/few_shot/digits/pixels.json"), {**record, "files": {name: "0" * 64}})
     code, output = doctor("--fix")
     assert code == 1
-    assert f"names {name}, which is not in its folder" in output
+    assert f"names {name}, outside the record's folder" in output
     assert Path("kept").exists()
 
 

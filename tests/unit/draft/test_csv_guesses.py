@@ -32,7 +32,7 @@ def test_patients_groups_and_classes_are_told_by_names(clinic: Desk) -> None:
     assert "60 images of 30 patients, 2 classes" in printed
     assert "patients (unit of privacy: patient), delta 1e-05" in printed
     assert re.search(r"malignant +6 images:.* test patients \(count as \d\.\d\)", printed)
-    assert "patients with images of several classes count in parts" in printed
+    assert "a patient with images of several classes counts in parts" in printed
     dataset = options(clinic)
     assert (dataset.root, dataset.train, dataset.path_column) == ("scans", "lesions.csv", "file")
     assert dataset.class_names_or_labels() == ("benign", "malignant")
@@ -159,7 +159,7 @@ def test_classes_that_are_numbers_or_words_of_yaml_stay_text(clinic: Desk) -> No
     assert options(clinic).class_names_or_labels() == ("2", "10")
     text = (clinic.folder / "lesions.yaml").read_text()
     assert "class_names:\n      '2': '2'\n      '10': '10'\n" in text
-    assert "the classes have numbers for names" in clinic.init("scans/lesions.csv", "--force")
+    assert "the class names are numbers" in clinic.init("scans/lesions.csv", "--force")
     clinic.file("lesions.yaml", text.replace("'2': '2'", "'2': normal"))
     assert options(clinic).class_names_or_labels() == ("normal", "10")
 

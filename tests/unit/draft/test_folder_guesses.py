@@ -82,7 +82,7 @@ def test_all_that_is_commented_out_can_be_taken(desk: Desk, rare: int) -> None:
     desk.images("x/b", count=rare)
     printed = desk.init("x")
     text = (desk.folder / "x.yaml").read_text()
-    assert "no epsilon covers the choice" in " ".join(text.replace("#", "").split())
+    assert "No epsilon covers the choice" in " ".join(text.replace("#", "").split())
     assert ("`balanced: true`" in printed) == (rare < 40), "told of only where it is needed"
     drafted, study = desk.study("x.yaml"), taken(desk, "x.yaml")
     assert list(study.backbones) == [*drafted.backbones, "vit"]
@@ -146,7 +146,7 @@ def test_an_empty_class_counts_as_tables_count_it() -> None:
         (["x/a/notes.txt", "x/b/notes.txt"], "x: no image"),
         (["x/0.jpg", "x/1.jpg"], "x: 2 images but no class folder; put each image into a folder"),
         (["x/0.jpg", "x/a/1.jpg", "x/b/2.jpg"], "x: 1 images beside the class folders"),
-        (["x/in/a/1.jpg", "x/in/b/1.jpg"], "x: one folder, in, which contains 2 more"),
+        (["x/in/a/1.jpg", "x/in/b/1.jpg"], "x: only one folder, in, which contains 2 folders"),
         (["x/a/1.jpg", "x/b/1.jpg", "x/list.csv"], "run `dpprobe init x/list.csv`"),
         (["x/train/a/1.jpg", "x/train/b/1.jpg"], "x has train/ but no test/"),
     ],

@@ -51,10 +51,10 @@ def test_a_study_is_not_called_as_what_studies_write(tmp_path: Path, name: str) 
 
 def test_a_slip_of_the_pen_is_shown_the_name(folder: Desk) -> None:
     folder.images("images/lesions/a")
-    assert "images/lesion: no such folder or file; is it images/lesions?" in folder.init(
+    assert "images/lesion: no such folder or file; did you mean images/lesions?" in folder.init(
         "images/lesion"
     )
-    assert "there is no nowhere either" in folder.init("nowhere/x")
+    assert "nowhere is missing too" in folder.init("nowhere/x")
     folder.file("x.pdf")
     assert "x.pdf: neither a folder nor a table" in folder.init("x.pdf")
     assert "a folder has no columns" in folder.init("x", "--label", "y")

@@ -19,7 +19,7 @@ CALL = ["plan", "--n", "3000", "--d", "1280", "--classes", "4", "--epsilon", "1"
         (
             ("--n", "64", "--unit", "patient", "--epsilon", "0.1"),
             ["64 patients, 4 classes", "with 64 patients in 4 classes", "patients are enough",
-             "10x patients", "accuracy with one label per image; AUC and macro accuracy are not"],
+             "10x patients", "accuracy with one label per image, not AUC or macro accuracy"],
             "images",
         ),
         (

@@ -355,9 +355,9 @@ def test_more_images_than_a_chunk_keep_their_order(
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ("lost.png", "row 1: 'lost.png': no such file here, and no image in base64"),
-        ("/data/lost", "row 1: '/data/lost': no such file here"),
-        ("QUJD" * 100, r"row 1: 'QUJD.*\.\.\.': no such file here, and no image in base64"),
+        ("lost.png", "row 1: 'lost.png': not a file on this machine, and not an image in base64"),
+        ("/data/lost", "row 1: '/data/lost': not a file on this machine"),
+        ("QUJD" * 100, r"row 1: 'QUJD.*\.\.\.': not a file on this machine, and not an image"),
         (b"no image", "image row 1 .*cannot be decoded"),
         (__file__, r"row 1 .*test_release_registry\.py.*cannot be decoded"),
         (None, "row 1: None; pass a path, bytes, or text in base64"),

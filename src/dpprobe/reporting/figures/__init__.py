@@ -1,5 +1,4 @@
 """Figures: results against epsilon and options, t-SNE planes and near-duplicates.
 
-No other package imports matplotlib. Equal input gives figures with equal bytes, so hashes suffice
-to compare figures.
+Equal input gives figures with equal bytes, so hashes suffice to compare figures.
 """

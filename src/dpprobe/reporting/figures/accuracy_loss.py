@@ -28,8 +28,8 @@ class Loss:
     """The accuracy that privacy costs on one backbone at one epsilon, in percentage points.
 
     Attributes:
-      ceiling: the best non-private head on the same features.
-      points: the ceiling minus the best private head.
+      ceiling: the best non-private head on the backbone's features.
+      points: the result of the ceiling minus the result of the best private head.
       low, high: the ends of the 95% interval of `points`.
     """
 
@@ -48,14 +48,14 @@ class Loss:
 
 
 def relative_error(percent: float, constant: float | None) -> float | None:
-    """Returns the error in percent of the error of the majority-class baseline, `constant`."""
+    """Returns an accuracy's error in percent of the error of the accuracy `constant`."""
     if constant is None or constant >= 100:
         return None
     return 100 * (100 - percent) / (100 - constant)
 
 
 def find_losses(grid: Grid) -> list[Loss]:
-    """Finds accuracy lost to privacy per epsilon, dataset and backbone with a ceiling."""
+    """Finds losses per epsilon, dataset and backbone with a non-private baseline."""
     losses = []
     for backbone in keep_unique(name for name, _ in grid.columns):
         of_backbone = replace(
@@ -81,8 +81,8 @@ def find_losses(grid: Grid) -> list[Loss]:
 def plot_loss_by_backbone(*, summary: Path, dataset: str) -> Figure:
     """Draws the points lost to privacy against the backbone's non-private result.
 
-    Each epsilon has one line; better backbones are further to the right. If lines of small epsilons
-    fall more steeply, better pre-training helps more at small epsilons.
+    Each epsilon has one line; better backbones are further to the right. If the line of a small
+    epsilon is steeper, better pre-training helps more at small epsilons.
     """
     grid = read_grid([summary])
     losses = sorted(find_losses(grid), key=lambda loss: loss.ceiling.mean)
@@ -115,12 +115,12 @@ def plot_loss_by_backbone(*, summary: Path, dataset: str) -> Figure:
 def plot_distribution_shift(*, summaries: Sequence[Path], zero_shot: Sequence[Path]) -> Figure:
     """Draws the points lost to privacy against a dataset's distance from the pre-training data.
 
-    The distance of a (dataset, backbone) is the error on the frozen features: of the linear probe,
-    and of zero-shot classification if the backbone reads text, both in percent of the
-    majority-class baseline's error. At distance 0 the features solve the task, and at distance 100
-    they carry no information on it.
+    The distance of a (dataset, backbone) is an error on the frozen features, in percent of the
+    majority-class baseline's error. One panel shows the error of the linear probe, and one panel
+    the error of zero-shot classification for backbones that read text. At distance 0 the features
+    solve the task; at distance 100 the features have no information on the task.
 
-    Raises NothingToShow if fewer than two datasets have losses and a known baseline.
+    Raises NothingToShow if fewer than two datasets have losses and a majority-class baseline.
     """
     grid = read_grid(summaries)
     losses = find_losses(grid)
@@ -179,7 +179,6 @@ def _draw_losses(axes: Axes, points: Sequence[tuple[float, Loss]], look: style.L
 
 
 def _label_axes(axes: Axes, label: str) -> None:
-    """Labels the x axis, and draws the line of no loss."""
     axes.set_xlabel(label, fontsize=8.5)
     axes.axhline(0, color="#BBBBBB", linewidth=0.8, zorder=0.5)
     axes.grid(axis="y")

@@ -25,7 +25,7 @@ from dpprobe.results.cell_results import CellResult
 from dpprobe.study.ablations import keep_unique, same_but_size
 
 MOST_EPSILONS = 5
-WITHOUT: style.Look = (style.NEUTRAL, ("none", "_"))  # results without privacy
+WITHOUT: style.Look = (style.NEUTRAL, ("none", "_"))  # the look of results without privacy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +45,8 @@ def backbone_figure(
 ) -> Figure:
     """Draws the best results of each backbone with and without privacy, and the gap between them.
 
-    Backbones appear in the study's order. The right half shows models for which a paper prints
-    results with and without privacy. `name` is the dataset's name in `published`.
+    Backbones appear in the study's order. The right half of the figure shows models for which a
+    paper prints results with and without privacy. `name` is the dataset's name in `published`.
     """
     finite = sorted({cell.epsilon for cell in cells if cell.private})
     epsilons = spread_values(finite, MOST_EPSILONS)
@@ -90,7 +90,7 @@ def backbone_figure(
 
 
 def spread_values(values: Sequence[float], count: int) -> list[float]:
-    """Thins out rising values to at most `count`; the ends stay."""
+    """Selects at most `count` of rising values, evenly spaced, with the first and the last."""
     if len(values) <= count:
         return list(values)
     last = len(values) - 1
@@ -103,7 +103,7 @@ def _draw_measured(
     backbones: Sequence[str],
     looks: Mapping[float, style.Look],
 ) -> list[float | None]:
-    """Draws each backbone's best results; returns the gaps of the largest epsilon, if known."""
+    """Draws backbones' best results; returns each gap of the largest epsilon to no privacy."""
     *offsets, end = spread_offsets(len(looks) + 1, 0.14)
     gaps: list[float | None] = []
     best = best_of_each(
@@ -126,7 +126,7 @@ def _draw_measured(
 def _draw_published(
     axes: Axes, models: Sequence[_PublishedModel], first: int, looks: Mapping[float, style.Look]
 ) -> list[float | None]:
-    """Draws the models of papers; returns the gaps of their largest epsilons."""
+    """Draws papers' models; returns each model's gap of the largest epsilon to no privacy."""
     for place, model in enumerate(models, start=first):
         for epsilon, value in model.private.items():
             colour, (_, marker) = looks[epsilon]
@@ -143,8 +143,9 @@ def _published_models(
 ) -> list[_PublishedModel]:
     """Finds the models for which a paper prints results with and without privacy.
 
-    Uses the best of several published results, as the papers' figures do. Leaves out results on a
-    part of the dataset, and whole networks if the study tunes none and the last layer is printed.
+    The best of a model's results is used, as in the papers' figures. Results on a part of the
+    dataset are left out. If the study tunes no network, a model's results with a tuned last layer
+    replace the model's other results.
     """
     if published is None:
         return []
@@ -202,7 +203,7 @@ def resolution_figure(
 ) -> Figure:
     """Draws results of one method by image size, from backbones that differ only in image size.
 
-    Without a `base`, the method is the one with the best mean result.
+    Draws the method `base`, or without `base` the method with the best mean result.
     """
     panels = []
     for group in same_but_size(backbones):
@@ -225,9 +226,9 @@ def resolution_figure(
 
 
 def image_side(manifest: Mapping[str, Any]) -> int:
-    """Reads the size in pixels per side at which images entered, from a manifest of features."""
+    """Reads from a manifest of features the backbone's input size, in pixels per side."""
     preprocessing = manifest["preprocessing"]
-    # timm writes channels, height and width; open_clip height and width
+    # timm writes channels, height and width; open_clip writes a side, or height and width
     size = preprocessing["input_size" if "input_size" in preprocessing else "size"]
     return int(size if isinstance(size, int) else size[-1])
 

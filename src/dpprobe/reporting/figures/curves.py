@@ -28,11 +28,11 @@ def epsilon_accuracy(
 ) -> Figure:
     """Draws a dataset's accuracy or AUC against epsilon, one line per (backbone, method).
 
-    Colour shows the backbone, style and marker the method; with one backbone, colour shows the
-    method as well. Bands are the cells' 95% intervals; a dashed line is a backbone's non-private
-    ceiling; epsilon inf, the same optimiser without noise, stands apart on the right. Numbered
-    circles are published results, whose sources the legend names. A bar spans a range of epsilons;
-    a dashed circle has an inferred epsilon. `name` is the dataset's name in `published`.
+    Colour shows the backbone; line style and marker show the method. With one backbone, colour also
+    shows the method. Bands are 95% intervals of cells. A dashed line is a backbone's non-private
+    baseline. Results at epsilon inf, without noise, are on the right. Numbered circles are
+    published results, whose sources the legend names. A bar through a circle spans a range of
+    epsilons; a dashed circle has an inferred epsilon. `name` is the dataset's name in `published`.
     """
     grid = read_grid([summary])
     (dataset,) = grid.measures
@@ -59,12 +59,12 @@ def _draw_curves(axes: Axes, grid: Grid, dataset: str, marks: Sequence[Mark] = (
     methods = keep_unique(m for b, m in grid.columns if (b, m) not in ceilings)
     method_looks = style.choose_looks(len(methods))
     styles = {name: look[1] for name, look in zip(methods, method_looks, strict=True)}
-    several = len(backbones) > 1  # one backbone's name needs no colour: the methods then have it
+    several = len(backbones) > 1  # colour shows the backbone if there are several, else the method
     coloured = backbones if several else methods
     colours = {name: style.COLOURS[i % len(style.COLOURS)] for i, name in enumerate(coloured)}
     curves = {column: line for column, line in lines.items() if column not in ceilings}
     looks = {(b, m): (colours[b if several else m], styles[m]) for b, m in curves}
-    # The baseline is a line: without another cell at infinity there is nothing to stand there.
+    # The baseline is a horizontal line, so only other results at infinity need a place on the axis.
     infinite = any(math.inf in line for line in curves.values())
     scale = EpsilonScale(finite=reach, infinite=infinite, curves=len(curves))
     draw_epsilon_axis(axes, scale, finite, others=ends)
@@ -78,7 +78,7 @@ def _draw_curves(axes: Axes, grid: Grid, dataset: str, marks: Sequence[Mark] = (
         _draw_line(axes, scale, line, looks[column], alpha)
     _draw_infinite(axes, scale, curves, looks)
     draw_marks(axes, scale, marks)
-    # Margins may reach past 100%; the axis need not.
+    # Matplotlib's margins may extend the axis far above 100%.
     axes.set_ylim(top=min(axes.get_ylim()[1], style.TOP))
     _draw_legend(
         axes, backbones, colours, styles, ceiling=bool(ceilings), marks=marks,
@@ -103,7 +103,7 @@ def _draw_line(
     values = [(entry.mean, entry.low, entry.high) for entry in points.values()]
     style.draw_banded(axes, list(points), values, look, alpha=alpha)
     banded = [(place, entry) for place, entry in points.items() if entry.low is not None]
-    if len(banded) == 1:  # a band needs two
+    if len(banded) == 1:  # a band needs two points
         place, alone = banded[0]
         ends = [alone.low or 0.0, alone.high or 0.0]
         axes.plot([place, place], ends, color=look[0], alpha=0.5, linewidth=1.0)

@@ -21,7 +21,7 @@ from dpprobe.study.ablations import keep_unique
 from dpprobe.study.study import Study
 
 DP_FC = "feature_covariance"
-_NAME = 28  # characters of a name on a line of a legend
+_NAME = 28  # most characters on a line of a legend
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +47,10 @@ def plot_comparison(
     backbones: Mapping[str, Mapping[str, object]],
     base: str | None,
 ) -> Figure:
-    """Draws one of the comparisons of a dataset: "by_backbone", "by_resolution" or "real_labels".
+    """Draws a dataset's comparison `figure`: "by_backbone", "by_resolution" or "real_labels".
 
-    The manifests of the training features state the size of images. `name` is the dataset's name
-    in the published numbers, and `base` the method of the figure by resolution.
+    The manifests of the training features state the size of images. `name` is the dataset's name in
+    the published numbers. The figure by resolution shows the method `base`.
     """
     cells = read_cell_results(record_paths(results, study.list_cells(dataset)))
     if figure == "by_backbone":
@@ -66,11 +66,7 @@ def plot_comparison(
 def plot_datasets(
     *, metrics: Sequence[Path], figure: str, groups: Sequence[Sequence[str]]
 ) -> Figure:
-    """Draws one of the figures of all datasets: "datasets" or "deltas".
-
-    Args:
-      groups: groups of datasets that differ in delta alone.
-    """
+    """Draws the figure "datasets", or "deltas" for groups of datasets that differ only in delta."""
     cells = read_cell_results(metrics)
     return delta_figure(groups, cells) if figure == "deltas" else datasets_figure(cells)
 
@@ -88,7 +84,7 @@ def datasets_figure(cells: Sequence[CellResult]) -> Figure:
 
 
 def delta_figure(groups: Sequence[Sequence[str]], cells: Sequence[CellResult]) -> Figure:
-    """Draws equal images at several deltas: one panel per backbone, one line per delta."""
+    """Draws results on equal images at several deltas: a panel per backbone, a line per delta."""
     chosen, words = _choose_heads(cells)
     deltas = {cell.dataset: cell.delta for cell in chosen}
     several = len(groups) > 1
@@ -105,7 +101,7 @@ def delta_figure(groups: Sequence[Sequence[str]], cells: Sequence[CellResult]) -
 def _choose_heads(cells: Sequence[CellResult]) -> tuple[list[CellResult], str]:
     """Chooses and names the private cells of the comparison."""
     private = [cell for cell in cells if cell.private]
-    # `auto` may choose DP-FC at some epsilons alone; its line is drawn as one.
+    # `auto` is left out, because it may choose DP-FC only at some epsilons.
     fixed = [cell for cell in private if "chosen" not in cell.options]
     heads = [cell for cell in fixed if cell.base_options.get("head", cell.head) == DP_FC]
     covered = {cell.dataset for cell in heads} == {cell.dataset for cell in private}

@@ -25,7 +25,7 @@ class Panel:
     Attributes:
       cells: pairs of a position on the x axis and a cell.
       ticks: the texts at the positions.
-      named: True if positions are names side by side, which no line joins.
+      named: True if positions are names instead of numbers, so that no line joins points.
       split: the position of a vertical line.
     """
 
@@ -46,15 +46,15 @@ class Panel:
 
     @property
     def most_at_place(self) -> int:
-        """The most cells at one position and epsilon; if above 1, the best is selected."""
+        """The largest number of cells at one position and epsilon; only the best cell is drawn."""
         keys = [(place, cell.epsilon) for place, cell in self.cells]
         return max(map(keys.count, keys))
 
 
 def draw_panels(panels: Sequence[Panel], *, title: str, label: str) -> Figure:
-    """Draws panels with one y axis, one legend of epsilons and one label of the x axis.
+    """Draws panels with a common y axis, a legend of epsilons and a label of the x axes.
 
-    Raises NothingToShow if there is no panel.
+    Raises NothingToShow if `panels` is empty.
     """
     if not panels:
         raise NothingToShow(f"{title}: the results have no two values to compare")
@@ -114,7 +114,7 @@ def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[float, style.Look]) -> 
 def draw_bars(
     axes: Axes, points: Sequence[tuple[float, CellResult]], offset: float, look: style.Look
 ) -> None:
-    """Draws results with their intervals, each moved from its position by an offset."""
+    """Draws results with their intervals, `offset` to the right of their positions."""
     colour, (_, marker) = look
     edge: Mapping[str, Any] = {"markeredgecolor": "white", "markeredgewidth": 0.5}
     style.draw_error_bars(
@@ -125,13 +125,12 @@ def draw_bars(
 
 
 def spread_offsets(count: int, step: float) -> list[float]:
-    """Returns offsets around 0, so that bars at one name do not overlap."""
+    """Returns offsets around 0, so that bars at one position do not overlap."""
     step = min(step, 0.6 / count)
     return [step * (index - (count - 1) / 2) for index in range(count)]
 
 
 def format_budget(epsilon: float) -> str:
-    """Formats an epsilon for a legend."""
     if isinstance(epsilon, RiskEpsilon):
         return "\n(TPR".join([row_words(epsilon), *explain_risks([epsilon]).split(" (TPR")[1:]])
     return f"ε = {epsilon:g}" if math.isfinite(epsilon) else "ε = ∞"

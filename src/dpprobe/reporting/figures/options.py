@@ -34,10 +34,10 @@ def plot_option(*, study: Study, results: Path, dataset: str, option: str) -> Fi
 def option_figure(cells: Sequence[CellResult], option: str, *, dataset: str) -> Figure:
     """Draws test results against an option, from methods that differ only in this option.
 
-    Draws one panel per backbone and family of methods, and one line per epsilon. Methods that also
-    differ in the learning rate share a panel: of several at one value the best is drawn, selected
-    by its test result at each epsilon separately, as in the papers; the panel states of how many.
-    `option` is a key of `VARIED`.
+    Draws one panel per backbone and family of methods, and one line per epsilon. Methods of a
+    family may also differ in learning rate. At each value and epsilon, the method with the best
+    test result is drawn, as in the papers; the panel states the number of methods. `option` is a
+    key of `VARIED`.
     """
     groups = find_varied({cell.method: cell.options for cell in cells}, option)
     panels = []
@@ -54,7 +54,7 @@ def option_figure(cells: Sequence[CellResult], option: str, *, dataset: str) -> 
 def _make_panel(
     cells: Sequence[CellResult], option: str, backbone: str, group: Sequence[str]
 ) -> Panel:
-    """Positions the cells of a backbone; a scale of 0 is left of the logarithmic axis."""
+    """Positions the cells of a backbone; the value 0 is to the left of the logarithmic axis."""
     span = group[0] if len(group) == 1 else f"{group[0]} … {group[-1]}"
     if option == "optimiser":
         heads = [head for head in OPTIMISERS if any(cell.head == head for cell in cells)]
@@ -94,4 +94,4 @@ def _format_tick(value: float, cells: Sequence[CellResult], option: str) -> str:
         cell.options["init"] == "lecun_normal" and _option_place(cell, option) == value
         for cell in cells
     )
-    return "\n1/√d" if lecun else f"{value:g}"  # on a second line: it may be near another
+    return "\n1/√d" if lecun else f"{value:g}"  # on a second line, because ticks may be close

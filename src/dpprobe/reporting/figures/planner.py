@@ -17,14 +17,11 @@ from dpprobe.privacy.risk import budget_in_full
 
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 _POINTS = 60
-_LESS, _MORE = 10, 30  # times n, where the axis ends
+_LESS, _MORE = 10, 30  # the axis is from n / _LESS to n * _MORE
 
 
 def write_plan_figure(path: Path, setting: Setting, scale: Scale) -> None:
-    """Writes the figure of a plan, for its epsilon and the usual epsilons, as SVG or PNG.
-
-    Raises ConfigError if the path ends in neither .svg nor .png.
-    """
+    """Writes the figure of a plan, for the plan's epsilon and `EPSILONS`, as SVG or PNG."""
     kind = path.suffix[1:]
     if kind not in ("svg", "png"):
         raise ConfigError(f"figure {path}: write a name that ends in .svg or .png")
@@ -34,7 +31,7 @@ def write_plan_figure(path: Path, setting: Setting, scale: Scale) -> None:
 
 
 def plan_svg(setting: Setting, scale: Scale, starts: Sequence[Start], *, title: str) -> bytes:
-    """Draws the figure of a study's dataset: each line starts at the measured result and its n."""
+    """Draws the plan of a study's dataset, with each epsilon's line through the measured result."""
     lines = {start.setting.epsilon: start for start in starts}
     with style.use_settings():
         return style.draw_svg(_plan_figure(setting, scale, lines, title=title))
@@ -43,12 +40,12 @@ def plan_svg(setting: Setting, scale: Scale, starts: Sequence[Start], *, title: 
 def _plan_figure(
     setting: Setting, scale: Scale, lines: Mapping[float, Start | None], *, title: str
 ) -> Figure:
-    """Draws a line per epsilon, the setting's range as a band, the ceiling, chance and n."""
+    """Draws a line per epsilon, the range of the setting's epsilon, both baselines, and n."""
     figure = Figure(figsize=(7.4, 4.1), layout="constrained")
     axes = figure.subplots()
     looks = style.choose_looks(len(lines))
     for (epsilon, start), (colour, (dashes, marker)) in zip(lines.items(), looks, strict=True):
-        banded = epsilon == setting.epsilon  # bands of all would hide each other
+        banded = epsilon == setting.epsilon  # bands of all epsilons would hide each other
         at = setting.with_epsilon(epsilon)
         _draw_line(axes, at, scale, start, colour, dashes, banded=banded)
         if start is not None:

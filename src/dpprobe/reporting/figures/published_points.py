@@ -22,7 +22,7 @@ class Mark:
     """A published point: its number in the figure, its position, and its text in the legend.
 
     Attributes:
-      reach: the ends of its range of epsilons, equal for a single epsilon.
+      reach: the ends of the point's range of epsilons, equal for a single epsilon.
       inferred: True if the paper does not state the point's epsilon.
     """
 
@@ -69,7 +69,7 @@ def _format_epsilons(point: Number) -> str:
 def draw_marks(axes: Axes, scale: EpsilonScale, marks: Sequence[Mark]) -> None:
     """Draws numbered circles, side by side where they would overlap.
 
-    A bar joins the ends of a range of epsilons; an inferred epsilon has a dashed circle.
+    A bar joins the ends of a range of epsilons; a dashed circle has an inferred epsilon.
     """
     if not marks:
         return
@@ -89,7 +89,7 @@ def draw_marks(axes: Axes, scale: EpsilonScale, marks: Sequence[Mark]) -> None:
                 [scale.place_of(end) for end in mark.reach], [mark.percent] * 2, linewidth=1.0,
                 color=style.NEUTRAL, marker="|", markersize=6, zorder=3.4,
             )  # fmt: skip
-        if place != true:  # a line leads to the true position
+        if place != true:  # a line leads from the circle to the true position
             axes.plot(
                 [true[0], place[0]], [true[1], place[1]], color=style.NEUTRAL, linewidth=0.6,
                 marker=".", markersize=3, markevery=[0], zorder=3.5,
@@ -114,7 +114,7 @@ def _draw_circle(axes: Axes, place: tuple[float, float], *, inferred: bool) -> N
     )  # fmt: skip
 
 
-# Steps away from the true place of a circle, nearest first.
+# Steps from the true position of a circle to free positions, nearest first.
 _STEPS = sorted(
     ((across, up) for across in range(-12, 13) for up in range(-12, 13)),
     key=lambda step: (step[0] ** 2 + step[1] ** 2, step),
@@ -128,7 +128,7 @@ def _free_place(
     *,
     top: float,
 ) -> tuple[float, float]:
-    """Finds the position nearest to the true one where a circle of this size overlaps no other."""
+    """Finds the position nearest to `true` at which a circle overlaps no placed circle."""
     for across, up in _STEPS:
         x, y = true[0] + across * size[0], true[1] + up * size[1]
         free = all(

@@ -1,4 +1,4 @@
-"""Draws results against training seconds, with the front of results that none beats in both."""
+"""Draws results against training seconds, with the Pareto front of result and seconds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dpprobe.study.ablations import keep_unique
 from dpprobe.study.study import Study
 
 MOST_EPSILONS = 3
-LEAST_SECONDS = 0.001  # records round to this
+LEAST_SECONDS = 0.001  # records round seconds to this precision
 OTHERS: style.Look = ("#B5B5B5", ("none", "o"))
 Point = tuple[float, CellResult]  # seconds per model
 
@@ -32,9 +32,9 @@ def plot_time_cost(*, study: Study, results: Path, dataset: str) -> Figure:
     """Draws test results against a model's wall-clock training seconds, one panel per epsilon.
 
     Seconds of training all seeds are divided by the number of seeds. If Snakemake's benchmarks have
-    the extraction of training features on all backbones, a second row of panels includes
-    extraction. Networks are left out, because resumed jobs time only their last part, and so are
-    searches that epsilon covers, because seconds would reveal their random number of trials. Raises
+    the extraction of training features on all backbones, a second row of panels adds the seconds of
+    extraction. Networks are left out, because resumed jobs time only their last part. Searches that
+    epsilon covers have no seconds, which would reveal their random number of trials. Raises
     NothingToShow if no epsilon has two private cells with a time.
     """
     cells = read_cell_results(record_paths(results, study.list_cells(dataset)))
@@ -77,18 +77,23 @@ def plot_time_cost(*, study: Study, results: Path, dataset: str) -> Figure:
         Line2D([], [], color=style.SUBTLE, linestyle="--", linewidth=0.8, label="Pareto front")
     )
     figure.legend(handles=handles, loc="outside right upper", handlelength=1.8)
-    counts = sorted({len(cell.values) for _, cell in timed})
-    caption = f"mean of {style.counted_seeds(counts)}; bars: 95% CI"
-    if len(rows) == 1:
-        caption += "; training time only (extraction was not timed)"
-    left_out = len({cell.method for cell in cells if cell.private}) - len(
-        {cell.method for _, cell in timed}
-    )
-    if left_out:
-        caption += f"; methods left out (no comparable time): {left_out}"
     title = f"{style.shorten_middle(dataset, 40)}: results by the seconds they take"
+    caption = _write_caption(cells, [cell for _, cell in timed], extraction=len(rows) > 1)
     style.title_figure(figure, title, caption, panels=1)
     return figure
+
+
+def _write_caption(
+    cells: Sequence[CellResult], timed: Sequence[CellResult], *, extraction: bool
+) -> str:
+    counts = sorted({len(cell.values) for cell in timed})
+    caption = f"mean of {style.counted_seeds(counts)}; bars: 95% CI"
+    if not extraction:
+        caption += "; training time only (extraction was not timed)"
+    private = {cell.method for cell in cells if cell.private}
+    if left_out := len(private) - len({cell.method for cell in timed}):
+        caption += f"; methods left out (no comparable time): {left_out}"
+    return caption
 
 
 def read_extraction_seconds(study: Study, results: Path, dataset: str) -> dict[str, float]:
@@ -107,7 +112,7 @@ def read_extraction_seconds(study: Study, results: Path, dataset: str) -> dict[s
 
 
 def find_front(points: Sequence[Point]) -> list[Point]:
-    """Finds the points that no other point beats in seconds and result, from fast to slow."""
+    """Finds the Pareto front of points: no other point is faster and better; fast points first."""
     front: list[Point] = []
     for point in sorted(points, key=lambda each: (each[0], -each[1].mean)):
         if not front or point[1].mean > front[-1][1].mean:
@@ -126,7 +131,7 @@ def _draw_points(axes: Axes, points: Sequence[Point]) -> None:
     )  # fmt: skip
     axes.set_xscale("log")
     seconds = [each for each, _ in points]
-    axes.set_xlim(min(seconds) / 1.6, 1.6 * max(seconds))  # holds one tick at least
+    axes.set_xlim(min(seconds) / 1.6, 1.6 * max(seconds))  # wide enough for at least one tick
     steps = (1.0,) if max(seconds) > 30 * min(seconds) else (1.0, 2.0, 5.0)
     axes.xaxis.set_major_locator(LogLocator(base=10, subs=steps))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

@@ -39,9 +39,9 @@ class _BatchRow:
     """One model at one epsilon.
 
     Attributes:
-      best: the non-private ceiling, in the row without privacy.
-      dimension: the dimension of the features, if measured.
-      chosen: True if a cell is the best of several.
+      best: the result of the non-private baseline; blank at a finite epsilon.
+      dimension: the dimension of the features; None for published rows.
+      chosen: True if a table cell shows the best of several results.
     """
 
     dataset: str
@@ -130,8 +130,8 @@ def _printed_batches(published: Published, table: str) -> list[_BatchRow]:
 def _measured_batches(run: Run, head: str) -> list[_BatchRow]:
     """Makes the measured rows; methods that differ in batch size and learning rate share a row.
 
-    If some methods differ in batch size, all other methods have no rows. The row below each shows
-    methods with head `tuned` on the row's base, which choose the learning rate within epsilon.
+    If some methods differ in batch size, other methods have no rows. The rows of a group are
+    followed by rows for `tuned` heads on the group's methods, whose epsilon covers the search.
     """
     options = {cell.method: cell.options for cell in run.cells if cell.head == head}
     sizes = {cell.method: cell.batch_size for cell in run.cells if cell.head == head}

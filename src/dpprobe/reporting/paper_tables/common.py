@@ -1,4 +1,4 @@
-"""Code that the tables of all papers share: the study's results, names, cells and notes."""
+"""Common parts of all papers' tables: the study's results, names, table cells and notes."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class Run:
 
     Attributes:
       names: the name of each dataset in `resources/published.yaml`.
-      methods: those in table 2 of the foundation-features paper; empty for all private methods.
-      base: the method from which the ablation starts; None to choose one.
+      methods: methods to show in table 2 of the foundation-features paper; empty for all private.
+      base: the method from which the ablation starts; if None, the ablation chooses a method.
     """
 
     study: str
@@ -104,7 +104,6 @@ class Run:
 
 
 def study_command(paper: str) -> str:
-    """Returns the command that runs the study of a paper."""
     return f"`{shlex.join(run_words('paper_tables', call=['--configfile', STUDY_FILES[paper]]))}`"
 
 
@@ -126,13 +125,12 @@ def measured_cell(cell: CellResult | None) -> TableCell:
 
 
 def row_numbers(published: Published, table: str, row: str) -> dict[str, Number]:
-    """Returns the numbers of a published row by column."""
     numbers = published.select_numbers(paper=TRANSFER, table=table, row=row)
     return {number.column: number for number in numbers}
 
 
 def best_of_cell(cells: Sequence[CellResult]) -> TableCell:
-    """Makes the table cell of the best of several results, with their number."""
+    """Makes the table cell of the best of several results, with the number of results."""
     cell = measured_cell(best_result(cells))
     return replace(cell, text=f"{cell.text} (of {len(cells)})") if len(cells) > 1 else cell
 
@@ -157,7 +155,6 @@ def metric_name(name: str) -> str:
 
 
 def epsilon_cell(value: Any) -> TableCell:
-    """Makes the cell of an epsilon, a range of two or infinity."""
     if isinstance(value, tuple):
         return TableCell(text=f"[{value[0]:g}, {value[1]:g}]")
     if math.isinf(value):
@@ -166,7 +163,7 @@ def epsilon_cell(value: Any) -> TableCell:
 
 
 def deltas_text(cells: Collection[CellResult]) -> str:
-    """Formats ", δ 1e-05" for a note, marked if delta is above 1/n."""
+    """Formats deltas for a note, such as ", δ 1e-05", with a mark if a delta is above 1/n."""
     deltas = keep_unique(
         f"{cell.delta:g}{ABOVE_MARK if cell.delta_above else ''}"
         for cell in cells

@@ -20,7 +20,7 @@ from dpprobe.reporting.paper_tables.registry import SECOND_ORDER
 from dpprobe.results.best_private import best_of_each
 from dpprobe.study.ablations import OPTIMISERS, keep_unique
 
-LOGISTIC = "logistic"  # the column of `OPTIMISERS`
+LOGISTIC = "logistic"  # the table's column for heads in `OPTIMISERS`
 
 
 def second_order_heads(run: Run, published: Published) -> Table:

@@ -79,7 +79,7 @@ class _PrivateResults:
     def make_rows(self, name: str, printed: Sequence[Row]) -> list[tuple[TableCell, ...]]:
         """Makes a dataset's published rows, then rows for measured results without a published row.
 
-        A measured result is in the first published row of its epsilon and metric.
+        A measured result is shown in the first published row with its epsilon and metric.
         """
         datasets = _datasets_of(self._run, name)
         rows = []
@@ -101,7 +101,7 @@ class _PrivateResults:
         return rows + [row for dataset in datasets for row in self._study_rows(dataset, taken)]
 
     def _place_of(self, datasets: Sequence[str], number: Number) -> _Place:
-        """Finds a number's row and column in the first dataset that has a result there."""
+        """Finds the first dataset with a result at a number's epsilon and metric."""
         rest = number.single_epsilon or 0.0, metric_name(number.metric)
         measured = (
             d for d in datasets if any((d, *rest, *c) in self._results for c in self.columns)
@@ -140,7 +140,7 @@ def _cell_place(cell: CellResult) -> _Place:
 
 
 def _datasets_of(run: Run, name: str) -> list[str]:
-    """Lists the study's datasets with a published name; a dataset of exactly this name is first."""
+    """Lists the study's datasets with a published name, first the dataset of this very name."""
     datasets = [dataset for dataset in run.datasets if run.published_name(dataset) == name]
     return sorted(datasets, key=lambda dataset: dataset != name)
 

@@ -74,9 +74,9 @@ def ablation_table(run: Run, published: Published) -> Table:
 
 
 def _changed_rows(run: Run, base: str) -> list[tuple[TableCell, ...]]:
-    """Makes rows for each private cell of the base method, and for the cells one change away.
+    """Makes rows for private cells of the base method, and for cells that differ in one option.
 
-    The base method's row is for the first backbone, and the best of several learning rates.
+    A row of the base method shows the first backbone and the best of several learning rates.
     """
     rows = []
     cells = [cell for cell in run.cells if cell.method == base and cell.private]
@@ -101,7 +101,7 @@ def _changed_rows(run: Run, base: str) -> list[tuple[TableCell, ...]]:
 
 
 def _one_change_away(run: Run, first: CellResult) -> dict[str, list[CellResult]]:
-    """Finds the cells that differ in one option of method or backbone, by its description.
+    """Maps each change of one option of method or backbone to the cells with this change.
 
     The learning rate may differ too, because each change has its own learning rate.
     """
@@ -120,7 +120,7 @@ def _one_change_away(run: Run, first: CellResult) -> dict[str, list[CellResult]]
             options = (run.backbones[cell.backbone] for cell in (first, other))
             changed = find_changes(*map(_flatten_options, options))
             if "preprocessing.crop" in changed:
-                changed.pop("preprocessing.crops", None)  # how many there are is part of the change
+                changed.pop("preprocessing.crops", None)  # another crop has another number of crops
         elif other.method == first.method:
             continue
         if len(changed) < 2:

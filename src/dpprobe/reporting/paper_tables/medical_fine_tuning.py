@@ -1,4 +1,4 @@
-"""Berrada et al. 2023's AUCs on chest radiographs, compared with a study's networks and heads."""
+"""AUCs of Berrada et al. 2023 on chest radiographs, compared with a study's networks and heads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEADS, FULL, BLOCKS = "last layer", "full", "part"
 
 
 def radiographs_table(run: Run, published: Published) -> Table:
-    """Makes the table: one row per network and epsilon, with published or measured AUC."""
+    """Makes a table of published and measured AUCs: one row per network and epsilon."""
     rows = [
         make_row(
             TITLES[number.dataset or ""], number.model or "", number.tuning or "",

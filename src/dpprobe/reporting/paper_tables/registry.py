@@ -1,6 +1,6 @@
-"""The papers' tables by name: the check that a study measures any row, and the function for each.
+"""The papers' tables by name: the check if a study needs a table, and the function for the table.
 
-Every start of Snakemake reads this module: it imports nothing heavy.
+Every start of Snakemake imports this module, so its imports are fast.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dpprobe.study.comparisons import has_guarantee, list_guaranteed
 from dpprobe.study.study import Study
 
 SECOND_ORDER = ("least_squares", "newton", "feature_covariance")
-SMALL_BATCH = 2**17  # table 9 of Mehta et al. 2022 has smaller ones
+SMALL_BATCH = 2**17  # table 9 of Mehta et al. 2022 has smaller batches
 
 
 def _has_chosen_methods(study: Study) -> bool:
@@ -114,5 +114,5 @@ PAPER_TABLES: dict[str, PaperTable] = {
 
 
 def list_paper_tables(study: Study) -> list[str]:
-    """Lists the papers' tables of which a study measures a row; no other table is written."""
+    """Lists the papers' tables to write for a study, which measures at least one row of each."""
     return [name for name, table in PAPER_TABLES.items() if table.is_measured(study)]

@@ -15,8 +15,8 @@ from dpprobe.results.best_private import Best
 def draw_curve(bests: Sequence[Best]) -> str:
     """Draws one dataset's best private results with 95% intervals; returns a data address.
 
-    The dashed line is the non-private baseline on each result's backbone; the dotted line, if
-    within the axis, the majority-class baseline. `bests` are at rising epsilons.
+    The dashed line is the non-private baseline on each result's backbone. The dotted line is the
+    majority-class baseline, if within the axis. `bests` are in the order of rising epsilons.
     """
     with style.use_settings():
         figure = Figure(figsize=(4.8, 2.7), layout="constrained")
@@ -35,7 +35,7 @@ def draw_curve(bests: Sequence[Best]) -> str:
             if best.ceiling is not None
         ]
         draw_epsilon_axis(axes, scale)
-        if baseline:  # across the axes
+        if baseline:  # a line across the whole axes
             left, right = axes.get_xlim()
             ends = (left, baseline[0][1]), (right, baseline[-1][1])
             axes.plot(

@@ -1,4 +1,4 @@
-"""Figures and tables of the report: embedded up to a size, linked if larger."""
+"""Figures and tables of the report: large files are linked, other files are embedded."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from dpprobe.exhibits.tables import TABLE_BYTES, write_html, write_markdown
 from dpprobe.reporting.report.sources import Sources
 from dpprobe.results.best_private import Best
 
-FIGURES_BYTES = 16 << 20  # of figure files within the page; what is above becomes a link
-SVG_BYTES = 400_000  # a larger drawing is shown as its PNG
+FIGURES_BYTES = 16 << 20  # most bytes of embedded figures; further figures are linked
+SVG_BYTES = 400_000  # the PNG of a figure replaces a larger SVG
 FIGURE_TITLES = {
     "by_backbone": "Results by backbone",
     "by_resolution": "Results by size of images",
@@ -30,7 +30,7 @@ FIGURE_TITLES = {
 
 
 class Exhibits:
-    """Figures and tables in the form that the report shows, each once.
+    """Figures and tables in the form that the report shows, each shown once.
 
     Attributes:
       linked: titles of the figures that are too large for the page.
@@ -47,14 +47,14 @@ class Exhibits:
     def list_figures(
         self, dataset: str | None, facts: Mapping[str, str], *, section: Section | None = None
     ) -> list[dict[str, Any]]:
-        """Returns the figures of a dataset (None: of all), in a section or outside sections."""
+        """Returns a section's figures, or figures outside sections; `dataset` None is for all."""
         groups: dict[str, dict[str, Path]] = {}
         for path in self.sources.figures:
             if find_section(path.stem) is not section:
                 continue
             if self._figure_owner(path) == dataset:
                 groups.setdefault(path.stem, {})[path.suffix] = path
-        if section is None and "tsne" in groups:  # the grid has all planes
+        if section is None and "tsne" in groups:  # the figure tsne has the planes of all backbones
             groups = {name: files for name, files in groups.items() if name[:5] != "tsne_"}
         order = section.figures if section else ("accuracy",)
         first = {name: place for place, name in enumerate(order)}
@@ -64,7 +64,7 @@ class Exhibits:
         return [self._embed_figure(name, groups[name], dataset, facts) for name in ordered]
 
     def has_room(self, size: int) -> bool:
-        """Reserves bytes of the figures' budget; False if the budget is too small."""
+        """Reserves bytes for an embedded figure; returns False if too few bytes are left."""
         fits = size <= self.bytes_left
         self.bytes_left -= size if fits else 0
         return fits
@@ -100,7 +100,7 @@ class Exhibits:
                 continue
             text = write_markdown(item.table)
             if text in self.seen:
-                continue  # with one dataset the table of all is that dataset's
+                continue  # a study of one dataset has two files with equal tables
             self.seen.add(text)
             title = item.table.title or title_of(item.table.name, dataset)
             whole = len(text.encode()) <= TABLE_BYTES
@@ -141,7 +141,7 @@ def title_of(name: str, dataset: str | None) -> str:
 
 
 def _find_caption(name: str, captions: Sequence[Path]) -> str:
-    """Returns the caption whose name is the longest beginning of the figure's name."""
+    """Returns the caption whose file's name is the longest prefix of the figure's name."""
     matches = [path for path in captions if name.startswith(path.stem)]
     if not matches:
         return ""
@@ -150,7 +150,7 @@ def _find_caption(name: str, captions: Sequence[Path]) -> str:
 
 
 def figure_facts(bests: Sequence[Best], dataset: str) -> dict[str, str]:
-    """Describes figures in words, by kind, for readers who cannot see them."""
+    """Describes kinds of figures in words, for readers who cannot see figures."""
     results = [best for best in bests if best.dataset == dataset]
     if not results:
         return {}

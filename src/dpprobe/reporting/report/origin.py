@@ -27,18 +27,18 @@ LIBRARIES = (
 
 
 def cell_command(origin: Origin, dataset: str, backbone: str, method: str, epsilon: str) -> str:
-    """Returns the command that reproduces one cell, for the folder that the study ran in."""
+    """Returns the command that reproduces a cell, to be run in the folder of the study's run."""
     cell = origin.results / "cells" / dataset / backbone / method / f"eps-{epsilon}"
     return _snakemake_call(origin, (cell / METRICS_FILE).as_posix())
 
 
 def _snakemake_call(origin: Origin, *targets: str) -> str:
-    """Returns a Snakemake command, options last: --configfile reads all words that follow."""
+    """Returns a Snakemake command with options last, as --configfile reads all following words."""
     return shlex.join(run_words(*targets, call=origin.call))
 
 
 def write_commands(origin: Origin) -> dict[str, str]:
-    """Returns two commands: one repeats the study, one deletes a cell."""
+    """Returns commands that check out the code, repeat the study, and delete a cell."""
     commit, _, changes = (origin.commit or "").partition(" ")
     checkout = f"git checkout {commit}" if commit else ""
     if changes:
@@ -51,7 +51,7 @@ def write_commands(origin: Origin) -> dict[str, str]:
 
 
 def write_release(origin: Origin, best: Best) -> dict[str, str]:
-    """Returns a study's YAML block that releases a head like the best one, and its command."""
+    """Returns the YAML and the command to release a head with the settings of `best`."""
     risk = find_risk(best.epsilon)
     release = {
         "dataset": best.dataset,

@@ -16,7 +16,7 @@ from dpprobe.privacy.risk import RiskEpsilon, nominal_epsilon, row_words
 from dpprobe.results.best_private import best_ceiling, from_one
 from dpprobe.results.summary import Grid
 
-_POINTS = 2  # of loss, that the table names an n for
+_POINTS = 2  # the table has the number of units for a loss of this many points
 
 
 def plan_parts(
@@ -24,10 +24,10 @@ def plan_parts(
 ) -> list[dict[str, Any]]:
     """Makes one part per dataset and backbone with a non-private baseline and private cells.
 
-    Predictions start from the best measured head of each epsilon. A dataset has no part without a
-    baseline that beats the majority class, or with several labels per example. If measured heads
-    are outside the predicted range, the part states only this. Each dataset has one figure, for the
-    backbone with the best non-private baseline among those with a part, if `has_room` for it.
+    Predictions start from the best measured head of each epsilon. Only datasets whose metric is
+    accuracy have parts, and only backbones whose non-private baseline beats the majority class. If
+    measured heads are outside the predicted range, the part has no predictions. Each dataset has a
+    figure of the backbone with the best non-private baseline, if `has_room` for the figure.
     """
     parts = []
     for dataset, measure in grid.measures.items():
@@ -49,7 +49,6 @@ def plan_parts(
 
 
 def unplanned_words(grid: Grid, dataset: str) -> str:
-    """Explains why nothing is predicted for a dataset."""
     measure = grid.measures[dataset]
     if measure.is_accuracy:
         return (
@@ -65,7 +64,6 @@ def unplanned_words(grid: Grid, dataset: str) -> str:
 
 
 def plan_origin() -> dict[str, Any]:
-    """Describes the data behind the predictions."""
     curves = read_curves()
     return {
         "sources": curves.sources,
@@ -100,7 +98,7 @@ class _Part:
             for (of, epsilon, name, _), entry in grid.entries.items()
             if (of, name) == (dataset, backbone)
         ]
-        self.measured: dict[float, float] = {}  # of the best private head, by epsilon
+        self.measured: dict[float, float] = {}  # accuracy of the best private head by epsilon
         for epsilon in _list_epsilons(grid, dataset, backbone):
             heads = [e.mean for at, e in entries if at == epsilon and e.private and not e.network]
             self.measured[epsilon] = max(heads) / 100
@@ -112,7 +110,7 @@ class _Part:
             delta=float(private.delta),
         )
         patients = (info.units or {}).get("train")
-        # The unit is not in a summary; n of as many patients as rows is either.
+        # A summary does not name the unit of privacy; with one image per patient, both count alike.
         by_patient = self.setting.n == patients != info.train_rows
         self.unit = "patient" if by_patient else "image"
         self.ceiling = best_ceiling(entry for _, entry in entries)
@@ -170,7 +168,7 @@ class _Part:
 
     def draw_figure(self, has_room: Callable[[int], bool]) -> str | None:
         """Draws the figure as a data address; None if the page would become too large."""
-        from dpprobe.reporting.figures.planner import plan_svg  # Matplotlib, for figures alone
+        from dpprobe.reporting.figures.planner import plan_svg  # imports Matplotlib
 
         svg = plan_svg(
             self.setting,
@@ -182,7 +180,7 @@ class _Part:
 
 
 def _plannable(epsilon: float) -> float:
-    """Returns the epsilon for the planner; a risk's epsilon is for noise on all examples."""
+    """Returns the planner's epsilon; for a permitted risk, the epsilon of noise on all examples."""
     if not isinstance(epsilon, RiskEpsilon) or epsilon.delta is None:
         return epsilon
     return RiskEpsilon(nominal_epsilon(epsilon.token, epsilon.delta), epsilon.token, epsilon.delta)

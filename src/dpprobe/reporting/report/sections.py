@@ -37,8 +37,8 @@ def make_card(
 ) -> dict[str, Any]:
     """Makes a dataset's card: verdict, curve, prospects and caveats.
 
-    `best` is the best result at the epsilon of the verdict, and `bests` those at all epsilons.
-    Without a `plan`, the part from `plan_parts`, `unplanned` explains why.
+    `best` is the best result at the epsilon of the verdict; `bests` has the best result at each
+    epsilon. `plan` is a part from `plan_parts`; if it is None, `unplanned` explains the reason.
     """
     doubts = (*list_doubts(best), *cautions)
     caveats: list[tuple[str, str | None]] = [(text, None) for text in doubts]
@@ -115,7 +115,7 @@ def _name_untested(info: DatasetInfo) -> str:
 
 
 def zero_shot_results(paths: Sequence[Path]) -> dict[tuple[str, str], tuple[str, float]]:
-    """Reads each (dataset, backbone)'s zero-shot result: its headline metric, and percent."""
+    """Maps (dataset, backbone) to the headline metric and percent of its zero-shot result."""
     return {
         (record["dataset"], record["backbone"]): (
             record["headline"], 100 * record["metrics"][record["headline"]]
@@ -171,7 +171,6 @@ def what_was_run(
     shown: Sequence[Statement],
     summary: Any,
 ) -> dict[str, Any]:
-    """Describes datasets, backbones, public data, methods and epsilons."""
     datasets = [
         {
             "name": name,
@@ -212,7 +211,7 @@ def what_was_run(
 
 
 def _method_options(options: Mapping[str, Any]) -> str:
-    """Formats a method's options; a cell's statement has the choices of `auto`."""
+    """Formats a method's options; for `auto`, only options that the study sets."""
     if options["head"] != "auto":
         return one_line(options, skip=("head",))
     asked = one_line(options, skip=("head", "normalize"))
@@ -221,7 +220,6 @@ def _method_options(options: Mapping[str, Any]) -> str:
 
 
 def one_line(options: Mapping[str, Any], skip: Sequence[str] = ()) -> str:
-    """Formats options that are set, in one line."""
     return ", ".join(
         f"{name} {_write_value(value)}"
         for name, value in options.items()

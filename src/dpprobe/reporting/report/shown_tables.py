@@ -1,4 +1,4 @@
-"""The tables of the report, made again from the data of their files."""
+"""The tables of the report, computed from the study's results."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class ReportTable:
 def study_tables(
     files: Sequence[Path], summaries: Sequence[Path], run: Run | None
 ) -> list[ReportTable]:
-    """Makes the tables of these files, in the order of the Markdown files.
+    """Makes the report's tables that `files` show, in the order of the Markdown files.
 
-    Leaves out tables that belong to sections. `run` is None without papers' tables. Raises
-    DataError if a Markdown file does not show the study's results.
+    Leaves out tables that belong to sections. `run` is None if no file is a table of a paper.
+    Raises DataError if a Markdown file is not a known table.
     """
     results: dict[str, tuple[Table, str | None]] = {
         NAME: (accuracy_table(read_grid(summaries)), None)

@@ -17,13 +17,13 @@ class Sources:
     summaries: Sequence[Path]
     statements: Sequence[Path]  # privacy.json of the cells
     datasets: Mapping[str, Path]  # name: dataset.json
-    manifests: Sequence[Path] = ()  # of the train splits' features
+    manifests: Sequence[Path] = ()  # manifest.json of the training features
     tables: Sequence[ReportTable] = ()
     figures: Sequence[Path] = ()  # figures/<dataset>/<name>.svg and .png, or figures/<name>
     zero_shot: Sequence[Path] = ()
-    records: Mapping[str, Sequence[Path]] = field(default_factory=dict)  # of analyses, by name
-    names: Mapping[str, str] = field(default_factory=dict)  # of datasets in published numbers
-    captions: Sequence[Path] = ()  # <beginning of a figure's or table's name>.rst
+    records: Mapping[str, Sequence[Path]] = field(default_factory=dict)  # by name of analysis
+    names: Mapping[str, str] = field(default_factory=dict)  # datasets' names in published numbers
+    captions: Sequence[Path] = ()  # <prefix of a figure's or table's name>.rst
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Privacy statements in the report; equal statements of several backbones appear once."""
+"""Privacy statements in the report, where equal statements of several backbones appear once."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Statement:
 
 
 def read_statements(paths: Iterable[Path], *, order: Sequence[str]) -> list[Statement]:
-    """Reads the statements of cells; merges equal statements of several backbones.
+    """Reads the statements of cells; merges statements that differ only in backbone and seeds.
 
-    Paths end in <dataset>/<backbone>/<method>/eps-<epsilon>/privacy.json; seeds differ per cell.
+    Paths end in <dataset>/<backbone>/<method>/eps-<epsilon>/privacy.json.
     """
     groups: dict[str, tuple[dict[str, Any], list[tuple[str, Path]]]] = {}
     for path in paths:
@@ -79,7 +79,7 @@ def list_candidates(
 ) -> dict[tuple[str, str], list[tuple[str, str]]]:
     """Lists name and link of each private statement by (dataset, epsilon).
 
-    A link leads to the statement in the report, or to its file if the report omits it.
+    A link leads to the statement in the report, or to the file of a statement that is left out.
     """
     listed: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for index, item in enumerate(statements):
@@ -93,14 +93,14 @@ def list_candidates(
 
 
 def common_limits(contents: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Lists the limits that all statements name, in the order of the first statement."""
+    """Lists the limits (`not_covered`) that all statements name, in the first statement's order."""
     lists = [content.get("not_covered", ()) for content in contents]
     shared = set.intersection(*map(set, lists)) if lists else set()
     return [text for text in lists[0] if text in shared] if lists else []
 
 
 def public_data(statements: Sequence[Statement]) -> list[dict[str, str]]:
-    """Lists the assumptions on each backbone's pretraining, and the check for near-duplicates."""
+    """Lists for each backbone the assumption on pretraining, and the near-duplicate check."""
     assumed: dict[tuple[str, str], dict[str, str]] = {}
     for item in statements:
         for backbone, path in item.cells:
@@ -116,7 +116,7 @@ def public_data(statements: Sequence[Statement]) -> list[dict[str, str]]:
 
 
 def _near_duplicates(check: Any) -> str:
-    """Describes the result of a check for near-duplicates, or states that none was run."""
+    """Describes the result of a near-duplicate check, or says that no check was run."""
     if not isinstance(check, Mapping):
         return str(check)
     counts = [f"{check[s]['near']} of {check[s]['rows']} {s} rows" for s in ("train", "test")]

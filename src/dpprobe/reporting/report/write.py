@@ -18,7 +18,7 @@ from dpprobe.analysis_registry import ANALYSES, load_analyses
 from dpprobe.artifacts import write_text
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.addresses import public_addresses
-from dpprobe.data.table import read_info
+from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.exhibits.html_page import content_policy, relative_path
 from dpprobe.exhibits.make import find_function
 from dpprobe.exhibits.tables import mark_code
@@ -33,10 +33,10 @@ from dpprobe.reporting.report.plans import plan_origin, plan_parts, unplanned_wo
 from dpprobe.reporting.report.shown_tables import study_tables
 from dpprobe.reporting.report.sources import Origin, Sources
 from dpprobe.resources import resource_path
-from dpprobe.results.best_private import best_private, choose_highlights, list_best_columns
+from dpprobe.results.best_private import Best, best_private, choose_highlights, list_best_columns
 from dpprobe.results.cautions import list_cautions
 from dpprobe.results.cell_record import HEADLINES, STATEMENT_FILE, record_paths
-from dpprobe.results.summary import read_grid, read_summaries, rounded_up
+from dpprobe.results.summary import Grid, read_grid, read_summaries, rounded_up
 from dpprobe.study.study import Study
 from dpprobe.versions import clone_commit
 
@@ -46,11 +46,12 @@ CELLS_SHOWN = 2000
 SUBGROUPS = "subgroups"  # the anchor of the section on gaps between groups
 NOT_PRIVATE = (
     ("This report", "its test results, t-SNE figures and fingerprints are computed from the data."),
-    ("Features and their shards", "each row describes one example. Protect them like the data."),
+    ("Features and their shards",
+        "each row describes one example. Protect features like the data."),
     ("t-SNE and other figures of features", "drawn from the features, without noise."),
     ("Test results",
-        "computed on the test split without noise. Keep them private if the test examples are "
-        "private."),
+        "computed on the test split without noise. Keep test results private if the test examples "
+        "are private."),
     ("Training losses and learning curves", "computed from the training examples, without noise."),
     (
         "Results at ε = ∞ and non-private baselines",
@@ -77,7 +78,7 @@ def write_study_report(
     Raises DataError if a file does not have the content that its name implies.
     """
     results = output.parent
-    # If the papers' tables are inputs, the records that they were made from exist, too.
+    # If the papers' tables exist, all records of the study exist.
     papers = any(path.parent.name == "papers" for path in inputs["tables"])
     run = Run.of_study(study, results) if papers else None
     sources = Sources(
@@ -105,10 +106,7 @@ def write_study_report(
 
 
 def write_report(output: Path, sources: Sources, origin: Origin, *, template: Path) -> None:
-    """Writes the report's HTML page; links to large figures are relative to it.
-
-    Raises DataError if a file does not have the content that its name implies.
-    """
+    """Writes the report's HTML page, with relative links to large figures."""
     origin = replace(origin, study=public_addresses(origin.study))
     grid = read_grid(sources.summaries)
     summary = read_summaries(sources.summaries).to_pandas()
@@ -120,37 +118,24 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
     cells = sections.list_cells(summary, privacy, origin)
     page = Page(grid=grid, names=sources.names, folder=output.parent)
     shown = make_sections(sources.records, page, exhibits)
-    with_groups = {
-        part["dataset"]
-        for section in shown
-        if section["declared"].anchor == SUBGROUPS
-        for part in section["content"]
-    }
     plans = plan_parts(grid, summary, infos, has_room=exhibits.has_room)
-    chosen = {best.dataset: best for best in choose_highlights(bests)}
+    chosen = choose_highlights(bests)
+    cards = {
+        best.dataset: _make_card(best, bests, grid, infos[best.dataset], plans, shown)
+        for best in chosen
+    }
     datasets = []
     for name, measure in grid.measures.items():
-        best = chosen.get(name)
         ours = [each for each in bests if each.dataset == name]
-        parts = [part for part in plans if part["dataset"] == name]
-        card = best and sections.make_card(
-            best,
-            ours,
-            infos[name],
-            cautions=list(list_cautions(grid, name, columns=list_best_columns(bests, name))),
-            plan=next((part for part in parts if part["backbone"] == best.backbone), None),
-            unplanned=unplanned_words(grid, name),
-            subgroups=name in with_groups,
-        )
         datasets.append(
             {
                 "name": name,
                 "measure": measure,
-                "card": card,
+                "card": cards.get(name),
                 "bests": ours,
                 "reason": grid.reasons.get(name, ""),
                 "majority": majority_words(ours[0].entry, measure) if ours else "",
-                "plans": parts,
+                "plans": [part for part in plans if part["dataset"] == name],
                 "figures": exhibits.list_figures(name, figure_facts(bests, name)),
                 "tables": exhibits.list_tables(name),
                 "cells": [cell for cell in cells if cell["dataset"] == name],
@@ -168,7 +153,7 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
         date=_format_date(sources.summaries),
         run=sections.what_was_run(origin.study, grid, infos, privacy, summary),
         bests=bests,
-        first=bests if len(chosen) == 1 else list(chosen.values()),
+        first=bests if len(chosen) == 1 else chosen,
         candidates=statements.list_candidates(privacy, output.parent),
         has_zero_shot=bool(zero_shot),
         datasets=datasets,
@@ -187,17 +172,45 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
         provenance=collect_provenance(origin, infos, sources),
         linked=exhibits.linked,
         reproduce=write_commands(origin),
-        release=write_release(origin, next(iter(chosen.values()))) if bests else None,
+        release=write_release(origin, chosen[0]) if bests else None,
         relative=lambda path: relative_path(path, output.parent),
     )  # fmt: skip
     write_text(output, text)
     logger.info("%s: %.1f MB, %d cells", output, output.stat().st_size / 1e6, len(cells))
 
 
+def _make_card(
+    best: Best,
+    bests: Sequence[Best],
+    grid: Grid,
+    info: DatasetInfo,
+    plans: Sequence[Mapping[str, Any]],
+    shown: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    name = best.dataset
+    places = ((part["dataset"], part["backbone"]) for part in plans)
+    planned = dict(zip(places, plans, strict=True))
+    grouped = {
+        part["dataset"]
+        for section in shown
+        if section["declared"].anchor == SUBGROUPS
+        for part in section["content"]
+    }
+    return sections.make_card(
+        best,
+        [each for each in bests if each.dataset == name],
+        info,
+        cautions=list(list_cautions(grid, name, columns=list_best_columns(bests, name))),
+        plan=planned.get((name, best.backbone)),
+        unplanned=unplanned_words(grid, name),
+        subgroups=name in grouped,
+    )
+
+
 def make_sections(
     records: Mapping[str, Sequence[Path]], page: Page, exhibits: Exhibits
 ) -> list[dict[str, Any]]:
-    """Makes the sections of analyses that have results, by name, in the order of the page."""
+    """Makes the sections of analyses that have results, in the order of the page."""
     made = []
     declared = [each for each in load_analyses() if each.section and each.name in records]
     for analysis in sorted(declared, key=lambda each: each.section.place):
@@ -213,7 +226,6 @@ def make_sections(
 
 
 def _make_environment(template: Path) -> Environment:
-    """Makes the Jinja environment of the report's template, with its filters."""
     environment = Environment(
         loader=FileSystemLoader([template, *map(find_folder, load_analyses())]),
         autoescape=True,
@@ -235,11 +247,9 @@ def _make_environment(template: Path) -> Environment:
 
 
 def find_folder(analysis: Analysis) -> Path:
-    """Returns the folder of an analysis, which contains its template."""
     return Path(importlib.import_module(ANALYSES[analysis.name].package).__path__[0])
 
 
 def _format_date(paths: Sequence[Path]) -> str:
-    """Formats the time of the newest summary."""
     newest = max((path.stat().st_mtime for path in paths), default=0.0)
     return datetime.fromtimestamp(newest, tz=UTC).strftime("%Y-%m-%d %H:%M UTC")
