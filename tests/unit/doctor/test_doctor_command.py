@@ -471,12 +471,20 @@ def test_results_of_no_run_here(doctor: Doctor, tmp_path: Path) -> None:
     assert "data/digits/train.parquet: changed" in doctor("moved", "--data", "data")[1]
 
 
-def test_a_folder_that_is_a_link_is_as_good_as_another(doctor: Doctor, tmp_path: Path) -> None:
+@pytest.mark.parametrize("results", ["", "disk", "disk/../results", "{}/results"])
+def test_any_spelling_of_the_results_names_the_same_run(
+    doctor: Doctor, tmp_path: Path, results: str
+) -> None:
     shutil.move("results", "disk")
     Path("results").symlink_to(tmp_path / "disk")
-    truncate(Path(CELL, "heads.safetensors"))
-    assert doctor("--fix")[0] == 0
-    assert not Path(CELL, "heads.safetensors").exists()
+    heads, table = Path(CELL, "heads.safetensors"), Path("data/digits/train.parquet")
+    for path in (heads, table):
+        truncate(path)
+    code, output = doctor(*filter(None, [results.format(tmp_path)]), "--fix")
+    assert (code, heads.exists(), table.exists()) == (0, False, False)
+    for target in (f"{CELL}/metrics.json", table):
+        assert f"deleted; run `dpprobe run {target} --cores all --configfile" in output
+    assert "not checked" not in output
 
 
 def test_the_versions_are_those_of_the_writers() -> None:
