@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -102,28 +101,3 @@ def test_a_canary_that_makes_a_sum_no_number_exceeds_every_sensitivity() -> None
     used: dict[str, float] = {}
     attack._log_ratio(transcript, without, lost, GROUP, used)
     assert set(used.values()) == {math.inf}
-
-
-@pytest.mark.parametrize("alone", [False, True])
-def test_only_the_canaries_differ_and_have_all_of_several_labels(alone: bool) -> None:
-    """Rows of the canaries' direction have another label; with `alone` no other row has theirs."""
-    for several in (False, True):
-        shape = replace(SHAPE, multi_label=several, rows_per_unit=2)
-        worlds = make_worlds(shape, group=GROUP, length=1.0, seed=3, label=1, alone=alone)
-        (absent, out), (present, labels) = (
-            (side.features.numpy(), side.labels.numpy())
-            for side in (worlds.absent, worlds.present)
-            if side.features is not None
-        )
-        assert worlds.present.units is not None
-        rows = np.isin(worlds.present.units.unit_of_rows(), worlds.canaries).sum()
-        assert rows == 2 * GROUP
-        assert np.array_equal(absent, present[:-rows])
-        assert np.array_equal(out, labels[:-rows])
-        along = present @ present[-1]
-        assert (along[-rows:] > 0.999).all()
-        theirs = np.ones(shape.num_classes) if several else 1
-        assert (labels[-rows:] == theirs).all()
-        others = labels[:-rows].any(1) if several else labels[:-rows] == 1
-        assert others.any() != alone
-        assert not (others & (along[:-rows] > 0.999)).any()
