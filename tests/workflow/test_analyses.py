@@ -64,8 +64,14 @@ def test_analyses_are_part_of_all_where_a_study_asks_for_them_alone(
     planned = workspace.planned(study)
     assert not {rule for rule in rules if planned[rule]}
     assert planned["write_report"] == planned["tune_network"] == 1
-    asked = workspace.planned(study | {name: block for name, (block, *_) in ANALYSES.items()})
+    study |= {name: block for name, (block, *_) in ANALYSES.items()}
+    asked = workspace.planned(study)
     assert not {rule for rule in rules if not asked[rule]}
+    # A target also makes the tables and figures, except for group comparisons.
+    targets = [name for name in ANALYSES if name != "audit"]
+    made = workspace.planned(study, *targets)
+    hidden = {"plot_fairness", "write_fairness_table", *ANALYSES["audit"][1]}
+    assert {rule for rule in rules if not made[rule]} == hidden
 
 
 def test_what_cannot_be_analysed_stops_a_study_before_any_job(

@@ -2,9 +2,9 @@
 
 A run is trained with a canary (in) or with a null row instead (out), and an attack gives the run a
 score, higher for "in" than for "out". An audit releases nothing private: a guarantee holds for
-every data set, so runs use synthetic rows. If the mechanism's epsilon at the stated delta is below
-e, a bound of e or more has a probability of at most 1 - confidence. A lower bound on epsilon does
-not prove that epsilon is small.
+every data set, so runs use synthetic rows. If the mechanism's epsilon is below e at the stated
+delta, a bound >= e has probability at most 1 - confidence. A lower bound on epsilon does not prove
+that epsilon is small.
 
 **Rates.** For an (epsilon, delta)-DP mechanism, the true positive rate t and the false positive
 rate f of every test satisfy
@@ -15,8 +15,8 @@ rate f of every test satisfy
 (upper), each at half of the error probability, both inequalities give a lower bound on epsilon.
 
 **Thresholds.** A threshold must not depend on the scores that are counted with it. Thresholds are
-the j-th largest scores of the n out runs, for j = 1, 2, 4, .... The false positive rate f at the
-j-th largest score is distributed as Beta(j, n - j + 1), or is smaller if scores are tied. The upper
+the j-th largest scores of the n out runs, for j = 1, 2, 4, .... At the j-th largest score, f is
+distributed as Beta(j, n - j + 1), or is smaller if scores are tied. The upper
 Clopper-Pearson bound for j - 1 of n runs is therefore an upper bound on f. Scores of in runs are
 independent of the thresholds. The error probability is divided among thresholds (Bonferroni) and
 the rates t and f. The bounds only assume that runs are independent (as Nasr et al. 2021, "Adversary

@@ -10,12 +10,11 @@ probability p that a head gives to a row's label:
 is nearly normal. LiRA's score is the log ratio of two normal densities at the attacked head's phi,
 fitted to shadows with and without the row. LiRA's score is 0 if all shadows, or no shadows, were
 trained with the row. With 64 shadows or more, LiRA estimates variances per row. With fewer shadows,
-all rows share one variance for "in" and one for "out", because a few values say little about a
-variance (section VI of the paper).
+all rows share one variance for "in" and one for "out" (section VI of the paper).
 
 **RMIA** (Zarifzadeh et al. 2024): the ratio of a row is p / P, with the mean P of two means of p:
 over shadows with the row, and over shadows without the row. RMIA's score is the share of other
-attacked rows (the population) whose ratio is not larger, with gamma = 1.
+attacked rows whose ratio is not larger, with gamma = 1.
 
 **Intervals.** Scores of one head share the head's noise, and scores of one unit share the unit's
 features. So scores are not independent, and intervals for independent scores would be far too

@@ -14,7 +14,12 @@ import torch
 from dpprobe.analyses.audit import canary_attack, white_box
 from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.analyses.audit.bounds import accuracy_lower_bound
-from dpprobe.analyses.audit.canary_attack import Shape, make_worlds
+from dpprobe.analyses.audit.canary_attack import (
+    OTHERS,
+    Shape,
+    make_unusual_worlds,
+    make_worlds,
+)
 from dpprobe.analyses.audit.controls import CONTROLS, add_counts
 from dpprobe.analyses.audit.noise_tests import Outcome
 from dpprobe.errors import ConfigError
@@ -141,6 +146,7 @@ def test_small_and_multi_label_data_are_audited(
     box = parts["white_box"]
     assert box["runs"] == 60
     assert box["accuracy"] > 0.5
+    assert all(0.99 < used <= 1 + 1e-5 for used in box["sensitivity_used"].values())
 
 
 @pytest.mark.parametrize("name", ["least_squares", "momentum_balanced"])
@@ -267,18 +273,30 @@ def test_wrong_weights_of_a_patient_s_images_refute_the_claim(
     assert not box["holds"]
 
 
-def test_the_two_worlds_differ_in_the_canaries_alone() -> None:
-    worlds = make_worlds(
-        Shape(n=90, dimension=5, num_classes=3, multi_label=False), group=4, length=2.0, seed=1
-    )
-    assert (worlds.absent.n, worlds.present.n) == (90, 90)
-    assert worlds.absent.features is not None
-    assert worlds.present.features is not None
-    rows = len(worlds.absent.features)
-    assert list(worlds.canaries) == list(range(rows, rows + 4))
-    assert worlds.present.features[:rows].equal(worlds.absent.features)
-    assert worlds.present.labels[:rows].equal(worlds.absent.labels)
-    assert worlds.present.features[rows:].norm(dim=1).sub(2).abs().max() < 1e-5
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_the_two_worlds_differ_in_the_canaries_alone(multi_label: bool) -> None:
+    """Canaries of several labels have all, and rows in the canaries' direction have none."""
+    shape = Shape(n=90, dimension=5, num_classes=3, multi_label=multi_label)
+    common = make_worlds(shape, group=4, length=2.0, seed=1, label=2)
+    longest, alone = make_unusual_worlds(shape, length=2.0, seed=1)
+    for worlds, group, label, other in ((common, 4, 2, 0), (longest, 1, 0, 1), (alone, 1, 0, 1)):
+        assert (worlds.absent.n, worlds.present.n) == (90, 90)
+        features, labels = worlds.present.features, worlds.present.labels
+        assert worlds.absent.features is not None
+        assert features is not None
+        rows = len(worlds.absent.features)
+        assert list(worlds.canaries) == list(range(rows, rows + group))
+        assert features[:rows].equal(worlds.absent.features)
+        assert labels[:rows].equal(worlds.absent.labels)
+        assert features[rows:].norm(dim=1).sub(2).abs().max() < 1e-5
+        alike = torch.cosine_similarity(features[:rows], worlds.canary) > 0.999
+        assert alike.sum() == OTHERS // 2
+        assert (labels[rows:] == (1 if multi_label else label)).all()
+        assert (labels[:rows][alike] == (0 if multi_label else other)).all()
+        assert (worlds.label, worlds.other_label) == (label, other)
+    assert longest.absent.features is not None
+    assert longest.absent.features.norm(dim=1).max() < 1.5
+    assert not (alone.absent.labels == (1 if multi_label else 0)).any()
 
 
 def test_a_p_value_counts_the_runs_that_were_seen() -> None:

@@ -166,15 +166,18 @@ def test_a_law_is_recovered(rho: float) -> None:
     assert law.layers == 12
 
 
-def test_the_interval_covers_rho() -> None:
-    """It misses 5% of the draws; 188 or fewer of 200 once in ten, 180 once in ten thousand."""
-    caught = 0
-    for seed in range(200):
-        noise = 0.1 * np.random.default_rng(seed).standard_normal(8)
-        law, _ = fit_law(range(8), list(np.exp(np.log(0.8) * np.arange(8) + noise)))
-        assert law is not None
-        caught += law.low <= 0.8 <= law.high
-    assert 178 <= caught < 200
+def test_the_interval_is_student_s_around_the_slope() -> None:
+    """A second implementation of the fit, and the t distribution's quantile from a printed table."""
+    layers = [0, 1, 2, 4, 5, 6, 7, 8]
+    logs = -0.2 * np.array(layers) + 0.1 * np.random.default_rng(0).standard_normal(8)
+    values = dict(zip(layers, np.exp(logs).tolist(), strict=True))
+    law, _ = fit_law(range(10), [values.get(layer) for layer in range(10)])
+    assert law is not None
+    (slope, _), covariance = np.polyfit(layers, logs, 1, cov=True)
+    reach = 2.4469 * np.sqrt(covariance[0, 0])  # 97.5%, 6 degrees of freedom
+    expected = np.exp([slope - reach, slope, slope + reach])
+    np.testing.assert_allclose([law.low, law.rho, law.high], expected, rtol=1e-6)
+    assert law.r_squared == pytest.approx(np.corrcoef(layers, logs)[0, 1] ** 2)
 
 
 def test_no_law_is_fitted_to_rounding() -> None:

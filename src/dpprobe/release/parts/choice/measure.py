@@ -8,9 +8,9 @@ composition of all mechanisms, for every seed and backbone, at the release's del
 the choice has no finite epsilon, because the cell may reveal all rows.
 
 **Seeded noise.** The bound assumes noise that nobody can recompute. A benchmark's noise follows
-from the study and the fingerprint of its data, so the bound holds against attackers who lack the
-study or the data. The bound does not hold against an attacker who knows the study and all other
-units, as the statement says.
+from the study and the fingerprint of its data. So the bound holds against attackers who lack the
+study or the data. Against an attacker who knows the study and all other units, the bound does not
+hold; the statement says so.
 
 `auto` chooses a head from each backbone's features. If features are missing, the mechanisms are
 unknown, and no epsilon is stated.
