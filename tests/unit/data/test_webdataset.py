@@ -13,6 +13,7 @@ import pytest
 from dpprobe.data import dataset_preparation, tar_shards
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, decode_image
+from dpprobe.data.webdataset_rows import _class_number
 from dpprobe.errors import ConfigError, DataError
 from tests.support.shards import CLASSES, pack, png, samples
 
@@ -241,6 +242,16 @@ def test_a_faulty_sample_is_named_by_shard_and_key(
         prepare(tmp_path / "out", path, test=str(test), **by_field)
     assert "\n" not in str(refused.value)
     assert "; " in str(refused.value)  # and the remedy
+
+
+def test_a_number_is_a_place_unless_a_class_has_a_number_for_a_name() -> None:
+    labels = ("dog", "1", 0, 2, -1, True)
+    for names, numbers in {
+        ("cat", "dog"): [1, 1, 0, None, None, None],
+        ("1", "2", "10"): [None, 0, None, 1, None, None],
+        ("dog", "2"): [0, None, None, 1, None, None],
+    }.items():
+        assert [_class_number(names, "label", each)[0] for each in labels] == numbers
 
 
 @pytest.mark.parametrize("option", ["id_column", "unit_column", "group_columns"])

@@ -49,6 +49,7 @@ KINDS = {
     "data/digits/dataset.json": "data/digits/dataset.json",
     "data/digits/train.parquet": "data/digits/train.parquet",
 }
+WHOLE = len(KINDS) + 7  # with another cell's five files, the second table and the second shard
 Answer = tuple[str | int | None, str]
 Doctor = Callable[..., Answer]
 
@@ -147,8 +148,9 @@ def test_whole_results_have_no_damage(doctor: Doctor) -> None:
     where, _, summary = summary.partition(": ")
     assert where == "results and data"
     assert re.search(r"^\d+ files, .* checked in .* s \(.*/s\): 0 damaged$", summary)
-    # another cell's five files, and the second table and shard
-    assert int(summary.split()[0]) == len(KINDS) + 7
+    assert int(summary.split()[0]) == WHOLE
+    shutil.rmtree("data")
+    assert re.match(r"results: .*: 0 damaged\n$", doctor()[1])
 
 
 # Snakemake itself misses the others, and nothing else tells of them.
@@ -351,11 +353,16 @@ def test_releases_and_ledgers_are_never_deleted(doctor: Doctor) -> None:
     staged = bundle.with_name(".lesions.entry-1.staged")
     shutil.copytree(bundle, staged)
     shutil.copy(STORED / "ledger-1/ledger.jsonl", "data/digits")
-    assert doctor()[0] == 0
+    files = WHOLE + len([*bundle.iterdir(), *staged.iterdir(), "ledger"])
+    assert f"results and data: {files} files, " in doctor()[1]
     flip(bundle / "head.safetensors")
     (bundle / "README.md").unlink()
+    last = Path("results/tracking/digits.json")  # sorts after the bundle, and may be deleted
+    stores = last.with_name(".checked")
+    flip(last)
+    stores.touch()
     code, output = doctor("--fix")
-    assert code == 1
+    assert (code, last.exists(), stores.exists()) == (1, False, False)
     remedy = f"copy the bundle from {staged}: dpprobe cannot recreate a release"
     assert f"{bundle}/head.safetensors: changed after it was written; {remedy}" in output
     assert f"{bundle}/README.md: missing; {remedy}" in output
@@ -459,6 +466,7 @@ def test_results_that_were_not_checked_are_named(doctor: Doctor) -> None:
 
 def test_results_of_no_run_here(doctor: Doctor, tmp_path: Path) -> None:
     shutil.move("results", "moved")
+    assert "no run" not in doctor("moved")[1]
     flip(tmp_path / "moved/few_shot/digits/pixels.parquet")
     code, output = doctor("moved")
     assert code == 1
@@ -469,12 +477,20 @@ def test_results_of_no_run_here(doctor: Doctor, tmp_path: Path) -> None:
     assert "data/digits/train.parquet: changed" in doctor("moved", "--data", "data")[1]
 
 
-def test_a_folder_that_is_a_link_is_as_good_as_another(doctor: Doctor, tmp_path: Path) -> None:
+@pytest.mark.parametrize("results", ["", "disk", "disk/../results", "{}/results"])
+def test_any_spelling_of_the_results_names_the_same_run(
+    doctor: Doctor, tmp_path: Path, results: str
+) -> None:
     shutil.move("results", "disk")
     Path("results").symlink_to(tmp_path / "disk")
-    truncate(Path(CELL, "heads.safetensors"))
-    assert doctor("--fix")[0] == 0
-    assert not Path(CELL, "heads.safetensors").exists()
+    heads, table = Path(CELL, "heads.safetensors"), Path("data/digits/train.parquet")
+    for path in (heads, table):
+        truncate(path)
+    code, output = doctor(*filter(None, [results.format(tmp_path)]), "--fix")
+    assert (code, heads.exists(), table.exists()) == (0, False, False)
+    for target in (f"{CELL}/metrics.json", table):
+        assert f"deleted; run `dpprobe run {target} --cores all --configfile" in output
+    assert "not checked" not in output
 
 
 def test_the_versions_are_those_of_the_writers() -> None:

@@ -35,8 +35,8 @@ def training_set(rows: int = 300, noise: float = 1.5) -> TrainingSet:
     return TrainingSet(features, labels, 4)
 
 
-def objective_of(data: TrainingSet) -> Objective:
-    return Objective(Rows(data, Transform(NoNormalisation())))
+def objective_of(data: TrainingSet, **options: bool) -> Objective:
+    return Objective(Rows(data, Transform(NoNormalisation())), **options)
 
 
 def fit(data: TrainingSet, seeds: int = 2, record: Any = None, **changes: Any) -> Heads:
@@ -67,6 +67,18 @@ def test_solution_is_scikit_learns(penalty: float) -> None:
     logits = torch.from_numpy(score_rows(actual, features_of(data))[0])
     wanted = sklearn_probabilities(data, penalty)
     np.testing.assert_allclose(torch.softmax(logits, 1).numpy(), wanted, atol=1e-3)
+
+
+def test_one_scale_is_the_root_of_the_mean_variance() -> None:
+    data = training_set()
+    objective = objective_of(data, one_scale=True)
+    start, stopping = objective.zero_parameters(), Options(tolerance=1e-6).stopping
+    solution = objective.find_minimum(objective.everyone, 1e-2, start, stopping)
+    features = features_of(data).double().numpy()
+    scale = np.sqrt(features.var(0).mean())
+    model = LogisticRegression(C=1 / (1e-2 * data.rows), tol=1e-9, max_iter=10_000)
+    wanted = model.fit(features / scale, data.labels.numpy()).coef_ / scale
+    np.testing.assert_allclose(objective.raw_weights(solution)[:, :-1], wanted, atol=1e-3)
 
 
 @pytest.mark.parametrize(("largest", "penalty"), [(1e6, 1e-5), (1.0, 1e-9)])

@@ -111,7 +111,17 @@ def test_channels_must_divide_the_dimension() -> None:
     assert "\n" not in str(error.value)
 
 
-# channels: sensitivity
+def test_means_and_deviations_are_scaled_down_to_bounds_of_their_own() -> None:
+    rows = features(50, scale=10.0)
+    channels = rows.double().unflatten(1, (C, P))
+    means = channels.mean(2).renorm(2, 0, SPEC.max_mean_norm).mean(0)
+    distances = (channels - means[:, None]).square().mean(2).sqrt()
+    squares = distances.renorm(2, 0, SPEC.max_deviation_norm).mean(0).square()
+    arrays = released(rows, noise=1e-6).transform.arrays
+    torch.testing.assert_close(arrays[CHANNEL_MEANS].double(), means, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        arrays[CHANNEL_DEVIATIONS].double(), (squares + SPEC.floor).sqrt(), rtol=1e-4, atol=1e-5
+    )
 
 
 # channels: noise, price, what is published

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpprobe.reporting.declarations import LOSS_BY_BACKBONE, SHIFT, TIME_COST
+import pytest
+
+from dpprobe.exhibits.exhibit import Exhibit
+from dpprobe.reporting.declarations import (
+    COMPARISON,
+    LOSS_BY_BACKBONE,
+    OPTION,
+    SHIFT,
+    TIME_COST,
+)
 from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
@@ -64,3 +73,11 @@ def test_times_take_two_private_heads_whose_seconds_compare() -> None:
     search = {"learning_rate": [0.1, 1.0]}
     tuned = {"sgd": sgd, "tuned": {"head": "tuned", "base": sgd, "search": search, "trials": 3}}
     assert TIME_COST.shown(make_study(methods=tuned)) == []
+
+
+@pytest.mark.parametrize("exhibit", [OPTION, COMPARISON, TIME_COST])
+def test_figures_of_a_dataset_wait_for_the_cells_of_the_dataset(exhibit: Exhibit) -> None:
+    files = StudyFiles(make_study(datasets=TWO_DATASETS), results="r")
+    assert exhibit.needs["marks"].paths(files, {"dataset": "part"}) == [
+        "r/cells/part/pixels/.eps-1.done", "r/cells/part/pixels/.eps-inf.done",
+    ]  # fmt: skip

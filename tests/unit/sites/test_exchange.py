@@ -89,12 +89,18 @@ def folder(tmp_path: Path) -> Path:
 def test_the_total_is_that_of_all_sites_and_a_message_alone_tells_nothing(folder: Path) -> None:
     exchange = open_exchange(folder, "east")
     assert (exchange.read_rounds(), exchange.list_missing(1)) == ([], ["north"])
-    send(folder)
-    ((total,),) = exchange.read_rounds()
-    np.testing.assert_array_equal(total.numbers, np.full(5, 7))
-    assert (total.name, total.step, total.deviation) == ("gram", 0.5, 9.0)
-    _, (masked,) = exchange._read_message(exchange.message_path(1, "east"), "east")
-    assert not np.isin(masked.numbers, (3, 4, 7)).any()
+    counts = range(2, 14)  # as text, 10 sorts before 2
+    for name, value in zip(NAMES, (3, 4), strict=True):
+        sums = [make_sum(value * n, size=n, name=f"sum {n}", deviation=n) for n in counts]
+        open_exchange(folder, name).send_sums([], sums, SECRETS[name])
+    for _ in ("added up", "read again"):
+        (totals,) = exchange.read_rounds()
+        for n, total in zip(counts, totals, strict=True):
+            np.testing.assert_array_equal(total.numbers, np.full(n, 7 * n))
+            assert (total.name, total.step, total.deviation) == (f"sum {n}", 0.5, n)
+    _, masked = exchange._read_message(exchange.message_path(1, "east"), "east")
+    for n, one in zip(counts, masked, strict=True):
+        assert not np.isin(one.numbers, (3 * n, 4 * n, 7 * n)).any()
 
 
 def test_a_site_sends_one_message_a_round_whatever_it_is_asked_later(folder: Path) -> None:

@@ -365,8 +365,9 @@ def test_more_images_than_a_chunk_keep_their_order(
     ],
 )
 def test_what_is_no_image_is_named(
-    bundle: Path, images: list[Path], value: Any, words: str
+    bundle: Path, images: list[Path], value: Any, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(served_release, "CHUNK", 1)  # rows are counted over all chunks
     values = pd.DataFrame({"image": pd.Series([str(images[0]), value], dtype=object)})
     with pytest.raises(DataError, match=words) as caught:
         ServedRelease(bundle).predict(values)

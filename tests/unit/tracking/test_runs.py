@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -338,7 +339,9 @@ def test_a_study_is_one_run_with_its_report_and_tables(study: Study) -> None:
     assert run.data.params["cells"] == "8"
     assert "8 cells on digits" in run.data.tags["mlflow.note.content"].splitlines()[0]
     assert run.inputs is not None
-    assert [item.dataset.name for item in run.inputs.dataset_inputs] == ["digits"]
+    (dataset,) = (item.dataset for item in run.inputs.dataset_inputs)
+    assert dataset.name == "digits"
+    assert json.loads(dataset.profile or "") == {"train_rows": 1000, "test_rows": 200}
     assert "viewStateShareKey" in receipt["pages"]["studies"]
     chosen = 'params.datasets LIKE "%digits%"'
     assert len(study.client.search_runs([run.info.experiment_id], chosen)) == 1
@@ -365,6 +368,12 @@ def test_a_run_of_several_cells_says_whether_all_are_private(study: Study) -> No
     private = [path for path in study.cells if path.parts[-3:-1] == ("sgd", "eps-2")]
     study.ingest(metrics_files=private)
     assert study.runs("digits/summary")["study/digits/pixels/sgd"].data.tags["private"] == "true"
+
+
+def test_a_dataset_with_other_rows_has_another_digest(tmp_path: Path) -> None:
+    for note in ("", "changed"):
+        info = read_info(write_dataset_info(tmp_path / "dataset.json", note=note))
+        assert dataset_input("digits", info).dataset.digest == info.fingerprint[:36]
 
 
 def test_a_run_counts_the_patients_that_a_dataset_names(tmp_path: Path) -> None:

@@ -115,7 +115,9 @@ def test_a_lock_that_stays_is_no_reason_to_delete_the_store(study: Study) -> Non
         other.execute("BEGIN EXCLUSIVE")
         assert is_locked(study.root / "mlflow.db")
         with (
-            pytest.raises(TrackingError, match="locked; close the program") as error,
+            pytest.raises(
+                TrackingError, match="locked; close the program that has the store"
+            ) as error,
             readable_errors(study.uri),
             closing(sqlite3.connect(study.root / "mlflow.db", timeout=0)) as writer,
         ):

@@ -180,7 +180,7 @@ class _Part:
 
 
 def _plannable(epsilon: float) -> float:
-    """Returns the planner's epsilon; for a permitted risk, the epsilon of noise on all examples."""
+    """Returns the epsilon to plan for; of a permitted risk, the epsilon without sampling."""
     if not isinstance(epsilon, RiskEpsilon) or epsilon.delta is None:
         return epsilon
     return RiskEpsilon(nominal_epsilon(epsilon.token, epsilon.delta), epsilon.token, epsilon.delta)

@@ -167,7 +167,7 @@ def test_a_law_is_recovered(rho: float) -> None:
 
 
 def test_the_interval_is_student_s_around_the_slope() -> None:
-    """A second implementation of the fit, and the t distribution's quantile from a table."""
+    """A second fit, and the t distribution's quantile from a printed table."""
     layers = [0, 1, 2, 4, 5, 6, 7, 8]
     logs = -0.2 * np.array(layers) + 0.1 * np.random.default_rng(0).standard_normal(8)
     values = dict(zip(layers, np.exp(logs).tolist(), strict=True))

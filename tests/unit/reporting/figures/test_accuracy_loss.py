@@ -94,11 +94,16 @@ def test_losses_stand_at_the_backbones_non_private_results(tmp_path: Path) -> No
 
 
 def test_shift_is_measured_by_the_ceiling_and_by_zero_shot(tmp_path: Path) -> None:
-    cells = compared_cells(tmp_path, datasets=("near", "far"), epsilons=("1", "inf"))
+    cells = compared_cells(tmp_path, datasets=("near", "far", "solved"), epsilons=("1", "inf"))
+    for path in tmp_path.glob("cells/solved/*/nonprivate/*/metrics.json"):
+        record = read_json(path)
+        perfect = [seed | {"accuracy": 1.0} for seed in record["seeds"]]
+        write_json(path, record | {"seeds": perfect})
     summaries = write_summaries(tmp_path, cells)
     records = [
         write_zero_shot(tmp_path, "near", "large", accuracy=0.8),
         write_zero_shot(tmp_path, "far", "large", auc=0.8),  # not the metric of its cells
+        write_zero_shot(tmp_path, "solved", "large", accuracy=1.0),
     ]
     figure = plot_distribution_shift(summaries=summaries, zero_shot=records)
     probe, zero = figure.axes
@@ -112,14 +117,20 @@ def test_shift_is_measured_by_the_ceiling_and_by_zero_shot(tmp_path: Path) -> No
         ((100 - loss.ceiling.mean) / (100 - (loss.ceiling.constant or 0.0)) * 100, loss.points)
         for loss in losses
     ]
+    assert [x for x, _ in wanted].count(0) == 2
     for point, expected in zip(sorted(drawn_points(probe)), sorted(wanted), strict=True):
         assert point == pytest.approx(expected)
-    (near,) = (loss for loss in losses if (loss.dataset, loss.backbone) == ("near", "large"))
+    near, solved = (
+        next(loss for loss in losses if (loss.dataset, loss.backbone) == (name, "large"))
+        for name in ("near", "solved")
+    )
     assert drawn_points(zero) == [
-        pytest.approx((100 * 20 / (100 - (near.ceiling.constant or 0.0)), near.points))
+        pytest.approx((100 * 20 / (100 - (near.ceiling.constant or 0.0)), near.points)),
+        pytest.approx((0.0, solved.points)),
     ]
     texts = legend_words(figure)
-    assert texts == ["ε = 1", "near", "far"]
+    assert texts == ["ε = 1", "near", "far", "solved"]
+    assert "left out" not in figure.get_suptitle()
 
 
 def test_pairs_of_one_class_are_counted_and_without_text_there_is_one_panel(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from dpprobe.data.table import read_info
 from dpprobe.planner.learning_curves import read_curves
+from dpprobe.planner.plan_text import format_span, round_count
+from dpprobe.planner.predicted_accuracy import Start, n_to_keep, predict
 from dpprobe.reporting.report.plans import plan_parts, unplanned_words
 from dpprobe.results.summary import read_grid, read_summaries
 from tests.support.report_page import Made
@@ -35,28 +37,44 @@ def test_a_part_has_the_best_private_head_and_the_ceiling(made: Made) -> None:
     grid = read_grid(made.sources.summaries)
     summary: pd.DataFrame = read_summaries(made.sources.summaries).to_pandas()
     infos = {name: read_info(path) for name, path in made.sources.datasets.items()}
+    best = max(
+        (entry for key, entry in grid.entries.items() if key[1:3] == (1.0, "pixels")),
+        key=lambda entry: entry.mean,
+    )
+    for epsilon in (1.0, 8.0):  # no prediction starts from a fine-tuned network
+        network = replace(best, mean=99.0, network=True)
+        grid.entries["digits", epsilon, "pixels", "network"] = network
+    train = infos["digits"].splits["train"]
+    infos["digits"] = infos["digits"].model_copy(update={"units": {"train": train.rows}})
     parts = plan_parts(grid, summary, infos, has_room=lambda _: True)
     assert [(part["dataset"], part["backbone"]) for part in parts] == [
         ("digits", "pixels"),
         ("digits", "scattering"),
     ]
     assert [part["figure"] is None for part in parts].count(False) == 1
+    several = {"train": train.model_copy(update={"rows": 5 * train.rows})}
+    infos["digits"] = infos["digits"].model_copy(update={"splits": several})
     full = plan_parts(grid, summary, infos, has_room=lambda _: False)
-    assert all(part["figure"] is None for part in full)
-    first = parts[0]
-    assert [row["epsilon"] for row in first["rows"]] == ["0.5", "1", "2"]
-    best = max(
-        entry.mean
-        for (_, epsilon, backbone, _), entry in grid.entries.items()
-        if (epsilon, backbone) == (1.0, "pixels") and entry.private
-    )
-    assert first["rows"][1]["measured"] == best
+    assert {(part["figure"], part["unit"]) for part in full} == {(None, "patient")}
+    first, row = parts[0], parts[0]["rows"][1]
+    assert first["unit"] == "image"
+    assert [each["epsilon"] for each in first["rows"]] == ["0.5", "1", "2"]
+    assert row["measured"] == best.mean
     assert first["ceiling"] == grid.get(("digits", float("inf")), ("pixels", "nonprivate")).mean  # type: ignore[union-attr]
-    assert first["setting"].classes == 4
+    setting, ceiling = first["setting"], first["ceiling"] / 100
+    assert (setting.classes, setting.n) == (4, train.rows)
+    shares = [(a - 1 / 4) / (ceiling - 1 / 4) for a in (best.mean / 100, ceiling - 0.02)]
+    start = Start.of_measured(setting, shares[0])
+    more = [setting.with_n(2000), setting.with_n(10_000), setting.with_epsilon(2)]
+    assert [*row["images"], row["budget"]] == [
+        format_span(predict(at, start=start).predict_accuracy(chance=1 / 4, ceiling=ceiling))
+        for at in more
+    ]
+    enough = n_to_keep(setting, shares[1], start=start)
+    assert row["enough"] == f"{round_count(enough or 0):,}"
 
 
 def test_a_baseline_at_most_the_majority_class_predicts_nothing(made: Made) -> None:
-    """Cells count each patient once, tables of images do not."""
     grid = read_grid(made.sources.summaries)
     summary = read_summaries(made.sources.summaries).to_pandas()
     infos = {name: read_info(path) for name, path in made.sources.datasets.items()}
