@@ -75,8 +75,8 @@ def make_sum(
 
 def send(folder: Path, **sums: Any) -> None:
     for name, value in zip(NAMES, (3, 4), strict=True):
-        one = sums.get(name, make_sum(value))
-        open_exchange(folder, name).send_sums([], [one], SECRETS[name])
+        several = sums.get(name, [make_sum(value)])
+        open_exchange(folder, name).send_sums([], several, SECRETS[name])
 
 
 @pytest.fixture
@@ -91,16 +91,19 @@ def test_the_total_is_that_of_all_sites_and_a_message_alone_tells_nothing(folder
     assert (exchange.read_rounds(), exchange.list_missing(1)) == ([], ["north"])
     counts = range(2, 14)  # as text, 10 sorts before 2
     for name, value in zip(NAMES, (3, 4), strict=True):
-        sums = [make_sum(value * n, size=n, name=f"sum {n}", deviation=n) for n in counts]
+        sums = [make_sum(value * n, size=n, deviation=n) for n in counts]
         open_exchange(folder, name).send_sums([], sums, SECRETS[name])
     for _ in ("added up", "read again"):
         (totals,) = exchange.read_rounds()
         for n, total in zip(counts, totals, strict=True):
             np.testing.assert_array_equal(total.numbers, np.full(n, 7 * n))
-            assert (total.name, total.step, total.deviation) == (f"sum {n}", 0.5, n)
+            assert (total.name, total.step, total.deviation) == ("gram", 0.5, n)
     _, masked = exchange._read_message(exchange.message_path(1, "east"), "east")
     for n, one in zip(counts, masked, strict=True):
         assert not np.isin(one.numbers, (3 * n, 4 * n, 7 * n)).any()
+    # else the difference of two sums of one name is exact
+    masks = {int((one.numbers - 3 * n)[0]) for n, one in zip(counts, masked, strict=True)}
+    assert len(masks) == len(counts)
 
 
 def test_a_site_sends_one_message_a_round_whatever_it_is_asked_later(folder: Path) -> None:
@@ -370,15 +373,31 @@ def test_each_field_of_a_message_is_held_by_its_signature_and_by_the_round(
     assert not list(exchange.private.glob("total-*"))
 
 
-@pytest.mark.parametrize(
-    "other",
-    [{"size": 6}, {"step": 0.25}, {"name": "targets"}, {"deviation": 8.0}, {"step": "0.5"}],
-    ids=["size", "grid", "sum", "noise", "type"],
-)
-def test_sums_of_another_grid_or_size_are_refused(folder: Path, other: dict[str, Any]) -> None:
-    send(folder, north=make_sum(4, **other))
-    with pytest.raises((DataError, PrivacyError), match="sums differ|another type"):
+OTHERS: list[list[dict[str, Any]]] = [
+    [{"size": 6}], [{"step": 0.25}], [{"name": "targets"}], [{"deviation": 8.0}],
+    [{"step": "0.5"}], [{}, {}], [],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("others", OTHERS, ids=str)
+def test_other_sums_are_refused(folder: Path, others: list[dict[str, Any]]) -> None:
+    send(folder, north=[make_sum(4, **other) for other in others])
+    with pytest.raises((DataError, PrivacyError), match="sums differ|another type|numbers of sums"):
         open_exchange(folder, "east").read_rounds()
+
+
+@pytest.mark.parametrize("numbers", [np.zeros(5), np.zeros(5, np.int32), np.zeros((5, 1), int)])
+def test_a_member_s_signature_makes_no_other_array_a_sum(folder: Path, numbers: Any) -> None:
+    send(folder)
+    exchange = open_exchange(folder, "east")
+    path = exchange.message_path(1, "north")
+    values, (one,) = _unpack_sums(path, "again")
+    sums = [one.replace_numbers(numbers)]
+    values["sums"] = [*map(_describe, sums)]
+    change_fact(values, ("round",), signed=True)
+    path.write_bytes(_pack_sums(sums, values))
+    with pytest.raises(DataError, match="numbers are not whole"):
+        exchange.read_rounds()
 
 
 def test_offers_are_read_only_from_their_sites(folder: Path) -> None:
