@@ -1,21 +1,16 @@
-"""Runs the job of an analysis with the files and params of a Snakemake rule; steps of jobs."""
+"""Runs the job of an analysis with the files and params of a Snakemake rule."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpprobe.analyses.analysis import Analysis
 from dpprobe.analysis_registry import load_analyses
-from dpprobe.data.options import Headline, headline_metric
 from dpprobe.exhibits.make import find_function, read_needs
-from dpprobe.results.unit_counts import class_counts
 from dpprobe.study.study import Study
-
-if TYPE_CHECKING:
-    from dpprobe.features.feature_store import FeatureStore
 
 
 def find_analysis(rule: str) -> Analysis:
@@ -24,16 +19,6 @@ def find_analysis(rule: str) -> Analysis:
         each.measurement.rule: each for each in load_analyses() if each.measurement
     }
     return measured[rule]
-
-
-def choose_headline(test: FeatureStore, metric: Headline | None) -> Headline:
-    """Returns the headline metric of a test split: `metric`, or by default one that suits it."""
-    return headline_metric(
-        metric,
-        num_classes=test.num_classes,
-        multi_label=test.multi_label,
-        test_counts=class_counts(test.labels, test.num_classes),
-    )
 
 
 def measure_analysis(

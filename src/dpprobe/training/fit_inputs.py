@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from dpprobe.data.options import Headline, headline_metric
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.stored_crops import StoredCrop
@@ -26,6 +27,7 @@ from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.public_inputs import NOTHING_CHECKED, PublicInputs
 from dpprobe.heads.training_set import RowSource, TrainingSet
 from dpprobe.privacy.target import Target
+from dpprobe.results.unit_counts import class_counts
 
 logger = logging.getLogger("dpprobe")
 
@@ -134,6 +136,16 @@ def read_vectors(store: FeatureStore, device: str, memory_mb: int) -> torch.Tens
             "%s: larger than features.memory_mb %d, so it is streamed", store.path, memory_mb
         )
     return store
+
+
+def choose_headline(test: FeatureStore, metric: Headline | None) -> Headline:
+    """Returns the headline metric of a test split: `metric`, or by default one that suits it."""
+    return headline_metric(
+        metric,
+        num_classes=test.num_classes,
+        multi_label=test.multi_label,
+        test_counts=class_counts(test.labels, test.num_classes),
+    )
 
 
 def read_labels(store: FeatureStore) -> np.ndarray:

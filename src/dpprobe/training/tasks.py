@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.artifacts import first_difference, sha256_file
-from dpprobe.data.options import Headline, headline_metric
+from dpprobe.data.options import Headline
 from dpprobe.devices import identity_device
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
@@ -21,10 +21,9 @@ from dpprobe.privacy.plan import Patients, plan_identity
 from dpprobe.privacy.risk import read_budget
 from dpprobe.privacy.target import Target
 from dpprobe.results.cell_record import CellName
-from dpprobe.results.unit_counts import class_counts
 from dpprobe.study.study import Study
 from dpprobe.training.cell_task import CellTask
-from dpprobe.training.fit_inputs import FitInputs
+from dpprobe.training.fit_inputs import FitInputs, choose_headline
 from dpprobe.training.plan_file import Plans, decide_methods, read_plans
 from dpprobe.training.public_file_check import PrivateData
 from dpprobe.versions import VERSIONS
@@ -149,12 +148,7 @@ class OpenedJob:
             epsilon_all_heads=self.calibrated.together[method],
             near_duplicates=self.near_duplicates,
             train=train,
-            headline=headline_metric(
-                job.metric,
-                num_classes=train.num_classes,
-                multi_label=train.multi_label,
-                test_counts=class_counts(test.labels, test.num_classes),
-            ),
+            headline=choose_headline(test, job.metric),
             metric_named=job.metric is not None,
             published=published,
             staged=published.with_name(f".{published.name}.staged"),

@@ -15,7 +15,6 @@ import pyarrow as pa
 import torch
 
 from dpprobe.analyses.baseline_record import FEW_SHOT
-from dpprobe.analyses.measuring import choose_headline
 from dpprobe.artifacts import write_record, write_table
 from dpprobe.data.options import Headline
 from dpprobe.devices import limit_threads, resolve_device
@@ -31,7 +30,7 @@ from dpprobe.privacy.randomness import cell_seed, open_stream
 from dpprobe.results import metrics, uncertainty
 from dpprobe.results.unit_counts import count_units, unit_codes
 from dpprobe.study.study import Study
-from dpprobe.training.fit_inputs import read_labels
+from dpprobe.training.fit_inputs import choose_headline, read_labels
 
 logger = logging.getLogger("dpprobe")
 

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpprobe.analyses.measuring import choose_headline
 from dpprobe.analyses.sites.options import SimulatedSitesOptions, Split
 from dpprobe.analyses.sites.sites_record import Estimate, SitesCell, SitesRecord
 from dpprobe.data.options import Headline
@@ -35,7 +34,7 @@ from dpprobe.results import metrics, uncertainty
 from dpprobe.results.unit_counts import unit_codes
 from dpprobe.sites.simulated_fit import fit_together
 from dpprobe.study.study import Study
-from dpprobe.training.fit_inputs import FitInputs
+from dpprobe.training.fit_inputs import FitInputs, choose_headline
 from dpprobe.training.job_features import JobFeatures, read_job_features
 from dpprobe.training.plan_file import plan_method
 from dpprobe.training.public_file_check import PrivateData

@@ -17,7 +17,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dpprobe.analyses.baseline_record import ZERO_SHOT
-from dpprobe.analyses.measuring import choose_headline
 from dpprobe.artifacts import write_record, write_table
 from dpprobe.data.options import Headline
 from dpprobe.errors import DataError
@@ -27,7 +26,7 @@ from dpprobe.results import uncertainty
 from dpprobe.results.metrics import NO_AUC, Link, evaluate_scores, ranked_labels, right_predictions
 from dpprobe.results.unit_counts import count_units, unit_codes
 from dpprobe.training.cell_contents import list_column
-from dpprobe.training.fit_inputs import read_labels
+from dpprobe.training.fit_inputs import choose_headline, read_labels
 
 logger = logging.getLogger("dpprobe")
 
