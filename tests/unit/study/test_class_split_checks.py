@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
+from dpprobe.data.options import ClassUnits
 from dpprobe.data.train_test_split import choose_by_id
 from dpprobe.errors import ConfigError
+from dpprobe.study.class_split_checks import class_split_faults
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY
+from tests.support.stored_records import check_values
 
 
 def named(count: int, *, tested: bool, seed: int = 0, prefix: str = "m") -> list[str]:
@@ -49,38 +54,6 @@ def check(dataset: dict[str, Any], **more: Any) -> tuple[list[str], list[str]]:
         return lines, []
 
 
-def test_twenty_patients_of_whom_none_is_tested(tmp_path: Path) -> None:
-    rare = named(20, tested=False)
-    errors, _ = check(clinic(tmp_path, rare))
-    would = [sum(choose_by_id(rare, fraction=f, seed=0)) for f in (0.3, 0.4, 0.5)]
-    (error,) = errors
-    for said in (
-        "`metric: auc`", "malignant (20 train, 0 test)", "`split_column`", "`split_seed`",
-        f"test_fraction 0.3, 0.4, 0.5 it would have {would[0]}, {would[1]}, {would[2]}",
-    ):  # fmt: skip
-        assert said in error
-    assert would[1] >= 5
-    assert check(clinic(tmp_path, rare, test_fraction=0.4)) == ([], [])
-
-
-def test_a_release_is_told_no_seed(tmp_path: Path) -> None:
-    dataset = clinic(tmp_path, named(20, tested=False), metric="accuracy")
-    release = {"dataset": "clinic", "backbone": "pixels", "method": "exact", "epsilon": 1.0}
-    study: dict[str, Any] = {"methods": {"exact": {"head": "sgd", "engine": "exact"}}}
-    assert check(dataset, **study)[0] == [], "a warning: accuracy needs no class"
-    for metric in ("auc", "macro_accuracy"):
-        evaluate = {"epsilon": 1, "metric": metric}
-        (error,) = check(dataset, **study, releases={"v1": release | {"evaluate": evaluate}})[0]
-        assert "which `evaluate` of release v1 needs: malignant (20 train, 0 test)" in error
-        assert "seed" not in error
-        assert "split_by" not in error
-    accuracy = {"evaluate": {"epsilon": 1, "metric": "accuracy"}}
-    errors, (warning,) = check(dataset, **study, releases={"v1": release | accuracy})
-    assert not errors
-    assert "1 class has no test patient: malignant" in warning
-    assert "seed" not in warning
-
-
 @pytest.mark.parametrize("untested", [2, 3, 5, 16, 20])
 @pytest.mark.parametrize("tested", [0, 1, 4])
 def test_each_advised_fraction_helps_and_no_other(
@@ -97,38 +70,66 @@ def test_each_advised_fraction_helps_and_no_other(
     assert check(clinic(tmp_path, rare + named(5, tested=True)[tested:])) == ([], [])
 
 
-@pytest.mark.parametrize("metric", ["macro_accuracy", "auc", "accuracy", None])
-@pytest.mark.parametrize("waived", [False, True])
-def test_what_needs_the_class(metric: str | None, waived: bool, tmp_path: Path) -> None:
-    """Two classes are what every metric but accuracy needs; more, only what is a mean over them."""
-    more = {"missing_classes": "warn"} if waived else {}
-    two = clinic(tmp_path, named(20, tested=False), metric=metric, **more)
-    assert bool(check(two)[0]) == (metric == "auc" or (metric != "accuracy" and not waived))
-    if metric == "auc":
-        return  # of three classes there is none
-    three = two | {"class_names": ["benign", "malignant", "odd"]}
-    with (tmp_path / "a.csv").open("a") as stream:
-        stream.writelines(f"\n{who}.jpg,odd,{who}" for who in named(40, tested=True, prefix="o"))
-        stream.writelines(f"\n{who}.jpg,odd,{who}" for who in named(40, tested=False, prefix="o"))
-    errors, warnings = check(three)
-    assert bool(errors) == (metric == "macro_accuracy" and not waived)
-    assert len(errors) + len(warnings) == 1
-    assert ("`missing_classes: warn`" in "".join(errors)) == bool(errors)
+LABELS = {"label_columns": ["x", "y"], "label_column": None, "class_names": None}
+SOURCES: dict[str, dict[str, Any]] = {
+    "by id": {},
+    "by class": {"split_by": "class", "unit_column": None},
+    "test file": {"test": "b.csv", "split_by": "class", "unit_column": None},
+    "three classes": {"class_names": ["a", "b", "c"]},
+    "labels": LABELS,
+    "labels by class": LABELS | {"unit_column": None},
+    "imagefolder": {
+        "source": "imagefolder", "path": "a", "root": None, "train": None, "path_column": None, "label_column": None,
+        "class_names": None, "unit_column": None, "split_by": "class",
+    },
+}  # fmt: skip
+FIVE = dict.fromkeys("abcde", 9)
+AT = {0.3: FIVE | {"a": 4, "b": 0}, 0.4: FIVE | {"a": 5, "b": 1}, 0.5: FIVE | {"a": 8, "b": 5}}
+# training and test units of classes
+COUNTS = {
+    "one untested": (FIVE, FIVE | {"a": 0}),
+    "two untested": (FIVE, FIVE | {"a": 0, "b": 0}),
+    "all untested": (FIVE, dict.fromkeys(FIVE, 0)),
+    "untrained and few": (FIVE | {"a": 0}, FIVE | {"b": 4, "c": 5}),
+    "alone": (FIVE | {"a": 1}, FIVE | {"a": 0, "b": 0}),
+    "thousands": (FIVE | {"a": 1234}, FIVE | {"a": 1}),
+}
+RELEASE = {"dataset": "clinic", "backbone": "pixels", "method": "exact", "epsilon": 1.0}
 
 
-def test_labels_without_a_test_patient(tmp_path: Path) -> None:
-    rare, rows = {*named(20, tested=False)}, [f"b{n}" for n in range(300)]
-    lines = [f"{who}.jpg,{who},{int(who in rare)},{n % 2}" for n, who in enumerate([*rows, *rare])]
-    (tmp_path / "a.csv").write_text("\n".join(["path,who,scar,tall", *lines]))
-    dataset = {
-        "source": "csv", "root": str(tmp_path), "train": "a.csv", "unit_column": "who",
-        "label_columns": ["scar", "tall"], "split_by": "id",
-    }  # fmt: skip
-    methods = {"methods": {"sgd": {"head": "sgd", "loss": "sigmoid"}}}
-    (error,), _ = check(dataset, **methods)
-    assert "1 label has no test patient, which the metric needs: scar (20 train, 0 test)" in error
-    assert "write `missing_classes: warn` to leave it out of the metric" in error
-    assert "`split_by: class`" not in error, "labels are not what it splits by"
-    errors, (warning,) = check(dataset | {"missing_classes": "warn"}, **methods)
-    assert not errors
-    assert "1 label has no test patient: scar" in warning
+def release_of(metric: str) -> dict[str, Any]:
+    return {"v1": RELEASE | {"evaluate": {"epsilon": 1, "metric": metric}}}
+
+
+def test_what_each_check_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for kind in ("x", "y"):
+        (tmp_path / "a" / kind).mkdir(parents=True)
+        Image.new("L", (4, 4)).save(tmp_path / "a" / kind / "1.png")
+    answers: dict[str, Any] = {}
+    metrics = ("macro_accuracy", "auc", "accuracy", None)
+    for (source, values), metric, waived in product(SOURCES.items(), metrics, (False, True)):
+        dataset = clinic(tmp_path, []) | values | {"metric": metric}
+        dataset |= {"missing_classes": "warn"} if waived else {}
+        dataset = {key: value for key, value in dataset.items() if value is not None}
+        for released in (None, "auc", "accuracy") if metric is None else (None,):
+            study_of = STUDY | {
+                "datasets": {"clinic": dataset},
+                "methods": {"exact": {"head": "sgd", "engine": "exact", "loss": "sigmoid"}},
+                "releases": release_of(released) if released else {},
+            }
+            key = f"{source}, {metric}, {'waived' if waived else 'strict'}, release {released}"
+            try:
+                study = load_study(study_of)
+            except ConfigError as error:
+                answers[key] = str(error).replace(str(tmp_path), "FOLDER")
+                continue
+            for name, (train, test) in COUNTS.items():
+                counts = ClassUnits(train=train, test=test, test_at=AT)
+                faults = class_split_faults(study, "clinic", counts)
+                answers[f"{key}, {name}"] = faults
+    # The first that says something, says who is refused, and why; the others repeat it.
+    first: dict[str, list[str]] = {}
+    for key, answer in answers.items():
+        first.setdefault(repr(answer), []).append(key)
+    check_values("class_split_faults", {"; ".join(keys): told for told, keys in first.items()})
