@@ -50,7 +50,7 @@ def test_a_good_study_is_counted_and_its_command_told(
 def test_test_units_are_printed_as_a_release_counts_them(
     metric: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ten test patients have an image of each class, half of each counts; two have class a alone."""
+    """Ten test patients have an image of each class, and half of each counts; two have only a."""
     monkeypatch.chdir(tmp_path)
     kinds = ["ab"[n % 2 and not 20 <= n < 24] for n in range(400)]
     rows = [f"{n}.png,{kinds[n]},p{n // 2},{'test' if n < 24 else 'train'}" for n in range(400)]

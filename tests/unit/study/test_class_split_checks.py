@@ -79,8 +79,8 @@ SOURCES: dict[str, dict[str, Any]] = {
     "labels": LABELS,
     "labels by class": LABELS | {"unit_column": None},
     "imagefolder": {
-        "source": "imagefolder", "path": "a", "root": None, "train": None, "path_column": None, "label_column": None,
-        "class_names": None, "unit_column": None, "split_by": "class",
+        "source": "imagefolder", "path": "a", "root": None, "train": None, "path_column": None,
+        "label_column": None, "class_names": None, "unit_column": None, "split_by": "class",
     },
 }  # fmt: skip
 FIVE = dict.fromkeys("abcde", 9)
