@@ -13,25 +13,6 @@ from dpprobe.study.study import Study
 from tests.unit.draft.conftest import Desk
 
 
-def test_a_folder_of_classes_becomes_a_study(desk: Desk) -> None:
-    desk.images("images/Skin Lesions/benign", "images/Skin Lesions/naevus")
-    printed = desk.init("images/Skin Lesions")
-    assert "24 images, 2 classes" in printed
-    assert "training:    " in printed
-    assert "imbalance:   1.0 to 1; metric: accuracy" in printed
-    assert "Expected accuracy at epsilon 1" in printed
-    assert printed.endswith("dpprobe run --cores all --configfile skin_lesions.yaml\n")
-    study = desk.study("skin_lesions.yaml")
-    dataset = study.datasets["skin_lesions"]
-    assert dataset.count_classes() == 2
-    assert dataset.metric is None
-    assert dataset.public_split().fault is None
-    assert set(study.methods) == {"auto", "nonprivate"}
-    assert study.epsilons == ("0.5", "1", "2", "4", "8")
-    assert (study.results_dir, study.data_dir) == ("results/skin_lesions", "data/skin_lesions")
-    assert study.backbones["scattering"].computed_dimension == 512
-
-
 @pytest.mark.parametrize("place", ["data", "data/lesions", "results", "2024", "null", "a\nb"])
 def test_folders_of_any_name_become_a_study(desk: Desk, place: str) -> None:
     """Also folders in which studies write, names that YAML reads as no text, and line breaks."""
@@ -45,19 +26,6 @@ def test_folders_of_any_name_become_a_study(desk: Desk, place: str) -> None:
     assert not any(each.startswith(f"{place}/") for each in (study.results_dir, study.data_dir))
     (desk.folder / place / "a" / "up").symlink_to("..")
     assert "remove the link" in desk.init(place, "--force")
-
-
-def test_a_split_of_ones_own_is_kept(desk: Desk) -> None:
-    desk.images("x/Training/a", "x/Training/b", "x/test/a", "x/test/b", "x/val/a", "x/val/b")
-    printed = desk.init("x")
-    assert "48 images, 2 classes" in printed
-    assert "training:    24 images" in printed
-    assert "x: Training/ is read as train/\n" in printed
-    assert "x: not used: val\n" in printed
-    assert desk.study("x.yaml").datasets["x"].count_rows() == (24, 24)
-    text = (desk.folder / "x.yaml").read_text()
-    assert "test_fraction" not in text
-    assert "Training/<class>/ and test/<class>/" in text
 
 
 @pytest.mark.parametrize(("classes", "metric"), [(2, "auc"), (3, "macro_accuracy")])

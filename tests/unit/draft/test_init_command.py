@@ -219,13 +219,3 @@ def test_units_of_each_class_are_shown_on_both_sides_and_a_study_is_written_anyw
         desk.study("lesions.yaml")
     desk.file("lesions.yaml", text.replace("test_fraction: 0.2", "test_fraction: 0.5"))
     desk.study("lesions.yaml")
-
-
-def test_few_test_units_are_warned_of_by_init(desk: Desk) -> None:
-    desk.images("x/a", "x/b", count=40)
-    desk.images("x/c", count=12)
-    printed = desk.init("x")
-    assert "warning:     1 class has fewer than 5 test images" in printed
-    assert "refused" not in printed
-    assert "images:" in printed
-    desk.study("x.yaml")
