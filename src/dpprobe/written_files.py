@@ -63,7 +63,7 @@ def list_changed(record: Path, results: Path, *, refresh: bool = False) -> list[
         return [record]
     changed, renewed = [], False
     for name, written in files.items():
-        path = results / name
+        path = _locate(results, name)
         try:
             now = _describe_state(path)
             if now == {key: written[key] for key in now}:
@@ -141,12 +141,17 @@ class JobRecord:
             return {
                 name: written
                 for name, written in read_written(self._record).items()
-                if os.path.dirname(name) not in folders and (self._results / name).exists()  # noqa: PTH120
+                if os.path.dirname(name) not in folders and _locate(self._results, name).exists()  # noqa: PTH120
             }
         return {}
 
     def _name(self, path: Path) -> str:
         return Path(os.path.relpath(path.absolute(), self._results)).as_posix()
+
+
+def _locate(results: Path, name: str) -> Path:
+    # `results/..` of a linked results folder would be the folder above the link's target
+    return Path(os.path.normpath(results / name))
 
 
 def _describe_state(path: Path) -> dict[str, Any]:

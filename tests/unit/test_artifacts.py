@@ -13,6 +13,7 @@ from dpprobe.artifacts import (
     atomic_path,
     canonical_json,
     git_commit,
+    hash_arrays,
     hash_value,
     pack_arrays,
     read_arrays,
@@ -46,6 +47,12 @@ def test_equal_values_have_equal_fingerprints() -> None:
     assert hash_value({"a": 1, "b": [0.5]}) == hash_value({"b": [0.5], "a": 1})
     assert hash_value({"a": 1}) != hash_value({"a": 2})
     assert canonical_json({"b": 1, "a": "é"}) == '{"a":"é","b":1}'
+    first, second = np.arange(6), np.ones(6)
+    alike = [{"a": first, "b": second}, {"b": second, "a": first}]
+    others = [{"a": second, "b": first}, {"a": first.astype(np.int32), "b": second},
+              {"a": first.reshape(2, 3), "b": second}, {"a": first}]  # fmt: skip
+    assert len({hash_arrays(arrays) for arrays in alike}) == 1
+    assert len({hash_arrays(arrays) for arrays in [*alike, *others]}) == 5
 
 
 def test_the_commit_says_when_files_differ(tmp_path: Path) -> None:

@@ -66,11 +66,17 @@ def make_folder(path: Path) -> None:
 EDITS = [edit_quietly, cut, zero, link_nowhere, make_folder]
 
 
+@pytest.mark.parametrize("linked", [False, True])
 @pytest.mark.parametrize("edit", EDITS)
-def test_an_edit_is_noticed_by_size_and_times(edit: Callable[[Path], None]) -> None:
+def test_an_edit_is_noticed_by_size_and_times(
+    edit: Callable[[Path], None], linked: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Also where the results folder is a link to another disk."""
+    if linked:
+        RESULTS.symlink_to(tmp_path_factory.mktemp("disk"))
     record = run_job("tables/digits", "results/tables/a.csv", "data/digits/train.parquet")
     assert list_changed(record, RESULTS) == []
-    for path in (Path("results/tables/a.csv"), Path("results/../data/digits/train.parquet")):
+    for path in (Path("results/tables/a.csv"), Path("data/digits/train.parquet")):
         kept = path.read_text()
         edit(path)
         assert list_changed(record, RESULTS) == [path]
