@@ -43,7 +43,8 @@ def or_error(make: Any, *given: Any, **named: Any) -> Any:
     try:
         return make(*given, **named)
     except (DpprobeError, ValueError) as error:
-        return f"{type(error).__name__}: {error}"
+        words = str(error).partition(" [type=")[0]  # without the version of pydantic
+        return f"{type(error).__name__}: {words}"
 
 
 def _join_column(values: list[Any]) -> Any:
