@@ -49,7 +49,10 @@ def or_error(make: Any, *given: Any, **named: Any) -> Any:
 
 def _join_column(values: list[Any]) -> Any:
     if all(each is None or isinstance(each, int | float | np.number) for each in values):
-        return np.array([_as_number(each) for each in values])
+        numbers = np.array([_as_number(each) for each in values])
+        turns = np.cos(1e3 * np.arange(1, len(numbers) + 1))
+        # the sums notice another number, and another order
+        return numbers if len(numbers) <= 8 else [len(numbers), numbers.sum(), turns @ numbers]
     return ", ".join(f"{len([*same])} {text}" for text, same in groupby(map(str, values)))
 
 

@@ -40,8 +40,10 @@ from dpprobe.analyses.audit.transcripts import (
     join_blocks,
 )
 from dpprobe.heads.fitted import Heads
+from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import method_options
+from dpprobe.heads.rows import Transform
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Mechanism, Plan
 from dpprobe.privacy.randomness import open_stream
@@ -203,7 +205,8 @@ def test_broken_releases_are_as_stored() -> None:
                           len(attack.unusual)]  # fmt: skip
             made[f"{name}: {control.name}"] = [control.breaks, attack]
     weights = np.arange(24, dtype=np.float32).reshape(2, 3, 4) - 30
-    heads = Heads(weights=weights, seeds=(1, 2), transforms=(), steps=0)
+    same = (Transform(NoNormalisation()),) * 2
+    heads = Heads(weights=weights, seeds=(1, 2), transforms=same, steps=0)
     for labels in ([0, 1, 1, 2], [[1, 0, 1], [0, 0, 1]]):
         data = TrainingSet(torch.ones(len(labels), 3), torch.tensor(
             labels, dtype=torch.uint8 if len(labels) == 2 else torch.int64), 3)  # fmt: skip
