@@ -286,8 +286,8 @@ def test_sites_are_as_stored(tmp_path: Path) -> None:
             "delta": 1e-4, "accountant": "pld", "unit": unit}, tmp_path)  # fmt: skip
         made[f"plan for {unit}"] = [plans(80).realised_epsilon, plans(80).unit, plans(80).n]
 
-        def few(n: int, plans: Any = plans) -> Any:
-            return plans(n if n > 36 else 0)
+        def few(n: int, plans: Any = plans, least: int = 37 if unit == "image" else 11) -> Any:
+            return plans(n if n >= least else 0)
 
         parts = [np.arange(3), np.arange(3, 50), np.flatnonzero(pool.labels == 1)[:30]]
         alone = [train_alone(method_options(HEAD), pool, parts, few, seed) for seed in (1, 2)]

@@ -110,7 +110,7 @@ def show_fairness(root: Path) -> Shown:
         part["gaps"] = [f"{place} {cell.method} {cell.epsilon} {gap.gap}"
                         for *place, cell, gap in part["gaps"]]  # fmt: skip
         yield f"{name}: section", plain(part)
-        if name not in ("ranges", "pairs of ranges"):
+        if name in ("as run", "apart", "no interval", "nothing", "a risk"):
             for figure in fairness_show.plot_fairness(paths[-1:] if name == "apart" else paths):
                 yield f"{name}: figure {figure.get_suptitle()}", describe_figure(figure)
     yield "functions", [
