@@ -70,7 +70,7 @@ def test_looks_words_and_places_are_as_stored() -> None:
         "seeds": [style.counted_seeds(counts) for counts in ([1], [5], [1, 3], [2, 3, 9])],
         "names": [
             style.wrap_name(name, width)
-            for name in ("a_long_name-of/parts here", "abcdefghijkl", "", "ab cd ", "a  b")
+            for name in ("a_long_name-of/parts here", "abcdefghijkl", "", "ab cd", "a  b")
             for width in (4, 5, 6, 11)
         ],
         "short": [style.shorten_middle("abcdefghij", width) for width in (3, 4, 8, 9, 10)],
