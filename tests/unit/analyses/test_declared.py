@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,7 +46,8 @@ FULL: dict[str, Any] = {
     "seeds": 2,
 }  # fmt: skip
 ASKED: dict[str, Any] = {
-    "audit": {"membership": {}, "methods": ["sgd", "ceiling", "ours"]}, "long_tail": {}, "sites": {"splits": ["equal", "labels"]},
+    "audit": {"membership": {}, "methods": ["sgd", "ceiling", "ours"]}, "long_tail": {},
+    "sites": {"splits": ["equal", "labels"]},
     "fairness": {}, "representation_law": {}, "few_shot": {},
     "imbalance": {"datasets": ["digits"], "classes": ["3"], "fractions": [0.5]},
 }  # fmt: skip
@@ -84,7 +84,8 @@ STUDIES: dict[str, dict[str, Any]] = {
         "audit": {"methods": ["ceiling"], "epsilons": [1]}, "sites": {"method": "sgd"},
         "fairness": {"methods": ["ceiling"], "epsilons": [1]},
     },
-    "none private": {"epsilons": ["inf"], "audit": {}, "sites": {}, "fairness": {"methods": ["sgd"]}},
+    "none private": {"epsilons": ["inf"], "audit": {}, "sites": {},
+                     "fairness": {"methods": ["sgd"]}},
     "several labels": {**ONLY, "long_tail": {}, "sites": {}, "representation_law": {},
                        "backbones": {"pixels": BACKBONES["pixels"]}, "methods": {"tuned": TUNED},
                        "audit": {}},
@@ -243,9 +244,7 @@ def test_titles_words_and_options_are_as_stored() -> None:
     check_values("words_of_analyses", made)
 
 
-def test_a_job_gets_the_arguments_that_it_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_gets_the_arguments_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = {name: ["in/a", "in/b"] for name in ("train", "test", "shards", "metrics",
                                                  "predictions", "marks")}  # fmt: skip
     made: dict[str, Any] = {}
@@ -277,5 +276,6 @@ def test_a_job_gets_the_arguments_that_it_names(
         made[rule] = {name: str(value) for name, value in given.items()}
     chosen = {"a": one(lambda *_: None), "b": many(lambda *_: []), "c": waits(lambda *_: [])}
     made["read"] = str(read_needs(chosen, {"a": [], "b": ["x", "y"], "c": ["z"]}))
-    made["one"] = [one(lambda *_: path).paths(SimpleNamespace(), {}) for path in (None, "p")]  # type: ignore[arg-type, misc]
+    given_one: Any = [one(lambda *_: None), one(lambda *_: "p")]
+    made["one"] = [each.paths(None, {}) for each in given_one]
     check_values("arguments_of_jobs", made)

@@ -11,32 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpprobe.analyses.baseline_record import read_few_shot, read_zero_shot
-from dpprobe.analyses.few_shot.measure import draw_shots, probe_few_shot
+from dpprobe.analyses.few_shot import measure as few_shot
+from dpprobe.analyses.imbalance import measure as imbalance
 from dpprobe.analyses.imbalance.imbalance_record import ImbalanceRecord
-from dpprobe.analyses.imbalance.measure import (
-    break_down,
-    estimate_share,
-    imbalance_job,
-    least_reference,
-    one_against_rest,
-    retained_recall,
-)
+from dpprobe.analyses.long_tail import measure as long_tail
 from dpprobe.analyses.long_tail import memorisation, sub_classes
 from dpprobe.analyses.long_tail.long_tail_record import LongTailRecord
-from dpprobe.analyses.long_tail.measure import _draw_positions, long_tail_job
 from dpprobe.analyses.long_tail.options import LongTailOptions
-from dpprobe.analyses.representation_law.law_measures import (
-    fit_law,
-    measure_residuals,
-    measure_scatter,
-)
+from dpprobe.analyses.representation_law import law_measures
 from dpprobe.analyses.representation_law.measure import law_job
-from dpprobe.analyses.sites.measure import (
-    _plan_sizes,
-    describe_alone,
-    split_units,
-    train_alone,
-)
+from dpprobe.analyses.sites import measure as sites
 from dpprobe.analyses.tsne import measure as tsne
 from dpprobe.analyses.zero_shot.measure import classify_zero_shot
 from dpprobe.artifacts import read_json, write_json
@@ -54,8 +38,14 @@ from tests.unit.analyses.zero_shot.test_measure import write_text
 
 
 def clouds(
-    rows: int, columns: int, classes: int, *, seed: int = 0, apart: float = 2.0, several: bool = False
-) -> tuple[np.ndarray, np.ndarray]:
+    rows: int,
+    columns: int,
+    classes: int,
+    *,
+    seed: int = 0,
+    apart: float = 2.0,
+    several: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Rows of classes of unequal sizes, or of several labels, which lie apart."""
     generator = np.random.default_rng(seed)
     shares = np.arange(1, classes + 1) / sum(range(classes + 1))
@@ -64,7 +54,9 @@ def clouds(
     if several:
         target = (generator.random((rows, classes)) < 0.4).astype(np.float64)
         labels = target.astype(np.int8)
-    return generator.normal(size=(rows, columns)) + apart * target @ np.eye(classes, columns), labels
+    return generator.normal(size=(rows, columns)) + apart * target @ np.eye(
+        classes, columns
+    ), labels
 
 
 def without(record: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -86,7 +78,8 @@ def test_long_tails_are_as_stored(tmp_path: Path) -> None:
         units = [f"p{row * 7 % patients}" for row in range(count)] if patients else None
         folder, values = tmp_path / name, {"clusters": [3], "memorisation": {"heads": 50}, **given}
         error = or_error(
-            long_tail_job, write_store(folder / "train", features, labels, units=units), folder,
+            long_tail.long_tail_job,
+            write_store(folder / "train", features, labels, units=units), folder,
             dataset="digits", backbone="pixels", options=LongTailOptions.model_validate(values),
             seed=2, threads=1,
         )  # fmt: skip
@@ -136,13 +129,13 @@ def test_sub_classes_and_memorisation_are_as_stored() -> None:
             *(measured.share_above(t) for t in (-0.5, 0.0, 0.1)),
             *(measured.expected_share_above(t) for t in (-0.5, 0.0, 0.1, 0.25)),
         ]  # fmt: skip
-    empty = memorisation.Memorisation(*(np.array(each) for each in ([1, 0], [2, 0], [1, 1], [2, 2])),
-                                      1.0)  # type: ignore[arg-type]  # fmt: skip
+    counts: Any = map(np.array, ([1, 0], [2, 0], [1, 1], [2, 2]))
+    empty = memorisation.Memorisation(*counts, 1.0)
     made["never trained"] = [empty.share_above(-0.5), empty.expected_share_above(0.0),
                              np.isnan(empty.scores)]  # fmt: skip
     made["columns"] = [memorisation.scale_columns(np.ones((3, 2))), rows[:5]]
     units = np.array([3, 1, 1, 2, 3, 3, 5])
-    made["positions"] = [_draw_positions(units, most, 1) for most in (1, 3, 4, 6, 7)]
+    made["positions"] = [long_tail._draw_positions(units, most, 1) for most in (1, 3, 4, 6, 7)]
     check_values("sub_classes", made, rel=1e-4)
 
 
@@ -154,8 +147,8 @@ def test_representation_laws_are_as_stored(tmp_path: Path) -> None:
         x, labels = clouds(rows, columns, classes)
         others, other_labels = clouds(15, columns, classes, seed=1)
         made[name] = [
-            flatten(vars(measure_scatter(x, labels))),
-            flatten(vars(measure_residuals(x, labels, held_out=others,
+            flatten(vars(law_measures.measure_scatter(x, labels))),
+            flatten(vars(law_measures.measure_residuals(x, labels, held_out=others,
                                            held_out_labels=other_labels))),
         ]  # fmt: skip
     x, labels = np.eye(3, 8)[np.arange(12) % 3], np.arange(12) % 3
@@ -163,8 +156,8 @@ def test_representation_laws_are_as_stored(tmp_path: Path) -> None:
                        "no number": x * np.inf}.items():  # fmt: skip
         with np.errstate(invalid="ignore"):
             made[name] = [
-                flatten(vars(measure_scatter(each, labels))),
-                flatten(vars(measure_residuals(each, labels, held_out=each,
+                flatten(vars(law_measures.measure_scatter(each, labels))),
+                flatten(vars(law_measures.measure_residuals(each, labels, held_out=each,
                                                held_out_labels=labels))),
             ]  # fmt: skip
     series: list[list[float | None]] = [
@@ -173,7 +166,7 @@ def test_representation_laws_are_as_stored(tmp_path: Path) -> None:
     ]  # fmt: skip
     made["laws"] = [
         [law and law.model_dump(), fault]
-        for law, fault in (fit_law(range(len(values)), values) for values in series)
+        for law, fault in (law_measures.fit_law(range(len(values)), values) for values in series)
     ]
     record = law_job(
         [_subject(Tokens()), _subject(Tokens(0.8), TUNED, method="two", epsilon="1")],
@@ -224,7 +217,7 @@ def test_rare_classes_are_as_stored(tmp_path: Path) -> None:
                     pq.write_table(table.append_column("unit", [units]), file)
         names = [CellName(dataset=dataset, backbone="pixels", method=method, epsilon=epsilon)
                  for dataset in infos for method, epsilon in kept]  # fmt: skip
-        imbalance_job(
+        imbalance.imbalance_job(
             names, cells=folder / "cells", infos=infos, dataset="digits", backbone="pixels",
             classes=["three", "one", "zero"], folder=folder,
         )  # fmt: skip
@@ -233,31 +226,38 @@ def test_rare_classes_are_as_stored(tmp_path: Path) -> None:
         made[name] = [record.pop("break_downs"), record, by_column(rows)]
     given: dict[str, Any] = {"cells": tmp_path, "dataset": "digits", "backbone": "b",
                              "folder": tmp_path}  # fmt: skip
-    made["unknown"] = or_error(imbalance_job, [], infos=infos, classes=["four"], **given)
+    made["unknown"] = or_error(imbalance.imbalance_job, [], infos=infos, classes=["four"], **given)
     for name, change in {"other": {"class_names": list(classes[::-1])},
                          "several": {"multi_label": True}}.items():  # fmt: skip
         wrong = infos | {name: write_info(tmp_path / "wrong.json", None, **change)}
-        error = or_error(imbalance_job, [], infos=wrong, classes=["one"], **given)
+        error = or_error(imbalance.imbalance_job, [], infos=wrong, classes=["one"], **given)
         made[name] = str(error).replace(str(tmp_path), "")
     made["shares"] = [
-        estimate_share(values, counted).model_dump()
+        imbalance.estimate_share(values, counted).model_dump()
         for values in ([0.5], [0.0] * 3, [0.1, 0.2, 0.4], [1.0, 1.0 - 1e-13], [0.9, 1.0])
         for counted in (1, 50)
     ]
-    made["least"] = [least_reference(classes) for classes in (2, 4, 19, 20, 21, 100)]
+    made["least"] = [imbalance.least_reference(classes) for classes in (2, 4, 19, 20, 21, 100)]
     scores = np.random.default_rng(3).normal(size=(5, 4)).astype(np.float32) * 9
     links: Any = ("sigmoid", "softmax", "none")
-    made["against"] = [one_against_rest(scores, k, link) for link in links for k in (0, 3)]
+    made["against"] = [
+        imbalance.one_against_rest(scores, k, link) for link in links for k in (0, 3)
+    ]
     changes = {"reference_recall": 0.6}
-    made["retained"] = [retained_recall(rare_cell(each, **changes)) for each in (0.0, 0.3, 0.9)]
+    made["retained"] = [
+        imbalance.retained_recall(rare_cell(each, **changes)) for each in (0.0, 0.3, 0.9)
+    ]
     points = [rare_cell(recall, class_rows=rows, epsilon=epsilon, method=method)
               for rows, epsilon, recall, method in (
                   (100, "1", 0.1, "sgd"), (100, "2", 0.4, "sgd"), (300, "1", 0.39, "sgd"),
-                  (400, "1", 0.5, "sgd"), (50, "10", 0.6, "sgd"), (9, "1", 0.7, "other"))]  # fmt: skip
+                  (400, "1", 0.5, "sgd"), (50, "10", 0.6, "sgd"), (9, "1", 0.7, "other"),
+              )]  # fmt: skip
     points += [rare_cell(0.7, epsilon="inf"), rare_cell(0.7, reference_learnt=False)]
     points += [rare_cell(0.7, epsilon="advantage-0.1"), rare_cell(0.7, class_name="dog")]
     made["points"] = [
-        break_down(points[::step], class_name="cat", method=method).model_dump(mode="json")
+        imbalance.break_down(points[::step], class_name="cat", method=method).model_dump(
+            mode="json"
+        )
         for step in (1, -1, 2, 3)
         for method in ("sgd", "other", "none")
     ]
@@ -282,7 +282,7 @@ def test_sites_are_as_stored(tmp_path: Path) -> None:
         pool = read_pool(stores, unit)
         made[f"pool of {unit}"] = [pool.n, pool.labels, pool.codes,
                                    pool.select(np.array([0, 5, 99])).labels]  # fmt: skip
-        plans = _plan_sizes(method_options(HEAD), "1", {
+        plans = sites._plan_sizes(method_options(HEAD), "1", {
             "delta": 1e-4, "accountant": "pld", "unit": unit}, tmp_path)  # fmt: skip
         made[f"plan for {unit}"] = [plans(80).realised_epsilon, plans(80).unit, plans(80).n]
 
@@ -290,18 +290,18 @@ def test_sites_are_as_stored(tmp_path: Path) -> None:
             return plans(n if n >= least else 0)
 
         parts = [np.arange(3), np.arange(3, 50), np.flatnonzero(pool.labels == 1)[:30]]
-        alone = [train_alone(method_options(HEAD), pool, parts, few, seed) for seed in (1, 2)]
-        described = describe_alone(pool, alone)
+        alone = [sites.train_alone(method_options(HEAD), pool, parts, few, seed) for seed in (1, 2)]
+        described = sites.describe_alone(pool, alone)
         for name in ("alone", "averaged"):
             described[name] = described[name].model_dump()
-        lost = describe_alone(pool, [type(alone[0])([], ["none"], [3], 1)])
+        lost = sites.describe_alone(pool, [type(alone[0])([], ["none"], [3], 1)])
         made[f"alone, {unit}"] = [described, lost]
     many = np.repeat([0, 1, 2], [30, 12, 3])
     for split in ("equal", "sizes", "labels"):
         for count in (2, 11, 45):
-            parts = split_units(many, count, split, 7)
+            parts = sites.split_units(many, count, split, 7)
             made[f"{split} {count}"] = [np.concatenate(parts), np.array([*map(len, parts)])]
-        made[f"{split} 46"] = or_error(split_units, many, 46, split, 7)
+        made[f"{split} 46"] = or_error(sites.split_units, many, 46, split, 7)
     check_values("sites", made, rel=1e-3)
 
 
@@ -346,7 +346,7 @@ def test_few_shot_probes_are_as_stored(several: bool, tmp_path: Path) -> None:
             units = [f"p{row * 7 % patients}" for row in range(90)] if patients else None
             stores.append(write_store(tmp_path / f"{split}{patients}", features, labels,
                                       class_names=tuple("abc"), units=units))  # fmt: skip
-        probe_few_shot(
+        few_shot.probe_few_shot(
             *stores, rows=tmp_path / "rows.parquet", record=tmp_path / "record.json",
             options={"shots": (1, 16, "full"), "seeds": 2}, metric=None, seed=4, threads=1,
             memory_mb=0 if patients else 1000, dataset="d", backbone="b",
@@ -358,7 +358,7 @@ def test_few_shot_probes_are_as_stored(several: bool, tmp_path: Path) -> None:
         made[f"{patients}"] = [without(record, "features", "files"), rows, results]
     labels = clouds(40, 5, 4, several=several)[1]
     units = np.arange(40) * 3 % 17
-    made["draws"] = [draw_shots(labels, count, seed, each)
+    made["draws"] = [few_shot.draw_shots(labels, count, seed, each)
                      for count in (1, 5) for seed in (0, 1) for each in (None, units)]  # fmt: skip
     check_values(f"few_shot_{several}", made, rel=1e-3)
 

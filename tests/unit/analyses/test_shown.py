@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from dpprobe.analyses.analysis import Page
@@ -16,7 +15,6 @@ from dpprobe.analyses.audit import show as audit_show
 from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.analyses.fairness import fairness_table
 from dpprobe.analyses.fairness import show as fairness_show
-from dpprobe.analyses.fairness.fairness_record import FairnessRecord
 from dpprobe.analyses.imbalance import imbalance_table
 from dpprobe.analyses.imbalance import show as imbalance_show
 from dpprobe.analyses.long_tail import long_tail_tables
@@ -27,7 +25,7 @@ from dpprobe.analyses.representation_law.law_record import MEASURES, law_path
 from dpprobe.analyses.sites import show as sites_show
 from dpprobe.analyses.sites.sites_record import SitesRecord
 from dpprobe.analyses.tsne.show import plot_tsne, plot_tsne_grid
-from dpprobe.errors import DpprobeError
+from dpprobe.artifacts import read_json, write_json
 from dpprobe.exhibits.published import read_published
 from dpprobe.exhibits.style import use_settings
 from dpprobe.exhibits.tables import Table, comma_separated, write_markdown
@@ -40,6 +38,7 @@ from tests.support.audit_records import (
     write_audit,
 )
 from tests.support.cell_files import grid_of, write_cell
+from tests.support.columns import or_error
 from tests.support.fairness_records import APART, NO_INTERVAL, RECORD, write_fairness
 from tests.support.figures import describe_figure, write_embedding
 from tests.support.imbalance_records import imbalance_record, lawful_cells, rare_cell
@@ -63,13 +62,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
     return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
-
-
-def or_error(make: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    try:
-        return make(*given, **named)
-    except DpprobeError as error:
-        return f"{type(error).__name__}: {error}"
 
 
 def fairness_settings() -> dict[str, dict[str, Any]]:
@@ -113,11 +105,17 @@ def show_fairness(root: Path) -> Shown:
         if name in ("as run", "apart", "no interval", "nothing", "a risk"):
             for figure in fairness_show.plot_fairness(paths[-1:] if name == "apart" else paths):
                 yield f"{name}: figure {figure.get_suptitle()}", describe_figure(figure)
-    yield "functions", [
-        [fairness_table._format_points(value) for value in (None, 0.0, 0.1234, -0.5)],
-        [fairness_table._format_ends(*ends) for ends in ((None, 1.0), (0.0, None), (0.0, 0.25))],
-        [fairness_table.reference_in_words("a", epsilon) for epsilon in ("inf", "2")],
-    ]
+    yield (
+        "functions",
+        [
+            [fairness_table._format_points(value) for value in (None, 0.0, 0.1234, -0.5)],
+            [
+                fairness_table._format_ends(*ends)
+                for ends in ((None, 1.0), (0.0, None), (0.0, 0.25))
+            ],
+            [fairness_table.reference_in_words("a", epsilon) for epsilon in ("inf", "2")],
+        ],
+    )
 
 
 def show_audit(root: Path) -> Shown:
@@ -145,8 +143,15 @@ def show_audit(root: Path) -> Shown:
         made = or_error(audit_show.plot_audit, audits=paths, dataset="digits")
         yield f"figure of {name}", made if isinstance(made, str) else describe_figure(made)
         for part in plain(audit_show.make_section(paths, section_page("digits", "other"))):
-            part["cells"] = [[cell["backbone"], cell["method"], cell["epsilon"],
-                              str(cell["white_box"]["epsilon_lower"])] for cell in part["cells"]]
+            part["cells"] = [
+                [
+                    cell["backbone"],
+                    cell["method"],
+                    cell["epsilon"],
+                    str(cell["white_box"]["epsilon_lower"]),
+                ]
+                for cell in part["cells"]
+            ]
             part["attacks"] = [[cell["method"], cell["epsilon"], attack["rows"], attack["attack"]]
                                for cell, _, attack in part["attacks"]]  # fmt: skip
             yield f"section of {name}", part
@@ -177,8 +182,11 @@ def show_audit(root: Path) -> Shown:
         audit=paths[0], ceiling=paths[1], dataset="digits", backbone="clip", method="a", epsilon="1"
     )
     yield "a cell's attacks", describe_figure(figure)
-    yield "no attack", or_error(
-        audit_show.membership_roc, membership_record(groups=("mislabelled",)), title="digits"
+    yield (
+        "no attack",
+        or_error(
+            audit_show.membership_roc, membership_record(groups=("mislabelled",)), title="digits"
+        ),
     )
 
 
@@ -212,9 +220,10 @@ def show_long_tail(root: Path) -> Shown:
         long_tail_tables.Gap("digits", "dino", "2", 2.1),
     ]))  # fmt: skip
     same = [replace(gap, points=1.0) for gap in gaps]
-    yield "correlations", [
-        long_tail_tables.describe_correlations(read, some) for some in (gaps, gaps[:9], same)
-    ]
+    yield (
+        "correlations",
+        [long_tail_tables.describe_correlations(read, some) for some in (gaps, gaps[:9], same)],
+    )
     page = Page(grid=grid, names={}, folder=root)
     section = long_tail_show.make_section(paths[:2], page)
     assert section is not None
@@ -250,9 +259,7 @@ def show_imbalance(root: Path) -> Shown:
             yield name, figure if isinstance(figure, str) else describe_figure(figure)
         yield f"{name}: break-downs", plain(made.break_downs)
     yield "tables", in_words(imbalance_table.make_imbalance_tables([paths[0], *paths[2:]]))
-    yield "best", write_markdown(
-        imbalance_table.make_imbalance_tables(paths[:2])
-    ).splitlines()
+    yield "best", write_markdown(imbalance_table.make_imbalance_tables(paths[:2])).splitlines()
     (section,) = imbalance_show.make_section(paths[:3], section_page("digits", "other"))
     yield "section", {name: str(value)[:3000] for name, value in plain(section).items()}
 
@@ -278,8 +285,11 @@ def show_laws(root: Path) -> Shown:
         write_cell(root, backbone=backbone, method=method, epsilon=epsilon)
         for backbone in ("pixels", "clip")
         for method, epsilon in (("constant_0", "1"), ("searched_2", "8"), ("full", "2"),
-                                ("sgd", "10"), ("nonprivate", "inf"))
+                                ("sgd", "10"), ("nonprivate", "inf"), ("searched_9", "1"))
     ]  # fmt: skip
+    search = {"trials": 2, "space": {"learning_rate": [0.1, 1.0]}, "held_out": 0.2}
+    for path, options in zip(cells[5::6], ({"search": search}, {}), strict=True):
+        write_json(path, read_json(path) | {"head": "fine_tune", "options": options})
     grid = grid_of(root, *cells)
     paths = [law_path(root, record.dataset, record.backbone) for record in records]
     for path, record in zip(paths, records, strict=True):

@@ -4,41 +4,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from dpprobe.analyses.audit import canary_attack, controls, membership, noise_tests, white_box
+from dpprobe.analyses.audit import (
+    bounds,
+    canary_attack,
+    controls,
+    measure,
+    membership,
+    membership_attacks,
+    noise_tests,
+    power,
+    transcripts,
+    white_box,
+)  # fmt: skip
 from dpprobe.analyses.audit.audit_record import Attack as Attacked
 from dpprobe.analyses.audit.audit_record import Membership
-from dpprobe.analyses.audit.bounds import accuracy_lower_bound, epsilon_lower_bound
-from dpprobe.analyses.audit.canary_attack import (
-    Runs,
-    Shape,
-    alike_worlds,
-    make_unusual_worlds,
-    make_worlds,
-)
-from dpprobe.analyses.audit.measure import SCORES, _make_score_table, claim_of_plan
-from dpprobe.analyses.audit.membership_attacks import (
-    compute_confidences,
-    measure_roc,
-    score_lira,
-    score_rmia,
-)
-from dpprobe.analyses.audit.noise_tests import NoiseTests, smallest_caught_share
-from dpprobe.analyses.audit.power import PlanFamily, caught_factor, compute_separation
-from dpprobe.analyses.audit.transcripts import (
-    Block,
-    FixedCanaries,
-    Recorder,
-    Release,
-    Replayer,
-    join_blocks,
-)
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.patient_groups import Units
@@ -110,14 +95,16 @@ def test_shapes_and_words_of_audits_are_as_stored() -> None:
                 str(cell.shape), cell.canary_count, len(cell._canary_labels), cell._name_test(),
                 cell._describe_canary(), cell._describe_rows(),
                 None if method == "tuned" else cell._factor_of_one_number(1e-4),
-                claim_of_plan(cell.plan).model_dump(mode="json"),
+                measure.claim_of_plan(cell.plan).model_dump(mode="json"),
             ]  # fmt: skip
     for several in (False, True):
         members = np.arange(40) % 3 == 0
         cell = cell_of("exact_sgd", several=several)
         for shift in (0.0, 3.0, math.nan):
             scores = np.where(members, shift, 0.0) + np.cos(np.arange(40.0))
-            test = Runs(members=members, releases=scores, bundle=-scores, used={"a": 1 + shift})
+            test = canary_attack.Runs(
+                members=members, releases=scores, bundle=-scores, used={"a": 1 + shift}
+            )
             made[f"tests {several} {shift}"] = [
                 white_box._count_right_releases(test), white_box._count_right_heads(test),
                 [(item.name, item.p_value) for item in cell.list_tests(test)],
@@ -125,15 +112,22 @@ def test_shapes_and_words_of_audits_are_as_stored() -> None:
                 cell._bound_directly(np.nan_to_num(scores), members),
                 cell._bound_directly(np.nan_to_num(scores), members | True),
             ]  # fmt: skip
-    outcomes = [noise_tests.Outcome(name, p) for name, p in (
-        ("variance", 0.0005), ("steps", 0.00049), ("sensitivity", 1.0), ("unobserved", 0.0))]
+    outcomes = [
+        noise_tests.Outcome(name, p)
+        for name, p in (
+            ("variance", 0.0005),
+            ("steps", 0.00049),
+            ("sensitivity", 1.0),
+            ("unobserved", 0.0),
+        )
+    ]
     made["shares"] = [white_box._share_error(outcomes, looks=looks) for looks in (1, 2)]
     made["refuting"] = [white_box._list_refuting(outcomes, looks=looks) for looks in (1, 2)]
     strengths = [cell_of(name)._relative_strength(0.9) for name in ("exact_sgd", "sampled_sgd")]
     made["strengths"] = [*strengths, cell_of("tuned")._relative_strength(0.9)]
     members = np.arange(400) % 2 == 0
     scores = np.where(members, 1.0, -1.0) * np.where(np.arange(400) % 8 < 6, 1, -1)
-    test = Runs(members=members, releases=scores, bundle=scores, used={"a": 0.9})
+    test = canary_attack.Runs(members=members, releases=scores, bundle=scores, used={"a": 0.9})
     for name in ("tuned", "exact_sgd"):
         made[f"bounds of {name}"] = cell_of(name).describe_bounds(test)
     made["controls"] = cell_of("tuned").attack_controls("test")[0][:2]
@@ -144,11 +138,11 @@ def test_two_worlds_are_as_stored() -> None:
     made: dict[str, Any] = {}
     for several in (False, True):
         for n, rows, classes in ((90, 1, 3), (10, 3, 2), (70, 2, 1)):
-            shape = Shape(n=n, dimension=5, num_classes=classes, multi_label=several,
+            shape = canary_attack.Shape(n=n, dimension=5, num_classes=classes, multi_label=several,
                           rows_per_unit=rows)  # fmt: skip
-            usual = make_worlds(shape, group=4, length=2.0, seed=1, label=classes - 1)
-            pairs = (usual, *make_unusual_worlds(shape, length=3.0, seed=2),
-                     alike_worlds(shape, group=2, seed=3))  # fmt: skip
+            usual = canary_attack.make_worlds(shape, group=4, length=2.0, seed=1, label=classes - 1)
+            pairs = (usual, *canary_attack.make_unusual_worlds(shape, length=3.0, seed=2),
+                     canary_attack.alike_worlds(shape, group=2, seed=3))  # fmt: skip
             for place, worlds in enumerate(pairs):
                 line: list[Any] = [worlds.canary, str(worlds.canaries), worlds.label]
                 for world in (worlds.absent, worlds.present):
@@ -177,7 +171,7 @@ def test_broken_releases_are_as_stored() -> None:
             sums, noise = torch.randn((2, *shape), generator=generator, dtype=torch.float64)
             if shape == (4, 4):
                 sums, noise = sums + sums.T, noise + noise.T
-            releases.append(Release(f"m{step % 2}", sums, sums + 2 * noise))
+            releases.append(transcripts.Release(f"m{step % 2}", sums, sums + 2 * noise))
         one = controls._OneNoise()
         for change in (
             controls.omit_noise, controls.halve_noise, controls.share_noise,
@@ -226,13 +220,13 @@ def test_bounds_and_powers_are_as_stored() -> None:
     for runs in (1, 7, 100, 257):
         inside, outside = generator.normal(1.5, 1, runs), generator.normal(size=runs + 3)
         made[f"scores {runs}"] = [
-            epsilon_lower_bound(inside, outside, delta, level, group=group)
+            bounds.epsilon_lower_bound(inside, outside, delta, level, group=group)
             for delta in (0.0, 1e-3)
             for level in (0.5, 0.95)
             for group in (1, 3)
         ]
         made[f"accuracies {runs}"] = [
-            accuracy_lower_bound(round(share * runs), runs, level)
+            bounds.accuracy_lower_bound(round(share * runs), runs, level)
             for share in (0, 0.5, 0.9, 1)
             for level in (0.6, 0.99)
         ]
@@ -246,20 +240,20 @@ def test_bounds_and_powers_are_as_stored() -> None:
     }  # fmt: skip
     for name, plan in plans.items():
         for group in (1, 3) if name != "sampled" else (1,):
-            family = PlanFamily(plan, group=group)
+            family = power.PlanFamily(plan, group=group)
             line = [family.has_price, family.exact, family.separation, family.total_variation()]
             line += [family.epsilon_of_accuracy(share) for share in (0.3, 0.5, 0.7, 0.95, 1.0)][
                 : 4 if name == "sampled" else 5
             ]
             line += [family.factor_of(share) for share in (-1, 0.0, 0.2, 0.8)]
-            line += [caught_factor(family, runs, 0.9, 0.8, strength=strength)
+            line += [power.caught_factor(family, runs, 0.9, 0.8, strength=strength)
                      for runs in (5, 400) for strength in (0.0, 0.7)]  # fmt: skip
             if family.has_price:
                 line += [family.compute_epsilon(factor) for factor in (0.0, 0.8, 3.0)]
                 line += [family.total_variation(factor) for factor in (0.0, 0.8, 3.0)]
             made[f"{name} {group}"] = [None if v != v else v for v in line]
-    made["separations"] = [compute_separation(each) for each in (0.0, 0.3, 0.999)]
-    made["shares"] = [smallest_caught_share(*each) for each in ((40, 500, 1e-4, 0.95),
+    made["separations"] = [power.compute_separation(each) for each in (0.0, 0.3, 0.999)]
+    made["shares"] = [noise_tests.smallest_caught_share(*each) for each in ((40, 500, 1e-4, 0.95),
                                                                (400, 5, 1e-3, 0.5))]  # fmt: skip
     check_values("powers_of_audits", made, rel=2e-3)
 
@@ -278,7 +272,7 @@ def noise_run(plan: Plan, generator: np.random.Generator, scale: float, step: fl
             noise, sums = np.rint(noise / step) * step, np.rint(sums / step) * step
         for part in np.array_split(np.arange(item.count), 2 if item.count > 1 else 1):
             blocks = torch.from_numpy(sums[part]), torch.from_numpy((sums + noise)[part])
-            transcript.append(Block(item.name, *blocks, step))
+            transcript.append(transcripts.Block(item.name, *blocks, step))
     return transcript
 
 
@@ -296,11 +290,11 @@ def test_p_values_of_noise_are_as_stored(monkeypatch: pytest.MonkeyPatch) -> Non
         for names in (["rows"], ["square"], ["vector"], ["rows", "square", "vector"]):
             for scale, step, runs in ((1.0, None, 9), (1.1, 2**-8, 8), (0.9, None, 1)):
                 plan = made_plan([items[name] for name in names], 12, epsilon=1.0)
-                generator, tests = np.random.default_rng(len(names)), NoiseTests(plan)
+                generator, tests = np.random.default_rng(len(names)), noise_tests.NoiseTests(plan)
                 for run in range(runs):
                     tests.add_run(noise_run(plan, generator, scale, step), present=run % 3 == 0)
                 if "rows" in names:
-                    recorder = Recorder()
+                    recorder = transcripts.Recorder()
                     for rate in (0.3, 0.5):
                         drawn = np.random.default_rng(1).random((6, 12)) < rate * scale
                         recorder.count_batches(np.nonzero(drawn)[1], drawn.sum(axis=1))
@@ -327,19 +321,20 @@ def test_batches_and_replays_are_as_stored() -> None:
     for sampled in (0, 1, 2):
         for canaries in (range(4, 7), range(0, 2), range(18, 20)):
             sampler = PoissonSampler(20, 0.3, open_stream(5, "sampling"))
-            drawn = FixedCanaries(sampler, canaries, sampled).draw_block(30)
+            drawn = transcripts.FixedCanaries(sampler, canaries, sampled).draw_block(30)
             made[f"{sampled} {canaries}"] = drawn
-    recorder = Recorder()
+    recorder = transcripts.Recorder()
     counted = recorder.replace_sampler(1, PoissonSampler(20, 0.3, open_stream(5, "sampling")))
     counted.draw_block(7)
     recorder.count_batches(np.array([1, 25]), np.array([2]))
     made["counted"] = [recorder.unit_counts, *recorder.batch_sizes]
-    blocks = [Block("a", torch.arange(6.0).reshape(3, 2) + 10 * k, torch.ones(3, 2) * k, 0.5)
+    sums = torch.arange(6.0).reshape(3, 2)
+    blocks = [transcripts.Block("a", sums + 10 * k, torch.ones(3, 2) * k, 0.5)
               for k in range(2)]  # fmt: skip
-    blocks.insert(1, Block("b", torch.ones(1, 2), torch.full((1, 2), 7.0)))
+    blocks.insert(1, transcripts.Block("b", torch.ones(1, 2), torch.full((1, 2), 7.0)))
     made["joined"] = [[block.name, block.sums, block.outputs, block.step]
-                      for block in join_blocks(blocks)]  # fmt: skip
-    replayer = Replayer({3: blocks, 4: blocks[:1]}, range(2), sampled=1)
+                      for block in transcripts.join_blocks(blocks)]  # fmt: skip
+    replayer = transcripts.Replayer({3: blocks, 4: blocks[:1]}, range(2), sampled=1)
     replayer.observe_release("a", 3, torch.full((2,), 5.0), lambda: torch.zeros(2))
     steps = replayer.observe_steps("a", 3, 2, (2,))
     made["given"] = [steps.given, steps.outputs]
@@ -454,25 +449,38 @@ def test_scores_of_membership_attacks_are_as_stored() -> None:
         members[:, 0], members[1:, 1] = True, False
         scaled = generator.normal(size=(heads, 6)) + members
         scaled[:, 5] = 2.0
-        made[f"lira {heads}"] = score_lira(scaled, members, min(heads, 5))
-        made[f"rmia {heads}"] = score_rmia(-np.exp(scaled), members, min(heads, 5))
+        made[f"lira {heads}"] = membership_attacks.score_lira(scaled, members, min(heads, 5))
+        made[f"rmia {heads}"] = membership_attacks.score_rmia(
+            -np.exp(scaled), members, min(heads, 5)
+        )
         rates = (0.0, 0.05, 0.1, 0.5, 1.0)
         for name, scores in (("plain", scaled), ("ties", np.round(scaled))):
-            roc = measure_roc(np.tile(scores, 30), np.tile(members, 30), rates, seed=1)
+            roc = membership_attacks.measure_roc(
+                np.tile(scores, 30), np.tile(members, 30), rates, seed=1
+            )
             assert roc is not None
-            made[f"roc {name} {heads}"] = [roc.members, roc.non_members, roc.auc, roc.auc_interval,
-                                           *map(np.nan_to_num, (roc.tpr, roc.low, roc.high))]
-        made[f"all in {heads}"] = measure_roc(scaled, members | True, rates, seed=1)
+            made[f"roc {name} {heads}"] = [
+                roc.members,
+                roc.non_members,
+                roc.auc,
+                roc.auc_interval,
+                *map(np.nan_to_num, (roc.tpr, roc.low, roc.high)),
+            ]
+        made[f"all in {heads}"] = membership_attacks.measure_roc(
+            scaled, members | True, rates, seed=1
+        )
     scores = np.array([[3000.0, -3000.0, 0.0], [-1.0, 2.0, 0.5], [0.0, 0.0, 0.0]], np.float32)
-    made["one label"] = compute_confidences(scores, np.array([0, 1, 2]))
-    made["labels"] = compute_confidences(scores, np.array([[1, 0, 1], [1, 1, 1], [0, 0, 0]]))
-    table = _make_score_table([{"attack": ["a"], "member": [True], "score": [1]}] * 2)
-    made["tables"] = [table, _make_score_table([])]
-    assert table.schema == SCORES
+    made["one label"] = membership_attacks.compute_confidences(scores, np.array([0, 1, 2]))
+    made["labels"] = membership_attacks.compute_confidences(
+        scores, np.array([[1, 0, 1], [1, 1, 1], [0, 0, 0]])
+    )
+    table = measure._make_score_table([{"attack": ["a"], "member": [True], "score": [1]}] * 2)
+    made["tables"] = [table, measure._make_score_table([])]
+    assert table.schema == measure.SCORES
     check_values("scores_of_membership", made, rel=1e-5)
 
 
-def test_the_fit_of_a_chosen_penalty_is_kept(tmp_path: Path) -> None:
+def test_the_fit_of_a_chosen_penalty_is_kept() -> None:
     data, plan = rows_of("alike"), made_plan((), 150)
     for penalties, kept in (([1e-3], True), ([1e-3, 1e2], False)):
         method = method_options({"head": "nonprivate", "penalties": penalties})

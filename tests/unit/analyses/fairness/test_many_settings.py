@@ -139,13 +139,15 @@ def test_groups_and_labels_are_chosen_as_stored() -> None:
             line += [counts.positives.sum(axis=1), counts.negatives.sum(axis=0)]
             if not grouping.by_label:
                 line += [
-                    choose_compared(rows, grouping, of, counts, minimum, negatives=each).model_dump()
+                    choose_compared(
+                        rows, grouping, of, counts, minimum, negatives=each
+                    ).model_dump()
                     for each in (False, True)
                 ]
             found.append({"at": f"{seed} {grouping.attribute}", "line": str(line)})
     check_values("chosen_groups", [each["line"] for each in found])
     texts = ["<18", "18-79", ">=80", "b9", "b10", "7", "1e3", "-5", "", "(blank)", "80+", "5.5-7"]
-    ordered = sorted(reversed(texts), key=natural_key)
+    ordered = sorted(texts, key=natural_key)
     check_values("sorted_groups", [ordered, [natural_key(text) for text in texts]])
 
 
