@@ -148,7 +148,9 @@ def describe_figure(figure: Figure) -> list[str]:
         for axis in both:
             ticks = [text.get_text() for text in axis.get_ticklabels()]
             grid = [line.get_visible() for line in axis.get_gridlines()[:1]]
-            lines.append(f"axis {axis.label.get_text()!r} {axis.label.get_size()} {ticks} {grid}")
+            lines.append(
+                f"axis {axis.label.get_text()!r} {axis.label.get_fontsize()} {ticks} {grid}"
+            )
         lines += [
             _describe(part)
             for part in axes.get_children()

@@ -25,7 +25,7 @@ from tests.support.stored_records import check_values
 
 SGD = {"head": "sgd", "batch_size": 32, "epochs": 1}
 TUNED = {"head": "fine_tune", "tune": {"blocks": 2}}
-METHODS = {
+METHODS: dict[str, Any] = {
     "sgd": SGD, "ours": {"head": "least_squares"}, "ceiling": {"head": "nonprivate"},
     "tuned": TUNED, "auto": {"head": "auto"},
 }  # fmt: skip
@@ -234,7 +234,7 @@ def test_titles_words_and_options_are_as_stored() -> None:
         or_error(lambda given: str(MembershipOptions(**given)), options)
         for options in ({"targets": 8, "shadows": 8}, {"targets": 9, "shadows": 8}, {"targets": 0})
     ]
-    tunes = ("head", "all", {"blocks": 1}, {"blocks": 4}, {"lora": {"rank": 8}})
+    tunes: Any = ("head", "all", {"blocks": 1}, {"blocks": 4}, {"lora": {"rank": 8}})
     search = {"space": {"learning_rate": [0.1, 1.0]}}
     made["tuning"] = [
         representation_law.describe_tuning(method_options(options))
@@ -253,6 +253,7 @@ def test_a_job_gets_the_arguments_that_it_names(monkeypatch: pytest.MonkeyPatch)
         given: dict[str, Any] = {}
         analysis = find_analysis(rule)
         declared = analysis.measurement
+        assert declared
 
         def job(
             folder: Any, dataset: Any, threads: Any, options: Any, study: Any, seed: Any,

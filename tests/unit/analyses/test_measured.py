@@ -129,8 +129,8 @@ def test_sub_classes_and_memorisation_are_as_stored() -> None:
             *(measured.share_above(t) for t in (-0.5, 0.0, 0.1)),
             *(measured.expected_share_above(t) for t in (-0.5, 0.0, 0.1, 0.25)),
         ]  # fmt: skip
-    counts: Any = map(np.array, ([1, 0], [2, 0], [1, 1], [2, 2]))
-    empty = memorisation.Memorisation(*counts, 1.0)
+    counts: Any = [*map(np.array, ([1, 0], [2, 0], [1, 1], [2, 2])), 1.0]
+    empty = memorisation.Memorisation(*counts)
     made["never trained"] = [empty.share_above(-0.5), empty.expected_share_above(0.0),
                              np.isnan(empty.scores)]  # fmt: skip
     made["columns"] = [memorisation.scale_columns(np.ones((3, 2))), rows[:5]]
@@ -227,8 +227,9 @@ def test_rare_classes_are_as_stored(tmp_path: Path) -> None:
     given: dict[str, Any] = {"cells": tmp_path, "dataset": "digits", "backbone": "b",
                              "folder": tmp_path}  # fmt: skip
     made["unknown"] = or_error(imbalance.imbalance_job, [], infos=infos, classes=["four"], **given)
-    for name, change in {"other": {"class_names": list(classes[::-1])},
-                         "several": {"multi_label": True}}.items():  # fmt: skip
+    wrongs: dict[str, Any] = {"other": {"class_names": list(classes[::-1])},
+                         "several": {"multi_label": True}}  # fmt: skip
+    for name, change in wrongs.items():
         wrong = infos | {name: write_info(tmp_path / "wrong.json", None, **change)}
         error = or_error(imbalance.imbalance_job, [], infos=wrong, classes=["one"], **given)
         made[name] = str(error).replace(str(tmp_path), "")
@@ -243,7 +244,7 @@ def test_rare_classes_are_as_stored(tmp_path: Path) -> None:
     made["against"] = [
         imbalance.one_against_rest(scores, k, link) for link in links for k in (0, 3)
     ]
-    changes = {"reference_recall": 0.6}
+    changes: Any = {"reference_recall": 0.6}
     made["retained"] = [
         imbalance.retained_recall(rare_cell(each, **changes)) for each in (0.0, 0.3, 0.9)
     ]
@@ -357,9 +358,9 @@ def test_few_shot_probes_are_as_stored(several: bool, tmp_path: Path) -> None:
         rows = by_column(pq.read_table(tmp_path / "rows.parquet").to_pylist())
         made[f"{patients}"] = [without(record, "features", "files"), rows, results]
     labels = clouds(40, 5, 4, several=several)[1]
-    units = np.arange(40) * 3 % 17
+    taken = np.arange(40) * 3 % 17
     made["draws"] = [few_shot.draw_shots(labels, count, seed, each)
-                     for count in (1, 5) for seed in (0, 1) for each in (None, units)]  # fmt: skip
+                     for count in (1, 5) for seed in (0, 1) for each in (None, taken)]  # fmt: skip
     check_values(f"few_shot_{several}", made, rel=1e-3)
 
 

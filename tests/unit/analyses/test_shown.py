@@ -19,6 +19,7 @@ from dpprobe.analyses.imbalance import imbalance_table
 from dpprobe.analyses.imbalance import show as imbalance_show
 from dpprobe.analyses.long_tail import long_tail_tables
 from dpprobe.analyses.long_tail import show as long_tail_show
+from dpprobe.analyses.long_tail.long_tail_record import read_long_tails
 from dpprobe.analyses.representation_law import law_tables
 from dpprobe.analyses.representation_law import show as law_show
 from dpprobe.analyses.representation_law.law_record import MEASURES, law_path
@@ -193,7 +194,7 @@ def show_audit(root: Path) -> Shown:
 def show_long_tail(root: Path) -> Shown:
     high = {**FREQUENCIES, "index": {"value": 4.9, "low": 4.1, "high": None}}
     part = {"clusters": 7, "measured": high, "reference": FREQUENCIES, "m_ln_n": 1234.5}
-    records = {
+    records: dict[str, Any] = {
         "pixels": {}, "scattering": {"memorisation": None, "notes": ["no memorisation: 8 units"]},
         "clip": {"sub_classes": [part], "memorisation": SCORES | {"share": 0.02}},
         "other": {"memorisation": SCORES | {"share": 0.01}, "units": 50},
@@ -213,7 +214,7 @@ def show_long_tail(root: Path) -> Shown:
     yield "gaps", gaps
     made = long_tail_tables.make_long_tail_tables(paths, [root / "summary.parquet"])
     yield "tables", [in_words(table) for table in made]
-    read = long_tail_show.read_long_tails(paths)
+    read = read_long_tails(paths)
     yield "near", in_words(long_tail_tables.gap_table(read[1:3], [
         long_tail_tables.Gap("digits", "clip", "1", 2.0),
         long_tail_tables.Gap("digits", "clip", "10", 1.0),
@@ -279,8 +280,7 @@ def show_laws(root: Path) -> Shown:
     records = [law_record(), type(lone).model_validate(odd)]
     for name, record in {"many": records[0], "odd": records[1], "lone": lone}.items():
         for measure in MEASURES[:: 2 if name == "odd" else 4]:
-            made = law_show.law_figure(record, measure)
-            yield f"{name}, {measure}", describe_figure(made)
+            yield f"{name}, {measure}", describe_figure(law_show.law_figure(record, measure))
     cells = [
         write_cell(root, backbone=backbone, method=method, epsilon=epsilon)
         for backbone in ("pixels", "clip")

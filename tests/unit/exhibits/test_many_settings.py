@@ -77,11 +77,11 @@ def test_looks_words_and_places_are_as_stored() -> None:
         "lines": [style.count_lines(texts) for texts in ([], ["a"], ["a\nb", "", "c\n"])],
     }
     for panels, columns in ((1, None), (2, None), (3, 2), (4, None), (7, 3)):
-        figure, axes = style.panel_grid(panels, legend=20 if panels == 2 else 3, columns=columns)
-        style.label_outer_panels(axes, "label")
+        figure, grid = style.panel_grid(panels, legend=20 if panels == 2 else 3, columns=columns)
+        style.label_outer_panels(grid, "label")
         figure.legend(handles=style.make_handles([("a", ("red", ("-", "o")))], joined=panels > 2))
         style.title_figure(figure, "t" * 30 + " title", "a caption of words " * 5, panels=panels)
-        made[f"{panels} panels"] = [len(axes), *describe_figure(figure)]
+        made[f"{panels} panels"] = [len(grid), *describe_figure(figure)]
     for wide in (False, True):
         figure = Figure(figsize=(5, 3))
         axes = figure.add_subplot()

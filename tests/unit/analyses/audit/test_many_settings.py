@@ -469,10 +469,10 @@ def test_scores_of_membership_attacks_are_as_stored() -> None:
         made[f"all in {heads}"] = membership_attacks.measure_roc(
             scaled, members | True, rates, seed=1
         )
-    scores = np.array([[3000.0, -3000.0, 0.0], [-1.0, 2.0, 0.5], [0.0, 0.0, 0.0]], np.float32)
-    made["one label"] = membership_attacks.compute_confidences(scores, np.array([0, 1, 2]))
+    logits: Any = np.array([[3000.0, -3000.0, 0.0], [-1.0, 2.0, 0.5], [0.0, 0.0, 0.0]], np.float32)
+    made["one label"] = membership_attacks.compute_confidences(logits, np.array([0, 1, 2]))
     made["labels"] = membership_attacks.compute_confidences(
-        scores, np.array([[1, 0, 1], [1, 1, 1], [0, 0, 0]])
+        logits, np.array([[1, 0, 1], [1, 1, 1], [0, 0, 0]])
     )
     table = measure._make_score_table([{"attack": ["a"], "member": [True], "score": [1]}] * 2)
     made["tables"] = [table, measure._make_score_table([])]
