@@ -45,7 +45,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     | {"init": "scaled", "init_scale": 1, "probe": {"method": COVARIANCE}},
     "a probe and a bias": FULL | {"init_bias": -2.0, "probe": {"method": COVARIANCE}},
     "a probe of another link": FULL | {"loss": "sigmoid", "probe": {"method": {"head": "sgd"}}},
-    "a probe with two normalisations": FULL | {"normalize": "none", "probe": {"method": COVARIANCE}},
+    "a probe with two normalisations": FULL
+    | {"normalize": "none", "probe": {"method": COVARIANCE}},
     "a probe with priors": FULL
     | {"probe": {"method": {"head": "sgd", "class_priors": "released"}}},
     "priors": FULL | {"class_priors": "released"},
