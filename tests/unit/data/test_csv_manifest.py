@@ -23,7 +23,6 @@ from dpprobe.data import (
     csv_rows,
     dataset_preparation,
     group_columns,
-    path_template,
 )
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
@@ -36,7 +35,6 @@ SLOW = settings(
 )
 
 # Without a time, or tests have other names in each process.
-GZIPPED = gzip.compress(b"path,kind\na.png,cat\n", mtime=0)
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], delimiter: str = ",") -> None:
@@ -139,86 +137,10 @@ def test_long_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: str, 
     assert csv.field_size_limit() == 131_072
 
 
-def test_labels_may_be_names_numbers_or_mapped_to_names(tmp_path: Path) -> None:
-    rows = animals(tmp_path)
-    for row in rows:
-        row |= {"number": int(row["kind"] == "dog"), "code": {"cat": 2, "dog": 10}[row["kind"]]}
-    write_csv(tmp_path / "a.csv", rows)
-    values = {"root": str(tmp_path), "train": "a.csv"}
-
-    def read(column: str, names: Any) -> SplitTable:
-        named = {"label_column": column, "class_names": names}
-        return prepare(tmp_path / "out", **values, **named)[0]
-
-    names = {10: "dog", 2: "cat"}
-    tables = [read("kind", ["cat", "dog"]), read("number", ["cat", "dog"]), read("code", names)]
-    assert {table.class_names for table in tables} == {("cat", "dog")}, "in the order of labels"
-    assert len({table.fingerprint for table in tables}) == 1
-    labels = tables[0].read_labels()
-    assert (read("number", ["1", "0"]).read_labels() == 1 - labels).all(), "numbers are names"
-    again = options_of(train="a.csv", label_column="code", class_names={"2": "cat", "10": "dog"})
-    written = options_of(train="a.csv", label_column="code", class_names=names).model_dump()
-    assert again.model_dump() == written
-    assert "class_names" in again.preparation_params()
-    with pytest.raises(DataError, match="code is '10', which is not a key of class_names"):
-        read("code", {2: "cat", 11: "dog"})
-
-
-def test_a_name_of_no_class_is_told_with_its_line(tmp_path: Path) -> None:
-    rows = animals(tmp_path)
-    rows[4]["kind"] = "wolf"
-    rows[5]["kind"] = ""
-    rows[6]["kind"] = "Cat"
-    rows[7]["kind"] = "['cat', 'dog']"
-    write_csv(tmp_path / "a.csv", rows)
-    values = {"root": str(tmp_path), "train": "a.csv", **ANIMALS}
-    with pytest.raises(DataError) as caught:
-        prepare(tmp_path / "out", test_fraction=0.3, **values)
-    assert "a.csv line 6: kind is 'wolf'" in str(caught.value)
-    assert "a.csv line 7: kind is blank" in str(caught.value)
-    assert "kind is 'Cat', which" in str(caught.value)
-    assert "(write 'cat'" in str(caught.value)
-    assert "['cat', 'dog']\", which is not in class_names; its parts are" in str(caught.value)
-    rows[4]["kind"] = rows[6]["kind"] = rows[7]["kind"] = "cat"
-    write_csv(tmp_path / "a.csv", rows)
-    train, test = prepare(tmp_path / "out", missing="drop", **values)
-    assert len({*train.read_ids(), *test.read_ids()} - {"images/005.png"}) == 19
-
-
 # paths
 
 
-@pytest.mark.parametrize(
-    "template",
-    ["{}.jpg", "{0.__class__", "{a!r}.jpg", "{a:{b}}.jpg", "{a:d}.jpg", "plain.jpg", "{a"],
-)
-def test_templates_that_are_refused(template: str) -> None:
-    with pytest.raises(ConfigError, match="path_template: .*; "):
-        options_of(train="a.csv", path_template=template, **ANIMALS)
-
-
-def test_a_template_looks_columns_up_and_nothing_else(tmp_path: Path) -> None:
-    write_csv(tmp_path / "a.csv", animals(tmp_path))
-    options = options_of(
-        root=str(tmp_path), train="a.csv", path_template="{kind.__class__}.jpg", **ANIMALS
-    )
-    with pytest.raises(ConfigError, match=r"path_template: a.csv: no column 'kind.__class__'"):
-        options.check_files()
-    parts = path_template.template_parts("{Frontal/Lateral:.1}-{a[0]:>3}")
-    row = {"Frontal/Lateral": "Frontal", "a[0]": "7"}
-    assert path_template.fill_template(parts, row) == "F-  7"
-
-
 # several labels a row
-
-
-@pytest.mark.parametrize("name", ["['cat', 'dog']", '["a"]', "['a' 'b']", "('a',)", "{'a'}", "[3]"])
-def test_a_list_as_text_is_no_class(name: str) -> None:
-    with pytest.raises(ConfigError, match="is a list of labels, written as text"):
-        options_of(train="a.csv", label_column="kind", class_names=[name, "dog"])
-    ranges = ["(0, 10]", "[10, 20]", "(3)", "(benign) 'mass'", "[sic]"]
-    assert options_of(train="a.csv", label_column="kind", class_names=ranges).class_names
-    assert options_of(train="a.csv", label_column="kind", class_names={name: "both", "b": "dog"})
 
 
 LABELS = ("Atelectasis", "Edema", "Effusion")
@@ -334,147 +256,7 @@ def test_a_join_keeps_rows_and_takes_the_first(
             csv_rows.read_rows(options)
 
 
-def test_a_join_may_bring_the_key_of_the_next(tmp_path: Path) -> None:
-    write_csv(tmp_path / "a.csv", [{"path": f"{n}.png", "visit": f"v{n}"} for n in range(4)])
-    write_csv(tmp_path / "visits.csv", [{"visit": f"v{n}", "who": f"p{n // 2}"} for n in range(4)])
-    write_csv(
-        tmp_path / "people.csv",
-        [{"id": f"p{n}", "kind": x} for n, x in enumerate(ANIMALS["class_names"])],
-    )
-    options = options_of(
-        root=str(tmp_path), train="a.csv", test="a.csv", **ANIMALS,
-        joins=[
-            {"file": "visits.csv", "by": "visit", "columns": ["who"]},
-            {"file": "people.csv", "by": {"who": "id"}, "columns": ["kind"]},
-        ],
-    )  # fmt: skip
-    options.check_files()
-    assert options.count_rows() == (4, 4)
-    assert csv_rows.read_rows(options)["train"].codes[:, 0].tolist() == [0, 0, 1, 1]
-    turned = options.model_copy(update={"joins": options.joins[::-1]})
-    with pytest.raises(ConfigError, match=r"joins.0.by: a.csv: no column 'who'"):
-        turned.check_files()
-
-
 # what is wrong is told before any image is read
-
-
-@pytest.mark.parametrize(
-    ("key", "changed"),
-    [
-        ("root: .*no/such", {"root": "no/such"}),
-        ("no home folder", {"root": "~nobody_of_that_name/x"}),
-        ("train: no file b.csv", {"train": "b.csv"}),
-        ("train: a.xlsx", {"train": "a.xlsx"}),
-        ("path_column: a.csv: .*'file'", {"path_column": "file"}),
-        ("label_column: a.csv: .*'class'", {"label_column": "class"}),
-        ("id_column: a.csv: .*'id'", {"id_column": "id"}),
-        ("unit_column: a.csv: .*'who'", {"unit_column": "who"}),
-        ("split_column: a.csv: .*'split'", {"split_column": "split"}),
-        ("group_columns: a.csv: .*'age'", {"group_columns": ["age"]}),
-        ("filters: a.csv: .*'view'", {"filters": {"view": ["PA"]}}),
-        ("extract.x: a.csv: .*'y'", {"extract": {"x": {"column": "y", "pattern": "(a)"}}}),
-        ("extract.sex: a.csv", {"extract": {"sex": {"column": "path", "pattern": "(a)"}}}),
-        ("joins.0.file", {"joins": [{"file": "j.csv", "by": "sex", "columns": ["age"]}]}),
-        ("joins.0.by: a.csv", {"joins": [{"file": "a.csv", "by": "x", "columns": ["sex"]}]}),
-        ("joins.0.columns: a.csv", {"joins": [{"file": "a.csv", "by": "path", "columns": ["x"]}]}),
-        (
-            "joins.0.columns: 'sex'",
-            {"joins": [{"file": "a.csv", "by": "path", "columns": ["sex"]}]},
-        ),
-    ],
-)
-def test_what_is_not_there(tmp_path: Path, key: str, changed: dict[str, Any]) -> None:
-    write_csv(tmp_path / "a.csv", animals(tmp_path))
-    values = {"root": str(tmp_path), "train": "a.csv"} | ANIMALS | changed
-    with pytest.raises(ConfigError, match=key) as caught:
-        options_of(**values).check_files()
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("key", "changed"),
-    [
-        ("label_column, label_columns", {"label_column": None}),
-        ("label_column, label_columns", {"label_columns": ["a", "b"]}),
-        ("class_names: missing", {"class_names": None}),
-        ("class_names: a, a", {"class_names": ["a", "a"]}),
-        ("class_names: a, a", {"class_names": {0: "a", 1: "a"}}),
-        ("class_names: .*twice", {"class_names": {0: "a", "0 ": "b", 1: "c"}}),
-        ("class_names: .*True", {"class_names": {True: "a", False: "b"}}),
-        ("class_names: .*2", {"class_names": {0: "a"}}),
-        ("class_names: .*'cat' and 'Cat'", {"class_names": ["cat", "Cat"]}),
-        ("class_names: ", {"label_column": None, "label_columns": ["a", "b"],
-                           "class_names": {"a": "x", "b": "y"}}),
-        ("class_names: ", {"label_column": None, "label_columns": ["a", "b"],
-                           "class_names": ["x", "y", "z"]}),
-        ("uncertain.c", {"label_column": None, "label_columns": ["a", "b"], "class_names": None,
-                         "uncertain": {"c": "ones"}}),
-        ("uncertain", {"uncertain": "ones"}),
-        ("missing", {"missing": "zeros"}),
-        ("path_column, path_template", {"path_column": "a", "path_template": "{a}"}),
-        ("test, split_column", {"test": "b.csv", "split_column": "c"}),
-        ("test_values: train", {"split_column": "c", "test_values": ["train"]}),
-        ("group_columns: 'Frontal/Lateral'", {"group_columns": ["Frontal/Lateral"]}),
-        ("group_columns: .*'group_a'", {"group_columns": ["a", "group_a"]}),
-        ("bins: .*ascend", {"group_columns": {"a": {"column": "a", "bins": [2, 1]}}}),
-        ("extract.a.pattern: 'c'", {"extract": {"a": {"column": "b", "pattern": "c"}}}),
-        ("extract.a.pattern: '\\('", {"extract": {"a": {"column": "b", "pattern": "("}}}),
-    ],
-)  # fmt: skip
-def test_options_that_contradict_each_other(key: str, changed: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=key):
-        options_of(**({"train": "a.csv"} | ANIMALS | changed))
-
-
-@pytest.mark.parametrize(
-    ("key", "content"),
-    [
-        ("a.csv is empty", b""),
-        ("a.csv: .*'path'", b"path,path,kind\n"),
-        ("a.csv line 3: 1", b"path,kind\na.png,cat\nb.png\n"),
-        ("a.csv line 2: 3", b"path,kind\na.png,cat,1\n"),
-        (r"a.csv line \d: cannot be read", b'path,kind\n"a.png,cat\n'),
-        (r"a.csv line 2: not UTF-8 \(byte 0xff at place 1", b"path,kind\n\xff\xfe.png,cat\n"),
-        ("line 3002: not UTF-8", b"path,kind\n" + b"a.png,cat\n" * 3000 + b"\xe4.png,cat\n"),
-        ("a.csv line 1: .*UTF-16", "path,kind\na.png,cat\n".encode("utf-16")),
-        ("a.csv: a workbook", b"PK\x03\x04" + bytes(20)),
-        ("`delimiter: .;.`", b"path;kind\na.png;cat\n"),
-        ("write 'Path'", b"Path,kind\na.png,cat\n"),
-        ("a.csv: no train row", b"path,kind\n"),
-        (r"a.csv.gz line \d+: cannot be read", GZIPPED[:-9]),
-        ("line 3: a NUL byte", b"path,kind\na.png,cat\nb.png,d\0og\n"),
-        ("line 1: a NUL byte", "path,kind\na.png,cat\n".encode("utf-16-le")),
-        ("line 3: a byte order mark", b"path,kind\na.png,cat\n\xef\xbb\xbfb.png,dog\n"),
-        ("line 3: repeats the header", b"path,kind\na.png,cat\npath,kind\nb.png,dog\n"),
-    ],
-)
-def test_files_that_cannot_be_read(tmp_path: Path, key: str, content: bytes) -> None:
-    name = "a.csv.gz" if content.startswith(b"\x1f\x8b") else "a.csv"
-    (tmp_path / name).write_bytes(content)
-    options = options_of(root=str(tmp_path), train=name, **ANIMALS)
-
-    def check() -> None:
-        options.check_files()
-        options.count_rows()
-
-    with pytest.raises(ConfigError, match=key):
-        check()
-
-
-@pytest.mark.parametrize(
-    ("key", "changed"),
-    [
-        ("filters.sex: a.csv", {"filters": {"sex": ["x"]}}),
-        ("test_values: a.csv: .* f, m$", {"split_column": "sex", "train_values": ["f"]}),
-        ("extract.n: a.csv line 2: .*000.png", {
-            "extract": {"n": {"column": "path", "pattern": "(x)"}}, "filters": {"n": ["x"]}}),
-    ],
-)  # fmt: skip
-def test_values_that_leave_no_row(tmp_path: Path, key: str, changed: dict[str, Any]) -> None:
-    write_csv(tmp_path / "a.csv", animals(tmp_path))
-    with pytest.raises(ConfigError, match=key):
-        options_of(root=str(tmp_path), train="a.csv", **ANIMALS, **changed).count_rows()
 
 
 def test_paths_are_relative_to_the_root_unless_absolute(
@@ -536,27 +318,6 @@ def test_the_example_study_is_accepted_with_what_is_commented_out(repository: Pa
     options = load_study(study).datasets["findings"]
     assert isinstance(options, csv_manifest.Options)
     assert options.uncertain == {"edema": "ones", "effusion": "zeros", "pneumonia": "drop"}
-
-
-def test_a_join_that_matches_little_or_nothing_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", logger="dpprobe")
-    write_csv(
-        tmp_path / "a.csv", [dict(row, key=f"P{n}") for n, row in enumerate(animals(tmp_path))]
-    )
-    write_csv(tmp_path / "b.csv", [{"id": f"P{n}", "age": n} for n in range(3)])
-    join = {"file": "b.csv", "by": {"key": "id"}, "columns": ["age"]}
-    options = options_of(
-        root=str(tmp_path), train="a.csv", joins=[join], group_columns=["age"], **ANIMALS
-    )
-    options.count_rows()
-    assert "have no row in" not in caplog.text
-    csv_rows.read_rows(options)
-    assert "a.csv: 17 of 20 rows have no row in b.csv" in caplog.text
-    write_csv(tmp_path / "b.csv", [{"id": f"{n}", "age": n} for n in range(3)])
-    with pytest.raises(ConfigError, match=r"a\.csv has key 'P0', b\.csv has id '0'"):
-        csv_rows.read_rows(options)
 
 
 @pytest.mark.parametrize("name", ["~$lock.jpg", "~nobody/x.jpg"])

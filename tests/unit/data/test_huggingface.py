@@ -186,12 +186,6 @@ def test_a_commit_or_repository_that_is_not_there(change: dict[str, str], tmp_pa
     assert "commits/main, correct the name, or set HF_TOKEN for a private dataset" in message
 
 
-@pytest.mark.parametrize("revision", ["main", "v1.0", "", COMMIT[:12], COMMIT.upper() + "0"])
-def test_a_revision_must_be_a_commit(revision: str) -> None:
-    with pytest.raises(ConfigError, match="40 hexadecimal digits"):
-        options_of(revision=revision)
-
-
 def test_a_pattern_without_a_file_is_answered_with_files_that_are_there(tmp_path: Path) -> None:
     message = refused(options_of(test="data/validation-*"), tmp_path, ConfigError)
     assert "data/validation-*" in message
