@@ -84,7 +84,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
         {"weights_seed": 1}, {"activation": "relu"}]),
     "timm": (VIT | {"pretrained": False}, [
         *ALL, *NETWORKS, {"pretrained": True}, {"pretrained": True, "checkpoint": "w.pth"},
-        {"model_args": {"pretrained": True}}, {"resize": 3}, {"model": "hf-hub:a/b"},
+        {"model_args": {"pretrained": True}}, {"model": "hf-hub:a/b"},
         *({"model_args": {"in_chans": channels}} for channels in (0, True, 1, 2.0, "3")),
         {"model_args": {"in_chans": 1}, "preprocessing": {"mean": [0.5, 0.5]}},
         {"checkpoint": "w.pth", "preprocessing": {"mean": 0.5, "std": 0.5, "size": 9}},
@@ -109,7 +109,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "external": (VECTORS, [
         *ALL, *({"each_by_itself": each} for each in (False, None)), {"model": ""},
         {"weights_sha256": "abc"}, {"vectors": "Two Words"}, {"vectors": "one"}, {"version": "2"},
-        {"checkpoint": "w.pth"}, {"pretrained": False}]),
+        {"pretrained": False}]),
     "imported": (IMPORTED, [
         *ALL, *NETWORKS, {"module": "nets.tiny"}, {"module": "nothing.of:it"}, {"color": "gray"},
         {"module": "nets:build"}, {"module": "json:loads"}, {"arguments": {"a": 1}},
@@ -399,6 +399,32 @@ def test_files_are_weights_of_their_network(tmp_path: Path) -> None:
         answers[name] = read
     text = json.dumps(to_plain(answers)).replace(str(tmp_path), "FOLDER")
     check_values("backbones_weights", json.loads(text))
+
+
+HUB_FILES: list[dict[str, Any]] = [
+    *({"family": "timm", "model": name} for name in (
+        "resnet18", "gcvit_base.in1k", "local-dir:x", "hf-hub:a/b@v2")),
+    {"family": "timm", "model": "resnet18", "pretrained": False},
+    {"family": "timm", "model": "resnet18", "checkpoint": "w.pth"},
+    {"family": "timm", "model": "resnet18", "model_args": {"cache_dir": "x"}},
+    {"family": "timm", "model": "hf_hub:a/b", "pretrained": False},
+    *({"family": "open_clip", "model": name} for name in (
+        "ViTamin-S.datacomp1b", "ViT-B-32.laion2b_s34b_b79k", "hf-hub:a/b", "local-dir:x",
+        "roberta-ViT-B-32.laion2b_s12b_b32k")),
+    {"family": "open_clip", "model": "roberta-ViT-B-32", "pretrained": False},
+]  # fmt: skip
+
+
+def test_files_of_the_hub_are_known_before_they_are_fetched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers: dict[str, Any] = {}
+    for values, there in product(HUB_FILES, (None, "there")):
+        monkeypatch.setattr(open_clip_models, "find_spec", lambda _, there=there: there)
+        family: Any = timm_models if values["family"] == "timm" else open_clip_models
+        options = backbone_options(values)
+        answers[f"{values} {there}"] = [one._asdict() for one in family.list_hub_files(options)]
+    check_values("backbones_hub_files", answers)
 
 
 STATED: list[Any] = [

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from huggingface_hub import errors
 from PIL import Image
 
 from dpprobe.data import dataset_preparation, huggingface
@@ -233,6 +235,18 @@ def test_a_hub_that_is_busy_is_asked_again(hub: Hub, tmp_path: Path) -> None:
         dataset_preparation.download_dataset(options_of(), tmp_path)
         assert (tmp_path / "receipt.json").is_file()
         (tmp_path / "receipt.json").unlink()
+
+
+def test_only_faults_that_may_pass_are_retried() -> None:
+    def answered(status: int) -> Exception:
+        response = httpx2.Response(status, request=httpx2.Request("GET", "http://h"))
+        return errors.HfHubHTTPError("x", response=response)
+
+    retried = [status for status in range(400, 600) if huggingface._may_pass(answered(status))]
+    assert retried == [408, 429, *range(500, 600)]
+    passing = [httpx2.ConnectTimeout("x"), httpx2.ReadError("x"), errors.FileMetadataError("x")]
+    lasting = [OSError("x"), ValueError("x"), errors.HFValidationError("x")]
+    assert [*map(huggingface._may_pass, (*passing, *lasting))] == [True] * 3 + [False] * 3
 
 
 def test_no_network_ends_in_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

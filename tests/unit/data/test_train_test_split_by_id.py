@@ -123,20 +123,6 @@ def key_by(by: str, values: dict[str, Any]) -> str:
     return key
 
 
-def test_a_folder_s_test_set_is_seen_on_disk_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = {"source": "imagefolder", "path": "images"}
-    monkeypatch.chdir(tmp_path)
-    assert not dataset_options(folder).has_test()
-    for name in ("train", "test"):
-        (tmp_path / "images" / name).mkdir(parents=True)
-    assert dataset_options(folder).public_split().fault is None
-    assert dataset_options(folder).public_split().key == "source"
-    # The archive's folder of that name is another one.
-    assert dataset_options(in_archive(**folder)).public_split().fault is not None
-
-
 def test_the_first_images_of_what_values_leave_are_no_units_of_a_release(tmp_path: Path) -> None:
     """The first three of those that are left: one left out lets in the fourth of its patient."""
     values = write_csv(tmp_path / "in", ROWS) | {"split_by": "id", "unit_column": "who"}
