@@ -58,23 +58,3 @@ def test_a_classifier_of_any_number_of_classes_is_ignored(
     torch.testing.assert_close(none, expected, rtol=0, atol=0)
     told = timm_models.describe(timm_models.Options(model=model, checkpoint=str(path)), "cpu")
     assert told["dimension"] == expected.shape[1]
-
-
-@pytest.mark.parametrize(
-    ("place", "prefix"),
-    [
-        ("state_dict", "module."), ("model_state_dict", ""), ("net", "module."),
-        ("model", "_orig_mod."), ("weights", "model."), ("params", "module._orig_mod."),
-        (None, "backbone."),
-    ],
-)  # fmt: skip
-def test_what_a_trainer_wraps_around_weights_is_unwrapped(
-    tmp_path: Path, place: str | None, prefix: str
-) -> None:
-    path = tmp_path / "a.pth"
-    state = saved(path)
-    expected = features(path)
-    wrapped = {prefix + name: value for name, value in state.items()}
-    beside = {"epoch": torch.tensor(3), "optimizer_state_dict": {"lr": torch.tensor(0.1)}}
-    torch.save({**beside, place: wrapped} if place else wrapped, path)
-    torch.testing.assert_close(features(path), expected, rtol=0, atol=0)

@@ -269,10 +269,25 @@ LOADED: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
                            "interpolation": "bilinear", "flip": True} | INCEPTION}]),
     ({"family": "pixels", "size": 4}, [{}, {"color": "rgb", "mean": 0.5, "std": 0.25,
     "project": 5}]),
-    ({"family": "scattering", "size": 8}, [{}, {"color": "rgb", "J": 1, "L": 4}, {"project": 5}]),
+    ({"family": "scattering", "size": 8}, [{}, {"color": "rgb", "J": 1, "L": 4}, {"project": 5},
+        {"size": 36, "J": 3, "L": 4}, {"size": 7, "J": 1}, {"size": 28}]),
     (VECTORS, [{}, {"dimension": 7, "version": "2", "pretrained": False,
     "weights_sha256": "0" * 64}]),
 ]  # fmt: skip
+
+
+def describe(backbone: Backbone) -> dict[str, Any]:
+    names = ("dimension", "layers", "preprocessing", "architecture", "trained", "pretrained_tag")
+    crop = backbone.train_transform
+    found = {name: getattr(backbone, name) for name in names} | {
+        "graph": backbone.graph is not None, "weights": backbone.weights_sha256 is not None,
+        "crop": vars(crop) if isinstance(crop, image_preprocessing.InceptionCrop) else None,
+    }  # fmt: skip
+    if not backbone.takes_vectors:
+        image = backbone.transform(noise((90, 70)))
+        features, layers = backbone.compute_features(torch.stack([image] * 3))
+        found["shapes"] = [each.shape for each in (image, features, *layers.values())]
+    return found
 
 
 @pytest.mark.usefixtures("tiny")
@@ -280,18 +295,8 @@ def test_loaded_backbones_are_what_their_options_say() -> None:
     answers = {}
     for base, changes in LOADED:
         for change in changes:
-            found = told(load, **base | change)
-            if isinstance(found, Backbone):
-                crop = found.train_transform
-                found = {
-                    name: getattr(found, name)
-                    for name in ("dimension", "layers", "preprocessing", "architecture", "trained",
-                                 "pretrained_tag", "takes_vectors")
-                } | {"graph": found.graph is not None, "weights": found.weights_sha256 is not None,
-                     "crop": vars(crop) if isinstance(crop,
-                     image_preprocessing.InceptionCrop) else None,
-                     "shape": [] if found.takes_vectors else found.transform(noise((90,
-                     70))).shape}  # fmt: skip
+            loaded = told(load, **base | change)
+            found = describe(loaded) if isinstance(loaded, Backbone) else loaded
             answers[f"{base['family']} {change}"] = found
     check_values("backbones_loaded", answers)
 

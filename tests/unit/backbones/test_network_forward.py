@@ -78,27 +78,6 @@ def test_pixels_in_colour_resized_and_shifted() -> None:
 # scattering
 
 
-@pytest.mark.parametrize(
-    ("options", "dimension"),
-    [
-        ({"size": 8}, 81 * 4),
-        ({"size": 36, "J": 3, "L": 4}, 61 * 16),
-        ({"size": 7, "J": 1}, 9 * 9),
-        ({"size": 28}, 81 * 49),
-        ({"size": 16, "color": "rgb"}, 3 * 81 * 16),
-        ({"size": 8, "J": 1, "L": 4}, 5 * 16),
-    ],
-)
-def test_scattering_has_its_known_number_of_coefficients(
-    options: dict[str, Any], dimension: int
-) -> None:
-    backbone = load(family="scattering", **options)
-    features = run(backbone, noise((32, 32)))
-    assert features.shape == (1, dimension) == (1, backbone.dimension)
-    assert features.dtype == torch.float32
-    assert torch.isfinite(features).all()
-
-
 def test_scattering_hardly_expands() -> None:
     """The public bounds of `normalize: {kind: channels}` rest on this."""
     ramp = np.linspace(0, 255, 32).astype(np.uint8)

@@ -1,10 +1,9 @@
-"""CSV manifests: joins, policies, ranges and splits, held against plain Python."""
+"""CSV manifests: long cells, paths, spellings and copies, and what the documentation prints."""
 
 from __future__ import annotations
 
 import csv
 import gzip
-import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,8 +11,6 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from PIL import Image
 
 from dpprobe.backbones.registry import backbone_options
@@ -22,19 +19,12 @@ from dpprobe.data import (
     csv_manifest,
     csv_rows,
     dataset_preparation,
-    group_columns,
 )
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.draft.csv_guesses import Wishes, look_at_csv
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.study.study_file import load_study
-
-SLOW = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-
-# Without a time, or tests have other names in each process.
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], delimiter: str = ",") -> None:
@@ -84,21 +74,6 @@ def animals(root: Path, rows: int = 20) -> list[dict[str, Any]]:
     ]
 
 
-# one label a row
-
-
-QUOTED = '"dog"'  # a value quoted after a space
-
-
-def test_excels_mark_quotes_and_empty_lines(tmp_path: Path) -> None:
-    write_images(tmp_path, [f"a, {number}.png" for number in range(4)])
-    lines = ['"path", kind ', *(f'"a, {n}.png", {"cat" if n % 2 else QUOTED}' for n in range(4))]
-    text = "\r\n".join([lines[0], lines[1], "", *lines[2:], "", ""])
-    (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
-    train, test = prepare(tmp_path / "out", root=str(tmp_path), train="a.csv", **ANIMALS)
-    assert sorted(train.read_ids() + test.read_ids()) == [f"a, {number}.png" for number in range(4)]
-
-
 @pytest.mark.parametrize("first", ["sep={}", "SEP={}\r", '"sep={}"', "sep={0}{0}"])
 @pytest.mark.parametrize("name", ["a;.csv", "a,.csv.gz", "a\t.tsv"])
 def test_the_first_line_may_declare_the_delimiter(tmp_path: Path, first: str, name: str) -> None:
@@ -138,125 +113,6 @@ def test_long_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: str, 
 
 
 # paths
-
-
-# several labels a row
-
-
-LABELS = ("Atelectasis", "Edema", "Effusion")
-POLICIES = st.sampled_from(["ones", "zeros", "drop", "error"])
-CELLS = st.sampled_from(["1", "1.0", "0", "0.0", "-1", "-1.0", "", "nan", "True", "FALSE"])
-
-
-@SLOW
-@given(
-    cells=st.lists(st.tuples(CELLS, CELLS, CELLS), min_size=1, max_size=12),
-    uncertain=POLICIES | st.dictionaries(st.sampled_from(LABELS), POLICIES),
-    missing=st.sampled_from(["zeros", "drop", "error"]),
-)
-def test_uncertain_labels(
-    tmp_path: Path, cells: list[tuple[str, ...]], uncertain: Any, missing: str
-) -> None:
-    """A plain reading of the policies, row by row."""
-    rows = [
-        {"path": f"{number}.png", **dict(zip(LABELS, row, strict=True))}
-        for number, row in enumerate(cells)
-    ]
-    kept = [{"path": "kept.png", **dict.fromkeys(LABELS, "1")}]
-    write_csv(tmp_path / "a.csv", kept + rows)
-    wanted: dict[str, list[int | None]] = {"kept.png": [1, 1, 1]}
-    for row in rows:
-        values: list[int | str | None] = []
-        for label in LABELS:
-            cell = row[label]
-            if cell in ("", "nan"):
-                values.append({"zeros": 0}.get(missing, missing))
-            elif cell in ("True", "FALSE"):
-                values.append(int(cell == "True"))
-            elif float(cell) < 0:
-                policy = uncertain.get(label, "error") if isinstance(uncertain, dict) else uncertain
-                values.append({"ones": 1, "zeros": 0}.get(policy, policy))
-            else:
-                values.append(int(float(cell)))
-        if "drop" not in values:
-            wanted[row["path"]] = [
-                None if value == "error" else int(str(value)) for value in values
-            ]
-    options = options_of(
-        root=str(tmp_path), train="a.csv", test="a.csv", label_columns=LABELS,
-        uncertain=uncertain, missing=missing,
-    )  # fmt: skip
-    rows_read = csv_rows.read_rows(options)["train"]
-    codes = [[None if code < 0 else code for code in row] for row in rows_read.codes.tolist()]
-    assert dict(zip(rows_read.frame["path"], codes, strict=True)) == wanted
-    assert options.count_rows() == (len(wanted), len(wanted))
-
-
-# groups
-
-
-@SLOW
-@given(
-    number=st.floats(-50, 150, allow_nan=False) | st.integers(-50, 150),
-    bins=st.lists(st.integers(-20, 120), min_size=1, max_size=5, unique=True).map(sorted),
-)
-def test_a_number_falls_in_the_range_that_is_named(number: float, bins: list[int]) -> None:
-    name = group_columns.bin_name(str(number), [float(limit) for limit in bins])
-    if number < bins[0]:
-        assert name == f"<{bins[0]}"
-    elif number >= bins[-1]:
-        assert name == f">={bins[-1]}"
-    else:
-        (pair,) = [(a, b) for a, b in itertools.pairwise(bins) if a <= number < b]
-        assert name == f"{pair[0]}-{pair[1] - 1}"
-
-
-# joins, filters, extracted columns
-
-KEYS = st.sampled_from(["1", "2", "3", "4", ""])
-
-
-@SLOW
-@given(
-    left=st.lists(KEYS, min_size=1, max_size=10),
-    right=st.lists(st.tuples(KEYS, st.sampled_from(["x", "y", ""])), min_size=1, max_size=8),
-)
-def test_a_join_keeps_rows_and_takes_the_first(
-    tmp_path: Path, left: list[str], right: list[tuple[str, str]]
-) -> None:
-    write_csv(
-        tmp_path / "a.csv",
-        [{"path": f"{n}.png", "kind": "cat", "key": key} for n, key in enumerate(left)],
-    )
-    write_csv(tmp_path / "b.csv", [{"id": key, "insurance": value} for key, value in right])
-    first: dict[str, str] = {}
-    for key, value in right:
-        first.setdefault(key, value)
-    first.pop("", None)
-    join = {"file": "b.csv", "by": {"key": "id"}, "columns": ["insurance"]}
-    values = {
-        "root": str(tmp_path), "train": "a.csv", "test": "a.csv", "group_columns": ["insurance"],
-    } | ANIMALS  # fmt: skip
-    if not first.keys() & set(left):
-        with pytest.raises(ConfigError, match=r"joins: b\.csv: none.* a\.csv"):
-            csv_rows.read_rows(options_of(joins=[join | {"first": True}], **values))
-        return
-    frame = csv_rows.read_rows(options_of(joins=[join | {"first": True}], **values))["train"].frame
-    assert frame["path"].tolist() == [f"{n}.png" for n in range(len(left))]
-    assert frame["insurance"].tolist() == [first.get(key, "") for key in left]
-    keys = [key for key, _ in right if key]
-    options = options_of(joins=[join], **values)
-    if len(set(keys)) == len(keys):
-        assert (
-            csv_rows.read_rows(options)["train"].frame["insurance"].tolist()
-            == frame["insurance"].tolist()
-        )
-    else:
-        with pytest.raises(ConfigError, match=r"joins: b.csv line \d+: .*id '\d'"):
-            csv_rows.read_rows(options)
-
-
-# what is wrong is told before any image is read
 
 
 def test_paths_are_relative_to_the_root_unless_absolute(

@@ -544,6 +544,8 @@ def test_names_are_read_alike_everywhere() -> None:
             told(group_columns.bin_name, name, (0.0, 1.0, 12.5, 1000.0)),
             [webdataset_rows._class_number(known, "label", name) for known in (names, ["a", "b"])],
         ] for name in SPELLINGS},
+        "ranges": {text: group_columns.bin_name(text, (18.0, 40.0)) for text in (
+            "17.9", "18", "39.9", "40", "4e1", " 41")},
         "alike": alike_names.find_alike(SPELLINGS),
         "numbers": person_names.find_equal_numbers(SPELLINGS),
         "people": [person_names.describe_alike(these) for these in (["p"], ["p", "P"], SPELLINGS)],

@@ -33,7 +33,7 @@ HEADERS: list[dict[str, Any]] = [
 ]  # fmt: skip
 DAMAGES: list[dict[str, Any]] = [
     {"format": "x"}, {"format_version": 1}, {"format_version": 3}, {"rows": 2}, {"shard": 3},
-    {"shard": -1}, {"class_names": "["}, {"class_names": "null"}, {"rows": "many"}, {"shards": 0},
+    {"shard": -1}, {"class_names": "["}, {"rows": "many"}, {"shards": 0},
 ]  # fmt: skip
 NAMES = ("format", "rows", "class_names", "precision", "versions", "weights_sha256", "start")
 
