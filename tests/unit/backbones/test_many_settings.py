@@ -257,6 +257,7 @@ LOADED: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
             "size": 32, "mean": 0.25, "std": [0.5, 0.5, 1], "interpolation": "bilinear",
             "crop_pct": 1, "crop_mode": "squash", "flip": True} | INCEPTION},
         {"preprocessing": {"size": 100}}, {"preprocessing": {"size": 224}, "grey_bits": 12},
+        {"preprocessing": INCEPTION, "grey_bits": 12},
         {"model_args": {"num_heads": 5}}, {"model_args": {"no_such": 1}}]),
     (SMALL, [{}, {"hidden": 5, "activation": "relu"}, {"layers": "all"}, {"layers": [3]},
              {"color": "rgb", "preprocessing": {"size": 16, "mean": [0.1, 0.2, 0.3], "flip": True}},
@@ -282,6 +283,7 @@ def describe(backbone: Backbone) -> dict[str, Any]:
     found = {name: getattr(backbone, name) for name in names} | {
         "graph": backbone.graph is not None, "weights": backbone.weights_sha256 is not None,
         "crop": vars(crop) if isinstance(crop, image_preprocessing.InceptionCrop) else None,
+        "transforms": [type(each).__name__ for each in (backbone.transform, crop)],
     }  # fmt: skip
     if not backbone.takes_vectors:
         image = backbone.transform(noise((90, 70)))

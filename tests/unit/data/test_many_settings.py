@@ -21,6 +21,7 @@ from dpprobe.data import (
     csv_rows,
     folder_parts,
     group_columns,
+    huggingface,
     path_template,
     person_names,
     prompts,
@@ -634,3 +635,13 @@ def test_numbers_of_classes_choose_metrics_and_rows() -> None:
         "parts": [told(keep, part) for part in parts],
         "faults": [Subsample(**part).list_faults({str(n): n for n in range(12)}) for part in parts],
     })  # fmt: skip
+
+
+def test_patterns_choose_files_of_a_repository() -> None:
+    tables = [f"data/train-{number}.parquet" for number in range(11)]
+    patterns = ("data/train-*.parquet", "*1.parquet", ("*-2.*", "*-1.*"), "test*", "README.md")
+    options: Any = dataset_options(SETTINGS["hub"][0])
+    check_values("data_hub_patterns", [
+        told(huggingface._match_files, pattern, names, options) for pattern in patterns
+        for names in ([*tables[::-1], "README.md"], ["b.csv", "a.csv"], [], tables[:6], tables[:5])
+    ])  # fmt: skip
