@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +46,7 @@ from tests.support.figures import describe_figure, write_embedding
 from tests.support.imbalance_records import imbalance_record, lawful_cells, rare_cell
 from tests.support.law_records import law_record, network, tuned_networks
 from tests.support.long_tail_records import FREQUENCIES, SCORES, write_long_tail
-from tests.support.report_page import section_page
+from tests.support.report_page import Made, section_page
 from tests.support.stored_records import check_values
 
 Shown = Iterator[tuple[str, Any]]
@@ -371,3 +372,31 @@ def test_what_is_shown_is_as_stored(
     monkeypatch.chdir(tmp_path)
     with use_settings():
         check_values(f"shown_{name}", dict(SHOWN[name](Path())), rel=1e-4)
+
+
+def test_sections_of_a_report_are_as_stored(made: Made) -> None:
+    names = {"ink": "<i>", "bold": "<b>x", "thin": "</script>"}
+    law, audit = law_path(made.results / "layers", "digits", "pixels"), made.results
+    law_record().write(law)
+    files = [made.results / f"{name}.json" for name in ("imbalance", "sites")]
+    imbalance_record([rare_cell(0.2), rare_cell(0.5, method="other")]).write(files[0])
+    sites_record().write(files[1])
+    records = {
+        "fairness": [write_fairness(made.results, gap=APART, names=names)],
+        "representation_law": [law], "imbalance": files[:1], "sites": files[1:],
+        "long_tail": [write_long_tail(made.results, notes=["no memorisation: 8 units"])],
+        "audit": [write_audit(audit, white_box=WHITE_BOX, controls=CONTROLS,
+                              membership=MEMBERSHIP)],
+    }  # fmt: skip
+    page = made.page(records=records)
+    assert page.all("script") == [{}]
+    sections = re.findall(r'<section id="([a-z-]+)".*?</section>', page.text, re.DOTALL)
+    shown = {}
+    for name in ("subgroups", "laws", "imbalance", "sites", "long-tail", "audits"):
+        start = page.text.index(f'<section id="{name}"')
+        text = page.text[start : page.text.index("</section>", start)]
+        assert "<b>x" not in text
+        shown[name] = re.sub(r"<[^>]+>|\s+", " ", text).split("  ")
+        shown[name] = [part.strip() for part in shown[name] if re.search(r"[0-9]", part)]
+    assert set(sections) >= set(shown)
+    check_values("sections", shown)

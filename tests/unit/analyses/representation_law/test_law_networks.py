@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -178,3 +180,29 @@ def test_laws_are_kept_while_nothing_changes(
     another = tmp_path / "another"
     files = [_write_network(another, CONVOLUTIONAL, "one", scale=0.05)]
     assert _measure(another, tables, CONVOLUTIONAL, files).fingerprint != first.fingerprint
+
+
+def test_whatever_decides_laws_changes_their_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "dpprobe.analyses.representation_law.law_networks"
+    monkeypatch.setattr(f"{module}.SplitTable", lambda path: SimpleNamespace(fingerprint=path.name))
+    monkeypatch.setattr(f"{module}.sha256_file", str)
+    chosen: dict[str, Any] = {}
+    monkeypatch.setattr(LawTask, "_read_chosen", lambda *_: chosen)
+    task = LawTask(
+        networks=[("one", "1"), ("two", "1")], results=Path("r"), dataset="d", backbone_name="net",
+        tables={"train": Path("a"), "test": Path("b")}, backbone=VIT, methods=METHODS, seed=0,
+        options=RepresentationLawOptions(rows=120), device="cpu",
+    )  # fmt: skip
+    local = VIT.model_copy(update={"weights_file": "w.pt"})
+    changes: list[dict[str, Any]] = [
+        {}, {"networks": [("one", "2"), ("two", "1")]}, {"networks": [("one", "1")]},
+        {"networks": [("two", "1"), ("two", "1")]}, {"dataset": "e"}, {"backbone_name": "b"},
+        {"tables": {"train": Path("c"), "test": Path("b")}}, {"results": Path("s")},
+        {"tables": {"train": Path("a"), "test": Path("c")}}, {"backbone": CONVOLUTIONAL},
+        {"backbone": local}, {"methods": METHODS | {"one": METHODS["lora"]}}, {"seed": 1},
+        {"options": RepresentationLawOptions(rows=121)}, {"device": "cuda"},
+    ]  # fmt: skip
+    monkeypatch.setattr(type(VIT), "input_files", lambda self: ["w"] if self is local else [])
+    prints = [replace(task, **change)._hash_inputs() for change in changes]
+    chosen["learning_rate"] = 0.5
+    assert len({*prints, task._hash_inputs()}) == len(changes) + 1
