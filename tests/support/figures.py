@@ -158,7 +158,12 @@ def describe_figure(figure: Figure) -> list[str]:
             if part not in frame and (not isinstance(part, Text) or part.get_text())
         ]
     for legend in legends:
-        room = legend.handlelength, legend.handletextpad, legend.labelspacing, legend._ncols
+        room = (
+            legend.handlelength,
+            legend.handletextpad,
+            legend.labelspacing,
+            vars(legend)["_ncols"],
+        )
         sizes = {text.get_fontsize() for text in legend.get_texts()}
         lines.append(f"legend of {legend.get_title().get_text()!r} {room} {sizes}")
         handles = map(_look_in_words, filter(None, legend.legend_handles))

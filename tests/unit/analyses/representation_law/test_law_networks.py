@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -20,6 +21,7 @@ from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.timm_models import Options as Timm
 from dpprobe.data import dataset_preparation
 from dpprobe.data.sklearn_datasets import Options as Sklearn
+from dpprobe.data.table import SplitTable
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.tuned_network import build_network, tuned_state
 from dpprobe.heads.normalisation import NoNormalisation
@@ -206,3 +208,22 @@ def test_whatever_decides_laws_changes_their_fingerprint(monkeypatch: pytest.Mon
     prints = [replace(task, **change)._hash_inputs() for change in changes]
     chosen["learning_rate"] = 0.5
     assert len({*prints, task._hash_inputs()}) == len(changes) + 1
+
+
+def test_a_sample_of_images_keeps_its_labels(tables: dict[str, Path]) -> None:
+    loaded = loading.load_backbone(
+        CONVOLUTIONAL, runtime=Runtime(device="cpu", precision="float32")
+    )
+    task = LawTask(
+        networks=[], results=Path("r"), dataset="d", backbone_name="net", tables=tables, seed=0,
+        backbone=CONVOLUTIONAL, methods={}, options=RepresentationLawOptions(rows=10**6),
+        device="cpu",
+    )  # fmt: skip
+    table = SplitTable(tables["test"])
+    whole = task._read_rows(table, loaded)
+    few = replace(task, options=RepresentationLawOptions(rows=100))._read_rows(table, loaded)
+    images = [image.numpy().tobytes() for image in whole.images]
+    places = [images.index(image.numpy().tobytes()) for image in few.images]
+    assert len(places) == 100 < len(images) == table.rows
+    assert (np.diff(places) > 0).all()
+    assert few.labels.tolist() == whole.labels[places].tolist()
