@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,9 @@ from dpprobe.analyses.audit.audit_record import (
     AuditRecord,
     audit_path,
 )
-from dpprobe.analyses.audit.measure import _Task, audit_job
+from dpprobe.analyses.audit.measure import audit_job
 from dpprobe.analyses.audit.options import AuditOptions, MembershipOptions
-from dpprobe.artifacts import hash_value, read_json, write_json
+from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DpprobeError, PrivacyError
 from dpprobe.heads import auto, auto_rule
 from dpprobe.heads.facts import DataFacts
@@ -31,7 +30,6 @@ from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.training.fit_inputs import FitInputs
 from tests.support.audit_records import CONTROLS, MEMBERSHIP, WHITE_BOX
-from tests.support.audits import plan_of
 from tests.support.training_jobs import make_job, plan_job
 from tests.unit.training.test_head_job import CLASSES, DIMENSION, ROWS, write_features
 
@@ -274,30 +272,3 @@ def test_auto_is_audited_as_the_head_that_it_chose(
     monkeypatch.setattr(auto, "RULE", auto_rule.RULE + 1)
     audits.run(asked, methods=methods)
     assert len(attacks.white) == 2, "another rule may have chosen otherwise"
-
-
-def test_whatever_decides_an_audit_changes_its_identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpprobe.analyses.audit.measure.identity_device", str)
-    store: Any = SimpleNamespace(dimension=8, num_classes=3, multi_label=False, fingerprint="f")
-    plan = plan_of(METHODS["full"], 300)
-    task = _Task(
-        job=make_job(methods=METHODS), audit=AuditOptions(membership=MEMBERSHIP_OPTIONS),
-        method="full", plan=plan, train=store, audits=Path("a"), device="cpu",
-    )  # fmt: skip
-    changes: list[dict[str, Any]] = [
-        {}, {"job": make_job(methods=METHODS, dataset="e")}, {"method": "small"},
-        {"job": make_job(methods=METHODS, backbone="b")}, {"plan": plan_of(METHODS["full"], 301)},
-        {"job": make_job(methods=METHODS, epsilon="5")}, {"audit": AuditOptions(runs=20)},
-        {"job": make_job(methods=METHODS, study_seed=1)}, {"device": "cuda"},
-        {"job": make_job(methods=METHODS | {"full": METHODS["small"]})},
-        *({"train": SimpleNamespace(**vars(store) | each)} for each in (
-            {"dimension": 9}, {"num_classes": 4}, {"multi_label": True}, {"fingerprint": "g"})),
-    ]  # fmt: skip
-    tasks = [replace(task, **change) for change in changes]
-    assert len({hash_value(each.identity) for each in tasks}) == len(changes)
-    public = [hash_value(each.public_identity) for each in tasks]
-    alike = [place for place, each in enumerate(public) if each == public[0]]
-    assert alike == [0, 8, 13], "neither the rows nor the device"
-    assert {"versions", "public", "use"} <= task.identity.keys()
-    chosen = replace(task, audit=AuditOptions(methods=["full"], membership=MEMBERSHIP_OPTIONS))
-    assert chosen.identity == task.identity

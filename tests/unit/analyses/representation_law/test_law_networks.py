@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -21,7 +18,6 @@ from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.timm_models import Options as Timm
 from dpprobe.data import dataset_preparation
 from dpprobe.data.sklearn_datasets import Options as Sklearn
-from dpprobe.data.table import SplitTable
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.tuned_network import build_network, tuned_state
 from dpprobe.heads.normalisation import NoNormalisation
@@ -182,48 +178,3 @@ def test_laws_are_kept_while_nothing_changes(
     another = tmp_path / "another"
     files = [_write_network(another, CONVOLUTIONAL, "one", scale=0.05)]
     assert _measure(another, tables, CONVOLUTIONAL, files).fingerprint != first.fingerprint
-
-
-def test_whatever_decides_laws_changes_their_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = "dpprobe.analyses.representation_law.law_networks"
-    monkeypatch.setattr(f"{module}.SplitTable", lambda path: SimpleNamespace(fingerprint=path.name))
-    monkeypatch.setattr(f"{module}.sha256_file", str)
-    chosen: dict[str, Any] = {}
-    monkeypatch.setattr(LawTask, "_read_chosen", lambda *_: chosen)
-    task = LawTask(
-        networks=[("one", "1"), ("two", "1")], results=Path("r"), dataset="d", backbone_name="net",
-        tables={"train": Path("a"), "test": Path("b")}, backbone=VIT, methods=METHODS, seed=0,
-        options=RepresentationLawOptions(rows=120), device="cpu",
-    )  # fmt: skip
-    local = VIT.model_copy(update={"weights_file": "w.pt"})
-    changes: list[dict[str, Any]] = [
-        {}, {"networks": [("one", "2"), ("two", "1")]}, {"networks": [("one", "1")]},
-        {"networks": [("two", "1"), ("two", "1")]}, {"dataset": "e"}, {"backbone_name": "b"},
-        {"tables": {"train": Path("c"), "test": Path("b")}}, {"results": Path("s")},
-        {"tables": {"train": Path("a"), "test": Path("c")}}, {"backbone": CONVOLUTIONAL},
-        {"backbone": local}, {"methods": METHODS | {"one": METHODS["lora"]}}, {"seed": 1},
-        {"options": RepresentationLawOptions(rows=121)}, {"device": "cuda"},
-    ]  # fmt: skip
-    monkeypatch.setattr(type(VIT), "input_files", lambda self: ["w"] if self is local else [])
-    prints = [replace(task, **change)._hash_inputs() for change in changes]
-    chosen["learning_rate"] = 0.5
-    assert len({*prints, task._hash_inputs()}) == len(changes) + 1
-
-
-def test_a_sample_of_images_keeps_its_labels(tables: dict[str, Path]) -> None:
-    loaded = loading.load_backbone(
-        CONVOLUTIONAL, runtime=Runtime(device="cpu", precision="float32")
-    )
-    task = LawTask(
-        networks=[], results=Path("r"), dataset="d", backbone_name="net", tables=tables, seed=0,
-        backbone=CONVOLUTIONAL, methods={}, options=RepresentationLawOptions(rows=10**6),
-        device="cpu",
-    )  # fmt: skip
-    table = SplitTable(tables["test"])
-    whole = task._read_rows(table, loaded)
-    few = replace(task, options=RepresentationLawOptions(rows=100))._read_rows(table, loaded)
-    images = [image.numpy().tobytes() for image in whole.images]
-    places = [images.index(image.numpy().tobytes()) for image in few.images]
-    assert len(places) == 100 < len(images) == table.rows
-    assert (np.diff(places) > 0).all()
-    assert few.labels.tolist() == whole.labels[places].tolist()
