@@ -14,7 +14,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.text import Text
+from matplotlib.text import Annotation, Text
 
 from dpprobe.artifacts import read_json, write_json, write_table
 from dpprobe.exhibits import style
@@ -131,7 +131,7 @@ def tick_texts(axes: Any) -> list[str]:
 
 LOOKS = (
     "color", "facecolor", "edgecolor", "linestyle", "linewidth", "marker", "markersize",
-    "markerfacecolor", "markeredgewidth", "fontsize", "alpha", "zorder",
+    "markerfacecolor", "markeredgewidth", "fontsize", "ha", "va", "alpha", "zorder",
 )  # fmt: skip
 
 
@@ -144,9 +144,10 @@ def describe_figure(figure: Figure) -> list[str]:
         frame = {*axes.spines.values(), *both, axes.patch, axes.get_legend()}
         limits = _shorten([*axes.get_xlim(), *axes.get_ylim()])
         kind = f"{axes.axison} {axes.get_xscale()} {axes.get_yscale()} {axes.get_aspect()}"
-        lines.append(f"axes {kind} {limits}")
+        lines.append(f"axes {kind} {limits} at {_shorten(axes.get_position().bounds)}")
         for axis in both:
-            ticks = [text.get_text() for text in axis.get_ticklabels()]
+            ticks: list[Any] = [text.get_text() for text in axis.get_ticklabels()]
+            ticks += [text.get_fontsize() for text in axis.get_ticklabels()[:1]]
             grid = [line.get_visible() for line in axis.get_gridlines()[:1]]
             lines.append(
                 f"axis {axis.label.get_text()!r} {axis.label.get_fontsize()} {ticks} {grid}"
@@ -157,6 +158,14 @@ def describe_figure(figure: Figure) -> list[str]:
             if part not in frame and (not isinstance(part, Text) or part.get_text())
         ]
     for legend in legends:
+        room = (
+            legend.handlelength,
+            legend.handletextpad,
+            legend.labelspacing,
+            vars(legend)["_ncols"],
+        )
+        sizes = {text.get_fontsize() for text in legend.get_texts()}
+        lines.append(f"legend of {legend.get_title().get_text()!r} {room} {sizes}")
         handles = map(_look_in_words, filter(None, legend.legend_handles))
         lines += [f"legend {text.get_text()!r} {handle}"
                   for text, handle in zip(legend.get_texts(), handles, strict=True)]  # fmt: skip
@@ -174,6 +183,7 @@ def _describe(part: Any) -> str:
     places += [_shorten(np.concatenate([path.vertices for path in paths]))] if paths else []
     text = part.get_text() if isinstance(part, Text) else str(part.get_label())
     name = f"{type(part).__name__} " + ("" if text.startswith("_") else repr(text))
+    places += [_shorten(part.xy)] if isinstance(part, Annotation) else []
     return " ".join([name, _look_in_words(part), *places])
 
 

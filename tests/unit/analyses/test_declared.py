@@ -147,7 +147,7 @@ def describe(analysis: Any, study: Study, files: StudyFiles) -> dict[str, Any]:
         places = exhibit.shown(study)
         needs = [
             {name: shorten(need.paths(files, place)) for name, need in exhibit.needs.items()}
-            for place in places[:2]
+            for place in places[-1:]
         ]
         params = [
             str(value(study, place))
@@ -155,7 +155,7 @@ def describe(analysis: Any, study: Study, files: StudyFiles) -> dict[str, Any]:
             for place in places[:1]
             if name != "published"
         ]
-        listed = shorten(exhibit.list_files(study, "r", places[:3]))
+        listed = shorten(exhibit.list_files(study, "r", places[:2]))
         found[exhibit.name] = [len(places), *map(str, places[:12]), *needs, *params, listed]
     if analysis.section:
         found["section"] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +46,7 @@ from tests.support.figures import describe_figure, write_embedding
 from tests.support.imbalance_records import imbalance_record, lawful_cells, rare_cell
 from tests.support.law_records import law_record, network, tuned_networks
 from tests.support.long_tail_records import FREQUENCIES, SCORES, write_long_tail
-from tests.support.report_page import section_page
+from tests.support.report_page import Made, section_page
 from tests.support.stored_records import check_values
 
 Shown = Iterator[tuple[str, Any]]
@@ -106,17 +107,11 @@ def show_fairness(root: Path) -> Shown:
         if name in ("as run", "apart", "no interval", "nothing", "a risk"):
             for figure in fairness_show.plot_fairness(paths[-1:] if name == "apart" else paths):
                 yield f"{name}: figure {figure.get_suptitle()}", describe_figure(figure)
-    yield (
-        "functions",
-        [
-            [fairness_table._format_points(value) for value in (None, 0.0, 0.1234, -0.5)],
-            [
-                fairness_table._format_ends(*ends)
-                for ends in ((None, 1.0), (0.0, None), (0.0, 0.25))
-            ],
-            [fairness_table.reference_in_words("a", epsilon) for epsilon in ("inf", "2")],
-        ],
-    )
+    ends = ((None, 1.0), (0.0, None), (0.0, 0.25))
+    yield "ends", [fairness_table._format_ends(*each) for each in ends]
+    points = (None, 0.0, 0.1234, -0.5)
+    yield "points", [fairness_table._format_points(value) for value in points]
+    yield "named", [fairness_table.reference_in_words("a", each) for each in ("inf", "2")]
 
 
 def show_audit(root: Path) -> Shown:
@@ -144,17 +139,10 @@ def show_audit(root: Path) -> Shown:
         made = or_error(audit_show.plot_audit, audits=paths, dataset="digits")
         yield f"figure of {name}", made if isinstance(made, str) else describe_figure(made)
         for part in plain(audit_show.make_section(paths, section_page("digits", "other"))):
-            part["cells"] = [
-                [
-                    cell["backbone"],
-                    cell["method"],
-                    cell["epsilon"],
-                    str(cell["white_box"]["epsilon_lower"]),
-                ]
-                for cell in part["cells"]
-            ]
-            part["attacks"] = [[cell["method"], cell["epsilon"], attack["rows"], attack["attack"]]
-                               for cell, _, attack in part["attacks"]]  # fmt: skip
+            part["cells"] = [f"{one['backbone']} {one['method']} {one['epsilon']}"
+                             for one in part["cells"]]  # fmt: skip
+            part["attacks"] = [f"{one['method']} {one['epsilon']} {each['rows']} {each['attack']}"
+                               for one, _, each in part["attacks"]]  # fmt: skip
             yield f"section of {name}", part
     (part,) = audit_show.make_section([lone], section_page("digits"))
     numbers = (0.0, 0.01234, 0.5, 1.23456, 12.349, 123.456, math.inf)
@@ -166,6 +154,10 @@ def show_audit(root: Path) -> Shown:
     controls = AuditRecord.read(audits[0]).controls
     yield "controls", [str(part["control"](control)) for control in controls]
     yield "words", [AuditRecord.read(path).in_words for path in (*audits[:4], lone, inf)]
+    yield from show_attacks(root)
+
+
+def show_attacks(root: Path) -> Shown:
     roc = membership_record(groups=("mislabelled", "all"))
     roc["roc"]["curves"][-1]["tpr"][2] = 0.0
     free = roc | {"roc": roc["roc"] | {"allowed": [1.0] * 9}}
@@ -183,12 +175,8 @@ def show_audit(root: Path) -> Shown:
         audit=paths[0], ceiling=paths[1], dataset="digits", backbone="clip", method="a", epsilon="1"
     )
     yield "a cell's attacks", describe_figure(figure)
-    yield (
-        "no attack",
-        or_error(
-            audit_show.membership_roc, membership_record(groups=("mislabelled",)), title="digits"
-        ),
-    )
+    roc = membership_record(groups=("mislabelled",))
+    yield "no attack", or_error(audit_show.membership_roc, roc, title="digits")
 
 
 def show_long_tail(root: Path) -> Shown:
@@ -270,6 +258,8 @@ def show_laws(root: Path) -> Shown:
     odd = law_record().model_dump(mode="json") | {
         "backbone": "clip", "token": "class",
         "networks": [network(first=False), *tuned_networks()[:3], network(
+            "nine", "10", tuned="last 9 blocks", setting="constant", blocks=9), network(
+            "four", "2", tuned="last 4 blocks", setting="searched", blocks=4), network(
             "lora", "10", "searched", "lora 8", None, rho=0.7), network(
             "full", "2", "searched", "all", None, rho=0.9, first=False)],
     }  # fmt: skip
@@ -371,3 +361,31 @@ def test_what_is_shown_is_as_stored(
     monkeypatch.chdir(tmp_path)
     with use_settings():
         check_values(f"shown_{name}", dict(SHOWN[name](Path())), rel=1e-4)
+
+
+def test_sections_of_a_report_are_as_stored(made: Made) -> None:
+    names = {"ink": "<i>", "bold": "<b>x", "thin": "</script>"}
+    law, audit = law_path(made.results / "layers", "digits", "pixels"), made.results
+    law_record().write(law)
+    files = [made.results / f"{name}.json" for name in ("imbalance", "sites")]
+    imbalance_record([rare_cell(0.2), rare_cell(0.5, method="other")]).write(files[0])
+    sites_record().write(files[1])
+    records = {
+        "fairness": [write_fairness(made.results, gap=APART, names=names)],
+        "representation_law": [law], "imbalance": files[:1], "sites": files[1:],
+        "long_tail": [write_long_tail(made.results, notes=["no memorisation: 8 units"])],
+        "audit": [write_audit(audit, white_box=WHITE_BOX, controls=CONTROLS,
+                              membership=MEMBERSHIP)],
+    }  # fmt: skip
+    page = made.page(records=records)
+    assert page.all("script") == [{}]
+    sections = re.findall(r'<section id="([a-z-]+)".*?</section>', page.text, re.DOTALL)
+    shown = {}
+    for name in ("subgroups", "laws", "imbalance", "sites", "long-tail", "audits"):
+        start = page.text.index(f'<section id="{name}"')
+        text = page.text[start : page.text.index("</section>", start)]
+        assert "<b>x" not in text
+        shown[name] = re.sub(r"<[^>]+>|\s+", " ", text).split("  ")
+        shown[name] = [part.strip() for part in shown[name] if re.search(r"[0-9]", part)]
+    assert set(sections) >= set(shown)
+    check_values("sections", shown)

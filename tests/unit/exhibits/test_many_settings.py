@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import pytest
 from matplotlib.figure import Figure
 
@@ -190,6 +191,7 @@ def test_a_job_makes_its_files_or_says_why_not(
         *, a: Any, b: Any, study: Any, published: Any, folder: Any, results: Any, name: Any,
         dataset: Any,
     ) -> Any:  # fmt: skip
+        assert mpl.rcParams["font.size"] == style.SETTINGS["font.size"]
         heard.append([a, b, study, len(published.citations) > 9, str(folder), str(results)])
         assert (name, dataset) == (f"the {dataset}", str(folder)[-1])
         if b:
@@ -200,11 +202,12 @@ def test_a_job_makes_its_files_or_says_why_not(
     monkeypatch.chdir(tmp_path)
     for name, paths in (("d", []), ("e", ["x", "y"])):
         outputs = {"svg": [f"r/figures/{name}/x.svg"]}
-        make_exhibit(
-            exhibit, inputs={"a": [], "b": paths, "c": ["z"]}, outputs=outputs,
-            params={"name": f"the {name}", "version": 1}, wildcards={"dataset": name},
-            read_study=lambda: "study",  # type: ignore[arg-type, return-value]
-        )  # fmt: skip
+        with mpl.rc_context({"font.size": 30.0}):
+            make_exhibit(
+                exhibit, inputs={"a": [], "b": paths, "c": ["z"]}, outputs=outputs,
+                params={"name": f"the {name}", "version": 1}, wildcards={"dataset": name},
+                read_study=lambda: "study",  # type: ignore[arg-type, return-value]
+            )  # fmt: skip
         written = sorted(path.name for path in Path(f"r/figures/{name}").iterdir())
         assert written == ["x.png", "x.svg", "y.png", "y.svg"]
         heard[-1][1] = [str(path) for path in heard[-1][1]]
@@ -212,6 +215,14 @@ def test_a_job_makes_its_files_or_says_why_not(
         [None, paths, "study", True, f"r/figures/{name}", "r"]
         for name, paths in (("d", []), ("e", ["x", "y"]))
     ]
+    monkeypatch.setattr(make, "find_function", lambda _: lambda: made_table())
+    make_exhibit(
+        replace(exhibit, kind="table", files={"": "tables/{dataset}"}, needs={}), inputs={},
+        outputs={"csv": ["r/tables/d.csv"]}, params={}, wildcards={"dataset": "d"},
+        read_study=lambda: pytest.fail("nobody asked for the study"),
+    )  # fmt: skip
+    assert Path("r/tables/d.csv").read_text() == tables.comma_separated(made_table())
+    assert Path("r/tables/d.md").read_text() == tables.write_markdown(made_table())
     empty, reason = (Path(f"r/figures/{name}/x.svg").read_text() for name in "de")
     assert empty != reason, "the reason is drawn"
     monkeypatch.undo()

@@ -137,17 +137,6 @@ def test_a_job_writes_the_record_and_the_scores_of_each_method(
     assert len({call["seed"] for call in attacks.white}) == 2
 
 
-def test_the_claim_is_that_of_one_head(audits: _Audits, attacks: _Attacks) -> None:
-    audits.run(AuditOptions(runs=20))
-    full, small = audits.record("full").claim, audits.record("small").claim
-    plans = {call["method"].batch_size: call["plan"] for call in attacks.white}
-    assert full.epsilon == plans["full"].realised_epsilon <= 4 == full.epsilon_target
-    assert not full.sampled
-    assert full.mu == pytest.approx(2 / plans["full"].mechanisms[0].noise_multiplier)
-    assert small.sampled
-    assert small.mu is None
-
-
 def test_attacks_on_real_rows_have_the_device_of_their_fit(
     audits: _Audits, attacks: _Attacks, monkeypatch: pytest.MonkeyPatch
 ) -> None:

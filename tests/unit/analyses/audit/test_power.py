@@ -35,12 +35,6 @@ def family(*mechanisms: Mechanism, selection: Selection | None = None) -> PlanFa
     )
 
 
-def silent() -> PlanFamily:
-    return PlanFamily(
-        Plan(mechanisms=(gaussians(0.0),), n=1000, epsilon=math.inf, delta=DELTA, accountant="pld")
-    )
-
-
 @pytest.fixture(scope="module")
 def sampled() -> PlanFamily:
     return family(gaussians(NOISE, RATE, STEPS))
@@ -151,22 +145,3 @@ def test_a_selection_is_bounded_by_its_one_price(accuracy: float) -> None:
     assert tuned.epsilon_of_accuracy((1 + variation) / 2) == pytest.approx(price)
     assert math.isnan(tuned.factor_of(0.5))
     assert math.isnan(caught_factor(tuned, 1000))
-
-
-def test_a_plan_without_noise_allows_anything() -> None:
-    plan = silent()
-    assert plan.total_variation() == 1
-    assert math.isnan(plan.factor_of(0.5))
-    assert math.isnan(caught_factor(plan, 1000))
-    assert plan.epsilon_of_accuracy(0.5) == 0
-    assert plan.epsilon_of_accuracy(0.9) == pytest.approx(math.log((0.9 - DELTA) / 0.1))
-    assert plan.epsilon_of_accuracy(1.0) == math.inf
-
-
-def test_ends_of_the_family() -> None:
-    whole = family(gaussians(2.0))
-    assert whole.factor_of(0.0) == whole.factor_of(-0.3) == math.inf
-    assert whole.factor_of(1.0) == 0
-    assert whole.compute_epsilon(0.0) == math.inf
-    assert whole.total_variation(0.0) == 1
-    assert whole.epsilon_of_accuracy(0.3) == 0

@@ -72,17 +72,6 @@ def test_planted_sub_classes_come_back_with_their_sizes() -> None:
     assert effective_number([plain]) > effective_number([np.array(planted)])
 
 
-@pytest.mark.parametrize(
-    "features",
-    [np.zeros((1, 3)), np.ones((40, 3)), np.full((2, 1), 1e30), np.zeros((12, 5))],
-    ids=["one row", "all equal", "huge", "zero"],
-)
-def test_classes_without_a_spread_are_one_sub_class(features: np.ndarray) -> None:
-    placed = compute_coordinates(features, seed=0)
-    assert list(cluster_sizes(placed.rows, 5, seed=0)) == [len(features)]
-    assert np.isfinite(draw_reference(placed.rows, seed=0)).all()
-
-
 CLASSES = 3
 
 
@@ -215,26 +204,6 @@ def _measured(
 def digits() -> tuple[np.ndarray, np.ndarray]:
     images = load_digits()
     return images.data, images.target
-
-
-@pytest.mark.parametrize(
-    ("features", "labels"),
-    [
-        (np.zeros((30, 4)), np.arange(30) % 3),
-        (np.eye(30), np.zeros(30, dtype=int)),
-        (np.eye(30), np.arange(30) % 10),
-        (np.random.default_rng(0).normal(size=(30, 1)), np.arange(30) // 29),
-        (np.full((30, 2), 3e38) * np.sign(np.arange(30) - 15.5)[:, None], np.arange(30) % 2),
-    ],
-    ids=["equal rows", "one class", "three rows a class", "a class of one row", "huge"],
-)
-def test_ugly_features_have_a_record(
-    tmp_path: Path, features: np.ndarray, labels: np.ndarray
-) -> None:
-    record = _measured(tmp_path, features, labels, memorisation={"heads": 50})
-    assert record.memorisation is not None
-    assert 0 <= record.memorisation.share <= 1
-    assert record.classes == len(np.unique(labels))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -100,16 +100,6 @@ def test_pure_noise_lies_on_the_null_line_and_predicts_nothing() -> None:
     assert _known(measured.one_hot_held_out) == pytest.approx(1 + 768 / 230, rel=0.15)
 
 
-def test_a_linear_target_leaves_no_residual_on_other_rows() -> None:
-    labels = np.tile(np.arange(5), 20)
-    x = np.column_stack([labels, np.random.default_rng(1).standard_normal(100)])
-    measured = measure_residuals(x, labels, held_out=x[:50] * [1, 2], held_out_labels=labels[:50])
-    assert measured.integer == pytest.approx(0, abs=1e-12)
-    assert measured.integer_held_out == pytest.approx(0, abs=1e-12)
-    assert measured.one_hot is not None
-    assert measured.one_hot > 0.3
-
-
 def test_the_interval_is_student_s_around_the_slope() -> None:
     """A second fit, and the t distribution's quantile from a printed table."""
     layers = [0, 1, 2, 4, 5, 6, 7, 8]
