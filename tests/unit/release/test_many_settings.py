@@ -177,7 +177,7 @@ def test_ledgers_are_printed_and_refuse_as_before(tmp_path: Path) -> None:
 
 
 def test_hashes_of_units_meet_where_units_do(tmp_path: Path) -> None:
-    names = (["Ann"], ["ann ", "Bo"], ["Bo"], [], ["Cy"] * 3)
+    names: list[list[str]] = [["Ann"], ["ann ", "Bo"], ["Bo"], [], ["Cy"] * 3]
     key = load_key(tmp_path, used=False)
     assert (tmp_path / "units.key").read_bytes() == key == load_key(tmp_path, used=True)
     made = [Units(names={"train": one, "test": other}, tables=None).hash_with(key)
@@ -369,7 +369,7 @@ def test_checks_of_bundles_are_told_as_before() -> None:
            for given in ((), (1, None), (0, False))]  # fmt: skip
     ran += [
         checks.run_check("none", lambda: ("nothing", None)),
-        checks.run_check("raised", lambda: stated_values.require_true(False, "a fault")),
+        checks.run_check("raised", lambda: stated_values.read_block("a fault", 1, set())),
     ]
     check_values("checks_of_bundles", [found, ran, checks.done])
 

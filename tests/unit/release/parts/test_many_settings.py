@@ -103,6 +103,7 @@ def units_of(n: int, patients: bool) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 def test_test_results_are_as_before(kind: str) -> None:
     """Of images and patients, by each metric, with little and with much noise."""
+    link: Any
     found = {}
     classes, several = KINDS[kind]
     for metric in ("accuracy", "auc", "macro_accuracy"):
@@ -233,12 +234,24 @@ def test_tables_of_new_images_are_as_before(tmp_path: Path) -> None:
         "good": "id,group,other\na,1,x\nb,2,x\n\na,1,y\n", "spaces": " id , group\na,1\n",
         "two": "id,group\na,1\na,2\n", "short": "id,group\na\n", "no id": "group\n1\n",
         "double": "id,id,group\na,b,1\n", "empty": "", "no group": "id,x\na,1\n",
+        "sep": "sep=;\nid; group\na;p1\nb;p1\n",         "quote": 'id,group\n"a,p1\n',
     }.items():  # fmt: skip
         path = tmp_path / "groups.csv"
         path.write_text(text)
         read = answer(monitor.read_groups, path)
         found[name] = sorted(read.items()) if isinstance(read, dict) else read.replace(
             str(tmp_path), "")  # fmt: skip
+    verdicts = (monitor.DIFFERENT, monitor.SIMILAR, monitor.TOO_FEW)
+    for given in itertools.product(verdicts, verdicts, (None, 90)):
+        tables = {
+            name: monitor.Comparison(verdict=str(verdict), distance=0.3, by_chance=0.1,
+                                     needed=need if verdict == monitor.TOO_FEW else None,
+                                     change="up to 3")
+            for name, verdict, need in zip(monitor.WORDS, given, (given[2], 60), strict=False)
+        }  # fmt: skip
+        report = monitor.Report(images=40, units=1030, test_units=9000, tables=tables,
+                                most_unusual=())  # fmt: skip
+        found[f"report {given}"] = [report.to_dict()["verdict"], *report.list_lines()]
     check_values("tables_of_new_images", found, rel=1e-4)
 
 
@@ -305,8 +318,8 @@ def test_what_parts_say_and_check_is_as_before() -> None:
 
 
 def test_faults_of_parts_in_a_study_are_as_before() -> None:
-    found = {}
-    methods = {
+    found: dict[str, Any] = {}
+    methods: dict[str, dict[str, Any]] = {
         "covariance": {"head": "feature_covariance", "normalize": "l2"},
         "sampled": {"head": "sgd", "batch_size": 50},
         "auto": {"head": "auto"},
@@ -354,9 +367,10 @@ def test_faults_of_parts_in_a_study_are_as_before() -> None:
         (1, 5, 999),
     ):  # fmt: skip
         try:
-            options = method_options({"head": kind, "normalize": normalize})
+            head_options = method_options({"head": kind, "normalize": normalize})
         except DpprobeError:
             continue
-        plan = plan_of(options.list_mechanisms(100), 100)
-        found[f"{normalize} {kind} {dimension}"] = count_typical(plan, options.normalize, dimension)
+        plan = plan_of(head_options.list_mechanisms(100), 100)
+        counted = count_typical(plan, head_options.normalize, dimension)
+        found[f"{normalize} {kind} {dimension}"] = counted
     check_values("faults_of_parts", found)
