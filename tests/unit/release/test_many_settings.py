@@ -369,7 +369,7 @@ def test_checks_of_bundles_are_told_as_before() -> None:
            for given in ((), (1, None), (0, False))]  # fmt: skip
     ran += [
         checks.run_check("none", lambda: ("nothing", None)),
-        checks.run_check("raised", lambda: stated_values.read_block("a fault", 1, set())),
+        checks.run_check("raised", lambda: ("", stated_values.read_block("a fault", 1, set()))),
     ]
     check_values("checks_of_bundles", [found, ran, checks.done])
 
