@@ -365,7 +365,7 @@ def test_checks_of_bundles_are_told_as_before() -> None:
     checks = Checks()
     for text in ("x" * 600, "a" * 400 + "b" * 400, "t\tn\nr\x1b[2J"):
         checks.note_check("noted", True, text)
-    ran = [checks.run_check("ran", lambda *inputs: ("fine", inputs), *given)
+    ran: list[Any] = [checks.run_check("ran", lambda *inputs: ("fine", inputs), *given)
            for given in ((), (1, None), (0, False))]  # fmt: skip
     ran += [
         checks.run_check("none", lambda: ("nothing", None)),
