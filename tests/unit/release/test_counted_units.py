@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.errors import PrivacyError
 from dpprobe.heads.fitted import Heads
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.target import Target
 from dpprobe.release.counted_units import open_releases, weights_of_rows
-from dpprobe.release.parts.calibration.measure import calibration_mechanisms
 from dpprobe.release.parts.monitor.measure import monitor_mechanisms
 from tests.support.shown_scores import head, of_test_rows
 
@@ -42,8 +41,3 @@ def test_other_plans_and_several_heads_are_refused(tmp_path: Path) -> None:
     fewer = of_test_rows(np.zeros((99, 2)), np.zeros(99, np.int64))
     with pytest.raises(PrivacyError, match=r"n = 100 test units .* has 99"):
         weights_of_rows(fewer, plan)
-
-
-def test_a_calibration_needs_one_label_per_row() -> None:
-    with pytest.raises(ConfigError, match="one label per row"):
-        calibration_mechanisms(classes=2, multi_label=True)

@@ -138,21 +138,6 @@ def test_an_abandoned_entry_does_not_count_and_cannot_be_closed(ledger: Ledger) 
     assert again.number == 2
 
 
-@pytest.mark.parametrize("reason", ["", "   x    ", "two\nlines", "\x1b[2Jcleared", "\udcff" * 9])
-def test_a_reason_is_one_line_that_says_something(ledger: Ledger, reason: str) -> None:
-    ledger.book_release(booking(), FREE)
-    with pytest.raises(PrivacyError, match="write one line of 5 characters or more"):
-        ledger.abandon_entry(1, reason)
-    assert ledger.read_entries()[0].state == "open"
-
-
-@pytest.mark.parametrize("number", [0, -1, 2])
-def test_an_entry_that_is_not_there_is_named(ledger: Ledger, number: int) -> None:
-    ledger.book_release(booking(), FREE)
-    with pytest.raises(PrivacyError, match=f"no entry {number}; .* lists all"):
-        ledger.close_entry(number, DIGEST)
-
-
 def test_a_name_is_released_once(ledger: Ledger) -> None:
     ledger.book_release(booking(), FREE)
     with pytest.raises(
@@ -163,21 +148,6 @@ def test_a_name_is_released_once(ledger: Ledger) -> None:
     with pytest.raises(PrivacyError, match="'lesions_v1': entry 1 .* is closed.*another name"):
         ledger.book_release(booking(), FREE)
     assert len(ledger.read_entries()) == 1
-
-
-def test_units_of_two_kinds_do_not_add_up(ledger: Ledger) -> None:
-    patients = booking("of_patients", unit="patient")
-    ledger.book_release(booking("of_images"), FREE)
-    with pytest.raises(
-        PrivacyError, match=r"'of_patients': .* patient, .* entry 1 .* image.* cannot be added up"
-    ):
-        ledger.book_release(patients, FREE)
-    ledger.abandon_entry(1, "the wrong unit, never drawn")
-    whose = replace(patients, column="who")
-    assert ledger.book_release(whose, FREE).number == 2
-    families = replace(booking("of_families", unit="patient"), column="family")
-    with pytest.raises(PrivacyError, match=r"patient \(a value of family\), .*value of who"):
-        ledger.book_release(families, FREE)
 
 
 def test_nothing_without_a_price_is_booked() -> None:
@@ -593,37 +563,6 @@ def test_a_killed_booking_frees_the_lock_and_counts_once_its_line_is_whole(
 
 
 # The printed ledger.
-
-
-def test_the_ledger_is_printed_with_its_sums_and_the_remedy_for_open_entries(
-    ledger: Ledger,
-) -> None:
-    sides = part("train", gaussian(4.0)), part("test", gaussian(30.0))
-    for name in ("lesions_v1", "lesions_v2", "lesions_v3"):
-        ledger.book_release(booking(name, *sides), FREE)
-    ledger.close_entry(1, DIGEST)
-    ledger.abandon_entry(2, "the node lost power")
-    text = describe_ledger(ledger, delta=None)
-    rows = [line.split("  ")[0].strip() for line in text.splitlines()]
-    assert rows[2:6] == ["entry", "1", "2", "3"]
-    first, second, third = text.splitlines()[3:6]
-    assert f"epsilon {sides[0].epsilon:g}, delta 1e-05" in first
-    assert f"epsilon {sides[1].epsilon:g}, delta 1e-05" in first
-    assert "closed" in first
-    assert second.endswith("the node lost power")
-    assert "open" in third
-    assert (
-        "Total at delta 1e-05 over 2 entries (abandoned releases do not count), for one image:"
-        in text
-    )
-    train, test = mu_epsilon(4, 4), mu_epsilon(30, 30)
-    assert f"a training unit of split hash_20: epsilon {train:g} (exact)" in text
-    assert f"a test unit of split hash_20: epsilon {test:g} (exact)" in text
-    assert f"any unit: epsilon {train:g} (exact)" in text
-    assert f'dpprobe ledger {ledger.path.parent} --abandon 3 --reason "..."' in text
-    assert DIGEST not in text
-    assert "i" * 64 not in text
-    assert "Total at delta 0.001" in describe_ledger(ledger, delta=1e-3)
 
 
 def test_an_empty_ledger_and_one_of_abandoned_entries_say_so(ledger: Ledger) -> None:

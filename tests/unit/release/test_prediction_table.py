@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,10 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from dpprobe.errors import ConfigError
-from dpprobe.release.bundle import BundleFacts, read_facts
 from dpprobe.release.predict import Predictor, predict
-from dpprobe.release.prediction_table import check_thresholds, label_of
 from dpprobe.versions import code_version
 from tests.support.bundles import write_example
 from tests.support.command_line import run_main
@@ -26,95 +22,6 @@ from tests.support.network_bundles import write_release
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_example(tmp_path_factory.mktemp("bundle") / "pixels")
-
-
-def facts_of(example: Path, classes: str, *, link: str = "softmax", many: bool = False) -> Any:
-    facts = read_facts(example)
-    head = facts.head.model_copy(update={"link": link})
-    changed = {"class_names": tuple(classes.split()), "multi_label": many, "head": head}
-    return facts.model_copy(update=changed)
-
-
-def name_class(values: list[float], facts: BundleFacts, **thresholds: float) -> str:
-    checked = check_thresholds(thresholds, facts)
-    return label_of(np.array(values, np.float32), facts, checked)
-
-
-@pytest.mark.parametrize(
-    ("value", "threshold", "said"),
-    [
-        (0.1, 0.1, "ill"), (0.09, 0.1, "well"), (0.7, 0.7, "ill"), (0.69999, 0.7, "well"),
-        (0.95, 0.99, "well"), (0.0, 0.0, "ill"), (1.0, 1.0, "ill"),
-    ],
-)  # fmt: skip
-def test_of_two_classes_one_is_named_from_its_threshold_on(
-    example: Path, value: float, threshold: float, said: str
-) -> None:
-    facts = facts_of(example, "well ill")
-    assert name_class([1 - value, value], facts, ill=threshold) == said
-    plain = "ill" if value > 0.5 else "well"
-    assert name_class([1 - value, value], facts) == plain
-
-
-@pytest.mark.parametrize(
-    ("values", "thresholds", "said"),
-    [
-        # the most probable class does not matter where another one reaches its threshold
-        ([0.7, 0.2, 0.1], {"b": 0.2}, "b"),
-        ([0.7, 0.19, 0.11], {"b": 0.2}, "a"),
-        # of several that do, the most probable one
-        ([0.6, 0.15, 0.25], {"b": 0.1, "c": 0.1}, "c"),
-        # a class that misses its threshold is not named, however probable
-        ([0.1, 0.6, 0.3], {"b": 0.9}, "c"),
-        ([0.4, 0.4, 0.2], {}, "a"),
-    ],
-)
-def test_of_three_classes_those_that_reach_a_threshold_come_first(
-    example: Path, values: list[float], thresholds: dict[str, float], said: str
-) -> None:
-    assert name_class(values, facts_of(example, "a b c"), **thresholds) == said
-
-
-def test_each_of_several_labels_has_its_threshold_or_one_half(example: Path) -> None:
-    facts = facts_of(example, "a b c", link="sigmoid", many=True)
-    values = [0.5, 0.3, 0.9]
-    assert name_class(values, facts) == "c"
-    assert name_class(values, facts, b=0.3) == "b|c"
-    assert name_class(values, facts, a=0.5) == "a|c"  # from 0.5 on; without one, above 0.5
-    assert name_class(values, facts, a=0.6, b=0.6, c=0.95) == ""
-
-
-@pytest.mark.parametrize(
-    ("thresholds", "message"),
-    [
-        ({"ill ": 0.2}, "^threshold of ill : pixels has no class with this name; write ill: the"),
-        ({"x": 0.2}, "threshold of x: .*; correct it: the classes are well, ill$"),
-        ({"ill": 1.01}, "threshold of ill: 1.01; write a probability from 0 to 1"),
-        ({"ill": -0.1}, "threshold of ill: -0.1; write"),
-        ({"ill": float("nan")}, "threshold of ill: nan; write"),
-        ({"ill": float("inf")}, "threshold of ill: inf; write"),
-        (
-            {"ill": 0.2, "well": 0.2},
-            "all 2 classes have a threshold, .* leave out the threshold of the default class",
-        ),
-    ],
-)
-def test_thresholds_that_cannot_be_are_one_error(
-    example: Path, thresholds: dict[str, float], message: str
-) -> None:
-    facts = facts_of(example, "well ill").model_copy(update={"name": "pixels"})
-    with pytest.raises(ConfigError, match=message):
-        check_thresholds(thresholds, facts)
-
-
-def test_scores_have_no_thresholds(example: Path) -> None:
-    facts = facts_of(example, "a b", link="none")
-    with pytest.raises(ConfigError, match="gives scores, not probabilities; leave thresholds out"):
-        check_thresholds({"a": 0.5}, facts)
-    assert check_thresholds({}, facts) == {}
-
-
-# tables
 
 
 def pictures(folder: Path) -> Path:

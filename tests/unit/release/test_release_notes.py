@@ -14,8 +14,8 @@ from dpprobe.release.bundle import FACTS_FILE, STATEMENT_FILE, bundle_digest, re
 from dpprobe.release.documents import format_price
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.ledger_prices import Limits
-from dpprobe.release.release_notes import state_difference, write_notes
-from tests.support.bundles import CLASSES, write_example
+from dpprobe.release.release_notes import write_notes
+from tests.support.bundles import write_example
 from tests.support.edited_bundles import edit_file
 from tests.support.releases import measured
 from tests.unit.release.test_ledger import DELTA, booking
@@ -32,25 +32,6 @@ def successor(old: Path, folder: Path, **options: Any) -> Path:
 
 def notes(new: Path, old: Path, **options: Any) -> str:
     return write_notes(read_bundle(new), read_bundle(old), **options)
-
-
-def result(value: float, margin: float, metric: str = "accuracy") -> dict[str, Any]:
-    return {"metric": metric, "value": value, "interval": [value - margin, value + margin]}
-
-
-@pytest.mark.parametrize(
-    ("now", "words"),
-    [
-        (result(0.83, 0.02), "Accuracy: the two results cannot be told apart. Difference +3.0 "
-                             "points (95% CI -1.0 to +7.0)."),
-        (result(0.85, 0.02), "Accuracy: higher than before. Difference +5.0 points (95% CI +1.0 to "
-                             "+9.0)."),
-        (result(0.75, 0.02), "Accuracy: lower than before. Difference -5.0 points (95% CI -9.0 to "
-                             "-1.0)."),
-    ],
-)  # fmt: skip
-def test_a_difference_has_the_margins_of_both(now: dict[str, Any], words: str) -> None:
-    assert state_difference(now, result(0.80, 0.02)) == words
 
 
 def test_the_same_head_again_changes_nothing(old: Path, tmp_path: Path) -> None:
@@ -87,19 +68,6 @@ def test_a_deployment_is_told_what_it_must_change(old: Path, tmp_path: Path) -> 
     ):
         assert f"{line}\n" in text, text
     assert "- normalisation: `l2`, now " in text
-
-
-def test_classes_that_came_and_went_are_named(old: Path, tmp_path: Path) -> None:
-    new = successor(old, tmp_path, classes=(CLASSES[0], "new", CLASSES[2], "another"))
-    text = notes(new, old)
-    assert "- classes added: `new`, `another`\n- classes removed: `melanoma`\n" in text
-    assert "order of classes" not in text
-    names = {"name": "<b>", "class_names": ["<b>|x|</b>", "*b*", "c", "`d`"]}
-    hostile = edit_file(new, FACTS_FILE, lambda facts: facts.update(names))
-    assert "\n- `<b>`: none\n" in notes(hostile, old)
-    assert "\n- classes added: &lt;b&gt;\\|x\\|&lt;/b&gt;, `*b*`, `c`, \\`d\\`\n" in notes(
-        hostile, old
-    )
 
 
 def test_a_bundle_that_is_not_its_predecessor_is_refused(old: Path, tmp_path: Path) -> None:

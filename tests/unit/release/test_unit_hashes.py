@@ -102,16 +102,6 @@ def png(number: int, level: int) -> bytes:
     return stream.getvalue()
 
 
-def test_names_of_every_booking_are_compared(tmp_path: Path) -> None:
-    """Two bookings of one dataset may be of other units."""
-    train = part("train", gaussian(5.0))
-    first, second = (Units(names={"train": [name]}, tables=None) for name in ("Ann", "Bo"))
-    for name, units in (("one", first), ("two", second)):
-        Ledger.of_dataset(tmp_path, "a").book_release(booking(name, train), FREE, units=units)
-    with pytest.raises(PrivacyError, match="names of units of dataset b are also in entry 2 of"):
-        Ledger.of_dataset(tmp_path, "b").book_release(booking("three", train), FREE, units=second)
-
-
 @pytest.mark.parametrize("horizon", [2, 12])
 @pytest.mark.parametrize("order", [("a", "b", "c"), ("c", "a", "b")])
 def test_a_unit_of_two_cohorts_pays_for_sums_that_meet(

@@ -13,7 +13,6 @@ import pytest
 import torch
 from scipy.special import softmax
 
-from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.privacy.accountants import gaussian_mu
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.grid import GridSum
@@ -28,13 +27,11 @@ from dpprobe.release.parts.calibration.measure import (
     TEMPERATURE,
     TOP_COUNTS,
     calibration_mechanisms,
-    check_calibration_size,
 )
 from dpprobe.release.parts.evaluation.measure import evaluation_mechanisms
 from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.results.unit_counts import row_weights
 from dpprobe.study.study import Study
-from dpprobe.study.study_checks import check_study
 from tests.support import release_study
 from tests.support.edited_bundles import edit_file, failed
 from tests.support.release_study import release, study, write_features
@@ -130,20 +127,6 @@ def test_a_head_s_planted_error_is_described(
     described = calibration_release.describe_calibration(noisy, plan.mechanisms, n)
     assert described["scale"] == pytest.approx(scale, rel=0.1)
     assert described["offset"] == pytest.approx(offset, abs=0.05)
-
-
-def test_too_few_units_are_refused_with_their_number(tmp_path: Path) -> None:
-    with pytest.raises(PrivacyError, match=r"200 test units are too few: .* need 3\d\d at"):
-        check_calibration_size(planned(tmp_path, 200, 1.0))
-    check_calibration_size(planned(tmp_path, 400, 1.0))
-    check_calibration_size(planned(tmp_path, 250, 1.0, classes=2))
-    of_auc = calibrate(
-        evaluation_mechanisms("auc", classes=2, multi_label=False),
-        Target(n=400, epsilon=1.0, delta=1e-5),
-        cache=tmp_path / "calibration",
-    )
-    with pytest.raises(PrivacyError, match="400 test units are too few: .* need 41[0-9] at"):
-        check_calibration_size(of_auc)
 
 
 def test_the_test_units_pay_for_everything_together(tmp_path: Path) -> None:
@@ -262,11 +245,3 @@ def test_the_study_s_accountant_does_not_matter(tmp_path: Path) -> None:
     """Nothing samples the test units, so their price is exact."""
     output, _ = make(tmp_path, "two", accountant="rdp")
     assert failed(verify_bundle(output)) == []
-
-
-def test_options_that_make_no_sense_are_refused_before_any_work(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"calibrate: has no epsilon; write `calibrate: "):
-        check_study(study(tmp_path, calibrate={}))
-    paid = {"calibrate": {"epsilon": 1}, "evaluate": {"epsilon": 1, "metric": "auc"}}
-    with pytest.raises(ConfigError, match=r"uses too; write `calibrate: \{\}`"):
-        check_study(study(tmp_path, **paid))

@@ -9,10 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from scipy.special import expit, softmax
-from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 
-from dpprobe.errors import ConfigError, DataError
 from dpprobe.release.parts.calibration import noisy_counts as calibration
 from dpprobe.release.parts.calibration.noisy_counts import (
     COVERAGES,
@@ -22,11 +20,10 @@ from dpprobe.release.parts.calibration.noisy_counts import (
     describe_two,
     estimate_share,
     fewest_units,
-    find_threshold,
     fit_logistic,
     search_temperature,
 )
-from dpprobe.release.probabilities import TOP_EDGES, Calibration, SetRule
+from dpprobe.release.probabilities import TOP_EDGES
 
 Floats = npt.NDArray[np.float64]
 CLASSES = 5
@@ -90,15 +87,6 @@ def test_without_noise_the_sets_are_those_of_split_conformal_prediction() -> Non
         assert threshold_of(own, noise, 0.0, coverage) == pytest.approx(max(edges), rel=2e-6)
 
 
-def test_the_first_threshold_that_fails_ends_the_search() -> None:
-    most, z = allowed_misses(1000, 0.9)
-    assert norm.sf(z) == pytest.approx(0.01)
-    enough, few = most - z * 2.0, most + 1
-    assert find_threshold([(0.1, enough, 2.0), (0.2, few, 2.0)], 1000, 0.9) == 0.1
-    assert find_threshold([(0.1, few, 2.0), (0.2, 0.0, 2.0)], 1000, 0.9) is None
-    assert find_threshold([(0.1, enough + 1e-6, 2.0)], 1000, 0.9) is None
-
-
 def test_below_the_named_size_there_is_no_useful_set() -> None:
     for deviation in (2.0, 5.9, 11.1):
         fewest = fewest_units(deviation)
@@ -114,12 +102,6 @@ def test_a_straight_line_of_sums_has_its_zero(wanted: float) -> None:
     while len(answers) < calibration.QUERIES:
         answers.append(5 * (wanted - search_temperature(answers)))
     assert search_temperature(answers) == pytest.approx(wanted)
-
-
-def test_the_temperature_stays_in_its_range() -> None:
-    assert search_temperature([1.0] * calibration.QUERIES) < calibration.HOTTEST
-    assert search_temperature([-1.0] * calibration.QUERIES) > calibration.COLDEST
-    assert search_temperature([]) == 0.0
 
 
 def binned(
@@ -159,21 +141,6 @@ def test_noise_leaves_probabilities_within_reason(deviation: float) -> None:
     assert np.mean(errors) < (0.25 if deviation > 10 else 0.08)
 
 
-def test_a_head_that_ranks_backwards_or_nothing_has_no_slope() -> None:
-    places = np.linspace(-1, 1, 10)
-    rising = np.linspace(5, 95, 10)
-    assert fit_logistic(places, 100 - rising, rising, n=1000, deviation=1.0)[0] == 0
-    assert fit_logistic(places, rising * 0, rising * 0, n=1000, deviation=1.0) == (0.0, 0.0)
-
-
-def test_classes_that_do_not_overlap_are_not_certain() -> None:
-    positives = np.array([0.0, 0.0, 250.0, 250.0])
-    slope, offset = fit_logistic(
-        np.array([-2.0, -1.0, 1.0, 2.0]), positives, positives[::-1], n=1000, deviation=4.0
-    )
-    assert 0.95 < expit(slope * 2 + offset) < 0.9999
-
-
 def test_intervals_of_shares_cover() -> None:
     generator, inside = np.random.default_rng(8), 0
     for _ in range(2000):
@@ -184,21 +151,6 @@ def test_intervals_of_shares_cover() -> None:
         inside += share.low <= 0.8 <= share.high
     assert 0.93 < inside / 2000 < 0.98
     assert estimate_share(3.0, 4.0, 5.0, 5.0) == (0.5, 0.0, 1.0), "lost in noise"
-
-
-def test_a_perfect_range_stays_so_if_noise_exceeds_it() -> None:
-    for part, whole in ((309.0, 300.0), (-9.0, 300.0)):
-        share = estimate_share(part, whole, 2.2, 2.2)
-        assert share.value == (1.0 if part > 0 else 0.0)
-        assert share.high - share.low < 0.05
-
-
-def test_a_coverage_that_only_luck_would_publish_is_not_offered() -> None:
-    most, z = allowed_misses(1000, 0.99)
-    large = 1.01 * most / z
-    assert find_threshold([(0.1, -5 * large, large)], 1000, 0.99) is None
-    assert find_threshold([(0.1, -5 * large, 0.9 * large)], 1000, 0.99) == 0.1
-    assert find_threshold([], 1000, 0.9) is None
 
 
 def test_without_a_slope_there_are_no_cut_offs() -> None:
@@ -212,100 +164,3 @@ def test_without_a_slope_there_are_no_cut_offs() -> None:
     slope, offset = fit_logistic(np.array([-1.0, 0.0, 1.0]), one_bin, one_bin, n=600, deviation=1.0)
     assert slope == 0
     assert offset == pytest.approx(0.0)
-
-
-def test_two_classes_are_described_as_their_rows_are() -> None:
-    """The counts happen to have no noise: shares are the rows', and errors still allow for it."""
-    n, deviation = 20_000, 2.0
-    edges, counts, (middles, scores, labels) = binned(n, 3.0, np.random.default_rng(9), power=1.5)
-    largest = int(counts.sum(axis=0).max())
-    slope, offset = fit_logistic(middles, *counts, n=n, deviation=deviation)
-    said = describe_two(
-        edges, middles, counts, scale=slope, offset=offset, n=n, deviation=deviation
-    )  # fmt: skip
-    chances, ends = (expit(slope * each + offset) for each in (scores, edges))
-    surest, low, high = np.maximum(chances, 1 - chances), ends[:-1], ends[1:]
-
-    def share(part: Any, whole: Any, bins: Any, rest: Any) -> Any:
-        noise = [deviation * math.sqrt(each.sum()) for each in (bins, rest)]
-        return pytest.approx(estimate_share(float(part.sum()), float(whole.sum()), *noise))
-
-    rates: dict[str, Any] = {
-        "sensitivity": (max, lambda end: (chances[labels] >= end).mean()),
-        "specificity": (min, lambda end: (chances[~labels] < end).mean()),
-    }
-    offered = [(row["wanted"], row["rate"]) for row in said["cut_offs"]]
-    assert offered == [(name, rate) for name in rates for rate in calibration.WANTED_RATES]
-    for row in said["cut_offs"]:
-        above, over = chances >= row["from"], low >= row["from"]
-        assert row["sensitivity"] == share(above & labels, labels, over, ~over)
-        assert row["specificity"] == share(~above & ~labels, ~labels, ~over, over)
-        choose, rate = rates[row["wanted"]]
-        assert row["from"] == choose(end for end in ends[1:-1] if rate(end) >= row["rate"])
-    for row in said["reliability"]:
-        inside = (chances >= row["from"]) & ((chances < row["to"]) | (row["to"] == 1))
-        bins = (high > row["from"]) & (low < row["to"])
-        ends_of_share = row["observed"], row["low"], row["high"]
-        assert ends_of_share == share(inside & labels, inside, bins, bins)
-        assert row["predicted"] == pytest.approx(chances[inside].mean(), abs=0.002)
-    assert [row["from"] for row in said["abstention"]] == [*calibration.ABSTAIN_BELOW]
-    for row in said["abstention"]:  # the limits divide one bin of either class
-        sure = surest >= row["from"]
-        right = ((chances >= 0.5) == labels)[sure].mean()
-        assert row["answered"] <= sure.mean() <= row["answered"] + 2 * largest / n
-        assert row["low"] < right < row["high"]
-    treated_from = [row["from"] for row in said["net_benefit"]]
-    assert treated_from == pytest.approx(calibration.TREATED_FROM, abs=0.05)
-    for row in said["net_benefit"]:
-        treated, odds = chances >= row["from"], row["from"] / (1 - row["from"])
-        gained, lost = (treated & labels).sum(), odds * (treated & ~labels).sum()
-        noise = deviation * math.sqrt((1 + odds**2) * (low >= row["from"]).sum())
-        assert n * row["benefit"] == pytest.approx(gained - lost)
-        assert n * row["all"] == pytest.approx(labels.sum() - odds * (~labels).sum())
-        assert n * row["error"] == pytest.approx(math.hypot(noise, math.sqrt(gained + odds * lost)))
-    for row in said["sets"]:
-        most, z = allowed_misses(n, row["coverage"])
-        missed = np.where(labels, chances, 1 - chances) < row["threshold"]
-        assert most - 4 * largest < missed.sum() < most - z * deviation
-
-
-def test_a_set_holds_the_most_probable_class_and_all_that_reach_the_threshold() -> None:
-    values = np.array([0.1, 0.55, 0.3, 0.05], np.float32)
-    held, abstain = SetRule(threshold=0.3, abstain_below=None).apply_to(values)
-    assert (held.tolist(), abstain) == ([1, 2], True)
-    held, abstain = SetRule(threshold=0.6, abstain_below=None).apply_to(values)
-    assert (held.tolist(), abstain) == ([1], False)
-    assert SetRule(threshold=0.6, abstain_below=0.56).apply_to(values)[1] is True
-    assert SetRule(threshold=None, abstain_below=None).apply_to(values)[0].tolist() == [1, 2, 0, 3]
-
-
-def test_a_rule_is_one_that_the_release_has() -> None:
-    made = Calibration(scale=1.0, offset=0.0, thresholds={0.8: 0.4, 0.95: 0.1})
-    rule = SetRule.choose_rule(made)
-    assert rule is not None
-    assert rule.threshold == 0.1, "the next higher than 90%"
-    assert SetRule.choose_rule(None) is None
-    with pytest.raises(ConfigError, match=r"the release has 0.8, 0.95"):
-        SetRule.choose_rule(made, coverage=0.9)
-    with pytest.raises(ConfigError, match="not calibrated"):
-        SetRule.choose_rule(None, coverage=0.9)
-    with pytest.raises(ConfigError, match="a probability from 0 to 1"):
-        SetRule.choose_rule(made, abstain_below=2.0)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"scale": math.inf}, {"offset": math.nan}, {"scale": -1.0}, {"sets": 3}, {"sets": [{}]}],
-)
-def test_impossible_values_of_a_stranger_are_refused(change: dict[str, Any]) -> None:
-    block = {"scale": 1.0, "offset": 0.0, "sets": [{"coverage": 0.9, "threshold": 0.2}]}
-    assert Calibration.from_block(block).thresholds == {0.9: 0.2}
-    with pytest.raises(DataError, match="calibration: "):
-        Calibration.from_block({**block, **change})
-
-
-def test_scores_become_logits_without_changing_the_scores() -> None:
-    scores = np.array([[0.1, 0.3], [0.2, -0.1]])
-    logits = Calibration(scale=2.0, offset=0.5, thresholds={}).rescale(scores)
-    assert logits == pytest.approx(np.array([[0.2, 1.1], [0.4, 0.3]]))
-    assert scores[0, 1] == 0.3

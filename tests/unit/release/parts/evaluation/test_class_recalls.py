@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
 from dpprobe.release.parts.evaluation.class_recalls import (
-    count_answers,
     estimate_recalls,
-    fewest_units,
 )
 
 
@@ -39,28 +35,6 @@ def test_intervals_cover(
         worst_covered += worst.low <= p.min() <= worst.high
     assert covered / runs >= 0.93
     assert worst_covered / runs >= 0.93
-
-
-def test_a_class_that_is_too_rare_leaves_nothing_measured() -> None:
-    deviation = 3.7
-    few = fewest_units(deviation)
-    mean, worst = estimate_recalls([[500.0, 10.0], [few, 0.0]], deviation)
-    assert (worst, *mean[:3]) == (None, 0.5, 0.0, 1.0)
-    mean, worst = estimate_recalls([[500.0, 10.0], [few + 2, -1.0]], deviation)
-    assert worst is not None
-    assert worst.place == 0
-    assert mean.low <= mean.value <= mean.high <= 1
-    assert worst.low <= worst.recall <= worst.high
-
-
-def test_right_answers_stand_first_in_the_table() -> None:
-    right, labels = np.array([True, False, False]), np.array([0, 0, 1])
-    assert count_answers(right, labels, np.ones(3), 2).tolist() == [[1, 1], [0, 1]]
-
-
-def test_a_class_needs_four_deviations_of_its_two_counts() -> None:
-    assert fewest_units(3.7) == pytest.approx(4 * math.hypot(3.7, 3.7))
-    assert fewest_units(1e-9) == 1
 
 
 def test_the_error_of_the_mean_is_that_of_draws() -> None:

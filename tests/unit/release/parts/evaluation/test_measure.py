@@ -14,7 +14,7 @@ from scipy.special import ndtr
 
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.privacy.calibration import calibrate
-from dpprobe.privacy.entropy import SEEDED, SystemEntropy
+from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
@@ -23,11 +23,8 @@ from dpprobe.release.parts.evaluation import measure as evaluation
 from dpprobe.release.parts.evaluation.class_recalls import Estimate
 from dpprobe.release.parts.evaluation.measure import (
     accuracy_estimate,
-    area_estimate,
-    check_telling,
     evaluate_heads,
     evaluation_mechanisms,
-    fewest_of_a_class,
     hit_sum,
 )
 from dpprobe.results import metrics
@@ -241,34 +238,6 @@ def test_the_interval_covers_the_mean_area_of_labels_of_which_one_is_rare(tmp_pa
     assert inside >= 200 * 0.95 - 3 * math.sqrt(200 * 0.95 * 0.05)
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "auc"])
-def test_null_rows_count_nothing(tmp_path: Path, metric: Metric) -> None:
-    n = 300
-    plan = planned(tmp_path, metric, n, 8.0)
-    scores = np.full((n, 2), NULL)
-    labels = np.zeros(n, dtype=np.int64)
-    result = measure(scores, labels, plan, metric)
-    if metric == "accuracy":
-        assert result["value"] < 0.02
-    else:
-        assert (result["value"], result["interval"]) == (0.5, [0.0, 1.0])
-        assert "One of the two kinds has too few rows for any measurement" in result["released"]
-
-
-def test_the_block_says_its_price_and_when_units_are_few(tmp_path: Path) -> None:
-    scores, labels, _ = two_classes(50, np.random.default_rng(0))
-    plan = planned(tmp_path, "accuracy", 50, 0.1)
-    result = evaluate_heads(
-        head(2), of_test_rows(scores, labels), plan, SystemEntropy(),
-        metric="accuracy", link="softmax", composition="other units than those of the head",
-    )  # fmt: skip
-    assert (result["epsilon"], result["epsilon_target"]) == (plan.realised_epsilon, 0.1)
-    assert (result["n"], result["delta"]) == (50, 1e-5)
-    assert [item["name"] for item in result["mechanisms"]] == ["accuracy"]
-    assert "50 test units are few for an epsilon of 0.1" in result["released"]
-    assert result["composition"] == "other units than those of the head"
-
-
 def test_patients_count_once_each(tmp_path: Path) -> None:
     units = np.repeat(np.arange(200), 5)
     labels = np.repeat(np.arange(200) % 2, 5)
@@ -277,44 +246,6 @@ def test_patients_count_once_each(tmp_path: Path) -> None:
     assert measure(scores, labels, plan, "accuracy", units=units)["value"] > 0.97
     with pytest.raises(PrivacyError, match="n = 200 test units of kind patient"):
         measure(scores, labels, plan, "accuracy")
-
-
-def test_negative_counts_give_an_area_in_range() -> None:
-    generator = np.random.default_rng(0)
-    for _ in range(200):
-        counts = generator.normal(0, 20, (2, 2, 16)) + generator.choice([0, 5, 50])
-        estimate, _ = area_estimate(counts, 20.0)
-        assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1
-        assert estimate.high > estimate.low
-
-
-def test_an_accuracy_that_its_noise_would_drown_is_refused(tmp_path: Path) -> None:
-    def planned(n: int) -> Plan:
-        return calibrate(
-            evaluation_mechanisms("accuracy", classes=3, multi_label=False),
-            Target(n=n, epsilon=0.5, delta=1e-5),
-            cache=tmp_path,
-        )
-
-    check_telling(planned(60))
-    with pytest.raises(PrivacyError, match=r"evaluate.epsilon 0.5: on 20 test units .* 35 points"):
-        check_telling(planned(20))
-
-
-def test_an_area_that_no_labels_could_tell_is_refused(tmp_path: Path) -> None:
-    plan = planned(tmp_path, "auc", 140, 1.0)
-    fewest = fewest_of_a_class(plan)
-    check_telling(plan)
-    assert 0 < 140 / 2 - fewest < 10
-    with pytest.raises(
-        PrivacyError, match=r"AUC needs \d+ test units of each class, but there are 100"
-    ):
-        check_telling(planned(tmp_path, "auc", 100, 1.0))
-    deviation = plan.mechanisms[-1].noise_multiplier * plan.mechanisms[-1].sensitivity
-    for units, measured in ((fewest + 1, True), (fewest - 1, False)):
-        counts = np.full((1, 2, evaluation.FEWEST_BINS), units / evaluation.FEWEST_BINS)
-        estimate, _ = area_estimate(counts, deviation)
-        assert (estimate.high - estimate.low < 1) == measured
 
 
 def test_standard_errors_and_spreads_are_those_of_draws() -> None:

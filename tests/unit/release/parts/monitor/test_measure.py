@@ -43,7 +43,6 @@ from dpprobe.release.parts.monitor.compare_images import (
 )
 from dpprobe.release.parts.monitor.measure import (
     COUNTS,
-    check_monitor_size,
     count_cells,
     monitor_head,
     monitor_mechanisms,
@@ -149,12 +148,6 @@ def test_noise_has_the_deviation_of_the_plan(tmp_path: Path) -> None:
     releases = Releases(plan, (1,), torch.device("cpu"), entropy=SEEDED)
     with pytest.raises(PrivacyError, match="epsilon covers 1"):
         releases.count_releases(COUNTS, 2)
-
-
-def test_too_few_units_are_refused_with_their_number(tmp_path: Path) -> None:
-    with pytest.raises(PrivacyError, match=r"100 test units are too few: epsilon 1 needs 1[45]\d;"):
-        check_monitor_size(planned(tmp_path, 100, 1.0))
-    check_monitor_size(planned(tmp_path, 150, 1.0))
 
 
 # whole releases

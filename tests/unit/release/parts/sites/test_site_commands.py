@@ -100,25 +100,6 @@ def test_what_a_study_lacks_is_named(
 
 
 @pytest.mark.parametrize(
-    ("sites", "words"),
-    [
-        ({"members": {"east": "a" * 64}}, "members"),
-        ({"name": "west"}, "name west: not one of members (east, north, south)"),
-        ({"aggregator": "west"}, "aggregator west: not one of members"),
-        ({"colluders": 3}, "there are 3 sites, and one must be honest; write at most 2"),
-        ({"aggregator": "east", "colluders": 2}, "has no effect with an aggregator"),
-    ],
-)
-def test_wrong_options_are_explained(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    sites: dict[str, Any], words: str,
-) -> None:  # fmt: skip
-    path = write_study(folder, "east", dict.fromkeys(NAMES, "a" * 64), sites)
-    status, _ = run(monkeypatch, capsys, "keys", "first", "--configfile", str(path))
-    assert words in str(status)
-
-
-@pytest.mark.parametrize(
     ("action", "changes", "words"),
     [
         ("keys", {"dataset": {"split_by": "class"}}, "dataset toy: split_by: class"),

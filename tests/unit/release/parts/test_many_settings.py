@@ -1,0 +1,376 @@
+"""What release parts derive and say, over many settings, held against the stored answers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from scipy.special import softmax
+
+from dpprobe.errors import DpprobeError
+from dpprobe.heads.normalisation import L2, AroundCentre, LayerNorm
+from dpprobe.heads.registry import method_options
+from dpprobe.heads.rows import Transform
+from dpprobe.privacy.entropy import SEEDED
+from dpprobe.privacy.plan import Mechanism, Plan
+from dpprobe.release.parts.calibration import list_faults as calibration_faults
+from dpprobe.release.parts.calibration.measure import (
+    calibrate_from_counts,
+    calibrate_head,
+    calibration_mechanisms,
+    check_calibration_size,
+    describe_calibration,
+)
+from dpprobe.release.parts.choice.measure import check_choice, choice_words, fits_block
+from dpprobe.release.parts.cohort import list_faults as cohort_faults
+from dpprobe.release.parts.cohort.measure import check_cohort, describe_cohort
+from dpprobe.release.parts.evaluation import show
+from dpprobe.release.parts.evaluation.measure import (
+    accuracy_estimate,
+    area_estimate,
+    check_telling,
+    composition_words,
+    evaluate_heads,
+    evaluation_mechanisms,
+    fewest_of_a_class,
+)
+from dpprobe.release.parts.evidence.measure import check_evidence, in_words
+from dpprobe.release.parts.monitor import compare_images as monitor
+from dpprobe.release.parts.monitor.measure import (
+    check_monitor_size,
+    count_typical,
+    monitor_head,
+    monitor_mechanisms,
+    monitor_words,
+)
+from dpprobe.release.parts.predecessor.measure import named_predecessor
+from dpprobe.release.parts.sites import SitesOptions
+from dpprobe.release.parts.sites import list_faults as sites_faults
+from dpprobe.release.parts.spent.measure import check_ledger, state_spent
+from dpprobe.release.probabilities import Calibration
+from dpprobe.wrong_keys_and_values import explain_first
+from tests.support.releases import watched
+from tests.support.shown_scores import head, of_test_rows
+from tests.support.stored_records import check_values
+
+KINDS = {"two": (2, False), "four": (4, False), "labels": (3, True)}
+
+
+def answer(function: Callable[..., Any], *inputs: Any, **more: Any) -> Any:
+    """Returns what a function answers, or its error."""
+    try:
+        return function(*inputs, **more)
+    except ValidationError as error:
+        return f"ValidationError: {explain_first(error)}"
+    except DpprobeError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def plan_of(mechanisms: tuple[Mechanism, ...], n: int, noise: float = 1.0, **more: Any) -> Plan:
+    """A plan that nobody calibrated; its epsilons are made up."""
+    facts = {"unit": "image", "epsilon": 1.0, "delta": 1e-5, "realised_epsilon": 0.98765, **more}
+    return Plan(
+        mechanisms=tuple(item.scale_noise(noise) for item in mechanisms), n=n, accountant="pld",
+        **facts,
+    )  # fmt: skip
+
+
+def draw(kind: str, n: int, seed: int = 3) -> tuple[Any, Any]:
+    """Scores and labels of n rows, the first of which is null; a class or label is rare."""
+    classes, several = KINDS[kind]
+    generator = np.random.default_rng(seed)
+    scores = 2 * generator.normal(size=(n, classes))
+    chances = softmax(scores - np.arange(classes) / 2, axis=1)
+    labels: Any = (chances.cumsum(1) > generator.random((n, 1))).argmax(1)
+    if several:
+        labels = (generator.random((n, classes)) < 1 / (1 + np.exp(1 - scores))).astype(np.uint8)
+    scores[0] = math.nan
+    return scores, labels
+
+
+def units_of(n: int, patients: bool) -> Any:
+    return np.arange(n) // 3 if patients else None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_test_results_are_as_before(kind: str) -> None:
+    """Of images and patients, by each metric, with little and with much noise."""
+    link: Any
+    found = {}
+    classes, several = KINDS[kind]
+    for metric in ("accuracy", "auc", "macro_accuracy"):
+        wanted = answer(evaluation_mechanisms, metric, classes=classes, multi_label=several)
+        found[metric] = wanted
+        if isinstance(wanted, str):
+            continue
+        for rows, noise, patients, link in itertools.product(
+            (30, 900), (0.3, 8.0), (False, True), ("sigmoid",) if several else ("softmax",)
+        ):
+            n = rows // 3 if patients else rows
+            plan = plan_of(wanted, n, noise, unit="patient" if patients else "image")
+            scores, labels = draw(kind, rows)
+            case = f"{metric} {rows} {noise} {patients}"
+            found[f"{case} telling"] = answer(check_telling, plan, classes=classes)
+            found[f"{case} fewest"] = (
+                fewest_of_a_class(plan) if metric != "accuracy" else composition_words(
+                    plan, plan, split="id, seed 0, fraction 0.2")
+            )  # fmt: skip
+            made = evaluate_heads(
+                head(classes), of_test_rows(scores, labels, units_of(rows, patients)), plan,
+                SEEDED, metric=metric, link=link, composition="paid",
+                calibration=Calibration(scale=2.0, offset=1.5, thresholds={})
+                if kind == "two" else None,
+                keep_counts=kind == "two" and not patients,
+            )  # fmt: skip
+            del made["mechanisms"]
+            found[case] = made | {"said": show.state_measured(made), "round": show.round_result(
+                made), "telling": show.is_telling(made)}  # fmt: skip
+    check_values(f"test_results_{kind}", found, rel=1e-4)
+
+
+def test_intervals_of_test_results_are_as_before() -> None:
+    generator = np.random.default_rng(2)
+    accuracies = {
+        f"{value} {n} {deviation}": accuracy_estimate(value, n, deviation)
+        for value in (0.0, 0.02, 0.5, 0.93, 1.0) for n in (1, 40, 3000)
+        for deviation in (0.1, 5.0)
+    }  # fmt: skip
+    areas = {}
+    for labels, rows, deviation in itertools.product((1, 3), (60, 4000), (0.5, 6.0)):
+        rising = np.linspace(0.1, 2, 16)
+        counts = rows / 32 * np.stack([rising, rising[::-1]]) + np.zeros((labels, 1, 1))
+        counts[-1, 0] *= 0.2
+        counts += generator.normal(0, deviation, counts.shape)
+        areas[f"{labels} {rows} {deviation}"] = area_estimate(counts, deviation)
+    intervals = ([0.1, 0.19], [0.4, 0.5], [0.2, 0.31], [0.05, 0.9], [0.6, 0.60001])
+    worst = {"name": "nevus", "recall": 0.3, "interval": [0.2, 0.35]}
+    said = {
+        f"{metric} {interval} {lowest}": show.state_measured(
+            {"metric": metric, "value": sum(interval) / 2, "interval": interval,
+             "worst_class": lowest}
+        )
+        for metric in show.METRICS for interval in intervals
+        for lowest in (None, worst, worst | {"interval": [0.2, sum(interval) / 2]})
+    }  # fmt: skip
+    check_values("intervals_of_results", [accuracies, areas, said], rel=1e-4)
+
+
+def test_calibrations_are_as_before() -> None:
+    found: dict[str, Any] = {"labels": answer(calibration_mechanisms, classes=2, multi_label=True)}
+    for kind, rows, noise, apart in itertools.product(
+        ("two", "four"), (90, 3000), (0.2, 3.0), (0.3, 4.0)
+    ):
+        classes = KINDS[kind][0]
+        plan = plan_of(calibration_mechanisms(classes=classes, multi_label=False), rows, noise)
+        scores, labels = draw(kind, rows)
+        made = calibrate_head(
+            head(classes), of_test_rows(apart * scores, labels), plan, SEEDED, composition="paid"
+        )
+        del made["mechanisms"]
+        found[f"{kind} {rows} {noise} {apart}"] = made
+        found[f"size {kind} {rows} {noise}"] = answer(check_calibration_size, plan)
+    for rows, noise, keep in ((90, 0.2, 1), (3000, 0.2, 1), (3000, 4.0, 1), (3000, 0.5, 0)):
+        wanted = evaluation_mechanisms("auc", classes=2, multi_label=False)
+        plan, (scores, labels) = plan_of(wanted, rows, noise), draw("two", rows)
+        measured = evaluate_heads(
+            head(2), of_test_rows(keep * scores, labels), plan, SEEDED, metric="auc",
+            link="softmax", composition="", keep_counts=True,
+        )  # fmt: skip
+        found[f"auc {rows} {noise} {keep}"] = calibrate_from_counts(measured, plan)
+        found[f"auc size {rows} {noise}"] = answer(check_calibration_size, plan)
+    for answers in itertools.product((-3.0, 1.0), repeat=6):
+        noisy = {"temperature": answers, "probability_counts": [[9.0] * 16, [4.0] * 16]}
+        mechanisms = calibration_mechanisms(classes=2, multi_label=False)
+        found[f"{answers}"] = describe_calibration(noisy, mechanisms, 200)["scale"]
+    check_values("calibrations", found, rel=1e-4)
+
+
+def test_tables_of_new_images_are_as_before(tmp_path: Path) -> None:
+    found: dict[str, Any] = {}
+    generator = np.random.default_rng(4)
+    shares = np.array([1.0, 4, 10, 20, 30, 20, 10, 4, 1]) / 100
+    for n, deviation, units, shift, classes in itertools.product(
+        (60, 2000), (2.0, 9.0), (0, 4, 300), (0, 3), (None, [*"abcdefghi"])
+    ):
+        counts = n * shares + generator.normal(0, deviation, 9)
+        new = np.roll(np.round(units * shares), shift)
+        found[f"{n} {deviation} {units} {shift} {classes and len(classes)}"] = (
+            monitor.compare_table(counts, new, n=n, deviation=deviation, level=0.01,
+                                  classes=classes, edges=[*range(8)])
+        )  # fmt: skip
+    rows = generator.normal(size=(40, 9)).astype(np.float32)
+    rows[0], rows[1] = 0, 1e20
+    moment = torch.from_numpy(np.cov(rows[2:].T) * np.arange(1, 10))
+    for spec, centre, second in itertools.product(
+        (L2(), LayerNorm(), AroundCentre(kind="centred")),
+        (None, rows[5]), (None, moment),
+    ):  # fmt: skip
+        typical = monitor.find_directions(centre, second, dimension=9)
+        if typical is not None:
+            arrays = {"centre": torch.zeros(9)} if isinstance(spec, AroundCentre) else {}
+            unusual = monitor.measure_unusualness(rows, Transform(spec, arrays), typical)
+            case = f"{spec.kind} {centre is None} {second is None}"
+            found[case] = [typical.shape, typical.T @ typical, unusual]
+    for kind, noise, patients in itertools.product(KINDS, (0.3, 8.0), (False, True)):
+        classes, several = KINDS[kind]
+        scores, labels = draw(kind, 300)
+        plan = plan_of(monitor_mechanisms(unusual=False), 100 if patients else 300, noise,
+                       unit="patient" if patients else "image")  # fmt: skip
+        made = monitor_head(
+            head(classes), of_test_rows(scores, labels, units_of(300, patients)), plan, SEEDED,
+            probe_norm=2.0, calibration=None, link="sigmoid" if several else "softmax",
+            composition=monitor_words(plan, plan),
+        )  # fmt: skip
+        found[f"{kind} {noise} {patients}"] = made | {"size": answer(check_monitor_size, plan)}
+    for name, text in {
+        "good": "id,group,other\na,1,x\nb,2,x\n\na,1,y\n", "spaces": " id , group\na,1\n",
+        "two": "id,group\na,1\na,2\n", "short": "id,group\na\n", "no id": "group\n1\n",
+        "double": "id,id,group\na,b,1\n", "empty": "", "no group": "id,x\na,1\n",
+        "sep": "sep=;\nid; group\na;p1\nb;p1\n",         "quote": 'id,group\n"a,p1\n',
+    }.items():  # fmt: skip
+        path = tmp_path / "groups.csv"
+        path.write_text(text)
+        read = answer(monitor.read_groups, path)
+        found[name] = sorted(read.items()) if isinstance(read, dict) else read.replace(
+            str(tmp_path), "")  # fmt: skip
+    verdicts = (monitor.DIFFERENT, monitor.SIMILAR, monitor.TOO_FEW)
+    for given in itertools.product(verdicts, verdicts, (None, 90)):
+        tables = {
+            name: monitor.Comparison(verdict=str(verdict), distance=0.3, by_chance=0.1,
+                                     needed=need if verdict == monitor.TOO_FEW else None,
+                                     change="up to 3")
+            for name, verdict, need in zip(monitor.WORDS, given, (given[2], 60), strict=False)
+        }  # fmt: skip
+        report = monitor.Report(images=40, units=1030, test_units=9000, tables=tables,
+                                most_unusual=())  # fmt: skip
+        found[f"report {given}"] = [report.to_dict()["verdict"], *report.list_lines()]
+    check_values("tables_of_new_images", found, rel=1e-4)
+
+
+def test_what_parts_say_and_check_is_as_before() -> None:
+    facts = SimpleNamespace(is_of_estimator=False)
+    mechanisms = method_options({"head": "feature_covariance"}).list_mechanisms(1000)
+    plan = plan_of(mechanisms, 1000, 50.0, realised_epsilon=1.0)
+    sampled = method_options({"head": "sgd", "batch_size": 50, "steps": 9}).list_mechanisms(1000)
+    found: dict[str, Any] = {"fits": [fits_block(listed) for listed in (1, 2, 12)]}
+    for cells, epsilon, exposed, unknown in itertools.product(
+        (0, 1, 12), (None, 1.0, 1.23456), ([], ["a"], [*"abcd"]), ([], [*"xyz"], [*"wxyz"])
+    ):
+        words = choice_words(cells, epsilon, exposed, unknown=unknown, delta=1e-5)
+        block = {"cells": cells, "epsilon": epsilon, "words": words}
+        found[f"choice {cells} {epsilon} {exposed} {unknown}"] = [
+            words if cells == 12 and epsilon != 1 else len(words),
+            answer(check_choice, {"choice": block}, plan, facts),
+            answer(check_choice, {"choice": block | {"words": f"{words} More."}}, plan, facts),
+        ][epsilon == 1.0 :]
+    for count, horizon in itertools.product((0, 1, 3, 4, 11), (None, 0, 1, 4, 12)):
+        earlier = [{"release": f"r{n}", "cohort": f"c{n}", "n": 500 + n} for n in range(count)]
+        made = answer(describe_cohort, "now", earlier, horizon=horizon, n=1000, unit="image")
+        found[f"cohort {count} {horizon}"] = made
+        if isinstance(made, dict):
+            for before in (None, {"name": "r0"}, {"name": f"r{count - 1}"}):
+                values = {"cohort": made, "predecessor": before}
+                found[f"check cohort {count} {horizon} {before}"] = answer(
+                    check_cohort, values, plan
+                )
+    block = {"entry": 2, "releases": 1, "unit": "image", "delta": 1e-5, "epsilon": 1.0,
+             "exact": True}  # fmt: skip
+    tested = watched() | {"epsilon": 2.0, "epsilon_target": 2.0, "delta": 1e-5, "n": 10}
+    for change, result, other, rate in itertools.product(
+        ({}, {"releases": 3}, {"epsilon": 1.00009}, {"epsilon": 1.0002}, {"epsilon": 0.99991},
+         {"epsilon": 0.9998}, {"epsilon": 2.0}, {"exact": False, "releases": 12}, {"exact": 1},
+         {"unit": "patient"}, {"delta": 1e-6}, {"entry": 0}, {"releases": True}),
+        (None, {"delta": 1e-5, "epsilon": 2.0}, {"delta": 1e-6, "epsilon": 2.0}),
+        ({}, {"monitor": tested}), (False, True),
+    ):  # fmt: skip
+        values = {"ledger": block | change, "evaluation": result, **other}
+        priced = plan_of(sampled, 1000, 5.0, realised_epsilon=1.0) if rate else plan
+        found[f"ledger {change} {result} {bool(other)} {rate}"] = answer(
+            check_ledger, values, priced
+        )
+    found["spent"] = [
+        state_spent(block | {"releases": releases, "unit": unit, "exact": exact, "epsilon": 1.2345})
+        for releases in (1, 2, 1234) for unit in ("image", "patient", "group")
+        for exact in (False, True)
+    ]  # fmt: skip
+    audit = {"audited": "2026-01-31", "code": "dpprobe 0.1.0, audit 1", "runs": 1000, "tests": 3,
+             "confidence": 0.95, "epsilon_lower": 0.71234, "caught_factor": 1.52,
+             "probability": 0.9}  # fmt: skip
+    for change in ({}, {"epsilon_lower": 1.0}, {"epsilon_lower": 1.00001}, {"confidence": 1.0},
+                   {"caught_factor": None}, {"runs": 10**10}, {"tests": 1001}):  # fmt: skip
+        evidence = audit | change
+        found[f"evidence {change}"] = [
+            answer(check_evidence, {"evidence": evidence}, plan), in_words(evidence)
+        ]  # fmt: skip
+    found["predecessors"] = [
+        answer(named_predecessor, {"predecessor": {"name": name, "sha256": digest}})
+        for name in ("a", "a/b", 3) for digest in ("ab" * 32, "AB" * 32, "ab" * 31, None)
+    ]  # fmt: skip
+    check_values("words_of_parts", found)
+
+
+def test_faults_of_parts_in_a_study_are_as_before() -> None:
+    found: dict[str, Any] = {}
+    methods: dict[str, dict[str, Any]] = {
+        "covariance": {"head": "feature_covariance", "normalize": "l2"},
+        "sampled": {"head": "sgd", "batch_size": 50},
+        "auto": {"head": "auto"},
+    }
+
+    def asked(**more: Any) -> Any:
+        facts = {"cohort": None, "horizon": None, "predecessor": None, "dataset": "new", **more}
+        blocks = SimpleNamespace(block=lambda _: more.get("options"), test_metric=more.get("test"))
+        return SimpleNamespace(**facts, **vars(blocks))
+
+    releases = {
+        "first": asked(cohort="a", dataset="one", horizon=4),
+        "second": asked(cohort="b", dataset="two", horizon=4, predecessor="first"),
+        "plain": asked(dataset="three"), "without": asked(cohort="c", dataset="four"),
+    }  # fmt: skip
+    for method, cohort, horizon, before, dataset in itertools.product(
+        methods, (None, "c"), (None, 4), (None, "first", "second", "plain", "without", "elsewhere"),
+        ("new", "one", "two"),
+    ):  # fmt: skip
+        release = asked(cohort=cohort, horizon=horizon, predecessor=before, dataset=dataset,
+                        method=method, options={})  # fmt: skip
+        wanted: Any = SimpleNamespace(
+            study=SimpleNamespace(releases=releases), release=release,
+            method=method_options(methods[method]),
+        )  # fmt: skip
+        case = f"{method} {cohort} {horizon} {before} {dataset}"
+        if faults := [*cohort_faults(wanted), *(sites_faults(wanted) if dataset == "new" else ())]:
+            found[case] = faults
+    for epsilon, metric, several, options in itertools.product(
+        (None, 1.0), ("auc", "accuracy"), (False, True), (False, True)
+    ):
+        release = asked(options=SimpleNamespace(epsilon=epsilon) if options else None, test=metric)
+        wanted = SimpleNamespace(release=release, multi_label=several)
+        found[f"{epsilon} {metric} {several} {options}"] = [*calibration_faults(wanted)]
+    for name, sites, colluders, aggregator in itertools.product(
+        "ax", (1, 2, 3), (0, 1, 2, 3), (None, "a", "x")
+    ):
+        members = dict.fromkeys("abc"[:sites], "a" * 64)
+        values = {"name": name, "members": members, "colluders": colluders, "key": "k",
+                  "exchange": "e", "aggregator": aggregator}  # fmt: skip
+        made = answer(SitesOptions.model_validate, values)
+        found[f"{name} {sites} {colluders} {aggregator}"] = made if isinstance(made, str) else True
+    for normalize, kind, dimension in itertools.product(
+        ("l2", "centred", "whitened"), ("feature_covariance", "least_squares", "prototypes"),
+        (1, 5, 999),
+    ):  # fmt: skip
+        try:
+            head_options = method_options({"head": kind, "normalize": normalize})
+        except DpprobeError:
+            continue
+        plan = plan_of(head_options.list_mechanisms(100), 100)
+        counted = count_typical(plan, head_options.normalize, dimension)
+        found[f"{normalize} {kind} {dimension}"] = counted
+    check_values("faults_of_parts", found)
