@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import operator
 import re
 from dataclasses import replace
 from functools import cache
-from typing import Any
-
-import pytest
+from typing import Any, cast
 
 from dpprobe.errors import PrivacyError
 from dpprobe.finetune.options import SEARCHED
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants
-from dpprobe.privacy import statement as statements
 from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection
 from dpprobe.privacy.statement import Declared, Statement, mechanisms_of
 from dpprobe.privacy.trade_off import bound_attacks
+from tests.support.stored_records import check_values
 
 
 @cache
@@ -81,19 +81,6 @@ def test_a_reviewer_can_redo_the_accounting() -> None:
     values = json.loads(json.dumps(state(), allow_nan=False))
     again = accountants.compute_epsilon(mechanisms_of(values), values["delta"], "pld")
     assert again == values["epsilon_realised"] <= values["epsilon_target"] == 1.0
-    assert values["accountant"].startswith("pld (dp-accounting")
-    assert values["checks"] == {"prv": 0.999}
-    assert values["unit_of_privacy"] == "one training image"
-    assert values["neighbouring_relation"] == (
-        "one unit's rows are replaced by null rows that contribute nothing; n is fixed and public"
-    )
-    assert values["n"] == 1600
-    assert [item["sampling"] for item in values["mechanisms"]] == ["all rows", "Poisson"]
-    assert [item["noise_standard_deviation"] for item in values["mechanisms"]] == [9.0, 6.0]
-    assert [item["repeated"] for item in values["mechanisms"]] == [False, False]
-    # Of a composition with sampled steps nobody can say exactly what each part costs.
-    assert [item["budget_share"] for item in values["mechanisms"]] == [None, None]
-    assert values["selection"] is None
 
 
 FREQUENCIES = {"head": "momentum", "class_priors": "released", "normalize": "l2"}
@@ -102,145 +89,148 @@ BATCHES = {"head": "sgd", "max_batch_grad_norm": 1.5}
 UNPRICED = {"head": "fine_tune", "tune": "head", "search": {"space": {"learning_rate": [0.1, 1]}}}
 SEARCH = Selection(mean=10, repeated=("gradients",))
 NEAR: dict[str, Any] = {"threshold": 0.9, "train": {"near": 3, "exact": 1, "rows": 100}}
+NONE_NEAR = NEAR | {"train": NEAR["train"] | {"near": 0}}
 BY_FILE = Declared(study="lesions", files={"public_covariance": "m"}, hashes={"m": "ab" * 32})
+OUTSIDE = {"backbone_options": {"family": "external", "model": "some"}}
+DRAWN = {"subsample": {"fraction": 0.25, "public_seed": 7}}
+RULE = {"rule": "the rule of `auto`", "head": "sgd", "n": 1600, "classes": 3}
 
 
 def of_backbone(**facts: Any) -> dict[str, Any]:
-    usual = {"backbone": "some", "trained": True, "near_duplicate_check": "not run"}
+    usual = {"backbone": "resnet50", "trained": True, "near_duplicate_check": "not run"}
     return {"public_data": usual | facts}
-
-
-# By the part of the statement that has it: the sentence or key word of each setting, and another
-# setting that lacks it.
-SAID: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
-    ("promise", "how frequent the classes are", {"options": FREQUENCIES}, {}),
-    ("promise", "its normalisation released", {"options": {"head": "feature_covariance"}}, {}),
-    ("promise", "all 2 heads together", {}, {"seeds": [1], "epsilon_all_heads": 1.0}),
-    ("promise", "(1.6, 1e-05)", {}, {"seeds": [1], "epsilon_all_heads": 1.0}),
-    ("promise", "noisy score", {"selection": SEARCH, "options": TUNED}, {}),
-    ("promise", "random number of trials", {"selection": SEARCH, "options": TUNED}, {}),
-    ("promise", "trained parameters", {"network": True}, {}),
-    ("promise", "above 1/n", {"n": 100_001}, {"n": 100_000}),
-    (
-        "promise",
-        "above 1/n",
-        {"n": 100_001, "options": UNPRICED},
-        {"epsilon": math.inf, "n": 10**6},
-    ),
-    ("promise", "patient's rows", {"n": 100_001, "unit": "patient"}, {"n": 100_001}),
-    ("promise", "nothing was clipped", {"epsilon": math.inf}, {}),
-    ("promise", "norm 1.5", {"epsilon": math.inf, "options": BATCHES}, {"options": BATCHES}),
-    ("promise", "norm 1.5", {"epsilon": math.inf, "options": TUNED | {"base": BATCHES}}, {}),
-    ("promise", "12 of the training rows", {"copies": {"rows": 12, "most": 3}}, {}),
-    ("promise", "k patients", {"copies": {"rows": 1, "most": 2}, "unit": "patient"}, {}),
-    ("promise", SEARCHED, {"options": UNPRICED, "network": True}, {}),
-    ("public", statements.PUBLIC_FILES, {"declared": BY_FILE}, {}),
-    ("public", statements.PUBLIC_SEARCH, {"selection": SEARCH, "options": TUNED}, {}),
-    ("public", statements.PUBLIC_NETWORK, {"network": True}, {}),
-    ("public", statements.FIXED_OPTIONS, {}, {"options": {"head": "nonprivate"}}),
-    ("not_covered", statements.TRIALS_NOT_COVERED[0], {"selection": SEARCH, "options": TUNED}, {}),
-    ("not_covered", statements.NETWORK_NOT_COVERED[0], {"network": True}, {}),
-    ("not_covered", statements.FLOATS_NOT_COVERED, {}, {"options": {"head": "least_squares"}}),
-    ("not_covered", statements.OVERLAP_NOT_COVERED, of_backbone(near_duplicate_check=NEAR), {}),
-    ("not_covered", statements.COUNTED_NOT_COVERED, {"copies": {"rows": 12, "most": 3}}, {}),
-    ("not_covered", statements.COPIES_NOT_COVERED["image"], {}, {"unit": "patient"}),
-    ("not_covered", SEARCHED, {"options": UNPRICED}, {}),
-    ("engine_limits", "not for release", {}, {"options": {"head": "sgd", "engine": "exact"}}),
-    ("public_data", statements.PUBLIC_DATA, of_backbone(), of_backbone(trained=False)),
-    ("public_data", statements.NO_PUBLIC_DATA, of_backbone(trained=False), of_backbone()),
-    ("public_data", statements.OVERLAP_FOUND, of_backbone(near_duplicate_check=NEAR), {}),
-    (
-        "public_data",
-        "'near': 0",
-        of_backbone(near_duplicate_check={**NEAR, "train": {**NEAR["train"], "near": 0}}),
-        {},
-    ),
-]
 
 
 def state_with(**changes: Any) -> dict[str, Any]:
     """A statement; values of the plan may be changed too."""
     made = plan(changes.pop("epsilon", 1.0))
+    if changes.pop("whole", False):  # without sampled steps
+        last = replace(made.mechanisms[1], sample_rate=1.0, count=20)
+        made = replace(made, mechanisms=(made.mechanisms[0], last))
     if changes.get("options", {}).get("head") == "nonprivate":
         made = Plan(mechanisms=(), n=1600, epsilon=math.inf, delta=1e-5, accountant="pld")
-    own = {key: changes.pop(key) for key in ("n", "unit", "selection") if key in changes}
+    own = {key: changes.pop(key) for key in list(changes) if key in Plan.__dataclass_fields__}
     together = {} if made.private else {"epsilon_all_heads": math.inf}
-    return state(plan=replace(made, **own), **together | changes)
+    stated = state(plan=replace(made, **own), **together | changes)
+    return cast("dict[str, Any]", json.loads(json.dumps(stated, allow_nan=False)))
 
 
-@pytest.mark.parametrize(("part", "words", "setting", "other"), SAID)
-def test_each_setting_says_what_it_releases_and_what_it_leaves_uncovered(
-    part: str, words: str, setting: dict[str, Any], other: dict[str, Any]
-) -> None:
-    values = json.loads(json.dumps(state_with(**setting), allow_nan=False))
-    assert words in str(values[part])
-    assert words not in str(state_with(**other)[part])
-    if "network" in setting:  # vectors have none
-        return
-    usual = of_backbone(backbone_options={"family": "external", "model": "some"})["public_data"]
-    vectors = state_with(**setting | {"public_data": usual | setting.get("public_data", {})})
-    said = [vectors["promise"], vectors["allows"]["words"], *vectors["not_covered"]]
-    assert not re.search("image|picture", " ".join([*said, *vectors["public"]]), re.IGNORECASE)
+# What most affects the words, and every other fact: each is stated together with each.
+WORLDS: dict[str, dict[str, Any]] = {
+    "two heads": {"whole": True},
+    "release": {"mode": "release", "seeds": [1], "whole": True},
+    "patients": {"unit": "patient", "whole": True},
+    "infinite": {"epsilon": math.inf},
+    "nonprivate": {"options": {"head": "nonprivate"}},
+    "unpriced": {"options": UNPRICED, "network": True, "whole": True},
+}
+FACTS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "sampled": {"whole": False},
+    "one head": {"seeds": [1], "epsilon_all_heads": 1.0},
+    "three heads": {"seeds": [1, 2, 3], "epsilon_all_heads": 2.25},
+    "frequencies": {"options": FREQUENCIES},
+    "normalisation": {"options": {"head": "feature_covariance"}},
+    "both": {"options": FREQUENCIES | {"normalize": "centred"}},
+    "search": {"selection": SEARCH, "options": TUNED},
+    "search of all": {
+        "selection": Selection(mean=2.5, repeated=("covariance", "gradients")), "options": TUNED
+    },
+    "searched norm": {
+        "options": TUNED | {"base": BATCHES, "search": {"max_batch_grad_norm": [1, 2]}}
+    },
+    "base with norm": {"options": TUNED | {"base": BATCHES}},
+    "norm": {"options": BATCHES},
+    "network": {"network": True},
+    "two networks": {"network": True, "selection": SEARCH, "options": TUNED},
+    "delta is 1/n": {"n": 100_000},
+    "delta above 1/n": {"n": 100_001},
+    "groups": {"unit": "group"},
+    "rows": {"unit": "row", "copies": {"rows": 5, "most": 2}},
+    "copies": {"copies": {"rows": 12, "most": 3}},
+    "no copies": {"copies": {"rows": 0, "most": 1}},
+    "files": {"declared": BY_FILE},
+    "no files": {"declared": Declared(study="lesions", files={}, hashes={})},
+    "rule": {"chosen_from": RULE},
+    "exact": {"options": {"head": "sgd", "engine": "exact"}},
+    "least squares": {"options": {"head": "least_squares"}},
+    "near": of_backbone(near_duplicate_check=NEAR),
+    "none near": of_backbone(near_duplicate_check=NONE_NEAR),
+    "untrained": of_backbone(trained=False, near_duplicate_check=NEAR),
+    "drawn": of_backbone(**DRAWN),
+    "vectors": of_backbone(**OUTSIDE) | {"copies": {"rows": 12, "most": 3}},
+    "vectors of a version": of_backbone(
+        trained=False,
+        backbone_options=OUTSIDE["backbone_options"] | {"version": "2", "weights_sha256": "ab"},
+    ),
+    "vectors of groups": of_backbone(**OUTSIDE, **DRAWN) | {"unit": "group"},
+    "five images": {"patients": Patients(images=5, epsilon=2.5)},
+    "five images, no price": {"patients": Patients(images=5)},
+    "five images, infinite": {"patients": Patients(images=5, epsilon=math.inf)},
+    "any images": {"patients": Patients(images=None)},
+    "risk": {"risk": {"advantage": 0.25}},
+    "unsure": {"checks": {"prv": None}, "check_notes": {"prv": "too coarse"}},
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [{"epsilon": math.inf}, {"options": {"head": "nonprivate"}}, {"options": UNPRICED}],
-)
-def test_without_a_price_nothing_is_promised(setting: dict[str, Any]) -> None:
-    values = json.loads(json.dumps(state_with(**setting), allow_nan=False))
+def abridge(values: Any, usual: Any) -> Any:
+    """What a statement has otherwise than the usual one, and texts from where they differ."""
+    if isinstance(values, dict) and isinstance(usual, dict) and usual:
+        left = {key: abridge(value, usual.get(key)) for key, value in values.items()}
+        left = {key: left[key] for key, value in values.items() if usual.get(key) != value}
+        return left | dict.fromkeys(usual.keys() - values.keys())
+    if isinstance(values, list) and isinstance(usual, list) and len(values) == len(usual):
+        return [abridge(*pair) for pair in zip(values, usual, strict=True)]
+    if isinstance(values, str) and isinstance(usual, str):
+        same = [*map(operator.eq, values, usual), False].index(False)
+        return [same, values[same:]] if same else values
+    return values
+
+
+def test_statements_say_what_each_fact_releases_and_leaves_uncovered() -> None:
+    stated: dict[str, dict[str, Any]] = {}
+    refused = {}
+    for (world, common), (name, fact) in itertools.product(WORLDS.items(), FACTS.items()):
+        if "options" in common and "options" in fact:
+            continue
+        try:
+            stated[f"{world}, {name}"] = values = state_with(**common | fact)
+        except PrivacyError as error:
+            refused[f"{world}, {name}"] = str(error)
+            continue
+        asked = common | fact
+        assert values.pop("options").items() >= asked.get("options", {}).items()
+        public = values["public_data"]
+        values["public_data"] = public.pop("assumption")
+        assert public == (asked if "public_data" in asked else of_backbone())["public_data"]
+        if not values["private"]:
+            _require_that_nothing_is_promised(values)
+        if "vectors" in name:
+            _require_words_of_rows(values)
+    listed = [values[key] for values in stated.values() for key in ("public", "not_covered")]
+    sentences = sorted({each for one in listed for each in one})
+    for values, key in itertools.product(stated.values(), ("public", "not_covered")):
+        values[key] = " ".join(str(sentences.index(each)) for each in values[key])
+    said = {}
+    for name, values in stated.items():
+        usual = f"{name.split(', ')[0]}, none"
+        said[name] = values if name == usual else abridge(values, stated[usual])
+    check_values("statements", {"said": said, "refused": refused, "sentences": sentences})
+
+
+def _require_that_nothing_is_promised(values: dict[str, Any]) -> None:
     assert values["promise"].startswith("No privacy is promised")
-    assert (values["private"], values["delta"]) == (False, None)
+    assert (values["delta"], "delta_above_one_over_n" in values) == (None, False)
     assert (values["epsilon_realised"], values["epsilon_all_heads"]) == ("inf", "inf")
-    assert "delta_above_one_over_n" not in state_with(n=10**6, **setting)
-    for block in (values["allows"], values["allows"]["all_heads"]):
-        assert block["balanced_accuracy"] == 1
+    for block in filter(None, (values["allows"], values["allows"]["all_heads"])):
+        assert (block["balanced_accuracy"], block["exact"]) == (1, False)
         assert block["true_positives"] == {"0.001": 1, "0.01": 1}
-        assert not block["exact"]
-    if "epsilon" in setting:
-        assert {item["noise"] for item in values["mechanisms"]} == {"none"}
-        assert {item["sensitivity"] for item in values["mechanisms"]} == {None}
 
 
-def test_values_of_a_statement() -> None:
-    values = state()
-    assert "(1, 1e-05)-differentially private" in values["promise"]
-    assert values["seeds"] == [f"{1:032x}", "8" + "0" * 31]
-    assert set(statements.NOT_COVERED) < set(values["not_covered"])
-    assert values == state(declared=Declared(study="lesions", files={}, hashes={}))
-    declared = state(declared=BY_FILE)
-    assert declared["public_files"] == {"m": "ab" * 32}
-    assert declared["declared_public"] == {"by": "lesions", "options": {"public_covariance": "m"}}
-    assert state_with(n=100_001)["delta_above_one_over_n"] is True
-    assert "delta_above_one_over_n" not in state_with(n=100_000)
-    searched = state_with(selection=SEARCH, options=TUNED)
-    assert [item["repeated"] for item in searched["mechanisms"]] == [False, True]
-    assert Selection.from_dict(searched["selection"]) == SEARCH
-    unsure = replace(plan(), checks={"prv": None}, check_notes={"prv": "too coarse"})
-    noted = state(plan=unsure)
-    assert (noted["checks"], noted["check_notes"]) == ({"prv": None}, {"prv": "too coarse"})
-    for copies in (None, {"rows": 0, "most": 1}):
-        said = state(copies=copies)
-        assert said["copies"] == (copies or "not counted")
-        assert "picture" not in said["promise"]
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"mode": "rehearsal"}, {"n": 10**6, "mode": "release", "seeds": [1]}]
-)
-def test_unknown_modes_and_releases_at_a_delta_above_one_over_n_are_refused(
-    wrong: dict[str, Any],
-) -> None:
-    with pytest.raises(PrivacyError, match="rehearsal|above 1/n"):
-        state_with(**wrong)
-
-
-def test_shares_are_stated_where_they_are_exact() -> None:
-    covariance, gradients = plan().mechanisms
-    whole = replace(gradients, sample_rate=1.0, count=20, noise_multiplier=18.0)
-    values = state(plan=replace(plan(), mechanisms=(covariance, whole), realised_epsilon=1.0))
-    shares = [item["budget_share"] for item in values["mechanisms"]]
-    assert shares == [0.166667, 0.833333]  # 1 / 9^2 to 20 / 18^2
+def _require_words_of_rows(values: dict[str, Any]) -> None:
+    texts = [values["promise"], values["allows"]["words"], *values["not_covered"]]
+    texts = [text for text in [*texts, *values["public"]] if SEARCHED not in text]
+    assert not re.search("image|picture", " ".join(texts), re.IGNORECASE)
 
 
 def unsampled(**changes: Any) -> Plan:
