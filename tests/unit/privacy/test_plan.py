@@ -92,29 +92,6 @@ def test_plan_counts_and_finds_its_mechanisms() -> None:
     assert not plan(epsilon=math.inf, realised_epsilon=math.inf, mechanisms=silent).private
 
 
-@pytest.mark.parametrize(
-    ("options", "n", "rate", "count"),
-    [
-        (Options(), 50_000, 32 / 50_000, 31_250),  # the foundation-features recipe
-        (Options(), 1437, 32 / 1437, 898),  # 898.1: not 20 times a floored 44
-        (Options(batch_size=30, epochs=1), 100, 0.3, 3),  # where int(1 / rate) is one short
-        (Options(batch_size="full"), 1437, 1.0, 20),
-        (Options(batch_size="full", steps=1), 1437, 1.0, 1),
-        (Options(steps=7), 100, 0.32, 7),
-        (Options(epochs=0.001), 100, 0.32, 1),
-    ],
-)
-def test_sgd_prices_its_sampling(options: Options, n: int, rate: float, count: int) -> None:
-    (gradients,) = options.list_mechanisms(n)
-    assert (gradients.sample_rate, gradients.count) == (rate, count)
-    assert gradients.sensitivity == options.max_grad_norm
-
-
-def test_nonprivate_releases_nothing_private() -> None:
-    assert NonprivateOptions().list_mechanisms(100) == ()
-    assert not NonprivateOptions.private
-
-
 def test_a_fit_refuses_a_plan_made_for_another() -> None:
     import torch
 
