@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -117,6 +118,7 @@ PLANS: list[dict[str, Any]] = [
     {"epsilon": math.inf, "mechanisms": (SILENT,)}, {"epsilon": math.inf, "mechanisms": ()},
     {"selection": Selection(mean=7.0, repeated=("hessian",))},
     {"selection": Selection(mean=7.0, repeated=("gradients",)), "risk": {"advantage": 0.2}},
+    {"mechanisms": (PART, replace(PART, name="covariance", count=1))},
     {"unit": "group"}, {"unit": "row", "checks": {"prv": math.inf, "rdp": None}},
 ]  # fmt: skip
 

@@ -81,17 +81,6 @@ def test_plan_of_another_relation_is_refused() -> None:
         Plan.from_dict(values)
 
 
-def test_plan_counts_and_finds_its_mechanisms() -> None:
-    two = plan(mechanisms=(mechanism(), mechanism(name="covariance", count=1)))
-    assert two.steps == 101
-    assert two.find_mechanism("covariance").count == 1
-    with pytest.raises(PrivacyError, match="no mechanism 'hessian'"):
-        two.find_mechanism("hessian")
-    assert two.private
-    silent = (mechanism(noise_multiplier=0.0),)
-    assert not plan(epsilon=math.inf, realised_epsilon=math.inf, mechanisms=silent).private
-
-
 def test_a_fit_refuses_a_plan_made_for_another() -> None:
     import torch
 
