@@ -116,24 +116,6 @@ def test_rule_1_is_the_table_of_its_card(
     assert [item.count for item in chosen.list_releases(facts.n)] == [40]
 
 
-def test_a_study_s_auto_is_undecided_and_says_so_where_something_needs_the_head() -> None:
-    method = method_options(AUTO)
-    assert auto.is_undecided(method)
-    assert method.private
-    assert method.is_exact
-    assert method.multi_label
-    for read in (
-        lambda: method.list_mechanisms(100),
-        lambda: method.list_releases(100),
-        lambda: method.priced_selection(100),
-        lambda: method.link,
-        lambda: method.engine_limits,
-        lambda: auto.trained_head(method),
-    ):
-        with pytest.raises(ConfigError, match="head auto"):
-            read()
-
-
 BALANCED = AUTO | {"balanced": True}
 SHARE = {"class_priors": "released", "prior_share": 0.02}
 

@@ -13,7 +13,6 @@ from dpprobe.heads.balance import (
     CLASS_COUNTS,
     BalanceOptions,
     log_shifts,
-    released_priors,
 )
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.options import MethodOptions
@@ -110,26 +109,3 @@ def test_a_class_that_nobody_has_and_a_tiny_epsilon_give_finite_shifts(tmp_path:
     assert np.isfinite(heads.weights).all()
     # noise alone, whose counts are at most a few standard deviations: no class is boosted by much
     assert heads.priors.max() / heads.priors.min() < 3
-
-
-@pytest.mark.parametrize(
-    ("counts", "deviation", "expected"),
-    [
-        ([60, 30, 10], 0.0, [0.6, 0.3, 0.1]),
-        ([60, 30, 10], 10.0, [60 / 110, 30 / 110, 20 / 110]),
-        ([60, 30, -500], 10.0, [60 / 110, 30 / 110, 20 / 110]),
-        ([-3, -5, 1], 100.0, [1 / 3] * 3),
-        ([9, 0, 0], 0.0, [9 / 11, 1 / 11, 1 / 11]),
-    ],
-)
-def test_counts_below_two_deviations_of_their_noise_count_as_those(
-    counts: list[float], deviation: float, expected: list[float]
-) -> None:
-    assert released_priors(counts, deviation) == pytest.approx(expected)
-
-
-def test_rows_of_several_labels_are_refused() -> None:
-    fault = options("momentum").class_fault(4, multi_label=True)
-    assert fault is not None
-    assert "one label" in fault
-    assert options("momentum").class_fault(30, multi_label=False) is None

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 
 from dpprobe.heads import adam, gradient_steps, lamb, momentum, sgd
 from dpprobe.heads.exact_sums import ExactSums
@@ -94,16 +93,6 @@ def test_adam_s_and_lamb_s_rates() -> None:
     assert rate(adam.Options(steps=160), noise=5.0, **wide) == pytest.approx(0.25 / 40**0.5)
     assert rate(lamb.Options(), noise=5.0, **short) == pytest.approx(0.1)
     assert rate(lamb.Options(steps=1), noise=5.0, **short) == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize("cls", [momentum.Options, adam.Options])
-@pytest.mark.parametrize("normalize", ["none", "layer_norm"])
-def test_a_rule_for_unit_rows_is_refused_on_others(cls: Any, normalize: str) -> None:
-    with pytest.raises(ValidationError, match=f"{normalize} needs a learning_rate"):
-        cls(normalize=normalize)
-    assert cls(normalize=normalize, learning_rate=1).learning_rate == 1
-    assert cls(normalize="l2").learning_rate is None
-    assert lamb.Options(normalize=normalize).learning_rate is None
 
 
 # --- the constant -------------------------------------------------------------------------------

@@ -2,42 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import numpy as np
-import pytest
 
 from dpprobe.heads.gradient_options import GradientOptions
-from dpprobe.heads.schedules import learning_rates, mixing_rates
+from dpprobe.heads.schedules import mixing_rates
 from dpprobe.heads.sgd import Options
-
-
-def test_schedules() -> None:
-    assert learning_rates(Options(learning_rate=0.3), 4).tolist() == [0.3] * 4
-    linear = Options(learning_rate=0.4, schedule="warmup_linear", warmup=0.4)
-    np.testing.assert_allclose(
-        learning_rates(linear, 10),
-        np.array([0.1, 0.2, 0.3, 0.4, 0.4, 0.4 * 5 / 6, 0.4 * 4 / 6, 0.2, 0.4 / 3, 0.4 / 6]),
-    )
-    cosine = Options(learning_rate=0.4, schedule="warmup_cosine", warmup=0.2)
-    actual = learning_rates(cosine, 10)
-    np.testing.assert_allclose(actual[:3], [0.2, 0.4, 0.4])
-    np.testing.assert_allclose(actual[6], 0.2)  # half way through the eight that fall
-    np.testing.assert_allclose(actual[9], 0.2 * (1 + math.cos(math.pi * 7 / 8)))
-    assert np.all(np.diff(actual[2:]) < 0)
-
-
-@pytest.mark.parametrize("schedule", ["constant", "warmup_cosine", "warmup_linear"])
-@pytest.mark.parametrize("warmup", [0.0, 0.5, 0.99])
-@pytest.mark.parametrize("steps", [1, 2, 3, 100])
-def test_every_step_has_a_positive_learning_rate(schedule: Any, warmup: float, steps: int) -> None:
-    if schedule == "constant":
-        warmup = 0.0
-    actual = learning_rates(Options(schedule=schedule, warmup=warmup, learning_rate=2.0), steps)
-    assert actual.shape == (steps,)
-    assert actual.min() > 0
-    assert actual.max() == pytest.approx(2.0)
 
 
 def averaged(options: GradientOptions, values: np.ndarray) -> list[float]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.errors import PrivacyError
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Fitted
 from dpprobe.heads.normalisation import L2, LayerNorm, NoNormalisation, Normalisation
@@ -56,19 +56,6 @@ def training_set(rows: int = N, seed: int = 0) -> TrainingSet:
 def planned(method: MethodOptions, n: int = N, noise: float = 3.0) -> Plan:
     mechanisms, selection = method.list_mechanisms(n), method.priced_selection(n)
     return made_plan(mechanisms, n, noise, selection=selection)
-
-
-@pytest.mark.parametrize(
-    ("search", "message"),
-    [
-        ({"steps": [5, 6]}, "search: steps 6 changes epsilon"),
-        ({"batch_size": ["full", 40]}, "search: batch_size 40 changes epsilon"),
-        ({"learning_rate": [0.1, 1], "batch_size": [400, 40]}, "batch_size 40 changes"),
-    ],
-)
-def test_what_is_priced_cannot_be_searched(search: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        tuned(search=search).list_mechanisms(N)
 
 
 def test_what_is_released_once_before_all_trials_is_not_repeated() -> None:

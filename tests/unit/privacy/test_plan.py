@@ -40,51 +40,6 @@ def plan(**changes: Any) -> Plan:
     return Plan(**{**values, **changes})
 
 
-@pytest.mark.parametrize(
-    ("attribute", "value"),
-    [
-        ("sensitivity", 0.0),
-        ("sensitivity", 0.9e-9),
-        ("sensitivity", 1.1e9),
-        ("sensitivity", math.inf),
-        ("sensitivity", math.nan),
-        ("noise_multiplier", 0.8e-20),  # times 1.2
-        ("noise_multiplier", 0.9e20),
-        ("noise_multiplier", -0.1),
-        ("noise_multiplier", math.nan),
-        ("sample_rate", 0.0),
-        ("sample_rate", 1.0000001),
-        ("count", 0),
-        ("count", 2.0),
-    ],
-)
-def test_mechanism_refuses_what_cannot_be_priced(attribute: str, value: Any) -> None:
-    with pytest.raises(PrivacyError, match=f"'gradients': {attribute}"):
-        mechanism(**{attribute: value})
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"n": 0}, "n = 0"),
-        ({"epsilon": 0.0}, "epsilon 0.0"),
-        ({"delta": 1.0}, "delta 1.0"),
-        ({"mechanisms": ()}, "no mechanism"),
-        ({"selection": Selection(mean=7.0, repeated=("hessian",))}, "hessian"),
-        ({"mechanisms": (mechanism(noise_multiplier=0.0),)}, "adds no noise"),
-        ({"mechanisms": (mechanism(), mechanism())}, "different names"),
-        ({"realised_epsilon": 1.0001}, "exceeds the target"),
-        ({"realised_epsilon": math.inf}, "exceeds the target"),
-        ({"epsilon": math.inf, "realised_epsilon": math.inf}, "epsilon is infinite but mechanism"),
-    ],
-)
-def test_plan_refuses_what_promises_more_than_it_pays(
-    changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(PrivacyError, match=message):
-        plan(**changes)
-
-
 FULL = plan(
     mechanisms=(mechanism(), mechanism(name="covariance", sample_rate=1.0, count=1)),
     patients=Patients(images=3, epsilon=2.5),
@@ -124,40 +79,6 @@ def test_plan_of_another_relation_is_refused() -> None:
     values = plan().to_dict() | {"neighbouring": "replace one"}
     with pytest.raises(PrivacyError, match="replace one"):
         Plan.from_dict(values)
-
-
-def test_plan_counts_and_finds_its_mechanisms() -> None:
-    two = plan(mechanisms=(mechanism(), mechanism(name="covariance", count=1)))
-    assert two.steps == 101
-    assert two.find_mechanism("covariance").count == 1
-    with pytest.raises(PrivacyError, match="no mechanism 'hessian'"):
-        two.find_mechanism("hessian")
-    assert two.private
-    silent = (mechanism(noise_multiplier=0.0),)
-    assert not plan(epsilon=math.inf, realised_epsilon=math.inf, mechanisms=silent).private
-
-
-@pytest.mark.parametrize(
-    ("options", "n", "rate", "count"),
-    [
-        (Options(), 50_000, 32 / 50_000, 31_250),  # the foundation-features recipe
-        (Options(), 1437, 32 / 1437, 898),  # 898.1: not 20 times a floored 44
-        (Options(batch_size=30, epochs=1), 100, 0.3, 3),  # where int(1 / rate) is one short
-        (Options(batch_size="full"), 1437, 1.0, 20),
-        (Options(batch_size="full", steps=1), 1437, 1.0, 1),
-        (Options(steps=7), 100, 0.32, 7),
-        (Options(epochs=0.001), 100, 0.32, 1),
-    ],
-)
-def test_sgd_prices_its_sampling(options: Options, n: int, rate: float, count: int) -> None:
-    (gradients,) = options.list_mechanisms(n)
-    assert (gradients.sample_rate, gradients.count) == (rate, count)
-    assert gradients.sensitivity == options.max_grad_norm
-
-
-def test_nonprivate_releases_nothing_private() -> None:
-    assert NonprivateOptions().list_mechanisms(100) == ()
-    assert not NonprivateOptions.private
 
 
 def test_a_fit_refuses_a_plan_made_for_another() -> None:

@@ -27,16 +27,10 @@ from dpprobe.privacy.plan import Mechanism, Plan
 from dpprobe.privacy.risk import (
     Risk,
     RiskEpsilon,
-    budget_in_full,
-    budget_order,
-    budget_title,
     budget_token,
     budget_words,
     describe_target,
-    explain_risks,
     list_risk_faults,
-    nominal_epsilon,
-    read_budget,
 )
 from dpprobe.privacy.target import Target
 from dpprobe.privacy.trade_off import bound_attacks
@@ -213,67 +207,6 @@ def test_nearly_everything_is_permitted_at_most_at_the_largest_epsilon(tmp_path:
     assert risk.permits(solve(gaussians(1.0), epsilon=risk, folder=tmp_path))
 
 
-# words
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {}, {"advantage": 0.1, "at": 0.1}, {"advantage": 0.1, "true_positives": 0.1, "at": 0.01},
-        {"true_positives": 0.1}, {"at": 0.1}, {"advantage": 0}, {"advantage": 1},
-        {"advantage": math.nan}, {"advantage": "much"}, {"advantage": None},
-        {"true_positives": 0.01, "at": 0.01}, {"true_positives": 0.01, "at": 0.1},
-        {"true_positives": 1.0, "at": 0.1}, {"true_positives": 0.5, "at": 0}, {"advantages": 0.1},
-    ],
-)  # fmt: skip
-def test_risks_that_mean_nothing_are_refused(values: dict[str, object]) -> None:
-    with pytest.raises(PrivacyError, match=r"advantage|true_positives"):
-        Risk.from_dict(values)
-
-
-def test_risks_too_close_to_guessing_are_refused() -> None:
-    with pytest.raises(PrivacyError, match="guessing"):
-        Risk(advantage=1e-7).to_mu()
-    with pytest.raises(PrivacyError, match="smallest"):
-        Risk(advantage=1e-4).to_epsilon(1e-3)
-
-
-# budgets of a study
-
-
-@pytest.mark.parametrize(
-    ("value", "token"),
-    [
-        (0.5, "0.5"), (2, "2"), ("inf", "inf"), (math.inf, "inf"),
-        ({"advantage": 0.1}, "advantage-0.1"), ({"advantage": 1e-5}, "advantage-1e-05"),
-        ({"true_positives": 0.01, "at": 0.001}, "tpr-0.01-at-0.001"),
-        ({"true_positives": 2e-5, "at": 1e-5}, "tpr-2e-05-at-1e-05"),
-    ],
-)  # fmt: skip
-def test_a_budget_has_one_spelling_in_paths(value: Any, token: str) -> None:
-    assert budget_token(value) == token
-    assert budget_token(token) == token
-    budget = read_budget(token)
-    if isinstance(budget, Risk):
-        assert budget.to_dict() == value
-    else:
-        assert budget == float(value)
-
-
-@pytest.mark.parametrize("value", [0, "advantage-x", "advantage-2", {"advantage": 1}, "tpr-0.1"])
-def test_what_is_no_budget_is_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"write|risk"):
-        budget_token(value)
-
-
-def test_budgets_are_sorted_and_compared_as_epsilons() -> None:
-    tokens = ["inf", "2", "tpr-0.01-at-0.001", "0.5", "advantage-0.1"]
-    ordered = ["0.5", "advantage-0.1", "2", "tpr-0.01-at-0.001", "inf"]
-    assert sorted(tokens, key=budget_order) == ordered
-    assert nominal_epsilon("advantage-0.1", 1e-3) < nominal_epsilon("advantage-0.1", 1e-8)
-    assert nominal_epsilon("2", 1e-3) == 2
-
-
 def test_an_epsilon_of_a_risk_names_it_also_as_a_copy() -> None:
     epsilon = RiskEpsilon(0.9318, "advantage-0.1", DELTA)
     for each in (epsilon, copy.deepcopy(epsilon), pickle.loads(pickle.dumps(epsilon))):
@@ -281,24 +214,6 @@ def test_an_epsilon_of_a_risk_names_it_also_as_a_copy() -> None:
         assert budget_words(each) == "0.9318 (advantage 0.1)"
         assert budget_token(each) == "advantage-0.1"
         assert each.delta == DELTA
-    assert budget_in_full(epsilon) == "0.9318 (advantage 0.1, TPR at most 0.26% at 0.1% FPR)"
-    assert budget_in_full(0.5) == budget_words(0.5) == "0.5"
-    assert [budget_title(token) for token in ("2", "advantage-0.1")] == ["ε = 2", "advantage 0.1"]
-    assert budget_words("tpr-0.01-at-0.001") == "TPR 0.01 at FPR 0.001"
-
-
-def test_true_positives_stand_beside_each_advantage() -> None:
-    """exp(0.9318) / 1000 + 1e-5 is 0.255%; what any mechanism of this advantage keeps to, 10.1%."""
-    rates = RiskEpsilon(3.2132, "tpr-0.01-at-0.001", DELTA)
-    at = [RiskEpsilon(0.9318, "advantage-0.1", DELTA), 2.0, rates]
-    assert explain_risks(at) == (
-        "advantage 0.1 is ε 0.9318 (TPR at most 0.26% at 0.1% FPR); "
-        "TPR 0.01 at FPR 0.001 is ε 3.2132"
-    )
-    assert "10.1% at 0.1%" in explain_risks([RiskEpsilon(0.9, "advantage-0.1")])
-    two = [at[0], RiskEpsilon(1.4, "advantage-0.1", DELTA)]
-    assert explain_risks(two) == "advantage 0.1 is ε 0.9318 to 1.4 (TPR at most 0.41% at 0.1% FPR)"
-    assert explain_risks([0.5, math.inf]) == ""
 
 
 def test_a_plan_names_its_risk_and_shows_a_smaller_one_as_a_fault(tmp_path: Path) -> None:
