@@ -106,7 +106,7 @@ def _write_studies(root: Path) -> dict[str, list[Path]]:
             *_never([write_cell(root / "never", method="some")], [1], [1, 2], []),
             *_change(
                 _never([write_cell(root / "never", method="even")], [3], [3], [3]),
-                options={"head": "sgd", "balanced": True, "normalize": "none"},
+                options={"head": "auto", "chosen": {"head": "sgd", "class_priors": "released"}},
             ),
         ],
         "weak": strong,

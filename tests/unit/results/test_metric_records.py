@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dpprobe.artifacts import read_json, write_json
 from dpprobe.data.options import Headline
 from dpprobe.results import cell_results, intervals, metrics, unit_counts
+from dpprobe.results.best_private import best_private, choose_highlights, list_best_columns
+from dpprobe.results.cautions import list_cautions
 from dpprobe.results.halves import half_values, split_rows
 from dpprobe.results.paired_difference import compare_entries
 from dpprobe.results.summary import Entry
 from dpprobe.results.uncertainty import summarise_records
+from tests.support.cell_files import grid_of, write_cell
 from tests.support.stored_records import check_values
 
 
@@ -85,7 +90,7 @@ def test_metrics_and_intervals_are_as_stored() -> None:
 
 def test_small_functions_of_results_are_as_stored() -> None:
     label = np.array([0, 2, 2, 1, 0, 2])
-    units = np.array([5, 5, 2, 2, 9, 9])
+    units = np.array([5, 2, 5, 2, 5, 9])
     accepted = [[0], [1, 2], [], [1], [2], [0, 2]]
     scores = np.array([[3.0, 2, 1], [1, 1, 1], [0, 2, 2], [5, 6, 7], [1, 0, 0], [0, 0, 1]])
     bad = np.where(np.arange(6)[:, None] == 4, np.nan, scores)
@@ -153,3 +158,40 @@ def test_comparisons_are_as_stored() -> None:
         needed = None if found.low is None else found.units_to_tell(100, least=2.0)
         answers.append([*vars(found).values(), found.apart, needed])
     check_values("comparisons", answers)
+
+
+def test_best_results_and_cautions_are_as_stored(tmp_path: Path) -> None:
+    """Two datasets, two backbones, a strong head without noise, and classes never predicted."""
+    released = {"head": "auto", "chosen": {"head": "sgd", "class_priors": "released"}}
+    cells = []
+    for number, (dataset, backbone, method, epsilon) in enumerate(
+        itertools.product("ab", "xy", ("m", "n", "nonprivate"), ("0.5", "2", "10", "inf"))
+    ):
+        if method == "nonprivate" and (epsilon != "inf" or backbone == "y"):
+            continue
+        names = {"dataset": dataset, "backbone": backbone, "method": method, "epsilon": epsilon}
+        path = write_cell(tmp_path, **names, rows=80, quality=0.3 + number % 5 / 3)
+        record = read_json(path)
+        for seed in record["seeds"][: number % 4]:
+            seed["never_predicted"] = [number % 3, 3][: 1 + (number % 5 > 2)]
+        options = {"options": released} if method == "n" and dataset == "b" else {}
+        write_json(path, record | options)
+        cells.append(path)
+    grid = grid_of(tmp_path, *cells)
+    zero = {("a", "x"): ("auc", 90.0), ("b", "x"): ("accuracy", 60.0), ("b", "y"): ("auc", 95.0)}
+    bests = best_private(grid, zero)
+    answers: dict[str, Any] = {
+        "best": [
+            [best.dataset, best.epsilon, best.at, best.backbone, best.method, best.entry.mean,
+             best.gap, best.zero_shot, best.choice.candidates, best.budget]
+            for best in bests
+        ],
+        "highlights": [[best.dataset, best.at] for best in choose_highlights(bests)],
+        "columns": [list_best_columns(bests, name) for name in "abc"],
+        "cautions": [
+            list(list_cautions(grid, name, columns=columns))
+            for name in "ab" for columns in (None, [("x", "n")])
+        ],
+        "reasons": grid.reasons, "constant": [entry.constant for entry in grid.entries.values()],
+    }  # fmt: skip
+    check_values("best_results", answers)
