@@ -37,7 +37,7 @@ def _made(
     return scores, labels, units
 
 
-SPLITS = [
+SPLITS: list[dict[str, Any]] = [
     dict(zip(("rows", "classes", "patients", "several"), each, strict=True))
     for each in (
         *itertools.product((60, 9), (2, 4, 11), (0, 12, 3), (False, True)),
@@ -169,8 +169,10 @@ def test_best_results_and_cautions_are_as_stored(tmp_path: Path) -> None:
     ):
         if method == "nonprivate" and (epsilon != "inf" or backbone == "y"):
             continue
-        names = {"dataset": dataset, "backbone": backbone, "method": method, "epsilon": epsilon}
-        path = write_cell(tmp_path, **names, rows=80, quality=0.3 + number % 5 / 3)
+        path = write_cell(
+            tmp_path, dataset=dataset, backbone=backbone, method=method, epsilon=epsilon, rows=80,
+            quality=0.3 + number % 5 / 3,
+        )  # fmt: skip
         record = read_json(path)
         for seed in record["seeds"][: number % 4]:
             seed["never_predicted"] = [number % 3, 3][: 1 + (number % 5 > 2)]

@@ -176,7 +176,14 @@ def test_views_and_charts_are_as_stored(tmp_path: Path) -> None:
     run = runs.study_run("s", read_grid([summary]), {}, [(summary, "")])
     answers["studies"] = _shown(views.studies_experiment(Path("r"), run), other)
     answers["releases"] = _shown(views.releases_experiment(None), set())
-    tokens = (["0.5", "2"], ["0.1", "8", "inf"], ["inf"], [], ["10", "1", "0.9"], ["4", "0.25"])
+    tokens: tuple[list[str], ...] = (
+        ["0.5", "2"],
+        ["0.1", "8", "inf"],
+        ["inf"],
+        [],
+        ["10", "1", "0.9"],
+        ["4", "0.25"],
+    )
     answers["nearest"] = [views.nearest_to_one(each) for each in tokens]
     answers["columns"] = [
         views.best_columns(each)

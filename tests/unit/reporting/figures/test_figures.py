@@ -101,10 +101,11 @@ def write_zero_shot(root: Path, dataset: str, backbone: str, **metrics: float) -
     return path
 
 
-def answer(make: Callable[[], Figure]) -> Any:
+def answer(draw: Callable[..., Figure | None], *given: Any, **options: Any) -> Any:
     """Returns what a figure shows, or why there is none."""
     try:
-        return read_figure(make())
+        figure = draw(*given, **options)
+        return figure and read_figure(figure)
     except Exception as error:
         return error
 
@@ -143,12 +144,10 @@ def test_results_against_epsilon_are_drawn_as_stored(tmp_path: Path) -> None:
     names = {"several": "mnist", "alone": "imagenet", "one seed": "cifar10"}
     answers = {}
     for name, path in summaries.items():
-        answers[name] = answer(lambda path=path: epsilon_accuracy(path))
+        answers[name] = answer(epsilon_accuracy, path)
         if name in names:
             answers[f"{name}, published"] = answer(
-                lambda path=path, name=name: epsilon_accuracy(
-                    path, published=published, name=names[name]
-                )
+                epsilon_accuracy, path, published=published, name=names[name]
             )
     answers["powers"] = [curves._format_power(value) for value in (1e-5, 8e-7, 1.25e-10, 0.5, 1e12)]
     check_values("figures_of_epsilon", answers)
@@ -182,11 +181,12 @@ def test_published_points_are_numbered_and_give_way_as_stored() -> None:
 
 def test_options_are_drawn_as_stored(tmp_path: Path) -> None:
     answers = {}
-    for option, values in {
+    varied: dict[str, list[Any]] = {
         "batch_size": [64, 256, "full"], "init_scale": [0, 0.01, 1.0], "learning_rate": [1, 2],
-    }.items():  # fmt: skip
+    }  # fmt: skip
+    for option, values in varied.items():
         cells = varied_cells(tmp_path / option, option, values)
-        answers[option] = answer(lambda c=cells, o=option: option_figure(c, o, dataset="digits"))
+        answers[option] = answer(option_figure, cells, option, dataset="digits")
     base: dict[str, Any] = {"batch_size": 64, "init": "zero", "init_scale": None}
     paths = []
     for number, (head, rate) in enumerate((h, r) for h in ("momentum", "lamb") for r in (3, 1, 2)):
@@ -194,16 +194,16 @@ def test_options_are_drawn_as_stored(tmp_path: Path) -> None:
         options = base | {"head": head, "learning_rate": rate}
         write_json(paths[-1], read_json(paths[-1]) | {"head": head, "options": options})
     answers["optimiser"] = answer(
-        lambda: option_figure(read_cell_results(paths), "optimiser", dataset="digits")
+        option_figure, read_cell_results(paths), "optimiser", dataset="digits"
     )
     for path, init in zip(paths, ("lecun_normal", "normal", "zero") * 2, strict=True):
         record = read_json(path)
         record["options"] |= {"init": init, "learning_rate": 1}
         write_json(path, record)
     answers["lecun"] = answer(
-        lambda: option_figure(read_cell_results(paths), "init_scale", dataset="digits")
+        option_figure, read_cell_results(paths), "init_scale", dataset="digits"
     )
-    answers["none"] = answer(lambda: option_panels.draw_panels([], title="a", label="b"))
+    answers["none"] = answer(option_panels.draw_panels, [], title="a", label="b")
     answers["offsets"] = [option_panels.spread_offsets(n, 0.12) for n in (1, 2, 5, 6, 12)]
     answers["budgets"] = [
         option_panels.format_budget(each)
@@ -229,26 +229,22 @@ def test_backbones_are_compared_as_stored(tmp_path: Path) -> None:
     }  # fmt: skip
     sizes = {"native": 384, "b256": 256, "other": 512}
     answers: dict[str, Any] = {
-        f"size, {base}": answer(lambda base=base: by_backbone.resolution_figure(
-            cells, backbones=backbones, sizes=sizes, dataset="digits", base=base))
+        f"size, {base}": answer(
+            by_backbone.resolution_figure, cells, backbones=backbones, sizes=sizes,
+            dataset="digits", base=base,
+        )
         for base in (None, "sgd", "absent")
     }  # fmt: skip
     del backbones["b256"]
     answers["one size"] = answer(
-        lambda: by_backbone.resolution_figure(
-            cells, backbones=backbones, sizes=sizes, dataset="digits"
-        )
+        by_backbone.resolution_figure, cells, backbones=backbones, sizes=sizes, dataset="digits"
     )
     private = [cell for cell in cells if cell.private]
     for name, chosen in {"": cells, "many": several, "private": private}.items():
-        answers[f"gaps, {name}"] = answer(
-            lambda chosen=chosen: by_backbone.backbone_figure(chosen, dataset="digits")
-        )
+        answers[f"gaps, {name}"] = answer(by_backbone.backbone_figure, chosen, dataset="digits")
     for name in ("imagenet", "cifar100"):
         answers[name] = answer(
-            lambda name=name: by_backbone.backbone_figure(
-                private, dataset="digits", published=published, name=name
-            )
+            by_backbone.backbone_figure, private, dataset="digits", published=published, name=name
         )
     answers["tuned"] = by_backbone._published_models(
         published, "imagenet", "accuracy", networks=True
@@ -283,13 +279,13 @@ def test_datasets_are_compared_as_stored(tmp_path: Path) -> None:
     part = [cell for cell in both if (cell.dataset, cell.method) != ("a", "feature_covariance")]
     private = [cell for cell in both if cell.private]
     answers = {
-        "both": answer(lambda: datasets_figure(both)),
-        "best": answer(lambda: datasets_figure(best[::-1])),
-        "auto": answer(lambda: datasets_figure(auto)),
-        "part": answer(lambda: datasets_figure(part)),
-        "deltas": answer(lambda: delta_figure([["a", LONG]], private)),
-        "groups": answer(lambda: delta_figure([["a"], [LONG]], both)),
-        "real": answer(lambda: real_labels_figure(real, dataset=LONG)),
+        "both": answer(datasets_figure, both),
+        "best": answer(datasets_figure, best[::-1]),
+        "auto": answer(datasets_figure, auto),
+        "part": answer(datasets_figure, part),
+        "deltas": answer(delta_figure, [["a", LONG]], private),
+        "groups": answer(delta_figure, [["a"], [LONG]], both),
+        "real": answer(real_labels_figure, real, dataset=LONG),
     }
     check_values("figures_of_datasets", answers)
 
@@ -328,10 +324,10 @@ def test_losses_to_privacy_are_drawn_as_stored(tmp_path: Path) -> None:
         write_zero_shot(tmp_path, "old", "large", accuracy=1.0),
     ]
     answers = {
-        "backbones": answer(lambda: plot_loss_by_backbone(summary=one, dataset="digits")),
-        "shift": answer(lambda: plot_distribution_shift(summaries=summaries, zero_shot=zero)),
-        "no text": answer(lambda: plot_distribution_shift(summaries=summaries, zero_shot=[])),
-        "one": answer(lambda: plot_distribution_shift(summaries=summaries[::2], zero_shot=[])),
+        "backbones": answer(plot_loss_by_backbone, summary=one, dataset="digits"),
+        "shift": answer(plot_distribution_shift, summaries=summaries, zero_shot=zero),
+        "no text": answer(plot_distribution_shift, summaries=summaries, zero_shot=[]),
+        "one": answer(plot_distribution_shift, summaries=summaries[::2], zero_shot=[]),
         "errors": [
             relative_error(a, b) for a, b in ((100, 10), (10, 10), (75, 50), (90, None), (100, 100))
         ],
@@ -348,12 +344,12 @@ def test_plans_are_drawn_as_stored(tmp_path: Path) -> None:
         for epsilon, accuracy in ((0.5, 0.65), (1.0, 0.75), (2.0, 0.8))
     }
     none = dict.fromkeys((0.5, 1.0))
+    few = Setting(n=40, classes=10, epsilon=0.5)
     answers = {
-        "measured": answer(lambda: planner._plan_figure(setting, scale, starts, title="digits")),
-        "expected": answer(lambda: planner._plan_figure(setting, public, none, title="")),
-        "few": answer(lambda: planner._plan_figure(
-            Setting(n=40, classes=10, epsilon=0.5), public, none, title="few")),
-        "other": answer(lambda: planner.write_plan_figure(Path("plan.pdf"), setting, scale)),
+        "measured": answer(planner._plan_figure, setting, scale, starts, title="digits"),
+        "expected": answer(planner._plan_figure, setting, public, none, title=""),
+        "few": answer(planner._plan_figure, few, public, none, title="few"),
+        "other": answer(planner.write_plan_figure, Path("plan.pdf"), setting, scale),
     }  # fmt: skip
     check_values("figures_of_plans", answers, rel=1e-4)
     for name, start in (("plan.svg", b"<?xml"), ("plan.png", b"\x89PNG")):
@@ -366,16 +362,16 @@ def test_plans_are_drawn_as_stored(tmp_path: Path) -> None:
 def test_results_against_seconds_are_drawn_as_stored(tmp_path: Path) -> None:
     compared_cells(tmp_path)
     set_seconds(tmp_path, sgd=6.0, feature_covariance=0.3)
-    answers = {"training": answer(lambda: draw(tmp_path))}
+    answers = {"training": answer(draw, tmp_path)}
     write_benchmarks(tmp_path, "small", 10.0)
     answers["one backbone"] = read_extraction_seconds(make_study(), tmp_path, "digits")
     write_benchmarks(tmp_path, "large", 50.0)
     set_seconds(tmp_path, sgd=0.0001, feature_covariance=0.3)
-    answers["extraction"] = answer(lambda: draw(tmp_path))
+    answers["extraction"] = answer(draw, tmp_path)
     set_seconds(tmp_path, sgd=None)
-    answers["without"] = answer(lambda: draw(tmp_path))
+    answers["without"] = answer(draw, tmp_path)
     set_seconds(tmp_path, sgd=None, feature_covariance=None)
-    answers["none"] = answer(lambda: draw(tmp_path))
+    answers["none"] = answer(draw, tmp_path)
     (cell, *_) = compared_cells(tmp_path / "front", epsilons=("1",))
     means = {1.0: 0.5, 2.0: 0.4, 3.0: 0.7, 4.0: 0.7, 5.0: 0.9}
     points = [(seconds, replace(cell, mean=mean)) for seconds, mean in means.items()]
