@@ -15,6 +15,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.text import Text
 
 from dpprobe.artifacts import read_json, write_json, write_table
@@ -184,3 +185,73 @@ def varied_cells(root: Path, option: str, values: Sequence[Any]) -> list[Any]:
 def tick_texts(axes: Any) -> list[str]:
     """Returns the texts below the x axis."""
     return [label.get_text() for label in axes.get_xticklabels()]
+
+
+LOOKS = (
+    "color", "facecolor", "edgecolor", "linestyle", "linewidth", "marker", "markersize",
+    "markerfacecolor", "markeredgewidth", "fontsize", "alpha", "zorder",
+)  # fmt: skip
+
+
+def describe_figure(figure: Figure) -> list[str]:
+    """Returns a line per text, axis, curve, area and legend of a figure: its place and look."""
+    legends = [*figure.legends, *filter(None, (axes.get_legend() for axes in figure.axes))]
+    lines = [f"figure {_shorten(figure.get_size_inches())}", *map(_describe, figure.texts)]
+    for axes in figure.axes:
+        both = (axes.xaxis, axes.yaxis)
+        frame = {*axes.spines.values(), *both, axes.patch, axes.get_legend()}
+        limits = _shorten([*axes.get_xlim(), *axes.get_ylim()])
+        kind = f"{axes.axison} {axes.get_xscale()} {axes.get_yscale()} {axes.get_aspect()}"
+        lines.append(f"axes {kind} {limits}")
+        for axis in both:
+            ticks = [text.get_text() for text in axis.get_ticklabels()]
+            grid = [line.get_visible() for line in axis.get_gridlines()[:1]]
+            lines.append(
+                f"axis {axis.label.get_text()!r} {axis.label.get_fontsize()} {ticks} {grid}"
+            )
+        lines += [
+            _describe(part)
+            for part in axes.get_children()
+            if part not in frame and (not isinstance(part, Text) or part.get_text())
+        ]
+    for legend in legends:
+        handles = map(_look_in_words, filter(None, legend.legend_handles))
+        lines += [f"legend {text.get_text()!r} {handle}"
+                  for text, handle in zip(legend.get_texts(), handles, strict=True)]  # fmt: skip
+    return lines
+
+
+def _describe(part: Any) -> str:
+    places = [
+        _shorten(getattr(part, f"get_{name}")())
+        for name in ("xydata", "offsets", "position", "array", "sizes")
+        if hasattr(part, f"get_{name}") and getattr(part, f"get_{name}")() is not None
+    ]
+    paths = part.get_paths() if hasattr(part, "get_paths") else []
+    paths = [part.get_path()] if isinstance(part, Patch) else paths
+    places += [_shorten(np.concatenate([path.vertices for path in paths]))] if paths else []
+    text = part.get_text() if isinstance(part, Text) else str(part.get_label())
+    name = f"{type(part).__name__} " + ("" if text.startswith("_") else repr(text))
+    return " ".join([name, _look_in_words(part), *places])
+
+
+def _look_in_words(part: Any) -> str:
+    words = []
+    for name in LOOKS:
+        value = getattr(part, f"get_{name}", lambda: None)()
+        if isinstance(value, np.ndarray | list):
+            value = "/".join(
+                to_hex(one, True) if np.size(one) > 2 else str(one) for one in value[:4]
+            )
+        words += [] if value is None else [str(value)]
+    return " ".join(words)
+
+
+def _shorten(values: Any) -> str:
+    numbers = np.asarray(values, dtype=np.float64).ravel()
+    if len(numbers) > 14:  # the sums notice another number, and another order
+        known = np.nan_to_num(numbers)
+        turns = np.cos(np.arange(len(known)))
+        sums = [len(numbers), np.isnan(numbers).sum(), known.sum(), known @ turns]
+        return "sums " + " ".join(f"{value:.4g}" for value in sums)
+    return " ".join(f"{value:.5g}" for value in numbers)

@@ -58,6 +58,9 @@ def test_a_full_disk_is_told_in_one_line(
     )
     assert last_error(path.read_text()) == line
     assert "Traceback" not in path.read_text()
+    with pytest.raises(KeyError), job_log(path):
+        raise KeyError("a fault of dpprobe")
+    assert last_error(path.read_text()) == "KeyError: 'a fault of dpprobe'"
     assert not is_lasting(path.read_text())
     assert capsys.readouterr().err.endswith(f"ERROR {line}\n")
 

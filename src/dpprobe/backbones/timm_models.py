@@ -333,7 +333,7 @@ def _call_timm(options: Options, **arguments: Any) -> Any:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # equal random weights for every shard
             model = timm.create_model(options.model, **(options.model_args | arguments))
-    except (KeyError, RuntimeError, TypeError, ValueError, OSError) as error:
+    except (AssertionError, KeyError, RuntimeError, TypeError, ValueError, OSError) as error:
         if fault := _explain_fault(options, str(error)):
             raise ConfigError(fault) from error
         remedy = "check the name, the checkpoint and model_args"

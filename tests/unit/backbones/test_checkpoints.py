@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import timm
 import torch
-from PIL import Image
 from safetensors.torch import save_file
 
-from dpprobe.backbones import checkpoints, loading, timm_models
+from dpprobe.backbones import loading, timm_models
 from dpprobe.backbones.backbone import Runtime
-from dpprobe.errors import ConfigError
 
 CPU = Runtime(device="cpu")
 MODELS = ("test_vit", "test_efficientnet", "test_resnet", "test_convnext")
@@ -61,82 +58,3 @@ def test_a_classifier_of_any_number_of_classes_is_ignored(
     torch.testing.assert_close(none, expected, rtol=0, atol=0)
     told = timm_models.describe(timm_models.Options(model=model, checkpoint=str(path)), "cpu")
     assert told["dimension"] == expected.shape[1]
-
-
-def test_what_stands_before_the_classifier_is_loaded_strictly(tmp_path: Path) -> None:
-    path = tmp_path / "a.safetensors"
-    state = saved(path)
-    for changed, message in (
-        (
-            {name: one for name, one in state.items() if name != "norm.bias"},
-            "1 of its .* norm.bias",
-        ),
-        (state | {"norm.other": torch.zeros(3)}, "the model has no norm.other"),
-        (state | {"norm.bias": torch.zeros(3)}, r"norm.bias is \[3\] and not \[64\]"),
-    ):
-        save_file(changed, path)
-        with pytest.raises(
-            ConfigError, match=f"a.safetensors: these are not weights of test_vit: .*{message}"
-        ):
-            features(path)
-
-
-def jpeg(path: Path) -> None:
-    Image.new("RGB", (8, 8)).save(path, format="JPEG")
-
-
-@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
-@pytest.mark.parametrize(
-    ("write", "message"),
-    [
-        (jpeg, "this is a JPEG image, not a file of weights"),
-        (lambda path: path.write_text("<!DOCTYPE html><title>Log in"), "this is a web page"),
-        (
-            lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\n"),
-            "this is a pointer of Git",
-        ),
-        (lambda path: path.write_bytes(b""), "this is empty, not"),
-        (
-            lambda path: path.write_text("the weights are on the other disk\n"),
-            "this is a text, not",
-        ),
-        (lambda path: path.write_bytes(bytes(range(200))), "no weights can be read from it"),
-    ],
-)
-def test_files_that_are_no_weights_are_refused_by_name(
-    tmp_path: Path, suffix: str, write: Callable[[Path], None], message: str
-) -> None:
-    path = tmp_path / f"a{suffix}"
-    write(path)
-    for shapes in (True, False):
-        with pytest.raises(ConfigError, match=f"checkpoint: .*a{suffix}: {message}") as error:
-            checkpoints.read_state(path, shapes=shapes)
-        assert "name a .safetensors file" in str(error.value)
-        assert "\n" not in str(error.value)
-
-
-def test_a_file_without_named_tensors_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.pth"
-    torch.save({"epoch": 3}, path)
-    with pytest.raises(ConfigError, match="it should contain named tensors"):
-        checkpoints.read_state(path)
-
-
-@pytest.mark.parametrize(
-    ("place", "prefix"),
-    [
-        ("state_dict", "module."), ("model_state_dict", ""), ("net", "module."),
-        ("model", "_orig_mod."), ("weights", "model."), ("params", "module._orig_mod."),
-        (None, "backbone."),
-    ],
-)  # fmt: skip
-def test_what_a_trainer_wraps_around_weights_is_unwrapped(
-    tmp_path: Path, place: str | None, prefix: str
-) -> None:
-    path = tmp_path / "a.pth"
-    state = saved(path)
-    expected = features(path)
-    wrapped = {prefix + name: value for name, value in state.items()}
-    beside = {"epoch": torch.tensor(3), "optimizer_state_dict": {"lr": torch.tensor(0.1)}}
-    torch.save({**beside, place: wrapped} if place else wrapped, path)
-    torch.testing.assert_close(features(path), expected, rtol=0, atol=0)

@@ -16,8 +16,6 @@ from torch.nn import functional
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.describe import describe_backbone
-from dpprobe.backbones.registry import backbone_options
-from dpprobe.errors import ConfigError
 from dpprobe.finetune.cut_shards import cut_backbone
 from dpprobe.finetune.engine_check import check_network
 from dpprobe.finetune.options import Options
@@ -166,24 +164,3 @@ def test_its_gradients_are_clipped_row_by_row(
     limit = float(alone.norm(dim=1).median())  # some are shortened, some are not
     ours = added(sums(network, limit), inputs, labels, None)
     torch.testing.assert_close(ours, clipped(alone, limit).float(), rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("changed", "fault"),
-    [
-        ({"stages": []}, "stages"),
-        ({"stages": [{"filters": 4, "kernel": 15}]}, "stage 1 does not fit its input of 12 x 12"),
-        (
-            {"stages": [{"filters": 4, "pool": 4}, {"filters": 4, "pool": 4}]},
-            "stage 2 does not fit its input of 3 x 3",
-        ),
-        ({"stages": [{"filters": 4, "pool_stride": 2}]}, "pool_stride 2 has no effect with pool 1"),
-        ({"preprocessing": {"size": 12, "mean": [0.1, 0.2]}}, "mean: 2 values for 1 channels"),
-        ({"scattering": {"J": 4}}, "images are smaller than 2\\^J"),
-        ({"scattering": {"groups": 2}}, "groups 2: does not divide the 81 channels"),
-        ({"checkpoint": "weights.safetensors"}, "checkpoint"),
-    ],
-)
-def test_what_does_not_fit_is_refused(changed: dict[str, Any], fault: str) -> None:
-    with pytest.raises(ConfigError, match=fault):
-        backbone_options({**SMALL, **changed})

@@ -10,8 +10,7 @@ from PIL import Image
 
 from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.feature_digest import NO_PROBE, take_probe
-from dpprobe.backbones.registry import backbone_options
-from dpprobe.errors import ConfigError, DataError
+from dpprobe.errors import DataError
 from tests.support import backbones
 
 DECLARED: dict[str, Any] = {"family": "external", "model": "speech-96", "each_by_itself": True}
@@ -42,21 +41,3 @@ def test_another_model_is_another_backbone(change: dict[str, str]) -> None:
     """Stored vectors of one are never taken for those of the other."""
     assert load(**change).fingerprint != load().fingerprint
     assert load().fingerprint == load().fingerprint
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"each_by_itself": False}, "each_by_itself"),
-        ({"each_by_itself": None}, "each_by_itself"),
-        ({"model": ""}, "model"),
-        ({"weights_sha256": "abc"}, "weights_sha256"),
-        ({"vectors": "Two Words"}, "vectors"),
-        ({"checkpoint": "model.pt"}, "checkpoint"),
-    ],
-)
-def test_what_is_not_declared_well_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        backbone_options({**DECLARED, **changes})
-    with pytest.raises(ConfigError, match="each_by_itself"):  # it has no default
-        backbone_options({"family": "external", "model": "speech-96"})

@@ -13,7 +13,7 @@ import pytest
 import timm
 from huggingface_hub import constants
 
-from dpprobe.backbones import loading, open_clip_models, timm_models
+from dpprobe.backbones import loading, open_clip_models
 from dpprobe.backbones.hub_files import HubFile, describe_missing
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
@@ -151,59 +151,3 @@ def test_a_tokenizer_is_looked_for_where_it_can_be_run(
     ]
     with pytest.raises(ConfigError, match=r"nobody/nothing \(tokenizer: .* cannot be reached"):
         open_clip_models.make_tokenizer(options)
-
-
-@pytest.mark.parametrize(
-    ("values", "files"),
-    [
-        ({"model": "resnet18"}, [WEIGHTS]),
-        ({"model": "resnet18", "pretrained": False}, []),
-        ({"model": "resnet18", "checkpoint": "weights.pth"}, []),
-        ({"model": "resnet18", "model_args": {"cache_dir": "x"}}, []),
-        ({"model": "gcvit_base.in1k"}, []),  # of an address of its own
-        ({"model": "local-dir:x"}, []),
-        (
-            {"model": "hf-hub:a/b@v2"},
-            [HubFile("config", "a/b@v2", ("config.json",)),
-             HubFile("weights", "a/b@v2", WEIGHTS.names)],
-        ),
-    ],
-)  # fmt: skip
-def test_what_timm_fetches(values: dict[str, Any], files: list[HubFile]) -> None:
-    options: Any = backbone_options({"family": "timm"} | values)
-    assert timm_models.list_hub_files(options) == files
-
-
-@pytest.mark.parametrize(
-    ("model", "files"),
-    [
-        (
-            "ViTamin-S.datacomp1b",
-            [("weights", "jienengchen/ViTamin-S",
-              ("pytorch_model.safetensors", "pytorch_model.bin"))],
-        ),
-        (
-            "ViT-B-32.laion2b_s34b_b79k",
-            [("weights", "laion/CLIP-ViT-B-32-laion2B-s34B-b79K",
-              ("open_clip_model.safetensors", "open_clip_pytorch_model.bin"))],
-        ),
-        (
-            "hf-hub:a/b",
-            [("config", "a/b", ("open_clip_config.json",)),
-             ("weights", "a/b", ("open_clip_model.safetensors", "open_clip_pytorch_model.bin"))],
-        ),
-        (
-            "roberta-ViT-B-32.laion2b_s12b_b32k",
-            [("weights", "laion/CLIP-ViT-B-32-roberta-base-laion2B-s12B-b32k",
-              ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")),
-             ("config", "roberta-base", ("config.json",)),
-             ("tokenizer", "roberta-base", ("tokenizer_config.json", "tokenizer.json"))],
-        ),
-    ],
-)  # fmt: skip
-def test_what_open_clip_fetches(
-    monkeypatch: pytest.MonkeyPatch, model: str, files: list[Any]
-) -> None:
-    monkeypatch.setattr(open_clip_models, "find_spec", lambda _: "there")
-    options: Any = backbone_options({"family": "open_clip", "model": model})
-    assert open_clip_models.list_hub_files(options) == files

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import pickle
 from pathlib import Path
@@ -19,12 +18,11 @@ from timm.data.config import resolve_model_data_config
 from timm.data.transforms_factory import create_transform
 
 from dpprobe import devices
-from dpprobe.backbones import image_preprocessing, loading, timm_models
-from dpprobe.backbones.backbone import Runtime, backbone_fingerprint
+from dpprobe.backbones import loading, timm_models
+from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.network_forward import forward_pass
-from dpprobe.backbones.options import BACKBONE_NOTES, BackboneOptions
 from dpprobe.backbones.registry import backbone_options
-from dpprobe.errors import ConfigError, DataError, PrivacyError
+from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.privacy.private_mark import mark_metadata
 from tests.support.backbones import load, noise, run
 
@@ -51,14 +49,6 @@ def its_own(model: Any) -> Any:
 # colours
 
 
-def test_sixteen_bits_are_scaled_not_clipped() -> None:
-    values = np.array([[0, 128, 257, 32768, 65535]], dtype=np.uint16)
-    grey = image_preprocessing.convert_mode(Image.fromarray(values), "L")
-    np.testing.assert_array_equal(np.asarray(grey), [[0, 0, 1, 128, 255]])
-    wide = image_preprocessing.convert_mode(Image.fromarray(values.astype(np.int32)), "RGB")
-    np.testing.assert_array_equal(np.asarray(wide)[0, :, 1], [0, 0, 1, 128, 255])
-
-
 @pytest.mark.parametrize("family", ["pixels", "scattering"])
 def test_grey_bits_are_part_of_a_backbone(family: str) -> None:
     plain, told = load(family=family, size=32), load(family=family, grey_bits=12, size=32)
@@ -74,22 +64,6 @@ def test_grey_bits_are_part_of_a_backbone(family: str) -> None:
         load(family="external", model="v", each_by_itself=True, grey_bits=12)
 
 
-def test_pixels_without_a_range_are_refused() -> None:
-    for values in (np.ones((2, 2), np.float32), np.full((2, 2), -1, np.int32),
-                   np.full((2, 2), 70_000, np.int32)):  # fmt: skip
-        with pytest.raises(DataError, match="have no known range"):
-            image_preprocessing.convert_mode(Image.fromarray(values), "L")
-
-
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr"])
-def test_every_colour_mode_becomes_colour_and_grey(mode: str) -> None:
-    picture = Image.new("RGB", (3, 3), (255, 255, 255)).convert(mode)
-    for wanted in ("L", "RGB"):
-        result = image_preprocessing.convert_mode(picture, wanted)
-        assert result.mode == wanted
-        assert np.asarray(result).min() >= 254
-
-
 # pixels
 
 
@@ -102,27 +76,6 @@ def test_pixels_in_colour_resized_and_shifted() -> None:
 
 
 # scattering
-
-
-@pytest.mark.parametrize(
-    ("options", "dimension"),
-    [
-        ({"size": 8}, 81 * 4),
-        ({"size": 36, "J": 3, "L": 4}, 61 * 16),
-        ({"size": 7, "J": 1}, 9 * 9),
-        ({"size": 28}, 81 * 49),
-        ({"size": 16, "color": "rgb"}, 3 * 81 * 16),
-        ({"size": 8, "J": 1, "L": 4}, 5 * 16),
-    ],
-)
-def test_scattering_has_its_known_number_of_coefficients(
-    options: dict[str, Any], dimension: int
-) -> None:
-    backbone = load(family="scattering", **options)
-    features = run(backbone, noise((32, 32)))
-    assert features.shape == (1, dimension) == (1, backbone.dimension)
-    assert features.dtype == torch.float32
-    assert torch.isfinite(features).all()
 
 
 def test_scattering_hardly_expands() -> None:
@@ -151,13 +104,6 @@ def test_scattering_is_channel_major() -> None:
     assert (channels[0, :, :4, :4].sum((1, 2)) > 0.8 * channels[0].sum((1, 2))).all()
 
 
-def test_image_smaller_than_the_wavelets_is_refused() -> None:
-    backbone_options({"family": "scattering", "size": 8, "J": 3}).check_files()
-    options = backbone_options({"family": "scattering", "size": 7, "J": 3})
-    with pytest.raises(ConfigError, match=r"size: 7 is smaller than 2\^J = 8"):
-        options.check_files()
-
-
 # timm
 
 
@@ -178,33 +124,6 @@ def test_float32_means_full_float32_on_a_gpu_too(precision: Any, tf32: bool) -> 
         forward(torch.zeros(2, 3, 4, 4, dtype=torch.uint8))
         assert torch.backends.cudnn.allow_tf32
     assert seen == [tf32]
-
-
-def test_model_of_one_channel() -> None:
-    arguments = {"in_chans": 1, "img_size": 64}
-    with pytest.raises(ConfigError, match=r"preprocessing.mean: 3 values for 1 channels"):
-        load(**TINY, model_args=arguments)
-    backbone = load(**TINY, model_args=arguments, preprocessing={"mean": 0.5, "std": 0.5})
-    assert backbone.transform(noise((160, 160))).shape == (1, 64, 64)
-
-
-def test_overrides_reach_the_transform() -> None:
-    written = {
-        "size": 32, "mean": 0.25, "std": [0.5, 0.5, 1], "interpolation": "bilinear", "crop_pct": 1,
-        "crop_mode": "squash",
-    }  # fmt: skip
-    changed = load(
-        family="timm", model="test_efficientnet", pretrained=False, preprocessing=written
-    )
-    assert json.loads(json.dumps(changed.preprocessing)) == {
-        "color": "RGB", "input_size": [3, 32, 32], "mean": [0.25] * 3, "std": [0.5, 0.5, 1.0],
-        "interpolation": "bilinear", "crop_pct": 1.0, "crop_mode": "squash", "crop": "centre",
-        "flip": False,
-    }  # fmt: skip
-    white = changed.transform(Image.new("RGB", (90, 40), (255, 255, 255)))
-    assert white.shape == (3, 32, 32)
-    assert white.dtype == torch.uint8
-    assert (white == 255).all()
 
 
 @pytest.fixture
@@ -274,31 +193,6 @@ def test_a_checkpoint_that_was_trained_on_private_rows_is_refused(checkpoint: Pa
         load(family="timm", model="test_vit", checkpoint=str(checkpoint))
 
 
-@pytest.mark.parametrize(
-    ("key", "values"),
-    [
-        ("pretrained", {"pretrained": True, "checkpoint": "x"}),
-        ("model_args: pretrained", {"model_args": {"pretrained": True}}),
-        ("crop_pct", {"preprocessing": {"crop_pct": 1.5}}),
-        ("preprocessing.std: 4", {"preprocessing": {"std": [1] * 4}}),
-        ("preprocessing.std: 0", {"preprocessing": {"std": 0}}),
-        (r"preprocessing.std.1: 0", {"preprocessing": {"std": [1, 0, 1]}}),
-        ("preprocessing.mean: nan", {"preprocessing": {"mean": float("nan")}}),
-        ("resize: unknown key", {"resize": 3}),
-        ("model: .*'a1_in1kk' of resnet50; write a1_in1k", {"model": "resnet50.a1_in1kk"}),
-        ("model: .*'qqqq' of resnet50.* a1_in1k, ", {"model": "resnet50.qqqq"}),
-        ("checkpoint: .*no/such", {"checkpoint": "no/such.safetensors"}),
-        ("model: .*'test_vitt'; write test_vit", {"model": "test_vitt"}),
-        ("model: .*botnet50ts_256", {"model": "botnet50ts_256"}),
-    ],
-)
-def test_wrong_options_are_refused_at_planning(key: str, values: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=key):
-        backbone_options({"family": "timm", "model": "test_vit"} | values).check_files()
-    if "model" in values and values["model"] != "test_vitt":
-        backbone_options({"family": "timm", **values, "pretrained": False}).check_files()
-
-
 def test_the_list_of_architectures_is_timms() -> None:
     listed: dict[str, list[str]] = {name: [] for name in timm.list_models()}
     for weights in timm.list_pretrained():
@@ -325,25 +219,6 @@ def test_names_are_checked_only_against_the_timm_they_are_of(
     options.check_files()
 
 
-def test_a_checkpoint_s_path_does_not_decide_extraction() -> None:
-    def options(**values: Any) -> BackboneOptions:
-        return backbone_options({"family": "timm", "model": "test_vit"} | values)
-
-    here, there = options(checkpoint="a/w.pth"), options(checkpoint="b/w.pth")
-    params = json.loads(json.dumps(here.extraction_params()))
-    assert params == there.extraction_params()
-    assert "checkpoint" not in params
-    assert backbone_options(params | {"checkpoint": "a/w.pth"}) == here
-    with pytest.raises(ConfigError, match="pretrained"):
-        backbone_options(params)  # not a model of random weights
-    for other in (options(), options(pretrained=False)):
-        assert other.extraction_params() != params
-        assert backbone_options(other.extraction_params()) == other
-    pixels = backbone_options(PIXELS)
-    dumped = pixels.model_dump(mode="json", exclude={*BACKBONE_NOTES, "project"})
-    assert pixels.extraction_params() == dumped
-
-
 def test_architecture_tag_and_training_are_as_timm_resolves_them(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,13 +241,6 @@ def test_architecture_tag_and_training_are_as_timm_resolves_them(
     fetched = load(family="timm", model="test_vit")
     assert (fetched.architecture, fetched.pretrained_tag) == ("test_vit", "r160_in1k")
     assert fetched.trained
-
-
-def test_fingerprint_covers_architecture_and_tag() -> None:
-    options = backbone_options(TINY)
-    arguments: dict[str, Any] = {"preprocessing": {}, "weights_sha256": None, "libraries": []}
-    names: list[dict[str, Any]] = [{}, {"architecture": "a"}, {"pretrained_tag": "a"}]
-    assert len({backbone_fingerprint(options, **arguments, **name) for name in names}) == 3
 
 
 def test_missing_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -140,39 +139,6 @@ def test_every_pair_of_open_clip_has_a_name_that_passes() -> None:
 # names
 
 
-OPENAI = "ViT-B-32.openai"
-
-
-@pytest.mark.parametrize(
-    ("key", "values"),
-    [
-        ("model: .*'ViT-B-33'; write ViT-B-32", {"model": "ViT-B-33", "pretrained": False}),
-        ("model: .*'qqqqqqqq'; correct it", {"model": "qqqqqqqq", "pretrained": False}),
-        ("pretrained: .*'openia' .*write openai", {"model": "ViT-B-32.openia"}),
-        ("pretrained: .*'webli' .*has openai, ", {"model": "ViT-B-32.webli"}),
-        ("pretrained: .*none; ", {"model": "ViT-e-14", "pretrained": "x"}),
-        ("checkpoint: .*no/such.pt", {"model": "ViT-B-32", "checkpoint": "no/such.pt"}),
-        ("pretrained: missing", {"model": "ViT-B-32"}),
-        ("choose different weights", {"model": OPENAI, "pretrained": "laion2b_e16"}),
-        ("beside a checkpoint", {"model": OPENAI, "checkpoint": "x"}),
-        ("beside a checkpoint", {"model": "ViT-B-32", "pretrained": "openai", "checkpoint": "x"}),
-        ("includes its weights", {"model": "hf-hub:a/b", "pretrained": "x"}),
-        ("mean: 2 values", {"model": OPENAI, "preprocessing": {"mean": [1, 2]}}),
-        ("unknown key", {"model": OPENAI, "preprocessing": {"crop_pct": 1}}),
-        ("quickgelu.*`model: ViT-B-32-quickgelu`", {"model": OPENAI}),
-        ("`model: ViT-B-32-quickgelu`", {"model": "ViT-B-32", "pretrained": "openai"}),
-        ("`model: ViT-H-14-quickgelu`", {"model": "ViT-H-14", "pretrained": "dfn5b"}),
-        ("`quick_gelu: true`", {"model": "ViT-B-32-quickgelu.openai", "quick_gelu": False}),
-        ("`quick_gelu: false`", {"model": "ViT-B-32.laion2b_s34b_b79k", "quick_gelu": True}),
-    ],
-)
-def test_wrong_options_are_refused_before_anything_is_loaded(
-    key: str, values: dict[str, Any]
-) -> None:
-    with pytest.raises(ConfigError, match=key):
-        options(**values).check_files()
-
-
 def test_the_list_of_names_is_open_clips() -> None:
     def activation(quick: object) -> str:
         return open_clip_models.QUICK if quick else open_clip_models.USUAL
@@ -224,17 +190,6 @@ def test_checkpoint_is_loaded_strictly(checkpoint: Path) -> None:
     save_file(state, checkpoint)
     with pytest.raises(ConfigError, match="open_clip cannot create tiny-quickgelu .*ln_post.bias"):
         load(checkpoint=str(checkpoint))
-
-
-def test_the_path_of_a_checkpoint_does_not_decide_extraction() -> None:
-    here = options(model="ViT-B-32-quickgelu", checkpoint="a/w.pt")
-    there = options(model="ViT-B-32-quickgelu", checkpoint="b/w.pt")
-    params = json.loads(json.dumps(here.extraction_params()))
-    assert params == there.extraction_params()
-    assert backbone_options(params | {"checkpoint": "a/w.pt"}) == here
-    with pytest.raises(ConfigError, match="pretrained: missing"):
-        backbone_options(params)
-    assert here.input_files()[0].endswith("a/w.pt")
 
 
 # layers and views

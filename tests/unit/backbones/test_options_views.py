@@ -249,23 +249,6 @@ def test_layers_of_a_resnet_are_its_stages() -> None:
     torch.testing.assert_close(features, layers["4"], rtol=1e-4, atol=1e-5)  # pooled, as its head
 
 
-@pytest.mark.parametrize(
-    ("key", "values"),
-    [
-        (r"layers: .* block 40", {"layers": [40]}),
-        ("layers: block 1", {"layers": [1, 1]}),
-        ("layers", {"layers": [-1]}),
-        ("layers", {"layers": "last"}),
-        ("token pooled", {"token": "pooled"}),
-        ("token: test_resnet", {"model": "test_resnet", "layers": "all", "token": "class"}),
-        ("crop_seed 3", {"preprocessing": {"crop_seed": 3}}),
-    ],
-)
-def test_wrong_views_and_layers(key: str, values: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=key):
-        load(**values)
-
-
 # precision and compilation
 
 

@@ -10,8 +10,6 @@ import pytest
 import torch
 
 from dpprobe.backbones.projection import draw_signs
-from dpprobe.backbones.registry import backbone_options
-from dpprobe.errors import ConfigError
 from tests.support.backbones import load, noise, run
 
 SMALL: dict[str, Any] = {"family": "scattering", "size": 8}
@@ -47,29 +45,3 @@ def test_features_are_the_projected_ones(values: dict[str, Any]) -> None:
     features = run(short, *pictures)
     assert not features.requires_grad
     torch.testing.assert_close(features, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_features_of_before_keep_their_fingerprint_and_parameters() -> None:
-    """The option is new: it must not make anybody extract all features again."""
-    for values in (SMALL, {"family": "pixels"}):
-        assert "project" not in backbone_options(values).extraction_params()
-    projected = backbone_options({**SMALL, "project": 20})
-    assert projected.extraction_params()["project"] == 20
-    assert backbone_options(projected.extraction_params()) == projected
-    assert load(**SMALL, project=20).fingerprint != load(**SMALL, project=21).fingerprint
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({**SMALL, "project": 324}, "project: 324 must be below the number of features"),
-        ({"family": "pixels", "project": 9}, "project: 9: the number of features is not known"),
-        (
-            {"family": "pixels", "size": 3, "project": 9},
-            "project: 9 must be below the number of features",
-        ),
-    ],
-)
-def test_projections_of_nothing_are_refused(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        backbone_options(values).check_files()

@@ -9,7 +9,7 @@ import pytest
 
 from dpprobe.data import csv_rows
 from dpprobe.data.registry import dataset_options
-from tests.support.shards import pack, png, samples
+from tests.support.shards import png
 
 CLASSES = ["cat", "dog", "owl"]
 # (patient, class, second label): few owls, and patients of two classes.
@@ -74,11 +74,3 @@ def test_planning_reads_a_table_once_until_it_changes(
         stream.write("\n0.png,cat,p0,0,0")
     after = options.count_rows()
     assert (len(read), sum(after or ())) == (2, sum(before or ()) + 1)
-
-
-def test_shards_and_downloads_are_not_counted_at_each_start(tmp_path: Path) -> None:
-    pack(tmp_path / "a.tar", samples(0, 4))
-    shards = {"source": "webdataset", "train": str(tmp_path), "class_names": ["cat", "dog"]}
-    hub = {"source": "huggingface", "repo": "a/b", "revision": "0" * 40, "train": "*.parquet"}
-    for written in (shards, hub, {"source": "sklearn", "name": "digits"}):
-        assert dataset_options(written).count_class_units() is None

@@ -1,10 +1,9 @@
-"""CSV manifests: joins, policies, ranges and splits, held against plain Python."""
+"""CSV manifests: long cells, paths, spellings and copies, and what the documentation prints."""
 
 from __future__ import annotations
 
 import csv
 import gzip
-import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,8 +11,6 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from PIL import Image
 
 from dpprobe.backbones.registry import backbone_options
@@ -22,21 +19,12 @@ from dpprobe.data import (
     csv_manifest,
     csv_rows,
     dataset_preparation,
-    group_columns,
-    path_template,
 )
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.draft.csv_guesses import Wishes, look_at_csv
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.study.study_file import load_study
-
-SLOW = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-
-# Without a time, or tests have other names in each process.
-GZIPPED = gzip.compress(b"path,kind\na.png,cat\n", mtime=0)
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], delimiter: str = ",") -> None:
@@ -86,21 +74,6 @@ def animals(root: Path, rows: int = 20) -> list[dict[str, Any]]:
     ]
 
 
-# one label a row
-
-
-QUOTED = '"dog"'  # a value quoted after a space
-
-
-def test_excels_mark_quotes_and_empty_lines(tmp_path: Path) -> None:
-    write_images(tmp_path, [f"a, {number}.png" for number in range(4)])
-    lines = ['"path", kind ', *(f'"a, {n}.png", {"cat" if n % 2 else QUOTED}' for n in range(4))]
-    text = "\r\n".join([lines[0], lines[1], "", *lines[2:], "", ""])
-    (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
-    train, test = prepare(tmp_path / "out", root=str(tmp_path), train="a.csv", **ANIMALS)
-    assert sorted(train.read_ids() + test.read_ids()) == [f"a, {number}.png" for number in range(4)]
-
-
 @pytest.mark.parametrize("first", ["sep={}", "SEP={}\r", '"sep={}"', "sep={0}{0}"])
 @pytest.mark.parametrize("name", ["a;.csv", "a,.csv.gz", "a\t.tsv"])
 def test_the_first_line_may_declare_the_delimiter(tmp_path: Path, first: str, name: str) -> None:
@@ -139,342 +112,7 @@ def test_long_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: str, 
     assert csv.field_size_limit() == 131_072
 
 
-def test_labels_may_be_names_numbers_or_mapped_to_names(tmp_path: Path) -> None:
-    rows = animals(tmp_path)
-    for row in rows:
-        row |= {"number": int(row["kind"] == "dog"), "code": {"cat": 2, "dog": 10}[row["kind"]]}
-    write_csv(tmp_path / "a.csv", rows)
-    values = {"root": str(tmp_path), "train": "a.csv"}
-
-    def read(column: str, names: Any) -> SplitTable:
-        named = {"label_column": column, "class_names": names}
-        return prepare(tmp_path / "out", **values, **named)[0]
-
-    names = {10: "dog", 2: "cat"}
-    tables = [read("kind", ["cat", "dog"]), read("number", ["cat", "dog"]), read("code", names)]
-    assert {table.class_names for table in tables} == {("cat", "dog")}, "in the order of labels"
-    assert len({table.fingerprint for table in tables}) == 1
-    labels = tables[0].read_labels()
-    assert (read("number", ["1", "0"]).read_labels() == 1 - labels).all(), "numbers are names"
-    again = options_of(train="a.csv", label_column="code", class_names={"2": "cat", "10": "dog"})
-    written = options_of(train="a.csv", label_column="code", class_names=names).model_dump()
-    assert again.model_dump() == written
-    assert "class_names" in again.preparation_params()
-    with pytest.raises(DataError, match="code is '10', which is not a key of class_names"):
-        read("code", {2: "cat", 11: "dog"})
-
-
-def test_a_name_of_no_class_is_told_with_its_line(tmp_path: Path) -> None:
-    rows = animals(tmp_path)
-    rows[4]["kind"] = "wolf"
-    rows[5]["kind"] = ""
-    rows[6]["kind"] = "Cat"
-    rows[7]["kind"] = "['cat', 'dog']"
-    write_csv(tmp_path / "a.csv", rows)
-    values = {"root": str(tmp_path), "train": "a.csv", **ANIMALS}
-    with pytest.raises(DataError) as caught:
-        prepare(tmp_path / "out", test_fraction=0.3, **values)
-    assert "a.csv line 6: kind is 'wolf'" in str(caught.value)
-    assert "a.csv line 7: kind is blank" in str(caught.value)
-    assert "kind is 'Cat', which" in str(caught.value)
-    assert "(write 'cat'" in str(caught.value)
-    assert "['cat', 'dog']\", which is not in class_names; its parts are" in str(caught.value)
-    rows[4]["kind"] = rows[6]["kind"] = rows[7]["kind"] = "cat"
-    write_csv(tmp_path / "a.csv", rows)
-    train, test = prepare(tmp_path / "out", missing="drop", **values)
-    assert len({*train.read_ids(), *test.read_ids()} - {"images/005.png"}) == 19
-
-
 # paths
-
-
-@pytest.mark.parametrize(
-    "template",
-    ["{}.jpg", "{0.__class__", "{a!r}.jpg", "{a:{b}}.jpg", "{a:d}.jpg", "plain.jpg", "{a"],
-)
-def test_templates_that_are_refused(template: str) -> None:
-    with pytest.raises(ConfigError, match="path_template: .*; "):
-        options_of(train="a.csv", path_template=template, **ANIMALS)
-
-
-def test_a_template_looks_columns_up_and_nothing_else(tmp_path: Path) -> None:
-    write_csv(tmp_path / "a.csv", animals(tmp_path))
-    options = options_of(
-        root=str(tmp_path), train="a.csv", path_template="{kind.__class__}.jpg", **ANIMALS
-    )
-    with pytest.raises(ConfigError, match=r"path_template: a.csv: no column 'kind.__class__'"):
-        options.check_files()
-    parts = path_template.template_parts("{Frontal/Lateral:.1}-{a[0]:>3}")
-    row = {"Frontal/Lateral": "Frontal", "a[0]": "7"}
-    assert path_template.fill_template(parts, row) == "F-  7"
-
-
-# several labels a row
-
-
-@pytest.mark.parametrize("name", ["['cat', 'dog']", '["a"]', "['a' 'b']", "('a',)", "{'a'}", "[3]"])
-def test_a_list_as_text_is_no_class(name: str) -> None:
-    with pytest.raises(ConfigError, match="is a list of labels, written as text"):
-        options_of(train="a.csv", label_column="kind", class_names=[name, "dog"])
-    ranges = ["(0, 10]", "[10, 20]", "(3)", "(benign) 'mass'", "[sic]"]
-    assert options_of(train="a.csv", label_column="kind", class_names=ranges).class_names
-    assert options_of(train="a.csv", label_column="kind", class_names={name: "both", "b": "dog"})
-
-
-LABELS = ("Atelectasis", "Edema", "Effusion")
-POLICIES = st.sampled_from(["ones", "zeros", "drop", "error"])
-CELLS = st.sampled_from(["1", "1.0", "0", "0.0", "-1", "-1.0", "", "nan", "True", "FALSE"])
-
-
-@SLOW
-@given(
-    cells=st.lists(st.tuples(CELLS, CELLS, CELLS), min_size=1, max_size=12),
-    uncertain=POLICIES | st.dictionaries(st.sampled_from(LABELS), POLICIES),
-    missing=st.sampled_from(["zeros", "drop", "error"]),
-)
-def test_uncertain_labels(
-    tmp_path: Path, cells: list[tuple[str, ...]], uncertain: Any, missing: str
-) -> None:
-    """A plain reading of the policies, row by row."""
-    rows = [
-        {"path": f"{number}.png", **dict(zip(LABELS, row, strict=True))}
-        for number, row in enumerate(cells)
-    ]
-    kept = [{"path": "kept.png", **dict.fromkeys(LABELS, "1")}]
-    write_csv(tmp_path / "a.csv", kept + rows)
-    wanted: dict[str, list[int | None]] = {"kept.png": [1, 1, 1]}
-    for row in rows:
-        values: list[int | str | None] = []
-        for label in LABELS:
-            cell = row[label]
-            if cell in ("", "nan"):
-                values.append({"zeros": 0}.get(missing, missing))
-            elif cell in ("True", "FALSE"):
-                values.append(int(cell == "True"))
-            elif float(cell) < 0:
-                policy = uncertain.get(label, "error") if isinstance(uncertain, dict) else uncertain
-                values.append({"ones": 1, "zeros": 0}.get(policy, policy))
-            else:
-                values.append(int(float(cell)))
-        if "drop" not in values:
-            wanted[row["path"]] = [
-                None if value == "error" else int(str(value)) for value in values
-            ]
-    options = options_of(
-        root=str(tmp_path), train="a.csv", test="a.csv", label_columns=LABELS,
-        uncertain=uncertain, missing=missing,
-    )  # fmt: skip
-    rows_read = csv_rows.read_rows(options)["train"]
-    codes = [[None if code < 0 else code for code in row] for row in rows_read.codes.tolist()]
-    assert dict(zip(rows_read.frame["path"], codes, strict=True)) == wanted
-    assert options.count_rows() == (len(wanted), len(wanted))
-
-
-# groups
-
-
-@SLOW
-@given(
-    number=st.floats(-50, 150, allow_nan=False) | st.integers(-50, 150),
-    bins=st.lists(st.integers(-20, 120), min_size=1, max_size=5, unique=True).map(sorted),
-)
-def test_a_number_falls_in_the_range_that_is_named(number: float, bins: list[int]) -> None:
-    name = group_columns.bin_name(str(number), [float(limit) for limit in bins])
-    if number < bins[0]:
-        assert name == f"<{bins[0]}"
-    elif number >= bins[-1]:
-        assert name == f">={bins[-1]}"
-    else:
-        (pair,) = [(a, b) for a, b in itertools.pairwise(bins) if a <= number < b]
-        assert name == f"{pair[0]}-{pair[1] - 1}"
-
-
-# joins, filters, extracted columns
-
-KEYS = st.sampled_from(["1", "2", "3", "4", ""])
-
-
-@SLOW
-@given(
-    left=st.lists(KEYS, min_size=1, max_size=10),
-    right=st.lists(st.tuples(KEYS, st.sampled_from(["x", "y", ""])), min_size=1, max_size=8),
-)
-def test_a_join_keeps_rows_and_takes_the_first(
-    tmp_path: Path, left: list[str], right: list[tuple[str, str]]
-) -> None:
-    write_csv(
-        tmp_path / "a.csv",
-        [{"path": f"{n}.png", "kind": "cat", "key": key} for n, key in enumerate(left)],
-    )
-    write_csv(tmp_path / "b.csv", [{"id": key, "insurance": value} for key, value in right])
-    first: dict[str, str] = {}
-    for key, value in right:
-        first.setdefault(key, value)
-    first.pop("", None)
-    join = {"file": "b.csv", "by": {"key": "id"}, "columns": ["insurance"]}
-    values = {
-        "root": str(tmp_path), "train": "a.csv", "test": "a.csv", "group_columns": ["insurance"],
-    } | ANIMALS  # fmt: skip
-    if not first.keys() & set(left):
-        with pytest.raises(ConfigError, match=r"joins: b\.csv: none.* a\.csv"):
-            csv_rows.read_rows(options_of(joins=[join | {"first": True}], **values))
-        return
-    frame = csv_rows.read_rows(options_of(joins=[join | {"first": True}], **values))["train"].frame
-    assert frame["path"].tolist() == [f"{n}.png" for n in range(len(left))]
-    assert frame["insurance"].tolist() == [first.get(key, "") for key in left]
-    keys = [key for key, _ in right if key]
-    options = options_of(joins=[join], **values)
-    if len(set(keys)) == len(keys):
-        assert (
-            csv_rows.read_rows(options)["train"].frame["insurance"].tolist()
-            == frame["insurance"].tolist()
-        )
-    else:
-        with pytest.raises(ConfigError, match=r"joins: b.csv line \d+: .*id '\d'"):
-            csv_rows.read_rows(options)
-
-
-def test_a_join_may_bring_the_key_of_the_next(tmp_path: Path) -> None:
-    write_csv(tmp_path / "a.csv", [{"path": f"{n}.png", "visit": f"v{n}"} for n in range(4)])
-    write_csv(tmp_path / "visits.csv", [{"visit": f"v{n}", "who": f"p{n // 2}"} for n in range(4)])
-    write_csv(
-        tmp_path / "people.csv",
-        [{"id": f"p{n}", "kind": x} for n, x in enumerate(ANIMALS["class_names"])],
-    )
-    options = options_of(
-        root=str(tmp_path), train="a.csv", test="a.csv", **ANIMALS,
-        joins=[
-            {"file": "visits.csv", "by": "visit", "columns": ["who"]},
-            {"file": "people.csv", "by": {"who": "id"}, "columns": ["kind"]},
-        ],
-    )  # fmt: skip
-    options.check_files()
-    assert options.count_rows() == (4, 4)
-    assert csv_rows.read_rows(options)["train"].codes[:, 0].tolist() == [0, 0, 1, 1]
-    turned = options.model_copy(update={"joins": options.joins[::-1]})
-    with pytest.raises(ConfigError, match=r"joins.0.by: a.csv: no column 'who'"):
-        turned.check_files()
-
-
-# what is wrong is told before any image is read
-
-
-@pytest.mark.parametrize(
-    ("key", "changed"),
-    [
-        ("root: .*no/such", {"root": "no/such"}),
-        ("no home folder", {"root": "~nobody_of_that_name/x"}),
-        ("train: no file b.csv", {"train": "b.csv"}),
-        ("train: a.xlsx", {"train": "a.xlsx"}),
-        ("path_column: a.csv: .*'file'", {"path_column": "file"}),
-        ("label_column: a.csv: .*'class'", {"label_column": "class"}),
-        ("id_column: a.csv: .*'id'", {"id_column": "id"}),
-        ("unit_column: a.csv: .*'who'", {"unit_column": "who"}),
-        ("split_column: a.csv: .*'split'", {"split_column": "split"}),
-        ("group_columns: a.csv: .*'age'", {"group_columns": ["age"]}),
-        ("filters: a.csv: .*'view'", {"filters": {"view": ["PA"]}}),
-        ("extract.x: a.csv: .*'y'", {"extract": {"x": {"column": "y", "pattern": "(a)"}}}),
-        ("extract.sex: a.csv", {"extract": {"sex": {"column": "path", "pattern": "(a)"}}}),
-        ("joins.0.file", {"joins": [{"file": "j.csv", "by": "sex", "columns": ["age"]}]}),
-        ("joins.0.by: a.csv", {"joins": [{"file": "a.csv", "by": "x", "columns": ["sex"]}]}),
-        ("joins.0.columns: a.csv", {"joins": [{"file": "a.csv", "by": "path", "columns": ["x"]}]}),
-        (
-            "joins.0.columns: 'sex'",
-            {"joins": [{"file": "a.csv", "by": "path", "columns": ["sex"]}]},
-        ),
-    ],
-)
-def test_what_is_not_there(tmp_path: Path, key: str, changed: dict[str, Any]) -> None:
-    write_csv(tmp_path / "a.csv", animals(tmp_path))
-    values = {"root": str(tmp_path), "train": "a.csv"} | ANIMALS | changed
-    with pytest.raises(ConfigError, match=key) as caught:
-        options_of(**values).check_files()
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("key", "changed"),
-    [
-        ("label_column, label_columns", {"label_column": None}),
-        ("label_column, label_columns", {"label_columns": ["a", "b"]}),
-        ("class_names: missing", {"class_names": None}),
-        ("class_names: a, a", {"class_names": ["a", "a"]}),
-        ("class_names: a, a", {"class_names": {0: "a", 1: "a"}}),
-        ("class_names: .*twice", {"class_names": {0: "a", "0 ": "b", 1: "c"}}),
-        ("class_names: .*True", {"class_names": {True: "a", False: "b"}}),
-        ("class_names: .*2", {"class_names": {0: "a"}}),
-        ("class_names: .*'cat' and 'Cat'", {"class_names": ["cat", "Cat"]}),
-        ("class_names: ", {"label_column": None, "label_columns": ["a", "b"],
-                           "class_names": {"a": "x", "b": "y"}}),
-        ("class_names: ", {"label_column": None, "label_columns": ["a", "b"],
-                           "class_names": ["x", "y", "z"]}),
-        ("uncertain.c", {"label_column": None, "label_columns": ["a", "b"], "class_names": None,
-                         "uncertain": {"c": "ones"}}),
-        ("uncertain", {"uncertain": "ones"}),
-        ("missing", {"missing": "zeros"}),
-        ("path_column, path_template", {"path_column": "a", "path_template": "{a}"}),
-        ("test, split_column", {"test": "b.csv", "split_column": "c"}),
-        ("test_values: train", {"split_column": "c", "test_values": ["train"]}),
-        ("group_columns: 'Frontal/Lateral'", {"group_columns": ["Frontal/Lateral"]}),
-        ("group_columns: .*'group_a'", {"group_columns": ["a", "group_a"]}),
-        ("bins: .*ascend", {"group_columns": {"a": {"column": "a", "bins": [2, 1]}}}),
-        ("extract.a.pattern: 'c'", {"extract": {"a": {"column": "b", "pattern": "c"}}}),
-        ("extract.a.pattern: '\\('", {"extract": {"a": {"column": "b", "pattern": "("}}}),
-    ],
-)  # fmt: skip
-def test_options_that_contradict_each_other(key: str, changed: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=key):
-        options_of(**({"train": "a.csv"} | ANIMALS | changed))
-
-
-@pytest.mark.parametrize(
-    ("key", "content"),
-    [
-        ("a.csv is empty", b""),
-        ("a.csv: .*'path'", b"path,path,kind\n"),
-        ("a.csv line 3: 1", b"path,kind\na.png,cat\nb.png\n"),
-        ("a.csv line 2: 3", b"path,kind\na.png,cat,1\n"),
-        (r"a.csv line \d: cannot be read", b'path,kind\n"a.png,cat\n'),
-        (r"a.csv line 2: not UTF-8 \(byte 0xff at place 1", b"path,kind\n\xff\xfe.png,cat\n"),
-        ("line 3002: not UTF-8", b"path,kind\n" + b"a.png,cat\n" * 3000 + b"\xe4.png,cat\n"),
-        ("a.csv line 1: .*UTF-16", "path,kind\na.png,cat\n".encode("utf-16")),
-        ("a.csv: a workbook", b"PK\x03\x04" + bytes(20)),
-        ("`delimiter: .;.`", b"path;kind\na.png;cat\n"),
-        ("write 'Path'", b"Path,kind\na.png,cat\n"),
-        ("a.csv: no train row", b"path,kind\n"),
-        (r"a.csv.gz line \d+: cannot be read", GZIPPED[:-9]),
-        ("line 3: a NUL byte", b"path,kind\na.png,cat\nb.png,d\0og\n"),
-        ("line 1: a NUL byte", "path,kind\na.png,cat\n".encode("utf-16-le")),
-        ("line 3: a byte order mark", b"path,kind\na.png,cat\n\xef\xbb\xbfb.png,dog\n"),
-        ("line 3: repeats the header", b"path,kind\na.png,cat\npath,kind\nb.png,dog\n"),
-    ],
-)
-def test_files_that_cannot_be_read(tmp_path: Path, key: str, content: bytes) -> None:
-    name = "a.csv.gz" if content.startswith(b"\x1f\x8b") else "a.csv"
-    (tmp_path / name).write_bytes(content)
-    options = options_of(root=str(tmp_path), train=name, **ANIMALS)
-
-    def check() -> None:
-        options.check_files()
-        options.count_rows()
-
-    with pytest.raises(ConfigError, match=key):
-        check()
-
-
-@pytest.mark.parametrize(
-    ("key", "changed"),
-    [
-        ("filters.sex: a.csv", {"filters": {"sex": ["x"]}}),
-        ("test_values: a.csv: .* f, m$", {"split_column": "sex", "train_values": ["f"]}),
-        ("extract.n: a.csv line 2: .*000.png", {
-            "extract": {"n": {"column": "path", "pattern": "(x)"}}, "filters": {"n": ["x"]}}),
-    ],
-)  # fmt: skip
-def test_values_that_leave_no_row(tmp_path: Path, key: str, changed: dict[str, Any]) -> None:
-    write_csv(tmp_path / "a.csv", animals(tmp_path))
-    with pytest.raises(ConfigError, match=key):
-        options_of(root=str(tmp_path), train="a.csv", **ANIMALS, **changed).count_rows()
 
 
 def test_paths_are_relative_to_the_root_unless_absolute(
@@ -536,27 +174,6 @@ def test_the_example_study_is_accepted_with_what_is_commented_out(repository: Pa
     options = load_study(study).datasets["findings"]
     assert isinstance(options, csv_manifest.Options)
     assert options.uncertain == {"edema": "ones", "effusion": "zeros", "pneumonia": "drop"}
-
-
-def test_a_join_that_matches_little_or_nothing_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", logger="dpprobe")
-    write_csv(
-        tmp_path / "a.csv", [dict(row, key=f"P{n}") for n, row in enumerate(animals(tmp_path))]
-    )
-    write_csv(tmp_path / "b.csv", [{"id": f"P{n}", "age": n} for n in range(3)])
-    join = {"file": "b.csv", "by": {"key": "id"}, "columns": ["age"]}
-    options = options_of(
-        root=str(tmp_path), train="a.csv", joins=[join], group_columns=["age"], **ANIMALS
-    )
-    options.count_rows()
-    assert "have no row in" not in caplog.text
-    csv_rows.read_rows(options)
-    assert "a.csv: 17 of 20 rows have no row in b.csv" in caplog.text
-    write_csv(tmp_path / "b.csv", [{"id": f"{n}", "age": n} for n in range(3)])
-    with pytest.raises(ConfigError, match=r"a\.csv has key 'P0', b\.csv has id '0'"):
-        csv_rows.read_rows(options)
 
 
 @pytest.mark.parametrize("name", ["~$lock.jpg", "~nobody/x.jpg"])

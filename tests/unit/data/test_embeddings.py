@@ -460,8 +460,3 @@ def test_studies_that_are_refused(changes: dict[str, Any], fault: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_study(study(**changes))
     assert fault in str(caught.value)
-
-
-def test_prompts_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="prompts: vectors have no text encoder"):
-        options(tmp_path, {"train": "x.npz"}, prompts="imagenet")

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from huggingface_hub import errors
 from PIL import Image
 
 from dpprobe.data import dataset_preparation, huggingface
@@ -186,12 +188,6 @@ def test_a_commit_or_repository_that_is_not_there(change: dict[str, str], tmp_pa
     assert "commits/main, correct the name, or set HF_TOKEN for a private dataset" in message
 
 
-@pytest.mark.parametrize("revision", ["main", "v1.0", "", COMMIT[:12], COMMIT.upper() + "0"])
-def test_a_revision_must_be_a_commit(revision: str) -> None:
-    with pytest.raises(ConfigError, match="40 hexadecimal digits"):
-        options_of(revision=revision)
-
-
 def test_a_pattern_without_a_file_is_answered_with_files_that_are_there(tmp_path: Path) -> None:
     message = refused(options_of(test="data/validation-*"), tmp_path, ConfigError)
     assert "data/validation-*" in message
@@ -239,6 +235,18 @@ def test_a_hub_that_is_busy_is_asked_again(hub: Hub, tmp_path: Path) -> None:
         dataset_preparation.download_dataset(options_of(), tmp_path)
         assert (tmp_path / "receipt.json").is_file()
         (tmp_path / "receipt.json").unlink()
+
+
+def test_only_faults_that_may_pass_are_retried() -> None:
+    def answered(status: int) -> Exception:
+        response = httpx2.Response(status, request=httpx2.Request("GET", "http://h"))
+        return errors.HfHubHTTPError("x", response=response)
+
+    retried = [status for status in range(400, 600) if huggingface._may_pass(answered(status))]
+    assert retried == [408, 429, *range(500, 600)]
+    passing = [httpx2.ConnectTimeout("x"), httpx2.ReadError("x"), errors.FileMetadataError("x")]
+    lasting = [OSError("x"), ValueError("x"), errors.HFValidationError("x")]
+    assert [*map(huggingface._may_pass, (*passing, *lasting))] == [True] * 3 + [False] * 3
 
 
 def test_no_network_ends_in_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

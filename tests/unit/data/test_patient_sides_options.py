@@ -75,51 +75,6 @@ def test_only_what_decides_is_read(options: dict[str, Any], read: tuple[str, ...
     assign_sides(dataset_options(manifest | options), index)  # type: ignore[arg-type]
 
 
-def test_a_unit_s_name_says_what_its_column_is_made_of() -> None:
-    """A ledger adds prices of one name alone: another pattern makes other patients of the rows."""
-    manifest = {"source": "csv", "train": "a.csv", "label_column": "kind", "class_names": CLASSES}
-    manifest |= {"unit_column": "who"}
-
-    def name(**options: Any) -> str | None:
-        return dataset_options(manifest | options).unit_name()
-
-    people = {"file": "people.csv", "by": "image", "columns": ["who"]}
-    study = {"column": "path", "pattern": "(p[0-9]+/s[0-9]+)"}
-    names = [
-        name(),
-        name(extract={"who": {"column": "path", "pattern": "(p[0-9]+)"}}),
-        name(extract={"who": study}),
-        name(joins=[people]),
-        name(joins=[people | {"file": "others.csv"}]),
-        name(joins=[people | {"by": {"image": "name"}}]),
-        name(joins=[people], extract={"image": study}),
-    ]
-    assert names[0] == "who"
-    assert names[1] == "who ((p[0-9]+) in path)"
-    assert names[3] == "who (people.csv by image = image)"
-    assert len(set(names)) == len(names)
-    others = [{"file": "sites.csv", "by": "image", "columns": ["site"]}]
-    assert name(joins=others, extract={"year": study}) == "who"
-    assert dataset_options(manifest | {"unit_column": None}).unit_name() is None
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"unit": "patient"}, "unit: patient needs a unit_column"),
-        ({"max_images_per_patient": 3}, "max_images_per_patient: 3 needs a unit_column"),
-        ({"unit_column": "nobody"}, "no column 'nobody'"),
-        ({"unit_column": "who", "max_images_per_patient": 0}, "max_images_per_patient"),
-        ({"unit_column": "who", "unit": "family"}, "unit"),
-    ],
-)
-def test_wrong_options_are_named(wrong: dict[str, Any], message: str, tmp_path: Path) -> None:
-    written = write_csv(tmp_path, PATIENTS)
-    del written["unit_column"]
-    with pytest.raises(ConfigError, match=message):
-        dataset_options(written | wrong).check_files()
-
-
 def study_of(folder: Path, *, privacy: dict[str, Any] | None = None, **options: Any) -> Any:
     datasets = {"lesions": write_csv(folder, PATIENTS) | options, **STUDY["datasets"]}
     methods = {"sgd": {"head": "sgd", "batch_size": "full"}}

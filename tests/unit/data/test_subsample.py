@@ -158,51 +158,6 @@ def test_the_choice_is_another_one_than_that_of_test_rows() -> None:
     assert 0.07 < kept.count(True) / len(train) < 0.13
 
 
-@pytest.mark.parametrize(
-    ("part", "message"),
-    [
-        ({"per_class": 140}, "140 of class 8, but there are 139"),
-        ({"fractions": {"cat": 0.5}}, "'cat' is not a class of the dataset; write some of 0, 1"),
-    ],
-)
-def test_classes_and_sizes_that_are_not_there_are_named(
-    tmp_path: Path, part: dict[str, Any], message: str
-) -> None:
-    options = dataset_options({**DIGITS, "subsample": part})
-    with pytest.raises(ConfigError, match=message):  # planning knows, if the source does
-        options.used_rows()
-    with pytest.raises(DataError, match=message):
-        dataset_preparation.prepare_dataset(options, tmp_path)
-
-
-@pytest.mark.parametrize("source", ["imagefolder", "csv", "patients"])
-def test_planning_counts_the_classes_of_files(tmp_path: Path, source: str) -> None:
-    paths = [tmp_path / "of" / ("cat" if n < 10 else "dog") / f"{n}.png" for n in range(30)]
-    for path in paths:
-        path.parent.mkdir(exist_ok=True, parents=True)
-        path.touch()
-    rows = [f"{path},{path.parent.name},p{n // 2}\n" for n, path in enumerate(paths)]
-    (tmp_path / "a.csv").write_text("path,label,who\n" + "".join(rows))
-    table = {"source": "csv", "train": str(tmp_path / "a.csv"), "label_column": "label"}
-    folder = {"source": "imagefolder", "path": str(tmp_path / "of")}
-    values = folder if source == "imagefolder" else {**table, "class_names": ["cat", "dog"]}
-    values |= {"unit_column": "who"} if source == "patients" else {}
-    dataset_options({**values, "subsample": {"per_class": 4}}).used_rows()
-    with pytest.raises(ConfigError, match=r"9 of class cat, but there are \d; write \d or"):
-        dataset_options({**values, "subsample": {"per_class": 9}}).used_rows()
-
-
-def test_planning_knows_n_where_it_can() -> None:
-    def planned(**part: Any) -> tuple[int, int] | None:
-        return dataset_options({**DIGITS, "subsample": part}).used_rows()
-
-    assert planned(per_class=100) == (1000, 359)
-    assert planned(fractions={3: 0.5}) is None  # only the ids tell
-    cifar = {"source": "torchvision", "name": "CIFAR10", "subsample": {"per_class": 100}}
-    assert dataset_options(cifar).used_rows() == (1000, 10_000)
-    assert dataset_options({**cifar, "subsample": {"fractions": {"cat": 0.5}}}).used_rows() is None
-
-
 def test_a_part_made_alone_is_the_one_made_from_the_whole(tmp_path: Path) -> None:
     options = dataset_options({**DIGITS, "subsample": {"per_class": 6}})
     dataset_preparation.prepare_dataset(options.without_subsample(), tmp_path / "digits")

@@ -15,7 +15,7 @@ import pytest
 import torchvision.datasets
 from PIL import Image
 
-from dpprobe.data import dataset_preparation, table, torchvision_datasets, train_test_split
+from dpprobe.data import dataset_preparation, table, torchvision_datasets
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import ConfigError, DataError
@@ -151,18 +151,6 @@ def test_addresses_and_checksums_are_torchvisions(name: str) -> None:
         assert remote.url.startswith(("http://", "https://"))
     if name == "EuroSAT":
         assert torchvision_datasets.EUROSAT_URL in source
-
-
-def test_sizes_are_known_before_the_download() -> None:
-    assert options("MNIST").count_rows() == (60_000, 10_000)
-    assert options("CIFAR100").count_rows() == (50_000, 10_000)
-    assert options("CIFAR100").count_classes() == 100
-    assert options("Places365").count_rows() == (1_803_460, 36_500)
-    assert sum(torchvision_datasets.EUROSAT_ROWS) == 27_000
-    assert options("EuroSAT").count_rows() == train_test_split.count_rows(
-        torchvision_datasets.EUROSAT_ROWS, 0.2
-    )
-    assert sum(options("EuroSAT", test_fraction=0.37).count_rows() or ()) == 27_000
 
 
 def test_a_path_without_the_dataset_is_refused(tmp_path: Path) -> None:

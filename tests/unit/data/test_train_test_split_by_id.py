@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
@@ -14,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpprobe.data import dataset_preparation, train_test_split
-from dpprobe.data.options import PublicSplit
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import read_info
 from dpprobe.errors import ConfigError, DataError
@@ -114,27 +112,6 @@ def in_archive(**layout: Any) -> dict[str, Any]:
     return {"source": "url", "files": FILES, "layout": layout}
 
 
-SPLIT_HERE: list[dict[str, Any]] = [
-    {"source": "sklearn"},
-    {"source": "imagefolder", "path": "nowhere"},
-    {"source": "torchvision", "name": "EuroSAT"},
-    CSV,
-    CSV | {"unit_column": "who"},
-    PARQUET | {"limit": {"train": 5}},
-    HUB,
-    in_archive(source="imagefolder", path="a"),
-    in_archive(**CSV),
-]
-OWN_TEST: list[dict[str, Any]] = [
-    {"source": "torchvision", "name": "CIFAR10"},
-    CSV | {"test": "b.csv"},
-    CSV | {"split_column": "part"},
-    PARQUET | {"test": "b.parquet"},
-    HUB | {"test": "b.parquet", "limit": {"test": 5}},
-    in_archive(**CSV, test="b.csv"),
-]
-
-
 def options_by(by: str, values: dict[str, Any]) -> Any:
     if "layout" in values:
         return dataset_options(values | {"layout": values["layout"] | {"split_by": by}})
@@ -144,38 +121,6 @@ def options_by(by: str, values: dict[str, Any]) -> Any:
 def key_by(by: str, values: dict[str, Any]) -> str:
     key: str = options_by(by, values).public_split().key
     return key
-
-
-@pytest.mark.parametrize("values", SPLIT_HERE)
-def test_a_release_takes_a_split_by_id_alone(values: dict[str, Any]) -> None:
-    refused = options_by("class", values).public_split().fault
-    assert refused is not None
-    assert "\n" not in refused
-    assert refused.endswith("write `split_by: id`")
-    assert dataset_options(values).public_split().fault == refused  # class is the default
-    assert options_by("id", values).public_split().fault is None
-
-
-@pytest.mark.parametrize("values", OWN_TEST)
-def test_a_release_takes_a_source_s_test_set(values: dict[str, Any]) -> None:
-    options = dataset_options(values)
-    assert options.has_test()
-    assert options.public_split().fault is None
-    assert options.public_split().key.startswith("source")
-
-
-def test_a_folder_s_test_set_is_seen_on_disk_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = {"source": "imagefolder", "path": "images"}
-    monkeypatch.chdir(tmp_path)
-    assert not dataset_options(folder).has_test()
-    for name in ("train", "test"):
-        (tmp_path / "images" / name).mkdir(parents=True)
-    assert dataset_options(folder).public_split().fault is None
-    assert dataset_options(folder).public_split().key == "source"
-    # The archive's folder of that name is another one.
-    assert dataset_options(in_archive(**folder)).public_split().fault is not None
 
 
 def test_the_first_images_of_what_values_leave_are_no_units_of_a_release(tmp_path: Path) -> None:
@@ -239,67 +184,6 @@ def test_a_key_changes_with_what_decides_the_sides_alone(
     assert split.follows_names == (bool(columns) and not own_test)
     assert split.names_rows == bool(columns)
     assert not options_by("class", values).public_split().follows_names
-
-
-def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:
-    equal: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        ({"source": "sklearn"}, {"source": "sklearn", "verify": "hash", "delta": 1e-4}),
-        (CSV | {"unit_column": "who"}, CSV | {"unit_column": "who", "embed": True}),
-        (HUB | {"id_column": "id"}, HUB | {"id_column": "id", "limit": {"train": 5}}),
-    ]
-    for one, other in equal:
-        assert key_by("id", one) == key_by("id", other)
-    different: list[dict[str, Any]] = [
-        {"source": "sklearn"},
-        {"source": "sklearn", "split_seed": 1},
-        {"source": "sklearn", "test_fraction": 0.25},
-        CSV | {"unit_column": "who"},
-        CSV | {"unit_column": "site"},
-        CSV | {"path_column": "file"},
-        CSV | {"id_column": "file"},
-        CSV | {"extract": {"who": {"column": "path", "pattern": "(p[0-9])"}}, "unit_column": "who"},
-        CSV | {"split_column": "fold", "train_values": [1, 2], "test_values": [3]},
-        CSV | {"split_column": "fold", "train_values": [1, 3], "test_values": [2]},
-        PARQUET,
-        PARQUET | {"id_column": "id"},
-        HUB,
-        in_archive(**CSV),
-        in_archive(**CSV) | {"files": [FILES[0] | {"sha256": "1" * 64}]},
-        {"source": "torchvision", "name": "CIFAR10"},
-    ]
-    keys = [key_by("id", values) for values in different]
-    assert len(set(keys)) == len(keys)
-    assert keys[:3] == [
-        "id, seed 0, fraction 0.2",
-        "id, seed 1, fraction 0.2",
-        "id, seed 0, fraction 0.25",
-    ]
-    assert keys[-1] == "source"
-    assert key_by("class", {"source": "sklearn"}) == "class, seed 0, fraction 0.2"
-    # Short: no path, no name of a column. The words for a bundle have no hash either.
-    for key in keys:
-        assert len(key) < 80
-        assert not any(word in key for word in ("a.csv", "parquet", "who", "http", "/"))
-    for values in different:
-        rule = options_by("id", values).public_split().rule
-        assert re.fullmatch(r"source|id, seed \d, fraction 0\.\d+", rule), rule
-
-
-@pytest.mark.parametrize(
-    ("values", "names"),
-    [
-        ({"source": "sklearn"}, False),
-        ({"source": "imagefolder", "path": "nowhere"}, False),
-        (in_archive(**CSV), False),
-        (in_archive(**CSV, unit_column="who"), True),
-        (in_archive(source="imagefolder", path="a"), False),
-        ({"source": "torchvision", "name": "CIFAR10"}, False),
-    ],
-)
-def test_sides_follow_from_names_or_from_files(values: dict[str, Any], names: bool) -> None:
-    assert options_by("id", values).public_split().follows_names == names
-    assert not dataset_options(values).public_split().follows_names
-    assert not PublicSplit().follows_names, "of a source that says nothing of its split"
 
 
 # The tables that are there

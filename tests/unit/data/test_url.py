@@ -118,30 +118,6 @@ def test_a_manifest(server: Server, tmp_path: Path) -> None:
     assert info.source == options.preparation_params()
 
 
-COLUMNS = {
-    "class_names": ["a", "b"], "group_columns": ["sex"], "unit_column": "patient",
-    "unit": "patient", "max_images_per_patient": 3,
-}  # fmt: skip
-LAYOUTS: dict[str, dict[str, Any]] = {
-    "csv": {"root": "chest", "train": "list.csv", "label_column": "label", **COLUMNS},
-    "imagefolder": {"path": "chest"},
-}
-
-
-@pytest.mark.parametrize("source", LAYOUTS)
-def test_groups_and_units_are_the_layouts(source: str) -> None:
-    """A study of fairness names the groups; a ledger adds prices of one unit's column alone."""
-    assert set(LAYOUTS) == set(url.LAYOUTS)
-    layout = {"source": source, **LAYOUTS[source]}
-    files = [{"url": "http://h/x.zip", "sha256": HASH}]
-    options = dataset_options({"source": "url", "files": files, "layout": layout})
-    of = dataset_options(layout)
-    for name in ("group_names", "named_unit", "names_units", "unit_name", "images_per_patient"):
-        assert getattr(options, name)() == getattr(of, name)(), name
-    if source != "imagefolder":
-        assert (options.group_names(), options.unit_name()) == (("group_sex",), "patient")
-
-
 def test_a_zip_that_escapes_leaves_nothing(server: Server, tmp_path: Path) -> None:
     options = dataset_options(values(server, zipped({**images(), "../../evil": b"x"})))
     with pytest.raises(DataError, match=r"member '\.\./\.\./evil' lies outside the target folder"):
@@ -181,48 +157,6 @@ def test_an_address_is_not_recorded(server: Server, tmp_path: Path) -> None:
 
 
 HASH = "0" * 64
-FOLDER = {"source": "imagefolder", "path": "x"}
-
-
-@pytest.mark.parametrize(
-    ("key", "file", "layout"),
-    [
-        ("files.0.url: .*file:///x.zip", {"url": "file:///x.zip"}, FOLDER),
-        ("files.0.url: .*password", {"url": "http://me:hidden@h/x.zip"}, FOLDER),
-        ("files.0: name: ''", {"url": "http://h/"}, FOLDER),
-        ("files.0: name: '../x.zip'", {"name": "../x.zip"}, FOLDER),
-        ("files.0: name: '.x.zip'", {"name": ".x.zip"}, FOLDER),
-        ("files.0: name: 'receipt.json'", {"name": "receipt.json"}, FOLDER),
-        ("files.0: name: '../x.zip'", {"url": "http://h/%2e%2e%2fx.zip"}, FOLDER),
-        ("files.0.sha256: 'abc'", {"sha256": "abc"}, FOLDER),
-        ("layout.source: 'sklearn'", {}, {"source": "sklearn", "name": "digits"}),
-        ("layout.source: None", {}, {}),
-        ("layout: path: '/data'", {}, {**FOLDER, "path": "/data"}),
-        ("layout: path: ", {}, {**FOLDER, "path": "x/../../y"}),
-        ("layout: path: ", {}, {**FOLDER, "path": "~/x"}),
-        ("train: '../b'", {}, {"source": "csv", "train": "../b", "label_columns": ["a", "b"]}),
-        ("layout: source: pth", {}, {**FOLDER, "pth": "x"}),
-        ("layout: source: path", {}, {"source": "imagefolder"}),
-        ("layout.delta", {}, {**FOLDER, "delta": 1e-5}),
-        ("layout.expect", {}, {**FOLDER, "expect": {}}),
-    ],
-)
-def test_mistakes_are_named_before_any_download(
-    key: str, file: dict[str, Any], layout: dict[str, Any]
-) -> None:
-    given = {"url": "http://h/x.zip", "sha256": HASH, **file}
-    with pytest.raises(ConfigError, match=key) as caught:
-        dataset_options({"source": "url", "files": [given], "layout": layout})
-    assert "\n" not in str(caught.value)
-    assert "hidden" not in str(caught.value)
-
-
-def test_two_files_of_one_name_are_refused() -> None:
-    one = {"url": "http://h/a/x.zip", "sha256": HASH}
-    for other in ("http://h/b/x.zip", "http://h/x.tar.gz", "http://h/x"):
-        files = [one, {"url": other, "sha256": HASH}]
-        with pytest.raises(ConfigError, match="two files would be saved as x"):
-            dataset_options({"source": "url", "files": files, "layout": FOLDER})
 
 
 # Of each layout: its paths, and what becomes of them in the folder D.

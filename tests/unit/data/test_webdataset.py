@@ -13,7 +13,6 @@ import pytest
 from dpprobe.data import dataset_preparation, tar_shards
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, decode_image
-from dpprobe.data.webdataset_rows import _class_number
 from dpprobe.errors import ConfigError, DataError
 from tests.support.shards import CLASSES, pack, png, samples
 
@@ -82,26 +81,6 @@ def test_members_of_a_key_need_not_be_neighbours_and_others_are_counted(
     train, test = prepare(tmp_path / "out", path, test_fraction=0.34)
     assert train.rows + test.rows == 6
     assert "6 files of shards not used, such as README in" in caplog.text
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        [(name.replace(".", ".v2."), data) for name, data in samples(0, 8)],
-        [(name.replace(".", ".2026.11."), data) for name, data in samples(10, 1)],
-        [("n00/0000.left.PNG", png(9))],
-        [("n00/0000.seg", png(9))],
-        [("n00/0000.png.gz", b"\x1f\x8b")],
-        [("visit001", png(9)), ("visit002", b"")],
-        [(".hidden.png", png(9))],
-        [("__extra__/0009.jpg", b"\xff\xd8\xff"), ("__extra__/0009.cls", b"0")],
-        [("scan", b"\0" * 128 + b"DICM")],
-    ],
-)
-def test_no_image_is_passed_over(tmp_path: Path, more: list[tuple[str, bytes]]) -> None:
-    path = pack(tmp_path / "a.tar", [*samples(0, 8), *more])
-    with pytest.raises(DataError, match=r"^\d+ images? would be in no row, such as .* in .*a\.tar"):
-        prepare(tmp_path / "out", path, test_fraction=0.34)
 
 
 # what is wrong with a shard
@@ -186,83 +165,7 @@ def test_a_compressed_shard_is_one_line_at_the_start(tmp_path: Path, mode: str) 
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("written", "message"),
-    [
-        ("none", r"train: no \.tar file none; correct the path"),
-        ("empty", r"no \.tar file in the folder empty"),
-        ("a.tar.gz", r"a\.tar\.gz is not a plain \.tar file; unpack"),
-        ("mixed", r"mixed: b\.tgz is not a plain \.tar file; unpack"),
-        (["a.tar", "*.tar"], r"a\.tar is named twice"),
-        ("deep", r"train: deep also has shards in a folder, such as deep/more/b\.tar"),
-    ],
-)
-def test_places_without_shards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: Any, message: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
-    pack(tmp_path / "a.tar", samples(0, 4))
-    for name in ("a.tar.gz", "mixed/b.tgz", "empty/._a.tar"):
-        pack(tmp_path / name, [])
-    for name in ("mixed/a.tar", "deep/a.tar", "deep/more/b.tar"):
-        pack(tmp_path / name, samples(0, 4))
-    with pytest.raises(ConfigError, match=message):
-        dataset_options(
-            {"source": "webdataset", "train": written, "class_names": CLASSES}
-        ).check_files()
-
-
 # what is wrong with a sample
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"n01/0003.cls": None}, r"train row 3 \(id n01/0003\), .*a\.tar.*no member n01/0003\.cls"),
-        ({"n01/0003.png": None}, r"row 3 \(id n01/0003\): .*a\.tar: no image, only cls, json"),
-        ({"n01/0003.cls": b"7"}, r"id n01/0003.*n01/0003\.cls is '7', which is not in class_name"),
-        ({"n01/0003.cls": b"Dog"}, r"is 'Dog', which is not in class_names \(write 'dog'"),
-        ({"n01/0003.png": b"GIF8"}, r"\(id n01/0003\), .*a\.tar.*cannot be decoded"),
-        ({"n01/0003.png": png(3)[:-30]}, r"\(id n01/0003\), .*a\.tar.*cannot be decoded"),
-        ({"n01/0003.jpg": png(99)}, r"images png and jpg of one key; remove one"),
-        ({"n01/0003.json": b"{"}, r"n01/0003\.json is not JSON"),
-        ({"n01/0003.json": b"[]"}, r"n01/0003\.json is not a mapping"),
-        ({"n01/0003.json": b"{}"}, r"no field label in n01/0003\.json"),
-    ],
-)
-def test_a_faulty_sample_is_named_by_shard_and_key(
-    tmp_path: Path, changed: dict[str, bytes | None], message: str
-) -> None:
-    members = {**dict(samples(0, 8)), **changed}
-    path = pack(tmp_path / "a.tar", [(n, d) for n, d in members.items() if d is not None])
-    test = pack(tmp_path / "t.tar", samples(20, 2))
-    by_field = {"label_column": "label"} if next(iter(changed)).endswith("json") else {}
-    with pytest.raises(DataError, match=message) as refused:
-        prepare(tmp_path / "out", path, test=str(test), **by_field)
-    assert "\n" not in str(refused.value)
-    assert "; " in str(refused.value)  # and the remedy
-
-
-def test_a_number_is_a_place_unless_a_class_has_a_number_for_a_name() -> None:
-    labels = ("dog", "1", 0, 2, -1, True)
-    for names, numbers in {
-        ("cat", "dog"): [1, 1, 0, None, None, None],
-        ("1", "2", "10"): [None, 0, None, 1, None, None],
-        ("dog", "2"): [0, None, None, 1, None, None],
-    }.items():
-        assert [_class_number(names, "label", each)[0] for each in labels] == numbers
-
-
-@pytest.mark.parametrize("option", ["id_column", "unit_column", "group_columns"])
-def test_a_list_names_nobody(tmp_path: Path, option: str) -> None:
-    """A picture of two people would be of a third, and protected for neither."""
-    path = pack(tmp_path / "a.tar", samples(0, 8, who=[["p1", "p2"], *"abcdefg"]))
-    written = {option: ["who"] if option == "group_columns" else "who"}
-    with pytest.raises(
-        DataError, match=r"n00/0000.*who is \['p1', 'p2'\], neither text nor a number"
-    ):
-        prepare(tmp_path / "out", path, **written)
 
 
 def test_a_key_stands_once(tmp_path: Path) -> None:
@@ -286,17 +189,3 @@ def test_names_of_tars_in_members_lead_nowhere(tmp_path: Path) -> None:
     (sample,) = tar_shards.read_samples(shard, [])
     path = tar_shards.member_path(shard, sample.members["tar.png"])
     assert tar_shards.read_image_bytes(path) == png(1)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"several_labels": True}, "several_labels needs label_column"),
-        ({"id_column": "x", "shard_in_id": True}, "shard_in_id: id_column already names the ids"),
-        ({"class_names": ["cat", "Cat"]}, "are spellings of one name"),
-        ({"class_names": ["cat", "cat"]}, "a name appears twice"),
-    ],
-)
-def test_options_that_do_not_go_together(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        options_of("a.tar", **values)

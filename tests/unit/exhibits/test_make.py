@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 import pytest
@@ -31,38 +30,6 @@ EXHIBIT = Exhibit(
     category=None,
     params={"name": "digits", "version": 1},
 )
-
-
-def test_a_job_s_files_become_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {}
-
-    def write_small(
-        *, summary: Any, ceiling: Any, records: Any, name: Any, dataset: Any, results: Any,
-        folder: Any,
-    ) -> None:  # fmt: skip
-        given.update(locals())
-
-    monkeypatch.setattr(make, "find_function", lambda _words: write_small)
-    make_exhibit(
-        EXHIBIT,
-        inputs={
-            "summary": ["r/s.parquet"], "ceiling": [], "records": ["one.json"], "marks": [".done"]
-        },
-        outputs={"csv": ["r/tables/d/small.csv"]},
-        params={"name": "digits", "version": 1},
-        wildcards={"dataset": "d"},
-        read_study=lambda: pytest.fail("nobody asked for the study"),
-    )  # fmt: skip
-    del given["given"]
-    assert given == {
-        "summary": Path("r/s.parquet"),
-        "ceiling": None,
-        "records": [Path("one.json")],
-        "folder": Path("r/tables/d"),
-        "name": "digits",
-        "dataset": "d",
-        "results": Path("r"),
-    }
 
 
 @pytest.mark.parametrize("several", [True, False])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 from matplotlib.figure import Figure
 
 from dpprobe.analyses.audit.show import membership_roc
@@ -13,7 +12,7 @@ from dpprobe.analyses.fairness.show import gap_figure
 from dpprobe.analyses.long_tail.show import plot_long_tail
 from dpprobe.analyses.representation_law.show import law_figure
 from dpprobe.analyses.tsne.show import plot_tsne, plot_tsne_grid
-from dpprobe.exhibits import published, style
+from dpprobe.exhibits import published
 from dpprobe.reporting.figures.backbones import backbone_figure
 from dpprobe.reporting.figures.curves import epsilon_accuracy
 from dpprobe.reporting.figures.datasets import datasets_figure
@@ -50,14 +49,3 @@ def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
         first, second = (save_bytes(draw(), tmp_path / "figure") for _ in range(2))
         assert first == second
         assert b"<dc:date>" not in first[0]
-
-
-def test_a_band_leaves_out_means_without_an_interval() -> None:
-    axes = Figure().subplots()
-    values: list[style.Interval] = [(50.0, 40.0, 70.0), (60.0, None, None)]
-    style.draw_banded(axes, [1.0, 2.0], values, ("#000000", ("-", "o")), alpha=0.3)
-    (line,), (band,) = axes.lines, axes.collections
-    assert np.asarray(line.get_ydata()).tolist() == [50.0, 60.0]
-    places = {tuple(point) for point in np.round(np.asarray(band.get_paths()[0].vertices), 9)}
-    assert places == {(1.0, 40.0), (1.0, 70.0)}
-    assert band.get_alpha() == 0.3

@@ -30,7 +30,7 @@ from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.data.table import EncodedImage, SplitTable, decode_image
 from dpprobe.errors import ConfigError, DataError, WorkerError
 from dpprobe.features import decoding_workers, extraction_pipeline
-from dpprobe.features.decoding_workers import MOST_ROWS, PIECE_BYTES, make_order, tile_rows
+from dpprobe.features.decoding_workers import MOST_ROWS, PIECE_BYTES, make_order
 from dpprobe.features.extraction_pipeline import (
     Decoder,
     Features,
@@ -82,14 +82,6 @@ def workers_left() -> int:
     """Counts this process's children without joblib's, which outlive the test that used them."""
     children = multiprocessing.active_children()
     return sum(not type(child).__module__.startswith("joblib.") for child in children)
-
-
-@given(st.integers(0, 300), st.integers(1, 90), st.integers(1, 70))
-def test_pieces_tile_batches(count: int, batch_size: int, rows: int) -> None:
-    pieces = tile_rows(count, batch_size, rows)
-    assert [row for piece in pieces for row in piece] == list(range(count))
-    assert all(len(piece) <= rows for piece in pieces)
-    assert all(piece[0] // batch_size == piece[-1] // batch_size for piece in pieces)
 
 
 @pytest.mark.parametrize("layers", [[], [0, 1]])

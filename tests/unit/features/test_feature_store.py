@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import signal
@@ -20,11 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpprobe.artifacts import sha256_file
-from dpprobe.errors import ConfigError, StoreError
+from dpprobe.errors import StoreError
 from dpprobe.features import feature_store, shard_writer
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_file import RowColumns, read_header, seal_shard
-from dpprobe.features.shard_header import ShardHeader, row_range
+from dpprobe.features.shard_header import ShardHeader
 from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.shard_writer import open_shard, write_shard
 
@@ -100,23 +99,6 @@ def write_store(directory: Path, **changed: Any) -> Path:
 def probe_of(scale: float, *, digest: str = "a") -> dict[str, Any]:
     sample = [scale * (index - 3.5) for index in range(8)]
     return {"sha256": digest * 64, "norm": 6.5 * scale, "sample": sample}
-
-
-@given(rows=st.integers(1, 10_000), data=st.data())
-def test_ranges_tile_the_rows(rows: int, data: st.DataObject) -> None:
-    shards = data.draw(st.integers(1, min(rows, 200)))
-    ranges = [row_range(rows, shard, shards) for shard in range(shards)]
-    assert ranges[0][0] == 0
-    assert ranges[-1][1] == rows
-    assert all(one[1] == two[0] for one, two in itertools.pairwise(ranges))
-    sizes = {stop - start for start, stop in ranges}
-    assert max(sizes) - min(sizes) <= 1
-    assert min(sizes) >= 1
-
-
-def test_more_shards_than_rows_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"features.shards: 4.* 3 rows"):
-        row_range(3, 0, 4)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy import gradient_noise as noise_module
 from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.plan import Selection
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.target import Target
 from tests.support.tiny_networks import CPU, SEED, flat, network_options, plan_of
@@ -164,7 +166,8 @@ def test_the_probe_has_its_share_of_a_calibrated_budget(tmp_path: Path) -> None:
     parts = {item.name: item.count / item.noise_multiplier**2 for item in plan.mechanisms}
     assert set(parts) == {"probe gradients", "gradients"}
     assert parts["probe gradients"] / sum(parts.values()) == pytest.approx(0.3, rel=1e-6)
-    part = probe_plan(plan)
+    part = probe_plan(replace(plan, selection=Selection(mean=3.0, repeated=("gradients",))))
+    assert part == replace(plan, mechanisms=part.mechanisms), "the search is not the probe's"
     assert [item.name for item in part.mechanisms] == ["gradients"]
     multiplier = plan.find_mechanism("probe gradients").noise_multiplier
     assert part.mechanisms[0].noise_multiplier == multiplier

@@ -194,3 +194,6 @@ def test_what_is_no_yaml_is_told_by_its_line_before_snakemake_starts(
     with pytest.raises(ConfigError, match=rf"^{name}\.yaml:{place}: "):
         start_snakemake(typed)
     assert not started
+    (here / "other.yaml").write_text("study: a\n")
+    start_snakemake(["--configfile", "other.yaml"])
+    assert started, "a file that the command does not read may be anything"

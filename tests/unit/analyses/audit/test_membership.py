@@ -173,30 +173,6 @@ def test_the_record_is_json_and_its_allowance_the_plans(tmp_path: Path) -> None:
     assert {len(curve["tpr"]) for curve in record["roc"]["curves"]} == {len(record["roc"]["fpr"])}
 
 
-def test_rare_classes_are_looked_at_apart(tmp_path: Path) -> None:
-    generator = np.random.default_rng(0)
-    labels = np.repeat([0, 1, 2, 3], [60, 55, 4, 1])  # class 4 has no row, class 3 one
-    features = torch.from_numpy(generator.normal(size=(120, 8)).astype(np.float32))
-    data = TrainingSet(features, torch.from_numpy(labels), 5)
-    result = attacked(SGD, data, 8.0, tmp_path, mislabelled=0.0)
-    assert entry(result, "lira", "rarest_classes")["units"] == 5
-    (missing,) = result[0]["not_applicable"]
-    assert missing["rows"] == "mislabelled"
-
-
-def test_units_whose_labels_were_changed_are_looked_at_apart() -> None:
-    labels = torch.from_numpy(np.repeat([0, 1, 2], [60, 50, 10]))
-    data = TrainingSet(torch.zeros(120, 8), labels, 3)
-    drawn = membership.draw_units(data, rows=120, mislabelled=0.5, seed=3)
-    assert drawn.rare is not None
-    assert (drawn.rare & drawn.mislabelled).any()
-    groups, missing = membership._group_units(drawn)
-    assert not missing
-    assert {name: int(chosen.sum()) for name, chosen in groups.items()} == {
-        "all": 60, "mislabelled": 60, "rarest_classes": int((drawn.rare & ~drawn.mislabelled).sum())
-    }  # fmt: skip
-
-
 def test_several_labels_a_row(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     labels = (generator.random((100, 4)) < [0.5, 0.4, 0.3, 0.02]).astype(np.uint8)
@@ -249,15 +225,6 @@ def test_data_without_an_attack_is_refused_before_training(tmp_path: Path) -> No
     method = method_options(SGD)
     with pytest.raises(PrivacyError, match="calibrate for this dataset"):
         attack_membership(method, priced(method, 99, 8.0, tmp_path), random_rows(98), seed=1)
-
-
-def test_other_rows_are_in_every_head(tmp_path: Path) -> None:
-    data = random_rows(100)
-    chosen = membership.draw_units(data, rows=30, mislabelled=0.0, seed=1)
-    weights = membership.leave_units_out(data, chosen, np.zeros(30, dtype=bool)).weights
-    assert weights is not None
-    assert weights.sum() == 70
-    assert attacked(SGD, data, 8.0, tmp_path, rows=30)[0]["units"] == 30
 
 
 def test_duplicates_and_rows_of_nan_are_attacked_like_others(tmp_path: Path) -> None:

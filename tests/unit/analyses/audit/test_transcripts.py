@@ -9,21 +9,19 @@ import pytest
 import torch
 
 from dpprobe.analyses.audit.canary_attack import Attack, Shape, Worlds, make_worlds
-from dpprobe.analyses.audit.transcripts import FixedCanaries, Recorder, Replayer, join_blocks
+from dpprobe.analyses.audit.transcripts import Recorder, Replayer, join_blocks
 from dpprobe.errors import PrivacyError
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.accountants import gaussian_mu
 from dpprobe.privacy.entropy import SystemEntropy
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.randomness import derived_seed, open_stream
+from dpprobe.privacy.randomness import derived_seed
 from dpprobe.privacy.releases import Releases
-from dpprobe.privacy.sampling import PoissonSampler
 from tests.support.audits import METHODS, plan_of
 
 SHAPE = Shape(n=300, dimension=8, num_classes=3, multi_label=False)
 UNSAMPLED = [name for name in METHODS if not name.startswith("sampled")]
-EXACT = [name for name in METHODS if METHODS[name].is_exact]
 
 
 def worlds(group: int = 2) -> Worlds:
@@ -139,21 +137,6 @@ def test_the_canary_uses_up_the_whole_promise(name: str) -> None:
     attack = Attack(method=method, plan=plan, worlds=[worlds(group=3)], claim=plan)
     claimed = 3 * gaussian_mu(plan.mechanisms)
     assert 0.9 * claimed <= attack.compute_strength(seeds(3)) <= claimed * (1 + 1e-5)
-
-
-def test_a_batch_holds_the_fixed_canaries_and_no_others() -> None:
-    free = PoissonSampler(50, 0.3, open_stream(5, "sampling")).draw_block(200)
-    for sampled in (0, 1):
-        sampler = PoissonSampler(50, 0.3, open_stream(5, "sampling"))
-        units, sizes = FixedCanaries(sampler, range(10, 14), sampled).draw_block(200)
-        assert (len(sizes), sizes.sum()) == (200, len(units))
-        for fixed, drawn in zip(
-            np.split(units, np.cumsum(sizes)[:-1]),
-            np.split(free[0], np.cumsum(free[1])[:-1]),
-            strict=True,
-        ):
-            others = [unit for unit in drawn if unit not in range(10, 14)]
-            assert fixed.tolist() == others + [10] * sampled
 
 
 def test_a_head_that_goes_another_way_in_a_replay_is_refused() -> None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpprobe.analyses.fairness.fairness_record import FairnessRecord
 from dpprobe.analyses.fairness.fairness_table import make_fairness_table
-from dpprobe.analyses.fairness.show import gap_figure, quality_figure
 from dpprobe.exhibits.tables import save_table
 from tests.support.fairness_records import APART, gap_of, write_fairness
-from tests.support.figures import save_bytes
 from tests.support.report_page import Made, Page
 
 
@@ -42,16 +39,3 @@ def test_names_of_groups_cannot_write_into_the_page(made: Made) -> None:
     assert "<b>x" not in text
     assert "&lt;b&gt;x" in text
     assert page.all("script") == [{}]
-
-
-def test_figures_of_subgroups_stand_in_their_section_alone(made: Made) -> None:
-    paths = [write_fairness(made.results, backbone=name) for name in ("pixels", "scattering")]
-    figures = [*made.sources.figures]
-    for name, draw in (("auc", quality_figure), ("gap", gap_figure)):
-        svg = made.results / f"figures/digits/fairness_{name}.svg"
-        save_bytes(draw([FairnessRecord.read(path) for path in paths]), svg)
-        figures += [svg, svg.with_suffix(".png")]
-    page, text = section(made, paths, figures=figures)
-    titles = [f"<strong>Gaps between groups against {x}, digits." for x in ("epsilon", "quality")]
-    assert text.index(titles[0]) < text.index(titles[1])
-    assert all(page.text.count(title) == 1 for title in titles)

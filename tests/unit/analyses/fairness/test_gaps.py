@@ -14,19 +14,15 @@ from dpprobe.analyses.fairness.comparison import (
     _compute_chance,
     _compute_intervals,
     gap_of,
-    group_rows,
     measure_comparison,
 )
-from dpprobe.analyses.fairness.fairness_record import ALL_LABELS, Gap
+from dpprobe.analyses.fairness.fairness_record import Gap
 from dpprobe.analyses.fairness.gaps import (
     Groups,
-    count_units,
     gap_difference,
     mean_gap_interval,
-    smallest_deviation,
 )
 from dpprobe.analyses.fairness.group_metrics import Resamples
-from dpprobe.results.intervals import wilson_interval
 from tests.support.fairness_rows import compare, head, made_rows
 
 TRIALS = 150
@@ -135,32 +131,6 @@ def test_chance_is_that_of_random_groups_with_a_metric(missing: float, metric: s
     np.testing.assert_allclose(spread, [one.std() if len(one) else 0.0 for one in groups])
 
 
-def test_groups_that_are_all_right_still_have_a_wide_interval() -> None:
-    drawn = np.ones((2, 200))
-    none = np.zeros(2)
-    least = smallest_deviation(np.array([20.0, 2000.0]), 0.95)
-    low, high = mean_gap_interval(
-        [Groups.prepare_groups(np.ones(2), drawn, least=least, excess=none)], 0.95
-    )
-    assert low == 0
-    assert 0.07 < high < 0.2
-    assert 1.96 * least[0] == pytest.approx((1 - wilson_interval(1.0, 20)[0]) / 2, rel=1e-3)
-
-
-def test_a_mean_over_labels_counts_the_units_whose_deviation_is_the_mean() -> None:
-    assert count_units(np.array([[100, 100], [25, 100]])) == pytest.approx([100, (0.5 * 0.3) ** -2])
-
-
-def test_resamples_that_lack_a_group_are_left_out_of_it() -> None:
-    drawn = np.random.default_rng(0).normal(size=(3, 500), scale=0.1)
-    drawn[0, :200] = np.nan
-    none = np.zeros(3)
-    groups = Groups.prepare_groups(np.array([0.9, 0.5, 0.5]), drawn, least=none, excess=none)
-    assert np.isfinite(groups.errors).all()
-    low, high = mean_gap_interval([groups], 0.95)
-    assert 0 < low < 0.4 < high < 0.8
-
-
 def test_the_error_of_a_difference_leaves_out_what_both_groups_share() -> None:
     """Groups of the same patients go up and down together in resamples."""
     shared, own = np.random.default_rng(0).normal(size=(2, 4000))
@@ -233,25 +203,6 @@ def test_bounds_of_two_groups_are_normal_quantiles() -> None:
         assert distance / (2**0.5 * error) == pytest.approx(2.24, abs=0.06)
 
 
-def test_a_record_names_the_worst_group_and_spreads_over_heads() -> None:
-    generator = np.random.default_rng(0)
-    groups = np.arange(400) % 2
-    labels = generator.integers(2, size=(400, 1))
-    sure = np.where(groups == 1, 6.0, 0.1)[:, None]  # too sure of what it does not know
-    rows = made_rows(labels, {"site": groups.tolist()})
-    heads = [head(rows, sure * generator.choice([-1, 1], size=(400, 1))) for _ in range(3)]
-    resamples, once = Resamples(400, 100, seed=1), Resamples(400, 0, seed=0)
-    for metric, worst in (("calibration_error", "1"), ("accuracy", None)):
-        measured = measure_comparison(compare(rows, metric), heads, resamples, once, 0.95)
-        gap = gap_of(measured, None, 0.95)
-        assert worst in (None, gap.worst_group)
-        gaps = [each.gap for each in measured.heads]
-        assert gap.std == pytest.approx(np.std(gaps, ddof=1))
-        for row in group_rows(measured, 0.95):
-            if row["label"] == ALL_LABELS:
-                assert row["difference"] == pytest.approx(row["value"] - measured.whole.mean())
-
-
 def test_intervals_of_groups_are_central_quantiles_of_resamples() -> None:
     drawn = np.random.default_rng(0).normal(size=(1, 1, 20_000), scale=0.05) + 0.7
     low, high = _compute_intervals(
@@ -259,18 +210,3 @@ def test_intervals_of_groups_are_central_quantiles_of_resamples() -> None:
     )
     assert (0.6 - low.item()) / 0.05 == pytest.approx(1.96, abs=0.04)
     assert (high.item() - 0.6) / 0.05 == pytest.approx(1.96, abs=0.04)
-
-
-def test_an_area_varies_with_the_rarer_of_those_with_and_without_the_label() -> None:
-    rows = made_rows(
-        np.array([[1], [1], [1], [0], [0], [0], [0], [1]]), {"site": [0] * 4 + [1] * 4}
-    )
-    assert compare(rows, "auc").units.tolist() == [[1], [1]]
-    assert compare(rows, "recall").units.tolist() == [[3], [1]]
-    assert compare(rows, "accuracy").units.tolist() == [[4], [4]]
-
-
-def test_no_two_resamples_are_alike() -> None:
-    counts = np.concatenate(Resamples(50, 300, seed=3).blocks, axis=1)
-    assert counts.shape == (50, 301)
-    assert len(np.unique(counts, axis=1).T) == 301

@@ -52,29 +52,6 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], An
     return _run(folder, _stores(folder, slice(0, 300), slice(300, 900)))
 
 
-def test_more_images_a_class_make_better_probes(digits: tuple[dict[str, Any], Any]) -> None:
-    record, _ = digits
-    means = [result["summary"]["accuracy"]["mean"] for result in record["results"]]
-    assert [result["shots"] for result in record["results"]] == [1, 4, None]
-    assert means[0] < means[1] < means[2]
-    assert means[0] > 0.3, "ten classes, one image of each"
-    assert means[2] > 0.8
-
-
-def test_intervals_are_over_draws_and_over_rows_where_there_is_one(
-    digits: tuple[dict[str, Any], Any],
-) -> None:
-    record, _ = digits
-    assert record["private"] is False
-    entries = [result["summary"]["accuracy"] for result in record["results"]]
-    assert [entry["interval"] for entry in entries] == [
-        "t over seeds", "t over seeds", "Wilson over test rows",
-    ]  # fmt: skip
-    assert [entry["count"] for entry in entries] == [3, 3, 1]
-    for entry in entries:
-        assert entry["low"] < entry["mean"] < entry["high"]
-
-
 def test_the_whole_split_is_the_ceiling(digits: tuple[dict[str, Any], Any]) -> None:
     """The same fit as the non-private head, whose penalty is chosen alike."""
     from sklearn.linear_model import LogisticRegression
@@ -99,21 +76,6 @@ def test_equal_runs_give_equal_files_and_another_seed_other_draws(tmp_path: Path
     assert (tmp_path / "probes.json").read_bytes() == text
     assert len(set(first)) > 1, "the draws of one run differ"
     assert _run(tmp_path, stores, shots=(1,), seed=1)[1]["accuracy"].to_pylist() != first
-
-
-def test_several_labels_a_row(tmp_path: Path) -> None:
-    target = np.column_stack([DIGITS.target % 2 == 0, DIGITS.target < 5, DIGITS.target == 3])
-    stores = tuple(
-        write_store(
-            tmp_path / name, DIGITS.data[part] / 16, target[part].astype(np.int8),
-            class_names=("even", "low", "three"),
-        )
-        for name, part in (("train", slice(0, 200)), ("test", slice(200, 400)))
-    )  # fmt: skip
-    record, _ = _run(tmp_path, (stores[0], stores[1]), shots=(16, "full"), seeds=1)
-    assert record["headline"] == "auc"
-    few, full = (result["summary"]["auc"]["mean"] for result in record["results"])
-    assert 0.6 < few < full
 
 
 @given(rows=st.integers(1, 60), count=st.integers(1, 8), seed=st.integers(0, 2**32))
@@ -192,33 +154,3 @@ def test_a_patient_of_thirty_images_is_drawn_as_often_as_one_of_one() -> None:
     # 200 each, with a standard deviation of 11.5
     assert (np.abs(often - 200) < 50).all()
     assert len(set(drawn)) == 32, "each of the thirty has its turn"
-
-
-def test_probes_of_patients_count_each_once(tmp_path: Path) -> None:
-    """A hundred copies of one test image, and of one training image, are one patient's."""
-    features, target = DIGITS.data / 16, DIGITS.target
-    train, test = np.arange(300), np.arange(300, 500)
-    often = [np.concatenate([part, np.full(100, part[0])]) for part in (train, test)]
-    once = tuple(
-        write_store(tmp_path / f"once-{name}", features[part], target[part])
-        for name, part in (("train", train), ("test", test))
-    )
-    many = tuple(
-        write_store(
-            tmp_path / name, features[part], target[part], units=[f"p{row}" for row in part]
-        )
-        for name, part in zip(("train", "test"), often, strict=True)
-    )
-    one, _ = _run(tmp_path, (once[0], once[1]), shots=("full",))
-    other, table = _run(tmp_path, (many[0], many[1]), shots=(4, "full"))
-    assert one["units"] is None
-    assert other["units"] == {"train": 300, "test": 200}
-    assert other["rows"] == {"train": 400, "test": 300}
-    for name, rows in (("train_units", 300), ("train_rows", 400)):
-        assert [result[name] for result in other["results"]] == [[40] * 3, [rows]]
-        assert table[name].to_pylist() == [40] * 3 + [rows]
-    plain, full = (record["results"][-1]["summary"]["accuracy"] for record in (one, other))
-    assert full["mean"] == pytest.approx(plain["mean"], abs=0.011)
-    assert full["interval"] == "bootstrap over test patients"
-    assert "patients" in other["note"]
-    assert "patients" not in one["note"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from scipy.special import softmax
 
 from dpprobe.analyses.imbalance.measure import one_against_rest
@@ -18,15 +17,3 @@ def test_logits_rank_by_the_probability_of_the_class() -> None:
     large = one_against_rest(1000 * SCORES, 2, "softmax")  # no overflow
     assert np.isfinite(large).all()
     np.testing.assert_array_equal(one_against_rest(SCORES, 2, "sigmoid"), SCORES[:, 2])
-
-
-@pytest.mark.parametrize("link", ["softmax", "none"])
-def test_a_part_that_all_classes_share_says_nothing(link: str) -> None:
-    common = np.linspace(-5, 5, 50, dtype=np.float64)[:, None]
-    moved = one_against_rest(SCORES.astype(np.float64) + common, 1, link)  # type: ignore[arg-type]
-    np.testing.assert_allclose(moved, one_against_rest(SCORES, 1, link), atol=1e-6)  # type: ignore[arg-type]
-
-
-def test_the_lead_is_positive_where_the_class_is_predicted() -> None:
-    lead = one_against_rest(SCORES, 0, "none")
-    np.testing.assert_array_equal(lead > 0, SCORES.argmax(axis=1) == 0)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from sklearn.datasets import load_digits
 
@@ -28,44 +25,8 @@ from dpprobe.analyses.long_tail.sub_classes import (
     effective_number,
     tail_index,
 )
-from dpprobe.errors import ConfigError, DataError
-from dpprobe.study.study import Study
-from dpprobe.study.study_checks import check_study
-from dpprobe.study.study_file import load_study
-from tests.support.small_study import STUDY
+from dpprobe.errors import DataError
 from tests.unit.analyses.tsne.test_measure import write_store
-
-ONE_LABEL = {"source": "sklearn", "name": "digits"}
-
-
-def _study(tmp_path: Path, long_tail: dict[str, Any] | None, *, only: str | None = None) -> Study:
-    for number in range(50):
-        (tmp_path / f"{number}.png").touch()
-    lines = "".join(f"{number}.png,{number % 2},0\n" for number in range(50))
-    (tmp_path / "rows.csv").write_text("image,one,two\n" + lines)
-    several = {
-        "source": "csv", "root": str(tmp_path), "train": "rows.csv", "label_columns": ["one", "two"]
-    }  # fmt: skip
-    datasets = {"digits": ONE_LABEL, "chest": several}
-    chosen = {only: datasets[only]} if only else datasets
-    methods = {"sgd": {"head": "sgd", "batch_size": 8, "epochs": 1}}
-    return load_study(
-        {**STUDY, "datasets": chosen, "methods": methods, "long_tail": long_tail, "delta": 1e-5}
-    )
-
-
-@pytest.mark.parametrize(
-    ("options", "only", "message"),
-    [
-        ({"datasets": ["chest"]}, None, "datasets: chest: has several labels"),
-        ({}, "chest", "datasets: chest: has several labels"),
-    ],
-)
-def test_long_tails_that_cannot_be_measured_are_refused(
-    tmp_path: Path, options: dict[str, Any], only: str | None, message: str
-) -> None:
-    with pytest.raises(ConfigError, match=f"config: long_tail: {re.escape(message)}"):
-        check_study(_study(tmp_path, options, only=only))
 
 
 def _zipf(
@@ -91,13 +52,6 @@ def test_the_index_of_a_known_tail_lies_in_its_interval(index: float) -> None:
         values.append(measured.value)
     assert caught > 33
     assert np.mean(values) == pytest.approx(index, abs=0.05)
-
-
-def test_the_effective_number_counts_equal_sub_classes_and_no_empty_weight() -> None:
-    assert effective_number([np.array([5, 5]), np.array([5, 5, 5])]) == pytest.approx(5)
-    assert effective_number([np.array([9])]) == pytest.approx(1)
-    one_big = effective_number([np.array([97, 1, 1, 1])])
-    assert 1 < one_big < 1.3
 
 
 def test_planted_sub_classes_come_back_with_their_sizes() -> None:
@@ -263,52 +217,6 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
     return images.data, images.target
 
 
-def test_real_digits(tmp_path: Path, digits: tuple[np.ndarray, np.ndarray]) -> None:
-    features, labels = digits
-    record = _measured(
-        tmp_path, features[:1200], labels[:1200], clusters=[3, 8], memorisation={"heads": 60}
-    )
-    assert (record.private, record.rows, record.units, record.classes) == (False, 1200, 1200, 10)
-    assert [part.measured.sub_classes for part in record.sub_classes] == [30, 80]
-    finest = record.finest
-    assert finest.clusters == 8
-    assert finest.m_ln_n == pytest.approx(finest.measured.effective * math.log(1200))
-    assert sum(finest.measured.shares) == pytest.approx(1)
-    scores = record.memorisation
-    assert scores is not None
-    assert 0.8 < scores.accuracy < 1
-    assert scores.low < scores.share < scores.high < 0.2
-    assert scores.chance < 0.01
-    assert list(scores.above.share) == sorted(scores.above.share, reverse=True)
-    table = pq.read_table(tmp_path / "long_tail/digits/pixels.parquet").to_pandas()
-    assert len(table) == scores.rows == 1200
-    assert (table.memorisation > 0.25).mean() == pytest.approx(scores.share)
-    rows = [int(name.removeprefix("row-")) for name in table.id]
-    assert list(table.label) == list(labels[rows])
-    assert set(table.heads_in + table.heads_out) == {60}
-
-
-def test_large_splits_are_sampled_by_whole_units(
-    tmp_path: Path, digits: tuple[np.ndarray, np.ndarray]
-) -> None:
-    features, labels = digits
-    units = [f"patient-{row // 4}" for row in range(400)]
-    record = _measured(
-        tmp_path, features[:400], labels[:400], units=units, rows=202,
-        memorisation={"heads": 50, "rows": 100},
-    )  # fmt: skip
-    assert (record.rows, record.units, record.clustered) == (400, 100, 200)
-    assert record.memorisation is not None
-    assert (record.memorisation.rows, record.memorisation.units) == (100, 25)
-    assert record.finest.m_ln_n == pytest.approx(
-        record.finest.measured.effective * math.log(100)
-    ), "N is all units, not the sampled ones"
-    table = pq.read_table(tmp_path / "long_tail/digits/pixels.parquet").to_pandas()
-    patients = table.id.map(lambda name: int(name.removeprefix("row-")) // 4)
-    assert set(patients.value_counts()) == {4}
-    assert table.groupby(patients).heads_in.nunique().max() == 1
-
-
 @pytest.mark.parametrize(
     ("features", "labels"),
     [
@@ -329,13 +237,6 @@ def test_ugly_features_have_a_record(
     assert record.classes == len(np.unique(labels))
 
 
-def test_too_few_units_have_sub_classes_and_a_note(tmp_path: Path) -> None:
-    record = _measured(tmp_path, np.eye(8), np.arange(8) % 2)
-    assert record.memorisation is None
-    assert record.notes == ("no memorisation: 8 units, but at least 20 are needed",)
-    assert record.finest.measured.index is None
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_features_that_are_no_numbers_are_refused(tmp_path: Path, bad: float) -> None:
     features = np.ones((30, 3))
@@ -343,9 +244,3 @@ def test_features_that_are_no_numbers_are_refused(tmp_path: Path, bad: float) ->
     with pytest.raises(DataError, match="features of 1 rows are not finite"):
         _measured(tmp_path, features, np.zeros(30, dtype=int))
     assert not (tmp_path / "long_tail").exists()
-
-
-def test_rows_of_several_labels_are_refused(tmp_path: Path) -> None:
-    labels = np.ones((30, 10), dtype=np.int8)
-    with pytest.raises(DataError, match="several labels"):
-        _measured(tmp_path, np.ones((30, 3)), labels)

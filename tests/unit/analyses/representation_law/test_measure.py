@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
 from dpprobe.analyses.representation_law import Tuning
-from dpprobe.analyses.representation_law.law_record import MEASURES, LawRecord, Split
+from dpprobe.analyses.representation_law.law_record import LawRecord
 from dpprobe.analyses.representation_law.measure import (
     SPLITS,
     Rows,
@@ -130,37 +129,6 @@ def test_the_factor_of_each_network_comes_back(record: LawRecord) -> None:
     assert (record.networks[1].method, record.networks[1].blocks) == ("two", 2)
 
 
-def test_the_constant_token_is_left_out_by_name(record: LawRecord) -> None:
-    frozen = record.frozen
-    for measure in MEASURES:
-        for split in SPLITS:
-            assert frozen.find_series(measure, split).values[0] is None
-            assert frozen.find_series(measure, split).values[1] is not None
-    first = [item for item in frozen.left_out if item.layer == 0]
-    assert {item.split for item in first} == set(SPLITS)
-    assert {measure for item in first for measure in item.measures} == set(MEASURES)
-    assert any("0/0" in item.reason for item in first)
-    law = frozen.find_series("fuzziness", "train").law
-    assert law is not None
-    assert law.layers == 5
-
-
-def test_shuffled_labels_stand_beside(record: LawRecord) -> None:
-    """Without classes the between-class scatter is small: fuzziness is large."""
-    frozen = record.frozen
-    series = frozen.find_series("fuzziness", "train")
-    assert series.null is not None
-    assert all(
-        s is not None and v is not None and s > 20 * v
-        for s, v in zip(series.shuffled[1:], series.values[1:], strict=True)
-    )
-    left = frozen.find_series("residual", "train")
-    assert left.noise is not None
-    assert left.noise[1] == pytest.approx((299 - WIDTH) / 299)
-    assert left.shuffled[1] == pytest.approx(left.noise[1], abs=0.03)
-    assert frozen.find_series("residual", "test").noise is None
-
-
 def test_equal_features_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
@@ -219,15 +187,3 @@ def test_a_network_that_sees_mirror_images_gives_the_mean_of_both() -> None:
         tap_blocks(maps, maps, "made up", token="pooled"), images, device="cpu"
     )
     np.testing.assert_allclose(features[0], 2 * images.mean((2, 3)).numpy(), rtol=1e-6)
-
-
-def test_a_rank_deficient_fit_is_named() -> None:
-    labels: dict[Split, npt.NDArray[np.int64]] = {
-        "train": np.repeat([0, 1], 5), "test": np.repeat([0, 1], 5),
-    }  # fmt: skip
-    drawn = np.random.default_rng(0).standard_normal((2, 10, 40)).astype(np.float32)
-    layer = measure_layer(drawn[0], drawn[1], labels, [labels])
-    assert layer.values["train", "residual"] is None
-    assert layer.values["test", "residual"] is not None
-    reasons = [reason for split, _, reason in layer.left_out if split == "train"]
-    assert any("rank 9 fits any target of 10 rows" in reason for reason in reasons)

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dpprobe.analyses.sites import ANALYSIS, choose_method
 from dpprobe.analyses.sites.measure import (
     Pool,
     _plan_sizes,
     simulate_sites,
     split_units,
-    train_alone,
 )
 from dpprobe.analyses.sites.options import SimulatedSitesOptions
-from dpprobe.analyses.sites.show import list_notes, make_sites_table, plot_sites, sites_table
+from dpprobe.analyses.sites.show import sites_table
 from dpprobe.analyses.sites.sites_record import SitesRecord
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.fit import fit_heads
@@ -28,7 +25,6 @@ from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 from dpprobe.training.fit_inputs import FitInputs
 from tests.support.feature_stores import write_split
-from tests.support.figures import save_bytes
 from tests.support.small_study import STUDY
 
 DIMENSION, CLASSES = 16, 3
@@ -123,73 +119,3 @@ def test_no_patient_is_at_two_sites(stores: tuple[Path, Path]) -> None:
                 for part in split_units(pool.labels, 7, "labels", 1)]  # fmt: skip
         assert len(set().union(*seen)) == sum(map(len, seen)) == 900
         assert pool.select(np.array([3, 8])).n == (4 if unit == "image" else 2)
-
-
-def test_a_dozen_patients_at_ten_sites_and_three_rows_of_a_class(tmp_path: Path) -> None:
-    labels = np.repeat([0, 1, 2], [21, 12, 3])
-    stores = (
-        write_rows(tmp_path / "train", labels, [f"p{row // 3}" for row in range(36)]),
-        write_rows(tmp_path / "test", np.arange(30) % 3),
-    )
-    record = simulate(tmp_path, stores, "patient", counts=[2, 10], splits=["equal", "sizes"])
-    two, _, ten, sizes = record.cells
-    assert (ten.smallest, ten.largest) == (1, 2)
-    assert (sizes.smallest, two.largest) == (1, 6)
-    assert ten.one_class > 10
-    assert "sites of 20 over all seeds with examples of one class" in " ".join(list_notes(record))
-    save_bytes(plot_sites(tmp_path / "sites/digits/pixels.json"), tmp_path / "a")
-
-
-def test_sites_that_can_train_no_head_are_left_out_and_named(
-    tmp_path: Path, stores: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    method = method_options(HEAD)
-    pool = read_pool(stores, "image")
-    inputs = {"delta": 1e-4, "accountant": "pld", "unit": "image"}
-    plan = _plan_sizes(method, "1", inputs, tmp_path)
-
-    def make_plan(n: int) -> Any:
-        return plan(n if n > 10 else 0)
-
-    parts = [np.arange(3), np.arange(3, 900)]
-    alone = train_alone(method, pool, parts, make_plan, 1)
-    assert len(alone.scores) == len(alone.failures) == 1
-    module = "dpprobe.analyses.sites.measure"
-    untrained = replace(alone, scores=[], failures=["too few: 3 units"])
-    monkeypatch.setattr(f"{module}.train_alone", lambda *_: untrained)
-    record = simulate(tmp_path, stores, "image", counts=2)
-    cell = record.cells[0]
-    assert (cell.alone, cell.averaged, cell.worst, cell.best) == (None,) * 4
-    assert cell.untrained == 2
-    assert "2 sites of 4 over all seeds can train no head alone" in list_notes(record)[0]
-    table = make_sites_table([tmp_path / "sites/digits/pixels.json"])
-    assert any("(too few: 3 units)" in note for note in table.notes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "fault"),
-    [
-        ({"sites": {"method": "other"}}, "method: other is not in this study; write some of head"),
-        ({"methods": {"a": {"head": "auto"}}}, "no method that sites can train: a (head auto: "),
-        ({"epsilons": ["inf"]}, "epsilons: inf alone needs no noise"),
-        ({"sites": {"backbones": ["resnet"]}}, "backbones: resnet is not in this study"),
-        (
-            {"sites": {"method": "b"}, "methods": {"b": {"head": "sgd"}, "c": HEAD}},
-            "method: b: head sgd: sites add up",
-        ),
-    ],
-)
-def test_studies_that_sites_cannot_train_are_refused(changes: dict[str, Any], fault: str) -> None:
-    study = load_study({**STUDY, "methods": {"head": HEAD}, "sites": {}, **changes})
-    faults = ANALYSIS.list_faults(study)
-    assert len(faults) == 1
-    assert faults[0].startswith(fault)
-
-
-def test_a_number_of_sites_is_enough_and_the_first_method_that_can_is_chosen() -> None:
-    methods = {"ceiling": {"head": "nonprivate"}, "auto": {"head": "auto"}, "ours": HEAD}
-    study = load_study({**STUDY, "methods": methods, "sites": {"counts": 5}})
-    assert study.block(SimulatedSitesOptions) == SimulatedSitesOptions(counts=(5,))
-    assert choose_method(study) == "ours"
-    assert ANALYSIS.list_faults(study) == []
-    assert ANALYSIS.list_files(study, "results") == ["results/sites/digits/pixels.json"]

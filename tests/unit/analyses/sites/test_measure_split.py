@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from dpprobe.analyses.sites.measure import split_units
-from dpprobe.errors import DataError
 
 LABELS = np.repeat([0, 1, 2], [600, 300, 100])
 
@@ -44,14 +43,3 @@ def test_a_site_takes_classes_in_the_ratio_of_dirichlet_weights_times_units() ->
     drawn = np.random.default_rng(0).dirichlet([0.5] * 3, 20_000) * np.bincount(LABELS)
     expected = (drawn / drawn.sum(axis=1, keepdims=True)).mean(axis=0)
     np.testing.assert_allclose(shares, expected, atol=0.07)
-
-
-def test_a_seed_gives_one_split_and_another_seed_another() -> None:
-    first, again, other = (split_units(LABELS, 5, "labels", seed) for seed in (4, 4, 5))
-    assert all(map(np.array_equal, first, again))
-    assert not all(map(np.array_equal, first, other))
-
-
-def test_more_sites_than_units_are_refused() -> None:
-    with pytest.raises(DataError, match="10 sites, but there are only 9 training units; write at"):
-        split_units(LABELS[:9], 10, "equal", 1)

@@ -15,7 +15,6 @@ from dpprobe.analyses.tsne.measure import (
     embed_tsne,
     find_nearest,
     measure_agreement,
-    read_embedding,
 )
 from tests.support.feature_stores import write_split
 
@@ -49,43 +48,10 @@ def _tsne(manifest: Path, output: Path, *, points: int = 250, components: int = 
     embed_tsne(manifest, output, options=options, seed=1, threads=1)
 
 
-def test_tsne_embeds_a_sample_with_its_ids_and_labels(digits: Path, tmp_path: Path) -> None:
-    _tsne(digits, tmp_path / "tsne.parquet")
-    table, facts = read_embedding(tmp_path / "tsne.parquet")
-    target = load_digits().target
-    rows = [int(name.removeprefix("row-")) for name in table["id"].to_pylist()]
-    assert len(set(rows)) == len(rows) == 250
-    assert table["label"].to_pylist() == [target[row] for row in rows]
-    assert (facts["rows"], facts["points"], facts["private"]) == (400, 250, False)
-    assert facts["class_names"] == list("0123456789")
-    assert (facts["method"], facts["note"], facts["legend"]) == ("t-SNE", None, "class")
-    assert facts["pca_agreement"] >= 0.9
-    assert 0.3 < facts["tsne_agreement"] < facts["pca_agreement"]
-    plane = np.column_stack([table["x"], table["y"]])
-    neighbours = NearestNeighbors(n_neighbors=2).fit(plane).kneighbors(plane)[1][:, 1]
-    labels = np.array(table["label"])
-    assert np.mean(labels[neighbours] == labels) > 0.85, "classes do not hang together"
-
-
 def test_the_same_seed_and_threads_give_the_same_file(digits: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         _tsne(digits, tmp_path / name, points=80)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-
-
-def test_components_are_doubled_while_they_lose_neighbours() -> None:
-    features = np.random.default_rng(0).normal(size=(200, 64))
-    plane, facts = compute_embedding(features, perplexity=10, components=8, seed=0, threads=1)
-    assert facts["components"] == 64
-    assert facts["pca_agreement"] > 0.99
-    assert plane.shape == (200, 2)
-
-
-def test_a_perplexity_too_large_for_the_rows_is_lowered_and_recorded() -> None:
-    features = np.random.default_rng(0).normal(size=(31, 5))
-    plane, facts = compute_embedding(features, perplexity=30, components=5, seed=0, threads=1)
-    assert facts["perplexity"] == 10
-    assert np.isfinite(plane).all()
 
 
 def test_nearest_agrees_with_scikit_learn() -> None:
@@ -102,38 +68,6 @@ def test_a_row_is_not_its_own_neighbour_even_among_copies() -> None:
     found = find_nearest(rows, anchors, k=3)
     assert not np.any(found == anchors[:, None])
     assert np.array_equal(found // 4, np.repeat(np.arange(3), 4)[:, None].repeat(3, axis=1))
-
-
-@pytest.mark.parametrize(
-    ("features", "note"),
-    [
-        (np.tile(np.arange(6.0), (40, 1)), "no points: the features of all 40 rows are equal"),
-        (np.eye(9), "no points: 9 rows, t-SNE needs at least 10"),
-    ],
-)
-def test_what_has_no_picture_is_a_table_without_points_that_says_why(
-    tmp_path: Path, features: np.ndarray, note: str
-) -> None:
-    labels = np.arange(len(features)) % 2
-    manifest = write_store(tmp_path, features, labels, shards=1, class_names=("a", "b"))
-    _tsne(manifest, tmp_path / "tsne.parquet")
-    table, facts = read_embedding(tmp_path / "tsne.parquet")
-    assert table.num_rows == facts["points"] == 0
-    assert table.column_names == ["id", "label", "x", "y"]
-    assert (facts["method"], facts["note"]) == (None, note)
-
-
-def test_rows_of_several_labels_are_coloured_by_how_many(tmp_path: Path) -> None:
-    generator = np.random.default_rng(0)
-    labels = (generator.random((40, 3)) < 0.5).astype(np.int8)
-    labels[0], labels[1] = 0, 1
-    features = generator.normal(size=(40, 5))
-    manifest = write_store(tmp_path, features, labels, class_names=("a", "b", "c"))
-    _tsne(manifest, tmp_path / "tsne.parquet")
-    table, facts = read_embedding(tmp_path / "tsne.parquet")
-    assert table["label"].to_pylist() == labels.sum(axis=1).tolist()
-    assert facts["class_names"] == ["0 labels", "1 label", "2 labels", "3 labels"]
-    assert facts["legend"] == "positive labels"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,194 @@
+"""Comparisons of groups over many settings, against stored ones, and their steps against loops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from dpprobe.analyses.fairness.comparison import _compute_intervals
+from dpprobe.analyses.fairness.fairness_record import FairnessRecord, Minimum
+from dpprobe.analyses.fairness.gaps import (
+    Groups,
+    count_units,
+    gap_difference,
+    mean_gap_interval,
+    smallest_deviation,
+)
+from dpprobe.analyses.fairness.group_metrics import Layout, Resamples
+from dpprobe.analyses.fairness.groupings import (
+    choose_compared,
+    label_counts,
+    make_groupings,
+    natural_key,
+)
+from dpprobe.analyses.fairness.measure import compare_groups
+from dpprobe.analyses.fairness.options import FairnessOptions
+from dpprobe.artifacts import read_json, write_json
+from tests.support.columns import by_column, or_error
+from tests.support.fairness_cells import write_grouped_cell
+from tests.support.fairness_rows import made_rows
+from tests.support.stored_records import check_values
+
+CELLS = (("sgd", "1"), ("sgd", "10"), ("nonprivate", "inf"))
+REFERENCES = [(*cell, *CELLS[-1]) for cell in CELLS[:-1]]
+FEW = {"units": 5, "positives": 2, "negatives": 3}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "two classes": {"kind": 2},
+    "five classes of patients": {"kind": 5, "patients": 90, "groups": ["site", "class"]},
+    "several labels": {"kind": -4, "patients": 70, "pairs": [["sex", "group_site"]],
+                       "minimum": FEW},
+    "labels as groups": {"kind": -3, "groups": ["class"], "confidence": 0.8, "seeds": 1},
+    "many groups": {"kind": 3, "sites": 12, "minimum": FEW, "groups": ["group_site"]},
+    "no columns": {"kind": 3, "columns": (), "references": []},
+    "blanks": {"kind": 2, "columns": ("blank",), "minimum": FEW},
+    "sorted": {"kind": 2, "columns": ("sex",), "seeds": 3, "order": (2, 0, 1), "link": "none"},
+    "no such group": {"kind": 2, "groups": ["race"]},
+    "not finite": {"kind": 2, "broken": np.inf},
+    "a risk": {"kind": 5, "patients": 30, "columns": ("sex",), "risk": True, "minimum": FEW,
+               "references": [("nonprivate", "inf", "sgd", "advantage-0.1")]},
+}  # fmt: skip
+
+
+def run(
+    root: Path, kind: int, *, patients: int = 0, sites: int = 3, rows: int = 200, seeds: int = 2,
+    columns: tuple[str, ...] = ("site", "sex"), order: Any = (0, 1, 2), broken: float = 0.0,
+    references: Any = REFERENCES, link: str = "", risk: bool = False, **options: Any,
+) -> Any:  # fmt: skip
+    generator, classes = np.random.default_rng(kind % 100), abs(kind)
+    labels: Any = generator.integers(classes, size=rows)
+    target = np.eye(classes)[labels]
+    if kind < 0:
+        labels = target = (generator.random((rows, classes)) < [0.4, 0.3, 0.02, 0.5][:classes]) * 1
+    site = generator.integers(sites, size=rows) * (generator.random(rows) < 0.9)
+    groups: dict[str, Any] = {
+        "site": [f"site {number}" for number in site],
+        "sex": [("F", "M", "", None)[number % 4] for number in generator.integers(6, size=rows)],
+        "blank": [None] * (rows - 20) + ["x"] * 20,
+    }
+    quality = {"1": 0.6, "10": 1.2, "inf": 2.0}
+    cells = []
+    for method, epsilon in (CELLS[place] for place in order):
+        far = np.where(site == 0, 1.0, quality[epsilon] / 2)[:, None]
+        scores = generator.normal(size=(seeds, rows, classes)) + quality[epsilon] * far * target
+        scores[0, 7, 1] += broken
+        path = write_grouped_cell(
+            root, method=method, epsilon=epsilon, scores=np.round(scores, 1), labels=labels,
+            groups={name: groups[name] for name in columns},
+            units=generator.integers(patients, size=rows) if patients else None,
+            class_names=[f"class {k}" for k in range(classes)],
+        )  # fmt: skip
+        changes: dict[str, Any] = {"options": {"head": "least_squares"}} if link else {}
+        if risk and epsilon == "1":
+            changes["cell"] = read_json(path)["cell"] | {"epsilon": "advantage-0.1"}
+        write_json(path, read_json(path) | changes)
+        cells.append(path)
+    if patients:  # all cells have the units of the first
+        first = pq.read_table(cells[0].with_name("predictions.parquet"))["unit"]
+        for path in cells[1:]:
+            file = path.with_name("predictions.parquet")
+            table = pq.read_table(file)
+            place = table.column_names.index("unit")
+            pq.write_table(table.set_column(place, "unit", first), file)
+    compare_groups(
+        cells, options=FairnessOptions(resamples=200, **options), references=references,
+        table=root / "groups.parquet", record=root / "groups.json", seed=3, threads=1,
+    )  # fmt: skip
+    record = FairnessRecord.read(root / "groups.json").model_dump(mode="json")
+    cells = record.pop("cells")
+    gaps = [
+        {"at": f"{cell['method']} {cell['epsilon']} {part['attribute']} {metric}", **gap}
+        for cell in cells
+        for part in cell.pop("attributes")
+        for metric, gap in part["gaps"].items()
+    ]
+    rows_of = pq.read_table(root / "groups.parquet").to_pylist()
+    return [record.pop("attributes"), record, by_column(cells), by_column(gaps), by_column(rows_of)]
+
+
+def test_groups_are_compared_as_stored(tmp_path: Path) -> None:
+    made = {name: or_error(run, tmp_path / name, **given) for name, given in SETTINGS.items()}
+    made["no such group"] = made["no such group"].replace(str(tmp_path), "")
+    made["not finite"] = made["not finite"].replace(str(tmp_path), "")
+    check_values("computed_fairness", made, rel=1e-4, abs=1e-6)
+
+
+def test_groups_and_labels_are_chosen_as_stored() -> None:
+    found: list[Any] = []
+    for seed in range(15):
+        generator = np.random.default_rng(seed)
+        count, classes = int(generator.integers(20, 60)), int(generator.integers(2, 6))
+        several = bool(seed % 2)
+        labels = generator.integers(classes, size=count)
+        if several:
+            labels = (generator.random((count, classes)) < generator.random(classes) / 2) * 1
+        names = generator.choice([">=80", "18-79", "<18", "b10", "b9", " ", "-5"], size=count)
+        rows = made_rows(
+            labels, {"site": names.tolist()}, classes=classes,
+            units=np.unique(generator.integers(count, size=count), return_inverse=True)[1],
+        )  # fmt: skip
+        minimum = Minimum(units=1 + seed % 5, positives=1 + seed % 3, negatives=1 + seed % 4)
+        for grouping in make_groupings(
+            rows, groups=("site", "class"), pairs=[("site", "site")], minimum=minimum
+        ):
+            of = rows.class_names if grouping.by_label else rows.recalled_labels
+            counts = label_counts(rows, grouping, of)
+            line: list[Any] = [grouping.names, grouping.left_out, grouping.rows, grouping.units]
+            line += [counts.positives.sum(axis=1), counts.negatives.sum(axis=0)]
+            if not grouping.by_label:
+                line += [
+                    choose_compared(
+                        rows, grouping, of, counts, minimum, negatives=each
+                    ).model_dump()
+                    for each in (False, True)
+                ]
+            found.append({"at": f"{seed} {grouping.attribute}", "line": str(line)})
+    check_values("chosen_groups", [each["line"] for each in found])
+    texts = ["<18", "18-79", ">=80", "b9", "b10", "7", "1e3", "-5", "", "(blank)", "80+", "5.5-7"]
+    ordered = sorted(texts, key=natural_key)
+    check_values("sorted_groups", [ordered, [natural_key(text) for text in texts]])
+
+
+def test_gaps_and_their_bounds_are_as_stored() -> None:
+    made: dict[str, Any] = {}
+    for seed in range(8):
+        generator = np.random.default_rng(seed)
+        heads = []
+        for head in range(3):
+            groups = 2 + seed % 4
+            values = generator.random(groups)
+            drawn = values[:, None] + 0.1 * generator.normal(size=(groups, 100))
+            drawn[0, : 10 * seed] = np.nan
+            excess = 0.05 * generator.random(groups) * (seed % 2)
+            least = np.full(groups, 0.02 * head * (seed == 3))
+            heads.append(Groups.prepare_groups(values, drawn, least=least, excess=excess))
+        intervals = [mean_gap_interval(heads[:k], level) for k in (1, 3) for level in (0.8, 0.95)]
+        differences = [gap_difference(heads[:k], heads[k:], 0.9) for k in (1, 2)]
+        made[f"seed {seed}"] = np.array([x for each in intervals + differences for x in each])
+        made[f"errors {seed}"] = heads[0].errors
+    none = Groups.prepare_groups(
+        np.ones(3), np.full((3, 5), np.nan), least=np.zeros(3), excess=np.zeros(3)
+    )
+    made["no resample"] = mean_gap_interval([none], 0.95)
+    units = np.array([[1, 2], [0, 100], [30, 30]])
+    made["units"] = [count_units(units), smallest_deviation(np.array([0.5, 1, 40]), 0.9)]
+    generator = np.random.default_rng(0)
+    values = np.array([[0.0, 1.0, 0.5], [0.01, 0.97, 0.6]])
+    drawn = values[..., None] + 0.05 * generator.normal(size=(2, 3, 61))
+    drawn[0, 2, :30], drawn[1, 2] = np.nan, np.nan
+    drawn[0, :2] = values[0, :2, None]
+    for level in (0.5, 0.9, 0.95):
+        ends = _compute_intervals(values, drawn.astype(np.float32), np.full((2, 3), 20.0), level)
+        made[f"intervals {level}"] = np.stack(ends)
+    made["resamples"] = [
+        np.concatenate(Resamples(units_, count, seed=seed).blocks, axis=1)
+        for units_, count, seed in ((1, 0, 0), (5, 63, 1), (5, 64, 1), (7, 130, 2))
+    ]
+    rows = made_rows(np.arange(12) % 2, units=np.arange(12) // 2)
+    codes = np.array([0, 1, 2, -1, 0, 1, 2, -1, -1, 0, 0, 1], dtype=np.int32)
+    layout = Layout(codes=codes, groups=3)
+    made["layout"] = [*layout.in_groups(np.arange(12)[::-1]), *layout.assign_blocks(rows)]
+    made["ways"] = layout.shuffle_blocks(rows, 4)
+    check_values("computed_gaps", made, rel=1e-4)

@@ -1,0 +1,373 @@
+"""What tables, figures and sections of analyses show, of many records, against stored ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpprobe.analyses.analysis import Page
+from dpprobe.analyses.audit import show as audit_show
+from dpprobe.analyses.audit.audit_record import AuditRecord
+from dpprobe.analyses.fairness import fairness_table
+from dpprobe.analyses.fairness import show as fairness_show
+from dpprobe.analyses.imbalance import imbalance_table
+from dpprobe.analyses.imbalance import show as imbalance_show
+from dpprobe.analyses.long_tail import long_tail_tables
+from dpprobe.analyses.long_tail import show as long_tail_show
+from dpprobe.analyses.long_tail.long_tail_record import read_long_tails
+from dpprobe.analyses.representation_law import law_tables
+from dpprobe.analyses.representation_law import show as law_show
+from dpprobe.analyses.representation_law.law_record import MEASURES, law_path
+from dpprobe.analyses.sites import show as sites_show
+from dpprobe.analyses.sites.sites_record import SitesRecord
+from dpprobe.analyses.tsne.show import plot_tsne, plot_tsne_grid
+from dpprobe.artifacts import read_json, write_json
+from dpprobe.exhibits.published import read_published
+from dpprobe.exhibits.style import use_settings
+from dpprobe.exhibits.tables import Table, comma_separated, write_markdown
+from tests.support.audit_records import (
+    ATTACK,
+    CONTROLS,
+    MEMBERSHIP,
+    WHITE_BOX,
+    membership_record,
+    write_audit,
+)
+from tests.support.cell_files import grid_of, write_cell
+from tests.support.columns import or_error
+from tests.support.fairness_records import APART, NO_INTERVAL, RECORD, write_fairness
+from tests.support.figures import describe_figure, write_embedding
+from tests.support.imbalance_records import imbalance_record, lawful_cells, rare_cell
+from tests.support.law_records import law_record, network, tuned_networks
+from tests.support.long_tail_records import FREQUENCIES, SCORES, write_long_tail
+from tests.support.report_page import section_page
+from tests.support.stored_records import check_values
+
+Shown = Iterator[tuple[str, Any]]
+
+
+def in_words(table: Table) -> list[Any]:
+    """A table as people and as programs read it, by lines."""
+    return [write_markdown(table).splitlines(), comma_separated(table).splitlines()]
+
+
+def plain(value: Any) -> Any:
+    """Parts of a section, without the functions that its template calls."""
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items() if not callable(each)}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+
+
+def fairness_settings() -> dict[str, dict[str, Any]]:
+    second, cells = "cells.1.attributes.0.gaps.auc", [*range(len(RECORD.cells))]
+    ages = dict(zip(("left", "middle", "right"), (">=80", "18-79", "<18"), strict=True))
+    ones = RECORD.class_names
+    partly = {"auc": {"labels": [ones[0]], "left_out": {"left": "3 rows, 30 needed"}}}
+    return {
+        "as run": {},
+        "apart": {"gap": APART, "changes": {f"{second}.chance_gap": 0.06, f"{second}.low": 0.0}},
+        "by chance": {"gap": APART | {"chance_gap": 0.07, "difference": -0.03,
+                                      "difference_low": -0.05, "difference_high": -0.01}},
+        "no interval": {"gap": NO_INTERVAL, "reference": False},
+        "nothing": {"compared": False},
+        "ranges": {"names": ages, "changes": {"units": 321, "confidence": 0.9}},
+        "pairs of ranges": {"names": {side: f"{age} x f" for side, age in ages.items()}},
+        "a risk": {"changes": {"cells.0.epsilon": "advantage-0.1",
+                               "cells.0.epsilon_at_delta": 0.46,
+                               "cells.1.epsilon": "10", "cell_headline": "macro_accuracy",
+                               "headline": "accuracy"}},
+        "left out": {"changes": {"attributes.0.compared": partly, "multi_label": False,
+                                 **{f"cells.{k}.private": True for k in cells}}},
+        "not the headline": {"changes": {
+            f"cells.{k}.attributes.{a}.gaps.auc.gap": None for k in cells for a in (0, 1)}},
+    }  # fmt: skip
+
+
+def show_fairness(root: Path) -> Shown:
+    for name, options in fairness_settings().items():
+        paths = [write_fairness(root / name, **options)]
+        if name in ("as run", "apart"):
+            paths.append(write_fairness(root / name, backbone="scattering"))
+        table = fairness_table.make_fairness_table(paths)
+        yield f"{name}: table", in_words(table)[: 1 + (name == "apart")]
+        page = replace(section_page("other", "digits"), folder=root / name)
+        (part,) = fairness_table.make_section(paths[::-1], page)
+        part["groups"] = len(str(part["groups"]))
+        part["gaps"] = [f"{place} {cell.method} {cell.epsilon} {gap.gap}"
+                        for *place, cell, gap in part["gaps"]]  # fmt: skip
+        yield f"{name}: section", plain(part)
+        if name in ("as run", "apart", "no interval", "nothing", "a risk"):
+            for figure in fairness_show.plot_fairness(paths[-1:] if name == "apart" else paths):
+                yield f"{name}: figure {figure.get_suptitle()}", describe_figure(figure)
+    yield (
+        "functions",
+        [
+            [fairness_table._format_points(value) for value in (None, 0.0, 0.1234, -0.5)],
+            [
+                fairness_table._format_ends(*ends)
+                for ends in ((None, 1.0), (0.0, None), (0.0, 0.25))
+            ],
+            [fairness_table.reference_in_words("a", epsilon) for epsilon in ("inf", "2")],
+        ],
+    )
+
+
+def show_audit(root: Path) -> Shown:
+    weak = {**WHITE_BOX, "caught_factor": None, "number_factor": None, "runs": 200}
+    boxes = {
+        "0.5": WHITE_BOX | {"epsilon_lower": 0.0}, "2": WHITE_BOX | {"epsilon_lower": 0.01},
+        "8": WHITE_BOX | {"epsilon_lower": "inf", "holds": False, "caught_factor": 11.0,
+                          "tests": [{"name": "releases", "p_value": 0.0},
+                                    {"name": "variance", "p_value": WHITE_BOX["level"]}]},
+        "10": WHITE_BOX | {"epsilon_lower": 9.876, "caught_factor": 2.0},
+    }  # fmt: skip
+    missed = {**CONTROLS[1], "caught": False, "refuted_by": []}
+    given: dict[str, Any] = {"controls": (*CONTROLS, missed)}
+    members = MEMBERSHIP | {"rows": [*MEMBERSHIP["rows"], ATTACK | {"rows": "rarest_classes"}]}
+    audits = [
+        write_audit(root, backbone=backbone, method=method, epsilon=epsilon, white_box=box,
+                    membership=members if epsilon == "2" else None, **given)
+        for backbone in ("pixels", "clip")
+        for method in ("sgd", "newton", "adam")[: 2 + (backbone == "clip")]
+        for epsilon, box in boxes.items()
+    ]  # fmt: skip
+    lone = write_audit(root / "lone", white_box=weak, epsilon="1")
+    inf = write_audit(root / "lone", white_box=None, epsilon="inf", membership=MEMBERSHIP)
+    for name, paths in {"many": audits, "one": [lone], "none": [inf], "two": [lone, inf]}.items():
+        made = or_error(audit_show.plot_audit, audits=paths, dataset="digits")
+        yield f"figure of {name}", made if isinstance(made, str) else describe_figure(made)
+        for part in plain(audit_show.make_section(paths, section_page("digits", "other"))):
+            part["cells"] = [
+                [
+                    cell["backbone"],
+                    cell["method"],
+                    cell["epsilon"],
+                    str(cell["white_box"]["epsilon_lower"]),
+                ]
+                for cell in part["cells"]
+            ]
+            part["attacks"] = [[cell["method"], cell["epsilon"], attack["rows"], attack["attack"]]
+                               for cell, _, attack in part["attacks"]]  # fmt: skip
+            yield f"section of {name}", part
+    (part,) = audit_show.make_section([lone], section_page("digits"))
+    numbers = (0.0, 0.01234, 0.5, 1.23456, 12.349, 123.456, math.inf)
+    yield "numbers", {
+        name: [part[name](value) for value in (*numbers, *([None] if name in ("factor", "rate")
+                                                          else []))]
+        for name in ("claim", "bound", "factor", "rate")
+    }  # fmt: skip
+    controls = AuditRecord.read(audits[0]).controls
+    yield "controls", [str(part["control"](control)) for control in controls]
+    yield "words", [AuditRecord.read(path).in_words for path in (*audits[:4], lone, inf)]
+    roc = membership_record(groups=("mislabelled", "all"))
+    roc["roc"]["curves"][-1]["tpr"][2] = 0.0
+    free = roc | {"roc": roc["roc"] | {"allowed": [1.0] * 9}}
+    for name, one, beside in (("private", roc, None), ("with a ceiling", roc, free),
+                              ("free", free, None)):  # fmt: skip
+        made = audit_show.membership_roc(one, title="digits, sgd", beside=beside)
+        yield f"attacks, {name}", describe_figure(made)
+    paths = [
+        write_audit(root / "m", method=name, epsilon="inf" if name == "c" else "1",
+                    membership=MEMBERSHIP | {"roc": kind["roc"], "rows": [
+                        {**ATTACK, "attack": a} for a in ("loss", "lira", "rmia")]})
+        for name, kind in (("a", roc), ("c", free))
+    ]  # fmt: skip
+    figure = audit_show.plot_membership(
+        audit=paths[0], ceiling=paths[1], dataset="digits", backbone="clip", method="a", epsilon="1"
+    )
+    yield "a cell's attacks", describe_figure(figure)
+    yield (
+        "no attack",
+        or_error(
+            audit_show.membership_roc, membership_record(groups=("mislabelled",)), title="digits"
+        ),
+    )
+
+
+def show_long_tail(root: Path) -> Shown:
+    high = {**FREQUENCIES, "index": {"value": 4.9, "low": 4.1, "high": None}}
+    part = {"clusters": 7, "measured": high, "reference": FREQUENCIES, "m_ln_n": 1234.5}
+    records: dict[str, Any] = {
+        "pixels": {}, "scattering": {"memorisation": None, "notes": ["no memorisation: 8 units"]},
+        "clip": {"sub_classes": [part], "memorisation": SCORES | {"share": 0.02}},
+        "other": {"memorisation": SCORES | {"share": 0.01}, "units": 50},
+        "dino": {"memorisation": SCORES | {"share": 0.3}}, "vit": {},
+    }  # fmt: skip
+    paths = [write_long_tail(root, backbone=name, **values) for name, values in records.items()]
+    paths.append(write_long_tail(root, dataset="apples"))
+    cells = [
+        write_cell(root, backbone=backbone, method=method, epsilon=epsilon, quality=1 + number / 3)
+        for number, backbone in enumerate(("vit", "clip", "other", "dino", "pixels"))
+        for method, epsilon in (("sgd", "1"), ("newton", "1"), ("sgd", "10"), ("sgd", "2"),
+                                ("nonprivate", "inf"), ("sgd", "inf"))
+        if (backbone, method) != ("other", "nonprivate")
+    ]  # fmt: skip
+    grid = grid_of(root, *cells)
+    gaps = long_tail_tables.private_gaps(grid)
+    yield "gaps", gaps
+    made = long_tail_tables.make_long_tail_tables(paths, [root / "summary.parquet"])
+    yield "tables", [in_words(table) for table in made]
+    read = read_long_tails(paths)
+    yield "near", in_words(long_tail_tables.gap_table(read[1:3], [
+        long_tail_tables.Gap("digits", "clip", "1", 2.0),
+        long_tail_tables.Gap("digits", "clip", "10", 1.0),
+        long_tail_tables.Gap("digits", "dino", "2", 2.1),
+    ]))  # fmt: skip
+    same = [replace(gap, points=1.0) for gap in gaps]
+    yield (
+        "correlations",
+        [long_tail_tables.describe_correlations(read, some) for some in (gaps, gaps[:9], same)],
+    )
+    page = Page(grid=grid, names={}, folder=root)
+    section = long_tail_show.make_section(paths[:2], page)
+    assert section is not None
+    yield "section", [section["notes"], [str(table)[:160] for table in section["tables"]]]
+    yield "empty section", long_tail_show.make_section([], page)
+    for name, few in {"all": paths[:4], "unscored": paths[1:2]}.items():
+        yield f"figure of {name}", describe_figure(long_tail_show.plot_long_tail(few))
+
+
+def show_imbalance(root: Path) -> Shown:
+    none: dict[str, Any] = dict.fromkeys(("reference", "reference_recall", "drop", "auc"))
+    none |= dict.fromkeys(("drop_low", "drop_high"))
+    several = [
+        rare_cell(0.2, epsilon="1"), rare_cell(0.5, method="prototypes", never_predicted=2),
+        rare_cell(0.5, method="newton"), rare_cell(0.0, epsilon="10"),
+        rare_cell(0.39, epsilon="2", class_rows=3, fraction=0.02, reference=("sgd", "inf")),
+        rare_cell(0.4, epsilon="2", class_rows=3, fraction=0.01, reference_recall=0.7),
+        rare_cell(0.7, epsilon="inf", **none), rare_cell(0.3, class_name="ant", seeds=1),
+        rare_cell(0.4, epsilon="advantage-0.1", class_name="ant", reference_learnt=False),
+        rare_cell(0.75, class_rows=5000, epsilon="8", class_name="ant", **none),
+    ]  # fmt: skip
+    records = {
+        "several": several, "lawful": [*lawful_cells(), *lawful_cells(20.0, method="other")],
+        "one": several[:1], "free": several[6:7],
+    }  # fmt: skip
+    paths = []
+    for name, cells in records.items():
+        made = imbalance_record(cells).model_copy(update={"backbone": name})
+        paths.append(root / f"{name}.json")
+        made.write(paths[-1])
+        if name != "lawful":
+            figure = or_error(imbalance_show.plot_imbalance, record=paths[-1])
+            yield name, figure if isinstance(figure, str) else describe_figure(figure)
+        yield f"{name}: break-downs", plain(made.break_downs)
+    yield "tables", in_words(imbalance_table.make_imbalance_tables([paths[0], *paths[2:]]))
+    yield "best", write_markdown(imbalance_table.make_imbalance_tables(paths[:2])).splitlines()
+    (section,) = imbalance_show.make_section(paths[:3], section_page("digits", "other"))
+    yield "section", {name: str(value)[:3000] for name, value in plain(section).items()}
+
+
+def show_laws(root: Path) -> Shown:
+    lone = law_record().model_copy(update={"networks": law_record().networks[:1]})
+    odd = law_record().model_dump(mode="json") | {
+        "backbone": "clip", "token": "class",
+        "networks": [network(first=False), *tuned_networks()[:3], network(
+            "lora", "10", "searched", "lora 8", None, rho=0.7), network(
+            "full", "2", "searched", "all", None, rho=0.9, first=False)],
+    }  # fmt: skip
+    series = odd["networks"][1]["series"]
+    for one in series[:2]:
+        one |= {"law": None, "fault": "2 layers; a law needs 3", "null": None}
+    series[2]["values"] = [None, 0.0, 1e-3, 0.5, 0.2, 10.0]
+    records = [law_record(), type(lone).model_validate(odd)]
+    for name, record in {"many": records[0], "odd": records[1], "lone": lone}.items():
+        for measure in MEASURES[:: 2 if name == "odd" else 4]:
+            yield f"{name}, {measure}", describe_figure(law_show.law_figure(record, measure))
+    cells = [
+        write_cell(root, backbone=backbone, method=method, epsilon=epsilon)
+        for backbone in ("pixels", "clip")
+        for method, epsilon in (("constant_0", "1"), ("searched_2", "8"), ("full", "2"),
+                                ("sgd", "10"), ("nonprivate", "inf"), ("searched_9", "1"))
+    ]  # fmt: skip
+    search = {"trials": 2, "space": {"learning_rate": [0.1, 1.0]}, "held_out": 0.2}
+    for path, options in zip(cells[5::6], ({"search": search}, {}), strict=True):
+        write_json(path, read_json(path) | {"head": "fine_tune", "options": options})
+    grid = grid_of(root, *cells)
+    paths = [law_path(root, record.dataset, record.backbone) for record in records]
+    for path, record in zip(paths, records, strict=True):
+        record.write(path)
+    for name in ("digits", "cifar10"):
+        made = law_tables.make_law_tables(
+            records=paths, summary=root / "summary.parquet", published=read_published(),
+            name=name, dataset="digits",
+        )  # fmt: skip
+        yield f"tables of {name}", [in_words(table) for table in made[name == "cifar10" :]]
+    page = Page(grid=grid, names={"digits": "cifar10"}, folder=root)
+    (section,) = law_show.make_section(paths, page)
+    yield "section", {name: str(value)[:2000] for name, value in plain(section).items()}
+    assert len(law_show.plot_law(record=paths[0])) == len(MEASURES)
+
+
+def sites_record(**changes: Any) -> SitesRecord:
+    def share(mean: float) -> dict[str, float]:
+        return {"mean": mean, "low": mean - 0.03, "high": mean + 0.02}
+
+    cells: list[dict[str, Any]] = [
+        {"split": split, "sites": sites, "epsilon": epsilon, "smallest": 1000 // sites - place,
+         "largest": 1000 // sites, "alone": share(0.5 - sites / 100), "worst": 0.31, "best": 0.62,
+         "averaged": share(0.7), "together": share(0.8), "pooled": share(0.82), "untrained": 0,
+         "reason": "", "one_class": place}
+        for place, split in enumerate(("equal", "labels", "sizes"))
+        for sites in (10, 2)
+        for epsilon in ("1", "10")
+    ]  # fmt: skip
+    cells[-1] |= {"untrained": 3, "reason": "too few: 3 units"}
+    cells[0] |= dict.fromkeys(("alone", "worst", "best", "averaged")) | {"untrained": 1}
+    return SitesRecord.model_validate(
+        {"dataset": "digits", "backbone": "pixels", "method": "head", "metric": "accuracy",
+         "unit": "image", "n": 1000, "colluders": 1, "seeds": 2, "cells": cells} | changes
+    )  # fmt: skip
+
+
+def show_sites(root: Path) -> Shown:
+    other = sites_record(backbone="clip", metric="auc", seeds=1, cells=sites_record().cells[:2])
+    paths = [root / "a.json", root / "b.json", root / "c.json"]
+    kept = (sites_record(), other, sites_record(dataset="other"))
+    for path, record in zip(paths, kept, strict=True):
+        record.write(path)
+    yield "table", in_words(sites_show.make_sites_table(paths[:2]))
+    parts = sites_show.make_section(paths, section_page("digits", "empty"))
+    yield "section", [[part["dataset"], str(part["table"])[:900]] for part in parts]
+    for path in paths[:2]:
+        yield path.name, describe_figure(sites_show.plot_sites(path))
+
+
+def show_tsne(root: Path) -> Shown:
+    def embed(place: str, classes: int, **changes: Any) -> Path:
+        return write_embedding(root / place / "tsne.parquet", classes=classes, **changes)
+
+    empty: dict[str, Any] = {"method": None, "note": "no points: 9 rows", "points": 0}
+    paths = [
+        embed("digits/pixels", 4, rows=40), embed("digits/clip", 12, seed=3),
+        embed("cells/pixels", 21, points=600), embed("cells/clip", 4, **empty),
+        embed("moles/clip", 11, class_names=[f"{k} a class with a long name" for k in range(11)]),
+        embed("several/clip", 25, legend="positive labels", rows=1500),
+    ]  # fmt: skip
+    for path in paths:
+        names = {"dataset": path.parts[-3], "backbone": path.parts[-2], "split": "test"}
+        yield f"{path.parts[-3:-1]}", describe_figure(plot_tsne(embedding=path, **names))
+    for name, few in {"all": paths, "one": paths[:1]}.items():
+        yield name, describe_figure(plot_tsne_grid(embeddings=few, split="train"))
+
+
+SHOWN: dict[str, Callable[[Path], Shown]] = {
+    "audit": show_audit, "fairness": show_fairness, "imbalance": show_imbalance,
+    "laws": show_laws, "long_tail": show_long_tail, "sites": show_sites, "tsne": show_tsne,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_what_is_shown_is_as_stored(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with use_settings():
+        check_values(f"shown_{name}", dict(SHOWN[name](Path())), rel=1e-4)

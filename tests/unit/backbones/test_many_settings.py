@@ -1,0 +1,507 @@
+"""What backbones answer over many settings, held against stored answers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from dpprobe.backbones import (
+    checkpoints,
+    external,
+    feature_digest,
+    image_preprocessing,
+    network_forward,
+    open_clip_models,
+    row_mixing,
+    timm_models,
+)
+from dpprobe.backbones.backbone import Backbone, backbone_fingerprint
+from dpprobe.backbones.options import BackboneOptions
+from dpprobe.backbones.registry import backbone_options
+from dpprobe.data.image_files import GREY_BITS, WHITE_IS_ZERO
+from dpprobe.errors import DpprobeError
+from tests.support import tiny_clip
+from tests.support.backbones import load, noise
+from tests.support.stored_records import check_values, to_plain
+
+STAGE = {"filters": 4, "kernel": 4, "stride": 2, "padding": 0, "pool": 2, "pool_stride": 1}
+SMALL = {
+    "family": "convolutional", "preprocessing": {"size": 12}, "stages": [STAGE, {"filters": 6}],
+}  # fmt: skip
+VIT: dict[str, Any] = {"family": "timm", "model": "test_vit"}
+CLIP: dict[str, Any] = {"family": "open_clip", "model": "ViT-B-32"}
+VECTORS = {"family": "external", "model": "speech-96", "each_by_itself": True}
+IMPORTED = {"family": "imported", "module": "nets.tiny:build"}
+INCEPTION: dict[str, Any] = {"crop": "inception", "crop_seed": 3}
+
+
+def told(call: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """Returns a call's answer, or the error in place of it."""
+    try:
+        return call(*given, **named)
+    except (DpprobeError, ValueError) as error:
+        return error
+
+
+def views(*changes: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"preprocessing": change} for change in changes]
+
+
+ALL: list[dict[str, Any]] = [{}, {"dimension": 9}, {"grey_bits": 12}, {"grey_bits": 17}]
+PROJECTED: list[dict[str, Any]] = [
+    {"project": 9}, {"project": 20}, {"project": 192}, {"project": 324}, {"color": "rgb"},
+]  # fmt: skip
+NETWORKS: list[dict[str, Any]] = [
+    *({"layers": layers} for layers in ("all", [3, 0, 11], [1, 1], [-1], "last")),
+    {"token": "pooled"}, {"layers": [1], "token": "pooled"}, {"checkpoint": "w.pth"},
+    {"checkpoint": "no/such.pth"}, {"layers": [0], "preprocessing": INCEPTION | {"crops": 2}},
+    *views({"mean": 0.5}, {"mean": [0.1, 0.2]}, {"std": [1, 0, 1]}, {"std": 0}, {"std": [1] * 4},
+           {"mean": float("nan")}, {"crop_seed": 3}, {"crops": 2}, INCEPTION, {"flip": True},
+           INCEPTION | {"crops": 3}, INCEPTION | {"crops": 100}, {"size": 0}, {"crop_pct": 1.5}),
+]  # fmt: skip
+SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
+    "pixels": ({"family": "pixels"}, [
+        *ALL, *PROJECTED, {"size": 8}, {"size": 8, "color": "rgb"}, {"std": 0}, {"size": 0},
+        *({"size": size, "project": 9} for size in (3, 4)), {"mean": 0.5, "std": 0.25}]),
+    "scattering": ({"family": "scattering", "size": 8}, [
+        *ALL, *PROJECTED, {"J": 3}, {"J": 3, "size": 7}, {"J": 1, "L": 4}, {"size": 37, "J": 3},
+        {"size": 16, "color": "rgb"}, {"J": 9}, {"L": 0}]),
+    "convolutional": (SMALL, [
+        *ALL, *NETWORKS, {"stages": []}, {"stages": [STAGE | {"kernel": 15}]}, {"hidden": 5},
+        {"stages": [{"filters": 4, "pool": 4}] * 2}, {"stages": [{"filters": 4, "pool": 4}] * 3},
+        {"stages": [{"filters": 4, "pool_stride": 2}]}, {"stages": [STAGE | {"kernel": 12}]},
+        *({"scattering": each} for each in ({"J": 4}, {"J": 3}, {"groups": 2}, {"groups": 3})),
+        {"weights_seed": 1}, {"activation": "relu"}]),
+    "timm": (VIT | {"pretrained": False}, [
+        *ALL, *NETWORKS, {"pretrained": True}, {"pretrained": True, "checkpoint": "w.pth"},
+        {"model_args": {"pretrained": True}}, {"model": "hf-hub:a/b"},
+        *({"model_args": {"in_chans": channels}} for channels in (0, True, 1, 2.0, "3")),
+        {"model_args": {"in_chans": 1}, "preprocessing": {"mean": [0.5, 0.5]}},
+        {"checkpoint": "w.pth", "preprocessing": {"mean": 0.5, "std": 0.5, "size": 9}},
+        {"checkpoint": "w.pth", "preprocessing": {"interpolation": "bilinear"}},
+        *({"model": name, "pretrained": pretrained} for pretrained in (True, False) for name in (
+            "resnet50.a1_in1k", "resnet50.a1_in1kk", "resnet50.qqqq", "test_vitt", "qqqqqqqq",
+            "botnet50ts_256", "vit_base_patch16_224_in21k"))]),
+    "open_clip": (CLIP | {"pretrained": False}, [
+        *ALL, *NETWORKS, *({"model": name} for name in ("ViT-B-33", "qqqqqqqq", "hf-hub:a/b")),
+        *({"model": name, "pretrained": None} for name in (
+            "ViT-B-32", "ViT-B-32.openia", "ViT-B-32.webli", "ViT-B-32.openai", "hf-hub:a/b",
+            "ViT-B-32-quickgelu.openai", "ViT-B-32.laion2b_s34b_b79k", "ViT-B-32.Laion2b-e16")),
+        *({"model": name, "pretrained": tag} for name, tag in (
+            ("ViT-B-32", "openai"), ("ViT-H-14", "dfn5b"), ("ViT-e-14", "x"), ("hf-hub:a/b", "x"),
+            ("ViT-B-32.openai", "laion2b_e16"), ("ViT-B-32.openai", "openai"))),
+        {"model": "ViT-B-32.openai", "checkpoint": "w.pth", "pretrained": None},
+        {"checkpoint": "w.pth", "pretrained": "openai"}, {"checkpoint": "w.pth",
+        "quick_gelu": True},
+        {"model": "ViT-B-32-quickgelu.openai", "quick_gelu": False, "pretrained": None},
+        {"model": "ViT-B-32.openai", "quick_gelu": True, "pretrained": None},
+        {"model": "ViT-B-32.laion2b_s34b_b79k", "quick_gelu": True, "pretrained": None}]),
+    "external": (VECTORS, [
+        *ALL, *({"each_by_itself": each} for each in (False, None)), {"model": ""},
+        {"weights_sha256": "abc"}, {"vectors": "Two Words"}, {"vectors": "one"}, {"version": "2"},
+        {"pretrained": False}]),
+    "imported": (IMPORTED, [
+        *ALL, *NETWORKS, {"module": "nets.tiny"}, {"module": "nothing.of:it"}, {"color": "gray"},
+        {"module": "nets:build"}, {"module": "json:loads"}, {"arguments": {"a": 1}},
+        *views({"size": 16, "resize": 8}, {"size": 16, "resize": 16}, {"interpolation": "box"})]),
+}  # fmt: skip
+ASKED = (
+    "check_files", "list_warnings", "reads_text", "text_params", "extraction_params",
+    "input_files", "imports",
+    "network", "takes_vectors", "random_crops", "stored_crops", "computed_dimension",
+    "fewer_features", "architecture", "tag", "image_channels", "input_shape", "unset_options",
+)  # fmt: skip
+
+
+def ask(values: dict[str, Any]) -> Any:
+    options = told(backbone_options, values)
+    if not isinstance(options, BackboneOptions):
+        return to_plain(options)
+    asked = {name: getattr(options, name) for name in ASKED if hasattr(options, name)}
+    return to_plain({name: told(one) if callable(one) else one for name, one in asked.items()})
+
+
+@pytest.mark.parametrize("family", SETTINGS)
+def test_options_answer_before_anything_is_loaded(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(open_clip_models, "find_spec", lambda _: None)  # no transformers
+    (tmp_path / "w.pth").touch()
+    for name in ("nets/tiny.py", "nets/__init__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    base, changes = SETTINGS[family]
+    plain, answers = ask(base), {}
+    for change in changes:
+        found = ask(base | change)
+        if isinstance(found, dict) and change:
+            found = {name: one for name, one in found.items() if one != plain[name]}
+        answers[str(change)] = found
+    check_values(f"backbones_{family}", answers)
+
+
+# Images.
+
+
+def pictures() -> dict[str, Image.Image]:
+    """Returns small images of all modes; names of 16 bits say how many bits a file states."""
+    ramp = np.arange(12, dtype=np.uint32).reshape(3, 4)
+    modes = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "RGBX")
+    shown = {mode: noise((4, 3)).convert(mode) for mode in modes}
+    deep = {
+        "I;16": ramp * 5957, "I": ramp * 5957, "I 12": ramp * 372, "I 12 too large": ramp * 373,
+        "I 10 negative": ramp * 93, "I negative": ramp.astype(np.int32) - 1, "I zeros": ramp * 0,
+        "I too large": ramp * 6000, "F": ramp.astype(np.float32),
+    }  # fmt: skip
+    for name, values in deep.items():
+        kept = np.uint16 if name == "I;16" else np.float32 if name == "F" else np.int32
+        shown[name] = Image.fromarray(values.astype(kept))
+        bits = re.search(r" (\d+)", name)
+        shown[name].info |= {GREY_BITS: int(bits[1]) if bits else None}
+        shown[name].info |= {WHITE_IS_ZERO: name == "I 10 negative"}
+    return shown
+
+
+def test_images_become_numbers_alike() -> None:
+    modes: list[image_preprocessing.Mode] = ["L", "RGB"]
+    answers: dict[str, Any] = {}
+    for mode, (name, picture) in product(modes, pictures().items()):
+        converted = told(image_preprocessing.convert_mode, picture, mode)
+        answers[f"{name} {mode}"] = converted
+        if isinstance(converted, Image.Image):
+            transform = image_preprocessing.ToTensor(mode=mode, size=None, mean=0.5, std=0.25)
+            small = image_preprocessing.ToTensor(mode=mode, size=2)
+            assumed = image_preprocessing.AssumeGreyBits(transform, 14)
+            told_bits = told(assumed, picture.copy()) if not picture.info.get(GREY_BITS) else None
+            answers[f"{name} {mode}"] = [
+                converted.mode, np.asarray(converted), transform(picture), told_bits,
+                small(picture).shape,
+            ]  # fmt: skip
+    check_values("backbones_images", answers)
+
+
+def test_crops_are_drawn_from_the_hash_of_an_image() -> None:
+    sizes = ((100, 80), (60, 300), (300, 60), (1, 1), (3, 2), (1, 9), (9, 1), (1000, 999))
+    boxes = {
+        str(each): image_preprocessing.crop_box(
+            *each[0], seed=each[1], sha256=each[2], number=each[3]
+        )
+        for each in product(sizes, (0, 7), (b"a", b"b" * 32), (0, 1, 12))
+    }
+    check_values("backbones_crops", boxes)
+
+
+# Networks.
+
+
+class Tokens(nn.Module):
+    """Blocks as ViTs have them, with one class token and two tokens in all before patches."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__()
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+
+def linear(count: int) -> nn.Sequential:
+    return nn.Sequential(*(nn.Linear(2, 2) for _ in range(count)))
+
+
+def test_blocks_are_found_in_networks() -> None:
+    token = nn.Parameter(torch.zeros(1))
+    networks: dict[str, nn.Module] = {
+        "nothing": nn.Linear(2, 2), "vit": Tokens(blocks=linear(3), num_prefix_tokens=2,
+        cls_token=token),
+        "no class": Tokens(blocks=linear(11), num_prefix_tokens=2),
+        "empty": Tokens(blocks=linear(0)),
+        "registers": Tokens(blocks=linear(3), num_prefix_tokens=0, cls_token=token),
+        "stages": Tokens(stages=nn.Sequential(linear(2), Tokens(blocks=linear(3)), nn.ReLU())),
+        "resnet": Tokens(**{f"layer{n}": linear(n) for n in (1, 2, 3, 9)}, layer4=None),
+        "clip": Tokens(visual=Tokens(transformer=Tokens(resblocks=nn.ModuleList(linear(4))))),
+        "trunk": Tokens(visual=Tokens(trunk=Tokens(blocks=linear(5), num_prefix_tokens=1))),
+        "last": Tokens(output_fmt="NHWC", blocks=linear(3)), "first": Tokens(output_fmt="NCHW",
+        blocks=linear(3)),
+        "list": Tokens(blocks=nn.ModuleList([linear(2), linear(1)]), stages=linear(7)),
+    }  # fmt: skip
+    answers = {}
+    for name, network in networks.items():
+        found = network_forward.find_blocks(network)
+        blocks = found and [len(found.modules), found.prefix, found.class_token]
+        answers[name] = [blocks, len(network_forward.list_blocks(network))]
+    check_values("backbones_blocks", answers)
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny_clip.register(tmp_path, monkeypatch)
+
+
+LOADED: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
+    (VIT | {"pretrained": False}, [
+        {}, {"layers": "all"}, {"layers": [2, 0], "token": "pooled"}, {"layers": [40]},
+        {"model": "test_resnet", "layers": "all", "token": "class"}, {"dimension": 63},
+        {"model": "test_resnet", "layers": [4, 0]}, {"model_args": {"in_chans": 1}},
+        {"model_args": {"in_chans": 1, "img_size": 64}, "preprocessing": {"mean": 0.5, "std": 0.5}},
+        {"model": "test_efficientnet", "preprocessing": {
+            "size": 32, "mean": 0.25, "std": [0.5, 0.5, 1], "interpolation": "bilinear",
+            "crop_pct": 1, "crop_mode": "squash", "flip": True} | INCEPTION},
+        {"preprocessing": {"size": 100}}, {"preprocessing": {"size": 224}, "grey_bits": 12},
+        {"preprocessing": INCEPTION, "grey_bits": 12},
+        {"model_args": {"num_heads": 5}}, {"model_args": {"no_such": 1}}]),
+    (SMALL, [{}, {"hidden": 5, "activation": "relu"}, {"layers": "all"}, {"layers": [3]},
+             {"color": "rgb", "preprocessing": {"size": 16, "mean": [0.1, 0.2, 0.3], "flip": True}},
+             {"preprocessing": {"size": 16}, "scattering": {"J": 2, "L": 2, "groups": 3}}]),
+    ({"family": "open_clip", "model": "tiny", "pretrained": False}, [
+        {}, {"model": "tiny-quickgelu"}, {"quick_gelu": True}, {"layers": [0, 3]}, {"layers": [4]},
+        {"model": "tiny-timm", "layers": [6]}, {"model": "tiny-resnet", "layers": [4]},
+        {"preprocessing": {"size": 48, "mean": 0.5, "std": [0.5, 0.4, 0.3],
+        "resize_mode": "longest",
+                           "interpolation": "bilinear", "flip": True} | INCEPTION}]),
+    ({"family": "pixels", "size": 4}, [{}, {"color": "rgb", "mean": 0.5, "std": 0.25,
+    "project": 5}]),
+    ({"family": "scattering", "size": 8}, [{}, {"color": "rgb", "J": 1, "L": 4}, {"project": 5},
+        {"size": 36, "J": 3, "L": 4}, {"size": 7, "J": 1}, {"size": 28}]),
+    (VECTORS, [{}, {"dimension": 7, "version": "2", "pretrained": False,
+    "weights_sha256": "0" * 64}]),
+]  # fmt: skip
+
+
+def describe(backbone: Backbone) -> dict[str, Any]:
+    names = ("dimension", "layers", "preprocessing", "architecture", "trained", "pretrained_tag")
+    crop = backbone.train_transform
+    found = {name: getattr(backbone, name) for name in names} | {
+        "graph": backbone.graph is not None, "weights": backbone.weights_sha256 is not None,
+        "crop": vars(crop) if isinstance(crop, image_preprocessing.InceptionCrop) else None,
+        "transforms": [type(each).__name__ for each in (backbone.transform, crop)],
+    }  # fmt: skip
+    if not backbone.takes_vectors:
+        image = backbone.transform(noise((90, 70)))
+        features, layers = backbone.compute_features(torch.stack([image] * 3))
+        found["shapes"] = [each.shape for each in (image, features, *layers.values())]
+    return found
+
+
+@pytest.mark.usefixtures("tiny")
+def test_loaded_backbones_are_what_their_options_say() -> None:
+    answers = {}
+    for base, changes in LOADED:
+        for change in changes:
+            loaded = told(load, **base | change)
+            found = describe(loaded) if isinstance(loaded, Backbone) else loaded
+            answers[f"{base['family']} {change}"] = found
+    check_values("backbones_loaded", answers)
+
+
+def test_a_fingerprint_covers_all_that_decides_features() -> None:
+    plain: dict[str, Any] = {
+        "options": backbone_options(VIT), "preprocessing": {"a": 1}, "weights_sha256": "b",
+        "libraries": ["torch"], "architecture": "a", "pretrained_tag": "t", "precision": "float32",
+    }  # fmt: skip
+    other: dict[str, Any] = {
+        "options": backbone_options(VIT | {"model": "test_vit2"}), "preprocessing": {"a": 2},
+        "weights_sha256": None, "libraries": ["torch", "timm"], "architecture": None,
+        "pretrained_tag": "u", "precision": "float16", "exclude": frozenset({"model_args"}),
+    }  # fmt: skip
+
+    def hashed(**values: Any) -> str:
+        return backbone_fingerprint(values.pop("options"), **values)
+
+    found = [hashed(**plain), *(hashed(**plain | {name: one}) for name, one in other.items())]
+    assert len(set(found)) == 1 + len(other)
+    ignored = {"dimension": 64, "catalog": "x"}
+    assert hashed(**plain | {"options": backbone_options(VIT | ignored)}) == found[0]
+    named = plain | {"options": other["options"], "exclude": frozenset({"model"})}
+    assert hashed(**named) == hashed(**plain, exclude=frozenset({"model"}))
+
+
+def test_forward_passes_give_a_row_of_floats_per_image() -> None:
+    good = torch.zeros(3, 4)
+    outputs: dict[str, Any] = {
+        "good": good, "half": good.half(), "double": good.double(), "whole": good.long(),
+        "bfloat16": good.bfloat16(), "narrow": good[:, :3], "short": good[:2], "list": [1],
+        "maps": good[:, :, None], "flat": good[:, 0], "empty": good[:, :0],
+    }  # fmt: skip
+
+    def run(output: Any, dimension: int | None, layer: torch.Tensor | None) -> Any:
+        backbone = Backbone(
+            dimension=dimension, preprocessing={}, weights_sha256=None, fingerprint="",
+            transform=lambda _: good, forward=lambda _: output, layers={"1": 4},
+            forward_layers=None if layer is None else lambda _: (output, {"1": layer}),
+        )  # fmt: skip
+        return [*backbone.compute_features(torch.zeros(3, 1))[0].shape]
+
+    settings = product(outputs, (4, None), ("", "good", "narrow"))
+    answers = {
+        str(each): told(run, outputs[each[0]], each[1], outputs.get(each[2])) for each in settings
+    }
+    check_values("backbones_rows", answers)
+
+
+def test_a_hash_of_weights_covers_names_types_shapes_and_values() -> None:
+    one = torch.arange(4.0)
+    states = [{"a": one}, {"b": one}, {"a": one.view(torch.int32)}, {"a": one.reshape(2, 2)},
+              {"a": one + 1}, {"a": one, "b": one}, {"a": one[:2], "b": one[2:]}]  # fmt: skip
+    modules = [nn.ParameterDict({
+        name: nn.Parameter(value, requires_grad=False) for name, value in state.items()
+    }) for state in states]  # fmt: skip
+    assert len({network_forward.state_sha256(each) for each in modules}) == len(states)
+
+
+# Files of weights.
+
+FILES: dict[str, bytes] = {
+    "a.pth": b"\xff\xd8\xff\xe0", "b.safetensors": b"\x89PNG\r\n", "c.pth": b"GIF89a",
+    "d.pth": b"%PDF-1",
+    "e.pth": b"<!DOCTYPE html>", "f.safetensors": b"<html>",
+    "g.pth": b"version https://git-lfs.x\n",
+    "h.pth": b"", "i.safetensors": b"the weights\nare elsewhere",
+    "j.safetensors": bytes(range(200)),
+}  # fmt: skip
+
+
+def test_files_are_weights_of_their_network(tmp_path: Path) -> None:
+    answers: dict[str, Any] = {}
+    for (name, content), shapes in product(FILES.items(), (False, True)):
+        (tmp_path / name).write_bytes(content)
+        fault = str(told(checkpoints.read_state, tmp_path / name, shapes=shapes))
+        answers[f"{name} {shapes}"] = re.sub(r"it \(.*\)", "it (...)", fault)
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    state = model.state_dict()
+    fewer = {name: one for name, one in state.items() if not name.startswith("1.")}
+    deeper = {"epoch": torch.tensor(3), "state": {"x": torch.zeros(1)}}
+    given: dict[str, Any] = {
+        "same": state, "fewer": fewer, "one less": dict(list(state.items())[1:]),
+        "more": state | {"a": torch.zeros(1)}, "two more": state | {"a": torch.zeros(1), "b": 1},
+        "other shape": state | {"0.bias": torch.zeros(2)}, "scalar": state | {
+            "1.num_batches_tracked": torch.zeros(1)},
+            "pair": state | {"1.num_batches_tracked": torch.zeros(2)},
+        "many": {f"x{n}": torch.zeros(1) for n in range(11)}, "text": {"epoch": 3}, "nothing": {},
+        **{f"{place} {prefix}": deeper | {place: {prefix + name: one for name,
+        one in state.items()}}
+           for place, prefix in (("state_dict", "module."), ("model_state_dict", ""), ("net",
+           "module."),
+                                 ("model", "_orig_mod."), ("params", "module._orig_mod."),
+                                 ("other", ""))},
+        "encoder": {f"encoder.backbone.{name}": one for name, one in state.items()},
+        "nested": {"model": {"state_dict": {"x": 1}}, "weights": {"net": state}},
+    }  # fmt: skip
+    for name, values in given.items():
+        torch.save(values, tmp_path / "x.pth")
+        read = told(checkpoints.read_state, tmp_path / "x.pth")
+        if not isinstance(read, Exception):
+            read = [[*read], told(
+                checkpoints.fill_model, model, read, path=tmp_path, name="M",
+                remedy="R")]  # fmt: skip
+        answers[name] = read
+    text = json.dumps(to_plain(answers)).replace(str(tmp_path), "FOLDER")
+    check_values("backbones_weights", json.loads(text))
+
+
+HUB_FILES: list[dict[str, Any]] = [
+    *({"family": "timm", "model": name} for name in (
+        "resnet18", "gcvit_base.in1k", "local-dir:x", "hf-hub:a/b@v2")),
+    {"family": "timm", "model": "resnet18", "pretrained": False},
+    {"family": "timm", "model": "resnet18", "checkpoint": "w.pth"},
+    {"family": "timm", "model": "resnet18", "model_args": {"cache_dir": "x"}},
+    {"family": "timm", "model": "hf_hub:a/b", "pretrained": False},
+    *({"family": "open_clip", "model": name} for name in (
+        "ViTamin-S.datacomp1b", "ViT-B-32.laion2b_s34b_b79k", "hf-hub:a/b", "local-dir:x",
+        "roberta-ViT-B-32.laion2b_s12b_b32k")),
+    {"family": "open_clip", "model": "roberta-ViT-B-32", "pretrained": False},
+]  # fmt: skip
+
+
+def test_files_of_the_hub_are_known_before_they_are_fetched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers: dict[str, Any] = {}
+    for values, there in product(HUB_FILES, (None, "there")):
+        monkeypatch.setattr(open_clip_models, "find_spec", lambda _, there=there: there)
+        family: Any = timm_models if values["family"] == "timm" else open_clip_models
+        options = backbone_options(values)
+        answers[f"{values} {there}"] = [one._asdict() for one in family.list_hub_files(options)]
+    check_values("backbones_hub_files", answers)
+
+
+STATED: list[Any] = [
+    {}, [], {"pretrained_cfg": []}, {"mean": [0.5] * 3}, {"pretrained_cfg": {"std": 0.5, "x": 1}},
+    {"architecture": "test_vit.tag", "pretrained_cfg": {"crop_pct": 0.9}}, {"std": 0},
+    {"architecture": "resnet50", "mean": 0.5}, {"architecture": "test_vit", "mean": [0.1]},
+    *({"input_size": size, "interpolation": "bicubic"} for size in ([3, 32, 32], [3, 32, 64], 32)),
+    {"mean": 0.5, "model_args": {"num_classes": 3, "depth": 2}}, {"mean": 0.5, "model_args": [1]},
+    {"crop_mode": "squash", "pretrained_cfg": {"crop_mode": "border", "architecture": "test_vit"}},
+]  # fmt: skip
+
+
+def test_files_beside_a_checkpoint_state_its_preprocessing(tmp_path: Path) -> None:
+    answers = []
+    for name, values in product(("w.json", "config.json"), STATED):
+        (tmp_path / name).write_text(json.dumps(values))
+        stated = str(told(timm_models.read_stated_config, tmp_path / "w.pth", "test_vit.x"))
+        answers.append(re.sub(r"use \(.*\)", "use (...)", stated).replace(str(tmp_path), "FOLDER"))
+        (tmp_path / name).unlink()
+    check_values("backbones_stated", answers)
+
+
+# Rows and digests.
+
+MIXES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "none": lambda rows: rows * 2, "mean": lambda rows: rows - rows.mean(0),
+    "max": lambda rows: rows / rows.amax(0),
+    "first": lambda rows: rows + rows[:1], "last": lambda rows: rows + rows[-1:],
+    "next": lambda rows: rows.cumsum(0),
+    "nine": lambda rows: rows - rows.mean(0) * (len(rows) == 9),
+    "little": lambda rows: rows + 1e-8 * rows.mean(0),
+    "nan": lambda rows: rows / 0 * 0, "shape": lambda rows: rows[:, :1],
+    "some": lambda rows: rows + 1e-4 * rows.mean(0),
+}  # fmt: skip
+
+
+def test_rows_that_mix_are_found() -> None:
+    precisions: tuple[Literal["float32", "float16", "bfloat16"], ...] = (
+        "float32",
+        "float16",
+        "bfloat16",
+    )
+    answers: dict[str, Any] = {}
+    for (name, mix), count, precision in product(MIXES.items(), (1, 2, 9), precisions):
+        rows = row_mixing.make_public_rows((5,), torch.float32)
+        if count == 9 and name in ("first", "last"):
+            continue  # the row itself is first and last in these batches
+        found = row_mixing.find_mixed_row(mix, rows, count, precision=precision)
+        answers[f"{name} {count} {precision}"] = found and found[0]
+    answers |= {str(kind): row_mixing.make_public_rows((2, 3), kind) for kind in (
+        torch.uint8, torch.float32, torch.float16)}  # fmt: skip
+    check_values("backbones_mixed_rows", answers, rel=1e-4)
+
+
+def test_digests_agree_up_to_the_precision_of_machines() -> None:
+    base = {"sha256": "a" * 64, "norm": 2.0, "sample": [1.0, -1.0]}
+    changes: list[dict[str, Any]] = [
+        {}, {"sha256": "b" * 64}, {"norm": 2.1}, {"norm": 2.11}, {"norm": 1.91}, {"norm": 1.89},
+        {"sample": [1.07, -1.0]}, {"sample": [1.08, -1.0]}, {"sample": [1.0]}, {"sample": []},
+        {"sha256": "A" * 64}, {"sha256": 1}, {"norm": True}, {"norm": "2"}, {"sample": [None]},
+        {"sample": 1.0}, {"sample": [1, 2]}, {"norm": None}, {"norm": 0.0, "sample": [0.0, 0.0]},
+    ]  # fmt: skip
+    agreed = [
+        [feature_digest.probes_agree(*pair) for pair in ((base, base | each), (base | each, base))]
+        for each in ({"sha256": "c" * 64} | change for change in changes[:10])
+    ]
+    known = [feature_digest.is_probe(base | change) for change in changes]
+    chosen = [
+        told(external.Options(**VECTORS | {"vectors": wanted}).choose_vectors, "speech", names)
+        for wanted in (None, "one")
+        for names in (["vectors"], ["one", "speech"], ["vectors", "x"], ["one"])
+    ]
+    check_values("backbones_digests", [agreed, known, chosen, feature_digest.probe_image()])

@@ -1,0 +1,647 @@
+"""What sources answer before images are read, over many settings, held against stored answers."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import BaseModel
+
+from dpprobe.data import (
+    addresses,
+    alike_names,
+    csv_rows,
+    folder_parts,
+    group_columns,
+    huggingface,
+    path_template,
+    person_names,
+    prompts,
+    tar_shards,
+    usual_columns,
+    webdataset_rows,
+)
+from dpprobe.data.copy_counts import CopyCounter
+from dpprobe.data.dataset_checks import label_words, rare_words
+from dpprobe.data.imagefolder import list_images
+from dpprobe.data.options import Headline, compute_imbalance, headline_metric
+from dpprobe.data.registry import dataset_options
+from dpprobe.data.subsample import Subsample
+from dpprobe.errors import DpprobeError
+from tests.support.shards import pack, png, samples
+from tests.support.stored_records import check_values, to_plain
+
+NAMES = {"label_column": "kind", "class_names": ["cat", "dog"]}
+BOTH = {"label_column": None, "class_names": None, "label_columns": ["a", "b"]}
+CSV: dict[str, Any] = {"source": "csv", "train": "a.csv"} | NAMES
+FILES: Any = [{"url": "http://h/x.zip?token=secret", "sha256": "0" * 64}]
+FOLDER = {"source": "imagefolder", "path": "x"}
+
+
+def told(call: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """Returns a call's answer, or the error in place of it."""
+    try:
+        answer = call(*given, **named)
+        return answer.model_dump() if isinstance(answer, BaseModel) else answer
+    except (DpprobeError, ValueError) as error:
+        return error
+
+
+def public(answers: Any, folder: Path) -> Any:
+    """Leaves out the folder, and words of libraries that change with their versions."""
+    text = json.dumps(to_plain(answers)).replace(str(folder), "FOLDER")
+    return json.loads(
+        re.sub(r"\((Parquet|missing|expected|Unknown|Expecting)[^;]*\)", "(...)", text)
+    )
+
+
+# The options of each source, and changes of them.
+
+SPLIT: list[dict[str, Any]] = [
+    {"split_by": "id"}, {"split_by": "id", "split_seed": 3}, {"test_fraction": 0.25},
+    {"split_by": "id", "test_fraction": 0.5, "subsample": {"fraction": 0.5}},
+]  # fmt: skip
+PATIENTS: list[dict[str, Any]] = [
+    {"unit_column": "who"}, {"unit_column": "who", "unit": "image", "max_images_per_patient": 2},
+    {"unit_column": "who", "split_by": "id"}, {"id_column": "who", "split_by": "id"},
+    {"unit": "patient"}, {"unit": "image"}, {"max_images_per_patient": 3},
+    {"unit_column": "who", "max_images_per_patient": 0}, {"unit_column": "who", "unit": "family"},
+    {"unit_column": "who", "subsample": {"per_class": 9}}, {"unit_column": "nobody"},
+    {"group_columns": ["age"]}, {"group_columns": {"years": "age"}}, {"group_columns": ["a/b"]},
+    {"group_columns": ["a", "group_a"]}, {"group_columns": ["nothing"]},
+    {"group_columns": {"a": {"column": "age", "bins": [2, 1]}}},
+    {"group_columns": {"a": {"column": "age", "bins": [2, 2]}}},
+]  # fmt: skip
+ALL: list[dict[str, Any]] = [
+    {}, {"delta": 1e-6}, {"verify": "hash", "duplicates": "warn", "missing_classes": "warn"},
+    *({"metric": metric} for metric in ("accuracy", "auc", "macro_accuracy")),
+    {"expect": {"train": 9, "test": 3, "classes": 2}}, {"expect": {"train": 9}},
+    {"expect": {"train": 9, "test": 3}, "subsample": {"per_class": 1}},
+    {"subsample": {"per_class": 200}}, {"subsample": {"fractions": {"cat": 0.5, "3": 0.5}}},
+    {"subsample": {"fraction": 0.5, "per_class": 3}}, {"subsample": {"fraction": 1.5}},
+    {"subsample": {"seed": 1}}, {"prompts": ["a {c}"], "prompt_names": {"cat": "tabby"}},
+]  # fmt: skip
+
+
+def join(**changed: Any) -> dict[str, Any]:
+    return {"joins": [{"file": "j.csv", "by": "who", "columns": ["site"]} | changed]}
+
+
+def extract(pattern: str, column: str = "path", name: str = "part") -> dict[str, Any]:
+    return {"extract": {name: {"column": column, "pattern": pattern}}}
+
+
+TABLE: list[dict[str, Any]] = [
+    {"test": "b.csv"}, {"test": "b.csv", "id_column": "who"}, {"split_column": "fold"},
+    {"split_column": "fold", "train_values": [1], "test_values": [2, 3]},
+    {"split_column": "fold", "train_values": [1], "test_values": [2], "unit_column": "who"},
+    {"test": "b.csv", "split_column": "fold"}, {"split_column": "fold", "train_values": ["test"]},
+    {"split_column": "nothing"}, {"split_column": "fold", "train_values": [7]},
+    {"split_column": "kind", "train_values": ["cat"], "test_values": ["Dog"]},
+    {"root": "no/such"}, {"root": "~nobody_of_that_name/x"}, {"train": "none.csv"},
+    {"train": "a.xlsx"}, {"test": "none.csv"}, {"delimiter": ";"}, {"delimiter": ",,"},
+    {"label_column": None}, {"label_columns": ["a", "b"]}, {"class_names": None},
+    *({"class_names": names} for names in (
+        ["a", "a"], {0: "a", 1: "a"}, {0: "a", "0 ": "b", 1: "c"}, {True: "a", False: "b"},
+        {0: "a"}, ["cat", "Cat"], {10: "dog", 2: "cat", "x": "owl", "-3": "elk"}, {1.5: "a"},
+        *([name, "dog"] for name in (
+            "['cat', 'dog']", '["a"]', "['a' 'b']", "('a',)", "{'a'}", "[3]", "[1, 5]", "(0, 10]",
+            "(3)", "(benign) 'mass'", "[sic]", "[1, 2, 3]", "0", "+1")))),
+    BOTH, BOTH | {"class_names": ["x", "y"]}, BOTH | {"class_names": {"a": "x", "b": "y"}},
+    BOTH | {"class_names": ["x", "y", "z"]}, BOTH | {"label_columns": ["a"]},
+    BOTH | {"uncertain": {"c": "ones"}}, {"uncertain": "ones"}, {"missing": "zeros"},
+    *(BOTH | {"uncertain": policy, "missing": missing}
+      for policy in ("ones", "zeros", "drop", {"a": "drop", "b": "ones"})
+      for missing in ("zeros", "drop")),
+    {"missing": "drop"}, {"missing": "drop", "unit_column": "who", "max_images_per_patient": 1},
+    {"filters": {"age": [3, 40]}}, {"filters": {"age": ["x"]}}, {"filters": {"kind": ["Dog"]}},
+    {"filters": {"nothing": ["PA"]}}, {"filters": {"kind": ["cat"], "age": [40]}},
+    {"filters": {"age": [3]}, "unit_column": "who", "max_images_per_patient": 2},
+    join(), join(first=True), join() | {"group_columns": ["site"]},
+    join(first=True) | {"unit_column": "site"}, join(by={"who": "name"}, columns=["site"]),
+    join(by={"who": "name"}) | {"unit_column": "site"}, join(file="k.csv"), join(by="x"),
+    join(columns=["x"]), join(columns=["kind"]), join(by=["who", "age"]), join(by=[]),
+    join(by={"who": "empty"}) | {"group_columns": ["site"]},
+    join(by={"age": "name"}) | {"group_columns": ["site"]}, join() | {"unit_column": "who"},
+    {"joins": join(columns=["name"])["joins"] + join(by={"name": "who"})["joins"]},
+    {"joins": join(by={"name": "who"})["joins"] + join(columns=["name"])["joins"]},
+    extract("c"), extract("("), extract("(a)(b)"), extract("(a)", "nothing"),
+    extract("(a)", name="kind"), extract("([0-9]+)") | {"unit_column": "part"},
+    extract("([0-9]+)") | {"filters": {"part": [1, 2]}},
+    extract("(x)") | {"group_columns": ["part"]},
+    extract("(.)", "who") | join(by={"part": "name"}) | {"unit_column": "site"},
+]  # fmt: skip
+IMAGES: list[dict[str, Any]] = [
+    {"path_column": "file"}, {"path_column": "a", "path_template": "{a}"}, {"embed": True},
+    *({"path_template": template} for template in (
+        "{}.jpg", "{0.__class__", "{a!r}.jpg", "{a:{b}}.jpg", "{a:d}.jpg", "plain.jpg", "{a",
+        "{kind.__class__}.jpg", "{kind}/{who:.2}.jpg")),
+]  # fmt: skip
+
+
+def of_url(file: Any = None, **layout: Any) -> dict[str, Any]:
+    return {"source": "url", "files": [FILES[0] | (file or {})], "layout": layout}
+
+
+def places(*names: str) -> list[dict[str, Any]]:
+    return [{"train": name} for name in names]
+
+
+SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
+    "csv": (CSV, [*ALL, *SPLIT, *PATIENTS, *TABLE, *IMAGES]),
+    "vectors": (
+        CSV | {"source": "embeddings", "train": "v.npz", "table": "a.csv",
+               "vectors": {"one": "v"}},
+        [*ALL, *SPLIT, *PATIENTS, {"vectors": {"one": "v", "two": "w"}}, {"vectors": {"x": "no"}},
+         {"vectors": {}}, {"table": None, "label_column": "kind"},
+         {"table": "short.csv"}, {"test": "v.npz"}, {"test": "v.npz",
+         "test_table": "a.csv"}, {"test_table": "a.csv"}, {"split_column": "fold"},
+         {"train": "a.csv"}, {"train": "none.npy"}, {"train": "odd.npz"}, {"train": "p*.parquet"}]),
+    "parquet": (
+        {"source": "parquet", "train": "p0.parquet"},
+        [*ALL, *SPLIT, *PATIENTS, {"train": ["p0.parquet", "p1.parquet"]},
+         {"train": "p*.parquet", "limit": {"train": 3}}, {"train": ["p0.parquet", "p*.parquet"]},
+         {"test": "p1.parquet"}, {"test": "p1.parquet", "limit": {"train": 9, "test": 2},
+         "expect": {"train": 30, "test": 30}}, {"limit": {"test": 3}}, {"class_names": ["x", "y"]},
+         {"class_names": ["cat", "dog"]}, {"accepted_labels": {"file": "r.json"}},
+         {"test": "p1.parquet", "accepted_labels": {"file": "r.json"}}, {"test": "several.parquet"},
+         {"train": "several.parquet"}, {"train": "lists.parquet"},
+         {"train": "unnamed.parquet"}, {"train": "text.parquet"},
+         {"train": "unnamed.parquet", "class_names": ["x", "y", "z"]}, {"train": "none.parquet"},
+         {"label_column": "age"}, {"label_column": "who"}, {"image_column": "label"}]),
+    "hub": (
+        {"source": "huggingface", "repo": "a/b", "revision": "0" * 40, "train": "*.parquet"},
+        [*ALL, *SPLIT, *PATIENTS, {"revision": "1" * 40}, {"test": "t.parquet"},
+         {"class_names": ["a", "b", "c"]}, {"several_labels": True}, {"limit": {"train": 5}},
+         {"expect": {"train": 9, "test": 3}, "limit": {"train": 5, "test": 2}, "test": "t"},
+         {"limit": {"test": 5}}, {"accepted_labels": FILES[0]}, {"repo": "a"},
+         {"accepted_labels": FILES[0], "test": "t.parquet"},
+         *({"revision": each} for each in ("main", "", "0" * 12, "A" * 40, "0" * 41))]),
+    "tar": (
+        {"source": "webdataset", "train": "t.tar", "class_names": ["cat", "dog"]},
+        [*ALL, *SPLIT, *PATIENTS, {"test": "mixed/a.tar"}, {"shard_in_id": True, "split_by": "id"},
+         {"id_column": "x", "shard_in_id": True}, {"several_labels": True}, {"class_names": ["a"]},
+         {"several_labels": True, "label_column": "label"}, {"class_names": ["cat", "Cat"]},
+         {"class_names": ["cat", "cat"]}, {"train": ["t.tar", "*.tar"]},
+         *places("none", "empty", "t.tar.gz", "mixed", "deep", "zipped.tar", "blank.tar", "many")]),
+    "digits": ({"source": "sklearn", "name": "digits"}, [*ALL, *SPLIT, {"name": "faces"}]),
+    "folder": (FOLDER, [*ALL, *SPLIT, {"exclude": ["owl"]}, {"exclude": ["cat"]}, {"embed": True},
+                        {"exclude": ["elk"]}, {"path": "none"}, {"path": "halves"}, {"path": "y"},
+                        {"path": "y", "exclude": ["test"]}, {"path": "halves",
+                        "exclude": ["cat"]}]),
+    "torchvision": (
+        {"source": "torchvision", "name": "EuroSAT"},
+        [*ALL, *SPLIT, {"path": "x"}, *({"name": name, "path": path} for path in (None, "vision")
+         for name in ("MNIST", "CIFAR10", "CIFAR100", "Places365", "EuroSAT", "SVHN"))]),
+    "url": (
+        of_url(**CSV),
+        [*ALL, *(of_url(**CSV | {"unit_column": "who", "split_by": by})
+         for by in ("id", "class")), of_url(**CSV, test="b.csv"), of_url(**FOLDER), of_url(**BOTH),
+         of_url(**FOLDER | {"split_by": "id"}), of_url(**CSV | BOTH | {"group_columns": ["age"]}),
+         of_url(**CSV, filters={"a": [1]}, unit_column="who", max_images_per_patient=2),
+         {"files": [FILES[0], FILES[0] | {"url": "http://h/y", "sha256": "1" * 64}]},
+         *({"files": [FILES[0], FILES[0] | {"url": f"http://h/{name}"}]}
+           for name in ("b/x.zip", "x.tar.gz", "x", "X.zip", ".zip")),
+         *(of_url(file, **FOLDER) for file in (
+           {"url": "file:///x.zip"}, {"url": "http://me:hidden@h/x.zip"}, {"url": "http://h/"},
+           {"url": "https:///x.zip"}, {"name": "../x.zip"}, {"name": ".x.zip"}, {"name": "a\\b"},
+           {"name": "receipt.json"}, {"url": "http://h/%2e%2e%2fx.zip"}, {"sha256": "abc"},
+           {"url": "http://h/a%20b.TAR.GZ?x=1"}, {"sha256": "A" * 64}, {"name": "y.tgz"})),
+         *(of_url(**layout) for layout in (
+           {"source": "sklearn"}, {}, FOLDER | {"path": "/data"}, FOLDER | {"path": "x/../y"},
+           FOLDER | {"path": "~/x"}, CSV | {"train": "../b"}, CSV | {"root": "~"}, CSV | join(
+           file="../b"), FOLDER | {"pth": "x"}, FOLDER | {"delta": 1e-5, "expect": {}}))]),
+}  # fmt: skip
+ASKED = (
+    "list_warnings", "download_params", "preparation_params", "image_params", "input_files",
+    "image_files", "image_folders", "text_params", "has_test", "public_split", "expected_counts",
+    "expected_rows", "count_classes", "needs_every_class", "multi_label", "vector_names",
+    "group_names", "named_unit", "names_units", "unit_name", "images_per_patient",
+)  # fmt: skip
+COUNTED = ("count_rows", "used_rows", "class_rows", "count_class_units", "count_units")
+
+
+def write_parquet(path: Path, labels: Sequence[Any], names: Sequence[str] | None) -> None:
+    numbers = range(len(labels))
+    table = pa.table({
+        "image": [{"bytes": png(number), "path": f"{number}.png"} for number in numbers],
+        "label": labels, "who": [f"p{number // 2}" for number in numbers],
+        "age": [float(number) for number in numbers], "v": [[1.0, float(n)] for n in numbers],
+        "kind": [("cat", "dog")[number % 2] for number in numbers],
+    })  # fmt: skip
+    feature: dict[str, Any] = {"names": names, "_type": "ClassLabel"} if names else {}
+    if names and isinstance(labels[0], list):
+        feature = {"feature": feature, "_type": "Sequence"}
+    told = {"huggingface": json.dumps({"info": {"features": {"label": feature}}})}
+    pq.write_table(table.replace_schema_metadata(told), path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with small files of all sources."""
+    monkeypatch.chdir(tmp_path)
+    rows = [("cat", "dog")[n % 3 == 0] for n in range(30)]
+    lines = [f"{n}.png,{kind},p{n % 11},{n % 4},{(3, 40, '')[n % 3]},{n % 2},{-1 if n == 5 else 1}"
+             for n, kind in enumerate(rows)]  # fmt: skip
+    header = "path,kind,who,fold,age,a,b"
+    for name, kept in (("a.csv", lines), ("b.csv", lines[:7]), ("short.csv", lines[:5])):
+        (tmp_path / name).write_text("\n".join([header, *kept]))
+    (tmp_path / "j.csv").write_text("who,site,age,name,empty\np1,x,3,p,\np2,y,40,p2,\np2,z,3,p3,\n")
+    vectors = np.arange(60, dtype=np.float32).reshape(30, 2)
+    np.savez(tmp_path / "v.npz", v=vectors, w=vectors[:, :1], kind=rows)
+    np.savez(tmp_path / "odd.npz", v=vectors.astype(bool))
+    for number in (0, 1):
+        write_parquet(
+            tmp_path / f"p{number}.parquet", [n % 3 % 2 for n in range(30)], ["cat", "dog"]
+        )
+    write_parquet(tmp_path / "several.parquet", [[1, 0], [1, 1]], None)
+    write_parquet(tmp_path / "unnamed.parquet", [0, 1], None)
+    write_parquet(tmp_path / "lists.parquet", [[0], [0, 1]], ["cat", "dog"])
+    for name, text in (("text.parquet", "a"), ("r.json", "[[0]]"), ("blank.tar", "")):
+        (tmp_path / name).write_text(text)
+    for name in ("t.tar", "mixed/a.tar", "deep/a.tar", "deep/more/b.tar"):
+        pack(tmp_path / name, samples(0, 4))
+    for name in ("t.tar.gz", "mixed/b.tgz", "empty/._a.tar", *(f"many/{n}.tar" for n in range(11))):
+        pack(tmp_path / name, samples(0, 2))
+    pack(tmp_path / "zipped.tar", samples(0, 4), mode="w:gz")
+    images = [f"{name}/{number}.png" for name, count in (("cat", 12), ("dog", 3), ("owl", 2))
+              for number in range(count)]  # fmt: skip
+    halves = [f"{part}/{name}" for part in ("Training", "val") for name in images[::2]]
+    inner = ["y/bus/0.png", "y/car/deep/er/0.png", "y/test/0.png", "y/car/.cache/0.png"]
+    for name in (*(f"x/{each}" for each in images), *(f"halves/{each}" for each in halves), *inner):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def ask(values: Mapping[str, Any]) -> Any:
+    """Returns the answers of a source's options, or why the options or their files are refused."""
+    try:
+        options = dataset_options(values)
+    except DpprobeError as error:
+        return to_plain(error)
+    fault = told(options.check_files)
+    counts = {name: told(getattr(options, name)) for name in COUNTED} if fault is None else {}
+    return to_plain(
+        {"fault": fault} | {name: told(getattr(options, name)) for name in ASKED} | counts
+    )
+
+
+def differences(first: Any, second: Any) -> Any:
+    """Returns what `second` has that `first` has not."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        changed = {key: differences(first.get(key), value) for key, value in second.items()
+                   if key not in first or value != first[key]}  # fmt: skip
+        return changed | {key: "gone" for key in first if key not in second}
+    return second
+
+
+@pytest.mark.parametrize("source", SETTINGS)
+def test_options_answer_before_images_are_read(source: str, folder: Path) -> None:
+    base, changes = SETTINGS[source]
+    plain = ask(base)
+    answers = {"": plain}
+    for change in changes[1:]:
+        answers[str(change)] = differences(plain, ask(base | change))
+    check_values(f"options_{source}", public(answers, folder))
+
+
+# What files hold.
+
+HEADER, CAT = "path,kind,age,note\n", "a.png,cat,7,x\n"
+CONTENTS: dict[str, str | bytes] = {
+    "empty": "", "header": HEADER, "good": HEADER + CAT + "b.png,dog,,y\n",
+    "twice": "path,path,kind\n", "short": HEADER + CAT + "b.png\n", "long": HEADER + "a,b,c,d,e\n",
+    "quote": HEADER + '"a.png,cat\n', "spaces": HEADER + ' "a, b.png", "dog",1,\n\n' + CAT,
+    "lines": HEADER + 'a.png,cat,"1\n2",x\n' + "b.png,dog,2,y\n",
+    "latin": HEADER.encode() + b"\xff\xfe.png,cat,1,\n",
+    "late": HEADER.encode() + CAT.encode() * 3000 + b"\xe4.png,cat,1,\n",
+    "utf16": (HEADER + CAT).encode("utf-16"), "utf16 without mark": HEADER.encode("utf-16-le"),
+    "workbook": b"PK\x03\x04" + bytes(20), "mark": ("\ufeff" + HEADER + CAT).encode(),
+    "semicolons": (HEADER + CAT).replace(",", ";"), "tabs": (HEADER + CAT).replace(",", "\t"),
+    "bars": (HEADER + CAT).replace(",", "|"), "declared": "sep=;\n" + (HEADER + CAT).replace(",",
+    ";"),
+    "quoted": '"sep=|"|||\n' + (HEADER + CAT).replace(",", "|"),
+    "no words": "sep=a\n" + HEADER + CAT,
+    "capitals": HEADER.title() + CAT, "nul": HEADER + CAT + "b.png,d\0og,1,\n",
+    "joined": HEADER + CAT + "\ufeffb.png,dog,1,\n", "repeated": HEADER + CAT + HEADER + CAT,
+    "SEP": "SEP=,,\r\n" + HEADER + CAT,
+    "blanks": HEADER + " , ,nan,\na.png,cat,-1,\n", "wide": HEADER + "x" * 140_000 + ",cat,1,\n",
+    "labels": HEADER + "".join(f'{n}.png,"{label}","{label}",\n' for n, label in enumerate(
+        ("1", "0", "1.0", "-1", "-1.0", "", "nan", "True", "FALSE", "2", "Cat", "dog", "cat;dog",
+         "['cat', 'dog']", "10", "07", "?", "1e0", "dog ", "\u200bcat"))),
+}  # fmt: skip
+READINGS: list[dict[str, Any]] = [
+    {}, {"group_columns": {"age": {"column": "age", "bins": [0, 5, 7.5]}, "note": "note"}},
+    {"class_names": {"cat": "c", "1": "d", "10": "e"}, "missing": "drop"},
+    {"class_names": ["1", "0"]},
+    BOTH | {"label_columns": ["kind", "age"], "uncertain": "ones", "missing": "zeros"},
+    BOTH | {"label_columns": ["kind", "age"], "uncertain": "error"}, {"id_column": "note"},
+    BOTH | {"label_columns": ["kind", "age"], "uncertain": {"age": "drop"}, "missing": "drop"},
+    {"path_template": "{kind:.1}/{age:>3}-{path}"}, {"filters": {"age": [7, -1]}},
+    {"unit_column": "kind", "max_images_per_patient": 1},
+    {"joins": [{"file": "b.csv", "by": {"age": "n", "kind": "k"}, "columns": ["s"], "first": True}],
+     "group_columns": ["s"]},
+    {"joins": [{"file": "b.csv", "by": {"age": "n"}, "columns": ["s"]}], "group_columns": ["s"]},
+    {"joins": [{"file": "b.csv", "by": {"note": "n"}, "columns": ["s"], "first": True}],
+     "group_columns": ["s"]},
+    {"extract": {"s": {"column": "path", "pattern": r"(\w)\.png"}}, "filters": {"s": ["a", "3"]}},
+]  # fmt: skip
+
+
+def test_tables_have_the_rows_of_their_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "b.csv").write_text("n,k,s\n7,cat,x\n7,cat,y\n,dog,z\n2,dog,w\n-1,-1,v\n")
+
+    def read(file: str, changes: dict[str, Any]) -> Any:
+        options: Any = dataset_options(CSV | {"train": file, "test": file} | changes)
+        options.check_files()
+        parts = csv_rows.read_rows(options)
+        rows = parts["test"]
+        return {
+            "rows": rows.frame.rename(columns={csv_rows.LINE: "line"}).to_dict("list"),
+            "codes": rows.codes[:, 0] if len(rows.codes[0]) == 1 else rows.codes,
+            "batches": [part.to_pylist() for split, part in csv_rows.make_batches(options, parts)
+                        if split == "test"],
+        }  # fmt: skip
+
+    answers: dict[str, Any] = {}
+    for name, content in CONTENTS.items():
+        data = content if isinstance(content, bytes) else content.encode()
+        files = {"a.csv": data, "a.tsv": data, "a.CSV.gz": gzip.compress(data, mtime=0)}
+        files["cut.csv.gz"] = files["a.CSV.gz"][:-9]
+        chosen = files if name in ("good", "tabs") else {"a.csv": data}
+        for file, packed in chosen.items():
+            (tmp_path / file).write_bytes(packed)
+            for changes in READINGS if name in ("good", "labels") and file == "a.csv" else [{}]:
+                answer = told(read, file, changes)
+                answers[f"{name} {file} {changes or ''}"] = answer
+    wide = answers.pop("wide a.csv ")["rows"]["path"]
+    assert [len(path) for path in wide] == [140_000]
+    check_values("csv_rows", public(answers, tmp_path))
+
+
+LAYOUTS: dict[str, Sequence[str]] = {
+    "none": (), "one": ("a/1",), "flat": ("a/1", "b/1", "b/2"), "Train Test": ("Train/a/1",
+    "Train/b/1",
+    "Test/a/1"), "no test": ("train/a/1", "train/b/1"), "no train": ("Testing/a/1",),
+    "beside classes": ("bus/1", "car/1", "train/1"), "three": ("train/a/1", "val/a/1", "dev/a/1"),
+    "spellings": ("train/a/1", "Train/b/1", "test/a/1"), "numbers": ("train1/a/1", "train2/a/1"),
+    "images": ("train/1", "test/1"), "inner": ("train/a/1", "train/train/1", "test/a/1",
+    "test/b/1"),
+    "both inner": ("train/train/1", "train/bus/1", "test/train/1", "test/bus/1"),
+    "upside down": ("cats/Train/1", "cats/Test/1", "dogs/Train/1", "dogs/Test/1"),
+    "half": ("cats/val/1", "cats/x/1", "dogs/1"), "sites": ("A/m/1", "A/n/1", "B/m/1", "B/n/1"),
+    "more sites": ("A/m/1", "A/n/1", "B/n/1", "B/m/1", "C/n/1"), "deep": ("train/train/a/1",
+    "train/test/a/1"), "below": ("x/train/a/1", "x/test/a/1"), "unknown": ("train/a/1", "train/b/1",
+    "test/c/1"), "others": ("a/1", "b/notes.txt", "c.png", "a/Thumbs.db", ".x/1"),
+    "hidden": ("a/1", "b/.hidden"), "names": ("train/a/1", "train/b/1", "test/A/1", "test/b/1"),
+    "many others": ("a/1", "b/1", *(f"a/{n}.txt" for n in range(23))), "words": ("valid/1",
+    "invalid/1"),
+    "stations": ("train_station/1", "train_interior/1"), "ten": tuple(f"{n}/1" for n in range(11)),
+    "unused": ("train/a/1", "train/b/1", "test/a/1", *(f"x{n}/1" for n in range(22))),
+    "all at once": ("Benign/1", "benign/2", "empty/.keep", "README", "mole/a.txt"),
+    "nested": ("seg_train/seg_train/a/1", "seg_train/seg_train/b/1", "seg_test/seg_test/a/1"),
+}  # fmt: skip
+PART_NAMES = (
+    "train test val", "Training Testing", "train Test Valid", "TRAIN TEST dev", "01_train 02_test",
+    "train_images test_images validation_images", "TrainSet|Test Set|Eval Set", "a b", "train",
+    "seg_train seg_test seg_pred", "asl_alphabet_train asl_alphabet_test",
+    "images.train images.val",
+    "train2017 val2017", "trainval hold-out", "mnist-training mnist-testing notes",
+    "val valid test",
+    "x_train y_test", "invalid valid train", "Held Out|trn", "train tst val dev", "trainA trainB",
+)  # fmt: skip
+
+
+def test_folders_are_read_as_parts_and_classes(tmp_path: Path) -> None:
+    answers: dict[str, Any] = {}
+    for name, files in LAYOUTS.items():
+        for file in files:
+            path = tmp_path / name / (file if "." in file or file == "README" else f"{file}.png")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        options: Any = dataset_options({"source": "imagefolder", "path": str(tmp_path / name)})
+        answers[name] = [told(list_images, options)]
+        answers[name] += [told(options.list_warnings), told(options.count_rows)] if files else []
+    for names in PART_NAMES:
+        parts = folder_parts.find_parts(names.split("|" if "|" in names else " "))
+        answers[names] = [parts, folder_parts.choose_parts(parts)]
+    tables = ("train", "test", "a_train", "a_test", "Training", "val")
+    for name in tables:
+        (tmp_path / f"{name}.csv").touch()
+    found = [folder_parts.find_test_file(tmp_path / f"{name}.csv") for name in tables]
+    check_values("data_folders", public(answers | {"files": found}, tmp_path))
+
+
+COLUMNS: list[dict[str, Any]] = [
+    {}, {"label": [0.0, 1.0]}, {"label": pa.array([0, 1], pa.timestamp("s"))},
+    {"image": [b"x"] * 2},
+    {"label": pa.array(["cat", "dog"]).dictionary_encode()}, {"label": [[0, 1], [1, 0]]},
+    *({"image": [{"bytes": data, "path": path}] * 2} for data, path in (
+        ("x", None), (1, None), (b"x", 3), (b"x", b"x"), ([1], None), (b"x", "a.png"))),
+    {"sex": [["f"], ["m"]]}, {"sex": None}, {"Label": [0, 1]}, {"sex": [1, 2]}, {"more": [1, 2]},
+]  # fmt: skip
+
+
+def test_each_parquet_file_has_the_columns(tmp_path: Path) -> None:
+    """Also where the first of several files has them."""
+    images = pa.array([{"bytes": png(row), "path": None} for row in (1, 2)])
+    good, answers = {"image": images, "label": [0, 1], "sex": ["f", "m"]}, []
+    for changed in COLUMNS:
+        for pair in ((good | changed, good), (good, good | changed)):
+            for number, columns in enumerate(pair):
+                kept = {name: part for name, part in columns.items() if part is not None}
+                table = pa.table(kept).rename_columns([name.lower() for name in kept])
+                pq.write_table(table, tmp_path / f"x-{number}.parquet")
+            for option in ("group_columns", "id_column", "unit_column")[
+                : 3 if "sex" in changed else 1
+            ]:
+                named = ["sex"] if option == "group_columns" else "sex"
+                options = dataset_options({
+                    "source": "parquet", "train": str(tmp_path / "x-*.parquet"),
+                    "class_names": ["cat", "dog"], option: named,
+                })  # fmt: skip
+                answers.append([*changed, option, told(options.check_files)])
+    check_values("data_parquet_columns", public(answers, tmp_path))
+
+
+SAMPLES: list[dict[str, Any]] = [
+    {}, *({f"n01/0003.{kind}": None} for kind in ("cls", "png", "json")),
+    *({"n01/0003.cls": text} for text in (b"7", b"1", b" dog\n", b"Dog", b"-1", b"\xff", b"")),
+    *({"n01/0003.json": text} for text in (
+        b"{", b"[]", b"{}", b'{"label": "dog", "who": "p1"}', b'{"label": [0, 1], "who": ["p1"]}',
+        b'{"label": [0, 2]}', b'{"label": true, "who": {}}', b'{"label": [true, 0]}',
+        b'{"label": 1, "who": "\\ud800"}', b'{"label": null, "who": 12.0}', b'{"label": [1]}')),
+    {"n01/0003.jpg": png(99)}, {"n01/0003.PNG": png(99)}, {"n01/0003.txt": b"x"},
+    {"n01/0003.v2.png": png(9)}, {"n01/0009.seg": png(9)}, {"visit001": png(9)}, {"notes": b"x"},
+    {".hidden.png": png(9)}, {"__extra__/9.jpg": b"\xff\xd8\xff"}, {"scan": b"\0" * 128 + b"DICM"},
+    {"__index__/all.json": b"{}"}, {"n01/0008.cls": b"1"}, {"n01/0009.txt": b"x"},
+]  # fmt: skip
+
+
+def test_samples_of_shards_become_rows(tmp_path: Path) -> None:
+    answers = []
+    fields: list[dict[str, Any]] = [
+        {}, {"label_column": "label", "unit_column": "who"},
+        {"label_column": "label", "group_columns": ["who"]}, {"label_column": "label",
+        "several_labels": True, "id_column": "who"}, {"shard_in_id": True},
+    ]  # fmt: skip
+
+    def read(options: Any, path: Path) -> list[dict[str, Any]]:
+        return [
+            row._asdict() | {"image": row.image and tar_shards.member_path(path, row.image)}
+            for row in webdataset_rows.read_shards(options)["train"]
+        ]
+
+    for changed in SAMPLES:
+        members: dict[str, bytes | None] = {
+            name: b"\x89PNG\r\n" if name.endswith("png") else data
+            for name, data in samples(2, 2, who=["p1", " p2 "])
+        }
+        members |= changed
+        path = pack(
+            tmp_path / "a.tar", [(n, data) for n, data in members.items() if data is not None]
+        )
+        for values in fields if any("json" in name for name in changed) else fields[::4]:
+            options: Any = dataset_options(
+                {"source": "webdataset", "train": str(path), "class_names": ["cat", "dog"]} | values
+            )
+            answers.append([*changed, told(read, options, path)])
+    check_values("shard_rows", public(answers, tmp_path))
+
+
+# Words and numbers.
+
+SPELLINGS = (
+    "cat", "Cat", "cat ", " c at", "c\u200bat", "ｃat", "café", "cafe\u0301", "STRASSE", "straße",
+    "1", "1.0", "01", "+1", "-1", "1.5", "1.50", "-0", "0", "1e3", "1e+3", "1000", "1.23E+12",
+    "1e16",
+    "nan", "N/A", "#REF!", "unknown", "?", "", " ", "0012", "12.", ".5", "0.5", "9" * 30, "p1",
+    "P1",
+    "a;b", "cat|dog", "cat, dog", "['cat', 'dog']", "[1, 5]", "[1, 2, 3]", "{'a'}", "[3]", "[sic]",
+)  # fmt: skip
+
+
+def test_names_are_read_alike_everywhere() -> None:
+    names = ["cat", "dog", "1"]
+    check_values("data_names", {
+        "each": {repr(name): [
+            alike_names.fold_name(name), alike_names.hint_class(name, names),
+            alike_names.joined_labels([name], names), alike_names.joined_labels([name]),
+            alike_names.find_name_fault([name, "x"]), person_names.person_name(name),
+            person_names.list_spellings(name),
+            group_columns.MISSING_CODE.fullmatch(name) is not None,
+            told(group_columns.bin_name, name, (0.0, 1.0, 12.5, 1000.0)),
+            [webdataset_rows._class_number(known, "label", name) for known in (names, ["a", "b"])],
+        ] for name in SPELLINGS},
+        "ranges": {text: group_columns.bin_name(text, (18.0, 40.0)) for text in (
+            "17.9", "18", "39.9", "40", "4e1", " 41")},
+        "alike": alike_names.find_alike(SPELLINGS),
+        "numbers": person_names.find_equal_numbers(SPELLINGS),
+        "people": [person_names.describe_alike(these) for these in (["p"], ["p", "P"], SPELLINGS)],
+        "faults": [alike_names.find_name_fault(these) for these in ([], ["a"], ["a", "a"], ["a",
+        "A"])],
+        "texts": [alike_names.text_of(value) for value in (None, float("nan"), 1, 1.0, b"a\xff",
+        True)],
+        "people of other kinds": [person_names.person_name(value) for value in (
+            None, float("nan"), 12, 12.0, b" a\xff", True, 1e16)],
+        "file names": [alike_names.is_text(name) for name in ("a", "é", "caf\udce9",
+        "\ud7ff\ue000")],
+        "columns": [[*usual_columns.find_usual(SPELLINGS, each)] for each in (["P_1", "cat"], [])],
+        "fields": [label_words(value, names) for value in (0, 2, 3, -1, None, [1, 0, 1], [0, 0,
+        0])],
+        "rare": [rare_words(list("abcdef"), *counts) for counts in (
+            ([5] * 6, [5] * 6), ([4, 1, 0, 5, 9, 9], [9, 9, 1, 4, 0, 9]), ([1] * 6, [1] * 6),
+            ([4] + [9] * 5, [9] * 6))],
+        "templates": [told(path_template.template_parts, each) for each in (
+            "{a}", "x{a:.2}/{b c:>3}", "{{}}", "{a.b}{c[0]}", "", "{a!s}", "}")],
+        "addresses": [addresses.public_addresses(value) for value in (
+            "http://me:pw@h:8/a/b?t=1#x", "https://h", "/home/me/a.csv", "a/b", "/a|b",
+            "ftp://u@h/x",
+            {"a": ["/x/y", {"b": ("http://h/?q", 3)}], "c": None}, "/", "http://h/a@b")],
+    })  # fmt: skip
+
+
+PROMPTS: tuple[Any, ...] = (
+    "simple", "mnist", "satellite", "xray", "photo", "simpel", "a photo of {c}", (), ("a photo",),
+    ("a {c:d}",), ("{c}, a {c:.3}",), ("{c!r}",), ("{c} in {place}",), ("{c} {}",), ("{c} {",),
+    ("{a} {c} {{drawn}}", "{c}, {c}"),
+)  # fmt: skip
+WORDS = (
+    "airplane", "Owl", "cat", "hourglass", "house", "unicycle", "umbrella", "European", "",
+    "honour",
+    "unidentified", "uninhabited", "unicorn", "onerous", "one-way street", "utility pole", "usual",
+    "heirloom", "honest", "ewe", "ukulele", "unimportant", "unimodal", "universe", "8", "X-ray",
+)  # fmt: skip
+
+
+def test_prompts_are_sentences_about_classes() -> None:
+    ids = [f"n{number:08d}" for number in range(1000)]
+    named: list[tuple[list[str], Any]] = [
+        (["AnnualCrop", "River"], {"AnnualCrop": "annual crop land"}), (["aquarium_fish"], {}),
+        (["a", "_"], {}), (["a", "b"], {"b": "\u200b "}), (["AnnualCrop", "River"],
+        {"Rivers": "x"}),
+        (["a", "b"], {"q": "x"}), (["a"], "imagenet"), (ids, "imagenet"), (ids[::-1], "imagenet"),
+        ([f"c{number}" for number in range(1000)][::-1], "imagenet"),
+    ]  # fmt: skip
+
+    def write(chosen: Any) -> list[list[str]]:
+        return prompts.make_sentences(prompts.read_templates(chosen), ["ox", "{c} of {a}"])
+
+    check_values("data_prompts", {
+        "sets": {str(each): [told(prompts.check_prompts, each), told(write,
+        each)] for each in PROMPTS},
+        "articles": {word: prompts.choose_article(word) for word in WORDS},
+        "names": [str(told(prompts.name_classes, *each))[:300] for each in named],
+    })  # fmt: skip
+
+
+def test_numbers_of_classes_choose_metrics_and_rows() -> None:
+    counts = ((300, 150), (301, 150), (301, 200, 150), (300, 200, 0), (300, 0), (2, 1), (9, 1), ())
+    metrics: list[Headline | None] = [None, "accuracy", "auc", "macro_accuracy"]
+    copies = CopyCounter()
+    seen = [[copies.by_row, copies.by_unit]]
+    for content, unit in ((b"a", "p"), (b"a", "q"), (b"b", "p"), (b"a", "q"), (b"a", "r")):
+        copies.add_copy(content, unit, first_unit="p")
+        seen.append([copies.by_row, copies.by_unit])
+    labels = [number % 3 for number in range(40)]
+    units = [f"u{number % 17}" for number in range(40)]
+    parts: list[dict[str, Any]] = [
+        {"per_class": 1}, {"per_class": 4}, {"per_class": 13}, {"per_class": 14}, {"fraction": 0.4},
+        {"fraction": 0.4, "seed": 2}, {"fractions": {"a": 0.5, "c": 1}}, {"fractions": {"a": 1e-9}},
+        {"fractions": {"d": 0.5}}, {"per_class": 4, "seed": 1}, {"fraction": 1},
+    ]  # fmt: skip
+
+    def keep(part: dict[str, Any]) -> np.ndarray:
+        return np.flatnonzero(Subsample(**part).choose_rows(labels, units, ["a", "b", "c"]))
+
+    check_values("data_metrics_and_parts", {
+        "metrics": [told(
+            headline_metric, metric, num_classes=classes, multi_label=several, test_counts=count
+            ) for metric in metrics
+            for classes in (None, 2, 3) for several in (False, True) for count in counts],
+        "imbalance": [compute_imbalance(count) for count in counts], "copies": seen,
+        "parts": [told(keep, part) for part in parts],
+        "faults": [Subsample(**part).list_faults({str(n): n for n in range(12)}) for part in parts],
+    })  # fmt: skip
+
+
+def test_patterns_choose_files_of_a_repository() -> None:
+    tables = [f"data/train-{number}.parquet" for number in range(11)]
+    patterns = ("data/train-*.parquet", "*1.parquet", ("*-2.*", "*-1.*"), "test*", "README.md")
+    options: Any = dataset_options(SETTINGS["hub"][0])
+    check_values("data_hub_patterns", [
+        told(huggingface._match_files, pattern, names, options) for pattern in patterns
+        for names in ([*tables[::-1], "README.md"], ["b.csv", "a.csv"], [], tables[:6], tables[:5])
+    ])  # fmt: skip

@@ -1,0 +1,93 @@
+"""What shards and pieces of rows hold over many settings, against stored answers."""
+
+from __future__ import annotations
+
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpprobe.errors import DpprobeError
+from dpprobe.features.decoding_workers import make_order, shape_memory, take_images
+from dpprobe.features.extraction import find_misfits
+from dpprobe.features.shard_file import RowColumns, array_path
+from dpprobe.features.shard_header import ShardHeader, row_range
+from tests.support.stored_records import check_values
+from tests.unit.features.test_feature_store import make_header
+
+
+def ask(call: Any, *given: Any) -> Any:
+    """Returns a call's answer, or the error in place of it."""
+    try:
+        return call(*given)
+    except (DpprobeError, ValueError) as error:
+        return error
+
+
+HEADERS: list[dict[str, Any]] = [
+    {}, {"shard": 2, "precision": "float16"}, {"rows": 24, "shard": 10, "shards": 11},
+    {"multi_label": True, "trained": True, "weights_sha256": "w" * 64, "dtype": "float16"},
+    {"architecture": "a", "pretrained_tag": "t", "class_names": ("ä", "b"), "versions": {}},
+]  # fmt: skip
+DAMAGES: list[dict[str, Any]] = [
+    {"format": "x"}, {"format_version": 1}, {"format_version": 3}, {"rows": 2}, {"shard": 3},
+    {"shard": -1}, {"class_names": "["}, {"rows": "many"}, {"shards": 0},
+]  # fmt: skip
+NAMES = ("format", "rows", "class_names", "precision", "versions", "weights_sha256", "start")
+
+
+def test_a_header_is_what_its_attributes_say() -> None:
+    headers = [make_header(**changed) for changed in HEADERS]
+    stored = [header.make_attributes() for header in headers]
+    assert [ShardHeader.from_attributes(each, "s") for each in stored] == headers
+    damaged = [stored[0] | damage for damage in DAMAGES]
+    damaged += [{name: one for name, one in stored[0].items() if name != left} for left in NAMES]
+    check_values("features_headers", {
+        "stored": stored, "common": [header.common_part() for header in headers[1::2]],
+        "read": [str(ask(ShardHeader.from_attributes, each, "s"))[:60] for each in damaged],
+        "ranges": {str(each): ask(row_range, *each) for each in product(
+            (1, 7, 23), (-1, 0, 1, 6, 7), (1, 2, 7, 8))},
+        "paths": [array_path(layer) for layer in (None, "10", "crop_00")],
+    })  # fmt: skip
+
+
+def test_columns_of_rows_have_texts_and_a_hash() -> None:
+    labels, ids = np.arange(3), ["a", "ü\n", ""]
+    groups = {"group_b": ["x", "", "y"], "group_a": ["1", "2", "3"]}
+    columns = [
+        RowColumns(labels, ids), RowColumns(labels[::-1], ids), RowColumns(labels, ids[::-1]),
+        RowColumns(labels.astype(np.int8), ids), RowColumns(np.eye(3, dtype=np.int8), ids),
+        RowColumns(labels, ids, groups), RowColumns(labels, ids, dict(reversed(groups.items()))),
+        RowColumns(labels, ids, accepted=[[], [1], [0, 2]]), RowColumns(labels, ids, units=ids),
+        RowColumns(labels, ids, groups, [[0], [1], [2]], ["p", "p", "q"]),
+    ]  # fmt: skip
+    hashes = [each.hash_columns() for each in columns]
+    assert len(set(hashes)) == len(columns) - 1, "the order of groups is no content"
+    check_values("features_columns", [[each.make_texts() for each in columns], hashes])
+
+
+def test_pieces_of_rows_fit_into_memory() -> None:
+    orders = {}
+    for size, count, batch, processes in product(
+        (None, 1, 1 << 20, 3 * 224**2, 1 << 25), (0, 1, 9, 1000), (1, 40, 256), (1, 3, 16)
+    ):
+        decoder: Any = SimpleNamespace(row_bytes=lambda size=size: size)
+        pieces = make_order(decoder, count, batch, processes).pieces
+        sizes = [len(piece) for piece in pieces]
+        assert [row for piece in pieces for row in piece] == list(range(count))
+        orders[f"{size} {count} {batch} {processes}"] = [len(sizes), max(sizes, default=0)]
+    memory = torch.arange(24, dtype=torch.uint8)
+    shaped = {
+        f"{shape} {kind}": shape_memory(memory, shape, kind)
+        for shape in ((2, 3), (6,), (24,), (5, 5), (0, 3), (7,))
+        for kind in (torch.uint8, torch.float32)
+    }
+    images = [SimpleNamespace(row=row) for row in range(4, 7)]
+    taken = [ask(take_images, iter(images), count) for count in (0, 2, 3, 4)]
+    taken.append(ask(take_images, iter([]), 1))
+    shown = [one if isinstance(one, Exception) else [each.row for each in one] for one in taken]
+    values = np.array([[1, 2], [65504, 0], [65520, -1], [-7e4, 1], [np.nan, 1], [1, -np.inf]])
+    misfits = [find_misfits(values.astype(np.float32), kind) for kind in ("float16", "float32")]
+    check_values("features_pieces", [orders, shaped, shown, misfits])
