@@ -10,10 +10,8 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pyarrow as pa
-from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Text
@@ -98,62 +96,6 @@ def legend_words(figure: Figure) -> list[str]:
 
 def _look(line: Line2D) -> tuple[str, Any, Any]:
     return to_hex(line.get_color()), line.get_linestyle(), line.get_marker()
-
-
-def read_figure(figure: Figure) -> dict[str, Any]:
-    """Returns what a figure shows: axes, lines, areas, texts and legends, for stored answers."""
-    return {
-        "inches": figure.get_size_inches(),
-        "title": " ".join(figure.get_suptitle().split()),
-        "legends": [_read_legend(legend) for legend in figure.legends],
-        "axes": [_read_axes(axes) for axes in figure.axes],
-    }
-
-
-def _read_axes(axes: Axes) -> dict[str, Any]:
-    sides: dict[str, Any] = {
-        name: [
-            axis.get_label_text(), axis.get_scale(), list(axis.get_view_interval()),
-            [text.get_text() for text in axis.get_ticklabels()],
-        ]
-        for name, axis in (("x", axes.xaxis), ("y", axes.yaxis))
-    }  # fmt: skip
-    legend = axes.get_legend()
-    return sides | {
-        "title": " ".join(axes.get_title(loc="left").split()),
-        "lines": [[_look_in_full(line), *map(_listed, line.get_data())] for line in axes.lines],
-        "areas": [_read_area(each) for each in axes.collections],
-        "texts": [[each.get_text(), *map(float, each.get_position())] for each in axes.texts],
-        "legend": legend and _read_legend(legend),
-    }
-
-
-def _read_area(area: Any) -> list[Any]:
-    box = [path.get_extents().extents for path in area.get_paths()] if area.get_paths() else []
-    places = np.asarray(area.get_offsets()).reshape(-1)
-    colours = [to_hex(colour) for colour in (*area.get_facecolor()[:1], *area.get_edgecolor()[:1])]
-    return [type(area).__name__, *colours, area.get_alpha(), area.get_zorder(), _listed(places),
-            _listed(np.concatenate([*box, []]))]  # fmt: skip
-
-
-def _read_legend(legend: Legend) -> list[str]:
-    return [
-        f"{text.get_text()}: {text.get_fontweight()}, {_look_in_full(handle)}"
-        for text, handle in zip(legend.get_texts(), legend.legend_handles, strict=True)
-    ]
-
-
-def _look_in_full(line: Any) -> str:
-    if not isinstance(line, Line2D):
-        return type(line).__name__
-    words = [*_look(line), line.get_markersize(), line.get_markerfacecolor(), line.get_alpha(),
-             line.get_linewidth(), line.get_drawstyle(), line.get_zorder()]  # fmt: skip
-    return " ".join(map(str, words))
-
-
-def _listed(values: Any) -> Any:
-    numbers = np.asarray(values, dtype=np.float64)
-    return numbers if numbers.size > 40 else [float(f"{each:.9g}") for each in numbers.reshape(-1)]
 
 
 def save_bytes(figure: Figure, stem: Path) -> tuple[bytes, ...]:
@@ -241,7 +183,7 @@ def _look_in_words(part: Any) -> str:
         value = getattr(part, f"get_{name}", lambda: None)()
         if isinstance(value, np.ndarray | list):
             value = "/".join(
-                to_hex(one, True) if np.size(one) > 2 else str(one) for one in value[:4]
+                to_hex(one, True) if isinstance(one, np.ndarray) else str(one) for one in value[:4]
             )
         words += [] if value is None else [str(value)]
     return " ".join(words)

@@ -36,7 +36,7 @@ from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 from tests.support.cell_files import summarise, write_cell, write_study
 from tests.support.comparison_cells import compared_cells
-from tests.support.figures import read_figure, varied_cells, write_summary
+from tests.support.figures import describe_figure, varied_cells, write_summary
 from tests.support.stored_records import check_values
 
 LONG = "a_hospital_with_a_very_long_name_of_sixty_characters_or_more"
@@ -105,7 +105,7 @@ def answer(draw: Callable[..., Figure | None], *given: Any, **options: Any) -> A
     """Returns what a figure shows, or why there is none."""
     try:
         figure = draw(*given, **options)
-        return figure and read_figure(figure)
+        return figure and describe_figure(figure)
     except Exception as error:
         return error
 
@@ -173,7 +173,7 @@ def test_published_points_are_numbered_and_give_way_as_stored() -> None:
         axes = Figure().add_subplot()
         axes.plot([0, 1], [40, 90])
         published_points.draw_marks(axes, scale, each)
-        drawn.append(read_figure(axes.get_figure()))  # type: ignore[arg-type]
+        drawn.append(describe_figure(axes.get_figure()))  # type: ignore[arg-type]
     reverse = published_points.number_points(published, points[::-1])
     other = [(mark.number, mark.circle_epsilon, mark.label) for mark in reverse]
     check_values("figures_of_published_points", {"marks": marks, "reverse": other, "drawn": drawn})
