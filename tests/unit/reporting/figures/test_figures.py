@@ -141,7 +141,11 @@ def test_results_against_epsilon_are_drawn_as_stored(tmp_path: Path) -> None:
             class_names=("round", "even", "absent"))),
         "both": _write_unpriced(tmp_path / "both"),
     }  # fmt: skip
-    names = {"several": "mnist", "alone": "imagenet", "one seed": "cifar10"}
+    tuned = [write_cell(tmp_path / "net", method=name) for name in ("sgd", "tuned")]
+    options = {"head": "fine_tune", "options": {"head": "fine_tune"}}
+    write_json(tuned[1], read_json(tuned[1]) | options)
+    summaries["network"] = summarise(tmp_path / "network.parquet", *tuned)
+    names = {"several": "mnist", "alone": "imagenet", "one seed": "cifar10", "network": "cifar10"}
     answers = {}
     for name, path in summaries.items():
         answers[name] = answer(epsilon_accuracy, path)
