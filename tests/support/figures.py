@@ -193,7 +193,8 @@ def _look_in_words(part: Any) -> str:
         value = getattr(part, f"get_{name}", lambda: None)()
         if isinstance(value, np.ndarray | list):
             value = "/".join(
-                to_hex(one, True) if np.size(one) > 2 else str(one) for one in value[:4]
+                to_hex(tuple(one), True) if isinstance(one, np.ndarray) else str(one)
+                for one in value[:4]
             )
         words += [] if value is None else [str(value)]
     return " ".join(words)

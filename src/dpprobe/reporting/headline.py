@@ -138,7 +138,8 @@ def headline_lines(grid: Grid, bests: Sequence[Best], dataset: str) -> list[str]
         lines.append(f"Majority-class baseline: {constant}.")
     if least := [best for best in bests if best.entry.least is not None]:
         values = [worst_class(best) for best in least]
-        title = least[0].entry.least_title.capitalize()
+        title = least[0].entry.least_title
+        title = f"{title[:1].upper()}{title[1:]}"  # which keeps AUC
         lines.append(f"{title} of the best private head: {_by_epsilon(least, values)}.")
     if several := [best for best in bests if best.choice.candidates > 1]:
         counts = [f"best of {best.choice.candidates}" for best in several]

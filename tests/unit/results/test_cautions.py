@@ -12,16 +12,12 @@ import pytest
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.reporting.headline import (
     baseline_doubt,
-    choice_words,
     headline_lines,
-    majority_doubt,
-    majority_words,
-    verdict,
 )
 from dpprobe.results.best_private import best_private
-from dpprobe.results.cautions import list_cautions, never_predicted, never_predicted_lines
+from dpprobe.results.cautions import list_cautions, never_predicted
 from dpprobe.results.cell_record import read_cell
-from dpprobe.results.headline_metric import headline_reason, least_class
+from dpprobe.results.headline_metric import headline_reason
 from tests.support.cell_files import grid_of, write_cell
 
 LESIONS: dict[str, Any] = {"class_names": ("benign", "malignant"), "shares": (0.9, 0.1)}
@@ -76,37 +72,6 @@ def test_the_variance_rests_on_the_rows_of_rare_classes(
     assert entry.resting == pytest.approx(expected, abs=0.05)
 
 
-def _never(path: Path, *never: list[int]) -> Path:
-    """Changes the classes that the seeds of a cell never predict."""
-    values = read_json(path)
-    for seed, classes in zip(values["seeds"], never, strict=True):
-        seed["never_predicted"] = classes
-        if classes == [1]:
-            seed["per_class_recall"] = [1.0, 0.0]
-    write_json(path, values)
-    return path
-
-
-def test_a_class_that_is_never_predicted_is_named_with_its_cells(tmp_path: Path) -> None:
-    cells = [
-        _never(write_cell(tmp_path, epsilon=epsilon, rows=660, **LESIONS), *never)
-        for epsilon, never in (("0.5", [[1]] * 3), ("1", [[1]] * 3), ("8", [[1], [], []]))
-    ]
-    grid = grid_of(tmp_path, *cells)
-    assert never_predicted_lines(grid, "digits", grid.columns, balanced=False) == [
-        "malignant in all 3 seeds by sgd on pixels (ε = 0.5, 1)",
-        "malignant in 1 of 3 seeds by sgd on pixels (ε = 8)",
-    ]
-    (caution,) = list_cautions(grid, "digits")
-    assert "`balanced: true`" in caution
-    assert not list(list_cautions(grid, "digits", columns=[("pixels", "another")]))
-    least = least_class(read_cell(cells[0]))
-    assert least is not None
-    assert (least.name, least.value) == ("malignant", 0.0)
-    told = headline_lines(grid, best_private(grid, {}), "digits")
-    assert any("0.0% (class malignant) at ε = 0.5" in line for line in told)
-
-
 @pytest.mark.parametrize(
     ("seeds", "never", "words"),
     [
@@ -122,51 +87,6 @@ def test_a_caution_counts_the_seeds_that_never_predict_a_class(
 ) -> None:
     (entry,) = grid_of(tmp_path, write_cell(tmp_path)).entries.values()
     assert never_predicted(replace(entry, seeds=seeds, never=never)) == words
-
-
-@pytest.mark.parametrize(
-    ("options", "constant"),
-    [
-        ({"class_names": ("a", "b", "c"), "shares": (0.48, 0.46, 0.06)}, "33.3% macro accuracy"),
-        (LESIONS, "50.0% AUC"),
-        ({"shares": (0.25,) * 4}, "% accuracy"),
-    ],
-)
-def test_the_majority_class_baseline_is_told_in_the_metric_of_the_headline(
-    options: dict[str, Any], constant: str, tmp_path: Path
-) -> None:
-    """A result as good as noise is told as such, and one that is better is not."""
-    cells = [
-        write_cell(tmp_path, epsilon=epsilon, quality=quality, rows=400, **options)
-        for epsilon, quality in (("1", 0.0), ("8", 3.0))
-    ]
-    grid = grid_of(tmp_path, *cells)
-    poor, good = best_private(grid, {})
-    assert constant in majority_words(good.entry, good.measure)
-    assert "points above the majority-class baseline (" in verdict(good)
-    assert majority_doubt(good) == ""
-    assert majority_doubt(poor) == "Its interval includes the majority-class baseline."
-    lines = headline_lines(grid, best_private(grid, {}), "digits")
-    assert any(line.startswith("Majority-class baseline: ") and constant in line for line in lines)
-    assert "ε = 1: Its interval includes the majority-class baseline." in lines
-
-
-@pytest.mark.parametrize("option", ["class_priors", "class_weights"])
-def test_a_class_balanced_head_is_not_told_to_become_one(option: str, tmp_path: Path) -> None:
-    cells = [write_cell(tmp_path, method=name, rows=660, **LESIONS) for name in ("auto", "plain")]
-    for path in cells:
-        values = read_json(path)
-        if "auto" in path.as_posix():
-            values["options"] = {"head": "auto", "chosen": {"head": "sgd", option: "released"}}
-        write_json(path, values)
-        _never(path, *[[1]] * 3)
-    grid = grid_of(tmp_path, *cells)
-    already, advised = sorted(list_cautions(grid, "digits"), key=lambda text: "plain" in text)
-    assert "malignant in all 3 seeds by auto on pixels" in already
-    assert "class-balanced already" in already
-    assert "balanced: true" not in already
-    assert "malignant in all 3 seeds by plain on pixels" in advised
-    assert "`balanced: true`" in advised
 
 
 @pytest.mark.parametrize(("quality", "told"), [(1.4, False), (3.0, True)])
@@ -208,14 +128,3 @@ def test_a_large_difference_on_few_images_is_not_called_none(
         near = replace(beside, low=low, high=high)
         monkeypatch.setattr(type(best), "beside_ceiling", near)
         assert ("is within noise" in baseline_doubt(best)) == (max(-low, high) <= 2)
-
-
-def test_the_best_of_several_heads_is_said_to_be_selected(tmp_path: Path) -> None:
-    cells = [write_cell(tmp_path, method=f"m{i}") for i in range(3)]
-    (best,) = best_private(grid_of(tmp_path, *cells), {})
-    assert choice_words(best) == (
-        f"Selected from 3 private heads by test results, so {best.entry.mean:.1f}% tends to be too "
-        "high (selection bias)."
-    )
-    (alone,) = best_private(grid_of(tmp_path, cells[0]), {})
-    assert choice_words(alone) == ""

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from dpprobe.errors import DataError
 from dpprobe.results import bootstrap, metrics
 from dpprobe.results.bootstrap import Runs
 from dpprobe.results.intervals import wilson_interval
@@ -44,23 +43,6 @@ def _multi_hot(
     labels = (generator.random((rows, classes)) < 0.2).astype(np.uint8)
     scores = generator.normal(size=(rows, classes)) + 1.5 * labels - 1.0
     return (scores if digits is None else scores.round(digits)), labels
-
-
-def test_metrics_that_need_more_classes_or_values_are_left_out() -> None:
-    assert "top5_accuracy" not in evaluate_scores(*_scores(0, classes=10))
-    assert "auc" not in evaluate_scores(*_scores(5, classes=3))
-    scores, labels = _scores(5, classes=2)
-    found = _summary(scores[labels == 1], labels[labels == 1])
-    assert "auc" not in found
-    assert found["macro_accuracy"]["rows_low"] < found["macro_accuracy"]["mean"]
-    assert "expected_calibration_error" not in evaluate_scores(scores, labels, link="none")
-
-
-def test_a_class_without_test_rows_has_no_recall_and_does_not_enter_the_mean() -> None:
-    scores = np.array([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
-    result = evaluate_scores(scores, np.array([0, 1, 1]))
-    assert result["per_class_recall"] == [1.0, 0.5, None]
-    assert result["macro_accuracy"] == 0.75
 
 
 def test_calibration_error_of_a_head_that_knows_its_accuracy() -> None:
@@ -108,22 +90,6 @@ def _summarise_shares(records: list[dict[str, Any]], correct: np.ndarray) -> dic
     """Summarises records of shares, which need neither labels nor scores."""
     labels, scores = np.zeros(len(correct), dtype=int), np.zeros((len(correct), 2))
     return summarise_records(records, correct=correct, labels=labels, scores=scores)
-
-
-@pytest.mark.parametrize(
-    ("scores", "labels", "more", "fault"),
-    [
-        ([[0.0, 1.0], [np.nan, 0.0]], [0, 1], {}, "row 1"),
-        ([[0.0, 1.0], [np.nan, 0.0]], np.eye(2), {"link": "sigmoid"}, "row 1"),
-        (np.eye(2), np.eye(2), {"link": "softmax"}, "loss"),
-        (np.eye(3), [0, 1, 2], {"accepted": [[], [], []]}, "accepted"),
-    ],
-)
-def test_rows_without_a_metric_are_refused(
-    scores: Any, labels: Any, more: dict[str, Any], fault: str
-) -> None:
-    with pytest.raises(DataError, match=fault):
-        evaluate_scores(np.asarray(scores), np.asarray(labels), **more)
 
 
 def test_interval_over_seeds_is_students() -> None:
@@ -297,25 +263,9 @@ def test_the_bootstrap_does_not_depend_on_its_blocks(monkeypatch: pytest.MonkeyP
     assert _summary(scores, labels, link="sigmoid") == whole
 
 
-def test_real_accuracy_takes_any_accepted_label_and_leaves_out_rows_without() -> None:
-    scores = np.eye(4)[[0, 1, 2, 3, 0]]
-    labels = np.array([0, 0, 2, 1, 3])
-    accepted = [[0], [1, 2], [3], [], [2, 0]]
-    result = evaluate_scores(scores, labels, accepted=accepted)
-    assert result["real_accuracy"] == pytest.approx(3 / 4)
-    assert result["accuracy"] == pytest.approx(2 / 5)
-    assert "real_accuracy" not in evaluate_scores(scores, labels)
-
-
 def test_a_probability_on_an_edge_is_in_the_bin_below_it() -> None:
     edges = np.linspace(0.0, 1.0, metrics.CALIBRATION_BINS + 1)[1:]
     for edge, middle in zip(edges, edges - 0.5 / metrics.CALIBRATION_BINS, strict=True):
         # In one bin, the two gaps cancel in part.
         error = calibration_error(np.array([edge, middle]), np.array([True, False]))
         assert error == pytest.approx(abs(edge - 1 + middle) / 2)
-
-
-def test_equal_scores_rank_in_class_order() -> None:
-    result = evaluate_scores(np.zeros((4, 11)), np.array([0, 4, 5, 10]))
-    assert result["accuracy"] == 0.25
-    assert result["top5_accuracy"] == 0.5

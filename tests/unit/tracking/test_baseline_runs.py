@@ -28,31 +28,6 @@ def ingested(study: Study) -> Study:
     return study
 
 
-def test_each_baseline_is_a_run_with_its_metric_and_that_of_cells(ingested: Study) -> None:
-    runs = ingested.runs()
-    metrics = runs[ZERO].data.metrics
-    assert metrics["zero_shot/accuracy"] == metrics["test/accuracy"] == 0.7
-    assert metrics["zero_shot/accuracy_rows_low"] == pytest.approx(0.67)
-    assert metrics["zero_shot/accuracy_high"] == pytest.approx(0.72)
-    for shots, accuracy in (("1", 0.5), ("16", 0.8), ("full", 0.9)):
-        found = runs[f"study/digits/pixels/few_shot/{shots}"].data.metrics
-        assert found[f"few_shot/{shots}/accuracy"] == found["test/accuracy"] == accuracy
-        assert found[f"few_shot/{shots}/accuracy_low"] == pytest.approx(accuracy - 0.02)
-
-
-def test_a_run_says_its_prompts_its_text_encoder_and_its_weights(ingested: Study) -> None:
-    run = ingested.runs()[ZERO].data
-    assert run.params == {
-        "dataset": "digits", "backbone": "pixels", "method": "zero_shot", "epsilon": "none",
-        "prompts": "photo", "templates": "1", "first_template": "a photo of a {c}.",
-        "text_encoder": "ViT-B-32", "weights_sha256": "abc",
-    }  # fmt: skip
-    assert run.tags["private"] == "false"
-    assert run.tags["release"] == "not for release"
-    probe = ingested.runs()["study/digits/pixels/few_shot/16"].data
-    assert (probe.params["shots"], probe.params["train_rows"]) == ("16", "160")
-
-
 def test_one_view_has_the_baselines_and_the_cells_beside_them(ingested: Study) -> None:
     view = ingested.view("digits", "dpprobe-baselines")
     found = ingested.all_runs(

@@ -77,7 +77,8 @@ def _list_facts(
     ]
     if best.entry.least is not None:
         words = worst_class(best)
-        facts.append((best.entry.least_title.capitalize(), words, None))
+        title = best.entry.least_title
+        facts.append((f"{title[:1].upper()}{title[1:]}", words, None))
     if best.zero_shot is not None:
         backbone, metric, value = best.zero_shot
         other = "" if metric == best.measure.headline else f" {HEADLINES[metric]}"

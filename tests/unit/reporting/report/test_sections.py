@@ -5,10 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from dpprobe import analyses
-from dpprobe.analyses.baseline_record import ZERO_SHOT
 from dpprobe.analysis_registry import load_analyses
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.results.summary import summarise_cells
@@ -24,49 +21,6 @@ def test_results_at_infinity_are_no_private_headline(tmp_path: Path) -> None:
     statements = sorted((tmp_path / "r").rglob("privacy.json"))
     page = made.page(summaries=[summary], statements=statements, tables=[], figures=[])
     assert "No head of this study is private" in page.words
-
-
-@pytest.mark.parametrize(
-    ("metric", "value", "told"),
-    [("accuracy", 0.61, "clip_b reaches 72.0%"), ("auc", 0.95, "clip_b reaches 72.0%")],
-)
-def test_the_best_zero_shot_result_in_the_metric_stands_beside_the_private_one(
-    made: Made, metric: str, value: float, told: str
-) -> None:
-    assert "zero-shot" not in made.page().text.partition('id="run"')[0]
-    files = []
-    for backbone, name, number in (("clip_a", metric, value), ("clip_b", "accuracy", 0.72)):
-        files.append(made.results / f"zero_shot/digits/{backbone}.json")
-        facts = {"dataset": "digits", "backbone": backbone, "headline": name}
-        write_json(files[-1], {**ZERO_SHOT, **facts, "metrics": {name: number}})
-    assert told in made.page(zero_shot=files).words
-    if metric == "auc":
-        assert "clip_a reaches 95.0% AUC" in made.page(zero_shot=files[:1]).words
-
-
-def test_classes_without_or_with_few_test_rows_are_named_beside_the_headline(made: Made) -> None:
-    path = made.sources.datasets["digits"]
-    record = read_json(path)
-    assert "have no test image" not in made.page().words
-    record["splits"]["test"]["per_class"][1:3] = 3, 0
-    write_json(path, record)
-    words = made.page().words
-    for told in (
-        "1 of 4 classes have no test image: two.",
-        "lass one: 250 training images, 3",
-    ):
-        assert words.count(told) >= 2, "among the caveats and beside the dataset"
-
-
-def test_an_auc_is_in_no_column_called_accuracy(tmp_path: Path) -> None:
-    made = Made(tmp_path, headline="auc", class_names=("benign", "malignant"), shares=(0.9, 0.1))
-    first = made.page().text.partition("</section>")[0]
-    assert "Best private head: AUC (%) with 95% CI" in first
-    assert "% AUC (95% CI" in first
-    assert "majority-class baseline (50.0%)" in first
-    titles = re.findall(r"<th scope=\"col\"[^>]*>(.*?)</th>", first)
-    assert titles == ["ε", "best private", "points vs non-private", "worst class", "head"]
-    assert first.count("accuracy") == first.count("Its accuracy is 92.5% (the non-private") == 1
 
 
 def test_every_cell_has_a_command_and_a_statement(made: Made) -> None:

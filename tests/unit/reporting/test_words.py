@@ -1,0 +1,232 @@
+"""The words of tables, headlines, the terminal and the report, over many studies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpprobe.analyses.baseline_record import ZERO_SHOT
+from dpprobe.artifacts import read_json, write_json
+from dpprobe.exhibits.exhibit import Exhibit
+from dpprobe.exhibits.tables import comma_separated, write_markdown
+from dpprobe.reporting import declarations
+from dpprobe.reporting.accuracy_table import make_accuracy_table
+from dpprobe.reporting.console import describe_study
+from dpprobe.reporting.headline import headline_lines
+from dpprobe.reporting.report import sections
+from dpprobe.results.best_private import best_private
+from dpprobe.results.study_files import StudyFiles
+from dpprobe.results.summary import read_grid, summarise_cells
+from dpprobe.study.study_file import load_study
+from tests.support.cell_files import write_cell, write_study
+from tests.support.report_page import Made
+from tests.support.stored_records import check_values
+
+LABELS: dict[str, Any] = {"multi_label": True, "class_names": ("round", "even", "absent")}
+EVERY = [[*range(11)]] * 3
+SHARES = (0.7, 0.1, 0.1, 0.1)
+LESIONS: dict[str, Any] = {"class_names": ("benign", "malignant"), "shares": (0.9, 0.1)}
+SEARCH = {"search": {"trials": 2, "space": {"learning_rate": [0.1, 1.0]}, "held_out": 0.2}}
+
+
+def _cells(root: Path, number: int, **options: Any) -> list[Path]:
+    return [
+        write_cell(root, method=f"m{k:02}", epsilon=e, quality=0.1 * k, **options)
+        for k in range(number)
+        for e in ("1", "inf")
+    ]
+
+
+def _change(paths: list[Path], **changes: Any) -> list[Path]:
+    for path in paths:
+        write_json(path, read_json(path) | changes)
+    return paths
+
+
+def _never(paths: list[Path], *seeds: list[int]) -> list[Path]:
+    for path in paths:
+        record = read_json(path)
+        for seed, classes in zip(record["seeds"], seeds, strict=True):
+            seed["never_predicted"] = classes
+        write_json(path, record)
+    return paths
+
+
+def _write_studies(root: Path) -> dict[str, list[Path]]:
+    cells = write_study(root / "plain", epsilons=("0.5", "2", "inf"))
+    alone = [write_cell(root / "alone", epsilon=epsilon, seeds=1) for epsilon in ("0.5", "3")]
+    many = [f"class {k}" for k in range(11)]
+    strong = [
+        write_cell(root / "weak", method=method, epsilon="inf", quality=quality)
+        for method, quality in (("nonprivate", 0.2), ("sgd", 3.0))
+    ]
+    return {
+        "plain": cells[1:],
+        "large": _change(_cells(root / "large", 2), n=200_000),
+        "many": _cells(root / "many", 30),
+        "alone": alone,
+        "labels": [
+            write_cell(root / "labels", **LABELS),
+            write_cell(root / "labels", method="nonprivate", epsilon="inf", **LABELS),
+            write_cell(root / "labels", dataset="plain"),
+            *_change([write_cell(root / "labels", dataset="large")], n=200_000),
+        ],
+        "lesions": [
+            write_cell(root / "lesions", method=m, epsilon=e, rows=600, **LESIONS)
+            for m, e in (("sgd", "1"), ("sgd", "4"), ("nonprivate", "inf"))
+        ],
+        "macro": [write_cell(root / "macro", headline="macro_accuracy", shares=SHARES)],
+        "patients": [
+            write_cell(root / "patients", patients=40, seeds=seeds, method=f"m{seeds}", quality=0.1)
+            for seeds in (1, 3)
+        ],
+        "twelve": [
+            write_cell(root / "twelve", dataset=f"d{k}", epsilon=e, rows=100, quality=0.2 * k)
+            for k in range(12)
+            for e in ("0.5", "1")
+        ],
+        "unpriced": [
+            write_cell(root / "unpriced", quality=1.0),
+            *_change(
+                [write_cell(root / "unpriced", method="found", quality=9.0)],
+                head="fine_tune", options=SEARCH,
+            ),
+            write_cell(root / "unpriced", method="sgd_full", quality=0.5),
+        ],
+        "equal": _change(
+            [write_cell(root / "equal", method=m) for m in ("sgd", "sgd_full")],
+            seeds=(record := read_json(cells[0]))["seeds"], summary=record["summary"],
+        ),
+        "never": [
+            *_never(_cells(root / "never", 1), [0], [0, 1], [0]),
+            *_never([write_cell(root / "never", dataset="a", class_names=many)], *EVERY),
+            *_never([write_cell(root / "never", method="some")], [1], [1, 2], []),
+            *_change(
+                _never([write_cell(root / "never", method="even")], [3], [3], [3]),
+                options={"head": "auto", "chosen": {"head": "sgd", "class_priors": "released"}},
+            ),
+        ],
+        "weak": strong,
+        "none": [write_cell(root / "none", epsilon="inf")],
+    }  # fmt: skip
+
+
+def test_the_words_of_studies_are_as_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    answers = {}
+    for name, cells in _write_studies(Path()).items():
+        folder = Path(name)
+        datasets = list(dict.fromkeys(path.parts[-5] for path in cells))
+        summaries = [folder / f"summary/{dataset}.parquet" for dataset in datasets]
+        for dataset, summary in zip(datasets, summaries, strict=True):
+            own = [path for path in cells if path.parts[-5] == dataset]
+            summarise_cells(own, summary, study="study")
+        if name in ("plain", "labels"):
+            for file in ("report.html", "tables/accuracy.md"):
+                (folder / file).parent.mkdir(exist_ok=True)
+                (folder / file).touch()
+            uri = "http://host/" if name == "labels" else "sqlite:///x/mlflow.db"
+            pages = {"studies": "#/a"} if name == "plain" else {"summary": "#/b"}
+            write_json(folder / "tracking/digits.json", {"uri": uri, "pages": pages})
+        grid, table = read_grid(summaries), make_accuracy_table(summaries)
+        bests = best_private(grid, {})
+        answers[name] = {
+            "console": describe_study(folder, summaries).splitlines(),
+            "table": write_markdown(table).splitlines() if name != "twelve" else [],
+            "numbers": comma_separated(table).splitlines() if name != "many" else [],
+            "notes": [headline_lines(grid, bests, dataset) for dataset in grid.measures],
+        }
+    check_values("words_of_studies", answers)
+
+
+def _page_words(page: Any) -> list[str]:
+    """Returns the words and links of a page before the versions of libraries."""
+    text = page.text.partition('<section id="provenance"')[0]
+    kept = type(page)(
+        text.partition("<main")[2].partition(">")[2].rpartition("</section>")[0] + "</section>"
+    )
+    links = [str(each["href"]) for each in kept.all("a")]
+    words = kept.words.split()
+    lines = [" ".join(words[start : start + 40]) for start in range(0, len(words), 40)]
+    return [*lines, *links]
+
+
+def test_the_report_has_the_stored_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = Made(tmp_path / "one")
+    info = made.sources.datasets["digits"]
+    record = read_json(info)
+    record["splits"]["test"]["per_class"][1:3] = 3, 0
+    write_json(info, record | {"groups": ["sex"]})
+    files = []
+    for backbone, name, number in (("a", "auc", 0.95), ("b", "accuracy", 0.72)):
+        files.append(made.results / f"zero_shot/digits/{backbone}.json")
+        facts = {"dataset": "digits", "backbone": backbone, "headline": name}
+        write_json(files[-1], {**ZERO_SHOT, **facts, "metrics": {name: number}})
+    lesions = Made(tmp_path / "two", headline="auc", **LESIONS)
+    check_values(
+        "words_of_reports",
+        {"one": _page_words(made.page(zero_shot=files)), "two": _page_words(lesions.page())},
+    )
+    values = {"a": None, "b": [], "c": True, "d": [1, {"e": False}], "f": 0.5, "g": "h"}
+    assert sections.one_line(values, skip=("g",)) == "c yes, d [1, (e no)], f 0.5"
+
+
+DIGITS = {"source": "sklearn", "name": "digits"}
+PIXELS = {"family": "pixels"}
+SGD = {"head": "sgd"}
+CEILING = {"nonprivate": {"head": "nonprivate"}}
+TUNED = {"head": "tuned", "base": SGD, "search": {"learning_rate": [0.1, 1.0]}, "trials": 3}
+STUDIES: Mapping[str, dict[str, Any]] = {
+    "plain": {},
+    "two datasets": {"datasets": {"a": DIGITS, "b": DIGITS | {"subsample": {"per_class": 20}}}},
+    "two deltas": {"datasets": {"a": DIGITS, "b": DIGITS | {"delta": 1e-5}}},
+    "three backbones": {"backbones": {f"p{k}": PIXELS for k in range(3)}},
+    "no ceiling": {
+        "backbones": {f"p{k}": PIXELS for k in range(3)}, "methods": {"sgd": SGD},
+        "datasets": {"a": DIGITS, "b": DIGITS | {"subsample": {"per_class": 20}}},
+    },
+    "two heads": {"methods": {"sgd": SGD, "prototypes": {"head": "prototypes"}}},
+    "no noise": {"methods": {"sgd": SGD, **CEILING}, "epsilons": ["inf"]},
+    "a search": {"methods": {"sgd": SGD, "tuned": TUNED}},
+    "options": {"methods": {
+        f"sgd_{size}_{scale:.0f}": SGD | {"batch_size": size, "init": "scaled", "init_scale": scale}
+        for size in (16, 64) for scale in (0.1, 1.0)
+    }},
+    "papers": {"datasets": {"cifar10": DIGITS, "mnist": DIGITS}},
+}  # fmt: skip
+
+
+def test_exhibits_of_studies_are_as_stored() -> None:
+    exhibits = [each for each in vars(declarations).values() if isinstance(each, Exhibit)]
+    base: dict[str, Any] = {
+        "datasets": {"digits": DIGITS}, "backbones": {"pixels": PIXELS},
+        "methods": {"sgd": SGD, **CEILING}, "epsilons": [1, "inf"], "delta": 1e-4,
+    }  # fmt: skip
+    answers: dict[str, Any] = {}
+    for title, changes in STUDIES.items():
+        study = load_study(base | changes)
+        files = StudyFiles(study, results="r")
+        for exhibit in exhibits:
+            places = exhibit.shown(study)
+            if not places:
+                continue
+            params = {
+                name: value(study, places[-1]) if callable(value) else value
+                for name, value in exhibit.job_params.items()
+                if name not in ("published", "version")
+            }
+            answers.setdefault(title, {})[exhibit.name] = {
+                "places": [str(dict(place)) for place in places],
+                "files": exhibit.list_files(study, "r", places[:1]),
+                "needs": {
+                    name: need.paths(files, places[-1])[:3] for name, need in exhibit.needs.items()
+                },
+                "params": {name: str(value) for name, value in params.items()},
+            }
+    check_values("exhibits_of_studies", answers)

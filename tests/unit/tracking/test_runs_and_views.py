@@ -1,0 +1,209 @@
+"""What runs, views and charts say, over many kinds of cells, against stored answers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from dpprobe.artifacts import read_json, write_json, write_text
+from dpprobe.data.table import read_info
+from dpprobe.results.cell_record import read_cell
+from dpprobe.results.summary import read_grid, summarise_cells
+from dpprobe.tracking import runs, views
+from dpprobe.tracking.baseline_runs import dataset_run, list_baseline_runs
+from dpprobe.tracking.receipt import hash_rows
+from tests.support.baseline_records import write_few_shot, write_zero_shot
+from tests.support.cell_files import write_cell, write_dataset_info, write_study
+from tests.support.stored_records import check_values
+
+# Hashes, times and paths differ from run to run.
+LEFT_OUT = {"content_hash", "artifacts", "drawn", "history", "inputs", "finished"}
+MANY = [f"class {number}" for number in range(11)]
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "infinite": {"epsilon": "inf"},
+    "ceiling": {"method": "nonprivate", "epsilon": "inf", "backbone": "a_long_name_of_features"},
+    "patients": {"patients": 40, "seeds": 1, "epsilon": "0.25"},
+    "labels": {"multi_label": True, "class_names": ("round", "e/ven", "absent")},
+    "two": {"class_names": ("no", "no"), "headline": "auc"},
+    "macro": {"class_names": MANY, "headline": "macro_accuracy", "shares": [0.5, *[0.05] * 10]},
+    "hundred": {"class_names": [f"c{number}" for number in range(100)]},
+    "more": {"class_names": [f"c{number}" for number in range(101)]},
+}
+
+
+def _describe(run: runs.RunContents, *, drawn: bool = False) -> dict[str, Any]:
+    """Returns what a run shows, and the names of its files."""
+    shown = {f.name: getattr(run, f.name) for f in fields(run) if f.name not in LEFT_OUT}
+    metrics = [f"{name} {value:.4g} {step}" for name, value, step in run.metrics]
+    kept = [*metrics[:60], *metrics[60:][-40:]]
+    shown["tags"] = {name: text for name, text in run.tags.items() if "fingerprint" not in name}
+    texts = {name: write() for name, write in run.drawn.items()} if drawn else {}
+    return shown | {
+        "metrics": [len(metrics), kept],
+        "files": [f"{folder}/{path.name}" for path, folder in run.artifacts],
+        "drawn": {name: text[:1500].splitlines() for name, text in texts.items()} or [*run.drawn],
+    }
+
+
+def _write_cells(root: Path) -> dict[str, Path]:
+    paths = {name: write_cell(root / name, **kind) for name, kind in KINDS.items()}
+    for name in ("large", "never"):
+        paths[name] = write_cell(root / name, seeds=2)
+        record = read_json(paths[name])
+        if name == "large":
+            record |= {"n": 200_000, "realised_epsilon": 0.9912345678, "seconds": None}
+            record["options"] |= {"init_scale": None, "flag": True, "size": [1, 2]}
+        for number, seed in enumerate(record["seeds"] if name == "never" else []):
+            seed["never_predicted"] = [2, 1][: number + 1]
+        write_json(paths[name], record)
+    return paths
+
+
+def test_runs_of_cells_are_as_stored(tmp_path: Path) -> None:
+    info = read_info(write_dataset_info(tmp_path / "dataset.json"))
+    source = runs.dataset_input("digits", info)
+    tags = {"study": "s"}
+    answers: dict[str, Any] = {}
+    for name, path in _write_cells(tmp_path).items():
+        run = runs.cell_run(path, read_cell(path), "s", tags, source)
+        answers[name] = _describe(run, drawn=name in ("plain", "labels", "two"))
+        if name in ("plain", "labels", "infinite"):
+            assert run.history is not None
+            answers[name]["curve"] = runs.curve_metrics(run.history)
+    epsilons = ("0.5", "8", "10", "inf", "0.503")
+    cells = write_study(tmp_path / "all", backbones=["b"], methods=["sgd"], epsilons=epsilons)
+    for several in (cells, cells[:3], cells[3:4]):
+        files = [(path, read_cell(path)) for path in several]
+        run = runs.summary_run(files, "s", tags, [(several[0], "figures")], source)
+        answers[f"summary of {len(several)}"] = _describe(run)
+    labels = write_cell(tmp_path / "several", multi_label=True, class_names=("a", "b"))
+    answers["labels' summary"] = _describe(
+        runs.summary_run([(labels, read_cell(labels))], "s", tags, [], source)
+    )
+    check_values("runs_of_cells", answers)
+
+
+def test_runs_of_studies_and_baselines_are_as_stored(tmp_path: Path) -> None:
+    write_text(tmp_path / "report.html", "report")
+    info = write_dataset_info(tmp_path / "dataset.json")
+    source = runs.dataset_input("digits", read_info(info))
+    cells = write_study(tmp_path, methods=("sgd", "sgd_full", "nonprivate"), epsilons=("2", "inf"))
+    answers: dict[str, Any] = {}
+    for number in (len(cells), 1):
+        summary = tmp_path / f"{number}.parquet"
+        summarise_cells(cells[:number], summary, study="s")
+        artifacts = [(tmp_path / "report.html", ""), (summary, "tables")]
+        run = runs.study_run("study", read_grid([summary]), {"digits": info}, artifacts)
+        answers[f"study of {number}"] = _describe(run)
+    zero = [write_zero_shot(tmp_path, accuracy=0.7)]
+    few = [write_few_shot(tmp_path, {1: 0.5, 16: 0.8, None: 0.9})]
+    made = list_baseline_runs(zero, few, study="s", shared_tags={"study": "s"}, source=source)
+    for run in made:
+        answers[run.key] = _describe(run)
+    whole = dataset_run(
+        made, dataset="digits", study="s", shared_tags={"study": "s"}, artifacts=[(zero[0], "f")],
+        source=source, finished=0.0,
+    )  # fmt: skip
+    answers["dataset"] = _describe(whole)
+    dataset = source.dataset
+    answers["input"] = [dataset.name, dataset.source, dataset.source_type, dataset.profile]
+    check_values("runs_of_studies", answers)
+
+
+def test_names_and_numbers_of_runs_are_as_stored() -> None:
+    seeds: list[dict[str, Any]] = [{"r": [0.5, None, 1.0, 0.25]}, {"r": [1.0, None, 0.0, 0.75]}]
+    names = (["a", "b", "c", "d"], ["a/", "a:", "a_", "a_ 1"], ["x", "x", "x", "."])
+    values = {"a": 0.123456, "b": None, "c": math.nan, "d": math.inf, "e": 1234567.0}
+    words = [("sgd", "ε8", "b"), ("a" * 30, "ε0.5", "b" * 9), ("x" * 22,), ("x" * 23,), ("a", "")]
+    rows = [("b", 0.5, 1), ("a", 1, 2), ("b", 0.25, 0), ("b", 0.75, 1), ("a", 1, 2)]
+    answers = {
+        "classes": [runs.class_metrics(each, seeds, "r") for each in names],
+        "metrics": runs.list_metrics(values),
+        "names": [runs.run_name(*each) for each in words],
+        "steps": [
+            runs.curve_steps(each)
+            for each in ([1.0, 0.5, math.inf], [0.001, 0.002, 0.011], [8.004, 8.001, 8.02, 8.006])
+        ],
+        "metric names": [
+            runs.metric_name(each) for each in ("a/b", ".", "..", " x ", "é", "a" * 101, "a,b:c-d")
+        ],
+        "options": runs.option_params({"a": 1, "b": None, "c": "x", "d": [1]}, {"a": "0"}),
+        "bounds": runs.allows_metrics(
+            {"balanced_accuracy": 0.51234567, "true_positives": {"0.01": 0.02345678, "0.1": 1}}
+        ),
+        "colours": [runs.pick_colour(index) for index in (0, 1, 19, 20, 21, 40)],
+        "private": [
+            runs._private_tag(each) for each in ([True], [False, False], [True, False], [])
+        ],
+        "rows": [hash_rows(rows, {"p": "1"}) == hash_rows(each, {"p": "1"}) for each in (
+            rows[::-1], rows[:4], rows[1:])],
+    }  # fmt: skip
+    check_values("names_of_runs", answers)
+
+
+def _shown(experiment: views.ExperimentContents, others: set[str]) -> dict[str, Any]:
+    return {
+        "name": experiment.name, "note": experiment.note,
+        "location": str(experiment.location), "views": experiment.views(others),
+    }  # fmt: skip
+
+
+def test_views_and_charts_are_as_stored(tmp_path: Path) -> None:
+    info = read_info(write_dataset_info(tmp_path / "dataset.json"))
+    source = runs.dataset_input("digits", info)
+    zero = [write_zero_shot(tmp_path, accuracy=0.7)]
+    baselines = list_baseline_runs(zero, [], study="s", shared_tags={}, source=source)
+    answers: dict[str, Any] = {}
+    for kind in ("plain", "labels", "macro"):
+        paths = [
+            write_cell(tmp_path / kind, **KINDS[kind] | {"epsilon": e}) for e in ("0.5", "8", "inf")
+        ]
+        records = [(path, read_cell(path)) for path in paths]
+        cells = [runs.cell_run(*each, "s", {}, source) for each in records]
+        whole = [runs.summary_run(records, "s", {}, [], source)]
+        measure = records[0][1].measure
+        for given, place in (([], None), (baselines, tmp_path)):
+            made = views.cells_experiment("digits", place and Path("r"), cells, given, measure)
+            answers[f"{kind}, {len(given)}"] = _shown(made, {"audit/epsilon_lower"})
+        made = views.summary_experiment("digits", Path("r"), whole, measure)
+        answers[f"{kind}, summary"] = _shown(made, {f"{measure.headline}/eps_10"})
+    other = {f"d{k}/best_private_eps_{e}" for k in range(11) for e in ("0.1", "1", "2", "0.5", "8")}
+    summary = tmp_path / "one.parquet"
+    summarise_cells([paths[0]], summary, study="s")
+    run = runs.study_run("s", read_grid([summary]), {}, [(summary, "")])
+    answers["studies"] = _shown(views.studies_experiment(Path("r"), run), other)
+    answers["releases"] = _shown(views.releases_experiment(None), set())
+    tokens: tuple[list[str], ...] = (
+        ["0.5", "2"],
+        ["0.1", "8", "inf"],
+        ["inf"],
+        [],
+        ["10", "1", "0.9"],
+        ["4", "0.25"],
+    )
+    answers["nearest"] = [views.nearest_to_one(each) for each in tokens]
+    answers["columns"] = [
+        views.best_columns(each)
+        for each in (
+            [],
+            [*other],
+            [f"a/best_private_eps_{e}" for e in (8, 0.125, 1, 2)],
+            ["test/a"],
+        )
+    ]
+    check_values("views", answers)
+
+
+def test_a_view_is_written_where_it_changed() -> None:
+    view = {"selectedColumns": ["a"], views.NAME: "name"}
+    first = views.changed_view(view, None)
+    assert first is not None
+    assert views.changed_view(view, first) is None
+    for present in ("", "[]", "{", "{}", first.replace("name", "title"), "3"):
+        assert views.changed_view(view, present) is not None
+    for other in (view | {views.NAME: "b"}, view | {"selectedColumns": ["b"]}):
+        assert views.changed_view(other, first) is not None
+    assert views.view_tag("k") == "mlflow.sharedViewState.k"
