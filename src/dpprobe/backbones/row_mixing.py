@@ -111,27 +111,37 @@ def find_mixed_row(
 ) -> tuple[int, list[torch.Tensor]] | None:
     """Passes a row among copies of one companion, then of the other, in batches of `count` rows.
 
-    The row is first and last in batches, because it may depend only on rows before or after it.
-    Returns the position where the row's result changes with the companions, and both batches;
-    returns None if the result changes nowhere.
+    The row is first and last, because its result may depend only on rows before or after it. A
+    position is compared with a batch in which all other rows differ, so that a network that adds
+    the first or the last row to all rows is found too. Returns the position where the row's result
+    changes with the companions, and both batches; returns None if the result changes nowhere.
 
     Args:
       rows: the row and the two companions.
       alone: the row's result in a batch of one row, as a further comparison; only in float64.
     """
-    ends = [[0, count - 1]] if count > 2 else [[place] for place in range(count)]
-    for places in ends if count > 1 else []:
-        batches = []
-        for other in (1, 2):
-            index = torch.full((count,), other)
-            index[places] = 0
-            batches.append(rows[index.to(rows.device)])
-        first, second = (run(batch).double() for batch in batches)
-        for place in places:
-            others = [second[place], *(() if alone is None else (alone.double(),))]
-            if any(_rows_differ(first[place], one, TOLERANCES[precision]) for one in others):
-                return place, batches
+    results: dict[tuple[int, ...], torch.Tensor] = {}
+    for place, *pair in _arrange_batches(count):
+        batches = [rows[torch.tensor(each, device=rows.device)] for each in pair]
+        for each, batch in zip(pair, batches, strict=True):
+            if each not in results:
+                results[each] = run(batch).double()
+        first, second = (results[each][place] for each in pair)
+        others = [second, *(() if alone is None else (alone.double(),))]
+        if any(_rows_differ(first, other, TOLERANCES[precision]) for other in others):
+            return place, batches
     return None
+
+
+def _arrange_batches(count: int) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+    """Returns a position of the row (0), and the rows of two batches to compare there."""
+    if count < 2:
+        return []
+    if count == 2:
+        return [(0, (0, 1), (0, 2)), (1, (1, 0), (2, 0))]
+    # one batch with the row at both ends serves both comparisons, as a batch may take seconds
+    both, companions = (0, *(1,) * (count - 2), 0), (2,) * (count - 1)
+    return [(0, both, (0, *companions)), (count - 1, both, (*companions, 0))]
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dpprobe.analyses.audit.audit_record import AuditRecord
+from dpprobe.analyses.audit.audit_record import AuditRecord, at_least
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DataError
 from tests.support.audit_records import CONTROLS, MEMBERSHIP, WHITE_BOX, write_audit
@@ -50,3 +50,12 @@ def test_a_record_of_another_form_is_refused_by_its_place(tmp_path: Path) -> Non
         AuditRecord.read(path)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (0.71299, "0.712"), (0.3, "0.3"), (12.399, "12.3"), (math.inf, "inf")],
+)
+def test_a_lower_bound_is_never_rounded_up(value: float, text: str) -> None:
+    assert at_least(value) == text
+    assert float(text) <= value

@@ -145,3 +145,19 @@ def test_a_selection_is_bounded_by_its_one_price(accuracy: float) -> None:
     assert tuned.epsilon_of_accuracy((1 + variation) / 2) == pytest.approx(price)
     assert math.isnan(tuned.factor_of(0.5))
     assert math.isnan(caught_factor(tuned, 1000))
+
+
+def silent() -> PlanFamily:
+    return PlanFamily(
+        Plan(mechanisms=(gaussians(0.0),), n=1000, epsilon=math.inf, delta=DELTA, accountant="pld")
+    )
+
+
+def test_a_plan_without_noise_allows_anything() -> None:
+    plan = silent()
+    assert plan.total_variation() == 1
+    assert math.isnan(plan.factor_of(0.5))
+    assert math.isnan(caught_factor(plan, 1000))
+    assert plan.epsilon_of_accuracy(0.5) == 0
+    assert plan.epsilon_of_accuracy(0.9) == pytest.approx(math.log((0.9 - DELTA) / 0.1))
+    assert plan.epsilon_of_accuracy(1.0) == math.inf

@@ -9,15 +9,16 @@ import pytest
 import torch
 
 from dpprobe.analyses.audit.canary_attack import Attack, Shape, Worlds, make_worlds
-from dpprobe.analyses.audit.transcripts import Recorder, Replayer, join_blocks
+from dpprobe.analyses.audit.transcripts import FixedCanaries, Recorder, Replayer, join_blocks
 from dpprobe.errors import PrivacyError
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.accountants import gaussian_mu
 from dpprobe.privacy.entropy import SystemEntropy
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.randomness import derived_seed
+from dpprobe.privacy.randomness import derived_seed, open_stream
 from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.sampling import PoissonSampler
 from tests.support.audits import METHODS, plan_of
 
 SHAPE = Shape(n=300, dimension=8, num_classes=3, multi_label=False)
@@ -149,3 +150,18 @@ def test_nobody_observes_a_release() -> None:
     plan = plan_of(METHODS["least_squares"], SHAPE.n)
     with pytest.raises(PrivacyError, match="noise, so it must not read the sums of a release"):
         Releases(plan, (0,), torch.device("cpu"), entropy=SystemEntropy(), observer=Recorder())
+
+
+def test_a_batch_holds_the_fixed_canaries_and_no_others() -> None:
+    free = PoissonSampler(50, 0.3, open_stream(5, "sampling")).draw_block(200)
+    for sampled in (0, 1):
+        sampler = PoissonSampler(50, 0.3, open_stream(5, "sampling"))
+        units, sizes = FixedCanaries(sampler, range(10, 14), sampled).draw_block(200)
+        assert (len(sizes), sizes.sum()) == (200, len(units))
+        for fixed, drawn in zip(
+            np.split(units, np.cumsum(sizes)[:-1]),
+            np.split(free[0], np.cumsum(free[1])[:-1]),
+            strict=True,
+        ):
+            others = [unit for unit in drawn if unit not in range(10, 14)]
+            assert fixed.tolist() == others + [10] * sampled

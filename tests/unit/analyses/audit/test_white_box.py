@@ -15,7 +15,9 @@ from dpprobe.analyses.audit import canary_attack, white_box
 from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.analyses.audit.bounds import accuracy_lower_bound
 from dpprobe.analyses.audit.canary_attack import (
+    OTHERS,
     Shape,
+    make_unusual_worlds,
     make_worlds,
 )
 from dpprobe.analyses.audit.controls import CONTROLS, add_counts
@@ -292,3 +294,50 @@ def test_runs_of_two_attacks_share_neither_seeds_nor_coins() -> None:
     (seeds, coins), (others, other_coins) = seen
     assert len({*seeds, *others}) == 80
     assert coins != other_coins
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_the_two_worlds_differ_in_the_canaries_alone(multi_label: bool) -> None:
+    """Canaries of several labels have all, and rows in the canaries' direction have none."""
+    shape = Shape(n=90, dimension=5, num_classes=3, multi_label=multi_label)
+    common = make_worlds(shape, group=4, length=2.0, seed=1, label=2)
+    longest, alone = make_unusual_worlds(shape, length=2.0, seed=1)
+    for worlds, group, label, other in ((common, 4, 2, 0), (longest, 1, 0, 1), (alone, 1, 0, 1)):
+        assert (worlds.absent.n, worlds.present.n) == (90, 90)
+        features, labels = worlds.present.features, worlds.present.labels
+        assert worlds.absent.features is not None
+        assert features is not None
+        rows = len(worlds.absent.features)
+        assert list(worlds.canaries) == list(range(rows, rows + group))
+        assert features[:rows].equal(worlds.absent.features)
+        assert labels[:rows].equal(worlds.absent.labels)
+        assert features[rows:].norm(dim=1).sub(2).abs().max() < 1e-5
+        alike = torch.cosine_similarity(features[:rows], worlds.canary) > 0.999
+        assert alike.sum() == OTHERS // 2
+        assert (labels[rows:] == (1 if multi_label else label)).all()
+        assert (labels[:rows][alike] == (0 if multi_label else other)).all()
+        assert (worlds.label, worlds.other_label) == (label, other)
+    assert longest.absent.features is not None
+    assert longest.absent.features.norm(dim=1).max() < 1.5
+    assert not (alone.absent.labels == (1 if multi_label else 0)).any()
+
+
+def test_heads_that_add_float32_noise_are_tested_as_real_numbers(calibrations: Path) -> None:
+    tests = [
+        audited(METHODS[name], planned(METHODS[name], 2.0, calibrations), runs=10)[0]
+        for name in ("sgd", "exact_sgd")
+    ]
+    words = [test["white_box"]["test"] for test in tests]
+    assert words == [f"{white_box.JOINT}, as real numbers", white_box.JOINT]
+
+
+def test_groups_are_as_large_as_the_promise_is_small(calibrations: Path) -> None:
+    method = METHODS["prototypes"]
+    shape = Shape(n=N, dimension=4, num_classes=2, multi_label=False)
+    sizes = {}
+    for epsilon in (0.1, 0.5, 2.0, 8.0):
+        cell = white_box._Cell(
+            method, planned(method, epsilon, calibrations), shape, 5, 10, 0.9
+        )  # fmt: skip
+        sizes[epsilon] = cell.canary_count
+    assert sizes == {0.1: 50, 0.5: 14, 2.0: 4, 8.0: 1}

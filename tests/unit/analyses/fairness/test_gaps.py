@@ -210,3 +210,9 @@ def test_intervals_of_groups_are_central_quantiles_of_resamples() -> None:
     )
     assert (0.6 - low.item()) / 0.05 == pytest.approx(1.96, abs=0.04)
     assert (high.item() - 0.6) / 0.05 == pytest.approx(1.96, abs=0.04)
+
+
+def test_no_two_resamples_are_alike() -> None:
+    counts = np.concatenate(Resamples(50, 300, seed=3).blocks, axis=1)
+    assert counts.shape == (50, 301)
+    assert len(np.unique(counts, axis=1).T) == 301

@@ -117,3 +117,14 @@ def test_the_interval_is_student_s_around_the_slope() -> None:
 def _known(value: float | None) -> float:
     assert value is not None
     return value
+
+
+@pytest.mark.parametrize("rho", [0.5, 0.9, 1.1])
+def test_a_law_is_recovered(rho: float) -> None:
+    law, fault = fit_law(range(1, 13), [3.0 * rho**layer for layer in range(1, 13)])
+    assert fault is None
+    assert law is not None
+    assert law.rho == pytest.approx(rho)
+    assert law.low == pytest.approx(rho, rel=1e-6)
+    assert law.r_squared == pytest.approx(1)
+    assert law.layers == 12

@@ -23,7 +23,7 @@ from dpprobe.release.parts.calibration.noisy_counts import (
     fit_logistic,
     search_temperature,
 )
-from dpprobe.release.probabilities import TOP_EDGES
+from dpprobe.release.probabilities import TOP_EDGES, SetRule
 
 Floats = npt.NDArray[np.float64]
 CLASSES = 5
@@ -164,3 +164,68 @@ def test_without_a_slope_there_are_no_cut_offs() -> None:
     slope, offset = fit_logistic(np.array([-1.0, 0.0, 1.0]), one_bin, one_bin, n=600, deviation=1.0)
     assert slope == 0
     assert offset == pytest.approx(0.0)
+
+
+def test_two_classes_are_described_as_their_rows_are() -> None:
+    """The counts happen to have no noise: shares are the rows', and errors still allow for it."""
+    n, deviation = 20_000, 2.0
+    edges, counts, (middles, scores, labels) = binned(n, 3.0, np.random.default_rng(9), power=1.5)
+    largest = int(counts.sum(axis=0).max())
+    slope, offset = fit_logistic(middles, *counts, n=n, deviation=deviation)
+    said = describe_two(
+        edges, middles, counts, scale=slope, offset=offset, n=n, deviation=deviation
+    )  # fmt: skip
+    chances, ends = (expit(slope * each + offset) for each in (scores, edges))
+    surest, low, high = np.maximum(chances, 1 - chances), ends[:-1], ends[1:]
+
+    def share(part: Any, whole: Any, bins: Any, rest: Any) -> Any:
+        noise = [deviation * math.sqrt(each.sum()) for each in (bins, rest)]
+        return pytest.approx(estimate_share(float(part.sum()), float(whole.sum()), *noise))
+
+    rates: dict[str, Any] = {
+        "sensitivity": (max, lambda end: (chances[labels] >= end).mean()),
+        "specificity": (min, lambda end: (chances[~labels] < end).mean()),
+    }
+    offered = [(row["wanted"], row["rate"]) for row in said["cut_offs"]]
+    assert offered == [(name, rate) for name in rates for rate in calibration.WANTED_RATES]
+    for row in said["cut_offs"]:
+        above, over = chances >= row["from"], low >= row["from"]
+        assert row["sensitivity"] == share(above & labels, labels, over, ~over)
+        assert row["specificity"] == share(~above & ~labels, ~labels, ~over, over)
+        choose, rate = rates[row["wanted"]]
+        assert row["from"] == choose(end for end in ends[1:-1] if rate(end) >= row["rate"])
+    for row in said["reliability"]:
+        inside = (chances >= row["from"]) & ((chances < row["to"]) | (row["to"] == 1))
+        bins = (high > row["from"]) & (low < row["to"])
+        ends_of_share = row["observed"], row["low"], row["high"]
+        assert ends_of_share == share(inside & labels, inside, bins, bins)
+        assert row["predicted"] == pytest.approx(chances[inside].mean(), abs=0.002)
+    assert [row["from"] for row in said["abstention"]] == [*calibration.ABSTAIN_BELOW]
+    for row in said["abstention"]:  # the limits divide one bin of either class
+        sure = surest >= row["from"]
+        right = ((chances >= 0.5) == labels)[sure].mean()
+        assert row["answered"] <= sure.mean() <= row["answered"] + 2 * largest / n
+        assert row["low"] < right < row["high"]
+    treated_from = [row["from"] for row in said["net_benefit"]]
+    assert treated_from == pytest.approx(calibration.TREATED_FROM, abs=0.05)
+    for row in said["net_benefit"]:
+        treated, odds = chances >= row["from"], row["from"] / (1 - row["from"])
+        gained, lost = (treated & labels).sum(), odds * (treated & ~labels).sum()
+        noise = deviation * math.sqrt((1 + odds**2) * (low >= row["from"]).sum())
+        assert n * row["benefit"] == pytest.approx(gained - lost)
+        assert n * row["all"] == pytest.approx(labels.sum() - odds * (~labels).sum())
+        assert n * row["error"] == pytest.approx(math.hypot(noise, math.sqrt(gained + odds * lost)))
+    for row in said["sets"]:
+        most, z = allowed_misses(n, row["coverage"])
+        missed = np.where(labels, chances, 1 - chances) < row["threshold"]
+        assert most - 4 * largest < missed.sum() < most - z * deviation
+
+
+def test_a_set_holds_the_most_probable_class_and_all_that_reach_the_threshold() -> None:
+    values = np.array([0.1, 0.55, 0.3, 0.05], np.float32)
+    held, abstain = SetRule(threshold=0.3, abstain_below=None).apply_to(values)
+    assert (held.tolist(), abstain) == ([1, 2], True)
+    held, abstain = SetRule(threshold=0.6, abstain_below=None).apply_to(values)
+    assert (held.tolist(), abstain) == ([1], False)
+    assert SetRule(threshold=0.6, abstain_below=0.56).apply_to(values)[1] is True
+    assert SetRule(threshold=None, abstain_below=None).apply_to(values)[0].tolist() == [1, 2, 0, 3]

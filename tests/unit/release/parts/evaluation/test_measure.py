@@ -23,6 +23,7 @@ from dpprobe.release.parts.evaluation import measure as evaluation
 from dpprobe.release.parts.evaluation.class_recalls import Estimate
 from dpprobe.release.parts.evaluation.measure import (
     accuracy_estimate,
+    area_estimate,
     evaluate_heads,
     evaluation_mechanisms,
     hit_sum,
@@ -267,3 +268,26 @@ def test_the_sampling_variance_of_an_area_is_that_of_hanley_and_mcneil() -> None
     expected = (area * (1 - area) + rest) / m**2
     found = evaluation._sampling_variance(area, np.full(3, m), np.full(3, m))
     np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "auc"])
+def test_null_rows_count_nothing(tmp_path: Path, metric: Metric) -> None:
+    n = 300
+    plan = planned(tmp_path, metric, n, 8.0)
+    scores = np.full((n, 2), NULL)
+    labels = np.zeros(n, dtype=np.int64)
+    result = measure(scores, labels, plan, metric)
+    if metric == "accuracy":
+        assert result["value"] < 0.02
+    else:
+        assert (result["value"], result["interval"]) == (0.5, [0.0, 1.0])
+        assert "One of the two kinds has too few rows for any measurement" in result["released"]
+
+
+def test_negative_counts_give_an_area_in_range() -> None:
+    generator = np.random.default_rng(0)
+    for _ in range(200):
+        counts = generator.normal(0, 20, (2, 2, 16)) + generator.choice([0, 5, 50])
+        estimate, _ = area_estimate(counts, 20.0)
+        assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1
+        assert estimate.high > estimate.low
