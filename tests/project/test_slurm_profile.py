@@ -449,69 +449,48 @@ def test_what_an_earlier_run_left_is_taken_over_only_if_it_is_the_same(slurm: Sl
     assert ":tmp.new:" in record["comment"], "it belongs to the new run"
 
 
-@pytest.mark.parametrize("what", ["params", "code"])
-def test_a_job_of_other_parameters_or_older_code_is_cancelled(slurm: Slurm, what: str) -> None:
+def test_a_job_of_older_code_is_cancelled(slurm: Slurm) -> None:
     left_behind(slurm)
     let_scancel_work(slurm)
-    if what == "code":
-        (slurm.folder / "Snakefile").write_text("rule all: # mended\n")
-    changes: dict[str, Any] = {"params": {"x": 1}} if what == "params" else {}
-    result = submitted(slurm, script(slurm, **changes))
+    (slurm.folder / "Snakefile").write_text("rule all: # mended\n")
+    result = submitted(slurm, script(slurm))
     assert "cancelling what was left behind: 18" in result.stderr
     assert len(slurm.calls("sbatch")) == 2
 
 
-@pytest.mark.parametrize(
-    ("left", "wanted", "cancelled"),
-    [
-        ({"out/a", "out/b"}, {"out/b", "out/c"}, True),
-        ({"out/a", "out/b"}, {"out/c", "out/d"}, False),
-        ({"out/a", "out/b"}, {"out/b"}, True),
-        ({"out/b"}, {"out/a", "out/b"}, True),
-    ],
-)
-def test_a_group_left_behind_is_cancelled_where_its_jobs_are_grouped_anew(
-    slurm: Slurm, left: set[str], wanted: set[str], cancelled: bool
+def ask_for(names: str) -> dict[str, Any]:
+    """What Snakemake says of the job of one file, or of a group of more."""
+    kind = {"type": "group", "groupid": "small", "jobid": names} if len(names) > 1 else {}
+    return {"output": [f"out/{name}" for name in names], "wildcards": {"name": names}, **kind}
+
+
+FILE, OTHER = ["out/a"], {"log": ["other/logs/a.log"], "output": ["other/a"], "params": {"x": 1}}
+GROUPS = [{"type": "group", "groupid": "small", "jobid": f"{name}0000000"} for name in "ab"]
+# What was left behind, what is asked for now, and whether the first is cancelled.
+LEFT_BEHIND: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
+    ({}, {"params": {"x": 1}}, True), ({}, OTHER, False), (GROUPS[0], GROUPS[0] | OTHER, False),
+    (ask_for("ab"), ask_for("bc"), True), (ask_for("ab"), ask_for("cd"), False),
+    (ask_for("ab"), ask_for("b"), True), (ask_for("b"), ask_for("ab"), True),
+    *((GROUPS[0] | {"output": old}, GROUPS[1] | {"output": new}, True)
+      for old, new in ((FILE, None), (None, FILE), (None, None))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("left", "wanted", "cancelled"), LEFT_BEHIND)
+def test_what_was_left_behind_is_cancelled_where_it_makes_a_file_that_is_asked_for(
+    slurm: Slurm, left: dict[str, Any], wanted: dict[str, Any], cancelled: bool
 ) -> None:
-    """Snakemake's groups, and so their names, are others in the next run."""
+    """The next run's groups, and so their names, are others, and another study is left alone.
 
-    def asked(files: set[str]) -> dict[str, Any]:
-        name = "-".join(sorted(path[-1] for path in files))
-        kind = {"type": "group", "groupid": "small", "jobid": name} if len(files) > 1 else {}
-        return {"output": sorted(files), "wildcards": {"name": name}, **kind}
-
-    left_behind(slurm, **asked(left))
+    Snakemake lists no outputs of more than a hundred: such a group is known by its rules.
+    """
+    left_behind(slurm, **left)
     let_scancel_work(slurm)
-    assert submitted(slurm, script(slurm, **asked(wanted))).stdout == "19\n"
+    result = submitted(slurm, script(slurm, **wanted))
+    assert result.stdout == "19\n"
+    assert ("cancelling what was left behind: 18" in result.stderr) is cancelled
     assert slurm.calls("scancel") == (["scancel 18"] if cancelled else [])
     assert (slurm.state / "18.json").exists() is not cancelled
-
-
-@pytest.mark.parametrize("outputs", [(["out/a"], None), (None, ["out/a"]), (None, None)])
-def test_a_group_of_too_many_outputs_to_list_is_known_by_its_rules(
-    slurm: Slurm, outputs: tuple[list[str] | None, list[str] | None]
-) -> None:
-    """Snakemake lists none of more than a hundred; the next run may group fewer jobs."""
-    group: dict[str, Any] = {"type": "group", "groupid": "small"}
-    old, new = (
-        {**group, "jobid": f"{name}0000000", "output": each}
-        for name, each in zip("ab", outputs, strict=True)
-    )
-    left_behind(slurm, **old)
-    let_scancel_work(slurm)
-    assert submitted(slurm, script(slurm, **new)).stdout == "19\n"
-    assert slurm.calls("scancel") == ["scancel 18"]
-
-
-@pytest.mark.parametrize(
-    "kind", [{}, {"type": "group", "groupid": "small", "jobid": "fab0e4d6-754e"}]
-)
-def test_another_study_in_the_same_folder_is_left_alone(slurm: Slurm, kind: dict[str, Any]) -> None:
-    left_behind(slurm, **kind)
-    slurm.says("sbatch", "19")
-    other = script(slurm, log=["other/logs/a.log"], output=["other/a"], params={"x": 1}, **kind)
-    assert submitted(slurm, other).stdout == "19\n"
-    assert not slurm.calls("scancel")
 
 
 def test_a_job_of_a_snakemake_that_still_runs_is_not_cancelled(slurm: Slurm) -> None:

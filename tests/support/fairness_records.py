@@ -82,13 +82,6 @@ def write_fairness(
     return path
 
 
-def value_of(method: str, epsilon: str, group: str, metric: str = "auc") -> dict[str, Any]:
-    """Returns the row of a group over all labels."""
-    named = {"method": method, "epsilon": epsilon, "group": group, "metric": metric, "label": ""}
-    (row,) = (row for row in TABLE.to_pylist() if named.items() <= row.items())
-    return dict(row)
-
-
 def gap_of(method: str, epsilon: str, attribute: str, metric: str = "auc") -> Any:
     """Returns a gap of the record."""
     cell = RECORD.find_cell(method, epsilon)
