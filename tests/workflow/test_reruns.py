@@ -86,7 +86,7 @@ def cut_short(path: Path) -> None:
 
 OF_CELL = "are made again, results/cells/digits/pixels/sgd/eps-2"
 LOST, DAMAGED = f"missing and {OF_CELL}/{{}}", f"dpprobe: damaged cells {OF_CELL}/metrics.json"
-DAMAGES = (
+DAMAGES: tuple[tuple[str, Callable[[Path], None], str], ...] = (
     *(
         (name, Path.unlink, LOST.format(name))
         for name in (METRICS_FILE, WEIGHTS_FILE, HISTORY_FILE)
