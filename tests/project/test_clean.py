@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -93,11 +93,6 @@ OF_OTHERS = {
 EMPTY = ("data/empty", "results/empty", "results/my_paper/empty")
 
 
-@pytest.fixture
-def script(repository: Path) -> ModuleType:
-    return load_script(repository / "envs/clean.py")
-
-
 def fill(root: Path, files: Mapping[str, str]) -> None:
     for name, content in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -114,38 +109,31 @@ def files_in(root: Path) -> set[str]:
     return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
 
 
-def cleaned(root: Path, repository: Path, *words: str) -> set[str]:
-    """Makes all of the files, cleans, and returns those that are left."""
-    fill(root, {**KEPT, **OF_THE_DEFAULT_STUDY, **OF_OTHERS})
-    for name in EMPTY:
-        (root / name).mkdir(parents=True)
-    clean(root, repository, *words)
-    assert all((root / name).is_dir() for name in EMPTY)
-    return files_in(root)
-
-
-def test_clean_removes_the_default_study_alone(tmp_path: Path, repository: Path) -> None:
-    assert cleaned(tmp_path, repository) == {*KEPT, *OF_OTHERS}
-    assert not (tmp_path / "results/cells").exists()
-
-
 @pytest.mark.parametrize(
-    "other",
-    [
-        {
-            ".snakemake/dpprobe/a-0.json": {
-                "_run": {"study": {"results_dir": "results", "study": "w"}}
-            }
-        },
-        {"results/tracking/_study.json": {"format": "dpprobe-tracking", "study": "w"}},
-        {
-            "results/cells/photos/pixels/sgd/eps-2/metrics.json": {
-                "format": CELL_FORMAT,
-                "cell": {"dataset": "photos"},
-            }
-        },
-    ],
+    ("words", "kept", "gone"),
+    [((), {*KEPT, *OF_OTHERS}, "cells"), (("--all",), set(KEPT), "own_images/cells")],
 )
+def test_clean_removes_the_default_study_or_all_and_keeps_releases_and_other_files(
+    tmp_path: Path, repository: Path, words: tuple[str, ...], kept: set[str], gone: str
+) -> None:
+    fill(tmp_path, {**KEPT, **OF_THE_DEFAULT_STUDY, **OF_OTHERS})
+    for name in EMPTY:
+        (tmp_path / name).mkdir(parents=True)
+    clean(tmp_path, repository, *words)
+    assert all((tmp_path / name).is_dir() for name in EMPTY)
+    assert files_in(tmp_path) == kept
+    assert not (tmp_path / "results" / gone).exists()
+
+
+OTHER_STUDIES: list[dict[str, Any]] = [
+    {".snakemake/dpprobe/a-0.json": {"_run": {"study": {"results_dir": "results", "study": "w"}}}},
+    {"results/tracking/_study.json": {"format": "dpprobe-tracking", "study": "w"}},
+    {"results/cells/photos/pixels/sgd/eps-2/metrics.json": {
+        "format": CELL_FORMAT, "cell": {"dataset": "photos"}}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("other", OTHER_STUDIES)
 def test_clean_leaves_the_results_of_a_study_without_results_dir(
     tmp_path: Path, repository: Path, other: Mapping[str, object]
 ) -> None:
@@ -158,15 +146,6 @@ def test_clean_leaves_the_results_of_a_study_without_results_dir(
     assert "study w" in said or "a study of photos" in said
     clean(tmp_path, repository, "--all")
     assert not any(name.startswith("results/cells") for name in files_in(tmp_path))
-
-
-def test_clean_knows_the_default_study(repository: Path, script: ModuleType) -> None:
-    assert f"\nstudy: {script.STUDY}\n" in (repository / "config.yaml").read_text()
-
-
-def test_clean_all_keeps_releases_ledgers_and_other_files(tmp_path: Path, repository: Path) -> None:
-    assert cleaned(tmp_path, repository, "--all") == set(KEPT)
-    assert not (tmp_path / "results/own_images/cells").exists()
 
 
 @pytest.mark.parametrize("words", [(), ("--all",)])
@@ -210,21 +189,18 @@ def test_nothing_behind_a_link_is_removed(tmp_path: Path, repository: Path, inne
     assert (place / inner).is_symlink()
 
 
-def test_all_that_rules_write_is_known(repository: Path, script: ModuleType) -> None:
+def test_all_that_rules_write_is_known(repository: Path) -> None:
+    script = load_script(repository / "envs/clean.py")
     text = "".join(path.read_text() for path in (repository / "workflow").rglob("*.smk"))
     named = set(re.findall(r"<results>/([a-z_]+(?:\.html)?)\b", text)) - {"releases"}
     constants = {AUDITS, FAIRNESS, IMBALANCE, LAYERS, LONG_TAIL, NETWORKS_FOLDER, SEARCHES}
     named |= {analysis.folder for analysis in load_analyses() if analysis.measurement}
     assert len(named) > 15
     assert named | constants <= WRITTEN
-    assert set(script.DATASETS) <= set(
-        re.findall(r"^  (\w+):$", (repository / "config.yaml").read_text(), re.M)
-    )
-
-
-def test_the_records_that_tell_a_study_are_those_that_are_written(
-    script: ModuleType,
-) -> None:
+    config = (repository / "config.yaml").read_text()
+    assert set(script.DATASETS) <= set(re.findall(r"^  (\w+):$", config, re.M))
+    assert f"\nstudy: {script.STUDY}\n" in config
+    # the records that tell a study
     assert set(script.MARKS.values()) == {
         CELL_FORMAT, MANIFEST_FORMAT, plan_file.FORMAT, calibration.FORMAT,
     }  # fmt: skip

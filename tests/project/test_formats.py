@@ -32,6 +32,7 @@ from dpprobe.results.cell_record import read_cell
 from dpprobe.training.cell_task import whole_cell
 from dpprobe.training.plan_file import read_plans
 from tests.conftest import REPOSITORY
+from tests.support.stored_records import check_values
 
 STORED = REPOSITORY / "tests/stored"
 # A file of the cache of calibrations is named by the hash of all that it follows from.
@@ -112,65 +113,34 @@ def test_every_version_that_is_kept_is_stored() -> None:
     assert {path.name for path in STORED.iterdir() if path.is_dir()} == kept
 
 
-def test_a_cell_of_version_4() -> None:
-    record = read_cell(STORED / "cell-4/metrics.json")
-    assert record.format_version == 4
-    assert record.guaranteed
-    assert record.summary[record.headline].both_low is not None
-
-
-def test_a_bundle_of_version_1() -> None:
+def test_stored_files_of_kept_versions_are_read() -> None:
+    """The bundle's weights and the features were drawn, so all of their numbers are known."""
+    cell = read_cell(STORED / "cell-4/metrics.json")
     bundle = read_bundle(STORED / "bundle-1")
-    assert bundle.facts.format_version == 1
-    assert bundle.facts.class_names == ("naevus", "melanoma", "keratosis")
-    assert bundle.weights.shape == (3, 65)
     expected = np.random.default_rng(0).normal(size=(3, 65)).astype(np.float32)
     np.testing.assert_array_equal(bundle.weights, expected)
-    assert bundle.statement["epsilon_target"] == 1.0
-
-
-def test_a_ledger_of_version_1() -> None:
-    first, second, third = Ledger(STORED / "ledger-1/ledger.jsonl").read_entries()
-    assert (first.state, first.reason) == ("abandoned", "der Rechner fiel aus")
-    assert (second.state, second.digest) == ("closed", "d" * 64)
-    assert third.state == "open"
-    assert [part.side for part in third.booking.parts] == ["train", "test"]
-
-
-def test_hashes_of_units_of_version_1() -> None:
-    (path,) = (STORED / "units-1").iterdir()
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    read = read_hashes(STORED / "units-1", digest, bytes(range(32)))
-    assert {part: list(values) for part, values in read.items()} == {
-        "train.names": [1, 5], "train.images": [2, 3], "test.images": [7],
-    }  # fmt: skip
-
-
-def test_a_cohort_of_version_1() -> None:
-    (path,) = (STORED / "cohort-1").iterdir()
+    (units,), (path,) = (STORED / "units-1").iterdir(), (STORED / "cohort-1").iterdir()
+    digest = hashlib.sha256(units.read_bytes()).hexdigest()
     described, cohort = read_cohort(path)
-    assert (described["label"], described["horizon"], cohort.n) == ("2026-10", 12, 300)
-    assert described["earlier"] == {"dataset": "september", "release": "clinic_09"}
-    assert cohort.outputs["class_sums"].tolist() == [[1.5, -2.25]]
-    assert cohort.sums["class_sums"].tolist() == [[3, -4]]
-    assert cohort.steps == {"class_sums": 0.5}
-    assert cohort.weights is not None
-
-
-def test_split_tables_of_version_1() -> None:
-    info = read_info(STORED / "dataset-1/dataset.json")
-    assert info.class_names == ("naevus", "melanoma")
-    table = SplitTable(STORED / "dataset-1/train.parquet")
-    assert table.rows == info.splits["train"].rows == 4
-
-
-def test_features_of_version_2() -> None:
+    info, table = read_info(STORED / "dataset-1/dataset.json"), STORED / "dataset-1/train.parquet"
     store = FeatureStore(STORED / "features-2/manifest.json")
-    features = store.read()
-    assert features.shape == (10, 3)
-    assert store.labels.tolist() == [0, 1] * 5
-    # its writer adds 3 where a row's class is
-    assert (features[store.labels == 0, 0].mean() - features[store.labels == 1, 0].mean()) > 1
+    found = {
+        "cell": [cell.format_version, cell.guaranteed, cell.summary[cell.headline].both_low],
+        "bundle": [
+            bundle.facts.format_version,
+            bundle.facts.class_names,
+            bundle.statement["epsilon_target"],
+        ],
+        "ledger": [
+            [each.state, each.reason, each.digest, [part.side for part in each.booking.parts]]
+            for each in Ledger(STORED / "ledger-1/ledger.jsonl").read_entries()
+        ],
+        "units": read_hashes(STORED / "units-1", digest, bytes(range(32))),
+        "cohort": [described, cohort.n, cohort.outputs, cohort.sums, cohort.steps, cohort.weights],
+        "dataset": [info.class_names, info.splits["train"].rows, SplitTable(table).rows],
+        "features": [store.read(), store.labels],
+    }
+    check_values("stored_formats", found)
 
 
 @pytest.mark.parametrize(
@@ -218,17 +188,13 @@ def write_embedding(path: Path, described: str) -> None:
     write_table(path, table)
 
 
-@pytest.mark.parametrize(
-    ("kind", "version", "name", "write", "read"),
-    [
-        ("plans", 4, "eps-1.json", Path.write_text, read_plans),
-        ("download", 2, "receipt.json", Path.write_text, Receipt.read),
-        ("embedding", 2, "tsne.parquet", write_embedding, read_embedding),
-    ],
-)
-def test_records_of_a_newer_dpprobe_are_not_to_be_deleted(
-    tmp_path: Path, kind: str, version: int, name: str, write: Any, read: Any
-) -> None:
-    write(tmp_path / name, f'{{"format": "dpprobe-{kind}", "format_version": {version}}}')
-    with pytest.raises(DataError, match=f"dpprobe-{kind} of version {version}, newer"):
-        read(tmp_path / name)
+def test_records_of_a_newer_dpprobe_are_not_to_be_deleted(tmp_path: Path) -> None:
+    records: tuple[tuple[str, int, Any, Any], ...] = (
+        ("plans", 4, Path.write_text, read_plans),
+        ("download", 2, Path.write_text, Receipt.read),
+        ("embedding", 2, write_embedding, read_embedding),
+    )
+    for kind, version, write, read in records:
+        write(tmp_path / kind, f'{{"format": "dpprobe-{kind}", "format_version": {version}}}')
+        with pytest.raises(DataError, match=f"dpprobe-{kind} of version {version}, newer"):
+            read(tmp_path / kind)

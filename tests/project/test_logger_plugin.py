@@ -22,6 +22,7 @@ from snakemake_logger_plugin_dpprobe import (
     list_reasons,
     shorten_error,
 )
+from tests.support.stored_records import check_values
 
 
 @pytest.fixture(autouse=True)
@@ -205,28 +206,6 @@ def test_a_full_disk_is_told_while_jobs_wait(
     handler.close()
 
 
-@pytest.mark.parametrize(
-    ("last", "parts"),
-    [
-        (
-            "FileNotFoundError: [Errno 2] No such file or directory: 'lesion.yaml'",
-            ("--configfile lesion.yaml", "as in lesions"),
-        ),
-        ("OSError: [Errno 28] No space left: '/some/notes'", ("/some",)),
-    ],
-)
-def test_a_file_that_is_not_there_or_not_written_is_told_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str, parts: tuple[str, ...]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "lesions.yaml").touch()
-    text = f'Traceback (most recent call last):\n  File "x", in load_configfile\n{last}\n'
-    told = shorten_error(text, last.partition(":")[0])
-    assert told.startswith("dpprobe: ")
-    assert all(part in told for part in parts)
-    assert len(told.splitlines()) == 1
-
-
 @pytest.mark.parametrize("dry", [True, False])
 def test_a_dry_run_says_what_each_job_asks_for(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, dry: bool
@@ -263,66 +242,32 @@ def test_a_terminal_that_is_gone_ends_the_messages_and_not_the_run(
     assert gone.written == 1
 
 
-@pytest.mark.parametrize(
-    ("error", "parts"),
-    [
-        (
-            'MissingRuleException in file "/a", line 4:\nNo rule to produce x/y.csv (if you',
-            ("x/y.csv", "--list"),
-        ),
-        (
-            "LockException:\nError: not locked, in the following directory:\n/a b\nIf",
-            ("/a b: ", "--unlock"),
-        ),
-        (
-            "Traceback (most recent call last):\nPermissionError: [Errno 13] Denied: '.snakemake'",
-            (".snakemake", "permissions"),
-        ),
-        (
-            "WorkflowError:\nFailed to create a/logs.\nOSError: [Errno 30] Read-only: 'a/logs'",
-            ("a/logs", "mount"),
-        ),
-        (
-            "PermissionError in file \"run.smk\", line 5:\n[Errno 13] Denied: '/a b/.runs'\n"
-            '  File "run.smk", line 4, in begin_run\n  File "x.py", line 3, in stat\n',
-            ("/a b/.runs", "permissions"),
-        ),
-        (
-            "WorkflowError:\nInsufficient permissions to access data/a.parquet. Please make sure",
-            ("data/a.parquet: ", "permissions"),
-        ),
-    ],
-)
+IN_CONFIG = 'Traceback (most recent call last):\n  File "x", in load_configfile\n'
+NO_RULE = 'MissingRuleException in file "/a", line 4:\nNo rule to produce {} (if you use'
+# Pairs of what Snakemake calls an error and what it says.
+ERRORS = (
+    ("FileNotFoundError", f"{IN_CONFIG}FileNotFoundError: [Errno 2] No such file: 'lesion.yaml'\n"),
+    ("OSError", f"{IN_CONFIG}OSError: [Errno 28] No space left: '/some/notes'\n"),
+    ("LockException", "LockException:\nError: not locked, in the following directory:\n/a b\nIf"),
+    ("Traceback", "Traceback (most recent call last):\nPermissionError: [Errno 13] x: '.x'"),
+    ("WorkflowError", "WorkflowError:\nFailed to create a/logs.\nOSError: [Errno 30] No: 'a/logs'"),
+    ("PermissionError", "PermissionError in file \"a.smk\", line 5:\n[Errno 13] No: '/a b/.runs'\n"
+     '  File "run.smk", line 4, in begin_run\n  File "x.py", line 3, in stat\n'),
+    ("WorkflowError", "WorkflowError:\nInsufficient permissions to access data/a.parquet. Please"),
+    *(("MissingRuleException", NO_RULE.format(name)) for name in
+      ("x/y.csv", "pln", "paper-tables", "zzz")),
+)  # fmt: skip
+
+
 def test_what_snakemake_says_in_many_lines_is_told_in_one(
-    error: str, parts: tuple[str, ...]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = shorten_error(error, error.partition(" ")[0].partition(":")[0])
-    assert told.startswith("dpprobe: ")
-    assert len(told.splitlines()) == 1
-    assert all(part in told for part in parts)
-
-
-@pytest.mark.parametrize(
-    ("typed", "near"), [("pln", "plan"), ("paper-tables", "paper_tables"), ("zzz", None)]
-)
-def test_a_misspelt_target_is_told_the_nearest_name(
-    monkeypatch: pytest.MonkeyPatch, typed: str, near: str | None
-) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lesions.yaml").touch()
     rules = [SimpleNamespace(name=name) for name in ("all", "plan", "paper_tables")]
     monkeypatch.setattr(RUN, "workflow", SimpleNamespace(rules=rules))
-    text = f'MissingRuleException in file "/a", line 4:\nNo rule to produce {typed} (if you use'
-    told = shorten_error(text, "MissingRuleException")
-    assert [name for name in ("plan", "paper_tables") if f"write {name}," in told] == (
-        [near] if near else []
-    )
-
-
-@pytest.mark.parametrize(
-    ("rule", "words"), [("prepare_data", "dataset's options or files"), ("plot", "of the study")]
-)
-def test_changed_parameters_are_named(rule: str, words: str) -> None:
+    found = {text: shorten_error(text, kind) for kind, text in ERRORS}
+    assert all(len(told.splitlines()) == 1 for told in found.values())
     text = "Missing output files: a; Params have changed since last execution: before: 1, now: 2"
-    missing, changed = list_reasons(text, rule)
-    assert missing == "missing output files"
-    assert words in changed
-    assert "params" not in changed
+    reasons = {rule: list_reasons(text, rule) for rule in ("prepare_data", "plot")}
+    check_values("logger_plugin_errors", found | reasons)

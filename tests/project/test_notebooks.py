@@ -71,18 +71,17 @@ def run_cells(notebook: Path) -> list[Any]:
     return values
 
 
-def test_there_are_notebooks() -> None:
-    assert [path.stem for path in NOTEBOOKS] == ["quickstart", "study_in_pandas"]
-
-
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_is_valid_and_holds_no_output(notebook: Path) -> None:
+def test_notebooks_are_valid_hold_no_output_and_link_to_files() -> None:
     """An output would name the machine that made it, and differ at each run."""
-    book = nbformat.read(notebook, as_version=4)
-    nbformat.validate(book)
-    for cell in book.cells:
-        assert not cell.get("outputs")
-        assert cell.get("execution_count") is None
+    assert [path.stem for path in NOTEBOOKS] == ["quickstart", "study_in_pandas"]
+    for notebook in NOTEBOOKS:
+        book = nbformat.read(notebook, as_version=4)
+        nbformat.validate(book)
+        assert not any(cell.get("outputs") or cell.get("execution_count") for cell in book.cells)
+        text = "".join(cell.source for cell in book.cells if cell.cell_type == "markdown")
+        targets = [part.partition(")")[0].partition("#")[0] for part in text.split("](")[1:]]
+        assert targets
+        assert [name for name in targets if not (notebook.parent / name).is_file()] == []
 
 
 def test_the_quickstart_runs(place: Path) -> None:
@@ -100,12 +99,3 @@ def test_a_study_is_read_into_pandas() -> None:
     assert table.columns.tolist() == [1.0, 4.0]
     assert best["method"].tolist() == ["momentum"] * 2
     assert 0 <= score <= 1
-
-
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_links_of_a_notebook_lead_somewhere(notebook: Path) -> None:
-    book = nbformat.read(notebook, as_version=4)
-    text = "".join(cell.source for cell in book.cells if cell.cell_type == "markdown")
-    targets = [part.partition(")")[0].partition("#")[0] for part in text.split("](")[1:]]
-    assert targets
-    assert all((notebook.parent / target).is_file() for target in targets)

@@ -39,18 +39,15 @@ def test_every_picture_is_shown(repository: Path) -> None:
     assert kept - set(shown(repository)) == set()
 
 
-def test_the_readmes_pictures_are_those_that_make_screenshots_makes(repository: Path) -> None:
-    text = (repository / "README.md").read_text(encoding="utf-8")
-    names = [Path(address).name for _, address in PICTURE.findall(text) if "svg" not in address]
-    assert sorted(names) == sorted(screenshots.NAMES)
+def test_pages_show_what_make_screenshots_makes(repository: Path) -> None:
+    wanted = {"README.md": screenshots.NAMES, "docs/tracking.md": screenshots.TRACKING_NAMES}
+    for page, names in wanted.items():
+        text = (repository / page).read_text(encoding="utf-8")
+        found = [Path(address).name for _, address in PICTURE.findall(text) if "svg" not in address]
+        assert sorted(found) == sorted(names)
+    # each view of MLflow has a heading
+    assert len(found) == len(re.findall(r"^### \d\. ", text, flags=re.MULTILINE))
     assert "python -m tests.browser.screenshots" in (repository / "Makefile").read_text()
-
-
-def test_the_page_on_mlflow_shows_each_view_that_make_screenshots_makes(repository: Path) -> None:
-    text = (repository / "docs/tracking.md").read_text(encoding="utf-8")
-    names = [Path(address).name for _, address in PICTURE.findall(text) if "svg" not in address]
-    assert sorted(names) == sorted(screenshots.TRACKING_NAMES)
-    assert len(names) == len(re.findall(r"^### \d\. ", text, flags=re.MULTILINE))
 
 
 def test_the_pipeline_is_drawn_from_the_rules(repository: Path) -> None:

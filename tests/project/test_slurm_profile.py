@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from dpprobe.logs import last_error
+from tests.support.stored_records import check_values
 
 PROFILE = Path(__file__).resolve().parents[2] / "profiles/slurm"
 COMMANDS_OF_PROFILE = PROFILE.parents[1] / "tests/support/profile_commands.py"
@@ -151,23 +152,40 @@ def line(
 
 
 WAITS = ("Priority", "Resources", "QOSMaxJobsPerUserLimit", "AssocGrpCpuLimit", "BeginTime")
+STUCK = (
+    "PartitionTimeLimit", "BadConstraints", "QOSMaxWallDurationPerJobLimit",
+    "AssocMaxCpuPerJobLimit", "InvalidQOS", "launch failed requeued held", "JobHeldUser",
+)  # fmt: skip
+ENDED = ("OUT_OF_MEMORY", "TIMEOUT", "CANCELLED", "NODE_FAIL")
 
 
-@pytest.mark.parametrize(
-    ("state", "reason"),
-    [
-        *((state, "None") for state in ("RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED")),
-        *(("PENDING", reason) for reason in ("None", *WAITS)),
-    ],
-)
-def test_a_job_in_the_queue_runs(slurm: Slurm, state: str, reason: str) -> None:
-    slurm.says("squeue", line(state, reason=reason))
-    assert slurm.status() == ("running\n", "")
-    # and from that answer again, without asking
-    asked = len(slurm.calls("squeue"))
-    slurm.says("squeue")
-    assert slurm.run("status.py", "17").stdout == "running\n"
-    assert len(slurm.calls("squeue")) == asked
+def test_the_state_of_a_job_is_what_slurm_answers(slurm: Slurm) -> None:
+    """What status.py prints and notes, first and again, and the jobs that it cancels."""
+    found = {}
+
+    def note_state(command: str, state: str, reason: str = "") -> None:
+        shutil.rmtree(slurm.state)
+        (slurm.bin / "calls").unlink(missing_ok=True)
+        slurm.record()
+        slurm.says("squeue")
+        answer = line(state, reason=reason) if reason else state
+        slurm.says(command, answer)
+        told = found[f"{command} {state} {reason}"] = [*slurm.status(), slurm.calls("scancel")]
+        if told[0] == "running\n":
+            asked = slurm.calls("squeue")
+            slurm.says("squeue")  # which is not asked again at once
+            assert slurm.run("status.py", "17").stdout == "running\n"
+            assert slurm.calls("squeue") == asked
+            slurm.says(command, answer)
+            assert slurm.status() == ("running\n", "")
+
+    for state in ("RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", *ENDED):
+        note_state("squeue", state, "None")
+    for reason in ("None", *WAITS, *STUCK):
+        note_state("squeue", "PENDING", reason)
+    for state in ("COMPLETED", "CANCELLED by 1000", "FAILED"):
+        note_state("sacct", state)
+    check_values("slurm_states", found)
 
 
 def test_its_own_exit_code_decides(slurm: Slurm) -> None:
@@ -189,53 +207,6 @@ def test_what_an_earlier_job_of_the_same_id_wrote_is_not_believed(slurm: Slurm) 
         assert slurm.status()[0] == "running\n"
     slurm.says("squeue", line("FAILED"))
     assert slurm.status()[0] == "failed\n"
-
-
-@pytest.mark.parametrize(
-    ("state", "why"),
-    [
-        (
-            "OUT_OF_MEMORY",
-            "it needed more than its 500 MB (mem_mb); a retry asks for more; to raise it write "
-            "`train: {mem_mb: 1000 * attempt}` under set-resources of the profile; log: ",
-        ),
-        (
-            "TIMEOUT",
-            "it needed more than its 1 minutes (runtime); a retry asks for more; to raise it write "
-            "`train: {runtime: 2 * attempt}` under set-resources of the profile; log: ",
-        ),
-        ("CANCELLED", "cancelled it"),
-        ("NODE_FAIL", "its node went down"),
-    ],
-)
-def test_a_failed_job_is_explained(slurm: Slurm, state: str, why: str) -> None:
-    slurm.says("squeue", line(state))
-    answer, note = slurm.status()
-    assert answer == "failed\n"
-    assert state in note
-    assert why in note
-    assert "x.log" in note
-
-
-@pytest.mark.parametrize(
-    "reason",
-    [
-        "PartitionTimeLimit", "BadConstraints", "QOSMaxWallDurationPerJobLimit",
-        "AssocMaxCpuPerJobLimit", "InvalidQOS", "launch failed requeued held",
-    ],
-)  # fmt: skip
-def test_a_job_that_can_never_start_has_failed_and_is_cancelled(slurm: Slurm, reason: str) -> None:
-    slurm.says("squeue", line("PENDING", reason=reason))
-    answer, note = slurm.status()
-    assert answer == "failed\n"
-    assert reason in note or "could not start it" in note
-    assert slurm.calls("scancel") == ["scancel 17"]
-
-
-def test_a_job_that_somebody_holds_is_waited_for_and_named_once(slurm: Slurm) -> None:
-    slurm.says("squeue", line("PENDING", reason="JobHeldUser"))
-    assert slurm.status() == ("running\n", "slurm: job 17 is held: JobHeldUser\n")
-    assert slurm.status() == ("running\n", "")
 
 
 def test_a_failed_job_on_a_node_that_hangs_has_failed(slurm: Slurm) -> None:
@@ -284,15 +255,6 @@ def test_a_job_that_squeue_lost_is_cancelled_after_a_minute(slurm: Slurm, state:
     assert answer == "failed\n"
     assert "LOST" in note
     assert slurm.calls("scancel") == ["scancel 17"]
-
-
-@pytest.mark.parametrize(
-    ("state", "answer"),
-    [("COMPLETED", "success\n"), ("CANCELLED by 1000", "failed\n"), ("FAILED", "failed\n")],
-)
-def test_a_database_tells_how_a_job_ended(slurm: Slurm, state: str, answer: str) -> None:
-    slurm.says("sacct", state)
-    assert slurm.status()[0] == answer
 
 
 def test_jobs_run_while_slurmctld_is_away(slurm: Slurm) -> None:
@@ -416,34 +378,27 @@ def test_a_job_is_submitted_with_what_it_asks_for(slurm: Slurm) -> None:
     assert json.loads((slurm.state / "18.json").read_text())["token"] == token
 
 
-@pytest.mark.parametrize(
-    ("resources", "asked"),
-    [
-        ({"gpu": 2}, ["--gres=gpu:2"]),
-        ({"gpu": 0, "gres": ""}, []),
-        ({"gpu": 0, "gres": "lscratch:50"}, ["--gres=lscratch:50"]),
-        ({"gpu": 1, "gres": "lscratch:50"}, ["--gres=gpu:1,lscratch:50"]),
-        ({"gpu": 1, "gres": "lscratch:50,gpu:a100:1"}, ["--gres=lscratch:50,gpu:a100:1"]),
-        ({"gpu": 1, "gpu_model": "a100"}, ["--gres=gpu:a100:1"]),
-        ({"gpu": 0, "gpu_model": "a100"}, []),
-        ({"slurm_partition": "main"}, ["--partition=main"]),
-        (
-            {"gpu": 1, "slurm_partition": "main", "gpu_partition": "cards"},
-            ["--gres=gpu:1", "--partition=cards"],
-        ),
-        ({"gpu": 1, "gpu_partition": "cards"}, ["--gres=gpu:1", "--partition=cards"]),
-        ({"gpu": 0, "slurm_partition": "main", "gpu_partition": "cards"}, ["--partition=main"]),
-        ({"gpu": 0, "gpu_partition": "cards"}, []),
-    ],
-)
-def test_devices_and_partitions_are_one_option_each(
-    slurm: Slurm, resources: dict[str, Any], asked: list[str]
-) -> None:
+RESOURCES: tuple[dict[str, Any], ...] = (
+    {"gpu": 2}, {"gpu": 0, "gres": ""}, {"gpu": 0, "gres": "lscratch:50"},
+    {"gpu": 1, "gres": "lscratch:50"}, {"gpu": 1, "gres": "lscratch:50,gpu:a100:1"},
+    {"gpu": 1, "gpu_model": "a100"}, {"gpu": 0, "gpu_model": "a100"}, {"slurm_partition": "main"},
+    {"gpu": 1, "slurm_partition": "main", "gpu_partition": "cards"},
+    {"gpu": 1, "gpu_partition": "cards"},
+    {"gpu": 0, "slurm_partition": "main", "gpu_partition": "cards"},
+    {"gpu": 0, "gpu_partition": "cards"},
+)  # fmt: skip
+
+
+def test_devices_and_partitions_are_one_option_each(slurm: Slurm) -> None:
     """Of two sbatch takes the last: a job with scratch from `default-resources` had no GPU."""
     slurm.says("sbatch", "18")
-    submitted(slurm, script(slurm, resources=resources))
-    (call,) = slurm.calls("sbatch")
-    assert sorted(w for w in call.split() if w.startswith(("--gres", "--partition"))) == asked
+    found = {}
+    for resources in RESOURCES:
+        submitted(slurm, script(slurm, resources=resources))
+        words = slurm.calls("sbatch")[-1].split()
+        found[json.dumps(resources)] = [w for w in words if w.startswith(("--gres", "--partition"))]
+    assert len(slurm.calls("sbatch")) == len(RESOURCES)
+    check_values("slurm_devices", found)
 
 
 @pytest.mark.parametrize(("gpu", "limit"), [(0, "--cores 2 "), (1, "--cores 2 --resources gpu=1 ")])
@@ -494,69 +449,48 @@ def test_what_an_earlier_run_left_is_taken_over_only_if_it_is_the_same(slurm: Sl
     assert ":tmp.new:" in record["comment"], "it belongs to the new run"
 
 
-@pytest.mark.parametrize("what", ["params", "code"])
-def test_a_job_of_other_parameters_or_older_code_is_cancelled(slurm: Slurm, what: str) -> None:
+def test_a_job_of_older_code_is_cancelled(slurm: Slurm) -> None:
     left_behind(slurm)
     let_scancel_work(slurm)
-    if what == "code":
-        (slurm.folder / "Snakefile").write_text("rule all: # mended\n")
-    changes: dict[str, Any] = {"params": {"x": 1}} if what == "params" else {}
-    result = submitted(slurm, script(slurm, **changes))
+    (slurm.folder / "Snakefile").write_text("rule all: # mended\n")
+    result = submitted(slurm, script(slurm))
     assert "cancelling what was left behind: 18" in result.stderr
     assert len(slurm.calls("sbatch")) == 2
 
 
-@pytest.mark.parametrize(
-    ("left", "wanted", "cancelled"),
-    [
-        ({"out/a", "out/b"}, {"out/b", "out/c"}, True),
-        ({"out/a", "out/b"}, {"out/c", "out/d"}, False),
-        ({"out/a", "out/b"}, {"out/b"}, True),
-        ({"out/b"}, {"out/a", "out/b"}, True),
-    ],
-)
-def test_a_group_left_behind_is_cancelled_where_its_jobs_are_grouped_anew(
-    slurm: Slurm, left: set[str], wanted: set[str], cancelled: bool
+def ask_for(names: str) -> dict[str, Any]:
+    """What Snakemake says of the job of one file, or of a group of more."""
+    kind = {"type": "group", "groupid": "small", "jobid": names} if len(names) > 1 else {}
+    return {"output": [f"out/{name}" for name in names], "wildcards": {"name": names}, **kind}
+
+
+FILE, OTHER = ["out/a"], {"log": ["other/logs/a.log"], "output": ["other/a"], "params": {"x": 1}}
+GROUPS = [{"type": "group", "groupid": "small", "jobid": f"{name}0000000"} for name in "ab"]
+# What was left behind, what is asked for now, and whether the first is cancelled.
+LEFT_BEHIND: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
+    ({}, {"params": {"x": 1}}, True), ({}, OTHER, False), (GROUPS[0], GROUPS[0] | OTHER, False),
+    (ask_for("ab"), ask_for("bc"), True), (ask_for("ab"), ask_for("cd"), False),
+    (ask_for("ab"), ask_for("b"), True), (ask_for("b"), ask_for("ab"), True),
+    *((GROUPS[0] | {"output": old}, GROUPS[1] | {"output": new}, True)
+      for old, new in ((FILE, None), (None, FILE), (None, None))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("left", "wanted", "cancelled"), LEFT_BEHIND)
+def test_what_was_left_behind_is_cancelled_where_it_makes_a_file_that_is_asked_for(
+    slurm: Slurm, left: dict[str, Any], wanted: dict[str, Any], cancelled: bool
 ) -> None:
-    """Snakemake's groups, and so their names, are others in the next run."""
+    """The next run's groups, and so their names, are others, and another study is left alone.
 
-    def asked(files: set[str]) -> dict[str, Any]:
-        name = "-".join(sorted(path[-1] for path in files))
-        kind = {"type": "group", "groupid": "small", "jobid": name} if len(files) > 1 else {}
-        return {"output": sorted(files), "wildcards": {"name": name}, **kind}
-
-    left_behind(slurm, **asked(left))
+    Snakemake lists no outputs of more than a hundred: such a group is known by its rules.
+    """
+    left_behind(slurm, **left)
     let_scancel_work(slurm)
-    assert submitted(slurm, script(slurm, **asked(wanted))).stdout == "19\n"
+    result = submitted(slurm, script(slurm, **wanted))
+    assert result.stdout == "19\n"
+    assert ("cancelling what was left behind: 18" in result.stderr) is cancelled
     assert slurm.calls("scancel") == (["scancel 18"] if cancelled else [])
     assert (slurm.state / "18.json").exists() is not cancelled
-
-
-@pytest.mark.parametrize("outputs", [(["out/a"], None), (None, ["out/a"]), (None, None)])
-def test_a_group_of_too_many_outputs_to_list_is_known_by_its_rules(
-    slurm: Slurm, outputs: tuple[list[str] | None, list[str] | None]
-) -> None:
-    """Snakemake lists none of more than a hundred; the next run may group fewer jobs."""
-    group: dict[str, Any] = {"type": "group", "groupid": "small"}
-    old, new = (
-        {**group, "jobid": f"{name}0000000", "output": each}
-        for name, each in zip("ab", outputs, strict=True)
-    )
-    left_behind(slurm, **old)
-    let_scancel_work(slurm)
-    assert submitted(slurm, script(slurm, **new)).stdout == "19\n"
-    assert slurm.calls("scancel") == ["scancel 18"]
-
-
-@pytest.mark.parametrize(
-    "kind", [{}, {"type": "group", "groupid": "small", "jobid": "fab0e4d6-754e"}]
-)
-def test_another_study_in_the_same_folder_is_left_alone(slurm: Slurm, kind: dict[str, Any]) -> None:
-    left_behind(slurm, **kind)
-    slurm.says("sbatch", "19")
-    other = script(slurm, log=["other/logs/a.log"], output=["other/a"], params={"x": 1}, **kind)
-    assert submitted(slurm, other).stdout == "19\n"
-    assert not slurm.calls("scancel")
 
 
 def test_a_job_of_a_snakemake_that_still_runs_is_not_cancelled(slurm: Slurm) -> None:

@@ -102,11 +102,10 @@ def write_audit(
     white_box: Mapping[str, Any] | None = WHITE_BOX,
     controls: tuple[Mapping[str, Any], ...] = (),
     membership: Mapping[str, Any] | None = None,
-    realised: float | None = None,
 ) -> Path:
     """Writes one record below the folder of results, and returns its path."""
     path = audit_path(results / "audit", (dataset, backbone, method, epsilon), RECORD_SUFFIX)
-    claim = epsilon if epsilon == INFINITE else float(epsilon) if realised is None else realised
+    claim = epsilon if epsilon == INFINITE else float(epsilon)
     write_json(
         path,
         {
@@ -119,7 +118,7 @@ def write_audit(
             "fingerprint": "0" * 64,
             "claim": {
                 "epsilon": claim,
-                "epsilon_target": epsilon if epsilon == INFINITE else float(epsilon),
+                "epsilon_target": claim,
                 "delta": 1e-5,
                 "mu": None,
                 "sampled": False,

@@ -120,20 +120,6 @@ def test_the_auc_of_a_multi_label_cell_is_that_of_its_predictions(workspace: Wor
     assert ceiling > record["summary"]["auc"]["mean"]
 
 
-def test_tables_and_the_figure_show_the_auc(workspace: Workspace) -> None:
-    results = workspace.directory / "results"
-    header, row, *_ = (results / "tables/attributes_accuracy.csv").read_text().splitlines()
-    values = dict(zip(header.split(","), row.split(","), strict=True))
-    auc = _record(workspace, "attributes", "8")["summary"]["auc"]["mean"]
-    assert values["metric"] == "auc"
-    assert float(values["pixels + sgd"]) == pytest.approx(100 * auc, abs=1e-3)
-    both = (results / "tables/accuracy.md").read_text()
-    assert "| attributes | mean AUC over labels |" in both
-    assert "| hole | AUC |" in both
-    svg = (results / "figures/attributes/accuracy.svg").read_text()
-    assert "<!-- test mean AUC over labels (%) -->" in svg
-
-
 def test_two_classes_are_shown_by_their_auc_where_the_dataset_asks(workspace: Workspace) -> None:
     record = _record(workspace, "hole", "8")
     assert (record["headline"], record["multi_label"]) == ("auc", False)

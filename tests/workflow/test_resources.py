@@ -53,8 +53,10 @@ def test_each_attempt_asks_for_more(workspace: Workspace, small: dict[str, Any])
     assert second["runtime"] >= 2 * first["runtime"]
 
 
-def test_extraction_asks_for_time_by_the_rows(workspace: Workspace, small: dict[str, Any]) -> None:
-    workspace.run(small, "data")
+def test_extraction_asks_for_time_by_the_rows(
+    workspace: Workspace, small: dict[str, Any], template: Template
+) -> None:
+    template(workspace, small, "data")
     few = asked(workspace, small, "features")
     assert {job["rule"] for job in few} == {"extract_features"}
     assert all(job["runtime"] < 30 for job in few)
@@ -86,9 +88,11 @@ def test_training_asks_by_features_and_heads(
     assert large["runtime"] > one["runtime"] + 10
 
 
-def test_short_shards_are_one_job_with_one_gpu(workspace: Workspace, small: dict[str, Any]) -> None:
+def test_short_shards_are_one_job_with_one_gpu(
+    workspace: Workspace, small: dict[str, Any], template: Template
+) -> None:
     """By the lines of docs/cluster.md and of the Slurm profile: four shards after each other."""
-    workspace.run(small, "data")
+    template(workspace, small, "data")
     small["features"] = {"shards": 8}
     grouped = [
         "--set-resources", "extract_features:gpu=1",
@@ -185,18 +189,14 @@ def test_jobs_that_run_a_network_ask_for_the_gpu_of_this_machine(
         slow, fast = ([job["runtime"] for job in each[rule]] for each in seen.values())
         shorter = rule in {"search_options", "tune_network", "measure_law"}
         assert sum(fast) < sum(slow) if shorter else sum(fast) <= sum(slow), rule
+    # a study that insists on a GPU has one for each job on its device
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    insists = count_gpus(read_requests(workspace.run(networks | {"device": "cuda"}, "-n").stdout))
+    assert {rule for rule, asked in insists.items() if asked == {1}} == device
     # other results, and so other jobs, are a matter of the study, never of the machine
     assert {rule: len(jobs) for rule, jobs in seen[""].items()} == {
         rule: len(jobs) for rule, jobs in seen["0"].items()
     }
-
-
-def test_a_study_that_insists_on_a_gpu_has_one_for_each_job_on_its_device(
-    workspace: Workspace, networks: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    gpus = count_gpus(read_requests(workspace.run(networks | {"device": "cuda"}, "-n").stdout))
-    assert {rule for rule, asked in gpus.items() if asked == {1}} == RUN_NETWORKS | USE_DEVICE
 
 
 def test_heads_ask_for_a_gpu_where_a_fit_pays_on_it(

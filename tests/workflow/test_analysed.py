@@ -1,0 +1,116 @@
+"""The analyses of one real run: what is made, kept and shown, and what another option costs."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from dpprobe.artifacts import read_json
+
+from .conftest import Workspace
+
+AUDIT = "audit/digits/pixels/{}/eps-{}.json"
+FIGURES = (
+    "audit.png", "membership_pixels-sgd-eps-2.png", "imbalance_pixels.png", "long_tail.png",
+    *(f"{name}.{kind}" for name in ("fairness_gap", "fairness_auc") for kind in ("svg", "png")),
+)  # fmt: skip
+TABLES = {
+    "long_tail.md": ("ot private",),
+    "long_tail_gap.md": ("ot private",),
+    "digits_fairness.md": ("**gap, best to worst**", "gap minus the gap of nonprivate at ∞"),
+}
+REPORT = (
+    '<section id="audits"', '<section id="imbalance"', "Recall of rare classes",
+    '<section id="long-tail"', 'id="subgroups"', 'id="gaps-digits"',
+)  # fmt: skip
+TARGETS = ("audit_digits", "imbalance", "long_tail")
+
+
+def test_analyses_are_made_kept_and_shown(workspace: Workspace, analysed: dict[str, Any]) -> None:
+    results = workspace.directory / "results"
+    check_audits(results)
+    check_rare_classes(results)
+    tail = read_json(results / "long_tail/digits/pixels.json")
+    assert (tail["dimension"], tail["private"]) == (64, False)
+    assert tail["memorisation"]["rows"] == 300 < tail["rows"]
+    assert (results / "long_tail/digits/pixels.parquet").is_file()
+    assert [name for name in FIGURES if not (results / "figures/digits" / name).is_file()] == []
+    pages = {results / "tables" / name: words for name, words in TABLES.items()}
+    for page, words in (pages | {results / "report.html": REPORT}).items():
+        text = page.read_text(encoding="utf-8")
+        assert [each for each in words if each not in text] == [], page
+    assert "Nothing to be done" in workspace.run(analysed, *TARGETS).stdout
+
+    # A choice of methods keeps the audits that are there: a new one would be another file.
+    path = results / AUDIT.format("sgd", "2")
+    before = path.stat().st_ino
+    analysed["audit"]["methods"] = ["sgd", "nonprivate"]
+    planned = workspace.planned(analysed, "audit_digits")
+    assert (planned["audit_cells"], planned["train_heads"]) == (1, 0)
+    workspace.run(analysed, "audit_digits")
+    assert path.stat().st_ino == before
+
+    # One more fraction trains its cells alone, and memories are measured without training.
+    analysed["imbalance"]["fractions"].append(0.2)
+    analysed["long_tail"]["memorisation"]["heads"] = 60
+    planned = workspace.planned(analysed, "imbalance", "long_tail")
+    rules = ("train_heads", "train_heads_without_privacy", "compare_rare_classes")
+    assert {planned[rule] for rule in (*rules, "measure_long_tail")} == {1}
+    assert (planned["extract_features"], planned["select_features"]) == (0, 2)
+
+
+def check_audits(results: Path) -> None:
+    cells = (("least_squares", "2"), ("sgd", "2"), ("nonprivate", "inf"))
+    records = {cell: read_json(results / AUDIT.format(*cell)) for cell in cells}
+    for (method, epsilon), record in records.items():
+        assert (record["method"], record["epsilon"]) == (method, epsilon)
+        assert (record["white_box"] is None) == (epsilon == "inf")
+        assert record["membership"]["units"] <= 60 < record["membership"]["n"]
+        assert (results / AUDIT.format(method, epsilon)).with_suffix(".parquet").is_file()
+    assert records["sgd", "2"]["white_box"]["runs"] == 40
+    assert records["sgd", "2"]["claim"]["epsilon"] <= 2
+
+
+def check_rare_classes(results: Path) -> None:
+    record = read_json(results / "imbalance/digits/pixels.json")
+    sets = {each["name"]: each["per_class"][3] for each in record["training_sets"]}
+    assert sets["digits"] > sets["digits_3_0p1"] > 0
+    cells = {(c["training_set"], c["method"], c["epsilon"]): c for c in record["cells"]}
+    assert len(cells) == 2 * 4
+    rare = cells["digits_3_0p1", "prototypes", "2"]
+    assert rare["private"]
+    assert rare["reference"] == ["nonprivate", "inf"]
+    metrics = results / "cells/digits_3_0p1/pixels/prototypes/eps-2/metrics.json"
+    recalls = [seed["per_class_recall"][3] for seed in read_json(metrics)["seeds"]]
+    assert rare["recall"]["mean"] == pytest.approx(sum(recalls) / len(recalls))
+    table = pq.read_table(metrics.with_name("predictions.parquet")).to_pandas()
+    seeds = [np.stack(part["scores"]).astype(np.float64) for _, part in table.groupby("seed_index")]
+    labels = table[table["seed_index"] == 0]["label"].to_numpy()
+    # scores of class means are no logits: rows are ranked by the lead over the next class
+    leads = [each[:, 3] - np.delete(each, 3, axis=1).max(axis=1) for each in seeds]
+    areas = [roc_auc_score(labels == 3, lead) for lead in leads]
+    assert rare["auc"]["mean"] == pytest.approx(np.mean(areas), abs=1e-6)
+    never = sum(not (each.argmax(axis=1) == 3).any() for each in seeds)
+    assert rare["never_predicted"] == never
+    with (results / "tables/digits_imbalance.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["class"] for row in rows] == ["3"] * 8
+
+
+def test_a_part_whose_whole_is_not_in_the_study_is_extracted(
+    workspace: Workspace, small: dict[str, Any]
+) -> None:
+    few = {"source": "sklearn", "name": "digits", "subsample": {"per_class": 20}}
+    small["datasets"] = {"few": few}
+    planned = workspace.planned(small, "features")
+    rules = ("prepare_data", "extract_features", "select_features")
+    assert [planned[rule] for rule in rules] == [1, 2, 0]
+    workspace.run(small, "data")
+    info = read_json(workspace.directory / "data/few/dataset.json")
+    assert info["splits"]["train"]["per_class"] == [20] * 10
