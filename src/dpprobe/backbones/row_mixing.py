@@ -111,10 +111,10 @@ def find_mixed_row(
 ) -> tuple[int, list[torch.Tensor]] | None:
     """Passes a row among copies of one companion, then of the other, in batches of `count` rows.
 
-    The row is first and last, because its result may depend only on rows before or after it. A
-    position is compared with a batch in which all other rows differ, so that a network that adds
-    the first or the last row to all rows is found too. Returns the position where the row's result
-    changes with the companions, and both batches; returns None if the result changes nowhere.
+    The row is first and last, because its result may depend only on rows before or after it. The
+    batches that are compared differ in all other rows: the first or last row of a batch may alone
+    change the others. Returns the position where the row's result changes with the companions, and
+    both batches; returns None if the result changes nowhere.
 
     Args:
       rows: the row and the two companions.
