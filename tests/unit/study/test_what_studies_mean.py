@@ -125,6 +125,8 @@ STUDIES: dict[str, dict[str, Any]] = {
         "sqlite:///a.db", "sqlite://", "sqlite:///a/", "http://h", "https://me:geheim@h", "h",
         "postgresql://me:geheim@h/db", "http://me:geheim@[", "http://h:99999", "https://a b")},
     "tracking of a named study": {"study": "mine", "tracking": {"uri": "https://h:5000"}},
+    "folders": {"results_dir": "results/", "data_dir": "./a/b"},
+    "absolute folders": {"results_dir": "/scratch/jürgen/x-1/", "data_dir": "../a"},
     "vectors": {"datasets": {"digits": {"source": "embeddings", "train": "a", "test": "b",
         "label_column": "y", "class_names": ["a", "b"]}}},
     "images of vectors": {"backbones": {"pixels": {"family": "external", "model": "m",
@@ -160,7 +162,7 @@ def describe(study: Study) -> dict[str, Any]:
                      comparisons.delta_groups(study), list(comparisons.list_guaranteed(study))],
         "releases": {name: [release_delta(study, name), each.token, each.test_metric]
                      for name, each in study.releases.items()},
-        "limit": study.max_risk,
+        "limit": study.max_risk, "folders": [study.results_dir, study.data_dir],
     }  # fmt: skip
 
 
