@@ -67,7 +67,7 @@ def test_equal_values_have_equal_fingerprints() -> None:
     assert hash_value({"a": 1}) != hash_value({"a": 2})
     assert canonical_json({"b": 1, "a": "é"}) == '{"a":"é","b":1}'
     first, second = np.arange(6), np.ones(6)
-    alike = [{"a": first, "b": second}, {"b": second, "a": first}]
+    alike: list[dict[str, np.ndarray]] = [{"a": first, "b": second}, {"b": second, "a": first}]
     others = [{"a": second, "b": first}, {"a": first.astype(np.int32), "b": second},
               {"a": first.reshape(2, 3), "b": second}, {"a": first}]  # fmt: skip
     assert len({hash_arrays(arrays) for arrays in alike}) == 1

@@ -357,6 +357,12 @@ def test_a_plan_of_another_training_is_refused(n: int, change: dict[str, Any], s
             train_network(options, mlp_network(), inputs, releases)
 
 
+def test_classes_of_another_dataset_are_refused() -> None:
+    options = network_options(class_weights=(1.0, 0.5))
+    with pytest.raises(ConfigError, match="head fine_tune: class_weights"):
+        train(options)
+
+
 def test_releases_serve_one_training() -> None:
     options, inputs = network_options(), mlp_inputs()
     releases = releases_of(options, inputs.n, 1.0)
