@@ -68,8 +68,10 @@ def test_equal_values_have_equal_fingerprints() -> None:
     assert canonical_json({"b": 1, "a": "é"}) == '{"a":"é","b":1}'
     first, second = np.arange(6), np.ones(6)
     alike: list[dict[str, np.ndarray]] = [{"a": first, "b": second}, {"b": second, "a": first}]
-    others = [{"a": second, "b": first}, {"a": first.astype(np.int32), "b": second},
-              {"a": first.reshape(2, 3), "b": second}, {"a": first}]  # fmt: skip
+    others: list[dict[str, np.ndarray]] = [
+        {"a": second, "b": first}, {"a": first.astype(np.int32), "b": second},
+        {"a": first.reshape(2, 3), "b": second}, {"a": first},
+    ]  # fmt: skip
     assert len({hash_arrays(arrays) for arrays in alike}) == 1
     assert len({hash_arrays(arrays) for arrays in [*alike, *others]}) == 5
 

@@ -24,6 +24,7 @@ datasets:
     subsample:
       fractions:
         "Class A.1": 0.5
+        Class A: 0.5
         3: 0.5
 methods: &methods
   sgd:

@@ -117,7 +117,7 @@ STUDIES: dict[str, dict[str, Any]] = {
     **{f"limits {limit}": {"privacy": {"max_risk": limit}} for limit in (
         {}, {"at": 0.01}, {"true_positives": 0.01, "at": 0.1}, {"advantage": 2})},
     **{f"epsilons {each!r}": {"epsilons": each} for each in (
-        [0.01, 100], [1, 0.009], [101], [1, 1.0], [], 0.5, "0.5")},
+        [0.01, 100], [0.12345, 0.12346], [1, 0.009], [101], [1, 1.0], [], 0.5, "0.5")},
     "an overlap of nothing": {"overlap": {"public": ["other"]}},
     "an overlap of crops": {"overlap": {"public": ["other"]}, "public_datasets": {"other": DIGITS},
         "backbones": {"pixels": VIT | {"preprocessing": {"crop": "inception"}}}},
