@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpprobe import artifacts
 from dpprobe.artifacts import (
     atomic_path,
     canonical_json,
@@ -18,6 +19,7 @@ from dpprobe.artifacts import (
     pack_arrays,
     read_arrays,
     write_json,
+    write_private,
 )
 
 
@@ -43,14 +45,33 @@ def test_a_failed_first_write_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, seen = tmp_path / "new/a.json", []
+    monkeypatch.setattr(
+        artifacts, "flush_to_disk", lambda flushed: seen.append((flushed.suffix, path.exists()))
+    )
+    write_json(path, {"value": 1})
+    assert seen == [(".partial", False), ("", True)]
+    synced: list[int] = []
+    monkeypatch.undo()
+    monkeypatch.setattr("os.fsync", synced.append)
+    write_private(path, b"x")
+    assert len(synced) == 2
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_equal_values_have_equal_fingerprints() -> None:
     assert hash_value({"a": 1, "b": [0.5]}) == hash_value({"b": [0.5], "a": 1})
     assert hash_value({"a": 1}) != hash_value({"a": 2})
     assert canonical_json({"b": 1, "a": "é"}) == '{"a":"é","b":1}'
     first, second = np.arange(6), np.ones(6)
-    alike = [{"a": first, "b": second}, {"b": second, "a": first}]
-    others = [{"a": second, "b": first}, {"a": first.astype(np.int32), "b": second},
-              {"a": first.reshape(2, 3), "b": second}, {"a": first}]  # fmt: skip
+    alike: list[dict[str, np.ndarray]] = [{"a": first, "b": second}, {"b": second, "a": first}]
+    others: list[dict[str, np.ndarray]] = [
+        {"a": second, "b": first}, {"a": first.astype(np.int32), "b": second},
+        {"a": first.reshape(2, 3), "b": second}, {"a": first},
+    ]  # fmt: skip
     assert len({hash_arrays(arrays) for arrays in alike}) == 1
     assert len({hash_arrays(arrays) for arrays in [*alike, *others]}) == 5
 

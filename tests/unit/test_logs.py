@@ -19,38 +19,33 @@ ValueError: x
 """
 
 
-@pytest.mark.parametrize(
-    ("log", "cause"),
-    [
-        ("10:00:00 INFO sgd: training seeds 0, 1\n", None),
-        ("", None),
-        ("10:00:00 ERROR shard.h5: damaged\n", "shard.h5: damaged"),
-        ("10:00:00 INFO sgd: kept\n" + TRACEBACK, "ValueError: x"),
-        (f"10:00:00 ERROR bad failed\n{TRACEBACK}10:00:01 ERROR bad: x\n", "bad: x"),
-        (f"10:00:00 ERROR bad: y\n{TRACEBACK}RuleException:\n", "ValueError: x"),
-        ("10:00:00 ERROR a: x\n  b: y\n[Sun Nov 22]\nError in rule\n", "a: x\n  b: y"),
-        (f"10:00:00 ERROR a: x\nb: y\n{LASTING}\n", "a: x\nb: y"),
-        (
-            "10:00:00 INFO sgd: training\nslurmstepd: error: Detected 1 oom_kill event\n",
-            "Detected 1 oom_kill event",
-        ),
-        # where Slurm was built to run several slurmd on a node, as Debian's is
-        (
-            "slurmstepd-node1: error: StepId=7.batch exceeded memory limit\n"
-            "slurmstepd-node1: error: Exceeded job memory limit\n",
-            "Exceeded job memory limit",
-        ),
-    ],
-)
-def test_the_last_error_of_a_log(log: str, cause: str | None) -> None:
-    assert last_error(log) == cause
+LOGS = {
+    "": None,
+    "10:00:00 INFO sgd: training seeds 0, 1\n": None,
+    "10:00:00 ERROR shard.h5: damaged\n": "shard.h5: damaged",
+    "10:00:00 INFO sgd: kept\n" + TRACEBACK: "ValueError: x",
+    f"10:00:00 ERROR bad failed\n{TRACEBACK}10:00:01 ERROR bad: x\n": "bad: x",
+    f"10:00:00 ERROR bad: y\n{TRACEBACK}RuleException:\n": "ValueError: x",
+    "10:00:00 ERROR a: x\n  b: y\n[Sun Nov 22]\nError in rule\n": "a: x\n  b: y",
+    f"10:00:00 ERROR a: x\nb: y\n{LASTING}\n": "a: x\nb: y",
+    "10:00:00 ERROR a: x\n10:00:01 INFO b\n": "a: x",
+    TRACEBACK.splitlines()[0] + "\n  File\n": None,
+    "10:00:00 INFO a\nslurmstepd: error: Detected 1 oom_kill event\n": "Detected 1 oom_kill event",
+    # where Slurm was built to run several slurmd on a node, as Debian's is
+    "slurmstepd-node1: error: StepId=7.batch exceeded memory limit\n"
+    "slurmstepd-node1: error: Exceeded job memory limit\n": "Exceeded job memory limit",
+}
+
+
+def test_the_last_error_of_a_log() -> None:
+    assert {log: last_error(log) for log in LOGS} == LOGS
 
 
 def test_a_full_disk_is_told_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "job.log"
-    with pytest.raises(SystemExit), job_log(path):
+    with pytest.raises(SystemExit, match="^1$"), job_log(path):
         raise OSError(errno.ENOSPC, "write failed", "results/cells/metrics.json")
     line = (
         "results/cells/metrics.json: cannot be written (No space left on device); free space or "
@@ -129,8 +124,9 @@ def test_a_log_says_when_another_try_would_end_the_same_way(
     tmp_path: Path, error: Exception, lasting: bool
 ) -> None:
     path = tmp_path / "job.log"
-    with pytest.raises((SystemExit, ValueError)), job_log(path):
+    with pytest.raises((SystemExit, ValueError)) as caught, job_log(path):
         raise error
+    assert getattr(caught.value, "code", 1) == 1
     assert is_lasting(path.read_text()) == lasting
     with job_log(path):
         pass

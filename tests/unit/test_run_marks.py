@@ -128,7 +128,7 @@ def test_a_job_names_the_run_that_may_have_taken_its_file(
     tmp_path: Path, other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setenv(MARKED, json.dumps([str(tmp_path / "results")]))
-    with pytest.raises(SystemExit), job_log(tmp_path / "job.log"):
+    with pytest.raises(SystemExit, match="^1$"), job_log(tmp_path / "job.log"):
         raise error
     written = (tmp_path / "job.log").read_text()
     told = last_error(written)

@@ -90,11 +90,14 @@ def snakemake_words(words: Sequence[str], root: Path, here: Path) -> list[str]:
     if not sized:
         before += ALL_CORES
     chosen = any(word.partition("=")[0] in _FILES for word in words)
-    directory = here.joinpath(*_single_values(words, _DIRECTORY)[-1:])
-    if not chosen and not (directory / STUDY).exists():
+    if not chosen and not (_directory(words, here) / STUDY).exists():
         # --configfile stands last, because it takes every word that follows
         return [*before, *named, "--configfile", str(root / STUDY)]
     return [*before, *named]
+
+
+def _directory(words: Sequence[str], here: Path) -> Path:
+    return here.joinpath(*_single_values(words, _DIRECTORY)[-1:])
 
 
 def _single_values(words: Sequence[str], option: re.Pattern[str]) -> list[str]:
@@ -108,8 +111,8 @@ def _check_files(words: Sequence[str], here: Path) -> None:
     from dpprobe.study.yaml_file import check_yaml, written_path  # late, for a fast `--help`
 
     files = [*_option_values(words, *_FILES)]
-    if not files and (here / STUDY).is_file():
-        files.append(STUDY)
+    if not files and (default := _directory(words, here) / STUDY).is_file():
+        files.append(str(default))
     for file in files:
         if not (here / file).exists():
             raise ConfigError(missing_study(file, here))

@@ -255,6 +255,8 @@ def test_a_source_is_held_to_what_it_says(
     stops: list[int] = []
     with pytest.raises(DpprobeError, match="^X: "):
         stops.extend(find_stops(LYING[place]))
+    one = Source((0, ROWS[:1, :1]), rows=1, dimension=1)
+    assert list(find_stops(one)) == [1]
     assert max(stops, default=0) <= len(ROWS), "no consumer gets more rows than it has room for"
 
 

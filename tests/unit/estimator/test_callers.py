@@ -90,6 +90,11 @@ def fill(rows: Any) -> Any:
     return np.where(rows < -3, rows.mean(axis=0), rows)  # none of the few rows compared
 
 
+def fill_one(place: int) -> Any:
+    """Fills one row, which stands in only one of the parts compared."""
+    return lambda rows: np.where((rows == X[place]).all(1, keepdims=True), rows.mean(0), rows)
+
+
 def mix_many(rows: Any) -> Any:
     return rows - rows.mean(axis=0) if len(rows) > 150 else rows
 
@@ -163,6 +168,8 @@ COMPOSITIONS: dict[str, tuple[Make, int | str]] = {
     "unknown step": (after(Kept()), FITTED),
     "scale": (spread(scale), rf"step 'functiontransformer' .*{MIXES}"),
     "mean of few rows": (spread(fill), MIXES),
+    "one odd row": (spread(fill_one(101)), MIXES),
+    "one even row": (spread(fill_one(100)), MIXES),
     "only in large batches": (spread(mix_many), MIXES),
     "rare maximum": (spread(divide), MIXES),
     "second step": (

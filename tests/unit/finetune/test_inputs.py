@@ -11,12 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from torchvision.transforms.functional import pil_to_tensor
+from torchvision.transforms.functional import pil_to_tensor, to_tensor
 
 from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.image_preprocessing import ToBytes
 from dpprobe.data.table import SplitTable
-from dpprobe.errors import DataError
+from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.finetune.inputs import ImageInputs, Inputs, cut_inputs, image_inputs, views_of
 from dpprobe.finetune.options import Augment
@@ -142,6 +142,15 @@ def test_an_image_of_another_size_is_refused_by_name(tmp_path: Path, memory_mb: 
         DataError, match=r"train row 7 \(id train-7\): the image has shape \[3, 7, 9\]"
     ):
         images_of(source, memory_mb=memory_mb).read_batch(np.arange(ROWS), step=None)
+
+
+def test_a_backbone_that_gives_no_bytes_is_refused(tmp_path: Path) -> None:
+    """Floats would be cut to bytes in silence."""
+    floats = bytes_backbone(ToBytes(mode="RGB", steps=to_tensor))
+    with pytest.raises(ConfigError, match=r"gives torch\.float32 instead of bytes; choose a"):
+        image_inputs(
+            write_images(tmp_path), floats, split="train", augment=None, seed=1, memory_mb=1
+        )
 
 
 def test_units_are_counted(tmp_path: Path) -> None:

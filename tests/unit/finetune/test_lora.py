@@ -13,6 +13,8 @@ from dpprobe.errors import ConfigError
 from dpprobe.finetune.lora import (
     ChannelAffine,
     LoraLinear,
+    _ends_with,
+    _last_parts,
     check_reached,
     find_normalisations,
     insert_lora,
@@ -111,6 +113,11 @@ def test_lora_starts_are_of_the_seed_and_of_each_layer_alone() -> None:
 def test_lora_without_a_layer_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"no linear layer of small ends in 'fc1'; write some of"):
         lora(Small(), "qkv", "fc1")
+    shown = ["blocks.a.b.fc", "blocks.a.b.proj", "c.b.fc", "head", "1.2", "x.3"]
+    assert _last_parts(shown) == ["b.fc", "b.proj", "head", "x.3"]
+    assert _last_parts([f"a.{number}" for number in range(12)]) == [f"a.{n}" for n in range(8)]
+    assert [_ends_with(path, "b.c") for path in ("b.c", "a.b.c", "ab.c", "b.c.d")] == [
+        True, True, False, False]  # fmt: skip
     empty = nn.Sequential(nn.Conv2d(1, 1, 1))
     with pytest.raises(ConfigError, match="conv has no linear layer in its blocks"):
         insert_lora(empty, [empty[0]], Lora(rank=1), seed=0, name="conv")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from pydantic import ValidationError
 
 from dpprobe.finetune.options import Options, blocks_fault
@@ -86,6 +87,8 @@ def test_options_of_networks_mean_what_is_stored() -> None:
             told = describe(Options.model_validate({"tune": "all", **values}))
         except ValidationError as error:
             answers[name] = explain_first(error)
+            with pytest.raises(ValidationError):  # a search hides no fault
+                Options.model_validate({"tune": "all", "search": SEARCH, **values})
             continue
         answers[name] = {key: value for key, value in told.items() if first.get(key) != value}
         first = first or told

@@ -350,6 +350,17 @@ def test_a_plan_of_another_training_is_refused(n: int, change: dict[str, Any], s
     other = replace(plan, mechanisms=(replace(plan.mechanisms[0], **change),))
     with pytest.raises(PrivacyError, match=said):
         train_network(options, mlp_network(), inputs, Releases(other, [SEED], CPU))
+    two, watched = Releases(plan, [SEED, 1], CPU), releases_of(options, 40, 1.0)
+    watched.observer = lambda *_: None  # type: ignore[assignment]
+    for releases, fault in ((two, "2 seeds"), (watched, "audit")) if n == 40 else ():
+        with pytest.raises(PrivacyError, match=f"head fine_tune: .*{fault}"):
+            train_network(options, mlp_network(), inputs, releases)
+
+
+def test_classes_of_another_dataset_are_refused() -> None:
+    options = network_options(class_weights=(1.0, 0.5))
+    with pytest.raises(ConfigError, match="head fine_tune: class_weights"):
+        train(options)
 
 
 def test_releases_serve_one_training() -> None:

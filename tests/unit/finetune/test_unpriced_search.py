@@ -21,7 +21,6 @@ SPACE: dict[str, Any] = {
     "clipping": ["fixed", "automatic"],
     "optimiser": ["sgd", "adam", "momentum"],
 }
-PROBED = {"head": "momentum"}
 
 
 def searched(trials: int = 14, **changes: Any) -> Options:
@@ -211,24 +210,3 @@ def test_values_that_do_not_go_together_are_named(tmp_path: Path) -> None:
 def test_every_value_of_a_search_is_checked(fault: str, space: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=fault):
         method_options({"head": "fine_tune", "tune": "all", "search": {"space": space}})
-
-
-@pytest.mark.parametrize("search", [{}, {"search": {"space": {"learning_rate": [0.1, 1.0]}}}])
-@pytest.mark.parametrize(
-    ("key", "values"),
-    [
-        ("normalize: centred", {"normalize": "centred"}),
-        ("class_priors", {"class_priors": "released"}),
-        ("class_priors", {"probe": {"method": PROBED | {"class_priors": "released"}}}),
-        ("backbone_rate", {"tune": "head", "backbone_rate": 0.5}),
-        ("init scaled", {"init": "scaled", "probe": {"method": PROBED}}),
-        ("init_bias", {"init_bias": -1.0, "probe": {"method": PROBED}}),
-        ("probe: head momentum", {"loss": "sigmoid", "probe": {"method": PROBED}}),
-        ("normalize: with a probe", {"normalize": "none", "probe": {"method": PROBED}}),
-    ],
-)
-def test_options_that_do_not_go_together_are_named_with_and_without_a_search(
-    key: str, values: dict[str, Any], search: dict[str, Any]
-) -> None:
-    with pytest.raises(ConfigError, match=f"^head: {key}"):
-        method_options({"head": "fine_tune", "tune": "all", "steps": 2, **values, **search})

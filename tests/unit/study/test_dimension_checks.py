@@ -37,6 +37,11 @@ def test_a_method_that_cannot_take_so_many_features_is_named(tmp_path: Path) -> 
     backbones["colour"] = COLOUR
     del methods["dpfc"]
     assert check_dimensions(study_of(tmp_path, backbones, methods)) == []
+    few = {"source": "sklearn", "subsample": {"per_class": 6}}
+    study = load_study({**STUDY, "datasets": {"few": few}, "backbones": {"colour": COLOUR}})
+    (warning,) = check_dimensions(study)
+    assert "too few for epsilon 0.5 " in warning
+    assert "epsilon 1 " in warning, "more features need more images"
 
 
 def test_faults_of_backbones_and_methods_are_told_together(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from dpprobe.__main__ import main
 from dpprobe.errors import ConfigError
 from dpprobe.resources import clone_root, project_root
 from dpprobe.study.run_command import (
+    command_line,
     make_environment,
     profile_words,
     run_words,
@@ -21,12 +22,19 @@ from dpprobe.study.run_command import (
     workflow_root,
 )
 from tests.conftest import REPOSITORY
+from tests.support.stored_records import check_values
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a study that is not the default one, and folders for others."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SNAKEMAKE_PROFILE", raising=False)
+    Path("mine.yaml").write_text("study: mine\n")
+    for name in ("folder", "a b", "config"):
+        Path(name).mkdir()
+    Path("wrong.yaml").write_text("study: a\nseeds: b: 3\n")
+    Path("config/other.yml").write_text("study: a\n")
     return tmp_path
 
 
@@ -38,83 +46,56 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return calls
 
 
-def words(here: Path, *typed: str) -> list[str]:
-    return snakemake_words(typed, REPOSITORY, here)
+TYPED = [
+    "", "heads -n", "-n -p --config seeds=1 --forcerun track --quiet host", "--cores", "--cores=2",
+    "-c2", "-j", "-nj4", "-n4", "--jobs", "--profile", "--profile slurm heads", "--profile=slurm",
+    "--profile none", "--profile a --profile=b", "--executor=x", "-e", "--jobscript a.sh",
+    "--directory a|b", "--directory=a|b", "-d a|b", "-da|b", "-d folder", "-d a|b -d folder",
+    "--configfile none.yaml", "--configfile=none.yaml", "--configfile", "--configfile other.yml",
+    "-n --configfile mine.yaml heads", "--configfile folder", "--configfile wrong.yaml",
+    "heads --configfile mine.yaml config/audit.yaml", "--configfile=mine.yaml heads",
+    "audits --configfile config/audit.yaml mine.yaml", "--configfile=config/audit.yaml",
+    "--configfiles config/audit.yaml config/imbalance.yaml -n", "--forcerun config/audit.yaml",
+    "--configfile config/audit.yaml --forcerun config/audit.yaml", "--profile slurm slurm",
+    "--default-storage-provider s3", "heads --default-storage-provider=s3",
+    "--default-storage-prefix s3://bucket/folder", "--configfile= heads", "--configfile mine.yam",
+]  # fmt: skip
 
 
-BEFORE = ["--snakefile", str(REPOSITORY / "Snakefile")]
-DEFAULT = ["--configfile", str(REPOSITORY / "config.yaml")]
-
-
-def test_an_empty_folder_runs_the_default_study_on_all_cores(here: Path) -> None:
-    assert words(here) == [*BEFORE, "--cores", "all", *DEFAULT]
-    assert words(here, "-n", "heads") == [*BEFORE, "--cores", "all", "-n", "heads", *DEFAULT]
-
-
-def test_a_study_in_the_folder_is_the_default_one_there(here: Path) -> None:
-    (here / "config.yaml").write_text("study: mine\n")
-    assert words(here) == [*BEFORE, "--cores", "all"]
-
-
-@pytest.mark.parametrize(
-    "typed", [["--directory", "a b"], ["--directory=a b"], ["-d", "a b"], ["-da b"]]
-)
-def test_a_study_in_the_folder_that_is_named_is_the_default_one(
-    here: Path, typed: list[str]
+def test_what_each_command_becomes(
+    here: Path, started: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (here / "a b").mkdir()
-    (here / "config.yaml").write_text("study: mine\n")
-    assert words(here, *typed)[-2:] == DEFAULT
-    (here / "a b/config.yaml").write_text("study: mine\n")
-    assert words(here, *typed) == [*BEFORE, "--cores", "all", *typed]
-
-
-@pytest.mark.parametrize(
-    ("typed", "named"),
-    [
-        (["--configfile", "none.yaml"], "none.yaml"),
-        (["--configfile=none.yaml"], "none.yaml"),
-        (["-n", "--configfile", "mine.yaml", "heads"], "heads"),
-        (["--configfile", "folder"], "folder"),
-    ],
-)
-def test_a_file_of_a_study_that_is_not_there_is_named(
-    here: Path, started: list[Any], typed: list[str], named: str
-) -> None:
-    (here / "mine.yaml").write_text("study: mine\n")
-    (here / "folder").mkdir()
-    with pytest.raises(ConfigError, match=f"^--configfile {named}: "):
-        start_snakemake(typed)
-    assert not started
-    start_snakemake(["heads", "--configfile", "mine.yaml", "config/audit.yaml"])
-    start_snakemake(["--configfile=mine.yaml", "heads"])
-    assert len(started) == 2
-
-
-@pytest.mark.parametrize(
-    "sized",
-    ["--cores", "--cores=2", "-c2", "-j", "-nj4", "--jobs", "--profile", "--executor", "-e"],
-)
-def test_who_says_how_much_may_run_is_not_overruled(
-    here: Path, sized: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert words(here, sized) == [*BEFORE, sized, *DEFAULT]
-    assert words(here, "--jobscript", "a.sh")[2:4] == ["--cores", "all"]
-    monkeypatch.setenv("SNAKEMAKE_PROFILE", "site")
-    assert "--cores" not in words(here)
-
-
-def test_studies_and_profiles_are_known_by_their_names(here: Path) -> None:
-    audit = str(REPOSITORY / "config/audit.yaml")
-    (here / "mine.yaml").touch()
-    assert words(here, "audits", "--configfile", "config/audit.yaml", "mine.yaml", "none.yaml")[
-        4:
-    ] == ["audits", "--configfile", audit, "mine.yaml", "none.yaml"]
-    assert words(here, "--configfile=config/audit.yaml")[4:] == [f"--configfile={audit}"]
-    slurm = str(REPOSITORY / "profiles/slurm")
-    assert words(here, "--profile", "slurm", "heads")[2:5] == ["--profile", slurm, "heads"]
-    # a target, not a study
-    assert words(here, "--forcerun", "config/audit.yaml")[5] == "config/audit.yaml"
+    """In an empty folder, where a profile is named, and with studies here and below."""
+    told: dict[str, Any] = {}
+    named = {str(REPOSITORY): "CLONE", str(here): "HERE", sys.executable: "PYTHON"}
+    good, wrong = "study: mine\n", "study: a\nstudy: b\n"
+    places: list[tuple[str, dict[str, str]]] = [
+        ("empty", {}), ("a profile", {}), ("a study", {"config.yaml": good}),
+        ("a study below", {"a b/config.yaml": good}), ("one below is wrong", {
+            "config.yaml": good, "a b/config.yaml": wrong}),
+        ("the other is wrong", {"config.yaml": wrong, "a b/config.yaml": good}),
+    ]  # fmt: skip
+    for place, files in places:
+        monkeypatch.setenv("SNAKEMAKE_PROFILE", "site" if place == "a profile" else "")
+        for folder in (".", "a b"):
+            Path(folder, "config.yaml").unlink(missing_ok=True)
+        for file, text in files.items():
+            Path(file).write_text(text)
+        for text in TYPED[:3] + TYPED[18:25] if "wrong" in place else TYPED:
+            typed = [word.replace("|", " ") for word in text.split()]
+            started.clear()
+            try:
+                start_snakemake(typed)
+                ((_, command, variables),) = started
+                said = f"{' '.join(command)}; {variables['DPPROBE_ROOT']}"
+            except ConfigError as error:
+                said = f"refused: {error}; {started}"
+            said += f"; {' '.join(profile_words(typed))}"
+            for path, name in named.items():
+                said = said.replace(path, name)
+            if told.get(f"empty: {text}") != said:
+                told[f"{place}: {text}"] = said
+    check_values("run_commands", told)
 
 
 def test_the_clone_that_one_stands_in_has_the_rules(here: Path) -> None:
@@ -130,21 +111,6 @@ def test_the_clone_that_one_stands_in_has_the_rules(here: Path) -> None:
     assert make_environment(REPOSITORY, {}) == {"DPPROBE_ROOT": str(REPOSITORY)}
 
 
-@pytest.mark.parametrize(
-    "typed",
-    [
-        ["--default-storage-provider", "s3"],
-        ["heads", "--default-storage-provider=s3"],
-        ["--default-storage-prefix", "s3://bucket/folder"],
-    ],
-)
-@pytest.mark.usefixtures("here")
-def test_an_object_store_is_refused(started: list[Any], typed: list[str]) -> None:
-    with pytest.raises(ConfigError, match=r"--default-storage-\w+: "):
-        start_snakemake(typed)
-    assert not started
-
-
 def test_options_of_snakemake_reach_it(
     here: Path, started: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,48 +118,39 @@ def test_options_of_snakemake_reach_it(
     monkeypatch.setattr(sys, "argv", ["dpprobe", "run", *typed])
     with pytest.raises(SystemExit):
         main()
-    ((program, command, variables),) = started
+    ((program, command, _),) = started
     assert program == sys.executable
-    assert command == [program, "-m", "snakemake", *words(here, *typed)]
-    assert variables["DPPROBE_ROOT"] == str(REPOSITORY)
+    assert command == [program, "-m", "snakemake", *snakemake_words(typed, REPOSITORY, here)]
 
 
-@pytest.mark.parametrize(
-    ("typed", "named", "where"),
-    [
-        ([], "", ["--cores", "all"]),
-        (["--cores", "2", "data"], "", ["--cores", "all"]),
-        (["--profile", "my profiles/slurm", "data"], "", ["--profile", "my profiles/slurm"]),
-        (["--profile=slurm"], "other", ["--profile", "slurm"]),
-        (["--profile", "a", "--profile=b"], "", ["--profile", "a", "--profile", "b"]),
-        (["--profile", "none"], "slurm", ["--cores", "all"]),
-        (["data"], "slurm", []),
-    ],
-)
 def test_the_next_command_runs_where_the_last_one_did(
-    monkeypatch: pytest.MonkeyPatch, typed: list[str], named: str, where: list[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Jobs of a cluster would be a login node's."""
-    monkeypatch.setenv("SNAKEMAKE_PROFILE", named)
-    assert profile_words(["snakemake", *typed]) == where
+    """Jobs of a cluster would be a login node's; what `dpprobe run` adds by itself is left out."""
+    rules = ["--snakefile", str(REPOSITORY / "Snakefile")]
+    default, mine = str(REPOSITORY / "config.yaml"), ["--configfile", "mine.yaml"]
+    run = ["dpprobe", "run", "heads", "--cores", "all"]
+    assert run_words("heads", call=[*rules, "--configfile", default]) == run
+    assert run_words("heads", call=[*rules, *mine]) == [*run, *mine]
+    assert run_words("heads", call=["--snakefile", "mine.yaml"]) == [*run, "--snakefile", mine[1]]
+    assert run_words(where=["-j1"]) == ["dpprobe", "run", "-j1"]
+    (here / "config.yaml").touch()
+    assert run_words("heads", call=["--configfile", default])[-2:] == ["--configfile", default]
     monkeypatch.chdir(REPOSITORY)
-    assert run_words("heads", where=where) == ["snakemake", "heads", *where]
+    assert run_words("a", "b", where=["-j1"], call=mine) == ["snakemake", "a", "b", "-j1", *mine]
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "place", "typed"),
-    [
-        ("mine", "study: a\nseeds: b: 3\n", "2:9", ["--configfile", "mine.yaml"]),
-        ("config", "study: a\nstudy: b\n", "2", []),
-    ],
-)
-def test_what_is_no_yaml_is_told_by_its_line_before_snakemake_starts(
-    here: Path, started: list[Any], name: str, text: str, place: str, typed: list[str]
+def test_a_command_has_the_path_of_what_another_name_would_start(
+    here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (here / f"{name}.yaml").write_text(text)
-    with pytest.raises(ConfigError, match=rf"^{name}\.yaml:{place}: "):
-        start_snakemake(typed)
-    assert not started
-    (here / "other.yaml").write_text("study: a\n")
-    start_snakemake(["--configfile", "other.yaml"])
-    assert started, "a file that the command does not read may be anything"
+    for place in ("env", "a b"):
+        (here / place / "bin").mkdir(parents=True)
+        (here / place / "bin/tool").touch(mode=0o755)
+    monkeypatch.setattr(sys, "executable", str(here / "env/bin/python"))
+    for path, line in (("env/bin", "tool 'a b'"), ("a b/bin", "env/bin/tool 'a b'"),
+                       ("folder", "env/bin/tool 'a b'")):  # fmt: skip
+        monkeypatch.setenv("DPPROBE_USER_PATH", str(here / path))
+        assert command_line("tool", "a b") == line
+    assert command_line("none", "a") == "none a"
+    monkeypatch.chdir(here / "folder")
+    assert command_line("tool") == str(here / "env/bin/tool")

@@ -1,9 +1,8 @@
-"""A study is checked against the machine before any job: files, sizes, delta."""
+"""A study is checked against the machine before any job: files, sizes, delta, folders."""
 
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,125 +13,160 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpprobe.errors import ConfigError
-from dpprobe.study.folders import folder_faults
-from dpprobe.study.study import Study
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
-from tests.support.small_study import STUDY, changed
+from tests.support.small_study import STUDY
+from tests.support.stored_records import check_values
 
 OPTION = "allow_delta_above_one_over_n"
+DIGITS = {"source": "sklearn", "name": "digits"}
+BY_ID = DIGITS | {"split_by": "id"}
+EXACT = {"head": "sgd", "engine": "exact"}
+RELEASE = {"dataset": "digits", "backbone": "pixels", "method": "exact", "epsilon": 1.0}
+URL: dict[str, Any] = {
+    "source": "url", "files": [{"url": "http://h/x.zip", "sha256": "0" * 64}],
+    "layout": {"source": "imagefolder", "path": "x"}, "expect": {"train": 9_000, "test": 90},
+}  # fmt: skip
+SCANS = {"datasets": {"scans": {"source": "imagefolder", "path": "images"}}}
+PATIENTS = {
+    "source": "csv", "root": ".", "train": "tables/a.csv", "path_column": "file", "unit": "image",
+    "label_column": "kind", "class_names": ["a", "b"], "split_by": "id", "unit_column": "who",
+}  # fmt: skip
 
 
-def test_a_delta_above_one_over_n_needs_an_option_and_is_warned_of() -> None:
-    counted = load_study(STUDY).datasets["digits"].count_rows()
-    assert counted is not None
-    above, at = changed("delta", 0.1), changed("delta", 1 / counted[0])
-    with pytest.raises(ConfigError, match="above 1/n"):
-        check_study(load_study(changed("delta", 1.01 / counted[0])))
-    (warning,) = check_study(load_study(above | {OPTION: True}))
-    assert warning.startswith("datasets.digits: delta 0.1 is above 1/n = 0.000695 (n = 1438 ")
-    own = {"source": "sklearn", "name": "digits", "delta": 0.1, OPTION: True}
-    assert check_study(load_study(changed("datasets.digits", own))) == [warning]
-    (warning,) = check_study(load_study(at))
-    assert "1/n" in warning
-    assert check_study(load_study(at | {OPTION: True})) == [warning]
-    assert check_study(load_study(changed(OPTION, True))) == check_study(load_study(STUDY)) == []
+def releases(*changes: dict[str, Any], digits: Any = BY_ID, **more: Any) -> dict[str, Any]:
+    made = {f"r{number}": RELEASE | each for number, each in enumerate(changes)}
+    methods = {"exact": EXACT, "float": {"head": "sgd"}, "ceiling": {"head": "nonprivate"}}
+    return {"datasets": {"digits": digits}, "methods": methods, "releases": made} | more
 
 
-def test_no_option_allows_a_release_a_delta_above_one_over_n() -> None:
-    release = {"dataset": "digits", "backbone": "pixels", "method": "exact", "epsilon": 1.0}
-    study = changed("datasets.digits.split_by", "id") | {
-        "methods": {"exact": {"head": "sgd", "engine": "exact"}}, "delta": 0.1, OPTION: True,
+def folders(data: str = "data", results: str = "results", **more: Any) -> dict[str, Any]:
+    methods = {"squares": {"head": "least_squares"}}
+    return SCANS | {"data_dir": data, "results_dir": results, "methods": methods} | more
+
+
+def digits(**options: Any) -> dict[str, Any]:
+    return {"datasets": {"digits": DIGITS | options}}
+
+
+SEVERAL = {
+    "sgd": {"head": "sgd"}, "dpfc": {"head": "feature_covariance"}, "auto": {"head": "auto"},
+    "tuned": {"head": "tuned", "base": {"head": "sgd"}}, "balanced": {"head": "auto"} | {
+        "balanced": True}, "squares": {"head": "least_squares"},
+    "weights": {"head": "sgd", "loss": "sigmoid", "class_weights": [1.0] * 10},
+    "good": {"head": "sgd", "loss": "sigmoid"},
+    "tuned_good": {"head": "tuned", "base": {"head": "sgd", "loss": "sigmoid"}},
+}  # fmt: skip
+STUDIES: dict[str, dict[str, Any]] = {
+    "small": {},
+    "delta 0.1": {"delta": 0.1}, "delta 1/n": {"delta": 1 / 1438}, "just above": {"delta": 7e-4},
+    "allowed": {"delta": 0.1, OPTION: True}, "allowed 1/n": {"delta": 1 / 1438, OPTION: True},
+    "own delta": digits(delta=0.1), "own delta, allowed": digits(delta=0.1, **{OPTION: True}),
+    "allowed for nothing": {OPTION: True},
+    "metrics": releases(*({"evaluate": each} for each in (
+        None, {"epsilon": 1}, {"epsilon": 1, "metric": "accuracy"},
+        {"epsilon": 1, "metric": "macro_accuracy"}))),
+    "the dataset's metric": releases({"evaluate": {"epsilon": 1}},
+        digits=BY_ID | {"metric": "macro_accuracy"}),
+    "methods": releases({"method": "float"}, {"method": "ceiling"}, {"epsilon": 7.5}),
+    "unmeasured": releases({"epsilon": 7.5}, {"epsilon": {"advantage": 0.1}}),
+    "limit": releases({"epsilon": 2.0}, {"epsilon": 3.0}, {"epsilon": {"advantage": 0.9}},
+        privacy={"max_epsilon": 2}),
+    "splits": releases({}, digits=DIGITS),
+    "of parts": releases({}, digits=BY_ID | {"subsample": {"per_class": 50}}),
+    "same images": releases({}, datasets={"digits": BY_ID, "two": BY_ID}),
+    "told": releases({}, datasets={"digits": BY_ID, "two": BY_ID | {"same_units_as": "digits"}}),
+    "told there": releases({}, datasets={"digits": BY_ID | {"same_units_as": "two"},
+        "two": BY_ID}),
+    "same as itself": releases({}, digits=BY_ID | {"same_units_as": "digits"}),
+    "same as none": releases({}, digits=BY_ID | {"same_units_as": "none"}),
+    "same as released": releases({}, digits=BY_ID | {"same_units_as": "old"}),
+    "allowed, a release": releases({"delta": 1e-5}, delta=0.1, **{OPTION: True}),
+    "allowed, no release": releases({}, delta=0.1, **{OPTION: True}),
+    "allowed, max_epsilon": releases({"delta": 1e-5}, delta=0.1, privacy={"max_epsilon": 3},
+        **{OPTION: True}),
+    "allowed, max_risk": releases({"delta": 1e-5}, delta=0.1,
+        privacy={"max_risk": {"advantage": 0.5}}, **{OPTION: True}),
+    "several labels": {"methods": SEVERAL}, "several, a part": {"methods": {"ok": SEVERAL["good"]},
+        **digits(subsample={"per_class": 50})},
+    "several, a release": {"methods": {"exact": EXACT}, **releases({})},
+    "balanced": {"methods": {"balanced": SEVERAL["balanced"]}},
+    "texts": {"backbones": {"siglip": {"family": "open_clip", "model": "ViT-B-16-SigLIP.webli"},
+        "clip": {"family": "open_clip", "model": "ViT-B-32-quickgelu.openai"}}},
+    "sizes": digits(expect={"train": 1, "test": 2, "classes": 3}),
+    "right sizes": digits(expect={"train": 1438, "test": 359, "classes": 10}),
+    "tables": {"datasets": {"scans": URL}},
+    "other tables": {"datasets": {"scans": URL | {"layout": URL["layout"] | {"split_seed": 1}}}},
+    "no tables": {"datasets": {"other": URL}},
+    "public tables": {"public_datasets": {"scans": URL}},
+    "public": {"public_datasets": {"other": DIGITS | {"split_seed": 4, "expect": {"train": 3}}}},
+    "shards": {"features": {"shards": 360}}, "all shards": {"features": {"shards": 359}},
+    "many shards": {"features": {"shards": 1439}},
+    "patients": {"methods": {"squares": {"head": "least_squares"}}, "datasets": {"p": PATIENTS}},
+    "few images of patients": {"datasets": {"p": PATIENTS | {"max_images_per_patient": 2}},
+        "methods": {"squares": {"head": "least_squares"}},
+        "epsilons": [1, {"advantage": 0.1}, "inf"]},
+    "units": {"datasets": {"p": PATIENTS | {"unit": "patient"}}, "delta": 0.2},
+    "one folder": folders("same", "same"), "results of images": folders(results="images/out"),
+    "tables of images": folders("images"), "tables below": folders("images/a"),
+    "results of tables": folders("out", "out/scans"), "downloads": folders("out", "out/downloads"),
+    "results of cells": folders(results="results/cells"),
+    "results of releases": folders(results="results/mine/releases"),
+    "results beside": folders("out", "out/results"), "mine": folders(results="results/mine"),
+    "elsewhere": folders(results="elsewhere/cells"), "data below": folders("out/data", "out"),
+    "a file": folders("tables/a.csv/b"), "a long name": folders(results="a" * 256),
+    "a name": folders(results="a" * 255), "tables beside": folders("."),
+    "tables in the way": folders(".", datasets={"images": SCANS["datasets"]["scans"]}),
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Twenty images of ten patients, the table of a download, and the ledger of a dataset."""
+    monkeypatch.chdir(tmp_path)
+    rows = [f"images/{n % 2}/{n}.png,{'ab'[n % 2]},p{n // 2}" for n in range(20)]
+    Path("tables").mkdir()
+    Path("tables/a.csv").write_text("\n".join(["file,kind,who", *rows]))
+    for n in range(20):
+        path = Path(f"images/{n % 2}/{n}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    for name in ("scans", "old"):
+        Path("data", name).mkdir(parents=True)
+    Path("data/old/ledger.jsonl").touch()
+    info = {
+        "source": load_study(STUDY | {"datasets": {"scans": URL}}).datasets["scans"]
+        .preparation_params(),
+        "splits": {"train": {"rows": 9_000}, "test": {"rows": 80}}, "class_names": ["a", "b"],
     }  # fmt: skip
-    (warning,) = check_study(load_study(study))
-    small = release | {"delta": 1e-5}
-    assert check_study(load_study(study | {"releases": {"first": small}})) == [warning]
-    other = {"releases": {"first": small | {"epsilon": 7.5}}}
-    assert "epsilon 7.5" in " ".join(check_study(load_study(study | other)))
-    for key, values, limits in (
-        ("releases.first: delta 0.1 is above 1/n", release, {}),
-        ("max_epsilon of digits .*delta 0.1", small, {"max_epsilon": 3.0}),
-        ("max_risk of digits .*delta 0.1", small, {"max_risk": {"advantage": 0.5}}),
-    ):
-        with pytest.raises(ConfigError, match=key):
-            check_study(load_study(study | {"releases": {"first": values}, "privacy": limits}))
+    Path("data/scans/dataset.json").write_text(json.dumps(info))
+    return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "key"),
-    [
-        ("privacy", {"max_risk": {}}, "write advantage"),
-        ("privacy", {"max_risk": {"at": 0.01}}, "true_positives"),
-        ("privacy", {"max_risk": {"true_positives": 0.01, "at": 0.1}}, "true_positives"),
-        ("privacy", {"max_risk": {"advantage": 2}}, "advantage"),
-        ("privacy", {"max_risk": {"advantages": 0.1}}, "advantages"),
-        ("epsilons", [{"advantage": 0.1}, 1, {"advantage": 0.10}], "advantage 0.1 .*twice"),
-        ("epsilons", [{"advantage": 1}], "advantage 1.0"),
-        ("epsilons", [{"true_positives": 0.01, "at": 0.1}], "true_positives"),
-        ("epsilons", [{"advantages": 0.1}], "advantages"),
-        ("epsilons", [{"advantage": 0.001}], "advantage 0.001: at delta"),
-    ],
-)
-def test_risks_that_mean_nothing_are_refused(path: str, value: Any, key: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{path}.*{key}"):
-        load_study(changed(path, value))
+def test_what_checks_say(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, list[str]] = {}
+    for name, changes in STUDIES.items():
+        with monkeypatch.context() as patched:
+            study = load_study(STUDY | changes)
+            for dataset in study.datasets.values() if name.startswith("several") else ():
+                patched.setattr(type(dataset), "multi_label", lambda _: True)
+            try:
+                lines = check_study(study)
+            except ConfigError as error:
+                lines = str(error).splitlines()
+        told[name] = [line.replace(str(folder), "FOLDER") for line in lines]
+    check_values("checks_of_studies", told)
 
 
-@pytest.mark.parametrize("metric", ["auc", "macro_accuracy"])
-def test_a_release_never_takes_the_metric_of_its_dataset(
-    metric: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`init` writes it by the labels; and a mean over classes would silently be accuracy."""
+def test_a_release_never_takes_the_metric_of_its_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`init` writes it by the labels; an area under the curve is of two classes alone."""
     monkeypatch.setattr("dpprobe.data.sklearn_datasets.Options.count_classes", lambda _: 2)
-    release = {"dataset": "digits", "backbone": "pixels", "method": "exact", "epsilon": 1.0}
-    study = changed("datasets.digits", {
-        "source": "sklearn", "name": "digits", "split_by": "id", "metric": metric,
-    }) | {"methods": {"exact": {"head": "sgd", "engine": "exact"}}}  # fmt: skip
-    for evaluate in (None, {"epsilon": 1, "metric": "accuracy"}, {"epsilon": 1, "metric": "auc"}):
-        study["releases"] = {"first": release | {"evaluate": evaluate}}
-        check_study(load_study(study))
-    study["releases"] = {"first": release | {"evaluate": {"epsilon": 1}}}
-    with pytest.raises(ConfigError, match=f"^config: releases.first: evaluate: .*{metric}"):
-        check_study(load_study(study))
-    study["datasets"]["digits"]["metric"] = "accuracy"
-    check_study(load_study(study))
-
-
-@pytest.mark.parametrize(
-    ("method", "cure"),
-    [
-        ({"head": "sgd"}, "takes one; write `loss: sigmoid` in the method"),
-        ({"head": "feature_covariance"}, "takes one; write `loss: sigmoid` in the method"),
-        ({"head": "tuned", "base": {"head": "sgd"}}, "write `loss: sigmoid` in the method's base"),
-    ],
-)
-def test_a_head_of_one_label_is_told_what_lets_it_take_several(
-    monkeypatch: pytest.MonkeyPatch, method: dict[str, Any], cure: str
-) -> None:
-    study = load_study(changed("methods.sgd", method))
-    monkeypatch.setattr(type(study.datasets["digits"]), "multi_label", lambda _: True)
-    with pytest.raises(ConfigError) as caught:
-        check_study(study)
-    start = "config: methods.sgd on datasets.digits: the rows have several labels, but head "
-    assert str(caught.value).startswith(start)
-    assert str(caught.value).endswith(cure)
-    assert len(str(caught.value).splitlines()) == 1
-    fixed = {"head": "sgd", "loss": "sigmoid"}
-    mended = {**method, "base": fixed} if "base" in method else {**method, "loss": "sigmoid"}
-    check_study(load_study(changed("methods.sgd", mended)))
-
-
-def test_balance_of_classes_is_refused_for_rows_of_several_labels(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    weights = {"head": "sgd", "loss": "sigmoid", "class_weights": [1.0] * 10}
-    auto = {"head": "auto", "balanced": True}
-    study = load_study(changed("methods", {"sgd": weights, "auto": auto}))
-    monkeypatch.setattr(type(study.datasets["digits"]), "multi_label", lambda _: True)
-    with pytest.raises(ConfigError) as caught:
-        check_study(study)
-    assert "sgd on datasets.digits: class_weights need one label per row" in str(caught.value)
-    assert "auto on datasets.digits: balanced needs one label per row" in str(caught.value)
+    auc = BY_ID | {"metric": "auc"}
+    for metric in ("accuracy", "auc"):
+        chosen = {"evaluate": {"epsilon": 1, "metric": metric}}
+        check_study(load_study(STUDY | releases(chosen, digits=auc)))
+    with pytest.raises(ConfigError, match="^config: releases.r0: evaluate: .*auc"):
+        check_study(load_study(STUDY | releases({"evaluate": {"epsilon": 1}}, digits=auc)))
 
 
 def test_planning_a_study_imports_nothing_heavy(repository: Path) -> None:
@@ -156,56 +190,6 @@ def test_planning_a_study_imports_nothing_heavy(repository: Path) -> None:
         [sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == "[]"
-
-
-def test_a_text_encoder_that_cannot_run_is_warned_of() -> None:
-    siglip = {"family": "open_clip", "model": "ViT-B-16-SigLIP.webli"}
-    clip = {"family": "open_clip", "model": "ViT-B-32-quickgelu.openai"}
-    study = load_study(STUDY | {"backbones": {"siglip": siglip, "clip": clip}})
-    assert [backbone.reads_text for backbone in study.backbones.values()] == [False, True]
-    (warning,) = check_study(study)
-    assert warning.startswith("backbones.siglip: ViT-B-16-SigLIP needs the package")
-
-
-def test_sizes_that_can_be_counted_are_held_against_what_is_expected() -> None:
-    study = load_study(changed("datasets.digits.expect", {"train": 1, "test": 2, "classes": 3}))
-    with pytest.raises(ConfigError) as caught:
-        check_study(study)
-    rows = study.datasets["digits"].count_rows()
-    assert rows is not None
-    said = re.findall(r"expect\.(\w+): \d, but there are (\d+) ", str(caught.value))
-    assert said == [("train", str(rows[0])), ("test", str(rows[1])), ("classes", "10")]
-    right = {"train": rows[0], "test": rows[1], "classes": 10}
-    assert check_study(load_study(changed("datasets.digits.expect", right))) == []
-
-
-def test_tables_that_are_there_are_held_against_what_is_expected(tmp_path: Path) -> None:
-    """Only the tables of a download give its sizes, if they are of the same options."""
-    files = [{"url": "http://h/x.zip", "sha256": "0" * 64}]
-    layout = {"source": "imagefolder", "path": "x"}
-    scans: dict[str, Any] = {"source": "url", "files": files, "layout": layout}
-    sizes = {"train": 9_000, "test": 90}
-
-    def load(**values: Any) -> Study:
-        return load_study(
-            STUDY | {"data_dir": str(tmp_path), "datasets": {"scans": scans | values}}
-        )
-
-    path = tmp_path / "scans/dataset.json"
-    path.parent.mkdir()
-    info = {
-        "source": load().datasets["scans"].preparation_params(),
-        "splits": {"train": {"rows": 9_000}, "test": {"rows": 80}},
-        "class_names": ["a", "b"],
-    }
-    path.write_text(json.dumps(info))
-    with pytest.raises(ConfigError, match=rf"datasets\.scans: expect\.test: 90.* 80 .*{path}"):
-        check_study(load(expect=sizes))
-    # Of other options the tables are made again.
-    other = load(expect=sizes, layout=layout | {"split_seed": 1})
-    assert all("expect" not in line for line in check_study(other))
-    path.unlink()
-    check_study(load(expect=sizes))
 
 
 @pytest.mark.parametrize("key", ["datasets", "public_datasets"])
@@ -232,48 +216,3 @@ def test_a_source_in_the_place_of_its_split_table_is_refused(
     with pytest.raises(ConfigError, match=rf"{key}\.mine: .*overwrite"):
         check_study(study)
     assert (folder / "train.parquet").exists()
-
-
-@pytest.mark.parametrize(
-    ("folders", "key"),
-    [
-        ({"results_dir": "same", "data_dir": "same"}, "results_dir: .*/same: .*data_dir"),
-        ({"results_dir": "images/out"}, "results_dir: .*images"),
-        ({"data_dir": "images"}, "data_dir: .*/images: .*images"),
-        ({"data_dir": "images/a"}, "data_dir: .*scans .*images"),
-        ({"data_dir": "out", "results_dir": "out/scans"}, "results_dir: .*tables of scans"),
-        ({"data_dir": "out", "results_dir": "out/downloads"}, "results_dir: .*downloads"),
-        ({"results_dir": "results/cells"}, "results_dir: .*: cells"),
-        ({"results_dir": "results/mine/releases"}, "results_dir: .*results/releases_study"),
-        ({"data_dir": "out", "results_dir": "out/results"}, None),
-        ({"results_dir": "results/mine"}, None),
-        ({"results_dir": "elsewhere/cells"}, None),
-        ({"data_dir": "out/data", "results_dir": "out"}, None),
-    ],
-)
-def test_folders_that_would_be_written_into_each_other_or_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folders: dict[str, str], key: str | None
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("a/1.png", "b/2.png"):
-        path = tmp_path / "images" / name
-        path.parent.mkdir(parents=True)
-        path.write_bytes(b"")
-    scans = {"source": "imagefolder", "path": str(tmp_path / "images")}
-    places = {name: str(tmp_path / folder) for name, folder in folders.items()}
-    study = load_study(STUDY | {"datasets": {"scans": scans}} | places)
-    faults = folder_faults(study)
-    if key is None:
-        assert not faults
-        return
-    assert re.search(key, faults[0])
-    with pytest.raises(ConfigError, match="config: (results|data)_dir: "):
-        check_study(study)
-
-
-def test_tables_may_lie_beside_the_images_they_are_made_from(tmp_path: Path) -> None:
-    scans = {"source": "imagefolder", "path": str(tmp_path / "data/images")}
-    study = STUDY | {"datasets": {"scans": scans}, "data_dir": str(tmp_path / "data")}
-    assert not folder_faults(load_study(study))
-    named = study | {"datasets": {"images": scans}}
-    assert "data_dir: " in folder_faults(load_study(named))[0], "data/images is in the way"

@@ -11,6 +11,7 @@ from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
 from dpprobe.study.study_lines import StudyLines
 from tests.support.small_study import STUDY, changed
+from tests.support.stored_records import check_values
 
 STUDY_TEXT = """\
 # a study
@@ -23,6 +24,7 @@ datasets:
     subsample:
       fractions:
         "Class A.1": 0.5
+        Class A: 0.5
         3: 0.5
 methods: &methods
   sgd:
@@ -38,6 +40,8 @@ methods: &methods
   merged:
     <<: *copy
     head: newton
+  both:
+    <<: [*copy, {epochs: 1}]
 others: *methods
 epsilons: [1,
   2,
@@ -49,65 +53,45 @@ audit:
 """
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("study: 'study' is every unnamed study's name", 2),
-        ("datasets.digits.name: 5: write a text", 4),
-        ("datasets.scans.path: missing", 7),
-        ("datasets.scans: images/scans: no such folder; write another", 7),
-        ("datasets.scans: path: no such folder", 7),
-        ("datasets.scans: path images/scans is no folder", 7),
-        ("datasets.scans.subsample.fractions.Class A.1: 7: write a number", 10),
-        ("datasets.scans.subsample.fractions.3: 7: write a number", 11),
-        ("datasets.scans.root: missing; add this key", 5),
-        ("methods.sgd.steps: 0: write a number above 0", 15),
-        ("methods.sgd.search.0.steps: 0: write a number above 0", 18),
-        ("methods.sgd.search.1.epochs: 0: write a number above 0", 20),
-        ("methods.sgd.init_scale: unknown key", 13),
-        ("methods.sgd: init_scale 0.1 has no effect with init torch", 13),
-        ("methods.sgd: init zero", 16),
-        ("methods.sgd on datasets.digits: steps: too many", 15),
-        ("methods.sgd on datasets.digits, which has patients", 13),
-        ("methods.merged.head: 'x': write another", 25),
-        ("methods.merged.steps: 0: write a number above 0", 22),
-        ("others.sgd.steps: unknown key", 15),
-        ("epsilons: 2 appears twice in the list", 28),
-        ("epsilons.2: a number beyond 64 bits", 29),
-        ("audit: methods: newton is not in this study", 33),
-        ("audit: methods: 'newton' is not in this study", 33),
-        ("audit: methods: two of them are alike", 31),
-        ("audit.methods: newton is not in this study", 33),
-        ("backbones: missing; add this key", 0),
-        ("no cell to train: ...", 0),
-    ],
-)
-def test_the_line_of_a_key_is_found(tmp_path: Path, text: str, line: int) -> None:
-    path = tmp_path / "study.yaml"
-    path.write_text(STUDY_TEXT)
-    assert StudyLines(files=[path]).find_place(text) == (f"{path}:{line}" if line else str(path))
+TEXTS = [
+    "study: 'study' is every unnamed study's name", "study", "datasets.digits.name: 5: write a",
+    "datasets.scans.path: missing", "datasets.scans: images/scans: no such folder; write another",
+    "datasets.scans: path: no such folder", "datasets.scans: path images/scans is no folder",
+    "datasets.scans.subsample.fractions.Class A.1: 7: write", "datasets.scans: images: no",
+    "datasets.scans.subsample.fractions.3: 7: write a number", "datasets.scans.root: missing",
+    "datasets.scans.subsample: 3: too many", "datasets.scans.subsample.fractions.Class A: 7",
+    "methods.sgd.steps: 0: write a number", "methods.sgd.search.0.steps: 0: write a number",
+    "methods.sgd.search.1.epochs: 0: write", "methods.sgd.search.2.epochs: 0: write",
+    "methods.sgd.init_scale: unknown key", "methods.sgd: init_scale 0.1 has no effect",
+    "methods.sgd: init zero", "methods.sgd on datasets.digits: steps: too many",
+    "methods.sgd on datasets.digits, which has patients", "methods.merged.head: 'x': write",
+    "methods.merged.steps: 0: write a number", "others.sgd.steps: unknown key",
+    "epsilons: 2 appears twice in the list", "epsilons.2: a number beyond 64 bits",
+    "epsilons: 5 appears", "epsilons: 2", "audit: methods: newton is not in this study",
+    "audit: methods: 'newton' is not in it", "audit: methods: two of them are alike",
+    "audit.methods: newton is not in this study", "audit.methods.1: newton", "seeds: 0: write",
+    "backbones: missing; add this key", "no cell to train: ...", "methods.both.steps: 1",
+    "methods.both.epochs: 2", "methods.both.head: 3", "delta: missing", "methods.new.steps: 0",
+    "epsilons.0: 9", "datasets.digits: sklearn: unknown", "datasets: digits: unknown",
+]  # fmt: skip
+LAST = "methods:\n  sgd: {steps: 3}\n  new: {steps: 4}\nepsilons: [9]\naudit: 7\n"
 
 
-def test_of_two_files_the_one_that_counts_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_line_of_a_key_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two files and the command line, the last one that sets a key counts."""
     monkeypatch.chdir(tmp_path)
-    Path("first.yaml").write_text("seeds: 1\nmethods:\n  sgd:\n    steps: 1\n    epochs: 2\n")
-    Path("last.yaml").write_text("methods:\n  sgd: {steps: 3}\nepsilons: [1]\n")
-    lines = StudyLines(files=[Path("first.yaml"), Path("last.yaml")])
-    assert lines.find_place("methods.sgd.steps: 0: ...") == "last.yaml:2"
-    assert lines.find_place("methods.sgd.epochs: 0: ...") == "first.yaml:5"
-    assert lines.find_place("seeds: 0: ...") == "first.yaml:1"
-    assert lines.find_place("delta: missing") == "first.yaml, last.yaml"
-
-
-def test_values_of_the_command_line_are_told_as_such(tmp_path: Path) -> None:
-    path = tmp_path / "study.yaml"
-    path.write_text(STUDY_TEXT)
-    lines = StudyLines(files=[path], overrides={"seeds": 0, "methods": {"sgd": {"steps": [1]}}})
-    assert lines.find_place("seeds: 0: write a number of 1 or more") == "--config"
-    assert lines.find_place("methods.sgd.steps: [1]: write a number") == "--config"
-    assert lines.find_place("methods.sgd.head: 'x'") == f"{path}:14"
+    first, last = Path("first.yaml"), Path("last.yaml")
+    first.write_text(STUDY_TEXT)
+    last.write_text(LAST)
+    Path("empty.yaml").write_text("")
+    typed = {"seeds": 0, "methods": {"sgd": {"steps": [1]}}, "datasets": {"scans": 5}}
+    sources: list[StudyLines] = [
+        StudyLines(files=[first]), StudyLines(files=[first, last]),
+        StudyLines(files=[last, first]), StudyLines(files=[first], overrides=typed),
+        StudyLines(files=[], overrides=typed), StudyLines(files=[Path("empty.yaml")]),
+    ]  # fmt: skip
+    told = {text: " ".join(each.find_place(text) for each in sources) for text in TEXTS}
+    check_values("lines_of_keys", told)
 
 
 def test_errors_of_a_block_name_their_lines(

@@ -1,0 +1,196 @@
+"""What studies mean: cells, units, limits, comparisons, cuts; held against the stored answers."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from dpprobe.errors import ConfigError
+from dpprobe.study import comparisons
+from dpprobe.study.cuts import study_cuts
+from dpprobe.study.few_rows import few_rows_warnings
+from dpprobe.study.imbalance import rare_classes
+from dpprobe.study.network_methods import (
+    blocks_faults,
+    head_methods,
+    network_faults,
+    network_methods,
+    searched_methods,
+)
+from dpprobe.study.release_data import public_subsample, release_delta, split_fault
+from dpprobe.study.study import Study
+from dpprobe.study.study_file import load_study
+from tests.support.small_study import STUDY
+from tests.support.stored_records import check_values
+
+DIGITS = {"source": "sklearn", "name": "digits"}
+PART = DIGITS | {"subsample": {"per_class": 6}}
+PATIENTS = {
+    "source": "csv", "root": "images", "train": "a.csv", "path_column": "file",
+    "label_column": "kind", "class_names": ["a", "b"], "split_by": "id", "unit_column": "who",
+}  # fmt: skip
+VIT = {"family": "timm", "model": "test_vit", "pretrained": False}
+CLIP = {"family": "open_clip", "model": "ViT-S-32-alt", "pretrained": False}
+SGD, CEILING, AUTO = {"head": "sgd"}, {"head": "nonprivate"}, {"head": "auto"}
+EXACT = {"head": "sgd", "engine": "exact"}
+
+
+def tuned(tune: Any, **values: Any) -> dict[str, Any]:
+    return {"head": "fine_tune", "tune": tune, "steps": 2, **values}
+
+
+SEARCH = {"trials": 2, "space": {"learning_rate": [0.1, 1.0]}}
+NETWORKS = {
+    "sgd": SGD, "two": tuned({"blocks": 2}), "again": tuned({"blocks": 2}, learning_rate=0.1),
+    "four": tuned({"blocks": 4}, search=SEARCH), "all": tuned("all"), "head": tuned("head"),
+    "views": tuned({"blocks": 3}, augment={"views": 2}), "many": tuned({"blocks": 13}),
+}  # fmt: skip
+RELEASE = {"dataset": "digits", "backbone": "pixels", "method": "sgd", "epsilon": 1.0}
+RARE = {"datasets": ["digits"], "classes": [3, "8"], "fractions": [0.05, 1, 0.5]}
+STUDIES: dict[str, dict[str, Any]] = {
+    "small": {},
+    "inf is not listed": {"epsilons": [1]},
+    "no ceiling": {"methods": {"sgd": SGD}, "epsilons": [10, 2, 1, 0.5]},
+    "without privacy": {"epsilons": ["inf"], "backbones": {
+        "pixels": {"family": "pixels"}, "grey": {"family": "scattering"}}},
+    "only the ceiling": {"methods": {"ceiling": CEILING}},
+    "a search without a price": {"methods": {"auto": AUTO}, "epsilons": [1]},
+    "public": {"public_datasets": {"other": DIGITS | {"split_seed": 1}}},
+    "a public namesake": {"public_datasets": {"digits": DIGITS}},
+    "a part, before the whole": {
+        "datasets": {"part": PART, "digits": DIGITS, "again": DIGITS, "other": DIGITS | {
+            "split_seed": 3}}},
+    "a part alone": {"datasets": {"part": PART}},
+    "two deltas": {"datasets": {"digits": DIGITS, "b": DIGITS | {"delta": 1e-6}, "c": DIGITS | {
+        "split_seed": 3, "allow_delta_above_one_over_n": False}},
+        "allow_delta_above_one_over_n": True},
+    "a public part": {"public_datasets": {"part": PART}},
+    "rare classes": {"imbalance": RARE, "datasets": {"digits": DIGITS | {"delta": 1e-6}}},
+    "rare classes of one of two": {"imbalance": RARE, "datasets": {
+        "digits": DIGITS, "again": DIGITS | {"split_seed": 4}}},
+    "a rare class of a name": {"datasets": {"digits": {"catalog": "cifar10"}},
+        "imbalance": RARE | {"classes": ["A-b c"], "fractions": [1e-4, 0.3]}},
+    "a rare class of a part": {"imbalance": RARE, "datasets": {"digits": PART}},
+    "a rare class of nothing": {"imbalance": RARE | {"datasets": ["none"]}},
+    "a rare class's name is taken": {"imbalance": RARE,
+        "datasets": {"digits": DIGITS, "digits_3_0p5": DIGITS}},
+    "one rare class twice": {"imbalance": RARE | {"classes": [3, "3"]}},
+    "no rare class": {"imbalance": RARE | {"fractions": [1]}},
+    "patients": {"datasets": {"digits": PATIENTS, "few": PATIENTS | {
+        "unit": "image", "max_images_per_patient": 3}}, "privacy": {"max_epsilon": {"few": 3}}},
+    "images of patients": {"datasets": {"digits": PATIENTS, "own": PATIENTS | {
+        "unit": "patient"}}, "privacy": {"unit": "image", "max_epsilon": 2}},
+    "no patient": {"privacy": {"unit": "patient"}},
+    "two sizes": {"backbones": {"pixels": VIT, "vit_64": VIT | {"preprocessing": {"size": 64}}}},
+    "networks": {"methods": NETWORKS, "backbones": {"pixels": VIT, "two": VIT},
+        "datasets": {"digits": DIGITS, "a": DIGITS | {"split_seed": 1}}},
+    "networks of what has none": {"methods": NETWORKS,
+        "releases": {"one": RELEASE | {"method": "two"}}},
+    "networks of crops": {"methods": NETWORKS, "backbones": {
+        "pixels": VIT | {"preprocessing": {"crop": "inception"}},
+        "flip": VIT | {"preprocessing": {"flip": True}},
+        "ten": VIT | {"preprocessing": {"crops": 4}}}},
+    "text": {"backbones": {"pixels": {"family": "pixels"}, "clip": CLIP}},
+    "text, few shots": {"backbones": {"pixels": {"family": "pixels"}, "clip": CLIP},
+        "few_shot": {}},
+    "few shots of pixels": {"backbones": {"pixels": {"family": "pixels"}, "clip": CLIP},
+        "few_shot": {"backbones": ["pixels"]}},
+    "papers": {"datasets": {"digits": {"catalog": "cifar10"}, "b": {"catalog": "cifar10"} | {
+        "subsample": {"per_class": 5}}}, "papers": {"datasets": {"digits": "cifar100"}}},
+    "real labels": {"datasets": {"digits": {"catalog": "imagenet"}}},
+    "releases": {"methods": {"sgd": EXACT}, "releases": {"one": RELEASE, "two": RELEASE | {
+        "delta": 1e-7, "predecessor": "one", "epsilon": {"advantage": 0.1}}},
+        "privacy": {"max_risk": {"true_positives": 0.02, "at": 0.01}}},
+    "releases in a circle": {"methods": {"sgd": EXACT}, "releases": {
+        "one": RELEASE | {"predecessor": "two"}, "two": RELEASE | {"predecessor": "one"}}},
+    "a release of nothing": {"releases": {"one": RELEASE | {"backbone": "none"}}},
+    "fractions": {"datasets": {"digits": DIGITS | {"subsample": {"fractions": {"3": 0.5}}}}},
+    "a fraction": {"datasets": {"digits": DIGITS | {"split_by": "id", "subsample": {
+        "fraction": 0.5, "seed": 7}}}},
+    "risks": {"epsilons": [{"advantage": 0.1}, 1, {"true_positives": 0.02, "at": 0.01}]},
+    "a search and risks": {"epsilons": [{"advantage": 0.1}], "methods": {
+        "s": tuned("head", search=SEARCH)}},
+    "a fixed rule": {"methods": {"auto": AUTO | {"rule": 1}}},
+    **{f"risks {risk}": {"epsilons": risk} for risk in (
+        [{"advantage": 0.1}, 1, {"advantage": 0.10}], [{"advantage": 1}], [{"advantages": 0.1}],
+        [{"true_positives": 0.01, "at": 0.1}], [{"advantage": 0.001}])},
+    **{f"limits {limit}": {"privacy": {"max_risk": limit}} for limit in (
+        {}, {"at": 0.01}, {"true_positives": 0.01, "at": 0.1}, {"advantage": 2})},
+    **{f"epsilons {each!r}": {"epsilons": each} for each in (
+        [0.01, 100], [0.12345, 0.12346], [1, 0.009], [101], [1, 1.0], [], 0.5, "0.5")},
+    "an overlap of nothing": {"overlap": {"public": ["other"]}},
+    "an overlap of crops": {"overlap": {"public": ["other"]}, "public_datasets": {"other": DIGITS},
+        "backbones": {"pixels": VIT | {"preprocessing": {"crop": "inception"}}}},
+    **{f"tracking {uri}": {"tracking": {"uri": uri}} for uri in (
+        "sqlite:///a.db", "sqlite://", "sqlite:///a/", "http://h", "https://me:geheim@h", "h",
+        "postgresql://me:geheim@h/db", "http://me:geheim@[", "http://h:99999", "https://a b")},
+    "tracking of a named study": {"study": "mine", "tracking": {"uri": "https://h:5000"}},
+    "folders": {"results_dir": "results/", "data_dir": "./a/b"},
+    "absolute folders": {"results_dir": "/scratch/jürgen/x-1/", "data_dir": "../a"},
+    "vectors": {"datasets": {"digits": {"source": "embeddings", "train": "a", "test": "b",
+        "label_column": "y", "class_names": ["a", "b"]}}},
+    "images of vectors": {"backbones": {"pixels": {"family": "external", "model": "m",
+        "each_by_itself": True}}, "few_shot": {}},
+}  # fmt: skip
+
+
+def describe(study: Study) -> dict[str, Any]:
+    of_each = {
+        name: [
+            study.dataset_delta(name), study.allows_delta_above(name), study.max_epsilon(name),
+            study.dataset_unit(name), study.dataset_patients(name),
+            comparisons.dataset_comparisons(study, name), split_fault(study.datasets[name]),
+            public_subsample(study.datasets[name]),
+        ]
+        for name in study.datasets
+    }  # fmt: skip
+    return {
+        "datasets": of_each, "all": list(study.all_datasets()), "whole": study.whole_datasets(),
+        "cells": ["/".join(cell) for cell in study.list_cells()],
+        "cells of the last": len(study.list_cells([*study.datasets][-1])),
+        "heads": {token: [study.job_methods(token), head_methods(study, token)]
+                  for token in study.job_epsilons()},
+        "networks": [network_methods(study), searched_methods(study), list(network_faults(study)),
+                     list(blocks_faults(study, dict.fromkeys(study.backbones, 12))),
+                     list(blocks_faults(study, dict.fromkeys(study.backbones, 0)))[:1]],
+        "cuts": [list(cut) for cut in study_cuts(study)],
+        "cuts of the last": len(study_cuts(study, [*study.datasets][-1])),
+        "text": [study.text_backbones(), study.few_shot_backbones()],
+        "papers": [study.published_names(), study.part_names(), sorted(study.paper_names())],
+        "rare": rare_classes(study.imbalance), "none": rare_classes(study.imbalance, "none"),
+        "compared": [comparisons.study_comparisons(study), comparisons.compared_datasets(study),
+                     comparisons.delta_groups(study), list(comparisons.list_guaranteed(study))],
+        "releases": {name: [release_delta(study, name), each.token, each.test_metric]
+                     for name, each in study.releases.items()},
+        "limit": study.max_risk, "folders": [study.results_dir, study.data_dir],
+    }  # fmt: skip
+
+
+def test_what_studies_mean() -> None:
+    answers: dict[str, Any] = {}
+    first: dict[str, Any] = {}
+    for name, changes in STUDIES.items():
+        try:
+            told = describe(load_study(STUDY | changes))
+        except ConfigError as error:
+            answers[name] = str(error).splitlines()
+            continue
+        answers[name] = {key: value for key, value in told.items() if first.get(key) != value}
+        first = first or told
+    assert "geheim" not in "".join(map(str, answers.values()))
+    check_values("studies", answers)
+
+
+def test_too_few_images_for_an_epsilon_are_warned_of() -> None:
+    """The fewest features stand for all; unknown ones stand for the most favourable."""
+    told: dict[str, Any] = {}
+    whole = {"a": DIGITS, "b": PART}
+    sizes: list[list[int | None]] = [[64], [1280, 64], [1280], [1280, 512], [1280, None], []]
+    for epsilons in ([0.1, "inf"], [1], [1, 0.1, {"advantage": 0.05}], ["inf"]):
+        for methods in ({"sgd": SGD}, {"ceiling": CEILING}, {"a": CEILING, "b": SGD}):
+            study = STUDY | {"datasets": whole, "epsilons": epsilons, "methods": methods}
+            with suppress(ConfigError):  # non-private methods train at inf alone
+                loaded = load_study(study)
+                lines = [few_rows_warnings(loaded, dimensions) for dimensions in sizes]
+                told[f"{epsilons} {[*methods]}"] = lines
+    check_values("too_few_rows", told)
