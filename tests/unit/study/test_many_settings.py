@@ -166,7 +166,7 @@ def describe(study: Study) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_what_studies_mean() -> None:
+def test_studies_mean_what_is_stored() -> None:
     answers: dict[str, Any] = {}
     first: dict[str, Any] = {}
     for name, changes in STUDIES.items():
