@@ -148,3 +148,13 @@ def test_ledgers_are_added_up_through_a_third(tmp_path: Path) -> None:
         ledger.book_release(asked, FREE)
     for dataset in "abc":
         assert Ledger.of_dataset(tmp_path, dataset).compute_spent(DELTA).entries == 3
+
+
+def test_names_of_every_booking_are_compared(tmp_path: Path) -> None:
+    """Two bookings of one dataset may be of other units."""
+    train = part("train", gaussian(5.0))
+    first, second = (Units(names={"train": [name]}, tables=None) for name in ("Ann", "Bo"))
+    for name, units in (("one", first), ("two", second)):
+        Ledger.of_dataset(tmp_path, "a").book_release(booking(name, train), FREE, units=units)
+    with pytest.raises(PrivacyError, match="names of units of dataset b are also in entry 2 of"):
+        Ledger.of_dataset(tmp_path, "b").book_release(booking("three", train), FREE, units=second)

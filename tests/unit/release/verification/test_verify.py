@@ -33,17 +33,20 @@ from dpprobe.release.bundle import (
     STATEMENT_FILE,
     SUMS_FILE,
     BundleFacts,
+    read_facts,
     write_sums,
 )
 from dpprobe.release.model_card import write_card
 from dpprobe.release.page import write_page
-from dpprobe.release.parts.choice.measure import choice_words
+from dpprobe.release.parts.choice.measure import check_choice, choice_words
 from dpprobe.release.parts.evaluation.measure import (
     composition_words,
     evaluate_heads,
     evaluation_mechanisms,
 )
 from dpprobe.release.parts.evaluation.show import check_evaluation
+from dpprobe.release.parts.evidence.measure import check_evidence
+from dpprobe.release.parts.spent.measure import check_ledger
 from dpprobe.release.signing import sign_bundle
 from dpprobe.release.verification import method as checking
 from dpprobe.release.verification.stated_plan import check_price, read_plan
@@ -533,3 +536,56 @@ def test_a_choice_outside_of_the_space_searched_fails() -> None:
     for change in ({"learning_rate": 0.09}, {"learning_rate": 1.1}, {"max_grad_norm": 0.7}):
         with pytest.raises(DataError, match="is not in the search space"):
             checking._check_chosen(options, {**inside, **change})
+
+
+@pytest.mark.parametrize(
+    ("ledger", "tested", "rate", "said"),
+    [
+        ({}, 2.0, 1.0, "less than this release alone"),
+        ({"releases": 1, "epsilon": 1.2}, None, 1.0, "only one release, which costs 1"),
+        (
+            {"exact": True},
+            None,
+            0.1,
+            "exact: true, but with samples or repeats epsilon is only a bound",
+        ),
+        ({"delta": 1e-6}, None, 1.0, "delta: "),
+    ],
+)
+def test_a_sum_that_no_ledger_can_have_fails(
+    original: Path, ledger: dict[str, Any], tested: float | None, rate: float, said: str
+) -> None:
+    statement = read_json(original / STATEMENT_FILE)
+    plan = replace(read_plan(statement)[1], realised_epsilon=1.0)
+    plan = replace(plan, mechanisms=tuple(replace(m, sample_rate=rate) for m in plan.mechanisms))
+    block = {**statement["ledger"], "exact": rate == 1}
+    result = None if tested is None else {"delta": plan.delta, "epsilon": tested}
+    check_ledger({"ledger": block, "evaluation": None}, plan)
+    with pytest.raises(DataError, match=said):
+        check_ledger({"ledger": {**block, **ledger}, "evaluation": result}, plan)
+
+
+def test_a_choice_that_costs_no_more_than_its_head_fails(original: Path) -> None:
+    plan = read_plan(read_json(original / STATEMENT_FILE))[1]
+    facts = read_facts(original)
+    costly, cheap = (
+        {"cells": 4, "epsilon": epsilon, "words": choice_words(4, epsilon, delta=plan.delta)}
+        for epsilon in (5.5, 0.5)
+    )
+    check_choice({"choice": costly}, plan, facts)
+    with pytest.raises(DataError, match="must be above the release's own epsilon"):
+        check_choice({"choice": cheap}, plan, facts)
+
+
+def test_a_bound_of_an_audit_above_the_promise_is_told_and_no_fault(original: Path) -> None:
+    """Of correct releases, one in 20 has such a bound at a confidence of 95%."""
+    plan = read_plan(read_json(original / STATEMENT_FILE))[1]
+    evidence = {
+        "audited": "2026-01-31", "code": "dpprobe 0.1.0, audit 3", "runs": 1000,
+        "confidence": 0.95, "epsilon_lower": 0.7, "caught_factor": 1.2, "probability": 0.95,
+        "tests": 3,
+    }  # fmt: skip
+    for bound, told in ((0.7, False), (1.1, True)):
+        said, holds = check_evidence({"evidence": {**evidence, "epsilon_lower": bound}}, plan)
+        assert holds
+        assert ("1.1 is above" in said and "5% of audits" in said) == told
