@@ -46,14 +46,20 @@ def compile_what_is_called() -> None:
     code.jit = lambda self, *_, **flags: jit(self, **flags)
 
 
-def clipped_sum(x: Matrix, labels: npt.NDArray[np.int64], weights: Matrix, bound: float) -> Matrix:
-    """Returns the sum of clipped gradients of softmax, [classes, dimension + 1]."""
-    logits = x @ weights[:, :-1].T + weights[:, -1]
-    errors = np.exp(logits - logits.max(axis=1, keepdims=True))
-    errors /= errors.sum(axis=1, keepdims=True)
-    errors[np.arange(len(x)), labels] -= 1
-    errors *= np.minimum(1, bound / np.linalg.norm(errors, axis=1))[:, None]
-    return np.c_[errors.T @ x, errors.sum(axis=0)]
+def numpy_sum(arrays: Any, rows: Any, weights: Any) -> Matrix:
+    """Returns one head's clipped sum in float64, [classes, dimension + 1]."""
+    x = arrays.scale[rows].astype(float)[:, None] * arrays.features[rows]
+    logits = x @ weights[:, :-1].astype(float).T + weights[:, -1]
+    used = (abs(logits) <= np.finfo(np.float32).max).all(1)
+    x, logits, rows = x[used], logits[used], rows[used]
+    powers = np.exp(logits - logits.max(1, initial=-np.inf, keepdims=True))
+    residual = 1 / (1 + np.exp(-logits)) if arrays.sigmoid else powers / powers.sum(1)[:, None]
+    residual -= arrays.multi_hot[rows] if len(arrays.multi_hot) else (
+        np.eye(len(weights))[arrays.labels[rows]])  # fmt: skip
+    length = np.linalg.norm(residual, axis=1)
+    parts = arrays.parts[rows] if len(arrays.parts) else 1.0
+    residual *= (np.minimum(1, arrays.bounds[rows] / length) * parts)[:, None]
+    return np.column_stack([residual.T @ x, residual.sum(0)])
 
 
 def compare(n: int, dimension: int, classes: int) -> float:
@@ -77,8 +83,7 @@ def compare(n: int, dimension: int, classes: int) -> float:
     for start in range(0, n, most):
         chunk, following = np.split(order[start : start + 2 * most], [most])
         fused_step._add_chunk(*arrays, chunk, following, weights, classes, sums, scratch)
-    head = weights[0, :classes, : dimension + 1].astype(float)
-    wanted = clipped_sum(features.astype(float), labels, head, 0.7)
+    wanted = numpy_sum(arrays, order, weights[0, :classes, : dimension + 1])
     return float(abs(sums[0, :classes, : dimension + 1] - wanted).max() / abs(wanted).max())
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -222,20 +224,6 @@ def test_infinite_epsilon_is_the_same_plan_without_noise(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_answer_is_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = solve([relative(1.0, 3)], 2.0, tmp_path)
-
-    def never(*_: Any) -> None:
-        raise AssertionError("calibrated twice")
-
-    monkeypatch.setattr(calibration, "_find_answer", never)
-    assert solve([relative(1.0, 3)], 2.0, tmp_path) == first
-    (file,) = tmp_path.iterdir()
-    assert file == answer_path(tmp_path, [relative(1.0, 3)], aim(2.0))
-    with pytest.raises(AssertionError, match="calibrated twice"):
-        solve([relative(1.0, 4)], 2.0, tmp_path)
-
-
 def test_the_key_holds_what_the_answer_depends_on_and_no_more(tmp_path: Path) -> None:
     def key(
         epsilon: float = 1.0, delta: float = 1e-5, accountant: str = "pld", **changes: Any
@@ -295,11 +283,104 @@ def test_a_method_without_mechanisms_cannot_promise(tmp_path: Path) -> None:
     assert not solve([], math.inf, tmp_path).private
 
 
-def test_a_search_without_an_answer_says_so() -> None:
-    with pytest.raises(PrivacyError, match="what: no amount of noise"):
-        find_factor(lambda factor: 2 + 1 / factor, 1.0, what="what", tolerance=1e-3)
-    with pytest.raises(PrivacyError, match="no amount of noise"):  # a price that jumps over it
-        find_factor(lambda factor: 3.0 if factor < 5 else 0.5, 1.0, what="what", tolerance=1e-3)
+PRICES: dict[str, Callable[[float], float]] = {
+    "line": lambda x: 3 / x,
+    "steep": lambda x: 5 / x**4,
+    "flat": lambda x: 2 / x**0.3,
+    "curved": lambda x: 1 / x + 1 / x**3,
+    "ends": lambda x: math.inf if x < 0.5 else 4 / x if x < 200 else 0.0,
+    "floor": lambda x: 0.25 + 1 / x,
+    "jump": lambda x: 3.0 if x < 5 else 0.1,
+}
+
+
+@pytest.mark.parametrize("name", PRICES)
+@pytest.mark.parametrize("target", [0.03, 0.3, 1.0, 7.0])
+@pytest.mark.parametrize("tolerance", [0.05, 1e-4])
+@pytest.mark.parametrize("start", [1e-3, 1.0, 1e3])
+def test_a_search_ends_just_below_its_target_or_says_why(
+    name: str, target: float, tolerance: float, start: float
+) -> None:
+    prices: list[float] = []
+
+    def price(factor: float) -> float:
+        prices.append(factor)
+        return PRICES[name](factor)
+
+    out_of_reach = {"ends": 0.03, "floor": 0.2, "jump": 100.0}
+    find = partial(find_factor, price, target, what="what", tolerance=tolerance, start=start)
+    if target < out_of_reach.get(name, 0):
+        with pytest.raises(PrivacyError, match="what: no amount of noise"):
+            find()
+        return
+    factor, value = find()
+    assert value == PRICES[name](factor)
+    assert factor == prices[-1]
+    assert (1 - tolerance) * target <= value <= target
+    assert len(prices) <= 80
+
+
+@pytest.mark.parametrize("start", [0.02, 1.0, 90.0])
+@pytest.mark.parametrize("limit", [0.011, 0.5, 1.0, 7.7, 99.0, 100.0, 500.0])
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_risk_has_the_largest_epsilon_that_it_permits(
+    start: float, limit: float, exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Limit:
+        def to_epsilon(self, _: float) -> float:
+            return start
+
+        def permits(self, plan: Any) -> bool:
+            return bool(plan.epsilon <= limit)
+
+    def make(epsilon: float) -> Any:
+        assert SMALLEST_EPSILON <= epsilon <= LARGEST_EPSILON
+        return SimpleNamespace(epsilon=epsilon, mechanisms=(), selection=None)
+
+    monkeypatch.setattr(accountants, "exactly_priced", lambda *_: exact)
+    search = partial(calibration._search_plan, cast(Any, Limit()), 1e-5, make)
+    if exact and start > limit:
+        with pytest.raises(PrivacyError, match="exceeds this risk"):
+            search()
+    elif exact:
+        assert search().epsilon == start
+    else:
+        most = min(limit, LARGEST_EPSILON)
+        assert most / 1.005001 <= search().epsilon <= most
+    limit = SMALLEST_EPSILON / 2
+    if not exact:
+        with pytest.raises(PrivacyError, match="even the smallest possible epsilon"):
+            search()
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("price", [0.5, 5.9, 6.1, 100.0, 1e9])
+@pytest.mark.parametrize("lowest", [0.0, 2.0])
+def test_a_price_far_above_its_target_is_a_bound(exact: bool, price: float, lowest: float) -> None:
+    """A bound at most six times the target is priced with more noise, unless it is below it."""
+    asked = []
+
+    class Prices:
+        delta = 1e-5
+
+        def rough_price(self, factor: float) -> float:
+            return price / factor
+
+        def price_at(self, factor: float, interval: float | None) -> float:
+            assert (interval is None) == exact
+            asked.append(factor)
+            return max(price / factor, lowest) if lowest else 0.9 if factor > 1 else price
+
+    prices: Any = Prices()
+    prices.exact = exact
+    found = calibration._cached_price(prices, 1.0)
+    factor = 1.0
+    while price / factor > 6 and factor < 1e6:
+        factor *= 1.5
+    far = not exact and factor > 1
+    wanted = [factor] if far and lowest else [factor, 1.0] if far else [1.0]
+    assert asked == wanted
+    assert found == (max(price / asked[-1], lowest) if lowest else price)
 
 
 @pytest.mark.parametrize("off", [0.9985, 1.0012])

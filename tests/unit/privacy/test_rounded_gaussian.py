@@ -461,10 +461,23 @@ def test_hard_numbers_among_others_leave_the_others_as_they_are() -> None:
     np.testing.assert_array_equal(numbers, [reference.number(word) for word in words])
 
 
-# The law, sampled.
-
-
 # What a caller relies on.
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (3, 7), (4, 0)])
+@pytest.mark.parametrize("wrong", [None, 0.5, 2.0**53 + 2, -(2.0**53) - 2, math.nan, -math.inf])
+def test_integers_are_released_as_multiples_of_a_step(
+    shape: tuple[int, int], wrong: float | None
+) -> None:
+    """Sums of any layout, up to the largest; one that is not whole, or larger, is reported."""
+    generator = np.random.default_rng(0)
+    sums = generator.integers(-(2**20), 2**20, shape[::-1]).astype(float).T
+    sums[:1, :1] = -(2.0**53)
+    sums[-1:, -1:] = 2.0**53 if wrong is None else wrong
+    numbers, out = generator.integers(-99, 99, sums.size), np.empty(sums.size)
+    fits = rounded_gaussian.release_integers(sums, numbers, 2.0**53, 0.25, out)
+    assert fits == (wrong is None or not sums.size)
+    np.testing.assert_array_equal(out, (sums.ravel() + numbers) * 0.25)
 
 
 @pytest.mark.parametrize("deviation", [7.5, 2.0**40])

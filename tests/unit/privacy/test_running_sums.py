@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import pytest
@@ -164,21 +164,63 @@ def test_the_attack_finds_noise_that_ignores_later_outputs() -> None:
     assert rate > bound + 0.04
 
 
-def test_cohorts_of_other_sizes_share_the_finest_grid() -> None:
-    coarse = RunningSums(YEAR, [], names=("sum",), n=2**20)
-    release(coarse, torch.tensor([3.0], dtype=torch.float64), 1, step=2.0**-10)
-    first = coarse.make_cohort(np.zeros((1, 1), dtype=np.float32))
-    fine = RunningSums(YEAR, [first], names=("sum",), n=10)
-    mixed, step = fine.mix_sums("sum", np.array([5.0]), 2.0**-20, sensitivity=0.5)
-    assert step == 2.0**-20
-    assert mixed.tolist() == [64 * 5 + 32 * 3 * 2**10]
-    assert fine.new_share == 10 / (10 + 2**20)
+@pytest.mark.parametrize("horizon", [None, 2, 3, 12])
+@pytest.mark.parametrize("exponents", [(-20, -20, -20), (-20, -10, -14), (-3, -12, 0)])
+@pytest.mark.parametrize("shape", [(0,), (3,), (2, 2)])
+def test_mixed_sums_and_totals_are_those_of_fractions(
+    horizon: int | None, exponents: tuple[int, ...], shape: tuple[int, ...]
+) -> None:
+    """Cohorts of several sizes and grids, of two mechanisms; all share the finest grid in reach."""
+    factorisation, rng = Factorisation.make(horizon), np.random.default_rng(1)
+    kept: list[Cohort] = []
+    sums: list[Any] = []
+    outputs: list[Any] = []
+    for place, exponent in enumerate(exponents[: horizon or 3]):
+        running = RunningSums(factorisation, kept, names=("a", "b"), n=10 ** (place + 1))
+        assert (running.place, running.total) == (
+            place + 1,
+            sum(10**k for k in range(1, place + 2)),
+        )
+        assert running.new_share == running.n / running.total
+        assert (running.last_weights is None) == (place == 0)
+        assert place == 0 or running.last_weights.item() == place - 1  # type: ignore[union-attr]
+        own, total = [], []
+        for name, step in (("a", 2.0**exponent), ("b", 0.5)):
+            units, noise = rng.integers(-99, 99, shape).astype(float), rng.normal(size=shape)
+            mixed, finest = running.mix_sums(name, units, step, sensitivity=2.0**-3)
+            own.append((units * step, step))
+            reach = [*reversed(sums), own][-1:] + sums[::-1]
+            reach = reach[: len(factorisation.coefficients)]
+            assert finest == min(each[len(own) - 1][1] for each in reach)
+            wanted = sum(
+                factor * each[len(own) - 1][0]
+                for factor, each in zip(factorisation.coefficients, reach, strict=False)
+            )
+            assert mixed.dtype == np.int64
+            np.testing.assert_array_equal(mixed * finest, wanted)
+            output = mixed * finest + noise
+            total.append(output)
+            past = [*(each[len(own) - 1] for each in outputs), output]
+            weights = factorisation.decode(place + 1)[::-1]
+            found = running.take_output(name, output)
+            np.testing.assert_allclose(found, np.tensordot(weights, past, 1), rtol=1e-9, atol=1e-9)
+        sums.append(own)
+        outputs.append(total)
+        kept.append(running.make_cohort(np.full((1, 1), place, dtype=np.float32)))
+        assert (kept[-1].n, sorted(kept[-1].outputs)) == (running.n, ["a", "b"])
+        assert sorted(kept[-1].sums) == (["a", "b"] if horizon else [])
 
 
-def test_sums_that_leave_int64_are_refused() -> None:
-    many = RunningSums(YEAR, [], names=("sum",), n=2**40)
+@pytest.mark.parametrize("cohorts", [1, 2, 3])
+def test_sums_that_leave_int64_are_refused(cohorts: int) -> None:
+    """By the bound of their units' sensitivities: just below 2^62, and just above it."""
+    empty: Any = {"sums": {"a": np.zeros(1, np.int64)}, "steps": {"a": 1.0}}
+    earlier = [Cohort(n=2**50, outputs={}, **empty) for _ in range(cohorts - 1)]
+    running = RunningSums(YEAR, earlier, names=("a",), n=2**50)
+    most = 2**12 / sum(YEAR.coefficients[:cohorts])
+    running.mix_sums("a", np.zeros(1), 1.0, sensitivity=most * (1 - 2.0**-40))
     with pytest.raises(PrivacyError, match="leave `horizon` out"):
-        many.mix_sums("sum", np.array([1.0]), 2.0**-20, sensitivity=0.5)
+        running.mix_sums("a", np.zeros(1), 1.0, sensitivity=most * (1 + 2.0**-40))
 
 
 def test_a_horizon_is_a_number_of_cohorts_and_ends() -> None:
@@ -187,11 +229,3 @@ def test_a_horizon_is_a_number_of_cohorts_and_ends() -> None:
     _, kept, _ = run_chain(Factorisation.make(2), [torch.zeros(1).double()] * 2)
     with pytest.raises(PrivacyError, match="cohort 3 of a horizon of 2"):
         RunningSums(Factorisation.make(2), kept, names=("sum",), n=1)
-
-
-def test_added_sums_keep_nothing_exact() -> None:
-    _, kept, _ = run_chain(ADDED, [torch.ones(3).double()] * 2)
-    assert [cohort.sums for cohort in kept] == [{}, {}]
-    _, kept, _ = run_chain(YEAR, [torch.ones(3).double()] * 2)
-    assert [cohort.sums["sum"].tolist() for cohort in kept] == [[1, 1, 1]] * 2
-    assert all(a is not b for a, b in pairwise(kept))

@@ -72,7 +72,7 @@ def test_rows_and_steps_are_independent(joined_of: Callable[[int, float, int], n
 THIRD = [np.nextafter(1 / 3, 0), 1 / 3, np.nextafter(1 / 3, 1)]  # NumPy goes another way from here
 
 
-@pytest.mark.parametrize("rate", [1e-4, 0.02, *THIRD, 0.9])
+@pytest.mark.parametrize("rate", [1e-4, 0.02, *THIRD, 0.9, 1.0])
 def test_distances_between_hits_are_numpys_geometric_variables(rate: float) -> None:
     hits, sizes = PoissonSampler(1000, rate, np.random.default_rng(4)).draw_block(500)
     wanted = np.cumsum(np.random.default_rng(4).geometric(rate, size=2 * len(hits) + 9)) - 1
@@ -106,16 +106,6 @@ def test_no_steps_draw_no_batches() -> None:
 def test_next_to_no_rate_draws_next_to_nothing(rate: float) -> None:
     sampler = PoissonSampler(10**6, rate, np.random.default_rng(4))
     assert sum(len(sampler.draw_block(1000)[0]) for _ in range(20)) == 0
-
-
-def test_empty_batches_happen_as_often_as_they_should() -> None:
-    sizes = indicator(10, 0.05, 20_000).sum(1)
-    assert np.mean(sizes == 0) == pytest.approx(0.95**10, abs=0.02)
-
-
-def test_rate_one_is_every_row() -> None:
-    for batch in poisson_batches(9, 1.0, 5, open_stream(1, "sampling")):
-        np.testing.assert_array_equal(batch, np.arange(9))
 
 
 @given(
@@ -190,13 +180,13 @@ def test_a_row_joins_where_its_number_is_below_the_rate(
 
 
 @pytest.mark.parametrize("rate", [0.5, 0.3, 32 / 50_000, 0.9999, 2.0**-60])
-@pytest.mark.parametrize("rows", [63, 64, 65, 1000])
+@pytest.mark.parametrize("rows", [63, 64, 65, 1000, 9000])
 def test_64_rows_share_words_until_all_are_decided(rate: float, rows: int) -> None:
     """Digit by digit, word by word, over several batches and reads of the keystream."""
     length = Fraction(rate).denominator.bit_length() - 1
     words = iter(Keystream.from_seed(3, "s").draw_words(200_000).tolist())
     sampler = ExactPoissonSampler(rows, rate, Keystream.from_seed(3, "s"))
-    for _ in range(60):
+    for _ in range(60 if rows < 9000 else 2):
         batch: list[int] = []
         for start in range(0, rows, 64):
             undecided = set(range(start, min(start + 64, rows)))

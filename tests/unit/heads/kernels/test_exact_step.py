@@ -21,18 +21,31 @@ CLIP = 0.7
 NOTHING = np.zeros(0, np.float32)
 
 
-def on_grid(x: npt.NDArray[np.float32], entry: float) -> tuple[Numbers, float]:
+# Of a row: its scale, its shift, and the centre that the shift multiplies.
+Move = tuple[Numbers, Numbers, npt.NDArray[np.float32]]
+
+
+def on_grid(
+    x: npt.NDArray[np.float32], entry: float, scale: float = 1.0, shift: float = 0.0,
+    centre: npt.NDArray[np.float32] = NOTHING,
+) -> tuple[Numbers, float]:  # fmt: skip
     """A row with its constant, in whole steps, and its norm."""
     d = len(x)
     whole, out = np.empty(d, np.int32), np.zeros(row_width(d + 1), np.int16)
     norm, constant, fits = exact_step.to_grid(
-        x, 1.0, 0.0, NOTHING, entry, np.empty(d + 1), whole, out
+        x, scale, shift, centre, entry, np.empty(d + 1), whole, out
     )
+    with np.errstate(all="ignore"):
+        x = np.append(
+            scale * x.astype(float) - shift * (centre.astype(float) if len(centre) else 0), 1
+        )
+        wanted = np.linalg.norm(x)
+    np.testing.assert_allclose(norm, wanted if wanted < np.inf else 0.0, rtol=1e-12)
     if not norm:
         assert not out.any()
         return np.zeros(d + 1), 0.0
     factor = (1 - exact_step.MARGIN) / (norm * entry)
-    row = np.trunc(np.append(x.astype(float), 1.0) * factor)
+    row = np.trunc(x * factor)
     np.testing.assert_array_equal(whole, row[:-1])
     assert constant == row[-1]
     assert fits == (abs(row[:-1]).max() <= LARGEST)
@@ -41,7 +54,7 @@ def on_grid(x: npt.NDArray[np.float32], entry: float) -> tuple[Numbers, float]:
 
 def slow_sums(
     features: npt.NDArray[np.float32], labels: Any, weights: Any, heads: Numbers, bits: int,
-    *, sigmoid: bool,
+    *, sigmoid: bool, move: Move | None = None,
 ) -> Numbers:  # fmt: skip
     """The sums of `exact_step.add_sums` by products of float64 numbers, one row at a time."""
     entry, step = grid_step(1 - exact_step.MARGIN, bits), grid_step(CLIP, 17)
@@ -49,8 +62,9 @@ def slow_sums(
     for seed, head in enumerate(heads):
         whole = np.empty(head.shape)
         unit = exact_step.to_integers(head, product_bits(1) - bits - 1, whole)
-        for x, label, weight in zip(features, labels, weights, strict=True):
-            row, norm = on_grid(x, entry)
+        for i, (x, label, weight) in enumerate(zip(features, labels, weights, strict=True)):
+            moved = (float(move[0][i]), float(move[1][i]), move[2]) if move else ()
+            row, norm = on_grid(x, entry, *moved)
             logits = (whole @ row) * (unit * (entry / (1 - exact_step.MARGIN)) * norm)
             if not weight > 0 or not norm or not np.isfinite(logits).all():
                 continue
@@ -72,13 +86,13 @@ def slow_sums(
 
 def fast_sums(
     features: npt.NDArray[np.float32], labels: Any, weights: Any, heads: Numbers, bits: int,
-    *, sigmoid: bool, several: bool,
+    *, sigmoid: bool, several: bool, move: Move | None = None,
 ) -> Numbers:  # fmt: skip
     seeds, classes, columns = heads.shape
     totals = np.zeros((seeds, padded(classes, 4), padded(columns, 32)))
     rows = len(features)
     exact_step.add_sums(
-        features, np.ones(rows, np.float32), NOTHING, NOTHING,
+        features, *(move or (np.ones(rows, np.float32), NOTHING, NOTHING)),
         np.zeros(0, np.int64) if several else labels.argmax(1),
         labels if several else np.zeros((0, 0), np.uint8), weights,
         np.append(np.arange(rows), [rows - 1, 0]), rows, heads,  # two rows of the next call's
@@ -126,8 +140,12 @@ def test_sums_have_the_bits_of_float64_products(
             labels |= generator.integers(2, size=labels.shape, dtype=np.uint8)
         for sigmoid in (True,) if several else (False, True):
             given = features, labels, weights, heads, bits
-            sums = fast_sums(*given, sigmoid=sigmoid, several=several)
-            np.testing.assert_array_equal(sums, slow_sums(*given, sigmoid=sigmoid))
+            move = None
+            if several and kind == "plain":
+                move = (*generator.random((2, rows), np.float32),
+                        generator.random(columns, np.float32))  # fmt: skip
+            sums = fast_sums(*given, sigmoid=sigmoid, several=several, move=move)
+            np.testing.assert_array_equal(sums, slow_sums(*given, sigmoid=sigmoid, move=move))
             assert not sums[2].any()
             if kind in ("plain", "peaks") and weights.any():
                 assert sums[0].any()
@@ -161,3 +179,61 @@ def test_a_row_that_is_not_finite_adds_nothing_even_with_a_weight() -> None:
     labels, heads = np.eye(3, dtype=np.uint8)[:2], np.ones((1, 3, 6))
     given = features, labels, np.ones(2, np.float32), heads, 17
     assert not fast_sums(*given, sigmoid=False, several=False).any()
+
+
+@pytest.mark.parametrize("columns", [1, 31, 32, 130])
+@pytest.mark.parametrize("sigmoid", [False, True])
+@pytest.mark.parametrize("averaged", [False, True])
+def test_steps_are_sums_one_by_one(columns: int, sigmoid: bool, averaged: bool) -> None:
+    """Batches of 0, 1 and 200 rows, averages that move little and much, and sums off the grid."""
+    generator = np.random.default_rng(columns)
+    sizes, features = np.array([5, 0, 1, 200, 129]), rows_of("peaks", 335, columns)
+    labels = np.eye(3, dtype=np.uint8)[generator.integers(3, size=335)]
+    weights = generator.choice(np.array([1, 0.5, 0], np.float32), 335)
+    start = generator.standard_normal((1, 3, columns + 1))
+    entry, step = grid_step(1 - exact_step.MARGIN, 13), grid_step(CLIP, 17)
+    noise = generator.integers(-(2**30), 2**30, (5, 3 * (columns + 1)))
+    rates, mixing = np.linspace(0.1, 0.3, 5), np.array([0.1, 0.5, 0.9, 0.49, 0.0])
+
+    def run(head: Numbers, average: Numbers, step: float) -> bool:
+        done: bool = exact_step.take_steps(
+            features, np.ones(335, np.float32), NOTHING, NOTHING, labels.argmax(1),
+            np.zeros((0, 0), np.uint8), weights, np.arange(335), sizes, head,
+            product_bits(1) - 13 - 1, digit_bits(13), CLIP, entry, step, sigmoid, noise, 7.0,
+            rates, mixing if averaged else mixing[:0], average,
+        )  # fmt: skip
+        return done
+
+    head, average, wanted, mean = start.copy(), start[0] + 1, start.copy(), start[0] + 1
+    assert run(head, average, step)
+    stops = sizes.cumsum()
+    for at, (first, stop) in enumerate(zip(stops - sizes, stops, strict=True)):
+        part = slice(first, stop)
+        if sizes[at]:
+            total = fast_sums(features[part], labels[part], weights[part], wanted, 13,
+                              sigmoid=sigmoid, several=False)[0]  # fmt: skip
+        else:
+            total = np.zeros(start[0].shape)
+        wanted[0] -= rates[at] * (total + noise[at].reshape(total.shape)) * entry * step / 7
+        if averaged:
+            mean += mixing[at] * (wanted[0] - mean)
+    np.testing.assert_allclose(head, wanted, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(average, mean, rtol=1e-9, atol=1e-9)
+    assert not run(start.copy(), average, step * 2.0**-60)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_units_are_rows_on_the_grid(moved: bool) -> None:
+    """Chosen rows in any order; rows of weight 0, or not finite, are 0."""
+    features, entry = rows_of("unusable", 12, 5), grid_step(1 - exact_step.MARGIN, 13)
+    generator, chosen = np.random.default_rng(0), np.array([3, 11, 3, 0, 1, 7, 6, 4])
+    scale, shift, weights = generator.random((3, 12), np.float32) + 0.5
+    centre, weights[7] = generator.random(5, np.float32), 0.0
+    out, norms = np.full((8, 6), 7, np.float32), np.full(8, 7.0)
+    around = (shift, centre) if moved else (NOTHING, NOTHING)
+    exact_step.fill_units(features, scale, *around, weights, chosen, entry, out, norms)
+    for i, row in enumerate(chosen):
+        moves = (float(shift[row]), centre) if moved else ()
+        whole, norm = on_grid(features[row], entry, float(scale[row]), *moves)
+        np.testing.assert_array_equal(out[i], whole * (weights[row] > 0))
+        assert norms[i] == norm * (weights[row] > 0)

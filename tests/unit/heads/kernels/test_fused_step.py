@@ -23,8 +23,9 @@ from dpprobe.privacy.randomness import open_stream
 from dpprobe.privacy.releases import NOT_OBSERVED
 from dpprobe.privacy.sampling import PoissonSampler
 from tests.conftest import REPOSITORY
-from tests.support.gradient_sums import full_sum, padded, random_weights, unpadded
+from tests.support.gradient_sums import padded, random_weights, unpadded
 from tests.support.linear_heads import CPU, oracle_sum, relative, rows_of, training_set
+from tests.support.narrower_vectors import numpy_sum
 from tests.support.poisson_batches import poisson_batches
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -35,21 +36,69 @@ SMALL = itertools.product((1, 3, 15, 16, 17, 63, 64, 65, 128, 200), (2, 5, 6, 11
 LARGE = [(64, 16), (65, 21), (200, 1000), (1024, 16), (1025, 21), (2100, 3), (2100, 40)]
 
 
-@pytest.mark.parametrize(
-    ("dimension", "classes", "counts"),
-    [
-        *((*shape, (1, 2, 3, 4, 5, 127, 128, 129, 131)) for shape in SMALL),
-        *((*shape, (1, 31, 127, 150)) for shape in LARGE),
-    ],
-)
-def test_every_shape_has_its_tiles(dimension: int, classes: int, counts: tuple[int, ...]) -> None:
-    """Rows, classes and columns that do not fill the last tile, and rows that end the memory."""
-    for count in counts:
-        rows = rows_of(training_set(count, dimension, classes), "l2")
-        weights = random_weights(rows, 2)
-        native = full_sum(rows, 0.7, weights, sigmoid=False, native=True)
-        wanted = full_sum(rows, 0.7, weights, sigmoid=False, native=False)
-        assert relative(native, wanted) < (2e-6 if dimension <= 200 and classes <= 11 else 5e-6)
+def made_arrays(
+    rows: int, dimension: int, classes: int, *, several: bool, weighted: bool
+) -> fused_step.Arrays:
+    """Rows of several scales and bounds; one in nine is unusable, another's logits overflow."""
+    generator = torch.Generator().manual_seed(rows)
+    features = torch.randn(rows, dimension, generator=generator)
+    scale, bounds = torch.rand(rows, generator=generator) + 0.5, torch.rand(rows).double()
+    features[4::9], scale[4::9], bounds[3::9] = 1e3, 3e38, fused_step.NOT_USABLE
+    labels = torch.randint(classes, (rows,), generator=generator)
+    if several:
+        labels = torch.randint(2, (rows, classes), generator=generator).to(torch.uint8)
+    parts = torch.rand(rows, generator=generator) if weighted else None
+    return fused_step.Arrays.make_arrays(
+        features, scale, labels, bounds, parts, sigmoid=several or weighted
+    )
+
+
+@pytest.mark.parametrize(("several", "weighted"), itertools.product([False, True], repeat=2))
+@pytest.mark.parametrize(("dimension", "classes"), [*SMALL, *LARGE])
+def test_sums_of_any_shape_are_numpys(
+    dimension: int, classes: int, several: bool, weighted: bool
+) -> None:
+    """Tiles that are not full; slices of 0, 1 and more rows, in any order, with repetitions."""
+    if (dimension, classes) in LARGE and weighted != several:
+        return
+    arrays = made_arrays(160, dimension, classes, several=several, weighted=weighted)
+    sizes = np.array([0, 1, 2, 3, 4, 5, 0, 127, 128, 129, 131, 0])
+    order = np.random.default_rng(classes).integers(160, size=sizes.sum() + 7)
+    heads = fused_step.padded_zeros(2, classes, dimension + 1).numpy()
+    kept = heads[:, :classes, : dimension + 1]
+    kept[:] = np.random.default_rng(dimension).standard_normal(kept.shape) / 4
+    sums = np.ones((len(sizes), *heads.shape), np.float32)
+    fused_step.add_clipped_sums(*arrays, order, sizes, heads, classes, sums)
+    for total, rows in zip(sums, np.split(order, np.cumsum(sizes)), strict=False):
+        for head, actual in zip(kept, total, strict=True):
+            wanted = np.pad(numpy_sum(arrays, rows, head), [(0, size - kept.shape[1 + axis])
+                for axis, size in enumerate(actual.shape)][:2])  # fmt: skip
+            error = np.linalg.norm(actual - 1.0 - wanted)
+            assert error <= 2e-6 * (np.linalg.norm(wanted) + np.sqrt(wanted.size))
+
+
+@pytest.mark.parametrize("classes", [1, 2, 7])
+def test_probabilities_are_those_of_float64(classes: int) -> None:
+    """Of logits up to the ends of float32's exponents, ties, and those that are not finite."""
+    logits = np.random.default_rng(1).uniform(-40, 40, (classes, 128)).astype(np.float32)
+    logits[:, 0], logits[:, 1], logits[-1, 2:6] = 0, 1e30, [np.nan, np.inf, -np.inf, -86]
+    weights = np.full((classes, 3), 0.25, np.float32)
+    scale, top, usable, total = np.full((4, 128), 0.5, np.float32)
+    z = logits.copy()
+    fused_step._finish_logits(z, classes, 127, scale, top, weights, 2, usable)
+    finite: Any = np.isfinite(logits[:, :127]).all(0)
+    wanted = np.where(finite, logits[:, :127] * 0.5 + 0.25, 0).astype(float)
+    np.testing.assert_allclose(z[:, :127], wanted, rtol=1e-7)
+    np.testing.assert_allclose(top[:127], wanted.max(0), rtol=1e-7)
+    np.testing.assert_array_equal(usable[:127], finite)
+    sigmoid = z.copy()
+    fused_step._apply_sigmoid(sigmoid, classes, 127)
+    exact = 1 / (1 + np.exp(-np.clip(z[:, :127].astype(float), -87, None)))
+    np.testing.assert_allclose(sigmoid[:, :127], exact, rtol=4e-7)
+    fused_step._apply_softmax(z, classes, 127, top, total)
+    powers = np.exp(np.maximum(wanted - wanted.max(0), -87))
+    np.testing.assert_allclose(z[:, :127], powers / powers.sum(0), rtol=1e-5)
+    np.testing.assert_array_equal(z[:, 127], logits[:, 127])
 
 
 def test_sums_on_narrower_vectors_are_right(tmp_path: Path) -> None:
@@ -69,7 +118,10 @@ def test_chunks_are_of_one_batch_and_fit_their_buffers(chunk: int) -> None:
     lengths = np.diff(cuts)
     assert lengths.min() > 0
     assert lengths.max() <= min(1.5 * chunk, fused_step.CHUNK)
-    assert set(stops[sizes > 0]) <= set(cuts)
+    for start, stop in itertools.pairwise([0, *stops]):
+        parts = np.diff([cut for cut in cuts if start <= cut <= stop])
+        assert len(parts) == (max(1, (stop - start) / chunk + 0.5) // 1 if stop > start else 0)
+        assert np.ptp([*parts, *parts[:1]] or [0]) <= 1
 
 
 @pytest.mark.parametrize("dimension", [1, 64, 768, 2048, 100_000])
