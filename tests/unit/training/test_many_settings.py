@@ -341,13 +341,11 @@ def _save(path: Path, weights: Any) -> Path:
     return path
 
 
-def test_public_files_of_several_datasets_are_judged_as_stored(tmp_path: Path) -> None:
-    """Heads in disguise, features and tables of each dataset, and what only looks like them."""
-    generator = np.random.default_rng(0)
-    head = generator.normal(size=(3, 7)).astype(np.float32)
+def _write_private(root: Path, generator: np.random.Generator, head: np.ndarray) -> PrivateData:
+    """Writes features and cells of eleven datasets; d3 has the head, and d7 a table."""
     names = [f"d{k}" for k in range(11)]
     for number, name in enumerate(names):
-        cell = tmp_path / f"cells/{name}/b/m/eps-4"
+        cell = root / f"cells/{name}/b/m/eps-4"
         cell.mkdir(parents=True)
         seeds = (number != 4) * generator.normal(size=(2, 3, 7))
         seeds[1] = head if number == 3 else seeds[1]
@@ -355,18 +353,25 @@ def test_public_files_of_several_datasets_are_judged_as_stored(tmp_path: Path) -
         rows = generator.normal(size=(30 + number, 6))
         for backbone in ("b", "other"):
             write_split(
-                tmp_path / f"features/{name}/{backbone}/train", rows + (backbone == "other"),
+                root / f"features/{name}/{backbone}/train", rows + (backbone == "other"),
                 np.arange(len(rows)) % 3, split="train", dataset_fingerprint=f"{name} {backbone}",
             )  # fmt: skip
-    write_json(tmp_path / "data/d7/dataset.json", {
+    write_json(root / "data/d7/dataset.json", {
         "format": "dpprobe-dataset", "format_version": 1, "class_names": ["a"], "splits": {},
         "multi_label": False, "groups": [], "fingerprint": "d7", "source": {},
     })  # fmt: skip
-    private = PrivateData(
-        dataset="d0", backbone="b", class_names=("a", "b", "c"), datasets=names, results=tmp_path,
-        manifests=[tmp_path / "features/d0/b/train/manifest.json"], tables=tmp_path / "data",
+    return PrivateData(
+        dataset="d0", backbone="b", class_names=("a", "b", "c"), datasets=names, results=root,
+        manifests=[root / "features/d0/b/train/manifest.json"], tables=root / "data",
         heads=[generator.normal(size=(3, 7)).astype(np.float32)],
     )  # fmt: skip
+
+
+def test_public_files_of_several_datasets_are_judged_as_stored(tmp_path: Path) -> None:
+    """Heads in disguise, features and tables of each dataset, and what only looks like them."""
+    generator = np.random.default_rng(0)
+    head = generator.normal(size=(3, 7)).astype(np.float32)
+    private = _write_private(tmp_path, generator, head)
     near = head.copy()
     near[0] *= -2
     near[1:] += 1
