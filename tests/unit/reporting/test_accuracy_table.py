@@ -4,22 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from dpprobe.artifacts import read_json
 from dpprobe.exhibits.tables import write_markdown
 from dpprobe.reporting.accuracy_table import make_accuracy_table
-from tests.support.cell_files import summarise, write_cell, write_study
-
-
-@pytest.fixture
-def summary(tmp_path: Path) -> Path:
-    """Two backbones, two private methods and the ceiling, with one cell that was not run."""
-    cells = write_study(tmp_path)
-    absent = "pixels/sgd/eps-0.5"
-    kept = [path for path in cells if absent not in path.as_posix()]
-    assert len(kept) == len(cells) - 1
-    return summarise(tmp_path / "digits.parquet", *kept)
+from tests.support.cell_files import summarise, write_cell
 
 
 def _markdown(summary: Path) -> list[list[str]]:
@@ -36,13 +24,3 @@ def test_entries_are_mean_and_both_intervals_in_percent(tmp_path: Path) -> None:
     ends = f"[{100 * accuracy['both_low']:.1f}, {100 * accuracy['both_high']:.1f}]"
     assert accuracy["both_low"] < min(accuracy["low"], accuracy["rows_low"])
     assert row[2] == f"{100 * accuracy['mean']:.1f} ± {half:.1f} {ends}"
-
-
-def test_the_best_private_entry_of_a_row_is_bold(summary: Path) -> None:
-    _, _, *rows = _markdown(summary)
-    for row in rows[:3]:
-        values = {cell: float(cell.strip("*").split(" ")[0]) for cell in row[2:] if cell}
-        bold = [cell for cell in values if cell.startswith("**")]
-        assert len(bold) == 1
-        assert values[bold[0]] == max(values.values())
-    assert not any("**" in cell for cell in rows[3]), "nothing at inf is private"

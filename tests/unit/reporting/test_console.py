@@ -6,14 +6,12 @@ import re
 import shlex
 from pathlib import Path
 
-import pytest
-
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.reporting.console import LINES, describe_study
 from dpprobe.reporting.headline import verdict
 from dpprobe.results.best_private import best_private
 from dpprobe.results.summary import read_grid, summarise_cells
-from tests.support.cell_files import write_cell, write_study
+from tests.support.cell_files import write_study
 
 
 def finish(folder: Path, cells: list[Path]) -> list[Path]:
@@ -58,22 +56,3 @@ def test_one_dataset_has_its_cells_a_verdict_and_commands(tmp_path: Path) -> Non
     assert "server --backend-store-uri sqlite:///x/mlflow.db" in following[1]
     assert following[2].strip().startswith(f"less {tmp_path / 'tables/accuracy.md'}  # all results")
     assert "±" not in text, "no legend of what is not there"
-
-
-@pytest.mark.parametrize("n", [1_000, 200_000])
-def test_many_cells_are_cut_and_the_best_stay(tmp_path: Path, n: int) -> None:
-    cells = [
-        write_cell(tmp_path, method=f"m{i:02}", epsilon=epsilon, quality=0.1 * i)
-        for i in range(40)
-        for epsilon in ("1", "inf")
-    ]
-    for path in cells:
-        write_json(path, read_json(path) | {"n": n})
-    lines = describe(tmp_path, cells).splitlines()
-    assert len(lines) == LINES
-    assert any(line.startswith("Attention: ") for line in lines) is (n > 100_000)  # 1 / delta
-    means = [float(line.split()[2]) for line in lines[2:] if line.startswith("pixels")]
-    every = [100 * read_json(path)["summary"]["accuracy"]["mean"] for path in cells[::2]]
-    assert means == [round(value, 1) for value in sorted(every, reverse=True)[: len(means)]]
-    (more,) = [line for line in lines if "more rows" in line]
-    assert int(more.split()[0]) == 40 - len(means)

@@ -15,7 +15,6 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from dpprobe import artifacts
-from dpprobe.artifacts import hash_value, read_json, write_json
 from dpprobe.errors import DataError, DiskError, DpprobeError, PrivacyError, may_pass
 from dpprobe.features import text_embeddings
 from dpprobe.heads.fit import fit_heads
@@ -525,19 +524,3 @@ def test_an_exact_cell_is_equal_with_a_gpu(
     assert found == ["cpu", "cuda"]
     assert places == ["cpu", "cpu"]
     assert run.record("full")["fingerprint"] == fingerprint
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("n", 301), ("unit", "patient"), ("epsilon", 5.0), ("delta", 1e-3)]
-)
-def test_a_plan_of_another_target_is_refused_before_training(
-    run: Run, fits: list[tuple[str, int]], key: str, value: Any
-) -> None:
-    path = plan_job(run.job, ROWS["train"], run.folder / "plans.json", run.calibration)
-    record = read_json(path)
-    del record["sha256"]
-    record["methods"]["full"]["plan"][key] = value
-    write_json(path, {**record, "sha256": hash_value(record)})
-    with pytest.raises(DataError, match=f"{path}: full: the plan's {key} is {value}"):
-        run_job(run.folder, run.job, path)
-    assert not fits

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from dpprobe.errors import DataError
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants
 from dpprobe.privacy.plan import Mechanism
@@ -163,56 +162,3 @@ def test_a_promise_for_images_says_its_worth_to_patients(run: Run) -> None:
     mu = 20 * accountants.gaussian_mu(composition(full))
     exact = accountants.gaussian_epsilon(mu, 1e-4)
     assert full["patients"]["epsilon"] == pytest.approx(exact, rel=1e-4)
-
-
-def test_a_patient_of_more_images_than_are_priced_is_refused(run: Run) -> None:
-    image = {"unit": "image", "patients": {"images": 19}, "methods": {"full": METHODS["full"]}}
-    run.plan(**image)
-    with pytest.raises(DataError, match="max_images_per_patient is 19, but a patient has more"):
-        run.train(**image)
-    write_features(run.folder, named=False)
-    with pytest.raises(DataError, match="the rows of this store name none"):
-        run.train(**image)
-
-
-@pytest.mark.parametrize(
-    ("planned", "wanted", "place"),
-    [
-        ({"unit": "image"}, {}, "n"),
-        ({}, {"unit": "image", "patients": {"images": 20}}, "n"),
-        ({"unit": "image"}, {"unit": "image", "patients": {"images": 20}}, "patients"),
-        (
-            {"unit": "image", "patients": {"images": 5}},
-            {"unit": "image", "patients": {"images": 20}},
-            "patients.images",
-        ),
-    ],
-)
-def test_a_plan_for_other_units_is_refused(
-    run: Run, planned: dict[str, Any], wanted: dict[str, Any], place: str
-) -> None:
-    run.plan(**planned)
-    with pytest.raises(DataError, match=f"the plan's {place} is"):
-        run.train(**wanted)
-
-
-def test_of_any_number_of_images_nothing_is_promised_to_a_patient(run: Run) -> None:
-    image = {"unit": "image", "patients": {"images": None}, "methods": {"full": METHODS["full"]}}
-    run.plan(**image)
-    run.train(**image)
-    statement = run.read("full", "privacy")
-    assert statement["patients"] == {"images": None, "epsilon": None}
-    assert "to a patient they cost more, which is not computed" in statement["promise"]
-
-
-def test_without_privacy_there_is_no_price_for_patients(run: Run) -> None:
-    silent = {
-        "unit": "image", "patients": {"images": 20}, "epsilon": "inf",
-        "methods": {"full": METHODS["full"], "ceiling": method_options({"head": "nonprivate"})},
-    }  # fmt: skip
-    run.plan(**silent)
-    run.train(**silent)
-    for method in ("full", "ceiling"):
-        statement = run.read(method, "privacy", "inf")
-        assert statement["promise"].startswith("No privacy is promised")
-        assert statement["patients"] == {"images": 20, "epsilon": None}

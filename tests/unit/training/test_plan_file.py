@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from functools import partial
@@ -48,14 +47,6 @@ def written(
 
 def read(folder: Path, methods: dict[str, MethodOptions], **own: Any) -> Plans:
     return read_plans(written(folder, methods, **own))
-
-
-def test_one_method_does_not_stop_the_others(tmp_path: Path) -> None:
-    found = read(tmp_path, {"full": FULL, "impossible": IMPOSSIBLE})
-    assert list(found.plans) == ["full"] == list(found.together)
-    assert found.plans["full"].realised_epsilon <= 1.0
-    assert list(found.failures) == ["impossible"]
-    assert "batch_size 400 is above the 300" in found.failures["impossible"]
 
 
 def test_a_delta_above_one_over_n_is_refused_or_where_allowed_warned_of(
@@ -104,22 +95,6 @@ def test_a_tuned_method_is_priced_with_its_selection(tmp_path: Path) -> None:
     assert noise > 1.5 * found.plans["full"].find_mechanism("gradients").noise_multiplier
     five = accountants.price_together(own.mechanisms, 1e-5, 5, own.selection)
     assert found.together["tuned"] == pytest.approx(five, rel=1e-4)
-
-
-@pytest.mark.parametrize("damage", ["noise", "truncate", "unsigned", "together", "list"])
-def test_an_edited_file_is_refused_by_name(tmp_path: Path, damage: str) -> None:
-    path = written(tmp_path, {"full": FULL})
-    record = json.loads(path.read_text())
-    if damage == "noise":
-        record["methods"]["full"]["plan"]["mechanisms"][0]["noise_multiplier"] /= 2
-    elif damage == "together":
-        record["methods"]["full"]["together"] = 1.0
-    elif damage == "unsigned":
-        del record["sha256"]
-    text = "[]" if damage == "list" else json.dumps(record)
-    path.write_text(text[:-20] if damage == "truncate" else text)
-    with pytest.raises(PrivacyError, match="plans.json: unreadable.*delete it and run again"):
-        read_plans(path)
 
 
 @pytest.mark.usefixtures("coarse_risks")

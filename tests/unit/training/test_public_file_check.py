@@ -109,11 +109,6 @@ def test_a_copy_of_the_private_features_is_known(study: Study, tmp_path: Path, s
     )
 
 
-def test_features_of_another_private_dataset_are_known(study: Study, tmp_path: Path) -> None:
-    shutil.copytree(study.features("second"), tmp_path / "public")
-    study.refuses(lent(tmp_path / "public/manifest.json"), "the private dataset second")
-
-
 def test_another_backbone_s_features_of_a_private_dataset_are_known_by_its_tables(
     study: Study, tmp_path: Path
 ) -> None:
@@ -161,19 +156,6 @@ def test_private_rows_are_known_in_any_order_company_and_precision(
     crowd = np.concatenate([change(rows)[::-1], images(6, 300)])
     manifest = store_split(tmp_path / "public", crowd, dataset="imagenet", split="train")
     study.refuses(lent(manifest), f"{manifest}: rows of the private dataset {name}: ")
-
-
-def test_half_of_a_private_dataset_is_too_much(study: Study, tmp_path: Path) -> None:
-    rows = np.concatenate([images(5, 150)[::-2], images(6, 300)])
-    manifest = store_split(
-        tmp_path / "public", rows, dataset="imagenet", dtype="float16", split="train"
-    )
-    path = study.features("second") / "manifest.json"
-    study.refuses(
-        lent(manifest),
-        f"this file (375 rows) and {path} (150 rows) share about ",
-        "% of the different rows of the smaller of the two, up to rounding; name a file",
-    )
 
 
 def test_one_picture_in_common_is_no_private_data(study: Study, tmp_path: Path) -> None:
@@ -245,25 +227,6 @@ def test_a_seed_s_weights_saved_without_the_mark_are_known(
     study.train(some=started(tmp_path / "start"))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda head: head - head[:1],  # the same softmax, with zeros for class 0
-        lambda head: head + 5,
-        lambda head: 2 * head,
-        lambda head: -0.1 * (head - head[1:2]),
-        lambda head: head.astype(np.float16),
-        lambda head: head * np.array([[0], [1], [1]]),
-        lambda head: head[:, :-1] * np.array([[0], [0], [3]]),
-    ],
-)
-def test_a_seed_s_weights_are_known_in_disguise(study: Study, tmp_path: Path, change: Any) -> None:
-    study.train(sgd=SGD)
-    head = load_file(study.cell("sgd") / "heads.safetensors")["weights"][1]
-    save_file({"weights": np.ascontiguousarray(change(head))}, tmp_path / "start")
-    study.refuses(started(tmp_path / "start"), "init_file", "the weights of a head in ", "eps-4")
-
-
 def test_a_start_that_hardly_moved_is_still_the_file_s(study: Study, tmp_path: Path) -> None:
     start = tmp_path / "start"
     weights = np.random.default_rng(3).normal(size=(CLASSES, DIMENSION)).astype(np.float32)
@@ -275,16 +238,6 @@ def test_a_start_that_hardly_moved_is_still_the_file_s(study: Study, tmp_path: P
     study.train(small=small, again=started(start))
     save_file({"weights": moved.copy()}, start)
     study.refuses(started(start), "the weights of a head in ")
-
-
-def test_heads_of_zeros_are_nobody_s(study: Study, tmp_path: Path) -> None:
-    study.train(zeros=SGD | {"steps": 1, "learning_rate": 1e-30}, sgd=SGD)
-    save_file({"weights": np.zeros((CLASSES, DIMENSION), np.float32)}, tmp_path / "start")
-    study.train(some=started(tmp_path / "start"))
-    # a head for all classes alike is one of zeros, plus what softmax does not see
-    weights = np.ones((CLASSES, DIMENSION), np.float32) * np.arange(1, DIMENSION + 1)
-    save_file({"weights": weights.astype(np.float32)}, tmp_path / "start")
-    study.train(some=started(tmp_path / "start"))
 
 
 @pytest.mark.parametrize("shape", [(), (DIMENSION,), (1, CLASSES, DIMENSION), (2, 2, 2, 2)])

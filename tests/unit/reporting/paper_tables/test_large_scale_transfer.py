@@ -8,7 +8,6 @@ from typing import Any
 from dpprobe.artifacts import read_json
 from dpprobe.results.cell_results import compare_means, read_cell_results
 from tests.support.paper_tables import (
-    LAMB,
     ablation_cells,
     batch_cells,
     paper_cell,
@@ -31,34 +30,12 @@ def test_batch_sizes_share_a_row_with_and_without_privacy(tmp_path: Path) -> Non
     assert any("--configfile config/large_scale_transfer.yaml" in note for note in table.notes)
 
 
-def test_a_change_of_something_else_has_no_row_among_batch_sizes(tmp_path: Path) -> None:
-    options = LAMB | {"init": "lecun_normal", "batch_size": 64}
-    lecun = paper_cell(tmp_path, method="lecun", head="lamb", options=options)
-    table = table_of(paper_run([*batch_cells(tmp_path), lecun]), "large_scale_transfer_table2")
-    assert {row["Source"] for row in rows_as_text(table) if row["Data"] == "digits"} == {
-        "dpprobe, lamb_64 … lamb_full"
-    }
-    alone = table_of(paper_run([lecun]), "large_scale_transfer_table2")
-    assert rows_as_text(alone)[-1]["Source"] == "dpprobe, lecun"
-
-
 def test_the_model_sizes_take_the_largest_batch(tmp_path: Path) -> None:
     table = table_of(paper_run(batch_cells(tmp_path)), "large_scale_transfer_table3")
     (row,) = [row for row in rows_as_text(table) if row["Data"] == "digits"]
     assert (row["Batch"], row["ε"], row["Features"]) == ("1,000", "8", "64")
     full = read_json(tmp_path / "cells/digits/pixels/lamb_full/eps-8/metrics.json")
     assert row["Private"].startswith(f"{100 * full['summary']['accuracy']['mean']:.1f} ")
-
-
-def test_table_nine_has_small_batches_of_momentum_alone(tmp_path: Path) -> None:
-    options = {"head": "momentum", "learning_rate": 1.0, "batch_size": 64}
-    paths = [
-        *batch_cells(tmp_path),
-        paper_cell(tmp_path, method="m", head="momentum", options=options),
-    ]
-    table = table_of(paper_run(paths), "large_scale_transfer_table9")
-    assert [c.title for c in table.columns][5:] == ["2^6", "2^15", "2^16"]
-    assert [row["Source"] for row in rows_as_text(table)] == ["Mehta et al. 2022", "dpprobe, m"]
 
 
 def test_the_ablation_has_one_change_a_row_and_its_difference(tmp_path: Path) -> None:
@@ -87,69 +64,6 @@ def test_the_ablation_has_one_change_a_row_and_its_difference(tmp_path: Path) ->
     table = table_of(paper_run(paths, backbones=backbones), "large_scale_transfer_table4")
     changes = {row["Change"] for row in rows_as_text(table)}
     assert "preprocessing crop inception → centre" in changes
-
-
-def test_a_sweep_of_learning_rates_shows_its_best_and_says_so(tmp_path: Path) -> None:
-    cells = [
-        paper_cell(
-            tmp_path, method=f"lamb_{rate}", epsilon="8", head="lamb", quality=quality,
-            options=LAMB | {"batch_size": 64, "learning_rate": rate},
-        )
-        for rate, quality in ((0.1, 1.0), (0.2, 4.0), (0.3, 0.5))
-    ]  # fmt: skip
-    best = 100 * max(cell.mean for cell in read_cell_results(cells))
-    for name, column in (("table2", "2^6"), ("table3", "Private")):
-        table = table_of(paper_run(cells), f"large_scale_transfer_{name}")
-        (row,) = [row for row in rows_as_text(table) if row["Data"] == "digits"]
-        assert row[column].startswith(f"{best:.1f} ")
-        assert row[column].endswith(" (of 3)")
-        assert any("chosen at each ε" in note for note in table.notes)
-        alone = table_of(paper_run(cells[:1]), f"large_scale_transfer_{name}")
-        assert not any("chosen at each ε" in note for note in alone.notes)
-
-
-def test_the_priced_choice_stands_below_the_sweep_that_it_is_like(tmp_path: Path) -> None:
-    base = LAMB | {"batch_size": 64}
-    search = {"learning_rate": [0.1, 0.2]}
-    tuned = {"head": "tuned", "base": base | {"learning_rate": 9.0}, "search": search}
-    other = tuned | {"base": base | {"init": "torch"}}
-    cells = [
-        paper_cell(
-            tmp_path, method=f"lamb_{rate}", epsilon="8", head="lamb",
-            options=base | {"learning_rate": rate},
-        )
-        for rate in (0.1, 0.2)
-    ]  # fmt: skip
-    cells.append(paper_cell(tmp_path, method="priced", epsilon="8", head="tuned", options=tuned))
-    cells.append(paper_cell(tmp_path, method="else", epsilon="8", head="tuned", options=other))
-    table = table_of(paper_run(cells), "large_scale_transfer_table2")
-    ours = [row for row in rows_as_text(table) if row["Data"] == "digits"]
-    assert [row["Source"] for row in ours] == [
-        "dpprobe, lamb_0.1 … lamb_0.2", "dpprobe, priced, priced choice",
-    ]  # fmt: skip
-    assert ours[0]["2^6"].endswith(" (of 2)")
-    assert ours[1]["2^6"]
-    assert "(of" not in ours[1]["2^6"]
-    assert any(note.startswith("Priced choice") for note in table.notes)
-
-
-def test_a_change_has_the_best_of_its_learning_rates(tmp_path: Path) -> None:
-    cells = [
-        paper_cell(
-            tmp_path, method=f"{name}_{rate}", head="lamb", quality=quality,
-            options=LAMB | changed | {"learning_rate": rate},
-        )
-        for name, changed in (("base", {}), ("clip", {"max_grad_norm": 10.0}))
-        for rate, quality in ((0.1, 1.0), (0.2, 3.0))
-    ]  # fmt: skip
-    table = table_of(paper_run(cells, base="base_0.1"), "large_scale_transfer_table4")
-    ours = [row for row in rows_as_text(table) if row["Data"] == "digits"]
-    assert [(row["Change"], row["Source"]) for row in ours] == [
-        ("no change", "dpprobe, base_0.2"),
-        ("max grad norm default → 10", "dpprobe, clip_0.2"),
-    ]
-    assert all(row["Accuracy"].endswith(" (of 2)") for row in ours)
-    assert any("of this many methods" in note for note in table.notes)
 
 
 def test_passes_over_the_data_are_stated_with_accuracy(tmp_path: Path) -> None:

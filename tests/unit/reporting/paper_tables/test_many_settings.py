@@ -9,7 +9,15 @@ from dpprobe.errors import DpprobeError
 from dpprobe.exhibits.tables import write_markdown
 from dpprobe.reporting.paper_tables.registry import PAPER_TABLES
 from tests.support.comparison_cells import compared_cells
-from tests.support.paper_tables import ablation_cells, batch_cells, paper_run, table_of
+from tests.support.paper_tables import (
+    LAMB,
+    ablation_cells,
+    batch_cells,
+    paper_cell,
+    paper_run,
+    rows_as_text,
+    table_of,
+)
 from tests.support.stored_records import check_values
 
 
@@ -20,6 +28,64 @@ def _describe(run: Any, name: str) -> Any:
         return error
     lines = write_markdown(table).splitlines()
     return [table.name, table.title, *map(str.strip, lines[:4]), *map(str.strip, lines[-9:])]
+
+
+def _own(run: Any, name: str) -> Any:
+    """Returns the rows and notes of a table that the cells of the study changed."""
+    published = {str(row) for row in rows_as_text(table_of(paper_run([]), name))}
+    table = table_of(run, name)
+    rows = [row for row in rows_as_text(table) if str(row) not in published]
+    own = [{title: text for title, text in row.items() if text} for row in rows]
+    return [[c.title for c in table.columns], own[-9:], table.notes] if rows else []
+
+
+def _rate(rate: float, **options: Any) -> dict[str, Any]:
+    return {"head": "lamb", "epsilon": "8", "options": LAMB | {"learning_rate": rate} | options}
+
+
+def _tune(**options: Any) -> dict[str, Any]:
+    tuned = {"head": "fine_tune", "tune": "all", "search": None, **options}
+    return {"head": "fine_tune", "epsilon": "8", "options": tuned} | CHEST
+
+
+CHEST: dict[str, Any] = {"dataset": "chexpert", "multi_label": True}
+SMALL = {"batch_size": 64}
+PRICED = {"head": "tuned", "search": {"learning_rate": [0.1, 0.2]}}
+BASE = LAMB | SMALL | {"learning_rate": 9.0}
+ILL = {"dataset": "chest_xray", "epsilon": "0.5", "class_names": ("ill", "well")}
+# Cells by method; the methods' numbers tell apart cells of one dataset and epsilon.
+CELLS: dict[str, list[dict[str, Any]]] = {
+    "rates": [_rate(r, **SMALL) | {"quality": q} for r, q in ((0.1, 1.0), (0.2, 4.0), (0.3, 0.5))],
+    "one rate": [_rate(0.1, **SMALL)],
+    "priced": [
+        _rate(0.1, **SMALL), _rate(0.2, **SMALL),
+        {"head": "tuned", "epsilon": "8", "options": PRICED | {"base": BASE}},
+        {"head": "tuned", "epsilon": "8", "options": PRICED | {"base": BASE | {"init": "torch"}}},
+    ],
+    "changes": [
+        _rate(rate, **changed) | {"quality": quality} for changed in ({}, {"max_grad_norm": 10.0})
+        for rate, quality in ((0.1, 1.0), (0.2, 3.0))
+    ],
+    "other start": [_rate(1.0, **SMALL), _rate(1.0, **SMALL, init="lecun_normal")],
+    "momentum": [_rate(1.0, **SMALL) | {"head": "momentum"}],
+    "chest": [
+        {"epsilon": "8"} | CHEST, _tune(), _tune(tune={"blocks": 2}), _tune(search={"trials": 2}),
+        {"head": "nonprivate", "epsilon": "inf"} | CHEST, {"epsilon": "8"},
+    ],
+    "ill": [ILL | {"headline": "auc", "options": {"head": "sgd"}}],
+    "ill by accuracy": [ILL],
+    "two datasets": [{"dataset": "cifar10", "epsilon": "3"}, {"dataset": "mine", "epsilon": "0.5"}],
+    "one of two": [{}, {"head": "momentum"}],
+}  # fmt: skip
+CLIP = {"dataset": "cifar10", "backbone": "clip", "headline": "accuracy"}
+ENTRY = {"mean": 0.5, "low": None, "high": None}
+ZERO = {"zero_shot": [CLIP | {"headline": "auc", "summary": {"auc": ENTRY}}]}
+PROBE = {"shots": 1, "summary": {"accuracy": ENTRY, "auc": ENTRY | {"mean": 0.9}}}
+RUNS: dict[str, dict[str, Any]] = {
+    "two datasets": {"names": {"cifar10": "cifar10", "mine": "cifar10"}},
+    "one of two": {"methods": ("m1",)} | ZERO | {"few_shot": [CLIP | {"results": [PROBE]}]},
+    "one rate": ZERO, "changes": {"base": "m0"},
+}  # fmt: skip
 
 
 def test_the_papers_tables_are_as_stored(tmp_path: Path) -> None:
@@ -34,4 +100,11 @@ def test_the_papers_tables_are_as_stored(tmp_path: Path) -> None:
         title: {name: _describe(run, name) for name in PAPER_TABLES}
         for title, run in studies.items()
     }
+    for title, cells in CELLS.items():
+        made = [
+            paper_cell(tmp_path / title, **{"method": f"m{number}"} | cell)
+            for number, cell in enumerate(cells)
+        ]
+        run = paper_run(made, **RUNS.get(title, {}))
+        answers[title] = {name: _own(run, name) for name in PAPER_TABLES}
     check_values("tables_of_papers", answers)

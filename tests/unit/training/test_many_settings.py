@@ -1,0 +1,516 @@
+"""What training jobs write, choose, ask for and refuse, over many settings."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from dpprobe.artifacts import hash_value, read_json, sha256_file, write_json
+from dpprobe.errors import DpprobeError, may_pass
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.finetune.unpriced_search import Trial
+from dpprobe.heads.registry import method_options
+from dpprobe.results.search_record import HeldOut, SearchRecord
+from dpprobe.study.study_file import load_study
+from dpprobe.training import head_job, network_job, tuned_networks
+from dpprobe.training.cell_contents import CellContents, merge_seeds
+from dpprobe.training.fit_inputs import FitInputs
+from dpprobe.training.job_features import read_job_features
+from dpprobe.training.network_cell import NetworkFiles, network_task
+from dpprobe.training.network_job import Limits
+from dpprobe.training.plan_file import read_plans
+from dpprobe.training.public_file_check import PrivateData
+from dpprobe.training.search_job import held_out_rows
+from dpprobe.training.tasks import Job, OpenedJob, open_job
+from dpprobe.training.training_cost import estimate_memory_mb
+from tests.support.feature_stores import write_split
+from tests.support.stored_records import check_values
+from tests.support.training_jobs import make_job, plan_job
+
+FULL = {"head": "sgd", "batch_size": "full", "steps": 3}
+METHODS = {
+    "full": FULL,
+    "tuned": {"head": "tuned", "base": FULL, "search": {"learning_rate": [0.5, 2.0]}, "trials": 2},
+    "priors": {"head": "momentum", "steps": 2, "class_priors": "released"},
+    "sigmoid": FULL | {"loss": "sigmoid"},
+    "second": {"head": "feature_covariance", "steps": 2},
+    "auto": {"head": "auto"},
+}
+# Rows of train and test, classes, several labels, patients, and the class that no test row has.
+SPLITS: Mapping[str, dict[str, Any]] = {
+    "two": {"rows": (60, 24), "classes": 2},
+    "eleven": {"rows": (110, 44), "classes": 11},
+    "never": {"rows": (60, 9), "classes": 4, "absent": 2},
+    "labels": {"rows": (60, 24), "classes": 3, "several": True},
+    "no label": {"rows": (60, 24), "classes": 3, "several": True, "absent": 1},
+    "patients": {"rows": (60, 24), "classes": 3, "patients": 3},
+    "one row": {"rows": (60, 1), "classes": 2},
+    "patients of labels": {"rows": (60, 24), "classes": 3, "patients": 4, "several": True},
+}
+
+
+def _write_splits(
+    folder: Path, *, rows: tuple[int, int], classes: int, several: bool = False, patients: int = 0,
+    absent: int | None = None, **header: Any,
+) -> None:  # fmt: skip
+    for number, (split, count) in enumerate(zip(("train", "test"), rows, strict=True)):
+        generator = np.random.default_rng(number)
+        labels = np.sort(generator.integers(classes, size=(count, 2)).min(1))[::-1].copy()
+        held = np.eye(classes, dtype=np.uint8)[labels] if several else labels.astype(np.int64)
+        if several:
+            held |= generator.random(held.shape) < 0.2
+        if absent is not None and number:
+            held[(slice(None), absent) if several else held == absent] = 0
+        units = [f"{split} {row // patients}" for row in range(count)] if patients else None
+        features = generator.normal(size=(count, 6))
+        features[np.arange(count), labels % 6] += 2
+        write_split(
+            folder / split, features, held, units=units,
+            class_names=tuple(f"class {k}" for k in range(classes)),
+            copies={"image": {"rows": 2, "most": 3}} if split == "train" else None, **header,
+        )  # fmt: skip
+
+
+def _opened(folder: Path, job: Job, cache: Path, **places: Any) -> OpenedJob:
+    inputs = FitInputs(FeatureStore(folder / "train/manifest.json"), job.unit)
+    plans = plan_job(job, inputs.n, folder / "plans.json", cache)
+    given: dict[str, Any] = {
+        "train": folder / "train/manifest.json", "test": folder / "test/manifest.json",
+        "plans": plans, "cells": folder / "cells", "overlap": None, "tables": None,
+    }  # fmt: skip
+    return open_job(job, **given | places)
+
+
+def _made(task: Any, tested: int, indices: tuple[int, ...], seed: int = 0) -> CellContents:
+    generator = np.random.default_rng(seed)
+    classes, count = len(task.train.class_names), len(indices)
+    arrays = {"class_priors": np.full((count, classes), 1 / classes, np.float32)}
+    return CellContents(
+        indices=indices,
+        weights=generator.normal(size=(count, classes, 7)).astype(np.float32),
+        arrays=arrays if task.options.releases_priors else {},
+        scores=generator.normal(size=(count, tested, classes)).astype(np.float32),
+        history=[
+            {"seed_index": index, "step": step, "epoch": float(step), "train_loss": 1 / (1 + index),
+             "test_accuracy": 0.1 * step, "test_auc": None}
+            for index in indices for step in (3, 1)
+        ],
+        chosen=tuple({"learning_rate": 0.5 + index} for index in indices)
+        if task.options.head == "tuned" else (),
+        seconds=1.25,
+    )  # fmt: skip
+
+
+CELLS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    *((split, "full", {}) for split in SPLITS if "label" not in split),
+    *((split, "sigmoid", {}) for split in SPLITS if "label" in split),
+    *(("two", method, {}) for method in ("tuned", "priors", "second")),
+    *(("two", method, {"epsilon": "inf"}) for method in ("full", "auto")),
+    ("two", "full", {"seeds": 1, "metric": "auc", "study_seed": 5}),
+    ("eleven", "full", {"seeds": 12, "metric": "macro_accuracy", "mode": "release"}),
+    ("patients", "full", {"unit": "patient"}),
+    ("patients", "full", {"patients": {"images": 3}}),
+    ("patients", "full", {"patients": {"images": None}}),
+    ("patients", "full", {"patients": {"images": 3}, "epsilon": "inf"}),
+)  # fmt: skip
+VARYING = ("fingerprint", "content_hash", "files", "options")
+
+
+def _stage(
+    folder: Path, split: str, method: str, changes: dict[str, Any], calibration: Path
+) -> dict[str, Any]:
+    """Stages, publishes and reads back a cell with made-up contents, without training."""
+    _write_splits(folder, **SPLITS[split])
+    job = make_job(
+        **{"delta": 1e-3, "methods": {method: method_options(METHODS[method])}} | changes
+    )
+    opened = _opened(folder, job, calibration)
+    task = opened.make_task(method, device="cpu")
+    features = read_job_features(
+        opened.inputs, opened.stores[1], device="cpu", memory_mb=9, headline=task.headline
+    )
+    seeds = tuple(range(job.seeds))
+    contents = _made(task, SPLITS[split]["rows"][1], seeds)
+    assert (task.find_finished(), task.find_reusable()) == (None, None)
+    task.stage_cell(contents, features)
+    assert task.find_finished() == task.staged
+    task.publish_cell()
+    assert task.find_finished() == task.published
+    for other in (replace(task, seeds=job.seeds + 1), replace(task, metric_named=not job.metric)):
+        assert not other.is_current()
+        assert other.find_reusable() is not None
+    assert replace(task, identity={}).find_reusable() is None
+    record = read_json(task.published / "metrics.json")
+    halves = [seed.pop("halves") for seed in record["seeds"]]
+    again = task.find_reusable()
+    assert again is not None
+    for name in ("weights", "scores"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(contents, name))
+    kept = (again.indices, again.chosen, again.seconds)
+    assert kept == (seeds, contents.chosen, record["seconds"] or 0.0)
+    table = pq.read_table(task.published / "predictions.parquet")
+    with safe_open(task.published / "heads.safetensors", framework="numpy") as stream:
+        mark, tensors = json.loads(stream.metadata()["dpprobe"]), sorted(stream.keys())
+    statement = {**task.statement, "seeds": len(set(task.statement.get("seeds", ())))}
+    return {
+        "record": {name: value for name, value in record.items() if name not in VARYING},
+        "identity": sorted(task.identity) + [task.identity[k] for k in ("study_seed", "mode")],
+        "predictions": {
+            name: [str(table.schema.field(name).type), table[name].to_pylist()[::17]]
+            for name in table.column_names if name != "scores"
+        },
+        "halves": [np.array(each, float) for each in halves], "tensors": tensors,
+        "mark": mark["private_rows"],
+        "history": pq.read_table(task.published / "history.parquet"),
+        "statement": {name: statement[name] for name in (
+            "seeds", "n", "private", "epsilon_all_heads", "patients", "public_data", "copies",
+            "declared_public", "chosen_from", "mode", "promise") if name in statement},
+    }  # fmt: skip
+
+
+def test_cells_with_made_up_contents_are_as_stored(tmp_path: Path, calibration: Path) -> None:
+    check_values("cells_of_jobs", [
+        _stage(tmp_path / str(number), *each, calibration) for number, each in enumerate(CELLS)
+    ], rel=1e-4)  # fmt: skip
+
+
+def test_seeds_of_several_runs_are_merged_in_order(tmp_path: Path, calibration: Path) -> None:
+    _write_splits(tmp_path, **SPLITS["two"])
+    job = make_job(delta=1e-3, methods={"tuned": method_options(METHODS["tuned"])})
+    task = _opened(tmp_path, job, calibration).make_task("tuned", device="cpu")
+    parts = [_made(task, 24, each, seed=k) for k, each in enumerate([(10, 0, 3), (2, 1, 11, 4)])]
+    for seeds in (1, 5):
+        merged = merge_seeds(parts, seeds)
+        places = [(0, 1), (1, 1), (1, 0), (0, 2), (1, 3)][:seeds]
+        assert merged.indices == tuple(range(seeds))
+        for name in ("weights", "scores"):
+            expected = [getattr(parts[part], name)[place] for part, place in places]
+            np.testing.assert_array_equal(getattr(merged, name), expected)
+        steps = [(row["seed_index"], row["step"]) for row in merged.history]
+        assert steps == [(seed, step) for seed in range(seeds) for step in (1, 3)]
+        assert [each["learning_rate"] for each in merged.chosen] == [0.5 + k for k in range(seeds)]
+        assert merged.seconds == 2.5
+
+
+def _answer(folder: Path, made: Callable[[], Any]) -> Any:
+    try:
+        return made()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}".replace(str(folder), "~")
+
+
+def _edit_plans(path: Path, edit: Callable[[dict[str, Any]], Any], *, sign: bool) -> None:
+    record = read_json(path)
+    digest = record.pop("sha256")
+    edit(record)
+    write_json(path, {**record, "sha256": hash_value(record) if sign else digest})
+
+
+EDITS: Mapping[str, Callable[[dict[str, Any]], Any]] = {
+    "other n": lambda record: record["methods"]["full"]["plan"].update(n=61),
+    "other unit": lambda record: record["methods"]["full"]["plan"].update(unit="patient"),
+    "other epsilon": lambda record: record["methods"]["full"]["plan"].update(epsilon=5.0),
+    "other delta": lambda record: record["methods"]["full"]["plan"].update(delta=1e-4),
+    "no method": lambda record: record["methods"].pop("full"),
+    "no plan": lambda record: record["methods"]["full"].pop("plan"),
+    "no price": lambda record: record["methods"]["full"].pop("together"),
+    "text for a price": lambda record: record["methods"]["full"].update(together="much"),
+    "failed": lambda record: record["methods"].update(full={"error": "too few"}),
+    "newer": lambda record: record.update(format_version=4),
+    "older": lambda record: record.update(format_version=2),
+    "other format": lambda record: record.update(format="dpprobe-cell"),
+    "nothing": lambda record: record,
+}
+
+
+def test_plan_files_and_jobs_are_refused_as_stored(tmp_path: Path, calibration: Path) -> None:
+    _write_splits(tmp_path, **SPLITS["patients"])
+    job = make_job(delta=1e-3, methods={"full": method_options(FULL)})
+    path = plan_job(job, 60, tmp_path / "plans.json", calibration)
+    whole, places = path.read_bytes(), {
+        "train": tmp_path / "train/manifest.json", "test": tmp_path / "test/manifest.json",
+        "plans": path, "cells": tmp_path / "cells", "overlap": None, "tables": None,
+    }  # fmt: skip
+
+    def ask(**changes: Any) -> Any:
+        opened = open_job(replace(job, **changes), **places)  # type: ignore[arg-type]
+        return [opened.planned_methods, opened.failure_reasons, dict(opened.calibrated.together)]
+
+    answers: dict[str, Any] = {}
+    for (name, edit), sign in itertools.product(EDITS.items(), (True, False)):
+        path.write_bytes(whole)
+        _edit_plans(path, edit, sign=sign)
+        answers[f"{name}, {'signed' if sign else 'unsigned'}"] = _answer(tmp_path, ask)
+    for text in ("[]", "{", "", "{}", "3", '{"sha256": 1}', whole.decode()[:-20]):
+        path.write_text(text)
+        answers[text[:14]] = _answer(tmp_path, lambda: read_plans(path))
+    path.write_bytes(whole)
+    for changes in (
+        {"unit": "patient"}, {"patients": {"images": 3}}, {"patients": {"images": 2}},
+        {"patients": {"images": None}}, {"epsilon": "3"}, {"delta": 2e-3}, {"accountant": "rdp"},
+        {"methods": job.methods | {"more": method_options(FULL)}},
+    ):  # fmt: skip
+        answers[str(changes)[:40]] = _answer(tmp_path, lambda own=changes: ask(**own))
+    check_values("refused_jobs", answers)
+
+
+def _read(inputs: FitInputs, test: FeatureStore, headline: str) -> Any:
+    made = read_job_features(inputs, test, device="cpu", memory_mb=0, headline=headline)
+    starts = [start for start, _ in made.test_blocks()]
+    return [made.ranked, made.multi_label, starts, len(made.test_ids)]
+
+
+def _hold_out(store: FeatureStore, share: float, seed: int) -> list[int]:
+    held: list[int] = np.flatnonzero(held_out_rows(store, share, seed=seed)).tolist()
+    return held
+
+
+def test_splits_and_shares_are_refused_as_stored(tmp_path: Path) -> None:
+    answers: dict[str, Any] = {}
+    for name, split in SPLITS.items():
+        _write_splits(tmp_path / name, **split)
+    manifests = {name: tmp_path / name for name in ("two", "eleven", "labels", "one row")}
+    _write_splits(tmp_path / "wide", rows=(60, 24), classes=2)
+    write_split(tmp_path / "wide/test", np.zeros((4, 7)), np.zeros(4, np.int64), class_names=(
+        "class 0", "class 1"))  # fmt: skip
+    for (name, folder), other in itertools.product(
+        manifests.items(), (*manifests.values(), tmp_path / "wide")
+    ):
+        for headline in ("accuracy", "auc"):
+            inputs = FitInputs(FeatureStore(folder / "train/manifest.json"), "image")
+            test = FeatureStore(other / "test/manifest.json")
+            answers[f"{name}, {other.name}, {headline}"] = _answer(
+                tmp_path, partial(_read, inputs, test, headline)
+            )
+    for name, share, seed in itertools.product(SPLITS, (0.25, 0.5, 0.001, 0.999), (0, 1)):
+        store = FeatureStore(tmp_path / name / "train/manifest.json")
+        answers[f"{name}, {share}, {seed}"] = _answer(
+            tmp_path, partial(_hold_out, store, share, seed)
+        )
+    check_values("splits_of_jobs", answers)
+
+
+@pytest.mark.parametrize("passes", [False, True])
+def test_a_job_names_each_method_that_failed_and_trains_the_others(
+    tmp_path: Path, calibration: Path, monkeypatch: pytest.MonkeyPatch, passes: bool
+) -> None:
+    _write_splits(tmp_path, **SPLITS["two"])
+    names = ["b", "full", "few", "a", "c", "m10"]
+    methods = {name: method_options(FULL) for name in names}
+    methods["few"] = method_options(FULL | {"batch_size": 99})
+    job = make_job(delta=1e-3, methods=methods)
+    plans = plan_job(job, 60, tmp_path / "plans.json", calibration)
+    fault = ValueError("foreign") if passes else DpprobeError("its own")  # foreign ones may pass
+    faults = {"a": fault, "m10": DpprobeError("last"), "b": DpprobeError("own")}
+    tried: list[str] = []
+
+    def train(task: Any, _features: Any) -> None:
+        tried.append(task.name.method)
+        if error := faults.get(task.name.method):
+            raise error
+
+    monkeypatch.setattr(head_job, "_train_cell", train)
+    with pytest.raises(DpprobeError) as caught:
+        head_job.train_job(
+            job, train=tmp_path / "train/manifest.json", test=tmp_path / "test/manifest.json",
+            plans=plans, cells=tmp_path / "cells", device="cpu",
+        )  # fmt: skip
+    few, *rest = str(caught.value).splitlines()
+    assert few.startswith("few: batch_size 99 is above the 60")
+    said = repr(fault) if passes else "its own"
+    assert rest == ["b: own", f"a: {said}", "m10: last"]
+    assert tried == ["b", "full", "a", "c", "m10"]
+    assert may_pass(caught.value) == passes
+
+
+def _save(path: Path, weights: Any) -> Path:
+    save_file({"weights": np.ascontiguousarray(weights, np.float32)}, path)
+    return path
+
+
+def _write_private(root: Path, generator: np.random.Generator, head: np.ndarray) -> PrivateData:
+    """Writes features and cells of eleven datasets; d3 has the head, and d7 a table."""
+    names = [f"d{k}" for k in range(11)]
+    for number, name in enumerate(names):
+        cell = root / f"cells/{name}/b/m/eps-4"
+        cell.mkdir(parents=True)
+        seeds = (number != 4) * generator.normal(size=(2, 3, 7))
+        seeds[1] = head if number == 3 else seeds[1]
+        _save(cell / "heads.safetensors", seeds)
+        rows = generator.normal(size=(30 + number, 6))
+        for backbone in ("b", "other"):
+            write_split(
+                root / f"features/{name}/{backbone}/train", rows + (backbone == "other"),
+                np.arange(len(rows)) % 3, split="train", dataset_fingerprint=f"{name} {backbone}",
+            )  # fmt: skip
+    write_json(root / "data/d7/dataset.json", {
+        "format": "dpprobe-dataset", "format_version": 1, "class_names": ["a"], "splits": {},
+        "multi_label": False, "groups": [], "fingerprint": "d7", "source": {},
+    })  # fmt: skip
+    return PrivateData(
+        dataset="d0", backbone="b", class_names=("a", "b", "c"), datasets=names, results=root,
+        manifests=[root / "features/d0/b/train/manifest.json"], tables=root / "data",
+        heads=[generator.normal(size=(3, 7)).astype(np.float32)],
+    )  # fmt: skip
+
+
+def test_public_files_of_several_datasets_are_judged_as_stored(tmp_path: Path) -> None:
+    """Heads in disguise, features and tables of each dataset, and what only looks like them."""
+    generator = np.random.default_rng(0)
+    head = generator.normal(size=(3, 7)).astype(np.float32)
+    private = _write_private(tmp_path, generator, head)
+    near = head.copy()
+    near[0] *= -2
+    near[1:] += 1
+    heads = {
+        "same": head, "shifted": head + 3, "half": head.astype(np.float16), "no bias": head[:, :6],
+        "one class": near, "noisy": head + 0.01, "far": head + 0.01 * generator.normal(size=(3, 7)),
+        "other": generator.normal(size=(3, 7)), "fitted": 2 * private.heads[0],
+        "zeros": np.zeros((3, 7)), "two classes": head[:2], "narrow": head[:, :5],
+        "vector": head[0], "negative": -0.1 * (head - head[1:2]),
+        "alike": np.arange(1, 8) * np.ones((3, 1)),
+        "first zero": head * np.array([[0], [1], [1]]), "without one": head - head[:1],
+        "last alone": head[:, :-1] * np.array([[0], [0], [3]]), "square": np.square(head),
+        "scalar": 1.0, "several": np.stack([head, head]), "one of one": head[None],
+        "nan": head * np.nan,
+    }  # fmt: skip
+
+    def judge(**options: Any) -> Any:
+        method = method_options({"head": "sgd", "batch_size": "full", "steps": 1, **options})
+        return len(private.check_public(method).hashes)
+
+    answers = {
+        name: _answer(tmp_path, lambda own=values: judge(
+            init="file", init_file=str(_save(tmp_path / "start", own))))
+        for name, values in heads.items()
+    }  # fmt: skip
+    tables = [f"features/{d}/{b}/train" for d in ("d0", "d5", "d10") for b in ("b", "other")]
+    for name, rows, fingerprint in (("table", 30, "d7"), ("public", 40, "x")):
+        features = np.random.default_rng(9).normal(size=(rows, 6))
+        write_split(
+            tmp_path / name, features, np.arange(rows) % 3, split="train",
+            dataset_fingerprint=fingerprint,
+        )  # fmt: skip
+    for share in (0, 1, 3, 10, 30):
+        own = FeatureStore(tmp_path / "features/d4/b/train/manifest.json").read()[:share]
+        mixed = np.concatenate([generator.normal(size=(50, 6)), own])
+        write_split(tmp_path / f"share {share}", mixed, np.arange(len(mixed)) % 3, split="train")
+        tables.append(f"share {share}")
+    for name in (*tables, "table", "public", "absent"):
+        method = method_options({
+            "head": "feature_covariance", "normalize": "l2",
+            "public_covariance": str(tmp_path / name / "manifest.json"),
+        })  # fmt: skip
+        answers[name] = _answer(tmp_path, lambda own=method: len(private.check_public(own).hashes))
+    cell = tmp_path / "cells/d3/b/m/eps-4"
+    start = _save(tmp_path / "start", head)
+    for digest in (hash_value("other"), sha256_file(start)):
+        write_json(cell / "privacy.json", {"public_files": {"x": digest}})
+        answers[f"started {digest == hash_value('other')}"] = _answer(
+            tmp_path, lambda: judge(init="file", init_file=str(start))
+        )
+    check_values("judged_public_files", answers)
+
+
+def test_memory_times_and_files_of_jobs_are_as_stored() -> None:
+    base: dict[str, Any] = {
+        "datasets": {"digits": {"source": "sklearn", "name": "digits"}},
+        "backbones": {"vit": {"family": "timm", "model": "test_vit", "pretrained": False}},
+        "methods": {"sgd": FULL}, "epsilons": [1, "inf"], "delta": 1e-4,
+    }  # fmt: skip
+    whitened = {"w": {"head": "newton", "normalize": "whitened"}}
+    studies = [load_study(base | changes) for changes in (
+        {}, {"methods": {"sgd": FULL, "a": METHODS["auto"]}}, {"methods": whitened},
+        {"features": {"memory_mb": 100}}, {"seeds": 11, "seed": 7, "device": "cpu"},
+        {"fine_tuning": {"physical_batch": 5, "checkpoint_minutes": 0.5}},
+    )]  # fmt: skip
+    given = {"train": "a", "test": "b", "plans": "c", "cuts": ()}
+    more = {"cuts": ["d", "e"], "tables": ["f", "g"], "choice": "h", "overlap": "i"}
+    wildcards = SimpleNamespace(dataset="digits", backbone="vit", epsilon="1")
+    privacy = {"delta": 1e-4, "accountant": "pld", "unit": "image", "patients": None}
+    params = SimpleNamespace(methods={"sgd": FULL}, privacy=privacy)
+    job = [Job.of_rule(study, wildcards, params, mode="release", memory_mb=5) for study in studies]
+    check_values("asked_of_jobs", {
+        "memory": [estimate_memory_mb(study, mb) for study in studies for mb in (0, 30.0, 1e5)],
+        "limits": [Limits.of_study(study, threads=k) for k, study in enumerate(studies)],
+        "files": [
+            {
+                name: str(value)
+                for name, value in vars(
+                    NetworkFiles.of_input(studies[0], "vit", SimpleNamespace(**each))
+                ).items()
+                if name != "backbone"
+            }
+            for each in (given, given | more)
+        ],
+        "jobs": [replace(each, methods={}) for each in job],
+        "methods": [list(each.methods) for each in job],
+        "targets": [
+            replace(job[0], **changes).make_target(200) for changes in (
+                {}, {"unit": "patient"}, {"patients": {"images": 4}}, {"epsilon": "inf"})
+        ],
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [3, 1000, 1001, 2500])
+def test_a_curve_is_of_a_thousand_rows_spread_evenly(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels, seen = torch.arange(rows) % 2, np.zeros(0)
+
+    def score(_network: Any, _inputs: Any, index: np.ndarray, **_: Any) -> torch.Tensor:
+        nonlocal seen
+        seen = index
+        return torch.eye(2)[labels[index] ^ 1]
+
+    monkeypatch.setattr(network_job, "network_scores", score)
+    inputs: Any = SimpleNamespace(rows=rows, labels=labels)
+    curve: Any = network_job.make_curve(inputs, link="softmax", rows=4)
+    assert curve(1, None)["test_accuracy"] == 0
+    assert (seen[0], seen[-1], len(seen)) == (0, rows - 1, min(rows, 1000))
+    assert np.ptp(np.diff(seen)) <= 1
+
+
+def test_the_cell_of_networks_depends_on_cuts_and_choices(
+    tmp_path: Path, calibration: Path
+) -> None:
+    _write_splits(tmp_path, **SPLITS["two"])
+    opened = _opened(
+        tmp_path, make_job(delta=1e-3, methods={"net": method_options(FULL)}), calibration
+    )
+    files = NetworkFiles(
+        backbone=SimpleNamespace(input_files=list), train=tmp_path / "train/manifest.json",  # type: ignore[arg-type]
+        test=tmp_path / "test/manifest.json", plans=tmp_path / "plans.json", results=tmp_path,
+    )  # fmt: skip
+    cuts = (files.train, files.test), (files.test, files.train)
+    best = [Trial(number=k, values={"learning_rate": k + 0.5}, score=0.5) for k in range(2)]
+    paths = [tmp_path / f"choice-{k}.json" for k in range(2)]
+    for path, trial in zip(paths, best, strict=True):
+        SearchRecord(
+            cell=opened.make_task("net", device="cpu").name, fingerprint="f", device="cpu",
+            metric="accuracy", seed=0, held_out=HeldOut(share=0.2, rows=12, units=12), best=trial,
+            trials=(trial,),
+        ).write(path)  # fmt: skip
+    made = [
+        network_task(opened, replace(files, cuts=cut, choice=choice), device="cpu")
+        for cut, choice in itertools.product((None, *cuts), (None, *paths))
+    ]
+    assert len({task.fingerprint for task in made}) == 9
+    assert {tuple(sorted(task.identity["network"])) for task in made} == {("cut", "version")}
+    records: Any = [SimpleNamespace(device=name) for name in ("cpu", "cpu", "H100")]
+    assert tuned_networks._device_kind(paths, records[:2]) == "cpu"
+    with pytest.raises(DpprobeError, match="x: trained on H100, but .*choice-0.json on cpu; del"):
+        tuned_networks._device_kind([*paths, Path("x")], records)
