@@ -123,22 +123,6 @@ def test_our_own_tables_are_an_input(tmp_path: Path, write_parquet: WriteParquet
     assert second[0].fingerprint == first[0].fingerprint
 
 
-@pytest.mark.parametrize("labels", [[0, 2, 1], [[0, 1], [1, 0], [1, 1]]])
-def test_classes_are_never_read_off_the_labels(
-    tmp_path: Path, write_parquet: WriteParquet, labels: list[Any]
-) -> None:
-    options = options_of(
-        source="parquet", train=write_parquet("a.parquet", labels * 3, metadata=None)
-    )
-    for call in (
-        options.check_files,
-        lambda: dataset_preparation.prepare_dataset(options, tmp_path / "out"),
-    ):
-        with pytest.raises(ConfigError, match=r"class_names: .*a.parquet .*write class_names") as e:
-            call()
-        assert "\n" not in str(e.value)
-
-
 @pytest.mark.parametrize(
     "values", [[b"\xff"] * 2, pa.array([0, 1], pa.timestamp("s", "Nowhere/Town"))]
 )

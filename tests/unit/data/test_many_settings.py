@@ -487,6 +487,8 @@ SAMPLES: list[dict[str, Any]] = [
     {"n01/0003.v2.png": png(9)}, {"n01/0009.seg": png(9)}, {"visit001": png(9)}, {"notes": b"x"},
     {".hidden.png": png(9)}, {"__extra__/9.jpg": b"\xff\xd8\xff"}, {"scan": b"\0" * 128 + b"DICM"},
     {"__index__/all.json": b"{}"}, {"n01/0008.cls": b"1"}, {"n01/0009.txt": b"x"},
+    {"n01/0003.png": None, "n01/0003.cls": None, "n01/0003.json": b'{"label": "dog"}'},
+    {"n01/0003.png": None, "n01/0003.json": None}, {"n01/0009.json": b'{"label": 1}'},
 ]  # fmt: skip
 
 
