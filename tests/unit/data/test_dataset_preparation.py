@@ -156,8 +156,9 @@ def test_folder_with_both_splits(tmp_path: Path) -> None:
     files = {"train/dog/b.png": 1, "train/cat/a.PNG": 2, "train/cat/deep/c.png": 3,
              "test/dog/d.png": 4, "val/dog/e.png": 5}  # fmt: skip
     root = make_folder(tmp_path / "images", files)
-    with pytest.raises(DataError, match="test: no row of class cat"):
-        prepare(tmp_path / "out", source="imagefolder", path=root)
+    for metric in (None, "accuracy"):  # unlike a test set that is split off here
+        with pytest.raises(DataError, match="test: no row of class cat"):
+            prepare(tmp_path / "out", source="imagefolder", path=root, metric=metric)
     train, test = prepare(tmp_path / "out", source="imagefolder", path=root, missing_classes="warn")
     assert json.loads((tmp_path / "out/dataset.json").read_text())["classes_without_test_rows"] == [
         "cat"

@@ -136,6 +136,7 @@ TABLE: list[dict[str, Any]] = [
     extract("c"), extract("("), extract("(a)(b)"), extract("(a)", "nothing"),
     extract("(a)", name="kind"), extract("([0-9]+)") | {"unit_column": "part"},
     extract("([0-9]+)") | {"filters": {"part": [1, 2]}},
+    extract("([0-9])") | {"split_column": "part", "train_values": [1], "test_values": [2]},
     extract("(x)") | {"group_columns": ["part"]},
     extract("(.)", "who") | join(by={"part": "name"}) | {"unit_column": "site"},
 ]  # fmt: skip
