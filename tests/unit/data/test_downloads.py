@@ -104,7 +104,7 @@ SCENARIOS: dict[str, tuple[Sequence[Fault], dict[str, Any]]] = {
     **{f"{status} twice": ([Answer(status)] * 2, {}) for status in (429, 500, 502, 503, 504)},
     **{f"{status} thrice": ([Answer(status)] * 3, {}) for status in (408, 429, 503)},
     **{str(status): ([Answer(status)], {}) for status in (401, 403, 404, 410, 416)},
-    **{f"another {kind}": ([], {"content": OTHER, "checksum": Checksum(kind, right.upper())})
+    **{f"another {kind}": ([], {"content": OTHER, "checksum": Checksum(kind, right.upper())})  # type: ignore[arg-type]
        for kind, right in CHECKSUMS.items()},
     "corrected": ([], {"checksum": WRONG}),
     "of two parts": ([Cut(1000), Slow(len(CONTENT), 0.0)] * 10, {"checksum": WRONG}),
@@ -132,6 +132,7 @@ def test_each_fault_has_its_answer_and_a_good_attempt_follows(
             answer = error
         assert "\n" not in str(answer)
         left = files(path)
+        monkeypatch.setattr(downloads, "TIMEOUT", 5)
         succeeds(server, path)
         path.unlink()
         visits = [[visit.status, visit.sent] for visit in server.visits]

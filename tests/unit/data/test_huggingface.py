@@ -165,6 +165,10 @@ def change(**parts: Any) -> Callable[[Hub, pytest.MonkeyPatch], None]:
     return lambda hub, _: vars(hub.repositories[REPO]).update(parts)
 
 
+def fail(failures: list[int]) -> Callable[[Hub, pytest.MonkeyPatch], None]:
+    return lambda hub, _: hub.failures.extend(failures)
+
+
 def corrupt(hub: Hub, _: pytest.MonkeyPatch) -> None:
     data = bytearray(FILES[TEST])
     data[len(data) // 2] ^= 1
@@ -187,8 +191,8 @@ REFUSALS: dict[str, tuple[dict[str, Any], Spoil]] = {
     "corrupt": ({}, corrupt), "corrupt in git": ({}, corrupt_in_git),
     **{f"commit {at}": ({}, change(stated=commit))
        for at, commit in enumerate((f"{COMMIT[:-1]}8", COMMIT[:12], "", "f" * 40))},
-    **{str(failures): ({}, lambda hub, _, failures=failures: hub.failures.extend(failures))
-       for failures in ([503] * 3, [429] * 3, [401], [404], [503, 429], [500, 408])},
+    **{str(failures): ({}, fail(failures)) for failures in (
+        [503] * 3, [429] * 3, [401], [404], [503, 429], [500, 408])},
     "offline": ({}, lambda _, patch: patch.setattr(
         "huggingface_hub.constants.HF_HUB_OFFLINE", True)),
 }  # fmt: skip
