@@ -22,7 +22,6 @@ from dpprobe.data import (
 )
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
-from dpprobe.draft.csv_guesses import Wishes, look_at_csv
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.study.study_file import load_study
 
@@ -72,20 +71,6 @@ def animals(root: Path, rows: int = 20) -> list[dict[str, Any]]:
         {"path": name, "kind": "cat" if number % 3 else "dog", "sex": "fm"[number % 2]}
         for number, name in enumerate(names)
     ]
-
-
-@pytest.mark.parametrize("first", ["sep={}", "SEP={}\r", '"sep={}"', "sep={0}{0}"])
-@pytest.mark.parametrize("name", ["a;.csv", "a,.csv.gz", "a\t.tsv"])
-def test_the_first_line_may_declare_the_delimiter(tmp_path: Path, first: str, name: str) -> None:
-    rows = animals(tmp_path)
-    write_csv(tmp_path / "plain.csv", rows, name[1])
-    content = f"{first.format(name[1])}\n{(tmp_path / 'plain.csv').read_text()}".encode()
-    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
-    values = {"root": str(tmp_path), "train": name, **ANIMALS}
-    seen = look_at_csv(str(tmp_path / name), Wishes(label="kind"))
-    assert ("delimiter" in seen.keys, seen.images) == (False, 20)
-    read = csv_rows.load_columns(options_of(**values), {"path", "kind"})["train"]
-    assert read.frame[[csv_rows.LINE, "path"]].to_numpy().tolist()[1] == [4, rows[1]["path"]]
 
 
 @pytest.mark.parametrize("place", ["unused", "header", "group", "joined", "too long"])

@@ -123,22 +123,6 @@ def test_our_own_tables_are_an_input(tmp_path: Path, write_parquet: WriteParquet
     assert second[0].fingerprint == first[0].fingerprint
 
 
-@pytest.mark.parametrize("labels", [[0, 2, 1], [[0, 1], [1, 0], [1, 1]]])
-def test_classes_are_never_read_off_the_labels(
-    tmp_path: Path, write_parquet: WriteParquet, labels: list[Any]
-) -> None:
-    options = options_of(
-        source="parquet", train=write_parquet("a.parquet", labels * 3, metadata=None)
-    )
-    for call in (
-        options.check_files,
-        lambda: dataset_preparation.prepare_dataset(options, tmp_path / "out"),
-    ):
-        with pytest.raises(ConfigError, match=r"class_names: .*a.parquet .*write class_names") as e:
-            call()
-        assert "\n" not in str(e.value)
-
-
 @pytest.mark.parametrize(
     "values", [[b"\xff"] * 2, pa.array([0, 1], pa.timestamp("s", "Nowhere/Town"))]
 )
@@ -172,8 +156,9 @@ def test_folder_with_both_splits(tmp_path: Path) -> None:
     files = {"train/dog/b.png": 1, "train/cat/a.PNG": 2, "train/cat/deep/c.png": 3,
              "test/dog/d.png": 4, "val/dog/e.png": 5}  # fmt: skip
     root = make_folder(tmp_path / "images", files)
-    with pytest.raises(DataError, match="test: no row of class cat"):
-        prepare(tmp_path / "out", source="imagefolder", path=root)
+    for metric in (None, "accuracy"):  # unlike a test set that is split off here
+        with pytest.raises(DataError, match="test: no row of class cat"):
+            prepare(tmp_path / "out", source="imagefolder", path=root, metric=metric)
     train, test = prepare(tmp_path / "out", source="imagefolder", path=root, missing_classes="warn")
     assert json.loads((tmp_path / "out/dataset.json").read_text())["classes_without_test_rows"] == [
         "cat"

@@ -12,7 +12,7 @@ import os
 import random
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from tests.support.misbehaving_server import (
     serve,
 )
 from tests.support.misbehaving_server import page as web_page
+from tests.support.stored_records import check_values, to_plain
 
 CONTENT = random.Random(0).randbytes(300_000)
 OTHER = random.Random(1).randbytes(300_000)
@@ -45,7 +46,6 @@ CHECKSUMS = {
     "git": hashlib.sha1(b"blob 300000\0" + CONTENT).hexdigest(),  # as `git hash-object` prints
 }
 RIGHT = Checksum("sha256", SHA256)
-WAIT = downloads.WAIT  # before `make_quick` replaces it
 
 
 @pytest.fixture(autouse=True)
@@ -89,45 +89,57 @@ def succeeds(server: Server, path: Path) -> None:
     assert files(path) == {"data.zip": len(CONTENT)}
 
 
-PARTIAL = {".data.zip.partial": 1000}
+def redirect(place: str) -> list[Fault]:
+    return [Answer(302, headers={"Location": place})] * 40
 
 
-def test_a_file_comes_whole_and_is_described(server: Server, path: Path) -> None:
-    url = server.put("/data.zip", CONTENT)
-    fetched = get(url, path, name="part/data.zip", revision="v1")
-    assert fetched == Fetched(
-        name="part/data.zip", bytes=300_000, sha256=SHA256, url=url, revision="v1"
-    )
-    assert path.read_bytes() == CONTENT
-    assert files(path) == {"data.zip": 300_000}
+WRONG, LATER = Checksum("sha256", "0" * 64), {"Retry-After": "86400"}
+PAGE = b"\xef\xbb\xbf\n" + web_page().body
+# What goes wrong with a first attempt, and options of the server's file and of the attempt.
+SCENARIOS: dict[str, tuple[Sequence[Fault], dict[str, Any]]] = {
+    "whole": ([], {"name": "part/data.zip", "revision": "v1"}), "unsized": ([Unsized()], {}),
+    "cut": ([Cut(100_000), Cut(50_000)], {}), "no ranges": ([Cut(100_000)], {"ranges": False}),
+    "cut for good": ([Cut(1000), Cut(0), Cut(0)], {}),
+    "larger": ([Cut(400_000), Cut(0), Cut(0)], {"content": OTHER + OTHER}),
+    **{f"{status} twice": ([Answer(status)] * 2, {}) for status in (429, 500, 502, 503, 504)},
+    **{f"{status} thrice": ([Answer(status)] * 3, {}) for status in (408, 429, 503)},
+    **{str(status): ([Answer(status)], {}) for status in (401, 403, 404, 410, 416)},
+    **{f"another {kind}": ([], {"content": OTHER, "checksum": Checksum(kind, right.upper())})  # type: ignore[arg-type]
+       for kind, right in CHECKSUMS.items()},
+    "corrected": ([], {"checksum": WRONG}),
+    "of two parts": ([Cut(1000), Slow(len(CONTENT), 0.0)] * 10, {"checksum": WRONG}),
+    "page": ([Answer(200, PAGE, {"Content-Type": "text/html"})], {}),
+    "disguised": ([Answer(200, PAGE, {"Content-Type": "application/octet-stream"})], {}),
+    "later": ([Answer(429, headers=LATER)], {}), "silent": ([Silent()] * 3, {}),
+    "endless": (redirect("/data.zip"), {}), "local": (redirect("file:///etc/hostname"), {}),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("faults", "ranges", "sent"),
-    [
-        ([Cut(100_000), Cut(50_000)], True, [100_000, 50_000, 150_000]),
-        ([Cut(100_000)], False, [100_000, 300_000]),
-        ([Unsized()], True, [300_000]),
-        *(([Answer(status)] * 2, True, None) for status in (429, 500, 502, 503, 504)),
-    ],
-)
-def test_a_fault_that_passes_costs_only_what_is_missing(
-    server: Server, path: Path, faults: list[Fault], ranges: bool, sent: list[int] | None
+def test_each_fault_has_its_answer_and_a_good_attempt_follows(
+    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    get(server.put("/data.zip", CONTENT, faults=faults, ranges=ranges), path)
-    assert path.read_bytes() == CONTENT
-    assert len(server.visits) == len(sent or faults) + (sent is None)
-    assert sent in (None, server.sent("/data.zip"))
-
-
-def test_what_an_earlier_process_left_is_gone_on_with(server: Server, path: Path) -> None:
-    url = server.put("/data.zip", CONTENT, faults=[Cut(1000), Cut(0), Cut(0)])
-    text = refused(url, path)
-    assert "the connection broke, after 3 tries" in text
-    assert "1000 bytes were downloaded, and the next attempt continues from there" in text
-    assert files(path) == PARTIAL
-    succeeds(server, path)
-    assert server.sent("/data.zip")[-1] == 299_000
+    """The answer, what is left beside the file, and the requests of both attempts."""
+    answers = {}
+    for name, (faults, given) in SCENARIOS.items():
+        server.visits.clear()
+        of_file = {key: given[key] for key in ("ranges",) if key in given}
+        url = server.put("/data.zip", given.get("content", CONTENT), faults=faults, **of_file)
+        asked = {key: given[key] for key in given.keys() - {"content", "ranges"}}
+        monkeypatch.setattr(downloads, "TIMEOUT", 0.1 if name == "silent" else 5)
+        try:
+            answer: Any = vars(get(url, path, **asked))
+        except DownloadError as error:
+            answer = error
+        assert "\n" not in str(answer)
+        left = files(path)
+        monkeypatch.setattr(downloads, "TIMEOUT", 5)
+        succeeds(server, path)
+        path.unlink()
+        visits = [[visit.status, visit.sent] for visit in server.visits]
+        shown = json.dumps(to_plain([answer, left, visits]))
+        shown = shown.replace(str(path.parent), "FOLDER").replace(server.url(""), "http://HOST")
+        answers[name] = json.loads(shown)
+    check_values("downloads", answers)
 
 
 def test_a_splice_within_one_attempt_is_found_by_the_checksum(server: Server, path: Path) -> None:
@@ -138,15 +150,6 @@ def test_a_splice_within_one_attempt_is_found_by_the_checksum(server: Server, pa
     get(server.put("/data.zip", OTHER, faults=replaced()), path)
     assert path.read_bytes() == CONTENT
     assert server.sent("/data.zip") == [1000, 299_000, 300_000]
-
-
-def test_a_partial_file_larger_than_the_servers_is_dropped(server: Server, path: Path) -> None:
-    url = server.put("/data.zip", OTHER + OTHER, faults=[Cut(400_000), Cut(0), Cut(0)])
-    refused(url, path)
-    server.put("/data.zip", CONTENT)
-    get(url, path)
-    assert server.visits[-2].status == 416
-    assert path.read_bytes() == CONTENT
 
 
 def test_what_was_whole_when_a_process_died_is_only_verified(server: Server, path: Path) -> None:
@@ -165,77 +168,14 @@ def _died(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize(
-    ("kind", "label"), [("sha256", "SHA-256"), ("md5", "MD5"), ("git", "git checksum")]
-)
-def test_a_wrong_checksum_is_named_and_kept_apart(
-    server: Server, path: Path, kind: Any, label: str
-) -> None:
-    right = Checksum(kind, CHECKSUMS[kind].upper())
-    url = server.put("/data.zip", OTHER)
-    text = refused(url, path, checksum=right)
-    assert f": {label} " in text
-    assert f" instead of {CHECKSUMS[kind].upper()}" in text
-    assert "if the corrected checksum matches, .data.zip.partial is reused" in text
-    assert files(path) == {".data.zip.partial": 300_000}
-    assert len(server.visits) == 1
-    server.put("/data.zip", CONTENT)
-    assert get(url, path, checksum=right).sha256 == SHA256
-    assert files(path) == {"data.zip": 300_000}
-
-
-def test_a_corrected_checksum_takes_what_has_arrived(server: Server, path: Path) -> None:
-    url = server.put("/data.zip", CONTENT)
-    refused(url, path, checksum=Checksum("sha256", "0" * 64))
-    assert get(url, path).sha256 == SHA256
-    assert files(path) == {"data.zip": 300_000}
-    assert server.sent("/data.zip") == [300_000, 0]
-
-
-@pytest.mark.parametrize(
-    "kind", ["text/html", "application/octet-stream"], ids=["named", "disguised"]
-)
-def test_a_web_page_in_place_of_a_file(server: Server, path: Path, kind: str) -> None:
-    answer = web_page()
-    page = Answer(200, b"\xef\xbb\xbf\n" + answer.body, {"Content-Type": kind})
-    text = refused(server.put("/data.zip", CONTENT, faults=[page]), path)
-    assert "the address returns a web page instead of the file" in text
-    assert files(path) == {}
-    succeeds(server, path)
-
-
-@pytest.mark.parametrize("status", [401, 403, 404, 410, 416])
-def test_what_no_retry_helps_is_said_at_once(server: Server, path: Path, status: int) -> None:
-    text = refused(server.put("/data.zip", CONTENT, faults=[Answer(status)]), path)
-    assert f": {status} " in text
-    assert len(server.visits) == 1
-    assert files(path) == {}
-    succeeds(server, path)
-
-
-def test_a_fault_that_stays_ends_in_an_error(server: Server, path: Path) -> None:
-    url = server.put("/data.zip", CONTENT, faults=itertools.repeat(Answer(503)))
-    text = refused(url, path)
-    assert "503 Service Unavailable, after 3 tries" in text
-    assert len(server.visits) == 3
-    assert files(path) == {}
-    succeeds(server, path)
-
-
-@pytest.mark.parametrize("seconds", [20, 86400])
-def test_retry_after_is_honoured_within_reason(
-    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int
+def test_retry_after_is_waited_for(
+    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
     monkeypatch.setattr(time, "sleep", waits.append)
-    fault = Answer(429, headers={"Retry-After": str(seconds)})
-    url = server.put("/data.zip", CONTENT, faults=[fault])
-    if seconds == 20:
-        get(url, path)
-        assert waits == [20]
-    else:
-        assert "86400 s" in refused(url, path)
-        assert len(server.visits) == 1
+    fault = Answer(429, headers={"Retry-After": "20"})
+    get(server.put("/data.zip", CONTENT, faults=[fault]), path)
+    assert waits == [20]
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(server: Server, path: Path) -> None:
@@ -244,16 +184,6 @@ def test_a_folder_that_cannot_be_made_is_one_line(server: Server, path: Path) ->
         DownloadError, match=r"data\.zip: cannot be written \(File exists\); correct"
     ):
         get(server.put("/data.zip", CONTENT), path)
-
-
-def test_a_server_that_falls_silent(
-    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(downloads, "TIMEOUT", 0.1)
-    text = refused(server.put("/data.zip", CONTENT, faults=itertools.repeat(Silent())), path)
-    assert "the server fell silent, after 3 tries" in text
-    monkeypatch.undo()
-    succeeds(server, path)
 
 
 def test_a_host_that_does_not_exist(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,15 +219,6 @@ def test_a_given_login_is_not_replaced_by_netrc(
     get(url, path)
     assert server.visits[0].headers["Authorization"] == "Bearer secret"
     assert server.visits[1].headers["Authorization"].startswith("Basic ")
-
-
-@pytest.mark.parametrize(
-    ("place", "words"),
-    [("/data.zip", "redirects endlessly"), ("file:///etc/hostname", "to a non-http address")],
-)
-def test_redirects_that_lead_nowhere(server: Server, path: Path, place: str, words: str) -> None:
-    answer = Answer(302, headers={"Location": place})
-    assert words in refused(server.put("/data.zip", b"", faults=itertools.repeat(answer)), path)
 
 
 @pytest.mark.parametrize(
@@ -346,16 +267,6 @@ def test_a_file_with_another_checksum_is_fetched_again(server: Server, path: Pat
     refused(server.put("/data.zip", CONTENT, faults=[Answer(404)]), path)
     assert path.read_bytes() == OTHER
     succeeds(server, path)
-
-
-def test_a_wrong_checksum_is_not_fetched_for_ever(server: Server, path: Path) -> None:
-    """Each attempt is put together from two parts, as the connection always breaks once."""
-    faults: list[Fault] = [Cut(1000), Slow(len(CONTENT), 0.0)] * 10
-    text = refused(
-        server.put("/data.zip", CONTENT, faults=faults), path, checksum=Checksum("sha256", "0" * 64)
-    )
-    assert f"instead of {'0' * 64}" in text
-    assert server.sent("/data.zip") == [1000, 299_000] * 2
 
 
 def test_a_disk_that_fills_under_the_receipt_is_one_line(

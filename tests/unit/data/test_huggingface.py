@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError, DownloadError
 from tests.support.hub_server import COMMIT, TOKEN, Hub, Repository, ask_only, serve
 from tests.support.misbehaving_server import make_quick
+from tests.support.stored_records import check_values, to_plain
 
 REPO = "someone/leaves"
 TRAIN = ("data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet")
@@ -158,83 +160,81 @@ def test_a_second_run_goes_on_where_the_first_gave_up(hub: Hub, tmp_path: Path) 
     assert hub.served[TRAIN[0]] == len(FILES[TRAIN[0]])
 
 
-def test_a_gated_repository_names_the_page_and_the_variable(
+def change(**parts: Any) -> Callable[[Hub, pytest.MonkeyPatch], None]:
+    """Changes the repository."""
+    return lambda hub, _: vars(hub.repositories[REPO]).update(parts)
+
+
+def fail(failures: list[int]) -> Callable[[Hub, pytest.MonkeyPatch], None]:
+    return lambda hub, _: hub.failures.extend(failures)
+
+
+def corrupt(hub: Hub, _: pytest.MonkeyPatch) -> None:
+    data = bytearray(FILES[TEST])
+    data[len(data) // 2] ^= 1
+    hub.corrupt[TEST] = bytes(data)
+
+
+def corrupt_in_git(hub: Hub, patch: pytest.MonkeyPatch) -> None:
+    change(in_git=frozenset({TEST}))(hub, patch)
+    corrupt(hub, patch)
+
+
+LEAVES = {"../../leaves.parquet": FILES[TEST]}
+Spoil = Callable[[Hub, pytest.MonkeyPatch], Any]
+REFUSALS: dict[str, tuple[dict[str, Any], Spoil]] = {
+    "gated": ({}, change(gated=True)),
+    "wrong token": ({}, lambda _, patch: patch.setenv("HF_TOKEN", "hf_wrong")),
+    "no commit": ({"revision": "f" * 40}, change()), "no name": ({"repo": "other/none"}, change()),
+    "no file": ({"test": "data/validation-*"}, change()),
+    "leaves": ({"test": "*leaves.parquet"}, change(files=FILES | LEAVES)),
+    "corrupt": ({}, corrupt), "corrupt in git": ({}, corrupt_in_git),
+    **{f"commit {at}": ({}, change(stated=commit))
+       for at, commit in enumerate((f"{COMMIT[:-1]}8", COMMIT[:12], "", "f" * 40))},
+    **{str(failures): ({}, fail(failures)) for failures in (
+        [503] * 3, [429] * 3, [401], [404], [503, 429], [500, 408])},
+    "offline": ({}, lambda _, patch: patch.setattr(
+        "huggingface_hub.constants.HF_HUB_OFFLINE", True)),
+}  # fmt: skip
+
+
+def test_each_refusal_has_its_remedy_and_leaves_nothing_that_looks_finished(
+    hub: Hub, tmp_path: Path
+) -> None:
+    answers = {}
+    for name, (values, spoil) in REFUSALS.items():
+        hub.repositories = {REPO: Repository(dict(FILES))}
+        hub.requests.clear()
+        folder = tmp_path / name / "deep/folder"
+        answer: Any = None
+        with pytest.MonkeyPatch.context() as patch:
+            spoil(hub, patch)
+            try:
+                dataset_preparation.download_dataset(options_of(**values), folder)
+            except (ConfigError, DownloadError) as error:
+                answer = to_plain(error).replace(hub.url, "HUB").replace(str(folder), "FOLDER")
+                answer = re.sub(r"\S+ instead of [0-9a-f]+", "X instead of Y", answer)
+                assert "hf_wrong" not in answer
+                assert not (folder / "receipt.json").exists()
+        left = sorted(left_of(tmp_path / name))
+        answers[name] = [answer, left, sum(COMMIT in each for each in hub.requests)]
+        hub.failures.clear()
+        if hub.corrupt:
+            hub.corrupt.clear()
+            dataset_preparation.download_dataset(options_of(), folder)
+            assert left_of(folder)[f"repository/{TEST}"] == FILES[TEST]
+    check_values("huggingface_refusals", answers)
+
+
+def test_a_token_is_for_the_hub_alone(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.repositories[REPO].gated = True
-    message = refused(options_of(), tmp_path, ConfigError)
-    assert f"{REPO}: gated" in message
-    assert f"https://huggingface.co/datasets/{REPO}" in message
-    assert "HF_TOKEN" in message
-    assert left_of(tmp_path) == {}
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     dataset_preparation.download_dataset(options_of(), tmp_path)
     # The store of large files is another host: a token is not for it.
     assert not hub.store_saw_token
     assert TOKEN.encode() not in (tmp_path / "receipt.json").read_bytes()
-
-
-def test_a_token_that_is_not_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
-    message = refused(options_of(), tmp_path, ConfigError)
-    assert "correct the token in HF_TOKEN" in message
-    assert "hf_wrong" not in message
-
-
-@pytest.mark.parametrize("change", [{"revision": "f" * 40}, {"repo": "other/none"}])
-def test_a_commit_or_repository_that_is_not_there(change: dict[str, str], tmp_path: Path) -> None:
-    message = refused(options_of(**change), tmp_path, ConfigError)
-    assert all(value in message for value in change.values())
-    assert "commits/main, correct the name, or set HF_TOKEN for a private dataset" in message
-
-
-def test_a_pattern_without_a_file_is_answered_with_files_that_are_there(tmp_path: Path) -> None:
-    message = refused(options_of(test="data/validation-*"), tmp_path, ConfigError)
-    assert "data/validation-*" in message
-    assert TEST in message
-    assert left_of(tmp_path) == {}
-
-
-def test_a_file_name_that_leaves_the_folder(hub: Hub, tmp_path: Path) -> None:
-    hub.repositories[REPO].files["../../leaves.parquet"] = FILES[TEST]
-    message = refused(
-        options_of(test="*leaves.parquet"), tmp_path / "deep" / "folder", DownloadError
-    )
-    assert "../../leaves.parquet" in message
-    assert not any("leaves" in name for name in left_of(tmp_path))
-
-
-@pytest.mark.parametrize("in_git", [False, True])
-def test_content_that_is_not_what_the_hub_states(hub: Hub, tmp_path: Path, in_git: bool) -> None:
-    if in_git:
-        hub.repositories[REPO].in_git = frozenset({TEST})
-    data = bytearray(FILES[TEST])
-    data[len(data) // 2] ^= 1
-    hub.corrupt[TEST] = bytes(data)
-    message = refused(options_of(), tmp_path, DownloadError)
-    assert TEST in message
-    assert f"repository/{TEST}" not in left_of(tmp_path)
-    hub.corrupt.clear()
-    dataset_preparation.download_dataset(options_of(), tmp_path)
-    assert left_of(tmp_path)[f"repository/{TEST}"] == FILES[TEST]
-
-
-@pytest.mark.parametrize("commit", [f"{COMMIT[:-1]}8", COMMIT[:12], "", "f" * 40])
-def test_an_answer_of_another_commit_is_refused(hub: Hub, tmp_path: Path, commit: str) -> None:
-    hub.repositories[REPO].stated = commit
-    assert COMMIT in refused(options_of(), tmp_path, DownloadError)
-    assert left_of(tmp_path) == {}
-
-
-def test_a_hub_that_is_busy_is_asked_again(hub: Hub, tmp_path: Path) -> None:
-    hub.failures += [503] * 50
-    assert "503" in refused(options_of(), tmp_path, DownloadError)
-    assert sum(COMMIT in each for each in hub.requests) == 3
-    for failures in ([503, 429], [500, 408]):
-        hub.failures[:] = failures
-        dataset_preparation.download_dataset(options_of(), tmp_path)
-        assert (tmp_path / "receipt.json").is_file()
-        (tmp_path / "receipt.json").unlink()
 
 
 def test_only_faults_that_may_pass_are_retried() -> None:
@@ -256,12 +256,6 @@ def test_no_network_ends_in_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ask_only(f"http://127.0.0.1:{port}", monkeypatch)
         message = refused(options_of(), tmp_path, DownloadError)
     assert "check the network" in message
-
-
-def test_offline_mode_is_named(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert "HF_HUB_OFFLINE" in refused(options_of(), tmp_path, ConfigError)
-    assert hub.requests == []
 
 
 def test_labels_of_another_form_than_stated(hub: Hub, tmp_path: Path) -> None:

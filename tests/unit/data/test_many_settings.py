@@ -136,6 +136,7 @@ TABLE: list[dict[str, Any]] = [
     extract("c"), extract("("), extract("(a)(b)"), extract("(a)", "nothing"),
     extract("(a)", name="kind"), extract("([0-9]+)") | {"unit_column": "part"},
     extract("([0-9]+)") | {"filters": {"part": [1, 2]}},
+    extract("([0-9])") | {"split_column": "part", "train_values": [1], "test_values": [2]},
     extract("(x)") | {"group_columns": ["part"]},
     extract("(.)", "who") | join(by={"part": "name"}) | {"unit_column": "site"},
 ]  # fmt: skip
@@ -487,6 +488,8 @@ SAMPLES: list[dict[str, Any]] = [
     {"n01/0003.v2.png": png(9)}, {"n01/0009.seg": png(9)}, {"visit001": png(9)}, {"notes": b"x"},
     {".hidden.png": png(9)}, {"__extra__/9.jpg": b"\xff\xd8\xff"}, {"scan": b"\0" * 128 + b"DICM"},
     {"__index__/all.json": b"{}"}, {"n01/0008.cls": b"1"}, {"n01/0009.txt": b"x"},
+    {"n01/0003.png": None, "n01/0003.cls": None, "n01/0003.json": b'{"label": "dog"}'},
+    {"n01/0003.png": None, "n01/0003.json": None}, {"n01/0009.json": b'{"label": 1}'},
 ]  # fmt: skip
 
 

@@ -214,6 +214,24 @@ def test_rows_of_several_labels_have_no_class_to_keep(tmp_path: Path) -> None:
     assert read_info(tmp_path / "part/dataset.json").multi_label
 
 
+def test_a_part_draws_patients(tmp_path: Path) -> None:
+    names = {split: [f"{split}{at // 2}" for at in range(40)] for split in table.SPLITS}
+    batches = [
+        (split, table.make_batch(ids=[f"{split}-{at}" for at in range(40)], labels=[0, 1] * 20,
+                                 images=[png(40 * part + at) for at in range(40)],
+                                 paths=[None] * 40, units=names[split]))
+        for part, split in enumerate(table.SPLITS)
+    ]  # fmt: skip
+    options = dataset_options({**DIGITS, "subsample": {"fraction": 0.5, "seed": 1}})
+    table.write_dataset(tmp_path / "whole", iter(batches), options=options.without_subsample(),
+                        class_names=list(CLASSES), units=True, rows=80)  # fmt: skip
+    write_subsampled(tmp_path / "whole", tmp_path / "part", options)
+    part = SplitTable(tmp_path / "part/train.parquet")
+    kept = [at for at in range(40) if place(names["train"][at], 1) < Fraction(1, 2)]
+    assert part.read_ids() == [f"train-{at}" for at in kept]
+    assert part.read_units() == [names["train"][at] for at in kept]
+
+
 def test_copies_of_pixels_are_counted_in_a_part_too(tmp_path: Path) -> None:
     files = {f"{name}/{number}": 40 * number for name in CLASSES for number in range(6)}
     for at, (file, value) in enumerate(files.items()):

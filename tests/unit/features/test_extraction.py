@@ -91,11 +91,8 @@ def one_shard(
     **changed: Any,
 ) -> Path:
     arguments: dict[str, Any] = {
-        "split": "train",
-        "batch_size": 4,
-        "dtype": "float32",
-        "device": "cpu",
-    } | changed
+        "split": "train", "batch_size": 4, "dtype": "float32", "device": "cpu",
+    } | changed  # fmt: skip
     path = output / f"shard-{shard:05d}-of-{shards:05d}.h5"
     extract_shard(
         table=dataset / f"{arguments['split']}.parquet",
@@ -149,6 +146,14 @@ def test_features_are_those_of_each_row(
     assert features.backbone == "mine"
     assert features.preprocessing["color"] == "gray"
     assert features.dataset_fingerprint == read_info(dataset / "dataset.json").fingerprint
+
+
+def test_only_networks_get_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    dataset = write_dataset(tmp_path / "data", [png(value) for value in range(3)])
+    assert extract(dataset, tmp_path / "out", device="cuda").rows == 3
+    with pytest.raises(ConfigError, match="torch sees no GPU"):
+        extract(dataset, tmp_path / "vit", backbone=vit(), device="cuda")
 
 
 @pytest.mark.parametrize("shards", [1, 3])

@@ -39,21 +39,12 @@ ACCEPTED = [[] if row % 4 == 0 else [row % 2, 7][: row % 3] for row in range(ROW
 
 def make_header(shard: int = 0, **changed: Any) -> ShardHeader:
     values: dict[str, Any] = {
-        "split": "train",
-        "rows": ROWS,
-        "shard": shard,
-        "shards": SHARDS,
-        "class_names": ("cat", "dog"),
-        "multi_label": False,
-        "dtype": "float32",
-        "dataset_fingerprint": DATASET,
-        "backbone": "pixels",
-        "backbone_options": {"family": "pixels", "size": None},
-        "backbone_fingerprint": "b" * 64,
-        "weights_sha256": None,
-        "preprocessing": {"mean": [0.5]},
-        "versions": {"torch": "2"},
-    }
+        "split": "train", "rows": ROWS, "shard": shard, "shards": SHARDS,
+        "class_names": ("cat", "dog"), "multi_label": False, "dtype": "float32",
+        "dataset_fingerprint": DATASET, "backbone": "pixels", "weights_sha256": None,
+        "backbone_options": {"family": "pixels", "size": None}, "versions": {"torch": "2"},
+        "backbone_fingerprint": "b" * 64, "preprocessing": {"mean": [0.5]},
+    }  # fmt: skip
     return ShardHeader(**(values | changed))
 
 
@@ -400,10 +391,12 @@ def test_shards_may_come_in_any_order_but_each_row_once(tmp_path: Path) -> None:
         (".*layers", {}, {"layers": {**LAYERS, "10": FEATURES}}),
         (".*layers", {}, {"layers": None}),
         (".*accepted", {}, {"accepted": ACCEPTED}),
-        ("its arrays contradict its header", {}, {"ids": IDS[:-1]}),
+        *(("its arrays contradict its header", {}, short) for short in (
+            {"ids": IDS[:-1]}, {"labels": LABELS[:-1]}, {"units": IDS[:-1]},
+            {"accepted": ACCEPTED[:-1]}, {"groups": {"group_sex": GROUPS["group_sex"][:-1]}})),
         (r".*7\.15", {}, {"probe": probe_of(1.1, digest="b")}),
     ],
-)
+)  # fmt: skip
 def test_manifest_refuses_shards_that_disagree(
     tmp_path: Path, key: str, changed: dict[str, Any], content: dict[str, Any]
 ) -> None:
@@ -424,19 +417,11 @@ def test_manifest_refuses_shards_of_an_older_dataset(tmp_path: Path) -> None:
             manifest_of(tmp_path, shards, **{key: value})
 
 
-def test_fingerprint_is_of_what_the_features_are(tmp_path: Path) -> None:
-    base = FeatureStore(write_store(tmp_path / "a")).fingerprint
-    assert FeatureStore(write_store(tmp_path / "b")).fingerprint == base
-    renamed = write_store(
-        tmp_path / "c", backbone="other_name", backbone_options={"checkpoint": "elsewhere"}
-    )
-    assert FeatureStore(renamed).fingerprint == base
-    assert FeatureStore(write_store(tmp_path / "d", dtype="float16")).fingerprint != base
-    assert FeatureStore(write_store(tmp_path / "e", backbone_fingerprint="x")).fingerprint != base
-
-
-def cut_into(directory: Path, shards: int, **content: Any) -> FeatureStore:
-    paths = [write(directory, make_header(k, shards=shards), **content) for k in range(shards)]
+def cut_into(
+    directory: Path, shards: int, header: dict[str, Any] | None = None, **content: Any
+) -> FeatureStore:
+    headers = [make_header(shard, shards=shards, **header or {}) for shard in range(shards)]
+    paths = [write(directory, one, **content) for one in headers]
     manifest_of(directory, paths)
     return FeatureStore(directory / "manifest.json")
 
@@ -449,42 +434,35 @@ def test_rows_are_read_in_any_order_and_repeatedly(tmp_path: Path, shards: int) 
         np.testing.assert_array_equal(features.rows_at(rows), features.read()[rows])
 
 
-def test_fingerprint_does_not_know_how_rows_are_cut(tmp_path: Path) -> None:
-    base = cut_into(tmp_path / "1", 1).fingerprint
-    for shards in (2, 3, ROWS):
-        assert cut_into(tmp_path / str(shards), shards).fingerprint == base
-    features = FEATURES.copy()
-    features[11, 2] = -features[11, 2]
-    assert cut_into(tmp_path / "flipped", 2, features=features).fingerprint != base
-    turned = FEATURES[::-1].copy()
-    assert cut_into(tmp_path / "turned", 2, features=turned).fingerprint != base
-    assert cut_into(tmp_path / "labels", 2, labels=1 - LABELS).fingerprint != base
-    for ids in (["other", *IDS[1:]], [f"{IDS[0]}\n", *IDS[1:]]):
-        assert cut_into(tmp_path / ids[0].strip(), 2, ids=ids).fingerprint != base
-
-
 # layers, accepted labels, probes
 
 
-def test_layers_and_accepted_labels_are_content_where_there_are_any(tmp_path: Path) -> None:
-    plain = cut_into(tmp_path / "plain", 2).fingerprint
-    # As it was before stores could hold either: finished results stay valid.
+FLIPPED = FEATURES * np.where(np.arange(FEATURES.size) == 57, -1, 1).reshape(FEATURES.shape)
+RENAMED = {"backbone": "other_name", "backbone_options": {"checkpoint": "elsewhere"}}
+OTHERS: list[dict[str, Any]] = [
+    {"header": {"dtype": "float16"}}, {"header": {"backbone_fingerprint": "x"}},
+    {"features": FLIPPED}, {"features": FEATURES[::-1].copy()}, {"labels": 1 - LABELS},
+    {"ids": ["other", *IDS[1:]]}, {"ids": [f"{IDS[0]}\n", *IDS[1:]]}, {"layers": LAYERS},
+    {"layers": {name: values + 1 for name, values in LAYERS.items()}},
+    {"layers": {"2": LAYERS["2"]}}, {"accepted": ACCEPTED}, {"accepted": [[] for _ in IDS]},
+    {"layers": LAYERS, "accepted": ACCEPTED},
+]  # fmt: skip
+
+
+def test_a_fingerprint_is_of_the_content_however_rows_are_cut(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    def fingerprint(shards: int = 2, **changed: Any) -> str:
+        return cut_into(tmp_path_factory.mktemp("store"), shards, **changed).fingerprint
+
+    plain = fingerprint()
+    # As it was before stores could hold layers or accepted labels: finished results stay valid.
     assert plain == "04d3857b925f1961788f05abe7aa8a75b71cc4ccad6f25a49aac6873d062e8b1"
-    fingerprints = {plain}
-    other = {name: values + 1 for name, values in LAYERS.items()}
-    variants: list[dict[str, Any]] = [
-        {"layers": LAYERS},
-        {"layers": other},
-        {"layers": {"2": LAYERS["2"]}},
-        {"accepted": ACCEPTED},
-        {"accepted": [[] for _ in IDS]},
-        {"layers": LAYERS, "accepted": ACCEPTED},
-    ]
-    for number, variant in enumerate(variants):
-        one = cut_into(tmp_path / f"{number}-1", 1, **variant).fingerprint
-        assert cut_into(tmp_path / f"{number}-3", 3, **variant).fingerprint == one
-        fingerprints.add(one)
-    assert len(fingerprints) == len(variants) + 1
+    assert {fingerprint(shards) for shards in (1, 3, ROWS)} == {plain}
+    assert fingerprint(header=RENAMED) == plain
+    found = [fingerprint(1, **other) for other in OTHERS]
+    assert [fingerprint(3, **other) for other in OTHERS] == found
+    assert len({plain, *found}) == 1 + len(OTHERS)
 
 
 def test_blocks_that_do_not_fit_leave_no_file(tmp_path: Path) -> None:
