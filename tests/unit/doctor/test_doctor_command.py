@@ -8,10 +8,10 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -28,6 +28,7 @@ from dpprobe.training.plan_file import FORMAT_VERSION as PLANS_VERSION
 from tests.conftest import REPOSITORY
 from tests.support.cell_files import write_cell
 from tests.support.command_line import run_main
+from tests.support.stored_records import check_values
 
 STORED = REPOSITORY / "tests/stored"
 CELL = "results/cells/digits/pixels/sgd/eps-1"
@@ -248,156 +249,6 @@ def test_what_is_half_published_is_looked_at_again(
     assert "0 damaged" in output
 
 
-def test_what_a_run_has_not_published_is_no_damage(doctor: Doctor) -> None:
-    shutil.copytree(CELL, Path(CELL).with_name(".eps-1.staged"))
-    truncate(Path(CELL).with_name(".eps-1.staged") / "heads.safetensors")
-    Path(CELL, ".metrics.json.0a1b2c3d.partial").write_text("{")
-    Path(FEATURES, ".shard-00000-of-00002.h5.0a1b2c3d.partial").write_text("half")
-    started = Path("results/cells/digits/pixels/sgd/eps-4")
-    started.mkdir()
-    (started / "heads.safetensors").write_bytes(b"published first")
-    code, output = doctor()
-    assert code == 0
-    assert "0 damaged" in output
-
-
-def test_old_results_have_no_hash_of_their_records(doctor: Doctor) -> None:
-    path = write_cell(Path("results"), method="sgd", epsilon="1")
-    record = json.loads(path.read_text())
-    names = [path.with_name(name) for name in PAYLOAD_FILES]
-    write_json(path, record | {"files": {file.name: sha256_file(file) for file in names}})
-    code, _ = doctor()
-    assert code == 0
-    flip(Path(CELL, "predictions.parquet"))
-    assert f"{CELL}/predictions.parquet: changed" in doctor()[1]
-
-
-def test_links_and_strangers_are_left_alone(doctor: Doctor, tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
-    shutil.move(OTHER, outside)
-    Path(OTHER).symlink_to(outside)
-    truncate(outside / "heads.safetensors")
-    heads = Path(CELL, "heads.safetensors")
-    heads.rename("elsewhere")
-    truncate(Path("elsewhere"))
-    heads.symlink_to(Path("elsewhere").resolve())
-    os.mkfifo("results/few_shot/digits/pipe.json")
-    Path(CELL, "history.parquet").unlink()
-    os.mkfifo(Path(CELL, "history.parquet"))
-    mine = {"notes.json": "{mine", "other.json": '{"format": "mine"}', "list.json": "[1]"}
-    for name, text in mine.items():
-        Path("results/few_shot/digits", name).write_text(text)
-    code, output = doctor("--fix")
-    assert code == 1
-    for path in (f"{OTHER}/heads.safetensors", f"{CELL}/heads.safetensors"):
-        assert re.search(
-            f"{path}: truncated.*not deleted, because it is behind a symbolic link", output
-        )
-        assert Path(path).exists()
-    assert f"{CELL}/history.parquet: not a plain file; inspect it, and move it elsewhere" in output
-    assert "3 damaged" in output
-    assert all(Path("results/few_shot/digits", name).exists() for name in mine)
-
-
-@pytest.mark.parametrize("name", ["../../../../../../kept", "/etc/hostname", "deep/file"])
-def test_a_record_that_names_files_elsewhere_deletes_none(doctor: Doctor, name: str) -> None:
-    Path("kept").write_text("mine")
-    record = {"format": "dpprobe-few-shot", "dataset": "digits", "backbone": "pixels"}
-    write_record(Path("results/few_shot/digits/pixels.json"), {**record, "files": {name: "0" * 64}})
-    code, output = doctor("--fix")
-    assert code == 1
-    assert f"names {name}, outside the record's folder" in output
-    assert Path("kept").exists()
-
-
-@pytest.mark.parametrize("content", [b"", b"\0" * 900, b'{"format": "dpprobe-few-shot",'])
-def test_a_record_that_is_empty_or_cut_short_is_dpprobe_s(doctor: Doctor, content: bytes) -> None:
-    path = Path("results/few_shot/digits/pixels.json")
-    path.write_bytes(content)
-    code, output = doctor("--fix")
-    assert code == 0
-    assert re.search(rf"{path}: not valid JSON \(.*\); deleted", output)
-
-
-def test_a_file_of_a_newer_dpprobe_stays(doctor: Doctor) -> None:
-    for path in (f"{FEATURES}/manifest.json", "results/calibration/digits/eps-1.json"):
-        values = json.loads(Path(path).read_text())
-        write_json(Path(path), values | {"format_version": 9, "more": 1})
-    write_record(
-        Path("data/digits/dataset.json"), {"format": "dpprobe-dataset", "format_version": 9}
-    )
-    code, output = doctor("--fix")
-    assert code == 1
-    assert output.count("another version of dpprobe") == 3
-    assert Path(FEATURES, "manifest.json").exists()
-
-
-def test_a_damaged_download_is_left_to_its_owner(doctor: Doctor) -> None:
-    image = Path("data/downloads/digits/images/a.png")
-    image.parent.mkdir(parents=True)
-    image.write_bytes(b"picture")
-    fetched = {"name": "images/a.png", "bytes": 7, "sha256": sha256_file(image)}
-    receipt = {"format": "dpprobe-download", "format_version": 1, "files": [fetched]}
-    write_record(Path("data/downloads/digits/receipt.json"), receipt)
-    assert doctor()[0] == 0
-    flip(image)
-    code, output = doctor("--fix")
-    assert code == 1
-    assert f"{image}: changed after it was written; delete it and the receipt.json" in output
-    assert image.exists()
-
-
-def test_releases_and_ledgers_are_never_deleted(doctor: Doctor) -> None:
-    bundle = Path("results/releases/lesions")
-    shutil.copytree(STORED / "bundle-1", bundle)
-    staged = bundle.with_name(".lesions.entry-1.staged")
-    shutil.copytree(bundle, staged)
-    shutil.copy(STORED / "ledger-1/ledger.jsonl", "data/digits")
-    files = WHOLE + len([*bundle.iterdir(), *staged.iterdir(), "ledger"])
-    assert f"results and data: {files} files, " in doctor()[1]
-    flip(bundle / "head.safetensors")
-    (bundle / "README.md").unlink()
-    last = Path("results/tracking/digits.json")  # sorts after the bundle, and may be deleted
-    stores = last.with_name(".checked")
-    flip(last)
-    stores.touch()
-    code, output = doctor("--fix")
-    assert (code, last.exists(), stores.exists()) == (1, False, False)
-    remedy = f"copy the bundle from {staged}: dpprobe cannot recreate a release"
-    assert f"{bundle}/head.safetensors: changed after it was written; {remedy}" in output
-    assert f"{bundle}/README.md: missing; {remedy}" in output
-    assert (bundle / "head.safetensors").exists()
-    truncate(staged / "SHA256SUMS")
-    flip(Path("data/digits/ledger.jsonl"), 40)
-    code, output = doctor("--fix")
-    assert code == 1
-    assert f"{staged}/" in output
-    assert "restore the bundle from a backup" in output
-    assert "data/digits/ledger.jsonl: " in output
-    assert Path("data/digits/ledger.jsonl").exists()
-
-
-def test_a_bundle_on_its_way_to_its_place_is_no_damage(doctor: Doctor) -> None:
-    bundle = Path("results/releases/lesions")
-    shutil.copytree(STORED / "bundle-1", bundle)
-    (bundle / "SHA256SUMS").unlink()
-    (bundle / "README.md").unlink()
-    assert doctor()[0] == 0
-    bundle.with_name(".lesions.done").touch()
-    assert f"{bundle}/SHA256SUMS: missing" in doctor()[1]
-
-
-def test_nothing_is_deleted_while_a_run_holds_the_folder(doctor: Doctor) -> None:
-    truncate(Path(CELL, "heads.safetensors"))
-    Path(".snakemake/locks").mkdir()
-    Path(".snakemake/locks/0.output.lock").touch()
-    assert "run `dpprobe run --cores all --configfile 'my study.yaml' --unlock` if" in str(
-        doctor("--fix")[0]
-    )
-    assert doctor()[0] == 1
-    assert Path(CELL, "heads.safetensors").exists()
-
-
 def test_what_cannot_be_read_or_deleted_stays(
     doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -428,69 +279,174 @@ def test_what_cannot_be_read_or_deleted_stays(
     assert "; not deleted (Permission denied); delete it and run" in output
 
 
-def test_a_cached_noise_multiplier_is_no_target(doctor: Doctor) -> None:
+Calls = Iterator[tuple[str, ...]]
+
+
+def run_is_at_work() -> Calls:
+    shutil.copytree(CELL, Path(CELL).with_name(".eps-1.staged"))
+    truncate(Path(CELL).with_name(".eps-1.staged") / "heads.safetensors")
+    Path(CELL, ".metrics.json.0a1b2c3d.partial").write_text("{")
+    Path(FEATURES, ".shard-00000-of-00002.h5.0a1b2c3d.partial").write_text("half")
+    started = Path("results/cells/digits/pixels/sgd/eps-4")
+    started.mkdir()
+    (started / "heads.safetensors").write_bytes(b"published first")
+    yield ()
+    truncate(Path(CELL, "heads.safetensors"))
+    Path(".snakemake/locks").mkdir()
+    Path(".snakemake/locks/0.output.lock").touch()
+    yield ("--fix",)
+    yield ()
+
+
+def records_without_own_hash() -> Calls:
+    path = write_cell(Path("results"), method="sgd", epsilon="1")
+    record = json.loads(path.read_text())
+    names = [path.with_name(name) for name in PAYLOAD_FILES]
+    write_json(path, record | {"files": {file.name: sha256_file(file) for file in names}})
+    yield ()
+    flip(Path(CELL, "predictions.parquet"))
+    yield ()
+
+
+def links_and_strangers() -> Calls:
+    outside = Path("outside").absolute()
+    shutil.move(OTHER, outside)
+    Path(OTHER).symlink_to(outside)
+    truncate(outside / "heads.safetensors")
+    heads = Path(CELL, "heads.safetensors")
+    heads.rename("elsewhere")
+    truncate(Path("elsewhere"))
+    heads.symlink_to(Path("elsewhere").resolve())
+    os.mkfifo("results/few_shot/digits/pipe.json")
+    Path(CELL, "history.parquet").unlink()
+    os.mkfifo(Path(CELL, "history.parquet"))
+    mine = {"notes.json": "{mine", "other.json": '{"format": "mine"}', "list.json": "[1]"}
+    for name, text in mine.items():
+        Path("results/few_shot/digits", name).write_text(text)
+    yield ("--fix",)
+
+
+def records_that_name_files_elsewhere() -> Calls:
+    Path("kept").write_text("mine")
+    record = {"format": "dpprobe-few-shot", "dataset": "digits", "backbone": "pixels"}
+    path = Path("results/few_shot/digits/pixels.json")
+    for name in ("../../../../../../kept", "/etc/hostname", "deep/file"):
+        write_record(path, {**record, "files": {name: "0" * 64}})
+        yield ("--fix",)
+    for content in (b"", b"\0" * 900, b'{"format": "dpprobe-few-shot",'):  # cut short by a crash
+        path.write_bytes(content)
+        yield ("--fix",)
+
+
+def files_of_a_newer_dpprobe() -> Calls:
+    for path in (f"{FEATURES}/manifest.json", "results/calibration/digits/eps-1.json"):
+        values = json.loads(Path(path).read_text())
+        write_json(Path(path), values | {"format_version": 9, "more": 1})
+    newer = {"format": "dpprobe-dataset", "format_version": 9}
+    write_record(Path("data/digits/dataset.json"), newer)
+    yield ("--fix",)
+
+
+def downloads_and_cached_noise() -> Calls:
+    image = Path("data/downloads/digits/images/a.png")
+    image.parent.mkdir(parents=True)
+    image.write_bytes(b"picture")
+    fetched = {"name": "images/a.png", "bytes": 7, "sha256": sha256_file(image)}
+    receipt = {"format": "dpprobe-download", "format_version": 1, "files": [fetched]}
+    write_record(Path("data/downloads/digits/receipt.json"), receipt)
     path = Path(f"results/calibration/{'0' * 64}.json")
     values = {"format": "dpprobe-calibration", "factor": 1.5}
     write_json(path, {**values, "sha256": hash_value(values)})
-    assert doctor()[0] == 0
+    yield ()
+    flip(image)
     path.write_text(path.read_text().replace("1.5", "0.5"))
-    command = "delete it and run `dpprobe run --cores all --configfile 'my study.yaml'`"
-    assert f"{path}: changed after it was written; {command}" in doctor()[1]
+    yield ()
+    yield ("--fix",)
 
 
-def test_folders_without_results(doctor: Doctor) -> None:
+def releases_and_ledgers() -> Calls:
+    bundle = Path("results/releases/lesions")
+    shutil.copytree(STORED / "bundle-1", bundle)
+    (bundle / "SHA256SUMS").unlink()
+    (bundle / "README.md").unlink()
+    yield ()  # on its way to its place
+    bundle.with_name(".lesions.done").touch()
+    yield ()
+    shutil.copytree(STORED / "bundle-1", bundle, dirs_exist_ok=True)
+    staged = bundle.with_name(".lesions.entry-1.staged")
+    shutil.copytree(bundle, staged)
+    shutil.copy(STORED / "ledger-1/ledger.jsonl", "data/digits")
+    yield ()
+    flip(bundle / "head.safetensors")
+    (bundle / "README.md").unlink()
+    last = Path("results/tracking/digits.json")  # sorts after the bundle, and may be deleted
+    flip(last)
+    last.with_name(".checked").touch()
+    yield ("--fix",)
+    truncate(staged / "SHA256SUMS")
+    flip(Path("data/digits/ledger.jsonl"), 40)
+    yield ("--fix",)
+
+
+def folders_without_results() -> Calls:
     Path("empty").mkdir()
-    assert "empty: no file here has a recorded hash; write the results_dir of a study" in str(
-        doctor("empty")[0]
-    )
-    assert "gone: no such folder" in str(doctor("gone")[0])
-    assert "gone: no such folder; write the data_dir of a study" in str(doctor("--data", "gone")[0])
+    yield from (("empty",), ("gone",), ("--data", "gone"))
 
 
-def test_results_that_were_not_checked_are_named(doctor: Doctor) -> None:
+def results_of_other_runs() -> Calls:
     for folder in ("gone", "other results", "results"):  # the latest run comes last
         run = {"study": {"results_dir": folder, "data_dir": "data"}, "call": []}
         (FOLDER / f"{folder}.json").write_text(json.dumps({RUN_KEY: run}))
         os.utime(FOLDER / f"{folder}.json", (len(folder),) * 2)
     for folder in ("other results", "deep/in/here/.written", "results/.written"):
         Path(folder).mkdir(parents=True)
-    told = [line for line in doctor()[1].splitlines() if line.startswith("not checked: ")]
-    assert told == [
-        f"not checked: {folder}, the results of another study"
-        for folder in ("deep/in/here", "other results")
-    ]
+    yield ()
     os.utime(FOLDER / "gone.json", (time.time() + 9,) * 2)
-    code, output = doctor()
-    assert (code, "not found: gone, the results of the latest run\n" in output) == (0, True)
-
-
-def test_results_of_no_run_here(doctor: Doctor, tmp_path: Path) -> None:
-    shutil.move("results", "moved")
-    assert "no run" not in doctor("moved")[1]
-    flip(tmp_path / "moved/few_shot/digits/pixels.parquet")
-    code, output = doctor("moved")
-    assert code == 1
-    assert "run `dpprobe run moved/few_shot/digits/pixels.json --cores all`\n" in output
-    assert "no run in this folder wrote moved: add --configfile FILE to the commands" in output
-    assert "dataset.json" not in output
+    yield ()
+    shutil.move("results", "moved")  # by no run here
+    yield ("moved",)
+    flip(Path("moved/few_shot/digits/pixels.parquet"))
+    yield ("moved",)
     flip(Path("data/digits/train.parquet"))
-    assert "data/digits/train.parquet: changed" in doctor("moved", "--data", "data")[1]
+    yield "moved", "--data", "data"
 
 
-@pytest.mark.parametrize("results", ["", "disk", "disk/../results", "{}/results"])
-def test_any_spelling_of_the_results_names_the_same_run(
-    doctor: Doctor, tmp_path: Path, results: str
-) -> None:
+def other_spellings() -> Calls:
     shutil.move("results", "disk")
-    Path("results").symlink_to(tmp_path / "disk")
-    heads, table = Path(CELL, "heads.safetensors"), Path("data/digits/train.parquet")
-    for path in (heads, table):
-        truncate(path)
-    code, output = doctor(*filter(None, [results.format(tmp_path)]), "--fix")
-    assert (code, heads.exists(), table.exists()) == (0, False, False)
-    for target in (f"{CELL}/metrics.json", table):
-        assert f"deleted; run `dpprobe run {target} --cores all --configfile" in output
-    assert "not checked" not in output
+    Path("results").symlink_to(Path("disk").absolute())
+    for results in ("", "disk", "disk/../results", f"{Path.cwd()}/results"):
+        for path in (Path(CELL, "heads.safetensors"), Path("data/digits/train.parquet")):
+            kept = path.read_bytes()
+            truncate(path)
+            yield *filter(None, [results]), "--fix"
+            assert not path.exists()
+            path.write_bytes(kept)
+
+
+SCENES = [
+    run_is_at_work, records_without_own_hash, links_and_strangers,
+    records_that_name_files_elsewhere, files_of_a_newer_dpprobe, downloads_and_cached_noise,
+    releases_and_ledgers, folders_without_results, results_of_other_runs, other_spellings,
+]  # fmt: skip
+
+
+def test_what_is_said_and_deleted_is_as_stored(doctor: Doctor) -> None:
+    """Deletes nothing that a run, a stranger, a release or a newer dpprobe may need."""
+    answers: dict[str, list[Any]] = {}
+    whole = Path.cwd() / "whole"
+    shutil.copytree(".", whole, ignore=lambda *_: ["whole"])
+    for scene in SCENES:
+        folder = shutil.copytree(whole, whole.with_name(scene.__name__))
+        os.chdir(folder)
+        answers[scene.__name__] = []
+        for words in scene():
+            before = {path for path in Path().rglob("*") if not path.is_dir()}
+            code, output = doctor(*words)
+            said = re.sub(r", [^,]* checked in .*/s\)", "", f"{code}\n{output}")
+            said = re.sub(r"\d+ bytes", "N bytes", said.replace(str(folder), "HERE"))
+            gone = sorted(str(path) for path in before if not os.path.lexists(path))
+            answers[scene.__name__].append([*said.splitlines(), gone])
+    check_values("answers_of_doctor", answers)
 
 
 def test_the_versions_are_those_of_the_writers() -> None:

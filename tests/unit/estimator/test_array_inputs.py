@@ -91,36 +91,24 @@ def test_rows_on_a_disk_are_never_read_whole(monkeypatch: pytest.MonkeyPatch) ->
     assert stored.slices >= 6
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [np.ones((4, 2)), [[1.0, 2.0]] * 4, torch.ones(4, 2), pd.DataFrame(np.ones((4, 2)))],
-    ids=["array", "list", "tensor", "data frame"],
-)
-def test_shapes_are_read(rows: Any) -> None:
-    assert read_shape(rows) == (4, 2)
-
-
-@pytest.mark.parametrize("shape", [(4,), (), (2, 2, 2), (0, 2), (2, 0)])
-def test_shapes_that_are_no_table_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ArrayError, match=rf"{len(shape)}D|\({', '.join(map(str, shape))}\)"):
-        read_shape(np.ones(shape))
+def test_shapes_are_read_and_blocks_joined_in_order() -> None:
+    ones = np.ones((4, 2))
+    for table in (ones, ones.tolist(), torch.ones(4, 2), pd.DataFrame(ones)):
+        assert read_shape(table) == (4, 2)
+    for shape in ((4,), (), (2, 2, 2), (0, 2), (2, 0)):
+        with pytest.raises(ArrayError, match=rf"{len(shape)}D|\({', '.join(map(str, shape))}\)"):
+            read_shape(np.ones(shape))
     assert issubclass(ArrayError, DataError)
     assert issubclass(ArrayError, ValueError)
-
-
-def test_blocks_are_joined_in_order() -> None:
     rows = np.arange(10.0).reshape(5, 2)
     joined = join_blocks(iter([rows[:2], torch.from_numpy(rows[2:4]), rows[4:].tolist()]))
     assert joined.dtype == np.float32
     np.testing.assert_array_equal(joined, rows)
     kept = [[1.0]]
     assert join_blocks(kept) is kept
-
-
-@pytest.mark.parametrize("blocks", [[], [np.ones((2, 3)), np.ones((2, 4))], [np.ones(3)]])
-def test_blocks_that_do_not_fit_are_refused(blocks: list[Any]) -> None:
-    with pytest.raises(ArrayError, match="X: .*blocks"):
-        join_blocks(iter(blocks))
+    for blocks in ([], [np.ones((2, 3)), np.ones((2, 4))], [np.ones(3)]):
+        with pytest.raises(ArrayError, match="X: .*blocks"):
+            join_blocks(iter(blocks))
 
 
 def test_rows_that_training_would_clear_are_scored_as_zeros() -> None:

@@ -110,9 +110,6 @@ def test_another_unit_of_privacy_is_refused(budget: Budget, unit: str, column: s
     assert budget.compute_spent().entries == 1
 
 
-# a limit on risk
-
-
 @pytest.fixture
 def risky(place: Path | None) -> Budget:
     return make_budget(place, max_epsilon=None, max_risk=ADVANTAGE)
@@ -148,9 +145,6 @@ def test_a_sampled_and_a_searched_fit_have_a_risk_as_well() -> None:
     searched = replace(part, selection=Selection(mean=3.0, repeated=("sum",)))
     budget.book_fit(replace(make_booking(), parts=(searched,)))
     assert alone < budget.compute_risk() <= 0.5
-
-
-# copies and processes
 
 
 def test_copies_are_the_budget_itself(budget: Budget) -> None:

@@ -41,9 +41,6 @@ from tests.support.classifiers import (
 GROUPS = [f"person {row // 4}" for row in range(ROWS)]
 
 
-# benchmark mode
-
-
 def test_a_seed_repeats_a_benchmark_and_no_seed_does_not() -> None:
     rows = make_rows()
     first, second = (make_benchmark(random_state=3).fit(*rows).coef_ for _ in range(2))
@@ -67,9 +64,6 @@ def test_a_seed_repeats_a_benchmark_and_no_seed_does_not() -> None:
 def test_a_benchmark_takes_a_whole_number_and_no_budget(values: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(values))):
         make_benchmark(**values).fit(*make_rows())
-
-
-# private mode
 
 
 TUNED = {"head": "tuned", "base": FAST, "search": {"learning_rate": [0.5, 1.0]}}
@@ -242,14 +236,13 @@ def test_a_budget_that_is_spent_is_told_before_any_row_is_read() -> None:
         make_private().fit(Unreadable(), y)
 
 
-# groups
-
-
 def test_groups_are_needed_where_they_are_the_unit() -> None:
     rows = make_rows()
     budget = make_budget()
     with pytest.raises(PrivacyError, match="no groups; pass"):
         make_private(unit="group", budget=budget).fit(*rows)
+    with pytest.raises(PrivacyError, match="pass one name per row"):
+        make_private(unit="group", budget=budget).fit(*rows, groups=GROUPS[:-1])
     with pytest.raises(PrivacyError, match="groups: .* one row"):
         make_private(budget=budget).fit(*rows, groups=GROUPS)
     assert budget.compute_spent().entries == 0
@@ -261,8 +254,6 @@ def test_a_row_without_a_group_is_refused(missing: Any) -> None:
     groups: list[Any] = [*GROUPS[:-1], missing]
     with pytest.raises(PrivacyError, match=f"row {ROWS - 1} has no name"):
         make_private(unit="group").fit(*make_rows(), groups=groups)
-    with pytest.raises(PrivacyError, match="pass one name per row"):
-        make_private(unit="group").fit(*make_rows(), groups=GROUPS[:-1])
 
 
 def test_a_group_moves_the_released_sums_by_no_more_than_a_row() -> None:
@@ -287,9 +278,6 @@ def test_a_group_s_rows_together_have_the_weight_of_one() -> None:
     np.testing.assert_allclose(once.coef_, thrice.coef_, rtol=1e-4, atol=1e-5)
 
 
-# answers
-
-
 def test_scorers_find_the_column_of_each_class() -> None:
     """Tools take the k-th column for the k-th class in order, in whatever order it was written."""
     X, y = make_rows()
@@ -301,9 +289,6 @@ def test_scorers_find_the_column_of_each_class() -> None:
         ours = get_scorer(scorer)(fitted, X, names)
         theirs = get_scorer(scorer)(LogisticRegression().fit(X, names), X, names)
         assert ours > theirs - 0.7
-
-
-# risk
 
 
 @pytest.mark.usefixtures("coarse_risks")
@@ -322,9 +307,6 @@ def test_a_permitted_risk_stands_for_an_epsilon(risk: dict[str, float], head: An
     # A head is chosen before its plan: by the epsilon of this risk without sampling.
     assert fitted.fit_.facts.epsilon == Risk.from_dict(risk).to_epsilon(fitted.plan_.delta)
     assert fitted.privacy_["epsilon_target"] == fitted.plan_.epsilon
-
-
-# what is kept
 
 
 CODE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)

@@ -50,9 +50,6 @@ def test_sampled_releases_are_priced_as_dp_accounting_prices_them() -> None:
     assert ours == pytest.approx(2.0, rel=1e-3)
 
 
-# audit
-
-
 @pytest.mark.parametrize("unit", ["row", "group"])
 def test_an_audit_holds_and_catches_broken_mechanisms(unit: str) -> None:
     groups = [f"{row // 2}" for row in range(ROWS)] if unit == "group" else None
@@ -64,9 +61,6 @@ def test_an_audit_holds_and_catches_broken_mechanisms(unit: str) -> None:
     assert dpprobe.audit(fitted, runs=40, controls=False)["controls"] == []
 
 
-# planning
-
-
 def test_accuracy_is_planned_before_anything_is_trained() -> None:
     planned = dpprobe.plan_accuracy(n=5000, classes=10, epsilon=1.0, dimension=512, ceiling=0.9)
     assert planned["setting"]["n"] == 5000
@@ -75,9 +69,6 @@ def test_accuracy_is_planned_before_anything_is_trained() -> None:
             assert 0 <= accuracy["low"] <= accuracy["expected"] <= accuracy["high"] <= 1
     with pytest.raises(ConfigError):
         dpprobe.plan_accuracy(n=0, classes=10, epsilon=1.0)
-
-
-# results
 
 
 @pytest.fixture(scope="module")
@@ -123,9 +114,6 @@ def test_results_that_are_not_there_are_named(tmp_path: Path) -> None:
         dpprobe.read_cells(tmp_path)
     with pytest.raises(DataError, match="v1"):
         dpprobe.verify(tmp_path / "v1")
-
-
-# the names
 
 
 def run_python(program: str) -> str:

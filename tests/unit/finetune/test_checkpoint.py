@@ -102,9 +102,11 @@ def test_going_on_is_bit_for_bit(
         assert flat(once_more.state).tolist() == flat(whole.state).tolist()
 
 
-def test_a_checkpoint_s_steps_are_counted_as_releases(tmp_path: Path) -> None:
+def test_a_checkpoint_s_steps_are_counted_as_releases_and_it_is_private(tmp_path: Path) -> None:
     options, inputs = network_options(), mlp_inputs()
     made = stopped_after(tmp_path, 4)
+    with pytest.raises(PrivacyError, match="trained on private rows"):
+        check_unmarked(made.path, option="init_file", written="x")
     releases = releases_of(options, inputs.n, 0.7)
     releases.count_releases("gradients", 3)
     with pytest.raises(PrivacyError, match="7 noisy releases were made, but epsilon covers 6"):
@@ -187,9 +189,3 @@ def test_tensors_and_values_come_back(tmp_path: Path) -> None:
     assert made.load_state() is None
     assert not made.folder.exists()
     made.remove_checkpoint()
-
-
-def test_no_study_starts_from_a_checkpoint_as_if_it_were_public(tmp_path: Path) -> None:
-    made = stopped_after(tmp_path, 2)
-    with pytest.raises(PrivacyError, match="trained on private rows"):
-        check_unmarked(made.path, option="init_file", written="x")

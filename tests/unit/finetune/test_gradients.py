@@ -65,7 +65,6 @@ def test_networks_have_the_sums_of_single_rows(name: str) -> None:
     inputs, labels = batch(3, network, 5)
     rows = gradients(network, inputs, labels)
     limit = float(rows.norm(dim=1).median())
-
     total = added(sums(network, limit), inputs, labels, None)
 
     # Activations near the ends of ReLUs may be cut off in float32 and not in float64.
@@ -81,9 +80,7 @@ def test_last_blocks_with_views() -> None:
     inputs = torch.randn(2, 3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     labels = torch.tensor([1, 4])
     rows = gradients(network, inputs, labels)
-
     total = added(sums(network, 1.0), inputs, labels, None)
-
     assert (total - clipped(rows, 1.0)).norm() < 1e-3 * clipped(rows, 1.0).norm()
 
 
@@ -96,9 +93,7 @@ def test_labels(sigmoid: bool, soft: bool) -> None:
     given_labels = zeros * 0.9 + 0.1 / 3 if soft else labels
     rows = gradients(network, inputs, zeros * 0.9 + 0.1 / 3 if soft else zeros, sigmoid=sigmoid)
     limit = float(rows.norm(dim=1).median())
-
     total = added(sums(network, limit, sigmoid=sigmoid), inputs, given_labels, None)
-
     torch.testing.assert_close(total.double(), clipped(rows, limit), rtol=1e-4, atol=1e-5)
 
 
@@ -106,10 +101,8 @@ def test_automatic_clipping_and_the_norms_before_a_clip() -> None:
     network = small()
     inputs, labels = batch(6, network)
     rows = gradients(network, inputs, labels)
-
     automatic = sums(network, 0.3, clipping="automatic")
     total = added(automatic, inputs, labels, None)
-
     expected = (0.3 / (rows.norm(dim=1) + STABILITY)) @ rows
     torch.testing.assert_close(total.double(), expected, rtol=1e-4, atol=1e-5)
     weights = torch.tensor([1.0, 0.5, 0.0, 0.25, 1.0, 1 / 3])  # of what is clipped
@@ -127,10 +120,8 @@ def test_sums_are_added_in_the_order_of_the_parameters() -> None:
     inputs, labels = batch(4, network)
     ahead = added(sums(network), inputs, labels, None)
     sizes = [parameter.numel() for parameter in network.trained.values()]
-
     total = torch.ones(sum(sizes))
     sums(turned).add_rows(total, inputs, labels, None)
-
     back = torch.cat(total.split(sizes[::-1])[::-1])
     torch.testing.assert_close(back, ahead + 1)
 
@@ -139,9 +130,7 @@ def test_no_row_adds_nothing() -> None:
     network = small()
     inputs, labels = batch(0, network)
     total = torch.full((sums(network).size,), 3.0)
-
     norms = sums(network, 1.0).add_rows(total, inputs, labels, torch.zeros(0))
-
     assert (total == 3).all()
     assert len(norms) == 0
 
@@ -153,11 +142,9 @@ def test_gradients_of_zero_add_zero(clipping: str) -> None:
     with torch.no_grad():
         network.trained["7.bias"].copy_(torch.tensor([1e6, 0.0, 0.0]))
     inputs, _ = batch(4, network)
-
     total = added(
         sums(network, 1.0, clipping=clipping), inputs, torch.zeros(4, dtype=torch.int64), None
     )
-
     assert (total == 0).all()
 
 
@@ -172,10 +159,8 @@ def test_rows_without_a_gradient_add_nothing(bad: float, limit: float) -> None:
     expected = added(clipping, inputs[kept], labels[kept], weights[kept])
     inputs[1, 0, 2, 1] = bad
     inputs[4] = bad
-
     total = torch.zeros(clipping.size)
     norms = clipping.add_rows(total, inputs, labels, weights)
-
     if bad != 3e38:  # what follows may saturate, and have a gradient after all
         torch.testing.assert_close(total, expected)
         assert (~norms.isfinite()).nonzero().flatten().tolist() == [1, 4]
@@ -188,7 +173,6 @@ def test_labels_that_are_not_finite_add_nothing() -> None:
     soft = nn.functional.one_hot(labels, 3).float()
     expected = added(sums(network, 1.0), inputs[1:], soft[1:], None)
     soft[0, 1] = math.nan
-
     torch.testing.assert_close(added(sums(network, 1.0), inputs, soft, None), expected)
 
 
@@ -213,10 +197,8 @@ def test_no_row_moves_a_sum_by_more_than_the_clip(
     for row, place, value in changes:
         inputs[row].view(-1)[place] = value
     sum_of_rows = sums(network, limit, clipping=clipping, precision=precision)
-
     alone = [added(sum_of_rows, inputs[i : i + 1], labels[i : i + 1], None) for i in range(3)]
     together = added(sum_of_rows, inputs, labels, None)
-
     for total in alone:
         assert float(total.double().norm()) <= limit
     assert together.isfinite().all()
@@ -234,7 +216,6 @@ def test_the_clipped_norm_is_at_most_the_clip(name: str, precision: str, device:
     inputs, labels = (one.to(device) for one in batch(4, network, 5))
     network.module.to(device)
     clipping = sums(network, 1.0, precision=precision)
-
     for row in range(4):
         total = added(clipping, inputs[row : row + 1], labels[row : row + 1], None)
         assert 0.99 < float(total.double().norm()) <= 1.0
@@ -244,9 +225,7 @@ def test_bfloat16_is_near_float32() -> None:
     network = small()
     inputs, labels = batch(8, network)
     expected = added(sums(network, 0.5), inputs, labels, None)
-
     total = added(sums(network, 0.5, precision="bfloat16"), inputs, labels, None)
-
     assert 0 < (total - expected).norm() < 0.05 * expected.norm()
 
 
@@ -259,7 +238,6 @@ def test_nothing_of_a_batch_stays_in_memory() -> None:
 
     added(clipping, *batch(5, network), None)
     gc.collect()
-
     assert kept
     assert not [one for one in kept if one() is not None]
 
@@ -284,7 +262,6 @@ def test_an_input_that_is_overwritten_is_refused() -> None:
 
     network = Small.of(nn.Sequential(nn.Linear(5, 5), Overwrites(), nn.Linear(5, 3)), (5,))
     inputs, labels = batch(2, network)
-
     with pytest.raises(ConfigError, match=r"1\.affine: its input is overwritten.*another backbone"):
         added(sums(network), inputs, labels, None)
 
@@ -298,9 +275,7 @@ def test_factors_bring_norms_below_the_clip(
     norms: list[float], limit: float, clipping: Clipping
 ) -> None:
     lengths = torch.tensor(norms, dtype=torch.float64)
-
     factors = clip_factors(lengths, limit, clipping).float().double()
-
     assert np.all((factors * lengths).numpy() <= limit)
     assert np.all(factors.numpy() >= 0)
 
@@ -316,9 +291,7 @@ def test_a_layer_of_a_million_numbers_is_clipped(
         last.weight[1] = -last.weight[0].fill_(0.5)
     network = Small.of(nn.Sequential(first, last), (1000,))
     inputs = torch.full((1, 1000), value)
-
     total = added(sums(network, 1.0), inputs, torch.tensor([1]), None)
-
     assert 0.99 < float(total.double().norm()) <= 1.0
 
 
@@ -327,7 +300,6 @@ def test_gradients_too_long_for_float32_factors_add_no_more_than_the_clip() -> N
     nn.init.zeros_(module.weight)
     network = Small.of(module, (1,))
     limit = 2e-9
-
     for size in np.geomspace(1e18, 3e38, 200):
         inputs = torch.full((1, 1), float(size))
         total = added(sums(network, limit), inputs, torch.tensor([0]), None)

@@ -168,9 +168,6 @@ def test_units_are_counted(tmp_path: Path) -> None:
         )
 
 
-# -- activations
-
-
 @pytest.mark.parametrize("memory_mb", [100, 0])
 def test_activations_are_the_store_s(tmp_path: Path, memory_mb: int) -> None:
     store = FeatureStore(write_store(tmp_path, rows=30, dimension=12, classes=3))

@@ -166,9 +166,7 @@ def test_clipped_sums_of_a_layer_are_those_of_single_rows(
     rows = gradients(network, inputs, labels)
     limit = float(rows.norm(dim=1).median())
     network.module.to(device)
-
     total = added(sums(network, limit), inputs.to(device), labels.to(device), None)
-
     expected = clipped(rows, limit)
     assert (total - expected).norm() < 1e-4 * expected.norm()
 
@@ -180,10 +178,8 @@ def test_each_parameter_has_its_gradient(name: str) -> None:
     inputs, labels = batch(network, channels_last=True)
     rows = gradients(network, inputs, labels)
     sizes = [parameter.numel() for parameter in network.trained.values()]
-
     total = torch.zeros(sum(sizes))
     norms = sums(network).add_rows(total, inputs, labels, None)
-
     for part, expected in zip(total.split(sizes), rows.sum(0).split(sizes), strict=True):
         assert (part - expected).norm() <= 2e-5 * expected.norm() + 1e-7 * rows.norm()
     torch.testing.assert_close(norms, rows.norm(dim=1), rtol=2e-5, atol=0)
@@ -196,9 +192,7 @@ def test_parts_of_layers_are_trained_alone(name: str, kind: str) -> None:
     network = Small.of(whole.module, whole.shape, lambda name: name.endswith(kind))
     inputs, labels = batch(network)
     rows = gradients(network, inputs, labels)
-
     total = added(sums(network, 0.1), inputs, labels, None)
-
     expected = clipped(rows, 0.1)
     assert (total - expected).norm() < 2e-5 * expected.norm()
 
@@ -243,9 +237,7 @@ def test_a_gpu_s_products_of_patches_have_the_sums_of_convolutions(
     monkeypatch.setattr(ghost, "forms_gradients", lambda sizes: sizes[0] >= 10**6)
     expected = added(sums(network, 0.1), inputs, labels, None)
     monkeypatch.setattr(convolutions.Conv2dRule, "add_weight", Rule.add_weight)
-
     total = added(sums(network, 0.1), inputs, labels, None)
-
     assert (total - expected).norm() < 1e-5 * expected.norm()
 
 
@@ -255,13 +247,11 @@ def test_a_network_in_channels_last_is_the_same() -> None:
     before = added(sums(network, 0.1), inputs, labels, None)
     network.module.to(memory_format=torch.channels_last)
     other = inputs.contiguous(memory_format=torch.channels_last)
-
     assert (added(sums(network, 0.1), other, labels, None) - before).norm() < 1e-6
 
 
 def test_supported_layers_have_rules_of_their_own() -> None:
     slow = {name for name, (make, _) in LAYERS.items() if isinstance(rule_of(make()), ModuleRule)}
-
     assert slow == {
         "conv reflected",
         "conv padding by name",
@@ -285,9 +275,7 @@ def test_norms_from_pairs_of_positions_are_never_too_small(positions: int) -> No
     inputs[:32] = inputs[:32, :1]
     # Half of the rows' terms cancel.
     outputs[:32] -= outputs[:32].mean(1, keepdim=True) * (1 if positions > 1 else 0)
-
     squares = squared_norms(inputs, outputs)
-
     formed = torch.bmm(outputs.double().transpose(1, 2), inputs.double())
     expected = formed.square().sum((1, 2))
     assert (squares >= expected * (1 - 1e-6)).all()
@@ -300,9 +288,7 @@ def test_norms_from_pairs_of_positions_are_never_too_small(positions: int) -> No
 def test_long_products_of_alike_numbers_are_never_too_small(positions: int, value: float) -> None:
     inputs = torch.full((2, positions, 50_000), value)
     outputs = torch.full((2, positions, 10), value)
-
     squares = squared_norms(inputs, outputs)
-
     expected = positions**2 * 500_000 * float(inputs[0, 0, 0]) ** 4
     assert (squares >= expected * (1 - 1e-6)).all()
     assert (squares <= expected * (1 + 1e-3)).all()
@@ -311,9 +297,7 @@ def test_long_products_of_alike_numbers_are_never_too_small(positions: int, valu
 @pytest.mark.parametrize("positions", [1, 4])
 def test_squares_below_float32_are_not_lost(positions: int) -> None:
     inputs, outputs = torch.full((1, positions, 2), 1e19), torch.full((1, positions, 3), 1e-24)
-
     squares = squared_norms(inputs, outputs)
-
     assert squares >= 6 * positions**2 * 1e-10 * (1 - 1e-6)
 
 
@@ -321,8 +305,6 @@ def test_squares_below_float32_are_not_lost(positions: int) -> None:
 @pytest.mark.parametrize("size", [1, 1023, 10_000, 3_000_001])
 def test_norms_of_long_gradients_are_exact(size: int, strided: bool) -> None:
     rows = torch.full((size, 2), 0.37).T if strided else torch.full((2, size), 0.37)
-
     norms = row_norms(rows)
-
     expected = float(rows[0, 0]) * size**0.5
     assert ((norms / expected - 1).abs() < 5e-7).all()

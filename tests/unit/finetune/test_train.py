@@ -202,11 +202,9 @@ def test_mean_gradients_are_clipped_without_privacy_alone() -> None:
     options = network_options(steps=1, batch_size="full", learning_rate=1.0)
     clipped = options.model_copy(update={"max_batch_grad_norm": 0.01})
     start = flat(dict(mlp_network().trained))
-
     step, short = (flat(train(one, noise=0.0).state) - start for one in (options, clipped))
     assert np.linalg.norm(step) > 0.02
     np.testing.assert_allclose(short, step * 0.01 / np.linalg.norm(step), rtol=1e-4, atol=1e-7)
-
     wide = options.model_copy(update={"max_batch_grad_norm": 1e6})
     np.testing.assert_array_equal(flat(train(wide, noise=0.0).state) - start, step)
     private, same = (flat(train(one).state) for one in (options, clipped))
@@ -219,9 +217,6 @@ def test_the_network_is_left_with_the_result() -> None:
     trained = train_network(options, network, inputs, releases_of(options, inputs.n, 1.0))
     assert flat(network.trained).tolist() == flat(trained.state).tolist()
     assert trained.steps == 6
-
-
-# -- noise, batches, and the count of releases
 
 
 def test_noise_has_the_plan_s_variance_and_is_anew_in_each_step() -> None:
@@ -406,9 +401,6 @@ def test_rows_that_are_not_finite_add_nothing() -> None:
     np.testing.assert_allclose(
         flat(train(options, inputs).state), flat(without.state), rtol=1e-5, atol=1e-7
     )
-
-
-# -- records, progress, divergence
 
 
 def test_records_are_of_what_would_be_returned_then() -> None:

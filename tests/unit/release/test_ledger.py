@@ -87,9 +87,6 @@ def three_lines(ledger: Ledger) -> Ledger:
     return ledger
 
 
-# Booking and states.
-
-
 def test_what_is_booked_is_read_back_by_another_process(ledger: Ledger) -> None:
     selection = Selection(mean=10, repeated=("gradients",))
     asked = booking(
@@ -123,10 +120,12 @@ def test_an_entry_is_closed_for_good_and_again_for_the_same_bundle_only(
 
 
 def test_an_abandoned_entry_does_not_count_and_cannot_be_closed(ledger: Ledger) -> None:
+    assert describe_ledger(ledger, delta=None) == f"{ledger.path}: no release is recorded"
     ledger.book_release(booking(), FREE)
     assert ledger.compute_spent(DELTA).epsilon > 0
     ledger.abandon_entry(1, "  the node lost power ")
     assert ledger.compute_spent(DELTA) == Spent(epsilon=0, exact=True, entries=0)
+    assert "Total epsilon 0: all entries are abandoned" in describe_ledger(ledger, delta=None)
     assert ledger.entry_of("lesions_v1") is None
     assert ledger.read_entries()[0].reason == "the node lost power"
     with pytest.raises(PrivacyError, match="entry 1 was abandoned .*lost power.*run the release"):
@@ -148,17 +147,6 @@ def test_a_name_is_released_once(ledger: Ledger) -> None:
     with pytest.raises(PrivacyError, match="'lesions_v1': entry 1 .* is closed.*another name"):
         ledger.book_release(booking(), FREE)
     assert len(ledger.read_entries()) == 1
-
-
-def test_nothing_without_a_price_is_booked() -> None:
-    whole = part("train", gaussian(5.0))
-    with pytest.raises(PrivacyError, match="epsilon inf must be positive and finite"):
-        replace(whole, epsilon=math.inf)
-    with pytest.raises(PrivacyError, match="delta 1e-11"):
-        replace(whole, delta=1e-11)
-
-
-# The limit.
 
 
 def test_the_limit_is_met_to_its_last_digit_and_not_exceeded(ledger: Ledger) -> None:
@@ -218,9 +206,6 @@ def test_a_tuned_release_alone_costs_what_its_plan_says(ledger: Ledger) -> None:
         booking("tuned", tuned), Limits(delta=DELTA, max_epsilon=round_up(tuned.epsilon))
     )
     assert not ledger.compute_spent(DELTA).exact
-
-
-# The sum.
 
 
 def test_unsampled_mechanisms_are_summed_exactly(ledger: Ledger) -> None:
@@ -307,12 +292,17 @@ def test_the_sum_is_at_the_delta_that_is_asked(ledger: Ledger) -> None:
     for delta in (0.0, 1e-11, 1.0, math.nan):
         with pytest.raises(PrivacyError, match="delta .* outside 1e-10 to 1"):
             ledger.compute_spent(delta)
+    whole = part("train", gaussian(5.0))
+    with pytest.raises(PrivacyError, match="epsilon inf must be positive and finite"):
+        replace(whole, epsilon=math.inf)
+    with pytest.raises(PrivacyError, match="delta 1e-11"):
+        replace(whole, delta=1e-11)
 
 
-# The file.
-
-
-def test_the_files_are_their_owners_alone(ledger: Ledger) -> None:
+def test_a_private_file_only_grows_and_each_line_holds_the_hash_of_the_last(
+    ledger: Ledger,
+) -> None:
+    written = [b""]
     umask = os.umask(0)
     try:
         ledger.book_release(booking(), FREE)
@@ -320,11 +310,6 @@ def test_the_files_are_their_owners_alone(ledger: Ledger) -> None:
         os.umask(umask)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in ledger.path.parent.iterdir()}
     assert modes == {"ledger.jsonl": 0o600, "ledger.lock": 0o600}
-
-
-def test_lines_are_only_ever_added_and_each_holds_the_hash_of_the_last(ledger: Ledger) -> None:
-    written = [b""]
-    ledger.book_release(booking(), FREE)
     written.append(ledger.path.read_bytes())
     ledger.close_entry(1, DIGEST)
     written.append(ledger.path.read_bytes())
@@ -429,6 +414,10 @@ def test_a_line_cut_at_every_length_is_as_if_never_written(
     # Blocks that a file system had reserved and not written hold zeros.
     three_lines.path.write_bytes(before + bytes(512))
     assert len(three_lines.read_entries()) == 2
+    three_lines.path.write_bytes(b'{"booking":{"id')  # the first line may be torn too
+    assert three_lines.read_entries() == []
+    assert three_lines.book_release(booking(), FREE).number == 1
+    assert len(three_lines.read_entries()) == 1
 
 
 def test_a_line_without_its_newline_counts(
@@ -442,14 +431,6 @@ def test_a_line_without_its_newline_counts(
     assert three_lines.path.read_bytes().startswith(whole)
     assert [entry.state for entry in three_lines.read_entries()] == ["abandoned", "closed"]
     assert caplog.text == ""
-
-
-def test_the_first_line_may_be_torn_too(ledger: Ledger) -> None:
-    ledger.path.parent.mkdir()
-    ledger.path.write_bytes(b'{"booking":{"id')
-    assert ledger.read_entries() == []
-    assert ledger.book_release(booking(), FREE).number == 1
-    assert len(ledger.read_entries()) == 1
 
 
 def test_a_booking_is_on_the_disk_before_it_returns(
@@ -477,9 +458,6 @@ def test_a_full_disk_books_nothing(ledger: Ledger, monkeypatch: pytest.MonkeyPat
             ledger.book_release(booking("second"), FREE)
     assert [entry.booking.release for entry in ledger.read_entries()] == ["first"]
     assert ledger.book_release(booking("second"), FREE).number == 2
-
-
-# Several at once.
 
 
 def slowly(bookings: Sequence[Booking], delta: float) -> Spent:
@@ -560,13 +538,3 @@ def test_a_killed_booking_frees_the_lock_and_counts_once_its_line_is_whole(
     (entry,) = ledger.read_entries()
     assert (entry.booking.release, entry.state) == ("killed", "open")
     assert ledger.book_release(booking("next"), FREE).number == 2
-
-
-# The printed ledger.
-
-
-def test_an_empty_ledger_and_one_of_abandoned_entries_say_so(ledger: Ledger) -> None:
-    assert describe_ledger(ledger, delta=None) == f"{ledger.path}: no release is recorded"
-    ledger.book_release(booking(), FREE)
-    ledger.abandon_entry(1, "died before its noise")
-    assert "Total epsilon 0: all entries are abandoned" in describe_ledger(ledger, delta=None)

@@ -161,11 +161,19 @@ def test_a_useless_head_is_refused_before_it_is_booked(folder: Path) -> None:
     assert entry.state == "closed"
 
 
-def test_a_made_release_is_final(folder: Path) -> None:
+def test_a_made_release_is_final_and_outlives_a_change_of_the_data(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     output = release(folder, study(folder))
     before = contents(output)
+    for path in output.iterdir():
+        os.utime(path, (1, 1))
     release(folder, study(folder))
     assert contents(output) == before
+    assert min(path.stat().st_mtime for path in output.iterdir()) > 1, "newer than its inputs"
+    write_features(folder, shift=0.5)
+    release(folder, study(folder))
+    assert "its data or features changed" in caplog.text
     with pytest.raises(PrivacyError, match=r"release first: entry 1 .* another name"):
         release(folder, study(folder, epsilon=1))
     assert contents(output) == before
@@ -188,17 +196,6 @@ def test_a_release_of_copies_warns_and_does_not_count_them(
     assert (again / bundle.STATEMENT_FILE).read_text() == (
         output / bundle.STATEMENT_FILE
     ).read_text()
-
-
-def test_a_release_outlives_a_change_of_the_data(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    output = release(folder, study(folder))
-    before = contents(output)
-    write_features(folder, shift=0.5)
-    release(folder, study(folder))
-    assert contents(output) == before
-    assert "its data or features changed" in caplog.text
 
 
 def test_a_bundle_that_is_gone_or_altered_is_not_made_again(folder: Path) -> None:
@@ -289,7 +286,9 @@ def test_releases_together_keep_to_a_limit(folder: Path, key: str, limit: Any) -
     assert len(ledger(folder).read_entries()) == 1
     assert not (folder / "results/releases/second").exists()
     output = release(folder, study(folder, name="second"), "second")
-    spent = bundle.read_bundle(output).statement["ledger"]
+    second, first = (bundle.read_bundle(output.with_name(name)) for name in ("second", "first"))
+    assert not np.array_equal(first.weights, second.weights)
+    spent = second.statement["ledger"]
     assert spent["releases"] == 2
     assert 2 < spent["epsilon"] < 4
 
@@ -354,12 +353,6 @@ def test_a_head_abandoned_while_its_job_was_at_work_is_removed(
     with pytest.raises(PrivacyError, match="was abandoned"):
         release(folder, study(folder))
     assert not list((folder / "results/releases").rglob("*.safetensors"))
-
-
-def test_heads_of_two_releases_differ(folder: Path) -> None:
-    first = bundle.read_bundle(release(folder, study(folder)))
-    second = bundle.read_bundle(release(folder, study(folder, name="second"), "second"))
-    assert not np.array_equal(first.weights, second.weights)
 
 
 def test_an_error_after_the_booking_says_that_the_entry_counts(
@@ -453,9 +446,6 @@ def test_no_random_word_is_drawn_from_a_seed(folder: Path, monkeypatch: pytest.M
         release(folder, made, method)
 
 
-# what a bundle must not hold
-
-
 def test_a_bundle_holds_nothing_that_it_must_not_hold(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -521,9 +511,6 @@ def test_all_that_makes_features_is_hashed(folder: Path, changed: str | None) ->
     assert (task.hash_backbone() == before) is (changed is None)
 
 
-# SIGKILL
-
-
 def test_a_kill_at_any_step_leaves_no_second_head_and_no_unbooked_draw(
     tmp_path: Path, repository: Path
 ) -> None:
@@ -582,7 +569,10 @@ def test_a_calibration_that_adds_too_little_noise_is_refused(folder: Path) -> No
     assert not ledger(folder).path.exists()
 
 
-def test_a_release_of_auto_names_the_rule_and_what_it_chose(folder: Path) -> None:
+def test_a_release_of_auto_names_the_rule_and_what_it_chose(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new rule neither changes nor refuses it; only the rule tells of other options."""
     output = release(folder, study(folder, method="auto"))
     read = bundle.read_bundle(output)
     chosen = auto_rule.choose_head(
@@ -598,6 +588,19 @@ def test_a_release_of_auto_names_the_rule_and_what_it_chose(folder: Path) -> Non
     assert f"chosen by auto rule {auto_rule.RULE} from public" in (output / "README.md").read_text()
     details = {check.name: check.detail for check in verify_bundle(output).checks}
     assert "chooses these options" in details["rule of auto"]
+    before = contents(output)
+    monkeypatch.setattr(auto, "choose_head", lambda _: {"head": "newton"})
+    (wrong,) = (check for check in verify_bundle(output).checks if check.passed is False)
+    assert (wrong.name, "head.options" in wrong.detail) == ("rule of auto", True)
+    for module in (auto, checking):
+        monkeypatch.setattr(module, "RULE", auto_rule.RULE + 1)
+    release(folder, study(folder, method="auto"))
+    assert contents(output) == before
+    report = verify_bundle(output)
+    assert report.passed
+    (check,) = (each for each in report.checks if each.name == "rule of auto")
+    assert check.passed is None
+    assert f"rule {auto_rule.RULE} chose head" in check.detail
 
 
 def test_a_balanced_release_publishes_the_frequencies_that_were_taken_off(folder: Path) -> None:
@@ -610,10 +613,7 @@ def test_a_balanced_release_publishes_the_frequencies_that_were_taken_off(folder
     assert "class_counts" in {item["name"] for item in read.statement["mechanisms"]}
     assert "and how frequent the classes are, are" in read.statement["promise"]
     assert "assume equally frequent classes" in (output / "README.md").read_text()
-    report = verify_bundle(output)
-    assert report.passed
-    details = {check.name: check.detail for check in report.checks}
-    assert "chooses these options" in details["rule of auto"]
+    assert verify_bundle(output).passed
 
 
 def test_a_first_order_head_that_auto_chooses_is_released_exactly(
@@ -624,31 +624,3 @@ def test_a_first_order_head_that_auto_chooses_is_released_exactly(
     options = bundle.read_bundle(output).facts.head.options
     assert options["chosen"]["engine"] == "exact"
     assert verify_bundle(output).passed
-
-
-def test_a_new_rule_neither_changes_nor_refuses_a_release_that_is_made(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    output = release(folder, study(folder, method="auto"))
-    before = contents(output)
-    for module in (auto, checking):
-        monkeypatch.setattr(module, "RULE", auto_rule.RULE + 1)
-    monkeypatch.setattr(auto, "choose_head", lambda _: {"head": "newton"})
-    release(folder, study(folder, method="auto"))
-    assert contents(output) == before
-    report = verify_bundle(output)
-    assert report.passed
-    (check,) = (each for each in report.checks if each.name == "rule of auto")
-    assert check.passed is None
-    assert f"rule {auto_rule.RULE} chose head" in check.detail
-
-
-def test_options_that_the_rule_does_not_choose_are_noticed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The bundle is consistent in itself: only the rule tells."""
-    output = release(folder, study(folder, method="auto"))
-    monkeypatch.setattr(auto, "choose_head", lambda _: {"head": "newton"})
-    failed = [check for check in verify_bundle(output).checks if check.passed is False]
-    assert [check.name for check in failed] == ["rule of auto"]
-    assert "head.options" in failed[0].detail

@@ -46,9 +46,6 @@ def entries(folder: Path, dataset: str) -> int:
     return len(Ledger.of_dataset(folder / "data", dataset).read_entries())
 
 
-# The limit.
-
-
 def test_a_copy_under_another_name_is_refused(folder: Path) -> None:
     """Three releases under a limit of 1 cost 1.87 together before."""
     release_of(folder, "toy", "first", max_epsilon=1)
@@ -89,11 +86,7 @@ def test_the_same_tables_in_another_study_are_refused_without_their_hashes(folde
         (folder / "data/toy" / name).unlink()
     with pytest.raises(PrivacyError, match="images of dataset again are also in entry 1 of"):
         release_of(folder, "again", "second")
-
-
-def test_the_tables_of_an_earlier_entry_are_looked_at(folder: Path) -> None:
-    release_of(folder, "toy", "first")
-    forget_hashes(folder / "data/toy")
+    prepare(folder, "toy", images("lesion"))  # the tables of the earlier entry are looked at
     prepare(folder, "copy", images("lesion"), shift=0.1)
     with pytest.raises(PrivacyError, match="images of dataset copy are also in entry 1 of"):
         release_of(folder, "copy", "second")
@@ -188,9 +181,6 @@ def test_two_datasets_of_one_study_may_share_images_if_it_says_so(folder: Path) 
     check_study(load_study(values))
 
 
-# Sides.
-
-
 def test_renamed_units_that_change_sides_are_refused(folder: Path) -> None:
     """The split's key is the same, and a unit would pay for one side of it only."""
     whose = {split: [f"{split} {row // 3}" for row in range(rows)] for split, rows in ROWS.items()}
@@ -206,9 +196,6 @@ def test_renamed_units_that_change_sides_are_refused(folder: Path) -> None:
     output = release_of(folder, "toy", "second", of_patients=True, more=seed)
     # twice trained on before, and the third: both sides of each split count
     assert bundle.read_bundle(output).statement["ledger"]["epsilon"] > 1.8
-
-
-# The files.
 
 
 def test_key_and_hashes_are_private_and_in_no_bundle(folder: Path) -> None:
@@ -235,28 +222,20 @@ def test_a_lost_key_or_file_is_no_way_around(folder: Path) -> None:
     release_of(folder, "toy", "first")
     prepare(folder, "copy", images("lesion"))
     key = folder / "data" / KEY_FILE
-    kept = key.read_bytes()
-    key.unlink()
-    with pytest.raises(DataError, match=r"units.key: missing, but ledgers contain hashes"):
-        release_of(folder, "copy", "second")
-    key.write_bytes(bytes(32))
-    with pytest.raises(DataError, match=r"units-.*: cannot be used \(made with another key"):
-        release_of(folder, "copy", "second")
-    key.write_bytes(kept[:20])
-    with pytest.raises(DataError, match=r"units.key: 20 bytes, not 32; restore the file"):
-        release_of(folder, "copy", "second")
-    key.write_bytes(kept)
     (hashes,) = (folder / "data/toy").glob("units-*.safetensors")
-    content = bytearray(hashes.read_bytes())
-    content[-1] ^= 1
-    hashes.write_bytes(bytes(content))
-    with pytest.raises(
-        DataError, match=r"cannot be used \(the file differs from its ledger's record\); restore"
-    ):
-        release_of(folder, "copy", "second")
-    hashes.unlink()
-    with pytest.raises(DataError, match=r"cannot be used \(.*No such file"):
-        release_of(folder, "copy", "second")
+    for path, change, said in (
+        (key, None, r"units.key: missing, but ledgers contain hashes"),
+        (key, lambda _: bytes(32), r"units-.*: cannot be used \(made with another key"),
+        (key, lambda kept: kept[:20], r"units.key: 20 bytes, not 32; restore the file"),
+        (hashes, lambda kept: kept[:-1] + bytes([kept[-1] ^ 1]),
+         r"cannot be used \(the file differs from its ledger's record\); restore"),
+        (hashes, None, r"cannot be used \(.*No such file"),
+    ):  # fmt: skip
+        kept = path.read_bytes()
+        path.unlink() if change is None else path.write_bytes(change(kept))
+        with pytest.raises(DataError, match=said):
+            release_of(folder, "copy", "second")
+        path.write_bytes(kept)
     assert entries(folder, "copy") == 0
 
 

@@ -28,15 +28,16 @@ from dpprobe.backbones import loading
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import dataset_preparation
 from dpprobe.data.image_files import open_image
+from dpprobe.data.problems import ImageError
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.table import SplitTable, read_info
+from dpprobe.data.table import EncodedImage, SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.extraction import extract_shard
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.release.bundle import FACTS_FILE, read_bundle
 from dpprobe.release.export import export_onnx
-from dpprobe.release.image_sources import find_images
+from dpprobe.release.image_sources import find_images, open_encoded
 from dpprobe.release.predict import Predictor, predict
 from tests.support.bundles import CLASSES, write_example
 from tests.support.edited_bundles import edit_file
@@ -75,9 +76,6 @@ def expected(folder: Path, features: npt.NDArray[np.float32]) -> npt.NDArray[np.
     scores = unit @ weights[:, :-1].T + weights[:, -1]
     powers = np.exp(scores - scores.max(axis=1, keepdims=True))
     return powers / powers.sum(axis=1, keepdims=True)
-
-
-# the same as stored features
 
 
 ROWS = 50
@@ -202,9 +200,6 @@ def test_rows_depend_on_no_other_row(tmp_path: Path) -> None:
     assert mixed == {name: whole[name] for name in mixed}
 
 
-# places of images
-
-
 def test_folders_are_searched_by_extension_in_the_order_of_paths(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -306,6 +301,8 @@ def test_missing_values_of_a_table_are_faults_of_their_rows(tmp_path: Path, bund
         "e": f"{tmp_path}/gone.png cannot be read (No such file or directory)",
         "f": "no image in this row",
     }
+    with pytest.raises(ImageError, match=r"cannot be read \(embedded null byte\)"):
+        open_encoded(EncodedImage(0, None, "a\0b.png", "h", b""))
 
 
 @pytest.mark.parametrize(
@@ -436,9 +433,6 @@ def test_long_cells_and_declared_delimiters_are_read(tmp_path: Path) -> None:
         assert list(find_images([tmp_path / name]).rows()) == [("7", None, str(tmp_path / "x.png"))]
 
 
-# images that are hard to read
-
-
 GOOD: dict[str, Callable[[], bytes]] = {
     "alpha.png": lambda: encoded(picture(3, mode="RGBA")),
     "print.jpg": lambda: encoded(picture(4, mode="CMYK"), "JPEG"),
@@ -524,9 +518,6 @@ def test_standard_output_has_the_table_alone(
     predict(bundle, [tmp_path / "x.png"], output=tmp_path / "out.csv")
     assert printed == (tmp_path / "out.csv").read_text()
     assert len(printed.splitlines()) == 2
-
-
-# links, sizes, dtypes
 
 
 def test_several_labels_and_scores(tmp_path: Path) -> None:
@@ -636,9 +627,6 @@ def test_a_feature_beyond_the_dtype_is_a_fault(tmp_path: Path) -> None:
     )
 
 
-# another backbone than the release's
-
-
 @pytest.fixture(scope="module")
 def networks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Bundles of a checkpoint, and two files of weights."""
@@ -651,7 +639,9 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_checkpoint_is_the_one_of_the_release(networks: Path) -> None:
+def test_a_checkpoint_is_the_one_of_the_release(networks: Path, bundle: Path) -> None:
+    with pytest.raises(ConfigError, match="needs no file of weights; remove"):
+        Predictor.load_bundle(bundle, checkpoint=networks / "right.pth")
     bundle = networks / "bundle"
     text = (bundle / FACTS_FILE).read_text()
     assert str(networks) not in text
@@ -666,39 +656,26 @@ def test_a_checkpoint_is_the_one_of_the_release(networks: Path) -> None:
         Predictor.load_bundle(bundle, checkpoint=networks / "wrong.pth")
 
 
-def test_a_backbone_without_a_checkpoint_takes_none(networks: Path, bundle: Path) -> None:
-    with pytest.raises(ConfigError, match="needs no file of weights; remove"):
-        Predictor.load_bundle(bundle, checkpoint=networks / "right.pth")
-
-
-def louder(values: dict[str, Any]) -> None:
-    values["backbone"]["probe"] |= {"sha256": "0" * 64, "norm": 99.0}
-
-
-def cropped(values: dict[str, Any]) -> None:
-    values["backbone"]["preprocessing"]["crop_pct"] = 0.5
-
-
-def reweighted(values: dict[str, Any]) -> None:
-    values["backbone"]["weights_sha256"] = "1" * 64
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (louder, r"backbone mine: its features of a test image have norm .*here instead of 99"),
-        (cropped, "backbone mine: preprocessing has crop_pct .* here, but 0.5 in the release"),
-        (reweighted, f"backbone mine: its weights have SHA-256 [0-9a-f]+, but .* needs {'1' * 64}"),
+        (lambda v: v["probe"].update(sha256="0" * 64, norm=99.0),
+         r"backbone mine: its features of a test image have norm .*here instead of 99"),
+        (lambda v: v["preprocessing"].update(crop_pct=0.5),
+         "backbone mine: preprocessing has crop_pct .* here, but 0.5 in the release"),
+        (lambda v: v.update(weights_sha256="1" * 64),
+         f"backbone mine: its weights have SHA-256 [0-9a-f]+, but .* needs {'1' * 64}"),
     ],
-)
+)  # fmt: skip
 def test_a_backbone_that_computes_something_else_is_refused(
-    tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str
+    tmp_path: Path, change: Callable[[dict[str, Any]], object], message: str
 ) -> None:
     model = {"family": "timm", "model": "test_resnet", "pretrained": False}
     folder = write_release(tmp_path / "bundle", model)
     assert Predictor.load_bundle(folder, device="cpu").classes == CLASSES
+    edited = altered(folder, tmp_path / "edited", lambda values: change(values["backbone"]))
     with pytest.raises(DataError, match=message) as error:
-        Predictor.load_bundle(altered(folder, tmp_path / "edited", change), device="cpu")
+        Predictor.load_bundle(edited, device="cpu")
     assert "\n" not in str(error.value)
 
 
@@ -734,9 +711,6 @@ def test_a_gpu_s_processes_predict_what_threads_do(
     for one, other in zip(actual[2:], wanted[2:], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
     assert predictor.predict_images([]).shape == (0, len(CLASSES))
-
-
-# a stranger's bundle
 
 
 def altered(bundle: Path, folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
@@ -780,13 +754,10 @@ def test_what_a_bundle_would_have_loaded_is_refused(
 
 def test_a_function_that_a_bundle_names_needs_leave(bundle: Path, tmp_path: Path) -> None:
     """No module is imported without it."""
-
-    def name_function(values: dict[str, Any]) -> None:
-        options = values["backbone"]["options"]
-        options.clear()
-        options.update(family="imported", module="no_such_package.nets:build")
-
-    folder = altered(bundle, tmp_path / "bundle", name_function)
+    options = {"family": "imported", "module": "no_such_package.nets:build"}
+    folder = altered(
+        bundle, tmp_path / "bundle", lambda values: values["backbone"].update(options=options)
+    )
     with pytest.raises(ConfigError, match=r"by no_such_package.nets:build, .* --allow-module if"):
         Predictor.load_bundle(folder, device="cpu")
     with pytest.raises(ConfigError, match="pass --allow-module"):

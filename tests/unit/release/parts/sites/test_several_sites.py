@@ -209,6 +209,7 @@ def test_a_statement_has_the_penalty_of_shares_but_for_one_honest_site(colluders
     shares = Penalty(smallest=9000.0, honest=4 - colluders, coordinates=7)
     assert said["log10_penalty"] == (None if colluders == 3 else shares.log10_total)
     assert ("Noise in shares" in said["words"]) == (colluders < 3)
+    assert "a feature or an exact sum: each sent sums under masks, which vanish" in said["words"]
 
 
 def test_a_site_cannot_change_its_mind_after_all_have_agreed(
