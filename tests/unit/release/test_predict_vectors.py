@@ -111,7 +111,8 @@ def test_missing_and_damaged_files_are_refused(bundle: Path, tmp_path: Path) -> 
 def test_vectors_and_images_are_not_mixed(bundle: Path, tmp_path: Path) -> None:
     vectors = write_vectors(tmp_path / "rows.npy", make_rows(3).X)
     Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
-    for more in ({"images": [vectors, tmp_path / "one.png"]}, {"id_column": "id"}):
+    mixed = {"images": [vectors, tmp_path / "one.png"]}
+    for more in (mixed, {"id_column": "id"}, {"image_column": "x"}, {"root": tmp_path}):
         values = {"images": [vectors], "output": None, **more}
         with pytest.raises(ConfigError, match="vectors must be the only input"):
             predict(bundle, **values)  # type: ignore[arg-type]
