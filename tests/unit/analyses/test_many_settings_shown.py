@@ -86,6 +86,8 @@ def fairness_settings() -> dict[str, dict[str, Any]]:
                                "headline": "accuracy"}},
         "left out": {"changes": {"attributes.0.compared": partly, "multi_label": False,
                                  **{f"cells.{k}.private": True for k in cells}}},
+        "left out of one metric alone": {"changes": {"attributes.0.compared": partly,
+                                                     "attributes.1.groups.3.left_out": None}},
         "not the headline": {"changes": {
             f"cells.{k}.attributes.{a}.gaps.auc.gap": None for k in cells for a in (0, 1)}},
     }  # fmt: skip
