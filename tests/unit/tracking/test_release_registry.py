@@ -21,9 +21,15 @@ from PIL import Image
 
 from dpprobe.artifacts import read_json
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.release.bundle import BUNDLE_FILES, SIGNATURE_FILE, bundle_digest, write_sums
+from dpprobe.release.bundle import (
+    BUNDLE_FILES,
+    SIGNATURE_FILE,
+    bundle_digest,
+    read_bundle,
+    write_sums,
+)
 from dpprobe.release.predict import Predictor
-from dpprobe.tracking import served_release
+from dpprobe.tracking import release_registry, served_release
 from dpprobe.tracking.receipt import find_store_fault
 from dpprobe.tracking.release_registry import DESCRIPTION_LENGTH, register_release
 from dpprobe.tracking.served_release import ServedRelease
@@ -200,6 +206,8 @@ def test_a_new_bundle_is_a_new_version_and_the_old_one_stays(study: Study, bundl
     second = register(study, bundle)
     assert (first["models"], second["models"]) == ({MODEL: "1"}, {MODEL: "2"})
     check_whole(study, bundle, second)
+    versions = study.client.search_model_versions(f"name='{MODEL}'")
+    assert {str(version.version) for version in versions} == {"1", "2"}
     assert content(registered(study, first)) == old
     tags = [run_of(study, receipt).data.tags["current"] for receipt in (first, second)]
     assert tags == ["false", "true"]
@@ -249,6 +257,14 @@ def test_a_damaged_bundle_is_not_registered(study: Study, bundle: Path) -> None:
     with pytest.raises(DataError, match=r"README\.md"):
         register(study, bundle)
     assert study.client.get_experiment_by_name("all releases") is None
+
+
+def test_a_release_needs_the_versions_that_computed_it(bundle: Path, tmp_path: Path) -> None:
+    backbone = read_json(bundle / "bundle.json")["backbone"]
+    rewritten(bundle, facts={"backbone": backbone | {"versions": {"torch": "0.0.1"}}})
+    needed = release_registry._write_bundle(read_bundle(bundle), tmp_path)["pip_requirements"]
+    assert "torch==0.0.1" in needed
+    assert not any(line.startswith("dpprobe") for line in needed)
 
 
 def test_a_long_card_fits(study: Study, bundle: Path) -> None:
