@@ -333,6 +333,13 @@ def records_that_name_files_elsewhere() -> Calls:
     for name in ("../../../../../../kept", "/etc/hostname", "deep/file"):
         write_record(path, {**record, "files": {name: "0" * 64}})
         yield ("--fix",)
+    Path("data/downloads/mnist").mkdir(parents=True)
+    part = {"name": "../other/kept", "sha256": "0" * 64, "bytes": 4}
+    receipt = {"format": "dpprobe-download", "format_version": 1, "files": [part]}
+    write_record(Path("data/downloads/mnist/receipt.json"), receipt)
+    Path("results/fairness/digits/a").mkdir(parents=True)
+    write_record(Path("results/fairness/digits/a/x.json"), {**record, "files": {"x": "0" * 64}})
+    yield ("--fix", "--data", "data")
     for content in (b"", b"\0" * 900, b'{"format": "dpprobe-few-shot",'):  # cut short by a crash
         path.write_bytes(content)
         yield ("--fix",)

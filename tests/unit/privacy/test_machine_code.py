@@ -121,6 +121,19 @@ def test_the_first_writable_folder_alone_keeps_the_module(
     assert compilations(module()) == [0, 0, 0]
 
 
+def test_folders_are_numbas_in_its_order(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "doubling.py").write_text("")
+    code = MachineCode(str(tmp_path / "doubling.py"))
+    monkeypatch.setattr(numba.core.config, "CACHE_DIR", "")
+    in_tree, in_home = code.list_folders()
+    assert in_tree == tmp_path / "__pycache__"
+    assert in_home.name == "numba"
+    monkeypatch.setattr(numba.core.config, "CACHE_DIR", str(tmp_path / "named"))
+    assert code.list_folders() == [tmp_path / "named", in_tree, in_home]
+
+
 def test_where_nothing_can_be_kept_functions_are_compiled_in_memory(
     cache: Path, module: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:

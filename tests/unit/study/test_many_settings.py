@@ -129,6 +129,8 @@ STUDIES: dict[str, dict[str, Any]] = {
     "absolute folders": {"results_dir": "/scratch/jürgen/x-1/", "data_dir": "../a"},
     "vectors": {"datasets": {"digits": {"source": "embeddings", "train": "a", "test": "b",
         "label_column": "y", "class_names": ["a", "b"]}}},
+    "public vectors": {"public_datasets": {"other": {"source": "embeddings", "train": "a",
+        "test": "b", "label_column": "y", "class_names": ["a", "b"]}}},
     "images of vectors": {"backbones": {"pixels": {"family": "external", "model": "m",
         "each_by_itself": True}}, "few_shot": {}},
 }  # fmt: skip
