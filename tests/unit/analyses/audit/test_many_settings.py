@@ -179,7 +179,7 @@ def test_broken_releases_are_as_stored() -> None:
         float_noise = controls.add_float_noise(releases[0], []) - releases[0].sums
         assert 0 < float((float_noise - releases[0].noise).abs().max()) < 1e-6
         made[f"classes {shape}"] = controls._has_classes(releases[0])
-    for name in ("sampled_exact_sgd", "least_squares"):
+    for name in ("sampled_exact_sgd", "sampled_lamb_centred", "least_squares"):
         cell = cell_of(name)
         for control in controls.make_controls(cell.attack, cell.shape, group=2, seed=3):
             attack: Any = control.attack
