@@ -121,9 +121,7 @@ def test_the_first_writable_folder_alone_keeps_the_module(
     assert compilations(module()) == [0, 0, 0]
 
 
-def test_folders_are_numbas_in_its_order(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_folders_are_numbas_in_its_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "doubling.py").write_text("")
     code = MachineCode(str(tmp_path / "doubling.py"))
     monkeypatch.setattr(numba.core.config, "CACHE_DIR", "")
