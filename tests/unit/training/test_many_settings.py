@@ -22,6 +22,7 @@ from dpprobe.artifacts import hash_value, read_json, sha256_file, write_json
 from dpprobe.errors import DpprobeError, may_pass
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.finetune.unpriced_search import Trial
+from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.results.search_record import HeldOut, SearchRecord
 from dpprobe.study.study_file import load_study
@@ -41,7 +42,7 @@ from tests.support.stored_records import check_values
 from tests.support.training_jobs import make_job, plan_job
 
 FULL = {"head": "sgd", "batch_size": "full", "steps": 3}
-METHODS = {
+METHODS: dict[str, dict[str, Any]] = {
     "full": FULL,
     "tuned": {"head": "tuned", "base": FULL, "search": {"learning_rate": [0.5, 2.0]}, "trials": 2},
     "priors": {"head": "momentum", "steps": 2, "class_priors": "released"},
@@ -205,9 +206,9 @@ def test_seeds_of_several_runs_are_merged_in_order(tmp_path: Path, calibration: 
         assert merged.seconds == 2.5
 
 
-def _answer(folder: Path, made: Callable[[], Any]) -> Any:
+def _answer(folder: Path, made: Callable[..., Any], *given: Any, **options: Any) -> Any:
     try:
-        return made()
+        return made(*given, **options)
     except Exception as error:
         return f"{type(error).__name__}: {error}".replace(str(folder), "~")
 
@@ -261,9 +262,9 @@ def test_plan_files_and_jobs_are_refused_as_stored(tmp_path: Path, calibration: 
     for changes in (
         {"unit": "patient"}, {"patients": {"images": 3}}, {"patients": {"images": 2}},
         {"patients": {"images": None}}, {"epsilon": "3"}, {"delta": 2e-3}, {"accountant": "rdp"},
-        {"methods": job.methods | {"more": method_options(FULL)}},
+        {"methods": {**job.methods, "more": method_options(FULL)}},
     ):  # fmt: skip
-        answers[str(changes)[:40]] = _answer(tmp_path, lambda own=changes: ask(**own))
+        answers[str(changes)[:40]] = _answer(tmp_path, ask, **changes)
     check_values("refused_jobs", answers)
 
 
@@ -388,13 +389,18 @@ def test_public_files_of_several_datasets_are_judged_as_stored(tmp_path: Path) -
         "nan": head * np.nan,
     }  # fmt: skip
 
-    def judge(**options: Any) -> Any:
-        method = method_options({"head": "sgd", "batch_size": "full", "steps": 1, **options})
+    def count_hashes(method: MethodOptions) -> int:
         return len(private.check_public(method).hashes)
 
+    def judge(**options: Any) -> int:
+        return count_hashes(
+            method_options({"head": "sgd", "batch_size": "full", "steps": 1, **options})
+        )
+
     answers = {
-        name: _answer(tmp_path, lambda own=values: judge(
-            init="file", init_file=str(_save(tmp_path / "start", own))))
+        name: _answer(
+            tmp_path, judge, init="file", init_file=str(_save(tmp_path / "start", values))
+        )
         for name, values in heads.items()
     }  # fmt: skip
     tables = [f"features/{d}/{b}/train" for d in ("d0", "d5", "d10") for b in ("b", "other")]
@@ -414,7 +420,7 @@ def test_public_files_of_several_datasets_are_judged_as_stored(tmp_path: Path) -
             "head": "feature_covariance", "normalize": "l2",
             "public_covariance": str(tmp_path / name / "manifest.json"),
         })  # fmt: skip
-        answers[name] = _answer(tmp_path, lambda own=method: len(private.check_public(own).hashes))
+        answers[name] = _answer(tmp_path, count_hashes, method)
     cell = tmp_path / "cells/d3/b/m/eps-4"
     start = _save(tmp_path / "start", head)
     for digest in (hash_value("other"), sha256_file(start)):
