@@ -33,6 +33,12 @@ def locate_record(log: str | Path, results: Path) -> Path:
     return results / FOLDER / inside.with_suffix(".json")
 
 
+def locate_file(results: Path, name: str) -> Path:
+    """Returns the path of a file, from its name in a record."""
+    # `results/..` of a linked results folder would be the folder above the link's target
+    return Path(os.path.normpath(results / name))
+
+
 def read_written(record: Path) -> dict[str, dict[str, Any]]:
     """Reads the files that a record lists, by path relative to results_dir; empty without record.
 
@@ -63,7 +69,7 @@ def list_changed(record: Path, results: Path, *, refresh: bool = False) -> list[
         return [record]
     changed, renewed = [], False
     for name, written in files.items():
-        path = _locate(results, name)
+        path = locate_file(results, name)
         try:
             now = _describe_state(path)
             if now == {key: written[key] for key in now}:
@@ -141,17 +147,13 @@ class JobRecord:
             return {
                 name: written
                 for name, written in read_written(self._record).items()
-                if os.path.dirname(name) not in folders and _locate(self._results, name).exists()  # noqa: PTH120
+                if os.path.dirname(name) not in folders  # noqa: PTH120
+                and locate_file(self._results, name).exists()
             }
         return {}
 
     def _name(self, path: Path) -> str:
         return Path(os.path.relpath(path.absolute(), self._results)).as_posix()
-
-
-def _locate(results: Path, name: str) -> Path:
-    # `results/..` of a linked results folder would be the folder above the link's target
-    return Path(os.path.normpath(results / name))
 
 
 def _describe_state(path: Path) -> dict[str, Any]:

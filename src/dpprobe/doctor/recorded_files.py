@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Iterator, Mapping
 from itertools import chain
@@ -20,7 +19,7 @@ from dpprobe.artifacts import (
 )
 from dpprobe.results.cell_record import METRICS_FILE
 from dpprobe.results.network_record import RECORD_FILE
-from dpprobe.written_files import BYTES, OUTPUT, SHA256
+from dpprobe.written_files import BYTES, OUTPUT, SHA256, locate_file
 from dpprobe.written_files import FOLDER as WRITTEN_FOLDER
 from dpprobe.written_files import FORMAT as WRITTEN_FORMAT
 
@@ -215,10 +214,6 @@ def _list_files(path: Path, values: Mapping[str, Any]) -> tuple[RecordedFile, ..
 def _list_written(path: Path, files: Mapping[str, Mapping[str, Any]]) -> Iterator[RecordedFile]:
     """Lists the files of a job's record, whose names are relative to the folder of results."""
     root = next(folder.parent for folder in path.parents if folder.name == WRITTEN_FOLDER)
-
-    def locate(name: str) -> Path:
-        return Path(os.path.normpath(root / name))
-
     for name, written in files.items():
-        target = locate(written.get(OUTPUT, name))
-        yield RecordedFile(locate(name), written[SHA256], written[BYTES], target, "")
+        target = locate_file(root, written.get(OUTPUT, name))
+        yield RecordedFile(locate_file(root, name), written[SHA256], written[BYTES], target, "")

@@ -138,8 +138,7 @@ def headline_lines(grid: Grid, bests: Sequence[Best], dataset: str) -> list[str]
         lines.append(f"Majority-class baseline: {constant}.")
     if least := [best for best in bests if best.entry.least is not None]:
         values = [worst_class(best) for best in least]
-        title = least[0].entry.least_title
-        title = f"{title[:1].upper()}{title[1:]}"  # which keeps AUC
+        title = upper_first(least[0].entry.least_title)
         lines.append(f"{title} of the best private head: {_by_epsilon(least, values)}.")
     if several := [best for best in bests if best.choice.candidates > 1]:
         counts = [f"best of {best.choice.candidates}" for best in several]
@@ -159,6 +158,11 @@ def worst_class(best: Best) -> str:
     """States the recall of the worst class, or the AUC of the worst label, with its name."""
     kind = "label" if best.measure.multi_label else "class"
     return f"{best.entry.least:.1f}% ({kind} {best.entry.least_class})"
+
+
+def upper_first(text: str) -> str:
+    """Makes the first letter large and keeps all others, unlike `str.capitalize`: AUC stays AUC."""
+    return text[:1].upper() + text[1:]
 
 
 def _by_epsilon(bests: Sequence[Best], values: Sequence[str]) -> str:

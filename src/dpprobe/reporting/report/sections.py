@@ -13,7 +13,14 @@ from dpprobe.data.addresses import public_addresses
 from dpprobe.data.table import DatasetInfo
 from dpprobe.privacy.risk import budget_words, explain_risks, row_words
 from dpprobe.privacy.trade_off import per_hundred
-from dpprobe.reporting.headline import choice_words, list_doubts, tested_words, verdict, worst_class
+from dpprobe.reporting.headline import (
+    choice_words,
+    list_doubts,
+    tested_words,
+    upper_first,
+    verdict,
+    worst_class,
+)
 from dpprobe.reporting.report import statements
 from dpprobe.reporting.report.curve import draw_curve
 from dpprobe.reporting.report.origin import cell_command
@@ -77,8 +84,7 @@ def _list_facts(
     ]
     if best.entry.least is not None:
         words = worst_class(best)
-        title = best.entry.least_title
-        facts.append((f"{title[:1].upper()}{title[1:]}", words, None))
+        facts.append((upper_first(best.entry.least_title), words, None))
     if best.zero_shot is not None:
         backbone, metric, value = best.zero_shot
         other = "" if metric == best.measure.headline else f" {HEADLINES[metric]}"
@@ -103,7 +109,7 @@ def _list_facts(
 
 
 def _end_sentence(text: str) -> str:
-    text = f"{text[:1].upper()}{text[1:]}"
+    text = upper_first(text)
     return text if text.endswith(".") else f"{text}."
 
 

@@ -24,7 +24,7 @@ from dpprobe.exhibits.make import find_function
 from dpprobe.exhibits.tables import mark_code
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.privacy.risk import budget_words
-from dpprobe.reporting.headline import best_interval, majority_words
+from dpprobe.reporting.headline import best_interval, majority_words, upper_first
 from dpprobe.reporting.paper_tables.common import Run
 from dpprobe.reporting.report import sections, statements
 from dpprobe.reporting.report.exhibits import Exhibits, figure_facts
@@ -238,7 +238,7 @@ def _make_environment(template: Path) -> Environment:
     environment.filters["best_interval"] = best_interval
     environment.filters["epsilon"] = lambda token: "∞" if token == INFINITE else budget_words(token)
     environment.filters["short"] = sections.one_line
-    environment.filters["upper_first"] = lambda text: text[:1].upper() + text[1:]
+    environment.filters["upper_first"] = upper_first
     environment.filters["coded"] = mark_code
     environment.filters["count"] = count_noun
     environment.filters["thousands"] = lambda value: f"{value:,}"
