@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel
 
-from dpprobe.errors import DpprobeError
+from tests.support.stored_records import answer_of
 
 NOTHING, ENDLESS = -9.0, 99.0  # stand in for None or NaN, and for infinity
 
@@ -40,11 +40,11 @@ def flatten(value: Any, place: str = "") -> dict[str, Any]:
 
 def or_error(make: Any, *given: Any, **named: Any) -> Any:
     """Returns what a function returns, or the error that it raises in one line."""
-    try:
-        return make(*given, **named)
-    except (DpprobeError, ValueError) as error:
-        words = str(error).partition(" [type=")[0]  # without the version of pydantic
-        return f"{type(error).__name__}: {words}"
+    answer = answer_of(make, *given, **named)
+    if not isinstance(answer, Exception):
+        return answer
+    words = str(answer).partition(" [type=")[0]  # without the version of pydantic
+    return f"{type(answer).__name__}: {words}"
 
 
 def _join_column(values: list[Any]) -> Any:

@@ -13,7 +13,7 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pydantic import BaseModel
 
 from dpprobe.artifacts import read_json
+from dpprobe.errors import DpprobeError
 from tests.conftest import REPOSITORY
 
 FOLDER = REPOSITORY / "tests/support/records"
@@ -62,6 +64,14 @@ def check_values(name: str, values: Any, *, rel: float = 1e-6, abs: float = 1e-9
     assert not found, f"not as in {path.name}; RENEW_RECORDS=1 stores it anew: {found[:5]}"
 
 
+def answer_of(call: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """Returns what a call answers, or the error for people that it raises instead."""
+    try:
+        return call(*given, **named)
+    except (DpprobeError, ValueError) as error:
+        return error
+
+
 def to_plain(value: Any) -> Any:
     """Returns what JSON can store, and keeps apart what differs: 1, 1.0 and True, None and nan."""
     match value:
@@ -80,6 +90,8 @@ def to_plain(value: Any) -> Any:
                 column: {"type": str(value.schema.field(column).type), "values": to_plain(
                     value.column(column).to_pylist())} for column in value.column_names
             }  # fmt: skip
+        case BaseModel():
+            return to_plain(value.model_dump())
         case bytes():
             return f"bytes {value.hex() if len(value) <= 64 else value[:64].hex()} {len(value)}"
         case Mapping():

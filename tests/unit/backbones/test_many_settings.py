@@ -29,10 +29,9 @@ from dpprobe.backbones.backbone import Backbone, backbone_fingerprint
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data.image_files import GREY_BITS, WHITE_IS_ZERO
-from dpprobe.errors import DpprobeError
 from tests.support import tiny_clip
 from tests.support.backbones import load, noise
-from tests.support.stored_records import check_values, to_plain
+from tests.support.stored_records import answer_of, check_values, to_plain
 
 STAGE = {"filters": 4, "kernel": 4, "stride": 2, "padding": 0, "pool": 2, "pool_stride": 1}
 SMALL = {
@@ -43,14 +42,6 @@ CLIP: dict[str, Any] = {"family": "open_clip", "model": "ViT-B-32"}
 VECTORS = {"family": "external", "model": "speech-96", "each_by_itself": True}
 IMPORTED = {"family": "imported", "module": "nets.tiny:build"}
 INCEPTION: dict[str, Any] = {"crop": "inception", "crop_seed": 3}
-
-
-def told(call: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    """Returns a call's answer, or the error in place of it."""
-    try:
-        return call(*given, **named)
-    except (DpprobeError, ValueError) as error:
-        return error
 
 
 def views(*changes: dict[str, Any]) -> list[dict[str, Any]]:
@@ -124,11 +115,11 @@ ASKED = (
 
 
 def ask(values: dict[str, Any]) -> Any:
-    options = told(backbone_options, values)
+    options = answer_of(backbone_options, values)
     if not isinstance(options, BackboneOptions):
         return to_plain(options)
     asked = {name: getattr(options, name) for name in ASKED if hasattr(options, name)}
-    return to_plain({name: told(one) if callable(one) else one for name, one in asked.items()})
+    return to_plain({name: answer_of(one) if callable(one) else one for name, one in asked.items()})
 
 
 @pytest.mark.parametrize("family", SETTINGS)
@@ -177,13 +168,15 @@ def test_images_become_numbers_alike() -> None:
     modes: list[image_preprocessing.Mode] = ["L", "RGB"]
     answers: dict[str, Any] = {}
     for mode, (name, picture) in product(modes, pictures().items()):
-        converted = told(image_preprocessing.convert_mode, picture, mode)
+        converted = answer_of(image_preprocessing.convert_mode, picture, mode)
         answers[f"{name} {mode}"] = converted
         if isinstance(converted, Image.Image):
             transform = image_preprocessing.ToTensor(mode=mode, size=None, mean=0.5, std=0.25)
             small = image_preprocessing.ToTensor(mode=mode, size=2)
             assumed = image_preprocessing.AssumeGreyBits(transform, 14)
-            told_bits = told(assumed, picture.copy()) if not picture.info.get(GREY_BITS) else None
+            told_bits = (
+                answer_of(assumed, picture.copy()) if not picture.info.get(GREY_BITS) else None
+            )
             answers[f"{name} {mode}"] = [
                 converted.mode, np.asarray(converted), transform(picture), told_bits,
                 small(picture).shape,
@@ -297,7 +290,7 @@ def test_loaded_backbones_are_what_their_options_say() -> None:
     answers = {}
     for base, changes in LOADED:
         for change in changes:
-            loaded = told(load, **base | change)
+            loaded = answer_of(load, **base | change)
             found = describe(loaded) if isinstance(loaded, Backbone) else loaded
             answers[f"{base['family']} {change}"] = found
     check_values("backbones_loaded", answers)
@@ -343,7 +336,8 @@ def test_forward_passes_give_a_row_of_floats_per_image() -> None:
 
     settings = product(outputs, (4, None), ("", "good", "narrow"))
     answers = {
-        str(each): told(run, outputs[each[0]], each[1], outputs.get(each[2])) for each in settings
+        str(each): answer_of(run, outputs[each[0]], each[1], outputs.get(each[2]))
+        for each in settings
     }
     check_values("backbones_rows", answers)
 
@@ -374,7 +368,7 @@ def test_files_are_weights_of_their_network(tmp_path: Path) -> None:
     answers: dict[str, Any] = {}
     for (name, content), shapes in product(FILES.items(), (False, True)):
         (tmp_path / name).write_bytes(content)
-        fault = str(told(checkpoints.read_state, tmp_path / name, shapes=shapes))
+        fault = str(answer_of(checkpoints.read_state, tmp_path / name, shapes=shapes))
         answers[f"{name} {shapes}"] = re.sub(r"it \(.*\)", "it (...)", fault)
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     state = model.state_dict()
@@ -398,9 +392,9 @@ def test_files_are_weights_of_their_network(tmp_path: Path) -> None:
     }  # fmt: skip
     for name, values in given.items():
         torch.save(values, tmp_path / "x.pth")
-        read = told(checkpoints.read_state, tmp_path / "x.pth")
+        read = answer_of(checkpoints.read_state, tmp_path / "x.pth")
         if not isinstance(read, Exception):
-            read = [[*read], told(
+            read = [[*read], answer_of(
                 checkpoints.fill_model, model, read, path=tmp_path, name="M",
                 remedy="R")]  # fmt: skip
         answers[name] = read
@@ -448,7 +442,7 @@ def test_files_beside_a_checkpoint_state_its_preprocessing(tmp_path: Path) -> No
     answers = []
     for name, values in product(("w.json", "config.json"), STATED):
         (tmp_path / name).write_text(json.dumps(values))
-        stated = str(told(timm_models.read_stated_config, tmp_path / "w.pth", "test_vit.x"))
+        stated = str(answer_of(timm_models.read_stated_config, tmp_path / "w.pth", "test_vit.x"))
         answers.append(re.sub(r"use \(.*\)", "use (...)", stated).replace(str(tmp_path), "FOLDER"))
         (tmp_path / name).unlink()
     check_values("backbones_stated", answers)
@@ -498,7 +492,7 @@ def test_digests_agree_up_to_the_precision_of_machines() -> None:
     ]
     known = [feature_digest.is_probe(base | change) for change in changes]
     chosen = [
-        told(external.Options(**VECTORS | {"vectors": wanted}).choose_vectors, "speech", names)
+        answer_of(external.Options(**VECTORS | {"vectors": wanted}).choose_vectors, "speech", names)
         for wanted in (None, "one")
         for names in (["vectors"], ["one", "speech"], ["vectors", "x"], ["one"])
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pydantic import BaseModel
 
 from dpprobe.data import (
     addresses,
@@ -37,22 +36,13 @@ from dpprobe.data.registry import dataset_options
 from dpprobe.data.subsample import Subsample
 from dpprobe.errors import DpprobeError
 from tests.support.shards import pack, png, samples
-from tests.support.stored_records import check_values, to_plain
+from tests.support.stored_records import answer_of, check_values, to_plain
 
 NAMES = {"label_column": "kind", "class_names": ["cat", "dog"]}
 BOTH = {"label_column": None, "class_names": None, "label_columns": ["a", "b"]}
 CSV: dict[str, Any] = {"source": "csv", "train": "a.csv"} | NAMES
 FILES: Any = [{"url": "http://h/x.zip?token=secret", "sha256": "0" * 64}]
 FOLDER = {"source": "imagefolder", "path": "x"}
-
-
-def told(call: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    """Returns a call's answer, or the error in place of it."""
-    try:
-        answer = call(*given, **named)
-        return answer.model_dump() if isinstance(answer, BaseModel) else answer
-    except (DpprobeError, ValueError) as error:
-        return error
 
 
 def public(answers: Any, folder: Path) -> Any:
@@ -289,10 +279,10 @@ def ask(values: Mapping[str, Any]) -> Any:
         options = dataset_options(values)
     except DpprobeError as error:
         return to_plain(error)
-    fault = told(options.check_files)
-    counts = {name: told(getattr(options, name)) for name in COUNTED} if fault is None else {}
+    fault = answer_of(options.check_files)
+    counts = {name: answer_of(getattr(options, name)) for name in COUNTED} if fault is None else {}
     return to_plain(
-        {"fault": fault} | {name: told(getattr(options, name)) for name in ASKED} | counts
+        {"fault": fault} | {name: answer_of(getattr(options, name)) for name in ASKED} | counts
     )
 
 
@@ -385,7 +375,7 @@ def test_tables_have_the_rows_of_their_text(
         for file, packed in chosen.items():
             (tmp_path / file).write_bytes(packed)
             for changes in READINGS if name in ("good", "labels") and file == "a.csv" else [{}]:
-                answer = told(read, file, changes)
+                answer = answer_of(read, file, changes)
                 answers[f"{name} {file} {changes or ''}"] = answer
     wide = answers.pop("wide a.csv ")["rows"]["path"]
     assert [len(path) for path in wide] == [140_000]
@@ -433,8 +423,10 @@ def test_folders_are_read_as_parts_and_classes(tmp_path: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
         options: Any = dataset_options({"source": "imagefolder", "path": str(tmp_path / name)})
-        answers[name] = [told(list_images, options)]
-        answers[name] += [told(options.list_warnings), told(options.count_rows)] if files else []
+        answers[name] = [answer_of(list_images, options)]
+        answers[name] += (
+            [answer_of(options.list_warnings), answer_of(options.count_rows)] if files else []
+        )
     for names in PART_NAMES:
         parts = folder_parts.find_parts(names.split("|" if "|" in names else " "))
         answers[names] = [parts, folder_parts.choose_parts(parts)]
@@ -473,7 +465,7 @@ def test_each_parquet_file_has_the_columns(tmp_path: Path) -> None:
                     "source": "parquet", "train": str(tmp_path / "x-*.parquet"),
                     "class_names": ["cat", "dog"], option: named,
                 })  # fmt: skip
-                answers.append([*changed, option, told(options.check_files)])
+                answers.append([*changed, option, answer_of(options.check_files)])
     check_values("data_parquet_columns", public(answers, tmp_path))
 
 
@@ -520,7 +512,7 @@ def test_samples_of_shards_become_rows(tmp_path: Path) -> None:
             options: Any = dataset_options(
                 {"source": "webdataset", "train": str(path), "class_names": ["cat", "dog"]} | values
             )
-            answers.append([*changed, told(read, options, path)])
+            answers.append([*changed, answer_of(read, options, path)])
     check_values("shard_rows", public(answers, tmp_path))
 
 
@@ -545,7 +537,7 @@ def test_names_are_read_alike_everywhere() -> None:
             alike_names.find_name_fault([name, "x"]), person_names.person_name(name),
             person_names.list_spellings(name),
             group_columns.MISSING_CODE.fullmatch(name) is not None,
-            told(group_columns.bin_name, name, (0.0, 1.0, 12.5, 1000.0)),
+            answer_of(group_columns.bin_name, name, (0.0, 1.0, 12.5, 1000.0)),
             [webdataset_rows._class_number(known, "label", name) for known in (names, ["a", "b"])],
         ] for name in SPELLINGS},
         "ranges": {text: group_columns.bin_name(text, (18.0, 40.0)) for text in (
@@ -567,7 +559,7 @@ def test_names_are_read_alike_everywhere() -> None:
         "rare": [rare_words(list("abcdef"), *counts) for counts in (
             ([5] * 6, [5] * 6), ([4, 1, 0, 5, 9, 9], [9, 9, 1, 4, 0, 9]), ([1] * 6, [1] * 6),
             ([4] + [9] * 5, [9] * 6))],
-        "templates": [told(path_template.template_parts, each) for each in (
+        "templates": [answer_of(path_template.template_parts, each) for each in (
             "{a}", "x{a:.2}/{b c:>3}", "{{}}", "{a.b}{c[0]}", "", "{a!s}", "}")],
         "addresses": [addresses.public_addresses(value) for value in (
             "http://me:pw@h:8/a/b?t=1#x", "https://h", "/home/me/a.csv", "a/b", "/a|b",
@@ -603,10 +595,10 @@ def test_prompts_are_sentences_about_classes() -> None:
         return prompts.make_sentences(prompts.read_templates(chosen), ["ox", "{c} of {a}"])
 
     check_values("data_prompts", {
-        "sets": {str(each): [told(prompts.check_prompts, each), told(write,
+        "sets": {str(each): [answer_of(prompts.check_prompts, each), answer_of(write,
         each)] for each in PROMPTS},
         "articles": {word: prompts.choose_article(word) for word in WORDS},
-        "names": [str(told(prompts.name_classes, *each))[:300] for each in named],
+        "names": [str(answer_of(prompts.name_classes, *each))[:300] for each in named],
     })  # fmt: skip
 
 
@@ -630,12 +622,12 @@ def test_numbers_of_classes_choose_metrics_and_rows() -> None:
         return np.flatnonzero(Subsample(**part).choose_rows(labels, units, ["a", "b", "c"]))
 
     check_values("data_metrics_and_parts", {
-        "metrics": [told(
+        "metrics": [answer_of(
             headline_metric, metric, num_classes=classes, multi_label=several, test_counts=count
             ) for metric in metrics
             for classes in (None, 2, 3) for several in (False, True) for count in counts],
         "imbalance": [compute_imbalance(count) for count in counts], "copies": seen,
-        "parts": [told(keep, part) for part in parts],
+        "parts": [answer_of(keep, part) for part in parts],
         "faults": [Subsample(**part).list_faults({str(n): n for n in range(12)}) for part in parts],
     })  # fmt: skip
 
@@ -645,6 +637,6 @@ def test_patterns_choose_files_of_a_repository() -> None:
     patterns = ("data/train-*.parquet", "*1.parquet", ("*-2.*", "*-1.*"), "test*", "README.md")
     options: Any = dataset_options(SETTINGS["hub"][0])
     check_values("data_hub_patterns", [
-        told(huggingface._match_files, pattern, names, options) for pattern in patterns
+        answer_of(huggingface._match_files, pattern, names, options) for pattern in patterns
         for names in ([*tables[::-1], "README.md"], ["b.csv", "a.csv"], [], tables[:6], tables[:5])
     ])  # fmt: skip

@@ -9,22 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpprobe.errors import DpprobeError
 from dpprobe.features.decoding_workers import make_order, shape_memory, take_images
 from dpprobe.features.extraction import find_misfits
 from dpprobe.features.shard_file import RowColumns, array_path
 from dpprobe.features.shard_header import ShardHeader, row_range
-from tests.support.stored_records import check_values
+from tests.support.stored_records import answer_of, check_values
 from tests.unit.features.test_feature_store import make_header
-
-
-def ask(call: Any, *given: Any) -> Any:
-    """Returns a call's answer, or the error in place of it."""
-    try:
-        return call(*given)
-    except (DpprobeError, ValueError) as error:
-        return error
-
 
 HEADERS: list[dict[str, Any]] = [
     {}, {"shard": 2, "precision": "float16"}, {"rows": 24, "shard": 10, "shards": 11},
@@ -46,8 +36,8 @@ def test_a_header_is_what_its_attributes_say() -> None:
     damaged += [{name: one for name, one in stored[0].items() if name != left} for left in NAMES]
     check_values("features_headers", {
         "stored": stored, "common": [header.common_part() for header in headers[1::2]],
-        "read": [str(ask(ShardHeader.from_attributes, each, "s"))[:60] for each in damaged],
-        "ranges": {str(each): ask(row_range, *each) for each in product(
+        "read": [str(answer_of(ShardHeader.from_attributes, each, "s"))[:60] for each in damaged],
+        "ranges": {str(each): answer_of(row_range, *each) for each in product(
             (1, 7, 23), (-1, 0, 1, 6, 7), (1, 2, 7, 8))},
         "paths": [array_path(layer) for layer in (None, "10", "crop_00")],
     })  # fmt: skip
@@ -85,8 +75,8 @@ def test_pieces_of_rows_fit_into_memory() -> None:
         for kind in (torch.uint8, torch.float32)
     }
     images = [SimpleNamespace(row=row) for row in range(4, 7)]
-    taken = [ask(take_images, iter(images), count) for count in (0, 2, 3, 4)]
-    taken.append(ask(take_images, iter([]), 1))
+    taken = [answer_of(take_images, iter(images), count) for count in (0, 2, 3, 4)]
+    taken.append(answer_of(take_images, iter([]), 1))
     shown = [one if isinstance(one, Exception) else [each.row for each in one] for one in taken]
     values = np.array([[1, 2], [65504, 0], [65520, -1], [-7e4, 1], [np.nan, 1], [1, -np.inf]])
     misfits = [find_misfits(values.astype(np.float32), kind) for kind in ("float16", "float32")]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,7 +22,7 @@ from dpprobe.planner.plan_text import (
 )
 from dpprobe.planner.predicted_accuracy import Kept, Setting, predict
 from dpprobe.privacy.risk import Risk
-from tests.support.stored_records import check_values
+from tests.support.stored_records import answer_of, check_values
 
 SETTING = Setting(n=3000, classes=4, epsilon=1.0, dimension=1280)
 
@@ -37,13 +36,6 @@ def test_the_loss_falls_under_5_points_before_it_falls_under_2() -> None:
         0.82 - predict(SETTING.with_n(five)).predict_accuracy(chance=0.25, ceiling=0.82)[1]
     )
     assert loss == pytest.approx(5.0, abs=0.05)
-
-
-def answer(ask: Callable[[], Any]) -> Any:
-    try:
-        return ask()
-    except ConfigError as error:
-        return error
 
 
 BUDGETS = [0.01, 1.0, Risk(advantage=0.1).to_epsilon(1e-5), 30.0, 60.0]
@@ -69,7 +61,7 @@ def test_plans_over_many_settings_and_what_is_refused() -> None:
             setting = Setting(n=n, classes=classes, epsilon=epsilon, dimension=dimension)
             for options in own:
                 unit = ("image", "patient")[len(plans) % 2]
-                made = answer(partial(make_plan, setting, unit=unit, **options))
+                made = answer_of(partial(make_plan, setting, unit=unit, **options))
                 said = made if isinstance(made, ConfigError) else plan_in_words(made).splitlines()
                 values = made if isinstance(made, ConfigError) else made.as_json()
                 plans[f"{n} {classes} {dimension} {epsilon:g} {options} {unit}"] = [said, values]
@@ -77,7 +69,7 @@ def test_plans_over_many_settings_and_what_is_refused() -> None:
     found = {
         "plans": plans,
         "deltas": [make_plan(replace(SETTING, delta=delta)).warnings for delta in deltas],
-        "wrong": [[each, answer(replace(SETTING, **each).check_ranges)] for each in WRONG],
+        "wrong": [[each, answer_of(replace(SETTING, **each).check_ranges)] for each in WRONG],
         "accuracies": [
             [format_span(each), *kept.predict_accuracy(chance=chance, ceiling=ceiling)]
             for each in KEPT for chance, ceiling in [(0.25, 0.85), (0.5, 0.5), (0.1, 1.0)]
@@ -105,7 +97,7 @@ def test_warnings_of_too_few_units_and_plans_of_months() -> None:
     few = Setting(n=500, classes=2, epsilon=1.0, dimension=1280)
     scales = [make_scale(2, ceiling=ceiling, majority=0.6) for ceiling in (0.9, 0.6, None)]
     for months, scale in zip((2, 3, 11, 1, 121), (*scales, *scales[:2]), strict=True):
-        rows = answer(partial(plan_months, few, months))
+        rows = answer_of(partial(plan_months, few, months))
         found["months"][months] = rows if isinstance(rows, ConfigError) else [
             months_in_words(rows, scale, epsilon=1.0, unit="patient").splitlines(),
             months_as_json(rows)[:3], scale,

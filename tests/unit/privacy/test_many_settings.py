@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,12 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpprobe.errors import PrivacyError
 from dpprobe.privacy import limits, risk
 from dpprobe.privacy.limits import epsilon_token, epsilon_value
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
 from dpprobe.privacy.risk import Risk, RiskEpsilon
-from tests.support.stored_records import check_values
+from tests.support.stored_records import answer_of, check_values
 
 SPELLINGS: list[Any] = [
     0.5, 2, "2.0", 1e-7, 123456.7890123456, "inf", math.inf, math.nan, 0, -1, True, None, "much",
@@ -38,16 +36,9 @@ BUDGETS = [
 ]  # fmt: skip
 
 
-def answer(ask: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    try:
-        return ask(*given, **named)
-    except (ValueError, PrivacyError) as error:
-        return error
-
-
 def words_of(value: Any) -> Any:
     """The spelling of a budget, what it is read as, and the epsilon, order and words it has."""
-    token = answer(risk.budget_token, value)
+    token = answer_of(risk.budget_token, value)
     if isinstance(token, Exception):
         return token
     assert risk.budget_token(token) == token
@@ -55,8 +46,8 @@ def words_of(value: Any) -> Any:
     if isinstance(read, Risk):
         read = {**read.to_dict(), "words": str(read), "short": read.short, "rates": read.rates}
     ask = (partial(risk.nominal_epsilon, token, each) for each in (1e-3, 1e-8))
-    order = answer(risk.budget_order, token)
-    return [token, read, *map(answer, ask), order, risk.budget_title(token)]
+    order = answer_of(risk.budget_order, token)
+    return [token, read, *map(answer_of, ask), order, risk.budget_title(token)]
 
 
 @given(st.floats(min_value=1e-6, max_value=1e6))
@@ -135,13 +126,13 @@ def test_mechanisms_selections_and_plans_refuse_what_cannot_be_priced() -> None:
 
     found = {
         "mechanisms": [
-            [name, value, answer(Mechanism, **USUAL | {name: value})]
+            [name, value, answer_of(Mechanism, **USUAL | {name: value})]
             for name, values in MECHANISMS for value in values
         ],
         "selections": [
-            answer(Selection, mean=mean, repeated=repeated)
+            answer_of(Selection, mean=mean, repeated=repeated)
             for mean in (1.0, 1.01, 1000, 1000.1, math.nan) for repeated in (("a",), ())
         ],
-        "plans": [answer(plan, **changes) for changes in PLANS],
+        "plans": [answer_of(plan, **changes) for changes in PLANS],
     }  # fmt: skip
     check_values("refused_plans", found)

@@ -18,7 +18,7 @@ from dpprobe.results.paired_difference import compare_entries
 from dpprobe.results.summary import Entry
 from dpprobe.results.uncertainty import summarise_records
 from tests.support.cell_files import grid_of, write_cell
-from tests.support.stored_records import check_values
+from tests.support.stored_records import answer_of, check_values
 
 
 def _made(
@@ -44,13 +44,6 @@ SPLITS: list[dict[str, Any]] = [
         (1, 2, 0, False), (1, 3, 1, True), (40, 5, 40, False), (300, 2, 30, False),
     )
 ]  # fmt: skip
-
-
-def _answer(made: Any) -> Any:
-    try:
-        return made()
-    except Exception as error:
-        return error
 
 
 def _halves(name: Headline, scores: np.ndarray, labels: np.ndarray, units: Any, link: Any) -> Any:
@@ -81,7 +74,7 @@ def test_metrics_and_intervals_are_as_stored() -> None:
                 ).items()
             },
             "halves": [
-                _answer(lambda name=name: _halves(name, scores, labels, units, link))  # noqa: B023
+                answer_of(lambda name=name: _halves(name, scores, labels, units, link))  # noqa: B023
                 for name in ("accuracy", "macro_accuracy", "auc")
             ],
         }  # fmt: skip
@@ -114,9 +107,9 @@ def test_small_functions_of_results_are_as_stored() -> None:
             for each in (None, units)
         ],
         "faults": [
-            _answer(lambda: metrics.evaluate_scores(bad, label)),
-            _answer(lambda: metrics.evaluate_scores(scores, label, accepted=[[]] * 6)),
-            _answer(lambda: metrics.evaluate_scores(scores, np.eye(3)[label], link="softmax")),
+            answer_of(lambda: metrics.evaluate_scores(bad, label)),
+            answer_of(lambda: metrics.evaluate_scores(scores, label, accepted=[[]] * 6)),
+            answer_of(lambda: metrics.evaluate_scores(scores, np.eye(3)[label], link="softmax")),
             metrics.training_metrics(bad[:, :2], label.clip(max=1)),
         ],
         "units": [

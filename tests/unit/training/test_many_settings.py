@@ -38,7 +38,7 @@ from dpprobe.training.search_job import held_out_rows
 from dpprobe.training.tasks import Job, OpenedJob, open_job
 from dpprobe.training.training_cost import estimate_memory_mb
 from tests.support.feature_stores import write_split
-from tests.support.stored_records import check_values
+from tests.support.stored_records import answer_of, check_values
 from tests.support.training_jobs import make_job, plan_job
 
 FULL = {"head": "sgd", "batch_size": "full", "steps": 3}
@@ -207,10 +207,10 @@ def test_seeds_of_several_runs_are_merged_in_order(tmp_path: Path, calibration: 
 
 
 def _answer(folder: Path, made: Callable[..., Any], *given: Any, **options: Any) -> Any:
-    try:
-        return made(*given, **options)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}".replace(str(folder), "~")
+    answer = answer_of(made, *given, **options)
+    if not isinstance(answer, Exception):
+        return answer
+    return f"{type(answer).__name__}: {answer}".replace(str(folder), "~")
 
 
 def _edit_plans(path: Path, edit: Callable[[dict[str, Any]], Any], *, sign: bool) -> None:
