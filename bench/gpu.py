@@ -70,8 +70,10 @@ def list_steps(options: argparse.Namespace, folder: Path) -> dict[str, Step]:
     heads = ["--only", "B", "--cases", "second"] * tiny
     precision = ["--precision", "float32" if tiny else "bfloat16"]
     images = ["--images", str(options.images)]
+    files = sorted((ROOT / "tests" / "unit").rglob("test_*.py"))  # to import all takes a minute
+    marked = [str(path) for path in files if "tests.support.gpu" in path.read_text("utf-8")]
     steps = {
-        "tests": (100, [*pytest, "tests/unit"], read_tests),
+        "tests": (100, [*pytest, *marked], read_tests),
         "study": (200, [*snakemake, str(folder / "study.yaml")], read_jobs),
         "tune": (240, [*snakemake, str(folder / "tune.yaml")], read_jobs),
         "extract": (80, ["bench/extract.py", *quick, *photos], read_tables),
