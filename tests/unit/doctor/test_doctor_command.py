@@ -35,6 +35,7 @@ CELL = "results/cells/digits/pixels/sgd/eps-1"
 OTHER = "results/cells/digits/pixels/sgd/eps-2"
 NETWORK = "results/networks/digits/pixels/tune/eps-1/seed-0"
 FEATURES = "results/features/digits/pixels/train"
+AUDIT = "results/audit/digits/pixels/sgd/eps-1.json"
 # One file of each kind that has a recorded hash, and the file that Snakemake is asked for.
 KINDS = {
     f"{CELL}/metrics.json": f"{CELL}/metrics.json",
@@ -47,6 +48,7 @@ KINDS = {
     "results/few_shot/digits/pixels.json": "results/few_shot/digits/pixels.json",
     "results/few_shot/digits/pixels.parquet": "results/few_shot/digits/pixels.json",
     "results/tracking/digits.json": "results/tracking/digits.json",
+    AUDIT: AUDIT,
     "data/digits/dataset.json": "data/digits/dataset.json",
     "data/digits/train.parquet": "data/digits/train.parquet",
 }
@@ -101,6 +103,7 @@ def write_results() -> None:
     write_record(table.with_suffix(".json"), named, table)
     receipt = {"format": "dpprobe-tracking", "dataset": "digits", "uri": "http://server"}
     write_record(Path("results/tracking/digits.json"), receipt)
+    write_record(Path(AUDIT), {"format": "dpprobe-audit"})
     Path("results/figures").mkdir()
     Path("results/figures/accuracy.svg").write_text("<svg/>")
     Path("data").mkdir()

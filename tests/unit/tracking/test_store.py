@@ -128,6 +128,21 @@ def test_a_lock_that_stays_is_no_reason_to_delete_the_store(study: Study) -> Non
     assert not (study.root / "none.db").exists()
 
 
+def test_one_file_has_all_data_while_another_program_has_the_store_open(tmp_path: Path) -> None:
+    database = tmp_path / "store.db"
+    log, uri = tmp_path / "store.db-wal", f"sqlite:///{database}"
+    with closing(sqlite3.connect(database)) as other:
+        other.execute("PRAGMA journal_mode=WAL")
+        other.execute("CREATE TABLE runs (name)")
+        other.commit()
+        assert log.stat().st_size
+        store.checkpoint_log(uri)
+        assert not log.stat().st_size
+        copy = shutil.copy(database, tmp_path / "copy.db")
+        with closing(sqlite3.connect(copy)) as copied:
+            assert copied.execute("SELECT count(*) FROM runs").fetchone() == (0,)
+
+
 def test_writers_of_a_server_do_not_wait_for_each_other(tmp_path: Path) -> None:
     lock, receipt = tmp_path / "mlflow.lock", tmp_path / "tracking/digits.json"
     assert lock_file("http://server:5000", lock, receipt) != lock

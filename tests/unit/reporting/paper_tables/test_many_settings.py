@@ -72,6 +72,7 @@ CELLS: dict[str, list[dict[str, Any]]] = {
         {"epsilon": "8"} | CHEST, _tune(), _tune(tune={"blocks": 2}), _tune(search={"trials": 2}),
         {"head": "nonprivate", "epsilon": "inf"} | CHEST, {"epsilon": "8"},
     ],
+    "found chest": [{"head": "nonprivate", "epsilon": "inf"} | CHEST, _tune(search={"trials": 2})],
     "ill": [ILL | {"headline": "auc", "options": {"head": "sgd"}}],
     "ill by accuracy": [ILL],
     "two datasets": [{"dataset": "cifar10", "epsilon": "3"}, {"dataset": "mine", "epsilon": "0.5"}],

@@ -6,13 +6,19 @@ import re
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from dpprobe.analysis_registry import load_analyses
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.exhibits.tables import Column, Table, TableCell, make_row
+from dpprobe.reporting.report import write
 from dpprobe.reporting.report.shown_tables import ReportTable, study_tables
 from dpprobe.results.cautions import never_remedy
 from dpprobe.results.summary import summarise_cells
-from tests.support.report_page import Made, write_summaries
+from tests.support.report_page import Made, section_page, write_summaries
 
 
 def test_nothing_is_asked_for_from_outside(made: Made) -> None:
@@ -142,3 +148,20 @@ def test_rare_classes_and_such_as_are_never_predicted_are_warned_of(made: Made) 
     assert f"{remedy}." in words
     caveats = page.text.partition("<h3>Caveats</h3>")[2].partition("</ul>")[0]
     assert "<code>balanced: true</code>" in caveats
+
+
+def test_sections_stand_in_the_order_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    sections = {each.name: each.section for each in load_analyses() if each.section is not None}
+    filled = [section.place for name, section in sections.items() if name != "sites"]
+    assert filled != sorted(filled), "another order than the registry's"
+    monkeypatch.setattr(
+        write,
+        "find_function",
+        lambda make: lambda *_: [] if make == sections["sites"].make else [{"dataset": "digits"}],
+    )
+    figures: Any = SimpleNamespace(list_figures=lambda *_, section: section.anchor)
+    made = write.make_sections(dict.fromkeys(sections, ()), section_page(), figures)
+    assert [each["declared"].place for each in made] == sorted(filled)
+    for each in made:
+        drawn = {"figures": each["declared"].anchor} if each["declared"].figures else {}
+        assert each["content"] == [{"dataset": "digits"} | drawn]
