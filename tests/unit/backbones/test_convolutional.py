@@ -13,7 +13,7 @@ from PIL import Image
 from torch import nn
 from torch.nn import functional
 
-from dpprobe.backbones import loading
+from dpprobe.backbones import convolutional, loading
 from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.describe import describe_backbone
 from dpprobe.finetune.cut_shards import cut_backbone
@@ -113,6 +113,12 @@ def test_the_start_is_public_and_drawn_from_its_own_seed() -> None:
     assert one.weights_sha256 == again.weights_sha256 != other.weights_sha256
     assert one.fingerprint == again.fingerprint != other.fingerprint
     assert not one.trained
+    alike = [{"filters": 6, "kernel": 3, "pool": 1}] * 3
+    network = convolutional._make_model(convolutional.Options(**SMALL | {"stages": alike}))
+    torch.manual_seed(0)
+    drawn = [torch.nn.Conv2d(channels, 6, 3).weight for channels in (1, 6, 6)]
+    weights = [each for each in network.parameters() if each.ndim == 4]
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(weights, drawn, strict=True))
 
 
 def test_scattering_coefficients_enter_and_are_not_trained() -> None:

@@ -391,6 +391,12 @@ def test_sparse_matrices_of_anndata_are_refused(tmp_path: Path) -> None:
     assert found.find_vectors(None) == "obsm/X_small"
 
 
+def test_the_preferred_of_several_usual_names_is_taken(tmp_path: Path) -> None:
+    for names, chosen in ((("embeddings", "embedding", "a"), "embedding"), ("abX", "X")):
+        np.savez(tmp_path / "x.npz", **{name: np.zeros((2, 3), np.float32) for name in names})
+        assert open_embeddings(tmp_path / "x.npz", option="train").find_vectors(None) == chosen
+
+
 def study(**changes: Any) -> dict[str, Any]:
     return {
         "datasets": {

@@ -307,6 +307,7 @@ def test_accepted_labels_of_local_files(tmp_path: Path) -> None:
         ([[0]] * (ROWS - 1), f"test row {ROWS - 1}: image {ROWS}"),
         ([[0]] * 3 + [[7]] * ROWS, "image 4: label 7"),
         ([0] * ROWS, "real.json"),
+        ([[0], *[3] * (ROWS - 1)], "real.json"),
         ("no json", "real.json"),
     ],
 )

@@ -51,6 +51,22 @@ def test_one_patient_s_images_decide_nothing_about_another_s(
     assert changed <= {new}
 
 
+def test_alike_names_of_one_split_are_no_fault() -> None:
+    """Only a name that may be the same patient on the other side is one."""
+    train, test = ["P1", "p1", "q2", "x"], ["P1", "Q2", "12.0", "y", "12"]
+    assert patient_sides.find_mistaken({"train": train, "test": test}) == {
+        "P1": "has images in both splits",
+        "p1": "looks like 'P1' in the other split",
+        "q2": "looks like 'Q2' in the other split",
+        "Q2": "looks like 'q2' in the other split",
+        "12.0": "is '12' in other rows",
+    }
+    assert patient_sides.find_mistaken({"train": train}) == {}
+    assert patient_sides.find_mistaken(
+        {"train": ["P1", "p1"], "test": ["P1", "p1"]}
+    ) == dict.fromkeys(("P1", "p1"), "has images in both splits")
+
+
 @pytest.mark.parametrize(
     ("options", "read"),
     [

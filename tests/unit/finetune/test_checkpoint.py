@@ -146,6 +146,7 @@ def test_a_checkpoint_that_is_damaged_or_of_another_training_is_ignored(
     else:
         made = replace(made, fingerprint="g")
     with caplog.at_level(logging.WARNING):
+        assert made.load_state() is None
         trained = train(network_options(), made)
     assert flat(trained.state).tolist() == flat(train(network_options(), None).state).tolist()
     assert said in caplog.text

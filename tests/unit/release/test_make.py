@@ -321,6 +321,8 @@ def test_a_release_keeps_to_a_permitted_risk_of_its_own(folder: Path, method: st
 
 
 def test_the_limit_is_at_the_dataset_s_delta(folder: Path) -> None:
+    with pytest.raises(PrivacyError, match="above max_epsilon"):  # 2 at its own delta
+        release(folder, study(folder, max_epsilon=2.3, delta=3e-3))
     release(folder, study(folder, max_epsilon=3, delta=3e-3))
     with pytest.raises(PrivacyError, match="max_epsilon"):
         release(folder, study(folder, name="second", max_epsilon=3, delta=3e-3), "second")

@@ -222,6 +222,8 @@ def test_a_new_seed_is_added_to_the_old_ones(run: Run, fits: list[tuple[str, int
     after = load_file(run.cell("small") / "heads.safetensors")["weights"]
     np.testing.assert_array_equal(after[:2], weights)
     assert run.record("small")["seeds"][:2] == before["seeds"]
+    history = pq.read_table(run.cell("small") / "history.parquet").to_pandas()
+    assert history.groupby("seed_index")["step"].max().to_dict() == dict.fromkeys(range(4), 12)
     fresh = run.folder / "fresh"
     fresh.mkdir()
     write_features(fresh)

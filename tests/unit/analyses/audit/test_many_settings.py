@@ -116,8 +116,10 @@ def test_shapes_and_words_of_audits_are_as_stored() -> None:
     outcomes = [noise_tests.Outcome(*each) for each in levels.items()]
     made["shares"] = [white_box._share_error(outcomes, looks=looks) for looks in (1, 2)]
     made["refuting"] = [white_box._list_refuting(outcomes, looks=looks) for looks in (1, 2)]
-    strengths = [cell_of(name)._relative_strength(0.9) for name in ("exact_sgd", "sampled_sgd")]
-    made["strengths"] = [*strengths, cell_of("tuned")._relative_strength(0.9)]
+    made["strengths"] = [
+        [cell_of(name)._relative_strength(accuracy) for accuracy in (0.5, 0.55, 0.9)]
+        for name in ("exact_sgd", "sampled_sgd", "tuned")
+    ]
     members = np.arange(400) % 2 == 0
     scores = np.where(members, 1.0, -1.0) * np.where(np.arange(400) % 8 < 6, 1, -1)
     test = canary_attack.Runs(members=members, releases=scores, bundle=scores, used={"a": 0.9})

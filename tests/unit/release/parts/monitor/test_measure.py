@@ -34,6 +34,7 @@ from dpprobe.release import bundle
 from dpprobe.release.image_sources import find_images
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.parts.monitor import compare_images as monitor
+from dpprobe.release.parts.monitor import measure
 from dpprobe.release.parts.monitor.compare_images import (
     DIFFERENT,
     SIMILAR,
@@ -235,6 +236,20 @@ def test_new_images_are_compared_with_the_test_images(output: Path) -> None:
     assert changed.tables["predicted_class"].change.startswith("a: 100% here")
     empty = watch(output, np.empty((0, DIMENSION), np.float32))
     assert empty.verdict == monitor.TOO_FEW
+
+
+@pytest.mark.parametrize("calibrate", [None, {"epsilon": 2}])
+def test_scores_that_a_calibration_makes_probabilities_are_watched_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calibrate: Any
+) -> None:
+    links, count = [], measure.count_cells
+    monkeypatch.setattr(
+        measure,
+        "count_cells",
+        lambda *a, link, **k: links.append(link) or count(*a, link=link, **k),
+    )
+    output, _ = make_release(tmp_path, method="sums", calibrate=calibrate)
+    assert links == [bundle.read_bundle(output).link] == ["softmax" if calibrate else "none"]
 
 
 def test_images_of_one_patient_count_once(tmp_path: Path) -> None:
