@@ -40,8 +40,8 @@ def network(
 ) -> dict[str, Any]:
     """Makes a network's laws; of separability rho is inverted."""
     left_out = [
-        {"layer": 0, "split": split, "measures": list(MEASURES), "reason": "0/0"}
-        for split in ("train", "test")
+        {"layer": layer, "split": split, "measures": list(MEASURES), "reason": "0/0"}
+        for layer, split in enumerate(("train", "test"))
     ]
     return {
         "method": method,

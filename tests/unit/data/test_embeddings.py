@@ -391,6 +391,17 @@ def test_sparse_matrices_of_anndata_are_refused(tmp_path: Path) -> None:
     assert found.find_vectors(None) == "obsm/X_small"
 
 
+def test_files_of_several_folders_are_found_and_brackets_are_names(tmp_path: Path) -> None:
+    table = pa.table({"X": [[1.0, 2.0]] * 3})
+    for name in ("parts/b/x.parquet", "parts/a/x.parquet", "parts/a/y[1].parquet"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, tmp_path / name)
+    several = open_embeddings(tmp_path / "parts/*/x.parquet", option="train")
+    assert several.list_vectors()["X"].rows == 6
+    one = open_embeddings(tmp_path / "parts/a/y[1].parquet", option="train")
+    assert one.list_vectors()["X"].rows == 3
+
+
 def test_the_preferred_of_several_usual_names_is_taken(tmp_path: Path) -> None:
     for names, chosen in ((("embeddings", "embedding", "a"), "embedding"), ("abX", "X")):
         np.savez(tmp_path / "x.npz", **{name: np.zeros((2, 3), np.float32) for name in names})

@@ -62,9 +62,9 @@ def test_alike_names_of_one_split_are_no_fault() -> None:
         "12.0": "is '12' in other rows",
     }
     assert patient_sides.find_mistaken({"train": train}) == {}
-    assert patient_sides.find_mistaken(
-        {"train": ["P1", "p1"], "test": ["P1", "p1"]}
-    ) == dict.fromkeys(("P1", "p1"), "has images in both splits")
+    twice = ["P1", "p1"]
+    faults = patient_sides.find_mistaken({"train": twice, "test": twice})
+    assert faults == dict.fromkeys(twice, "has images in both splits")
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def write(
 def write_store(directory: Path, **changed: Any) -> Path:
     shards = [write(directory, make_header(shard, **changed)) for shard in range(SHARDS)]
     manifest = directory / "manifest.json"
-    write_manifest(shards, manifest, rows=ROWS, dataset_fingerprint=DATASET)
+    write_manifest(shards[::-1], manifest, rows=ROWS, dataset_fingerprint=DATASET)
     return manifest
 
 

@@ -425,8 +425,9 @@ def test_units_and_coins_of_membership_attacks_are_as_stored() -> None:
         else int(rare.sum()) for each in counts
     ]  # fmt: skip
     made["refused"] = [
-        or_error(membership._check_request, TrainingSet(torch.ones(n, 2), torch.zeros(n).long(), k))
+        or_error(membership._check_request, TrainingSet(torch.ones(n, 2), labels, k))
         for n, k in ((19, 2), (20, 2), (30, 1))
+        for labels in (torch.zeros(n).long(), torch.zeros(n, k, dtype=torch.uint8))
     ]
     made["rates"] = [membership._by_rate(np.arange(9.0) / 7), membership._round_curve(
         np.array([0.12345678, math.nan, 1.0, 5.0]))]  # fmt: skip

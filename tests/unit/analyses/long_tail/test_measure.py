@@ -10,7 +10,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from dpprobe.analyses.long_tail.long_tail_record import LongTailRecord
-from dpprobe.analyses.long_tail.measure import long_tail_job
+from dpprobe.analyses.long_tail.measure import long_tail_job, measure_sub_classes
 from dpprobe.analyses.long_tail.memorisation import (
     Heads,
     Memorisation,
@@ -26,6 +26,7 @@ from dpprobe.analyses.long_tail.sub_classes import (
     tail_index,
 )
 from dpprobe.errors import DataError
+from dpprobe.privacy.randomness import derived_seed
 from tests.unit.analyses.tsne.test_measure import write_store
 
 
@@ -52,6 +53,19 @@ def test_the_index_of_a_known_tail_lies_in_its_interval(index: float) -> None:
         values.append(measured.value)
     assert caught > 33
     assert np.mean(values) == pytest.approx(index, abs=0.05)
+
+
+def test_the_kept_variance_is_that_of_all_classes() -> None:
+    random, labels = np.random.default_rng(0), np.repeat([0, 1, 2], [70, 90, 80])
+    features = random.normal(size=(240, 120)) * np.array([1.0, 5.0, 0.2])[labels, None]
+    places = [
+        compute_coordinates(features[labels == one], seed=derived_seed(3, f"class {one}"))
+        for one in range(3)
+    ]
+    whole = sum(place.kept for place in places) / sum(place.total for place in places)
+    measured = measure_sub_classes(features, labels, [2], seed=3)["variance_kept"]
+    assert measured == pytest.approx(whole)
+    assert whole < 1
 
 
 def test_planted_sub_classes_come_back_with_their_sizes() -> None:

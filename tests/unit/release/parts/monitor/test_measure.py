@@ -243,11 +243,12 @@ def test_scores_that_a_calibration_makes_probabilities_are_watched_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calibrate: Any
 ) -> None:
     links, count = [], measure.count_cells
-    monkeypatch.setattr(
-        measure,
-        "count_cells",
-        lambda *a, link, **k: links.append(link) or count(*a, link=link, **k),
-    )
+
+    def count_with(*words: Any, link: Any, **options: Any) -> Any:
+        links.append(link)
+        return count(*words, link=link, **options)
+
+    monkeypatch.setattr(measure, "count_cells", count_with)
     output, _ = make_release(tmp_path, method="sums", calibrate=calibrate)
     assert links == [bundle.read_bundle(output).link] == ["softmax" if calibrate else "none"]
 
