@@ -82,8 +82,9 @@ def _require_column(option: str, file: str, column: str, known: Sequence[str]) -
         written = "\\t" if character == "\t" else character
         hint = f'columns seem to be divided by {written}: write `delimiter: "{written}"`'
     else:
-        hint = "name one of them"
-    raise ConfigError(f"{option}: {file}: no column {column!r}; it has {', '.join(known)}: {hint}")
+        hint = "name one of them" if known else "name another file"
+    there = ", ".join(known) or "none"
+    raise ConfigError(f"{option}: {file}: no column {column!r}; it has {there}: {hint}")
 
 
 def other_delimiter(names: Sequence[str]) -> str | None:

@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from dpprobe.backbones.hub_files import HUB_PREFIXES
+from dpprobe.counted_nouns import count_noun
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
 from dpprobe.privacy.risk import target_words
 from dpprobe.privacy.statement import in_words_of_rows, mechanisms_of, of_vectors
@@ -169,8 +170,9 @@ def to_patients(statement: Mapping[str, Any]) -> str | None:
     if most is None or worth is None or math.isinf(float(worth)):
         return f"{first} Here patients may have several images, so patients have no guarantee."
     return (
-        f"{first} For a patient with {most} training images, the most that any patient has here, "
-        f"it is epsilon {format_price(worth)} at delta {format_small(statement['delta'])}."
+        f"{first} For a patient with {count_noun(most, 'training image')}, the most that any "
+        f"patient has here, it is epsilon {format_price(worth)} at delta "
+        f"{format_small(statement['delta'])}."
     )
 
 

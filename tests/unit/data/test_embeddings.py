@@ -404,7 +404,8 @@ def test_files_of_several_folders_are_found_and_brackets_are_names(tmp_path: Pat
 
 def test_the_preferred_of_several_usual_names_is_taken(tmp_path: Path) -> None:
     for names, chosen in ((("embeddings", "embedding", "a"), "embedding"), ("abX", "X")):
-        np.savez(tmp_path / "x.npz", **{name: np.zeros((2, 3), np.float32) for name in names})
+        arrays: Any = {name: np.zeros((2, 3), np.float32) for name in names}
+        np.savez(tmp_path / "x.npz", **arrays)
         assert open_embeddings(tmp_path / "x.npz", option="train").find_vectors(None) == chosen
 
 
