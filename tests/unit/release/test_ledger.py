@@ -29,7 +29,7 @@ from dpprobe.privacy.plan import Mechanism, Selection
 from dpprobe.privacy.risk import Risk
 from dpprobe.privacy.target import Target
 from dpprobe.release import ledger_file, ledger_prices
-from dpprobe.release.ledger import Ledger, describe_ledger
+from dpprobe.release.ledger import Ledger
 from dpprobe.release.ledger_file import Booking, Part, Side
 from dpprobe.release.ledger_prices import Limits, Spent, compose_bookings
 
@@ -101,52 +101,6 @@ def test_what_is_booked_is_read_back_by_another_process(ledger: Ledger) -> None:
     assert Ledger(ledger.path).read_entries() == [entry]
     assert ledger.entry_of("tuned") == entry
     assert ledger.entry_of("other") is None
-
-
-def test_an_entry_is_closed_for_good_and_again_for_the_same_bundle_only(
-    ledger: Ledger,
-) -> None:
-    ledger.book_release(booking(), FREE)
-    ledger.close_entry(1, DIGEST)
-    written = ledger.path.read_bytes()
-    ledger.close_entry(1, DIGEST)
-    assert ledger.path.read_bytes() == written
-    with pytest.raises(PrivacyError, match=r"entry 1 is closed with bundle d+, .*delete any other"):
-        ledger.close_entry(1, "e" * 64)
-    with pytest.raises(PrivacyError, match="entry 1 is closed .*may have seen, so"):
-        ledger.abandon_entry(1, "I changed my mind")
-    (entry,) = ledger.read_entries()
-    assert (entry.state, entry.digest) == ("closed", DIGEST)
-
-
-def test_an_abandoned_entry_does_not_count_and_cannot_be_closed(ledger: Ledger) -> None:
-    assert describe_ledger(ledger, delta=None) == f"{ledger.path}: no release is recorded"
-    ledger.book_release(booking(), FREE)
-    assert ledger.compute_spent(DELTA).epsilon > 0
-    ledger.abandon_entry(1, "  the node lost power ")
-    assert ledger.compute_spent(DELTA) == Spent(epsilon=0, exact=True, entries=0)
-    assert "Total epsilon 0: all entries are abandoned" in describe_ledger(ledger, delta=None)
-    assert ledger.entry_of("lesions_v1") is None
-    assert ledger.read_entries()[0].reason == "the node lost power"
-    with pytest.raises(PrivacyError, match="entry 1 was abandoned .*lost power.*run the release"):
-        ledger.close_entry(1, DIGEST)
-    with pytest.raises(PrivacyError, match="entry 1 was abandoned"):
-        ledger.abandon_entry(1, "the node lost power")
-    again = ledger.book_release(booking(), FREE)
-    assert ledger.entry_of("lesions_v1") == again
-    assert again.number == 2
-
-
-def test_a_name_is_released_once(ledger: Ledger) -> None:
-    ledger.book_release(booking(), FREE)
-    with pytest.raises(
-        PrivacyError, match="'lesions_v1': entry 1 .* is open.*--abandon 1 --reason"
-    ):
-        ledger.book_release(booking(), FREE)
-    ledger.close_entry(1, DIGEST)
-    with pytest.raises(PrivacyError, match="'lesions_v1': entry 1 .* is closed.*another name"):
-        ledger.book_release(booking(), FREE)
-    assert len(ledger.read_entries()) == 1
 
 
 def test_the_limit_is_met_to_its_last_digit_and_not_exceeded(ledger: Ledger) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import os
@@ -28,16 +27,15 @@ from dpprobe.backbones import loading
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import dataset_preparation
 from dpprobe.data.image_files import open_image
-from dpprobe.data.problems import ImageError
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.table import EncodedImage, SplitTable, read_info
+from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.extraction import extract_shard
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.release.bundle import FACTS_FILE, read_bundle
 from dpprobe.release.export import export_onnx
-from dpprobe.release.image_sources import find_images, open_encoded
+from dpprobe.release.image_sources import find_images
 from dpprobe.release.predict import Predictor, predict
 from tests.support.bundles import CLASSES, write_example
 from tests.support.edited_bundles import edit_file
@@ -200,25 +198,6 @@ def test_rows_depend_on_no_other_row(tmp_path: Path) -> None:
     assert mixed == {name: whole[name] for name in mixed}
 
 
-def test_folders_are_searched_by_extension_in_the_order_of_paths(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for name in ("b/2.png", "b/1.JPG", "a/é ü.png", ".hidden/x.png", "b/.x.png", "b/notes.txt"):
-        path = tmp_path / "in" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encoded(picture(1), "JPEG" if name.endswith("JPG") else "PNG"))
-    (tmp_path / "in" / "b").rename(tmp_path / "elsewhere")
-    (tmp_path / "in" / "b").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "elsewhere" / "up").symlink_to(tmp_path)
-    (tmp_path / "in" / "a" / "up").symlink_to("..")
-    found = find_images([tmp_path / "in", tmp_path / "in" / "b" / "2.png"])
-    names = [str(tmp_path / "in" / name) for name in ("a/é ü.png", "b/1.JPG", "b/2.png")]
-    assert [image.id for image in found.read_images()] == [*names, names[2]]
-    assert [image.row for image in found.read_images()] == [0, 1, 2, 3]
-    assert found.count == 4
-    assert f"in: 1 file not used, such as {tmp_path}/in/b/notes.txt" in caplog.text
-
-
 def test_a_name_that_is_no_utf8_is_escaped(tmp_path: Path, bundle: Path) -> None:
     name = os.fsdecode(b"caf\xe9.png")
     try:
@@ -268,125 +247,6 @@ def test_tables_hold_images_or_their_paths(
     np.testing.assert_array_equal(given, predictor.predict_images(pictures))
 
 
-@pytest.mark.parametrize(
-    ("kind", "ids"),
-    [("csv", ["files/0.png", "files/1.png"]), ("paths", ["files/0.png", "files/1.png"]),
-     ("bytes", ["{}:0", "{}:1"])],
-)  # fmt: skip
-def test_rows_without_ids_are_named_by_path_or_number(
-    tmp_path: Path, kind: str, ids: list[str]
-) -> None:
-    path = tmp_path / ("in.csv" if kind == "csv" else "in.parquet")
-    write_table(path, kind, [b"", b""], name=[7, 8])
-    names = [image.id for image in find_images([path]).read_images()]
-    assert names == [name.format(path) for name in ids]
-    named = find_images([path], id_column="name")
-    assert [image.id for image in named.read_images()] == ["7", "8"]
-
-
-def test_missing_values_of_a_table_are_faults_of_their_rows(tmp_path: Path, bundle: Path) -> None:
-    good = encoded(picture(1))
-    column = pa.array([None, good, b""], pa.binary())
-    pq.write_table(pa.table({"image": column, "id": ["a", "b", "c"]}), tmp_path / "in.parquet")
-    picture(1).save(tmp_path / "g.png")
-    (tmp_path / "in.csv").write_text("id,path\nd,\ne,gone.png\nf\ng,g.png\n")
-    summary = predict(
-        bundle, [tmp_path / "in.parquet", tmp_path / "in.csv"], output=tmp_path / "out.csv"
-    )
-    assert summary.rows == 7
-    assert dict(summary.unreadable) == {
-        "a": "no image in this row",
-        "c": "cannot be decoded (not a known image format: it is empty)",
-        "d": "no image in this row",
-        "e": f"{tmp_path}/gone.png cannot be read (No such file or directory)",
-        "f": "no image in this row",
-    }
-    with pytest.raises(ImageError, match=r"cannot be read \(embedded null byte\)"):
-        open_encoded(EncodedImage(0, None, "a\0b.png", "h", b""))
-
-
-@pytest.mark.parametrize(
-    ("place", "table", "column", "names"),
-    [
-        ("images/7.png", "in.csv", "image_id", ["7"]),
-        ("photos/a/7.png", "tables/in.csv", "path", ["photos/a/7.png"]),
-        ("photos/7.png", "in.parquet", "image", ["gone.png", "7.png"]),
-    ],
-)
-def test_images_of_a_table_are_searched_as_init_does(
-    tmp_path: Path, place: str, table: str, column: str, names: list[str]
-) -> None:
-    for path in (tmp_path / place, tmp_path / table):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    picture(1).save(tmp_path / place)
-    frame = pd.DataFrame({column: names})
-    path = tmp_path / table
-    frame.to_csv(path, index=False) if path.suffix == ".csv" else frame.to_parquet(path)
-    found = list(find_images([path]).read_images())
-    assert [image.id for image in found] == names
-    assert Path(found[-1].path or "").resolve() == tmp_path / place
-    root = tmp_path if names[0] == place else (tmp_path / place).parent
-    again = find_images([path], root=root)
-    assert Path(list(again.read_images())[-1].path or "").resolve() == tmp_path / place
-
-
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_a_table_without_any_existing_image_is_one_error(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"in.{suffix}"
-    frame = pd.DataFrame({"path": [f"{number}.png" for number in range(900)]})
-    frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)
-    with pytest.raises(ConfigError, match="none of its images exists, such as '0.png'.*--root"):
-        find_images([path])
-
-
-@pytest.mark.parametrize(
-    ("columns", "given", "message"),
-    [
-        ("path,file", {}, "image_column: .*path and file may have images"),
-        ("x,y", {}, "image_column: .*columns are x, y, and no column has a usual name"),
-        (
-            "path",
-            {"image_column": "z"},
-            "image_column: .*no column 'z'; write one of its columns: path",
-        ),
-        ("path", {"id_column": "z"}, "id_column: .*no column 'z'"),
-        ("path,path", {"image_column": "path"}, "two columns are named 'path'"),
-        ("path,id,id", {}, "two columns are named 'id'"),
-        ("path;id", {}, "divided by ';': write `sep=;` as the first line"),
-        ("path,id\nx.png,1,2", {}, "in.csv line 2: 3 values for 2 columns"),
-        ("path\nx\0.png", {}, "in.csv line 2: a NUL byte"),
-    ],
-)
-def test_columns_that_cannot_be_are_one_error(
-    tmp_path: Path, columns: str, given: dict[str, Any], message: str
-) -> None:
-    path = tmp_path / "in.csv"
-    path.write_text(f"{columns}\n")
-    with pytest.raises(ConfigError, match=message) as error:
-        find_images([path], **given)
-    assert "\n" not in str(error.value)
-
-
-def test_places_that_cannot_be_are_one_error(tmp_path: Path, bundle: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "empty" / "x.txt").write_text("no image")
-    (tmp_path / "none.csv").write_text("path\n")
-    (tmp_path / "bad.parquet").write_text("PAR1")
-    pq.write_table(pa.table({"image": [1, 2]}), tmp_path / "numbers.parquet")
-    picture(1).save(tmp_path / "x.png")
-    for named, message in {
-        "empty": "empty: no image in this folder",
-        "gone": "no file or folder",
-        "none.csv": "none.csv: no rows",
-        "bad.parquet": "not a readable parquet file",
-        "numbers.parquet": "column 'image' is int64, which is neither images",
-    }.items():
-        with pytest.raises(ConfigError, match=message):
-            predict(bundle, [tmp_path / "x.png", tmp_path / named][-1:], output=None)
-    with pytest.raises(ConfigError, match="image_column path: needs a parquet or CSV file"):
-        predict(bundle, [tmp_path / "x.png"], output=None, image_column="path")
-
-
 def test_outputs_that_cannot_be_are_one_error(
     tmp_path: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -417,20 +277,6 @@ def test_outputs_that_cannot_be_are_one_error(
     monkeypatch.setattr("sys.argv", ["dpprobe", "predict", str(bundle), str(table), *report])
     with pytest.raises(SystemExit, match="is a bundle"):
         main()
-
-
-def test_long_cells_and_declared_delimiters_are_read(tmp_path: Path) -> None:
-    (tmp_path / "x.png").touch()
-    (tmp_path / "in.csv").write_text(f"path,note\nx.png,{'y' * 200_000}\n")
-    assert find_images([tmp_path / "in.csv"]).count == 1
-    tables = {
-        "in.csv": b"sep=;\npath;id\nx.png;7\n",
-        "in.TSV": b"path\tid\nx.png\t7\n",
-        "in.csv.gz": gzip.compress(b'id, path\n7, "x.png"\n'),
-    }
-    for name, content in tables.items():
-        (tmp_path / name).write_bytes(content)
-        assert list(find_images([tmp_path / name]).rows()) == [("7", None, str(tmp_path / "x.png"))]
 
 
 GOOD: dict[str, Callable[[], bytes]] = {

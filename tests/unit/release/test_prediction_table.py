@@ -14,14 +14,8 @@ from PIL import Image
 
 from dpprobe.release.predict import Predictor, predict
 from dpprobe.versions import code_version
-from tests.support.bundles import write_example
 from tests.support.command_line import run_main
 from tests.support.network_bundles import write_release
-
-
-@pytest.fixture(scope="module")
-def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_example(tmp_path_factory.mktemp("bundle") / "pixels")
 
 
 def pictures(folder: Path) -> Path:
@@ -66,13 +60,3 @@ def test_a_table_states_its_bundle_and_thresholds(
     assert run_main(monkeypatch, "predict", folder, images) == 3
     printed = capsys.readouterr().out.splitlines()
     assert printed[1].endswith(f",lesions_v1,{digest},{code_version()},")
-
-
-def test_a_wrong_threshold_is_told_before_the_backbone_is_loaded(
-    example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Image.new("L", (8, 8)).save(tmp_path / "x.png")
-    monkeypatch.setattr("dpprobe.backbones.loading.load_backbone", lambda *_, **__: 1 / 0)
-    words = ["predict", example, tmp_path / "x.png", "--threshold", "nevus=0.3"]
-    said = str(run_main(monkeypatch, *words))
-    assert "threshold of nevus: lesions_v1 has no class with this name; write naevus" in said
