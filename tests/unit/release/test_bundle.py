@@ -36,14 +36,6 @@ def test_a_file_of_which_a_byte_is_altered_is_refused(tmp_path: Path, name: str)
         read_bundle(folder)
 
 
-@pytest.mark.parametrize("name", LISTED_FILES)
-def test_a_missing_file_is_refused(tmp_path: Path, name: str) -> None:
-    folder = write_example(tmp_path / "bundle")
-    (folder / name).unlink()
-    with pytest.raises(DataError, match=f"bundle: missing: {name}; fetch the bundle again"):
-        read_bundle(folder)
-
-
 WEIGHTS = np.zeros((3, 65), np.float32)
 FOREIGN: dict[str, list[bytes]] = {
     HEAD_FILE: [

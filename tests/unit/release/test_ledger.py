@@ -22,10 +22,10 @@ from dp_accounting.pld import PLDAccountant
 
 from dpprobe.artifacts import hash_value
 from dpprobe.errors import DataError, DiskError, PrivacyError
-from dpprobe.privacy.accountants import Fits, all_together, compute_epsilon, gaussian_epsilon
+from dpprobe.privacy.accountants import compute_epsilon, gaussian_epsilon
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.limits import round_up
-from dpprobe.privacy.plan import Mechanism, Selection
+from dpprobe.privacy.plan import Mechanism, Plan, Selection
 from dpprobe.privacy.risk import Risk
 from dpprobe.privacy.target import Target
 from dpprobe.release import ledger_file, ledger_prices
@@ -89,18 +89,22 @@ def three_lines(ledger: Ledger) -> Ledger:
 
 def test_what_is_booked_is_read_back_by_another_process(ledger: Ledger) -> None:
     selection = Selection(mean=10, repeated=("gradients",))
-    asked = booking(
-        "tuned",
-        part("train", gaussian(20.0), gaussian(50.0, name="centre"), selection=selection),
-        part("test", gaussian(9.0, name="correct")),
-        unit="patient",
-    )
-    entry = ledger.book_release(asked, FREE)
+    mechanisms = gaussian(20.0), gaussian(50.0, name="centre")
+    plan = Plan(mechanisms=mechanisms, n=10**4, epsilon=2.0, delta=DELTA, accountant="pld",
+                selection=selection, realised_epsilon=1.9)  # fmt: skip
+    tuned = Part(side="train", mechanisms=mechanisms, selection=selection, epsilon=1.9, delta=DELTA)
+    assert Part.from_plan("train", plan) == tuned
+    asked = replace(
+        booking("tuned", tuned, part("test", gaussian(9.0, name="correct")), unit="patient"),
+        column="who", same_units_as="other", place="lesions/tuned 1", sites="agreement",
+    )  # fmt: skip
+    entry = ledger.book_release(asked, FREE, datasets=["other"])
     assert entry.booking == asked
     assert (entry.number, entry.state) == (1, "open")
     assert Ledger(ledger.path).read_entries() == [entry]
     assert ledger.entry_of("tuned") == entry
     assert ledger.entry_of("other") is None
+    assert ledger.entry_of("tune") is None
 
 
 def test_the_limit_is_met_to_its_last_digit_and_not_exceeded(ledger: Ledger) -> None:
@@ -184,25 +188,6 @@ def test_sampled_mechanisms_are_summed_as_dp_accounting_does() -> None:
     assert not spent.exact
     assert spent.epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=2e-3)
     assert spent.epsilon > max(item.parts[0].epsilon for item in bookings)
-
-
-def test_searches_beside_other_releases_are_summed_by_renyi_divergences() -> None:
-    selection = Selection(mean=8, repeated=("gradients",))
-    mechanisms = gaussian(30.0), gaussian(40.0, name="centre")
-    tuned = part("train", *mechanisms, selection=selection)
-    plain = part("train", gaussian(6.0))
-    spent = compose_bookings([booking("a", tuned), booking("b", tuned), booking("c", plain)], DELTA)
-    bound, exact = all_together(
-        [
-            Fits(mechanisms=mechanisms, times=2, selection=selection),
-            Fits(mechanisms=plain.mechanisms, times=1),
-        ],
-        DELTA,
-    )
-    assert spent.epsilon == pytest.approx(bound, rel=1e-5)
-    assert spent.epsilon >= bound
-    assert not exact
-    assert not spent.exact
 
 
 def test_the_sides_of_a_split_are_other_units(ledger: Ledger) -> None:

@@ -88,7 +88,10 @@ def test_counts_of_test_units_are_as_before() -> None:
         found[case] = opened if isinstance(opened, str) else opened.seeds
     scores[1:3] = 0.5
     for unit, n, agreed, codes in itertools.product(
-        ("image", "patient"), (3, 5, 7), (None, 7), (None, [0, 0, 1, 2, 2], [4] * 5, [2, 0, 0, 1, 2])
+        ("image", "patient"),
+        (3, 5, 7),
+        (None, 7),
+        (None, [0, 0, 1, 2, 2], [4] * 5, [2, 0, 0, 1, 2]),
     ):
         rows = of_test_rows(scores, np.zeros(5, np.int64), codes and np.array(codes))
         found[f"{unit} {n} {agreed} {codes}"] = answer(

@@ -142,6 +142,12 @@ def test_edits_are_named_as_before(original: Path, monkeypatch: pytest.MonkeyPat
         values = copy.deepcopy(written)
         edit(values[STATEMENT_FILE]["mechanisms"])
         found[edit.__name__] = failures(original, *values.values())
+    for said in ({}, 1, {"fraction": 2, "public_seed": 7}, {"fraction": 0.25, "public_seed": -1},
+                 {"fraction": 0.25, "public_seed": 2**64}, {"fraction": 1.0, "public_seed": 0},
+                 {"fraction": 0.25, "public_seed": 7, "n": 9}):  # fmt: skip
+        values = copy.deepcopy(written)
+        values[STATEMENT_FILE]["public_data"]["subsample"] = said
+        found[f"subsample {said}"] = [text[:160] for text in failures(original, *values.values())]
     facts = copy.deepcopy(written)
     facts[FACTS_FILE]["dpprobe"] = "2.0"
     facts[STATEMENT_FILE]["promise"] = "none"

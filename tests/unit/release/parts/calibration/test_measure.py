@@ -17,21 +17,14 @@ from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.target import Target
-from dpprobe.release import bundle
 from dpprobe.release.counted_units import compose_test_price
-from dpprobe.release.ledger import Ledger
 from dpprobe.release.parts.calibration import measure as calibration_release
 from dpprobe.release.parts.calibration.measure import (
     TEMPERATURE,
     calibration_mechanisms,
 )
 from dpprobe.release.parts.evaluation.measure import evaluation_mechanisms
-from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.results.unit_counts import row_weights
-from dpprobe.study.study import Study
-from tests.support import release_study
-from tests.support.edited_bundles import failed
-from tests.support.release_study import release, study, write_features
 
 CLASSES = 3
 
@@ -141,51 +134,3 @@ def test_the_test_units_pay_for_everything_together(tmp_path: Path) -> None:
     assert compose_test_price(None, two) is two
     assert compose_test_price(one, None) is one
     assert compose_test_price(None, None) is None
-
-
-# whole releases
-
-WAYS: dict[str, tuple[int, dict[str, Any]]] = {
-    "classes": (3, {"calibrate": {"epsilon": 2}}),
-    "classes and accuracy": (3, {"calibrate": {"epsilon": 2}, "evaluate": {"epsilon": 1}}),
-    "two": (2, {"calibrate": {"epsilon": 2}, "evaluate": {"epsilon": 1}}),
-    "two of the AUC": (2, {"calibrate": {}, "evaluate": {"epsilon": 2, "metric": "auc"}}),
-}
-
-
-def make(folder: Path, way: str, **changes: Any) -> tuple[Path, Study]:
-    classes, options = WAYS[way]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(release_study, "ROWS", {"train": 300, "test": 600})
-        patch.setattr(release_study, "CLASSES", ("a", "b", "c")[:classes])
-        write_features(folder, shares=(1,) * classes)
-    made = study(folder, **options).model_copy(update=changes)
-    return release(folder, made), made
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_calibrated_release_is_whole_verified_and_booked(tmp_path: Path, way: str) -> None:
-    output, made = make(tmp_path, way)
-    assert failed(verify_bundle(output)) == []
-    read = bundle.read_bundle(output)
-    assert read.link == "softmax"
-    calibrated = read.calibration
-    assert calibrated is not None
-    assert calibrated.scale > 0
-    (entry,) = Ledger.of_dataset(tmp_path / "data", "toy").read_entries()
-    tested = entry.booking.parts[1]
-    blocks = [read.statement["calibration"], read.statement["evaluation"]]
-    named = {item["name"] for each in blocks if each for item in each.get("mechanisms", ())}
-    assert named == {item.name for item in tested.mechanisms}
-    for document in (bundle.CARD_FILE, bundle.PAGE_FILE):
-        text = " ".join((output / document).read_text().split())
-        assert "How sure it is" in text
-        assert "not for each class or group" in text or "a single class or group" in text
-    again = release(tmp_path, made)
-    assert bundle.bundle_digest(again) == bundle.bundle_digest(output), "a release is final"
-
-
-def test_the_study_s_accountant_does_not_matter(tmp_path: Path) -> None:
-    """Nothing samples the test units, so their price is exact."""
-    output, _ = make(tmp_path, "two", accountant="rdp")
-    assert failed(verify_bundle(output)) == []

@@ -31,7 +31,6 @@ from dpprobe.privacy.statement import mechanism_values
 from dpprobe.privacy.target import Target
 from dpprobe.release import bundle
 from dpprobe.release.image_sources import find_images
-from dpprobe.release.ledger import Ledger
 from dpprobe.release.parts.monitor import compare_images as monitor
 from dpprobe.release.parts.monitor.compare_images import (
     DIFFERENT,
@@ -149,17 +148,6 @@ def test_noise_has_the_deviation_of_the_plan(tmp_path: Path) -> None:
         releases.count_releases(COUNTS, 2)
 
 
-# whole releases
-
-WAYS: dict[str, dict[str, Any]] = {
-    "alone": {},
-    "centred": {"method": "auto"},
-    # its epsilon is only a bound, but test units pay more, exactly
-    "no directions": {"method": "search", "evaluate": {"epsilon": 3}},
-    "everything": {"calibrate": {"epsilon": 2}, "evaluate": {"epsilon": 1}},
-}
-
-
 def make_release(folder: Path, **options: Any) -> tuple[Path, Study]:
     grouped = options.pop("images_per_patient", None)
     with pytest.MonkeyPatch.context() as patch:
@@ -172,33 +160,15 @@ def make_release(folder: Path, **options: Any) -> tuple[Path, Study]:
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundle of a release with everything that test units pay for."""
-    output, _ = make_release(tmp_path_factory.mktemp("watched"), **WAYS["everything"])
+    output, _ = make_release(
+        tmp_path_factory.mktemp("watched"), calibrate={"epsilon": 2}, evaluate={"epsilon": 1}
+    )
     return output
 
 
 @pytest.fixture
 def output(shared: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(shared, tmp_path / "bundle"))
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_watched_release_is_whole_verified_and_booked(tmp_path: Path, way: str) -> None:
-    output, made = make_release(tmp_path, **WAYS[way])
-    report = verify_bundle(output)
-    assert report.passed, [check for check in report.checks if check.passed is False]
-    assert any(check.name == "monitor" for check in report.checks)
-    read = bundle.read_bundle(output)
-    block = read.statement["monitor"]
-    assert (TYPICAL in read.arrays) == (UNUSUAL in block["tables"]) == (way != "no directions")
-    (entry,) = Ledger.of_dataset(tmp_path / "data", "toy").read_entries()
-    booked = {item.name for item in entry.booking.parts[1].mechanisms}
-    assert COUNTS in booked
-    assert ("temperature" in booked) == ("calibrate" in WAYS[way])
-    assert ("together" in block["composition"]) == ("evaluate" in WAYS[way])
-    for document in (bundle.CARD_FILE, bundle.PAGE_FILE):
-        assert "Monitoring costs test images epsilon 1.99" in (output / document).read_text()
-    again = release(tmp_path, made)
-    assert bundle.bundle_digest(again) == bundle.bundle_digest(output), "a release is final"
 
 
 def features_like_test(rows: int, seed: int, shift: float = 0.0) -> npt.NDArray[np.float32]:
