@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import sys
@@ -11,23 +12,29 @@ from typing import Any, NoReturn
 import pytest
 
 from dpprobe.errors import ConfigError
+from dpprobe.release.export import Exported
+from dpprobe.release.parts.monitor.compare_images import (
+    DIFFERENT,
+    SIMILAR,
+    WORDS,
+    Comparison,
+    Report,
+)
+from dpprobe.release.predict import Summary
+from dpprobe.release.verification.checks import Check
+from dpprobe.release.verification.checks import Report as Checked
 from tests.support.bundles import write_example
 from tests.support.command_line import run_main
 from tests.support.release_study import release, study, write_features
+from tests.support.stored_records import check_values
 
 
 def test_a_ledger_is_shown_abandoned_from_and_not_made_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = run_main(monkeypatch, "ledger", str(tmp_path / "nowhere"))
-    assert isinstance(said, str)
-    assert "this folder has neither a ledger nor split tables" in said
     write_features(tmp_path)
     release(tmp_path, study(tmp_path))
     folder = str(tmp_path / "data/toy")
-    assert f"; did you mean {folder}?" in str(
-        run_main(monkeypatch, "ledger", str(tmp_path / "data"))
-    )
     assert run_main(monkeypatch, "ledger", folder) == 0
     assert "first" in capsys.readouterr().out
     for words, answer in (
@@ -144,3 +151,44 @@ def test_a_release_is_compared_and_rolled_back(
     assert "MLflow has no record of this bundle" in str(
         run_main(monkeypatch, "rollback", folders[0])
     )
+
+
+def test_lines_and_exit_statuses_are_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found: dict[str, Any] = {}
+
+    def run(case: str, function: str, answer: Any, words: str) -> None:
+        monkeypatch.setattr(f"dpprobe.release.{function}", lambda *_, **__: answer)
+        found[case] = [run_main(monkeypatch, *words.split()), *capsys.readouterr()]
+
+    tables = {
+        name: Comparison(verdict=verdict, distance=0.5, by_chance=0.25, needed=None, change="")
+        for name, verdict in zip(WORDS, (SIMILAR, DIFFERENT), strict=False)
+    }
+    report = Report(images=4, units=3, test_units=90, tables=tables, most_unusual=())
+    for unread, compared in itertools.product((0, 1, 20, 21, 22), (None, report)):
+        faults = tuple((f"{number}.png", f"bad {number}") for number in range(unread))
+        answer = Summary(rows=30, unreadable=faults, report=compared)
+        run(f"predict {unread} {compared is None}", "predict.predict", answer,
+            "predict folder/b x --monitor --monitor-report r.json")  # fmt: skip
+        path = Path("r.json")
+        path.touch()
+        found[f"report {unread} {compared is None}"] = path.read_text()
+        path.unlink()
+    good, bad = Check("price", True, "epsilon 1"), Check("files", False, "one is missing")
+    for checks, more in itertools.product(((good,), (good, bad), ()), ("", " --all")):
+        run(f"verify {len(checks)}{more}", "verification.verify.verify_bundle", Checked(checks),
+            f"verify b{more}")  # fmt: skip
+    exported = Exported(path=Path("m.onnx"), largest_difference=1.2e-7, precision_difference=0.034,
+                        opset=18, input="uint8 [batch]")  # fmt: skip
+    run("export", "export.export_onnx", exported, "export b --onnx m.onnx")
+    for name in ("data/toy/ledger.jsonl", "data/other/dataset.json"):
+        Path(name).parent.mkdir(parents=True)
+        Path(name).touch()
+    for folder in (".", "data", "data/toy", "data/other", "data/none"):
+        for more in ("", " --delta 0", " --abandon 1 --reason because", " --reason because"):
+            case = f"ledger {folder}{more}"
+            found[case] = [run_main(monkeypatch, *case.split()), *capsys.readouterr()]
+    check_values("lines_of_commands", found)

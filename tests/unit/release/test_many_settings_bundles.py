@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DataError
@@ -144,3 +146,44 @@ def test_large_files_and_outputs_in_a_bundle_are_refused(
     (folder / SUMS_FILE).unlink()
     for outside in (folder / "x.csv", Path("x.csv")):
         assert answer_of(bundle.check_outside, outside) is None
+
+
+@pytest.mark.parametrize("name", bundle.LISTED_FILES)
+def test_a_file_of_which_a_byte_is_altered_is_refused(folder: Path, name: str) -> None:
+    assert bundle.damaged_files(folder) == []
+    path = folder / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert bundle.damaged_files(folder) == [name]
+    with pytest.raises(
+        DataError, match=f"{name}: missing, or changed after SHA256SUMS was written; fetch"
+    ):
+        bundle.read_bundle(folder)
+
+
+WEIGHTS = np.zeros((3, 65), np.float32)
+FOREIGN: dict[str, list[bytes]] = {
+    HEAD_FILE: [
+        b"", b"x" * 99, save({}), save({"weight": WEIGHTS}), save({"weights": WEIGHTS[:, 1:]}),
+        save({"weights": WEIGHTS.astype(np.float64)}), save({"weights": WEIGHTS + np.inf}),
+        save({"weights": WEIGHTS, "class_priors": np.zeros(3, np.int32)}),
+    ],
+    FACTS_FILE: [b"", b"{", b"[]", b"{}", b'"x"', b"[" * 9999],
+    bundle.STATEMENT_FILE: [
+        b"", b"{", b"[]", b'"x"', b"7", b'{"calibration": 3}', b'{"calibration": {}}',
+        b'{"calibration": {"scale": 1, "offset": 0, "sets": [3]}}',
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_stranger_s_file_with_its_right_hash_is_refused_in_one_line(
+    folder: Path, name: str
+) -> None:
+    for content in FOREIGN[name]:
+        (folder / name).write_bytes(content)
+        bundle.write_sums(folder)
+        with pytest.raises(DataError, match=str(folder)) as caught:
+            bundle.read_bundle(folder)
+        assert "\n" not in str(caught.value)

@@ -32,10 +32,11 @@ from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.extraction import extract_shard
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_manifest import write_manifest
-from dpprobe.release.bundle import FACTS_FILE, read_bundle
+from dpprobe.release.bundle import FACTS_FILE, bundle_digest, read_bundle
 from dpprobe.release.export import export_onnx
 from dpprobe.release.image_sources import find_images
 from dpprobe.release.predict import Predictor, predict
+from dpprobe.versions import code_version
 from tests.support.bundles import CLASSES, write_example
 from tests.support.edited_bundles import edit_file
 from tests.support.network_bundles import CALIBRATED, write_release
@@ -379,6 +380,12 @@ def test_a_calibrated_release_has_probabilities_and_sets(tmp_path: Path) -> None
         assert one["class"] in (reached or [CLASSES[2]])
     assert len(set(table["abstain"][:20])) == len({*table["class"][:20]}) - 1 == 2
     assert table[["class", "set", "abstain"]].iloc[20].isna().all()
+    known = {"bundle": "lesions_v1", "bundle_sha256": bundle_digest(bundle),
+             "dpprobe": code_version()}  # fmt: skip
+    metadata = pq.read_schema(tmp_path / "out.parquet").metadata
+    assert json.loads(metadata[b"dpprobe"]) == known | {"thresholds": limits}
+    said = known | {"thresholds": "naevus=0.6|melanoma=0.2"}
+    assert csv[[*said]].drop_duplicates().to_dict("records") == [said], "the broken one's too"
     for name in ("class", "set", "abstain"):
         assert csv[name].astype(str).tolist()[:20] == table[name].astype(str).tolist()[:20]
     with pytest.raises(ConfigError, match=r"coverage 0.5: the release has 0.9, 0.99"):

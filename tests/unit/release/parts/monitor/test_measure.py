@@ -17,7 +17,7 @@ from safetensors.numpy import load, save
 
 from dpprobe.__main__ import main
 from dpprobe.artifacts import read_json
-from dpprobe.errors import ConfigError, DataError, PrivacyError
+from dpprobe.errors import DataError, PrivacyError
 from dpprobe.heads.fitted import TYPICAL
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.registry import method_options
@@ -216,15 +216,6 @@ def test_images_of_one_patient_count_once(tmp_path: Path) -> None:
     assert (report.images, report.units) == (209, 10)
     assert report.verdict != DIFFERENT
     assert watch(output, same).verdict == DIFFERENT
-
-
-def test_a_release_without_counts_cannot_be_compared(tmp_path: Path) -> None:
-    write_features(tmp_path)
-    output = release(tmp_path, study(tmp_path))
-    read = bundle.read_bundle(output)
-    assert "monitor" not in read.statement
-    with pytest.raises(ConfigError, match="release first has no counts of test images"):
-        Watch(read, Transform(NoNormalisation()), {})
 
 
 def test_the_command_prints_and_writes_the_comparison(
