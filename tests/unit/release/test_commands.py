@@ -6,6 +6,7 @@ import itertools
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,6 +14,7 @@ import pytest
 
 from dpprobe.errors import ConfigError
 from dpprobe.release.export import Exported
+from dpprobe.release.ledger import Ledger
 from dpprobe.release.parts.monitor.compare_images import (
     DIFFERENT,
     SIMILAR,
@@ -25,26 +27,8 @@ from dpprobe.release.verification.checks import Check
 from dpprobe.release.verification.checks import Report as Checked
 from tests.support.bundles import write_example
 from tests.support.command_line import run_main
-from tests.support.release_study import release, study, write_features
 from tests.support.stored_records import check_values
-
-
-def test_a_ledger_is_shown_abandoned_from_and_not_made_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_features(tmp_path)
-    release(tmp_path, study(tmp_path))
-    folder = str(tmp_path / "data/toy")
-    assert run_main(monkeypatch, "ledger", folder) == 0
-    assert "first" in capsys.readouterr().out
-    for words, answer in (
-        (["--abandon", "1", "--reason", "a mistake"], "entry 1 is closed"),
-        (["--abandon", "7", "--reason", "a mistake"], "7"),
-        (["--abandon", "1", "--reason", "a mistake", "--delta", "2"], "delta 2"),
-    ):
-        said = run_main(monkeypatch, "ledger", folder, *words)
-        assert isinstance(said, str)
-        assert answer in said
+from tests.unit.release.test_ledger import FREE, booking, gaussian, part
 
 
 @pytest.mark.parametrize("command", ["predict", "verify", "export"])
@@ -187,8 +171,16 @@ def test_lines_and_exit_statuses_are_as_before(
     for name in ("data/toy/ledger.jsonl", "data/other/dataset.json"):
         Path(name).parent.mkdir(parents=True)
         Path(name).touch()
-    for folder in (".", "data", "data/toy", "data/other", "data/none"):
-        for more in ("", " --delta 0", " --abandon 1 --reason because", " --reason because"):
+    ledger = Ledger(Path("data/toy/ledger.jsonl"))
+    for number, each in enumerate((0.5, 1e-3, 2e-4), 1):
+        price = replace(part("test" if number == 2 else "train", gaussian(5.0)), delta=each / 100)
+        ledger.book_release(booking(f"v{number}", price), FREE)
+    ledger.close_entry(1, "d" * 64)
+    for folder, number in itertools.product((".", "data", "data/toy", "data/other"), (1, 3)):
+        for more in ("", " --delta 0", f" --abandon {number} --delta 2 --reason because",
+                     f" --abandon {number} --reason because", " --reason because"):  # fmt: skip
             case = f"ledger {folder}{more}"
-            found[case] = [run_main(monkeypatch, *case.split()), *capsys.readouterr()]
+            found[case] = [run_main(monkeypatch, *case.split()), *(
+                re.sub(r"\d{4}-\d\d-\d\dT[\d:]*Z", "NOW", text) for text in capsys.readouterr()
+            )]  # fmt: skip
     check_values("lines_of_commands", found)

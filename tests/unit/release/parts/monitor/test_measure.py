@@ -15,8 +15,6 @@ import torch
 from PIL import Image
 from safetensors.numpy import load, save
 
-from dpprobe.__main__ import main
-from dpprobe.artifacts import read_json
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.heads.fitted import TYPICAL
 from dpprobe.heads.normalisation import NoNormalisation
@@ -45,7 +43,7 @@ from dpprobe.release.parts.monitor.measure import (
     monitor_head,
     monitor_mechanisms,
 )
-from dpprobe.release.predict import Predictor
+from dpprobe.release.predict import Predictor, predict
 from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.results.unit_counts import row_weights
 from dpprobe.study.study import Study
@@ -218,19 +216,15 @@ def test_images_of_one_patient_count_once(tmp_path: Path) -> None:
     assert watch(output, same).verdict == DIFFERENT
 
 
-def test_the_command_prints_and_writes_the_comparison(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_streamed_images_are_compared_with_the_tables(tmp_path: Path) -> None:
     """With the images' features as they are streamed, on noisy counts of other images."""
     typical = np.eye(2, 64, dtype=np.float32)
     output = write_release(
         tmp_path / "release", {"family": "pixels", "size": 8}, arrays={TYPICAL: typical}
     )
-    generator, names = np.random.default_rng(0), []
-    for place in range(70):
-        pixels = generator.integers(0, 256, (8, 8), dtype=np.uint8)
-        names.append(tmp_path / f"{place}.png")
-        Image.fromarray(pixels).save(names[-1])
+    generator, names = np.random.default_rng(0), [tmp_path / f"{place}.png" for place in range(70)]
+    for name in names:
+        Image.fromarray(generator.integers(0, 256, (8, 8), dtype=np.uint8)).save(name)
     predictor = Predictor.load_bundle(output, device="cpu")
     edges = list_edges(predictor.facts.backbone.probe["norm"], unusual=True)
     blocks = list(predictor.predict_blocks(find_images(names[:60]).read_images(), 60))
@@ -241,34 +235,22 @@ def test_the_command_prints_and_writes_the_comparison(
     unusual = monitor.measure_unusualness(features, predictor.heads.transforms[0], typical)
     cells = monitor.place_rows(values, monitor.measure_norms(features), unusual, edges)
     sizes = {"predicted_class": 3, **{name: len(each) + 1 for name, each in edges.items()}}
-    tables = {
-        name: (100.0 * np.bincount(cells[name], minlength=size)).tolist()
-        for name, size in sizes.items()
-    }
+    tables = {name: (100.0 * np.bincount(cells[name], minlength=size)).tolist()
+              for name, size in sizes.items()}  # fmt: skip
     plan = planned(tmp_path, 6000, 2.0)
     mechanisms = [mechanism_values(item, plan) for item in plan.mechanisms]
     watched = {"tables": tables, "edges": edges, "n": 6000, "mechanisms": mechanisms}
     edit_file(output, bundle.STATEMENT_FILE, lambda values: values.update(monitor=watched))
-
-    def run(images: list[Path], *more: str) -> str:
-        command = ["dpprobe", "predict", str(output), *map(str, images), "--output"]
-        monkeypatch.setattr("sys.argv", [*command, str(tmp_path / "table.csv"), *more])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert not ended.value.code
-        return capsys.readouterr().err
-
-    report, groups = tmp_path / "report.json", tmp_path / "groups.csv"
-    more = ("--monitor-report", str(report), "--monitor-groups", str(groups))
+    groups, black = tmp_path / "groups.csv", tmp_path / "black.png"
     groups.write_text("id,group\n" + "".join(f"{name},{name}\n" for name in names))
-    assert "looks like the test images" in run(names, "--monitor", *more)
-    assert read_json(report)["verdict"] == SIMILAR
-    assert read_json(report)["units"] == 70
-    black = tmp_path / "black.png"
     Image.new("L", (8, 8), 1).save(black)
-    assert "WARNING: differs" in run([*names[:20], *[black] * 50], "--monitor")
-    table = (tmp_path / "table.csv").read_text()
-    assert UNUSUAL not in table
+    for images, more, verdict in ((names, {"groups": groups}, SIMILAR),
+                                  ([*names[:20], *[black] * 50], {}, DIFFERENT)):  # fmt: skip
+        table = tmp_path / "table.csv"
+        report = predict(output, images, output=table, monitor=True, **more).report  # type: ignore[arg-type]
+        assert report is not None
+        assert (report.verdict, report.units) == (verdict, 70)
+        assert UNUSUAL not in table.read_text()
 
 
 @pytest.mark.parametrize("fault", ["removed", "not orthonormal"])
