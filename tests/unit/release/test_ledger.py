@@ -271,9 +271,9 @@ def test_reading_writes_nothing(ledger: Ledger) -> None:
 def test_every_altered_byte_is_noticed(three_lines: Ledger) -> None:
     whole = three_lines.path.read_bytes()
     for place, byte in enumerate(whole):
-        # the other case, as of a number's exponent, and one of these in turn: hundreds of each
-        turn = (byte ^ 0x80, ord("\n"), ord(" "), 0)
-        for other in {byte ^ 1, byte ^ 0x20, turn[place % len(turn)]} - {byte}:
+        # the other case, as of a number's exponent, or one of these in turn: hundreds of each
+        turn = (byte ^ 0x80, byte ^ 0x20, ord("\n"), byte ^ 0x20, ord(" "), byte ^ 0x20, 0)
+        for other in {byte ^ 1, turn[place % len(turn)]} - {byte}:
             altered = bytearray(whole)
             altered[place] = other
             three_lines.path.write_bytes(altered)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -150,57 +151,35 @@ def test_a_bundle_that_no_entry_lists_is_found_among_others(
 
 
 @pytest.mark.parametrize(
-    ("entries", "ends"),
-    [([None, None, 1, 1], "done"), ([1, 1, 1], "done"), ([1, None], "abandoned"),
-     ([1, 2], "abandoned"), ([None, 1, None], "abandoned"), ([None, 1, 2], "abandoned")],
+    ("entries", "minutes", "error", "tries"),
+    [([None, None, 1, 1], 1, None, 4), ([1, 1, 1], 1, None, 3), ([1, None], 1, PrivacyError, 1),
+     ([1, 2], 1, PrivacyError, 1), ([None, 1, None], 1, PrivacyError, 2),
+     ([None, 1, 2], 1, PrivacyError, 2), ([None] * 99, 0, WaitingError, 1),
+     ([1] * 99, 0.1, WaitingError, 4), ([1] * 99, None, WaitingError, 31)],
 )  # fmt: skip
-def test_a_run_that_waits_ends_where_its_entry_is_abandoned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entries: list[int | None], ends: str
-) -> None:
+def test_a_run_waits_as_long_as_is_said_and_ends_where_its_entry_is_abandoned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entries: list[int | None],
+    minutes: float | None, error: type[Exception] | None, tries: int,
+) -> None:  # fmt: skip
     transport, numbers = object.__new__(several_sites.SeveralSites), iter(entries)
+    tried: list[int] = []
     forgotten: list[int] = []
     vars(transport).update(
         task=SimpleNamespace(name="first", forget_agreed=lambda: forgotten.append(1)),
         private=tmp_path / "private", folder=tmp_path / "none", agreement=1, exchange=2,
+        options=SimpleNamespace(wait_minutes=1),
         _read_entry=lambda: (number := next(numbers)) and SimpleNamespace(number=number),
     )  # fmt: skip
-    left = iter(range(len(entries) - 1, -1, -1))
-    clock = SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: None)
+    clock = SimpleNamespace(monotonic=lambda: 2.0 * max(0, len(tried) - 1), sleep=lambda _: None)
     monkeypatch.setattr(several_sites, "time", clock)
-
-    def work() -> None:
-        if next(left):
-            raise WaitingError("not yet")
-
-    if ends == "done":
-        transport.run(work, 1)
-    else:
-        with pytest.raises(PrivacyError, match="was abandoned while this run waited"):
-            transport.run(work, 1)
-    assert len(forgotten) == len(entries) - 1
-    assert not {"agreement", "exchange"} & vars(transport).keys()
-
-
-@pytest.mark.parametrize(("minutes", "tries"), [(0, 1), (0.1, 4), (None, 31)])
-def test_a_run_waits_as_long_as_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: float | None, tries: int
-) -> None:
-    transport, tried = object.__new__(several_sites.SeveralSites), []
-    vars(transport).update(
-        task=SimpleNamespace(name="first", forget_agreed=lambda: None), folder=tmp_path / "none",
-        private=tmp_path / "private", options=SimpleNamespace(wait_minutes=1),
-        _read_entry=lambda: None,
-    )  # fmt: skip
 
     def work() -> None:
         tried.append(1)
-        raise WaitingError("not yet")
+        if len(tried) < len(entries):
+            raise WaitingError("not yet")
 
-    def read_clock() -> float:
-        return 2.0 * max(0, len(tried) - 1)
-
-    clock = SimpleNamespace(monotonic=read_clock, sleep=lambda _: None)
-    monkeypatch.setattr(several_sites, "time", clock)
-    with pytest.raises(WaitingError):
+    with pytest.raises(error) if error else nullcontext():
         transport.run(work, minutes)
     assert len(tried) == tries
+    assert len(forgotten) == tries - (error is not PrivacyError)
+    assert bool({"agreement", "exchange"} & vars(transport).keys()) == (not forgotten)

@@ -340,14 +340,12 @@ def test_values_of_another_kind_fail_and_raise_nothing(bundle: Path, junk: Any) 
         assert failed(report), key
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"\xff" * 64, (2**40).to_bytes(8, "little") + b"{}", b"\x02" + bytes(7) + b"{}"],
-)
-def test_a_hostile_head_fails_in_a_line(bundle: Path, content: bytes) -> None:
-    (bundle / HEAD_FILE).write_bytes(content)
-    write_sums(bundle)
-    assert failed(verify_bundle(bundle)) == ["head"]
+def test_a_hostile_head_fails_in_a_line(bundle: Path) -> None:
+    for start in (b"", b"\xff" * 64, (2**40).to_bytes(8, "little"), b"\2" + bytes(7)):
+        content = start + b"{}" * (len(start) == 8)
+        (bundle / HEAD_FILE).write_bytes(content)
+        write_sums(bundle)
+        assert failed(verify_bundle(bundle)) == ["head"]
 
 
 def test_control_characters_do_not_reach_a_terminal(bundle: Path) -> None:
@@ -358,15 +356,14 @@ def test_control_characters_do_not_reach_a_terminal(bundle: Path) -> None:
     assert all(check.detail.isprintable() for check in verify_bundle(bundle).checks)
 
 
-def test_the_schema_in_the_repository_is_the_code_s(repository: Path) -> None:
-    written = json.loads((repository / "workflow/schemas/bundle.schema.json").read_text())
-    assert written == bundle_schema(), "run `make schema`"
-
-
-def test_a_bundle_validates_by_the_schema(original: Path) -> None:
+def test_a_bundle_validates_by_the_schema_in_the_repository(
+    original: Path, repository: Path
+) -> None:
     import jsonschema
 
-    jsonschema.validate(read_json(original / FACTS_FILE), bundle_schema())
+    written = json.loads((repository / "workflow/schemas/bundle.schema.json").read_text())
+    assert written == bundle_schema(), "run `make schema`"
+    jsonschema.validate(read_json(original / FACTS_FILE), written)
 
 
 @pytest.mark.parametrize("patients", [None, 1, 5])
