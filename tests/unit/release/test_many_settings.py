@@ -93,12 +93,13 @@ def test_counts_of_test_units_are_as_before() -> None:
         (None, 7),
         (None, [0, 0, 1, 2, 2], [4] * 5, [2, 0, 0, 1, 2]),
     ):
-        rows = of_test_rows(scores, np.zeros(5, np.int64), codes and np.array(codes))
+        named = None if codes is None else np.array(codes)
+        shown = of_test_rows(scores, np.zeros(5, np.int64), named)
         found[f"{unit} {n} {agreed} {codes}"] = answer(
-            counted_units.weights_of_rows, replace(rows, agreed_test_n=agreed),
+            counted_units.weights_of_rows, replace(shown, agreed_test_n=agreed),
             plan_of(first.mechanisms, n, unit=unit),
         )  # fmt: skip
-    found["scores"] = counted_units.score_test_rows(two, rows)
+    found["scores"] = counted_units.score_test_rows(two, shown)
     check_values("counted_units", found)
 
 

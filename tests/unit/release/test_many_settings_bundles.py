@@ -97,6 +97,13 @@ def edit_sums(change: Callable[[list[str]], Any]) -> Callable[[Path], None]:
     return edit
 
 
+def replace_head(make: Callable[[Path], None]) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        make((folder / HEAD_FILE).rename("h") and folder / HEAD_FILE)
+
+    return edit
+
+
 ALTERED: dict[str, Callable[[Path], Any]] = {
     "nothing": lambda _: None, "more": lambda folder: (folder / "notes.txt").touch(),
     "hidden": lambda folder: (folder / ".notes").touch(), "folder": lambda f: (f / "x").mkdir(),
@@ -104,9 +111,8 @@ ALTERED: dict[str, Callable[[Path], Any]] = {
        for name in bundle.BUNDLE_FILES},
     "empty signature": lambda folder: (folder / bundle.SIGNATURE_FILE).touch(),
     "linked signature": lambda folder: (folder / bundle.SIGNATURE_FILE).symlink_to(HEAD_FILE),
-    "linked head": lambda folder: (folder / HEAD_FILE).rename("h") and (
-        folder / HEAD_FILE).symlink_to("../h"),
-    "pipe": lambda folder: (folder / HEAD_FILE).unlink() or os.mkfifo(folder / HEAD_FILE),
+    "linked head": replace_head(lambda path: path.symlink_to("../h")),
+    "pipe": replace_head(os.mkfifo),
     "sums of more": edit_sums(lambda lines: [*lines, f"{DIGEST}  ../more\n"]),
     "sums of less": edit_sums(lambda lines: lines[1:]),
     "sums twice": edit_sums(lambda lines: [*lines, lines[0]]),

@@ -129,8 +129,8 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 def new(old: Bundle) -> Bundle:
     """A release of the same head that replaces the first."""
     place = old.folder.with_name("v2")
-    named = {"name": "lesions_v2", "predecessor": old.folder, "evaluation": measured()}
-    return read_bundle(write_example(place, **named))
+    made = write_example(place, name="lesions_v2", predecessor=old.folder, evaluation=measured())
+    return read_bundle(made)
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def release(old: Bundle) -> Release:
 
 def changed(bundle: Bundle, changes: Changes) -> Bundle:
     facts, backbone, statement = changes
-    head = {name: facts[name] for name in ("link", "class_priors") if name in facts}
+    head: dict[str, Any] = {name: facts[name] for name in ("link", "class_priors") if name in facts}
     updates = {name: facts[name] for name in facts if name not in head} | {
         "backbone": bundle.facts.backbone.model_copy(update=backbone),
         "head": bundle.facts.head.model_copy(update=head),

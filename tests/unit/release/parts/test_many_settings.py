@@ -307,14 +307,13 @@ def test_new_rows_are_counted_and_compared_as_before() -> None:
         "words": lambda block: block["tables"].update(feature_norm=["x"] * 21),
     }  # fmt: skip
     for name, change in changes.items():
-        given = bundle_of(True, change), Transform(NoNormalisation()), {}
-        found[name] = str(answer(monitor.Watch, *given))[:60]
-    given = bundle_of(True)
+        found[name] = str(answer(monitor.Watch, bundle_of(True, change), Transform(L2()), {}))[:60]
+    made = bundle_of(True)
     for arrays in ({}, {"typical_directions": generator.normal(size=(1, 4))}):
-        given.arrays = arrays
-        found[f"{len(arrays)} arrays"] = answer(monitor.Watch, given, Transform(L2()), {})
-    given.statement = {}
-    found["no tables"] = answer(monitor.Watch, given, Transform(L2()), {})
+        made.arrays = arrays
+        found[f"{len(arrays)} arrays"] = answer(monitor.Watch, made, Transform(L2()), {})
+    made.statement = {}
+    found["no tables"] = answer(monitor.Watch, made, Transform(L2()), {})
     check_values("comparisons_of_rows", found, rel=1e-4)
 
 

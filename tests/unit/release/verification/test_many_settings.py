@@ -180,7 +180,7 @@ def measure_parts(folder: Path, plan: Plan, kind: str) -> tuple[dict[str, Any], 
         return calibrate(mechanisms, target, cache=folder / "calibration")
 
     wanted = evaluation_mechanisms(metric, classes=classes, multi_label=several)
-    tested, link = planned(wanted, 0.1 if kind == "not measurable" else 8.0), "softmax"
+    tested = planned(wanted, 0.1 if kind == "not measurable" else 8.0)
     parts = [tested]
     evaluation = evaluate_heads(
         heads, rows, tested, SEEDED, metric=metric, link="sigmoid" if several else "softmax",
@@ -196,8 +196,9 @@ def measure_parts(folder: Path, plan: Plan, kind: str) -> tuple[dict[str, Any], 
     if monitored:
         parts.append(planned(monitor_mechanisms(unusual=True), 2.0))
         words = monitor_words(parts[-1], compose_test_price(*parts) or tested)
-        blocks["monitor"] = monitor_head(heads, rows, parts[-1], SEEDED, probe_norm=1.5, link=link,
-                                         calibration=None, composition=words)  # fmt: skip
+        blocks["monitor"] = monitor_head(heads, rows, parts[-1], SEEDED, probe_norm=1.5,
+                                         link="softmax", calibration=None,
+                                         composition=words)  # fmt: skip
     return {"class_names": tuple("abc"[:classes]), "multi_label": several}, blocks
 
 
@@ -293,7 +294,7 @@ def test_heads_and_documents_are_checked_as_before(original: Path, tmp_path: Pat
 SEARCHED = {"head": "tuned", "base": {**SAMPLED, "steps": 5}, "trials": 3,
             "search": {"learning_rate": {"low": 0.1, "high": 1.0}, "max_grad_norm": [0.5, 1.0]},
             }  # fmt: skip
-CHOSEN = {"score": 0.5, "learning_rate": 0.7, "max_grad_norm": 1.0}
+CHOSEN: dict[str, Any] = {"score": 0.5, "learning_rate": 0.7, "max_grad_norm": 1.0}
 HEADS: dict[str, dict[str, Any]] = {
     "covariance": {"head": "feature_covariance"}, "squares": {"head": "least_squares"},
     "sums": {"head": "prototypes"}, "steps": SAMPLED, "labels": {**SAMPLED, "loss": "sigmoid"},
@@ -320,9 +321,12 @@ def test_options_of_heads_are_checked_as_before(original: Path) -> None:
                 read if isinstance(read, str) else [read[0], answer(method.check_engine, read[1])]
             )
     searched: Any = method_options(SEARCHED)
-    for change in ({}, *({"learning_rate": rate} for rate in (0.09, 0.1, 1, 1.1, "x", True, None)),
-                   *({"max_grad_norm": norm} for norm in (0.5, 0.7, 1, True, "1.0")),
-                   {"score": None}, {"score": 1e300}, {"steps": 5}):  # fmt: skip
+    changes: list[dict[str, Any]] = [
+        {}, *({"learning_rate": rate} for rate in (0.09, 0.1, 1, 1.1, "x", True, None)),
+        *({"max_grad_norm": norm} for norm in (0.5, 0.7, 1, True, "1.0")),
+        {"score": None}, {"score": 1e300}, {"steps": 5},
+    ]  # fmt: skip
+    for change in changes:
         found[f"{change}"] = answer(method._check_chosen, searched, CHOSEN | change)
     for missing in CHOSEN:
         rest = {name: value for name, value in CHOSEN.items() if name != missing}

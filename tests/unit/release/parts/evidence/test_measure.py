@@ -56,6 +56,7 @@ def test_a_white_box_audit_of_the_same_plan_alone_is_evidence(tmp_path: Path, pl
     assert read_evidence(_audit(tmp_path, plan), plan) == EVIDENCE
     assert read_evidence(_audit(tmp_path, plan, white_box=None), plan) is None
     path = _audit(tmp_path, plan)
+    change: dict[str, Any]
     for change in ({"n": 301}, {"delta": 1e-5}, {"mechanisms": []}, {"unit": "patient"},
                    {"epsilon": 1.0}, {"accountant": "rdp"}):  # fmt: skip
         write_json(path, read_json(path) | {"plan": plan.to_dict() | change})
