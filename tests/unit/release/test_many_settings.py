@@ -128,6 +128,7 @@ def test_prices_and_limits_of_bookings_are_as_before() -> None:
         "search": [made("search")], "search and more": [made("search"), made("train")],
         "chain": [made("train test", place=f"a/b {n}") for n in (1, 2)],
         "chains": [made("several", place="a/b 1"), made("train", place="c/d 1"), made("train")],
+        "training chain": [made("train", place=f"a/b {n}") for n in (1, 2, 3)],
         "sampled chain": [made("several", place=f"a/b {n}") for n in (1, 10)],
     }  # fmt: skip
     found: dict[str, Any] = {}
@@ -135,7 +136,7 @@ def test_prices_and_limits_of_bookings_are_as_before() -> None:
     for name, bookings in cases.items():
         if name != "none":
             found[name] = compose_bookings(bookings, 1e-3 if name in ("both", "search") else DELTA)
-            if name in ("both", "two", "test", "splits", "chain", "one sampled"):
+            if name in ("both", "two", "splits", "chain", "one sampled", "one", "training chain"):
                 found[f"{name} attacks"] = bound_bookings(bookings, rates, DELTA)
         for limits in (
             Limits(delta=DELTA, max_epsilon=1.2),

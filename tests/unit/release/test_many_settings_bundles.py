@@ -46,7 +46,8 @@ EDITS: list[dict[str, Any]] = [
     {"backbone.options.checkpoint": "/etc/w"}, {"backbone.options.checkpoint": None},
     {"backbone.probe": {}}, {"backbone.probe.norm": "x"}, {"backbone.probe.sha256": "0"},
     *({"backbone.weights_sha256": each} for each in (DIGEST, DIGEST.upper(), DIGEST[1:])),
-    {"backbone.precision": "float64"}, {"backbone.dtype": "bfloat16"}, {"head.link": "x"},
+    {"backbone.precision": "bfloat16"}, {"backbone.precision": "float64"},
+    {"backbone.dtype": "bfloat16"}, {"head.link": "x"},
     {"head.options": {"head": "none"}}, {"head.options.steps": -1}, {"head.chosen": 1},
     {"head.class_priors": [0.5]}, {"card.license": 1}, {"card.more": "x"},
     of_timm(), of_timm(checkpoint="mine.pt"), of_timm(model="local-dir:/tmp/mine"),
@@ -65,8 +66,8 @@ def test_facts_of_strangers_are_read_as_before(
 ) -> None:
     """Without and with leave to load from the Hub and to import; nothing is loaded before."""
 
-    def load(options: Any, **_: Any) -> None:
-        raise DataError(f"loads {options.extraction_params()}"[:200])
+    def load(options: Any, *, runtime: Any) -> None:
+        raise DataError(f"loads in {runtime.precision} {options.extraction_params()}"[:200])
 
     monkeypatch.setattr("dpprobe.backbones.loading.load_backbone", load)
     written, found = read_json(folder / FACTS_FILE), {}
@@ -83,8 +84,9 @@ def test_facts_of_strangers_are_read_as_before(
         read = answer_of(bundle.read_bundle, folder)
         found[str(edit)] = read if not isinstance(read, bundle.Bundle) else [
             answer_of(Predictor.load_bundle, folder, device="cpu", allow_hub=hub,
-                      allow_module=not hub, checkpoint=file)
-            for hub, file in ((False, None), (True, None), (True, "w.pt"))
+                      allow_module=not hub, checkpoint=file, precision=precision)
+            for hub, file, precision in (
+                (False, None, None), (True, None, "float16"), (True, "w.pt", None))
         ]  # fmt: skip
     check_values("facts_of_strangers", found)
 
