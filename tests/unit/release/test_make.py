@@ -315,15 +315,8 @@ def test_an_error_after_the_booking_says_that_the_entry_counts(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (
-            {"more": {"split_by": "class"}},
-            "releases.first: dataset toy: split_by: class chooses",
-        ),
+        ({"more": {"split_by": "class"}}, "releases.first: dataset toy: split_by: class chooses"),
         ({"calibrate": {}}, "releases.first: calibrate: has no epsilon; write `calibrate: "),
-        (
-            {"calibrate": {}, "evaluate": {"epsilon": 1}},
-            "releases.first: calibrate: has no epsilon",
-        ),
         ({"sign_key": "none.pem"}, "sign_key: no file none.pem"),
         ({"sign_key": "pyproject.toml"}, "signing key .*pyproject.toml: unreadable"),
         ({"card": {"contact": "see /home/me/notes"}}, "card: contains a path, '/home/'"),

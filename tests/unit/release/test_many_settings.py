@@ -21,7 +21,7 @@ from dpprobe.privacy.risk import Risk
 from dpprobe.release import counted_units, documents, prediction_table, stated_values
 from dpprobe.release.bundle import read_facts
 from dpprobe.release.ledger import Ledger, describe_ledger
-from dpprobe.release.ledger_file import Booking
+from dpprobe.release.ledger_file import Booking, check_delta
 from dpprobe.release.ledger_prices import Limits, bound_bookings, compose_bookings, refuse_excess
 from dpprobe.release.probabilities import Calibration, SetRule
 from dpprobe.release.release_notes import _compare_classes, _list_changes, state_difference
@@ -146,6 +146,8 @@ def test_prices_and_limits_of_bookings_are_as_before() -> None:
                 found[f"{name} {limits.delta} limit"] = answer(
                     refuse_excess, bookings, made("train"), limits, ledger="the ledger"
                 )
+    for delta in (0.0, 9.9e-11, 1e-10, 0.999, 1.0, math.nan):
+        found[f"delta {delta}"] = answer(check_delta, delta)
     check_values("prices_of_bookings", found, rel=1e-4)
 
 

@@ -50,17 +50,10 @@ def take_turns(sites: list[Site], **changes: Any) -> int:
         ({"method": "covariance"}, 3),
         ({"method": "covariance", "sites": {"aggregator": "north"}}, 3),
         ({"method": "covariance", "of_patients": True}, 3),
-        (
-            {
-                "method": "covariance",
-                "evaluate": {"epsilon": 2},
-                "calibrate": {"epsilon": 2},
-                "monitor": {"epsilon": 2},
-            },
-            13,
-        ),
+        ({"method": "covariance", "evaluate": {"epsilon": 2}, "calibrate": {"epsilon": 2},
+          "monitor": {"epsilon": 2}}, 13),
     ],
-)
+)  # fmt: skip
 def test_three_sites_make_one_verified_release(
     tmp_path: Path, options: dict[str, Any], rounds: int
 ) -> None:
