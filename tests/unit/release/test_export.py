@@ -22,6 +22,7 @@ from dpprobe.release.export import Exported, export_onnx
 from dpprobe.release.predict import Predictor
 from tests.support.bundles import CLASSES, write_example
 from tests.support.network_bundles import write_release
+from tests.support.stored_records import check_values
 
 RESNET = {"family": "timm", "model": "test_resnet", "pretrained": False}
 VIT = {"family": "timm", "model": "test_vit", "pretrained": False, "model_args": {"depth": 1}}
@@ -114,6 +115,11 @@ def test_a_file_gives_the_probabilities_of_the_release(tmp_path: Path, case: str
     exported = export_onnx(bundle, path)
     assert exported.path == path
     check_file(bundle, exported)
+    model = onnx.load(path)
+    named = [one.name for one in (*model.graph.input, *model.graph.output)]
+    values = {one.key: one.value for one in model.metadata_props}
+    said = [exported.input, named, values, model.doc_string, model.producer_version]
+    check_values(f"exported_{case.replace(' ', '_').replace(',', '')}", said)
 
 
 def test_a_file_says_what_it_takes_and_gives_and_nothing_of_this_machine(

@@ -56,6 +56,12 @@ def test_a_table_has_the_answers_of_python(
     assert table["class"].tolist() == np.array(NAMES)[values.argmax(1)].tolist()
     blocks = predictor.predict_arrays({path: np.load(path) for path in parts})
     assert [row for block in blocks for row in block.rows] == [*enumerate(ids)]
+    assert predictor.predict_vectors(X[:0]).shape == (0, len(NAMES))
+    X[[7, 4], [0, -1]] = np.nan, np.inf
+    for wrong, said in ((X, "vector 4: holds NaN or infinity"), (X[0], "takes .rows, "),
+                        (X[:3, 1:], f"head takes .rows, {DIMENSION}.")):  # fmt: skip
+        with pytest.raises(DataError, match=said):
+            predictor.predict_vectors(wrong)
 
 
 def test_vectors_that_cannot_be_used_have_a_reason(
