@@ -186,6 +186,7 @@ def test_ledgers_are_printed_and_refuse_as_before(tmp_path: Path) -> None:
     book("d", "later", place="a/b 2", split="other", unit="patient")
     for number in range(12):
         book("d", f"r{number}", split=f"s{number % 3}", named=None)
+    book("d", "late", place="a/b 1", named=None)
     book("f", "alone", parts=both[1:], named=None)
     one, other = (Ledger.of_dataset(tmp_path, name) for name in "df")
     digest, reasons = "d" * 64, ("x", "1234 ", " 12345 ", "two\nlines", "no power")
