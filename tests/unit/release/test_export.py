@@ -23,6 +23,7 @@ from dpprobe.release.predict import Predictor
 from tests.support.bundles import CLASSES, write_example
 from tests.support.network_bundles import write_release
 from tests.support.stored_records import check_values
+from tests.unit.release.test_predict import MOBILENET
 
 RESNET = {"family": "timm", "model": "test_resnet", "pretrained": False}
 VIT = {"family": "timm", "model": "test_vit", "pretrained": False, "model_args": {"depth": 1}}
@@ -205,13 +206,7 @@ def test_what_cannot_be_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_real_weights_in_another_runtime(tmp_path: Path, shared_data: Path) -> None:
     checkpoint = shared_data / "weights" / "mobilenetv2_100_imagenet.safetensors"
-    mobilenet = {
-        "family": "timm",
-        "model": "mobilenetv2_100",
-        "checkpoint": str(checkpoint),
-        "model_args": {"pad_type": "same"},
-        "preprocessing": {"size": 128, "mean": 0.5, "std": 0.5, "crop_pct": 1.0},
-    }
+    mobilenet = MOBILENET | {"checkpoint": str(checkpoint)}
     bundle = write_release(tmp_path / "bundle", mobilenet, dtype="float16", scale=5.0)
     path = tmp_path / "model.onnx"
     export_onnx(bundle, path, checkpoint=checkpoint)

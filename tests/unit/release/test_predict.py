@@ -97,39 +97,18 @@ def store_of(
     paths = [output / f"shard-{shard:05d}-of-{shards:05d}.h5" for shard in range(shards)]
     for shard, path in enumerate(paths):
         extract_shard(
-            table=dataset / "train.parquet",
-            info=dataset / "dataset.json",
-            backbone=backbone_options(backbone),
-            backbone_name="mine",
-            split="train",
-            shard=shard,
-            shards=shards,
-            output=path,
-            batch_size=256,
-            dtype=dtype,
-            device="cpu",
-        )
+            table=dataset / "train.parquet", info=dataset / "dataset.json", output=path,
+            backbone=backbone_options(backbone), backbone_name="mine", split="train", shard=shard,
+            shards=shards, batch_size=256, dtype=dtype, device="cpu",
+        )  # fmt: skip
     write_manifest(paths, output / "manifest.json", rows=ROWS, dataset_fingerprint=info.fingerprint)
     return FeatureStore(output / "manifest.json")
 
 
-def write_pictures(dataset: Path, folder: Path) -> list[str]:
-    """Writes the rows' images as PNG files, decoded and encoded again; returns the ids."""
-    folder.mkdir()
-    ids = []
-    for image in SplitTable(dataset / "train.parquet").read_images(0, ROWS):
-        assert image.data is not None
-        open_image(image.data).save(folder / f"{image.row:04d}.png")
-        ids.append(image.id)
-    return ids
-
-
 MOBILENET = {
-    "family": "timm",
-    "model": "mobilenetv2_100",
-    "model_args": {"pad_type": "same"},
+    "family": "timm", "model": "mobilenetv2_100", "model_args": {"pad_type": "same"},
     "preprocessing": {"size": 128, "mean": 0.5, "std": 0.5, "crop_pct": 1.0},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -159,7 +138,9 @@ def test_predictions_are_those_of_stored_features(
     assert facts.weights_sha256 == store.weights_sha256
     assert facts.preprocessing == json.loads(json.dumps(store.preprocessing))
     assert facts.probe == store.shards[0].probe
-    write_pictures(cifar, tmp_path / "new")
+    (tmp_path / "new").mkdir()
+    for image in SplitTable(cifar / "train.parquet").read_images(0, ROWS):
+        open_image(image.data or b"").save(tmp_path / f"new/{image.row:04d}.png")
     output = tmp_path / "out.parquet"
     summary = predict(
         folder, [tmp_path / "new"], output=output, checkpoint=checkpoint, device="cpu"

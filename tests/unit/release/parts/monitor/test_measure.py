@@ -46,7 +46,6 @@ from dpprobe.release.parts.monitor.measure import (
 from dpprobe.release.predict import Predictor, predict
 from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.results.unit_counts import row_weights
-from dpprobe.study.study import Study
 from tests.support import release_study
 from tests.support.edited_bundles import edit_file, failed
 from tests.support.network_bundles import write_release
@@ -146,22 +145,20 @@ def test_noise_has_the_deviation_of_the_plan(tmp_path: Path) -> None:
         releases.count_releases(COUNTS, 2)
 
 
-def make_release(folder: Path, **options: Any) -> tuple[Path, Study]:
+def make_release(folder: Path, **options: Any) -> Path:
     grouped = options.pop("images_per_patient", None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(release_study, "ROWS", {"train": 300, "test": 600})
         write_features(folder, images_per_patient=grouped)
     made = study(folder, monitor={"epsilon": 2}, of_patients=grouped is not None, **options)
-    return release(folder, made), made
+    return release(folder, made)
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundle of a release with everything that test units pay for."""
-    output, _ = make_release(
-        tmp_path_factory.mktemp("watched"), calibrate={"epsilon": 2}, evaluate={"epsilon": 1}
-    )
-    return output
+    everything = {"calibrate": {"epsilon": 2}, "evaluate": {"epsilon": 1}}
+    return make_release(tmp_path_factory.mktemp("watched"), **everything)
 
 
 @pytest.fixture
@@ -205,7 +202,7 @@ def test_new_images_are_compared_with_the_test_images(output: Path) -> None:
 
 
 def test_images_of_one_patient_count_once(tmp_path: Path) -> None:
-    output, _ = make_release(tmp_path, images_per_patient=2)
+    output = make_release(tmp_path, images_per_patient=2)
     assert bundle.read_bundle(output).statement["monitor"]["n"] == 300
     assert verify_bundle(output).passed
     same = np.repeat(features_like_test(10, 7), [200, *[1] * 9], axis=0)
