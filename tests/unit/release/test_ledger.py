@@ -41,13 +41,9 @@ FORK = multiprocessing.get_context("fork")
 
 def gaussian(sigma: float, count: int = 1, name: str = "gradients") -> Mechanism:
     return Mechanism(
-        name=name,
-        released="a sum",
-        sensitivity=2.0,
-        noise_multiplier=sigma,
-        sample_rate=1.0,
+        name=name, released="a sum", sensitivity=2.0, noise_multiplier=sigma, sample_rate=1.0,
         count=count,
-    )
+    )  # fmt: skip
 
 
 def part(side: Side, *mechanisms: Mechanism, selection: Selection | None = None) -> Part:
@@ -59,13 +55,9 @@ def booking(
     release: str = "lesions_v1", *parts: Part, unit: str = "image", split: str = "hash_20"
 ) -> Booking:
     return Booking(
-        release=release,
-        study="clinic",
-        unit=unit,
-        split=split,
+        release=release, study="clinic", unit=unit, split=split, identity="i" * 64,
         parts=parts or (part("train", gaussian(5.0)),),
-        identity="i" * 64,
-    )
+    )  # fmt: skip
 
 
 def mu_epsilon(*sigmas: float) -> float:
