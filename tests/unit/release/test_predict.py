@@ -35,7 +35,7 @@ from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.release.bundle import FACTS_FILE, bundle_digest, read_bundle
 from dpprobe.release.export import export_onnx
 from dpprobe.release.image_sources import find_images
-from dpprobe.release.predict import Predictor, predict
+from dpprobe.release.predict import Predictor, _pick_ranges, predict
 from dpprobe.versions import code_version
 from tests.support.bundles import CLASSES, write_example
 from tests.support.edited_bundles import edit_file
@@ -479,6 +479,13 @@ def test_a_reader_that_stops_ends_the_threads(predictor: Predictor, tmp_path: Pa
     with closing(predictor.predict_blocks(images.read_images(), images.count, threads=2)) as blocks:
         first = next(blocks)
     assert [row[0] for row in first.rows] == list(range(16))
+
+
+def test_images_of_ranges_are_those_of_their_positions() -> None:
+    for ranges in ([range(2), range(5, 9), range(9, 9), range(12, 20)], [range(3, 7)], []):
+        images: Any = range(20)
+        picked: list[Any] = list(_pick_ranges(images, ranges))
+        assert picked == [place for one in ranges for place in one]
 
 
 def test_a_gpu_s_processes_predict_what_threads_do(
