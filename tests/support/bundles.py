@@ -21,13 +21,8 @@ from dpprobe.release.release_statement import release_statement
 CLASSES = ("naevus", "melanoma", "keratosis")
 PRIORS = np.array([0.7, 0.25, 0.05], dtype=np.float32)
 LEDGER: dict[str, Any] = {
-    "entry": 1,
-    "releases": 1,
-    "unit": "image",
-    "delta": 1e-5,
-    "epsilon": 1.0,
-    "exact": True,
-}
+    "entry": 1, "releases": 1, "unit": "image", "delta": 1e-5, "epsilon": 1.0, "exact": True,
+}  # fmt: skip
 CHOICE: dict[str, Any] = {"cells": 0, "epsilon": None, "words": NO_CHOICE}
 
 
@@ -86,13 +81,8 @@ def write_example(
     generator = np.random.default_rng(0)
     weights = generator.normal(size=(len(classes), 64 + 1)).astype(np.float32)
     facts = BundleFacts(
-        name=name,
-        study="clinic",
-        dataset="lesions",
-        dpprobe="0.1.0",
-        class_names=classes,
-        multi_label=False,
-        dimension=64,
+        name=name, study="clinic", dataset="lesions", dpprobe="0.1.0", class_names=classes,
+        multi_label=False, dimension=64,
         backbone=describe_backbone(loaded, name="pixels", options=backbone.extraction_params()),
         head=HeadFacts(
             options=method.model_dump(mode="json"),
@@ -101,27 +91,17 @@ def write_example(
             class_priors=tuple(PRIORS.tolist()) if method.releases_priors else None,
             link=method.link_on(False),
         ),
-    )
+    )  # fmt: skip
     statement = release_statement(
-        plan,
-        method="covariance",
-        options=method,
-        study="clinic",
-        public_data={
-            "backbone": "pixels",
-            "backbone_options": facts.backbone.options,
-            "trained": False,
-            "weights_sha256": None,
-        },
-        file_hashes={},
+        plan, method="covariance", options=method, study="clinic",
+        public_data=facts.backbone.public_data, file_hashes={},
         blocks={
             "evaluation": evaluation,
             "choice": CHOICE if choice is None else choice,
             "ledger": LEDGER if ledger is None else ledger,
             "predecessor": identify_bundle(predecessor) if predecessor else None,
         },
-        subsample=subsample,
-        parts=facts.hash_parts(),
-    )
+        subsample=subsample, parts=facts.hash_parts(),
+    )  # fmt: skip
     arrays = {CLASS_PRIORS: PRIORS} if method.releases_priors else {}
     return write_files(folder, facts, weights=weights, arrays=arrays, statement=statement)

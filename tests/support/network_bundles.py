@@ -13,7 +13,7 @@ from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.loading import load_backbone
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.heads.registry import method_options
-from dpprobe.release.bundle import BundleFacts, HeadFacts, read_bundle
+from dpprobe.release.bundle import HeadFacts, read_bundle
 from tests.support.bundles import describe_backbone, write_example, write_files
 
 # The part of a statement's block `calibration` that predictions read.
@@ -46,31 +46,19 @@ def write_release(
     assert width is not None
     method = method_options(head or {"head": "feature_covariance", "normalize": "l2"})
     checkpoint = backbone.get("checkpoint")
-    facts = BundleFacts(
-        name="lesions_v1",
-        study="clinic",
-        dataset="lesions",
-        dpprobe="0.1.0",
-        class_names=classes,
-        multi_label=multi_label,
-        dimension=width,
-        backbone=describe_backbone(
-            loaded,
-            name="mine",
-            options=options.extraction_params(),
-            checkpoint=checkpoint and Path(checkpoint).name,
-            precision=precision,
-            dtype=dtype,
-            versions={"timm": "1.0"},
-        ),
-        head=HeadFacts(
-            options=method.model_dump(mode="json"),
-            method="mine",
-            chosen=None,
+    example = read_bundle(write_example(folder.with_name(f"{folder.name}-example")))
+    described = describe_backbone(
+        loaded, name="mine", options=options.extraction_params(), precision=precision, dtype=dtype,
+        checkpoint=checkpoint and Path(checkpoint).name, versions={"timm": "1.0"},
+    )  # fmt: skip
+    facts = example.facts.model_copy(update={
+        "class_names": classes, "multi_label": multi_label, "dimension": width,
+        "backbone": described,
+        "head": HeadFacts(
+            options=method.model_dump(mode="json"), method="mine", chosen=None,
             link=link or method.link_on(multi_label),
         ),
-    )
-    example = read_bundle(write_example(folder.with_name(f"{folder.name}-example")))
+    })  # fmt: skip
     weights = np.random.default_rng(1).normal(scale=scale, size=(len(classes), width + 1))
     return write_files(
         folder,

@@ -27,13 +27,9 @@ METHODS: dict[str, Any] = {
     "covariance": {"head": "feature_covariance", "normalize": "l2", "steps": 2},
     "sums": {"head": "prototypes", "normalize": "l2"},
     "steps": {"head": "sgd", "engine": "exact", "batch_size": 30, "steps": 5},
-    "search": {
-        "head": "tuned",
-        "base": {"head": "prototypes", "normalize": "l2"},
-        "search": {"max_row_norm": [0.5, 1.0]},
-        "trials": 3,
-    },
-}
+    "search": {"head": "tuned", "base": {"head": "prototypes", "normalize": "l2"},
+               "search": {"max_row_norm": [0.5, 1.0]}, "trials": 3},
+}  # fmt: skip
 
 
 def study(folder: Path, **release: Any) -> Study:
@@ -46,29 +42,15 @@ def study(folder: Path, **release: Any) -> Study:
     named = release.pop("name", "first")
     limits = {name: release.pop(name, None) for name in ("max_epsilon", "max_risk")}
     of_patients = release.pop("of_patients", False)
-    return load_study(
-        {
-            "study": "unit",
-            "datasets": {called: {**(OF_PATIENTS if of_patients else OF_IMAGES), **more}},
-            "backbones": {"pixels": {"family": "pixels"}},
-            "methods": METHODS,
-            "epsilons": [1],
-            "seeds": 1,
-            "delta": 1e-4,
-            "privacy": limits,
-            "releases": {
-                named: {
-                    "dataset": called,
-                    "backbone": "pixels",
-                    "method": "covariance",
-                    "epsilon": 2,
-                    **release,
-                }
-            },
-            "data_dir": str(folder / "data"),
-            "results_dir": str(folder / "results"),
-        }
-    )
+    return load_study({
+        "study": "unit",
+        "datasets": {called: {**(OF_PATIENTS if of_patients else OF_IMAGES), **more}},
+        "backbones": {"pixels": {"family": "pixels"}}, "methods": METHODS, "epsilons": [1],
+        "seeds": 1, "delta": 1e-4, "privacy": limits,
+        "releases": {named: {"dataset": called, "backbone": "pixels", "method": "covariance",
+                             "epsilon": 2, **release}},
+        "data_dir": str(folder / "data"), "results_dir": str(folder / "results"),
+    })  # fmt: skip
 
 
 def write_features(
@@ -113,13 +95,8 @@ def release(
     """Makes a release of the study from the features in the folder; returns the bundle's."""
     output = folder / "results/releases" / name
     ReleaseTask(
-        study=made,
-        name=name,
-        train=folder / "train/manifest.json",
-        test=folder / "test/manifest.json",
-        output=output,
+        study=made, name=name, output=output, audit=audit, benchmark=benchmark,
+        train=folder / "train/manifest.json", test=folder / "test/manifest.json",
         cache=cache or folder / "results/calibration",
-        audit=audit,
-        benchmark=benchmark,
-    ).run()
+    ).run()  # fmt: skip
     return output

@@ -17,29 +17,17 @@ from dpprobe.release.parts.calibration.measure import (
 )
 from dpprobe.release.parts.cohort.measure import describe_cohort
 from dpprobe.release.parts.monitor.measure import monitor_mechanisms
+from dpprobe.release.parts.sites.several_sites import describe_sites
 from tests.support.bundles import write_example
 
 # Names that mean something to HTML, Markdown, YAML, Jinja or a terminal.
 HOSTILE = (
-    "</style><script>alert(1)</script>",
-    '<img src=x onerror="alert(1)">',
-    "a | b",
-    "`code`",
-    "``` fence",
-    "---",
-    "- item",
-    "1. item",
-    "# heading",
-    "two\n\nlines\n---\nlicense: mit",
-    "[link](javascript:alert(1))",
-    "*bold* _it_ ~~gone~~ $x$",
-    "{{ 7 * 7 }}{% raw %}",
-    "key: value #",
-    "!!python/object:os.system",
-    "&amp; \\| end\\",
-    "\u202egnp.exe\u0000",
+    "</style><script>alert(1)</script>", '<img src=x onerror="alert(1)">', "a | b", "`code`",
+    "``` fence", "---", "- item", "1. item", "# heading", "two\n\nlines\n---\nlicense: mit",
+    "[link](javascript:alert(1))", "*bold* _it_ ~~gone~~ $x$", "{{ 7 * 7 }}{% raw %}",
+    "key: value #", "!!python/object:os.system", "&amp; \\| end\\", "\u202egnp.exe\u0000",
     "x" * 500,
-)
+)  # fmt: skip
 
 Release = tuple[BundleFacts, dict[str, Any]]
 
@@ -53,38 +41,23 @@ def example(folder: Path, **options: Any) -> Release:
 
 def measured(metric: str = "accuracy", value: float = 0.8125) -> dict[str, Any]:
     """An evaluation as a release's statement has it."""
+    item = {
+        "name": "right_answers", "released": "number of test units whose class is right",
+        "noise": "Gaussian", "sensitivity": 1.0, "sensitivity_of": "one row",
+        "noise_multiplier": 18.65, "noise_standard_deviation": 18.65, "sampling": "all rows",
+        "sample_rate": 1.0, "count": 1, "repeated": False, "budget_share": 1.0,
+    }  # fmt: skip
     return {
-        "metric": metric,
-        "value": value,
-        "interval": [value - 0.04, value + 0.04],
-        "standard_error": 0.0204,
-        "n": 375,
-        "epsilon": 0.2,
-        "epsilon_target": 0.2,
-        "delta": 1e-5,
-        "mechanisms": [
-            {
-                "name": "right_answers",
-                "released": "number of test units whose class is right",
-                "noise": "Gaussian",
-                "sensitivity": 1.0,
-                "sensitivity_of": "one row",
-                "noise_multiplier": 18.65,
-                "noise_standard_deviation": 18.65,
-                "sampling": "all rows",
-                "sample_rate": 1.0,
-                "count": 1,
-                "repeated": False,
-                "budget_share": 1.0,
-            }
-        ],
+        "metric": metric, "value": value, "interval": [value - 0.04, value + 0.04],
+        "standard_error": 0.0204, "n": 375, "epsilon": 0.2, "epsilon_target": 0.2, "delta": 1e-5,
+        "mechanisms": [item],
         "released": "The accuracy on 375 test units, computed from sums with Gaussian noise; the "
         "95% confidence interval covers the noise and the choice of test units.",
         "composition": "No image is both a training and a test image (split: id, seed 0, "
         "fraction 0.2), so nobody pays both prices: the head costs training images epsilon 1 and "
         "test images nothing; the test result costs test images epsilon 0.2 and training images "
         "nothing.",
-    }
+    }  # fmt: skip
 
 
 def watched(n: int = 1000) -> dict[str, Any]:
@@ -98,7 +71,7 @@ def watched(n: int = 1000) -> dict[str, Any]:
         "Monitoring costs test images epsilon 1 and training images nothing. Everything that was "
         "measured on test images together costs a test image epsilon 1.83."
     )
-    return {"n": n, "mechanisms": [{**said, **stated}], "composition": words}
+    return {"n": n, "epsilon": 1.0, "mechanisms": [{**said, **stated}], "composition": words}
 
 
 def calibrated(n: int = 1000) -> dict[str, Any]:
@@ -110,36 +83,21 @@ def calibrated(n: int = 1000) -> dict[str, Any]:
     noisy = {
         TEMPERATURE: [-40.0, 30.0, -20.0, 10.0, 4.0, -3.0],
         TOP_COUNTS: [*top, [180.0, 12.0], [190.0, 4.0], [154.0, 0.0]],
-        LABEL_COUNTS: [
-            *[1.0] * 5,
-            5.0,
-            9.0,
-            10.0,
-            12.0,
-            14.0,
-            18.0,
-            60.0,
-            80.0,
-            180.0,
-            250.0,
-            360.0,
-        ],
-    }
+        LABEL_COUNTS: [*[1.0] * 5, 5.0, 9.0, 10.0, 12.0, 14.0, 18.0, 60.0, 80.0, 180.0, 250.0,
+                       360.0],
+    }  # fmt: skip
     (said,) = measured()["mechanisms"]
     return {
         **describe_calibration(noisy, mechanisms, n),
         **noisy,
-        "n": n,
-        "epsilon": 1.0,
-        "epsilon_target": 1.0,
-        "delta": 1e-5,
+        "n": n, "epsilon": 1.0, "epsilon_target": 1.0, "delta": 1e-5,
         "mechanisms": [
             {**said, "name": item.name, "released": item.released, "count": item.count}
             for item in mechanisms
         ],
         "composition": "Calibration costs test images epsilon 1 and training images nothing. "
         "Together with the test result it costs a test image epsilon 1.04.",
-    }
+    }  # fmt: skip
 
 
 def following() -> dict[str, Any]:
@@ -149,6 +107,14 @@ def following() -> dict[str, Any]:
         for month in range(1, 12)
     ]
     return describe_cohort("2026-12", earlier, horizon=12, n=1000, unit="patient")
+
+
+def of_sites(aggregator: str | None = None) -> dict[str, Any]:
+    """The block of a release that three sites made together."""
+    return describe_sites(
+        "abc", packed_by="b", aggregator=aggregator, colluders=1, agreement="ab" * 32,
+        smallest_share=None if aggregator else 9000.0, coordinates=7, unit="image",
+    )  # fmt: skip
 
 
 def long_release(release: Release) -> Release:
@@ -189,15 +155,9 @@ def long_release(release: Release) -> Release:
             "cost at most epsilon 7.31 at delta 1e-5 beside this release; the promise above does "
             "not cover the choice.",
         },
-        "ledger": {
-            "entry": 4,
-            "releases": 4,
-            "unit": "patient",
-            "delta": 1e-5,
-            "epsilon": 2.31201,
-            "exact": False,
-        },
-    }
+        "ledger": {"entry": 4, "releases": 4, "unit": "patient", "delta": 1e-5,
+                   "epsilon": 2.31201, "exact": False},
+    }  # fmt: skip
 
 
 def _long_lists(statement: dict[str, Any]) -> dict[str, Any]:
@@ -213,26 +173,13 @@ def _long_lists(statement: dict[str, Any]) -> dict[str, Any]:
     }
     return {
         "mechanisms": [
-            {
-                **statement["mechanisms"][0],
-                "name": name,
-                "released": words,
-                "repeated": not name.startswith("channel"),
-                "budget_share": None,
-            }
+            {**statement["mechanisms"][0], "name": name, "released": words,
+             "repeated": not name.startswith("channel"), "budget_share": None}
             for name, words in released.items()
         ],
-        "public": [
-            sentences.PUBLIC_N["patient"],
-            *sentences.PUBLIC_FACTS,
-            sentences.FIXED_OPTIONS,
-            sentences.PUBLIC_SEARCH,
-            sentences.PUBLIC_FILES,
-        ],
-        "not_covered": [
-            *sentences.RELEASE_NOT_COVERED,
-            *sentences.PATIENTS_NOT_COVERED,
-            *sentences.TRIALS_NOT_COVERED,
-        ],
+        "public": [sentences.PUBLIC_N["patient"], *sentences.PUBLIC_FACTS, sentences.FIXED_OPTIONS,
+                   sentences.PUBLIC_SEARCH, sentences.PUBLIC_FILES],
+        "not_covered": [*sentences.RELEASE_NOT_COVERED, *sentences.PATIENTS_NOT_COVERED,
+                        *sentences.TRIALS_NOT_COVERED],
         "public_data": {**statement["public_data"], "assumption": sentences.PUBLIC_DATA},
-    }
+    }  # fmt: skip

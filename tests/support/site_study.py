@@ -33,22 +33,16 @@ class Site:
     def task(self, **changes: Any) -> ReleaseTask:
         """The release as the site's study has it today."""
         sites = {
-            "name": self.name,
-            "members": self.members,
-            "key": str(self.folder / "site.pem"),
-            "exchange": str(self.exchange),
-            **self.options.get("sites", {}),
+            "name": self.name, "members": self.members, "key": str(self.folder / "site.pem"),
+            "exchange": str(self.exchange), **self.options.get("sites", {}),
             **changes.pop("sites", {}),
-        }
+        }  # fmt: skip
         made = study(self.folder, **{**self.options, **changes, "sites": sites})
         return ReleaseTask(
-            study=made,
-            name="first",
-            train=self.folder / "train/manifest.json",
-            test=self.folder / "test/manifest.json",
-            output=self.folder / "results/releases/first",
+            study=made, name="first", output=self.folder / "results/releases/first",
+            train=self.folder / "train/manifest.json", test=self.folder / "test/manifest.json",
             cache=self.folder.parent / "calibration",
-        )
+        )  # fmt: skip
 
     @property
     def ledger(self) -> Ledger:

@@ -2,53 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
 from dpprobe.errors import ConfigError
+from dpprobe.release.export import Exported
+from dpprobe.release.ledger import Ledger
+from dpprobe.release.parts.monitor.compare_images import (
+    DIFFERENT,
+    SIMILAR,
+    WORDS,
+    Comparison,
+    Report,
+)
+from dpprobe.release.predict import Summary
+from dpprobe.release.verification.checks import Check
+from dpprobe.release.verification.checks import Report as Checked
 from tests.support.bundles import write_example
 from tests.support.command_line import run_main
-from tests.support.release_study import release, study, write_features
-
-
-def test_a_ledger_is_shown_abandoned_from_and_not_made_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = run_main(monkeypatch, "ledger", str(tmp_path / "nowhere"))
-    assert isinstance(said, str)
-    assert "this folder has neither a ledger nor split tables" in said
-    write_features(tmp_path)
-    release(tmp_path, study(tmp_path))
-    folder = str(tmp_path / "data/toy")
-    assert f"; did you mean {folder}?" in str(
-        run_main(monkeypatch, "ledger", str(tmp_path / "data"))
-    )
-    assert run_main(monkeypatch, "ledger", folder) == 0
-    assert "first" in capsys.readouterr().out
-    for words, answer in (
-        (["--abandon", "1", "--reason", "a mistake"], "entry 1 is closed"),
-        (["--abandon", "7", "--reason", "a mistake"], "7"),
-        (["--abandon", "1", "--reason", "a mistake", "--delta", "2"], "delta 2"),
-    ):
-        said = run_main(monkeypatch, "ledger", folder, *words)
-        assert isinstance(said, str)
-        assert answer in said
-
-
-@pytest.mark.parametrize("command", ["predict", "verify", "export"])
-def test_a_folder_without_a_bundle_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
-    more = {"predict": ["x.png"], "export": ["--onnx", str(tmp_path / "a.onnx")]}
-    (tmp_path / "x.png").write_bytes(b"")
-    monkeypatch.chdir(tmp_path)
-    said = run_main(monkeypatch, command, tmp_path / "empty", *more.get(command, []))
-    assert re.fullmatch("dpprobe: .*empty.*", str(said))
+from tests.support.stored_records import check_values
+from tests.unit.release.test_ledger import FREE, booking, gaussian, part
 
 
 @pytest.mark.parametrize(
@@ -90,30 +70,6 @@ def test_each_option_reaches_its_function_with_its_type(
     assert run_main(monkeypatch, *words.split(), "--typo") == 2
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        *(f"predict b x --threshold {word}" for word in ("a", "0.3", "=0.3", "a=", "a=0,3")),
-        "predict b x --threshold a=0.1 --threshold a=0.2",
-        "predict b x --monitor-report r.json",
-        "predict b x --monitor-groups g.csv",
-        "predict b x --monitor --monitor-report .",
-        "predict b x --monitor --monitor-report nowhere/r.json",
-        "ledger . --reason r",
-        "ledger . --abandon 1",
-    ],
-)
-def test_options_that_do_not_go_together_are_refused_before_any_work(
-    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "dataset.json").touch()
-    monkeypatch.setattr("dpprobe.release.predict.predict", lambda *_, **__: 1 / 0)
-    said = run_main(monkeypatch, *words.split())
-    *_, option, value = words.split()
-    assert re.search(rf"^dpprobe: (?=--).*{option}( {re.escape(value)})?[ :,]", str(said))
-
-
 def test_help_names_every_command_and_loads_nothing_heavy() -> None:
     code = (
         "import sys; sys.argv = ['dpprobe', '--help']\n"
@@ -144,3 +100,62 @@ def test_a_release_is_compared_and_rolled_back(
     assert "MLflow has no record of this bundle" in str(
         run_main(monkeypatch, "rollback", folders[0])
     )
+
+
+def test_lines_and_exit_statuses_are_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found: dict[str, Any] = {}
+
+    def run(case: str, function: str, answer: Any, words: str) -> None:
+        monkeypatch.setattr(f"dpprobe.release.{function}", lambda *_, **__: answer)
+        found[case] = [run_main(monkeypatch, *words.split()), *capsys.readouterr()]
+
+    Path("x").touch()
+    for command in ("predict empty x", "verify empty", "export empty --onnx a.onnx",
+                    *(f"predict b x --threshold {each}" for each in (
+                        "a", "0.3", "=0.3", "a=", "a=0,3", "a=0.1 --threshold a=0.2")),
+                    *(f"predict b x {each}" for each in (
+                        "--monitor-report r.json", "--monitor-groups g.csv",
+                        "--monitor --monitor-report .", "--monitor --monitor-report no/r.json")),
+                    ):  # fmt: skip
+        found[command] = [run_main(monkeypatch, *command.split()), *capsys.readouterr()]
+    tables = {
+        name: Comparison(verdict=verdict, distance=0.5, by_chance=0.25, needed=None, change="")
+        for name, verdict in zip(WORDS, (SIMILAR, DIFFERENT), strict=False)
+    }
+    report = Report(images=4, units=3, test_units=90, tables=tables, most_unusual=())
+    for unread, compared in itertools.product((0, 1, 20, 21, 22), (None, report)):
+        faults = tuple((f"{number}.png", f"bad {number}") for number in range(unread))
+        answer = Summary(rows=30, unreadable=faults, report=compared)
+        run(f"predict {unread} {compared is None}", "predict.predict", answer,
+            "predict folder/b x --monitor --monitor-report r.json")  # fmt: skip
+        path = Path("r.json")
+        path.touch()
+        found[f"report {unread} {compared is None}"] = path.read_text()
+        path.unlink()
+    good, bad = Check("price", True, "epsilon 1"), Check("files", False, "one is missing")
+    for checks, more in itertools.product(((good,), (good, bad), ()), ("", " --all")):
+        run(f"verify {len(checks)}{more}", "verification.verify.verify_bundle", Checked(checks),
+            f"verify b{more}")  # fmt: skip
+    exported = Exported(path=Path("m.onnx"), largest_difference=1.2e-7, precision_difference=0.034,
+                        opset=18, input="uint8 [batch]")  # fmt: skip
+    run("export", "export.export_onnx", exported, "export b --onnx m.onnx")
+    for name in ("data/toy/ledger.jsonl", "data/other/dataset.json"):
+        Path(name).parent.mkdir(parents=True)
+        Path(name).touch()
+    ledger = Ledger(Path("data/toy/ledger.jsonl"))
+    for number, each in enumerate((0.5, 1e-3, 2e-4), 1):
+        price = replace(part("test" if number == 2 else "train", gaussian(5.0)), delta=each / 100)
+        ledger.book_release(booking(f"v{number}", price), FREE)
+    ledger.close_entry(1, "d" * 64)
+    for folder, number in itertools.product((".", "data", "data/toy", "data/other"), (1, 3)):
+        for more in ("", " --delta 0", f" --abandon {number} --delta 2 --reason because",
+                     f" --abandon {number} --reason because", " --reason because",
+                     " --abandon 2"):  # fmt: skip
+            case = f"ledger {folder}{more}"
+            found[case] = [run_main(monkeypatch, *case.split()), *(
+                re.sub(r"\d{4}-\d\d-\d\dT[\d:]*Z", "NOW", text) for text in capsys.readouterr()
+            )]  # fmt: skip
+    check_values("lines_of_commands", found)

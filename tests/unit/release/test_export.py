@@ -22,6 +22,8 @@ from dpprobe.release.export import Exported, export_onnx
 from dpprobe.release.predict import Predictor
 from tests.support.bundles import CLASSES, write_example
 from tests.support.network_bundles import write_release
+from tests.support.stored_records import check_values
+from tests.unit.release.test_predict import MOBILENET
 
 RESNET = {"family": "timm", "model": "test_resnet", "pretrained": False}
 VIT = {"family": "timm", "model": "test_vit", "pretrained": False, "model_args": {"depth": 1}}
@@ -114,6 +116,11 @@ def test_a_file_gives_the_probabilities_of_the_release(tmp_path: Path, case: str
     exported = export_onnx(bundle, path)
     assert exported.path == path
     check_file(bundle, exported)
+    model = onnx.load(path)
+    named = [one.name for one in (*model.graph.input, *model.graph.output)]
+    values = {one.key: one.value for one in model.metadata_props}
+    said = [exported.input, named, values, model.doc_string, model.producer_version]
+    check_values(f"exported_{case.replace(' ', '_').replace(',', '')}", said)
 
 
 def test_a_file_says_what_it_takes_and_gives_and_nothing_of_this_machine(
@@ -199,13 +206,7 @@ def test_what_cannot_be_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_real_weights_in_another_runtime(tmp_path: Path, shared_data: Path) -> None:
     checkpoint = shared_data / "weights" / "mobilenetv2_100_imagenet.safetensors"
-    mobilenet = {
-        "family": "timm",
-        "model": "mobilenetv2_100",
-        "checkpoint": str(checkpoint),
-        "model_args": {"pad_type": "same"},
-        "preprocessing": {"size": 128, "mean": 0.5, "std": 0.5, "crop_pct": 1.0},
-    }
+    mobilenet = MOBILENET | {"checkpoint": str(checkpoint)}
     bundle = write_release(tmp_path / "bundle", mobilenet, dtype="float16", scale=5.0)
     path = tmp_path / "model.onnx"
     export_onnx(bundle, path, checkpoint=checkpoint)

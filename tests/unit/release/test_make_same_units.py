@@ -142,8 +142,6 @@ def test_a_name_without_a_ledger_is_refused_and_never_booked(
     prepare(folder, "copy", images("lesion"))
     if name == "toy":  # its own name, though it has a ledger
         release_of(folder, "toy", "before")
-    with pytest.raises(ConfigError, match=f"same_units_as: {name}: write the name of another data"):
-        check_study(study(folder, more={"same_units_as": name}))
     booked = entries(folder, "toy")
     with pytest.raises(ConfigError, match=rf"same_units_as: {name}: .*`same_units_as: toy` under"):
         release_of(folder, "toy", "first", more={"same_units_as": name})
@@ -170,15 +168,6 @@ def test_a_dataset_that_is_released_later_counts_then(
     output = release_of(folder, "copy", "second")
     assert bundle.read_bundle(output).statement["ledger"]["releases"] == 2
     check_study(study(folder, called="other", more={"same_units_as": "toy"}))
-
-
-def test_two_datasets_of_one_study_may_share_images_if_it_says_so(folder: Path) -> None:
-    values = study(folder).model_dump(mode="json")
-    values["datasets"]["again"] = values["datasets"]["toy"]
-    with pytest.raises(ConfigError, match="or write `same_units_as: again` under datasets.toy"):
-        check_study(load_study(values))
-    values["datasets"]["again"] = {**values["datasets"]["toy"], "same_units_as": "toy"}
-    check_study(load_study(values))
 
 
 def test_renamed_units_that_change_sides_are_refused(folder: Path) -> None:

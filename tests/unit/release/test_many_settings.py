@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ import numpy as np
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.data.options import Headline
 from dpprobe.heads.facts import DataFacts
+from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.plan import Mechanism, Selection
 from dpprobe.privacy.risk import Risk
 from dpprobe.release import counted_units, documents, prediction_table, stated_values
 from dpprobe.release.bundle import read_facts
 from dpprobe.release.ledger import Ledger, describe_ledger
-from dpprobe.release.ledger_file import Booking
+from dpprobe.release.ledger_file import Booking, check_delta
 from dpprobe.release.ledger_prices import Limits, bound_bookings, compose_bookings, refuse_excess
 from dpprobe.release.probabilities import Calibration, SetRule
 from dpprobe.release.release_notes import _compare_classes, _list_changes, state_difference
@@ -30,7 +32,8 @@ from dpprobe.release.verification.tested_plans import agree
 from dpprobe.results.cell_record import read_cell
 from tests.support.bundles import write_example
 from tests.support.cell_files import write_cell
-from tests.support.stored_records import check_values
+from tests.support.shown_scores import head, of_test_rows
+from tests.support.stored_records import check_values, to_plain
 from tests.unit.release.parts.test_many_settings import answer, plan_of
 from tests.unit.release.test_ledger import DELTA, gaussian, part
 
@@ -73,6 +76,30 @@ def test_counts_of_test_units_are_as_before() -> None:
             found[f"wanted {len(wanted)} {wanted[-1].name} {wanted[-1].count} {plan is both}"] = (
                 answer(counted_units.check_mechanisms, plan, wanted)
             )
+    one = head(2)
+    two = replace(one, weights=np.concatenate([one.weights] * 2), seeds=(1, 2),
+                  transforms=one.transforms * 2)  # fmt: skip
+    searched = replace(first, selection=Selection(mean=4, repeated=("a",)))
+    public = plan_of((gaussian(0.0, name="a"),), 100, epsilon=math.inf, realised_epsilon=math.inf)
+    for heads, plan in itertools.product((one, two), (first, second, searched, public)):
+        case = f"{len(heads.seeds)} {plan.mechanisms[0].name} {plan.epsilon} {plan.selection}"
+        opened = answer(counted_units.open_releases, heads, plan, first.mechanisms,
+                        entropy=SEEDED, shared=None)  # fmt: skip
+        found[case] = opened if isinstance(opened, str) else opened.seeds
+    scores[1:3] = 0.5
+    for unit, n, agreed, codes in itertools.product(
+        ("image", "patient"),
+        (3, 5, 7),
+        (None, 7),
+        (None, [0, 0, 1, 2, 2], [4] * 5, [2, 0, 0, 1, 2]),
+    ):
+        named = None if codes is None else np.array(codes)
+        shown = of_test_rows(scores, np.zeros(5, np.int64), named)
+        found[f"{unit} {n} {agreed} {codes}"] = answer(
+            counted_units.weights_of_rows, replace(shown, agreed_test_n=agreed),
+            plan_of(first.mechanisms, n, unit=unit),
+        )  # fmt: skip
+    found["scores"] = counted_units.score_test_rows(two, shown)
     check_values("counted_units", found)
 
 
@@ -101,6 +128,7 @@ def test_prices_and_limits_of_bookings_are_as_before() -> None:
         "search": [made("search")], "search and more": [made("search"), made("train")],
         "chain": [made("train test", place=f"a/b {n}") for n in (1, 2)],
         "chains": [made("several", place="a/b 1"), made("train", place="c/d 1"), made("train")],
+        "training chain": [made("train", place=f"a/b {n}") for n in (1, 2, 3)],
         "sampled chain": [made("several", place=f"a/b {n}") for n in (1, 10)],
     }  # fmt: skip
     found: dict[str, Any] = {}
@@ -108,7 +136,7 @@ def test_prices_and_limits_of_bookings_are_as_before() -> None:
     for name, bookings in cases.items():
         if name != "none":
             found[name] = compose_bookings(bookings, 1e-3 if name in ("both", "search") else DELTA)
-            if name in ("both", "two", "test", "splits", "chain", "one sampled"):
+            if name in ("both", "two", "splits", "chain", "one sampled", "one", "training chain"):
                 found[f"{name} attacks"] = bound_bookings(bookings, rates, DELTA)
         for limits in (
             Limits(delta=DELTA, max_epsilon=1.2),
@@ -118,6 +146,8 @@ def test_prices_and_limits_of_bookings_are_as_before() -> None:
                 found[f"{name} {limits.delta} limit"] = answer(
                     refuse_excess, bookings, made("train"), limits, ledger="the ledger"
                 )
+    for delta in (0.0, 9.9e-11, 1e-10, 0.999, 1.0, math.nan):
+        found[f"delta {delta}"] = answer(check_delta, delta)
     check_values("prices_of_bookings", found, rel=1e-4)
 
 
@@ -137,7 +167,8 @@ def test_ledgers_are_printed_and_refuse_as_before(tmp_path: Path) -> None:
         units = key_units[named] if named else None
         ledger = Ledger.of_dataset(tmp_path, dataset)
         made = answer(ledger.book_release, asked, free, units=units, **options)
-        found.append([dataset, release, str(more), made if isinstance(made, str) else made.number])
+        shown = str({key: value for key, value in more.items() if key != "parts"})
+        found.append([dataset, release, shown, made if isinstance(made, str) else made.number])
         found.append(answer(ledger.check_room, asked, Limits(delta=DELTA, max_epsilon=1.5)))
 
     book("a", "first", identity="o1 d1")
@@ -155,21 +186,29 @@ def test_ledgers_are_printed_and_refuse_as_before(tmp_path: Path) -> None:
     book("d", "later", place="a/b 2", split="other", unit="patient")
     for number in range(12):
         book("d", f"r{number}", split=f"s{number % 3}", named=None)
-    digest = "d" * 64
-    for number, reason in itertools.product((1, 2, 3, 99), ("x", "1234 ", "12345", "no power")):
-        found.append(answer(Ledger.of_dataset(tmp_path, "d").abandon_entry, number, reason))
-    for number, named in itertools.product((1, 4, 4, 5, 99), (digest, "e" * 64)):
-        found.append(answer(Ledger.of_dataset(tmp_path, "d").close_entry, number, named))
-    for dataset, delta in itertools.product("abcde", (None, 1e-3)):
+    book("d", "late", place="a/b 1", named=None)
+    book("f", "alone", parts=both[1:], named=None)
+    one, other = (Ledger.of_dataset(tmp_path, name) for name in "df")
+    digest, reasons = "d" * 64, ("x", "1234 ", " 12345 ", "two\nlines", "no power")
+    steps = [*itertools.product([one.abandon_entry], (1, 2, 3, 99), reasons),
+             *itertools.product([one.close_entry], (1, 4, 4, 5, 99), (digest, "e" * 64)),
+             (one.abandon_entry, 4, reasons[-1]),
+             (other.abandon_entry, 1, reasons[-1])]  # fmt: skip
+    for step in steps:
+        found.append([answer(*step), one.path.read_bytes().count(b"\n")])
+    book("d", "place", named=None)
+    book("d", "r1", named=None)
+    for dataset, delta in itertools.product("abcdef", (None, 1e-3)):
         ledger = Ledger.of_dataset(tmp_path, dataset)
         found.append([describe_ledger(ledger, delta=delta), ledger.list_added(),
+                      ledger.compute_spent(1e-4),
                       [entry.state for entry in ledger.read_entries()],
                       [booking.split for booking in ledger.list_bookings()]])  # fmt: skip
     for name in ("second", "r0", "r2", "gone"):
         entry = Ledger.of_dataset(tmp_path, "d").entry_of(name)
         found.append(entry and entry.number)
-    text = json.dumps(found).replace(str(tmp_path), "")
-    times = [entry.booked for name in "abcd"
+    text = json.dumps(to_plain(found)).replace(str(tmp_path), "")
+    times = [entry.booked for name in "abcdf"
              for entry in Ledger.of_dataset(tmp_path, name).read_entries()]  # fmt: skip
     for time in times:
         text = text.replace(time, "NOW")
@@ -220,6 +259,7 @@ def test_useless_heads_are_named_as_before(tmp_path: Path) -> None:
         write_json(path, record)
         case = f"{classes} {quality} {headline} {missed}"
         found[case] = [*benchmark_faults(read_cell(path))]
+        assert ("never predicts b" in "".join(found[case])) == (missed > 0)
         refused = answer(check_usefulness, "v1", benchmark=path, facts=FACTS)
         assert (refused is None) == (not found[case])
     for n, classes, epsilon, unit in itertools.product(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import os
@@ -24,21 +23,20 @@ from PIL import Image
 
 from dpprobe import devices
 from dpprobe.__main__ import main
-from dpprobe.backbones import loading
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import dataset_preparation
 from dpprobe.data.image_files import open_image
-from dpprobe.data.problems import ImageError
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.table import EncodedImage, SplitTable, read_info
+from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.extraction import extract_shard
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_manifest import write_manifest
-from dpprobe.release.bundle import FACTS_FILE, read_bundle
+from dpprobe.release.bundle import FACTS_FILE, bundle_digest, read_bundle
 from dpprobe.release.export import export_onnx
-from dpprobe.release.image_sources import find_images, open_encoded
-from dpprobe.release.predict import Predictor, predict
+from dpprobe.release.image_sources import find_images
+from dpprobe.release.predict import Predictor, _pick_ranges, predict
+from dpprobe.versions import code_version
 from tests.support.bundles import CLASSES, write_example
 from tests.support.edited_bundles import edit_file
 from tests.support.network_bundles import CALIBRATED, write_release
@@ -99,39 +97,18 @@ def store_of(
     paths = [output / f"shard-{shard:05d}-of-{shards:05d}.h5" for shard in range(shards)]
     for shard, path in enumerate(paths):
         extract_shard(
-            table=dataset / "train.parquet",
-            info=dataset / "dataset.json",
-            backbone=backbone_options(backbone),
-            backbone_name="mine",
-            split="train",
-            shard=shard,
-            shards=shards,
-            output=path,
-            batch_size=256,
-            dtype=dtype,
-            device="cpu",
-        )
+            table=dataset / "train.parquet", info=dataset / "dataset.json", output=path,
+            backbone=backbone_options(backbone), backbone_name="mine", split="train", shard=shard,
+            shards=shards, batch_size=256, dtype=dtype, device="cpu",
+        )  # fmt: skip
     write_manifest(paths, output / "manifest.json", rows=ROWS, dataset_fingerprint=info.fingerprint)
     return FeatureStore(output / "manifest.json")
 
 
-def write_pictures(dataset: Path, folder: Path) -> list[str]:
-    """Writes the rows' images as PNG files, decoded and encoded again; returns the ids."""
-    folder.mkdir()
-    ids = []
-    for image in SplitTable(dataset / "train.parquet").read_images(0, ROWS):
-        assert image.data is not None
-        open_image(image.data).save(folder / f"{image.row:04d}.png")
-        ids.append(image.id)
-    return ids
-
-
 MOBILENET = {
-    "family": "timm",
-    "model": "mobilenetv2_100",
-    "model_args": {"pad_type": "same"},
+    "family": "timm", "model": "mobilenetv2_100", "model_args": {"pad_type": "same"},
     "preprocessing": {"size": 128, "mean": 0.5, "std": 0.5, "crop_pct": 1.0},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -161,7 +138,9 @@ def test_predictions_are_those_of_stored_features(
     assert facts.weights_sha256 == store.weights_sha256
     assert facts.preprocessing == json.loads(json.dumps(store.preprocessing))
     assert facts.probe == store.shards[0].probe
-    write_pictures(cifar, tmp_path / "new")
+    (tmp_path / "new").mkdir()
+    for image in SplitTable(cifar / "train.parquet").read_images(0, ROWS):
+        open_image(image.data or b"").save(tmp_path / f"new/{image.row:04d}.png")
     output = tmp_path / "out.parquet"
     summary = predict(
         folder, [tmp_path / "new"], output=output, checkpoint=checkpoint, device="cpu"
@@ -200,25 +179,6 @@ def test_rows_depend_on_no_other_row(tmp_path: Path) -> None:
     assert mixed == {name: whole[name] for name in mixed}
 
 
-def test_folders_are_searched_by_extension_in_the_order_of_paths(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for name in ("b/2.png", "b/1.JPG", "a/é ü.png", ".hidden/x.png", "b/.x.png", "b/notes.txt"):
-        path = tmp_path / "in" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encoded(picture(1), "JPEG" if name.endswith("JPG") else "PNG"))
-    (tmp_path / "in" / "b").rename(tmp_path / "elsewhere")
-    (tmp_path / "in" / "b").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "elsewhere" / "up").symlink_to(tmp_path)
-    (tmp_path / "in" / "a" / "up").symlink_to("..")
-    found = find_images([tmp_path / "in", tmp_path / "in" / "b" / "2.png"])
-    names = [str(tmp_path / "in" / name) for name in ("a/é ü.png", "b/1.JPG", "b/2.png")]
-    assert [image.id for image in found.read_images()] == [*names, names[2]]
-    assert [image.row for image in found.read_images()] == [0, 1, 2, 3]
-    assert found.count == 4
-    assert f"in: 1 file not used, such as {tmp_path}/in/b/notes.txt" in caplog.text
-
-
 def test_a_name_that_is_no_utf8_is_escaped(tmp_path: Path, bundle: Path) -> None:
     name = os.fsdecode(b"caf\xe9.png")
     try:
@@ -231,185 +191,50 @@ def test_a_name_that_is_no_utf8_is_escaped(tmp_path: Path, bundle: Path) -> None
     assert table["class"].notna().all()
 
 
-def write_table(path: Path, kind: str, images: list[bytes], **more: list[Any]) -> Path:
-    files = []
-    for row, data in enumerate(images):
-        files.append(f"files/{row}.png")
-        (path.parent / "files").mkdir(exist_ok=True)
-        (path.parent / files[-1]).write_bytes(data)
-    column: Any = {
-        "struct": [{"bytes": data, "path": None} for data in images],
-        "files": [{"bytes": None, "path": str(path.parent / name)} for name in files],
-        "bytes": images,
-        "paths": files,
-        "csv": files,
-    }[kind]
-    if path.suffix == ".csv":
-        pd.DataFrame({"image": column, **more}).to_csv(path, index=False)
-    else:
-        pq.write_table(pa.table({"image": column, **more}), path)
-    return path
-
-
-@pytest.mark.parametrize("kind", ["struct", "files", "bytes", "paths", "csv"])
 def test_tables_hold_images_or_their_paths(
-    tmp_path: Path, bundle: Path, predictor: Predictor, kind: str
+    tmp_path: Path, bundle: Path, predictor: Predictor
 ) -> None:
+    """Ids stand as they are written, twice as well."""
     pictures = [picture(row) for row in range(3)]
-    path = tmp_path / ("in.csv" if kind == "csv" else "in.parquet")
-    # Ids stand as they are written, twice as well.
-    write_table(path, kind, [encoded(one) for one in pictures], id=["x", "x", "ü"])
-    predict(bundle, [path], output=tmp_path / "out.csv", device="cpu")
-    table = pd.read_csv(tmp_path / "out.csv")
-    assert table.columns.tolist()[:-4] == ["id", "class", *PROBABILITIES, "error"]
-    assert table["id"].tolist() == ["x", "x", "ü"]
-    assert table["error"].isna().all()
-    given = table[PROBABILITIES].to_numpy(np.float32)
-    np.testing.assert_array_equal(given, predictor.predict_images(pictures))
-
-
-@pytest.mark.parametrize(
-    ("kind", "ids"),
-    [("csv", ["files/0.png", "files/1.png"]), ("paths", ["files/0.png", "files/1.png"]),
-     ("bytes", ["{}:0", "{}:1"])],
-)  # fmt: skip
-def test_rows_without_ids_are_named_by_path_or_number(
-    tmp_path: Path, kind: str, ids: list[str]
-) -> None:
-    path = tmp_path / ("in.csv" if kind == "csv" else "in.parquet")
-    write_table(path, kind, [b"", b""], name=[7, 8])
-    names = [image.id for image in find_images([path]).read_images()]
-    assert names == [name.format(path) for name in ids]
-    named = find_images([path], id_column="name")
-    assert [image.id for image in named.read_images()] == ["7", "8"]
-
-
-def test_missing_values_of_a_table_are_faults_of_their_rows(tmp_path: Path, bundle: Path) -> None:
-    good = encoded(picture(1))
-    column = pa.array([None, good, b""], pa.binary())
-    pq.write_table(pa.table({"image": column, "id": ["a", "b", "c"]}), tmp_path / "in.parquet")
-    picture(1).save(tmp_path / "g.png")
-    (tmp_path / "in.csv").write_text("id,path\nd,\ne,gone.png\nf\ng,g.png\n")
-    summary = predict(
-        bundle, [tmp_path / "in.parquet", tmp_path / "in.csv"], output=tmp_path / "out.csv"
-    )
-    assert summary.rows == 7
-    assert dict(summary.unreadable) == {
-        "a": "no image in this row",
-        "c": "cannot be decoded (not a known image format: it is empty)",
-        "d": "no image in this row",
-        "e": f"{tmp_path}/gone.png cannot be read (No such file or directory)",
-        "f": "no image in this row",
-    }
-    with pytest.raises(ImageError, match=r"cannot be read \(embedded null byte\)"):
-        open_encoded(EncodedImage(0, None, "a\0b.png", "h", b""))
-
-
-@pytest.mark.parametrize(
-    ("place", "table", "column", "names"),
-    [
-        ("images/7.png", "in.csv", "image_id", ["7"]),
-        ("photos/a/7.png", "tables/in.csv", "path", ["photos/a/7.png"]),
-        ("photos/7.png", "in.parquet", "image", ["gone.png", "7.png"]),
-    ],
-)
-def test_images_of_a_table_are_searched_as_init_does(
-    tmp_path: Path, place: str, table: str, column: str, names: list[str]
-) -> None:
-    for path in (tmp_path / place, tmp_path / table):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    picture(1).save(tmp_path / place)
-    frame = pd.DataFrame({column: names})
-    path = tmp_path / table
-    frame.to_csv(path, index=False) if path.suffix == ".csv" else frame.to_parquet(path)
-    found = list(find_images([path]).read_images())
-    assert [image.id for image in found] == names
-    assert Path(found[-1].path or "").resolve() == tmp_path / place
-    root = tmp_path if names[0] == place else (tmp_path / place).parent
-    again = find_images([path], root=root)
-    assert Path(list(again.read_images())[-1].path or "").resolve() == tmp_path / place
-
-
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_a_table_without_any_existing_image_is_one_error(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"in.{suffix}"
-    frame = pd.DataFrame({"path": [f"{number}.png" for number in range(900)]})
-    frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)
-    with pytest.raises(ConfigError, match="none of its images exists, such as '0.png'.*--root"):
-        find_images([path])
-
-
-@pytest.mark.parametrize(
-    ("columns", "given", "message"),
-    [
-        ("path,file", {}, "image_column: .*path and file may have images"),
-        ("x,y", {}, "image_column: .*columns are x, y, and no column has a usual name"),
-        (
-            "path",
-            {"image_column": "z"},
-            "image_column: .*no column 'z'; write one of its columns: path",
-        ),
-        ("path", {"id_column": "z"}, "id_column: .*no column 'z'"),
-        ("path,path", {"image_column": "path"}, "two columns are named 'path'"),
-        ("path,id,id", {}, "two columns are named 'id'"),
-        ("path;id", {}, "divided by ';': write `sep=;` as the first line"),
-        ("path,id\nx.png,1,2", {}, "in.csv line 2: 3 values for 2 columns"),
-        ("path\nx\0.png", {}, "in.csv line 2: a NUL byte"),
-    ],
-)
-def test_columns_that_cannot_be_are_one_error(
-    tmp_path: Path, columns: str, given: dict[str, Any], message: str
-) -> None:
-    path = tmp_path / "in.csv"
-    path.write_text(f"{columns}\n")
-    with pytest.raises(ConfigError, match=message) as error:
-        find_images([path], **given)
-    assert "\n" not in str(error.value)
-
-
-def test_places_that_cannot_be_are_one_error(tmp_path: Path, bundle: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "empty" / "x.txt").write_text("no image")
-    (tmp_path / "none.csv").write_text("path\n")
-    (tmp_path / "bad.parquet").write_text("PAR1")
-    pq.write_table(pa.table({"image": [1, 2]}), tmp_path / "numbers.parquet")
-    picture(1).save(tmp_path / "x.png")
-    for named, message in {
-        "empty": "empty: no image in this folder",
-        "gone": "no file or folder",
-        "none.csv": "none.csv: no rows",
-        "bad.parquet": "not a readable parquet file",
-        "numbers.parquet": "column 'image' is int64, which is neither images",
-    }.items():
-        with pytest.raises(ConfigError, match=message):
-            predict(bundle, [tmp_path / "x.png", tmp_path / named][-1:], output=None)
-    with pytest.raises(ConfigError, match="image_column path: needs a parquet or CSV file"):
-        predict(bundle, [tmp_path / "x.png"], output=None, image_column="path")
+    images, ids = [encoded(one) for one in pictures], ["x", "x", "ü"]
+    paths = [tmp_path / f"{row}.png" for row in range(3)]
+    for path, data in zip(paths, images, strict=True):
+        path.write_bytes(data)
+    names = [path.name for path in paths]
+    for number, column in enumerate((
+        [{"bytes": data, "path": None} for data in images], images, names,
+        [{"bytes": None, "path": str(path)} for path in paths],
+    )):  # fmt: skip
+        pq.write_table(pa.table({"image": column, "id": ids}), tmp_path / f"{number}.parquet")
+    pd.DataFrame({"image": names, "id": ids}).to_csv(tmp_path / "4.csv", index=False)
+    for table in (*tmp_path.glob("*.parquet"), tmp_path / "4.csv"):
+        predict(bundle, [table], output=tmp_path / "out.csv", device="cpu")
+        read = pd.read_csv(tmp_path / "out.csv")
+        assert read.columns.tolist()[:-4] == ["id", "class", *PROBABILITIES, "error"]
+        assert read["id"].tolist() == ids
+        assert read["error"].isna().all()
+        given = read[PROBABILITIES].to_numpy(np.float32)
+        np.testing.assert_array_equal(given, predictor.predict_images(pictures))
 
 
 def test_outputs_that_cannot_be_are_one_error(
     tmp_path: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    picture(1).save(tmp_path / "x.png")
     table = tmp_path / "in.csv"
+    picture(1).save(tmp_path / "x.png")
     table.write_text("path\nx.png\n")
     (tmp_path / "alias.csv").symlink_to(table)
     (tmp_path / "dir.csv").mkdir()
     (tmp_path / "link").symlink_to(bundle)
     (tmp_path / "beside").symlink_to(bundle.parent)
     for name, message in {
-        str(bundle / "out.csv"): "is a bundle, which must not change",
-        str(bundle / "within/out.parquet"): "is a bundle",
-        f"{bundle}/within/../out.csv": "is a bundle",
-        "link/out.csv": "is a bundle",
-        f"beside/{bundle.name}/out.csv": "is a bundle",
-        "in.csv": "is one of the inputs",
-        "alias.csv": "is one of the inputs",
-        "out.txt": "write a name that ends in .csv or .parquet",
-        "dir.csv": "is a folder",
-    }.items():
+        str(bundle / "out.csv"): "is a bundle", "link/out.csv": "is a bundle",
+        f"beside/{bundle.name}/within/../out.parquet": "is a bundle",
+        "in.csv": "is one of the inputs", "alias.csv": "is one of the inputs",
+        "out.txt": "write a name that ends in .csv or .parquet", "dir.csv": "is a folder",
+    }.items():  # fmt: skip
         with pytest.raises(ConfigError, match=message):
-            predict(bundle, [table], output=tmp_path / name)
+            predict(bundle, [tmp_path / "x.png", table], output=tmp_path / name)
     assert table.read_text() == "path\nx.png\n"
     with pytest.raises(ConfigError, match="is a bundle"):
         export_onnx(bundle, bundle / "out.onnx")
@@ -417,20 +242,6 @@ def test_outputs_that_cannot_be_are_one_error(
     monkeypatch.setattr("sys.argv", ["dpprobe", "predict", str(bundle), str(table), *report])
     with pytest.raises(SystemExit, match="is a bundle"):
         main()
-
-
-def test_long_cells_and_declared_delimiters_are_read(tmp_path: Path) -> None:
-    (tmp_path / "x.png").touch()
-    (tmp_path / "in.csv").write_text(f"path,note\nx.png,{'y' * 200_000}\n")
-    assert find_images([tmp_path / "in.csv"]).count == 1
-    tables = {
-        "in.csv": b"sep=;\npath;id\nx.png;7\n",
-        "in.TSV": b"path\tid\nx.png\t7\n",
-        "in.csv.gz": gzip.compress(b'id, path\n7, "x.png"\n'),
-    }
-    for name, content in tables.items():
-        (tmp_path / name).write_bytes(content)
-        assert list(find_images([tmp_path / name]).rows()) == [("7", None, str(tmp_path / "x.png"))]
 
 
 GOOD: dict[str, Callable[[], bytes]] = {
@@ -520,28 +331,6 @@ def test_standard_output_has_the_table_alone(
     assert len(printed.splitlines()) == 2
 
 
-def test_several_labels_and_scores(tmp_path: Path) -> None:
-    images = tmp_path / "in"
-    images.mkdir()
-    for row in range(20):
-        picture(row, (8, 8)).save(images / f"{row:02d}.png")
-    pixels = {"family": "pixels", "size": 8}
-    many = write_release(tmp_path / "many", pixels, link="sigmoid", multi_label=True)
-    predict(many, [images], output=tmp_path / "many.parquet")
-    table = pd.read_parquet(tmp_path / "many.parquet")
-    for one in table.to_dict("records"):
-        said = [name for name in CLASSES if one[f"probability_{name}"] > 0.5]
-        assert one["class"] == "|".join(said)
-    assert len(set(table["class"])) > 1
-    scores = write_release(tmp_path / "scores", pixels, link="none")
-    predict(scores, [images], output=tmp_path / "scores.parquet")
-    plain = pd.read_parquet(tmp_path / "scores.parquet")
-    assert plain.columns.tolist()[2:-1] == [f"score_{name}" for name in CLASSES]
-    values = plain.iloc[:, 2:-1].to_numpy(np.float64)
-    logistic = 1 / (1 + np.exp(-values))
-    np.testing.assert_allclose(table[PROBABILITIES].to_numpy(), logistic, atol=1e-6)
-
-
 def test_a_calibrated_release_has_probabilities_and_sets(tmp_path: Path) -> None:
     """Also where its scores are no logits; files of both kinds agree."""
     images = tmp_path / "in"
@@ -552,45 +341,50 @@ def test_a_calibrated_release_has_probabilities_and_sets(tmp_path: Path) -> None
     pixels = {"family": "pixels", "size": 8}
     plain = write_release(tmp_path / "plain", pixels, link="none")
     predict(plain, [images], output=tmp_path / "plain.parquet")
-    scores = pd.read_parquet(tmp_path / "plain.parquet").iloc[:20, 2:-1].to_numpy(np.float64)
+    read = pd.read_parquet(tmp_path / "plain.parquet")
+    assert read.columns.tolist()[2:-1] == [f"score_{name}" for name in CLASSES]
     bundle = write_release(tmp_path / "calibrated", pixels, link="none", calibration=CALIBRATED)
-    predict(bundle, [images], output=tmp_path / "out.parquet")
-    predict(bundle, [images], output=tmp_path / "out.csv")
-    table = pd.read_parquet(tmp_path / "out.parquet")
-    csv = pd.read_csv(tmp_path / "out.csv")
-    names = [f"probability_{name}" for name in CLASSES]
-    assert table.columns.tolist() == ["id", "class", *names, "set", "abstain", "error"]
-    values = table[names].to_numpy(np.float64)[:20]
-    exponents = np.exp(3.0 * scores)
+    limits = {CLASSES[0]: 0.6, CLASSES[1]: 0.2}
+    for suffix in ("parquet", "csv"):
+        predict(bundle, [images], output=tmp_path / f"out.{suffix}", thresholds=limits)
+    table, csv = pd.read_parquet(tmp_path / "out.parquet"), pd.read_csv(tmp_path / "out.csv")
+    assert table.columns.tolist() == ["id", "class", *PROBABILITIES, "set", "abstain", "error"]
+    values = table[PROBABILITIES].to_numpy(np.float64)[:20]
+    exponents = np.exp(3.0 * read.iloc[:20, 2:-1].to_numpy(np.float64))
     assert values == pytest.approx(exponents / exponents.sum(axis=1, keepdims=True), abs=1e-5)
     for one, row in zip(table.to_dict("records")[:20], values, strict=True):
         order = np.argsort(-row)
         held = [CLASSES[place] for place in order if row[place] >= 0.25 or place == order[0]]
-        assert one["set"] == "|".join(held)
-        assert one["abstain"] == (len(held) != 1)
-    assert len(set(table["abstain"][:20])) == 2
-    assert pd.isna(table["set"][20])
-    assert pd.isna(table["abstain"][20])
-    assert csv["set"].tolist()[:20] == table["set"].tolist()[:20]
-    assert [str(one).lower() for one in table["abstain"][:20]] == [
-        str(one).lower() for one in csv["abstain"][:20]
-    ]
-    predict(bundle, [images], output=tmp_path / "more.csv", coverage=0.99, abstain_below=0.5)
-    more = pd.read_csv(tmp_path / "more.csv")
-    assert all(len(one.split("|")) >= 1 for one in more["set"][:20])
-    assert sum(len(one) for one in more["set"][:20]) > sum(len(one) for one in csv["set"][:20])
+        assert (one["set"], one["abstain"]) == ("|".join(held), len(held) != 1)
+        reached = [name for name, value in zip(CLASSES, row, strict=True)
+                   if value >= limits.get(name, 2)]  # fmt: skip
+        assert one["class"] in (reached or [CLASSES[2]])
+    assert len(set(table["abstain"][:20])) == len({*table["class"][:20]}) - 1 == 2
+    assert table[["class", "set", "abstain"]].iloc[20].isna().all()
+    known = {"bundle": "lesions_v1", "bundle_sha256": bundle_digest(bundle),
+             "dpprobe": code_version()}  # fmt: skip
+    metadata = pq.read_schema(tmp_path / "out.parquet").metadata
+    assert json.loads(metadata[b"dpprobe"]) == known | {"thresholds": limits}
+    said = known | {"thresholds": "naevus=0.6|melanoma=0.2"}
+    assert csv[[*said]].drop_duplicates().to_dict("records") == [said], "the broken one's too"
+    for name in ("class", "set", "abstain"):
+        assert csv[name].astype(str).tolist()[:20] == table[name].astype(str).tolist()[:20]
     with pytest.raises(ConfigError, match=r"coverage 0.5: the release has 0.9, 0.99"):
         predict(bundle, [images], output=tmp_path / "no.csv", coverage=0.5)
     with pytest.raises(ConfigError, match="not calibrated"):
         predict(plain, [images], output=tmp_path / "no.csv", coverage=0.9)
+    with pytest.raises(ConfigError, match="gives scores, not probabilities"):
+        predict(plain, [images], output=tmp_path / "no.csv", thresholds=limits)
 
 
 def test_an_image_of_another_size_is_a_fault_where_nothing_is_resized(tmp_path: Path) -> None:
     folder = write_release(tmp_path / "bundle", {"family": "pixels"}, dimension=64)
     predictor = Predictor.load_bundle(folder, device="cpu")
     assert predictor.predict_images([picture(1, (8, 8))]).shape == (1, 3)
-    with pytest.raises(DataError, match="image 1: an image of 9 x 8 gives 72 values, .* takes 64"):
-        predictor.predict_images([picture(1, (8, 8)), picture(1, (9, 8))])
+    for width, values in ((9, 72), (7, 56)):
+        said = f"image 1: an image of {width} x 8 gives {values} values, .* takes 64"
+        with pytest.raises(DataError, match=said):
+            predictor.predict_images([picture(1, (8, 8)), picture(1, (width, 8))])
     assert predictor.predict_images([]).shape == (0, 3)
 
 
@@ -687,6 +481,13 @@ def test_a_reader_that_stops_ends_the_threads(predictor: Predictor, tmp_path: Pa
     assert [row[0] for row in first.rows] == list(range(16))
 
 
+def test_images_of_ranges_are_those_of_their_positions() -> None:
+    for ranges in ([range(2), range(5, 9), range(9, 9), range(12, 20)], [range(3, 7)], []):
+        images: Any = range(20)
+        picked: list[Any] = list(_pick_ranges(images, ranges))
+        assert picked == [place for one in ranges for place in one]
+
+
 def test_a_gpu_s_processes_predict_what_threads_do(
     predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -716,73 +517,3 @@ def test_a_gpu_s_processes_predict_what_threads_do(
 def altered(bundle: Path, folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     """A copy of a bundle with another bundle.json, whose sums are right."""
     return edit_file(Path(shutil.copytree(bundle, folder)), FACTS_FILE, change)
-
-
-def timm_model(values: dict[str, Any], **options: Any) -> None:
-    values["backbone"] |= {"options": {"family": "timm", "model": "test_vit", **options}}
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda v: v["backbone"]["options"].update(checkpoint="/etc/weights"), "a file path"),
-        (lambda v: timm_model(v, checkpoint="mine.pt"), "a file path"),
-        (
-            lambda v: timm_model(v, model="local-dir:/tmp/mine"),
-            "names a location to load weights from",
-        ),
-        (
-            lambda v: timm_model(v, model_args={"pretrained_cfg_overlay": {"file": "/tmp/mine"}}),
-            "pretrained_cfg_overlay: the bundle names a location to load weights from",
-        ),
-        (lambda v: timm_model(v, model_args={"cache_dir": "/tmp"}), "cache_dir: the bundle names"),
-        (
-            lambda v: timm_model(v, family="open_clip", pretrained="/tmp/mine.pt"),
-            "pretrained: the bundle names a location to load weights from",
-        ),
-        (lambda v: v.update(class_names=["a", "a", "b"]), "a name appears twice"),
-        (lambda v: v["backbone"].update(checkpoint="../mine"), "has no trained weights, but"),
-    ],
-)  # fmt: skip
-def test_what_a_bundle_would_have_loaded_is_refused(
-    bundle: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object], said: str
-) -> None:
-    folder = altered(bundle, tmp_path / "bundle", change)
-    with pytest.raises(DataError, match=said):
-        Predictor.load_bundle(folder, device="cpu", allow_hub=True)
-
-
-def test_a_function_that_a_bundle_names_needs_leave(bundle: Path, tmp_path: Path) -> None:
-    """No module is imported without it."""
-    options = {"family": "imported", "module": "no_such_package.nets:build"}
-    folder = altered(
-        bundle, tmp_path / "bundle", lambda values: values["backbone"].update(options=options)
-    )
-    with pytest.raises(ConfigError, match=r"by no_such_package.nets:build, .* --allow-module if"):
-        Predictor.load_bundle(folder, device="cpu")
-    with pytest.raises(ConfigError, match="pass --allow-module"):
-        export_onnx(folder, tmp_path / "out.onnx")
-    with pytest.raises(ConfigError, match="no module no_such_package in the working folder"):
-        Predictor.load_bundle(folder, device="cpu", allow_module=True)
-
-
-@pytest.mark.parametrize("model", ["hf-hub:somebody/weights", "hf_hub:somebody/weights"])
-def test_weights_of_somebody_s_repository_need_leave(
-    bundle: Path, tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = altered(bundle, tmp_path / "bundle", lambda v: timm_model(v, model=model))
-    asked = []
-
-    def load(options: Any, **_: Any) -> None:
-        asked.append(options)
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(loading, "load_backbone", load)
-    with pytest.raises(ConfigError, match=rf"the Hub repository {model}; pass --allow-hub if you"):
-        Predictor.load_bundle(folder, device="cpu")
-    with pytest.raises(ConfigError, match="pass --allow-hub"):
-        export_onnx(folder, tmp_path / "out.onnx")
-    assert asked == []
-    with pytest.raises(ZeroDivisionError):
-        Predictor.load_bundle(folder, device="cpu", allow_hub=True)
-    assert asked[0].model == model

@@ -42,15 +42,26 @@ def test_a_table_has_the_answers_of_python(
     """Also where a file is read in several blocks."""
     monkeypatch.setattr(module, "_VECTORS", 50)
     X = make_rows(3).X
-    first = write_vectors(tmp_path / "first.npy", X[:130].astype(np.float64))
-    second = write_vectors(tmp_path / "second.npy", X[130:])
-    summary = predict(bundle, [first, second], output=tmp_path / "table.parquet")
+    parts = {write_vectors(tmp_path / f"{place}.npy", X[rows].astype(kind)): rows for place, rows,
+             kind in ((2, slice(130), "f8"), (1, slice(130, 140), "f4"),
+                      (3, slice(140, None), "f4"))}  # fmt: skip
+    summary = predict(bundle, [*parts], output=tmp_path / "table.parquet")
     assert (summary.rows, summary.unreadable) == (len(X), ())
     table = pd.read_parquet(tmp_path / "table.parquet")
-    values = Predictor.load_bundle(bundle).predict_vectors(X)
+    predictor = Predictor.load_bundle(bundle)
+    values = predictor.predict_vectors(X)
     np.testing.assert_array_equal(table[COLUMNS].to_numpy(), values)
-    assert table["id"].iloc[[0, 129, 130]].tolist() == [f"{first}:0", f"{first}:129", f"{second}:0"]
+    ids = [f"{path}:{row}" for path, rows in parts.items() for row in range(len(X[rows]))]
+    assert table["id"].tolist() == ids
     assert table["class"].tolist() == np.array(NAMES)[values.argmax(1)].tolist()
+    blocks = predictor.predict_arrays({path: np.load(path) for path in parts})
+    assert [row for block in blocks for row in block.rows] == [*enumerate(ids)]
+    assert predictor.predict_vectors(X[:0]).shape == (0, len(NAMES))
+    X[[7, 4], [0, -1]] = np.nan, np.inf
+    for wrong, said in ((X, "vector 4: holds NaN or infinity"), (X[0], "takes .rows, "),
+                        (X[:3, 1:], f"head takes .rows, {DIMENSION}.")):  # fmt: skip
+        with pytest.raises(DataError, match=said):
+            predictor.predict_vectors(wrong)
 
 
 def test_vectors_that_cannot_be_used_have_a_reason(
@@ -76,7 +87,13 @@ def test_vectors_that_cannot_be_used_have_a_reason(
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (np.ones((3, DIMENSION + 1)), rf"takes numbers \[rows, {DIMENSION}\], the vectors of clip"),
+        *(
+            (
+                np.ones((3, DIMENSION + more)),
+                rf"takes numbers \[rows, {DIMENSION}\], the vectors of",
+            )
+            for more in (1, -1)
+        ),
         (np.ones(DIMENSION), "takes numbers"),
         (np.full((3, DIMENSION), "a"), "takes numbers"),
         (np.full((3, DIMENSION), 1j), "takes numbers"),
@@ -95,17 +112,14 @@ def test_files_that_are_no_vectors_are_refused(
 
 def test_missing_and_damaged_files_are_refused(bundle: Path, tmp_path: Path) -> None:
     header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (-3, 2), }".ljust(117) + b"\n"
-    (tmp_path / "minus.npy").write_bytes(b"\x93NUMPY\x01\x00\x76\x00" + header + bytes(24))
-    with pytest.raises(ConfigError, match=r"minus.npy: cannot be read \(its header has the shape"):
-        predict(bundle, [tmp_path / "minus.npy"], output=None)
-    with pytest.raises(ConfigError, match="vectors: no file .*none.npy"):
-        predict(bundle, [tmp_path / "none.npy"], output=None)
-    (tmp_path / "cut.npy").write_bytes(b"\x93NUMPY\x01\x00")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        predict(bundle, [tmp_path / "cut.npy"], output=None)
-    (tmp_path / "empty.npy").write_bytes(b"")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        predict(bundle, [tmp_path / "empty.npy"], output=None)
+    for content, said in (
+        (b"\x93NUMPY\x01\x00\x76\x00" + header + bytes(24), "read .its header has the shape"),
+        (b"\x93NUMPY\x01\x00", "cannot be read"), (b"", "cannot be read"), (None, "no file"),
+    ):  # fmt: skip
+        path = tmp_path / "rows.npy"
+        path.unlink(missing_ok=True) if content is None else path.write_bytes(content)
+        with pytest.raises(ConfigError, match=said):
+            predict(bundle, [path], output=None)
 
 
 def test_vectors_and_images_are_not_mixed(bundle: Path, tmp_path: Path) -> None:

@@ -20,7 +20,9 @@ from cryptography.hazmat.primitives.serialization import (
 
 from dpprobe.errors import ConfigError
 from dpprobe.release.bundle import SIGNATURE_FILE, SUMS_FILE
+from dpprobe.release.parts.signature.measure import READER
 from dpprobe.release.signing import sign_bundle, signature_holds
+from dpprobe.release.verification.checks import Checks
 
 
 def write_keys(
@@ -73,6 +75,14 @@ def test_openssl_makes_keys_and_checks_signatures(folder: Path) -> None:
     assert subprocess.run(checked, cwd=folder).returncode == 0
     (folder / SUMS_FILE).write_text("01  bundle.json\n")
     assert subprocess.run(checked, cwd=folder).returncode != 0
+
+
+def test_a_missing_signature_is_a_fault_where_a_key_is_passed(folder: Path) -> None:
+    for place, key, passed in ((None, None, None), (None, folder, None), (folder, None, None),
+                               (folder, folder / "public.pem", False)):  # fmt: skip
+        checks = Checks()
+        READER.verify_files(checks, place, key)
+        assert [(one.name, one.passed) for one in checks.done] == [("signature", passed)]
 
 
 def test_other_keys_are_refused_in_a_line(folder: Path) -> None:

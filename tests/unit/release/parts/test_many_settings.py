@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from pydantic import ValidationError
 from scipy.special import softmax
 
 from dpprobe.errors import DpprobeError
-from dpprobe.heads.normalisation import L2, AroundCentre, LayerNorm
+from dpprobe.heads.normalisation import L2, AroundCentre, LayerNorm, NoNormalisation
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Transform
 from dpprobe.privacy.entropy import SEEDED
@@ -253,6 +254,67 @@ def test_tables_of_new_images_are_as_before(tmp_path: Path) -> None:
                                 most_unusual=())  # fmt: skip
         found[f"report {given}"] = [report.to_dict()["verdict"], *report.list_lines()]
     check_values("tables_of_new_images", found, rel=1e-4)
+
+
+def test_new_rows_are_counted_and_compared_as_before() -> None:
+    """In blocks and groups, and with tables that do not fit the head."""
+    generator, classes = np.random.default_rng(6), ("a", "b", "c")
+    scores, labels = 2 * generator.normal(size=(300, 3)), np.zeros(300, np.int64)
+    typical = np.eye(1, 3, dtype=np.float32)
+    found: dict[str, Any] = {}
+
+    def bundle_of(unusual: bool, change: Any = None) -> Any:
+        heads = replace(head(3), typical=typical[None] if unusual else None)
+        plan = plan_of(monitor_mechanisms(unusual=unusual), 300, 2.0)
+        block = monitor_head(
+            heads, of_test_rows(scores, labels), plan, SEEDED, probe_norm=2.0, calibration=None,
+            link="softmax", composition="",
+        )  # fmt: skip
+        if change is not None:
+            change(block)
+        facts = SimpleNamespace(class_names=classes, name="v1", dimension=3)
+        arrays = {"typical_directions": typical} if unusual else {}
+        return SimpleNamespace(statement={"monitor": block}, facts=facts, arrays=arrays)
+
+    names = [f"{number}.png" for number in range(60)]
+    groupings = {"none": {}, "pairs": {name: f"g{n // 2}" for n, name in enumerate(names[:40])},
+                 "one": dict.fromkeys(names, "g")}  # fmt: skip
+    for unusual, count, moved, (kind, groups) in itertools.product(
+        (False, True), (0, 60), (0.0, 5.0), groupings.items()
+    ):
+        watch = monitor.Watch(bundle_of(unusual), Transform(NoNormalisation()), groups)
+        rows = (2 * np.random.default_rng(1).normal(size=(count, 3)) + moved).astype(np.float32)
+        rows[5:8] = rows[:1]  # ties
+        for start in range(0, count, 7):
+            part = slice(start, start + 7)
+            watch.add_rows(names[:count][part], softmax(rows[part], axis=1), rows[part])
+        compared = watch.compare()
+        found[f"{unusual} {count} {moved} {kind}"] = [
+            compared.verdict, compared.images, compared.units, compared.test_units,
+            {name: [one.verdict, one.distance, one.change]
+             for name, one in compared.tables.items()},
+            compared.most_unusual,
+        ]  # fmt: skip
+    changes: dict[str, Callable[[dict[str, Any]], Any]] = {
+        "n": lambda block: block.update(n=0), "no n": lambda block: block.pop("n"),
+        "text": lambda block: block.update(n="x"),
+        "table": lambda block: block["tables"].pop("unusualness"),
+        "class": lambda block: block["tables"]["predicted_class"].pop(),
+        "cell": lambda block: block["tables"]["feature_norm"].append(1.0),
+        "edge": lambda block: block["edges"]["largest_value"].pop(),
+        "edges": lambda block: block["edges"].pop("unusualness"),
+        "two": lambda block: block.update(mechanisms=block["mechanisms"] * 2),
+        "words": lambda block: block["tables"].update(feature_norm=["x"] * 21),
+    }  # fmt: skip
+    for name, change in changes.items():
+        found[name] = str(answer(monitor.Watch, bundle_of(True, change), Transform(L2()), {}))[:60]
+    made = bundle_of(True)
+    for arrays in ({}, {"typical_directions": generator.normal(size=(1, 4))}):
+        made.arrays = arrays
+        found[f"{len(arrays)} arrays"] = answer(monitor.Watch, made, Transform(L2()), {})
+    made.statement = {}
+    found["no tables"] = answer(monitor.Watch, made, Transform(L2()), {})
+    check_values("comparisons_of_rows", found, rel=1e-4)
 
 
 def test_what_parts_say_and_check_is_as_before() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import os
 import re
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +18,68 @@ from safetensors.numpy import save
 
 from dpprobe.artifacts import read_json
 from dpprobe.heads.registry import method_options
+from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.entropy import SEEDED
+from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.running_sums import Cohort, Factorisation
-from dpprobe.release.bundle import FACTS_FILE, HEAD_FILE, STATEMENT_FILE, BundleFacts, write_sums
+from dpprobe.privacy.target import Target
+from dpprobe.release.bundle import (
+    FACTS_FILE,
+    HEAD_FILE,
+    STATEMENT_FILE,
+    BundleFacts,
+    read_facts,
+    write_sums,
+)
+from dpprobe.release.counted_units import compose_test_price, price_words
 from dpprobe.release.leak_check import check_keys, check_published, check_text
 from dpprobe.release.ledger import Ledger
+from dpprobe.release.parts.calibration.measure import (
+    PRICED,
+    calibrate_from_counts,
+    calibrate_head,
+    calibration_mechanisms,
+)
 from dpprobe.release.parts.choice.measure import check_choice
-from dpprobe.release.parts.cohort.measure import Chain, Link, cohort_path, read_chain, write_cohort
+from dpprobe.release.parts.cohort.measure import (
+    Chain,
+    Link,
+    cohort_path,
+    describe_cohort,
+    read_chain,
+    write_cohort,
+)
+from dpprobe.release.parts.evaluation import show
+from dpprobe.release.parts.evaluation.measure import (
+    composition_words,
+    evaluate_heads,
+    evaluation_mechanisms,
+)
 from dpprobe.release.parts.evaluation.show import check_evaluation
+from dpprobe.release.parts.monitor.measure import monitor_head, monitor_mechanisms, monitor_words
+from dpprobe.release.parts.part import Stated
 from dpprobe.release.parts.spent.measure import check_ledger
 from dpprobe.release.signing import read_private_key
 from dpprobe.release.verification import files, method, rewritten_documents, stated_plan
 from dpprobe.release.verification.checks import Checks
-from tests.support.bundles import PRIORS, write_example
+from dpprobe.release_part_registry import load_readers
+from tests.support.bundles import LEDGER, PRIORS, write_example
+from tests.support.releases import of_sites
+from tests.support.shown_scores import head, of_test_rows
 from tests.support.stored_records import check_values
+from tests.unit.release.parts.evidence.test_measure import EVIDENCE
 from tests.unit.release.parts.test_many_settings import answer
 from tests.unit.release.test_ledger import FREE, booking, gaussian, part
 from tests.unit.release.test_signing import write_keys
-from tests.unit.release.verification.test_verify import documented, evaluation, leaves, other
+from tests.unit.release.verification.test_verify import (
+    BALANCED,
+    SAMPLED,
+    SPLIT,
+    documented,
+    evaluation,
+    leaves,
+    other,
+)
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +107,11 @@ def failures(folder: Path, facts: Any, values: Any) -> list[str]:
     checks.run_check("evaluation", check_evaluation, values, plan, facts)
     checks.run_check("choice", check_choice, values, plan, facts)
     checks.run_check("ledger", check_ledger, values, plan)
+    return refused(checks)
+
+
+def refused(checks: Checks) -> list[str]:
+    """Each failure, with rounded numbers."""
     return [
         f"{one.name}: " + re.sub(r"\d+\.\d+(e-\d+)?", lambda m: f"{float(m[0]):.4g}", one.detail)
         for one in checks.done if one.passed is False
@@ -90,11 +142,110 @@ def test_edits_are_named_as_before(original: Path, monkeypatch: pytest.MonkeyPat
         values = copy.deepcopy(written)
         edit(values[STATEMENT_FILE]["mechanisms"])
         found[edit.__name__] = failures(original, *values.values())
+    for said in ({}, 1, {"fraction": 2, "public_seed": 7}, {"fraction": 0.25, "public_seed": -1},
+                 {"fraction": 0.25, "public_seed": 2**64}, {"fraction": 1.0, "public_seed": 0},
+                 {"fraction": 0.25, "public_seed": 7, "n": 9}):  # fmt: skip
+        values = copy.deepcopy(written)
+        values[STATEMENT_FILE]["public_data"]["subsample"] = said
+        found[f"subsample {said}"] = [text[:160] for text in failures(original, *values.values())]
     facts = copy.deepcopy(written)
     facts[FACTS_FILE]["dpprobe"] = "2.0"
     facts[STATEMENT_FILE]["promise"] = "none"
     found["another version"] = failures(original, *facts.values())
     check_values("edits_of_bundles", found)
+
+
+# Classes, metric of the test result, and the epsilons of its own calibration and of a monitor.
+MEASURED: dict[str, tuple[int, Any, float | None, bool]] = {
+    "accuracy": (3, "accuracy", None, False), "recalls": (3, "macro_accuracy", None, True),
+    "area": (2, "auc", None, False), "areas": (3, "auc", None, True),
+    "calibrated": (3, "macro_accuracy", 2.0, True), "two": (2, "accuracy", 2.0, False),
+    "two of the area": (2, "auc", 0.0, True), "not measurable": (3, "macro_accuracy", None, False),
+}  # fmt: skip
+
+
+def measure_parts(folder: Path, plan: Plan, kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What facts and a statement have of a release whose parts are measured on 500 test units."""
+    classes, metric, own, monitored = MEASURED[kind]
+    several, generator = kind == "areas", np.random.default_rng(0)
+    drawn: Any = generator.integers(0, 2 if several else classes, (500, classes)[: 1 + several])
+    rows = of_test_rows(
+        generator.normal(drawn if several else np.eye(classes)[drawn], 1 if several else 0.5),
+        drawn.astype(np.uint8) if several else drawn,
+    )
+    heads = replace(head(classes), typical=np.eye(1, classes, dtype=np.float32)[None])
+
+    def planned(mechanisms: Any, epsilon: float) -> Plan:
+        target = Target(n=500, epsilon=epsilon, delta=1e-5)
+        return calibrate(mechanisms, target, cache=folder / "calibration")
+
+    wanted = evaluation_mechanisms(metric, classes=classes, multi_label=several)
+    tested = planned(wanted, 0.1 if kind == "not measurable" else 8.0)
+    parts = [tested]
+    evaluation = evaluate_heads(
+        heads, rows, tested, SEEDED, metric=metric, link="sigmoid" if several else "softmax",
+        composition=composition_words(plan, tested, split=SPLIT), keep_counts=own == 0,
+    )  # fmt: skip
+    blocks = {"evaluation": evaluation, "ledger": LEDGER | {"releases": 2, "epsilon": 20.0}}
+    if own == 0:
+        blocks["calibration"] = calibrate_from_counts(evaluation, tested)
+    elif own:
+        parts.append(planned(calibration_mechanisms(classes=classes, multi_label=False), own))
+        words = price_words(parts[1], compose_test_price(*parts) or tested, *PRICED)
+        blocks["calibration"] = calibrate_head(heads, rows, parts[1], SEEDED, composition=words)
+    if monitored:
+        parts.append(planned(monitor_mechanisms(unusual=True), 2.0))
+        words = monitor_words(parts[-1], compose_test_price(*parts) or tested)
+        blocks["monitor"] = monitor_head(heads, rows, parts[-1], SEEDED, probe_norm=1.5,
+                                         link="softmax", calibration=None,
+                                         composition=words)  # fmt: skip
+    return {"class_names": tuple("abc"[:classes]), "multi_label": several}, blocks
+
+
+EARLIER = [{"release": f"r{place}", "cohort": f"c{place}", "n": 500} for place in (1, 2)]
+# What is not measured, beside some of these parts.
+BESIDE: dict[str, dict[str, Any]] = {
+    "accuracy": {"evidence": EVIDENCE, "sites": of_sites()}, "area": {"sites": of_sites("a")},
+    "two": {"cohort": describe_cohort("now", EARLIER, horizon=4, n=1500, unit="image"),
+            "predecessor": {"name": "r2", "sha256": "ab" * 32}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MEASURED)
+def test_edits_of_parts_are_noticed_and_named_as_before(original: Path, kind: str) -> None:
+    """Of numbers in lists, the first two are edited; the record names the edits that pass."""
+    values, facts = read_json(original / STATEMENT_FILE), read_facts(original)
+    plan, (_, options) = stated_plan.read_plan(values)[1], method.read_options(facts)
+    changes, blocks = measure_parts(original.parent, plan, kind)
+    probe = facts.backbone.probe | {"norm": 1.5}
+    facts = facts.model_copy(update=changes | {
+        "backbone": facts.backbone.model_copy(update={"probe": probe})})  # fmt: skip
+    blocks |= BESIDE.get(kind, {})
+
+    def verify(blocks: dict[str, Any]) -> str:
+        checks = Checks()
+        stated = Stated(folder=None, facts=facts, options=options, values={**values, **blocks},
+                        plan=plan, predecessors=())  # fmt: skip
+        for reader in load_readers():
+            reader.verify(checks, stated)
+        return "; ".join(text[:90] for text in refused(checks))
+
+    assert verify(blocks) == ""
+    found: dict[str, list[str]] = {}
+    for place in leaves(blocks):
+        if any(isinstance(key, int) and key > 1 for key in place):
+            continue
+        for edit in (other, lambda _: None, lambda value: [value, value]):
+            edited = copy.deepcopy(blocks)
+            inner = edited
+            for key in place[:-1]:
+                inner = inner[key]
+            inner[place[-1]] = edit(inner[place[-1]])
+            if edited != blocks:
+                found.setdefault(verify(edited), []).append(
+                    f"{'.'.join(map(str, place))} {str(inner[place[-1]])[:9]}")  # fmt: skip
+    said = show.state_measured(blocks["evaluation"])
+    check_values(f"edits_of_parts_{kind.replace(' ', '_')}", [said, found])
 
 
 def test_heads_and_documents_are_checked_as_before(original: Path, tmp_path: Path) -> None:
@@ -140,10 +291,53 @@ def test_heads_and_documents_are_checked_as_before(original: Path, tmp_path: Pat
     check_values("heads_and_documents", said.splitlines())
 
 
+SEARCHED = {"head": "tuned", "base": {**SAMPLED, "steps": 5}, "trials": 3,
+            "search": {"learning_rate": {"low": 0.1, "high": 1.0}, "max_grad_norm": [0.5, 1.0]},
+            }  # fmt: skip
+CHOSEN: dict[str, Any] = {"score": 0.5, "learning_rate": 0.7, "max_grad_norm": 1.0}
+HEADS: dict[str, dict[str, Any]] = {
+    "covariance": {"head": "feature_covariance"}, "squares": {"head": "least_squares"},
+    "sums": {"head": "prototypes"}, "steps": SAMPLED, "labels": {**SAMPLED, "loss": "sigmoid"},
+    "priors": BALANCED, "closed": {**SAMPLED, "engine": "closed_form"}, "search": SEARCHED,
+    "auto": {"head": "auto"},
+}  # fmt: skip
+
+
+def test_options_of_heads_are_checked_as_before(original: Path) -> None:
+    facts, found = read_facts(original), {}
+    for name, link, several, priors, whole in itertools.product(
+        HEADS, ("softmax", "sigmoid", "none"), (False, True), (None, (0.5, 0.5)), (True, False)
+    ):
+        options = method_options(HEADS[name]).model_dump(mode="json") if whole else HEADS[name]
+        if not (whole or (link, several, priors) == ("softmax", False, None)):
+            continue
+        for chosen in (None, {}, CHOSEN) if (several, priors) == (False, None) else (None,):
+            head = facts.head.model_copy(
+                update={"options": options, "link": link, "class_priors": priors, "chosen": chosen}
+            )
+            changed = facts.model_copy(update={"head": head, "multi_label": several})
+            read = answer(method.read_options, changed)
+            found[f"{name} {link} {several} {priors} {whole} {chosen}"] = (
+                read if isinstance(read, str) else [read[0], answer(method.check_engine, read[1])]
+            )
+    searched: Any = method_options(SEARCHED)
+    changes: list[dict[str, Any]] = [
+        {}, *({"learning_rate": rate} for rate in (0.09, 0.1, 1, 1.1, "x", True, None)),
+        *({"max_grad_norm": norm} for norm in (0.5, 0.7, 1, True, "1.0")),
+        {"score": None}, {"score": 1e300}, {"steps": 5},
+    ]  # fmt: skip
+    for change in changes:
+        found[f"{change}"] = answer(method._check_chosen, searched, CHOSEN | change)
+    for missing in CHOSEN:
+        rest = {name: value for name, value in CHOSEN.items() if name != missing}
+        found[f"without {missing}"] = answer(method._check_chosen, searched, rest)
+    check_values("options_of_bundles", found)
+
+
 def test_private_texts_and_keys_are_found_as_before() -> None:
     texts = ("/home/anna", "x/home/anna", "</data/x", " /data", "/data/", "C:\\Users", "D:\\\\Data",
              "file://x", "~/x", "a~/x", "2026-01-31", "2026-01-31 10:00", "1899-01-31 10:00",
-             "2026-01-31T23:59", "0" * 32, "0" * 31, "0" * 33, "AB" * 16,
+             "2026-01-31T23:59", "1999-12-31 23:59", "0" * 32, "0" * 31, "0" * 33, "AB" * 16,
              "x" + "ab" * 16)  # fmt: skip
     keys = ("seed", "seeds", "my_seed", "seedy", "public_seed", "crop_seed", "Time", "times",
             "date", "git_commit", "gitcommit", "history", "histories", "prediction", "test_ids",

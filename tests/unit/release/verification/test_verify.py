@@ -19,8 +19,6 @@ from safetensors.numpy import save, save_file
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import ConfigError, DataError, DpprobeError
-from dpprobe.heads.registry import method_options
-from dpprobe.heads.tuned import Options as Tuned
 from dpprobe.privacy.calibration import calibrate, price_of_group, price_plan, second_opinions
 from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.limits import round_up
@@ -33,22 +31,17 @@ from dpprobe.release.bundle import (
     STATEMENT_FILE,
     SUMS_FILE,
     BundleFacts,
-    read_facts,
     write_sums,
 )
 from dpprobe.release.model_card import write_card
 from dpprobe.release.page import write_page
-from dpprobe.release.parts.choice.measure import check_choice, choice_words
+from dpprobe.release.parts.choice.measure import choice_words
 from dpprobe.release.parts.evaluation.measure import (
     composition_words,
     evaluate_heads,
     evaluation_mechanisms,
 )
-from dpprobe.release.parts.evaluation.show import check_evaluation
-from dpprobe.release.parts.evidence.measure import check_evidence
-from dpprobe.release.parts.spent.measure import check_ledger
 from dpprobe.release.signing import sign_bundle
-from dpprobe.release.verification import method as checking
 from dpprobe.release.verification.stated_plan import check_price, read_plan
 from dpprobe.release.verification.verify import verify_bundle
 from schemas import bundle_schema
@@ -62,6 +55,9 @@ SPLIT = "id, seed 0, fraction 0.2"
 
 SAMPLED = {
     "head": "sgd", "engine": "exact", "batch_size": 100, "learning_rate": 0.1, "normalize": "l2",
+}  # fmt: skip
+BALANCED = {
+    "head": "momentum", "engine": "exact", "normalize": "l2", "class_priors": "released",
 }  # fmt: skip
 
 
@@ -128,8 +124,9 @@ def test_a_bundle_in_order_passes(original: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "arrays"),
-    [(SAMPLED, {}), ({"head": "least_squares", "normalize": "centred"}, {"centre": (64,)})],
-)
+    [(SAMPLED, {}), (BALANCED, {}),
+     ({"head": "least_squares", "normalize": "centred"}, {"centre": (64,)})],
+)  # fmt: skip
 def test_other_heads_pass(
     tmp_path: Path, options: dict[str, Any], arrays: dict[str, tuple[int, ...]]
 ) -> None:
@@ -139,38 +136,6 @@ def test_other_heads_pass(
     ))  # fmt: skip
     edited(folder, STATEMENT_FILE, lambda values: values["ledger"].update(exact=False))
     assert failed(verify_bundle(folder)) == []
-
-
-BALANCED = {
-    "head": "momentum", "engine": "exact", "normalize": "l2", "class_priors": "released",
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def with_priors(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = write_example(tmp_path_factory.mktemp("priors") / "bundle", options=BALANCED)
-    documented(folder)
-    return folder
-
-
-def test_released_priors_pass(with_priors: Path) -> None:
-    assert failed(verify_bundle(with_priors)) == []
-
-
-def test_a_bundle_of_a_part_of_the_rows_says_so(tmp_path: Path) -> None:
-    drawn = {"fraction": 0.25, "public_seed": 7}
-    folder = write_example(tmp_path / "bundle", subsample=drawn)
-    documented(folder)
-    assert failed(verify_bundle(folder)) == []
-    for name in ("README.md", "release.html"):
-        text = " ".join((folder / name).read_text().split())
-        assert "hashed with the public seed 7, lies below the fraction 0.25" in text, name
-        assert "among those that the subsample left out" in text, name
-    said: Any
-    for said in ({**drawn, "fraction": 0.5}, {**drawn, "fraction": 2}, {**drawn, "n": 9}, {}, 1,
-                 {**drawn, "public_seed": -1}):  # fmt: skip
-        edited(folder, STATEMENT_FILE, lambda v, said=said: v["public_data"].update(subsample=said))  # type: ignore[misc]
-        assert "words" in failed(verify_bundle(folder)), said
 
 
 def edited(folder: Path, name: str, change: Change) -> Path:
@@ -350,20 +315,10 @@ def test_signatures(bundle: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [FACTS_FILE, STATEMENT_FILE])
 @pytest.mark.parametrize(
     "content",
-    [
-        b"",
-        b"\xff\xfe",
-        b"null",
-        b"[]",
-        b"{}",
-        b'{"format": NaN}',
-        b'{"format": 1e999}',
-        b'{"n": 1, "n": 2}',
-        b'{"n": ' + b"9" * 5000 + b"}",
-        b"[" * 100_000,
-        b'{"a": ' * 900 + b"1" + b"}" * 900,
-    ],
-)
+    [b"", b"\xff\xfe", b"null", b"[]", b"{}", b'{"format": NaN}', b'{"format": 1e999}',
+     b'{"n": 1, "n": 2}', b'{"n": ' + b"9" * 5000 + b"}", b"[" * 100_000,
+     b'{"a": ' * 900 + b"1" + b"}" * 900],
+)  # fmt: skip
 def test_hostile_json_fails_in_a_line(bundle: Path, name: str, content: bytes) -> None:
     (bundle / name).write_bytes(content)
     write_sums(bundle)
@@ -385,14 +340,12 @@ def test_values_of_another_kind_fail_and_raise_nothing(bundle: Path, junk: Any) 
         assert failed(report), key
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"\xff" * 64, (2**40).to_bytes(8, "little") + b"{}", b"\x02" + bytes(7) + b"{}"],
-)
-def test_a_hostile_head_fails_in_a_line(bundle: Path, content: bytes) -> None:
-    (bundle / HEAD_FILE).write_bytes(content)
-    write_sums(bundle)
-    assert failed(verify_bundle(bundle)) == ["head"]
+def test_a_hostile_head_fails_in_a_line(bundle: Path) -> None:
+    for start in (b"", b"\xff" * 64, (2**40).to_bytes(8, "little"), b"\2" + bytes(7)):
+        content = start + b"{}" * (len(start) == 8)
+        (bundle / HEAD_FILE).write_bytes(content)
+        write_sums(bundle)
+        assert failed(verify_bundle(bundle)) == ["head"]
 
 
 def test_control_characters_do_not_reach_a_terminal(bundle: Path) -> None:
@@ -403,15 +356,14 @@ def test_control_characters_do_not_reach_a_terminal(bundle: Path) -> None:
     assert all(check.detail.isprintable() for check in verify_bundle(bundle).checks)
 
 
-def test_the_schema_in_the_repository_is_the_code_s(repository: Path) -> None:
-    written = json.loads((repository / "workflow/schemas/bundle.schema.json").read_text())
-    assert written == bundle_schema(), "run `make schema`"
-
-
-def test_a_bundle_validates_by_the_schema(original: Path) -> None:
+def test_a_bundle_validates_by_the_schema_in_the_repository(
+    original: Path, repository: Path
+) -> None:
     import jsonschema
 
-    jsonschema.validate(read_json(original / FACTS_FILE), bundle_schema())
+    written = json.loads((repository / "workflow/schemas/bundle.schema.json").read_text())
+    assert written == bundle_schema(), "run `make schema`"
+    jsonschema.validate(read_json(original / FACTS_FILE), written)
 
 
 @pytest.mark.parametrize("patients", [None, 1, 5])
@@ -431,24 +383,6 @@ def test_the_price_to_a_patient_is_computed_again(
     assert "price" in failed(verify_bundle(folder))
 
 
-def test_a_release_for_patients_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def for_patients(mechanisms: Any, target: Target, **named: Any) -> Plan:
-        return calibrate(mechanisms, replace(target, unit="patient"), **named)
-
-    monkeypatch.setattr(bundles, "calibrate", for_patients)
-    folder = write_example(
-        tmp_path / "bundle",
-        ledger={
-            "entry": 1, "releases": 1, "unit": "patient", "delta": 1e-5, "epsilon": 1.0,
-            "exact": True,
-        },
-    )  # fmt: skip
-    documented(folder)
-    assert failed(verify_bundle(folder)) == []
-    edited(folder, STATEMENT_FILE, lambda values: values["ledger"].update(unit="image"))
-    assert failed(verify_bundle(folder)) == ["ledger"]
-
-
 def test_a_release_with_a_public_file_passes(tmp_path: Path) -> None:
     release_study.write_features(tmp_path)
     path = tmp_path / "public-place/start.safetensors"
@@ -465,54 +399,6 @@ def test_a_release_with_a_public_file_passes(tmp_path: Path) -> None:
     assert "words" in failed(verify_bundle(folder))
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 8.0])
-@pytest.mark.parametrize("metric", ["macro_accuracy", "auc"])
-def test_a_test_result_is_computed_again_as_far_as_it_can_be(
-    original: Path, metric: Any, epsilon: float
-) -> None:
-    n, several, measured = 500, metric == "auc", epsilon > 1
-    generator = np.random.default_rng(0)
-    drawn: Any = generator.integers(0, 2, (n, 3)) if several else generator.integers(0, 3, n)
-    labels = drawn.astype(np.uint8) if several else drawn
-    scores = generator.normal(labels, 1) if several else generator.normal(np.eye(3)[labels], 0.5)
-    plan = calibrate(
-        evaluation_mechanisms(metric, classes=3, multi_label=several),
-        Target(n=n, epsilon=epsilon, delta=1e-5),
-        cache=original.parent / "calibration",
-    )
-    head_plan = read_plan(read_json(original / STATEMENT_FILE))[1]
-    block = evaluate_heads(
-        head(3), of_test_rows(scores, labels), plan, SEEDED,
-        metric=metric, link="sigmoid" if several else "softmax",
-        composition=composition_words(head_plan, plan, split=SPLIT),
-    )  # fmt: skip
-    facts = BundleFacts.model_validate(read_json(original / FACTS_FILE))
-    facts = facts.model_copy(update={"class_names": tuple("abc"), "multi_label": several})
-    detail, _ = check_evaluation({"evaluation": block}, head_plan, facts)
-    title, number = ("AUC", "0.") if several else ("Macro accuracy", "8")
-    assert detail.startswith(f"{title} {number if measured else 'not measurable'}")
-    changes: list[dict[str, Any]] = [
-        {"epsilon": 0.9 * block["epsilon"]},
-        {"epsilon_target": 2 * epsilon},
-        {"interval": [0.9, 0.1]},
-        {"released": "all of it"},
-        {"mechanisms": block["mechanisms"][:-1]},
-    ]
-    if several:
-        changes.append({"standard_error": 0.0})
-    else:
-        assert (block["worst_class"] is not None) == measured
-        worst = {"name": "a", "recall": 0.9, "interval": [0.8, 1.0]}
-        changes += [{"class_counts": block["class_counts"][:2]}, {"worst_class": worst}]
-        changes.append({"value": 0.99 * block["value"]})
-        if measured:
-            moved = [[right + 20, wrong] for right, wrong in block["class_counts"]]
-            changes.append({"class_counts": moved})
-    for change in changes:
-        with pytest.raises(DpprobeError):
-            check_evaluation({"evaluation": {**block, **change}}, head_plan, facts)
-
-
 def test_a_plan_that_costs_a_little_more_than_its_target_fails(original: Path) -> None:
     """By less than what a stated price may differ from the one that is computed."""
     plan = read_plan(read_json(original / STATEMENT_FILE))[1]
@@ -523,69 +409,3 @@ def test_a_plan_that_costs_a_little_more_than_its_target_fails(original: Path) -
     costly = replace(costly, realised_epsilon=1.0, checks=checks, check_notes=notes)
     with pytest.raises(DpprobeError, match="epsilon 1 at delta 1e-05 is stated, but 1.0000"):
         check_price(costly, True)
-
-
-def test_a_choice_outside_of_the_space_searched_fails() -> None:
-    options = method_options(
-        {"head": "tuned", "base": {**SAMPLED, "steps": 5}, "trials": 3,
-         "search": {"learning_rate": {"low": 0.1, "high": 1.0}, "max_grad_norm": [0.5, 1.0]}}
-    )  # fmt: skip
-    assert isinstance(options, Tuned)
-    inside = {"score": 0.5, "learning_rate": 0.7, "max_grad_norm": 1.0}
-    checking._check_chosen(options, inside)
-    for change in ({"learning_rate": 0.09}, {"learning_rate": 1.1}, {"max_grad_norm": 0.7}):
-        with pytest.raises(DataError, match="is not in the search space"):
-            checking._check_chosen(options, {**inside, **change})
-
-
-@pytest.mark.parametrize(
-    ("ledger", "tested", "rate", "said"),
-    [
-        ({}, 2.0, 1.0, "less than this release alone"),
-        ({"releases": 1, "epsilon": 1.2}, None, 1.0, "only one release, which costs 1"),
-        (
-            {"exact": True},
-            None,
-            0.1,
-            "exact: true, but with samples or repeats epsilon is only a bound",
-        ),
-        ({"delta": 1e-6}, None, 1.0, "delta: "),
-    ],
-)
-def test_a_sum_that_no_ledger_can_have_fails(
-    original: Path, ledger: dict[str, Any], tested: float | None, rate: float, said: str
-) -> None:
-    statement = read_json(original / STATEMENT_FILE)
-    plan = replace(read_plan(statement)[1], realised_epsilon=1.0)
-    plan = replace(plan, mechanisms=tuple(replace(m, sample_rate=rate) for m in plan.mechanisms))
-    block = {**statement["ledger"], "exact": rate == 1}
-    result = None if tested is None else {"delta": plan.delta, "epsilon": tested}
-    check_ledger({"ledger": block, "evaluation": None}, plan)
-    with pytest.raises(DataError, match=said):
-        check_ledger({"ledger": {**block, **ledger}, "evaluation": result}, plan)
-
-
-def test_a_choice_that_costs_no_more_than_its_head_fails(original: Path) -> None:
-    plan = read_plan(read_json(original / STATEMENT_FILE))[1]
-    facts = read_facts(original)
-    costly, cheap = (
-        {"cells": 4, "epsilon": epsilon, "words": choice_words(4, epsilon, delta=plan.delta)}
-        for epsilon in (5.5, 0.5)
-    )
-    check_choice({"choice": costly}, plan, facts)
-    with pytest.raises(DataError, match="must be above the release's own epsilon"):
-        check_choice({"choice": cheap}, plan, facts)
-
-
-def test_a_bound_of_an_audit_above_the_promise_is_told_and_no_fault(original: Path) -> None:
-    """Of correct releases, one in 20 has such a bound at a confidence of 95%."""
-    plan = read_plan(read_json(original / STATEMENT_FILE))[1]
-    evidence = {
-        "audited": "2026-01-31", "code": "dpprobe 0.1.0, audit 3", "runs": 1000,
-        "confidence": 0.95, "epsilon_lower": 0.7, "caught_factor": 1.2, "probability": 0.95,
-        "tests": 3,
-    }  # fmt: skip
-    for bound, told in ((0.7, False), (1.1, True)):
-        said, holds = check_evidence({"evidence": {**evidence, "epsilon_lower": bound}}, plan)
-        assert holds
-        assert ("1.1 is above" in said and "5% of audits" in said) == told

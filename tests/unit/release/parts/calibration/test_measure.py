@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +17,14 @@ from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.target import Target
-from dpprobe.release import bundle
 from dpprobe.release.counted_units import compose_test_price
-from dpprobe.release.ledger import Ledger
 from dpprobe.release.parts.calibration import measure as calibration_release
 from dpprobe.release.parts.calibration.measure import (
-    PROBABILITY_COUNTS,
     TEMPERATURE,
-    TOP_COUNTS,
     calibration_mechanisms,
 )
 from dpprobe.release.parts.evaluation.measure import evaluation_mechanisms
-from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.results.unit_counts import row_weights
-from dpprobe.study.study import Study
-from tests.support import release_study
-from tests.support.edited_bundles import edit_file, failed
-from tests.support.release_study import release, study, write_features
 
 CLASSES = 3
 
@@ -144,104 +134,3 @@ def test_the_test_units_pay_for_everything_together(tmp_path: Path) -> None:
     assert compose_test_price(None, two) is two
     assert compose_test_price(one, None) is one
     assert compose_test_price(None, None) is None
-
-
-# whole releases
-
-WAYS: dict[str, tuple[int, dict[str, Any]]] = {
-    "classes": (3, {"calibrate": {"epsilon": 2}}),
-    "classes and accuracy": (3, {"calibrate": {"epsilon": 2}, "evaluate": {"epsilon": 1}}),
-    "two": (2, {"calibrate": {"epsilon": 2}, "evaluate": {"epsilon": 1}}),
-    "two of the AUC": (2, {"calibrate": {}, "evaluate": {"epsilon": 2, "metric": "auc"}}),
-}
-
-
-def make(folder: Path, way: str, **changes: Any) -> tuple[Path, Study]:
-    classes, options = WAYS[way]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(release_study, "ROWS", {"train": 300, "test": 600})
-        patch.setattr(release_study, "CLASSES", ("a", "b", "c")[:classes])
-        write_features(folder, shares=(1,) * classes)
-    made = study(folder, **options).model_copy(update=changes)
-    return release(folder, made), made
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_calibrated_release_is_whole_verified_and_booked(tmp_path: Path, way: str) -> None:
-    output, made = make(tmp_path, way)
-    assert failed(verify_bundle(output)) == []
-    read = bundle.read_bundle(output)
-    assert read.link == "softmax"
-    calibrated = read.calibration
-    assert calibrated is not None
-    assert calibrated.scale > 0
-    (entry,) = Ledger.of_dataset(tmp_path / "data", "toy").read_entries()
-    tested = entry.booking.parts[1]
-    blocks = [read.statement["calibration"], read.statement["evaluation"]]
-    named = {item["name"] for each in blocks if each for item in each.get("mechanisms", ())}
-    assert named == {item.name for item in tested.mechanisms}
-    for document in (bundle.CARD_FILE, bundle.PAGE_FILE):
-        text = " ".join((output / document).read_text().split())
-        assert "How sure it is" in text
-        assert "not for each class or group" in text or "a single class or group" in text
-    again = release(tmp_path, made)
-    assert bundle.bundle_digest(again) == bundle.bundle_digest(output), "a release is final"
-
-
-def move_count(block: dict[str, Any], values: dict[str, Any]) -> None:
-    holder = block if "mechanisms" in block else values["evaluation"]
-    table = holder.get("score_counts", {}).get("counts")
-    table = table or holder.get(TOP_COUNTS) or holder[PROBABILITY_COUNTS]
-    table[-1][-1] += 30.0
-
-
-def raise_threshold(block: dict[str, Any], _: dict[str, Any]) -> None:
-    block["sets"][0]["threshold"] += 1e-3
-
-
-def change_words(block: dict[str, Any], _: dict[str, Any]) -> None:
-    """Writes other words of equal length."""
-    if "cut_offs" in block:
-        block["cut_offs"][0]["wanted"] = "FDA cleared"
-    else:
-        block["composition"] = block["composition"].replace("nothing", "at most")
-
-
-Edit = tuple[str, Callable[[dict[str, Any], dict[str, Any]], object]]
-# By the check that fails; each gets the block `calibration` and the whole statement.
-EDITS: list[Edit] = [
-    ("calibration", lambda block, _: block.update(scale=1.01 * block["scale"])),
-    ("calibration", lambda block, _: block.update(sets=block["sets"][1:])),
-    ("calibration", raise_threshold),
-    ("calibration", change_words),
-    ("calibration", move_count),
-    ("calibration", lambda block, _: block.update(epsilon=1.0)),
-    ("calibration", lambda block, _: block.update(delta=1 / 700)),
-    ("calibration", lambda block, _: block.update(n=9000)),
-    ("calibration", lambda block, _: block.update(composition="Nobody pays.")),
-    ("calibration", lambda block, _: block.pop("reliability")),
-    ("calibration", lambda _, values: values["evaluation"].update(n=601)),
-]
-OF_THE_AUC: Edit = (
-    "evaluation",
-    lambda _, v: v["evaluation"].update(value=0.7, interval=[0.65, 0.75]),
-)
-# the price of the head, and of the calibration alone
-OF_THE_REST: Edit = ("ledger", lambda _, values: values["ledger"].update(epsilon=2.0))
-
-
-@pytest.mark.parametrize("way", ["classes and accuracy", "two", "two of the AUC"])
-def test_an_edited_calibration_is_noticed(tmp_path: Path, way: str) -> None:
-    output, _ = make(tmp_path, way)
-    path = output / bundle.STATEMENT_FILE
-    original = path.read_bytes()
-    for check, edit in [*EDITS, OF_THE_AUC if way == "two of the AUC" else OF_THE_REST]:
-        path.write_bytes(original)
-        edit_file(output, path.name, lambda values, edit=edit: edit(values["calibration"], values))  # type: ignore[misc]
-        assert check in failed(verify_bundle(output)), edit
-
-
-def test_the_study_s_accountant_does_not_matter(tmp_path: Path) -> None:
-    """Nothing samples the test units, so their price is exact."""
-    output, _ = make(tmp_path, "two", accountant="rdp")
-    assert failed(verify_bundle(output)) == []

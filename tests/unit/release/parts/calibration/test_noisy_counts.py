@@ -23,7 +23,7 @@ from dpprobe.release.parts.calibration.noisy_counts import (
     fit_logistic,
     search_temperature,
 )
-from dpprobe.release.probabilities import TOP_EDGES, SetRule
+from dpprobe.release.probabilities import TOP_EDGES
 
 Floats = npt.NDArray[np.float64]
 CLASSES = 5
@@ -219,13 +219,3 @@ def test_two_classes_are_described_as_their_rows_are() -> None:
         most, z = allowed_misses(n, row["coverage"])
         missed = np.where(labels, chances, 1 - chances) < row["threshold"]
         assert most - 4 * largest < missed.sum() < most - z * deviation
-
-
-def test_a_set_holds_the_most_probable_class_and_all_that_reach_the_threshold() -> None:
-    values = np.array([0.1, 0.55, 0.3, 0.05], np.float32)
-    held, abstain = SetRule(threshold=0.3, abstain_below=None).apply_to(values)
-    assert (held.tolist(), abstain) == ([1, 2], True)
-    held, abstain = SetRule(threshold=0.6, abstain_below=None).apply_to(values)
-    assert (held.tolist(), abstain) == ([1], False)
-    assert SetRule(threshold=0.6, abstain_below=0.56).apply_to(values)[1] is True
-    assert SetRule(threshold=None, abstain_below=None).apply_to(values)[0].tolist() == [1, 2, 0, 3]

@@ -88,30 +88,17 @@ def test_sampled_cells_are_bounded_from_above(tmp_path: Path) -> None:
 
 
 def test_cells_that_are_not_private_leave_the_choice_without_a_price(tmp_path: Path) -> None:
-    cases: list[tuple[Study, str, int]] = [
-        (study({"covariance": COVARIANCE}, [1, "inf"]), "covariance at epsilon inf", 4),
-        (
-            study({"covariance": COVARIANCE, "ceiling": {"head": "nonprivate"}}, [1]),
-            "ceiling at epsilon inf", 4,
-        ),
-        (
-            study({"covariance": COVARIANCE}, [1], few_shot={"backbones": ["small"]}),
-            "small/few-shot probes", 2,
-        ),
-        (
-            study({"covariance": COVARIANCE}, [1], long_tail={}),
-            "small/long tail", 2,
-        ),
-        (
-            study({"covariance": COVARIANCE}, [1], representation_law={}, backbones=NETWORK),
-            "vit/representation law", 1,
-        ),
-        (
-            study({"covariance": COVARIANCE}, [1], audit={"membership": {}}),
-            "pixels/covariance at epsilon 1, attacks on membership", 2,
-        ),
+    cases: list[tuple[dict[str, Any], list[Any], dict[str, Any], str, int]] = [
+        ({}, [1, "inf"], {}, "covariance at epsilon inf", 4),
+        ({"ceiling": {"head": "nonprivate"}}, [1], {}, "ceiling at epsilon inf", 4),
+        ({}, [1], {"few_shot": {"backbones": ["small"]}}, "small/few-shot probes", 2),
+        ({}, [1], {"long_tail": {}}, "small/long tail", 2),
+        ({}, [1], {"representation_law": {}, "backbones": NETWORK}, "vit/representation law", 1),
+        ({}, [1], {"audit": {"membership": {}}},
+         "pixels/covariance at epsilon 1, attacks on membership", 2),
     ]  # fmt: skip
-    for chosen, named, cells in cases:
+    for methods, epsilons, more, named, cells in cases:
+        chosen = study({"covariance": COVARIANCE, **methods}, epsilons, **more)
         block = price_choice(chosen, tmp_path)
         assert (block["cells"], block["epsilon"]) == (cells, None)
         assert NOT_COVERED in block["words"]

@@ -44,12 +44,6 @@ def compared(
     )  # fmt: skip
 
 
-# cells
-
-
-# directions
-
-
 def test_unusual_rows_lie_outside_of_the_leading_directions() -> None:
     generator = np.random.default_rng(0)
     rows = generator.normal(size=(500, 16)).astype(np.float32)
@@ -87,9 +81,6 @@ def test_the_centre_is_a_direction_of_rows_that_are_not_centred() -> None:
     assert both.shape == (1 + count_directions(4), 4)
     assert np.linalg.norm(both @ centre) == pytest.approx(3.0)
     assert find_directions(None, None, dimension=4) is None
-
-
-# distances
 
 
 def test_shares_are_the_nearest_ones() -> None:
@@ -138,6 +129,3 @@ def test_many_classes_and_few_units_raise_no_more_alarms(monkeypatch: pytest.Mon
         result = compared(counts, incoming, n=400, level=0.05, classes=names)
         alarms += result.verdict == DIFFERENT
     assert alarms <= 12
-
-
-# the report

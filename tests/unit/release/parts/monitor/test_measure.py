@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,7 @@ import torch
 from PIL import Image
 from safetensors.numpy import load, save
 
-from dpprobe.__main__ import main
-from dpprobe.artifacts import read_json
-from dpprobe.errors import ConfigError, DataError, PrivacyError
+from dpprobe.errors import DataError, PrivacyError
 from dpprobe.heads.fitted import TYPICAL
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.registry import method_options
@@ -32,7 +29,6 @@ from dpprobe.privacy.statement import mechanism_values
 from dpprobe.privacy.target import Target
 from dpprobe.release import bundle
 from dpprobe.release.image_sources import find_images
-from dpprobe.release.ledger import Ledger
 from dpprobe.release.parts.monitor import compare_images as monitor
 from dpprobe.release.parts.monitor import measure
 from dpprobe.release.parts.monitor.compare_images import (
@@ -48,10 +44,9 @@ from dpprobe.release.parts.monitor.measure import (
     monitor_head,
     monitor_mechanisms,
 )
-from dpprobe.release.predict import Predictor
+from dpprobe.release.predict import Predictor, predict
 from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.results.unit_counts import row_weights
-from dpprobe.study.study import Study
 from tests.support import release_study
 from tests.support.edited_bundles import edit_file, failed
 from tests.support.network_bundles import write_release
@@ -151,56 +146,25 @@ def test_noise_has_the_deviation_of_the_plan(tmp_path: Path) -> None:
         releases.count_releases(COUNTS, 2)
 
 
-# whole releases
-
-WAYS: dict[str, dict[str, Any]] = {
-    "alone": {},
-    "centred": {"method": "auto"},
-    # its epsilon is only a bound, but test units pay more, exactly
-    "no directions": {"method": "search", "evaluate": {"epsilon": 3}},
-    "everything": {"calibrate": {"epsilon": 2}, "evaluate": {"epsilon": 1}},
-}
-
-
-def make_release(folder: Path, **options: Any) -> tuple[Path, Study]:
+def make_release(folder: Path, **options: Any) -> Path:
     grouped = options.pop("images_per_patient", None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(release_study, "ROWS", {"train": 300, "test": 600})
         write_features(folder, images_per_patient=grouped)
     made = study(folder, monitor={"epsilon": 2}, of_patients=grouped is not None, **options)
-    return release(folder, made), made
+    return release(folder, made)
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundle of a release with everything that test units pay for."""
-    output, _ = make_release(tmp_path_factory.mktemp("watched"), **WAYS["everything"])
-    return output
+    everything = {"calibrate": {"epsilon": 2}, "evaluate": {"epsilon": 1}}
+    return make_release(tmp_path_factory.mktemp("watched"), **everything)
 
 
 @pytest.fixture
 def output(shared: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(shared, tmp_path / "bundle"))
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_watched_release_is_whole_verified_and_booked(tmp_path: Path, way: str) -> None:
-    output, made = make_release(tmp_path, **WAYS[way])
-    report = verify_bundle(output)
-    assert report.passed, [check for check in report.checks if check.passed is False]
-    assert any(check.name == "monitor" for check in report.checks)
-    read = bundle.read_bundle(output)
-    block = read.statement["monitor"]
-    assert (TYPICAL in read.arrays) == (UNUSUAL in block["tables"]) == (way != "no directions")
-    (entry,) = Ledger.of_dataset(tmp_path / "data", "toy").read_entries()
-    booked = {item.name for item in entry.booking.parts[1].mechanisms}
-    assert COUNTS in booked
-    assert ("temperature" in booked) == ("calibrate" in WAYS[way])
-    assert ("together" in block["composition"]) == ("evaluate" in WAYS[way])
-    for document in (bundle.CARD_FILE, bundle.PAGE_FILE):
-        assert "Monitoring costs test images epsilon 1.99" in (output / document).read_text()
-    again = release(tmp_path, made)
-    assert bundle.bundle_digest(again) == bundle.bundle_digest(output), "a release is final"
 
 
 def features_like_test(rows: int, seed: int, shift: float = 0.0) -> npt.NDArray[np.float32]:
@@ -254,7 +218,7 @@ def test_scores_that_a_calibration_makes_probabilities_are_watched_as_such(
 
 
 def test_images_of_one_patient_count_once(tmp_path: Path) -> None:
-    output, _ = make_release(tmp_path, images_per_patient=2)
+    output = make_release(tmp_path, images_per_patient=2)
     assert bundle.read_bundle(output).statement["monitor"]["n"] == 300
     assert verify_bundle(output).passed
     same = np.repeat(features_like_test(10, 7), [200, *[1] * 9], axis=0)
@@ -265,28 +229,15 @@ def test_images_of_one_patient_count_once(tmp_path: Path) -> None:
     assert watch(output, same).verdict == DIFFERENT
 
 
-def test_a_release_without_counts_cannot_be_compared(tmp_path: Path) -> None:
-    write_features(tmp_path)
-    output = release(tmp_path, study(tmp_path))
-    read = bundle.read_bundle(output)
-    assert "monitor" not in read.statement
-    with pytest.raises(ConfigError, match="release first has no counts of test images"):
-        Watch(read, Transform(NoNormalisation()), {})
-
-
-def test_the_command_prints_and_writes_the_comparison(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_streamed_images_are_compared_with_the_tables(tmp_path: Path) -> None:
     """With the images' features as they are streamed, on noisy counts of other images."""
     typical = np.eye(2, 64, dtype=np.float32)
     output = write_release(
         tmp_path / "release", {"family": "pixels", "size": 8}, arrays={TYPICAL: typical}
     )
-    generator, names = np.random.default_rng(0), []
-    for place in range(70):
-        pixels = generator.integers(0, 256, (8, 8), dtype=np.uint8)
-        names.append(tmp_path / f"{place}.png")
-        Image.fromarray(pixels).save(names[-1])
+    generator, names = np.random.default_rng(0), [tmp_path / f"{place}.png" for place in range(70)]
+    for name in names:
+        Image.fromarray(generator.integers(0, 256, (8, 8), dtype=np.uint8)).save(name)
     predictor = Predictor.load_bundle(output, device="cpu")
     edges = list_edges(predictor.facts.backbone.probe["norm"], unusual=True)
     blocks = list(predictor.predict_blocks(find_images(names[:60]).read_images(), 60))
@@ -297,64 +248,22 @@ def test_the_command_prints_and_writes_the_comparison(
     unusual = monitor.measure_unusualness(features, predictor.heads.transforms[0], typical)
     cells = monitor.place_rows(values, monitor.measure_norms(features), unusual, edges)
     sizes = {"predicted_class": 3, **{name: len(each) + 1 for name, each in edges.items()}}
-    tables = {
-        name: (100.0 * np.bincount(cells[name], minlength=size)).tolist()
-        for name, size in sizes.items()
-    }
+    tables = {name: (100.0 * np.bincount(cells[name], minlength=size)).tolist()
+              for name, size in sizes.items()}  # fmt: skip
     plan = planned(tmp_path, 6000, 2.0)
     mechanisms = [mechanism_values(item, plan) for item in plan.mechanisms]
     watched = {"tables": tables, "edges": edges, "n": 6000, "mechanisms": mechanisms}
     edit_file(output, bundle.STATEMENT_FILE, lambda values: values.update(monitor=watched))
-
-    def run(images: list[Path], *more: str) -> str:
-        command = ["dpprobe", "predict", str(output), *map(str, images), "--output"]
-        monkeypatch.setattr("sys.argv", [*command, str(tmp_path / "table.csv"), *more])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert not ended.value.code
-        return capsys.readouterr().err
-
-    report, groups = tmp_path / "report.json", tmp_path / "groups.csv"
-    more = ("--monitor-report", str(report), "--monitor-groups", str(groups))
+    groups, black = tmp_path / "groups.csv", tmp_path / "black.png"
     groups.write_text("id,group\n" + "".join(f"{name},{name}\n" for name in names))
-    assert "looks like the test images" in run(names, "--monitor", *more)
-    assert read_json(report)["verdict"] == SIMILAR
-    assert read_json(report)["units"] == 70
-    black = tmp_path / "black.png"
     Image.new("L", (8, 8), 1).save(black)
-    assert "WARNING: differs" in run([*names[:20], *[black] * 50], "--monitor")
-    table = (tmp_path / "table.csv").read_text()
-    assert UNUSUAL not in table
-
-
-def set_key(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
-    return lambda block: block.update({name: value})
-
-
-EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "more rows": lambda block: block["tables"]["predicted_class"].__setitem__(0, 900.0),
-    "fewer rows": lambda block: block["tables"]["feature_norm"].__setitem__(17, -100.0),
-    "a cell less": lambda block: block["tables"]["unusualness"].pop(),
-    "no number": lambda block: block["tables"]["unusualness"].__setitem__(0, "many"),
-    "a table less": lambda block: block["tables"].pop("unusualness"),
-    "edges": lambda block: block["edges"]["largest_value"].__setitem__(3, 0.55),
-    "n": set_key("n", 9000),
-    "epsilon": set_key("epsilon", 1.0),
-    "delta": set_key("delta", 1e-3),
-    "composition": set_key("composition", "Nobody pays."),
-    "more": set_key("more", 1),
-}
-
-
-def test_edited_tables_are_noticed(output: Path) -> None:
-    original = (output / bundle.STATEMENT_FILE).read_bytes()
-    for name, edit in EDITS.items():
-        (output / bundle.STATEMENT_FILE).write_bytes(original)
-        edit_file(output, bundle.STATEMENT_FILE, lambda values, edit=edit: edit(values["monitor"]))  # type: ignore[misc]
-        assert "monitor" in failed(verify_bundle(output)), name
-    (output / bundle.STATEMENT_FILE).write_bytes(original)
-    edit_file(output, bundle.STATEMENT_FILE, lambda values: values["ledger"].update(epsilon=2.5))
-    assert "ledger" in failed(verify_bundle(output))
+    for images, more, verdict in ((names, {"groups": groups}, SIMILAR),
+                                  ([*names[:20], *[black] * 50], {}, DIFFERENT)):  # fmt: skip
+        table = tmp_path / "table.csv"
+        report = predict(output, images, output=table, monitor=True, **more).report  # type: ignore[arg-type]
+        assert report is not None
+        assert (report.verdict, report.units) == (verdict, 70)
+        assert UNUSUAL not in table.read_text()
 
 
 @pytest.mark.parametrize("fault", ["removed", "not orthonormal"])
