@@ -101,7 +101,7 @@ def describe_cohort(
         "units": total,
         "noise_growth": factorisation.noise_growth(place),
         "earlier": [dict(one) for one in earlier],
-        "words": f"{said} The epsilon of a {unit} of one cohort covers {covered}.",
+        "words": f"{said} The epsilon of each {unit} of one cohort covers {covered}.",
     }
 
 

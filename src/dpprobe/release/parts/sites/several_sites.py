@@ -397,7 +397,7 @@ def describe_sites(
             said += "Noise in shares costs less than 10^-1000 more epsilon than stated. "
     said += (
         "It assumes that the sites follow the protocol, and that nobody breaks X25519 or AES-256. "
-        f"The sites know how many {unit}s each has. A {unit} with images at two sites counts as "
+        f"The sites know how many {unit}s each has. One {unit} at two sites counts as "
         f"two {unit}s. The ledger is that of {packed_by}; each site keeps its own."
     )
     return {
