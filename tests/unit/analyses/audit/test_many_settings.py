@@ -112,6 +112,13 @@ def test_shapes_and_words_of_audits_are_as_stored() -> None:
                 cell._bound_directly(np.nan_to_num(scores), members),
                 cell._bound_directly(np.nan_to_num(scores), members | True),
             ]  # fmt: skip
+    for name in ("exact_sgd", "sgd"):
+        cell = cell_of(name)
+        for change in (0.0, 1e-9, 1e-4, 1.01e-4):
+            for used in (1 + 1e-12, 1 + 1e-5, 1 + 1.1e-5):
+                seen = replace(test, unobserved_change=change, used={"a": 0.5, "b": used})
+                made[f"limits of {name} {change} {used:.6f}"] = "".join(
+                    str(int(item.p_value)) for item in cell.list_tests(seen)[-3:])  # fmt: skip
     levels = {"variance": 0.0005, "steps": 0.00049, "sensitivity": 1.0, "unobserved": 0.0}
     outcomes = [noise_tests.Outcome(*each) for each in levels.items()]
     made["shares"] = [white_box._share_error(outcomes, looks=looks) for looks in (1, 2)]
@@ -202,8 +209,10 @@ def test_broken_releases_are_as_stored() -> None:
             made[f"counts {labels} {share}"] = changed - weights
     made["compared"] = [
         canary_attack._compare_heads(heads, replace(heads, weights=weights[:k] + shift))
-        for k in (1, 2) for shift in (0.0, np.float32(0.5))
+        for k in (1, 2) for shift in map(np.float32, (0.0, 0.5, math.nan))
     ]  # fmt: skip
+    lost = replace(heads, weights=weights * np.float32(math.nan))
+    assert canary_attack._compare_heads(lost, heads) == math.inf == made["compared"][-1]
     check_values("broken_releases", made, rel=1e-4)
 
 

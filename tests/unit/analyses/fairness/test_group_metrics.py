@@ -140,10 +140,3 @@ def test_no_number_of_threads_changes_a_draw() -> None:
         for threads in (1, 3)
     )
     assert np.array_equal(one, three, equal_nan=True)
-
-
-def test_scores_that_are_no_logits_have_no_calibration_error() -> None:
-    labels, scores, groups, units = _data("several")
-    rows = made_rows(labels, {"site": groups.tolist()}, units=units)
-    assert head(rows, scores, "none").metrics == ("auc", "accuracy", "recall")
-    assert "calibration_error" in head(rows, scores).metrics
