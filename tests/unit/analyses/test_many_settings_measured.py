@@ -21,7 +21,7 @@ from dpprobe.analyses.long_tail.options import LongTailOptions
 from dpprobe.analyses.representation_law import law_measures
 from dpprobe.analyses.sites import measure as sites
 from dpprobe.analyses.tsne import measure as tsne
-from dpprobe.analyses.zero_shot.measure import classify_zero_shot
+from dpprobe.analyses.zero_shot import measure as zero_shot
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DataError
 from dpprobe.heads.registry import method_options
@@ -57,6 +57,14 @@ def clouds(
     return generator.normal(size=(rows, columns)) + apart * target @ np.eye(
         classes, columns
     ), labels
+
+
+def further_columns(labels: np.ndarray) -> dict[str, Any]:
+    """A group of each row, and the labels that count as right where a row has one label."""
+    groups = {"group_sex": ["FM"[row % 7 > 2] for row in range(len(labels))]}
+    accepted = [[int(label), 2][: 1 + (row % 4 == 0)] for row, label in enumerate(labels)
+                ] if labels.ndim == 1 else None  # fmt: skip
+    return {"groups": groups, "accepted": accepted}
 
 
 def without(record: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -97,8 +105,9 @@ def test_long_tails_are_as_stored(tmp_path: Path) -> None:
     check_values("long_tails", made, rel=1e-4)
 
 
-def test_sub_classes_and_memorisation_are_as_stored() -> None:
+def test_sub_classes_and_memorisation_are_as_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     made: dict[str, Any] = {}
+    monkeypatch.setattr(memorisation, "PILOT_UNITS", 40)
     generator = np.random.default_rng(0)
     for shape in ((1, 3), (2, 1), (30, 4), (30, 80)):
         rows = generator.normal(size=shape) * np.arange(1, shape[1] + 1) + 5
@@ -311,8 +320,9 @@ def test_sites_are_as_stored(tmp_path: Path) -> None:
     check_values("sites", made, rel=1e-3)
 
 
-def test_embeddings_are_as_stored(tmp_path: Path) -> None:
+def test_embeddings_are_as_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: dict[str, Any] = {}
+    monkeypatch.setattr(tsne, "ANCHORS", 25)
     settings: dict[str, dict[str, Any]] = {
         "all": {"rows": 40}, "sample": {"rows": 80, "points": 50}, "few": {"rows": 9},
         "ten": {"rows": 10}, "labels": {"rows": 50, "several": True}, "equal": {"rows": 30},
@@ -346,15 +356,19 @@ def test_embeddings_are_as_stored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_few_shot_probes_are_as_stored(several: bool, tmp_path: Path) -> None:
+def test_few_shot_probes_are_as_stored(
+    several: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: dict[str, Any] = {}
+    monkeypatch.setattr(few_shot, "BLOCK_ROWS", 7)
     for patients in (0, 40):
         stores = []
         for seed, split in enumerate(("train", "test")):
             features, labels = clouds(90, 5, 3, seed=seed, several=several, apart=3.0)
             units = [f"p{row * 7 % patients}" for row in range(90)] if patients else None
             stores.append(write_store(tmp_path / f"{split}{patients}", features, labels,
-                                      class_names=tuple("abc"), units=units))  # fmt: skip
+                                      class_names=tuple("abc"), units=units,
+                                      **further_columns(labels)))  # fmt: skip
         few_shot.probe_few_shot(
             *stores, rows=tmp_path / "rows.parquet", record=tmp_path / "record.json",
             options={"shots": (1, 3, 4, "full"), "seeds": 2}, metric=None, seed=4, threads=1,
@@ -379,20 +393,24 @@ def test_few_shot_probes_are_as_stored(several: bool, tmp_path: Path) -> None:
     check_values(f"few_shot_{several}", made, rel=1e-3, abs=1e-4)
 
 
-def test_zero_shot_classifiers_are_as_stored(tmp_path: Path) -> None:
+def test_zero_shot_classifiers_are_as_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: dict[str, Any] = {}
+    monkeypatch.setattr(zero_shot, "BLOCK_ROWS", 7)
     for several in (False, True):
         for patients in (0, 30):
             features, labels = clouds(80, 6, 3, several=several, apart=1.0)
             features[0] = 0.0
             units = [f"p{row * 7 % patients}" for row in range(80)] if patients else None
             manifest = write_store(tmp_path / f"{several}{patients}", features, labels,
-                                   class_names=tuple("abc"), units=units)  # fmt: skip
+                                   class_names=tuple("abc"), units=units,
+                                   **further_columns(labels))  # fmt: skip
             for bias, metric in ((None, None), (-3.0, "macro_accuracy")):
                 text = write_text(tmp_path / "t", np.eye(3, 6), logit_bias=bias, logit_scale=7.0,
                                   class_names=tuple("abc"))  # fmt: skip
                 given: Any = {"metric": None if several else metric}
-                classify_zero_shot(
+                zero_shot.classify_zero_shot(
                     manifest, text, metrics=tmp_path / "m.json", predictions=tmp_path / "p.parquet",
                     dataset="d", backbone="b", model="tiny", seed=1, **given,
                 )  # fmt: skip
@@ -404,7 +422,7 @@ def test_zero_shot_classifiers_are_as_stored(tmp_path: Path) -> None:
                 made[f"{several} {patients} {bias}"] = [words, numbers, without(rows, "id")]
     manifest = write_store(tmp_path / "one", features, 0 * labels, class_names=tuple("abc"))
     made["no AUC"] = or_error(
-        classify_zero_shot, manifest, text, metrics=tmp_path / "n.json",
+        zero_shot.classify_zero_shot, manifest, text, metrics=tmp_path / "n.json",
         predictions=tmp_path / "n.parquet", dataset="d", backbone="b", model="tiny", seed=1,
         metric="auc",
     ).replace(str(tmp_path), "")  # fmt: skip
