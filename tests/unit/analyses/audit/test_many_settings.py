@@ -123,8 +123,10 @@ def test_shapes_and_words_of_audits_are_as_stored() -> None:
     outcomes = [noise_tests.Outcome(*each) for each in levels.items()]
     made["shares"] = [white_box._share_error(outcomes, looks=looks) for looks in (1, 2)]
     made["refuting"] = [white_box._list_refuting(outcomes, looks=looks) for looks in (1, 2)]
-    strengths = [cell_of(name)._relative_strength(0.9) for name in ("exact_sgd", "sampled_sgd")]
-    made["strengths"] = [*strengths, cell_of("tuned")._relative_strength(0.9)]
+    made["strengths"] = [
+        [cell_of(name)._relative_strength(accuracy) for accuracy in (0.4, 0.5, 0.53, 0.56, 0.9)]
+        for name in ("exact_sgd", "sampled_sgd", "tuned")
+    ]
     members = np.arange(400) % 2 == 0
     scores = np.where(members, 1.0, -1.0) * np.where(np.arange(400) % 8 < 6, 1, -1)
     test = canary_attack.Runs(members=members, releases=scores, bundle=scores, used={"a": 0.9})
@@ -401,6 +403,10 @@ def test_membership_attacks_are_as_stored(epsilon: float) -> None:
             roc = record.pop("roc")
             made[f"{kind} {rows}"] = [
                 by_column(record.pop("rows")), record, len(columns["attack"]),
+                [*dict.fromkeys(columns["attack"])],
+                [[curve["rows"], curve["attack"], *(
+                    float(np.nansum(np.array(curve[end], dtype=float)))
+                    for end in ("tpr", "low", "high"))] for curve in roc["curves"]],
                 {name: np.nan_to_num(np.array(roc[name], dtype=float), nan=-1.0)[::4]
                  for name in ("fpr", "allowed")},
                 [float(np.sum(columns["member"])), float(np.median(columns["score"]))],
@@ -435,6 +441,13 @@ def test_units_and_coins_of_membership_attacks_are_as_stored() -> None:
         or_error(membership._check_request, TrainingSet(torch.ones(n, 2), torch.zeros(n).long(), k))
         for n, k in ((19, 2), (20, 2), (30, 1))
     ]
+    ends = [np.arange(83) / 100 + shift for shift in (0.0, -0.001, 0.002)]
+    ends[1][-1] = math.nan
+    roc = membership_attacks.Roc(
+        rates=ends[0], tpr=ends[0], low=ends[1], high=ends[2], auc=0.75, auc_interval=(0.7, 0.8),
+        members=5, non_members=7,
+    )  # fmt: skip
+    made["described"] = membership._describe_roc(roc)
     made["rates"] = [membership._by_rate(np.arange(9.0) / 7), membership._round_curve(
         np.array([0.12345678, math.nan, 1.0, 5.0]))]  # fmt: skip
     record = Membership.model_validate(MEMBERSHIP)

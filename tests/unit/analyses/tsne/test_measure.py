@@ -80,3 +80,7 @@ def test_odd_features_are_embedded(features: np.ndarray) -> None:
     assert plane.shape == (len(features), 2)
     assert np.isfinite(plane).all()
     assert facts["pca_agreement"] > 0.9
+    anchors = np.arange(len(features))
+    truth = find_nearest(features / np.abs(features).max(), anchors)
+    kept = measure_agreement(truth, find_nearest(plane, anchors))
+    assert facts["tsne_agreement"] == pytest.approx(kept, abs=0.05)
