@@ -243,6 +243,7 @@ def show_imbalance(root: Path) -> Shown:
         rare_cell(0.7, epsilon="inf", **none), rare_cell(0.3, class_name="ant", seeds=1),
         rare_cell(0.4, epsilon="advantage-0.1", class_name="ant", reference_learnt=False),
         rare_cell(0.75, class_rows=5000, epsilon="8", class_name="ant", **none),
+        rare_cell(0.3, epsilon="4", fraction=0.05),
     ]  # fmt: skip
     records = {
         "several": several, "lawful": [*lawful_cells(), *lawful_cells(20.0, method="other")],
