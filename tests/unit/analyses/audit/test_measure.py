@@ -229,7 +229,7 @@ def test_a_cell_without_a_promise_is_attacked_on_real_rows_alone(
 
 
 def test_a_method_that_fails_leaves_the_others_audited(audits: _Audits, attacks: _Attacks) -> None:
-    lasting = {"small": PrivacyError("nothing of the kind")}
+    lasting: dict[str, DpprobeError] = {"small": PrivacyError("nothing of the kind")}
     said = "small: nothing of the kind"
     busy = {"full": DownloadError("busy")}
     for failures, words in ((lasting | busy, f"{said}\nfull: busy"), (lasting, said)):

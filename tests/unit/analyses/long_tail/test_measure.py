@@ -154,6 +154,7 @@ def test_chance_is_the_share_of_rows_that_nothing_distinguishes(threshold: float
 
 def test_chance_is_exact_where_all_outcomes_can_be_listed() -> None:
     """Two of four heads are right, two have the row: six orders, in one the score is 1."""
-    measured = Memorisation(*np.array([[2], [2], [0], [2]]), 1.0)
+    two, none = np.array([2]), np.array([0])
+    measured = Memorisation(two, two, none, two, 1.0)
     for threshold in (0.0, 0.25):  # four orders give 0, which is not above
         assert measured.expected_share_above(threshold) == pytest.approx(1 / 6)
