@@ -78,7 +78,8 @@ def fairness_settings() -> dict[str, dict[str, Any]]:
         "by chance": {"gap": APART | {"chance_gap": 0.07, "difference": -0.03,
                                       "difference_low": -0.05, "difference_high": -0.01}},
         "two references": {"names": {"0.5": "20"}, "changes": {
-            "cells.1.reference": {"method": "sgd", "epsilon": "0.5"}}},
+            "cells.1.reference": {"method": "sgd", "epsilon": "0.5"},
+            **{f"attributes.{place}.groups.0.units": 7 for place in (0, 1)}}},
         "no interval": {"gap": NO_INTERVAL, "reference": False},
         "nothing": {"compared": False},
         "ranges": {"names": ages, "changes": {"units": 321, "confidence": 0.9}},
