@@ -213,6 +213,8 @@ def test_broken_releases_are_as_stored() -> None:
         canary_attack._compare_heads(heads, replace(heads, weights=weights[:k] + shift))
         for k in (1, 2) for shift in map(np.float32, (0.0, 0.5, math.nan))
     ]  # fmt: skip
+    priors = [replace(heads, priors=weights[:, 0] + shift) for shift in (0, 8)]
+    made["priors compared"] = [canary_attack._compare_heads(priors[0], each) for each in priors]
     lost = replace(heads, weights=weights * np.float32(math.nan))
     assert canary_attack._compare_heads(lost, heads) == math.inf == made["compared"][-1]
     check_values("broken_releases", made, rel=1e-4)

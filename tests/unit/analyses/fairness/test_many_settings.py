@@ -42,6 +42,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
                        "minimum": FEW},
     "labels as groups": {"kind": -3, "groups": ["class"], "confidence": 0.8, "seeds": 1},
     "few without a label": {"kind": -4, "groups": ["class"], "minimum": FEW | {"negatives": 110}},
+    "a label of no row": {"kind": -3, "rows": 20, "minimum": FEW, "references": []},
     "many groups": {"kind": 3, "sites": 12, "minimum": FEW, "groups": ["group_site"]},
     "no columns": {"kind": 3, "columns": (), "references": []},
     "blanks": {"kind": 2, "columns": ("blank",), "minimum": FEW},
@@ -81,7 +82,7 @@ def run(
         if patients:  # all cells have the units of the first
             units.setdefault("unit", generator.integers(patients, size=rows))
         path = write_cell(
-            root, method=method, epsilon=epsilon, seeds=seeds, multi_label=kind < 0,
+            root, method=method, epsilon=epsilon, seeds=seeds, multi_label=kind < 0, rows=rows,
             class_names=[f"class {k}" for k in range(classes)],
         )  # fmt: skip
         trained = {"loss": "sigmoid"} if kind < 0 and method == "sgd" else {}
