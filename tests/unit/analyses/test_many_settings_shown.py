@@ -79,7 +79,7 @@ def fairness_settings() -> dict[str, dict[str, Any]]:
                                       "difference_low": -0.05, "difference_high": -0.01}},
         "two references": {"names": {"0.5": "20"}, "changes": {
             "cells.1.reference": {"method": "sgd", "epsilon": "0.5"},
-            **{f"attributes.{place}.groups.1.units": 7 for place in (0, 1)}}},
+            "attributes.0.groups.0.units": 7}},
         "no interval": {"gap": NO_INTERVAL, "reference": False},
         "nothing": {"compared": False},
         "ranges": {"names": ages, "changes": {"units": 321, "confidence": 0.9}},
