@@ -54,6 +54,13 @@ def entry(result: Result, name: str, rows: str = "all") -> dict[str, Any]:
     return dict(one)
 
 
+def half_of(data: TrainingSet) -> tuple[membership.Attacked, np.ndarray, np.ndarray]:
+    """Draws units of which a coin leaves some in; returns the coins, and the rows that are out."""
+    chosen = membership.draw_units(data, rows=40, mislabelled=0.0, seed=1)
+    (inside,) = membership.toss_coins(chosen, 1, seed=1)
+    return chosen, inside, chosen.rows[~inside[chosen.unit_of]]
+
+
 def test_a_head_that_memorises_is_attacked_far_above_chance(tmp_path: Path) -> None:
     result = attacked(NONPRIVATE, random_rows(), math.inf, tmp_path)
     for name in membership.ATTACKS:
@@ -97,9 +104,7 @@ def test_rows_that_are_out_have_no_influence(head: str, noise: float) -> None:
     generator = np.random.default_rng(0)
     heads = []
     data = random_rows(90, 6)
-    chosen = membership.draw_units(data, rows=40, mislabelled=0.0, seed=1)
-    (inside,) = membership.toss_coins(chosen, 1, seed=1)
-    out = chosen.rows[~inside[chosen.unit_of]]
+    _, inside, out = half_of(data)
     for change in (False, True):
         assert data.features is not None
         features, labels = data.features.clone(), data.labels.clone()
@@ -107,8 +112,7 @@ def test_rows_that_are_out_have_no_influence(head: str, noise: float) -> None:
             features[out] = torch.from_numpy(generator.normal(size=(len(out), 6)) * 9).float()
             labels[out] = (labels[out] + 1) % 3
         other = TrainingSet(features, labels, 3)
-        chosen_anew = membership.draw_units(other, rows=40, mislabelled=0.0, seed=1)
-        rows = membership.leave_units_out(other, chosen_anew, inside)
+        rows = membership.leave_units_out(other, half_of(other)[0], inside)
         heads.append(fit_heads(method, rows, plan(method, 90, noise=noise), [7]).weights)
     np.testing.assert_array_equal(heads[0], heads[1])
 
@@ -117,13 +121,12 @@ def test_rows_that_are_out_have_no_influence(head: str, noise: float) -> None:
 def test_a_row_that_is_out_is_a_null_row(head: str) -> None:
     """Heads with NaN rows in their place, under the same noise, differ by rounding alone."""
     method, data = options(head, FULL), random_rows(90, 6)
-    chosen = membership.draw_units(data, rows=40, mislabelled=0.0, seed=1)
-    (inside,) = membership.toss_coins(chosen, 1, seed=1)
+    chosen, inside, out = half_of(data)
     noisy, left = plan(method, 90, noise=5.0), membership.leave_units_out(data, chosen, inside)
     weighted = fit_heads(method, left, noisy, [7]).weights
     assert data.features is not None
     features = data.features.clone()
-    features[chosen.rows[~inside[chosen.unit_of]]] = math.nan
+    features[out] = math.nan
     nulled = fit_heads(method, TrainingSet(features, data.labels, 3), noisy, [7]).weights
     everyone = fit_heads(method, data, noisy, [7]).weights
     np.testing.assert_allclose(weighted, nulled, atol=1e-4 * np.abs(nulled).max())
@@ -182,9 +185,7 @@ def test_a_patient_is_in_or_out_with_all_images(tmp_path: Path) -> None:
     data = random_rows(120)
     assert data.features is not None
     patients = TrainingSet(data.features, data.labels, 3, units=Units.number_units(names))
-    chosen = membership.draw_units(patients, rows=2000, mislabelled=0.0, seed=1)
-    (inside,) = membership.toss_coins(chosen, 1, seed=1)
-    rows = membership.leave_units_out(patients, chosen, inside)
+    rows = membership.leave_units_out(patients, *half_of(patients)[:2])
     by_patient: dict[str, set[bool]] = {}
     assert rows.weights is not None
     for name, weight in zip(names, rows.weights.tolist(), strict=True):

@@ -35,9 +35,8 @@ def test_the_index_of_a_known_tail_lies_in_its_interval(index: float) -> None:
     for seed in range(40):
         measured = tail_index(_zipf(index, seed=seed), seed=seed)
         assert measured is not None
-        assert measured.high is not None
-        assert measured.low <= measured.value <= measured.high
-        caught += measured.low <= index <= measured.high
+        assert measured.low <= measured.value <= (measured.high or 0)
+        caught += measured.low <= index <= (measured.high or 0)
         values.append(measured.value)
     assert caught > 33
     assert np.mean(values) == pytest.approx(index, abs=0.05)

@@ -68,11 +68,9 @@ def test_the_order_is_alone_averaged_secure_sums_pooled(
     record = simulate(tmp_path, stores, unit, counts=6, splits=["equal", "labels"])
     assert (record.n, record.metric) == (1800 if unit == "image" else 900, "accuracy")
     for cell in record.cells:
-        assert cell.alone
-        assert cell.averaged
-        assert cell.worst
-        assert cell.best
-        assert cell.worst < cell.alone.mean < cell.best
+        assert cell.alone is not None
+        assert cell.averaged is not None
+        assert (cell.worst or 1) < cell.alone.mean < (cell.best or 0)
         assert cell.alone.low < cell.alone.mean < cell.alone.high
         assert cell.alone.mean + 0.05 < cell.averaged.mean < cell.together.mean
         assert cell.together.mean == pytest.approx(cell.pooled.mean, abs=0.03)
