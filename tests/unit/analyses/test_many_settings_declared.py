@@ -85,6 +85,8 @@ STUDIES: dict[str, dict[str, Any]] = {
         "audit": {"methods": ["ceiling"], "epsilons": [1]}, "sites": {"method": "sgd"},
         "fairness": {"methods": ["ceiling"], "epsilons": [1]},
     },
+    "inf for the ceiling alone": {"epsilons": [10, 1], "audit": {"membership": {}}, "sites": {},
+                                  "fairness": {}, "representation_law": {}},
     "none private": {"epsilons": ["inf"], "audit": {}, "sites": {},
                      "fairness": {"methods": ["sgd"]}},
     "several labels": {**ONLY, "long_tail": {}, "sites": {}, "representation_law": {},
