@@ -86,7 +86,7 @@ STUDIES: dict[str, dict[str, Any]] = {
         "fairness": {"methods": ["ceiling"], "epsilons": [1]},
     },
     "inf for the ceiling alone": {"epsilons": [10, 1], "audit": {"membership": {}}, "sites": {},
-                                  "fairness": {}, "representation_law": {}},
+                                  "fairness": {"reference": "ours"}, "representation_law": {}},
     "none private": {"epsilons": ["inf"], "audit": {}, "sites": {},
                      "fairness": {"methods": ["sgd"]}},
     "several labels": {**ONLY, "long_tail": {}, "sites": {}, "representation_law": {},
