@@ -361,6 +361,16 @@ def test_few_shot_probes_are_as_stored(
 ) -> None:
     made: dict[str, Any] = {}
     monkeypatch.setattr(few_shot, "BLOCK_ROWS", 7)
+
+    def probe(*stores: Path, shots: Any = (1,), metric: Any = None, memory_mb: int = 1000) -> Any:
+        few_shot.probe_few_shot(
+            *stores, rows=tmp_path / "rows.parquet", record=tmp_path / "record.json",
+            options={"shots": shots, "seeds": 2}, metric=metric, seed=4, threads=1,
+            memory_mb=memory_mb, dataset="d", backbone="b",
+            study=cast("Study", SimpleNamespace(device="cpu")),
+        )  # fmt: skip
+        return read_few_shot(tmp_path / "record.json")
+
     for patients in (0, 40):
         stores = []
         for seed, split in enumerate(("train", "test")):
@@ -369,23 +379,14 @@ def test_few_shot_probes_are_as_stored(
             stores.append(write_store(tmp_path / f"{split}{patients}", features, labels,
                                       class_names=tuple("abc"), units=units,
                                       **further_columns(labels)))  # fmt: skip
-        few_shot.probe_few_shot(
-            *stores, rows=tmp_path / "rows.parquet", record=tmp_path / "record.json",
-            options={"shots": (1, 3, 4, "full"), "seeds": 2}, metric=None, seed=4, threads=1,
-            memory_mb=0 if patients else 1000, dataset="d", backbone="b",
-            study=cast("Study", SimpleNamespace(device="cpu")),
-        )  # fmt: skip
-        record = read_few_shot(tmp_path / "record.json")
+        record = probe(*stores, shots=(1, 3, 4, "full"), memory_mb=0 if patients else 1000)
         results = by_column(record.pop("results"))
         rows = by_column(pq.read_table(tmp_path / "rows.parquet").to_pylist())
         made[f"{patients}"] = [without(record, "features", "files"), rows, results]
     one = write_store(tmp_path / "one", features, 0 * labels, class_names=tuple("abc"))
-    made["no AUC"] = or_error(
-        few_shot.probe_few_shot, stores[0], one, rows=tmp_path / "rows.parquet",
-        record=tmp_path / "none.json", options={"shots": (1,), "seeds": 1}, metric="auc", seed=4,
-        threads=1, memory_mb=1000, dataset="d", backbone="b",
-        study=cast("Study", SimpleNamespace(device="cpu")),
-    ).replace(str(tmp_path), "")  # fmt: skip
+    made["no AUC"] = or_error(probe, stores[0], one, metric="auc").replace(str(tmp_path), "")
+    even = write_store(tmp_path / "even", features, np.arange(90) % 3, class_names=tuple("abc"))
+    made["headlines"] = [several or probe(stores[0], each)["headline"] for each in (even, *stores)]
     labels = clouds(40, 5, 4, several=several)[1]
     taken = np.arange(40) * 3 % 17
     made["draws"] = [few_shot.draw_shots(labels, count, seed, each)
