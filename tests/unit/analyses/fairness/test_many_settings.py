@@ -186,6 +186,8 @@ def test_gaps_and_their_bounds_are_as_stored() -> None:
     for level in (0.5, 0.9, 0.95):
         ends = _compute_intervals(values, drawn.astype(np.float32), np.full((2, 3), 20.0), level)
         made[f"intervals {level}"] = np.stack(ends)
+    one, three = np.full((1, 1), 0.125), np.array([[[0.0, 0.125, 0.25]]], dtype=np.float32)
+    made["an end at 0"] = np.stack(_compute_intervals(one, three, 160 * one, 0.95))
     made["resamples"] = [
         np.concatenate(Resamples(units_, count, seed=seed).blocks, axis=1)
         for units_, count, seed in ((1, 0, 0), (5, 63, 1), (5, 64, 1), (7, 130, 2))
