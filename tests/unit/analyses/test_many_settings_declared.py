@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -201,9 +202,7 @@ def test_cells_and_references_of_a_study_are_as_stored(
             "budgets": sites.list_budgets(study),
         }
 
-    def unreadable(_: object) -> bool:
-        raise DataError("gone")
-
+    unreadable = Mock(side_effect=DataError("gone"))
     monkeypatch.setattr(type(study.datasets["chest"]), "multi_label", unreadable)
     assert not has_several_labels(study, "chest"), "nor is its fault stated here"
     made["method faults"] = [

@@ -236,11 +236,9 @@ def test_a_job_makes_its_files_or_says_why_not(
 def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
     summary = write_summary(tmp_path)
     embedding = write_embedding(tmp_path / "digits/clip/tsne.parquet", classes=4, seed=0)
-    names = {"dataset": "digits", "backbone": "clip", "split": "test"}
-    results = published.read_published()
     for draw in (
-        lambda: epsilon_accuracy(summary, published=results, name="mnist"),
-        lambda: plot_tsne(embedding=embedding, **names),
+        lambda: epsilon_accuracy(summary, published=published.read_published(), name="mnist"),
+        lambda: plot_tsne(embedding=embedding, dataset="digits", backbone="clip", split="test"),
         lambda: gap_figure([RECORD]),
     ):
         first, second = (save_bytes(draw(), tmp_path / "figure") for _ in range(2))
