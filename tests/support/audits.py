@@ -20,6 +20,8 @@ def head(name: str, **options: Any) -> MethodOptions:
 
 
 _FULL = {"batch_size": "full", "steps": 5, "init": "zero", "max_grad_norm": 1.0}
+# gradients on unit rows are not clipped at 1
+_UNIT = _FULL | {"max_grad_norm": 0.5, "learning_rate": 0.1}
 _BATCHES = {"batch_size": 60, "steps": 12, "max_grad_norm": 1.0}
 
 METHODS: dict[str, MethodOptions] = {
@@ -29,20 +31,10 @@ METHODS: dict[str, MethodOptions] = {
     "newton": head("newton"),
     "newton_per_class": head("newton", hessian="per_class", loss="sigmoid"),
     "sgd": head("sgd", **_FULL, learning_rate=0.1),
-    # Gradients on unit rows are not clipped at 1.
-    "momentum_centred": head(
-        "momentum", **_FULL | {"max_grad_norm": 0.5}, learning_rate=0.1, normalize="centred"
-    ),
-    "momentum_whitened": head(
-        "momentum", **_FULL | {"max_grad_norm": 0.5}, learning_rate=0.1, normalize="whitened"
-    ),
+    "momentum_centred": head("momentum", **_UNIT, normalize="centred"),
+    "momentum_whitened": head("momentum", **_UNIT, normalize="whitened"),
     "momentum_balanced": head(
-        "momentum",
-        **_FULL | {"max_grad_norm": 0.5},
-        learning_rate=0.1,
-        normalize="centred",
-        class_priors="released",
-        prior_share=0.2,
+        "momentum", **_UNIT, normalize="centred", class_priors="released", prior_share=0.2
     ),
     "adam_layer_norm": head("adam", **_FULL, learning_rate=0.01, normalize="layer_norm"),
     "exact_sgd": head("sgd", **_FULL, learning_rate=0.1, engine="exact"),

@@ -25,39 +25,24 @@ from tests.support.feature_stores import write_split
 from tests.unit.analyses.zero_shot.test_measure import write_text
 
 EVERY = pytest.mark.parametrize("analysis", load_analyses(), ids=list(ANALYSES))
-MEASURED = pytest.mark.parametrize(
-    "analysis",
-    [analysis for analysis in load_analyses() if analysis.measurement],
-    ids=lambda analysis: analysis.name,
-)
+WITH_JOBS = [analysis for analysis in load_analyses() if analysis.measurement]
+MEASURED = pytest.mark.parametrize("analysis", WITH_JOBS, ids=lambda analysis: analysis.name)
 ROWS = 90
 
 
 @pytest.fixture(scope="module")
 def study() -> Study:
     """A study that asks for every analysis whose rule is made from its declaration."""
-    return load_study(
-        {
-            "study": "contract",
-            "datasets": {"digits": {"source": "sklearn", "name": "digits"}},
-            "backbones": {
-                "pixels": {"family": "pixels"},
-                "clip": {"family": "open_clip", "model": "ViT-B-32", "pretrained": "openai"},
-            },
-            "methods": {
-                "sgd": {"head": "sgd"},
-                "least_squares": {"head": "least_squares"},
-                "ceiling": {"head": "nonprivate"},
-            },
-            "epsilons": [1, "inf"],
-            "delta": 1e-5,
-            "long_tail": {"clusters": [2]},
-            "sites": {},
-            "fairness": {},
-            "few_shot": {"backbones": ["pixels"], "shots": [1], "seeds": 1},
-            "imbalance": {"datasets": ["digits"], "classes": ["3"], "fractions": [0.5]},
-        }
-    )
+    heads = {"sgd": "sgd", "least_squares": "least_squares", "ceiling": "nonprivate"}
+    clip = {"family": "open_clip", "model": "ViT-B-32", "pretrained": "openai"}
+    return load_study({
+        "study": "contract", "datasets": {"digits": {"source": "sklearn", "name": "digits"}},
+        "backbones": {"pixels": {"family": "pixels"}, "clip": clip},
+        "methods": {name: {"head": head} for name, head in heads.items()},
+        "epsilons": [1, "inf"], "delta": 1e-5, "long_tail": {"clusters": [2]}, "sites": {},
+        "fairness": {}, "few_shot": {"backbones": ["pixels"], "shots": [1], "seeds": 1},
+        "imbalance": {"datasets": ["digits"], "classes": ["3"], "fractions": [0.5]},
+    })  # fmt: skip
 
 
 @EVERY
@@ -150,10 +135,7 @@ def test_planning_imports_nothing_heavy() -> None:
         "import sys; from dpprobe.analysis_registry import load_analyses; load_analyses(); "
         f"print({heavy} & set(sys.modules), 'dpprobe.study.study' in sys.modules)"
     )
-    finished = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert finished.stdout == "set() False\n"
+    assert subprocess.check_output([sys.executable, "-c", program]) == b"set() False\n"
 
 
 def test_targets_and_rules_have_names_of_their_own() -> None:

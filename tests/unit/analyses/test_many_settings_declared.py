@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from dpprobe.analyses import fairness, representation_law, sites
-from dpprobe.analyses.analysis import JobSize, Section
+from dpprobe.analyses.analysis import JobSize, Section, has_several_labels
 from dpprobe.analyses.audit import _ceiling_audit, audit_cells, list_audit_marks
 from dpprobe.analyses.audit.audit_record import at_least, audit_path, power_in_words
 from dpprobe.analyses.audit.options import AuditOptions, MembershipOptions
 from dpprobe.analyses.measuring import find_analysis, measure_analysis
 from dpprobe.analysis_registry import load_analyses
+from dpprobe.errors import DataError
 from dpprobe.exhibits.exhibit import many, one, waits
 from dpprobe.exhibits.make import read_needs
 from dpprobe.heads.registry import method_options
@@ -84,6 +86,8 @@ STUDIES: dict[str, dict[str, Any]] = {
         "audit": {"methods": ["ceiling"], "epsilons": [1]}, "sites": {"method": "sgd"},
         "fairness": {"methods": ["ceiling"], "epsilons": [1]},
     },
+    "inf for the ceiling alone": {"epsilons": [10, 1], "audit": {"membership": {}}, "sites": {},
+                                  "fairness": {"reference": "ours"}, "representation_law": {}},
     "none private": {"epsilons": ["inf"], "audit": {}, "sites": {},
                      "fairness": {"methods": ["sgd"]}},
     "several labels": {**ONLY, "long_tail": {}, "sites": {}, "representation_law": {},
@@ -175,7 +179,9 @@ def test_what_a_study_asks_for_is_as_stored(studies: dict[str, Study]) -> None:
     check_values("asked_of_analyses", made)
 
 
-def test_cells_and_references_of_a_study_are_as_stored(studies: dict[str, Study]) -> None:
+def test_cells_and_references_of_a_study_are_as_stored(
+    studies: dict[str, Study], monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: dict[str, Any] = {}
     for name, study in studies.items():
         files = StudyFiles(study, results="r")
@@ -195,6 +201,10 @@ def test_cells_and_references_of_a_study_are_as_stored(studies: dict[str, Study]
             "trained at sites": or_error(sites.choose_method, study),
             "budgets": sites.list_budgets(study),
         }
+
+    unreadable = Mock(side_effect=DataError("gone"))
+    monkeypatch.setattr(type(study.datasets["chest"]), "multi_label", unreadable)
+    assert not has_several_labels(study, "chest"), "nor is its fault stated here"
     made["method faults"] = [
         sites.method_fault(method_options(each))
         for each in ({"head": "newton"}, {"head": "tuned", "base": {"head": "prototypes"},

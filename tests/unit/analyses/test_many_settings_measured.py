@@ -19,11 +19,11 @@ from dpprobe.analyses.long_tail import memorisation, sub_classes
 from dpprobe.analyses.long_tail.long_tail_record import LongTailRecord
 from dpprobe.analyses.long_tail.options import LongTailOptions
 from dpprobe.analyses.representation_law import law_measures
-from dpprobe.analyses.representation_law.measure import law_job
 from dpprobe.analyses.sites import measure as sites
 from dpprobe.analyses.tsne import measure as tsne
-from dpprobe.analyses.zero_shot.measure import classify_zero_shot
+from dpprobe.analyses.zero_shot import measure as zero_shot
 from dpprobe.artifacts import read_json, write_json
+from dpprobe.errors import DataError
 from dpprobe.heads.registry import method_options
 from dpprobe.results.cell_record import CellName
 from dpprobe.study.study import Study
@@ -31,7 +31,7 @@ from tests.support.cell_files import write_cell, write_dataset_info
 from tests.support.columns import by_column, flatten, or_error
 from tests.support.imbalance_records import rare_cell
 from tests.support.stored_records import check_values
-from tests.unit.analyses.representation_law.test_measure import TUNED, Tokens, _rows, _subject
+from tests.unit.analyses.representation_law.test_measure import make_laws
 from tests.unit.analyses.sites.test_measure import HEAD, read_pool, simulate, write_rows
 from tests.unit.analyses.tsne.test_measure import write_store
 from tests.unit.analyses.zero_shot.test_measure import write_text
@@ -59,6 +59,14 @@ def clouds(
     ), labels
 
 
+def further_columns(labels: np.ndarray) -> dict[str, Any]:
+    """A group of each row, and the labels that count as right where a row has one label."""
+    groups = {"group_sex": ["FM"[row % 7 > 2] for row in range(len(labels))]}
+    accepted = [[int(label), 2][: 1 + (row % 4 == 0)] for row, label in enumerate(labels)
+                ] if labels.ndim == 1 else None  # fmt: skip
+    return {"groups": groups, "accepted": accepted}
+
+
 def without(record: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in record.items() if name not in names}
 
@@ -70,11 +78,13 @@ def test_long_tails_are_as_stored(tmp_path: Path) -> None:
         "unscored": {"memorisation": None, "clusters": [2, 10]}, "twenty": {"count": 20},
         "a sample": {"rows": 60, "memorisation": {"heads": 50, "rows": 30}},
         "one class": {"classes": 1, "clusters": [4]}, "labels": {"several": True},
+        "no number": {"bad": np.nan}, "infinite": {"bad": -np.inf},
     }  # fmt: skip
     for name, given in settings.items():
         count, patients = given.pop("count", 150), given.pop("patients", 0)
         several = given.pop("several", False)
         features, labels = clouds(count, 6, given.pop("classes", 3), several=several)
+        features[4, 1] += given.pop("bad", 0.0)
         units = [f"p{row * 7 % patients}" for row in range(count)] if patients else None
         folder, values = tmp_path / name, {"clusters": [3], "memorisation": {"heads": 50}, **given}
         error = or_error(
@@ -85,6 +95,7 @@ def test_long_tails_are_as_stored(tmp_path: Path) -> None:
         )  # fmt: skip
         if error:
             made[name] = error.replace(str(tmp_path), "")
+            assert not (folder / "digits").exists()
             continue
         record = LongTailRecord.read(folder / "digits/pixels.json").model_dump(mode="json")
         if record["memorisation"]:
@@ -94,8 +105,9 @@ def test_long_tails_are_as_stored(tmp_path: Path) -> None:
     check_values("long_tails", made, rel=1e-4)
 
 
-def test_sub_classes_and_memorisation_are_as_stored() -> None:
+def test_sub_classes_and_memorisation_are_as_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     made: dict[str, Any] = {}
+    monkeypatch.setattr(memorisation, "PILOT_UNITS", 40)
     generator = np.random.default_rng(0)
     for shape in ((1, 3), (2, 1), (30, 4), (30, 80)):
         rows = generator.normal(size=shape) * np.arange(1, shape[1] + 1) + 5
@@ -168,12 +180,7 @@ def test_representation_laws_are_as_stored(tmp_path: Path) -> None:
         [law and law.model_dump(), fault]
         for law, fault in (law_measures.fit_law(range(len(values)), values) for values in series)
     ]
-    record = law_job(
-        [_subject(Tokens()), _subject(Tokens(0.8), TUNED, method="two", epsilon="1")],
-        {"train": _rows(60, seed=0), "test": _rows(30, seed=1)},
-        tmp_path, dataset="made_up", backbone="tokens", shuffles=2, seed=3, device="cpu",
-        fingerprint="f",
-    ).model_dump(mode="json")  # fmt: skip
+    record = make_laws(tmp_path, rows=60, seed=3).model_dump(mode="json")
     networks = record.pop("networks")
     for network in networks:
         made[f"series of {network['method']}"] = by_column(network.pop("series"))
@@ -293,7 +300,9 @@ def test_sites_are_as_stored(tmp_path: Path) -> None:
         made[f"plan for {unit}"] = [plans(80).realised_epsilon, plans(80).unit, plans(80).n]
 
         def few(n: int, plans: Any = plans, least: int = 37 if unit == "image" else 11) -> Any:
-            return plans(n if n >= least else 0)
+            if n < least:
+                raise DataError(f"{n} units, {least} needed")
+            return plans(n)
 
         parts = [np.arange(3), np.arange(3, 50), np.flatnonzero(pool.labels == 1)[:30]]
         alone = [sites.train_alone(method_options(HEAD), pool, parts, few, seed) for seed in (1, 2)]
@@ -311,8 +320,9 @@ def test_sites_are_as_stored(tmp_path: Path) -> None:
     check_values("sites", made, rel=1e-3)
 
 
-def test_embeddings_are_as_stored(tmp_path: Path) -> None:
+def test_embeddings_are_as_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: dict[str, Any] = {}
+    monkeypatch.setattr(tsne, "ANCHORS", 25)
     settings: dict[str, dict[str, Any]] = {
         "all": {"rows": 40}, "sample": {"rows": 80, "points": 50}, "few": {"rows": 9},
         "ten": {"rows": 10}, "labels": {"rows": 50, "several": True}, "equal": {"rows": 30},
@@ -327,6 +337,9 @@ def test_embeddings_are_as_stored(tmp_path: Path) -> None:
         table, facts = tsne.read_embedding(output)
         facts = without(facts, "openTSNE", "features", "tsne_agreement")
         made[name] = [table.drop_columns(["x", "y"]), facts, str(table.schema.types)]
+    for wrong in ({}, {b"dpprobe": b'{"format": "dpprobe-embedding", "format_version": 0}'}):
+        pq.write_table(table.replace_schema_metadata(wrong), output)
+        made[f"not {len(wrong)}"] = or_error(tsne.read_embedding, output).replace(str(tmp_path), "")
     made["not"] = or_error(tsne.read_embedding, manifest).replace(str(tmp_path), "")
     generator = np.random.default_rng(0)
     rows = generator.normal(size=(40, 20))
@@ -343,25 +356,37 @@ def test_embeddings_are_as_stored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_few_shot_probes_are_as_stored(several: bool, tmp_path: Path) -> None:
+def test_few_shot_probes_are_as_stored(
+    several: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: dict[str, Any] = {}
+    monkeypatch.setattr(few_shot, "BLOCK_ROWS", 7)
+
+    def probe(*stores: Path, shots: Any = (1,), metric: Any = None, memory_mb: int = 1000) -> Any:
+        few_shot.probe_few_shot(
+            *stores, rows=tmp_path / "rows.parquet", record=tmp_path / "record.json",
+            options={"shots": shots, "seeds": 2}, metric=metric, seed=4, threads=1,
+            memory_mb=memory_mb, dataset="d", backbone="b",
+            study=cast("Study", SimpleNamespace(device="cpu")),
+        )  # fmt: skip
+        return read_few_shot(tmp_path / "record.json")
+
     for patients in (0, 40):
         stores = []
         for seed, split in enumerate(("train", "test")):
-            features, labels = clouds(90, 5, 3, seed=seed, several=several)
+            features, labels = clouds(90, 5, 3, seed=seed, several=several, apart=3.0)
             units = [f"p{row * 7 % patients}" for row in range(90)] if patients else None
             stores.append(write_store(tmp_path / f"{split}{patients}", features, labels,
-                                      class_names=tuple("abc"), units=units))  # fmt: skip
-        few_shot.probe_few_shot(
-            *stores, rows=tmp_path / "rows.parquet", record=tmp_path / "record.json",
-            options={"shots": (1, 16, "full"), "seeds": 2}, metric=None, seed=4, threads=1,
-            memory_mb=0 if patients else 1000, dataset="d", backbone="b",
-            study=cast("Study", SimpleNamespace(device="cpu")),
-        )  # fmt: skip
-        record = read_few_shot(tmp_path / "record.json")
+                                      class_names=tuple("abc"), units=units,
+                                      **further_columns(labels)))  # fmt: skip
+        record = probe(*stores, shots=(1, 3, 4, "full"), memory_mb=0 if patients else 1000)
         results = by_column(record.pop("results"))
         rows = by_column(pq.read_table(tmp_path / "rows.parquet").to_pylist())
         made[f"{patients}"] = [without(record, "features", "files"), rows, results]
+    one = write_store(tmp_path / "one", features, 0 * labels, class_names=tuple("abc"))
+    made["no AUC"] = or_error(probe, stores[0], one, metric="auc").replace(str(tmp_path), "")
+    even = write_store(tmp_path / "even", features, np.arange(90) % 3, class_names=tuple("abc"))
+    made["headlines"] = [several or probe(stores[0], each)["headline"] for each in (even, *stores)]
     labels = clouds(40, 5, 4, several=several)[1]
     taken = np.arange(40) * 3 % 17
     made["draws"] = [few_shot.draw_shots(labels, count, seed, each)
@@ -369,20 +394,24 @@ def test_few_shot_probes_are_as_stored(several: bool, tmp_path: Path) -> None:
     check_values(f"few_shot_{several}", made, rel=1e-3, abs=1e-4)
 
 
-def test_zero_shot_classifiers_are_as_stored(tmp_path: Path) -> None:
+def test_zero_shot_classifiers_are_as_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: dict[str, Any] = {}
+    monkeypatch.setattr(zero_shot, "BLOCK_ROWS", 7)
     for several in (False, True):
         for patients in (0, 30):
             features, labels = clouds(80, 6, 3, several=several, apart=1.0)
             features[0] = 0.0
             units = [f"p{row * 7 % patients}" for row in range(80)] if patients else None
             manifest = write_store(tmp_path / f"{several}{patients}", features, labels,
-                                   class_names=tuple("abc"), units=units)  # fmt: skip
+                                   class_names=tuple("abc"), units=units,
+                                   **further_columns(labels))  # fmt: skip
             for bias, metric in ((None, None), (-3.0, "macro_accuracy")):
                 text = write_text(tmp_path / "t", np.eye(3, 6), logit_bias=bias, logit_scale=7.0,
                                   class_names=tuple("abc"))  # fmt: skip
                 given: Any = {"metric": None if several else metric}
-                classify_zero_shot(
+                zero_shot.classify_zero_shot(
                     manifest, text, metrics=tmp_path / "m.json", predictions=tmp_path / "p.parquet",
                     dataset="d", backbone="b", model="tiny", seed=1, **given,
                 )  # fmt: skip
@@ -392,4 +421,11 @@ def test_zero_shot_classifiers_are_as_stored(tmp_path: Path) -> None:
                 numbers = {k: v for k, v in record.items() if not isinstance(v, str | None)}
                 rows = by_column(pq.read_table(tmp_path / "p.parquet").to_pylist())
                 made[f"{several} {patients} {bias}"] = [words, numbers, without(rows, "id")]
+    manifest = write_store(tmp_path / "one", features, 0 * labels, class_names=tuple("abc"))
+    made["no AUC"] = or_error(
+        zero_shot.classify_zero_shot, manifest, text, metrics=tmp_path / "n.json",
+        predictions=tmp_path / "n.parquet", dataset="d", backbone="b", model="tiny", seed=1,
+        metric="auc",
+    ).replace(str(tmp_path), "")  # fmt: skip
+    assert not (tmp_path / "n.parquet").exists()
     check_values("zero_shot", made, rel=1e-4)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -76,6 +77,9 @@ def fairness_settings() -> dict[str, dict[str, Any]]:
         "apart": {"gap": APART, "changes": {f"{second}.chance_gap": 0.06, f"{second}.low": 0.0}},
         "by chance": {"gap": APART | {"chance_gap": 0.07, "difference": -0.03,
                                       "difference_low": -0.05, "difference_high": -0.01}},
+        "two references": {"names": {"0.5": "20"}, "changes": {
+            "cells.1.reference": {"method": "sgd", "epsilon": "0.5"},
+            "attributes.0.groups.0.units": 7}},
         "no interval": {"gap": NO_INTERVAL, "reference": False},
         "nothing": {"compared": False},
         "ranges": {"names": ages, "changes": {"units": 321, "confidence": 0.9}},
@@ -106,9 +110,14 @@ def show_fairness(root: Path) -> Shown:
         part["gaps"] = [f"{place} {cell.method} {cell.epsilon} {gap.gap}"
                         for *place, cell, gap in part["gaps"]]  # fmt: skip
         yield f"{name}: section", plain(part)
-        if name in ("as run", "apart", "no interval", "nothing", "a risk"):
+        if name in ("as run", "apart", "no interval", "nothing", "a risk", "two references"):
             for figure in fairness_show.plot_fairness(paths[-1:] if name == "apart" else paths):
                 yield f"{name}: figure {figure.get_suptitle()}", describe_figure(figure)
+    size = len(write_markdown(table).encode())
+    for gaps, most in ((0, size), (1, size - 1), (3, size)):
+        with patch.multiple(fairness_table, GAPS_SHOWN=gaps, TABLE_BYTES=most):
+            (part,) = fairness_table.make_section(paths, page)
+        yield f"limits {gaps}", [len(part["gaps"]), part["gaps_count"], part["groups"] is None]
     ends = ((None, 1.0), (0.0, None), (0.0, 0.25))
     yield "ends", [fairness_table._format_ends(*each) for each in ends]
     points = (None, 0.0, 0.1234, -0.5)
@@ -123,7 +132,7 @@ def show_audit(root: Path) -> Shown:
         "8": WHITE_BOX | {"epsilon_lower": "inf", "holds": False, "caught_factor": 11.0,
                           "tests": [{"name": "releases", "p_value": 0.0},
                                     {"name": "variance", "p_value": WHITE_BOX["level"]}]},
-        "10": WHITE_BOX | {"epsilon_lower": 9.876, "caught_factor": 2.0},
+        "10": WHITE_BOX | {"epsilon_lower": 40.0, "caught_factor": 2.0},
     }  # fmt: skip
     missed = {**CONTROLS[1], "caught": False, "refuted_by": []}
     given: dict[str, Any] = {"controls": (*CONTROLS, missed)}
@@ -140,7 +149,7 @@ def show_audit(root: Path) -> Shown:
     for name, paths in {"many": audits, "one": [lone], "none": [inf], "two": [lone, inf]}.items():
         made = or_error(audit_show.plot_audit, audits=paths, dataset="digits")
         yield f"figure of {name}", made if isinstance(made, str) else describe_figure(made)
-        for part in plain(audit_show.make_section(paths, section_page("digits", "other"))):
+        for part in plain(audit_show.make_section(paths[::-1], section_page("digits", "other"))):
             part["cells"] = [f"{one['backbone']} {one['method']} {one['epsilon']}"
                              for one in part["cells"]]  # fmt: skip
             part["attacks"] = [f"{one['method']} {one['epsilon']} {each['rows']} {each['attack']}"
@@ -235,6 +244,7 @@ def show_imbalance(root: Path) -> Shown:
         rare_cell(0.7, epsilon="inf", **none), rare_cell(0.3, class_name="ant", seeds=1),
         rare_cell(0.4, epsilon="advantage-0.1", class_name="ant", reference_learnt=False),
         rare_cell(0.75, class_rows=5000, epsilon="8", class_name="ant", **none),
+        rare_cell(0.3, epsilon="4", fraction=0.05),
     ]  # fmt: skip
     records = {
         "several": several, "lawful": [*lawful_cells(), *lawful_cells(20.0, method="other")],
@@ -256,7 +266,8 @@ def show_imbalance(root: Path) -> Shown:
 
 
 def show_laws(root: Path) -> Shown:
-    lone = law_record().model_copy(update={"networks": law_record().networks[:1]})
+    lone = type(law_record()).model_validate(
+        law_record().model_dump(mode="json") | {"networks": [network(rho=0.9)]})  # fmt: skip
     odd = law_record().model_dump(mode="json") | {
         "backbone": "clip", "token": "class",
         "networks": [network(first=False), *tuned_networks()[:3], network(
@@ -265,6 +276,9 @@ def show_laws(root: Path) -> Shown:
             "lora", "10", "searched", "lora 8", None, rho=0.7), network(
             "full", "2", "searched", "all", None, rho=0.9, first=False)],
     }  # fmt: skip
+    for split, place in (("test", 3), ("train", 10), ("test", 2), ("test", 2), ("train", 0)):
+        left = {"layer": place, "split": split, "measures": ["residual"], "reason": f"in {split}"}
+        odd["networks"][2]["left_out"].append(left)
     series = odd["networks"][1]["series"]
     for one in series[:2]:
         one |= {"law": None, "fault": "2 layers; a law needs 3", "null": None}
@@ -277,10 +291,12 @@ def show_laws(root: Path) -> Shown:
         write_cell(root, backbone=backbone, method=method, epsilon=epsilon)
         for backbone in ("pixels", "clip")
         for method, epsilon in (("constant_0", "1"), ("searched_2", "8"), ("full", "2"),
-                                ("sgd", "10"), ("nonprivate", "inf"), ("searched_9", "1"))
+                                ("sgd", "10"), ("nonprivate", "inf"), ("searched_9", "8"),
+                                ("searched_9", "1"))
     ]  # fmt: skip
     search = {"trials": 2, "space": {"learning_rate": [0.1, 1.0]}, "held_out": 0.2}
-    for path, options in zip(cells[5::6], ({"search": search}, {}), strict=True):
+    tuned = cells[5:7] + cells[12:]
+    for path, options in zip(tuned, ({"search": search}, {}, {}, {}), strict=True):
         write_json(path, read_json(path) | {"head": "fine_tune", "options": options})
     grid = grid_of(root, *cells)
     paths = [law_path(root, record.dataset, record.backbone) for record in records]

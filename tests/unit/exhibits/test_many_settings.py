@@ -13,14 +13,18 @@ import matplotlib as mpl
 import pytest
 from matplotlib.figure import Figure
 
+from dpprobe.analyses.fairness.show import gap_figure
+from dpprobe.analyses.tsne.show import plot_tsne
 from dpprobe.errors import NothingToShow
 from dpprobe.exhibits import html_page, make, published, style, tables
 from dpprobe.exhibits.epsilon_axis import EpsilonScale, draw_epsilon_axis
 from dpprobe.exhibits.exhibit import Exhibit, many, one, waits
 from dpprobe.exhibits.make import make_exhibit
 from dpprobe.privacy.risk import RiskEpsilon
+from dpprobe.reporting.figures.curves import epsilon_accuracy
 from dpprobe.reporting.registry import EXHIBITS
-from tests.support.figures import describe_figure
+from tests.support.fairness_records import RECORD
+from tests.support.figures import describe_figure, save_bytes, write_embedding, write_summary
 from tests.support.stored_records import check_values
 
 
@@ -227,3 +231,16 @@ def test_a_job_makes_its_files_or_says_why_not(
     assert empty != reason, "the reason is drawn"
     monkeypatch.undo()
     assert make.find_function("dpprobe.exhibits.tables:make_row") is tables.make_row
+
+
+def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
+    summary = write_summary(tmp_path)
+    embedding = write_embedding(tmp_path / "digits/clip/tsne.parquet", classes=4, seed=0)
+    for draw in (
+        lambda: epsilon_accuracy(summary, published=published.read_published(), name="mnist"),
+        lambda: plot_tsne(embedding=embedding, dataset="digits", backbone="clip", split="test"),
+        lambda: gap_figure([RECORD]),
+    ):
+        first, second = (save_bytes(draw(), tmp_path / "figure") for _ in range(2))
+        assert first == second
+        assert b"<dc:date>" not in first[0]

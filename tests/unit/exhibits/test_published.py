@@ -11,9 +11,6 @@ from dpprobe.exhibits import published
 from dpprobe.study.study_file import load_study
 from tests.support.small_study import changed
 
-FOUNDATION, MEHTA = "foundation_features", "mehta_2022"
-BERRADA, LAW = "berrada_2023", "representation_law"
-
 
 def test_every_number_has_a_source() -> None:
     found = published.read_published()

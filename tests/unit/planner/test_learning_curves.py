@@ -66,31 +66,18 @@ def test_most_fits_of_the_stored_curves_lie_within_the_range() -> None:
 
 def _within(stored: Curves, source: str) -> float:
     """The part of a source's fits within the range of the law."""
-    inside, of = 0.0, 0
-    for curve in stored.curves:
-        if curve["source"] != source:
-            continue
+    shares = []
+    for curve in (each for each in stored.curves if each["source"] == source):
         held = []
-        for point in curve["points"]:
-            lead = point["ceiling"] - curve["chance"]
-            if lead < 0.1:
-                continue
+        chance, facts = curve["chance"], {name: curve[name] for name in ("classes", "dimension")}
+        for point in (each for each in curve["points"] if each["ceiling"] - chance >= 0.1):
+            lead = point["ceiling"] - chance
             for epsilon, accuracies in point["accuracy"].items():
-                kept = predict(
-                    Setting(
-                        n=point["n"],
-                        classes=curve["classes"],
-                        dimension=curve["dimension"],
-                        epsilon=float(epsilon),
-                    )
-                )
-                held += [
-                    kept.low - 1e-3 <= (accuracy - curve["chance"]) / lead <= kept.high + 1e-3
-                    for accuracy in accuracies
-                ]
-        if held:
-            inside, of = inside + sum(held) / len(held), of + 1
-    return inside / of
+                kept = predict(Setting(n=point["n"], epsilon=float(epsilon), **facts))
+                ends = kept.low - 1e-3, kept.high + 1e-3
+                held += [ends[0] <= (each - chance) / lead <= ends[1] for each in accuracies]
+        shares += [sum(held) / len(held)] if held else []
+    return sum(shares) / len(shares)
 
 
 def test_ceilings_with_all_rows_are_of_the_nearest_number_of_classes_by_ratio() -> None:
@@ -101,13 +88,16 @@ def test_ceilings_with_all_rows_are_of_the_nearest_number_of_classes_by_ratio() 
     assert stored.choose_ceilings(8) == (0.3, 0.3, 0.3)
 
 
-@pytest.mark.parametrize("text", [None, "{", '{"format": "another"}'])
+@pytest.mark.parametrize(("text", "fault"), [
+    (None, "No such file"), ("{", "line 1 column 2"), ('{"format": "another"}', "format_version"),
+    ('{"format": "dpprobe learning curves", "format_version": 2}', "curves 2"),
+])  # fmt: skip
 def test_a_damaged_file_is_named(
-    text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str | None, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "learning_curves.json"
     if text is not None:
         file.write_text(text)
     monkeypatch.setattr(learning_curves, "FILE", file)
-    with pytest.raises(DataError, match=r"learning_curves.json: unreadable .*restore it"):
+    with pytest.raises(DataError, match=rf"learning_curves.json: unreadable .*{fault}.*restore it"):
         read_curves()

@@ -38,7 +38,7 @@ def test_the_loss_falls_under_5_points_before_it_falls_under_2() -> None:
     assert loss == pytest.approx(5.0, abs=0.05)
 
 
-BUDGETS = [0.01, 1.0, Risk(advantage=0.1).to_epsilon(1e-5), 30.0, 60.0]
+BUDGETS = [0.01, 1.0, Risk(advantage=0.1).to_epsilon(1e-5), 30.0, 50.0]
 SCALES: list[dict[str, Any]] = [
     {}, {"ceiling": 0.82}, {"ceiling": 0.82, "majority": 0.8}, {"majority": 0.99},
     {"ceiling": 82.0}, {"ceiling": 0.25}, {"ceiling": 0.5, "majority": 0.6}, {"ceiling": 1.0},

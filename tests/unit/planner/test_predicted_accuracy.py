@@ -50,7 +50,8 @@ def test_predictions_start_from_a_measured_share(place: float) -> None:
     start = Start.of_measured(SETTING, share)
     assert start is not None
     assert predict(SETTING, start=start).expected == pytest.approx(share)
-    steps = [SETTING.with_n(round(100 * 1.5**step)) for step in range(20)]
+    numbers = sorted({SETTING.n, *(round(100 * 1.5**step) for step in range(20))})
+    steps = list(map(SETTING.with_n, numbers))
     results = [predict(at, start=start) for at in steps]
     assert _rises(results)
     assert all(each.low <= each.expected <= each.high for each in results)

@@ -41,14 +41,11 @@ def share_above(count: int, trials: int, error: float) -> float:
 def naive_rates(inside: Scores, outside: Scores, error: float) -> list[tuple[float, float]]:
     """Bounds of true and false positive rates at the 1st, 2nd, 4th, ... largest out score."""
     places = [2**power for power in range(20) if 2**power <= len(outside)]
-    rates = []
+    rates, each = [], error / len(places) / 2
     for place in places:
-        threshold = sorted(outside, reverse=True)[place - 1]
-        true = sum(1 for score in inside if score > threshold)
-        each = error / len(places) / 2
-        rates.append(
-            (share_below(true, len(inside), each), share_above(place - 1, len(outside), each))
-        )
+        true = int((inside > sorted(outside, reverse=True)[place - 1]).sum())
+        low = share_below(true, len(inside), each)
+        rates.append((low, share_above(place - 1, len(outside), each)))
     return rates
 
 

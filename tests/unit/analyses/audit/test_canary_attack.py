@@ -9,9 +9,6 @@ import pytest
 
 from dpprobe.analyses.audit.canary_attack import Attack, Runs, Shape, _compare_heads, make_worlds
 from dpprobe.analyses.audit.transcripts import join_blocks
-from dpprobe.heads.fitted import Heads
-from dpprobe.heads.normalisation import NoNormalisation
-from dpprobe.heads.rows import Transform
 from dpprobe.privacy.accountants import gaussian_mu
 from dpprobe.privacy.randomness import derived_seed
 from dpprobe.progress import Progress
@@ -24,19 +21,15 @@ GROUP = 3
 def attack_on(name: str, *, noise: float = 4.0, group: int = GROUP) -> Attack:
     method = METHODS[name]
     plan = plan_of(method, SHAPE.n, noise=noise)
-    worlds = [
-        make_worlds(SHAPE, group=group, length=1.0, seed=3, label=label)
-        for label in range(SHAPE.num_classes)
-    ]
+    worlds = [make_worlds(SHAPE, group=group, length=1.0, seed=3, label=k) for k in range(3)]
     return Attack(method=method, plan=plan, worlds=worlds, claim=plan)
 
 
 def run(attack: Attack, runs: int) -> Runs:
     members = np.random.default_rng(1).random(runs) < 0.5
+    seeds = [derived_seed(2, str(index)) for index in range(runs)]
     with Progress(runs, label="test", unit="runs") as progress:
-        return attack.train_and_score(
-            [derived_seed(2, str(index)) for index in range(runs)], members, progress
-        )
+        return attack.train_and_score(seeds, members, progress)
 
 
 @pytest.mark.parametrize("name", ["least_squares", "momentum_centred", "exact_sgd"])
@@ -78,26 +71,20 @@ def test_a_replay_keeps_the_order_of_seeds_whichever_seed_released_first() -> No
     assert _compare_heads(heads, again) == 0
 
 
-def test_a_head_that_is_no_number_differs_from_every_other() -> None:
-    def made(value: float) -> Heads:
-        weights = np.full((1, 2, 3), value, dtype=np.float32)
-        return Heads(
-            weights=weights, seeds=(1,), transforms=(Transform(NoNormalisation()),), steps=0
-        )
-
-    assert _compare_heads(made(1.0), made(1.0)) == 0
-    assert _compare_heads(made(1.0), made(1.5)) == 0.5
-    for one, other in ((1.0, math.nan), (math.nan, 1.0)):
-        assert _compare_heads(made(one), made(other)) == math.inf
-
-
-def test_a_canary_that_makes_a_sum_no_number_exceeds_every_sensitivity() -> None:
-    attack = attack_on("least_squares")
+@pytest.mark.parametrize(("name", "joined"), [("least_squares", GROUP), ("sampled_exact_sgd", 1)])
+def test_what_one_canary_uses_of_a_sensitivity_is_its_longest_change(
+    name: str, joined: int
+) -> None:
+    """Of several canaries that are in together each makes its part; of a sample each is alone."""
+    attack = attack_on(name)
     seed = derived_seed(2, "0")
     _, recorder = attack._train_heads(attack.worlds[0], [seed], present=False)
     transcript = join_blocks(recorder.transcripts[seed])
     without = {block.name: block.sums for block in transcript}
-    lost = {name: sums * math.nan for name, sums in without.items()}
     used: dict[str, float] = {}
-    attack._log_ratio(transcript, without, lost, GROUP, used)
-    assert set(used.values()) == {math.inf}
+    for length, wanted in ((0.5, 0.5 / joined), (0.25, 0.5 / joined), (math.nan, math.inf)):
+        moved = {key: sums.clone() for key, sums in without.items()}
+        for key, sums in moved.items():
+            sums.view(-1)[-1] += length * attack.claim.find_mechanism(key).sensitivity
+        attack._log_ratio(transcript, without, moved, GROUP, used)
+        assert [*used.values()] == pytest.approx([wanted] * len(without)), "the most so far"

@@ -7,11 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dpprobe.analyses.audit import white_box
-from dpprobe.analyses.audit.controls import (
-    CONTROLS,
-    Control,
-    make_controls,
-)
+from dpprobe.analyses.audit.controls import CONTROLS, Control, make_controls
 from dpprobe.analyses.audit.noise_tests import Outcome
 from dpprobe.heads.normalisation import AroundCentre
 from dpprobe.heads.options import MethodOptions
@@ -19,17 +15,22 @@ from dpprobe.privacy.plan import Plan
 from tests.support.audits import METHODS, head, plan_of
 
 _FULL = {
-    "batch_size": "full",
-    "steps": 3,
-    "max_grad_norm": 1.0,
-    "init": "zero",
-    "engine": "exact",
-    "normalize": "l2",
-}
+    "batch_size": "full", "steps": 3, "max_grad_norm": 1.0, "init": "zero", "engine": "exact",
+    "normalize": "l2", "learning_rate": 0.1,
+}  # fmt: skip
+# For each fault the test that is made for it, whatever else may notice it.
+NOTICED = {
+    "variance": ("noise_off", "half_noise", "exact_class", "exact_first_step", "exact_bias"),
+    "sensitivity": (
+        "no_clipping", "unpriced_centre", "double_weight", "largest_norm", "classes_by_data",
+    ),
+    "batches": ("half_sample_rate",), "numbers": ("shared_noise",), "steps": ("repeated_noise",),
+    "low_bits": ("float_noise",), "runs": ("noise_of_another_run",), "sums": ("noise_by_data",),
+    "head_from_releases": ("counts_in_bias", "faint_counts"),
+    "unobserved": ("noise_off_unobserved",),
+}  # fmt: skip
 SEVEN = {
-    **{
-        name: head(name, **_FULL, learning_rate=0.1) for name in ("sgd", "momentum", "adam", "lamb")
-    },
+    **{name: head(name, **_FULL) for name in ("sgd", "momentum", "adam", "lamb")},
     "least_squares": head("least_squares", normalize="l2"),
     "newton": head("newton", normalize="l2", steps=2),
     "feature_covariance": head("feature_covariance", normalize="l2", steps=2),
@@ -89,29 +90,9 @@ def test_every_control_is_caught(name: str) -> None:
     caught = {fault: record.get("caught") for fault, record in records.items()}
     expected = dict.fromkeys(CONTROLS, True) | dict.fromkeys(absent_controls(name, method))
     assert caught == expected, records
-    # by the test that is made for the fault, whatever else may notice it
-    for fault, test in {
-        "noise_off": "variance",
-        "half_noise": "variance",
-        "no_clipping": "sensitivity",
-        "half_sample_rate": "batches",
-        "shared_noise": "numbers",
-        "unpriced_centre": "sensitivity",
-        "float_noise": "low_bits",
-        "exact_class": "variance",
-        "exact_first_step": "variance",
-        "exact_bias": "variance",
-        "repeated_noise": "steps",
-        "noise_of_another_run": "runs",
-        "noise_by_data": "sums",
-        "counts_in_bias": "head_from_releases",
-        "faint_counts": "head_from_releases",
-        "noise_off_unobserved": "unobserved",
-        "double_weight": "sensitivity",
-        "largest_norm": "sensitivity",
-        "classes_by_data": "sensitivity",
-    }.items():
-        if expected[fault]:
+    assert sorted(sum(NOTICED.values(), ())) == sorted(CONTROLS)
+    for test, faults in NOTICED.items():
+        for fault in (each for each in faults if expected[each]):
             assert test in records[fault]["refuted_by"], (fault, records[fault])
 
 

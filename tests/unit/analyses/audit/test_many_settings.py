@@ -112,12 +112,19 @@ def test_shapes_and_words_of_audits_are_as_stored() -> None:
                 cell._bound_directly(np.nan_to_num(scores), members),
                 cell._bound_directly(np.nan_to_num(scores), members | True),
             ]  # fmt: skip
+    for name in ("exact_sgd", "sgd"):
+        cell = cell_of(name)
+        for change in (0.0, 1e-9, 1e-4, 1.01e-4):
+            for used in (1 + 1e-12, 1 + 1e-5, 1 + 1.1e-5):
+                seen = replace(test, unobserved_change=change, used={"a": 0.5, "b": used})
+                made[f"limits of {name} {change} {used:.6f}"] = "".join(
+                    str(int(item.p_value)) for item in cell.list_tests(seen)[-3:])  # fmt: skip
     levels = {"variance": 0.0005, "steps": 0.00049, "sensitivity": 1.0, "unobserved": 0.0}
     outcomes = [noise_tests.Outcome(*each) for each in levels.items()]
     made["shares"] = [white_box._share_error(outcomes, looks=looks) for looks in (1, 2)]
     made["refuting"] = [white_box._list_refuting(outcomes, looks=looks) for looks in (1, 2)]
     made["strengths"] = [
-        [cell_of(name)._relative_strength(accuracy) for accuracy in (0.5, 0.55, 0.9)]
+        [cell_of(name)._relative_strength(accuracy) for accuracy in (0.4, 0.5, 0.53, 0.56, 0.9)]
         for name in ("exact_sgd", "sampled_sgd", "tuned")
     ]
     members = np.arange(400) % 2 == 0
@@ -204,8 +211,12 @@ def test_broken_releases_are_as_stored() -> None:
             made[f"counts {labels} {share}"] = changed - weights
     made["compared"] = [
         canary_attack._compare_heads(heads, replace(heads, weights=weights[:k] + shift))
-        for k in (1, 2) for shift in (0.0, np.float32(0.5))
+        for k in (1, 2) for shift in map(np.float32, (0.0, 0.5, math.nan))
     ]  # fmt: skip
+    priors = [replace(heads, priors=weights[:, 0] + shift) for shift in (0, 8)]
+    made["priors compared"] = [canary_attack._compare_heads(priors[0], each) for each in priors]
+    lost = replace(heads, weights=weights * np.float32(math.nan))
+    assert canary_attack._compare_heads(lost, heads) == math.inf == made["compared"][-1]
     check_values("broken_releases", made, rel=1e-4)
 
 
@@ -394,6 +405,10 @@ def test_membership_attacks_are_as_stored(epsilon: float) -> None:
             roc = record.pop("roc")
             made[f"{kind} {rows}"] = [
                 by_column(record.pop("rows")), record, len(columns["attack"]),
+                [*dict.fromkeys(columns["attack"])],
+                [[curve["rows"], curve["attack"], *(
+                    float(np.nansum(np.array(curve[end], dtype=float)))
+                    for end in ("tpr", "low", "high"))] for curve in roc["curves"]],
                 {name: np.nan_to_num(np.array(roc[name], dtype=float), nan=-1.0)[::4]
                  for name in ("fpr", "allowed")},
                 [float(np.sum(columns["member"])), float(np.median(columns["score"]))],
@@ -429,6 +444,13 @@ def test_units_and_coins_of_membership_attacks_are_as_stored() -> None:
         for n, k in ((19, 2), (20, 2), (30, 1))
         for labels in (torch.zeros(n).long(), torch.zeros(n, k, dtype=torch.uint8))
     ]
+    ends = [np.arange(83) / 100 + shift for shift in (0.0, -0.001, 0.002)]
+    ends[1][-1] = math.nan
+    roc = membership_attacks.Roc(
+        rates=ends[0], tpr=ends[0], low=ends[1], high=ends[2], auc=0.75, auc_interval=(0.7, 0.8),
+        members=5, non_members=7,
+    )  # fmt: skip
+    made["described"] = membership._describe_roc(roc)
     made["rates"] = [membership._by_rate(np.arange(9.0) / 7), membership._round_curve(
         np.array([0.12345678, math.nan, 1.0, 5.0]))]  # fmt: skip
     record = Membership.model_validate(MEMBERSHIP)

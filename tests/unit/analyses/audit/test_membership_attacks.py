@@ -1,4 +1,4 @@
-"""Scores of membership attacks, against loops that spell them out."""
+"""Scores of membership attacks against loops that spell them out, and intervals of attacks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ import math
 import numpy as np
 import pytest
 from scipy.special import expit, log_softmax, softmax
-from scipy.stats import norm
+from scipy.stats import norm, rankdata
+from sklearn.metrics import roc_auc_score, roc_curve
 
 from dpprobe.analyses.audit import membership_attacks
-from dpprobe.analyses.audit.membership_attacks import compute_confidences, score_lira, score_rmia
+from dpprobe.analyses.audit.membership_attacks import (
+    compute_confidences,
+    measure_roc,
+    score_lira,
+    score_rmia,
+)
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -27,35 +33,18 @@ def test_confidences_are_those_of_softmax_or_products_of_sigmoids(several: bool)
     np.testing.assert_allclose(seen.scaled, np.log(p / (1 - p)), rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_a_head_that_is_certain_has_finite_confidences(several: bool) -> None:
-    scores = np.array([[3000.0, -3000.0], [-3000.0, 3000.0]], dtype=np.float32)
-    labels = np.array([[1, 0], [1, 0]]) if several else np.array([0, 0])
-    for values in compute_confidences(scores, labels):
-        assert np.isfinite(values).all()
-        assert values[0] > values[1]
-
-
 def naive_lira(scaled: np.ndarray, members: np.ndarray, *, by_row: bool) -> np.ndarray:
     """Carlini et al.'s algorithm 1, a target and a row at a time."""
     heads, rows = scaled.shape
     scores = np.empty((heads, rows))
     for target in range(heads):
-        sides = {}
+        sides, others = {}, np.delete(np.arange(heads), target)
         for side in (True, False):
-            values = [
-                [scaled[h, r] for h in range(heads) if h != target and members[h, r] == side]
-                for r in range(rows)
-            ]
-            pooled = math.sqrt(
-                sum(np.var(one) * len(one) for one in values) / sum(len(one) - 1 for one in values)
-            )
-            sides[side] = [
-                norm.logpdf(
-                    scaled[target, r], np.mean(one), np.std(one, ddof=1) if by_row else pooled
-                )
-                for r, one in enumerate(values)
-            ]
+            values = [scaled[others, r][members[others, r] == side] for r in range(rows)]
+            squares = sum(np.var(one) * len(one) for one in values)
+            pooled = math.sqrt(squares / sum(len(one) - 1 for one in values))
+            spreads = [np.std(one, ddof=1) if by_row else pooled for one in values]
+            sides[side] = norm.logpdf(scaled[target], [np.mean(one) for one in values], spreads)
         scores[target] = np.subtract(sides[True], sides[False])
     return scores
 
@@ -78,17 +67,10 @@ def test_rmia_agrees_with_a_loop() -> None:
     logs = log_softmax(generator.normal(size=(heads, rows, 3)), axis=2)[:, :, 0]
     expected = np.empty((heads, rows))
     for target in range(heads):
-        ratio = []
+        ratio, others = [], np.delete(np.arange(heads), target)
         for row in range(rows):
-            seen = {
-                side: [
-                    math.exp(logs[h, row])
-                    for h in range(heads)
-                    if h != target and members[h, row] == side
-                ]
-                for side in (True, False)
-            }
-            mean = (np.mean(seen[True]) + np.mean(seen[False])) / 2
+            seen, inside = np.exp(logs[others, row]), members[others, row]
+            mean = (np.mean(seen[inside]) + np.mean(seen[~inside])) / 2
             ratio.append(math.exp(logs[target, row]) / mean)
         for row in range(rows):
             beaten = [ratio[row] / ratio[z] >= 1 for z in range(rows) if z != row]
@@ -101,8 +83,50 @@ def test_rows_whose_coins_all_fell_alike_are_no_evidence() -> None:
     values = np.random.default_rng(0).normal(size=(9, 2)) - 3
     assert (score_lira(values, members, 9) == 0).all()
     assert np.isfinite(score_rmia(values, members, 9)).all()
-
-
-def test_heads_that_agree_to_the_last_bit_give_finite_scores() -> None:
+    # nor are heads that agree to the last bit
     members = np.random.default_rng(0).random((70, 5)) < 0.5
     assert np.isfinite(score_lira(np.ones((70, 5)), members, 70)).all()
+
+
+def test_curves_are_those_of_scikit_learn() -> None:
+    generator = np.random.default_rng(1)
+    members = generator.random((30, 100)) < 0.4
+    scores = np.round(generator.normal(size=members.shape) + members, 1)  # many ties
+    measured = measure_roc(scores, members, (0.01, 0.1, 0.5, 1.0), seed=0)
+    assert measured is not None
+    assert measured.auc == pytest.approx(roc_auc_score(members.ravel(), scores.ravel()))
+    fpr, tpr, _ = roc_curve(members.ravel(), scores.ravel(), drop_intermediate=False)
+    expected = [tpr[fpr <= rate + 1e-12].max() for rate in measured.rates]
+    np.testing.assert_allclose(measured.tpr, expected)
+
+
+def test_a_rate_needs_as_many_non_members_as_ten_false_positives_take() -> None:
+    generator = np.random.default_rng(0)
+    for non_members, resolved in ((9_999, False), (10_000, True)):
+        members = np.arange(non_members + 50)[None] >= non_members
+        measured = measure_roc(generator.normal(size=members.shape), members, (0.001, 0.01), seed=0)
+        assert measured is not None
+        assert math.isnan(measured.tpr[0]) != resolved
+        assert math.isfinite(measured.tpr[1])
+
+
+@pytest.mark.parametrize("different", [8, 1])
+def test_intervals_are_the_central_95_percent_of_heads_and_units_drawn_anew(different: int) -> None:
+    """Copies of one head (1) narrow nothing, so that weights must stay with their units."""
+    generator = np.random.default_rng(0)
+    members = generator.random((8, 50)) < 0.5
+    scores = generator.normal(size=(8, 50)) + members + generator.normal(size=(1, 50))
+    copied = np.arange(8) % different
+    members, scores = members[copied], scores[copied]
+    areas = []
+    for _ in range(2000):
+        heads, units = (generator.integers(k, size=k) for k in members.shape)
+        inside = members[np.ix_(heads, units)].ravel()
+        ranks = rankdata(scores[np.ix_(heads, units)].ravel())[inside]
+        wins = ranks.sum() - len(ranks) * (len(ranks) + 1) / 2
+        areas.append(wins / (inside.sum() * (~inside).sum()))
+    wanted = np.quantile(areas, [0.025, 0.975])
+    measured = measure_roc(scores, members, (0.1,), seed=1)
+    assert measured is not None
+    low, high = measured.auc_interval
+    assert high - low == pytest.approx(wanted[1] - wanted[0], rel=0.08)

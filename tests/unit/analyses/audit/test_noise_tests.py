@@ -12,22 +12,11 @@ import torch
 
 from dpprobe.analyses.audit.noise_tests import NoiseTests, smallest_caught_share
 from dpprobe.analyses.audit.transcripts import Block, Recorder, Transcript
-from dpprobe.privacy.plan import Mechanism, Plan
+from tests.support.mechanisms import gaussians, made_plan
 
 DEVIATION, STEP = 2.0, 2.0**-20
-PLAN = Plan(
-    mechanisms=(
-        Mechanism(
-            name="covariance", released="", sensitivity=1.0, noise_multiplier=DEVIATION,
-            sample_rate=1.0, count=1,
-        ),
-        Mechanism(
-            name="gradients", released="", sensitivity=0.5, noise_multiplier=2 * DEVIATION,
-            sample_rate=1.0, count=3,
-        ),
-    ),
-    n=100, epsilon=1.0, delta=1e-5, accountant="pld", realised_epsilon=1.0,
-)  # fmt: skip
+GRADIENTS = replace(gaussians(2 * DEVIATION, count=3, name="gradients"), sensitivity=0.5)
+PLAN = made_plan([gaussians(DEVIATION, name="covariance"), GRADIENTS], 100)
 Fault = Callable[[np.random.Generator, list[torch.Tensor]], None]
 
 

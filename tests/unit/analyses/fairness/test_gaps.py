@@ -17,11 +17,7 @@ from dpprobe.analyses.fairness.comparison import (
     measure_comparison,
 )
 from dpprobe.analyses.fairness.fairness_record import Gap
-from dpprobe.analyses.fairness.gaps import (
-    Groups,
-    gap_difference,
-    mean_gap_interval,
-)
+from dpprobe.analyses.fairness.gaps import Groups, gap_difference, mean_gap_interval
 from dpprobe.analyses.fairness.group_metrics import Resamples
 from tests.support.fairness_rows import compare, head, made_rows
 
@@ -52,16 +48,9 @@ def _trial(
     # shared: what is hard for one cell is hard for the other
     luck = np.random.default_rng(seed).random(len(groups))
     resamples, once = _resamples(len(groups), seed), Resamples(len(groups), 0, seed=0)
-    measured = [
-        measure_comparison(
-            comparison,
-            [head(comparison.rows, np.eye(3)[(luck > of[groups]).astype(int)])],
-            resamples,
-            once,
-            0.95,
-        )
-        for of in (accuracies, others)
-    ]
+    heads = [head(comparison.rows, np.eye(3)[(luck > of[groups]).astype(int)])
+             for of in (accuracies, others)]  # fmt: skip
+    measured = [measure_comparison(comparison, [each], resamples, once, 0.95) for each in heads]
     return gap_of(measured[0], measured[1].heads, 0.95)
 
 

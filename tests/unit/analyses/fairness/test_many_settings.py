@@ -27,8 +27,8 @@ from dpprobe.analyses.fairness.groupings import (
 from dpprobe.analyses.fairness.measure import compare_groups
 from dpprobe.analyses.fairness.options import FairnessOptions
 from dpprobe.artifacts import read_json, write_json
+from tests.support.cell_files import write_cell, write_predictions
 from tests.support.columns import by_column, or_error
-from tests.support.fairness_cells import write_grouped_cell
 from tests.support.fairness_rows import made_rows
 from tests.support.stored_records import check_values
 
@@ -41,10 +41,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "several labels": {"kind": -4, "patients": 70, "pairs": [["sex", "group_site"]],
                        "minimum": FEW},
     "labels as groups": {"kind": -3, "groups": ["class"], "confidence": 0.8, "seeds": 1},
+    "few without a label": {"kind": -4, "groups": ["class"], "minimum": FEW | {"negatives": 110}},
+    "a label of no row": {"kind": -3, "rows": 20, "minimum": FEW, "references": []},
     "many groups": {"kind": 3, "sites": 12, "minimum": FEW, "groups": ["group_site"]},
     "no columns": {"kind": 3, "columns": (), "references": []},
     "blanks": {"kind": 2, "columns": ("blank",), "minimum": FEW},
-    "sorted": {"kind": 2, "columns": ("sex",), "seeds": 3, "order": (2, 0, 1), "link": "none"},
+    "sorted": {"kind": 2, "columns": ("sex",), "seeds": 3, "order": (2, 0, 1),
+               "head": "least_squares"},
     "no such group": {"kind": 2, "groups": ["race"]},
     "not finite": {"kind": 2, "broken": np.inf}, "other rows": {"kind": 2, "swapped": True},
     "a risk": {"kind": 5, "patients": 30, "columns": ("sex",), "risk": True, "minimum": FEW,
@@ -55,7 +58,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def run(
     root: Path, kind: int, *, patients: int = 0, sites: int = 3, rows: int = 200, seeds: int = 2,
     columns: tuple[str, ...] = ("site", "sex"), order: Any = (0, 1, 2), broken: float = 0.0,
-    references: Any = REFERENCES, link: str = "", risk: bool = False, swapped: bool = False,
+    references: Any = REFERENCES, head: str = "", risk: bool = False, swapped: bool = False,
     **options: Any,
 ) -> Any:  # fmt: skip
     generator, classes = np.random.default_rng(kind % 100), abs(kind)
@@ -70,30 +73,29 @@ def run(
         "blank": [None] * (rows - 20) + ["x"] * 20,
     }
     quality = {"1": 0.6, "10": 1.2, "inf": 2.0}
-    cells = []
+    cells: list[Any] = []
+    units: dict[str, Any] = {}
     for method, epsilon in (CELLS[place] for place in order):
         far = np.where(site == 0, 1.0, quality[epsilon] / 2)[:, None]
         scores = generator.normal(size=(seeds, rows, classes)) + quality[epsilon] * far * target
         scores[0, 7, 1] += broken
-        path = write_grouped_cell(
-            root, method=method, epsilon=epsilon, scores=np.round(scores, 1),
-            labels=labels[::-1] if swapped and epsilon == "10" else labels,
-            groups={name: groups[name] for name in columns},
-            units=generator.integers(patients, size=rows) if patients else None,
+        if patients:  # all cells have the units of the first
+            units.setdefault("unit", generator.integers(patients, size=rows))
+        path = write_cell(
+            root, method=method, epsilon=epsilon, seeds=seeds, multi_label=kind < 0, rows=rows,
             class_names=[f"class {k}" for k in range(classes)],
         )  # fmt: skip
-        changes: dict[str, Any] = {"options": {"head": "least_squares"}} if link else {}
+        trained = {"loss": "sigmoid"} if kind < 0 and method == "sgd" else {}
+        record = read_json(path) | {"options": {"head": head or method, **trained}}
         if risk and epsilon == "1":
-            changes["cell"] = read_json(path)["cell"] | {"epsilon": "advantage-0.1"}
-        write_json(path, read_json(path) | changes)
+            record["cell"]["epsilon"] = "advantage-0.1"
+        write_json(path, record)
+        write_predictions(
+            path.with_name("predictions.parquet"), np.round(scores, 1),
+            labels[::-1] if swapped and epsilon == "10" else labels,
+            **{f"group_{name}": groups[name] for name in columns}, **units,
+        )  # fmt: skip
         cells.append(path)
-    if patients:  # all cells have the units of the first
-        first = pq.read_table(cells[0].with_name("predictions.parquet"))["unit"]
-        for path in cells[1:]:
-            file = path.with_name("predictions.parquet")
-            table = pq.read_table(file)
-            place = table.column_names.index("unit")
-            pq.write_table(table.set_column(place, "unit", first), file)
     compare_groups(
         cells, options=FairnessOptions(resamples=200, **options), references=references,
         table=root / "groups.parquet", record=root / "groups.json", seed=3, threads=1,
@@ -184,6 +186,8 @@ def test_gaps_and_their_bounds_are_as_stored() -> None:
     for level in (0.5, 0.9, 0.95):
         ends = _compute_intervals(values, drawn.astype(np.float32), np.full((2, 3), 20.0), level)
         made[f"intervals {level}"] = np.stack(ends)
+    one, three = np.full((1, 1), 0.125), np.array([[[0.0, 0.125, 0.25]]], dtype=np.float32)
+    made["an end at 0"] = np.stack(_compute_intervals(one, three, 160 * one, 0.95))
     made["resamples"] = [
         np.concatenate(Resamples(units_, count, seed=seed).blocks, axis=1)
         for units_, count, seed in ((1, 0, 0), (5, 63, 1), (5, 64, 1), (7, 130, 2))

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpprobe.analyses.imbalance.imbalance_record import ImbalanceRecord, RareCell
-from dpprobe.analyses.imbalance.measure import (
-    break_down,
-    retained_recall,
-)
-from tests.support.imbalance_records import imbalance_record, lawful_cells, rare_cell
-
-# Estimates
-
-
-# Break-down
-
-
-def points(*recalls: tuple[int, str, float]) -> list[RareCell]:
-    return [rare_cell(recall, class_rows=rows, epsilon=eps) for rows, eps, recall in recalls]
+from dpprobe.analyses.imbalance.measure import break_down, retained_recall
+from tests.support.imbalance_records import rare_cell
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.sampled_from(["0.5", "1", "2"]),
                           st.floats(0, 0.8)), min_size=1, max_size=12))  # fmt: skip
 def test_break_down_by_brute_force(cells: list[tuple[int, str, float]]) -> None:
-    made = points(*cells)
+    made = [rare_cell(recall, class_rows=rows, epsilon=eps) for rows, eps, recall in cells]
     point = break_down(made, class_name="cat", method="sgd")
     held = {rows * float(eps): True for rows, eps, _ in cells}
     for cell, (rows, eps, _) in zip(made, cells, strict=True):
@@ -37,14 +22,3 @@ def test_break_down_by_brute_force(cells: list[tuple[int, str, float]]) -> None:
     lasting = [p for p in held if all(held[q] for q in held if q >= p)]
     assert point.reached == min(good, default=None)
     assert point.lasting == min(lasting, default=None)
-
-
-# The record
-
-
-def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    record = imbalance_record(lawful_cells())
-    record.write(tmp_path / "pixels.json")
-    assert ImbalanceRecord.read(tmp_path / "pixels.json") == record
-    text = (tmp_path / "pixels.json").read_text(encoding="utf-8")
-    assert "NaN" not in text

@@ -15,6 +15,7 @@ from dpprobe.analyses.representation_law.law_record import LawRecord, law_path
 from dpprobe.analyses.representation_law.options import RepresentationLawOptions
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Runtime
+from dpprobe.backbones.pixels import Options as Pixels
 from dpprobe.backbones.timm_models import Options as Timm
 from dpprobe.data import dataset_preparation
 from dpprobe.data.sklearn_datasets import Options as Sklearn
@@ -23,13 +24,7 @@ from dpprobe.finetune.tuned_network import build_network, tuned_state
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Transform
-from dpprobe.results.network_record import (
-    NETWORKS_FOLDER,
-    RECORD_FILE,
-    STATE_FILE,
-    NetworkRecord,
-    network_folder,
-)
+from dpprobe.results import network_record
 
 METHODS = {
     "one": method_options({"head": "fine_tune", "tune": {"blocks": 1}}),
@@ -37,29 +32,26 @@ METHODS = {
     "head": method_options({"head": "fine_tune", "tune": "head"}),
     "lora": method_options({"head": "fine_tune", "tune": {"lora": {"rank": 2}}}),
 }
-VIT = Timm.model_validate(
-    {
-        "model": "vit_tiny_patch16_224",
-        "pretrained": False,
-        "model_args": {"img_size": 32, "depth": 4, "embed_dim": 48, "num_heads": 3},
-        "preprocessing": {"size": 32},
-    }
-)
+VIT = Timm.model_validate({
+    "model": "vit_tiny_patch16_224", "pretrained": False, "preprocessing": {"size": 32},
+    "model_args": {"img_size": 32, "depth": 4, "embed_dim": 48, "num_heads": 3},
+})  # fmt: skip
 CONVOLUTIONAL = Timm.model_validate(
     {"model": "resnet10t", "pretrained": False, "preprocessing": {"size": 32}}
 )
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Path]:
     folder = tmp_path_factory.mktemp("data")
     dataset_preparation.prepare_dataset(Sklearn.model_validate({"name": "digits"}), folder)
     return {split: folder / f"{split}.parquet" for split in ("train", "test")}
 
 
-def _write_network(
-    results: Path, backbone: Timm, method: str, *, scale: float = 0.0
-) -> tuple[str, str]:
+Cell = tuple[str, str]  # method and epsilon
+
+
+def _write_network(results: Path, backbone: Timm, method: str, *, scale: float = 0.0) -> Cell:
     """Writes the files of a network whose tuned parameters are moved by normal noise."""
     loaded = loading.load_backbone(backbone, runtime=Runtime(device="cpu", precision="float32"))
     options: Any = METHODS[method]
@@ -71,40 +63,26 @@ def _write_network(
     generator = torch.Generator().manual_seed(0)
     for value in state.values():
         value.add_(torch.randn(value.shape, generator=generator), alpha=scale)
-    folder = network_folder(results / NETWORKS_FOLDER, ("digits", "net", method, "1"), 0)
+    networks, cell = results / network_record.NETWORKS_FOLDER, ("digits", "net", method, "1")
+    folder = network_record.network_folder(networks, cell, 0)
     folder.mkdir(parents=True)
-    save_file(state, folder / STATE_FILE)
-    NetworkRecord.model_validate(
-        {
-            "cell": {
-                "dataset": "digits", "backbone": "net", "method": method, "epsilon": "1",
-            },
-            "index": 0, "fingerprint": "f", "device": "cpu", "options": {}, "chosen": {},
-            "trained": 1, "steps": 1, "seconds": 1.0, "files": {},
-        }
-    ).write(folder / RECORD_FILE)  # fmt: skip
+    save_file(state, folder / network_record.STATE_FILE)
+    network_record.NetworkRecord.model_validate({
+        "cell": {"dataset": "digits", "backbone": "net", "method": method, "epsilon": "1"},
+        "index": 0, "fingerprint": "f", "device": "cpu", "options": {}, "chosen": {},
+        "trained": 1, "steps": 1, "seconds": 1.0, "files": {},
+    }).write(folder / network_record.RECORD_FILE)  # fmt: skip
     return method, "1"
 
 
 def _measure(
-    tmp_path: Path,
-    tables: dict[str, Path],
-    backbone: Timm,
-    networks: list[tuple[str, str]],
-    **options: Any,
+    tmp_path: Path, tables: dict[Any, Path], backbone: Any, networks: list[Cell], **options: Any
 ) -> LawRecord:
     task = LawTask(
-        networks=networks,
-        results=tmp_path,
-        tables={"train": tables["train"], "test": tables["test"]},
-        dataset="digits",
-        backbone_name="net",
-        backbone=backbone,
-        methods=METHODS,
+        networks=networks, results=tmp_path, tables=tables, dataset="digits", backbone_name="net",
+        backbone=backbone, methods=METHODS, seed=0, device="cpu",
         options=RepresentationLawOptions.model_validate({"rows": 120, "shuffles": 1, **options}),
-        seed=0,
-        device="cpu",
-    )
+    )  # fmt: skip
     task.measure_laws(tmp_path / "layers", threads=1)
     return LawRecord.read(law_path(tmp_path / "layers", "digits", "net"))
 
@@ -113,7 +91,7 @@ def _values(record: LawRecord, place: int, split: Any = "test") -> list[float | 
     return list(record.networks[place].find_series("fuzziness", split).values)
 
 
-def test_a_vit_is_measured_on_its_class_token(tmp_path: Path, tables: dict[str, Path]) -> None:
+def test_a_vit_is_measured_on_its_class_token(tmp_path: Path, tables: dict[Any, Path]) -> None:
     files = _write_network(tmp_path, VIT, "two", scale=0.05)
     record = _measure(tmp_path, tables, VIT, [files])
     assert (record.layers, record.token) == (4, "class")
@@ -126,7 +104,7 @@ def test_a_vit_is_measured_on_its_class_token(tmp_path: Path, tables: dict[str, 
 
 
 def test_untrained_networks_have_the_laws_of_the_frozen_one(
-    tmp_path: Path, tables: dict[str, Path]
+    tmp_path: Path, tables: dict[Any, Path]
 ) -> None:
     files = [_write_network(tmp_path, CONVOLUTIONAL, name) for name in ("one", "head")]
     record = _measure(tmp_path, tables, CONVOLUTIONAL, files)
@@ -142,10 +120,12 @@ def test_untrained_networks_have_the_laws_of_the_frozen_one(
     assert _values(other, 0, "test") == _values(record, 0, "train")
 
 
-def test_a_network_of_another_backbone_is_refused(tmp_path: Path, tables: dict[str, Path]) -> None:
+def test_a_network_of_another_backbone_is_refused(tmp_path: Path, tables: dict[Any, Path]) -> None:
     files = _write_network(tmp_path, CONVOLUTIONAL, "one")
     with pytest.raises(ConfigError, match="train it again"):
         _measure(tmp_path, tables, VIT, [files])
+    with pytest.raises(ConfigError, match="backbones.net: not a network"):
+        _measure(tmp_path, tables, Pixels(), [])
 
 
 def test_what_a_search_chose_are_the_options() -> None:
@@ -155,7 +135,7 @@ def test_what_a_search_chose_are_the_options() -> None:
 
 
 def test_laws_are_kept_while_nothing_changes(
-    tmp_path: Path, tables: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tables: dict[Any, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = [_write_network(tmp_path, CONVOLUTIONAL, "one")]
     first = _measure(tmp_path, tables, CONVOLUTIONAL, files)

@@ -95,26 +95,18 @@ def _subject(network: torch.nn.Module, tuning: Tuning | None = None, **names: st
 TUNED = Tuning(setting="constant", tuned="last 2 blocks", blocks=2)
 
 
-@pytest.fixture(scope="module")
-def record(tmp_path_factory: pytest.TempPathFactory) -> LawRecord:
-    return _job(tmp_path_factory.mktemp("laws"))
-
-
-def _job(tmp_path: Path) -> LawRecord:
+def make_laws(tmp_path: Path, *more: Subject, rows: int = 300, **changes: int) -> LawRecord:
+    """Laws of the frozen network, of one of which two blocks were tuned, and of more."""
+    subjects = [_subject(Tokens()), _subject(Tokens(0.8), TUNED, method="two", epsilon="1"), *more]
     return law_job(
-        [_subject(Tokens()), _subject(Tokens(0.8), TUNED, method="two", epsilon="1")],
-        {"train": _rows(300, seed=0), "test": _rows(150, seed=1)},
-        tmp_path,
-        dataset="made_up",
-        backbone="tokens",
-        shuffles=2,
-        seed=0,
-        device="cpu",
-        fingerprint="f",
-    )
+        subjects, {"train": _rows(rows, seed=0), "test": _rows(rows // 2, seed=1)}, tmp_path,
+        dataset="made_up", backbone="tokens", device="cpu", fingerprint="f",
+        **{"shuffles": 2, "seed": 0} | changes,
+    )  # fmt: skip
 
 
-def test_the_factor_of_each_network_comes_back(record: LawRecord) -> None:
+def test_the_factor_of_each_network_comes_back(tmp_path: Path) -> None:
+    record = make_laws(tmp_path)
     assert record.layers == 5
     assert record.token == "class"
     for network, rho in zip(record.networks, (RHO, 0.8), strict=True):
@@ -137,7 +129,7 @@ def test_equal_features_are_measured_once(tmp_path: Path, monkeypatch: pytest.Mo
         return measure_layer(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr("dpprobe.analyses.representation_law.measure.measure_layer", counted)
-    _job(tmp_path)
+    make_laws(tmp_path)
     # layers 0 and 1 of both networks are alike: 6 + 4
     assert len(calls) == 10
 
@@ -147,19 +139,28 @@ def test_a_network_whose_head_alone_was_tuned_is_the_frozen_one(tmp_path: Path) 
         raise AssertionError("its blocks are those of the frozen network")
 
     head = Tuning(setting="constant", tuned="head", blocks=0)
-    record = law_job(
-        [_subject(Tokens()), Subject(make=never, tuning=head, method="head", epsilon="1")],
-        {"train": _rows(30, seed=0), "test": _rows(30, seed=1)},
-        tmp_path,
-        dataset="made_up",
-        backbone="tokens",
-        shuffles=1,
-        seed=0,
-        device="cpu",
-        fingerprint="f",
+    alike = Subject(make=never, tuning=head, method="head", epsilon="1")
+    record = make_laws(tmp_path, alike, rows=30)
+    assert record.networks[2].series == record.frozen.series != record.networks[1].series
+    assert record.networks[2].blocks == 0
+
+
+def test_what_is_rounding_has_no_measure() -> None:
+    """Features of which some are the classes' indicators predict them to the last bits."""
+    labels = np.tile(np.arange(CLASSES), 20)
+    noise = np.random.default_rng(0).normal(size=(2, 60, 4))
+    train, test = (
+        np.column_stack([np.eye(CLASSES)[labels], each]).astype(np.float32) for each in noise
     )
-    assert record.networks[1].series == record.frozen.series
-    assert record.networks[1].blocks == 0
+    both = dict.fromkeys(SPLITS, labels)
+    layer = measure_layer(train, test, both, [dict.fromkeys(SPLITS, np.sort(labels))])
+    for split in SPLITS:
+        assert layer.values[split, "residual"] is layer.values[split, "residual_one_hot"] is None
+        assert (layer.values[split, "separability"] or 0) > 0.1
+        assert (layer.shuffled[split, "residual"] or 0) > 0.2
+    left = {(split, *names): why.partition(" ")[2] for split, names, why in layer.left_out}
+    assert set(left.values()) == {"is rounding"}
+    assert len(left) == 4
 
 
 def test_maps_are_pooled_and_tokens_may_be() -> None:
@@ -170,9 +171,8 @@ def test_maps_are_pooled_and_tokens_may_be() -> None:
     assert [layer.shape for layer in features] == [(30, WIDTH)] * 3
     np.testing.assert_allclose(features[0], rows.images.mean((2, 3)).numpy(), rtol=1e-6)
     tokens = Tokens()
-    pooled = block_features(
-        tap_blocks(tokens, tokens, "made up", token="pooled"), rows.images, device="cpu"
-    )
+    tapped = tap_blocks(tokens, tokens, "made up", token="pooled")
+    pooled = block_features(tapped, rows.images, device="cpu")
     np.testing.assert_allclose(pooled[0], rows.images.mean((2, 3)).numpy(), rtol=1e-6)
 
 
@@ -181,9 +181,7 @@ def test_a_network_that_sees_mirror_images_gives_the_mean_of_both() -> None:
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             return super().forward(images) + super().forward(3 * images)
 
-    maps = Mirrored()
-    images = torch.rand(5, WIDTH, 2, 2)
-    features = block_features(
-        tap_blocks(maps, maps, "made up", token="pooled"), images, device="cpu"
-    )
+    maps, images = Mirrored(), torch.rand(5, WIDTH, 2, 2)
+    tapped = tap_blocks(maps, maps, "made up", token="pooled")
+    features = block_features(tapped, images, device="cpu")
     np.testing.assert_allclose(features[0], 2 * images.mean((2, 3)).numpy(), rtol=1e-6)

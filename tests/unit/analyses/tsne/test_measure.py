@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,19 +21,14 @@ from tests.support.feature_stores import write_split
 
 
 def write_store(
-    folder: Path,
-    features: np.ndarray,
-    labels: np.ndarray,
-    *,
-    shards: int = 2,
-    class_names: Sequence[str] = tuple("0123456789"),
-    units: Sequence[str] | None = None,
-) -> Path:
+    folder: Path, features: np.ndarray, labels: np.ndarray, *, shards: int = 2,
+    class_names: Sequence[str] = tuple("0123456789"), **more: Any,
+) -> Path:  # fmt: skip
     """Writes features as shards with a manifest; ids are row-0, row-1, ..."""
     return write_split(
         folder, features.astype(np.float32), labels, split="test", shards=shards,
         class_names=tuple(class_names), ids=[f"row-{row}" for row in range(len(features))],
-        units=units, backbone="pixels", backbone_options={"family": "pixels"},
+        backbone="pixels", backbone_options={"family": "pixels"}, **more,
     )  # fmt: skip
 
 
@@ -56,7 +52,7 @@ def test_the_same_seed_and_threads_give_the_same_file(digits: Path, tmp_path: Pa
 
 def test_nearest_agrees_with_scikit_learn() -> None:
     rows = np.random.default_rng(0).normal(size=(300, 7)) + 1000.0
-    anchors = np.arange(0, 300, 3)
+    anchors = np.arange(300)[::-1]
     found = find_nearest(rows, anchors, k=5)
     expected = NearestNeighbors(n_neighbors=6).fit(rows).kneighbors(rows[anchors])[1][:, 1:]
     assert measure_agreement(found, expected) > 0.999
@@ -84,3 +80,7 @@ def test_odd_features_are_embedded(features: np.ndarray) -> None:
     assert plane.shape == (len(features), 2)
     assert np.isfinite(plane).all()
     assert facts["pca_agreement"] > 0.9
+    anchors = np.arange(len(features))
+    truth = find_nearest(features / np.abs(features).max(), anchors)
+    kept = measure_agreement(truth, find_nearest(plane, anchors))
+    assert facts["tsne_agreement"] == pytest.approx(kept, abs=0.05)

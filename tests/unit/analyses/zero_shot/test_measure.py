@@ -37,11 +37,8 @@ def write_text(path: Path, weights: np.ndarray, **changes: Any) -> Path:
         "logit_scale": 100.0, "logit_bias": None, "fingerprint": "t", "weights_sha256": "w",
     }  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(
-        {"weights": weights.astype(np.float32)},
-        path,
-        metadata={"dpprobe": canonical_json(facts | changes)},
-    )
+    metadata = {"dpprobe": canonical_json(facts | changes)}
+    save_file({"weights": weights.astype(np.float32)}, path, metadata=metadata)
     return path
 
 
@@ -74,12 +71,10 @@ def test_scores_are_open_clip_s_own(
         tmp_path / "text.safetensors", options=options, info=tmp_path / "dataset.json",
         chosen=chosen, prompt_names={}, runtime=CPU,
     )  # fmt: skip
-    generator = np.random.default_rng(0)
-    pixels = generator.integers(0, 255, (12, 64, 64, 3)).astype(np.uint8)
+    pixels = np.random.default_rng(0).integers(0, 255, (12, 64, 64, 3)).astype(np.uint8)
     images = [Image.fromarray(array) for array in pixels]
     backbone = loading.load_backbone(options, runtime=CPU)
-    batch = torch.stack([backbone.transform(image) for image in images])
-    features = backbone.forward(batch)
+    features = backbone.forward(torch.stack([backbone.transform(image) for image in images]))
     labels = np.arange(12) % 4
     manifest = write_store(tmp_path / "s", np.asarray(features), labels, class_names=CLASSES)
     record = _run(tmp_path, manifest, tmp_path / "text.safetensors")
