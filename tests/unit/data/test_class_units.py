@@ -9,7 +9,7 @@ import pytest
 
 from dpprobe.data import csv_rows
 from dpprobe.data.registry import dataset_options
-from tests.support.shards import png
+from tests.support.sources import write_manifest
 
 CLASSES = ["cat", "dog", "owl"]
 # (patient, class, second label): few owls, and patients of two classes.
@@ -18,16 +18,15 @@ ROWS = [
 ]  # fmt: skip
 
 
-def write_csv(folder: Path, *, labels: bool = False) -> dict[str, Any]:
-    lines = ["path,kind,who,striped,tall"]
-    for n, (who, kind, tall) in enumerate(ROWS):
-        (folder / f"{n}.png").write_bytes(png(n))
-        lines.append(f"{n}.png,{CLASSES[kind]},{who},{int(kind == 2)},{tall}")
-    (folder / "a.csv").write_text("\n".join(lines))
-    named = {"label_columns": ["striped", "tall"]}
-    if not labels:
-        named = {"label_column": "kind", "class_names": CLASSES}  # type: ignore[dict-item]
-    return {"source": "csv", "root": str(folder), "train": "a.csv", **named}
+def write_rows(folder: Path, *, labels: bool = False) -> dict[str, Any]:
+    rows = [
+        {"path": f"{n}.png", "kind": CLASSES[kind], "who": who, "striped": int(kind == 2),
+         "tall": tall}
+        for n, (who, kind, tall) in enumerate(ROWS)
+    ]  # fmt: skip
+    several = {"label_column": None, "class_names": None, "label_columns": ["striped", "tall"]}
+    named: dict[str, Any] = several if labels else {"class_names": CLASSES}
+    return write_manifest(folder, rows, unit_column="who", **named)
 
 
 SPLITS = [{"split_by": by, "split_seed": 3, "missing_classes": "warn"} for by in ("id", "class")]
@@ -38,7 +37,7 @@ SPLITS = [{"split_by": by, "split_seed": 3, "missing_classes": "warn"} for by in
 def test_larger_fractions_are_proposed_for_rare_classes(
     labels: bool, split: dict[str, Any], tmp_path: Path
 ) -> None:
-    options = dataset_options(write_csv(tmp_path, labels=labels) | {"unit_column": "who"} | split)
+    options = dataset_options(write_rows(tmp_path, labels=labels) | split)
     counts = options.count_class_units()
     assert counts is not None
     assert set(counts.test_at) == {0.3, 0.4, 0.5}
@@ -62,7 +61,7 @@ def test_planning_reads_a_table_once_until_it_changes(
         return load(options, *needed, **more)
 
     monkeypatch.setattr(csv_rows, "load_columns", load_and_note)
-    written = write_csv(tmp_path) | {"unit_column": "who", "split_by": "id"}
+    written = write_rows(tmp_path) | {"split_by": "id"}
     for _ in range(2):
         options = dataset_options(written)
         options.count_rows()

@@ -6,8 +6,6 @@ expected sides are stated here in plain Python, by digests and counts.
 
 from __future__ import annotations
 
-import csv
-import gzip
 import hashlib
 import io
 import json
@@ -34,6 +32,7 @@ from dpprobe.data.embedding_rows import read_vector
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, decode_image, read_info
 from tests.support.hub_server import COMMIT, Repository, ask_only, serve
+from tests.support.sources import write_table
 
 ROWS, TESTED = 1100, 400
 CLASSES = ["cat", "dog", "owl"]
@@ -146,14 +145,6 @@ def numbered(parts: dict[str, list[Row]]) -> dict[str, list[str]]:
     }
 
 
-def write_lines(path: Path, lines: Sequence[dict[str, Any]], delimiter: str = ",") -> None:
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "wt", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, list(lines[0]), delimiter=delimiter)
-        writer.writeheader()
-        writer.writerows(lines)
-
-
 def name_labels(setting: Setting) -> dict[str, Any]:
     if setting.several:
         return {"label_columns": CLASSES}
@@ -203,8 +194,8 @@ def write_csv(folder: Path, setting: Setting) -> Written:
             twice = [line, line | out | {"path": "none.png"}][: 2 - row.number % 2]
             lines.setdefault("train" if in_one else split, []).extend(twice)
     for name, table_lines in lines.items():
-        write_lines(folder / f"{name}.{kind}", table_lines, delimiter)
-    write_lines(folder / "ages.csv", ages, ";" if delimiter == ";" else ",")
+        write_table(folder / f"{name}.{kind}", table_lines, delimiter)
+    write_table(folder / "ages.csv", ages, ";" if delimiter == ";" else ",")
     by = {"path": "file", "study": "of"}
     options = {
         "source": "csv", "root": str(folder), **name_labels(setting), **GROUPS, **in_one,
@@ -297,7 +288,7 @@ def texts_of(rows: Sequence[Row]) -> dict[str, np.ndarray]:
 
 def save_npy(folder: Path, split: str, rows: Sequence[Row]) -> dict[str, Any]:
     np.save(folder / f"{split}.npy", np.array([row.vector for row in rows], np.float64))
-    write_lines(folder / f"{split}.csv", [row.columns for row in rows])
+    write_table(folder / f"{split}.csv", [row.columns for row in rows])
     return {split: f"{split}.npy", "table" if split == "train" else "test_table": f"{split}.csv"}
 
 
@@ -311,7 +302,7 @@ def save_npz(folder: Path, split: str, rows: Sequence[Row]) -> dict[str, Any]:
 def save_safetensors(folder: Path, split: str, rows: Sequence[Row]) -> dict[str, Any]:
     vectors = np.array([row.vector for row in rows], np.float32)
     save_file({"own": vectors, "other": -vectors}, folder / f"{split}.safetensors")
-    write_lines(folder / f"{split}.csv", [row.columns for row in rows])
+    write_table(folder / f"{split}.csv", [row.columns for row in rows])
     tables = {"table" if split == "train" else "test_table": f"{split}.csv"}
     return {split: f"{split}.safetensors", "vectors": "own", **tables}
 

@@ -35,7 +35,8 @@ from dpprobe.data.options import Headline, compute_imbalance, headline_metric
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.subsample import Subsample
 from dpprobe.errors import DpprobeError
-from tests.support.shards import pack, png, samples
+from tests.support.shards import CLASSES, pack, png, samples
+from tests.support.sources import write_parquet
 from tests.support.stored_records import answer_of, check_values, to_plain
 
 NAMES = {"label_column": "kind", "class_names": ["cat", "dog"]}
@@ -220,19 +221,13 @@ ASKED = (
 COUNTED = ("count_rows", "used_rows", "class_rows", "count_class_units", "count_units")
 
 
-def write_parquet(path: Path, labels: Sequence[Any], names: Sequence[str] | None) -> None:
-    numbers = range(len(labels))
-    table = pa.table({
-        "image": [{"bytes": png(number), "path": f"{number}.png"} for number in numbers],
-        "label": labels, "who": [f"p{number // 2}" for number in numbers],
+def columns(rows: int) -> dict[str, list[Any]]:
+    numbers = range(rows)
+    return {
+        "who": [f"p{number // 2}" for number in numbers],
         "age": [float(number) for number in numbers], "v": [[1.0, float(n)] for n in numbers],
         "kind": [("cat", "dog")[number % 2] for number in numbers],
-    })  # fmt: skip
-    feature: dict[str, Any] = {"names": names, "_type": "ClassLabel"} if names else {}
-    if names and isinstance(labels[0], list):
-        feature = {"feature": feature, "_type": "Sequence"}
-    told = {"huggingface": json.dumps({"info": {"features": {"label": feature}}})}
-    pq.write_table(table.replace_schema_metadata(told), path)
+    }  # fmt: skip
 
 
 @pytest.fixture
@@ -249,13 +244,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     vectors = np.arange(60, dtype=np.float32).reshape(30, 2)
     np.savez(tmp_path / "v.npz", v=vectors, w=vectors[:, :1], kind=rows)
     np.savez(tmp_path / "odd.npz", v=vectors.astype(bool))
-    for number in (0, 1):
-        write_parquet(
-            tmp_path / f"p{number}.parquet", [n % 3 % 2 for n in range(30)], ["cat", "dog"]
-        )
-    write_parquet(tmp_path / "several.parquet", [[1, 0], [1, 1]], None)
-    write_parquet(tmp_path / "unnamed.parquet", [0, 1], None)
-    write_parquet(tmp_path / "lists.parquet", [[0], [0, 1]], ["cat", "dog"])
+    for name, labels, names in (
+        ("p0", [n % 3 % 2 for n in range(30)], CLASSES), ("several", [[1, 0], [1, 1]], None),
+        ("p1", [n % 3 % 2 for n in range(30)], CLASSES), ("unnamed", [0, 1], None),
+        ("lists", [[0], [0, 1]], CLASSES),
+    ):  # fmt: skip
+        write_parquet(tmp_path / f"{name}.parquet", labels, names, **columns(len(labels)))
     for name, text in (("text.parquet", "a"), ("r.json", "[[0]]"), ("blank.tar", "")):
         (tmp_path / name).write_text(text)
     for name in ("t.tar", "mixed/a.tar", "deep/a.tar", "deep/more/b.tar"):

@@ -15,29 +15,12 @@ from dpprobe.data.registry import dataset_options
 from dpprobe.errors import ConfigError
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
-from tests.support.shards import png
+from tests.support.shards import CLASSES
 from tests.support.small_study import STUDY
+from tests.support.sources import write_manifest
 
-CLASSES = ["cat", "dog"]
 # Patient p has p images, and every third patient is of the second class.
 PATIENTS = [f"p{number}" for number in range(1, 13) for _ in range(number)]
-
-
-def label(patient: str) -> int:
-    return int(int(patient[1:] or 1) % 3 == 0)
-
-
-def write_csv(folder: Path, patients: list[str]) -> dict[str, Any]:
-    """A manifest with one row an image; returns the options that read it."""
-    lines = ["path,kind,who"]
-    for number, patient in enumerate(patients):
-        (folder / f"{number}.png").write_bytes(png(number))
-        lines.append(f"{number}.png,{CLASSES[label(patient)]},{patient}")
-    (folder / "a.csv").write_text("\n".join(lines))
-    return {
-        "source": "csv", "root": str(folder), "train": "a.csv", "label_column": "kind",
-        "class_names": CLASSES, "unit_column": "who",
-    }  # fmt: skip
 
 
 @given(names=st.lists(st.sampled_from("abc")), most=st.integers(1, 4), new=st.sampled_from("abcd"))
@@ -76,7 +59,12 @@ def test_only_what_decides_is_read(options: dict[str, Any], read: tuple[str, ...
 
 
 def study_of(folder: Path, *, privacy: dict[str, Any] | None = None, **options: Any) -> Any:
-    datasets = {"lesions": write_csv(folder, PATIENTS) | options, **STUDY["datasets"]}
+    rows = [
+        {"path": f"{n}.png", "kind": CLASSES[int(who[1:]) % 3 == 0], "who": who}
+        for n, who in enumerate(PATIENTS)
+    ]
+    lesions = write_manifest(folder, rows, unit_column="who") | options
+    datasets = {"lesions": lesions, **STUDY["datasets"]}
     methods = {"sgd": {"head": "sgd", "batch_size": "full"}}
     return load_study(
         STUDY | {"datasets": datasets, "methods": methods, "delta": 1e-4, "privacy": privacy or {}}

@@ -18,10 +18,10 @@ from dpprobe.data.table import read_info
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
-from tests.support.shards import png
+from tests.support.shards import CLASSES
 from tests.support.small_study import STUDY
+from tests.support.sources import write_manifest
 
-CLASSES = ["cat", "dog"]
 FRACTIONS = st.floats(0.01, 0.99)
 # (unit, class) of each image: units have one to three.
 Rows = list[tuple[str, int]]
@@ -57,16 +57,13 @@ CSV: dict[str, Any] = {
 }  # fmt: skip
 
 
-def write_csv(folder: Path, rows: Rows) -> dict[str, Any]:
-    folder.mkdir(parents=True)
-    lines, seen = ["path,kind,who"], Counter[str]()
-    for number, (unit, label) in enumerate(rows):
-        name = f"{unit}-{seen[unit]}.png"
+def write_rows(folder: Path, rows: Rows) -> dict[str, Any]:
+    seen: Counter[str] = Counter()
+    listed = []
+    for unit, label in rows:
+        listed.append({"path": f"{unit}-{seen[unit]}.png", "kind": CLASSES[label], "who": unit})
         seen[unit] += 1
-        (folder / name).write_bytes(png(number))
-        lines.append(f"{name},{CLASSES[label]},{unit}")
-    (folder / "a.csv").write_text("\n".join(lines))
-    return CSV | {"root": str(folder)}
+    return write_manifest(folder, listed)
 
 
 BY_ID = {"split_by": "id", "test_fraction": 0.3}
@@ -78,7 +75,7 @@ def test_a_class_that_chance_leaves_out_of_one_side(
     """Without training rows it is an error; without test rows too, if the metric needs it."""
     alone = next(f"u{n}" for n in range(99) if not below(f"u{n}-0.png", fraction=0.3, seed=0))
     rows = [(f"u{n}", 0) for n in range(20) if f"u{n}" != alone]
-    written = write_csv(tmp_path / "in", [*rows, (alone, 1)]) | BY_ID
+    written = write_rows(tmp_path / "in", [*rows, (alone, 1)]) | BY_ID
     for metric in (None, "auc"):
         needing = dataset_options(written | {"metric": metric})
         with pytest.raises(DataError, match="test: no row of class dog; add rows, .* enlarge"):
@@ -89,7 +86,7 @@ def test_a_class_that_chance_leaves_out_of_one_side(
     assert "test: 1 of 2 classes have no test row (dog), so they are not tested" in caplog.text
     tested = next(f"u{n}" for n in range(99) if below(f"u{n}-0.png", fraction=0.3, seed=0))
     rows = [(f"u{n}", 0) for n in range(20) if f"u{n}" != tested]
-    options = dataset_options(write_csv(tmp_path / "other", [*rows, (tested, 1)]) | BY_ID)
+    options = dataset_options(write_rows(tmp_path / "other", [*rows, (tested, 1)]) | BY_ID)
     with pytest.raises(DataError, match="train: no row of class dog"):
         dataset_preparation.prepare_dataset(options, tmp_path / "out")
 
@@ -125,7 +122,7 @@ def key_by(by: str, values: dict[str, Any]) -> str:
 
 def test_the_first_images_of_what_values_leave_are_no_units_of_a_release(tmp_path: Path) -> None:
     """The first three of those that are left: one left out lets in the fourth of its patient."""
-    values = write_csv(tmp_path / "in", ROWS) | {"split_by": "id", "unit_column": "who"}
+    values = write_rows(tmp_path / "in", ROWS) | {"split_by": "id", "unit_column": "who"}
     bounded = values | {"max_images_per_patient": 1}
 
     def faults(dataset: dict[str, Any], unit: str | None) -> str:
