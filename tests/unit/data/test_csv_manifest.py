@@ -29,7 +29,7 @@ def animals(rows: int = 20) -> list[dict[str, Any]]:
 
 def read_rows(values: dict[str, Any]) -> dict[Any, Any]:
     options: Any = dataset_options(values)
-    return csv_rows.read_rows(options)  # type: ignore[return-value]
+    return csv_rows.read_rows(options)
 
 
 @pytest.mark.parametrize("place", ["unused", "header", "group", "joined", "too long"])

@@ -16,7 +16,6 @@ from safetensors.numpy import save_file
 
 from dpprobe.backbones.feature_dimensions import Dimensions
 from dpprobe.data.train_test_split import choose_by_id
-from dpprobe.draft.seen_dataset import study_name
 from dpprobe.errors import ConfigError
 from tests.unit.draft.conftest import Desk
 
@@ -40,24 +39,6 @@ def test_nothing_is_written_among_the_images(folder: Desk) -> None:
     folder.monkeypatch.chdir(folder.folder / "x")
     assert "you are in the folder of the images" in folder.init(".")
     assert not list(folder.folder.rglob("*.yaml"))
-
-
-@pytest.mark.parametrize("name", ["Cells", "downloads", "releases", "tables"])
-def test_a_study_is_not_called_as_what_studies_write(tmp_path: Path, name: str) -> None:
-    """results/cells is where the default study has its cells, data/downloads what is fetched."""
-    (tmp_path / name).mkdir()
-    assert study_name(tmp_path / name) == f"{name.lower()}_images"
-
-
-def test_a_slip_of_the_pen_is_shown_the_name(folder: Desk) -> None:
-    folder.images("images/lesions/a")
-    assert "images/lesion: no such folder or file; did you mean images/lesions?" in folder.init(
-        "images/lesion"
-    )
-    assert "nowhere is missing too" in folder.init("nowhere/x")
-    folder.file("x.pdf")
-    assert "x.pdf: neither a folder nor a table" in folder.init("x.pdf")
-    assert "a folder has no columns" in folder.init("x", "--label", "y")
 
 
 @pytest.mark.parametrize(
@@ -128,22 +109,6 @@ def test_what_stands_beside_a_checkpoint_is_written(name: str, nested: bool, fol
     assert f"{name}: states values of no use" in folder.init("x", "--checkpoint", checkpoint)
 
 
-def test_a_checkpoint_of_no_use_ends_it_with_a_line(folder: Desk) -> None:
-    assert "--checkpoint w.pth: no such file" in folder.init("x", "--checkpoint", "w.pth")
-    folder.file("w.pth", "\x89PNG")
-    error = folder.init("x", "--checkpoint", "w.pth")
-    assert (
-        "its name does not begin with the name of a timm model; name the network with --model"
-        in error
-    )
-    assert "--model resnet18: --model names the network of --checkpoint" in folder.init(
-        "x", "--model", "resnet18"
-    )
-    (folder.folder / "resnet18.pth").write_bytes(b"\x89PNG")
-    assert "a PNG image, not a file of weights" in folder.init("x", "--checkpoint", "resnet18.pth")
-    assert not (folder.folder / "x.yaml").exists()
-
-
 def test_weights_that_were_fetched_before_are_taken(folder: Desk) -> None:
     commit = "0" * 40
     repository = folder.folder / "cache/models--timm--vit_base_patch16_224.augreg_in21k"
@@ -154,13 +119,6 @@ def test_weights_that_were_fetched_before_are_taken(folder: Desk) -> None:
     assert "vit_b16, 768 features per image" in folder.init("x")
     assert folder.study("x.yaml").backbones["vit_b16"].dimension == 768
     assert "# vit:" not in (folder.folder / "x.yaml").read_text(), "nothing better is proposed"
-
-
-def test_an_output_that_cannot_be_written_is_told_in_one_line(folder: Desk) -> None:
-    (folder.folder / "note.txt").touch()
-    said = folder.init("x", "--output", "note.txt/x.yaml")
-    assert said.startswith("dpprobe: --output note.txt/x.yaml: ")
-    assert said.endswith("note.txt cannot be written; name another folder")
 
 
 def test_the_head_has_the_command_that_wrote_the_file(desk: Desk) -> None:
