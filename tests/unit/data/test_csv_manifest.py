@@ -161,7 +161,9 @@ def test_no_row_is_lost_by_its_split_or_filter_in_silence(
         read_rows(both | {"filters": {"kind": ["Dog"]}})
 
 
-def test_copies_are_counted_by_image_and_by_patient(tmp_path: Path) -> None:
+def test_copies_are_counted_by_image_and_by_patient(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     rows = animals()
     for number, row in enumerate(rows):
         row |= {"patient": f"p{number // 2}", "part": "test" if number < 4 else "train"}
@@ -169,6 +171,7 @@ def test_copies_are_counted_by_image_and_by_patient(tmp_path: Path) -> None:
     for number in (7, 8, 9):  # of one patient, of another, and twice of that one
         (tmp_path / rows[number]["path"]).write_bytes((tmp_path / rows[6]["path"]).read_bytes())
     prepare(tmp_path / "out", **given)
+    assert "train: 1 rows repeat an image of another patient" in caplog.text
     copies = read_info(tmp_path / "out/dataset.json").train_copies
     counts = {"image": {"rows": 3, "most": 4}, "patient": {"rows": 1, "most": 2}}
     assert copies == {unit: of | {"by": "bytes and pixels"} for unit, of in counts.items()}

@@ -456,6 +456,10 @@ def test_tables_have_the_rows_of_their_source(
             assert getattr(counts, split) == {name: len({*each}) for name, each in units.items()}
             if split == "test":
                 assert (counts.test_shares or counts.test) == pytest.approx(shares)
+        if not read.holds_vectors:
+            images = [hashlib.sha256(IMAGES[row.number]).digest() for row in wanted_rows]
+            assert read.image_hashes() == read.content_hashes()[: len(rows)] == images
+            assert len(set(read.content_hashes())) == 2 * len(rows)
         assert read.read_units() == patients
         if patients is not None:
             assert info.units is not None

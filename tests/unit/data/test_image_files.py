@@ -198,8 +198,11 @@ def test_negatives_are_other_pictures_and_too_few_bits_are_refused() -> None:
         (encoded(Image.new("I", (4, 4), -1), "TIFF"), "mode I from -1 to -1 have no known range"),
         (encoded(Image.new("LAB", (4, 4)), "TIFF"), "mode LAB cannot become RGB"),
         (tiff(RAMP.astype(np.uint8).tobytes(), 8, (339, 2)), "8 bits with a sign"),
+        (b"II*\0" + bytes(90), "TIFF of unusual pixels"), (b"MM\0*" + bytes(90), "TIFF of unusual"),
+        (b"", "it is empty"), (b"\0\0\0\x18ftypheix" + bytes(90), "HEIC or a video"),
+        (b"<html>404, not found", "it begins with b'<html>404, not f'"),
     ],
-)
+)  # fmt: skip
 def test_odd_modes_are_refused_while_all_images_are_checked(data: bytes, message: str) -> None:
     with pytest.raises(ImageError, match=message):
         open_image(data)

@@ -30,8 +30,10 @@ from dpprobe.data import (
 )
 from dpprobe.data.copy_counts import CopyCounter
 from dpprobe.data.dataset_checks import label_words, rare_words
+from dpprobe.data.group_columns import Group
 from dpprobe.data.imagefolder import list_images
 from dpprobe.data.options import Headline, compute_imbalance, headline_metric
+from dpprobe.data.parquet_columns import describe_kind
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.subsample import Subsample
 from dpprobe.errors import DpprobeError
@@ -95,6 +97,7 @@ TABLE: list[dict[str, Any]] = [
     {"split_column": "fold", "train_values": [1], "test_values": [2, 3]},
     {"split_column": "fold", "train_values": [1], "test_values": [2], "unit_column": "who"},
     {"test": "b.csv", "split_column": "fold"}, {"split_column": "fold", "train_values": ["test"]},
+    {"split_column": "fold", "train_values": [1], "test_values": ["1", 2]}, {"test_values": [1]},
     {"split_column": "nothing"}, {"split_column": "fold", "train_values": [7]},
     {"split_column": "kind", "train_values": ["cat"], "test_values": ["Dog"]},
     {"root": "no/such"}, {"root": "~nobody_of_that_name/x"}, {"train": "none.csv"},
@@ -112,6 +115,8 @@ TABLE: list[dict[str, Any]] = [
     *(BOTH | {"uncertain": policy, "missing": missing}
       for policy in ("ones", "zeros", "drop", {"a": "drop", "b": "ones"})
       for missing in ("zeros", "drop")),
+    *(BOTH | {"unit_column": "who", "max_images_per_patient": 1, "uncertain": policy}
+      for policy in ("drop", {"b": "drop"}, {"b": "ones"})),
     {"missing": "drop"}, {"missing": "drop", "unit_column": "who", "max_images_per_patient": 1},
     {"filters": {"age": [3, 40]}}, {"filters": {"age": ["x"]}}, {"filters": {"kind": ["Dog"]}},
     {"filters": {"nothing": ["PA"]}}, {"filters": {"kind": ["cat"], "age": [40]}},
@@ -119,6 +124,9 @@ TABLE: list[dict[str, Any]] = [
     join(), join(first=True), join() | {"group_columns": ["site"]},
     join(first=True) | {"unit_column": "site"}, join(by={"who": "name"}, columns=["site"]),
     join(by={"who": "name"}) | {"unit_column": "site"}, join(file="k.csv"), join(by="x"),
+    join(by=["who", "age"], first=True) | {"unit_column": "site"}, {"joins": [
+     *join(columns=["name"])["joins"], *join(by={"name": "who", "age": "age"})["joins"]],
+     "unit_column": "site", "filters": {"kind": ["cat"]}},
     join(columns=["x"]), join(columns=["kind"]), join(by=["who", "age"]), join(by=[]),
     join(by={"who": "empty"}) | {"group_columns": ["site"]},
     join(by={"age": "name"}) | {"group_columns": ["site"]}, join() | {"unit_column": "who"},
@@ -183,7 +191,8 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
          {"id_column": "x", "shard_in_id": True}, {"several_labels": True}, {"class_names": ["a"]},
          {"several_labels": True, "label_column": "label"}, {"class_names": ["cat", "Cat"]},
          {"class_names": ["cat", "cat"]}, {"train": ["t.tar", "*.tar"]},
-         *places("none", "empty", "t.tar.gz", "mixed", "deep", "zipped.tar", "blank.tar", "many")]),
+         *places("none", "empty", "t.tar.gz", "mixed", "deep", "zipped.tar", "blank.tar", "many",
+                 "hidden")]),
     "digits": ({"source": "sklearn", "name": "digits"}, [*ALL, *SPLIT, {"name": "faces"}]),
     "folder": (FOLDER, [*ALL, *SPLIT, {"exclude": ["owl"]}, {"exclude": ["cat"]}, {"embed": True},
                         {"exclude": ["elk"]}, {"path": "none"}, {"path": "halves"}, {"path": "y"},
@@ -254,7 +263,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).write_text(text)
     for name in ("t.tar", "mixed/a.tar", "deep/a.tar", "deep/more/b.tar"):
         pack(tmp_path / name, samples(0, 4))
-    for name in ("t.tar.gz", "mixed/b.tgz", "empty/._a.tar", *(f"many/{n}.tar" for n in range(11))):
+    for name in (
+        "t.tar.gz",
+        "mixed/b.tgz",
+        "empty/._a.tar",
+        "hidden/a.tar",
+        "hidden/.b.tar",
+        *(f"many/{n}.tar" for n in range(11)),
+    ):
         pack(tmp_path / name, samples(0, 2))
     pack(tmp_path / "zipped.tar", samples(0, 4), mode="w:gz")
     images = [f"{name}/{number}.png" for name, count in (("cat", 12), ("dog", 3), ("owl", 2))
@@ -304,6 +320,7 @@ def test_options_answer_before_images_are_read(source: str, folder: Path) -> Non
 HEADER, CAT = "path,kind,age,note\n", "a.png,cat,7,x\n"
 CONTENTS: dict[str, str | bytes] = {
     "empty": "", "header": HEADER, "good": HEADER + CAT + "b.png,dog,,y\n",
+    "padded": " path ,kind , age, note\n" + CAT, "joined in the middle": HEADER + CAT + "\n,,,\n",
     "twice": "path,path,kind\n", "short": HEADER + CAT + "b.png\n", "long": HEADER + "a,b,c,d,e\n",
     "quote": HEADER + '"a.png,cat\n', "spaces": HEADER + ' "a, b.png", "dog",1,\n\n' + CAT,
     "lines": HEADER + 'a.png,cat,"1\n2",x\n' + "b.png,dog,2,y\n",
@@ -387,17 +404,33 @@ LAYOUTS: dict[str, Sequence[str]] = {
     "both inner": ("train/train/1", "train/bus/1", "test/train/1", "test/bus/1"),
     "upside down": ("cats/Train/1", "cats/Test/1", "dogs/Train/1", "dogs/Test/1"),
     "half": ("cats/val/1", "cats/x/1", "dogs/1"), "sites": ("A/m/1", "A/n/1", "B/m/1", "B/n/1"),
+    "deeper sites": ("A/m/x/1", "A/n/1", "B/m/1", "B/n/y/1"), "mixed sites": ("A/m/1", "A/2",
+    "B/m/1", "B/n/1"), "inner parts": ("train/b/1", "train/a/dev/1", "test/a/1", "test/b/1"),
     "more sites": ("A/m/1", "A/n/1", "B/n/1", "B/m/1", "C/n/1"), "deep": ("train/train/a/1",
     "train/test/a/1"), "below": ("x/train/a/1", "x/test/a/1"), "unknown": ("train/a/1", "train/b/1",
     "test/c/1"), "others": ("a/1", "b/notes.txt", "c.png", "a/Thumbs.db", ".x/1"),
     "hidden": ("a/1", "b/.hidden"), "names": ("train/a/1", "train/b/1", "test/A/1", "test/b/1"),
-    "many others": ("a/1", "b/1", *(f"a/{n}.txt" for n in range(23))), "words": ("valid/1",
+    "many others": ("a/1", "b/1", *(f"a/{n}.txt" for n in range(21))), "words": ("valid/1",
     "invalid/1"),
     "stations": ("train_station/1", "train_interior/1"), "ten": tuple(f"{n}/1" for n in range(11)),
-    "unused": ("train/a/1", "train/b/1", "test/a/1", *(f"x{n}/1" for n in range(22))),
+    "unused": ("train/a/1", "train/b/1", "test/a/1", *(f"x{n}/1" for n in range(21))),
     "all at once": ("Benign/1", "benign/2", "empty/.keep", "README", "mole/a.txt"),
     "nested": ("seg_train/seg_train/a/1", "seg_train/seg_train/b/1", "seg_test/seg_test/a/1"),
 }  # fmt: skip
+# A layout, and what is left out of it.
+EXCLUDED = (
+    ("others", "c.png"),
+    ("inner", "train"),
+    ("beside classes", "train"),
+    ("three", "dev"),
+    ("all at once", "empty mole README"),
+    ("flat", "none"),
+    ("flat", "b"),
+    ("half", "dogs cats"),
+    ("sites", "A"),
+    ("unknown", "c"),
+    ("spellings", "Train"),
+)
 PART_NAMES = (
     "train test val", "Training Testing", "train Test Valid", "TRAIN TEST dev", "01_train 02_test",
     "train_images test_images validation_images", "TrainSet|Test Set|Eval Set", "a b", "train",
@@ -421,6 +454,12 @@ def test_folders_are_read_as_parts_and_classes(tmp_path: Path) -> None:
         answers[name] += (
             [answer_of(options.list_warnings), answer_of(options.count_rows)] if files else []
         )
+    for name, words in EXCLUDED:
+        layout = {"path": str(tmp_path / name), "exclude": words.split()}
+        options = dataset_options({"source": "imagefolder"} | layout)
+        asked = (options.input_files, options.count_class_units)
+        answers[f"{name} without {words}"] = [
+            answer_of(list_images, options), *map(answer_of, asked)]  # fmt: skip
     for names in PART_NAMES:
         parts = folder_parts.find_parts(names.split("|" if "|" in names else " "))
         answers[names] = [parts, folder_parts.choose_parts(parts)]
@@ -437,7 +476,28 @@ COLUMNS: list[dict[str, Any]] = [
     {"label": pa.array(["cat", "dog"]).dictionary_encode()}, {"label": [[0, 1], [1, 0]]},
     *({"image": [{"bytes": data, "path": path}] * 2} for data, path in (
         ("x", None), (1, None), (b"x", 3), (b"x", b"x"), ([1], None), (b"x", "a.png"))),
+    *({"label": pa.array([[0, 1], [1, 0]], kind)} for kind in (
+        pa.large_list(pa.int8()), pa.list_(pa.int64(), 2), pa.list_(pa.float32()))),
+    {"label": pa.array([0, 1], pa.uint8())}, {"image": pa.array([{"bytes": b"x", "path": "a"}] * 2,
+     pa.struct([("bytes", pa.large_binary()), ("path", pa.large_string())]))},
     {"sex": [["f"], ["m"]]}, {"sex": None}, {"Label": [0, 1]}, {"sex": [1, 2]}, {"more": [1, 2]},
+]  # fmt: skip
+
+
+METADATA: list[dict[str, str] | None] = [
+    None, {"huggingface": "{"}, {"huggingface": "[]"}, {"dpprobe": '{"class_names": ["a", "b"]}'},
+    {"dpprobe": '{"class_names": ["a", 2]}'}, {"dpprobe": "{}"}, {"dpprobe": "3"},
+    *({"huggingface": f'{{"info": {{"features": {{"label": {label}}}}}}}', "dpprobe": "[]"}
+      for label in ("3", '{"names": []}', '{"names": "ab"}', '{"names": ["a", null]}',
+                    '{"names": ["a", "b", "c"]}', '{"feature": {"_type": "ClassLabel"}}')),
+    {"huggingface": '{"info": {"features": []}}', "dpprobe": '{"class_names": ["a", "b", "c"]}'},
+]  # fmt: skip
+KINDS = [
+    pa.int8(), pa.uint64(), pa.float16(), pa.float64(), pa.string(), pa.large_string(),
+    pa.string_view(), pa.binary(), pa.bool_(), pa.timestamp("s"), pa.decimal128(9, 1),
+    pa.dictionary(pa.int8(), pa.string()), pa.list_(pa.int64()), pa.large_list(pa.float32()),
+    pa.list_(pa.float64(), 3), pa.list_(pa.string()), pa.list_(pa.list_(pa.int8())),
+    pa.list_(pa.bool_()), pa.struct([("a", pa.int8())]), pa.date32(),
 ]  # fmt: skip
 
 
@@ -460,7 +520,15 @@ def test_each_parquet_file_has_the_columns(tmp_path: Path) -> None:
                     "class_names": ["cat", "dog"], option: named,
                 })  # fmt: skip
                 answers.append([*changed, option, answer_of(options.check_files)])
-    check_values("data_parquet_columns", public(answers, tmp_path))
+    for metadata in METADATA:
+        path = tmp_path / "named.parquet"
+        pq.write_table(pa.table(good).replace_schema_metadata(metadata), path)
+        named: Any = dataset_options({"source": "parquet", "train": str(path)})
+        answers.append(
+            [ascii(metadata), answer_of(named.check_files), answer_of(named.count_classes)]
+        )
+    kinds = {str(kind): describe_kind(kind) for kind in KINDS}
+    check_values("data_parquet_columns", public([answers, kinds], tmp_path))
 
 
 SAMPLES: list[dict[str, Any]] = [
@@ -522,6 +590,12 @@ SPELLINGS = (
 )  # fmt: skip
 
 
+def read_group(bins: tuple[float, ...], ignore_case: bool) -> list[Any]:
+    faults: list[list[tuple[str, str]]] = [[] for _ in SPELLINGS]
+    group = Group(column="age", bins=bins, ignore_case=ignore_case)
+    return [group.read_values(list(SPELLINGS), faults), [*filter(None, faults)]]
+
+
 def test_names_are_read_alike_everywhere() -> None:
     names = ["cat", "dog", "1"]
     check_values("data_names", {
@@ -537,6 +611,8 @@ def test_names_are_read_alike_everywhere() -> None:
         "ranges": {text: group_columns.bin_name(text, (18.0, 40.0)) for text in (
             "17.9", "18", "39.9", "40", "4e1", " 41")},
         "alike": alike_names.find_alike(SPELLINGS),
+        "groups": [read_group(*each) for each in (
+            ((), False), ((), True), ((0, 12.5), False), ((1, 2, 1000.0), True))],
         "numbers": person_names.find_equal_numbers(SPELLINGS),
         "people": [person_names.describe_alike(these) for these in (["p"], ["p", "P"], SPELLINGS)],
         "faults": [alike_names.find_name_fault(these) for these in ([], ["a"], ["a", "a"], ["a",

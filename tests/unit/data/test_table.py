@@ -221,6 +221,18 @@ def test_fingerprints_stay_what_they_were(tmp_path: Path, multi_label: bool, gol
     assert not read_info(tmp_path / "dataset.json").accepted
 
 
+def test_subgroups_become_texts() -> None:
+    """Blank for what is missing."""
+    given = {
+        "a": [1.5, float("nan"), None], "b": [1, None, 3], "c": [True, None, False],
+        "d": ["x", "", None], "e": pa.array(["y", None, "z"]).dictionary_encode(),
+    }  # fmt: skip
+    _, made = make_rows("train", [0, 1, 1], groups=given)
+    assert [made.column(name).to_pylist() for name in given] == [
+        ["1.5", "", ""], ["1", "", "3"], ["true", "", "false"], ["x", "", ""], ["y", "", "z"],
+    ]  # fmt: skip
+
+
 def test_accepted_labels(tmp_path: Path) -> None:
     batches = [make_rows("train", [0, 1]), make_rows("test", [1, 0, 0], accepted=[[0, 1], [], [0]])]
     write(tmp_path, batches, accepted=True)
@@ -257,8 +269,9 @@ def test_image_changed_since_it_was_prepared_is_refused(tmp_path: Path) -> None:
     image = EncodedImage(0, None, str(path), "a", hashlib.sha256(png(1)).digest())
     assert table.decode_image(image, split="train").getpixel((0, 0)) == 1
     path.write_bytes(png(2))
-    with pytest.raises(DataError, match="changed since the dataset was prepared"):
-        table.decode_image(image, split="train")
+    for changed in (image, image._replace(data=png(2)), image._replace(data=png(2), path=None)):
+        with pytest.raises(DataError, match="changed since the dataset was prepared"):
+            table.decode_image(changed, split="train")
     path.unlink()
     with pytest.raises(DataError, match=r"train row 0 \(id a\): cannot read .*x.png"):
         table.decode_image(image, split="train")
