@@ -13,10 +13,8 @@ import yaml
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import csv_files, csv_manifest, csv_rows
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.table import read_info
-from dpprobe.errors import ConfigError, DataError
+from dpprobe.errors import ConfigError
 from dpprobe.study.study_file import load_study
-from tests.support.shards import png
 from tests.support.sources import prepare, write_manifest, write_table
 
 
@@ -116,31 +114,6 @@ def test_the_example_study_is_accepted_with_what_is_commented_out(repository: Pa
     assert options.uncertain == {"edema": "ones", "effusion": "zeros", "pneumonia": "drop"}
 
 
-@pytest.mark.parametrize("name", ["~$lock.jpg", "~nobody/x.jpg"])
-def test_a_rows_path_is_data(tmp_path: Path, name: str) -> None:
-    values = write_manifest(tmp_path, [*animals(), {"path": name, "kind": "cat", "sex": "f"}])
-    (tmp_path / name).unlink()
-    with pytest.raises(DataError, match="cannot be read") as caught:
-        prepare(tmp_path / "out", **values)
-    assert "restore the file or leave the image out" in str(caught.value)
-    (tmp_path / name).write_bytes(png(99))
-    prepare(tmp_path / "out", **values)
-
-
-# names in two spellings, and copies under several patients
-
-
-def test_groups_in_two_spellings_are_told(tmp_path: Path) -> None:
-    rows = animals()
-    rows[3]["sex"] = rows[3]["sex"].upper()
-    given = write_manifest(tmp_path, rows)
-    with pytest.raises(DataError, match="sex: '[fmM]' and '[fmM]' are separate groups; use"):
-        prepare(tmp_path / "out", **given, group_columns=["sex"])
-    folded = {"sex": {"column": "sex", "ignore_case": True}}
-    train, _ = prepare(tmp_path / "out", **given, group_columns=folded)
-    assert set(train.read_groups()["group_sex"]) == {"f", "m"}
-
-
 def test_no_row_is_lost_by_its_split_or_filter_in_silence(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -159,33 +132,3 @@ def test_no_row_is_lost_by_its_split_or_filter_in_silence(
         assert f"a.csv: 2 rows of neither split, such as part {value!r}; not used" in caplog.text
     with pytest.raises(ConfigError, match=r"filters.kind: a.csv line \d: kind is 'dog', not 'Dog'"):
         read_rows(both | {"filters": {"kind": ["Dog"]}})
-
-
-def test_copies_are_counted_by_image_and_by_patient(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    rows = animals()
-    for number, row in enumerate(rows):
-        row |= {"patient": f"p{number // 2}", "part": "test" if number < 4 else "train"}
-    given = write_manifest(tmp_path, rows, split_column="part", unit_column="patient")
-    for number in (7, 8, 9):  # of one patient, of another, and twice of that one
-        (tmp_path / rows[number]["path"]).write_bytes((tmp_path / rows[6]["path"]).read_bytes())
-    prepare(tmp_path / "out", **given)
-    assert "train: 1 rows repeat an image of another patient" in caplog.text
-    copies = read_info(tmp_path / "out/dataset.json").train_copies
-    counts = {"image": {"rows": 3, "most": 4}, "patient": {"rows": 1, "most": 2}}
-    assert copies == {unit: of | {"by": "bytes and pixels"} for unit, of in counts.items()}
-    with (tmp_path / "out/problems.csv").open(newline="") as stream:
-        listed = [row["detail"] for row in csv.DictReader(stream)]
-    told = ["of another patient: 'p4' and 'p3'" in detail for detail in listed]
-    assert told == [False, True, True]
-
-
-@pytest.mark.parametrize("name", [r"images\\003.png", "images/003.PNG", "images/ 003.png"])
-def test_a_path_in_another_spelling_is_told(tmp_path: Path, name: str) -> None:
-    rows = animals()
-    given = write_manifest(tmp_path, rows)
-    rows[3]["path"] = name
-    write_table(tmp_path / "a.csv", rows)
-    with pytest.raises(DataError, match="write / instead|there is '003.png', with"):
-        prepare(tmp_path / "out", **given)

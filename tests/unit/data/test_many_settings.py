@@ -321,6 +321,7 @@ HEADER, CAT = "path,kind,age,note\n", "a.png,cat,7,x\n"
 CONTENTS: dict[str, str | bytes] = {
     "empty": "", "header": HEADER, "good": HEADER + CAT + "b.png,dog,,y\n",
     "padded": " path ,kind , age, note\n" + CAT, "joined in the middle": HEADER + CAT + "\n,,,\n",
+    "home": HEADER + "~/a.png,cat,7,x\n~$b.png,dog,7,x\n/x/c.png,cat,,\n",
     "twice": "path,path,kind\n", "short": HEADER + CAT + "b.png\n", "long": HEADER + "a,b,c,d,e\n",
     "quote": HEADER + '"a.png,cat\n', "spaces": HEADER + ' "a, b.png", "dog",1,\n\n' + CAT,
     "lines": HEADER + 'a.png,cat,"1\n2",x\n' + "b.png,dog,2,y\n",

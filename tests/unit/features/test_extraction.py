@@ -92,18 +92,15 @@ def one_shard(
 ) -> Path:
     arguments: dict[str, Any] = {
         "split": "train", "batch_size": 4, "dtype": "float32", "device": "cpu",
+        "backbone_name": "mine",
     } | changed  # fmt: skip
     path = output / f"shard-{shard:05d}-of-{shards:05d}.h5"
     extract_shard(
         table=dataset / f"{arguments['split']}.parquet",
         info=dataset / "dataset.json",
         backbone=backbone_options(backbone),
-        backbone_name="mine",
-        shard=shard,
-        shards=shards,
-        output=path,
-        **arguments,
-    )
+        shard=shard, shards=shards, output=path, **arguments,
+    )  # fmt: skip
     return path
 
 
