@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import open_clip
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dpprobe import resources
 from dpprobe.data import (
     addresses,
     alike_names,
@@ -711,3 +713,23 @@ def test_patterns_choose_files_of_a_repository() -> None:
         answer_of(huggingface._match_files, pattern, names, options) for pattern in patterns
         for names in ([*tables[::-1], "README.md"], ["b.csv", "a.csv"], [], tables[:6], tables[:5])
     ])  # fmt: skip
+
+
+def test_clips_own_templates_are_the_library_s() -> None:
+    for name, library in (
+        ("imagenet80", open_clip.OPENAI_IMAGENET_TEMPLATES),
+        ("ensemble7", open_clip.SIMPLE_IMAGENET_TEMPLATES),
+    ):
+        (of_class,) = prompts.make_sentences(prompts.read_templates(name), ["owl"])
+        assert of_class == [template("owl") for template in library]
+    assert len(prompts.read_templates("imagenet80")) == 80
+    assert len(prompts.read_templates("ensemble7")) == 7
+
+
+def test_every_set_can_be_read() -> None:
+    for name in resources.read_yaml("prompts.yaml"):
+        prompts.check_prompts(name)
+        assert all(
+            "owl" in text
+            for text in prompts.make_sentences(prompts.read_templates(name), ["owl"])[0]
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -17,6 +18,8 @@ from safetensors.numpy import save_file
 from dpprobe.backbones.feature_dimensions import Dimensions
 from dpprobe.data.train_test_split import choose_by_id
 from dpprobe.errors import ConfigError
+from dpprobe.release.parts.evaluation import EvaluateOptions
+from dpprobe.study.study import Study
 from tests.unit.draft.conftest import Desk
 
 
@@ -177,3 +180,76 @@ def test_units_of_each_class_are_shown_on_both_sides_and_a_study_is_written_anyw
         desk.study("lesions.yaml")
     desk.file("lesions.yaml", text.replace("test_fraction: 0.2", "test_fraction: 0.5"))
     desk.study("lesions.yaml")
+
+
+# drafts from folders of images
+
+
+@pytest.mark.parametrize("place", ["data", "data/lesions", "results", "2024", "null", "a\nb"])
+def test_folders_of_any_name_become_a_study(desk: Desk, place: str) -> None:
+    """Also folders in which studies write, names that YAML reads as no text, and line breaks."""
+    desk.images(f"{place}/a", "elsewhere/b", count=30)
+    (desk.folder / place / "b").symlink_to(
+        "/".join([".."] * len(place.split("/")) + ["elsewhere/b"])
+    )
+    assert "60 images, 2 classes" in desk.init(place, "--output", "x.yaml")
+    study = desk.study("x.yaml")
+    assert [dataset.count_classes() for dataset in study.datasets.values()] == [2]
+    assert not any(each.startswith(f"{place}/") for each in (study.results_dir, study.data_dir))
+    (desk.folder / place / "a" / "up").symlink_to("..")
+    assert "remove the link" in desk.init(place, "--force")
+
+
+@pytest.mark.parametrize("rare", [4, 40])
+def test_all_that_is_commented_out_can_be_taken(desk: Desk, rare: int) -> None:
+    desk.images("x/a", count=40)
+    desk.images("x/b", count=rare)
+    printed = desk.init("x")
+    text = (desk.folder / "x.yaml").read_text()
+    assert "No epsilon covers the choice" in " ".join(text.replace("#", "").split())
+    assert ("`balanced: true`" in printed) == (rare < 40), "told of only where it is needed"
+    drafted, study = desk.study("x.yaml"), taken(desk, "x.yaml")
+    assert list(study.backbones) == [*drafted.backbones, "vit"]
+    assert study.methods["balanced"].balanced  # type: ignore[attr-defined]
+    assert study.releases["x_v1"].block(EvaluateOptions)
+
+
+def test_each_draft_has_results_of_its_own_and_one_ledger(desk: Desk) -> None:
+    desk.images("images/x/a", "images/x/b")
+    desk.init("images/x")
+    desk.init("images/x", "--output", "X-2.yaml")
+    desk.init("images/x", "--output", "24.yaml")
+    studies = [desk.study(name) for name in ("x.yaml", "X-2.yaml", "24.yaml")]
+    assert [study.study for study in studies] == ["x", "x_2", "24"]
+    assert [study.results_dir for study in studies] == ["results/x", "results/x_2", "results/24"]
+    assert {study.data_dir for study in studies} == {"data/x"}
+    assert {name for study in studies for name in study.datasets} == {"x"}
+
+
+def taken(desk: Desk, file: str) -> Study:
+    """A study once the comment of each entry is taken away."""
+    text = (desk.folder / file).read_text()
+    entry = r"(?m)^( *)# (\w+:(?: #.*)?(?:\n\1#   .*)+)"
+    text = re.sub(entry, lambda m: re.sub(rf"(?m)^{m[1]}# ", m[1], m[0]), text)
+    (desk.folder / file).write_text(text)
+    return desk.study(file)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_no_label_moves_what_a_release_publishes(desk: Desk, classes: int) -> None:
+    """One image more or less changes the metric of tables, which is no part of a bundle."""
+    written = {}
+    for count in (24, 25):
+        desk.images(*(f"{count}/x/{name}" for name in "abc"[: classes - 1]))
+        desk.images(f"{count}/x/d", count=count)
+        desk.init(f"{count}/x", "--output", f"{count}.yaml")
+        written[count] = taken(desk, f"{count}.yaml").releases["x_v1"]
+    assert [desk.study(f"{count}.yaml").datasets["x"].metric for count in written] == [
+        None, "auc" if classes == 2 else "macro_accuracy",
+    ]  # fmt: skip
+    assert written[24] == written[25]
+    evaluate = written[25].block(EvaluateOptions)
+    assert evaluate is not None
+    assert evaluate.metric == "macro_accuracy"
+    text = (desk.folder / "25.yaml").read_text()
+    assert "neither training nor a release" in " ".join(text.replace("#", "").split())
