@@ -44,7 +44,7 @@ def write_manifest(root: Path, rows: Sequence[Mapping[str, Any]], **options: Any
 
 
 def write_parquet(
-    path: Path, labels: Sequence[Any], names: Any = CLASSES, *, first: int = 0, **columns: Any
+    path: Any, labels: Sequence[Any], names: Any = CLASSES, *, first: int = 0, **columns: Any
 ) -> str:
     """Writes rows with pictures from `first` on, and the classes' names as the Hub has them."""
     numbers = range(first, first + len(labels))

@@ -12,9 +12,8 @@ import pytest
 
 from dpprobe.data.option_paths import match_files
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.table import decode_image, read_info
+from dpprobe.data.table import decode_image
 from dpprobe.errors import ConfigError, DataError
-from tests.support.shards import png
 from tests.support.sources import prepare, write_images, write_parquet
 
 # scikit-learn
@@ -85,39 +84,6 @@ def test_columns_that_are_no_texts(
 
 
 # image folder
-
-
-def test_folder_with_both_splits(tmp_path: Path) -> None:
-    root = str(tmp_path / "images")
-    write_images(tmp_path / "images", [
-        "val/dog/e.png", "train/dog/b.png", "train/cat/a.PNG", "train/cat/deep/c.png",
-        "test/dog/d.png",
-    ])  # fmt: skip
-    for metric in (None, "accuracy"):  # unlike a test set that is split off here
-        with pytest.raises(DataError, match="test: no row of class cat"):
-            prepare(tmp_path / "out", source="imagefolder", path=root, metric=metric)
-    train, test = prepare(tmp_path / "out", source="imagefolder", path=root, missing_classes="warn")
-    assert read_info(tmp_path / "out/dataset.json").untested_classes == ("cat",)
-    assert train.class_names == ("cat", "dog")
-    assert train.read_ids() == ["train/cat/a.PNG", "train/cat/deep/c.png", "train/dog/b.png"]
-    assert train.read_labels().tolist() == [0, 0, 1]
-    assert test.read_ids() == ["test/dog/d.png"]
-    image = next(train.read_images(2, 3))
-    assert image.data is None
-    assert decode_image(image, split="train").getpixel((0, 0)) == 1
-
-
-def test_folder_of_classes_is_split(tmp_path: Path) -> None:
-    names = [f"{kind}/{row}.png" for kind in ("cat", "dog") for row in range(10)]
-    write_images(tmp_path / "images", names)
-    root = str(tmp_path / "images")
-    train, _ = prepare(
-        tmp_path / "out", source="imagefolder", path=root, test_fraction=0.3, embed=True
-    )
-    for image in train.read_images(0, 14):
-        assert image.data == png(names.index(image.id))
-    linked = prepare(tmp_path / "linked", source="imagefolder", path=root, test_fraction=0.3)
-    assert linked[0].fingerprint == train.fingerprint
 
 
 # Options of a source, and the files and folders that decide its tables.

@@ -159,7 +159,7 @@ def write_folder(folder: Path, setting: Setting) -> Written:
         for name, row in zip(ids[split], rows, strict=True):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(IMAGES[row.number])
-    return {"source": "imagefolder", "path": str(folder)}, ids
+    return {"source": "imagefolder", "path": str(folder), "embed": setting.split == "class"}, ids
 
 
 TEXTS = {"own": ("csv", ","), "id": ("TSV", "\t"), "class": ("csv", ";")}
@@ -460,6 +460,8 @@ def test_tables_have_the_rows_of_their_source(
             images = [hashlib.sha256(IMAGES[row.number]).digest() for row in wanted_rows]
             assert read.image_hashes() == read.content_hashes()[: len(rows)] == images
             assert len(set(read.content_hashes())) == 2 * len(rows)
+            linked = source in ("csv", "tar") or (source, name) == ("folder", "own")
+            assert [image.data is None for image in read.read_images(0, 2)] == [linked] * 2
         assert read.read_units() == patients
         if patients is not None:
             assert info.units is not None

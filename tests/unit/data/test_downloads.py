@@ -300,10 +300,11 @@ def test_a_receipt_says_what_was_fetched(tmp_path: Path) -> None:
 
 def test_a_receipt_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     path = tmp_path / FETCHED.name
-    path.write_bytes(CONTENT[:-1])
     write_receipt(tmp_path, [FETCHED], params=None)
-    with pytest.raises(DataError, match=rf"299999 bytes, but 300000 .* delete .*{RECEIPT}"):
-        check_receipt(tmp_path, params=None)
+    for content, found in ((CONTENT[:-1], "299999 bytes"), (CONTENT + b"x", "300001 bytes")):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=rf"{found}, but 300000 .* delete .*{RECEIPT}"):
+            check_receipt(tmp_path, params=None)
     path.unlink()
     with pytest.raises(DataError, match=rf"missing, but 300000 .* delete .*{RECEIPT}"):
         check_receipt(tmp_path, params=None)

@@ -174,10 +174,9 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
          {"test": "p1.parquet"}, {"test": "p1.parquet", "limit": {"train": 9, "test": 2},
          "expect": {"train": 30, "test": 30}}, {"limit": {"test": 3}}, {"class_names": ["x", "y"]},
          {"class_names": ["cat", "dog"]}, {"accepted_labels": {"file": "r.json"}},
-         {"test": "p1.parquet", "accepted_labels": {"file": "r.json"}}, {"test": "several.parquet"},
-         {"train": "several.parquet"}, {"train": "lists.parquet"},
-         {"train": "unnamed.parquet"}, {"train": "text.parquet"},
-         {"train": "unnamed.parquet", "class_names": ["x", "y", "z"]}, {"train": "none.parquet"},
+         *({"test": "p1.parquet", "accepted_labels": {"file": f"{n}.json"}} for n in ("r", "none")),
+         *places(*(f"{name}.parquet" for name in ("several", "lists", "unnamed", "text", "none"))),
+         {"test": "several.parquet"}, {"train": "unnamed.parquet", "class_names": ["x", "y", "z"]},
          {"label_column": "age"}, {"label_column": "who"}, {"image_column": "label"}]),
     "hub": (
         {"source": "huggingface", "repo": "a/b", "revision": "0" * 40, "train": "*.parquet"},
@@ -194,7 +193,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
          {"several_labels": True, "label_column": "label"}, {"class_names": ["cat", "Cat"]},
          {"class_names": ["cat", "cat"]}, {"train": ["t.tar", "*.tar"]},
          *places("none", "empty", "t.tar.gz", "mixed", "deep", "zipped.tar", "blank.tar", "many",
-                 "hidden")]),
+                 "hidden", "bz2.tar", "xz.tar")]),
     "digits": ({"source": "sklearn", "name": "digits"}, [*ALL, *SPLIT, {"name": "faces"}]),
     "folder": (FOLDER, [*ALL, *SPLIT, {"exclude": ["owl"]}, {"exclude": ["cat"]}, {"embed": True},
                         {"exclude": ["elk"]}, {"path": "none"}, {"path": "halves"}, {"path": "y"},
@@ -220,8 +219,9 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
            {"url": "http://h/a%20b.TAR.GZ?x=1"}, {"sha256": "A" * 64}, {"name": "y.tgz"})),
          *(of_url(**layout) for layout in (
            {"source": "sklearn"}, {}, FOLDER | {"path": "/data"}, FOLDER | {"path": "x/../y"},
-           FOLDER | {"path": "~/x"}, CSV | {"train": "../b"}, CSV | {"root": "~"}, CSV | join(
-           file="../b"), FOLDER | {"pth": "x"}, FOLDER | {"delta": 1e-5, "expect": {}}))]),
+           FOLDER | {"path": "~/x"}, *(CSV | {name: "../b"} for name in ("train", "test", "root")),
+           CSV | {"root": "~"}, CSV | join(file="../b"), FOLDER | {"pth": "x"},
+           FOLDER | {"delta": 1e-5, "expect": {}}))]),
 }  # fmt: skip
 ASKED = (
     "list_warnings", "download_params", "preparation_params", "image_params", "input_files",
@@ -274,7 +274,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         *(f"many/{n}.tar" for n in range(11)),
     ):
         pack(tmp_path / name, samples(0, 2))
-    pack(tmp_path / "zipped.tar", samples(0, 4), mode="w:gz")
+    for name, kind in (("zipped", "gz"), ("bz2", "bz2"), ("xz", "xz")):
+        pack(tmp_path / f"{name}.tar", samples(0, 4), mode=f"w:{kind}")
     images = [f"{name}/{number}.png" for name, count in (("cat", 12), ("dog", 3), ("owl", 2))
               for number in range(count)]  # fmt: skip
     halves = [f"{part}/{name}" for part in ("Training", "val") for name in images[::2]]
@@ -435,13 +436,14 @@ EXCLUDED = (
     ("spellings", "Train"),
 )
 PART_NAMES = (
+    "train_val test_train", "val-test trainings", "the final test of_training",
     "train test val", "Training Testing", "train Test Valid", "TRAIN TEST dev", "01_train 02_test",
     "train_images test_images validation_images", "TrainSet|Test Set|Eval Set", "a b", "train",
     "seg_train seg_test seg_pred", "asl_alphabet_train asl_alphabet_test",
-    "images.train images.val",
-    "train2017 val2017", "trainval hold-out", "mnist-training mnist-testing notes",
-    "val valid test",
-    "x_train y_test", "invalid valid train", "Held Out|trn", "train tst val dev", "trainA trainB",
+    "images.train images.val", "train2017 val2017", "trainval hold-out",
+    "mnist-training mnist-testing notes", "val valid test", "x_train y_test",
+    "isic_train isic_test isic_all", "invalid valid train", "Held Out|trn", "train tst val dev",
+    "trainA trainB",
 )  # fmt: skip
 
 
@@ -586,10 +588,9 @@ def test_samples_of_shards_become_rows(tmp_path: Path) -> None:
 SPELLINGS = (
     "cat", "Cat", "cat ", " c at", "c\u200bat", "ｃat", "café", "cafe\u0301", "STRASSE", "straße",
     "1", "1.0", "01", "+1", "-1", "1.5", "1.50", "-0", "0", "1e3", "1e+3", "1000", "1.23E+12",
-    "1e16",
-    "nan", "N/A", "#REF!", "unknown", "?", "", " ", "0012", "12.", ".5", "0.5", "9" * 30, "p1",
-    "P1",
-    "a;b", "cat|dog", "cat, dog", "['cat', 'dog']", "[1, 5]", "[1, 2, 3]", "{'a'}", "[3]", "[sic]",
+    "1e16", "nan", "N/A", "#REF!", "unknown", "?", "", " ", "0012", "12.", ".5", "0.5", "9" * 30,
+    "p1", "P1", "a;b", "cat|dog", "cat, dog", "['cat', 'dog']", "[1, 5]", "[1, 2, 3]", "{'a'}",
+    "[3]", "[sic]",
 )  # fmt: skip
 
 
@@ -648,9 +649,9 @@ PROMPTS: tuple[Any, ...] = (
 )  # fmt: skip
 WORDS = (
     "airplane", "Owl", "cat", "hourglass", "house", "unicycle", "umbrella", "European", "",
-    "honour",
-    "unidentified", "uninhabited", "unicorn", "onerous", "one-way street", "utility pole", "usual",
-    "heirloom", "honest", "ewe", "ukulele", "unimportant", "unimodal", "universe", "8", "X-ray",
+    "honour", "unidentified", "uninhabited", "unicorn", "onerous", "one-way street", "utility pole",
+    "usual", "heirloom", "honest", "ewe", "ukulele", "unimportant", "unimodal", "universe", "8",
+    "X-ray",
 )  # fmt: skip
 
 

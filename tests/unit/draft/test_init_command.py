@@ -16,8 +16,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from dpprobe.backbones.feature_dimensions import Dimensions
-from dpprobe.data.train_test_split import choose_by_id
-from dpprobe.errors import ConfigError
+from dpprobe.draft.available_backbone import _model_of
 from dpprobe.release.parts.evaluation import EvaluateOptions
 from dpprobe.study.study import Study
 from tests.unit.draft.conftest import Desk
@@ -50,6 +49,7 @@ def test_nothing_is_written_among_the_images(folder: Desk) -> None:
         ("mobilenetv2_100_imagenet.safetensors", (), None),
         ("mobilenetv2_100_imagenet.safetensors", (), "checkpoint: it is not the weights of it"),
         ("resnet18_ours.safetensors", ("--model", "mobilenetv2_100"), None),
+        ("MobileNetV2_100.safetensors", (), None),
     ],
 )
 def test_a_checkpoint_is_looked_at_and_its_model_told_by_its_name_or_option(
@@ -73,9 +73,16 @@ def test_a_checkpoint_is_looked_at_and_its_model_told_by_its_name_or_option(
     drafted = folder.study("x.yaml").backbones["mobilenetv2_100"]
     assert drafted.input_files() == (file,)
     written = (folder.folder / "x.yaml").read_text()
+    assert " ".join(["dpprobe init x --checkpoint", file, *more]) in written
     assert "(0.485, 0.456, 0.406)" in written
     assert "pad_type" in written
     assert "mean, std, size, interpolation" in drafted.list_warnings()[0]
+
+
+def test_a_file_has_weights_of_the_model_with_the_longest_name() -> None:
+    models = {"ResNet50d_a1.pth": "resnet50d", "resnet50-x.bin": "resnet50",
+              "vit_small_patch16_224_mine.safetensors": "vit_small_patch16_224"}  # fmt: skip
+    assert {file: _model_of(Path("x") / file) for file in models} == models
 
 
 STATED = {"mean": [0.5] * 3, "std": [0.5] * 3, "input_size": [3, 192, 192],
@@ -151,37 +158,6 @@ def test_the_last_line_runs_what_was_written(folder: Desk) -> None:
     shutil.rmtree(folder.folder / ".snakemake", ignore_errors=True)
 
 
-def test_units_of_each_class_are_shown_on_both_sides_and_a_study_is_written_anyway(
-    desk: Desk,
-) -> None:
-    """Twenty patients by whose names none is tested; no count, nor choice by one, in the file."""
-    names = [f"m{n}" for n in range(99)]
-    sides = choose_by_id(names, fraction=0.2, seed=0)
-    rare = [name for name, tested in zip(names, sides, strict=True) if not tested][:20]
-    rows = [(f"b{n}", "benign") for n in range(99)] + [(name, "malignant") for name in rare]
-    desk.images("x/files", count=len(rows))
-    table = [
-        {"file": f"files/{n}.jpg", "diagnosis": kind, "patient": who}
-        for n, (who, kind) in enumerate(rows)
-    ]
-    desk.table("x/lesions.csv", table)
-    printed = desk.init("x/lesions.csv")
-    tested = sum(choose_by_id([f"b{n}" for n in range(99)], fraction=0.2, seed=0))
-    assert f"99 images:{99 - tested:>9} train, {tested} test patients\n" in printed
-    assert f"20 images:{20:>9} train, 0 test patients  (the smallest)" in printed
-    assert "refused:     1 class has no test patient, which `metric: auc` needs: malig" in printed
-    assert (
-        "Correct lesions.yaml before you run it: a run stops at each line that begins with "
-        "`refused`." in printed
-    )
-    text = (desk.folder / "lesions.yaml").read_text()
-    assert "test_fraction: 0.2" in text
-    with pytest.raises(ConfigError, match="no test patient"):
-        desk.study("lesions.yaml")
-    desk.file("lesions.yaml", text.replace("test_fraction: 0.2", "test_fraction: 0.5"))
-    desk.study("lesions.yaml")
-
-
 # drafts from folders of images
 
 
@@ -212,18 +188,6 @@ def test_all_that_is_commented_out_can_be_taken(desk: Desk, rare: int) -> None:
     assert list(study.backbones) == [*drafted.backbones, "vit"]
     assert study.methods["balanced"].balanced  # type: ignore[attr-defined]
     assert study.releases["x_v1"].block(EvaluateOptions)
-
-
-def test_each_draft_has_results_of_its_own_and_one_ledger(desk: Desk) -> None:
-    desk.images("images/x/a", "images/x/b")
-    desk.init("images/x")
-    desk.init("images/x", "--output", "X-2.yaml")
-    desk.init("images/x", "--output", "24.yaml")
-    studies = [desk.study(name) for name in ("x.yaml", "X-2.yaml", "24.yaml")]
-    assert [study.study for study in studies] == ["x", "x_2", "24"]
-    assert [study.results_dir for study in studies] == ["results/x", "results/x_2", "results/24"]
-    assert {study.data_dir for study in studies} == {"data/x"}
-    assert {name for study in studies for name in study.datasets} == {"x"}
 
 
 def taken(desk: Desk, file: str) -> Study:

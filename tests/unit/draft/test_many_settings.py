@@ -46,7 +46,8 @@ TABLES: dict[str, tuple[Rows, str]] = {
     "patients and groups": (lesions(), ""),
     "a patient who is named": (lesions(), "--patient PatientID"),
     "a label and images that are named": (lesions(), "--label sex --image file"),
-    "another delta": (lesions(), "--output other.yaml"),
+    "another file": (lesions(), "--output other.yaml"),
+    "a file that is a number": (lesions(), "--output 24.yaml"),
     "most images of one patient": (
         rows_of(diagnosis=lambda n: "benign" if n < 16 else "malignant",
                 patient=lambda n: n // 2 if n < 16 else 99), ""),
@@ -122,8 +123,8 @@ REFUSED_TABLES = [
 REFUSED_FOLDERS: list[list[str]] = [
     [], ["a/notes.txt", "b/notes.txt"], ["0.jpg", "1.jpg"], ["0.jpg", "a/1.jpg", "b/2.jpg"],
     ["in/a/1.jpg", "in/b/1.jpg"], ["a/1.jpg", "b/1.jpg", "list.csv"], ["a/1.jpg", "list.TSV.gz"],
-    ["train/a/1.jpg", "train/b/1.jpg"], ["train/0.tar"], ["deep/train/0.TAR"], ["a/1.jpg"],
-    ["in/a/1.jpg"], ["a/0.jpg", "b/caf\udce9.jpg"], ["train/0.jpg", "test/0.jpg"],
+    ["train/a/1.jpg", "train/b/1.jpg"], ["train/0.tar"], ["0.tar"], ["deep/train/0.TAR"],
+    ["a/1.jpg"], ["in/a/1.jpg"], ["a/0.jpg", "b/caf\udce9.jpg"], ["train/0.jpg", "test/0.jpg"],
 ]  # fmt: skip
 # Words after `init`, among the files that the test puts there.
 CALLS = (

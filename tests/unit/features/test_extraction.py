@@ -45,52 +45,31 @@ def png(value: int, size: int = 4) -> bytes:
 
 
 def write_dataset(
-    directory: Path,
-    images: Sequence[bytes],
-    *,
-    accepted: Sequence[list[int]] | None = None,
-    ids: Sequence[int] | None = None,
+    directory: Path, images: Sequence[bytes], *, accepted: Any = None, ids: Any = None
 ) -> Path:
     """A dataset whose train split has these images, and one for testing."""
     rows = range(len(images)) if ids is None else ids
-    train = table.make_batch(
-        ids=[f"id{row}" for row in rows],
-        labels=[row % 2 for row in rows],
-        images=images,
-        paths=[None] * len(images),
-        groups={"group_sex": ["fm"[row % 2] for row in range(len(images))]},
-        accepted=accepted,
-    )
-    test = table.make_batch(
-        ids=["t"],
-        labels=[0],
-        images=[png(0)],
-        paths=[None],
-        groups={"group_sex": [""]},
-        accepted=None if accepted is None else [[]],
-    )
+    sexes = ["fm"[row % 2] for row in range(len(images))]
+    parts: list[tuple[str, list[str], list[int], Any, list[str], Any]] = [
+        ("train", [f"id{row}" for row in rows], [row % 2 for row in rows], images, sexes, accepted),
+        ("test", ["t"], [0], [png(0)], [""], None if accepted is None else [[]]),
+    ]
+    batches = [
+        (split, table.make_batch(
+            ids=names, labels=labels, images=data, paths=[None] * len(names),
+            groups={"group_sex": groups}, accepted=right))
+        for split, names, labels, data, groups, right in parts
+    ]  # fmt: skip
+    values = {"source": "sklearn", "name": "digits", "verify": "hash", "duplicates": "warn"}
     table.write_dataset(
-        directory,
-        iter([("train", train), ("test", test)]),
-        options=dataset_options(
-            {"source": "sklearn", "name": "digits", "verify": "hash", "duplicates": "warn"}
-        ),
-        class_names=["even", "odd"],
-        groups=["group_sex"],
-        accepted=accepted is not None,
-        rows=len(images) + 1,
-    )
+        directory, iter(batches), options=dataset_options(values), class_names=["even", "odd"],
+        groups=["group_sex"], accepted=accepted is not None, rows=len(images) + 1,
+    )  # fmt: skip
     return directory
 
 
 def one_shard(
-    dataset: Path,
-    output: Path,
-    *,
-    shard: int,
-    shards: int,
-    backbone: dict[str, Any] = PIXELS,
-    **changed: Any,
+    dataset: Path, output: Path, *, shard: int, shards: int, backbone: Any = PIXELS, **changed: Any
 ) -> Path:
     arguments: dict[str, Any] = {
         "split": "train", "batch_size": 4, "dtype": "float32", "device": "cpu",
@@ -98,29 +77,18 @@ def one_shard(
     } | changed  # fmt: skip
     path = output / f"shard-{shard:05d}-of-{shards:05d}.h5"
     extract_shard(
-        table=dataset / f"{arguments['split']}.parquet",
-        info=dataset / "dataset.json",
-        backbone=backbone_options(backbone),
-        shard=shard, shards=shards, output=path, **arguments,
+        table=dataset / f"{arguments['split']}.parquet", info=dataset / "dataset.json",
+        backbone=backbone_options(backbone), shard=shard, shards=shards, output=path, **arguments,
     )  # fmt: skip
     return path
 
 
-def extract(
-    dataset: Path,
-    output: Path,
-    *,
-    shards: int = 1,
-    backbone: dict[str, Any] = PIXELS,
-    **changed: Any,
-) -> FeatureStore:
-    info = read_info(dataset / "dataset.json")
+def extract(dataset: Path, output: Path, *, shards: int = 1, **changed: Any) -> FeatureStore:
+    info, manifest = read_info(dataset / "dataset.json"), output / "manifest.json"
     paths = [
-        one_shard(dataset, output, shard=shard, shards=shards, backbone=backbone, **changed)
-        for shard in range(shards)
+        one_shard(dataset, output, shard=shard, shards=shards, **changed) for shard in range(shards)
     ]
     rows = info.splits[changed.get("split", "train")].rows
-    manifest = output / "manifest.json"
     write_manifest(paths, manifest, rows=rows, dataset_fingerprint=info.fingerprint)
     return FeatureStore(manifest)
 
@@ -460,9 +428,13 @@ def test_accepted_labels_follow_their_rows(tmp_path: Path) -> None:
 
 def test_a_shard_holds_the_probe_of_its_machine(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data", [png(0), png(1)])
-    features = extract(dataset, tmp_path / "out", shards=2)
-    loaded = loading.load_backbone(backbone_options(PIXELS), runtime=Runtime(device="cpu"))
-    assert [record.probe for record in features.shards] == [take_probe(loaded)] * 2
+    for backbone in (PIXELS, vit()):
+        features = extract(dataset, tmp_path / backbone["family"], shards=2, backbone=backbone)
+        loaded = loading.load_backbone(backbone_options(backbone), runtime=Runtime(device="cpu"))
+        assert [record.probe for record in features.shards] == [take_probe(loaded)] * 2
+        for name in ("weights_sha256", "architecture", "pretrained_tag", "trained"):
+            assert getattr(features, name) == getattr(loaded, name)
+        assert features.backbone_fingerprint == loaded.fingerprint
 
 
 def test_a_backbone_of_broken_weights_is_refused_at_once(
@@ -534,19 +506,13 @@ def test_real_weights_give_the_features_of_a_plain_loop(tmp_path: Path, shared_d
               "test": str(shared_data / "cifar10" / "test.parquet"),
               "limit": {"train": 40, "test": 1}, "missing_classes": "warn"}  # fmt: skip
     dataset_preparation.prepare_dataset(dataset_options(source), tmp_path / "data")
-    features = extract(
-        tmp_path / "data",
-        tmp_path / "out",
-        shards=2,
-        batch_size=9,
-        backbone={
-            "family": "timm",
-            "model": "mobilenetv2_100",
-            "checkpoint": str(checkpoint),
-            "model_args": {"pad_type": "same"},
-            "preprocessing": {"size": 128, "mean": 0.5, "std": 0.5, "crop_pct": 1.0},
-        },
-    ).read()
+    network = {
+        "family": "timm", "model": "mobilenetv2_100", "checkpoint": str(checkpoint),
+        "model_args": {"pad_type": "same"},
+        "preprocessing": {"size": 128, "mean": 0.5, "std": 0.5, "crop_pct": 1.0},
+    }  # fmt: skip
+    given: dict[str, Any] = {"shards": 2, "batch_size": 9, "backbone": network}
+    features = extract(tmp_path / "data", tmp_path / "out", **given).read()
 
     model: Any = timm.create_model(
         "mobilenetv2_100", checkpoint_path=str(checkpoint), pad_type="same"
