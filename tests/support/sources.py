@@ -35,6 +35,12 @@ def write_images(root: Path, names: Iterable[str]) -> None:
         (root / name).write_bytes(png(number))
 
 
+def read_folder(folder: Path) -> dict[str, bytes]:
+    """Reads every file under a folder, by its path."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
 def write_manifest(root: Path, rows: Sequence[Mapping[str, Any]], **options: Any) -> dict[str, Any]:
     """Writes a.csv and the image at the path of each row; returns the options that read them."""
     write_images(root, [row["path"] for row in rows])

@@ -52,9 +52,6 @@ def test_long_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: str, 
     assert csv.field_size_limit() == 131_072
 
 
-# paths
-
-
 def test_paths_are_relative_to_the_root_unless_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,9 +61,6 @@ def test_paths_are_relative_to_the_root_unless_absolute(
     assert str(next(train.read_images(0, 1)).path).startswith("here/images/")
     absolute, _ = prepare(tmp_path / "other", **given | {"train": str(tmp_path / "here/a.csv")})
     assert absolute.fingerprint == train.fingerprint
-
-
-# what the documentation says
 
 
 def documented() -> list[dict[str, Any]]:

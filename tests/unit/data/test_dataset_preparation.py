@@ -16,8 +16,6 @@ from dpprobe.data.table import decode_image
 from dpprobe.errors import ConfigError, DataError
 from tests.support.sources import prepare, write_images, write_parquet
 
-# scikit-learn
-
 
 def test_digits_are_scikit_learns(tmp_path: Path) -> None:
     from sklearn.datasets import load_digits
@@ -36,9 +34,6 @@ def test_digits_are_scikit_learns(tmp_path: Path) -> None:
             assert label == labels[row]
             seen.add(row)
     assert len(seen) == 1797
-
-
-# parquet
 
 
 def test_parquet_limit_takes_the_first_rows(tmp_path: Path) -> None:
@@ -81,9 +76,6 @@ def test_columns_that_are_no_texts(
     path = write_parquet(tmp_path / "train.parquet", [0, 1], who=values)
     with pytest.raises(DataError, match=fault):
         prepare(tmp_path / "out", source="parquet", train=path, **options)
-
-
-# image folder
 
 
 # Options of a source, and the files and folders that decide its tables.

@@ -78,11 +78,8 @@ def make_rows() -> list[Row]:
         age = draw.choice([None, *range(20, 80)])
         labels = tuple(draw.randrange(2) for _ in CLASSES)
         patient = f"{side}{draw.randrange(ROWS // 4)}"
-        rows.append(
-            Row(
-                number, draw.choice([0, 0, 1, 2]), labels, patient, draw.choice(["f", "m", ""]), age
-            )
-        )
+        label, sex = draw.choice([0, 0, 1, 2]), draw.choice(["f", "m", ""])
+        rows.append(Row(number, label, labels, patient, sex, age))
     return rows
 
 
@@ -347,9 +344,6 @@ CASES = [
     for name, setting in SETTINGS.items()
     if source != "folder" or not (setting.several or setting.patients)
 ] + [("folder", "own")]
-
-
-# What the tables must hold
 
 
 def rank(name: str) -> bytes:

@@ -283,9 +283,6 @@ def test_a_disk_that_fills_under_the_receipt_is_one_line(
     assert list((tmp_path / "mnist").iterdir()) == []
 
 
-# the receipt of a download folder
-
-
 FETCHED = Fetched(name="data.zip", bytes=300_000, sha256=SHA256, url="https://example.org/data.zip")
 
 

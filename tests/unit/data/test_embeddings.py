@@ -72,12 +72,8 @@ def write_sparse(file: h5py.File, name: str, matrix: Any) -> None:
 
 
 def options(folder: Path, written: dict[str, Any], **more: Any) -> Any:
-    return dataset_options(
-        {
-            "source": "embeddings", "root": str(folder), "label_column": "kind",
-            "class_names": NAMES, **written, **more,
-        }
-    )  # fmt: skip
+    given = {"source": "embeddings", "root": str(folder), "label_column": "kind"}
+    return dataset_options(given | {"class_names": NAMES} | written | more)
 
 
 def prepare(folder: Path, written: dict[str, Any], **more: Any) -> Path:

@@ -25,7 +25,7 @@ from dpprobe.errors import ConfigError, DataError, DownloadError
 from tests.support.hub_server import COMMIT, TOKEN, Hub, Repository, ask_only, serve
 from tests.support.misbehaving_server import make_quick
 from tests.support.shards import png
-from tests.support.sources import write_parquet
+from tests.support.sources import read_folder, write_parquet
 from tests.support.stored_records import check_values, to_plain
 
 REPO = "someone/leaves"
@@ -43,12 +43,7 @@ def table(first: int, *, several: bool = False) -> bytes:
     return stream.getvalue()
 
 
-FILES = {
-    "README.md": b"A card.",
-    TRAIN[0]: table(101),
-    TRAIN[1]: table(201),
-    TEST: table(1),
-}
+FILES = {"README.md": b"A card.", TRAIN[0]: table(101), TRAIN[1]: table(201), TEST: table(1)}
 
 
 @pytest.fixture(autouse=True)
@@ -64,23 +59,10 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
 
 def options_of(**values: Any) -> DatasetOptions:
     written = {
-        "source": "huggingface",
-        "repo": REPO,
-        "revision": COMMIT,
-        "train": "data/train-*.parquet",
+        "source": "huggingface", "repo": REPO, "revision": COMMIT, "train": "data/train-*.parquet",
         "test": "data/test-*.parquet",
-        **values,
-    }
-    return dataset_options(written)
-
-
-def left_of(directory: Path) -> dict[str, bytes]:
-    """Every file under a folder, by its path."""
-    return {
-        path.relative_to(directory).as_posix(): path.read_bytes()
-        for path in directory.rglob("*")
-        if path.is_file()
-    }
+    }  # fmt: skip
+    return dataset_options(written | values)
 
 
 def run(options: DatasetOptions, tmp_path: Path) -> tuple[SplitTable, SplitTable]:
@@ -127,8 +109,8 @@ def test_a_second_run_goes_on_where_the_first_gave_up(hub: Hub, tmp_path: Path) 
     size = len(FILES[TRAIN[1]])
     hub.breaks[TRAIN[1]] = (10, 1000)
     refused(options_of(), tmp_path, DownloadError)
-    assert left_of(tmp_path)[f"repository/{TRAIN[0]}"] == FILES[TRAIN[0]]
-    assert f"repository/{TRAIN[1]}" not in left_of(tmp_path)
+    assert read_folder(tmp_path)[f"repository/{TRAIN[0]}"] == FILES[TRAIN[0]]
+    assert f"repository/{TRAIN[1]}" not in read_folder(tmp_path)
     had = hub.served[TRAIN[1]]
     assert 0 < had < size
     hub.breaks.clear()
@@ -193,13 +175,13 @@ def test_each_refusal_has_its_remedy_and_leaves_nothing_that_looks_finished(
                 answer = re.sub(r"\S+ instead of [0-9a-f]+", "X instead of Y", answer)
                 assert "hf_wrong" not in answer
                 assert not (folder / "receipt.json").exists()
-        left = sorted(left_of(tmp_path / name))
+        left = sorted(read_folder(tmp_path / name))
         answers[name] = [answer, left, sum(COMMIT in each for each in hub.requests)]
         hub.failures.clear()
         if hub.corrupt:
             hub.corrupt.clear()
             dataset_preparation.download_dataset(options_of(), folder)
-            assert left_of(folder)[f"repository/{TEST}"] == FILES[TEST]
+            assert read_folder(folder)[f"repository/{TEST}"] == FILES[TEST]
     check_values("huggingface_refusals", answers)
 
 
@@ -251,26 +233,22 @@ def test_labels_of_another_form_than_stated(hub: Hub, tmp_path: Path) -> None:
     assert train.multi_label
 
 
-# Accepted labels (ReaL)
-
-
 def real_json() -> bytes:
     """Three images in four have labels; the list is longer than the split."""
     return json.dumps([[] if row % 4 == 0 else [row % 2, 1] for row in range(ROWS + 7)]).encode()
 
 
-def local(tmp_path: Path, labels: Any, **values: Any) -> DatasetOptions:
+def local(tmp_path: Path, labels: Any) -> DatasetOptions:
     for name in (TRAIN[0], TEST):
         path = tmp_path / Path(name).name
         path.write_bytes(FILES[name])
     (tmp_path / "real.json").write_text(labels if isinstance(labels, str) else json.dumps(labels))
     written = {
-        "source": "parquet",
-        "train": str(tmp_path / Path(TRAIN[0]).name),
+        "source": "parquet", "train": str(tmp_path / Path(TRAIN[0]).name),
         "test": str(tmp_path / Path(TEST).name),
         "accepted_labels": {"file": str(tmp_path / "real.json")},
-    }
-    return dataset_options({**written, **values})
+    }  # fmt: skip
+    return dataset_options(written)
 
 
 def test_accepted_labels_of_local_files(tmp_path: Path) -> None:

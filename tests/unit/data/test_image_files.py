@@ -230,9 +230,6 @@ def test_a_missing_file_is_told_of_in_another_spelling(tmp_path: Path) -> None:
     assert hint_misspelling(str(tmp_path / "nowhere/b.jpg")) == ""
 
 
-# damaged files of each format
-
-
 pillow_heif.register_heif_opener()
 ZEROS_PASS = ("BMP", "PPM", "TIFF")  # in which zeros are pixels
 # Damages that leave some kinds of a format undamaged, as far as can be seen.

@@ -232,7 +232,7 @@ ASKED = (
 COUNTED = ("count_rows", "used_rows", "class_rows", "count_class_units", "count_units")
 
 
-def columns(rows: int) -> dict[str, list[Any]]:
+def columns(rows: int) -> dict[str, Any]:
     numbers = range(rows)
     return {
         "who": [f"p{number // 2}" for number in numbers],
@@ -528,9 +528,9 @@ def test_each_parquet_file_has_the_columns(tmp_path: Path) -> None:
     for metadata in METADATA:
         path = tmp_path / "named.parquet"
         pq.write_table(pa.table(good).replace_schema_metadata(metadata), path)
-        named: Any = dataset_options({"source": "parquet", "train": str(path)})
+        read: Any = dataset_options({"source": "parquet", "train": str(path)})
         answers.append(
-            [ascii(metadata), answer_of(named.check_files), answer_of(named.count_classes)]
+            [ascii(metadata), answer_of(read.check_files), answer_of(read.count_classes)]
         )
     kinds = {str(kind): describe_kind(kind) for kind in KINDS}
     check_values("data_parquet_columns", public([answers, kinds], tmp_path))
@@ -582,8 +582,6 @@ def test_samples_of_shards_become_rows(tmp_path: Path) -> None:
             answers.append([*changed, answer_of(read, options, path)])
     check_values("shard_rows", public(answers, tmp_path))
 
-
-# Words and numbers.
 
 SPELLINGS = (
     "cat", "Cat", "cat ", " c at", "c\u200bat", "ｃat", "café", "cafe\u0301", "STRASSE", "straße",

@@ -121,9 +121,6 @@ def test_hospital_entries_of_the_catalog_take_the_patient(name: str) -> None:
     assert study.dataset_unit(name) == "patient"
 
 
-# units of each class on both sides, counted beforehand
-
-
 KINDS = ["cat", "dog", "owl"]
 # (patient, class, second label): few owls, and patients of two classes.
 PAIRS = [

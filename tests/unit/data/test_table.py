@@ -29,7 +29,7 @@ def options() -> DatasetOptions:
 def make_rows(name: str, labels: Sequence[Any], **columns: Any) -> tuple[str, pa.Table]:
     rows = range(len(labels))
     first = 100 if name == "test" else 0  # no image stands in both splits
-    given = {
+    given: dict[str, Any] = {
         "ids": [f"{name}-{row}" for row in rows], "images": [png(first + row) for row in rows],
         "paths": [None] * len(labels),
     }  # fmt: skip

@@ -54,9 +54,6 @@ def test_the_first_of_each_class_by_hash_are_tested(
     assert train_test_split.count_rows(rows.values(), fraction) == sides
 
 
-# a split by id
-
-
 # (unit, class) of each image: units have one to three.
 Rows = list[tuple[str, int]]
 ROWS: Rows = [(f"u{n}", n % 2) for n in range(60) for _ in range(1 + n % 3)]
@@ -66,9 +63,6 @@ def below(name: str, *, fraction: float, seed: int) -> bool:
     """The rule in other words: a digest as a number in [0, 1), compared exactly."""
     digest = hashlib.sha256(f"{seed}\n{name}".encode()).hexdigest()
     return Fraction(int(digest, 16), 2**256) < Fraction(fraction)
-
-
-# The rule
 
 
 @given(
@@ -81,9 +75,6 @@ def test_a_side_is_the_hash_of_a_name_below_the_fraction(
 ) -> None:
     chosen = train_test_split.choose_by_id([name], fraction=fraction, seed=seed)
     assert chosen == [below(name, fraction=fraction, seed=seed)]
-
-
-# The sources
 
 
 CSV: dict[str, Any] = {
@@ -125,15 +116,8 @@ def test_a_class_that_chance_leaves_out_of_one_side(
         dataset_preparation.prepare_dataset(options, tmp_path / "out")
 
 
-# What a release asks
-
 PARQUET: dict[str, Any] = {"source": "parquet", "train": "a.parquet", "class_names": CLASSES}
-HUB: dict[str, Any] = {
-    "source": "huggingface",
-    "repo": "a/b",
-    "revision": "0" * 40,
-    "train": "a.parquet",
-}
+HUB: dict[str, Any] = PARQUET | {"source": "huggingface", "repo": "a/b", "revision": "0" * 40}
 TAR: dict[str, Any] = {"source": "webdataset", "train": "a.tar", "class_names": CLASSES}
 VECTORS: dict[str, Any] = CSV | {"source": "embeddings", "train": "a.npz", "table": "a.csv"}
 FILES: list[dict[str, Any]] = [{"url": "https://example.org/a.zip", "sha256": "0" * 64}]
@@ -215,9 +199,6 @@ def test_a_key_changes_with_what_decides_the_sides_alone(
     assert split.follows_names == (bool(columns) and not own_test)
     assert split.names_rows == bool(columns)
     assert not options_by("class", values).public_split().follows_names
-
-
-# The tables that are there
 
 
 def test_a_split_by_id_gives_up_the_catalog_s_sizes() -> None:

@@ -152,9 +152,6 @@ def test_all_damaged_shards_are_named_at_once(tmp_path: Path) -> None:
     assert "a-001.tar: cut short" in other
 
 
-# what is wrong with a sample
-
-
 def test_a_key_stands_once(tmp_path: Path) -> None:
     pack(tmp_path / "s/a.tar", samples(0, 4))
     pack(tmp_path / "s/b.tar", [(name, data) for name, data in samples(2, 4)])

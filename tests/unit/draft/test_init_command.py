@@ -158,9 +158,6 @@ def test_the_last_line_runs_what_was_written(folder: Desk) -> None:
     shutil.rmtree(folder.folder / ".snakemake", ignore_errors=True)
 
 
-# drafts from folders of images
-
-
 @pytest.mark.parametrize("place", ["data", "data/lesions", "results", "2024", "null", "a\nb"])
 def test_folders_of_any_name_become_a_study(desk: Desk, place: str) -> None:
     """Also folders in which studies write, names that YAML reads as no text, and line breaks."""

@@ -185,9 +185,6 @@ def pool_threads() -> list[str]:
     return [one.name for one in threading.enumerate() if one.name.startswith("extract")]
 
 
-# the pipeline
-
-
 def noise(seed: int, size: int = 40) -> bytes:
     values = np.random.default_rng(seed).integers(0, 256, (size, size, 3), dtype=np.uint8)
     return encode(Image.fromarray(values))
@@ -527,9 +524,6 @@ def test_real_weights_give_the_features_of_a_plain_loop(tmp_path: Path, shared_d
             expected.append(model.forward_head(maps, pre_logits=True)[0])
     assert features.shape == (40, 1280)
     np.testing.assert_allclose(features, torch.stack(expected), rtol=1e-3, atol=1e-4)
-
-
-# features of a part, taken from the whole's shards
 
 
 PART = {"source": "sklearn", "name": "digits", "duplicates": "warn"}

@@ -56,7 +56,7 @@ def write(directory: Path, header: ShardHeader, *, probe: Any = None, **changed:
         "features": FEATURES, "labels": LABELS, "ids": IDS, "groups": GROUPS, "accepted": None,
         "units": None, "layers": {},
     } | changed  # fmt: skip
-    parts = {
+    parts: dict[str, Any] = {
         name: {key: each[rows] for key, each in (values or {}).items()}
         if name in ("groups", "layers") else values if values is None else values[rows]
         for name, values in content.items()
@@ -82,16 +82,9 @@ def probe_of(scale: float, *, digest: str = "a") -> dict[str, Any]:
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("shards", [1, 3])
 def test_round_trip(tmp_path: Path, dtype: str, shards: int) -> None:
-    paths = [
-        write(
-            tmp_path,
-            make_header(shard, shards=shards, dtype=dtype),
-            layers=LAYERS,
-            accepted=ACCEPTED,
-            units=IDS[::-1],
-        )
-        for shard in range(shards)
-    ]
+    content: dict[str, Any] = {"layers": LAYERS, "accepted": ACCEPTED, "units": IDS[::-1]}
+    headers = [make_header(shard, shards=shards, dtype=dtype) for shard in range(shards)]
+    paths = [write(tmp_path, header, **content) for header in headers]
     manifest_of(tmp_path, paths)
     features = FeatureStore(tmp_path / "manifest.json")
     assert (features.rows, features.dimension, features.num_classes) == (ROWS, DIMENSION, 2)
@@ -177,9 +170,6 @@ def test_kill_in_mid_write_leaves_no_shard(tmp_path: Path) -> None:
     assert all(name.endswith(".partial") for name in left), left
     write(tmp_path, make_header(shards=1)).rename(path)
     manifest_of(tmp_path, [path])
-
-
-# damage
 
 
 def flip_byte(path: Path) -> None:
@@ -326,9 +316,6 @@ def test_damaged_manifest_is_refused(
         FeatureStore(manifest)
 
 
-# the manifest
-
-
 def manifest_of(directory: Path, shards: list[Path], **changed: Any) -> None:
     arguments: dict[str, Any] = {"rows": ROWS, "dataset_fingerprint": DATASET} | changed
     write_manifest(shards, directory / "manifest.json", **arguments)
@@ -344,22 +331,21 @@ def test_shards_may_come_in_any_order_but_each_row_once(tmp_path: Path) -> None:
     np.testing.assert_array_equal(FeatureStore(tmp_path / "manifest.json").read(), FEATURES)
 
 
-# What another shard's header and content have.
-DISAGREEING: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    *((changed, {}) for changed in (
-        {"backbone_fingerprint": "x"}, {"split": "test"}, {"class_names": ("a", "b")},
-        {"dataset_fingerprint": "old"}, {"preprocessing": {}}, {"preprocessing": {"mean": [0.4]}},
-        {"multi_label": True}, {"dtype": "float16"}, {"precision": "bfloat16"}, {"rows": 22},
-        {"weights_sha256": "w"}, {"backbone": "other"}, {"backbone_options": {}},
-        {"versions": {"torch": "3"}}, {"shards": 3}, {"trained": True})),
-    *(({}, content) for content in (
-        {"features": FEATURES[:, :3]}, {"groups": {}}, {"layers": {"2": FEATURES}},
-        {"layers": None}, {"layers": LAYERS | {"10": FEATURES}}, {"accepted": ACCEPTED},
-        {"units": IDS},
-        {"layers": dict(reversed(LAYERS.items()))}, {"probe": None}, {"ids": IDS[:-1]},
-        {"labels": LABELS[:-1]}, {"units": IDS[:-1]}, {"accepted": ACCEPTED[:-1]},
-        {"groups": {"group_sex": GROUPS["group_sex"][:-1]}},
-        {"probe": probe_of(1.1, digest="b")}, {"probe": probe_of(1.001, digest="b")})),
+# What another shard's header or content has.
+OTHER_HEADERS: list[dict[str, Any]] = [
+    {"backbone_fingerprint": "x"}, {"split": "test"}, {"class_names": ("a", "b")}, {"rows": 22},
+    {"dataset_fingerprint": "old"}, {"preprocessing": {}}, {"preprocessing": {"mean": [0.4]}},
+    {"multi_label": True}, {"dtype": "float16"}, {"precision": "bfloat16"}, {"shards": 3},
+    {"weights_sha256": "w"}, {"backbone": "other"}, {"backbone_options": {}}, {"trained": True},
+    {"versions": {"torch": "3"}},
+]  # fmt: skip
+OTHER_CONTENT: list[dict[str, Any]] = [
+    {"features": FEATURES[:, :3]}, {"groups": {}}, {"layers": {"2": FEATURES}}, {"layers": None},
+    {"layers": LAYERS | {"10": FEATURES}}, {"accepted": ACCEPTED}, {"units": IDS}, {"probe": None},
+    {"layers": dict(reversed(LAYERS.items()))}, {"ids": IDS[:-1]}, {"labels": LABELS[:-1]},
+    {"units": IDS[:-1]}, {"accepted": ACCEPTED[:-1]},
+    {"groups": {"group_sex": GROUPS["group_sex"][:-1]}},
+    {"probe": probe_of(1.1, digest="b")}, {"probe": probe_of(1.001, digest="b")},
 ]  # fmt: skip
 
 
@@ -367,8 +353,11 @@ def test_a_manifest_refuses_shards_that_disagree(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     same: dict[str, Any] = {"layers": LAYERS, "probe": probe_of(1)}
+    none: dict[str, Any] = {}
     answers = []
-    for changed, content in DISAGREEING:
+    for changed, content in (
+        *((each, none) for each in OTHER_HEADERS), *((none, each) for each in OTHER_CONTENT),
+    ):  # fmt: skip
         folder = tmp_path_factory.mktemp("store")
         shards = [
             write(folder, make_header(0, shards=2), **same),
@@ -422,9 +411,6 @@ def test_several_labels_of_a_row_are_kept(tmp_path: Path) -> None:
     np.testing.assert_array_equal(features.labels, labels)
 
 
-# layers, accepted labels, probes
-
-
 FLIPPED = FEATURES * np.where(np.arange(FEATURES.size) == 57, -1, 1).reshape(FEATURES.shape)
 RENAMED = {"backbone": "other_name", "backbone_options": {"checkpoint": "elsewhere"}}
 OTHERS: list[dict[str, Any]] = [
@@ -463,10 +449,7 @@ def test_blocks_that_do_not_fit_leave_no_file(tmp_path: Path) -> None:
 
     with pytest.raises(StoreError, match="layers"):
         two_blocks()
-    short: list[dict[str, Any]] = [
-        {"layers": {"2": FEATURES[:-1]}}, {"features": FEATURES[:-1]}
-    ]  # fmt: skip
-    for content in short:
+    for content in ({"layers": {"2": FEATURES[:-1]}}, {"features": FEATURES[:-1]}):
         with pytest.raises(StoreError, match="22 "):
             write(tmp_path, make_header(shards=1), **content)
     assert list(tmp_path.iterdir()) == []
