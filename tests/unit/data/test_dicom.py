@@ -40,9 +40,7 @@ def header(values: np.ndarray, **changed: Any) -> Dataset:
     dataset.file_meta.MediaStorageSOPInstanceUID = uid.generate_uid()
     dataset.SOPClassUID = uid.SecondaryCaptureImageStorage
     dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID
-    dataset.PatientName = PERSON
-    dataset.PatientID = "4711"
-    dataset.PatientBirthDate = "19700101"
+    dataset.PatientName, dataset.PatientID, dataset.PatientBirthDate = PERSON, "4711", "19700101"
     dataset.Rows, dataset.Columns = values.shape[-2:] if values.ndim < 3 else values.shape[:2]
     dataset.SamplesPerPixel = 3 if values.ndim == 3 else 1
     dataset.PhotometricInterpretation = "RGB" if values.ndim == 3 else "MONOCHROME2"
@@ -146,15 +144,11 @@ SHORT = {"BitsStored": 12, "HighBit": 11}
 @pytest.mark.parametrize(
     ("values", "sign", "padding", "changed"),
     [
-        (PADDED, "SS", -2000, {}),
-        (PADDED, "US", 63536, {}),
-        (PADDED.view(np.uint16), "US", 63536, {}),
-        (PADDED.view(np.uint16), "SS", -2000, {}),
-        (PADDED.view(np.uint16), "SS", -2000, SHORT),
-        (PADDED.view(np.uint16), "US", 63536, SHORT),
-        (PADDED, "US", 63536, SHORT),
-        (LOW, "US", 2096, SHORT),
-        (LOW, "US", 63536, SHORT),
+        *((values, sign, value, {}) for values in (PADDED, PADDED.view(np.uint16))
+          for sign, value in (("SS", -2000), ("US", 63536))),
+        *((PADDED.view(np.uint16), sign, value, SHORT)
+          for sign, value in (("SS", -2000), ("US", 63536))),
+        (PADDED, "US", 63536, SHORT), (LOW, "US", 2096, SHORT), (LOW, "US", 63536, SHORT),
         (LOW, "SS", -2000, SHORT),
         (PADDED, "US", 63536, {"RescaleSlope": 2, "RescaleIntercept": -1024}),
         (np.where(PADDED < 0, -1, PADDED).astype(np.int32), "US", 2**32 - 1, {}),

@@ -276,11 +276,12 @@ def test_accepted_labels_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         said = re.sub(r"read \(.*\)", "read (...)", to_plain(caught.value))
         answers.append(said.replace(str(tmp_path), "FOLDER"))
     for path in ("leaf.png", "ILSVRC2012_val_0000000.JPEG", "ILSVRC2012_val_00000000.JPEG", None):
-        options = local(tmp_path, [[0]] * 300)
         rows = pq.read_table(tmp_path / Path(TEST).name)
         images = [{**row, "path": path} for row in rows.column("image").to_pylist()]
         changed = rows.set_column(0, "image", pa.array(images, rows.column("image").type))
-        pq.write_table(changed, tmp_path / Path(TEST).name)
+        pq.write_table(changed, tmp_path / "later.parquet")
+        files = (str(tmp_path / Path(TEST).name), str(tmp_path / "later.parquet"))
+        options = local(tmp_path, [[0]] * 300).model_copy(update={"test": files})
         with pytest.raises(DataError) as caught:
             dataset_preparation.prepare_dataset(options, tmp_path / "tables")
         answers.append(str(caught.value))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpprobe.data import csv_rows, patient_sides
+from dpprobe.data import class_units, csv_rows, patient_sides
 from dpprobe.data.patient_sides import RowIndex, assign_sides
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import ConfigError
@@ -161,6 +162,17 @@ def test_larger_fractions_are_proposed_for_rare_classes(
     wider = options.model_copy(update={"test_fraction": 0.3}).count_class_units()
     assert wider is not None
     assert set(wider.test_at) == {0.4, 0.5}
+
+
+@pytest.mark.parametrize("least", [0, 4, 5])
+def test_larger_fractions_are_counted_for_fewer_than_five_test_units(least: int) -> None:
+    options: Any = dataset_options({"source": "imagefolder", "path": "x", "test_fraction": 0.35})
+    sides: Counter[tuple[str | None, int]] = Counter(
+        {("test", 0): 9, ("test", 1): least, ("train", 0): 7, ("train", 1): 3}
+    )
+    counts = class_units.count_classes(options, ["a", "b"], lambda _: sides)
+    assert (counts.train, counts.test) == ({"a": 7, "b": 3}, {"a": 9, "b": least})
+    assert set(counts.test_at) == ({0.4, 0.5} if least < 5 else set())
 
 
 def test_planning_reads_a_table_once_until_it_changes(

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from dpprobe.data import dataset_preparation, problems, table
+from dpprobe.data import dataset_checks, dataset_preparation, problems, table
 from dpprobe.data.dataset_checks import rare_words
 from dpprobe.data.group_columns import warn_of_code
 from dpprobe.data.registry import dataset_options
@@ -70,15 +70,10 @@ class Rows:
         plain = changed.pop("plain", False)
         values = {"source": "sklearn", "name": "digits"} | changed
         table.write_dataset(
-            self.directory / "out",
-            self._batches(plain=plain),
-            options=dataset_options(values),
-            class_names=CLASSES,
-            rows=sum(map(len, self.splits.values())),
-            chosen_test=True,
-            units=not plain,
-            groups=["group_sex"],
-        )
+            self.directory / "out", self._batches(plain=plain), options=dataset_options(values),
+            class_names=CLASSES, rows=sum(map(len, self.splits.values())), chosen_test=True,
+            units=not plain, groups=["group_sex"],
+        )  # fmt: skip
 
     def _batches(self, *, plain: bool = False) -> Iterator[tuple[str, pa.Table]]:
         for name, rows in self.splits.items():
@@ -191,9 +186,10 @@ FACTS = ("train_copies", "duplicates_across_splits", "classes_without_test_rows"
 
 
 def test_each_problem_has_its_words_report_and_facts(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After good tables of the day before, which may not pass for those of today."""
+    monkeypatch.setattr(dataset_checks, "SHOWN", 1)
     answers = []
     warn_of_code.cache_clear()  # which warns once about each
     for number, (spoils, options) in enumerate(SPOILS):

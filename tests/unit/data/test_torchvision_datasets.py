@@ -34,13 +34,7 @@ def options(name: str, **more: Any) -> DatasetOptions:
 
 
 def prepared(
-    name: str,
-    tmp_path: Path,
-    server: Server,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    per_class: int = 2,
-    **more: Any,
+    name: str, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, per_class: int = 2
 ) -> tuple[table.DatasetInfo, dict[str, list[dict[str, Any]]]]:
     """Through the whole path: the tables' description, and their rows."""
     train, test, classes = serve_dataset(
@@ -52,7 +46,7 @@ def prepared(
     if test:
         expect |= {"train": train, "test": test}
     fetch_from(server.url("/"), monkeypatch)
-    chosen = options(name, expect=expect, **more)
+    chosen = options(name, expect=expect)
     dataset_preparation.download_dataset(chosen, tmp_path / "downloads")
     dataset_preparation.prepare_dataset(
         chosen, tmp_path / "tables", downloaded=tmp_path / "downloads"

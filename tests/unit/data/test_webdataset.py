@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpprobe.data import dataset_preparation, tar_shards
+from dpprobe.data import dataset_preparation, tar_shards, webdataset_rows
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import decode_image
 from dpprobe.errors import DataError
@@ -141,7 +141,9 @@ def test_a_sparse_member_is_refused(tmp_path: Path) -> None:
         dataset_preparation.prepare_dataset(dataset_options(given(path)), tmp_path / "out")
 
 
-def test_all_damaged_shards_are_named_at_once(tmp_path: Path) -> None:
+def test_all_damaged_shards_are_named_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shards = two_shards(tmp_path / "shards")
     for number in (3, 13):
         cut(shards / f"a-00{number // 10}.tar", f"n01/{number:04}.cls".encode())
@@ -150,6 +152,9 @@ def test_all_damaged_shards_are_named_at_once(tmp_path: Path) -> None:
     one, other = str(refused.value).splitlines()
     assert "a-000.tar: cut short" in one
     assert "a-001.tar: cut short" in other
+    monkeypatch.setattr(webdataset_rows, "SHOWN", 1)
+    with pytest.raises(DataError, match=r"a-000.tar: cut short .*\nand 1 more$"):
+        webdataset_rows.read_shards(dataset_options(given(shards)))  # type: ignore[arg-type]
 
 
 def test_a_key_stands_once(tmp_path: Path) -> None:

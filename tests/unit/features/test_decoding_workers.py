@@ -60,14 +60,9 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> SplitTable:
 
 
 def run(
-    table: SplitTable,
-    backbone: Backbone,
-    device: StandIn | None,
-    *,
-    decoder: Decoder | None = None,
-    batch_size: int = 40,
-    threads: int = 3,
-) -> list[Features]:
+    table: SplitTable, backbone: Backbone, device: StandIn | None, *, batch_size: int = 40,
+    threads: int = 3, decoder: Decoder | None = None,
+) -> list[Features]:  # fmt: skip
     parts = compute_rows(
         table.read_ranges, table.rows, decoder or Decoder(backbone, table.split), backbone,
         batch_size=batch_size, threads=threads, accelerator=device,
