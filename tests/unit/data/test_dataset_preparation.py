@@ -37,8 +37,8 @@ def test_digits_are_scikit_learns(tmp_path: Path) -> None:
 
 
 def test_parquet_limit_takes_the_first_rows(tmp_path: Path) -> None:
-    files = [write_parquet(tmp_path / "a.parquet", [0, 1] * 4)]
-    files.append(write_parquet(tmp_path / "b.parquet", [1] * 6, first=20))
+    files = [write_parquet(tmp_path / "b.parquet", [0, 1] * 4)]
+    files.append(write_parquet(tmp_path / "a.parquet", [1] * 6, first=20))
     options: dict[str, Any] = {"source": "parquet", "train": files, "split_by": "id"}
     tested = write_parquet(tmp_path / "c.parquet", [1, 0, 0], first=100)
     limit = {"train": 11, "test": 2}

@@ -11,7 +11,6 @@ import io
 import json
 import math
 import random
-import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
@@ -29,9 +28,12 @@ from safetensors.numpy import save_file
 
 from dpprobe.data import dataset_preparation, embedding_files, parquet, table
 from dpprobe.data.embedding_rows import read_vector
+from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, decode_image, read_info
+from dpprobe.errors import DataError
 from tests.support.hub_server import COMMIT, Repository, ask_only, serve
+from tests.support.shards import pack
 from tests.support.sources import write_table
 
 ROWS, TESTED = 1100, 400
@@ -102,9 +104,13 @@ class Setting(NamedTuple):
     several: bool = False
     patients: bool = False
     most: int | None = None
+    few: bool = False
 
     @property
     def parts(self) -> dict[str, list[Row]]:
+        if self.few:  # and no owl among the test rows
+            tested = [row for row in ALL[ROWS : ROWS + 30] if CLASSES[row.label] != "owl"]
+            return {"train": ALL[:30], "test": tested}
         return {"train": ALL[:ROWS], **({"test": ALL[ROWS:]} if self.split == "own" else {})}
 
     @property
@@ -219,12 +225,16 @@ def parquet_bytes(rows: Sequence[Row], setting: Setting) -> bytes:
     return stream.getvalue()
 
 
+def in_two(rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
+    """The rows of two files, neither a multiple of a batch."""
+    return rows[: len(rows) * 3 // 10], rows[len(rows) * 3 // 10 :]
+
+
 def parquet_files(setting: Setting) -> dict[str, bytes]:
-    """Two files for each part, neither a multiple of a batch."""
     return {
-        f"{split}-{number}.parquet": parquet_bytes(rows[cut], setting)
+        f"{split}-{number}.parquet": parquet_bytes(part, setting)
         for split, rows in setting.parts.items()
-        for number, cut in enumerate((slice(0, 330), slice(330, None)))
+        for number, part in enumerate(in_two(rows))
     }
 
 
@@ -247,17 +257,14 @@ def write_hub(_: Path, setting: Setting) -> Written:
 
 def write_tar(folder: Path, setting: Setting) -> Written:
     for split, rows in setting.parts.items():
-        for number, cut in enumerate((slice(0, 330), slice(330, None))):
-            with tarfile.open(folder / f"{split}-{number}.tar", "w") as tar:
-                for row in rows[cut]:
-                    label = [*row.labels] if setting.several else CLASSES[row.label]
-                    fields = row.columns | {"label": label, "sex": row.sex or None}
-                    for suffix, data in (
-                        ("png", IMAGES[row.number]), ("json", json.dumps(fields).encode()),
-                    ):  # fmt: skip
-                        info = tarfile.TarInfo(f"n/{row.name}.{suffix}")
-                        info.size = len(data)
-                        tar.addfile(info, io.BytesIO(data))
+        for number, part in enumerate(in_two(rows)):
+            members = []
+            for row in part:
+                label = [*row.labels] if setting.several else CLASSES[row.label]
+                fields = row.columns | {"label": label, "sex": row.sex or None}
+                members.append((f"n/{row.name}.png", IMAGES[row.number]))
+                members.append((f"n/{row.name}.json", json.dumps(fields).encode()))
+            pack(folder / f"{split}-{number}.tar", members)
     options = {
         "source": "webdataset", "class_names": CLASSES, "label_column": "label", **GROUPS,
         "several_labels": setting.several,
@@ -306,7 +313,7 @@ def save_safetensors(folder: Path, split: str, rows: Sequence[Row]) -> dict[str,
 
 def save_parquet(folder: Path, split: str, rows: Sequence[Row]) -> dict[str, Any]:
     """Two files, with lists of float64 of any length."""
-    for number, part in enumerate((rows[:130], rows[130:])):
+    for number, part in enumerate(in_two(rows)):
         columns = {name: [row.columns[name] for row in part] for name in part[0].columns}
         vectors = pa.array([row.vector for row in part])
         content = pa.table({**columns, "embedding": vectors})
@@ -403,6 +410,35 @@ def read_contents(read: SplitTable, start: int, stop: int) -> Iterator[tuple[str
             yield image.id, pixel[0] + 256 * pixel[1]
 
 
+def prepare(
+    source: str, setting: Setting, folder: Path, monkeypatch: pytest.MonkeyPatch, **more: Any
+) -> tuple[DatasetOptions, dict[str, list[str]]]:
+    (folder / "in").mkdir(parents=True)
+    written, ids = SOURCES[source](folder / "in", setting)
+    options = dataset_options(written | setting.options | more)
+    options.check_files()
+    if source == "hub":
+        with serve({"some/animals": Repository(parquet_files(setting))}) as hub:
+            ask_only(hub.url, monkeypatch)
+            dataset_preparation.download_dataset(options, folder / "hub")
+    dataset_preparation.prepare_dataset(options, folder / "out", downloaded=folder / "hub")
+    return options, ids
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_class_without_test_rows_and_embedding_are_up_to_the_options(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = Setting("own", few=True)
+    with pytest.raises(DataError, match="test: no row of class owl"):
+        prepare(source, setting, tmp_path / "one", monkeypatch)
+    more: dict[str, Any] = {"embed": True} if source in ("folder", "csv", "tar") else {}
+    prepare(source, setting, tmp_path / "two", monkeypatch, missing_classes="warn", **more)
+    assert read_info(tmp_path / "two/out/dataset.json").untested_classes == ("owl",)
+    read = SplitTable(tmp_path / "two/out/train.parquet")
+    assert all(image.data for image in read.read_images(0, read.rows))
+
+
 @pytest.mark.parametrize(("source", "name"), CASES)
 def test_tables_have_the_rows_of_their_source(
     source: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -411,15 +447,7 @@ def test_tables_have_the_rows_of_their_source(
     monkeypatch.setattr(table, "GROUP_ROWS", 300)  # several row groups
     monkeypatch.setattr(embedding_files, "BLOCK_ROWS", 300)
     setting = SETTINGS.get(name) or Setting(name)
-    (tmp_path / "in").mkdir()
-    written, ids = SOURCES[source](tmp_path / "in", setting)
-    options = dataset_options(written | setting.options)
-    options.check_files()
-    if source == "hub":
-        with serve({"some/animals": Repository(parquet_files(setting))}) as hub:
-            ask_only(hub.url, monkeypatch)
-            dataset_preparation.download_dataset(options, tmp_path / "hub")
-    dataset_preparation.prepare_dataset(options, tmp_path / "out", downloaded=tmp_path / "hub")
+    options, ids = prepare(source, setting, tmp_path, monkeypatch)
     wanted = expected_tables(setting, ids, in_folders=source == "folder")
     info = read_info(tmp_path / "out/dataset.json")
     assert info.class_names == tuple(CLASSES)

@@ -1,4 +1,4 @@
-"""Image files: HEIC, odd modes, hashes of pixels, and names in another spelling."""
+"""Image files: HEIC, odd modes, hashes of pixels, other spellings, and damage of each format."""
 
 from __future__ import annotations
 

@@ -114,6 +114,7 @@ TABLE: list[dict[str, Any]] = [
             "(3)", "(benign) 'mass'", "[sic]", "[1, 2, 3]", "0", "+1")))),
     BOTH, BOTH | {"class_names": ["x", "y"]}, BOTH | {"class_names": {"a": "x", "b": "y"}},
     BOTH | {"class_names": ["x", "y", "z"]}, BOTH | {"label_columns": ["a"]},
+    BOTH | {"class_names": ["x", "y"], "uncertain": {"b": "zeros"}},
     BOTH | {"uncertain": {"c": "ones"}}, {"uncertain": "ones"}, {"missing": "zeros"},
     *(BOTH | {"uncertain": policy, "missing": missing}
       for policy in ("ones", "zeros", "drop", {"a": "drop", "b": "ones"})
@@ -192,7 +193,8 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
         [*ALL, *SPLIT, *PATIENTS, {"test": "mixed/a.tar"}, {"shard_in_id": True, "split_by": "id"},
          {"id_column": "x", "shard_in_id": True}, {"several_labels": True}, {"class_names": ["a"]},
          {"several_labels": True, "label_column": "label"}, {"class_names": ["cat", "Cat"]},
-         {"class_names": ["cat", "cat"]}, {"train": ["t.tar", "*.tar"]},
+         {"class_names": ["cat", "cat"]},
+         *({"train": ["t.tar", other]} for other in ("*.tar", "deep/a.tar")),
          *places("none", "empty", "t.tar.gz", "mixed", "deep", "zipped.tar", "blank.tar", "many",
                  "hidden", "bz2.tar", "xz.tar")]),
     "digits": ({"source": "sklearn", "name": "digits"}, [*ALL, *SPLIT, {"name": "faces"}]),
@@ -384,7 +386,8 @@ def test_tables_have_the_rows_of_their_text(
         chosen = files if name in ("good", "tabs") else {"a.csv": data}
         for file, packed in chosen.items():
             (tmp_path / file).write_bytes(packed)
-            for changes in READINGS if name in ("good", "labels") and file == "a.csv" else [{}]:
+            plain = [{}, {"delimiter": ","}] if name in ("tabs", "declared") else [{}]
+            for changes in READINGS if name in ("good", "labels") and file == "a.csv" else plain:
                 answer = answer_of(read, file, changes)
                 answers[f"{name} {file} {changes or ''}"] = answer
     wide = answers.pop("wide a.csv ")["rows"]["path"]

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from dpprobe.artifacts import read_json
 from dpprobe.data import dataset_preparation, table
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.subsample import Subsample
@@ -198,7 +199,7 @@ def several_labels(directory: Path) -> Path:
     ]  # fmt: skip
     table.write_dataset(
         directory, iter(batches), options=dataset_options(DIGITS), class_names=list(CLASSES),
-        multi_label=True, rows=4,
+        multi_label=True, rows=4, revision="v1",
     )  # fmt: skip
     return directory
 
@@ -211,6 +212,7 @@ def test_rows_of_several_labels_have_no_class_to_keep(tmp_path: Path) -> None:
     options = dataset_options({**DIGITS, "subsample": {"fraction": 0.99}})
     write_subsampled(whole, tmp_path / "part", options)
     assert read_info(tmp_path / "part/dataset.json").multi_label
+    assert read_json(tmp_path / "part/dataset.json")["revision"] == "v1"
 
 
 def test_a_part_draws_patients(tmp_path: Path) -> None:

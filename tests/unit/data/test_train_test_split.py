@@ -1,4 +1,4 @@
-"""The stratified split: a partition, stable when the data grow."""
+"""Splits by class and by id: partitions that no other unit moves, and what a release asks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command around the looks: backbones, and files that it must not touch."""
+"""The command around the looks: backbones, folders, and files that it must not touch."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def test_a_folder_becomes_the_stored_study(desk: Desk) -> None:
 
 def test_what_is_not_understood_ends_init_with_a_line(desk: Desk) -> None:
     desk.monkeypatch.setenv("HOME", str(desk.folder))
-    desk.images("x/a", "x/b", "images/lesions/a", "scans/files")
+    desk.images("x/a", "x/b", "images/lesions2/a", "images/lesions/a", "scans/files")
     for name in ("x.pdf", "note.txt", "0.TAR", "0.tar.gz"):
         desk.file(name)
     for name in ("w.pth", "resnet18.pth"):

@@ -561,7 +561,9 @@ def select(
 def test_selected_features_are_the_extracted_ones(
     tmp_path: Path, backbone: dict[str, Any], dtype: str
 ) -> None:
-    whole = write_dataset(tmp_path / "whole", [png(5 * row, 32) for row in range(41)])
+    accepted = [[0, 1][: row % 3] for row in range(41)]
+    images = [png(5 * row, 32) for row in range(41)]
+    whole = write_dataset(tmp_path / "whole", images, accepted=accepted)
     part = part_of(whole, tmp_path / "part", per_class=4)
     changes: dict[str, Any] = {"backbone": backbone, "dtype": dtype}
     stored = extract(whole, tmp_path / "a", shards=3, **changes)
@@ -570,6 +572,7 @@ def test_selected_features_are_the_extracted_ones(
     assert selected.rows == 4 + 4
     assert selected.fingerprint == extracted.fingerprint
     assert selected.groups == extracted.groups
+    assert selected.accepted == [accepted[int(name[2:])] for name in selected.ids]
     assert list(selected.layers) == list(extracted.layers)
     for layer in (None, *extracted.layers):
         np.testing.assert_array_equal(selected.read(layer=layer), extracted.read(layer=layer))

@@ -67,13 +67,6 @@ def write(directory: Path, header: ShardHeader, *, probe: Any = None, **changed:
     return path
 
 
-def write_store(directory: Path, **changed: Any) -> Path:
-    shards = [write(directory, make_header(shard, **changed)) for shard in range(SHARDS)]
-    manifest = directory / "manifest.json"
-    write_manifest(shards, manifest, rows=ROWS, dataset_fingerprint=DATASET)
-    return manifest
-
-
 def probe_of(scale: float, *, digest: str = "a") -> dict[str, Any]:
     sample = [scale * (index - 3.5) for index in range(8)]
     return {"sha256": digest * 64, "norm": 6.5 * scale, "sample": sample}
@@ -129,7 +122,7 @@ def test_blocks_are_the_rows_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, block: int
 ) -> None:
     monkeypatch.setattr(shard_writer, "CHUNK_ROWS", chunk)
-    features = FeatureStore(write_store(tmp_path))
+    features = cut_into(tmp_path, SHARDS)
     parts = list(features.read_blocks(block))
     assert [start for start, _ in parts] == list(
         np.cumsum([0, *(len(part) for _, part in parts[:-1])])
@@ -246,7 +239,7 @@ def test_hdf5_never_opens_damaged_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: float
 ) -> None:
     """On damaged structures HDF5 may crash, or never return, which no handler of errors catches."""
-    manifest = write_store(tmp_path)
+    manifest = cut_into(tmp_path, SHARDS).path
     shard = tmp_path / "shard-00000-of-00003.h5"
     content = bytearray(shard.read_bytes())
     content[int(part * (len(content) - 1))] ^= 4
@@ -269,7 +262,7 @@ def test_bytes_are_compared_once_and_again_after_a_change(
         return sha256_file(path)
 
     monkeypatch.setattr(feature_store, "sha256_file", hash_file)
-    features = FeatureStore(write_store(tmp_path))
+    features = cut_into(tmp_path, SHARDS)
     for _ in range(2):
         features.read()
         features.rows_at(np.arange(ROWS))
@@ -285,7 +278,7 @@ def test_bytes_are_compared_once_and_again_after_a_change(
 
 
 def test_a_shard_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
-    features = FeatureStore(write_store(tmp_path))
+    features = cut_into(tmp_path, SHARDS)
     blocks = features.read_blocks(4)
     next(blocks)
     shard = tmp_path / "shard-00000-of-00003.h5"
@@ -308,7 +301,7 @@ def test_a_shard_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> Non
 def test_damaged_manifest_is_refused(
     tmp_path: Path, edit: Callable[[str], str], message: str
 ) -> None:
-    manifest = write_store(tmp_path)
+    manifest = cut_into(tmp_path, SHARDS).path
     text = manifest.read_text()
     manifest.write_text(edit(text))
     assert manifest.read_text() != text
@@ -468,12 +461,11 @@ def test_a_machine_may_round_otherwise(tmp_path: Path) -> None:
 
 
 def test_copies_stand_in_the_manifest_and_change_no_fingerprint(tmp_path: Path) -> None:
-    manifest = write_store(tmp_path)
-    plain = FeatureStore(manifest)
+    plain = cut_into(tmp_path, SHARDS)
     assert plain.copies is None
     copies = {"image": {"rows": 3, "most": 2}}
     shards = sorted(tmp_path.glob("*.h5"))
-    write_manifest(shards, manifest, rows=ROWS, dataset_fingerprint=DATASET, copies=copies)
-    counted = FeatureStore(manifest)
+    manifest_of(tmp_path, shards, copies=copies)
+    counted = FeatureStore(plain.path)
     assert counted.copies == copies
     assert counted.fingerprint == plain.fingerprint, "cells would be trained again"

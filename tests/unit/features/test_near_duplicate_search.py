@@ -91,8 +91,8 @@ def test_it_finds_what_brute_force_finds(
         assert (part["rows"], part["exact"], part["near"]) == (len(cosines), exact, near)
         assert part["near"] == np.sum(cosines > 0.999)
         assert part["largest_cosine"] == pytest.approx(1, abs=1e-5)
-        wanted = np.quantile(cosines, 0.9)
-        assert part["cosine_quantiles"]["0.9"] == pytest.approx(wanted, abs=1e-5)
+        wanted = {str(part): np.quantile(cosines, part) for part in (0.5, 0.9, 0.99)}
+        assert part["cosine_quantiles"] == pytest.approx(wanted, abs=1e-5)
         listed = [row for row in matches.to_pylist() if row["split"] == split]
         assert len(listed) == min(near_duplicate_search.LISTED, len(cosines))
         order = [(not row["exact"], not row["near"], -row["cosine"], row["row"]) for row in listed]
