@@ -26,7 +26,7 @@ EUROSAT_CLASSES = (
     "AnnualCrop", "Forest", "HerbaceousVegetation", "Highway", "Industrial", "Pasture",
     "PermanentCrop", "Residential", "River", "SeaLake",
 )  # fmt: skip
-PLACES = ("/a/airfield", "/a/airplane_cabin", "/b/bow_window/indoor")
+PLACES = ("/b/bow_window/indoor", "/a/airfield", "/a/airplane_cabin")
 NAMES = ("MNIST", "FashionMNIST", "CIFAR10", "CIFAR100", "EuroSAT", "Places365")
 
 

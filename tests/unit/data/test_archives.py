@@ -19,6 +19,7 @@ import pytest
 
 from dpprobe.data import archives
 from dpprobe.errors import DataError
+from tests.support.sources import read_folder
 
 NOISE = random.Random(0).randbytes(50_000)
 FILES = {"a/one.bin": NOISE, "a/deep/two.bin": b"two", "b/ONE.txt": b"", "b/one.txt": b"x" * 5000}
@@ -56,14 +57,6 @@ def make(path: Path, files: dict[str, bytes]) -> Path:
     return make_zip(path, files) if path.suffix == ".zip" else make_tar(path, files)
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    return {
-        each.relative_to(folder).as_posix(): each.read_bytes()
-        for each in folder.rglob("*")
-        if each.is_file()
-    }
-
-
 def refused(archive: Path) -> str:
     """The error's text; the folder is as empty as before."""
     before = sorted(archive.parent.rglob("*"))
@@ -81,7 +74,7 @@ def test_an_archive_is_unpacked(tmp_path: Path, suffix: str) -> None:
     archive = make(tmp_path / f"data{suffix}", FILES | junk)
     assert archives.folder_name(archive.name) == "data"
     archives.extract_archive(archive, tmp_path / "out")
-    assert content(tmp_path / "out") == FILES
+    assert read_folder(tmp_path / "out") == FILES
     assert {each.name for each in tmp_path.iterdir()} == {
         archive.name, "out", ".out.extracted.json",
     }  # fmt: skip
@@ -100,7 +93,7 @@ def test_the_same_content_again_is_nothing_to_do(tmp_path: Path) -> None:
     assert (tmp_path / "out").stat().st_ino == before
     make_zip(archive, {"new": b"1"})
     archives.extract_archive(archive, tmp_path / "out")
-    assert content(tmp_path / "out") == {"new": b"1"}
+    assert read_folder(tmp_path / "out") == {"new": b"1"}
 
 
 def test_what_an_interrupted_one_left_is_removed(
@@ -118,7 +111,7 @@ def test_what_an_interrupted_one_left_is_removed(
     assert (left / "x").exists()
     assert not (tmp_path / "out").exists()
     archives.extract_archive(archive, tmp_path / "out")
-    assert content(tmp_path / "out") == FILES
+    assert read_folder(tmp_path / "out") == FILES
     assert not left.exists()
 
 
@@ -176,7 +169,7 @@ def test_a_damaged_or_hostile_archive_is_refused(
 def test_a_link_that_stays_inside_is_kept(tmp_path: Path) -> None:
     link = member("a/link.bin", tarfile.SYMTYPE, "one.bin")
     archives.extract_archive(make_tar(tmp_path / "data.tar", FILES, link), tmp_path / "out")
-    assert content(tmp_path / "out") == {**FILES, "a/link.bin": NOISE}
+    assert read_folder(tmp_path / "out") == {**FILES, "a/link.bin": NOISE}
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".tar"])
@@ -200,7 +193,7 @@ def test_a_refused_archive_leaves_what_was_there(tmp_path: Path, earlier: bool) 
     with pytest.raises(DataError):
         archives.extract_archive(tmp_path / "data.zip", tmp_path / "out")
     assert (tmp_path / "out").exists() == earlier
-    assert not earlier or content(tmp_path / "out") == FILES
+    assert not earlier or read_folder(tmp_path / "out") == FILES
 
 
 def test_a_gzip_of_one_file(tmp_path: Path) -> None:
@@ -220,25 +213,25 @@ def test_a_gzip_of_one_file(tmp_path: Path) -> None:
         assert [each.name for each in (tmp_path / "raw").iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize("change", ["gone", "lost", "shorter", "added", "no mark", "another mark"])
-def test_a_folder_that_changed_is_unpacked_again(tmp_path: Path, change: str) -> None:
-    archive = make_zip(tmp_path / "data.zip", FILES)
-    out = tmp_path / "out"
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda out: out.rename(out.with_name("elsewhere")),
+        lambda out: (out / "a/one.bin").unlink(),
+        lambda out: (out / "a/one.bin").write_bytes(NOISE[:-1]),
+        lambda out: (out / "b/three.txt").write_bytes(b""),
+        lambda out: out.with_name(".out.extracted.json").unlink(),
+        lambda out: out.with_name(".out.extracted.json").write_text("[]"),
+    ],
+)
+def test_a_folder_that_changed_is_unpacked_again(
+    tmp_path: Path, change: Callable[[Path], object]
+) -> None:
+    archive, out = make_zip(tmp_path / "data.zip", FILES), tmp_path / "out"
     archives.extract_archive(archive, out)
-    if change == "gone":
-        out.rename(tmp_path / "elsewhere")
-    elif change == "lost":
-        (out / "a/one.bin").unlink()
-    elif change == "shorter":
-        (out / "a/one.bin").write_bytes(NOISE[:-1])
-    elif change == "added":
-        (out / "b/three.txt").write_bytes(b"")
-    elif change == "no mark":
-        (tmp_path / ".out.extracted.json").unlink()
-    else:
-        (tmp_path / ".out.extracted.json").write_text("[]")
+    change(out)
     archives.extract_archive(archive, out)
-    assert content(out) == FILES
+    assert read_folder(out) == FILES
 
 
 def test_two_runs_unpack_one_after_the_other(
@@ -262,7 +255,7 @@ def test_two_runs_unpack_one_after_the_other(
         first.result(20)
         second.result(20)
     assert len(runs) == 1
-    assert content(tmp_path / "out") == FILES
+    assert read_folder(tmp_path / "out") == FILES
     assert {each.name for each in tmp_path.iterdir()} == {
         "data.zip", "out", ".out.extracted.json",
     }  # fmt: skip

@@ -3,93 +3,48 @@
 from __future__ import annotations
 
 import csv
-import gzip
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from PIL import Image
 
 from dpprobe.backbones.registry import backbone_options
-from dpprobe.data import (
-    csv_files,
-    csv_manifest,
-    csv_rows,
-    dataset_preparation,
-)
+from dpprobe.data import csv_files, csv_manifest, csv_rows
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.table import SplitTable, read_info
-from dpprobe.errors import ConfigError, DataError
+from dpprobe.errors import ConfigError
 from dpprobe.study.study_file import load_study
+from tests.support.sources import prepare, write_manifest, write_table
 
 
-def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], delimiter: str = ",") -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    opened = gzip.open if path.name.lower().endswith(".gz") else open
-    with opened(path, "wt", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, list(rows[0]), delimiter=delimiter)
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def write_images(root: Path, names: Sequence[str]) -> None:
-    for number, name in enumerate(names):
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        value = (number % 250, number // 250, 7)
-        Image.new("RGB", (3, 3), value).save(path, format="PNG")
-
-
-def options_of(**values: Any) -> csv_manifest.Options:
-    options = dataset_options({"source": "csv"} | values)
-    assert isinstance(options, csv_manifest.Options)
-    return options
-
-
-def prepare(directory: Path, **values: Any) -> tuple[SplitTable, SplitTable]:
-    """Prepares a dataset and holds it against what was counted beforehand."""
-    options = options_of(**values)
-    options.check_files()
-    dataset_preparation.prepare_dataset(options, directory)
-    info = read_info(directory / "dataset.json")
-    assert (info.train_rows, info.test_rows) == options.count_rows()
-    assert info.multi_label == options.multi_label()
-    assert info.num_classes == options.count_classes()
-    return SplitTable(directory / "train.parquet"), SplitTable(directory / "test.parquet")
-
-
-ANIMALS: dict[str, Any] = {"label_column": "kind", "class_names": ["cat", "dog"]}
-
-
-def animals(root: Path, rows: int = 20) -> list[dict[str, Any]]:
-    names = [f"images/{number:03d}.png" for number in range(rows)]
-    write_images(root, names)
+def animals(rows: int = 20) -> list[dict[str, Any]]:
     return [
-        {"path": name, "kind": "cat" if number % 3 else "dog", "sex": "fm"[number % 2]}
-        for number, name in enumerate(names)
+        {"path": f"images/{n:03d}.png", "kind": "cat" if n % 3 else "dog", "sex": "fm"[n % 2]}
+        for n in range(rows)
     ]
+
+
+def read_rows(values: dict[str, Any]) -> dict[Any, Any]:
+    options: Any = dataset_options(values)
+    return csv_rows.read_rows(options)
 
 
 @pytest.mark.parametrize("place", ["unused", "header", "group", "joined", "too long"])
 @pytest.mark.parametrize("cell", ["y" * 131_073, "two\nlines" * 20_000])
 def test_long_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: str, place: str) -> None:
-    rows = animals(tmp_path)
     name = cell if place == "header" else "note"
-    noted = [row | {name: "" if number % 7 else cell} for number, row in enumerate(rows)]
-    values: dict[str, Any] = {"root": str(tmp_path), "train": "a.csv"} | ANIMALS
+    noted = [row | {name: "" if number % 7 else cell} for number, row in enumerate(animals())]
+    values = write_manifest(tmp_path, animals() if place == "joined" else noted)
     if place == "joined":
-        write_csv(tmp_path / "notes.csv", noted)
+        write_table(tmp_path / "notes.csv", noted)
         values["joins"] = [{"file": "notes.csv", "by": "path", "columns": ["note"]}]
-    write_csv(tmp_path / "a.csv", rows if place == "joined" else noted)
     if place in ("group", "joined"):
         values["group_columns"] = ["note"]
     if place == "too long":
         monkeypatch.setattr(csv_files, "MOST_CHARACTERS", 1000)
         with pytest.raises(ConfigError, match="field limit.*; close a quotation mark"):
-            options_of(**values).count_rows()
+            dataset_options(values).count_rows()
         return
     train, _ = prepare(tmp_path / "out", **values)
     if "group_columns" in values:
@@ -97,23 +52,15 @@ def test_long_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: str, 
     assert csv.field_size_limit() == 131_072
 
 
-# paths
-
-
 def test_paths_are_relative_to_the_root_unless_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_csv(tmp_path / "here/a.csv", animals(tmp_path / "here"))
-    train, _ = prepare(tmp_path / "out", root="here", train="a.csv", **ANIMALS)
+    given = write_manifest(tmp_path / "here", animals()) | {"root": "here"}
+    train, _ = prepare(tmp_path / "out", **given)
     assert str(next(train.read_images(0, 1)).path).startswith("here/images/")
-    absolute, _ = prepare(
-        tmp_path / "other", root="here", train=str(tmp_path / "here/a.csv"), **ANIMALS
-    )
+    absolute, _ = prepare(tmp_path / "other", **given | {"train": str(tmp_path / "here/a.csv")})
     assert absolute.fingerprint == train.fingerprint
-
-
-# what the documentation says
 
 
 def documented() -> list[dict[str, Any]]:
@@ -161,90 +108,21 @@ def test_the_example_study_is_accepted_with_what_is_commented_out(repository: Pa
     assert options.uncertain == {"edema": "ones", "effusion": "zeros", "pneumonia": "drop"}
 
 
-@pytest.mark.parametrize("name", ["~$lock.jpg", "~nobody/x.jpg"])
-def test_a_rows_path_is_data(tmp_path: Path, name: str) -> None:
-    rows = animals(tmp_path)
-    write_csv(tmp_path / "a.csv", [*rows, {"path": name, "kind": "cat", "sex": "f"}])
-    values: dict[str, Any] = {"root": str(tmp_path), "train": "a.csv", **ANIMALS}
-    with pytest.raises(DataError, match="cannot be read") as caught:
-        dataset_preparation.prepare_dataset(options_of(**values), tmp_path / "out")
-    assert "restore the file or leave the image out" in str(caught.value)
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    Image.new("RGB", (3, 3), (1, 2, 3)).save(tmp_path / name, format="PNG")
-    prepare(tmp_path / "out", **values)
-
-
-# names in two spellings, and copies under several patients
-
-
-def test_groups_in_two_spellings_are_told(tmp_path: Path) -> None:
-    rows = animals(tmp_path)
-    rows[3]["sex"] = rows[3]["sex"].upper()
-    write_csv(tmp_path / "a.csv", rows)
-    given = {"root": str(tmp_path), "train": "a.csv", **ANIMALS}
-    with pytest.raises(DataError, match="sex: '[fmM]' and '[fmM]' are separate groups; use"):
-        prepare(tmp_path / "out", **given, group_columns=["sex"])
-    folded = {"sex": {"column": "sex", "ignore_case": True}}
-    train, _ = prepare(tmp_path / "out", **given, group_columns=folded)
-    assert set(train.read_groups()["group_sex"]) == {"f", "m"}
-
-
 def test_no_row_is_lost_by_its_split_or_filter_in_silence(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rows = animals(tmp_path)
-    for number, row in enumerate(rows):
-        row["part"] = "test" if number % 4 == 0 else "train"
+    rows = [row | {"part": "train" if n % 4 else "test"} for n, row in enumerate(animals())]
     rows[7]["part"] = "Train"
-    write_csv(tmp_path / "a.csv", rows)
-    given = {"root": str(tmp_path), "train": "a.csv", **ANIMALS, "split_column": "part"}
+    given = write_manifest(tmp_path, rows, split_column="part")
     with pytest.raises(ConfigError, match="a.csv line 9: part is 'Train', not 'train'"):
-        csv_rows.read_rows(options_of(**given))
+        read_rows(given)
     both = {**given, "train_values": ["train", "Train"]}
-    assert len(csv_rows.read_rows(options_of(**both))["train"].frame) == 15
+    assert len(read_rows(both)["train"].frame) == 15
     assert "neither split" not in caplog.text
     for value in ("val", ""):
         rows[5]["part"] = rows[6]["part"] = value
-        write_csv(tmp_path / "a.csv", rows)
-        assert len(csv_rows.read_rows(options_of(**both))["train"].frame) == 13
+        write_table(tmp_path / "a.csv", rows)
+        assert len(read_rows(both)["train"].frame) == 13
         assert f"a.csv: 2 rows of neither split, such as part {value!r}; not used" in caplog.text
     with pytest.raises(ConfigError, match=r"filters.kind: a.csv line \d: kind is 'dog', not 'Dog'"):
-        csv_rows.read_rows(options_of(**both, filters={"kind": ["Dog"]}))
-
-
-def test_copies_are_counted_by_image_and_by_patient(tmp_path: Path) -> None:
-    rows = animals(tmp_path)
-    for number, row in enumerate(rows):
-        row |= {"patient": f"p{number // 2}", "part": "test" if number < 4 else "train"}
-
-    def copy(of: int, to: int) -> None:
-        content = (tmp_path / rows[of]["path"]).read_bytes()
-        (tmp_path / rows[to]["path"]).write_bytes(content)
-
-    copy(6, 7)  # of one patient
-    copy(6, 8)  # of another
-    copy(6, 9)  # twice of that one
-    write_csv(tmp_path / "a.csv", rows)
-    prepare(
-        tmp_path / "out", root=str(tmp_path), train="a.csv", **ANIMALS, split_column="part",
-        unit_column="patient",
-    )  # fmt: skip
-    copies = read_info(tmp_path / "out/dataset.json").train_copies
-    counts = {"image": {"rows": 3, "most": 4}, "patient": {"rows": 1, "most": 2}}
-    assert copies == {unit: of | {"by": "bytes and pixels"} for unit, of in counts.items()}
-    with (tmp_path / "out/problems.csv").open(newline="") as stream:
-        listed = [row["detail"] for row in csv.DictReader(stream)]
-    assert ["of another patient: 'p4' and 'p3'" in detail for detail in listed] == [
-        False,
-        True,
-        True,
-    ]
-
-
-@pytest.mark.parametrize("name", [r"images\\003.png", "images/003.PNG", "images/ 003.png"])
-def test_a_path_in_another_spelling_is_told(tmp_path: Path, name: str) -> None:
-    rows = animals(tmp_path)
-    rows[3]["path"] = name
-    write_csv(tmp_path / "a.csv", rows)
-    with pytest.raises(DataError, match="write / instead|there is '003.png', with"):
-        prepare(tmp_path / "out", root=str(tmp_path), train="a.csv", **ANIMALS)
+        read_rows(both | {"filters": {"kind": ["Dog"]}})

@@ -2,42 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from dpprobe.data import dataset_preparation
 from dpprobe.data.option_paths import match_files
-from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.table import SplitTable, decode_image, read_info
+from dpprobe.data.table import decode_image
 from dpprobe.errors import ConfigError, DataError
-from tests.support.shards import png
-
-
-def prepare(directory: Path, **values: Any) -> tuple[SplitTable, SplitTable]:
-    """Prepares a dataset and holds it against what was counted beforehand."""
-    options = dataset_options(values)
-    options.check_files()
-    dataset_preparation.prepare_dataset(options, directory)
-    info = read_info(directory / "dataset.json")
-    assert (info.train_rows, info.test_rows) == options.count_rows()
-    assert info.multi_label == options.multi_label()
-    return SplitTable(directory / "train.parquet"), SplitTable(directory / "test.parquet")
-
-
-def options_of(**values: Any) -> DatasetOptions:
-    return dataset_options(values)
-
-
-# scikit-learn
+from tests.support.sources import prepare, write_images, write_parquet
 
 
 def test_digits_are_scikit_learns(tmp_path: Path) -> None:
@@ -59,130 +36,46 @@ def test_digits_are_scikit_learns(tmp_path: Path) -> None:
     assert len(seen) == 1797
 
 
-# parquet
-
-HUGGING_FACE = {
-    "huggingface": json.dumps(
-        {"info": {"features": {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}}}
-    )
-}
-
-
-@pytest.fixture
-def write_parquet(tmp_path: Path) -> Callable[..., str]:
-    def write(
-        name: str,
-        labels: Sequence[Any],
-        *,
-        metadata: Any = HUGGING_FACE,
-        first: int = 0,
-        **columns: Any,
-    ) -> str:
-        numbers = range(first, first + len(labels))
-        images = [{"bytes": png(number), "path": f"{number}.png"} for number in numbers]
-        table = pa.table({"image": images, "label": labels} | columns)
-        path = tmp_path / name
-        pq.write_table(table.replace_schema_metadata(metadata), path, row_group_size=5)
-        return str(path)
-
-    return write
-
-
-WriteParquet = Callable[..., str]
-
-
-def test_parquet_limit_takes_the_first_rows(tmp_path: Path, write_parquet: WriteParquet) -> None:
-    files = [write_parquet("a.parquet", [0, 1] * 4), write_parquet("b.parquet", [1] * 6, first=20)]
+def test_parquet_limit_takes_the_first_rows(tmp_path: Path) -> None:
+    files = [write_parquet(tmp_path / "b.parquet", [0, 1] * 4)]
+    files.append(write_parquet(tmp_path / "a.parquet", [1] * 6, first=20))
     options: dict[str, Any] = {"source": "parquet", "train": files, "split_by": "id"}
-    train, test = prepare(
-        tmp_path / "out", **options, test=write_parquet("c.parquet", [1, 0, 0], first=100),
-        limit={"train": 11, "test": 2},
-    )  # fmt: skip
+    tested = write_parquet(tmp_path / "c.parquet", [1, 0, 0], first=100)
+    limit = {"train": 11, "test": 2}
+    train, test = prepare(tmp_path / "out", **options, test=tested, limit=limit)
     assert train.read_labels().tolist() == [0, 1] * 4 + [1] * 3
     assert test.rows == 2
     options |= {"limit": {"train": 11}, "test_fraction": 0.4}
     parts = prepare(tmp_path / "split", **options)
     ids = [f"row-{row:08d}" for row in range(11)]
     assert sorted(name for part in parts for name in part.read_ids()) == ids
-    assert options_of(**options).count_rows() == tuple(part.rows for part in parts)
+    assert dataset_options(options).count_rows() == tuple(part.rows for part in parts)
 
 
-def test_our_own_tables_are_an_input(tmp_path: Path, write_parquet: WriteParquet) -> None:
-    source = {
-        "train": write_parquet("a.parquet", [0, 1] * 4),
-        "test": write_parquet("b", [1, 0], first=100),
-    }
-    first = prepare(tmp_path / "one", source="parquet", **source)
-    second = prepare(
-        tmp_path / "two",
-        source="parquet",
-        train=str(first[0].path),
-        test=str(first[1].path),
-        id_column="id",
-    )
+def test_our_own_tables_are_an_input(tmp_path: Path) -> None:
+    train = write_parquet(tmp_path / "a.parquet", [0, 1] * 4)
+    test = write_parquet(tmp_path / "b", [1, 0], first=100)
+    first = prepare(tmp_path / "one", source="parquet", train=train, test=test)
+    train, test = (str(each.path) for each in first)
+    second = prepare(tmp_path / "two", source="parquet", train=train, test=test, id_column="id")
     assert second[0].fingerprint == first[0].fingerprint
 
 
 @pytest.mark.parametrize(
-    "values", [[b"\xff"] * 2, pa.array([0, 1], pa.timestamp("s", "Nowhere/Town"))]
-)
-def test_groups_that_are_no_texts(tmp_path: Path, write_parquet: WriteParquet, values: Any) -> None:
-    path = write_parquet("train.parquet", [0, 1], who=values)
-    options = options_of(source="parquet", train=path, group_columns=["who"])
-    with pytest.raises(DataError, match="group_who: cannot be read as text"):
-        dataset_preparation.prepare_dataset(options, tmp_path / "out")
-
-
-def test_row_without_id_is_named(tmp_path: Path, write_parquet: WriteParquet) -> None:
-    path = write_parquet("a.parquet", [0, 1], who=["x", None])
-    with pytest.raises(DataError, match="train row 1: no who"):
-        dataset_preparation.prepare_dataset(
-            options_of(source="parquet", train=path, id_column="who"), tmp_path / "out"
-        )
-
-
-# image folder
-
-
-def make_folder(root: Path, files: dict[str, int]) -> str:
-    for name, value in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(png(value))
-    return str(root)
-
-
-def test_folder_with_both_splits(tmp_path: Path) -> None:
-    files = {"train/dog/b.png": 1, "train/cat/a.PNG": 2, "train/cat/deep/c.png": 3,
-             "test/dog/d.png": 4, "val/dog/e.png": 5}  # fmt: skip
-    root = make_folder(tmp_path / "images", files)
-    for metric in (None, "accuracy"):  # unlike a test set that is split off here
-        with pytest.raises(DataError, match="test: no row of class cat"):
-            prepare(tmp_path / "out", source="imagefolder", path=root, metric=metric)
-    train, test = prepare(tmp_path / "out", source="imagefolder", path=root, missing_classes="warn")
-    assert json.loads((tmp_path / "out/dataset.json").read_text())["classes_without_test_rows"] == [
-        "cat"
-    ]
-    assert train.class_names == ("cat", "dog")
-    assert train.read_ids() == ["train/cat/a.PNG", "train/cat/deep/c.png", "train/dog/b.png"]
-    assert train.read_labels().tolist() == [0, 0, 1]
-    assert test.read_ids() == ["test/dog/d.png"]
-    image = next(train.read_images(2, 3))
-    assert image.data is None
-    assert decode_image(image, split="train").getpixel((0, 0)) == 1
-
-
-def test_folder_of_classes_is_split(tmp_path: Path) -> None:
-    names = [f"{kind}/{row}.png" for kind in ("cat", "dog") for row in range(10)]
-    files = {name: number for number, name in enumerate(names)}
-    root = make_folder(tmp_path / "images", files)
-    train, _ = prepare(
-        tmp_path / "out", source="imagefolder", path=root, test_fraction=0.3, embed=True
-    )
-    for image in train.read_images(0, 14):
-        assert image.data == png(files[image.id])
-    linked = prepare(tmp_path / "linked", source="imagefolder", path=root, test_fraction=0.3)
-    assert linked[0].fingerprint == train.fingerprint
+    ("values", "options", "fault"),
+    [
+        ([b"\xff"] * 2, {"group_columns": ["who"]}, "group_who: cannot be read as text"),
+        (pa.array([0, 1], pa.timestamp("s", "Nowhere/Town")), {"group_columns": ["who"]},
+         "group_who: cannot be read as text"),
+        (["x", None], {"id_column": "who"}, "train row 1: no who"),
+    ],
+)  # fmt: skip
+def test_columns_that_are_no_texts(
+    tmp_path: Path, values: Any, options: dict[str, Any], fault: str
+) -> None:
+    path = write_parquet(tmp_path / "train.parquet", [0, 1], who=values)
+    with pytest.raises(DataError, match=fault):
+        prepare(tmp_path / "out", source="parquet", train=path, **options)
 
 
 # Options of a source, and the files and folders that decide its tables.
@@ -219,12 +112,12 @@ def test_each_file_of_a_source_that_is_replaced_changes_its_state(
     """Backups, `cp -p` and archives restore older times: any other time or size counts."""
     monkeypatch.chdir(tmp_path)
     values, files = LOCAL_SOURCES[source]
+    write_images(tmp_path, files)
     for file in files:
-        make_folder(tmp_path, {file: 1})
         os.utime(file, ns=(0, 10**18))
-    options = options_of(source=source, **values)
+    options = dataset_options({"source": source} | values)
     first = options.source_state()
-    assert first == options_of(source=source, **values).source_state()
+    assert first == dataset_options({"source": source} | values).source_state()
     states = {first}
     for file in files:
         data = Path(file).read_bytes()
@@ -249,7 +142,7 @@ def test_patterns_in_names_of_folders_are_names(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     files = [f"{folder}/{name}" for name in ("0.npy", "1.npy", "[1].npy")]
-    make_folder(tmp_path, dict.fromkeys(files, 0))
+    write_images(tmp_path, files)
     for place in (Path(folder), tmp_path / folder):
         every = [place / Path(file).name for file in files]
         assert match_files(place / "*.npy") == every
@@ -261,8 +154,9 @@ def test_patterns_in_names_of_folders_are_names(
 
 def test_a_name_that_is_no_utf8_is_a_line(tmp_path: Path) -> None:
     for name in (b"a/caf\xe9.png", b"caf\xe9/1.png", b"a/deep\xe9/1.png"):
-        root = make_folder(tmp_path / name.hex(), {os.fsdecode(name): 0, "b/2.png": 1})
+        root = tmp_path / name.hex()
+        write_images(root, [os.fsdecode(name), "b/2.png"])
         with pytest.raises(
             ConfigError, match=r"path: .* the name b'.*\\xe9.*' is not UTF-8; rename"
         ):
-            options_of(source="imagefolder", path=root).count_rows()
+            dataset_options({"source": "imagefolder", "path": str(root)}).count_rows()

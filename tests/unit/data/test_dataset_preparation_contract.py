@@ -6,14 +6,11 @@ expected sides are stated here in plain Python, by digests and counts.
 
 from __future__ import annotations
 
-import csv
-import gzip
 import hashlib
 import io
 import json
 import math
 import random
-import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
@@ -31,9 +28,13 @@ from safetensors.numpy import save_file
 
 from dpprobe.data import dataset_preparation, embedding_files, parquet, table
 from dpprobe.data.embedding_rows import read_vector
+from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, decode_image, read_info
+from dpprobe.errors import DataError
 from tests.support.hub_server import COMMIT, Repository, ask_only, serve
+from tests.support.shards import pack
+from tests.support.sources import write_table
 
 ROWS, TESTED = 1100, 400
 CLASSES = ["cat", "dog", "owl"]
@@ -79,11 +80,8 @@ def make_rows() -> list[Row]:
         age = draw.choice([None, *range(20, 80)])
         labels = tuple(draw.randrange(2) for _ in CLASSES)
         patient = f"{side}{draw.randrange(ROWS // 4)}"
-        rows.append(
-            Row(
-                number, draw.choice([0, 0, 1, 2]), labels, patient, draw.choice(["f", "m", ""]), age
-            )
-        )
+        label, sex = draw.choice([0, 0, 1, 2]), draw.choice(["f", "m", ""])
+        rows.append(Row(number, label, labels, patient, sex, age))
     return rows
 
 
@@ -106,9 +104,13 @@ class Setting(NamedTuple):
     several: bool = False
     patients: bool = False
     most: int | None = None
+    few: bool = False
 
     @property
     def parts(self) -> dict[str, list[Row]]:
+        if self.few:  # and no owl among the test rows
+            tested = [row for row in ALL[ROWS : ROWS + 30] if CLASSES[row.label] != "owl"]
+            return {"train": ALL[:30], "test": tested}
         return {"train": ALL[:ROWS], **({"test": ALL[ROWS:]} if self.split == "own" else {})}
 
     @property
@@ -146,14 +148,6 @@ def numbered(parts: dict[str, list[Row]]) -> dict[str, list[str]]:
     }
 
 
-def write_lines(path: Path, lines: Sequence[dict[str, Any]], delimiter: str = ",") -> None:
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "wt", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, list(lines[0]), delimiter=delimiter)
-        writer.writeheader()
-        writer.writerows(lines)
-
-
 def name_labels(setting: Setting) -> dict[str, Any]:
     if setting.several:
         return {"label_columns": CLASSES}
@@ -168,7 +162,7 @@ def write_folder(folder: Path, setting: Setting) -> Written:
         for name, row in zip(ids[split], rows, strict=True):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(IMAGES[row.number])
-    return {"source": "imagefolder", "path": str(folder)}, ids
+    return {"source": "imagefolder", "path": str(folder), "embed": setting.split == "class"}, ids
 
 
 TEXTS = {"own": ("csv", ","), "id": ("TSV", "\t"), "class": ("csv", ";")}
@@ -203,8 +197,8 @@ def write_csv(folder: Path, setting: Setting) -> Written:
             twice = [line, line | out | {"path": "none.png"}][: 2 - row.number % 2]
             lines.setdefault("train" if in_one else split, []).extend(twice)
     for name, table_lines in lines.items():
-        write_lines(folder / f"{name}.{kind}", table_lines, delimiter)
-    write_lines(folder / "ages.csv", ages, ";" if delimiter == ";" else ",")
+        write_table(folder / f"{name}.{kind}", table_lines, delimiter)
+    write_table(folder / "ages.csv", ages, ";" if delimiter == ";" else ",")
     by = {"path": "file", "study": "of"}
     options = {
         "source": "csv", "root": str(folder), **name_labels(setting), **GROUPS, **in_one,
@@ -231,12 +225,16 @@ def parquet_bytes(rows: Sequence[Row], setting: Setting) -> bytes:
     return stream.getvalue()
 
 
+def in_two(rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
+    """The rows of two files, neither a multiple of a batch."""
+    return rows[: len(rows) * 3 // 10], rows[len(rows) * 3 // 10 :]
+
+
 def parquet_files(setting: Setting) -> dict[str, bytes]:
-    """Two files for each part, neither a multiple of a batch."""
     return {
-        f"{split}-{number}.parquet": parquet_bytes(rows[cut], setting)
+        f"{split}-{number}.parquet": parquet_bytes(part, setting)
         for split, rows in setting.parts.items()
-        for number, cut in enumerate((slice(0, 330), slice(330, None)))
+        for number, part in enumerate(in_two(rows))
     }
 
 
@@ -259,17 +257,14 @@ def write_hub(_: Path, setting: Setting) -> Written:
 
 def write_tar(folder: Path, setting: Setting) -> Written:
     for split, rows in setting.parts.items():
-        for number, cut in enumerate((slice(0, 330), slice(330, None))):
-            with tarfile.open(folder / f"{split}-{number}.tar", "w") as tar:
-                for row in rows[cut]:
-                    label = [*row.labels] if setting.several else CLASSES[row.label]
-                    fields = row.columns | {"label": label, "sex": row.sex or None}
-                    for suffix, data in (
-                        ("png", IMAGES[row.number]), ("json", json.dumps(fields).encode()),
-                    ):  # fmt: skip
-                        info = tarfile.TarInfo(f"n/{row.name}.{suffix}")
-                        info.size = len(data)
-                        tar.addfile(info, io.BytesIO(data))
+        for number, part in enumerate(in_two(rows)):
+            members = []
+            for row in part:
+                label = [*row.labels] if setting.several else CLASSES[row.label]
+                fields = row.columns | {"label": label, "sex": row.sex or None}
+                members.append((f"n/{row.name}.png", IMAGES[row.number]))
+                members.append((f"n/{row.name}.json", json.dumps(fields).encode()))
+            pack(folder / f"{split}-{number}.tar", members)
     options = {
         "source": "webdataset", "class_names": CLASSES, "label_column": "label", **GROUPS,
         "several_labels": setting.several,
@@ -297,7 +292,7 @@ def texts_of(rows: Sequence[Row]) -> dict[str, np.ndarray]:
 
 def save_npy(folder: Path, split: str, rows: Sequence[Row]) -> dict[str, Any]:
     np.save(folder / f"{split}.npy", np.array([row.vector for row in rows], np.float64))
-    write_lines(folder / f"{split}.csv", [row.columns for row in rows])
+    write_table(folder / f"{split}.csv", [row.columns for row in rows])
     return {split: f"{split}.npy", "table" if split == "train" else "test_table": f"{split}.csv"}
 
 
@@ -311,14 +306,14 @@ def save_npz(folder: Path, split: str, rows: Sequence[Row]) -> dict[str, Any]:
 def save_safetensors(folder: Path, split: str, rows: Sequence[Row]) -> dict[str, Any]:
     vectors = np.array([row.vector for row in rows], np.float32)
     save_file({"own": vectors, "other": -vectors}, folder / f"{split}.safetensors")
-    write_lines(folder / f"{split}.csv", [row.columns for row in rows])
+    write_table(folder / f"{split}.csv", [row.columns for row in rows])
     tables = {"table" if split == "train" else "test_table": f"{split}.csv"}
     return {split: f"{split}.safetensors", "vectors": "own", **tables}
 
 
 def save_parquet(folder: Path, split: str, rows: Sequence[Row]) -> dict[str, Any]:
     """Two files, with lists of float64 of any length."""
-    for number, part in enumerate((rows[:130], rows[130:])):
+    for number, part in enumerate(in_two(rows)):
         columns = {name: [row.columns[name] for row in part] for name in part[0].columns}
         vectors = pa.array([row.vector for row in part])
         content = pa.table({**columns, "embedding": vectors})
@@ -356,9 +351,6 @@ CASES = [
     for name, setting in SETTINGS.items()
     if source != "folder" or not (setting.several or setting.patients)
 ] + [("folder", "own")]
-
-
-# What the tables must hold
 
 
 def rank(name: str) -> bytes:
@@ -418,6 +410,35 @@ def read_contents(read: SplitTable, start: int, stop: int) -> Iterator[tuple[str
             yield image.id, pixel[0] + 256 * pixel[1]
 
 
+def prepare(
+    source: str, setting: Setting, folder: Path, monkeypatch: pytest.MonkeyPatch, **more: Any
+) -> tuple[DatasetOptions, dict[str, list[str]]]:
+    (folder / "in").mkdir(parents=True)
+    written, ids = SOURCES[source](folder / "in", setting)
+    options = dataset_options(written | setting.options | more)
+    options.check_files()
+    if source == "hub":
+        with serve({"some/animals": Repository(parquet_files(setting))}) as hub:
+            ask_only(hub.url, monkeypatch)
+            dataset_preparation.download_dataset(options, folder / "hub")
+    dataset_preparation.prepare_dataset(options, folder / "out", downloaded=folder / "hub")
+    return options, ids
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_class_without_test_rows_and_embedding_are_up_to_the_options(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = Setting("own", few=True)
+    with pytest.raises(DataError, match="test: no row of class owl"):
+        prepare(source, setting, tmp_path / "one", monkeypatch)
+    more: dict[str, Any] = {"embed": True} if source in ("folder", "csv", "tar") else {}
+    prepare(source, setting, tmp_path / "two", monkeypatch, missing_classes="warn", **more)
+    assert read_info(tmp_path / "two/out/dataset.json").untested_classes == ("owl",)
+    read = SplitTable(tmp_path / "two/out/train.parquet")
+    assert all(image.data for image in read.read_images(0, read.rows))
+
+
 @pytest.mark.parametrize(("source", "name"), CASES)
 def test_tables_have_the_rows_of_their_source(
     source: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -426,15 +447,7 @@ def test_tables_have_the_rows_of_their_source(
     monkeypatch.setattr(table, "GROUP_ROWS", 300)  # several row groups
     monkeypatch.setattr(embedding_files, "BLOCK_ROWS", 300)
     setting = SETTINGS.get(name) or Setting(name)
-    (tmp_path / "in").mkdir()
-    written, ids = SOURCES[source](tmp_path / "in", setting)
-    options = dataset_options(written | setting.options)
-    options.check_files()
-    if source == "hub":
-        with serve({"some/animals": Repository(parquet_files(setting))}) as hub:
-            ask_only(hub.url, monkeypatch)
-            dataset_preparation.download_dataset(options, tmp_path / "hub")
-    dataset_preparation.prepare_dataset(options, tmp_path / "out", downloaded=tmp_path / "hub")
+    options, ids = prepare(source, setting, tmp_path, monkeypatch)
     wanted = expected_tables(setting, ids, in_folders=source == "folder")
     info = read_info(tmp_path / "out/dataset.json")
     assert info.class_names == tuple(CLASSES)
@@ -465,6 +478,12 @@ def test_tables_have_the_rows_of_their_source(
             assert getattr(counts, split) == {name: len({*each}) for name, each in units.items()}
             if split == "test":
                 assert (counts.test_shares or counts.test) == pytest.approx(shares)
+        if not read.holds_vectors:
+            images = [hashlib.sha256(IMAGES[row.number]).digest() for row in wanted_rows]
+            assert read.image_hashes() == read.content_hashes()[: len(rows)] == images
+            assert len(set(read.content_hashes())) == 2 * len(rows)
+            linked = source in ("csv", "tar") or (source, name) == ("folder", "own")
+            assert [image.data is None for image in read.read_images(0, 2)] == [linked] * 2
         assert read.read_units() == patients
         if patients is not None:
             assert info.units is not None

@@ -15,19 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from pydicom import Dataset
+from pydicom import Dataset, uid
 from pydicom.dataset import FileMetaDataset
 from pydicom.encaps import encapsulate
 from pydicom.pixels.processing import apply_modality_lut, apply_windowing
-from pydicom.uid import (
-    ExplicitVRLittleEndian,
-    JPEG2000Lossless,
-    JPEGBaseline8Bit,
-    JPEGLosslessSV1,
-    RLELossless,
-    SecondaryCaptureImageStorage,
-    generate_uid,
-)
 
 from dpprobe.data import dataset_preparation
 from dpprobe.data.dicom import _TAGS
@@ -44,14 +35,12 @@ def header(values: np.ndarray, **changed: Any) -> Dataset:
     """A file of one grey image, of a person with a name."""
     dataset = Dataset()
     dataset.file_meta = FileMetaDataset()
-    dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    dataset.file_meta.MediaStorageSOPClassUID = SecondaryCaptureImageStorage
-    dataset.file_meta.MediaStorageSOPInstanceUID = generate_uid()
-    dataset.SOPClassUID = SecondaryCaptureImageStorage
+    dataset.file_meta.TransferSyntaxUID = uid.ExplicitVRLittleEndian
+    dataset.file_meta.MediaStorageSOPClassUID = uid.SecondaryCaptureImageStorage
+    dataset.file_meta.MediaStorageSOPInstanceUID = uid.generate_uid()
+    dataset.SOPClassUID = uid.SecondaryCaptureImageStorage
     dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID
-    dataset.PatientName = PERSON
-    dataset.PatientID = "4711"
-    dataset.PatientBirthDate = "19700101"
+    dataset.PatientName, dataset.PatientID, dataset.PatientBirthDate = PERSON, "4711", "19700101"
     dataset.Rows, dataset.Columns = values.shape[-2:] if values.ndim < 3 else values.shape[:2]
     dataset.SamplesPerPixel = 3 if values.ndim == 3 else 1
     dataset.PhotometricInterpretation = "RGB" if values.ndim == 3 else "MONOCHROME2"
@@ -108,14 +97,9 @@ def test_the_window_is_of_rescaled_values() -> None:
 @pytest.mark.parametrize("signed", [False, True])
 def test_windows_are_those_of_pydicom(function: str, signed: bool) -> None:
     values = VALUES.astype(np.int16) - 2000 if signed else VALUES
-    dataset = header(
-        values,
-        WindowCenter=[400 - 2000 * signed, 0],  # the first of two is taken
-        WindowWidth=[600, 1],
-        VOILUTFunction=function,
-        RescaleSlope=1,
-        RescaleIntercept=0,
-    )
+    # the first of two windows is taken
+    window = {"WindowCenter": [400 - 2000 * signed, 0], "WindowWidth": [600, 1]}
+    dataset = header(values, **window, VOILUTFunction=function, RescaleSlope=1, RescaleIntercept=0)
     windowed = apply_windowing(apply_modality_lut(values, dataset), dataset)
     low, high = (-(2**15), 2**15 - 1) if signed else (0, 2**16 - 1)
     np.testing.assert_array_equal(
@@ -160,15 +144,11 @@ SHORT = {"BitsStored": 12, "HighBit": 11}
 @pytest.mark.parametrize(
     ("values", "sign", "padding", "changed"),
     [
-        (PADDED, "SS", -2000, {}),
-        (PADDED, "US", 63536, {}),
-        (PADDED.view(np.uint16), "US", 63536, {}),
-        (PADDED.view(np.uint16), "SS", -2000, {}),
-        (PADDED.view(np.uint16), "SS", -2000, SHORT),
-        (PADDED.view(np.uint16), "US", 63536, SHORT),
-        (PADDED, "US", 63536, SHORT),
-        (LOW, "US", 2096, SHORT),
-        (LOW, "US", 63536, SHORT),
+        *((values, sign, value, {}) for values in (PADDED, PADDED.view(np.uint16))
+          for sign, value in (("SS", -2000), ("US", 63536))),
+        *((PADDED.view(np.uint16), sign, value, SHORT)
+          for sign, value in (("SS", -2000), ("US", 63536))),
+        (PADDED, "US", 63536, SHORT), (LOW, "US", 2096, SHORT), (LOW, "US", 63536, SHORT),
         (LOW, "SS", -2000, SHORT),
         (PADDED, "US", 63536, {"RescaleSlope": 2, "RescaleIntercept": -1024}),
         (np.where(PADDED < 0, -1, PADDED).astype(np.int32), "US", 2**32 - 1, {}),
@@ -211,7 +191,7 @@ def test_holes_in_coded_pixels_are_noticed(kind: str) -> None:
     Image.effect_noise((200, 160), 50).save(stream, kind)
     data = stream.getvalue()
     middle = len(data) // 2
-    syntax = JPEGBaseline8Bit if kind == "JPEG" else JPEG2000Lossless
+    syntax = uid.JPEGBaseline8Bit if kind == "JPEG" else uid.JPEG2000Lossless
     for frame in (data, data[:middle] + bytes(512) + data[middle + 512 :], data[:middle]):
         dataset = header(np.zeros((160, 200), np.uint8), PixelData=encapsulate([frame]))
         dataset["PixelData"].is_undefined_length = True
@@ -229,7 +209,7 @@ def test_colours_of_8_bits_and_run_lengths_are_read() -> None:
     assert picture.mode == "RGB"
     np.testing.assert_array_equal(np.asarray(picture), values)
     dataset = header(VALUES)
-    dataset.compress(RLELossless)
+    dataset.compress(uid.RLELossless)
     np.testing.assert_array_equal(np.asarray(open_image(encoded(dataset))), linear(VALUES, 0, 4095))
 
 
@@ -239,8 +219,8 @@ def bare() -> bytes:
 
 def compressed() -> bytes:
     dataset = header(VALUES)
-    dataset.compress(RLELossless)
-    dataset.file_meta.TransferSyntaxUID = JPEGLosslessSV1
+    dataset.compress(uid.RLELossless)
+    dataset.file_meta.TransferSyntaxUID = uid.JPEGLosslessSV1
     return encoded(dataset)
 
 

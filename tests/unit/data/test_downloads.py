@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from dpprobe.data import dataset_preparation, downloads, torchvision_datasets
-from dpprobe.data.download_receipt import Fetched
+from dpprobe.data.download_receipt import RECEIPT, Fetched, Receipt, check_receipt, write_receipt
 from dpprobe.data.downloads import Checksum, fetch_file
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import DataError, DownloadError
@@ -281,3 +281,30 @@ def test_a_disk_that_fills_under_the_receipt_is_one_line(
     with pytest.raises(DataError, match="the disk filled up while files were fetched; free space"):
         dataset_preparation.download_dataset(options, tmp_path / "mnist")
     assert list((tmp_path / "mnist").iterdir()) == []
+
+
+FETCHED = Fetched(name="data.zip", bytes=300_000, sha256=SHA256, url="https://example.org/data.zip")
+
+
+def test_a_receipt_says_what_was_fetched(tmp_path: Path) -> None:
+    (tmp_path / FETCHED.name).write_bytes(CONTENT)
+    write_receipt(tmp_path, [FETCHED], params={"name": "x"})
+    receipt = check_receipt(tmp_path, params={"name": "x"})
+    assert receipt == Receipt(files=(FETCHED,), params={"name": "x"}, revision=None)
+    with pytest.raises(DataError, match=rf"options of this .* changed.*delete .*{RECEIPT}"):
+        check_receipt(tmp_path, params={"name": "y"})
+
+
+def test_a_receipt_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / FETCHED.name
+    write_receipt(tmp_path, [FETCHED], params=None)
+    for content, found in ((CONTENT[:-1], "299999 bytes"), (CONTENT + b"x", "300001 bytes")):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=rf"{found}, but 300000 .* delete .*{RECEIPT}"):
+            check_receipt(tmp_path, params=None)
+    path.unlink()
+    with pytest.raises(DataError, match=rf"missing, but 300000 .* delete .*{RECEIPT}"):
+        check_receipt(tmp_path, params=None)
+    (tmp_path / RECEIPT).unlink()
+    with pytest.raises(DataError, match=rf"{RECEIPT}: unreadable .*; delete it and run again"):
+        check_receipt(tmp_path, params=None)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import io
+import json
 import re
 import tracemalloc
 import warnings
@@ -23,19 +23,17 @@ from safetensors.numpy import save_file
 from safetensors.torch import save
 from scipy.sparse import csc_matrix, csr_matrix
 
-from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import dataset_preparation
 from dpprobe.data.embedding_files import BLOCK_ROWS, FORMATS, open_embeddings
 from dpprobe.data.embedding_rows import read_vector
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.table import SplitTable, read_info
+from dpprobe.data.table import SplitTable
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.features.extraction import extract_shard
-from dpprobe.features.feature_store import FeatureStore
-from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.study.study_file import load_study
-from tests.support.stored_records import check_values, to_plain
+from tests.support.sources import write_table
+from tests.support.stored_records import answer_of, check_values, to_plain
+from tests.unit.features.test_extraction import extract
 
 ROWS, WIDTHS = 1300, {"small": 3, "wide": 5}  # two blocks
 NAMES = ["a", "b", "c"]
@@ -58,13 +56,6 @@ def make_rows(rows: int = ROWS) -> tuple[dict[str, npt.NDArray[Any]], dict[str, 
     return vectors, columns
 
 
-def write_table(path: Path, columns: dict[str, list[str]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
-
-
 def write_npz(folder: Path, vectors: Any, columns: Any) -> dict[str, Any]:
     arrays: dict[str, Any] = {name: np.array(values) for name, values in columns.items()}
     np.savez_compressed(folder / "x.npz", **(arrays | vectors))
@@ -81,12 +72,8 @@ def write_sparse(file: h5py.File, name: str, matrix: Any) -> None:
 
 
 def options(folder: Path, written: dict[str, Any], **more: Any) -> Any:
-    return dataset_options(
-        {
-            "source": "embeddings", "root": str(folder), "label_column": "kind",
-            "class_names": NAMES, **written, **more,
-        }
-    )  # fmt: skip
+    given = {"source": "embeddings", "root": str(folder), "label_column": "kind"}
+    return dataset_options(given | {"class_names": NAMES} | written | more)
 
 
 def prepare(folder: Path, written: dict[str, Any], **more: Any) -> Path:
@@ -109,19 +96,9 @@ def test_features(tmp_path: Path) -> None:
     """Extraction writes the named vectors as they are."""
     vectors, columns = make_rows(200)
     tables = prepare(tmp_path, write_npz(tmp_path, vectors, columns))
+    given: dict[str, Any] = {"backbone": EXTERNAL, "backbone_name": "wide", "batch_size": 64}
     for split in ("train", "test"):
-        extract_shard(
-            table=tables / f"{split}.parquet", info=tables / "dataset.json",
-            backbone=backbone_options(EXTERNAL), backbone_name="wide", split=split, shard=0,
-            shards=1, output=tmp_path / split / "shard-0-of-1.h5", batch_size=64, dtype="float32",
-            threads=1, device="cpu",
-        )  # fmt: skip
-        info = read_info(tables / "dataset.json")
-        write_manifest(
-            [tmp_path / split / "shard-0-of-1.h5"], tmp_path / split / "manifest.json",
-            rows=info.splits[split].rows, dataset_fingerprint=info.fingerprint,
-        )  # fmt: skip
-        store = FeatureStore(tmp_path / split / "manifest.json")
+        store = extract(tables, tmp_path / split, split=split, **given)
         table = SplitTable(tables / f"{split}.parquet")
         places = [int(each.removeprefix("row-")) for each in table.read_ids()]
         assert store.dimension == WIDTHS["wide"]
@@ -131,31 +108,14 @@ def test_features(tmp_path: Path) -> None:
 def test_filters_keep_places(tmp_path: Path) -> None:
     """Rows that are left out do not move the vectors of others."""
     vectors, columns = make_rows()
-    written = write_npz(tmp_path, vectors, columns)
-    tables = prepare(
-        tmp_path,
-        written,
-        filters={"age": ["21", "33", "47"]},
-        duplicates="warn",
-    )
+    given = {"filters": {"age": ["21", "33", "47"]}, "duplicates": "warn"}
+    tables = prepare(tmp_path, write_npz(tmp_path, vectors, columns), **given)
     rows = read_rows(tables, "small")
     assert len(rows) == sum(age in ("21", "33", "47") for age in columns["age"])
     for name, vector in rows.items():
         place = int(name.removeprefix("row-"))
         assert columns["age"][place] in ("21", "33", "47")
         assert np.array_equal(vector, vectors["small"][place])
-
-
-def test_rows_that_are_not_finite_are_all_named(tmp_path: Path) -> None:
-    vectors, columns = make_rows(50)
-    wide = vectors["wide"].astype(np.float64)
-    wide[7, 2], wide[11, 0], wide[30, 4] = np.nan, np.inf, 1e300
-    written = write_npz(tmp_path, {**vectors, "wide": wide}, columns)
-    with pytest.raises(DataError) as caught:
-        prepare(tmp_path, written)
-    text = str(caught.value)
-    for row, fault in ((7, "number 2 is nan"), (11, "number 0 is inf"), (30, "number 4 is inf")):
-        assert f"x.npz row {row}: vectors 'wide': {fault}" in text
 
 
 def test_equal_vectors_on_both_sides_are_found(tmp_path: Path) -> None:
@@ -165,7 +125,7 @@ def test_equal_vectors_on_both_sides_are_found(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", vectors["small"][:40])
     np.save(tmp_path / "b.npy", vectors["small"][40:])
     for file, rows in (("a", slice(0, 40)), ("b", slice(40, 60))):
-        write_table(tmp_path / f"{file}.csv", {name: each[rows] for name, each in columns.items()})
+        write_table(tmp_path / f"{file}.csv", pa.table(columns).to_pylist()[rows])
     written = {"train": "a.npy", "table": "a.csv", "test": "b.npy", "test_table": "b.csv"}
     with pytest.raises(DataError, match="the same bytes as train id train-00000003"):
         prepare(tmp_path, written)
@@ -239,7 +199,7 @@ def in_npy(vectors: Any, cut: int = 0, shape: str = "", **more: Any) -> Write:
         if shape:
             data = data.replace(b"(10, 2), }" + b" " * (len(shape) - 7), f"{shape}, }}".encode())
         (folder / "x.npy").write_bytes(data[: len(data) - cut] + bytes(max(-cut, 0)))
-        write_table(folder / "rows.csv", {"kind": KINDS, "id": ["one"] * 10})
+        write_table(folder / "rows.csv", [{"kind": kind, "id": "one"} for kind in KINDS])
         return {"train": "x.npy", "table": "rows.csv", **more}
 
     return write
@@ -262,12 +222,23 @@ def in_h5ad(age: Any = None, **changed: Any) -> Write:
     return write
 
 
+def damaged(suffix: str) -> Write:
+    def write(folder: Path) -> dict[str, Any]:
+        (folder / f"x{suffix}").write_bytes(b"no vectors at all")
+        write_table(folder / "rows.csv", [{"kind": kind} for kind in KINDS])
+        return {"train": f"x{suffix}", "table": "rows.csv"}
+
+    return write
+
+
 COMPOUND = np.zeros(10, [("kind", "S1"), ("age", "i4")])
 SAME_IDS: dict[str, Any] = {
     "id_column": "id", "split_column": "kind", "train_values": ["a"], "test_values": ["b"],
 }  # fmt: skip
 MOMENTS = np.arange(20).reshape(10, 2).astype("M8[s]")
 AGES = {"group_columns": ["age"]}
+ODD = PAIRS.astype(np.float64)
+ODD[[2, 5, 9], [1, 0, 1]] = np.nan, np.inf, -1e300
 
 
 # One file of several, one row of several, numbers, names, shapes, and AnnData.
@@ -298,48 +269,48 @@ FAULTS: list[Write] = [
     in_h5ad({"x": PAIRS}), in_h5ad(np.arange(7)),
     in_h5ad({"values": np.arange(10), "mask": np.zeros(7, bool)}),
     in_h5ad({"categories": [b"u"], "codes": [3] * 10}),
-    in_h5ad({"categories": [b"u"], "codes": [-2] * 10}),
+    in_h5ad({"categories": [b"u"], "codes": [-2] * 10}), in_h5ad(obsm=PAIRS), in_npy(ODD),
+    in_npz(one=PAIRS, two=ODD, options={"vectors": {"a": "one", "b": "two"}}),
+    in_npz(one=PAIRS, options={"vectors": {"a": "One"}}), *map(damaged, FORMATS),
+]  # fmt: skip
+# Files that are read: what they hold, and which vectors are taken.
+GOOD: list[Write] = [
+    second([1, 2]), in_parquet({}, {"age": [None] * 10}, **AGES),
+    in_parquet({}, {"kind": pa.array(KINDS).dictionary_encode()}),
+    in_npz(("readme.txt", PAIRS), ("folder/", PAIRS), X=PAIRS),
+    in_h5ad({"values": np.arange(10), "mask": np.arange(10) > 3}),
+    in_npz(embeddings=0 * PAIRS, embedding=PAIRS, other=PAIRS), in_npz(one=PAIRS, X=PAIRS + 1),
+    in_h5ad(X=None, **{"obsm/one": PAIRS, "obsm/flat": PAIRS[:, 0]}), in_npz(only=PAIRS),
+    in_parquet({"more": [ROW] * 10, "embedding": pa.array([ROW] * 10, pa.list_(pa.float32(), 2))}),
 ]  # fmt: skip
 
 
-def test_each_fault_of_a_file_is_one_line(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+LIBRARY = re.compile(
+    r"(cannot be read|parquet file) \(\W?(Unable|zip|File is|Error|Parquet|the magic).*\)"
+)
+
+
+def test_each_fault_of_a_file_is_one_line(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Words of libraries are left out of the record."""
     answers = []
-    for write in FAULTS:
+    for write in FAULTS + GOOD:
         folder = tmp_path_factory.mktemp("files")
         (folder / "x.pkl").touch()
-        with pytest.raises((ConfigError, DataError)) as caught:
-            prepare(folder, write(folder), class_names=["a", "b"])
-        said = to_plain(caught.value).replace(str(folder), "FOLDER")
-        assert "\n" not in said or "twice" in said
-        answers.append(
-            re.sub(r"(cannot be read) \((\"Unable|zip|'Unable)[^;]*\)", r"\1 (...)", said)
-        )
+        written = write(folder)
+        given = {"class_names": ["a", "b"], "duplicates": "warn"}
+        answer: Any = None
+        if write in FAULTS:
+            with pytest.raises((ConfigError, DataError)) as caught:
+                prepare(folder, written, **given)
+            answer = LIBRARY.sub(r"\1 (...)", to_plain(caught.value))
+            assert "\n" not in answer or "lists all" in answer or "twice" in answer
+        else:
+            name = next(iter(written.get("vectors", {"vectors": ""})))
+            rows = read_rows(prepare(folder, written, **given), name)
+            file = options(folder, written, **given).open_vectors("train")
+            answer = [file.find_vectors(None), file.columns, file.list_vectors(), [*rows.values()]]
+        answers.append(json.loads(json.dumps(to_plain(answer)).replace(str(folder), "FOLDER")))
     check_values("embedding_faults", answers)
-
-
-@pytest.mark.parametrize(
-    "write",
-    [
-        second([1, 2]), in_parquet({}, {"age": [None] * 10}, **AGES),
-        in_parquet({}, {"kind": pa.array(KINDS).dictionary_encode()}),
-        in_npz(("readme.txt", PAIRS), ("folder/", PAIRS), X=PAIRS),
-        in_h5ad({"values": np.arange(10), "mask": np.arange(10) > 3}),
-    ],
-)  # fmt: skip
-def test_files_that_differ_in_nothing_that_is_read(tmp_path: Path, write: Write) -> None:
-    tables = prepare(tmp_path, write(tmp_path), class_names=["a", "b"], duplicates="warn")
-    assert len(read_rows(tables, "vectors")) in (10, 20)
-
-
-@pytest.mark.parametrize("suffix", FORMATS)
-def test_damaged_files_give_one_line(tmp_path: Path, suffix: str) -> None:
-    (tmp_path / f"x{suffix}").write_bytes(b"no vectors at all")
-    write_table(tmp_path / "rows.csv", {"kind": ["a", "b"] * 5})
-    with pytest.raises(ConfigError, match=r"x\.\w+: (cannot be|not a) read.+\(.+\); \w+"):
-        prepare(tmp_path, {"train": f"x{suffix}", "table": "rows.csv"}, class_names=["a", "b"])
 
 
 LARGE = (64 * BLOCK_ROWS, 256)
@@ -409,41 +380,24 @@ def test_the_preferred_of_several_usual_names_is_taken(tmp_path: Path) -> None:
         assert open_embeddings(tmp_path / "x.npz", option="train").find_vectors(None) == chosen
 
 
-def study(**changes: Any) -> dict[str, Any]:
-    return {
-        "datasets": {
-            "notes": {
-                "source": "embeddings", "train": "x.npz", "label_column": "kind",
-                "class_names": NAMES, "vectors": {"small": "small", "wide": "wide"},
-            },
-        },
-        "backbones": {"small": EXTERNAL},
-        "methods": {"sgd": {"head": "sgd"}},
-        "epsilons": [1, INFINITE],
-        **changes,
+# Other blocks of a study of vectors.
+STUDIES: list[dict[str, Any]] = [
+    {"backbones": {"pixels": {"family": "pixels"}}}, {"backbones": {"other": EXTERNAL}},
+    {"datasets": {"digits": {"source": "sklearn", "name": "digits"}}}, {"few_shot": {}},
+    *({"backbones": {"small": EXTERNAL} | more} for more in (
+        {"again": EXTERNAL | {"vectors": "small"}}, {"small": EXTERNAL | {"each_by_itself": False}},
+        {"small": EXTERNAL | {"preprocessing": {"crop": "inception"}}},
+        {"small": {"family": "external", "model": "x"}}, {"big": EXTERNAL | {"vectors": "wide"}})),
+]  # fmt: skip
+
+
+def test_studies_of_vectors_are_refused_or_read() -> None:
+    notes = {"source": "embeddings", "train": "x.npz", "label_column": "kind",
+             "class_names": NAMES, "vectors": {"small": "small", "wide": "wide"}}  # fmt: skip
+    study: dict[str, Any] = {
+        "datasets": {"notes": notes}, "backbones": {"small": EXTERNAL},
+        "methods": {"sgd": {"head": "sgd"}}, "epsilons": [1, INFINITE],
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("changes", "fault"),
-    [
-        ({"backbones": {"pixels": {"family": "pixels"}}}, "family pixels takes images"),
-        ({"datasets": {"digits": {"source": "sklearn", "name": "digits"}}}, "takes vectors, and"),
-        ({"backbones": {"other": EXTERNAL}}, "no vectors named 'other', only small, wide"),
-        (
-            {"backbones": {"small": EXTERNAL, "again": {**EXTERNAL, "vectors": "small"}}},
-            "again: takes the vectors 'small' of datasets.notes, as small does",
-        ),
-        ({"few_shot": {}}, "few_shot.backbones: small has no text encoder"),
-        (
-            {"backbones": {"small": {**EXTERNAL, "preprocessing": {"crop": "inception"}}}},
-            "preprocessing",
-        ),
-        ({"backbones": {"small": {**EXTERNAL, "each_by_itself": False}}}, "each_by_itself"),
-        ({"backbones": {"small": {"family": "external", "model": "x"}}}, "each_by_itself"),
-    ],
-)
-def test_studies_that_are_refused(changes: dict[str, Any], fault: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_study(study(**changes))
-    assert fault in str(caught.value)
+    answers = [answer_of(load_study, study | changes) for changes in STUDIES]
+    assert [isinstance(each, ConfigError) for each in answers] == [True] * 8 + [False]
+    check_values("embedding_studies", answers[:-1])

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import open_clip
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dpprobe import resources
 from dpprobe.data import (
     addresses,
     alike_names,
@@ -30,12 +32,15 @@ from dpprobe.data import (
 )
 from dpprobe.data.copy_counts import CopyCounter
 from dpprobe.data.dataset_checks import label_words, rare_words
+from dpprobe.data.group_columns import Group
 from dpprobe.data.imagefolder import list_images
 from dpprobe.data.options import Headline, compute_imbalance, headline_metric
+from dpprobe.data.parquet_columns import describe_kind
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.subsample import Subsample
 from dpprobe.errors import DpprobeError
-from tests.support.shards import pack, png, samples
+from tests.support.shards import CLASSES, pack, png, samples
+from tests.support.sources import write_parquet
 from tests.support.stored_records import answer_of, check_values, to_plain
 
 NAMES = {"label_column": "kind", "class_names": ["cat", "dog"]}
@@ -94,6 +99,8 @@ TABLE: list[dict[str, Any]] = [
     {"split_column": "fold", "train_values": [1], "test_values": [2, 3]},
     {"split_column": "fold", "train_values": [1], "test_values": [2], "unit_column": "who"},
     {"test": "b.csv", "split_column": "fold"}, {"split_column": "fold", "train_values": ["test"]},
+    {"split_column": "fold", "train_values": [1], "test_values": ["1", 2]}, {"test_values": [1]},
+    {"split_column": "who", "train_values": ["p1"], "test_values": ["none"]},
     {"split_column": "nothing"}, {"split_column": "fold", "train_values": [7]},
     {"split_column": "kind", "train_values": ["cat"], "test_values": ["Dog"]},
     {"root": "no/such"}, {"root": "~nobody_of_that_name/x"}, {"train": "none.csv"},
@@ -107,10 +114,13 @@ TABLE: list[dict[str, Any]] = [
             "(3)", "(benign) 'mass'", "[sic]", "[1, 2, 3]", "0", "+1")))),
     BOTH, BOTH | {"class_names": ["x", "y"]}, BOTH | {"class_names": {"a": "x", "b": "y"}},
     BOTH | {"class_names": ["x", "y", "z"]}, BOTH | {"label_columns": ["a"]},
+    BOTH | {"class_names": ["x", "y"], "uncertain": {"b": "zeros"}},
     BOTH | {"uncertain": {"c": "ones"}}, {"uncertain": "ones"}, {"missing": "zeros"},
     *(BOTH | {"uncertain": policy, "missing": missing}
       for policy in ("ones", "zeros", "drop", {"a": "drop", "b": "ones"})
       for missing in ("zeros", "drop")),
+    *(BOTH | {"unit_column": "who", "max_images_per_patient": 1, "uncertain": policy}
+      for policy in ("drop", {"b": "drop"}, {"b": "ones"})),
     {"missing": "drop"}, {"missing": "drop", "unit_column": "who", "max_images_per_patient": 1},
     {"filters": {"age": [3, 40]}}, {"filters": {"age": ["x"]}}, {"filters": {"kind": ["Dog"]}},
     {"filters": {"nothing": ["PA"]}}, {"filters": {"kind": ["cat"], "age": [40]}},
@@ -118,6 +128,9 @@ TABLE: list[dict[str, Any]] = [
     join(), join(first=True), join() | {"group_columns": ["site"]},
     join(first=True) | {"unit_column": "site"}, join(by={"who": "name"}, columns=["site"]),
     join(by={"who": "name"}) | {"unit_column": "site"}, join(file="k.csv"), join(by="x"),
+    join(by=["who", "age"], first=True) | {"unit_column": "site"}, {"joins": [
+     *join(columns=["name"])["joins"], *join(by={"name": "who", "age": "age"})["joins"]],
+     "unit_column": "site", "filters": {"kind": ["cat"]}},
     join(columns=["x"]), join(columns=["kind"]), join(by=["who", "age"]), join(by=[]),
     join(by={"who": "empty"}) | {"group_columns": ["site"]},
     join(by={"age": "name"}) | {"group_columns": ["site"]}, join() | {"unit_column": "who"},
@@ -163,10 +176,9 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
          {"test": "p1.parquet"}, {"test": "p1.parquet", "limit": {"train": 9, "test": 2},
          "expect": {"train": 30, "test": 30}}, {"limit": {"test": 3}}, {"class_names": ["x", "y"]},
          {"class_names": ["cat", "dog"]}, {"accepted_labels": {"file": "r.json"}},
-         {"test": "p1.parquet", "accepted_labels": {"file": "r.json"}}, {"test": "several.parquet"},
-         {"train": "several.parquet"}, {"train": "lists.parquet"},
-         {"train": "unnamed.parquet"}, {"train": "text.parquet"},
-         {"train": "unnamed.parquet", "class_names": ["x", "y", "z"]}, {"train": "none.parquet"},
+         *({"test": "p1.parquet", "accepted_labels": {"file": f"{n}.json"}} for n in ("r", "none")),
+         *places(*(f"{name}.parquet" for name in ("several", "lists", "unnamed", "text", "none"))),
+         {"test": "several.parquet"}, {"train": "unnamed.parquet", "class_names": ["x", "y", "z"]},
          {"label_column": "age"}, {"label_column": "who"}, {"image_column": "label"}]),
     "hub": (
         {"source": "huggingface", "repo": "a/b", "revision": "0" * 40, "train": "*.parquet"},
@@ -181,8 +193,10 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
         [*ALL, *SPLIT, *PATIENTS, {"test": "mixed/a.tar"}, {"shard_in_id": True, "split_by": "id"},
          {"id_column": "x", "shard_in_id": True}, {"several_labels": True}, {"class_names": ["a"]},
          {"several_labels": True, "label_column": "label"}, {"class_names": ["cat", "Cat"]},
-         {"class_names": ["cat", "cat"]}, {"train": ["t.tar", "*.tar"]},
-         *places("none", "empty", "t.tar.gz", "mixed", "deep", "zipped.tar", "blank.tar", "many")]),
+         {"class_names": ["cat", "cat"]},
+         *({"train": ["t.tar", other]} for other in ("*.tar", "deep/a.tar")),
+         *places("none", "empty", "t.tar.gz", "mixed", "deep", "zipped.tar", "blank.tar", "many",
+                 "hidden", "bz2.tar", "xz.tar")]),
     "digits": ({"source": "sklearn", "name": "digits"}, [*ALL, *SPLIT, {"name": "faces"}]),
     "folder": (FOLDER, [*ALL, *SPLIT, {"exclude": ["owl"]}, {"exclude": ["cat"]}, {"embed": True},
                         {"exclude": ["elk"]}, {"path": "none"}, {"path": "halves"}, {"path": "y"},
@@ -208,8 +222,9 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
            {"url": "http://h/a%20b.TAR.GZ?x=1"}, {"sha256": "A" * 64}, {"name": "y.tgz"})),
          *(of_url(**layout) for layout in (
            {"source": "sklearn"}, {}, FOLDER | {"path": "/data"}, FOLDER | {"path": "x/../y"},
-           FOLDER | {"path": "~/x"}, CSV | {"train": "../b"}, CSV | {"root": "~"}, CSV | join(
-           file="../b"), FOLDER | {"pth": "x"}, FOLDER | {"delta": 1e-5, "expect": {}}))]),
+           FOLDER | {"path": "~/x"}, *(CSV | {name: "../b"} for name in ("train", "test", "root")),
+           CSV | {"root": "~"}, CSV | join(file="../b"), FOLDER | {"pth": "x"},
+           FOLDER | {"delta": 1e-5, "expect": {}}))]),
 }  # fmt: skip
 ASKED = (
     "list_warnings", "download_params", "preparation_params", "image_params", "input_files",
@@ -220,19 +235,13 @@ ASKED = (
 COUNTED = ("count_rows", "used_rows", "class_rows", "count_class_units", "count_units")
 
 
-def write_parquet(path: Path, labels: Sequence[Any], names: Sequence[str] | None) -> None:
-    numbers = range(len(labels))
-    table = pa.table({
-        "image": [{"bytes": png(number), "path": f"{number}.png"} for number in numbers],
-        "label": labels, "who": [f"p{number // 2}" for number in numbers],
+def columns(rows: int) -> dict[str, Any]:
+    numbers = range(rows)
+    return {
+        "who": [f"p{number // 2}" for number in numbers],
         "age": [float(number) for number in numbers], "v": [[1.0, float(n)] for n in numbers],
         "kind": [("cat", "dog")[number % 2] for number in numbers],
-    })  # fmt: skip
-    feature: dict[str, Any] = {"names": names, "_type": "ClassLabel"} if names else {}
-    if names and isinstance(labels[0], list):
-        feature = {"feature": feature, "_type": "Sequence"}
-    told = {"huggingface": json.dumps({"info": {"features": {"label": feature}}})}
-    pq.write_table(table.replace_schema_metadata(told), path)
+    }  # fmt: skip
 
 
 @pytest.fixture
@@ -249,20 +258,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     vectors = np.arange(60, dtype=np.float32).reshape(30, 2)
     np.savez(tmp_path / "v.npz", v=vectors, w=vectors[:, :1], kind=rows)
     np.savez(tmp_path / "odd.npz", v=vectors.astype(bool))
-    for number in (0, 1):
-        write_parquet(
-            tmp_path / f"p{number}.parquet", [n % 3 % 2 for n in range(30)], ["cat", "dog"]
-        )
-    write_parquet(tmp_path / "several.parquet", [[1, 0], [1, 1]], None)
-    write_parquet(tmp_path / "unnamed.parquet", [0, 1], None)
-    write_parquet(tmp_path / "lists.parquet", [[0], [0, 1]], ["cat", "dog"])
+    for name, labels, names in (
+        ("p0", [n % 3 % 2 for n in range(30)], CLASSES), ("several", [[1, 0], [1, 1]], None),
+        ("p1", [n % 3 % 2 for n in range(30)], CLASSES), ("unnamed", [0, 1], None),
+        ("lists", [[0], [0, 1]], CLASSES),
+    ):  # fmt: skip
+        write_parquet(tmp_path / f"{name}.parquet", labels, names, **columns(len(labels)))
     for name, text in (("text.parquet", "a"), ("r.json", "[[0]]"), ("blank.tar", "")):
         (tmp_path / name).write_text(text)
     for name in ("t.tar", "mixed/a.tar", "deep/a.tar", "deep/more/b.tar"):
         pack(tmp_path / name, samples(0, 4))
-    for name in ("t.tar.gz", "mixed/b.tgz", "empty/._a.tar", *(f"many/{n}.tar" for n in range(11))):
+    shards = ["t.tar.gz", "mixed/b.tgz", "empty/._a.tar", "hidden/a.tar", "hidden/.b.tar"]
+    for name in (*shards, *(f"many/{n}.tar" for n in range(11))):
         pack(tmp_path / name, samples(0, 2))
-    pack(tmp_path / "zipped.tar", samples(0, 4), mode="w:gz")
+    for name, kind in (("zipped", "gz"), ("bz2", "bz2"), ("xz", "xz")):
+        pack(tmp_path / f"{name}.tar", samples(0, 4), mode=f"w:{kind}")
     images = [f"{name}/{number}.png" for name, count in (("cat", 12), ("dog", 3), ("owl", 2))
               for number in range(count)]  # fmt: skip
     halves = [f"{part}/{name}" for part in ("Training", "val") for name in images[::2]]
@@ -310,6 +320,8 @@ def test_options_answer_before_images_are_read(source: str, folder: Path) -> Non
 HEADER, CAT = "path,kind,age,note\n", "a.png,cat,7,x\n"
 CONTENTS: dict[str, str | bytes] = {
     "empty": "", "header": HEADER, "good": HEADER + CAT + "b.png,dog,,y\n",
+    "padded": " path ,kind , age, note\n" + CAT, "joined in the middle": HEADER + CAT + "\n,,,\n",
+    "home": HEADER + "~/a.png,cat,7,x\n~$b.png,dog,7,x\n/x/c.png,cat,,\n",
     "twice": "path,path,kind\n", "short": HEADER + CAT + "b.png\n", "long": HEADER + "a,b,c,d,e\n",
     "quote": HEADER + '"a.png,cat\n', "spaces": HEADER + ' "a, b.png", "dog",1,\n\n' + CAT,
     "lines": HEADER + 'a.png,cat,"1\n2",x\n' + "b.png,dog,2,y\n",
@@ -374,7 +386,8 @@ def test_tables_have_the_rows_of_their_text(
         chosen = files if name in ("good", "tabs") else {"a.csv": data}
         for file, packed in chosen.items():
             (tmp_path / file).write_bytes(packed)
-            for changes in READINGS if name in ("good", "labels") and file == "a.csv" else [{}]:
+            plain = [{}, {"delimiter": ","}] if name in ("tabs", "declared") else [{}]
+            for changes in READINGS if name in ("good", "labels") and file == "a.csv" else plain:
                 answer = answer_of(read, file, changes)
                 answers[f"{name} {file} {changes or ''}"] = answer
     wide = answers.pop("wide a.csv ")["rows"]["path"]
@@ -393,25 +406,34 @@ LAYOUTS: dict[str, Sequence[str]] = {
     "both inner": ("train/train/1", "train/bus/1", "test/train/1", "test/bus/1"),
     "upside down": ("cats/Train/1", "cats/Test/1", "dogs/Train/1", "dogs/Test/1"),
     "half": ("cats/val/1", "cats/x/1", "dogs/1"), "sites": ("A/m/1", "A/n/1", "B/m/1", "B/n/1"),
+    "deeper sites": ("A/m/x/1", "A/n/1", "B/m/1", "B/n/y/1"), "mixed sites": ("A/m/1", "A/2",
+    "B/m/1", "B/n/1"), "inner parts": ("train/b/1", "train/a/dev/1", "test/a/1", "test/b/1"),
     "more sites": ("A/m/1", "A/n/1", "B/n/1", "B/m/1", "C/n/1"), "deep": ("train/train/a/1",
     "train/test/a/1"), "below": ("x/train/a/1", "x/test/a/1"), "unknown": ("train/a/1", "train/b/1",
     "test/c/1"), "others": ("a/1", "b/notes.txt", "c.png", "a/Thumbs.db", ".x/1"),
     "hidden": ("a/1", "b/.hidden"), "names": ("train/a/1", "train/b/1", "test/A/1", "test/b/1"),
-    "many others": ("a/1", "b/1", *(f"a/{n}.txt" for n in range(23))), "words": ("valid/1",
+    "many others": ("a/1", "b/1", *(f"a/{n}.txt" for n in range(21))), "words": ("valid/1",
     "invalid/1"),
     "stations": ("train_station/1", "train_interior/1"), "ten": tuple(f"{n}/1" for n in range(11)),
-    "unused": ("train/a/1", "train/b/1", "test/a/1", *(f"x{n}/1" for n in range(22))),
+    "unused": ("train/a/1", "train/b/1", "test/a/1", *(f"x{n}/1" for n in range(21))),
     "all at once": ("Benign/1", "benign/2", "empty/.keep", "README", "mole/a.txt"),
     "nested": ("seg_train/seg_train/a/1", "seg_train/seg_train/b/1", "seg_test/seg_test/a/1"),
 }  # fmt: skip
+# A layout, and what is left out of it.
+EXCLUDED = (
+    ("others", "c.png"), ("inner", "train"), ("beside classes", "train"), ("three", "dev"),
+    ("all at once", "empty mole README"), ("flat", "none"), ("flat", "b"), ("half", "dogs cats"),
+    ("sites", "A"), ("unknown", "c"), ("spellings", "Train"),
+)  # fmt: skip
 PART_NAMES = (
+    "train_val test_train", "val-test trainings", "the final test of_training",
     "train test val", "Training Testing", "train Test Valid", "TRAIN TEST dev", "01_train 02_test",
     "train_images test_images validation_images", "TrainSet|Test Set|Eval Set", "a b", "train",
     "seg_train seg_test seg_pred", "asl_alphabet_train asl_alphabet_test",
-    "images.train images.val",
-    "train2017 val2017", "trainval hold-out", "mnist-training mnist-testing notes",
-    "val valid test",
-    "x_train y_test", "invalid valid train", "Held Out|trn", "train tst val dev", "trainA trainB",
+    "images.train images.val", "train2017 val2017", "trainval hold-out",
+    "mnist-training mnist-testing notes", "val valid test", "x_train y_test",
+    "isic_train isic_test isic_all", "invalid valid train", "Held Out|trn", "train tst val dev",
+    "trainA trainB",
 )  # fmt: skip
 
 
@@ -427,6 +449,12 @@ def test_folders_are_read_as_parts_and_classes(tmp_path: Path) -> None:
         answers[name] += (
             [answer_of(options.list_warnings), answer_of(options.count_rows)] if files else []
         )
+    for name, words in EXCLUDED:
+        layout = {"path": str(tmp_path / name), "exclude": words.split()}
+        options = dataset_options({"source": "imagefolder"} | layout)
+        asked = (options.input_files, options.count_class_units)
+        answers[f"{name} without {words}"] = [
+            answer_of(list_images, options), *map(answer_of, asked)]  # fmt: skip
     for names in PART_NAMES:
         parts = folder_parts.find_parts(names.split("|" if "|" in names else " "))
         answers[names] = [parts, folder_parts.choose_parts(parts)]
@@ -443,7 +471,28 @@ COLUMNS: list[dict[str, Any]] = [
     {"label": pa.array(["cat", "dog"]).dictionary_encode()}, {"label": [[0, 1], [1, 0]]},
     *({"image": [{"bytes": data, "path": path}] * 2} for data, path in (
         ("x", None), (1, None), (b"x", 3), (b"x", b"x"), ([1], None), (b"x", "a.png"))),
+    *({"label": pa.array([[0, 1], [1, 0]], kind)} for kind in (
+        pa.large_list(pa.int8()), pa.list_(pa.int64(), 2), pa.list_(pa.float32()))),
+    {"label": pa.array([0, 1], pa.uint8())}, {"image": pa.array([{"bytes": b"x", "path": "a"}] * 2,
+     pa.struct([("bytes", pa.large_binary()), ("path", pa.large_string())]))},
     {"sex": [["f"], ["m"]]}, {"sex": None}, {"Label": [0, 1]}, {"sex": [1, 2]}, {"more": [1, 2]},
+]  # fmt: skip
+
+
+METADATA: list[dict[str, str] | None] = [
+    None, {"huggingface": "{"}, {"huggingface": "[]"}, {"dpprobe": '{"class_names": ["a", "b"]}'},
+    {"dpprobe": '{"class_names": ["a", 2]}'}, {"dpprobe": "{}"}, {"dpprobe": "3"},
+    *({"huggingface": f'{{"info": {{"features": {{"label": {label}}}}}}}', "dpprobe": "[]"}
+      for label in ("3", '{"names": []}', '{"names": "ab"}', '{"names": ["a", null]}',
+                    '{"names": ["a", "b", "c"]}', '{"feature": {"_type": "ClassLabel"}}')),
+    {"huggingface": '{"info": {"features": []}}', "dpprobe": '{"class_names": ["a", "b", "c"]}'},
+]  # fmt: skip
+KINDS = [
+    pa.int8(), pa.uint64(), pa.float16(), pa.float64(), pa.string(), pa.large_string(),
+    pa.string_view(), pa.binary(), pa.bool_(), pa.timestamp("s"), pa.decimal128(9, 1),
+    pa.dictionary(pa.int8(), pa.string()), pa.list_(pa.int64()), pa.large_list(pa.float32()),
+    pa.list_(pa.float64(), 3), pa.list_(pa.string()), pa.list_(pa.list_(pa.int8())),
+    pa.list_(pa.bool_()), pa.struct([("a", pa.int8())]), pa.date32(),
 ]  # fmt: skip
 
 
@@ -466,7 +515,15 @@ def test_each_parquet_file_has_the_columns(tmp_path: Path) -> None:
                     "class_names": ["cat", "dog"], option: named,
                 })  # fmt: skip
                 answers.append([*changed, option, answer_of(options.check_files)])
-    check_values("data_parquet_columns", public(answers, tmp_path))
+    for metadata in METADATA:
+        path = tmp_path / "named.parquet"
+        pq.write_table(pa.table(good).replace_schema_metadata(metadata), path)
+        read: Any = dataset_options({"source": "parquet", "train": str(path)})
+        answers.append(
+            [ascii(metadata), answer_of(read.check_files), answer_of(read.count_classes)]
+        )
+    kinds = {str(kind): describe_kind(kind) for kind in KINDS}
+    check_values("data_parquet_columns", public([answers, kinds], tmp_path))
 
 
 SAMPLES: list[dict[str, Any]] = [
@@ -516,16 +573,19 @@ def test_samples_of_shards_become_rows(tmp_path: Path) -> None:
     check_values("shard_rows", public(answers, tmp_path))
 
 
-# Words and numbers.
-
 SPELLINGS = (
     "cat", "Cat", "cat ", " c at", "c\u200bat", "ｃat", "café", "cafe\u0301", "STRASSE", "straße",
     "1", "1.0", "01", "+1", "-1", "1.5", "1.50", "-0", "0", "1e3", "1e+3", "1000", "1.23E+12",
-    "1e16",
-    "nan", "N/A", "#REF!", "unknown", "?", "", " ", "0012", "12.", ".5", "0.5", "9" * 30, "p1",
-    "P1",
-    "a;b", "cat|dog", "cat, dog", "['cat', 'dog']", "[1, 5]", "[1, 2, 3]", "{'a'}", "[3]", "[sic]",
+    "1e16", "nan", "N/A", "#REF!", "unknown", "?", "", " ", "0012", "12.", ".5", "0.5", "9" * 30,
+    "p1", "P1", "a;b", "cat|dog", "cat, dog", "['cat', 'dog']", "[1, 5]", "[1, 2, 3]", "{'a'}",
+    "[3]", "[sic]",
 )  # fmt: skip
+
+
+def read_group(bins: tuple[float, ...], ignore_case: bool) -> list[Any]:
+    faults: list[list[tuple[str, str]]] = [[] for _ in SPELLINGS]
+    group = Group(column="age", bins=bins, ignore_case=ignore_case)
+    return [group.read_values(list(SPELLINGS), faults), [*filter(None, faults)]]
 
 
 def test_names_are_read_alike_everywhere() -> None:
@@ -543,6 +603,8 @@ def test_names_are_read_alike_everywhere() -> None:
         "ranges": {text: group_columns.bin_name(text, (18.0, 40.0)) for text in (
             "17.9", "18", "39.9", "40", "4e1", " 41")},
         "alike": alike_names.find_alike(SPELLINGS),
+        "groups": [read_group(*each) for each in (
+            ((), False), ((), True), ((0, 12.5), False), ((1, 2, 1000.0), True))],
         "numbers": person_names.find_equal_numbers(SPELLINGS),
         "people": [person_names.describe_alike(these) for these in (["p"], ["p", "P"], SPELLINGS)],
         "faults": [alike_names.find_name_fault(these) for these in ([], ["a"], ["a", "a"], ["a",
@@ -575,9 +637,9 @@ PROMPTS: tuple[Any, ...] = (
 )  # fmt: skip
 WORDS = (
     "airplane", "Owl", "cat", "hourglass", "house", "unicycle", "umbrella", "European", "",
-    "honour",
-    "unidentified", "uninhabited", "unicorn", "onerous", "one-way street", "utility pole", "usual",
-    "heirloom", "honest", "ewe", "ukulele", "unimportant", "unimodal", "universe", "8", "X-ray",
+    "honour", "unidentified", "uninhabited", "unicorn", "onerous", "one-way street", "utility pole",
+    "usual", "heirloom", "honest", "ewe", "ukulele", "unimportant", "unimodal", "universe", "8",
+    "X-ray",
 )  # fmt: skip
 
 
@@ -640,3 +702,23 @@ def test_patterns_choose_files_of_a_repository() -> None:
         answer_of(huggingface._match_files, pattern, names, options) for pattern in patterns
         for names in ([*tables[::-1], "README.md"], ["b.csv", "a.csv"], [], tables[:6], tables[:5])
     ])  # fmt: skip
+
+
+def test_clips_own_templates_are_the_library_s() -> None:
+    for name, library in (
+        ("imagenet80", open_clip.OPENAI_IMAGENET_TEMPLATES),
+        ("ensemble7", open_clip.SIMPLE_IMAGENET_TEMPLATES),
+    ):
+        (of_class,) = prompts.make_sentences(prompts.read_templates(name), ["owl"])
+        assert of_class == [template("owl") for template in library]
+    assert len(prompts.read_templates("imagenet80")) == 80
+    assert len(prompts.read_templates("ensemble7")) == 7
+
+
+def test_every_set_can_be_read() -> None:
+    for name in resources.read_yaml("prompts.yaml"):
+        prompts.check_prompts(name)
+        assert all(
+            "owl" in text
+            for text in prompts.make_sentences(prompts.read_templates(name), ["owl"])[0]
+        )

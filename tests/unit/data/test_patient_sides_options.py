@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,35 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpprobe.data import patient_sides
+from dpprobe.data import class_units, csv_rows, patient_sides
 from dpprobe.data.patient_sides import RowIndex, assign_sides
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import ConfigError
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
-from tests.support.shards import png
+from tests.support.shards import CLASSES
 from tests.support.small_study import STUDY
+from tests.support.sources import write_manifest
 
-CLASSES = ["cat", "dog"]
 # Patient p has p images, and every third patient is of the second class.
 PATIENTS = [f"p{number}" for number in range(1, 13) for _ in range(number)]
-
-
-def label(patient: str) -> int:
-    return int(int(patient[1:] or 1) % 3 == 0)
-
-
-def write_csv(folder: Path, patients: list[str]) -> dict[str, Any]:
-    """A manifest with one row an image; returns the options that read it."""
-    lines = ["path,kind,who"]
-    for number, patient in enumerate(patients):
-        (folder / f"{number}.png").write_bytes(png(number))
-        lines.append(f"{number}.png,{CLASSES[label(patient)]},{patient}")
-    (folder / "a.csv").write_text("\n".join(lines))
-    return {
-        "source": "csv", "root": str(folder), "train": "a.csv", "label_column": "kind",
-        "class_names": CLASSES, "unit_column": "who",
-    }  # fmt: skip
 
 
 @given(names=st.lists(st.sampled_from("abc")), most=st.integers(1, 4), new=st.sampled_from("abcd"))
@@ -92,7 +76,12 @@ def test_only_what_decides_is_read(options: dict[str, Any], read: tuple[str, ...
 
 
 def study_of(folder: Path, *, privacy: dict[str, Any] | None = None, **options: Any) -> Any:
-    datasets = {"lesions": write_csv(folder, PATIENTS) | options, **STUDY["datasets"]}
+    rows = [
+        {"path": f"{n}.png", "kind": CLASSES[int(who[1:]) % 3 == 0], "who": who}
+        for n, who in enumerate(PATIENTS)
+    ]
+    lesions = write_manifest(folder, rows, unit_column="who") | options
+    datasets = {"lesions": lesions, **STUDY["datasets"]}
     methods = {"sgd": {"head": "sgd", "batch_size": "full"}}
     return load_study(
         STUDY | {"datasets": datasets, "methods": methods, "delta": 1e-4, "privacy": privacy or {}}
@@ -147,3 +136,78 @@ def test_hospital_entries_of_the_catalog_take_the_patient(name: str) -> None:
     datasets = {name: {"catalog": name, "root": "/nowhere"}}
     study = load_study(STUDY | {"datasets": datasets})
     assert study.dataset_unit(name) == "patient"
+
+
+KINDS = ["cat", "dog", "owl"]
+# (patient, class, second label): few owls, and patients of two classes.
+PAIRS = [
+    (f"p{n % 23}", 2 if n % 23 in (1, 5) else n % 2, int(n % 7 == 0)) for n in range(80)
+]  # fmt: skip
+
+
+def write_rows(folder: Path, *, labels: bool = False) -> dict[str, Any]:
+    rows = [
+        {"path": f"{n}.png", "kind": KINDS[kind], "who": who, "striped": int(kind == 2),
+         "tall": tall}
+        for n, (who, kind, tall) in enumerate(PAIRS)
+    ]  # fmt: skip
+    several = {"label_column": None, "class_names": None, "label_columns": ["striped", "tall"]}
+    named: dict[str, Any] = several if labels else {"class_names": KINDS}
+    return write_manifest(folder, rows, unit_column="who", **named)
+
+
+SPLITS = [{"split_by": by, "split_seed": 3, "missing_classes": "warn"} for by in ("id", "class")]
+
+
+@pytest.mark.parametrize("split", SPLITS, ids=["id", "class"])
+@pytest.mark.parametrize("labels", [False, True], ids=["classes", "labels"])
+def test_larger_fractions_are_proposed_for_rare_classes(
+    labels: bool, split: dict[str, Any], tmp_path: Path
+) -> None:
+    options = dataset_options(write_rows(tmp_path, labels=labels) | split)
+    counts = options.count_class_units()
+    assert counts is not None
+    assert set(counts.test_at) == {0.3, 0.4, 0.5}
+    for fraction, test in counts.test_at.items():
+        other = options.model_copy(update={"test_fraction": fraction}).count_class_units()
+        assert other is not None
+        assert test == other.test
+        assert split["split_by"] == "class" or all(
+            test[name] >= count for name, count in counts.test.items()
+        ), "a larger fraction has the test units of a smaller one"
+
+
+@pytest.mark.parametrize("least", [0, 4, 5])
+def test_larger_fractions_are_counted_for_fewer_than_five_test_units(least: int) -> None:
+    options: Any = dataset_options({"source": "imagefolder", "path": "x", "test_fraction": 0.35})
+    sides: Counter[tuple[str | None, int]] = Counter(
+        {("test", 0): 9, ("test", 1): least, ("train", 0): 7, ("train", 1): 3}
+    )
+    counts = class_units.count_classes(options, ["a", "b"], lambda _: sides)
+    assert (counts.train, counts.test) == ({"a": 7, "b": 3}, {"a": 9, "b": least})
+    assert set(counts.test_at) == ({0.4, 0.5} if least < 5 else set())
+
+
+def test_planning_reads_a_table_once_until_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    load = csv_rows.load_columns
+
+    def load_and_note(options: Any, *needed: Any, **more: Any) -> Any:
+        read.append(options.train)
+        return load(options, *needed, **more)
+
+    monkeypatch.setattr(csv_rows, "load_columns", load_and_note)
+    written = write_rows(tmp_path) | {"split_by": "id"}
+    for _ in range(2):
+        options = dataset_options(written)
+        options.count_rows()
+        options.count_units()
+        options.count_class_units()
+    assert len(read) == 1
+    before = options.count_rows()
+    with (tmp_path / "a.csv").open("a") as stream:
+        stream.write("\n0.png,cat,p0,0,0")
+    after = options.count_rows()
+    assert (len(read), sum(after or ())) == (2, sum(before or ()) + 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import logging
 import math
@@ -29,6 +28,7 @@ from dpprobe.estimator.array_inputs import number_groups
 from dpprobe.heads.patient_groups import Units
 from dpprobe.release import unit_hashes
 from tests.support.shards import CLASSES, pack, png
+from tests.support.sources import write_table
 
 OTHERS = ["p3", "p4", "p5"]
 TESTED = ["q1", "q2"]
@@ -45,12 +45,13 @@ def as_json(name: Any) -> Any:
 
 
 def write_csv(folder: Path, split: str, names: Names) -> str:
-    with (folder / f"{split}.csv").open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["path", "label", "who"])
-        for row, name in enumerate(names):
-            (folder / f"{split}{row}.png").write_bytes(png(row + 100 * (split == "test")))
-            writer.writerow([f"{split}{row}.png", CLASSES[row % 2], as_text(name)])
+    rows = [
+        {"path": f"{split}{row}.png", "label": CLASSES[row % 2], "who": as_text(name)}
+        for row, name in enumerate(names)
+    ]
+    for row in range(len(names)):
+        (folder / f"{split}{row}.png").write_bytes(png(row + 100 * (split == "test")))
+    write_table(folder / f"{split}.csv", rows)
     return f"{split}.csv"
 
 
@@ -133,24 +134,13 @@ def judge(tmp_path: Path, door: str, names: Names, caplog: Any) -> tuple[str, in
 
 
 SPELLINGS = [
-    ("0007", "7", "refused"),
-    (12, 12.0, "refused"),
-    ("12", "12.00", "refused"),
-    ("1e+17", 10**17, "refused"),
-    (12345678901234567, 1.2345678901234568e16, "refused"),
-    ("１２", "12", "refused"),
-    ("-0", "0", "refused"),
-    ("p1 ", "p1", "one"),
-    (b"p1", "p1", "one"),
-    ("P1", "p1", "warned"),
-    ("p\u00a01", "p  1", "warned"),
-    ("\u00e9va", "e\u0301va", "warned"),
-    ("p\u200b1", "p1", "warned"),
-    ("ｐ１", "p1", "warned"),
-    ("p1", "p2", "two"),
-    (1e5, "1e5x", "two"),
-    ("00012345678901234567", "00012345678901234568", "two"),
-]
+    ("0007", "7", "refused"), (12, 12.0, "refused"), ("12", "12.00", "refused"),
+    ("1e+17", 10**17, "refused"), (12345678901234567, 1.2345678901234568e16, "refused"),
+    ("１２", "12", "refused"), ("-0", "0", "refused"), ("p1 ", "p1", "one"), (b"p1", "p1", "one"),
+    ("P1", "p1", "warned"), ("p\u00a01", "p  1", "warned"), ("\u00e9va", "e\u0301va", "warned"),
+    ("p\u200b1", "p1", "warned"), ("ｐ１", "p1", "warned"), ("p1", "p2", "two"),
+    (1e5, "1e5x", "two"), ("00012345678901234567", "00012345678901234568", "two"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("door", [*SOURCES, "estimator"])

@@ -22,14 +22,15 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from dpprobe.data import dataset_preparation, problems, table
+from dpprobe.data import dataset_checks, dataset_preparation, problems, table
 from dpprobe.data.dataset_checks import rare_words
+from dpprobe.data.group_columns import warn_of_code
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
+from tests.support.shards import CLASSES
+from tests.support.sources import write_images
 from tests.support.stored_records import check_values, to_plain
-
-CLASSES = ["cat", "dog"]
 
 
 def noise(seed: int, *, size: int = 24, kind: str = "JPEG") -> bytes:
@@ -61,32 +62,29 @@ class Rows:
         path = self.directory / "images" / f"{name}{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(noise(number + (1000 if name == "test" else 0)))
-        return {"id": f"{name}-{number}", "path": path, "label": number % 2}
+        return {"id": f"{name}-{number}", "path": path, "label": number % 2,
+                "unit": f"{name[0]}{number // 2}", "sex": "fm"[number % 2],
+                "origin": f"{name}.csv line {number + 2}"}  # fmt: skip
 
     def write(self, **changed: Any) -> None:
+        plain = changed.pop("plain", False)
         values = {"source": "sklearn", "name": "digits"} | changed
         table.write_dataset(
-            self.directory / "out",
-            self._batches(),
-            options=dataset_options(values),
-            class_names=CLASSES,
-            rows=sum(map(len, self.splits.values())),
-            chosen_test=True,
-        )
+            self.directory / "out", self._batches(plain=plain), options=dataset_options(values),
+            class_names=CLASSES, rows=sum(map(len, self.splits.values())), chosen_test=True,
+            units=not plain, groups=["group_sex"],
+        )  # fmt: skip
 
-    def _batches(self) -> Iterator[tuple[str, pa.Table]]:
+    def _batches(self, *, plain: bool = False) -> Iterator[tuple[str, pa.Table]]:
         for name, rows in self.splits.items():
             for start in range(0, len(rows), 3):
-                part = rows[start : start + 3]
-                yield (
-                    name,
-                    table.make_batch(
-                        ids=[row["id"] for row in part],
-                        labels=[row["label"] for row in part],
-                        images=[None] * len(part),
-                        paths=[str(row["path"]) for row in part],
-                    ),
-                )
+                part = {key: [row[key] for row in rows[start : start + 3]] for key in rows[0]}
+                yield name, table.make_batch(
+                    ids=part["id"], labels=part["label"], images=[None] * len(part["id"]),
+                    paths=[*map(str, part["path"])], groups={"group_sex": part["sex"]},
+                    units=None if plain else part["unit"],
+                    origins=None if plain else part["origin"],
+                )  # fmt: skip
 
     def report(self) -> list[dict[str, str]]:
         with (self.directory / "out/problems.csv").open(newline="") as stream:
@@ -176,16 +174,24 @@ SPOILS: list[tuple[Sequence[Spoil], dict[str, Any]]] = [
     *(([lambda rows, split=split: remove_dogs(rows, split)], more)
       for split in ("train", "test") for more in ({}, {"missing_classes": "warn"})),
     ([spoil_all], {"expect": {"train": 7, "test": 3, "classes": 3}}), ([spoil_all], {}),
+    *(([spoil], {"plain": True}) for spoil in (
+        copy(5, 2, split="test"), copy(0, 4), change(id="test-1", label=2), spoil_all)),
+    ([copy(2, 3, 4, 5)], {}), ([change(unit="t1"), copy(0, 1)], {}), ([change(sex="M")], {}),
+    ([change(unit="")], {}), ([change(unit="T0", sex="")], {}), ([change(sex="-9")], {}),
+    ([lambda rows: rows.splits["train"][4].update(path=rows.directory / "images/TRAIN4.jpg")], {}),
+    ([change(path="images\\\\train4.jpg")], {}),
     *(([use_grey(high)], {}) for high in (255, 256, 1000, 4010, 32767, 32768, 65535)),
 ]  # fmt: skip
 FACTS = ("train_copies", "duplicates_across_splits", "classes_without_test_rows")
 
 
 def test_each_problem_has_its_words_report_and_facts(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After good tables of the day before, which may not pass for those of today."""
+    monkeypatch.setattr(dataset_checks, "SHOWN", 1)
     answers = []
+    warn_of_code.cache_clear()  # which warns once about each
     for number, (spoils, options) in enumerate(SPOILS):
         rows = Rows(tmp_path / str(number))
         rows.write()
@@ -233,9 +239,8 @@ def test_an_interrupted_check_leaves_neither_a_report_nor_a_description(rows: Ro
             rows.directory / "out",
             batches(),
             options=dataset_options({"source": "sklearn", "name": "digits"}),
-            class_names=CLASSES,
-            rows=10,
-        )
+            class_names=CLASSES, units=True, groups=["group_sex"], rows=10,
+        )  # fmt: skip
     left = sorted(path.name for path in (rows.directory / "out").iterdir())
     assert left == ["test.parquet", "train.parquet"]
     assert SplitTable(rows.directory / "out/train.parquet").rows == 6
@@ -290,51 +295,6 @@ def test_problems_are_counted_not_kept(tmp_path: Path) -> None:
     assert len((tmp_path / "problems.csv").read_text().splitlines()) == 20_001
 
 
-# through the sources
-
-
-def folder(root: Path, names: Sequence[str]) -> None:
-    for number, name in enumerate(names):
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(noise(number))
-
-
-def test_a_manifest_tells_all_at_once(tmp_path: Path) -> None:
-    folder(tmp_path, [f"{n}.jpg" for n in range(12)])
-    lines = ["path,kind,age,who"]
-    lines += [f"{n}.jpg,{CLASSES[n % 2]},{30 + n},p{n}" for n in range(12)]
-    (tmp_path / "5.jpg").write_bytes(b"<html>")
-    (tmp_path / "6.jpg").unlink()
-    lines[8] = "7.jpg,wolf,old,p7"
-    lines[10] = "8.jpg,dog,40,p9"
-    (tmp_path / "a.csv").write_text("\n".join(lines[:11]) + "\n")
-    (tmp_path / "b.csv").write_text("\n".join([lines[0], *lines[11:], "0.jpg,cat,41,p0"]) + "\n")
-    options = dataset_options(
-        {
-            "source": "csv", "root": str(tmp_path), "train": "a.csv", "test": "b.csv",
-            "label_column": "kind", "class_names": CLASSES, "unit_column": "who",
-            "group_columns": {"age": {"column": "age", "bins": [40]}},
-        }
-    )  # fmt: skip
-    options.check_files()
-    with pytest.raises(DataError) as caught:
-        dataset_preparation.prepare_dataset(options, tmp_path / "out")
-    text = str(caught.value)
-    for part in (
-        "1 missing image, 1 unreadable image, 1 id missing or twice, 1 label without a class, "
-        "1 value of no use, 2 rows with a missing patient, a patient in both splits, or a patient "
-        "with two names, 1 image in train and test; ",
-        "(id 8.jpg)",
-        "a.csv line 11: id '8.jpg' appears twice",
-        "a.csv line 9: kind is 'wolf'",
-        "a.csv line 9: age is 'old'",
-        "a.csv line 8: cannot be read (No such file",
-        "b.csv line 4: the same bytes as train id 0.jpg",
-        "b.csv line 4: patient 'p0' has images in both splits",
-    ):
-        assert part in text, text
-
-
 def test_a_report_of_an_earlier_run_does_not_survive(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out/problems.csv").write_text("split,row,id,path,problem,detail\n")
@@ -350,7 +310,7 @@ def test_a_disk_that_fills_under_the_tables_is_one_line(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    folder(tmp_path / "images", [f"{kind}/{n}.png" for kind in CLASSES for n in range(4)])
+    write_images(tmp_path / "images", [f"{kind}/{n}.png" for kind in CLASSES for n in range(4)])
     options = dataset_options({"source": "imagefolder", "path": str(tmp_path / "images")})
     monkeypatch.setattr(pq.ParquetWriter, "write_table", full)
     with pytest.raises(DataError, match="the disk filled up while the split tables were written"):

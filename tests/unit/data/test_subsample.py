@@ -14,14 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from dpprobe.artifacts import read_json
 from dpprobe.data import dataset_preparation, table
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.subsample import Subsample
 from dpprobe.data.subsampled_tables import write_subsampled
 from dpprobe.data.table import SplitTable, read_info
-from dpprobe.errors import ConfigError, DataError
+from dpprobe.errors import DataError
 from dpprobe.study.release_data import split_fault
 from tests.support.shards import png
+from tests.support.split_tables import write_tables
 
 CLASSES = ("cat", "dog")
 ROWS = st.lists(st.tuples(st.integers(0, 1), st.sampled_from("abcdefghijkl")), max_size=40)
@@ -141,8 +143,6 @@ def test_one_fraction_takes_every_row_or_patient_alike() -> None:
     assert 0.2 < len(names) / 40 < 0.6
     assert kept == {at for at in range(400) if rows[at][1] in names}
     assert chosen({"fraction": 0.2}, rows) <= kept
-    with pytest.raises(ConfigError, match="write exactly one of fraction, fractions and per_class"):
-        dataset_options({**DIGITS, "subsample": {"fraction": 0.4, "per_class": 3}})
 
 
 def test_the_choice_is_another_one_than_that_of_test_rows() -> None:
@@ -199,7 +199,7 @@ def several_labels(directory: Path) -> Path:
     ]  # fmt: skip
     table.write_dataset(
         directory, iter(batches), options=dataset_options(DIGITS), class_names=list(CLASSES),
-        multi_label=True, rows=4,
+        multi_label=True, rows=4, revision="v1",
     )  # fmt: skip
     return directory
 
@@ -212,19 +212,14 @@ def test_rows_of_several_labels_have_no_class_to_keep(tmp_path: Path) -> None:
     options = dataset_options({**DIGITS, "subsample": {"fraction": 0.99}})
     write_subsampled(whole, tmp_path / "part", options)
     assert read_info(tmp_path / "part/dataset.json").multi_label
+    assert read_json(tmp_path / "part/dataset.json")["revision"] == "v1"
 
 
 def test_a_part_draws_patients(tmp_path: Path) -> None:
     names = {split: [f"{split}{at // 2}" for at in range(40)] for split in table.SPLITS}
-    batches = [
-        (split, table.make_batch(ids=[f"{split}-{at}" for at in range(40)], labels=[0, 1] * 20,
-                                 images=[png(40 * part + at) for at in range(40)],
-                                 paths=[None] * 40, units=names[split]))
-        for part, split in enumerate(table.SPLITS)
-    ]  # fmt: skip
+    images = {split: [f"{split} {at}" for at in range(40)] for split in table.SPLITS}
+    write_tables(tmp_path / "whole", images, units=names)
     options = dataset_options({**DIGITS, "subsample": {"fraction": 0.5, "seed": 1}})
-    table.write_dataset(tmp_path / "whole", iter(batches), options=options.without_subsample(),
-                        class_names=list(CLASSES), units=True, rows=80)  # fmt: skip
     write_subsampled(tmp_path / "whole", tmp_path / "part", options)
     part = SplitTable(tmp_path / "part/train.parquet")
     kept = [at for at in range(40) if place(names["train"][at], 1) < Fraction(1, 2)]

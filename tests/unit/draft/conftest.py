@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from dpprobe.__main__ import main
 from dpprobe.study.study import Study
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
+from tests.support.sources import write_table
 
 
 @dataclass
@@ -39,12 +39,7 @@ class Desk:
         return place
 
     def table(self, path: str, rows: Sequence[Mapping[str, Any]], delimiter: str = ",") -> None:
-        place = self.folder / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with place.open("w", newline="", encoding="utf-8") as stream:
-            writer = csv.DictWriter(stream, list(rows[0]), delimiter=delimiter)
-            writer.writeheader()
-            writer.writerows(rows)
+        write_table(self.folder / path, rows, delimiter)
 
     def init(self, *arguments: str) -> str:
         """Runs `init` and returns what it prints; its error where it ends with one."""
@@ -75,12 +70,8 @@ def lesions(count: int = 60, **more: Any) -> list[dict[str, Any]]:
     """Rows of a table: a malignant one in eleven, two images a patient."""
     return [
         {
-            "file": f"files/{number}.jpg",
-            "diagnosis": "benign" if number % 11 else "malignant",
-            "PatientID": f"p{number // 2}",
-            "sex": "fm"[number // 2 % 2],
-            "age": 20 + number % 50,
-            **more,
-        }
+            "file": f"files/{number}.jpg", "diagnosis": "benign" if number % 11 else "malignant",
+            "PatientID": f"p{number // 2}", "sex": "fm"[number // 2 % 2], "age": 20 + number % 50,
+        } | more
         for number in range(count)
-    ]
+    ]  # fmt: skip

@@ -1,8 +1,9 @@
-"""The command around the looks: backbones, and files that it must not touch."""
+"""The command around the looks: backbones, folders, and files that it must not touch."""
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -15,9 +16,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from dpprobe.backbones.feature_dimensions import Dimensions
-from dpprobe.data.train_test_split import choose_by_id
-from dpprobe.draft.seen_dataset import study_name
-from dpprobe.errors import ConfigError
+from dpprobe.draft.available_backbone import _model_of
+from dpprobe.release.parts.evaluation import EvaluateOptions
+from dpprobe.study.study import Study
 from tests.unit.draft.conftest import Desk
 
 
@@ -42,30 +43,13 @@ def test_nothing_is_written_among_the_images(folder: Desk) -> None:
     assert not list(folder.folder.rglob("*.yaml"))
 
 
-@pytest.mark.parametrize("name", ["Cells", "downloads", "releases", "tables"])
-def test_a_study_is_not_called_as_what_studies_write(tmp_path: Path, name: str) -> None:
-    """results/cells is where the default study has its cells, data/downloads what is fetched."""
-    (tmp_path / name).mkdir()
-    assert study_name(tmp_path / name) == f"{name.lower()}_images"
-
-
-def test_a_slip_of_the_pen_is_shown_the_name(folder: Desk) -> None:
-    folder.images("images/lesions/a")
-    assert "images/lesion: no such folder or file; did you mean images/lesions?" in folder.init(
-        "images/lesion"
-    )
-    assert "nowhere is missing too" in folder.init("nowhere/x")
-    folder.file("x.pdf")
-    assert "x.pdf: neither a folder nor a table" in folder.init("x.pdf")
-    assert "a folder has no columns" in folder.init("x", "--label", "y")
-
-
 @pytest.mark.parametrize(
     ("file", "more", "fault"),
     [
         ("mobilenetv2_100_imagenet.safetensors", (), None),
         ("mobilenetv2_100_imagenet.safetensors", (), "checkpoint: it is not the weights of it"),
         ("resnet18_ours.safetensors", ("--model", "mobilenetv2_100"), None),
+        ("MobileNetV2_100.safetensors", (), None),
     ],
 )
 def test_a_checkpoint_is_looked_at_and_its_model_told_by_its_name_or_option(
@@ -89,9 +73,16 @@ def test_a_checkpoint_is_looked_at_and_its_model_told_by_its_name_or_option(
     drafted = folder.study("x.yaml").backbones["mobilenetv2_100"]
     assert drafted.input_files() == (file,)
     written = (folder.folder / "x.yaml").read_text()
+    assert " ".join(["dpprobe init x --checkpoint", file, *more]) in written
     assert "(0.485, 0.456, 0.406)" in written
     assert "pad_type" in written
     assert "mean, std, size, interpolation" in drafted.list_warnings()[0]
+
+
+def test_a_file_has_weights_of_the_model_with_the_longest_name() -> None:
+    models = {"ResNet50d_a1.pth": "resnet50d", "resnet50-x.bin": "resnet50",
+              "vit_small_patch16_224_mine.safetensors": "vit_small_patch16_224"}  # fmt: skip
+    assert {file: _model_of(Path("x") / file) for file in models} == models
 
 
 STATED = {"mean": [0.5] * 3, "std": [0.5] * 3, "input_size": [3, 192, 192],
@@ -128,22 +119,6 @@ def test_what_stands_beside_a_checkpoint_is_written(name: str, nested: bool, fol
     assert f"{name}: states values of no use" in folder.init("x", "--checkpoint", checkpoint)
 
 
-def test_a_checkpoint_of_no_use_ends_it_with_a_line(folder: Desk) -> None:
-    assert "--checkpoint w.pth: no such file" in folder.init("x", "--checkpoint", "w.pth")
-    folder.file("w.pth", "\x89PNG")
-    error = folder.init("x", "--checkpoint", "w.pth")
-    assert (
-        "its name does not begin with the name of a timm model; name the network with --model"
-        in error
-    )
-    assert "--model resnet18: --model names the network of --checkpoint" in folder.init(
-        "x", "--model", "resnet18"
-    )
-    (folder.folder / "resnet18.pth").write_bytes(b"\x89PNG")
-    assert "a PNG image, not a file of weights" in folder.init("x", "--checkpoint", "resnet18.pth")
-    assert not (folder.folder / "x.yaml").exists()
-
-
 def test_weights_that_were_fetched_before_are_taken(folder: Desk) -> None:
     commit = "0" * 40
     repository = folder.folder / "cache/models--timm--vit_base_patch16_224.augreg_in21k"
@@ -154,13 +129,6 @@ def test_weights_that_were_fetched_before_are_taken(folder: Desk) -> None:
     assert "vit_b16, 768 features per image" in folder.init("x")
     assert folder.study("x.yaml").backbones["vit_b16"].dimension == 768
     assert "# vit:" not in (folder.folder / "x.yaml").read_text(), "nothing better is proposed"
-
-
-def test_an_output_that_cannot_be_written_is_told_in_one_line(folder: Desk) -> None:
-    (folder.folder / "note.txt").touch()
-    said = folder.init("x", "--output", "note.txt/x.yaml")
-    assert said.startswith("dpprobe: --output note.txt/x.yaml: ")
-    assert said.endswith("note.txt cannot be written; name another folder")
 
 
 def test_the_head_has_the_command_that_wrote_the_file(desk: Desk) -> None:
@@ -190,32 +158,59 @@ def test_the_last_line_runs_what_was_written(folder: Desk) -> None:
     shutil.rmtree(folder.folder / ".snakemake", ignore_errors=True)
 
 
-def test_units_of_each_class_are_shown_on_both_sides_and_a_study_is_written_anyway(
-    desk: Desk,
-) -> None:
-    """Twenty patients by whose names none is tested; no count, nor choice by one, in the file."""
-    names = [f"m{n}" for n in range(99)]
-    sides = choose_by_id(names, fraction=0.2, seed=0)
-    rare = [name for name, tested in zip(names, sides, strict=True) if not tested][:20]
-    rows = [(f"b{n}", "benign") for n in range(99)] + [(name, "malignant") for name in rare]
-    desk.images("x/files", count=len(rows))
-    table = [
-        {"file": f"files/{n}.jpg", "diagnosis": kind, "patient": who}
-        for n, (who, kind) in enumerate(rows)
-    ]
-    desk.table("x/lesions.csv", table)
-    printed = desk.init("x/lesions.csv")
-    tested = sum(choose_by_id([f"b{n}" for n in range(99)], fraction=0.2, seed=0))
-    assert f"99 images:{99 - tested:>9} train, {tested} test patients\n" in printed
-    assert f"20 images:{20:>9} train, 0 test patients  (the smallest)" in printed
-    assert "refused:     1 class has no test patient, which `metric: auc` needs: malig" in printed
-    assert (
-        "Correct lesions.yaml before you run it: a run stops at each line that begins with "
-        "`refused`." in printed
+@pytest.mark.parametrize("place", ["data", "data/lesions", "results", "2024", "null", "a\nb"])
+def test_folders_of_any_name_become_a_study(desk: Desk, place: str) -> None:
+    """Also folders in which studies write, names that YAML reads as no text, and line breaks."""
+    desk.images(f"{place}/a", "elsewhere/b", count=30)
+    (desk.folder / place / "b").symlink_to(
+        "/".join([".."] * len(place.split("/")) + ["elsewhere/b"])
     )
-    text = (desk.folder / "lesions.yaml").read_text()
-    assert "test_fraction: 0.2" in text
-    with pytest.raises(ConfigError, match="no test patient"):
-        desk.study("lesions.yaml")
-    desk.file("lesions.yaml", text.replace("test_fraction: 0.2", "test_fraction: 0.5"))
-    desk.study("lesions.yaml")
+    assert "60 images, 2 classes" in desk.init(place, "--output", "x.yaml")
+    study = desk.study("x.yaml")
+    assert [dataset.count_classes() for dataset in study.datasets.values()] == [2]
+    assert not any(each.startswith(f"{place}/") for each in (study.results_dir, study.data_dir))
+    (desk.folder / place / "a" / "up").symlink_to("..")
+    assert "remove the link" in desk.init(place, "--force")
+
+
+@pytest.mark.parametrize("rare", [4, 40])
+def test_all_that_is_commented_out_can_be_taken(desk: Desk, rare: int) -> None:
+    desk.images("x/a", count=40)
+    desk.images("x/b", count=rare)
+    printed = desk.init("x")
+    text = (desk.folder / "x.yaml").read_text()
+    assert "No epsilon covers the choice" in " ".join(text.replace("#", "").split())
+    assert ("`balanced: true`" in printed) == (rare < 40), "told of only where it is needed"
+    drafted, study = desk.study("x.yaml"), taken(desk, "x.yaml")
+    assert list(study.backbones) == [*drafted.backbones, "vit"]
+    assert study.methods["balanced"].balanced  # type: ignore[attr-defined]
+    assert study.releases["x_v1"].block(EvaluateOptions)
+
+
+def taken(desk: Desk, file: str) -> Study:
+    """A study once the comment of each entry is taken away."""
+    text = (desk.folder / file).read_text()
+    entry = r"(?m)^( *)# (\w+:(?: #.*)?(?:\n\1#   .*)+)"
+    text = re.sub(entry, lambda m: re.sub(rf"(?m)^{m[1]}# ", m[1], m[0]), text)
+    (desk.folder / file).write_text(text)
+    return desk.study(file)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_no_label_moves_what_a_release_publishes(desk: Desk, classes: int) -> None:
+    """One image more or less changes the metric of tables, which is no part of a bundle."""
+    written = {}
+    for count in (24, 25):
+        desk.images(*(f"{count}/x/{name}" for name in "abc"[: classes - 1]))
+        desk.images(f"{count}/x/d", count=count)
+        desk.init(f"{count}/x", "--output", f"{count}.yaml")
+        written[count] = taken(desk, f"{count}.yaml").releases["x_v1"]
+    assert [desk.study(f"{count}.yaml").datasets["x"].metric for count in written] == [
+        None, "auc" if classes == 2 else "macro_accuracy",
+    ]  # fmt: skip
+    assert written[24] == written[25]
+    evaluate = written[25].block(EvaluateOptions)
+    assert evaluate is not None
+    assert evaluate.metric == "macro_accuracy"
+    text = (desk.folder / "25.yaml").read_text()
+    assert "neither training nor a release" in " ".join(text.replace("#", "").split())

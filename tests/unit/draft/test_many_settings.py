@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.stored_records import check_values
+from dpprobe.data.options import compute_imbalance
+from dpprobe.draft import column_guesses as guesses
+from dpprobe.draft.seen_dataset import Seen, study_name
+from dpprobe.draft.study_text import choose_delta
+from tests.support.stored_records import answer_of, check_values
 from tests.unit.draft.conftest import Desk, lesions
 
 Rows = list[dict[str, Any]]
@@ -41,7 +46,8 @@ TABLES: dict[str, tuple[Rows, str]] = {
     "patients and groups": (lesions(), ""),
     "a patient who is named": (lesions(), "--patient PatientID"),
     "a label and images that are named": (lesions(), "--label sex --image file"),
-    "another delta": (lesions(), "--output other.yaml"),
+    "another file": (lesions(), "--output other.yaml"),
+    "a file that is a number": (lesions(), "--output 24.yaml"),
     "most images of one patient": (
         rows_of(diagnosis=lambda n: "benign" if n < 16 else "malignant",
                 patient=lambda n: n // 2 if n < 16 else 99), ""),
@@ -81,6 +87,11 @@ TABLES: dict[str, tuple[Rows, str]] = {
     "a split without a test": (rows_of(label=half, fold=lambda n: ("train", "f2")[n % 2]), ""),
     "names without folder and ending": (
         [{"image_id": n, "dx": half(n)} for n in range(60)], ""),
+    "ten classes and more than are shown": (rows_of(120, dx=lambda n: f"{n % 15 + n // 100}"), ""),
+    "a patient of two classes": (
+        rows_of(dx=lambda n: "b" if n % 3 else "a", pid=lambda n: n // 2), "--patient pid"),
+    "braces, and a second column of images": (
+        [{"path": f"none/{n}.jpg", "image_id": f"z{n}", "y": half(n)} for n in range(60)], ""),
 }  # fmt: skip
 FOLDERS: dict[str, Mapping[str, int]] = {
     "two classes": {"benign": 12, "naevus": 12},
@@ -92,12 +103,42 @@ FOLDERS: dict[str, Mapping[str, int]] = {
     "a split": {"Training/a": 12, "Training/b": 12, "test/a": 12, "test/b": 9, "val/a": 3},
     "fewer images than classes": {f"c{number}": 1 for number in range(12)},
     "many classes": {f"c{number}": 40 + number for number in range(11)},
+    "ten classes": {f"c{number}": 40 for number in range(10)},
+    "rare or not": {"a": 10, "b": 9, "c": 11},
 }
 
 
-def draft(desk: Desk, place: str, words: Sequence[str]) -> tuple[str, dict[str, str]]:
-    printed = desk.init(place, *words)
-    written = {path.name: path.read_text() for path in desk.folder.glob("*.yaml")}
+# Texts of a table, and words after its name.
+HEAD, ROW = "file,label\n", "files/0.jpg,a\n"
+REFUSED_TABLES = [
+    ("file,kind\n" + ROW, ""), ("scan,label\n0,a\n1,b\n", ""), (HEAD + ROW + ROW, ""),
+    (HEAD + ROW + ROW, "--label label"), (HEAD + ROW, "--label labl"), (HEAD, ""), ("", ""),
+    (HEAD + ROW, "--image img"), (HEAD + ROW, "--patient who"), ("file,file\n1,2\n", ""),
+    (HEAD + ROW + "files/0.jpg,A\n", ""), (HEAD + "files/0.jpg,1.0\nfiles/1.jpg,1\n", ""),
+    (HEAD + "no\\0.jpg,a\nfiles/0.jpg,b\n", ""), (HEAD + "no/0.jpg,a\nfiles/0.jpg,b\n", ""),
+    (HEAD + "files/0.jpg,na\udcefve\n", ""), (HEAD + ROW + "files/1.jpg,b,c\n", ""),
+    (HEAD + "files/0.jpg,['a']\nfiles/1.jpg,['b']\n", ""), (HEAD + ROW, "--root nowhere"),
+    (HEAD + "".join(f"files/0.jpg,c{n}\n" for n in range(1001)), "--label label"),
+]  # fmt: skip
+REFUSED_FOLDERS: list[list[str]] = [
+    [], ["a/notes.txt", "b/notes.txt"], ["0.jpg", "1.jpg"], ["0.jpg", "a/1.jpg", "b/2.jpg"],
+    ["in/a/1.jpg", "in/b/1.jpg"], ["a/1.jpg", "b/1.jpg", "list.csv"], ["a/1.jpg", "list.TSV.gz"],
+    ["train/a/1.jpg", "train/b/1.jpg"], ["train/0.tar"], ["0.tar"], ["deep/train/0.TAR"],
+    ["a/1.jpg"], ["in/a/1.jpg"], ["a/0.jpg", "b/caf\udce9.jpg"], ["train/0.jpg", "test/0.jpg"],
+]  # fmt: skip
+# Words after `init`, among the files that the test puts there.
+CALLS = (
+    "", "images/lesion", "images/none", "nowhere/x", "x.pdf", "x --label y", "x --root y",
+    "x --image y --patient z", "x --output note.txt/x.yaml", "x --output note.txt", "caf\udce9",
+    "x --checkpoint none.pth", "x --checkpoint w.pth", "x --checkpoint resnet18.pth",
+    "x --model resnet18", "0.TAR", "0.tar.gz", "x/ --output studies/deep/er.yml", "~/x",
+)  # fmt: skip
+
+
+def draft(desk: Desk, *words: str) -> tuple[str, dict[str, str]]:
+    printed = desk.init(*words)
+    files = [*desk.folder.glob("*.y*ml"), *desk.folder.glob("studies/**/*.y*ml")]
+    written = {str(path.relative_to(desk.folder)): path.read_text() for path in files}
     for name in written:
         desk.study(name, check_classes=False)
         (desk.folder / name).unlink()
@@ -117,18 +158,26 @@ def shorten(answers: Mapping[str, tuple[str, dict[str, str]]]) -> Iterator[tuple
 
 def test_a_table_becomes_the_stored_study(desk: Desk) -> None:
     desk.images("scans/files", count=60)
+    desk.file("scans/{x}/z0.JPG")
     answers = {}
     for name, (rows, words) in TABLES.items():
         desk.table(TABLE, rows)
-        answers[name] = draft(desk, TABLE, words.split())
+        answers[name] = draft(desk, TABLE, *words.split())
     for delimiter, file in ((";", "skin.csv"), (",", "skin.tsv"), ("\t", "Skin.TSV")):
         desk.table(f"scans/{file}", lesions(), delimiter=delimiter)
-        answers[f"{delimiter!r} in {file}"] = draft(desk, f"scans/{file}", [])
+        answers[f"{delimiter!r} in {file}"] = draft(desk, f"scans/{file}")
     desk.table("lesions.csv", lesions())
-    answers["beside the images' folder"] = draft(desk, "lesions.csv", [])
+    answers["beside the images' folder"] = draft(desk, "lesions.csv")
     desk.table("tables/old/lesions.csv", lesions())
-    answers["elsewhere"] = draft(desk, "tables/old/lesions.csv", ["--root", "scans"])
-    answers["nowhere"] = draft(desk, "tables/old/lesions.csv", ["--image", "file"])
+    answers["elsewhere"] = draft(desk, "tables/old/lesions.csv", "--root", "scans")
+    answers["nowhere"] = draft(desk, "tables/old/lesions.csv", "--image", "file")
+    desk.table("scans/train.csv", lesions())
+    desk.table("scans/test.csv", lesions(8))
+    desk.file("workflow/schemas/study.schema.json")
+    answers["two files"] = draft(desk, "scans/train.csv", "--output", "studies/a/x-1.yaml")
+    split = edit(lesions(set="train"), 7, set="test")
+    desk.table("scans/train.csv", split)
+    answers["a split beside a test file"] = draft(desk, "scans/train.csv")
     check_values("drafts_of_tables", dict(shorten(answers)))
 
 
@@ -138,8 +187,112 @@ def test_a_folder_becomes_the_stored_study(desk: Desk) -> None:
         place = name.replace(" ", "_")
         for path, count in classes.items():
             desk.images(f"images/{place}/{path}", count=count)
-        answers[name] = draft(desk, f"images/{place}", [])
+        answers[name] = draft(desk, f"images/{place}")
+        for text in answers[name][1].values():
+            assert not any(count in text for count in ("347", "31", "378", "91.8", "11.2"))
     check_values("drafts_of_folders", dict(shorten(answers)))
+
+
+def test_what_is_not_understood_ends_init_with_a_line(desk: Desk) -> None:
+    desk.monkeypatch.setenv("HOME", str(desk.folder))
+    desk.images("x/a", "x/b", "images/lesions2/a", "images/lesions/a", "scans/files")
+    for name in ("x.pdf", "note.txt", "0.TAR", "0.tar.gz"):
+        desk.file(name)
+    for name in ("w.pth", "resnet18.pth"):
+        (desk.folder / name).write_bytes(b"\x89PNG")
+    calls = {call: draft(desk, *call.split()) for call in CALLS}
+    assert [call for call, (_, written) in calls.items() if written] == [*CALLS[-2:]]
+    answers: dict[str, Any] = {
+        ascii(call): said.replace(str(desk.folder), "FOLDER").splitlines()[0]
+        for call, (said, _) in calls.items()
+    }
+    for content, words in REFUSED_TABLES:
+        table = desk.folder / "scans/lesions.csv"
+        table.write_bytes(content.encode(errors="surrogateescape"))
+        answers[f"{content[:60]!a} {words}"] = desk.init("scans/lesions.csv", *words.split())
+    for files in REFUSED_FOLDERS:
+        place = f"folders/{len(answers)}"
+        desk.images(place, count=0)
+        (desk.folder / place).mkdir(parents=True)
+        for file in files:
+            desk.file(f"{place}/{file}")
+        answers[ascii(files)] = desk.init(place)
+    said = [*answers.values()][len(CALLS) :]
+    assert all(one.startswith("dpprobe: ") and "\n" not in one for one in said)
+    assert not list(desk.folder.glob("*.yaml"))
+    check_values("drafts_refused", answers)
+
+
+def test_an_empty_class_counts_as_tables_count_it() -> None:
+    counts = {"a": 30, "b": 15, "c": 0}
+    seen = Seen(place="x", keys={}, counts=counts, images=45)
+    assert seen.imbalance == compute_imbalance(tuple(counts.values())) == 2
+    assert not seen.is_imbalanced
+
+
+def test_delta_lies_below_one_over_the_patients() -> None:
+    assert [choose_delta(n) for n in (1, 10_000, 10_001, 1_281_167)] == [1e-5, 1e-5, 1e-6, 1e-8]
+
+
+def numbers(first: int, last: int) -> list[str]:
+    return [str(number) for number in range(first, last + 1)]
+
+
+COLUMN_SETS: list[dict[str, list[str]]] = [
+    {"label": ["a"], "Class Name": ["a", "b"], "dx": ["a", "b", "c"]}, {"y": ["b", "a", "", "b"]},
+    {"dx": numbers(1, 1000), "target": ["a", "b"]}, {"dx": numbers(1, 1001), "y": ["10", "9.5"]},
+    {"a": ["0", "1"], "b": ["1.0", "-1"], "c": ["True", "false"], "sex": ["0", "1"], "d": [""]},
+    {"a": ["0", "1"], "c": ["TRUE", "-1.0"], "d": ["false", ""], "case": ["true", "false"]},
+    {"a": ["0", "2"], "b": ["0", "1"]}, {"label": ["10", "9", "1.5", "-1", "1e1x"[:3]]},
+    {"label": ["nan", "NULL", "#N/A", "a", "n/a"]}, {"y": ["Cat", "cat"]}, {"y": ["01", "1"]},
+    {"label": ["a|b", "b", "a", "c|a", "b|c", "a|b|c", "c"], "x": ["", ""]},
+    {"patient": ["p"], "Subject-ID": ["p", "q", ""], "MRN": ["1", "2"], "case": ["1", "2"]},
+    {"case_id": ["1", "2", "", ""], "exam_id": ["1", "2"]}, {"patient": ["1", "2", "", ""]},
+    {"age": ["3", "40", "unknown", ""], "Sex": ["f", "m"], "sex ": ["m", "w"], "site": ["s"]},
+    {"age": ["old", "3"], "age_group": ["1-2", "3-4"], "race": numbers(1, 20), "hospital": ["a"]},
+    {"site": numbers(1, 21), "centre": ["x", "y"], "Group Sex": ["f", "m"], "s/ex": ["f", "m"]},
+    {"age": numbers(1, 99), "scanner": ["a", "b"]}, {"set": ["a", "b"], "fold": ["Test", "Train"]},
+    {"split": ["train", "val", "testing", "x"]}, {"split": ["train", "val"]}, {"set": ["train"]},
+    {"subset": ["train", "test", *numbers(1, 999)]}, {"set": ["test", "val"]},
+    {"set": ["isic_train", "isic_test", "isic_all"]}, {"fold": ["TRAIN", "validation", "labels"]},
+]  # fmt: skip
+
+
+def test_columns_are_guessed_by_their_names_and_values() -> None:
+    answers = []
+    for columns in COLUMN_SETS:
+        seen = {name: guesses.Column() for name in columns}
+        for name, values in columns.items():
+            for value in values:
+                seen[name].add_value(value)
+        labels = guesses.guess_labels(seen) or [next(iter(seen))]
+        units = [guesses.find_unit(seen, named) for named in (None, next(iter(seen)))]
+        answers.append({
+            "column": {name: [len(each.values), each.many, each.blanks, each.holds_ages,
+                              "".join(each.first)] for name, each in seen.items()},
+            "label": guesses.guess_label(seen), "labels": guesses.guess_labels(seen),
+            "classes": [str(answer_of(guesses.class_names, each, name, "x"))[:150]
+                        for name, each in seen.items()],
+            "units": [[unit, unit and unit.write_option().comment[:60],
+                       guesses.unit_notes(seen, unit)] for unit in units],
+            "groups": [guesses.guess_groups(seen, plain=plain) for plain in (False, True)],
+            "split": guesses.guess_split(seen), "notes": guesses.uncertain_notes(seen, labels),
+        })  # fmt: skip
+    check_values("draft_columns", answers)
+
+
+def test_studies_are_named_after_their_data(desk: Desk) -> None:
+    """Not as the folders of dpprobe's own files."""
+    desk.monkeypatch.setenv("HOME", str(desk.folder))
+    desk.images("lesions/images", "2024/Data", "a.b", "results", count=1)
+    names = {
+        "lesions/images": "lesions", "2024/Data": "2024", "a.b": "a_b", "Größe.csv": "groe",
+        "___/train.csv.gz": "train", "日本.csv": "study", "x/Metadata.v2.tsv": "x",
+        "lesions/list.csv": "list", "img/../lesions": "lesions", "results": "results",
+        "Cells": "cells_images", "downloads": "downloads_images", "tables": "tables_images",
+        "releases.parquet": "releases_images", "~/index": desk.folder.name.lower(),
+    }  # fmt: skip
+    assert {name: study_name(Path(name)) for name in names} == names
 
 
 NAMES = {"info": {"features": {"label": {"names": ["benign", "malignant"], "_type": "ClassLabel"}}}}
@@ -156,6 +309,14 @@ PARQUET: dict[str, tuple[dict[str, Any], bool, str]] = {
     "a split": ({"fold": ["train", "val"] * 30}, False, ""),
     "words as labels": ({"label": ["a", "b"] * 30}, True, ""),
     "lists of labels": ({"label": [[n % 2] for n in range(59)] + [[0, 1]]}, False, ""),
+    "lists of 0 and 1": ({"label": [[n % 2, 1, n % 3 // 2] for n in range(60)]}, False, ""),
+    "lists of other numbers": ({"label": [[n % 2, 2] for n in range(60)]}, False, ""),
+    "labels up to the limit": ({"label": [29, 0] * 30}, False, ""),
+    "labels beyond the limit": ({"label": [30, 0] * 30}, False, ""),
+    "one class": ({"label": [0] * 60}, False, ""), "blank labels": (
+        {"label": [0, None, 1] * 20}, False, ""),
+    "other names": ({"picture": [{"bytes": b"y", "path": None}] * 60, "kind": LABELS}, False,
+                    "--image picture --label kind"),
     "a folder of images": ({}, True, "--root x"),
     "ages": ({"age": [20 + n for n in range(60)], "Patient ID": [n // 5 for n in range(60)]},
              True, ""),
@@ -165,6 +326,7 @@ PARQUET: dict[str, tuple[dict[str, Any], bool, str]] = {
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_parquet_file_becomes_the_stored_study(desk: Desk) -> None:
     answers = {}
+    desk.monkeypatch.setattr(guesses, "MOST_CLASSES", 30)
 
     def write(file: str, columns: Mapping[str, Any], *, names: bool = True) -> None:
         values = {"image": [{"bytes": b"x", "path": None}] * 60, "label": LABELS, **columns}
@@ -176,15 +338,17 @@ def test_a_parquet_file_becomes_the_stored_study(desk: Desk) -> None:
 
     for name, (columns, names, words) in PARQUET.items():
         write("skin.parquet", columns, names=names)
-        answers[name] = draft(desk, "skin.parquet", words.split())
+        answers[name] = draft(desk, "skin.parquet", *words.split())
     desk.file("skin.parquet")
-    answers["no parquet"] = draft(desk, "skin.parquet", [])
+    answers["no parquet"] = draft(desk, "skin.parquet")
     pq.write_table(pa.table({"image": ["x"], "kind": [1]}), desk.folder / "skin.parquet")
-    answers["no labels"] = draft(desk, "skin.parquet", [])
+    answers["no labels"] = draft(desk, "skin.parquet")
     twice = pa.table([["x"], [1], [1]], names=["image", "label", "label"])
     pq.write_table(twice, desk.folder / "skin.parquet")
-    answers["two columns of one name"] = draft(desk, "skin.parquet", [])
+    answers["two columns of one name"] = draft(desk, "skin.parquet")
+    write("SKIN.PARQUET", {"lesion_id": [n // 2 for n in range(60)], "sex": ["f", ""] * 30})
+    answers["capitals and units that are no people"] = draft(desk, "SKIN.PARQUET")
     for part in ("train", "test"):
-        write(f"skin/{part}.parquet", {})
-    answers["a test file"] = draft(desk, "skin/train.parquet", [])
+        write(f"skin/{part}.parquet", {"split": ["train", "test"] * 30})
+    answers["a test file"] = draft(desk, "skin/train.parquet")
     check_values("drafts_of_parquet_files", dict(shorten(answers)))

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
@@ -20,8 +20,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 from dpprobe import devices
@@ -62,14 +60,9 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> SplitTable:
 
 
 def run(
-    table: SplitTable,
-    backbone: Backbone,
-    device: StandIn | None,
-    *,
-    decoder: Decoder | None = None,
-    batch_size: int = 40,
-    threads: int = 3,
-) -> list[Features]:
+    table: SplitTable, backbone: Backbone, device: StandIn | None, *, batch_size: int = 40,
+    threads: int = 3, decoder: Decoder | None = None,
+) -> list[Features]:  # fmt: skip
     parts = compute_rows(
         table.read_ranges, table.rows, decoder or Decoder(backbone, table.split), backbone,
         batch_size=batch_size, threads=threads, accelerator=device,
@@ -307,16 +300,6 @@ def test_an_image_that_fits_nowhere_is_named(
     monkeypatch.setattr(decoding_workers, "PIECE_BYTES", 1 << 10)
     with pytest.raises(DataError, match=r"^train row 0 \(id id0\): the image takes .* size$"):
         run(table, network(), StandIn())
-
-
-@given(st.lists(st.integers(0, 130), max_size=8))
-def test_a_table_reads_ranges(table: SplitTable, edges: Sequence[int]) -> None:
-    edges = sorted(edges)
-    ranges = [range(*pair) for pair in zip(edges[::2], edges[1::2], strict=False)]
-    wanted = [row for one in ranges for row in one if row < ROWS]
-    images = list(table.read_ranges(ranges))
-    assert [image.row for image in images] == wanted
-    assert [image.id for image in images] == [f"id{row}" for row in wanted]
 
 
 @needs_gpu

@@ -25,6 +25,7 @@ from dpprobe.backbones.feature_digest import take_probe
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import dataset_preparation, table
 from dpprobe.data.registry import dataset_options
+from dpprobe.data.subsampled_tables import write_subsampled
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError, StoreError
 from dpprobe.features.extraction import extract_shard
@@ -32,6 +33,7 @@ from dpprobe.features.extraction_pipeline import AHEAD, PIECE_ROWS
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_file import read_header
 from dpprobe.features.shard_manifest import write_manifest
+from dpprobe.features.subsample_features import select_shard
 from tests.support.gpu import needs_gpu
 from tests.support.split_tables import encode
 
@@ -43,85 +45,50 @@ def png(value: int, size: int = 4) -> bytes:
 
 
 def write_dataset(
-    directory: Path,
-    images: Sequence[bytes],
-    *,
-    accepted: Sequence[list[int]] | None = None,
-    ids: Sequence[int] | None = None,
+    directory: Path, images: Sequence[bytes], *, accepted: Any = None, ids: Any = None
 ) -> Path:
     """A dataset whose train split has these images, and one for testing."""
     rows = range(len(images)) if ids is None else ids
-    train = table.make_batch(
-        ids=[f"id{row}" for row in rows],
-        labels=[row % 2 for row in rows],
-        images=images,
-        paths=[None] * len(images),
-        groups={"group_sex": ["fm"[row % 2] for row in range(len(images))]},
-        accepted=accepted,
-    )
-    test = table.make_batch(
-        ids=["t"],
-        labels=[0],
-        images=[png(0)],
-        paths=[None],
-        groups={"group_sex": [""]},
-        accepted=None if accepted is None else [[]],
-    )
+    sexes = ["fm"[row % 2] for row in range(len(images))]
+    parts: list[tuple[str, list[str], list[int], Any, list[str], Any]] = [
+        ("train", [f"id{row}" for row in rows], [row % 2 for row in rows], images, sexes, accepted),
+        ("test", ["t"], [0], [png(0)], [""], None if accepted is None else [[]]),
+    ]
+    batches = [
+        (split, table.make_batch(
+            ids=names, labels=labels, images=data, paths=[None] * len(names),
+            groups={"group_sex": groups}, accepted=right))
+        for split, names, labels, data, groups, right in parts
+    ]  # fmt: skip
+    values = {"source": "sklearn", "name": "digits", "verify": "hash", "duplicates": "warn"}
     table.write_dataset(
-        directory,
-        iter([("train", train), ("test", test)]),
-        options=dataset_options(
-            {"source": "sklearn", "name": "digits", "verify": "hash", "duplicates": "warn"}
-        ),
-        class_names=["even", "odd"],
-        groups=["group_sex"],
-        accepted=accepted is not None,
-        rows=len(images) + 1,
-    )
+        directory, iter(batches), options=dataset_options(values), class_names=["even", "odd"],
+        groups=["group_sex"], accepted=accepted is not None, rows=len(images) + 1,
+    )  # fmt: skip
     return directory
 
 
 def one_shard(
-    dataset: Path,
-    output: Path,
-    *,
-    shard: int,
-    shards: int,
-    backbone: dict[str, Any] = PIXELS,
-    **changed: Any,
+    dataset: Path, output: Path, *, shard: int, shards: int, backbone: Any = PIXELS, **changed: Any
 ) -> Path:
     arguments: dict[str, Any] = {
         "split": "train", "batch_size": 4, "dtype": "float32", "device": "cpu",
+        "backbone_name": "mine",
     } | changed  # fmt: skip
     path = output / f"shard-{shard:05d}-of-{shards:05d}.h5"
     extract_shard(
-        table=dataset / f"{arguments['split']}.parquet",
-        info=dataset / "dataset.json",
-        backbone=backbone_options(backbone),
-        backbone_name="mine",
-        shard=shard,
-        shards=shards,
-        output=path,
-        **arguments,
-    )
+        table=dataset / f"{arguments['split']}.parquet", info=dataset / "dataset.json",
+        backbone=backbone_options(backbone), shard=shard, shards=shards, output=path, **arguments,
+    )  # fmt: skip
     return path
 
 
-def extract(
-    dataset: Path,
-    output: Path,
-    *,
-    shards: int = 1,
-    backbone: dict[str, Any] = PIXELS,
-    **changed: Any,
-) -> FeatureStore:
-    info = read_info(dataset / "dataset.json")
+def extract(dataset: Path, output: Path, *, shards: int = 1, **changed: Any) -> FeatureStore:
+    info, manifest = read_info(dataset / "dataset.json"), output / "manifest.json"
     paths = [
-        one_shard(dataset, output, shard=shard, shards=shards, backbone=backbone, **changed)
-        for shard in range(shards)
+        one_shard(dataset, output, shard=shard, shards=shards, **changed) for shard in range(shards)
     ]
     rows = info.splits[changed.get("split", "train")].rows
-    manifest = output / "manifest.json"
     write_manifest(paths, manifest, rows=rows, dataset_fingerprint=info.fingerprint)
     return FeatureStore(manifest)
 
@@ -216,9 +183,6 @@ def change_backbone(monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], None]
 
 def pool_threads() -> list[str]:
     return [one.name for one in threading.enumerate() if one.name.startswith("extract")]
-
-
-# the pipeline
 
 
 def noise(seed: int, size: int = 40) -> bytes:
@@ -461,9 +425,13 @@ def test_accepted_labels_follow_their_rows(tmp_path: Path) -> None:
 
 def test_a_shard_holds_the_probe_of_its_machine(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data", [png(0), png(1)])
-    features = extract(dataset, tmp_path / "out", shards=2)
-    loaded = loading.load_backbone(backbone_options(PIXELS), runtime=Runtime(device="cpu"))
-    assert [record.probe for record in features.shards] == [take_probe(loaded)] * 2
+    for backbone in (PIXELS, vit()):
+        features = extract(dataset, tmp_path / backbone["family"], shards=2, backbone=backbone)
+        loaded = loading.load_backbone(backbone_options(backbone), runtime=Runtime(device="cpu"))
+        assert [record.probe for record in features.shards] == [take_probe(loaded)] * 2
+        for name in ("weights_sha256", "architecture", "pretrained_tag", "trained"):
+            assert getattr(features, name) == getattr(loaded, name)
+        assert features.backbone_fingerprint == loaded.fingerprint
 
 
 def test_a_backbone_of_broken_weights_is_refused_at_once(
@@ -535,19 +503,13 @@ def test_real_weights_give_the_features_of_a_plain_loop(tmp_path: Path, shared_d
               "test": str(shared_data / "cifar10" / "test.parquet"),
               "limit": {"train": 40, "test": 1}, "missing_classes": "warn"}  # fmt: skip
     dataset_preparation.prepare_dataset(dataset_options(source), tmp_path / "data")
-    features = extract(
-        tmp_path / "data",
-        tmp_path / "out",
-        shards=2,
-        batch_size=9,
-        backbone={
-            "family": "timm",
-            "model": "mobilenetv2_100",
-            "checkpoint": str(checkpoint),
-            "model_args": {"pad_type": "same"},
-            "preprocessing": {"size": 128, "mean": 0.5, "std": 0.5, "crop_pct": 1.0},
-        },
-    ).read()
+    network = {
+        "family": "timm", "model": "mobilenetv2_100", "checkpoint": str(checkpoint),
+        "model_args": {"pad_type": "same"},
+        "preprocessing": {"size": 128, "mean": 0.5, "std": 0.5, "crop_pct": 1.0},
+    }  # fmt: skip
+    given: dict[str, Any] = {"shards": 2, "batch_size": 9, "backbone": network}
+    features = extract(tmp_path / "data", tmp_path / "out", **given).read()
 
     model: Any = timm.create_model(
         "mobilenetv2_100", checkpoint_path=str(checkpoint), pad_type="same"
@@ -562,3 +524,79 @@ def test_real_weights_give_the_features_of_a_plain_loop(tmp_path: Path, shared_d
             expected.append(model.forward_head(maps, pre_logits=True)[0])
     assert features.shape == (40, 1280)
     np.testing.assert_allclose(features, torch.stack(expected), rtol=1e-3, atol=1e-4)
+
+
+PART = {"source": "sklearn", "name": "digits", "duplicates": "warn"}
+NETWORK = {
+    "family": "timm", "model": "test_vit", "pretrained": False, "layers": [0, 2],
+}  # fmt: skip
+CROPS = {
+    "family": "timm", "model": "test_vit", "pretrained": False,
+    "preprocessing": {"size": 32, "crop": "inception", "crops": 2},
+}  # fmt: skip
+
+
+def part_of(whole: Path, directory: Path, **subsample: Any) -> Path:
+    write_subsampled(whole, directory, dataset_options({**PART, "subsample": subsample}))
+    return directory
+
+
+def select(
+    whole: Path, features: FeatureStore, part: Path, output: Path, shards: int
+) -> FeatureStore:
+    info = read_info(part / "dataset.json")
+    paths = [output / f"shard-{shard:05d}-of-{shards:05d}.h5" for shard in range(shards)]
+    for shard, path in enumerate(paths):
+        select_shard(
+            manifest=features.path, whole=whole / "train.parquet", table=part / "train.parquet",
+            split="train", shard=shard, shards=shards, output=path,
+        )  # fmt: skip
+    manifest = output / "manifest.json"
+    write_manifest(paths, manifest, rows=info.train_rows, dataset_fingerprint=info.fingerprint)
+    return FeatureStore(manifest)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("backbone", [{"family": "pixels"}, NETWORK, CROPS])
+def test_selected_features_are_the_extracted_ones(
+    tmp_path: Path, backbone: dict[str, Any], dtype: str
+) -> None:
+    accepted = [[0, 1][: row % 3] for row in range(41)]
+    images = [png(5 * row, 32) for row in range(41)]
+    whole = write_dataset(tmp_path / "whole", images, accepted=accepted)
+    part = part_of(whole, tmp_path / "part", per_class=4)
+    changes: dict[str, Any] = {"backbone": backbone, "dtype": dtype}
+    stored = extract(whole, tmp_path / "a", shards=3, **changes)
+    selected = select(whole, stored, part, tmp_path / "b", shards=2)
+    extracted = extract(part, tmp_path / "c", **changes)
+    assert selected.rows == 4 + 4
+    assert selected.fingerprint == extracted.fingerprint
+    assert selected.groups == extracted.groups
+    assert selected.accepted == [accepted[int(name[2:])] for name in selected.ids]
+    assert list(selected.layers) == list(extracted.layers)
+    for layer in (None, *extracted.layers):
+        np.testing.assert_array_equal(selected.read(layer=layer), extracted.read(layer=layer))
+
+
+def test_rows_that_are_not_the_wholes_are_refused(tmp_path: Path) -> None:
+    whole = write_dataset(tmp_path / "whole", [png(5 * row) for row in range(20)])
+    stored = extract(whole, tmp_path / "a")
+    others = write_dataset(tmp_path / "others", [png(5 * row + 1) for row in range(20)])
+    part = part_of(others, tmp_path / "part", per_class=4)
+    with pytest.raises(DataError, match=r"row id\d+ differs from the same row of"):
+        select(whole, stored, part, tmp_path / "b", shards=1)
+    more = write_dataset(tmp_path / "more", [png(5 * row) for row in range(24)])
+    longer = part_of(more, tmp_path / "longer", per_class=12)
+    with pytest.raises(DataError, match="row id20 differs from the same row of"):
+        select(whole, stored, longer, tmp_path / "d", shards=1)
+    with pytest.raises(DataError, match="features do not belong to the rows"):
+        select(more, stored, longer, tmp_path / "e", shards=1)
+
+
+def test_rows_in_another_order_are_refused(tmp_path: Path) -> None:
+    images = [png(5 * row) for row in range(20)]
+    whole = write_dataset(tmp_path / "whole", images)
+    stored = extract(whole, tmp_path / "a")
+    later = write_dataset(tmp_path / "later", [images[2], images[1], images[0]], ids=(2, 1, 0))
+    with pytest.raises(DataError, match="its rows are not in the order of"):
+        select(whole, stored, later, tmp_path / "b", shards=1)

@@ -26,6 +26,7 @@ from dpprobe.features.shard_file import RowColumns, read_header, seal_shard
 from dpprobe.features.shard_header import ShardHeader
 from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.shard_writer import open_shard, write_shard
+from tests.support.stored_records import check_values
 
 ROWS, DIMENSION, SHARDS = 23, 5, 3
 DATASET = "d" * 64
@@ -48,43 +49,22 @@ def make_header(shard: int = 0, **changed: Any) -> ShardHeader:
     return ShardHeader(**(values | changed))
 
 
-def write(
-    directory: Path,
-    header: ShardHeader,
-    *,
-    features: Any = FEATURES,
-    labels: Any = LABELS,
-    ids: list[str] = IDS,
-    groups: dict[str, list[str]] = GROUPS,
-    accepted: list[list[int]] | None = None,
-    units: list[str] | None = None,
-    layers: dict[str, Any] | None = None,
-    probe: dict[str, Any] | None = None,
-) -> Path:
+def write(directory: Path, header: ShardHeader, *, probe: Any = None, **changed: Any) -> Path:
+    """Writes the rows of one shard; `changed` has other columns of all rows."""
     rows = slice(header.first_row, header.end_row)
+    content: dict[str, Any] = {
+        "features": FEATURES, "labels": LABELS, "ids": IDS, "groups": GROUPS, "accepted": None,
+        "units": None, "layers": {},
+    } | changed  # fmt: skip
+    parts: dict[str, Any] = {
+        name: {key: each[rows] for key, each in (values or {}).items()}
+        if name in ("groups", "layers") else values if values is None else values[rows]
+        for name, values in content.items()
+    }  # fmt: skip
+    features, layers = parts.pop("features"), parts.pop("layers")
     path = directory / f"shard-{header.shard:05d}-of-{header.shards:05d}.h5"
-    write_shard(
-        path,
-        header,
-        RowColumns(
-            labels[rows],
-            ids[rows],
-            {name: values[rows] for name, values in groups.items()},
-            None if accepted is None else accepted[rows],
-            None if units is None else units[rows],
-        ),
-        features[rows],
-        layers={name: values[rows] for name, values in (layers or {}).items()},
-        probe=probe,
-    )
+    write_shard(path, header, RowColumns(**parts), features, layers=layers, probe=probe)
     return path
-
-
-def write_store(directory: Path, **changed: Any) -> Path:
-    shards = [write(directory, make_header(shard, **changed)) for shard in range(SHARDS)]
-    manifest = directory / "manifest.json"
-    write_manifest(shards[::-1], manifest, rows=ROWS, dataset_fingerprint=DATASET)
-    return manifest
 
 
 def probe_of(scale: float, *, digest: str = "a") -> dict[str, Any]:
@@ -95,16 +75,9 @@ def probe_of(scale: float, *, digest: str = "a") -> dict[str, Any]:
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("shards", [1, 3])
 def test_round_trip(tmp_path: Path, dtype: str, shards: int) -> None:
-    paths = [
-        write(
-            tmp_path,
-            make_header(shard, shards=shards, dtype=dtype),
-            layers=LAYERS,
-            accepted=ACCEPTED,
-            units=IDS[::-1],
-        )
-        for shard in range(shards)
-    ]
+    content: dict[str, Any] = {"layers": LAYERS, "accepted": ACCEPTED, "units": IDS[::-1]}
+    headers = [make_header(shard, shards=shards, dtype=dtype) for shard in range(shards)]
+    paths = [write(tmp_path, header, **content) for header in headers]
     manifest_of(tmp_path, paths)
     features = FeatureStore(tmp_path / "manifest.json")
     assert (features.rows, features.dimension, features.num_classes) == (ROWS, DIMENSION, 2)
@@ -149,7 +122,7 @@ def test_blocks_are_the_rows_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, block: int
 ) -> None:
     monkeypatch.setattr(shard_writer, "CHUNK_ROWS", chunk)
-    features = FeatureStore(write_store(tmp_path))
+    features = cut_into(tmp_path, SHARDS)
     parts = list(features.read_blocks(block))
     assert [start for start, _ in parts] == list(
         np.cumsum([0, *(len(part) for _, part in parts[:-1])])
@@ -192,9 +165,6 @@ def test_kill_in_mid_write_leaves_no_shard(tmp_path: Path) -> None:
     manifest_of(tmp_path, [path])
 
 
-# damage
-
-
 def flip_byte(path: Path) -> None:
     """Flips one bit in the middle of the stored features."""
     with h5py.File(path) as file:
@@ -204,23 +174,13 @@ def flip_byte(path: Path) -> None:
     path.write_bytes(content)
 
 
-def truncate(path: Path) -> None:
-    os.truncate(path, path.stat().st_size - 100)
-
-
-def append_bytes(path: Path) -> None:
-    with path.open("ab") as stream:
-        stream.write(b"\0" * 16)
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
 def edit_array(array: str, path: Path) -> None:
     """Changes a value through HDF5, so that its checksum fits."""
     with h5py.File(path, "r+") as file:
         file[array][1] = b"[0]" if array in TEXTS else 1 - file[array][1]
+
+
+TEXTS = ("ids", "groups/group_sex", "accepted", "units")
 
 
 def remove_layer(path: Path) -> None:
@@ -228,28 +188,17 @@ def remove_layer(path: Path) -> None:
         del file["layers/2"]
 
 
-TEXTS = ("ids", "groups/group_sex", "accepted", "units")
-EDITS: list[Callable[[Path], None]] = [
+EDITS: list[Callable[[Path], Any]] = [
     remove_layer,
     *(partial(edit_array, array) for array in ("features", "labels", "layers/2", *TEXTS)),
 ]
-
-
-def replace_by_other_weights(path: Path) -> None:
-    write(path.parent, make_header(1, backbone_fingerprint="c" * 64))
-
-
-def replace_by_neighbour(path: Path) -> None:
-    shutil.copy(path.with_name("shard-00000-of-00003.h5"), path)
-
-
-def replace_by_other_features(path: Path) -> None:
-    write(path.parent, make_header(1), features=FEATURES + 1)
-
-
-DAMAGES: list[Callable[[Path], None]] = [
-    Path.unlink, flip_byte, truncate, append_bytes, empty, *EDITS, replace_by_other_weights,
-    replace_by_neighbour, replace_by_other_features,
+DAMAGES: list[Callable[[Path], Any]] = [
+    Path.unlink, flip_byte, *EDITS, lambda path: os.truncate(path, path.stat().st_size - 100),
+    lambda path: path.write_bytes(path.read_bytes() + bytes(16)),
+    lambda path: path.write_bytes(b""),
+    lambda path: write(path.parent, make_header(1, backbone_fingerprint="c" * 64)),
+    lambda path: shutil.copy(path.with_name("shard-00000-of-00003.h5"), path),
+    lambda path: write(path.parent, make_header(1), features=FEATURES + 1),
 ]  # fmt: skip
 
 
@@ -290,7 +239,7 @@ def test_hdf5_never_opens_damaged_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: float
 ) -> None:
     """On damaged structures HDF5 may crash, or never return, which no handler of errors catches."""
-    manifest = write_store(tmp_path)
+    manifest = cut_into(tmp_path, SHARDS).path
     shard = tmp_path / "shard-00000-of-00003.h5"
     content = bytearray(shard.read_bytes())
     content[int(part * (len(content) - 1))] ^= 4
@@ -313,22 +262,23 @@ def test_bytes_are_compared_once_and_again_after_a_change(
         return sha256_file(path)
 
     monkeypatch.setattr(feature_store, "sha256_file", hash_file)
-    features = FeatureStore(write_store(tmp_path))
+    features = cut_into(tmp_path, SHARDS)
     for _ in range(2):
         features.read()
         features.rows_at(np.arange(ROWS))
         assert len(features.labels) == ROWS
     assert len(compared) == SHARDS
-    os.utime(tmp_path / "shard-00001-of-00003.h5", (1, 1))
+    shard = tmp_path / "shard-00001-of-00003.h5"
+    os.utime(shard, ns=(0, shard.stat().st_mtime_ns + 1))
     features.read()
     assert len(compared) == SHARDS + 1
-    flip_byte(tmp_path / "shard-00001-of-00003.h5")
+    flip_byte(shard)
     with pytest.raises(StoreError, match=r"shard-00001-of-00003\.h5: .*damaged"):
         features.read()
 
 
 def test_a_shard_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
-    features = FeatureStore(write_store(tmp_path))
+    features = cut_into(tmp_path, SHARDS)
     blocks = features.read_blocks(4)
     next(blocks)
     shard = tmp_path / "shard-00000-of-00003.h5"
@@ -351,15 +301,12 @@ def test_a_shard_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> Non
 def test_damaged_manifest_is_refused(
     tmp_path: Path, edit: Callable[[str], str], message: str
 ) -> None:
-    manifest = write_store(tmp_path)
+    manifest = cut_into(tmp_path, SHARDS).path
     text = manifest.read_text()
     manifest.write_text(edit(text))
     assert manifest.read_text() != text
     with pytest.raises(StoreError, match=f"manifest.json: .*{message}"):
         FeatureStore(manifest)
-
-
-# the manifest
 
 
 def manifest_of(directory: Path, shards: list[Path], **changed: Any) -> None:
@@ -377,37 +324,46 @@ def test_shards_may_come_in_any_order_but_each_row_once(tmp_path: Path) -> None:
     np.testing.assert_array_equal(FeatureStore(tmp_path / "manifest.json").read(), FEATURES)
 
 
-@pytest.mark.parametrize(
-    ("key", "changed", "content"),
-    [
-        ("backbone_fingerprint ", {"backbone_fingerprint": "x"}, {}),
-        ("split ", {"split": "test"}, {}),
-        ("class_names ", {"class_names": ("a", "b")}, {}),
-        ("dataset_fingerprint ", {"dataset_fingerprint": "old"}, {}),
-        ("preprocessing.mean ", {"preprocessing": {}}, {}),
-        (".*length 3", {}, {"features": FEATURES[:, :3]}),
-        (".*groups", {}, {"groups": {}}),
-        (".*layers", {}, {"layers": {"2": FEATURES}}),
-        (".*layers", {}, {"layers": {**LAYERS, "10": FEATURES}}),
-        (".*layers", {}, {"layers": None}),
-        (".*accepted", {}, {"accepted": ACCEPTED}),
-        *(("its arrays contradict its header", {}, short) for short in (
-            {"ids": IDS[:-1]}, {"labels": LABELS[:-1]}, {"units": IDS[:-1]},
-            {"accepted": ACCEPTED[:-1]}, {"groups": {"group_sex": GROUPS["group_sex"][:-1]}})),
-        (r".*7\.15", {}, {"probe": probe_of(1.1, digest="b")}),
-    ],
-)  # fmt: skip
-def test_manifest_refuses_shards_that_disagree(
-    tmp_path: Path, key: str, changed: dict[str, Any], content: dict[str, Any]
+# What another shard's header or content has.
+OTHER_HEADERS: list[dict[str, Any]] = [
+    {"backbone_fingerprint": "x"}, {"split": "test"}, {"class_names": ("a", "b")}, {"rows": 22},
+    {"dataset_fingerprint": "old"}, {"preprocessing": {}}, {"preprocessing": {"mean": [0.4]}},
+    {"multi_label": True}, {"dtype": "float16"}, {"precision": "bfloat16"}, {"shards": 3},
+    {"weights_sha256": "w"}, {"backbone": "other"}, {"backbone_options": {}}, {"trained": True},
+    {"versions": {"torch": "3"}},
+]  # fmt: skip
+OTHER_CONTENT: list[dict[str, Any]] = [
+    {"features": FEATURES[:, :3]}, {"groups": {}}, {"layers": {"2": FEATURES}}, {"layers": None},
+    {"layers": LAYERS | {"10": FEATURES}}, {"accepted": ACCEPTED}, {"units": IDS}, {"probe": None},
+    {"layers": dict(reversed(LAYERS.items()))}, {"ids": IDS[:-1]}, {"labels": LABELS[:-1]},
+    {"units": IDS[:-1]}, {"accepted": ACCEPTED[:-1]},
+    {"groups": {"group_sex": GROUPS["group_sex"][:-1]}},
+    {"probe": probe_of(1.1, digest="b")}, {"probe": probe_of(1.001, digest="b")},
+]  # fmt: skip
+
+
+def test_a_manifest_refuses_shards_that_disagree(
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     same: dict[str, Any] = {"layers": LAYERS, "probe": probe_of(1)}
-    shards = [
-        write(tmp_path, make_header(0, shards=2), **same),
-        write(tmp_path, make_header(1, shards=2, **changed), **same | content),
-    ]
-    with pytest.raises(StoreError, match=f"shard-00001-of-00002.h5: {key}"):
-        manifest_of(tmp_path, shards)
-    assert not (tmp_path / "manifest.json").exists()
+    none: dict[str, Any] = {}
+    answers = []
+    for changed, content in (
+        *((each, none) for each in OTHER_HEADERS), *((none, each) for each in OTHER_CONTENT),
+    ):  # fmt: skip
+        folder = tmp_path_factory.mktemp("store")
+        shards = [
+            write(folder, make_header(0, shards=2), **same),
+            write(folder, make_header(1, **{"shards": 2} | changed), **same | content),
+        ]
+        try:
+            manifest_of(folder, shards)
+            answer = "one store"
+        except StoreError as error:
+            answer = str(error).replace(str(folder), "FOLDER")
+        assert (folder / "manifest.json").exists() == (answer == "one store")
+        answers.append([str(changed), [*content], answer])
+    check_values("features_manifests", answers)
 
 
 def test_manifest_refuses_shards_of_an_older_dataset(tmp_path: Path) -> None:
@@ -427,14 +383,25 @@ def cut_into(
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_rows_are_read_in_any_order_and_repeatedly(tmp_path: Path, shards: int) -> None:
-    features, order = cut_into(tmp_path, shards), np.random.default_rng(1)
+def test_rows_are_read_in_any_order_and_repeatedly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: int
+) -> None:
+    monkeypatch.setattr(feature_store, "SELECTED_BLOCK_ROWS", 4)
+    features, order = cut_into(tmp_path, shards, layers=LAYERS), np.random.default_rng(1)
     for index in ([], [3, 3], order.permutation(len(LABELS)), order.integers(len(LABELS), size=40)):
         rows = np.asarray(index, dtype=np.int64)
         np.testing.assert_array_equal(features.rows_at(rows), features.read()[rows])
+        for layer in (None, "10", "2"):
+            some = features.read_rows(np.unique(rows), layer=layer)
+            np.testing.assert_array_equal(some, features.read(layer=layer)[np.unique(rows)])
 
 
-# layers, accepted labels, probes
+def test_several_labels_of_a_row_are_kept(tmp_path: Path) -> None:
+    labels = np.random.default_rng(2).integers(0, 2, (ROWS, 3)).astype(np.int8)
+    features = cut_into(tmp_path, 3, {"multi_label": True}, labels=labels)
+    assert features.multi_label
+    assert features.labels.dtype == np.int8
+    np.testing.assert_array_equal(features.labels, labels)
 
 
 FLIPPED = FEATURES * np.where(np.arange(FEATURES.size) == 57, -1, 1).reshape(FEATURES.shape)
@@ -475,10 +442,7 @@ def test_blocks_that_do_not_fit_leave_no_file(tmp_path: Path) -> None:
 
     with pytest.raises(StoreError, match="layers"):
         two_blocks()
-    short: list[dict[str, Any]] = [
-        {"layers": {"2": FEATURES[:-1]}}, {"features": FEATURES[:-1]}
-    ]  # fmt: skip
-    for content in short:
+    for content in ({"layers": {"2": FEATURES[:-1]}}, {"features": FEATURES[:-1]}):
         with pytest.raises(StoreError, match="22 "):
             write(tmp_path, make_header(shards=1), **content)
     assert list(tmp_path.iterdir()) == []
@@ -497,12 +461,11 @@ def test_a_machine_may_round_otherwise(tmp_path: Path) -> None:
 
 
 def test_copies_stand_in_the_manifest_and_change_no_fingerprint(tmp_path: Path) -> None:
-    manifest = write_store(tmp_path)
-    plain = FeatureStore(manifest)
+    plain = cut_into(tmp_path, SHARDS)
     assert plain.copies is None
     copies = {"image": {"rows": 3, "most": 2}}
     shards = sorted(tmp_path.glob("*.h5"))
-    write_manifest(shards, manifest, rows=ROWS, dataset_fingerprint=DATASET, copies=copies)
-    counted = FeatureStore(manifest)
+    manifest_of(tmp_path, shards, copies=copies)
+    counted = FeatureStore(plain.path)
     assert counted.copies == copies
     assert counted.fingerprint == plain.fingerprint, "cells would be trained again"

@@ -19,6 +19,7 @@ from tests.unit.features.test_feature_store import make_header
 HEADERS: list[dict[str, Any]] = [
     {}, {"shard": 2, "precision": "float16"}, {"rows": 24, "shard": 10, "shards": 11},
     {"multi_label": True, "trained": True, "weights_sha256": "w" * 64, "dtype": "float16"},
+    {"class_names": (), "preprocessing": {"x": None}, "backbone_options": {}, "rows": 3},
     {"architecture": "a", "pretrained_tag": "t", "class_names": ("ä", "b"), "versions": {}},
 ]  # fmt: skip
 DAMAGES: list[dict[str, Any]] = [

@@ -29,12 +29,7 @@ def png(pixels: np.ndarray, **options: Any) -> bytes:
 
 
 def make_rows(
-    folder: Path,
-    name: str,
-    images: list[bytes],
-    *,
-    split: str = "train",
-    fingerprint: str = "b" * 64,
+    folder: Path, name: str, images: list[bytes], *, split: str = "train", fingerprint: str = "b"
 ) -> DatasetSplit:
     """A split whose features are its images' pixels, in two shards."""
     other = [png(pixels) for pixels in PIXELS[:3]]
@@ -96,15 +91,29 @@ def test_it_finds_what_brute_force_finds(
         assert (part["rows"], part["exact"], part["near"]) == (len(cosines), exact, near)
         assert part["near"] == np.sum(cosines > 0.999)
         assert part["largest_cosine"] == pytest.approx(1, abs=1e-5)
-        wanted = np.quantile(cosines, 0.9)
-        assert part["cosine_quantiles"]["0.9"] == pytest.approx(wanted, abs=1e-5)
+        wanted = {str(part): np.quantile(cosines, part) for part in (0.5, 0.9, 0.99)}
+        assert part["cosine_quantiles"] == pytest.approx(wanted, abs=1e-5)
         listed = [row for row in matches.to_pylist() if row["split"] == split]
         assert len(listed) == min(near_duplicate_search.LISTED, len(cosines))
+        order = [(not row["exact"], not row["near"], -row["cosine"], row["row"]) for row in listed]
+        assert order == sorted(order)
         for row in listed:
             assert row["cosine"] == pytest.approx(cosines[row["row"]], abs=1e-5)
-            place = int(row["public_id"].partition("-")[2])
+            public_split, _, number = row["public_id"].partition("-")
+            assert (row["public_split"], row["public_row"]) == (public_split, int(number))
+            place = int(number)
             place += 17 * (row["public_dataset"] == "more")
             assert table[row["row"], place] == pytest.approx(row["cosine"], abs=1e-5)
+    assert record["public"] == {
+        f"{rows.dataset}/{rows.features.split}": {
+            "rows": len(rows.table.read_ids()),
+            "dataset_fingerprint": rows.features.dataset_fingerprint,
+        }
+        for rows in pair[1]
+    }
+    assert (record["dataset"], record["backbone"], record["threshold"]) == (
+        "private", "pixels", 0.999,
+    )  # fmt: skip
     listed = matches.to_pylist()
     assert [row["id"] for row in listed if row["near"]] == ["train-0", "train-1", "test-1"]
     assert [row["public_id"] for row in listed if row["near"]] == ["train-0", "train-1", "train-16"]
@@ -141,7 +150,7 @@ def test_at_threshold_one_only_the_same_bytes_count(pair: Pair) -> None:
 
 
 def test_features_of_another_backbone_are_refused(tmp_path: Path, pair: Pair) -> None:
-    stranger = make_rows(tmp_path, "stranger", [png(PIXELS[0])] * 3, fingerprint="c" * 64)
+    stranger = make_rows(tmp_path, "stranger", [png(PIXELS[0])] * 3, fingerprint="c")
     for private, public in ((pair[0], [stranger]), ([pair[0][0], stranger], pair[1])):
         with pytest.raises(DataError, match="come from another backbone"):
             find_near_duplicates(private, public, threshold=0.9, device="cpu")
@@ -161,9 +170,14 @@ def write(tmp_path: Path, pair: Pair, **options: Any) -> Path:
     return counts
 
 
-def test_the_record_belongs_to_the_features_it_was_found_on(tmp_path: Path, pair: Pair) -> None:
+def test_the_record_belongs_to_the_features_it_was_found_on(
+    tmp_path: Path, pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
     stores = [rows.features for rows in pair[0]]
     counts = write(tmp_path, pair)
+    for words in ("2 of 28 private train rows", "(1 identical byte for byte): the guarantee is",
+                  "1 of 3 private test rows", "): results on them are too good"):  # fmt: skip
+        assert words in caplog.text
     check = read_near_duplicates(counts, *stores)
     assert (check["train"]["near"], check["test"]["near"]) == (2, 1)
     assert "not differentially private" in check["note"]

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from dpprobe.features.aligned_rows import LINE, empty_rows
 from dpprobe.features.shared_rows import MOST_SHARED, PublicRows
 
 Rows = npt.NDArray[np.float32]
@@ -84,14 +85,9 @@ def test_rows_that_were_negated_or_shifted_are_still_one(mean: float) -> None:
     generator = np.random.default_rng(3)
     scales, shifts = generator.uniform(-5, 5, size=(2, ROWS, 1)).astype(np.float32)
     one_row = generator.normal(size=DIMENSION).astype(np.float32) * 4
-    for copy in (
-        -private,
-        private + np.float32(7),
-        np.float32(3) - 2 * private,
-        scales * private + shifts,
-        private + one_row,
-        one_row - 0.5 * private,
-    ):
+    seven, three = np.float32(7), np.float32(3)
+    moved = [private + seven, private + one_row, scales * private + shifts]
+    for copy in (-private, *moved, three - 2 * private, one_row - 0.5 * private):
         assert shared(copy[::-1], private) > 0.4
         assert shared(copy.astype(np.float16).astype(np.float32), private) > 0.4
     assert shared(3 - 2 * private[:40], private) > 0.9, "a part of them too"
@@ -148,3 +144,16 @@ def test_memory_is_that_of_keys_and_compared_rows() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < private.nbytes / 2
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (7, 5), (3000, 768)])
+def test_rows_begin_at_a_cache_line(shape: tuple[int, int], dtype: str) -> None:
+    several = [empty_rows(shape, dtype) for _ in range(8)]
+    for number, rows in enumerate(several):
+        assert (rows.shape, rows.dtype) == (shape, np.dtype(dtype))
+        assert rows.flags.c_contiguous
+        assert rows.ctypes.data % LINE == 0 or not rows.size
+        rows[:] = number
+    for number, rows in enumerate(several):
+        assert (rows == number).all()

@@ -121,6 +121,19 @@ def test_what_is_of_images_alone_does_not_decide_text() -> None:
         np.testing.assert_array_equal(weights, expected)
 
 
+def test_classes_may_have_unequal_numbers_of_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class is the mean of its sentences, however many are encoded at a time."""
+    monkeypatch.setattr(text_embeddings, "BATCH", 2)
+    sentences = [["a", "red cat", "b c"], ["dog"], ["d e", "owl"]]
+
+    def rows(given: list[list[str]]) -> np.ndarray:
+        return text_embeddings.embed_text(options(), sentences=given, runtime=CPU)[0]
+
+    means = [rows([[one] for one in each]).mean(0) for each in sentences]
+    wanted = [mean / np.linalg.norm(mean) for mean in means]
+    np.testing.assert_allclose(rows(sentences), wanted, rtol=1e-4, atol=1e-6)
+
+
 def test_the_artifact_says_what_made_it(tmp_path: Path, info: Path) -> None:
     path = tmp_path / "text.safetensors"
     write(path, info, prompt_names={"airplane": "jumbo jet"})
