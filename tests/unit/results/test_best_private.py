@@ -1,13 +1,16 @@
-"""The best private result and its ceiling."""
+"""The best private result, its ceiling, and what few images leave open of both."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dpprobe.reporting.headline import best_interval, choice_words, verdict
+from dpprobe.artifacts import read_json, write_json
+from dpprobe.reporting.headline import baseline_doubt, best_interval, choice_words, verdict
 from dpprobe.results.best_private import best_of_each, best_private
 from dpprobe.results.cell_results import read_cell_results
 from dpprobe.results.summary import read_grid
@@ -71,8 +74,48 @@ def test_the_best_of_each_key_is_the_first_of_equals(tmp_path: Path) -> None:
     assert found == [(2.0, "sgd"), (1.0, "adam")]
 
 
-def test_a_method_without_a_ceiling_has_a_blank_gap(tmp_path: Path) -> None:
-    cell = write_cell(tmp_path, epsilon="1")
-    (best,) = best_private(grid_of(tmp_path, cell), {})
-    assert best.ceiling is None
-    assert best.gap is None
+LESIONS: dict[str, Any] = {"class_names": ("benign", "malignant"), "shares": (0.9, 0.1)}
+
+
+@pytest.mark.parametrize(
+    ("options", "counts", "expected"),
+    [
+        ({}, [50, 50, 50, 50], 200.0),  # an accuracy: all rows
+        ({"headline": "macro_accuracy"}, [50, 50, 50, 50], 200.0),
+        ({"headline": "macro_accuracy"}, [190, 4, 4, 2], 6.5),
+        ({"headline": "macro_accuracy"}, [197, 3, 0, 0], 3.1),
+        (LESIONS, [180, 20], 24.7),
+        (LESIONS | {"patients": 50}, [180, 20], 6.2),  # 5 patients of the rarer class
+        ({"multi_label": True}, [100, 200, 0, 2], 2.2),
+    ],
+)
+def test_the_variance_rests_on_the_rows_of_rare_classes(
+    options: dict[str, Any], counts: list[int], expected: float, tmp_path: Path
+) -> None:
+    path = write_cell(tmp_path, **options)
+    write_json(path, read_json(path) | {"test_counts": counts})
+    (entry,) = grid_of(tmp_path, path).entries.values()
+    assert entry.resting == pytest.approx(expected, abs=0.05)
+
+
+def test_a_large_difference_on_few_images_is_not_called_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An AUC of a half beside one of 0.87, on a dozen images."""
+    options: dict[str, Any] = {"class_names": ("a", "b"), "headline": "auc", "rows": 12, "seeds": 5}
+    cells = [
+        write_cell(tmp_path, epsilon="1", quality=0.2, **options),
+        write_cell(tmp_path, method="nonprivate", epsilon="inf", quality=1.5, **options),
+    ]
+    (best,) = best_private(grid_of(tmp_path, *cells), {})
+    beside = best.beside_ceiling
+    assert beside is not None
+    assert beside.difference < -10
+    assert beside.high is not None
+    assert beside.high > 0
+    needed = 12 * ((beside.high - beside.difference) / -beside.difference) ** 2
+    assert f"at least {math.ceil(needed)} test examples" in baseline_doubt(best)
+    for low, high in ((-2.0, 2.0), (-0.5, 0.1), (-1.0, 2.1), (-2.1, 1.0)):
+        near = replace(beside, low=low, high=high)
+        monkeypatch.setattr(type(best), "beside_ceiling", near)
+        assert ("is within noise" in baseline_doubt(best)) == (max(-low, high) <= 2)
