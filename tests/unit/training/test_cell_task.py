@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from dpprobe.heads.registry import method_options
-from dpprobe.results import halves
 from tests.support.feature_stores import write_split
 from tests.support.training_jobs import make_job, plan_job, run_job
 
@@ -41,15 +39,12 @@ def write_features(
         write_split(folder / split, features, own, class_names=names, units=units)
 
 
-def several(*, absent: bool = False) -> dict[str, np.ndarray]:
-    """Three labels per row, each there in three rows of ten; the last never tested where absent."""
-    labels = {
+def several() -> dict[str, np.ndarray]:
+    """Three labels per row, each there in three rows of ten."""
+    return {
         split: (np.random.default_rng(rows).random((rows, 3)) < 0.3).astype(np.int8)
         for split, rows in ROWS.items()
     }
-    if absent:
-        labels["test"][:, 2] = 0
-    return labels
 
 
 def one_of(classes: int) -> dict[str, np.ndarray]:
@@ -68,20 +63,12 @@ def record_of(cell: Path) -> dict[str, Any]:
     return values
 
 
-def test_auto_takes_rows_of_several_labels(tmp_path: Path, calibration: Path) -> None:
+@pytest.mark.parametrize("memory_mb", [1000, 0])
+def test_a_multi_label_cell_agrees_with_its_predictions(
+    tmp_path: Path, calibration: Path, memory_mb: int
+) -> None:
     write_features(tmp_path, several(), ("a", "b", "c"))
-    auto = {"sgd": method_options({"head": "auto"})}
-    record = record_of(train(tmp_path, calibration=calibration, methods=auto))
-    options = method_options(record["options"])
-    assert options.multi_label
-    assert options.link in ("sigmoid", "none")
-    assert record["head"] == "auto"
-    assert record["summary"]["auc"]["mean"] > 0.75
-
-
-def test_a_multi_label_cell_agrees_with_its_predictions(tmp_path: Path, calibration: Path) -> None:
-    write_features(tmp_path, several(), ("a", "b", "c"))
-    cell = train(tmp_path, calibration=calibration)
+    cell = train(tmp_path, calibration=calibration, memory_mb=memory_mb)
     record = record_of(cell)
     assert (record["headline"], record["multi_label"], record["auc_labels"]) == ("auc", True, 3)
     table = pq.read_table(cell / "predictions.parquet")
@@ -103,28 +90,6 @@ def test_a_multi_label_cell_agrees_with_its_predictions(tmp_path: Path, calibrat
         assert last["test_accuracy"] == pytest.approx(seed["accuracy"], abs=0.01)
     assert record["summary"]["auc"]["mean"] > 0.7
     assert history["test_auc"].iloc[0] < record["summary"]["auc"]["mean"]
-
-
-def test_streamed_test_rows_give_the_same_metrics(tmp_path: Path, calibration: Path) -> None:
-    write_features(tmp_path, several(), ("a", "b", "c"))
-    cell = train(tmp_path, calibration=calibration)
-    before = record_of(cell)["summary"]["auc"]["mean"]
-    (cell / "metrics.json").unlink()
-    train(tmp_path, calibration=calibration, memory_mb=0)
-    assert record_of(cell)["summary"]["auc"]["mean"] == pytest.approx(before, abs=1e-3)
-
-
-def test_a_label_that_no_test_row_has_is_left_out_and_named(
-    tmp_path: Path, calibration: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    write_features(tmp_path, several(absent=True), ("a", "b", "c"))
-    with caplog.at_level(logging.WARNING, logger="dpprobe"):
-        record = record_of(train(tmp_path, calibration=calibration))
-    assert record["auc_labels"] == 2
-    for seed in record["seeds"]:
-        assert seed["per_label_auc"][2] is None
-        assert seed["auc"] == pytest.approx(np.mean(seed["per_label_auc"][:2]))
-    assert "all test rows have the same value of c, so it is left out of AUC" in caplog.text
 
 
 def test_another_metric_needs_no_training(
@@ -153,21 +118,6 @@ def test_another_metric_needs_no_training(
     kept = (cell / "metrics.json").read_bytes()
     train(tmp_path, calibration=calibration, metric="auc")
     assert (cell / "metrics.json").read_bytes() == kept
-
-
-def test_test_rows_are_split_in_halves_once_for_all_seeds_and_methods(
-    tmp_path: Path, calibration: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_features(tmp_path, one_of(2), ("no", "yes"))
-    split, calls = halves.split_units, []
-
-    def counted(labels: np.ndarray | None, codes: np.ndarray) -> np.ndarray:
-        calls.append(labels)
-        return split(labels, codes)
-
-    monkeypatch.setattr(halves, "split_units", counted)
-    train(tmp_path, calibration=calibration, methods={"sgd": SIGMOID, "again": SIGMOID})
-    assert len(calls) == 1
 
 
 def named(test: list[str]) -> dict[str, list[str]]:
