@@ -12,10 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
+from dpprobe.artifacts import PARTIAL_SUFFIX
 from dpprobe.errors import PrivacyError
 from dpprobe.finetune.checkpoint import FILE, Checkpoints, State
 from dpprobe.finetune.train import Trained, train_network
@@ -95,7 +97,11 @@ def test_going_on_is_bit_for_bit(
     whole = train(network_options(**values), None)
     for step in (1, 3, 5):
         made = stopped_after(tmp_path / str(step), step, **values)
+        state = made.load_state()
+        assert state is not None
+        made.save_state(replace(state, values={**state.values, "seconds": 1000.0}))
         again = train(network_options(**values), made)
+        assert again.seconds > 1000, "with those before the stop"
         assert flat(again.state).tolist() == flat(whole.state).tolist()
         # and once more from the end, as where a job was killed before it published
         once_more = train(network_options(**values), made)
@@ -120,9 +126,12 @@ def damaged(path: Path, how: str) -> None:
     elif how == "empty":
         path.write_bytes(b"")
     elif how == "no metadata":
-        from safetensors.numpy import save_file
-
-        save_file({"a": np.zeros(3)}, path)
+        save_file({"a": torch.zeros(3)}, path)
+    elif how == "another version":
+        with safe_open(path, "pt") as stream:
+            mark = {key: text.replace('"format_version": 1', '"format_version": 2')
+                    for key, text in stream.metadata().items()}  # fmt: skip
+        save_file(load_file(path), path, metadata=mark)
     else:
         path.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
 
@@ -133,10 +142,11 @@ DAMAGED = "incomplete or damaged checkpoint"
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        *((how, DAMAGED) for how in ("truncated", "empty", "one bit", "no metadata")),
+        *((how, DAMAGED) for how in (
+            "truncated", "empty", "one bit", "no metadata", "another version")),
         ("another fingerprint", "this checkpoint belongs to another training; ignored"),
     ],
-)
+)  # fmt: skip
 def test_a_checkpoint_that_is_damaged_or_of_another_training_is_ignored(
     how: str, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -185,7 +195,15 @@ def test_tensors_and_values_come_back(tmp_path: Path) -> None:
     for name, one in tensors.items():
         assert state.tensors[name].dtype == one.dtype
         assert torch.equal(state.tensors[name], one)
+    partial = made.folder / f".{FILE}.x{PARTIAL_SUFFIX}"
+    partial.touch()
+    assert made.load_state() is not None
+    assert not partial.exists(), "left by a killed process"
+    (made.folder / "other").touch()
     made.remove_checkpoint()
+    assert [*made.folder.iterdir()] == [made.folder / "other"]
+    (made.folder / "other").unlink()
     assert made.load_state() is None
+    made.remove_checkpoint()
     assert not made.folder.exists()
     made.remove_checkpoint()

@@ -74,6 +74,31 @@ class SelfAttention(nn.Module):
         return self.attention(x, x, x, need_weights=False)[0]
 
 
+class Gate(nn.Module):
+    """A layer without a rule, which takes tensors by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(6))
+
+    def forward(
+        self, x: torch.Tensor, *, gate: torch.Tensor, power: int, shift: torch.Tensor
+    ) -> torch.Tensor:
+        return (x * self.scale * gate) ** power + shift.sin() * self.scale
+
+
+class Gated(nn.Module):
+    """Each row has arguments of its own, and one that all rows share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = Gate()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.mean((1, 2), keepdim=True)
+        return self.gate(x, shift=2 * rows, power=2, gate=rows.cos())
+
+
 def affine(channels: int) -> nn.Module:
     return ChannelAffine(torch.rand(channels) + 0.5, torch.randn(channels))
 
@@ -98,6 +123,9 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         MAPS,
     ),
     "conv stride that leaves a rest": (lambda: nn.Conv2d(6, 4, 2, stride=3), MAPS),
+    "conv of lines": (lambda: nn.Conv2d(6, 4, (1, 3), padding=(0, 1)), MAPS),
+    "conv of columns": (lambda: nn.Conv2d(6, 4, (3, 1), stride=(1, 2), padding=(2, 0)), MAPS),
+    "grouped pointwise": (lambda: nn.Conv2d(6, 4, 1, groups=2), MAPS),
     "pointwise": (lambda: nn.Conv2d(6, 4, 1), MAPS),
     "pointwise of few positions": (lambda: nn.Conv2d(64, 48, 1), (64, 2, 2)),
     "pointwise stride": (lambda: nn.Conv2d(6, 4, 1, stride=2, bias=False), MAPS),
@@ -130,6 +158,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "layer used twice": (Twice, TOKENS),
     "tokens": (Tokens, TOKENS),
     "attention": (SelfAttention, TOKENS),
+    "arguments by row": (Gated, TOKENS),
 }
 
 
@@ -253,18 +282,10 @@ def test_a_network_in_channels_last_is_the_same() -> None:
 def test_supported_layers_have_rules_of_their_own() -> None:
     slow = {name for name, (make, _) in LAYERS.items() if isinstance(rule_of(make()), ModuleRule)}
     assert slow == {
-        "conv reflected",
-        "conv padding by name",
-        "standardised conv",
-        "layer norm of two dimensions",
-        "transposed conv",
-        "layer scale",
-        "prelu",
-        "channels last",
-        "layer used twice",
-        "tokens",
-        "attention",
-    }
+        "conv reflected", "conv padding by name", "standardised conv", "transposed conv", "prelu",
+        "layer norm of two dimensions", "layer scale", "channels last", "layer used twice",
+        "tokens", "attention", "arguments by row",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("positions", [1, 2, 16, 100])

@@ -16,7 +16,7 @@ from dpprobe.finetune.inputs import Inputs
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.starting_probe import fit_probe, probe_plan, start_from
 from dpprobe.finetune.train import train_network
-from dpprobe.finetune.tuned_network import TunedNetwork
+from dpprobe.finetune.tuned_network import Network, TunedNetwork
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import method_options
@@ -45,20 +45,8 @@ def data(units: Units | None = None) -> TrainingSet:
     return TrainingSet(features(), labels(), CLASSES, units=units)
 
 
-class Head(nn.Module):
-    """Features -> scores, after a normalisation."""
-
-    def __init__(self, transform: Transform) -> None:
-        super().__init__()
-        self.transform, self.head = transform, nn.Linear(DIMENSION, CLASSES)
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        scores: torch.Tensor = self.head(self.transform(rows))
-        return scores
-
-
 def head_network(transform: Transform) -> TunedNetwork:
-    module = Head(transform).eval()
+    module = Network(nn.Identity(), nn.Linear(DIMENSION, CLASSES), transform, graph=None).eval()
     return TunedNetwork(
         module=module, trained=dict(module.named_parameters()), shape=(DIMENSION,),
         from_images=False,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
+from functools import cache
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,17 +14,22 @@ import pytest
 import torch
 from torch import nn
 
+from dpprobe.backbones.backbone import Backbone
+from dpprobe.backbones.network_forward import CPU_PIXELS
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.finetune.gradients import ClippedSums
-from dpprobe.finetune.inputs import Inputs
+from dpprobe.finetune.inputs import ImageInputs, Index, Inputs
 from dpprobe.finetune.options import Options
+from dpprobe.finetune.steps import rows_at_once
 from dpprobe.finetune.train import Trained, train_network
-from dpprobe.finetune.tuned_network import TunedNetwork
+from dpprobe.finetune.tuned_network import TunedNetwork, build_network
 from dpprobe.heads.adam import Adam
 from dpprobe.heads.patient_groups import Units
+from dpprobe.heads.rows import Transform
 from dpprobe.privacy.gradient_noise import GaussianNoise
 from dpprobe.privacy.randomness import open_stream
 from dpprobe.privacy.releases import Releases
+from tests.support.backbones import load
 from tests.support.poisson_batches import poisson_batches
 from tests.support.tiny_networks import (
     CLASSES,
@@ -309,6 +317,23 @@ def test_the_divisor_is_the_expected_batch_size_and_not_the_batch_s() -> None:
     np.testing.assert_allclose(moved, len(batch) / 4, rtol=1e-5)
 
 
+def _fits(rows: int, physical: int, views: int, side: int | None) -> bool:
+    pixels = 0 if side is None else rows * views * side**2
+    return rows * views <= physical and pixels <= CPU_PIXELS
+
+
+@pytest.mark.parametrize("side", [None, 1, 128, 129, 512, 513])
+def test_as_many_rows_pass_at_once_as_fit(side: int | None) -> None:
+    shape = (5,) if side is None else (3, side, side)
+    network: Any = SimpleNamespace(
+        trained=dict(mlp_network().trained), shape=shape, from_images=side is not None
+    )
+    for physical, views in itertools.product((1, 2, 15, 16, 17, 64), (1, 2, 3, 16, 17)):
+        found = rows_at_once(network, physical, views)
+        most = [rows for rows in range(1, 66) if _fits(rows, physical, views, side)]
+        assert found == max(most, default=1)
+
+
 @pytest.mark.parametrize("batch_size", [8, "full"])
 @pytest.mark.parametrize("values", [{}, {"units": True}])
 def test_physical_batches_change_nothing_but_rounding(
@@ -403,7 +428,8 @@ def test_rows_that_are_not_finite_add_nothing() -> None:
     )
 
 
-def test_records_are_of_what_would_be_returned_then() -> None:
+def test_records_are_of_what_would_be_returned_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpprobe.finetune.train.LOSS_ROWS", 30)  # in batches of 7 rows
     options = network_options(average="mean", class_priors=(0.5, 0.3, 0.2), steps=50)
     inputs, seen = mlp_inputs(), []
 
@@ -411,7 +437,8 @@ def test_records_are_of_what_would_be_returned_then() -> None:
         seen.append((step, flat(network.trained)))
         return {"held_out": step / 7}
 
-    watched, alone = train(options, inputs, record=record), train(options, inputs)
+    watched = train(options, inputs, record=record, physical_batch=7)
+    alone = train(options, inputs, physical_batch=7)
     assert flat(watched.state).tolist() == flat(alone.state).tolist()  # watching changes nothing
     assert alone.history == []
     steps = [step for step, _ in seen]
@@ -424,8 +451,8 @@ def test_records_are_of_what_would_be_returned_then() -> None:
     with torch.no_grad():
         for name, one in watched.state.items():
             network.trained[name].copy_(one)
-        scores = network.module(inputs.read_batch(np.arange(40), step=None))
-    loss = nn.functional.cross_entropy(scores, inputs.labels)
+        scores = network.module(inputs.read_batch(np.arange(30), step=None))
+    loss = nn.functional.cross_entropy(scores, inputs.labels[:30])
     assert watched.history[-1]["train_loss"] == pytest.approx(float(loss), rel=1e-5)
 
 
@@ -463,3 +490,112 @@ def test_units_of_one_row_are_rows() -> None:
     alone, units = mlp_inputs(), mlp_inputs()
     units.units = Units.number_units([f"{row:03d}" for row in range(units.rows)])
     assert flat(train(options, alone).state).tolist() == flat(train(options, units).state).tolist()
+
+
+# Real architectures: views, adapters, cuts and precisions.
+
+
+ROWS, SIZE = 10, 32
+AUGMENT = {"views": 2, "flip": True, "pad": 3}
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("test_efficientnet", {"tune": "all", "augment": AUGMENT}),
+    ("test_efficientnet", {"tune": {"blocks": 2}}),
+    ("test_vit", {"tune": "all", "augment": AUGMENT, "optimiser": "adam", "learning_rate": 0.01}),
+    ("test_vit", {"tune": {"lora": {"rank": 2}}, "init": "lecun_normal", "optimiser": "lamb"}),
+    ("test_efficientnet", {"tune": "norm", "normalize": {"kind": "l2"}}),
+]
+
+
+@cache
+def backbone(model: str) -> Backbone:
+    return load(family="timm", model=model, pretrained=False, preprocessing={"size": SIZE})
+
+
+def options_of(values: dict[str, Any]) -> Options:
+    return network_options(**{"steps": 3, "batch_size": 4, "learning_rate": 0.1, **values})
+
+
+def network_of(model: str, options: Options) -> TunedNetwork:
+    torch.manual_seed(0)
+    return build_network(
+        backbone(model), options, classes=CLASSES, seed=1, device="cpu",
+        transform=Transform(options.normalize),
+    )  # fmt: skip
+
+
+def inputs_of(network: TunedNetwork, options: Options) -> Inputs:
+    generator = torch.Generator().manual_seed(2)
+    labels = torch.arange(ROWS) % CLASSES
+    units = Units.number_units([f"p{row // 2}" for row in range(ROWS)])
+    shape = (ROWS, *network.shape)
+    if network.from_images:
+        images = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+        return ImageInputs(
+            images, labels, CLASSES, shape=network.shape, units=units, augment=options.augment,
+            seed=4,
+        )  # fmt: skip
+    activations = torch.randn(shape, generator=generator)
+    return Inputs(activations, labels, CLASSES, shape=network.shape, units=units)
+
+
+def train_real(
+    model: str, values: dict[str, Any], *, noise: float = 0.5, **rest: Any
+) -> tuple[Trained, TunedNetwork]:
+    options = options_of(values)
+    network = network_of(model, options)
+    inputs = inputs_of(network, options)
+    releases = releases_of(options, inputs.n, noise)
+    trained = train_network(options, network, inputs, releases, **rest)
+    releases.check_counts()
+    return trained, network
+
+
+@pytest.mark.parametrize(("model", "values"), CASES)
+def test_sums_are_those_of_single_rows_in_any_physical_batch(
+    model: str, values: dict[str, Any]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpprobe.finetune.steps.ClippedSums", NaiveSums)
+        wanted, _ = train_real(model, values)
+    start = flat(network_of(model, options_of(values)).trained)
+    moved = flat(wanted.state) - start
+    assert np.count_nonzero(moved) > 0.5 * len(moved)
+    # Adam's and LAMB's first steps divide by a gradient's size, so rounding of small ones shows.
+    loose = 0.02 if "optimiser" in values else 1e-3
+    for size in (1, 3, 64):
+        trained, network = train_real(model, values, physical_batch=size)
+        away = np.linalg.norm(flat(trained.state) - flat(wanted.state))
+        assert away < loose * np.linalg.norm(moved)
+        assert flat(network.trained).tolist() == flat(trained.state).tolist()
+
+
+def test_each_step_takes_views_of_its_own() -> None:
+    model, values = CASES[0]
+    taken: list[tuple[int | None, tuple[int, ...]]] = []
+
+    class Watched(ImageInputs):
+        def read_batch(self, index: Index, *, step: int | None) -> torch.Tensor:
+            batch = super().read_batch(index, step=step)
+            taken.append((step, tuple(batch.shape)))
+            return batch
+
+    options = options_of({**values, "batch_size": "full"})
+    network = network_of(model, options)
+    inputs = inputs_of(network, options)
+    inputs.__class__ = Watched
+    releases = releases_of(options, inputs.n, 0.5)
+    train_network(options, network, inputs, releases, physical_batch=10)
+    shape = (5, 2, 3, SIZE, SIZE)  # ten images at once are five rows of two views
+    assert taken == [(step, shape) for step in (0, 0, 1, 1, 2, 2)]
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.0])
+def test_frozen_parameters_and_buffers_stay(rate: float) -> None:
+    """With a rate of zero, only the head is trained."""
+    model, values = CASES[1][0], {**CASES[1][1], "backbone_rate": rate}
+    kept = network_of(model, options_of(values)).module.state_dict()
+    trained, network = train_real(model, values)
+    assert set(trained.state) == set(network.trained)
+    for name, one in network.module.state_dict().items():
+        moved = name in network.trained and (rate > 0 or name.startswith("head."))
+        assert torch.equal(one, kept[name]) != moved

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +14,21 @@ from typing import Any, get_args
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from sklearn.metrics import confusion_matrix, multilabel_confusion_matrix
 
 from dpprobe.artifacts import read_json, sha256_file, write_json
 from dpprobe.data.options import Headline
+from dpprobe.errors import DataError
 from dpprobe.results import cell_record, cell_results, intervals, metrics, unit_counts
 from dpprobe.results.best_private import best_private, choose_highlights, list_best_columns
 from dpprobe.results.cautions import list_cautions, never_predicted
 from dpprobe.results.cell_record import CellName, Measure, read_cell
+from dpprobe.results.confusion import (
+    confusion_csv,
+    count_confusion,
+    label_confusion,
+    label_confusion_csv,
+)
 from dpprobe.results.halves import half_values, split_rows
 from dpprobe.results.network_record import (
     NETWORK_FILES,
@@ -31,7 +42,7 @@ from dpprobe.results.study_files import StudyFiles
 from dpprobe.results.summary import Entry, read_grid
 from dpprobe.results.uncertainty import summarise_records
 from dpprobe.study.study_file import load_study
-from tests.support.cell_files import grid_of, summarise, write_cell
+from tests.support.cell_files import grid_of, summarise, write_cell, write_predictions
 from tests.support.small_study import STUDY
 from tests.support.stored_records import answer_of, check_values, to_plain
 
@@ -353,7 +364,8 @@ def test_records_of_cells_say_and_refuse_what_is_stored(tmp_path: Path) -> None:
     assert cell_record.find_disagreement(values, **wanted) is None
     faults = []
     for number, given in enumerate(NO_RECORDS):
-        for reader, name in ((read_cell, "metrics.json"), (cell_record.read_statement, "p.json")):
+        readers = ((read_cell, "metrics.json"), (cell_record.read_statement, "p.json"))
+        for reader, name in readers[: 2 if number < 4 else 1]:
             file = tmp_path / str(number) / name
             file.parent.mkdir(exist_ok=True)
             if isinstance(given, str):
@@ -383,6 +395,36 @@ def test_records_of_cells_say_and_refuse_what_is_stored(tmp_path: Path) -> None:
         "searches": str(search_path("s", CellName(**dict(zip(
             CellName.model_fields, names[0], strict=True))))),
     })  # fmt: skip
+
+
+def test_a_record_is_written_as_it_was_read(tmp_path: Path) -> None:
+    path = write_cell(tmp_path, class_names=("no", "yes"))
+    read_cell(path).write(tmp_path / "again.json")
+    again, written = (json.loads(each.read_bytes()) for each in (tmp_path / "again.json", path))
+    assert list(again.items())[:-1] == list(written.items())
+    assert list(again)[-1] == "record_sha256"
+
+
+def test_a_file_is_held_against_the_record_beside_it(tmp_path: Path) -> None:
+    path = write_cell(tmp_path)
+    statement, heads = path.with_name("privacy.json"), path.with_name("heads.safetensors")
+    assert cell_record.check_file(statement) == statement  # nothing is recorded of it
+    files = {file.name: sha256_file(file) for file in (statement, heads)}
+    read_cell(path).model_copy(update={"files": files}).write(path, statement, heads)
+    assert cell_record.check_file(heads) == heads
+    content = heads.read_bytes()
+    heads.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(DataError, match=r"heads\.safetensors"):
+        cell_record.check_file(heads)
+    heads.unlink()
+    with pytest.raises(DataError, match=r"heads\.safetensors: .*doctor --fix"):
+        cell_record.check_file(heads)
+    statement.write_text(statement.read_text().replace("0.996", "0.5"))
+    with pytest.raises(DataError, match=r"privacy\.json"):
+        cell_record.read_statement(statement)
+    path.write_text(path.read_text().replace('"seconds": 1.5', '"seconds": 9.5'))
+    with pytest.raises(DataError, match=r"metrics\.json"):
+        cell_record.check_file(heads)
 
 
 def test_a_network_is_whole_with_each_of_its_files(tmp_path: Path) -> None:
@@ -445,3 +487,41 @@ def test_files_of_stages_are_where_they_are_stored() -> None:
             for each, found in listed.items()
         }
     check_values("files_of_stages", answers)
+
+
+# Confusion counts and their table.
+
+
+def test_counts_are_scikit_learns_over_all_seeds(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    labels = generator.integers(5, size=300)
+    scores = generator.normal(size=(3, 300, 5)) + 2 * np.eye(5)[labels]
+    path = tmp_path / "predictions.parquet"
+    write_predictions(path, scores, labels)
+    expected = sum(confusion_matrix(labels, seed.argmax(1), labels=range(5)) for seed in scores)
+    np.testing.assert_array_equal(count_confusion(path, 5), expected)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.5])
+def test_labels_counts_are_scikit_learns(tmp_path: Path, threshold: float) -> None:
+    generator = np.random.default_rng(1)
+    labels = (generator.random((200, 4)) < 0.3).astype(np.int8)
+    scores = generator.normal(size=(2, 200, 4)) + labels
+    path = tmp_path / "predictions.parquet"
+    write_predictions(path, scores, labels)
+    every = np.concatenate([labels, labels])
+    predicted = (np.concatenate(list(scores)) > threshold).astype(int)
+    matrices = multilabel_confusion_matrix(every, predicted)
+    expected = np.stack([matrices[:, 1, 1], matrices[:, 0, 1], matrices[:, 1, 0],
+                         matrices[:, 0, 0]], axis=1)  # fmt: skip
+    counts = label_confusion(path, 4, threshold=threshold)
+    np.testing.assert_array_equal(counts, expected)
+    rows = list(csv.DictReader(io.StringIO(label_confusion_csv(counts, list("abcd")))))
+    assert int(rows[2]["false_negative"]) == counts[2, 2]
+
+
+def test_the_table_reads_back() -> None:
+    counts = np.array([[3, 1], [0, 9]])
+    rows = list(csv.reader(io.StringIO(confusion_csv(counts, ['a "quoted", name', "b"]))))
+    assert rows[0][1:] == ['a "quoted", name', "b"]
+    assert rows[1] == ['a "quoted", name', "3", "1"]

@@ -17,12 +17,7 @@ from dpprobe.privacy.risk import budget_words, explain_risks, row_words
 from dpprobe.results.best_private import best_private
 from dpprobe.results.cell_record import read_cell
 from dpprobe.results.cell_results import read_cell_results
-from dpprobe.results.summary import (
-    SCHEMA,
-    read_summaries,
-    rounded_up,
-    summarise_cells,
-)
+from dpprobe.results.summary import SCHEMA, read_summaries, rounded_up, summarise_cells
 from tests.support.cell_files import grid_of, write_cell, write_study
 
 
@@ -79,15 +74,10 @@ def test_cells_that_show_different_metrics_are_refused(tmp_path: Path) -> None:
         summarise_cells(cells, tmp_path / "summary.parquet", study="study")
 
 
-def test_a_privacy_loss_is_never_shown_smaller() -> None:
-    assert rounded_up(0.12344999) == 0.1235
-    assert rounded_up(0.5) == 0.5
-    assert rounded_up(9.99999) == 10.0
-
-
 @given(st.floats(1e-6, 1e6))
-def test_a_rounded_privacy_loss_is_near(loss: float) -> None:
+def test_a_privacy_loss_is_never_shown_smaller(loss: float) -> None:
     assert loss <= rounded_up(loss) <= 1.0011 * loss
+    assert [rounded_up(each) for each in (0.12344999, 0.5, 9.99999)] == [0.1235, 0.5, 10.0]
 
 
 def _write_risk(folder: Path, *realised: float, token: str = "advantage-0.1") -> list[Path]:
