@@ -31,6 +31,8 @@ def write_split(
     probe: Mapping[str, Any] | None = None,
     copies: Mapping[str, Mapping[str, int]] | None = None,
     layers: Mapping[str, np.ndarray] | None = None,
+    groups: Mapping[str, Sequence[str]] | None = None,
+    accepted: Sequence[list[int]] | None = None,
     **header: Any,
 ) -> Path:
     """Writes a split named as its folder; returns its manifest.
@@ -58,7 +60,9 @@ def write_split(
             RowColumns(
                 labels[part],
                 list(names[part]),
-                units=None if units is None else list(units[part]),
+                {name: list(values[part]) for name, values in (groups or {}).items()},
+                None if accepted is None else list(accepted[part]),
+                None if units is None else list(units[part]),
             ),
             features[part], probe=probe,
             layers={name: values[part] for name, values in (layers or {}).items()},

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from dpprobe.backbones import (
     checkpoints,
     external,
     feature_digest,
+    hub_files,
     image_preprocessing,
     network_forward,
     open_clip_models,
@@ -450,6 +452,11 @@ def test_files_of_the_hub_are_known_before_they_are_fetched(
         options = backbone_options(values)
         answers[f"{values} {there}"] = [one._asdict() for one in family.list_hub_files(options)]
     check_values("backbones_hub_files", answers)
+    for file, names in (("w.bin", ("w.bin",)), (None, hub_files.TIMM_WEIGHTS)):
+        known = SimpleNamespace(hf_hub_id="a/b", hf_hub_filename=file)
+        monkeypatch.setattr("timm.models.get_pretrained_cfg", lambda _, known=known: known)
+        found: Any = timm_models.list_hub_files(timm_models.Options(model="test_vit"))
+        assert found == [("weights", "a/b", names)]
 
 
 STATED: list[Any] = [

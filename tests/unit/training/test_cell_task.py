@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from dpprobe.heads.registry import method_options
 from tests.support.feature_stores import write_split
-from tests.support.training_jobs import make_job, plan_job, run_job
+from tests.support.training_jobs import make_job
+from tests.unit.training.test_head_job import Run
 
 ROWS = {"train": 400, "test": 120}
 DIMENSION = 5
@@ -51,16 +51,10 @@ def one_of(classes: int) -> dict[str, np.ndarray]:
     return {split: np.arange(rows) % classes for split, rows in ROWS.items()}
 
 
-def train(folder: Path, *, calibration: Path, **changes: Any) -> Path:
-    """Runs a job of two seeds at epsilon 8; returns the cell's folder."""
-    job = make_job(**({"epsilon": "8", "methods": {"sgd": SIGMOID}} | changes))
-    run_job(folder, job, plan_job(job, ROWS["train"], folder / "plans.json", calibration))
-    return folder / "cells/toy/none/sgd/eps-8"
-
-
-def record_of(cell: Path) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads((cell / "metrics.json").read_text())
-    return values
+def make_run(folder: Path, calibration: Path) -> Run:
+    """A job of two seeds at epsilon 8."""
+    job = make_job(epsilon="8", methods={"sgd": SIGMOID})
+    return Run(folder, job, calibration, {"image": ROWS["train"]})
 
 
 @pytest.mark.parametrize("memory_mb", [1000, 0])
@@ -68,8 +62,9 @@ def test_a_multi_label_cell_agrees_with_its_predictions(
     tmp_path: Path, calibration: Path, memory_mb: int
 ) -> None:
     write_features(tmp_path, several(), ("a", "b", "c"))
-    cell = train(tmp_path, calibration=calibration, memory_mb=memory_mb)
-    record = record_of(cell)
+    run = make_run(tmp_path, calibration)
+    run.train(memory_mb=memory_mb)
+    cell, record = run.cell("sgd"), run.record("sgd")
     assert (record["headline"], record["multi_label"], record["auc_labels"]) == ("auc", True, 3)
     table = pq.read_table(cell / "predictions.parquet")
     assert table.schema.field("label").type == pa.list_(pa.int8())
@@ -96,8 +91,10 @@ def test_another_metric_needs_no_training(
     tmp_path: Path, calibration: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_features(tmp_path, one_of(2), ("no", "yes"))
-    cell = train(tmp_path, calibration=calibration)
-    before, weights = record_of(cell), (cell / "heads.safetensors").read_bytes()
+    run = make_run(tmp_path, calibration)
+    run.train()
+    cell, before = run.cell("sgd"), run.record("sgd")
+    weights = (cell / "heads.safetensors").read_bytes()
     assert before["headline"] == "accuracy"
     assert before["summary"]["auc"]["mean"] > 0.7
     history = pq.read_table(cell / "history.parquet").to_pandas()
@@ -107,8 +104,8 @@ def test_another_metric_needs_no_training(
         raise AssertionError("trained again")
 
     monkeypatch.setattr("dpprobe.training.head_job.fit_heads", fit)
-    train(tmp_path, calibration=calibration, metric="auc")
-    after = record_of(cell)
+    run.train(metric="auc")
+    after = run.record("sgd")
     assert after["headline"] == "auc"
     values = [seed.pop("halves") for seed in (*before["seeds"], *after["seeds"])]
     assert values[0] != values[len(before["seeds"])], "of the metric that is shown"
@@ -116,7 +113,7 @@ def test_another_metric_needs_no_training(
     assert after["content_hash"] != before["content_hash"]
     assert (cell / "heads.safetensors").read_bytes() == weights
     kept = (cell / "metrics.json").read_bytes()
-    train(tmp_path, calibration=calibration, metric="auc")
+    run.train(metric="auc")
     assert (cell / "metrics.json").read_bytes() == kept
 
 
@@ -131,8 +128,9 @@ def test_a_cell_of_patients_agrees_with_its_predictions(
 ) -> None:
     patients = named([f"secret-{max(0, row - 60)}" for row in range(ROWS["test"])])
     write_features(tmp_path, labels, ("a", "b", "c"), patients)
-    cell = train(tmp_path, calibration=calibration)
-    record = record_of(cell)
+    run = make_run(tmp_path, calibration)
+    run.train()
+    cell, record = run.cell("sgd"), run.record("sgd")
     assert record["units"] == {"train": 100, "test": 60}
     assert record["rows"] == ROWS
     assert record["n"] == ROWS["train"], "the unit of privacy is an image"

@@ -23,10 +23,10 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import statement as statements
 from dpprobe.results.cell_record import CELL_FILES, PAYLOAD_FILES
-from dpprobe.training import tasks
 from dpprobe.training.cell_task import CellTask
 from dpprobe.training.job_features import JobFeatures, read_job_features
 from dpprobe.training.tasks import Job, OpenedJob, open_job
+from dpprobe.versions import VERSIONS
 from tests.support.feature_stores import separable, write_split
 from tests.support.training_jobs import make_job, plan_job, run_job, watch_renames
 
@@ -283,7 +283,7 @@ def test_what_a_cell_depends_on_makes_it_another_with_noise_of_its_own(
         note(**change)
     note("other")
     note(options=slower)
-    monkeypatch.setitem(tasks.VERSIONS, "training", 10**6)
+    monkeypatch.setitem(VERSIONS, "training", 10**6)
     note()
     monkeypatch.undo()
     for split in ROWS:
@@ -331,21 +331,6 @@ def test_one_method_s_failure_keeps_the_others_work(
         assert not run.staged(method).exists()
 
 
-def full_disk(monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:
-    """Has the disk fill up while the predictions of a cell are written."""
-    original = pq.write_table
-    left = [None] * times
-
-    def write(table: Any, path: Path, **options: Any) -> None:
-        if left and "scores" in table.column_names:
-            left.pop()
-            path.write_bytes(b"half")
-            raise OSError(errno.ENOSPC, "No space left on device")
-        original(table, path, **options)
-
-    monkeypatch.setattr("dpprobe.training.cell_contents.pq.write_table", write)
-
-
 def unfinished(run: Run) -> list[str]:
     """What is neither input nor a published cell."""
     paths = [str(path.relative_to(run.folder)) for path in run.folder.rglob("*")]
@@ -358,7 +343,16 @@ def test_a_cell_without_room_leaves_what_was_finished(
     run.train()
     before = run.contents("full")
     monkeypatch.setattr(artifacts, "WAIT", 0)
-    full_disk(monkeypatch, times=2)
+    original, left = pq.write_table, [None] * 2
+
+    def write(table: Any, path: Path, **options: Any) -> None:
+        if left and "scores" in table.column_names:  # the disk fills up
+            left.pop()
+            path.write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        original(table, path, **options)
+
+    monkeypatch.setattr("dpprobe.training.cell_contents.pq.write_table", write)
     with pytest.raises(DpprobeError, match="small: .*disk full on .*; free space or") as caught:
         run.train(seeds=3)
     assert may_pass(caught.value)

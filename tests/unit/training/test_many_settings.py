@@ -50,7 +50,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "second": {"head": "feature_covariance", "steps": 2},
     "auto": {"head": "auto"},
 }
-# Rows of train and test, classes, several labels, patients, and the class that no test row has.
+# Rows of train and test, classes, several labels, patients, the class that no test row has, and if
+# rows have a group and labels that count as right.
 SPLITS: Mapping[str, dict[str, Any]] = {
     "two": {"rows": (60, 24), "classes": 2},
     "eleven": {"rows": (110, 44), "classes": 11},
@@ -59,13 +60,14 @@ SPLITS: Mapping[str, dict[str, Any]] = {
     "no label": {"rows": (60, 24), "classes": 3, "several": True, "absent": 1},
     "patients": {"rows": (60, 24), "classes": 3, "patients": 3},
     "one row": {"rows": (60, 1), "classes": 2},
+    "judged": {"rows": (60, 24), "classes": 3, "judged": True},
     "patients of labels": {"rows": (60, 24), "classes": 3, "patients": 4, "several": True},
 }
 
 
 def _write_splits(
     folder: Path, *, rows: tuple[int, int], classes: int, several: bool = False, patients: int = 0,
-    absent: int | None = None, **header: Any,
+    absent: int | None = None, judged: bool = False,
 ) -> None:  # fmt: skip
     for number, (split, count) in enumerate(zip(("train", "test"), rows, strict=True)):
         generator = np.random.default_rng(number)
@@ -78,10 +80,15 @@ def _write_splits(
         units = [f"{split} {row // patients}" for row in range(count)] if patients else None
         features = generator.normal(size=(count, 6))
         features[np.arange(count), labels % 6] += 2
+        more: dict[str, Any] = {}
+        if judged:
+            right = [[], [2], [int(labels[0]), 1]]
+            more["accepted"] = [right[row % 3] for row in range(count)]
+            more["groups"] = {"sex": ["fm"[row % 5 > 2] for row in range(count)]}
         write_split(
             folder / split, features, held, units=units,
             class_names=tuple(f"class {k}" for k in range(classes)),
-            copies={"image": {"rows": 2, "most": 3}} if split == "train" else None, **header,
+            copies={"image": {"rows": 2, "most": 3}} if split == "train" else None, **more,
         )  # fmt: skip
 
 

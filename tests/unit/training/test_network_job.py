@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.backbones.timm_models import Options as Timm
@@ -241,6 +241,14 @@ def test_a_cell_is_of_whole_seeds_of_one_identity(run: Run) -> None:
         run.gather()
 
 
+def test_a_network_starts_from_a_file_that_was_compared(run: Run) -> None:
+    path = run.folder / "start.safetensors"
+    save_file({"weights": np.eye(CLASSES, DIMENSION, dtype=np.float32)}, path)
+    of(run, HEAD | {"init": "file", "init_file": str(path), "learning_rate": 1e-9}).tune(0)
+    state = load_file(run.network(0) / "network.safetensors")
+    np.testing.assert_allclose(state["head.weight"], np.eye(CLASSES, DIMENSION), atol=1e-5)
+
+
 def test_private_weights_are_marked(run: Run) -> None:
     run.tune(0)
     path = run.network(0) / "network.safetensors"
@@ -321,7 +329,7 @@ def test_features_of_other_weights_are_refused(run: Run) -> None:
 def test_activations_of_other_rows_are_refused(run: Run) -> None:
     """As many rows in another order, as of a table that was made anew."""
     header: dict[str, Any] = {"preprocessing": {"cut": {"blocks": 1, "shape": [DIMENSION]}}}
-    cuts = []
+    cuts: list[Path] = []
     for split, rows in ROWS.items():
         features, labels = np.zeros((rows, DIMENSION)), np.arange(rows) % CLASSES
         ids = [f"{split}-{row}" for row in range(rows)]

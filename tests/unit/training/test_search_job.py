@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 from torch import nn
 
 from dpprobe.backbones.registry import backbone_options
@@ -311,7 +312,10 @@ def test_held_out_rows_are_null_to_a_probe(tmp_path: Path, memory_mb: int) -> No
 
 
 def test_a_probe_is_fitted_in_each_trial_and_counted(run: Run) -> None:
-    probe = {"share": 0.5, "method": {"head": "sgd", "steps": 3, "normalize": "none"}}
+    path = run.folder / "start.safetensors"  # a public file, compared with the private rows
+    save_file({"weights": np.eye(CLASSES, DIMENSION, dtype=np.float32)}, path)
+    start = {"init": "file", "init_file": str(path)}
+    probe = {"share": 0.5, "method": {"head": "sgd", "steps": 3, "normalize": "none", **start}}
     record = run.search(searched(2, probe=probe))
     assert all(trial.score is not None for trial in record.trials)
     for call in run.trainings.calls:
