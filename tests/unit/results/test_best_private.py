@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 
 from dpprobe.artifacts import read_json, write_json
-from dpprobe.reporting.headline import baseline_doubt, best_interval, choice_words, verdict
+from dpprobe.reporting.headline import baseline_doubt
 from dpprobe.results.best_private import best_of_each, best_private
 from dpprobe.results.cell_results import read_cell_results
-from dpprobe.results.summary import read_grid
 from tests.support.cell_files import grid_of, write_cell
 from tests.support.paper_tables import LAMB, paper_cell, paper_run, rows_as_text, table_of
-from tests.support.report_page import Made
 
 
 @pytest.mark.parametrize("qualities", [(0.5, 4.0, 1.0), (4.0, 0.5, 1.0), (0.5, 1.0, 4.0)])
@@ -39,26 +37,6 @@ def test_of_several_ceilings_every_reader_takes_the_best(
     (result,) = best_private(grid_of(tmp_path, *cells), {})
     assert result.ceiling is not None
     assert result.ceiling.mean == pytest.approx(best)
-
-
-def test_the_headline_is_the_best_private_result_and_its_gap(tmp_path: Path) -> None:
-    made = Made(tmp_path)
-    grid = read_grid(made.sources.summaries)
-    bests = best_private(grid, {})
-    assert [best.epsilon for best in bests] == ["0.5", "1", "2"]
-    for best in bests:
-        row = (best.dataset, float(best.epsilon))
-        others = [entry for c in grid.columns if (entry := grid.get(row, c)) and entry.private]
-        assert best.entry.mean == max(entry.mean for entry in others)
-        ceiling = grid.get(("digits", float("inf")), (best.backbone, "nonprivate"))
-        assert ceiling is not None
-        assert best.gap == pytest.approx(ceiling.mean - best.entry.mean)
-    words = made.page().words
-    assert verdict(bests[1]) in words, "at ε = 1"
-    assert choice_words(bests[1]) in words
-    assert f"{bests[1].entry.mean:.1f}% tends to be too high" in choice_words(bests[1])
-    for best in bests:
-        assert f"{best.epsilon}{best.entry.mean:.1f} {best_interval(best)}" in words
 
 
 def test_the_best_of_each_key_is_the_first_of_equals(tmp_path: Path) -> None:

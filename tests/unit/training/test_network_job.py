@@ -168,17 +168,6 @@ def test_a_killed_job_goes_on_from_its_own_checkpoint(
     assert not kept.exists()
 
 
-def test_the_physical_batch_changes_no_identity_and_only_rounding(run: Run) -> None:
-    run.tune(0)
-    whole = load_file(run.network(0) / "network.safetensors")
-    fingerprint = run.record(0).fingerprint
-    (run.network(0) / "result.json").unlink()
-    run.tune(0, physical_batch=3)
-    assert run.record(0).fingerprint == fingerprint
-    for name, values in load_file(run.network(0) / "network.safetensors").items():
-        np.testing.assert_allclose(values, whole[name], rtol=1e-4, atol=1e-6)
-
-
 def test_a_cell_has_what_its_networks_have(run: Run) -> None:
     probe = {"share": 0.3, "method": {"head": "feature_covariance", "steps": 5}}
     run = of(run, HEAD | {"probe": probe})  # whose normalisation has noise of its own per seed
