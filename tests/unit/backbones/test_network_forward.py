@@ -24,7 +24,7 @@ from dpprobe.backbones import image_preprocessing, loading, timm_models
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.describe import describe_backbone
 from dpprobe.backbones.feature_digest import probes_agree, take_probe
-from dpprobe.backbones.network_forward import forward_pass
+from dpprobe.backbones.network_forward import forward_pass, prepare_network
 from dpprobe.backbones.projection import draw_signs
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError, PrivacyError
@@ -343,15 +343,18 @@ def test_normalisation_is_torchvisions_to_the_bit() -> None:
     seen: list[torch.Tensor] = []
 
     class Spy(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.learned = torch.nn.Parameter(torch.ones(1))
+            self.constant = torch.nn.Parameter(torch.ones(1), requires_grad=False)
+
         def forward(self, batch: torch.Tensor) -> torch.Tensor:
             seen.append(batch)
             return batch.mean((2, 3))
 
-    from dpprobe.backbones import network_forward
-
     model = reference("test_resnet")
     data = resolve_model_data_config(model)
-    network = network_forward.prepare_network(
+    network = prepare_network(
         Spy(), backbone_options({"family": "timm", "model": "x"}), CPU,  # type: ignore[arg-type]
         name="spy", channels=3, size=data["input_size"][1:], mean=data["mean"], std=data["std"],
         flip=False,
@@ -359,6 +362,7 @@ def test_normalisation_is_torchvisions_to_the_bit() -> None:
     network.forward(backbone.transform(smooth())[None])
     expected = create_transform(**data)(smooth())
     assert torch.equal(seen[-1][0], expected)
+    assert network.graph.learned == {"learned"}
 
 
 # size

@@ -38,14 +38,14 @@ class ConvNeXtLike(nn.Module):
 
 
 class Twice(nn.Module):
-    """A layer that is called twice, and acts in place."""
+    """A layer that is called twice, by two names, and acts in place."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.linear = nn.Linear(6, 6)
+        self.linear = self.again = nn.Linear(6, 6)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.linear(torch.relu_(self.linear(x)))
+        return self.again(torch.relu_(self.linear(x)))
 
 
 class Tokens(nn.Module):
