@@ -130,6 +130,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "pointwise": (lambda: nn.Conv2d(6, 4, 1), MAPS),
     "pointwise of few positions": (lambda: nn.Conv2d(64, 48, 1), (64, 2, 2)),
     "pointwise stride": (lambda: nn.Conv2d(6, 4, 1, stride=2, bias=False), MAPS),
+    "pointwise unequal strides": (lambda: nn.Conv2d(6, 4, 1, stride=(3, 1)), MAPS),
     "pointwise padded": (lambda: nn.Conv2d(6, 4, 1, padding=1), MAPS),
     "grouped": (lambda: nn.Conv2d(6, 4, 3, padding=1, groups=2), MAPS),
     "grouped of many positions": (lambda: nn.Conv2d(3, 6, 3, stride=1, groups=3), MANY),

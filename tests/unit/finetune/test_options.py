@@ -52,6 +52,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "a probe with priors": FULL
     | {"probe": {"method": {"head": "sgd", "class_priors": "released"}}},
     "priors": FULL | {"class_priors": "released"},
+    "a probe of several labels": FULL | {"loss": "sigmoid", "probe": {"method": {
+        "head": "momentum", "loss": "sigmoid", "class_weights": [1, 0.5]}}},
     "a start from a file": FULL | FILE,
     "a probe with public rows": FULL
     | {"probe": {"method": COVARIANCE | {"public_covariance": "public/{backbone}.json"}}},
@@ -73,7 +75,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def describe(options: Options) -> dict[str, Any]:
     faults = [
         options.class_fault(classes, multi_label=several)
-        for classes, several in ((1, False), (2, False), (10, False), (10, True))
+        for classes, several in ((1, False), (2, False), (2, True), (10, False), (10, True))
     ]
     return {
         "mechanisms": options.list_mechanisms(1000), "few": options.list_mechanisms(33)[-1],
