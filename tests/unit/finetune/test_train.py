@@ -451,9 +451,13 @@ def test_rows_that_are_not_finite_add_nothing() -> None:
     )
 
 
-def test_records_are_of_what_would_be_returned_then(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("batch_size", "rate"), [("full", 1.0), (8, 0.2)])
+def test_records_are_of_what_would_be_returned_then(
+    monkeypatch: pytest.MonkeyPatch, batch_size: Any, rate: float
+) -> None:
     monkeypatch.setattr("dpprobe.finetune.train.LOSS_ROWS", 30)  # in batches of 7 rows
-    options = network_options(average="mean", class_priors=(0.5, 0.3, 0.2), steps=50)
+    values = {"average": "mean", "class_priors": (0.5, 0.3, 0.2), "steps": 50}
+    options = network_options(**values, batch_size=batch_size)
     inputs, seen = mlp_inputs(), []
 
     def record(step: int, network: TunedNetwork) -> dict[str, float]:
@@ -467,7 +471,8 @@ def test_records_are_of_what_would_be_returned_then(monkeypatch: pytest.MonkeyPa
     steps = [step for step, _ in seen]
     assert (steps[0], steps[-1], len(steps)) == (0, 50, 21)
     assert [one["step"] for one in watched.history] == steps
-    assert [one["epoch"] for one in watched.history] == steps  # full batches
+    epochs = [one["epoch"] for one in watched.history]
+    assert epochs == pytest.approx([step * rate for step in steps])
     assert [one["held_out"] for one in watched.history] == [step / 7 for step in steps]
     assert seen[-1][1].tolist() == flat(watched.state).tolist()
     network = mlp_network()
