@@ -33,6 +33,8 @@ def write_split(
     probe: Mapping[str, Any] | None = None,
     copies: Mapping[str, Mapping[str, int]] | None = None,
     layers: Mapping[str, np.ndarray] | None = None,
+    groups: Mapping[str, Sequence[str]] | None = None,
+    accepted: Sequence[list[int]] | None = None,
     **header: Any,
 ) -> Path:
     """Writes a split named as its folder; returns its manifest.

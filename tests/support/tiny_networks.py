@@ -126,11 +126,9 @@ class NaiveSums:
         parts = torch.autograd.grad(losses.mean(), list(self._network.trained.values()))
         gradient = torch.cat([part.reshape(-1) for part in parts]).double()
         norm = float(gradient.norm())
-        if math.isinf(self._limit):
-            return gradient
-        if self._clipping == "automatic":
+        if self._clipping == "automatic" and not math.isinf(self._limit):
             return gradient * (self._limit / (norm + 0.01))
-        return gradient * min(1.0, self._limit / norm) if norm else gradient
+        return gradient * min(1.0, self._limit / max(norm, 1e-300))
 
 
 def flat(state: Mapping[str, torch.Tensor]) -> np.ndarray:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dpprobe.training.head_job import train_job
 from dpprobe.training.plan_file import write_plans
 from dpprobe.training.tasks import Job
@@ -33,3 +35,16 @@ def run_job(folder: Path, job: Job, plans: Path, **given: Any) -> None:
         "cells": folder / "cells", "device": "cpu",
     }  # fmt: skip
     train_job(job, plans=plans, **places | given)
+
+
+def watch_renames(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Returns a list of the files that are renamed from now on, by their new paths, in order."""
+    renamed: list[Path] = []
+    replace = Path.replace
+
+    def watched(path: Path, target: Path) -> Path:
+        renamed.append(Path(target))
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", watched)
+    return renamed

@@ -5,8 +5,10 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import httpx2
 import huggingface_hub
 import open_clip
 import pytest
@@ -14,7 +16,7 @@ import timm
 from huggingface_hub import constants
 
 from dpprobe.backbones import loading, open_clip_models
-from dpprobe.backbones.hub_files import HubFile, describe_missing
+from dpprobe.backbones.hub_files import HubFile, _find_connection_fault, describe_missing
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
 from tests.support import tiny_clip
@@ -57,6 +59,26 @@ def fetch(cache: Path, file: HubFile, name: str, *, revision: str = "main") -> N
     (folder / "refs" / revision).write_text("c0ffee")
     (folder / "snapshots" / "c0ffee").mkdir(parents=True, exist_ok=True)
     (folder / "snapshots" / "c0ffee" / name).write_bytes(b"x")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (httpx2.ConnectError("no  route"), "no route"),
+        (httpx2.ConnectTimeout(""), "ConnectTimeout"),
+        (httpx2.ProxyError("of the proxy"), "of the proxy"),
+        (httpx2.ReadTimeout("slow"), None),
+        (httpx2.RemoteProtocolError("cut off"), None),
+    ],
+)
+def test_only_what_cannot_be_connected_to_is_unreachable(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, said: str | None
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "get_session", lambda: SimpleNamespace(head=fail))
+    assert _find_connection_fault(f"http://{type(error).__name__}") == said
 
 
 def test_a_revision_is_looked_for_by_its_own_name(cache: Path, hub: Hub) -> None:

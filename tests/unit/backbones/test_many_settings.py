@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from dpprobe.backbones import (
     checkpoints,
     external,
     feature_digest,
+    hub_files,
     image_preprocessing,
     network_forward,
     open_clip_models,
@@ -55,7 +57,8 @@ PROJECTED: list[dict[str, Any]] = [
 NETWORKS: list[dict[str, Any]] = [
     *({"layers": layers} for layers in ("all", [3, 0, 11], [1, 1], [-1], "last")),
     {"token": "pooled"}, {"layers": [1], "token": "pooled"}, {"checkpoint": "w.pth"},
-    {"checkpoint": "no/such.pth"}, {"layers": [0], "preprocessing": INCEPTION | {"crops": 2}},
+    {"layers": [0], "preprocessing": INCEPTION | {"crops": 2}},
+    *({"checkpoint": path} for path in ("no/such.pth", "nets")),
     *views({"mean": 0.5}, {"mean": [0.1, 0.2]}, {"std": [1, 0, 1]}, {"std": 0}, {"std": [1] * 4},
            {"mean": float("nan")}, {"crop_seed": 3}, {"crops": 2}, INCEPTION, {"flip": True},
            INCEPTION | {"crops": 3}, INCEPTION | {"crops": 100}, {"size": 0}, {"crop_pct": 1.5}),
@@ -278,7 +281,12 @@ def describe(backbone: Backbone) -> dict[str, Any]:
         "crop": vars(crop) if isinstance(crop, image_preprocessing.InceptionCrop) else None,
         "transforms": [type(each).__name__ for each in (backbone.transform, crop)],
     }  # fmt: skip
-    if not backbone.takes_vectors:
+    if backbone.takes_vectors:
+        vectors = torch.randn(5, 96)
+        found["refused"] = answer_of(backbone.transform, noise())
+        assert torch.equal(backbone.forward(vectors), vectors)
+        assert feature_digest.take_probe(backbone) == feature_digest.NO_PROBE
+    else:
         image = backbone.transform(noise((90, 70)))
         features, layers = backbone.compute_features(torch.stack([image] * 3))
         found["shapes"] = [each.shape for each in (image, features, *layers.values())]
@@ -316,6 +324,24 @@ def test_a_fingerprint_covers_all_that_decides_features() -> None:
     assert hashed(**plain | {"options": backbone_options(VIT | ignored)}) == found[0]
     named = plain | {"options": other["options"], "exclude": frozenset({"model"})}
     assert hashed(**named) == hashed(**plain, exclude=frozenset({"model"}))
+
+
+@pytest.mark.parametrize(
+    ("base", "changes"),
+    [
+        (VECTORS, [{"model": "speech-97"}, {"version": "2"}, {"weights_sha256": "0" * 64}]),
+        ({"family": "pixels", "size": 4}, [{"size": 5}, {"mean": 0.5}, {"std": 2}, {"project": 3}]),
+        ({"family": "scattering", "size": 8}, [{"J": 1}, {"L": 4}, {"size": 9}, {"project": 3}]),
+        (SMALL, [{"activation": "relu"}, {"hidden": 3}, {"weights_seed": 1}, {"layers": "all"}]),
+    ],
+)
+def test_each_option_makes_another_backbone(
+    base: dict[str, Any], changes: list[dict[str, Any]]
+) -> None:
+    """Stored features of one are never taken for those of the other."""
+    found = {load(**base | change).fingerprint for change in ({}, *changes)}
+    assert len(found) == 1 + len(changes)
+    assert load(**base, dimension=load(**base).dimension).fingerprint in found
 
 
 def test_forward_passes_give_a_row_of_floats_per_image() -> None:
@@ -426,6 +452,11 @@ def test_files_of_the_hub_are_known_before_they_are_fetched(
         options = backbone_options(values)
         answers[f"{values} {there}"] = [one._asdict() for one in family.list_hub_files(options)]
     check_values("backbones_hub_files", answers)
+    for file, names in (("w.bin", ("w.bin",)), (None, hub_files.TIMM_WEIGHTS)):
+        known = SimpleNamespace(hf_hub_id="a/b", hf_hub_filename=file)
+        monkeypatch.setattr("timm.models.get_pretrained_cfg", lambda _, known=known: known)
+        found: Any = timm_models.list_hub_files(timm_models.Options(model="test_vit"))
+        assert found == [("weights", "a/b", names)]
 
 
 STATED: list[Any] = [
@@ -463,13 +494,8 @@ MIXES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def test_rows_that_mix_are_found() -> None:
-    precisions: tuple[Literal["float32", "float16", "bfloat16"], ...] = (
-        "float32",
-        "float16",
-        "bfloat16",
-    )
     answers: dict[str, Any] = {}
-    for (name, mix), count, precision in product(MIXES.items(), (1, 2, 9), precisions):
+    for (name, mix), count, precision in product(MIXES.items(), (1, 2, 9), row_mixing.TOLERANCES):
         rows = row_mixing.make_public_rows((5,), torch.float32)
         found = row_mixing.find_mixed_row(mix, rows, count, precision=precision)
         answers[f"{name} {count} {precision}"] = found and found[0]

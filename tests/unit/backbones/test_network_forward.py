@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +17,24 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from timm.data.config import resolve_model_data_config
 from timm.data.transforms_factory import create_transform
+from torchvision.transforms import RandomResizedCrop
 
 from dpprobe import devices
-from dpprobe.backbones import loading, timm_models
-from dpprobe.backbones.backbone import Runtime
-from dpprobe.backbones.network_forward import forward_pass
+from dpprobe.backbones import image_preprocessing, loading, timm_models
+from dpprobe.backbones.backbone import Backbone, Runtime
+from dpprobe.backbones.describe import describe_backbone
+from dpprobe.backbones.feature_digest import probes_agree, take_probe
+from dpprobe.backbones.network_forward import forward_pass, prepare_network
+from dpprobe.backbones.projection import draw_signs
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.privacy.private_mark import mark_metadata
-from tests.support.backbones import load, noise, run
+from tests.support.backbones import CPU, load, noise, run
+from tests.support.backbones import smooth_noise as smooth
 
 PIXELS: dict[str, Any] = {"family": "pixels"}
 SCATTERING: dict[str, Any] = {"family": "scattering", "size": 8}
 TINY: dict[str, Any] = {"family": "timm", "model": "test_vit", "pretrained": False}
-
-
-CPU = Runtime(device="cpu")
 
 
 def renew_list(file: Path, wanted: str) -> None:
@@ -41,9 +44,25 @@ def renew_list(file: Path, wanted: str) -> None:
     assert file.read_text(encoding="utf-8") == wanted, f"run this test with RENEW=1 for {file.name}"
 
 
-def its_own(model: Any) -> Any:
-    """timm's own evaluation transform of a model."""
-    return create_transform(**resolve_model_data_config(model))
+MODELS = ("test_vit", "test_resnet", "test_efficientnet", "test_byobnet")
+
+
+def timm_of(model: str = "test_vit", runtime: Runtime = CPU, **values: Any) -> Backbone:
+    options = {"family": "timm", "model": model, "pretrained": False} | values
+    return load(runtime, **options)
+
+
+def reference(model: str = "test_vit", **arguments: Any) -> Any:
+    """timm's model by itself, with the weights that the family draws."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return timm.create_model(model, pretrained=False, **arguments).eval()
+
+
+def rows(model: Any, pixels: torch.Tensor) -> torch.Tensor:
+    with torch.inference_mode():
+        features: torch.Tensor = model.forward_head(model.forward_features(pixels), pre_logits=True)
+    return features
 
 
 # colours
@@ -104,6 +123,41 @@ def test_scattering_is_channel_major() -> None:
     assert (channels[0, :, :4, :4].sum((1, 2)) > 0.8 * channels[0].sum((1, 2))).all()
 
 
+# projections
+
+
+def test_signs_are_written_in_stone() -> None:
+    """Features that were stored long ago must be those of today, bit by bit."""
+    matrix = draw_signs(24, 5)
+    assert matrix.shape == (24, 5)
+    assert matrix.dtype == torch.float32
+    assert matrix.abs().unique().tolist() == [np.float32(5**-0.5)]
+    bits = np.packbits(matrix.numpy().reshape(-1) > 0)
+    stone = hashlib.shake_256(b"dpprobe projection 24 to 5").hexdigest(15)
+    assert bits.tobytes().hex() == stone == "c9d53c5922463d08433aba35f2096e"
+
+
+def test_inner_products_survive() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.nn.functional.normalize(torch.randn(50, 15_552, generator=generator))
+    rows[1] = (rows[0] + rows[2]) / 2**0.5
+    short = rows @ draw_signs(15_552, 512)
+    error = (short @ short.T - rows @ rows.T).abs()
+    assert error.max() < 5 / 512**0.5
+    assert error.mean() < 1 / 512**0.5
+
+
+@pytest.mark.parametrize("values", [SCATTERING, {"family": "pixels", "size": 8, "color": "rgb"}])
+def test_features_are_the_projected_ones(values: dict[str, Any]) -> None:
+    pictures = [noise(seed=seed) for seed in range(4)]
+    whole, short = load(**values), load(**values, project=20)
+    assert (short.dimension, whole.fingerprint == short.fingerprint) == (20, False)
+    expected = run(whole, *pictures) @ draw_signs(int(whole.dimension or 0), 20)
+    features = run(short, *pictures)
+    assert not features.requires_grad
+    torch.testing.assert_close(features, expected, rtol=1e-5, atol=1e-6)
+
+
 # timm
 
 
@@ -142,26 +196,44 @@ def test_checkpoint_is_loaded_and_named_by_its_hash(checkpoint: Path) -> None:
     assert not torch.allclose(run(backbone, picture), run(load(**TINY), picture), atol=1e-3)
     torch.manual_seed(7)
     model = timm.create_model("test_vit", pretrained=False, num_classes=1000).eval()
-    with torch.inference_mode():
-        pixels = its_own(model)(picture)[None]
-        expected = model.forward_head(model.forward_features(pixels), pre_logits=True)  # type: ignore[operator]
+    pixels = create_transform(**resolve_model_data_config(model))(picture)[None]
+    expected = rows(model, pixels)
     torch.testing.assert_close(run(backbone, picture), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+@pytest.mark.parametrize("model", ["test_vit", "test_efficientnet", "test_resnet", "test_convnext"])
+def test_a_classifier_of_any_number_of_classes_is_ignored(
+    tmp_path: Path, model: str, suffix: str
+) -> None:
+    """The same weights before it give the same features: with 965 classes, 1,000 and none."""
+    torch.manual_seed(7)
+    state = timm.create_model(model, num_classes=965).state_dict()
+    wide = timm.create_model(model).state_dict()
+    kept = {name: value for name, value in state.items() if value.shape == wide[name].shape}
+    assert len(kept) < len(state), "the classifier's shape differs"
+    found = []
+    for name, saved, classes in (("a", state, 965), ("a", state, 1000), ("a", state, 0),
+                                 ("b", wide | kept, 1000), ("c", kept, 1000)):  # fmt: skip
+        path = tmp_path / f"{name}{suffix}"
+        (save_file if suffix == ".safetensors" else torch.save)(saved, path)
+        values = {"family": "timm", "model": model, "checkpoint": str(path)}
+        backbone = load(**values, model_args={"num_classes": classes})
+        found.append(run(backbone, noise((90, 70)), noise((90, 70), seed=1)))
+        assert torch.equal(found[-1], found[0])
+        told = describe_backbone(backbone_options(values))
+        assert told["dimension"] == found[0].shape[1]
+
+
 def test_fingerprint_follows_content_not_place(checkpoint: Path) -> None:
-    first = load(family="timm", model="test_vit", checkpoint=str(checkpoint))
-    moved = checkpoint.rename(checkpoint.with_name("moved.safetensors"))
-    assert (
-        load(family="timm", model="test_vit", checkpoint=str(moved)).fingerprint
-        == first.fingerprint
-    )
+    moved = checkpoint.with_name("moved.safetensors")
+    first = load(family="timm", model="test_vit", checkpoint=str(checkpoint)).fingerprint
+    checkpoint.rename(moved)
+    assert load(family="timm", model="test_vit", checkpoint=str(moved)).fingerprint == first
     state = timm.create_model("test_vit", pretrained=False).state_dict()
     state["norm.bias"] += 1e-3
     save_file(state, moved)
-    assert (
-        load(family="timm", model="test_vit", checkpoint=str(moved)).fingerprint
-        != first.fingerprint
-    )
+    assert load(family="timm", model="test_vit", checkpoint=str(moved)).fingerprint != first
 
 
 def test_transforms_can_be_sent_to_another_process() -> None:
@@ -208,14 +280,8 @@ def test_names_are_checked_only_against_the_timm_they_are_of(
 def test_architecture_tag_and_training_are_as_timm_resolves_them(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = {"family": "timm", "model": "test_vit", "checkpoint": str(checkpoint)}
-    for values, trained in ((TINY, False), (written, True)):
-        loaded = load(**values)
-        assert loaded.weights_sha256 is not None
-        assert (loaded.architecture, loaded.pretrained_tag) == ("test_vit", None)
-        assert loaded.trained == trained
-    assert (load(**PIXELS).architecture, load(**PIXELS).trained) == (None, False)
-
+    loaded = load(family="timm", model="test_vit", checkpoint=str(checkpoint))
+    assert (loaded.architecture, loaded.pretrained_tag, loaded.trained) == ("test_vit", None, True)
     real = timm.create_model
 
     def fetch(name: str, **arguments: Any) -> Any:
@@ -237,3 +303,239 @@ def test_missing_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         loading.load_backbone(options, runtime=Runtime(device="cuda"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert devices.resolve_device("auto") == "cuda"
+
+
+# bytes
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("written", "given"),
+    [
+        *(({"crop_mode": mode}, {"crop_mode": mode}) for mode in ("center", "squash", "border")),
+        ({"size": 224}, {"input_size": (3, 224, 224)}),
+    ],
+)
+def test_bytes_give_timms_own_features(
+    model: str, written: dict[str, Any], given: dict[str, Any]
+) -> None:
+    ours = timm_of(model, preprocessing=written)
+    library = reference(model)
+    if model == "test_vit" and "size" in written:
+        library.set_input_size(img_size=224)
+    data = resolve_model_data_config(library) | given
+    assert ours.preprocessing["input_size"] == list(data["input_size"])
+    transform = create_transform(**data)
+    pictures = [smooth(seed=seed, size=size) for seed, size in enumerate([(200, 170), (90, 300)])]
+    tensors = [ours.transform(picture) for picture in pictures]
+    assert {tensor.dtype for tensor in tensors} == {torch.uint8}
+    expected = rows(library, torch.stack([transform(picture) for picture in pictures]))
+    torch.testing.assert_close(
+        ours.forward(torch.stack(tensors)),
+        expected,
+        rtol=1e-5,
+        atol=1e-5 * float(expected.abs().max()),
+    )
+
+
+def test_normalisation_is_torchvisions_to_the_bit() -> None:
+    backbone = timm_of("test_resnet")
+    seen: list[torch.Tensor] = []
+
+    class Spy(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.learned = torch.nn.Parameter(torch.ones(1))
+            self.constant = torch.nn.Parameter(torch.ones(1), requires_grad=False)
+
+        def forward(self, batch: torch.Tensor) -> torch.Tensor:
+            seen.append(batch)
+            return batch.mean((2, 3))
+
+    model = reference("test_resnet")
+    data = resolve_model_data_config(model)
+    network = prepare_network(
+        Spy(), backbone_options({"family": "timm", "model": "x"}), CPU,  # type: ignore[arg-type]
+        name="spy", channels=3, size=data["input_size"][1:], mean=data["mean"], std=data["std"],
+        flip=False,
+    )  # fmt: skip
+    network.forward(backbone.transform(smooth())[None])
+    expected = create_transform(**data)(smooth())
+    assert torch.equal(seen[-1][0], expected)
+    assert network.graph.learned == {"learned"}
+
+
+# size
+
+
+def test_a_checkpoint_is_resampled_to_the_size(tmp_path: Path) -> None:
+    native, larger = tmp_path / "native.safetensors", tmp_path / "larger.safetensors"
+    model = reference()
+    model.pos_embed.data.normal_()
+    save_file(model.state_dict(), native)
+    model.set_input_size(img_size=224)
+    save_file(model.state_dict(), larger)
+    values: dict[str, Any] = {"pretrained": None, "preprocessing": {"size": 224}}
+    resampled = timm_of(checkpoint=str(native), **values)
+    given = timm_of(checkpoint=str(larger), **values)
+    expected = rows(
+        model.eval(), (resampled.transform(smooth())[None] / 255 - 0.5) / 0.5
+    )  # test_vit's mean and std
+    torch.testing.assert_close(run(given, smooth()), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(run(resampled, smooth()), expected, rtol=1e-4, atol=1e-4)
+    said = r"not weights of test_vit: pos_embed is \[1, 197, 64\] and not \[1, 101, 64\]"
+    for other in ({}, {"size": 192}):  # neither the model's own resolution nor the given one
+        with pytest.raises(ConfigError, match=said):
+            timm_of(checkpoint=str(larger), pretrained=None, preprocessing=other)
+
+
+# crops
+
+
+def test_an_inception_crop_is_a_function_of_the_image_and_the_seed() -> None:
+    backbone = timm_of(preprocessing={"crop": "inception"})
+    crop = backbone.train_transform
+    assert crop is not None
+    one, other = (hashlib.sha256(name).digest() for name in (b"one", b"other"))
+    first = crop(smooth(), one)
+    assert first.shape == (3, 160, 160)
+    assert first.dtype == torch.uint8
+    torch.manual_seed(3)
+    assert torch.equal(first, crop(smooth(), one))
+    assert torch.equal(first, pickle.loads(pickle.dumps(crop))(smooth(), one))
+    assert not torch.equal(first, crop(smooth(), other))
+    reseeded = timm_of(preprocessing={"crop": "inception", "crop_seed": 1})
+    assert reseeded.train_transform is not None
+    assert not torch.equal(first, reseeded.train_transform(smooth(), one))
+    plain = timm_of()
+    assert len({plain.fingerprint, backbone.fingerprint, reseeded.fingerprint}) == 3
+    assert plain.train_transform is None
+    assert torch.equal(plain.transform(smooth()), backbone.transform(smooth())), "test images"
+
+
+def test_crops_of_an_image_have_public_numbers() -> None:
+    """The first is the crop of a study without `crops`; none depends on the others or on labels."""
+    backbone = timm_of(preprocessing={"crop": "inception", "crops": 3})
+    first, sha256 = backbone.train_transform, hashlib.sha256(b"one").digest()
+    assert isinstance(first, image_preprocessing.InceptionCrop)
+    assert first == timm_of(preprocessing={"crop": "inception"}).train_transform
+    parts = [replace(first, number=number)(smooth(), sha256) for number in range(3)]
+    again = [replace(first, number=number)(smooth(), sha256) for number in (2, 1, 0)]
+    assert all(torch.equal(part, same) for part, same in zip(parts, again[::-1], strict=True))
+    assert len({part.numpy().tobytes() for part in parts}) == 3
+    boxes = {
+        image_preprocessing.crop_box(900, 900, seed=seed, sha256=sha256, number=number)
+        for seed in (0, 1, 11)
+        for number in (0, 1, 11)
+    }
+    assert len(boxes) == 9
+
+
+@pytest.mark.parametrize(("width", "height"), [(100, 80), (60, 300), (300, 60), (1, 1)])
+def test_crops_are_distributed_as_torchvisions(width: int, height: int) -> None:
+    boxes = [
+        image_preprocessing.crop_box(width, height, seed=0, sha256=str(index).encode())
+        for index in range(1500)
+    ]
+    torch.manual_seed(0)
+    blank = Image.new("L", (width, height))
+    theirs = [RandomResizedCrop.get_params(blank, [0.08, 1.0], [3 / 4, 4 / 3]) for _ in range(1500)]
+    for top, left, h, w in boxes:
+        assert 0 <= top <= height - h
+        assert 0 <= left <= width - w
+        assert h > 0 < w
+    ours, others = np.array(boxes, float), np.array(theirs, float)
+    deviation = np.sqrt((ours.var(0) + others.var(0)) / 1500)
+    assert (np.abs(ours.mean(0) - others.mean(0)) <= 4.5 * deviation + 1e-9).all()
+    assert (ours.std(0) <= 1.15 * others.std(0) + 1e-9).all()
+    assert (others.std(0) <= 1.15 * ours.std(0) + 1e-9).all()
+
+
+# mirror images
+
+
+def test_flip_is_the_mean_of_both_views() -> None:
+    whole = {"crop_pct": 1}  # what is cut off a side depends on the side
+    plain = timm_of(layers="all", preprocessing=whole)
+    both = timm_of(layers="all", preprocessing=whole | {"flip": True})
+    picture = smooth((160, 160))
+    mirrored = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    expected = run(plain, picture, mirrored).mean(0, keepdim=True)
+    assert not torch.allclose(run(plain, picture), expected, rtol=1e-3)
+    torch.testing.assert_close(run(both, picture), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(run(both, picture), run(both, mirrored), rtol=1e-4, atol=1e-5)
+    assert plain.forward_layers is not None
+    assert both.forward_layers is not None
+    batch = torch.stack([plain.transform(picture), plain.transform(mirrored)])
+    separate = plain.forward_layers(batch)[1]["3"].mean(0)
+    torch.testing.assert_close(
+        both.forward_layers(batch)[1]["3"][0], separate, rtol=1e-4, atol=1e-5
+    )
+    assert plain.fingerprint != both.fingerprint
+
+
+# layers
+
+
+def test_layers_of_a_vit_are_its_class_tokens() -> None:
+    backbone = timm_of(layers="all")
+    model = reference()
+    pixels = (backbone.transform(smooth())[None] / 255 - 0.5) / 0.5
+    with torch.inference_mode():
+        embedded = model.norm_pre(model.patch_drop(model._pos_embed(model.patch_embed(pixels))))
+        _, blocks = model.forward_intermediates(pixels, return_prefix_tokens=True, output_fmt="NLC")
+    assert backbone.forward_layers is not None
+    features, layers = backbone.forward_layers(backbone.transform(smooth())[None])
+    depth = len(model.blocks)
+    assert dict(backbone.layers) == {str(block): 64 for block in range(depth + 1)}
+    assert list(layers) == list(backbone.layers)
+    torch.testing.assert_close(layers["0"], embedded[:, 0], rtol=1e-4, atol=1e-5)
+    for block, (_, prefix) in enumerate(blocks, start=1):
+        torch.testing.assert_close(layers[str(block)], prefix[:, 0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(features, run(backbone, smooth()))
+    torch.testing.assert_close(features, run(timm_of(), smooth()))
+    assert {value.dtype for value in layers.values()} == {torch.float32}
+
+
+def test_layers_of_a_resnet_are_its_stages() -> None:
+    backbone = timm_of("test_resnet", layers=[4, 0])
+    model = reference("test_resnet")
+    widths = [stage["num_chs"] for stage in model.feature_info]
+    assert list(backbone.layers) == ["0", "4"]
+    assert backbone.layers["4"] == widths[-1]
+    assert backbone.forward_layers is not None
+    features, layers = backbone.forward_layers(torch.stack([backbone.transform(smooth())] * 3))
+    torch.testing.assert_close(features, layers["4"], rtol=1e-4, atol=1e-5)  # pooled, as its head
+
+
+# precision and compilation
+
+
+def test_precision_changes_the_last_digits_and_the_fingerprint() -> None:
+    exact = timm_of(runtime=Runtime(device="cpu", precision="float32"))
+    automatic = timm_of()
+    assert torch.equal(run(exact, smooth()), run(automatic, smooth()))
+    for precision in ("bfloat16", "float16"):
+        rough = timm_of(runtime=Runtime(device="cpu", precision=precision))
+        features = run(rough, smooth())
+        assert features.dtype == torch.float32
+        difference = (features - run(exact, smooth())).norm() / run(exact, smooth()).norm()
+        assert 1e-5 < difference < 0.05
+        assert rough.fingerprint != automatic.fingerprint
+
+
+# the digest of a forward pass
+
+
+def test_a_probe_tells_backbones_apart_but_not_precisions() -> None:
+    first, again = take_probe(timm_of()), take_probe(timm_of())
+    assert first == again
+    assert set(first) == {"sha256", "norm", "sample"}
+    assert len(first["sample"]) == 64
+    other = take_probe(timm_of(preprocessing={"mean": 0.3}))
+    assert other["sha256"] != first["sha256"]
+    assert not probes_agree(first, other)
+    assert not probes_agree(first, take_probe(timm_of("test_resnet")))
+    rough = take_probe(timm_of(runtime=Runtime(device="cpu", precision="bfloat16")))
+    assert rough["sha256"] != first["sha256"]
+    assert probes_agree(first, rough)

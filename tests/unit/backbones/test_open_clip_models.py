@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 
 from dpprobe.backbones import loading, open_clip_models
 from dpprobe.backbones.backbone import Backbone, Runtime
+from dpprobe.backbones.describe import describe_backbone
 from dpprobe.backbones.feature_digest import probes_agree, take_probe
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import backbone_options
@@ -232,8 +233,10 @@ def test_weights_that_cannot_be_fetched_name_the_remedy(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(factory, "download_pretrained", offline)
     monkeypatch.setattr(open_clip_models, "require_files", list)  # the Hub answers
+    tagged = options(model="ViT-B-32-quickgelu.openai")
+    assert describe_backbone(tagged)["dimension"] == 512, "without weights"
     with pytest.raises(ConfigError, match=r"no route to the Hub.*or name a local checkpoint"):
-        loading.load_backbone(options(model="ViT-B-32-quickgelu.openai"), runtime=CPU)
+        loading.load_backbone(tagged, runtime=CPU)
 
 
 def test_a_tag_s_own_preprocessing_is_taken(

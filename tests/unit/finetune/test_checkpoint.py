@@ -8,14 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from safetensors.torch import save
 
+from dpprobe.artifacts import PARTIAL_SUFFIX
 from dpprobe.errors import PrivacyError
 from dpprobe.finetune.checkpoint import FILE, Checkpoints, State
 from dpprobe.finetune.train import Trained, train_network
@@ -95,7 +97,11 @@ def test_going_on_is_bit_for_bit(
     whole = train(network_options(**values), None)
     for step in (1, 3, 5):
         made = stopped_after(tmp_path / str(step), step, **values)
+        state = made.load_state()
+        assert state is not None
+        made.save_state(replace(state, values={**state.values, "seconds": 1000.0}))
         again = train(network_options(**values), made)
+        assert again.seconds > 1000, "with those before the stop"
         assert flat(again.state).tolist() == flat(whole.state).tolist()
         # and once more from the end, as where a job was killed before it published
         once_more = train(network_options(**values), made)
@@ -113,38 +119,26 @@ def test_a_checkpoint_s_steps_are_counted_as_releases_and_it_is_private(tmp_path
         train_network(options, mlp_network(), inputs, releases, checkpoint=made)
 
 
-def damaged(path: Path, how: str) -> None:
-    content = path.read_bytes()
-    if how == "truncated":
-        path.write_bytes(content[: len(content) // 2])
-    elif how == "empty":
-        path.write_bytes(b"")
-    elif how == "no metadata":
-        from safetensors.numpy import save_file
-
-        save_file({"a": np.zeros(3)}, path)
-    else:
-        path.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "truncated": lambda content: content[: len(content) // 2],
+    "empty": lambda _: b"",
+    "one bit": lambda content: content[:-9] + bytes([content[-9] ^ 1]) + content[-8:],
+    "no metadata": lambda _: save({"a": torch.zeros(3)}),
+    "another version": lambda content: content.replace(b'_version\\": 1', b'_version\\": 2'),
+}
 
 
-DAMAGED = "incomplete or damaged checkpoint"
-
-
-@pytest.mark.parametrize(
-    ("how", "said"),
-    [
-        *((how, DAMAGED) for how in ("truncated", "empty", "one bit", "no metadata")),
-        ("another fingerprint", "this checkpoint belongs to another training; ignored"),
-    ],
-)
+@pytest.mark.parametrize("how", [*DAMAGES, "another fingerprint"])
 def test_a_checkpoint_that_is_damaged_or_of_another_training_is_ignored(
-    how: str, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made = stopped_after(tmp_path, 4)
-    if said == DAMAGED:
-        damaged(made.path, how)
+    made, said = stopped_after(tmp_path, 4), "incomplete or damaged checkpoint"
+    if how in DAMAGES:
+        content = made.path.read_bytes()
+        made.path.write_bytes(DAMAGES[how](content))
+        assert made.path.read_bytes() != content
     else:
-        made = replace(made, fingerprint="g")
+        made, said = replace(made, fingerprint="g"), "belongs to another training; ignored"
     with caplog.at_level(logging.WARNING):
         assert made.load_state() is None
         trained = train(network_options(), made)
@@ -186,7 +180,15 @@ def test_tensors_and_values_come_back(tmp_path: Path) -> None:
     for name, one in tensors.items():
         assert state.tensors[name].dtype == one.dtype
         assert torch.equal(state.tensors[name], one)
+    partial = made.folder / f".{FILE}.x{PARTIAL_SUFFIX}"
+    partial.touch()
+    assert made.load_state() is not None
+    assert not partial.exists(), "left by a killed process"
+    (made.folder / "other").touch()
     made.remove_checkpoint()
+    assert [*made.folder.iterdir()] == [made.folder / "other"]
+    (made.folder / "other").unlink()
     assert made.load_state() is None
+    made.remove_checkpoint()
     assert not made.folder.exists()
     made.remove_checkpoint()

@@ -165,7 +165,12 @@ class Faint(nn.Module):
 
 @pytest.mark.parametrize(
     ("name", "factors"),
-    [("1.weight", [0.9, 1, 1]), ("2.weight", [1, 1, 1.1]), ("0.inner.weight", [0.9, 0.9, 0.9])],
+    [
+        ("1.weight", [0.9, 1, 1]),
+        ("2.weight", [1, 1, 1.1]),
+        ("0.inner.weight", [0.9, 0.9, 0.9]),
+        ("1.weight", [1, -1, 1]),
+    ],
 )
 def test_a_wrong_rule_for_any_row_is_refused_by_name(
     name: str, factors: list[float], monkeypatch: pytest.MonkeyPatch

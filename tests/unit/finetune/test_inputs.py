@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +17,34 @@ from hypothesis import strategies as st
 from PIL import Image
 from torchvision.transforms.functional import pil_to_tensor, to_tensor
 
+import dpprobe
 from dpprobe.backbones.backbone import Backbone
-from dpprobe.backbones.image_preprocessing import ToBytes
+from dpprobe.backbones.image_preprocessing import ToBytes, crop_box
 from dpprobe.data.table import SplitTable
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.finetune.inputs import ImageInputs, Inputs, cut_inputs, image_inputs, views_of
 from dpprobe.finetune.options import Augment
 from dpprobe.heads.patient_groups import Units
+from dpprobe.privacy.gradient_noise import _start_lanes
+from dpprobe.privacy.keystream import Keystream
+from dpprobe.privacy.randomness import cell_seed, derived_seed, open_stream, stream_seed
 from tests.support.feature_stores import write_store
 from tests.support.split_tables import encode, write_tables
 
 ROWS, SIZE = 11, 6
 
 
-def picture(row: int, size: int = SIZE) -> Image.Image:
-    values = np.random.default_rng(row).integers(0, 256, (size, size + 2, 3), dtype=np.uint8)
-    return Image.fromarray(values)
+def picture(row: int, *, turned: bool = False) -> Image.Image:
+    values = np.random.default_rng(row).integers(0, 256, (SIZE, SIZE + 2, 3), dtype=np.uint8)
+    return Image.fromarray(values.transpose(1, 0, 2) if turned else values)
 
 
 def write_images(folder: Path, *, odd: bool = False) -> SplitTable:
-    """A table of small images; with `odd` one of them has another size."""
+    """A table of small images; with `odd` one of them is as high as the others are wide."""
     rows = {"train": range(ROWS), "test": range(20, 23)}
-    sizes = {7: SIZE + 1} if odd else {}
     images = {
-        split: [encode(picture(row, sizes.get(row, SIZE))) for row in each]
+        split: [encode(picture(row, turned=odd and row == 7)) for row in each]
         for split, each in rows.items()
     }
     units = {split: [f"p{row // 2}" for row in each] for split, each in rows.items()}
@@ -66,9 +73,12 @@ WANTED = torch.stack([pil_to_tensor(picture(row)) for row in range(ROWS)])
 VIEWS = Augment(views=3, flip=True, pad=2)
 
 
-@pytest.mark.parametrize("memory_mb", [100, 0])
-def test_images_are_the_table_s(tmp_path: Path, memory_mb: int) -> None:
-    inputs = images_of(write_images(tmp_path), memory_mb=memory_mb)
+@pytest.mark.parametrize("less", [0, 1e-6])
+def test_images_are_the_table_s(tmp_path: Path, less: float) -> None:
+    """In memory where they take exactly the most, and decoded anew where they take a byte more."""
+    most: Any = WANTED.numel() / 1e6 - less
+    inputs = images_of(write_images(tmp_path), memory_mb=most)
+    assert isinstance(inputs._source, torch.Tensor) != inputs.slow == (less > 0)
     assert inputs.shape == (3, SIZE, SIZE + 2)
     assert (inputs.rows, inputs.n, inputs.num_classes) == (ROWS, ROWS, 3)
     assert inputs.labels.tolist() == [row % 3 for row in range(ROWS)]
@@ -139,7 +149,7 @@ def test_half_of_the_views_are_mirrored_and_all_shifts_are_drawn() -> None:
 def test_an_image_of_another_size_is_refused_by_name(tmp_path: Path, memory_mb: int) -> None:
     source = write_images(tmp_path, odd=True)
     with pytest.raises(
-        DataError, match=r"train row 7 \(id train-7\): the image has shape \[3, 7, 9\]"
+        DataError, match=r"train row 7 \(id train-7\): the image has shape \[3, 8, 6\]"
     ):
         images_of(source, memory_mb=memory_mb).read_batch(np.arange(ROWS), step=None)
 
@@ -168,11 +178,12 @@ def test_units_are_counted(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("memory_mb", [100, 0])
-def test_activations_are_the_store_s(tmp_path: Path, memory_mb: int) -> None:
+@pytest.mark.parametrize("less", [0, 1e-6])
+def test_activations_are_the_store_s(tmp_path: Path, less: float) -> None:
     store = FeatureStore(write_store(tmp_path, rows=30, dimension=12, classes=3))
-    inputs = cut_inputs(store, shape=(3, 2, 2), memory_mb=memory_mb)
-    assert inputs.slow == (memory_mb == 0)
+    most: Any = 4 * 30 * 12 / 1e6 - less
+    inputs = cut_inputs(store, shape=(3, 2, 2), memory_mb=most)
+    assert isinstance(inputs._source, torch.Tensor) != inputs.slow == (less > 0)
     wanted = torch.from_numpy(store.read()).view(30, 3, 2, 2)
     assert inputs.labels.tolist() == store.labels.tolist()
     assert inputs.num_classes == 3
@@ -195,3 +206,74 @@ def test_a_part_shares_the_rows() -> None:
     assert part.n == 4
     assert part._source is inputs._source
     assert inputs.kept is None
+
+
+# Keyed streams: words of different purposes, seeds, rows and steps never repeat.
+
+SEEDS, KEYED_ROWS, STEPS = (0, 1, 2, 2**64, 2**127), (0, 1, 2, 3, 250), (0, 1, 2, 3, 1000)
+WORDS = 40  # of each stream, more than a view takes
+
+
+def words_of(name: str, monkeypatch: pytest.MonkeyPatch, call: Callable[[], Any]) -> list[Any]:
+    """The first words of each generator of NumPy that a call makes."""
+    real, seen = getattr(np.random, name), []
+
+    def watched(*arguments: Any, **named: Any) -> Any:
+        made = real(*arguments, **named)
+        seen.append(getattr(made, "bit_generator", made).random_raw(WORDS))
+        return real(*arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np.random, name, watched)
+        call()
+    assert seen
+    return seen
+
+
+def used_names() -> list[str]:
+    """The names of streams in the code, of which some belong to one seed."""
+    pattern = re.compile(
+        r'(?:open_stream|stream_seed|derived_seed|open_keystream)\([^"()]*"([^"]+)"'
+    )
+    files = Path(inspect.getfile(dpprobe)).parent.rglob("*.py")
+    names = {name for file in files for name in pattern.findall(file.read_text())}
+    assert {"sampling", "noise", "views", "coins"} <= names
+    return sorted(names)
+
+
+def test_no_word_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    images, labels = (
+        torch.zeros(300, 1, 8, 8, dtype=torch.uint8),
+        torch.zeros(300, dtype=torch.int64),
+    )
+    drawn: list[Any] = []
+    for seed in SEEDS:
+        inputs = ImageInputs(
+            images, labels, 2, shape=(1, 8, 8), units=None, augment=Augment(pad=2), seed=seed
+        )
+        for step in STEPS:
+            views = words_of(
+                "Philox",
+                monkeypatch,
+                lambda: inputs.read_batch(np.array(KEYED_ROWS), step=step),  # noqa: B023
+            )
+            assert len(views) == len(KEYED_ROWS)
+            drawn += views
+    for seed, row, number in itertools.product(SEEDS[:4], KEYED_ROWS, range(3)):
+        sha256 = row.to_bytes(32, "big")
+        drawn += words_of(
+            "default_rng", monkeypatch,
+            lambda: crop_box(9, 9, seed=seed, sha256=sha256, number=number),  # noqa: B023
+        )  # fmt: skip
+    for seed, name in itertools.product(SEEDS, used_names()):
+        drawn.append(open_stream(seed, name).bit_generator.random_raw(WORDS))
+        drawn.append(Keystream.from_seed(seed, name).draw_words(WORDS))
+        drawn.append(np.array([derived_seed(seed, name) >> 64, stream_seed(seed, f"{name} ")]))
+        part = Keystream.from_seed(seed, name).make_part("part")
+        drawn.append(part.draw_words(WORDS))
+        drawn.append(_start_lanes(seed, f"lanes of {name}", 8)[:3].reshape(-1))
+    drawn.append(
+        np.array([cell_seed({"a": one}, index) >> 64 for one in range(9) for index in range(9)])
+    )
+    words = np.concatenate([np.asarray(one, dtype=np.uint64) for one in drawn])
+    assert len(np.unique(words)) == len(words)

@@ -102,6 +102,7 @@ def test_lora_stands_at_its_targets_or_at_all_linear_layers_of_the_blocks() -> N
 def test_lora_starts_are_of_the_seed_and_of_each_layer_alone() -> None:
     first, again, other = lora(Small(), seed=3), lora(Small(), "qkv", seed=3), lora(Small(), seed=4)
     path = "blocks.1.qkv"
+    assert first[path].scale == 1, "alpha is the rank"
     assert torch.equal(first[path].a.weight, again[path].a.weight)
     assert not torch.equal(first[path].a.weight, other[path].a.weight)
     assert not torch.equal(first[path].a.weight, first["blocks.0.qkv"].a.weight)

@@ -14,6 +14,7 @@ from tests.support.stored_records import check_values
 FULL = {"steps": 7, "learning_rate": 0.5}
 SAMPLED = {"batch_size": 32, "epochs": 2}
 COVARIANCE = {"head": "feature_covariance", "normalize": {"kind": "l2"}}
+FILE = {"init": "file", "init_file": "text/{dataset}.safetensors"}
 SEARCH = {"trials": 3, "space": {"learning_rate": [0.1, 1.0]}}
 SETTINGS: dict[str, dict[str, Any]] = {
     "full batches": FULL,
@@ -51,6 +52,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "a probe with priors": FULL
     | {"probe": {"method": {"head": "sgd", "class_priors": "released"}}},
     "priors": FULL | {"class_priors": "released"},
+    "a probe of several labels": FULL | {"loss": "sigmoid", "probe": {"method": {
+        "head": "momentum", "loss": "sigmoid", "class_weights": [1, 0.5]}}},
+    "a start from a file": FULL | FILE,
+    "a probe with public rows": FULL
+    | {"probe": {"method": COVARIANCE | {"public_covariance": "public/{backbone}.json"}}},
+    "a search of a path": FULL | FILE | {"search": SEARCH | {"space": {"init_file": ["a", "b"]}}},
     "a search": FULL | {"search": SEARCH},
     "a search of what is no option": FULL | {"search": SEARCH | {"space": {"speed": [1, 2]}}},
     "a search of steps": FULL | {"search": SEARCH | {"space": {"steps": [1, 2]}}},
@@ -68,7 +75,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def describe(options: Options) -> dict[str, Any]:
     faults = [
         options.class_fault(classes, multi_label=several)
-        for classes, several in ((1, False), (2, False), (10, False), (10, True))
+        for classes, several in ((1, False), (2, False), (2, True), (10, False), (10, True))
     ]
     return {
         "mechanisms": options.list_mechanisms(1000), "few": options.list_mechanisms(33)[-1],
@@ -76,6 +83,7 @@ def describe(options: Options) -> dict[str, Any]:
         "class faults": faults, "choices": options.private_choices, "limits": options.engine_limits,
         "cut": [options.cut, options.cut_blocks, options.from_images, options.is_exact],
         "files": options.public_files(), "link": options.link,
+        "filled": options.fill_paths(dataset="d", backbone="b").public_files(),
     }  # fmt: skip
 
 

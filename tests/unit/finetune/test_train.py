@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,17 +15,32 @@ import pytest
 import torch
 from torch import nn
 
+from dpprobe.backbones.backbone import Backbone
+from dpprobe.backbones.network_forward import CPU_PIXELS
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.finetune.gradients import ClippedSums
-from dpprobe.finetune.inputs import Inputs
+from dpprobe.finetune.inputs import ImageInputs, Index, Inputs
 from dpprobe.finetune.options import Options
+from dpprobe.finetune.starting_probe import fit_probe, probe_plan, start_from
+from dpprobe.finetune.steps import rows_at_once
 from dpprobe.finetune.train import Trained, train_network
-from dpprobe.finetune.tuned_network import TunedNetwork
+from dpprobe.finetune.tuned_network import Network, TunedNetwork, build_network
 from dpprobe.heads.adam import Adam
+from dpprobe.heads.fitted import Heads
 from dpprobe.heads.patient_groups import Units
+from dpprobe.heads.public_inputs import NOTHING_CHECKED, PublicInputs, hash_file
+from dpprobe.heads.registry import method_options
+from dpprobe.heads.rows import Transform
+from dpprobe.heads.scoring import score_rows
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy import gradient_noise as noise_module
+from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.gradient_noise import GaussianNoise
+from dpprobe.privacy.plan import Selection
 from dpprobe.privacy.randomness import open_stream
 from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.target import Target
+from tests.support.backbones import load
 from tests.support.poisson_batches import poisson_batches
 from tests.support.tiny_networks import (
     CLASSES,
@@ -309,6 +328,23 @@ def test_the_divisor_is_the_expected_batch_size_and_not_the_batch_s() -> None:
     np.testing.assert_allclose(moved, len(batch) / 4, rtol=1e-5)
 
 
+def _fits(rows: int, physical: int, views: int, side: int | None) -> bool:
+    pixels = 0 if side is None else rows * views * side**2
+    return rows * views <= physical and pixels <= CPU_PIXELS
+
+
+@pytest.mark.parametrize("side", [None, 1, 128, 129, 512, 513])
+def test_as_many_rows_pass_at_once_as_fit(side: int | None) -> None:
+    shape = (5,) if side is None else (3, side, side)
+    network: Any = SimpleNamespace(
+        trained=dict(mlp_network().trained), shape=shape, from_images=side is not None
+    )
+    for physical, views in itertools.product((1, 2, 15, 16, 17, 64), (1, 2, 3, 16, 17)):
+        found = rows_at_once(network, physical, views)
+        most = [rows for rows in range(1, 66) if _fits(rows, physical, views, side)]
+        assert found == max(most, default=1)
+
+
 @pytest.mark.parametrize("batch_size", [8, "full"])
 @pytest.mark.parametrize("values", [{}, {"units": True}])
 def test_physical_batches_change_nothing_but_rounding(
@@ -350,6 +386,18 @@ def test_a_plan_of_another_training_is_refused(n: int, change: dict[str, Any], s
     for releases, fault in ((two, "2 seeds"), (watched, "audit")) if n == 40 else ():
         with pytest.raises(PrivacyError, match=f"head fine_tune: .*{fault}"):
             train_network(options, mlp_network(), inputs, releases)
+
+
+def test_a_public_file_that_was_not_compared_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "start.safetensors"
+    path.write_bytes(b"public")
+    options = network_options(init="file", init_file=str(path))
+    checked = PublicInputs(hashes={str(path): str(hash_file(str(path)))})
+    train(options, public=checked)
+    path.write_bytes(b"another")
+    for public in (checked, NOTHING_CHECKED):
+        with pytest.raises(PrivacyError, match="not compared with the private rows"):
+            train(options, public=public)
 
 
 def test_classes_of_another_dataset_are_refused() -> None:
@@ -403,29 +451,36 @@ def test_rows_that_are_not_finite_add_nothing() -> None:
     )
 
 
-def test_records_are_of_what_would_be_returned_then() -> None:
-    options = network_options(average="mean", class_priors=(0.5, 0.3, 0.2), steps=50)
+@pytest.mark.parametrize(("batch_size", "rate"), [("full", 1.0), (8, 0.2)])
+def test_records_are_of_what_would_be_returned_then(
+    monkeypatch: pytest.MonkeyPatch, batch_size: Any, rate: float
+) -> None:
+    monkeypatch.setattr("dpprobe.finetune.train.LOSS_ROWS", 30)  # in batches of 7 rows
+    values = {"average": "mean", "class_priors": (0.5, 0.3, 0.2), "steps": 50}
+    options = network_options(**values, batch_size=batch_size)
     inputs, seen = mlp_inputs(), []
 
     def record(step: int, network: TunedNetwork) -> dict[str, float]:
         seen.append((step, flat(network.trained)))
         return {"held_out": step / 7}
 
-    watched, alone = train(options, inputs, record=record), train(options, inputs)
+    watched = train(options, inputs, record=record, physical_batch=7)
+    alone = train(options, inputs, physical_batch=7)
     assert flat(watched.state).tolist() == flat(alone.state).tolist()  # watching changes nothing
     assert alone.history == []
     steps = [step for step, _ in seen]
     assert (steps[0], steps[-1], len(steps)) == (0, 50, 21)
     assert [one["step"] for one in watched.history] == steps
-    assert [one["epoch"] for one in watched.history] == steps  # full batches
+    epochs = [one["epoch"] for one in watched.history]
+    assert epochs == pytest.approx([step * rate for step in steps])
     assert [one["held_out"] for one in watched.history] == [step / 7 for step in steps]
     assert seen[-1][1].tolist() == flat(watched.state).tolist()
     network = mlp_network()
     with torch.no_grad():
         for name, one in watched.state.items():
             network.trained[name].copy_(one)
-        scores = network.module(inputs.read_batch(np.arange(40), step=None))
-    loss = nn.functional.cross_entropy(scores, inputs.labels)
+        scores = network.module(inputs.read_batch(np.arange(30), step=None))
+    loss = nn.functional.cross_entropy(scores, inputs.labels[:30])
     assert watched.history[-1]["train_loss"] == pytest.approx(float(loss), rel=1e-5)
 
 
@@ -463,3 +518,294 @@ def test_units_of_one_row_are_rows() -> None:
     alone, units = mlp_inputs(), mlp_inputs()
     units.units = Units.number_units([f"{row:03d}" for row in range(units.rows)])
     assert flat(train(options, alone).state).tolist() == flat(train(options, units).state).tolist()
+
+
+# Real architectures: views, adapters, cuts and precisions.
+
+
+ROWS, SIZE = 10, 32
+AUGMENT = {"views": 2, "flip": True, "pad": 3}
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("test_efficientnet", {"tune": "all", "augment": AUGMENT}),
+    ("test_efficientnet", {"tune": {"blocks": 2}}),
+    ("test_vit", {"tune": "all", "augment": AUGMENT, "optimiser": "adam", "learning_rate": 0.01}),
+    ("test_vit", {"tune": {"lora": {"rank": 2}}, "init": "lecun_normal", "optimiser": "lamb"}),
+    ("test_efficientnet", {"tune": "norm", "normalize": {"kind": "l2"}}),
+]
+
+
+@cache
+def backbone(model: str) -> Backbone:
+    return load(family="timm", model=model, pretrained=False, preprocessing={"size": SIZE})
+
+
+def options_of(values: dict[str, Any]) -> Options:
+    return network_options(**{"steps": 3, "batch_size": 4, "learning_rate": 0.1, **values})
+
+
+def network_of(model: str, options: Options) -> TunedNetwork:
+    torch.manual_seed(0)
+    return build_network(
+        backbone(model), options, classes=CLASSES, seed=1, device="cpu",
+        transform=Transform(options.normalize),
+    )  # fmt: skip
+
+
+def inputs_of(network: TunedNetwork, options: Options) -> Inputs:
+    generator = torch.Generator().manual_seed(2)
+    labels = torch.arange(ROWS) % CLASSES
+    units = Units.number_units([f"p{row // 2}" for row in range(ROWS)])
+    shape = (ROWS, *network.shape)
+    if network.from_images:
+        images = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+        return ImageInputs(
+            images, labels, CLASSES, shape=network.shape, units=units, augment=options.augment,
+            seed=4,
+        )  # fmt: skip
+    activations = torch.randn(shape, generator=generator)
+    return Inputs(activations, labels, CLASSES, shape=network.shape, units=units)
+
+
+def train_real(
+    model: str, values: dict[str, Any], *, noise: float = 0.5, **rest: Any
+) -> tuple[Trained, TunedNetwork]:
+    options = options_of(values)
+    network = network_of(model, options)
+    inputs = inputs_of(network, options)
+    releases = releases_of(options, inputs.n, noise)
+    trained = train_network(options, network, inputs, releases, **rest)
+    releases.check_counts()
+    return trained, network
+
+
+@pytest.mark.parametrize(("model", "values"), CASES)
+def test_sums_are_those_of_single_rows_in_any_physical_batch(
+    model: str, values: dict[str, Any]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpprobe.finetune.steps.ClippedSums", NaiveSums)
+        wanted, _ = train_real(model, values)
+    start = flat(network_of(model, options_of(values)).trained)
+    moved = flat(wanted.state) - start
+    assert np.count_nonzero(moved) > 0.5 * len(moved)
+    # Adam's and LAMB's first steps divide by a gradient's size, so rounding of small ones shows.
+    loose = 0.02 if "optimiser" in values else 1e-3
+    for size in (1, 3, 64):
+        trained, network = train_real(model, values, physical_batch=size)
+        away = np.linalg.norm(flat(trained.state) - flat(wanted.state))
+        assert away < loose * np.linalg.norm(moved)
+        assert flat(network.trained).tolist() == flat(trained.state).tolist()
+
+
+def test_each_step_takes_views_of_its_own() -> None:
+    model, values = CASES[0]
+    taken: list[tuple[int | None, tuple[int, ...]]] = []
+
+    class Watched(ImageInputs):
+        def read_batch(self, index: Index, *, step: int | None) -> torch.Tensor:
+            batch = super().read_batch(index, step=step)
+            taken.append((step, tuple(batch.shape)))
+            return batch
+
+    options = options_of({**values, "batch_size": "full"})
+    network = network_of(model, options)
+    inputs = inputs_of(network, options)
+    inputs.__class__ = Watched
+    releases = releases_of(options, inputs.n, 0.5)
+    train_network(options, network, inputs, releases, physical_batch=10)
+    shape = (5, 2, 3, SIZE, SIZE)  # ten images at once are five rows of two views
+    assert taken == [(step, shape) for step in (0, 0, 1, 1, 2, 2)]
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.0])
+def test_frozen_parameters_and_buffers_stay(rate: float) -> None:
+    """With a rate of zero, only the head is trained."""
+    model, values = CASES[1][0], {**CASES[1][1], "backbone_rate": rate}
+    kept = network_of(model, options_of(values)).module.state_dict()
+    trained, network = train_real(model, values)
+    assert set(trained.state) == set(network.trained)
+    for name, one in network.module.state_dict().items():
+        moved = name in network.trained and (rate > 0 or name.startswith("head."))
+        assert torch.equal(one, kept[name]) != moved
+
+
+# The probe: priced in the whole plan, released once, with noise of its own, and then the start.
+
+
+WIDTH, PROBED = 7, 60  # features, and rows of a probe
+
+
+def own_features() -> torch.Tensor:
+    return torch.randn(PROBED, WIDTH, generator=torch.Generator().manual_seed(1))
+
+
+def own_labels() -> torch.Tensor:
+    return own_features()[:, :CLASSES].argmax(1)
+
+
+def probe_rows(units: Units | None = None) -> TrainingSet:
+    return TrainingSet(own_features(), own_labels(), CLASSES, units=units)
+
+
+def head_network(transform: Transform) -> TunedNetwork:
+    module = Network(nn.Identity(), nn.Linear(WIDTH, CLASSES), transform, graph=None).eval()
+    return TunedNetwork(
+        module=module, trained=dict(module.named_parameters()), shape=(WIDTH,),
+        from_images=False,
+    )  # fmt: skip
+
+
+def started(weights: np.ndarray, transform: Transform) -> TunedNetwork:
+    """A network that starts from a probe."""
+    network = head_network(transform)
+    start_from(network, weights, transform)
+    return network
+
+
+def inputs_of_rows() -> Inputs:
+    return Inputs(own_features(), own_labels(), CLASSES, shape=(WIDTH,), units=None)
+
+
+def probed(method: dict[str, Any] | None = None, **values: Any) -> Options:
+    base = {"steps": 5} if "head" in (method or {}) else {"steps": 5, "normalize": "l2"}
+    method = {"head": "momentum", **base, **(method or {})}
+    return network_options(tune="head", steps=4, probe={"share": 0.3, "method": method}, **values)
+
+
+PROBES: list[dict[str, Any]] = [
+    {"head": "momentum", "steps": 5},
+    {"head": "sgd", "batch_size": 12, "steps": 5, "normalize": {"kind": "l2"}},
+    {"head": "feature_covariance", "normalize": {"kind": "l2"}},
+    {"head": "feature_covariance"},  # its statistics are priced
+]
+
+
+@pytest.mark.parametrize("method", PROBES)
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_the_network_starts_from_the_probe_s_scores(method: dict[str, Any], noise: float) -> None:
+    options = probed(method)
+    weights, transform = fit_probe(options, probe_rows(), releases_of(options, PROBED, noise), SEED)
+    assert weights.shape == (CLASSES, WIDTH + 1)
+    assert weights.dtype == np.float32
+    network = started(weights, transform)
+    heads = Heads(weights=weights[None], seeds=(0,), transforms=(transform,), steps=0)
+    with torch.no_grad():
+        assert torch.equal(
+            network.module(own_features()), torch.from_numpy(score_rows(heads, own_features())[0])
+        )
+
+
+@pytest.mark.parametrize("method", PROBES)
+def test_both_parts_are_counted_in_the_plan_of_the_whole(method: dict[str, Any]) -> None:
+    options = probed(method)
+    releases = releases_of(options, PROBED, 1.0)
+    weights, transform = fit_probe(options, probe_rows(), releases, SEED)
+    with pytest.raises(
+        PrivacyError, match="gradients: 0 noisy releases were made, but epsilon covers 4;"
+    ):
+        releases.check_counts()
+    train_network(options, started(weights, transform), inputs_of_rows(), releases)
+    releases.check_counts()
+
+
+def test_a_probe_is_released_once_under_its_own_plan() -> None:
+    options = probed()
+    releases = releases_of(options, PROBED, 1.0)
+    network = head_network(Transform(options.normalize))
+    train_network(options, network, inputs_of_rows(), releases)
+    with pytest.raises(PrivacyError, match="probe gradients: 0 noisy releases"):
+        releases.check_counts()
+    twice = releases_of(options, PROBED, 1.0)
+    fit_probe(options, probe_rows(), twice, SEED)
+    for asked, planned, said in (
+        (options, twice, "probe gradients: 10 noisy releases were made, but epsilon covers 5"),
+        (
+            options,
+            releases_of(network_options(tune="head"), PROBED, 1.0),
+            "the plan covers no probe",
+        ),
+        (options, releases_of(options, 59, 1.0), "the plan is for n = 59"),
+        (probed({"steps": 6}), releases_of(options, PROBED, 1.0), "calibrate for this method"),
+    ):
+        with pytest.raises(PrivacyError, match=said):
+            fit_probe(asked, probe_rows(), planned, SEED)
+
+
+def test_the_probe_has_its_share_of_a_calibrated_budget(tmp_path: Path) -> None:
+    """Full batches: mu^2 adds up, and the probe's part of it is its share."""
+    options = probed()
+    plan = calibrate(
+        options.list_mechanisms(PROBED), Target(n=PROBED, epsilon=1.0, delta=1e-3), cache=tmp_path
+    )
+    parts = {item.name: item.count / item.noise_multiplier**2 for item in plan.mechanisms}
+    assert set(parts) == {"probe gradients", "gradients"}
+    assert parts["probe gradients"] / sum(parts.values()) == pytest.approx(0.3, rel=1e-6)
+    part = probe_plan(replace(plan, selection=Selection(mean=3.0, repeated=("gradients",))))
+    assert part == replace(plan, mechanisms=part.mechanisms), "the search is not the probe's"
+    assert [item.name for item in part.mechanisms] == ["gradients"]
+    multiplier = plan.find_mechanism("probe gradients").noise_multiplier
+    assert part.mechanisms[0].noise_multiplier == multiplier
+    releases = Releases(plan, [SEED], CPU)
+    fit_probe(options, probe_rows(), releases, SEED)
+
+
+def test_probe_and_network_never_share_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two releases with one noise would give their difference away."""
+    drawn: list[np.ndarray] = []
+    draw = noise_module.GaussianNoise.draw_steps
+
+    def watched(self: Any, steps: int, deviation: float) -> torch.Tensor:
+        block = draw(self, steps, deviation)
+        drawn.extend((block[0] / deviation).numpy().copy())
+        return block
+
+    monkeypatch.setattr(noise_module.GaussianNoise, "draw_steps", watched)
+    options = probed()
+    releases = releases_of(options, PROBED, 1.0)
+    weights, transform = fit_probe(options, probe_rows(), releases, SEED)
+    train_network(options, started(weights, transform), inputs_of_rows(), releases)
+    assert len(drawn) == 5 + 4
+    numbers = np.concatenate([np.round(one[:24], 5) for one in drawn])
+    assert len(set(numbers.tolist())) > 0.98 * len(numbers)
+
+
+def test_without_privacy_the_start_is_the_head_s_own_fit() -> None:
+    options = probed({"steps": 200})
+    weights, _ = fit_probe(options, probe_rows(), releases_of(options, PROBED, 0.0), SEED)
+    scores = own_features() @ torch.from_numpy(weights[:, :-1]).T + torch.from_numpy(weights[:, -1])
+    assert float((scores.argmax(1) == own_labels()).float().mean()) > 0.9
+    assert np.isfinite(weights).all()
+    units = Units.number_units([f"p{row // 3}" for row in range(PROBED)])
+    weights, _ = fit_probe(probed(), probe_rows(units), releases_of(probed(), 20, 1.0), SEED)
+    assert np.isfinite(weights).all()
+
+
+def test_a_normalisation_with_a_price_is_the_probe_s() -> None:
+    options = probed({"head": "feature_covariance"})
+    assert options.normalize.priced
+    names = [item.name for item in options.list_mechanisms(PROBED)]
+    assert names == ["probe centre", "probe covariance", "probe gradients", "gradients"]
+    cost = {
+        item.name: item.count * (item.sample_rate / item.noise_multiplier) ** 2
+        for item in options.list_mechanisms(PROBED)
+    }
+    assert cost["gradients"] == pytest.approx(0.7 * sum(cost.values()))
+    assert method_options(options.model_dump(mode="json")) == options
+
+
+def test_gradients_pass_through_released_statistics() -> None:
+    options = probed({"head": "feature_covariance"})
+    _, transform = fit_probe(options, probe_rows(), releases_of(options, PROBED, 1.0), SEED)
+    rows = own_features().double()[:2].requires_grad_()
+    double = Transform(transform.spec, {k: v.double() for k, v in transform.arrays.items()})
+
+    def normalised(rows: torch.Tensor) -> torch.Tensor:
+        return double(rows)
+
+    (gradient,) = torch.autograd.grad(normalised(rows).sum(), rows)
+    step = 1e-3
+    for place in range(3):
+        moved = rows.detach().clone()
+        moved[0, place] += step
+        slope = (normalised(moved) - normalised(rows)).sum().item() / step
+        assert gradient[0, place].item() == pytest.approx(slope, abs=5e-3)

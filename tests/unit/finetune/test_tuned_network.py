@@ -30,23 +30,10 @@ from dpprobe.finetune.tuned_network import (
     tuned_state,
     whole_network,
 )
-from dpprobe.heads.normalisation import (
-    L2,
-    GroupNorm,
-    LayerNorm,
-    NoNormalisation,
-    Normalisation,
-)
+from dpprobe.heads.normalisation import L2, GroupNorm, LayerNorm, NoNormalisation, Normalisation
 from dpprobe.heads.rows import Transform
 from tests.support import tiny_clip
-from tests.support.backbones import (
-    CPU,
-    TINY,
-    images,
-    load,
-    open_clip_backbone,
-    timm_backbone,
-)
+from tests.support.backbones import CPU, TINY, images, load, open_clip_backbone, timm_backbone
 from tests.support.stored_records import check_values
 
 CLASSES = 3
@@ -325,15 +312,14 @@ def test_states_of_other_networks_are_refused() -> None:
     backbone = timm_backbone("vit")
     network = build(backbone, tune="head")
     other = tuned_state(build(backbone, tune="bias"))
-    with pytest.raises(
-        ConfigError, match=r"body.patch_embed.proj.bias is \[48\] .* but nothing in"
-    ):
-        load_tuned_state(network, other)
     state = tuned_state(network)
-    with pytest.raises(ConfigError, match=r"head.bias is nothing in .* but \[3\]"):
-        load_tuned_state(network, {"head.weight": state["head.weight"]})
-    with pytest.raises(ConfigError, match=r"head.bias is \[4\] in the saved state but \[3\]"):
-        load_tuned_state(network, {**state, "head.bias": torch.zeros(4)})
+    for given, said in (
+        (other, r"body.patch_embed.proj.bias is \[48\] .* but nothing in"),
+        ({"head.weight": state["head.weight"]}, r"head.bias is nothing in .* but \[3\]"),
+        (state | {"head.bias": torch.zeros(4)}, r"head.bias is \[4\] in the saved state but"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            load_tuned_state(network, given)
 
 
 @pytest.mark.parametrize("spec", [L2(), LayerNorm(), GroupNorm(groups=4), NoNormalisation()])

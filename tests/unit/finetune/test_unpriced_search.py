@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -106,39 +105,28 @@ def test_more_trials_go_on_from_fewer(tmp_path: Path) -> None:
     assert run_trials(searched(5), Counted(stop=0), log=log, seed=8) == trials[:5]
 
 
-@pytest.mark.parametrize("change", ["seed", "options", "identity", "space"])
+OTHER_SPACE = {"trials": 3, "space": SPACE | {"clipping": ["automatic", "fixed"]}}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"seed": 10}, {"identity": {"data": "b"}}, {"max_grad_norm": 2.0}, {"search": OTHER_SPACE},
+     "", "{", "{}"],
+)  # fmt: skip
 def test_a_log_of_another_search_is_not_believed(
-    tmp_path: Path, change: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, change: dict[str, Any] | str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    log = tmp_path / "log.json"
+    log, again = tmp_path / "log.json", Counted()
     asked: dict[str, Any] = {"seed": 9, "identity": {"data": "a"}}
     run_trials(searched(3), quality, log=log, **asked)
-    options = searched(3)
-    if change == "seed":
-        asked["seed"] = 10
-    elif change == "identity":
-        asked["identity"] = {"data": "b"}
-    elif change == "options":
-        options = searched(3, max_grad_norm=2.0)
-    else:
-        space = {**SPACE, "clipping": ["automatic", "fixed"]}
-        options = searched(search={"trials": 3, "space": space})
-    again = Counted()
-    run_trials(options, again, log=log, **asked)
+    if isinstance(change, str):
+        log.write_text(change)
+        change = {}
+    options = {name: value for name, value in change.items() if name not in asked}
+    asked |= {name: value for name, value in change.items() if name in asked}
+    run_trials(searched(3, **options), again, log=log, **asked)
     assert again.numbers == [0, 1, 2]
     assert "starts from its first trial" in caplog.text
-
-
-@pytest.mark.parametrize("text", ["", "{", json.dumps({"format": "other"})])
-def test_a_damaged_log_is_not_believed(
-    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    log = tmp_path / "log.json"
-    log.write_text(text)
-    again = Counted()
-    run_trials(searched(2), again, log=log, seed=1)
-    assert again.numbers == [0, 1]
-    assert "unreadable" in caplog.text
 
 
 def test_there_is_one_writer(tmp_path: Path) -> None:

@@ -88,14 +88,9 @@ def test_a_search_is_composed_with_the_others(tmp_path: Path) -> None:
     assert price(paths) < accountants.compute_epsilon(heads, DELTA, "rdp")
 
 
-def test_one_candidate_is_no_choice(tmp_path: Path) -> None:
-    paths, _ = stated(tmp_path, FULL)
-    assert choice_price(paths) is None
-    assert choice_price([]) is None
-
-
 def test_what_is_no_statement_of_a_private_cell_is_refused_by_name(tmp_path: Path) -> None:
     paths, _ = stated(tmp_path, FULL, FULL)
+    assert choice_price(paths[:1]) is choice_price([]) is None, "no choice"
     values = read_json(paths[1])
     nothing: dict[str, Any] = {}
     for damaged in (nothing, values | {"delta": None}, values | {"mechanisms": 3}):

@@ -1,24 +1,50 @@
-"""Metrics, intervals, halves and comparisons over many splits, against stored answers."""
+"""Metrics, comparisons, records, tables and files over many settings, against stored answers."""
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
+import json
+import math
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from sklearn.metrics import confusion_matrix, multilabel_confusion_matrix
 
-from dpprobe.artifacts import read_json, write_json
+from dpprobe.artifacts import read_json, sha256_file, write_json
 from dpprobe.data.options import Headline
-from dpprobe.results import cell_results, intervals, metrics, unit_counts
+from dpprobe.errors import DataError
+from dpprobe.results import cell_record, cell_results, intervals, metrics, unit_counts
 from dpprobe.results.best_private import best_private, choose_highlights, list_best_columns
-from dpprobe.results.cautions import list_cautions
+from dpprobe.results.cautions import list_cautions, never_predicted
+from dpprobe.results.cell_record import CellName, Measure, read_cell
+from dpprobe.results.confusion import (
+    confusion_csv,
+    count_confusion,
+    label_confusion,
+    label_confusion_csv,
+)
 from dpprobe.results.halves import half_values, split_rows
+from dpprobe.results.network_record import (
+    NETWORK_FILES,
+    PAYLOAD_FILES,
+    NetworkRecord,
+    whole_network_record,
+)
 from dpprobe.results.paired_difference import compare_entries
-from dpprobe.results.summary import Entry
+from dpprobe.results.search_record import search_path
+from dpprobe.results.study_files import StudyFiles
+from dpprobe.results.summary import Entry, read_grid
 from dpprobe.results.uncertainty import summarise_records
-from tests.support.cell_files import grid_of, write_cell
-from tests.support.stored_records import answer_of, check_values
+from dpprobe.study.study_file import load_study
+from tests.support.cell_files import grid_of, summarise, write_cell, write_predictions
+from tests.support.small_study import STUDY
+from tests.support.stored_records import answer_of, check_values, to_plain
 
 
 def _made(
@@ -174,6 +200,17 @@ def test_best_results_and_cautions_are_as_stored(tmp_path: Path) -> None:
         cells.append(path)
     grid = grid_of(tmp_path, *cells)
     zero = {("a", "x"): ("auc", 90.0), ("b", "x"): ("accuracy", 60.0), ("b", "y"): ("auc", 95.0)}
+    shown = next(iter(grid.entries.values()))
+    never: list[dict[str, int]] = [
+        {},
+        {"a": 4},
+        {"a": 2},
+        {"a": 3, "b": 3},
+        {"a": 1, "b": 3},
+        {"a": 4, "b": 1, "c": 4},
+        {f"c{k}": 4 for k in range(5)},
+        {f"c{k}": 4 for k in range(12)},
+    ]
     bests = best_private(grid, zero)
     answers: dict[str, Any] = {
         "best": [
@@ -188,5 +225,302 @@ def test_best_results_and_cautions_are_as_stored(tmp_path: Path) -> None:
             for name in "ab" for columns in (None, [("x", "n")])
         ],
         "reasons": grid.reasons, "constant": [entry.constant for entry in grid.entries.values()],
+        "never": [never_predicted(replace(shown, seeds=4, never=each)) for each in never]
+        + [never_predicted(replace(shown, seeds=1, never={"a": 1}))],
     }  # fmt: skip
     check_values("best_results", answers)
+
+
+def test_of_equal_results_the_first_is_the_best_and_a_point_makes_a_weak_baseline(
+    tmp_path: Path,
+) -> None:
+    methods = (("m", "1"), ("n", "1"), ("free", "inf"), ("nonprivate", "inf"))
+    grid = grid_of(tmp_path, *(write_cell(tmp_path, method=m, epsilon=e) for m, e in methods))
+
+    def moved(**means: float) -> Any:
+        entries = {key: replace(one, mean=means[key[3]]) for key, one in grid.entries.items()}
+        return replace(grid, entries=entries)
+
+    zero = {("other", "pixels"): ("accuracy", 99.0), ("digits", "pixels"): ("accuracy", 9.0)}
+    for n, name in ((50.0, "m"), (49.9, "m"), (50.1, "n")):
+        (best,) = best_private(moved(m=50.0, n=n, free=60.0, nonprivate=60.0), zero)
+        assert (best.method, best.entry.mean) == (name, max(50.0, n))
+        assert best.zero_shot == ("pixels", "accuracy", 9.0)
+        assert best.ceiling is not None
+        assert best.gap == 60.0 - best.entry.mean
+    for free, told in ((60.0, 0), (60.9375, 0), (61.0, 1), (59.0, 0)):
+        cautions = list(list_cautions(moved(m=1, n=1, free=free, nonprivate=60.0), "digits"))
+        assert ["below free" in one for one in cautions if "reference" in one] == [True] * told
+
+
+SGD = {"head": "sgd", "batch_size": "full", "steps": 10}
+NET = {"head": "fine_tune", "tune": "all", "batch_size": 25, "steps": 10}
+SEARCH = {"search": {"trials": 2, "space": {"learning_rate": [0.1, 1.0]}}}
+AUTO = {"head": "auto", "rule": 1, "chosen": SGD | {"class_weights": [1, 0.5, 0.5, 0.5]}}
+TWO: dict[str, Any] = {"class_names": ("benign", "malignant")}
+# Options of `write_cell`, and what a cell's record has besides.
+CELLS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    *(({"epsilon": epsilon, "seeds": 2}, {}) for epsilon in ("10", "2", "0.5")),
+    ({"epsilon": "inf", "seeds": 2}, {"private": True}),
+    ({"epsilon": "2", "backbone": "scattering", "seeds": 11, "quality": 0.5}, {}),
+    ({"epsilon": "2", "method": "net", "seeds": 1}, {"head": "fine_tune", "options": NET}),
+    ({"epsilon": "2", "method": "unpriced"}, {"head": "fine_tune", "options": NET | SEARCH}),
+    ({"epsilon": "2", "method": "auto"}, {"options": AUTO}),
+    ({"epsilon": "inf", "method": "nonprivate"}, {}),
+    *(({"dataset": f"n{n}"}, {"n": n}) for n in (99_999, 100_000, 100_001)),
+    *(({"dataset": "named", "method": f"m{k}", "patients": 40}, {"n": 250, "options": each})
+      for k, each in enumerate((SGD, SGD | {"head": "adam", "batch_size": 25}, NET,
+                                {"head": "least_squares"}))),
+    ({"dataset": "rows 3", "rows": 3, "seeds": 1, "shares": (0.5, 0.5)} | TWO, {}),
+    ({"dataset": "lesions", "shares": (0.9, 0.1), "patients": 50} | TWO, {}),
+    ({"dataset": "chosen", "headline": "auc"} | TWO, {"seconds": None}),
+    ({"dataset": "one class", "shares": (1.0, 0.0)} | TWO, {}),
+    ({"dataset": "several", "multi_label": True, "class_names": ("round", "even", "absent")}, {}),
+    ({"dataset": "labels", "multi_label": True, "headline": "accuracy"}, {}),
+    ({"dataset": "rare", "shares": (0.6, 0.2, 0.1, 0.1)}, {}),
+    ({"dataset": "many", "rows": 400, "class_names": [f"c{k}" for k in range(12)],
+      "shares": [0.34] + [0.06] * 11}, {}),
+]  # fmt: skip
+BLANK = {f"{part}{end}": None for part in ("", "rows_") for end in ("low", "high", "interval")}
+
+
+def test_tables_grids_and_results_of_cells_are_as_stored(tmp_path: Path) -> None:
+    """One row per cell and seed in order, whatever the order of the files, and what is read."""
+    paths = []
+    for options, more in CELLS:
+        paths.append(write_cell(tmp_path, **options))
+        write_json(paths[-1], read_json(paths[-1]) | more)
+    blank = read_json(paths[0])
+    blank["summary"]["accuracy"] |= BLANK
+    write_json(paths[0], blank)
+    file = summarise(tmp_path / "summary.parquet", *reversed(paths))
+    table, grid = pq.read_table(file), read_grid([file])
+    shown = [name for name in table.column_names if name not in (
+        "half_values", "fingerprint", "content_hash")]  # fmt: skip
+    check_values("tables_of_cells", {
+        "table": table.select(shown), "halves": np.concatenate(table["half_values"].to_pylist()),
+    })  # fmt: skip
+    lasting = ("rows", "columns", "deltas", "above", "measures", "choices", "reasons", "unpriced",
+               "tested", "patients", "risks")  # fmt: skip
+    check_values("grids_of_cells", {
+        **{name: getattr(grid, name) for name in lasting},
+        "deltas said": [grid.delta_text(name) for name in ("digits", "n100001", "absent")],
+        "entries": {key: {**vars(entry), "over_seeds": entry.over_seeds, "reach": entry.rows_reach}
+                    for key, entry in grid.entries.items()},
+    })  # fmt: skip
+    results = cell_results.read_cell_results(paths)
+    asked = ("place", "percent", "base_options", "delta_above", "batch_size", "epochs",
+             "visited_rows")  # fmt: skip
+    check_values("results_of_cells", [
+        {**vars(result), **{name: getattr(result, name) for name in asked}} for result in results
+    ])  # fmt: skip
+    for path, result in zip(paths, results, strict=True):
+        record = read_cell(path)
+        entry = grid.get((record.cell.dataset, result.epsilon), record.cell.key[1:3])
+        assert entry is not None
+        summary, name = record.summary[record.headline], record.headline
+        assert entry.values == pytest.approx([100 * seed[name] for seed in record.seeds])
+        for end in ("mean", "low", "both_high"):
+            value = getattr(summary, end)
+            assert getattr(entry, end) == (None if value is None else pytest.approx(100 * value))
+        assert entry.halves is not None
+        assert entry.halves.shape == (len(record.seeds), 32, 2)
+
+
+KINDS: list[dict[str, Any]] = [
+    {}, {"search": None}, SEARCH, {"base": {"head": "fine_tune"}}, {"class_priors": "released"},
+    {"chosen": {"class_weights": [1, 2]}}, {"base": {"head": "sgd", "class_priors": [1, 2]}},
+    {"chosen": None, "class_weights": [1, 0.5]}, {"chosen": {"head": "sgd"}, "class_priors": [1]},
+]  # fmt: skip
+NO_RECORDS: list[Any] = [
+    None, "{", "[1]", {"format": "dpprobe-cell", "format_version": 1}, {"format": "dpprobe-bundle"},
+    {"headline": "top5_accuracy"}, {"rows": {"train": 1.5, "test": 2}}, {"surprise": 1},
+    {"format_version": 5}, {"record_sha256": "0" * 64}, {"cell": {"dataset": "d"}}, {"seeds": {}},
+]  # fmt: skip
+
+
+def test_records_of_cells_say_and_refuse_what_is_stored(tmp_path: Path) -> None:
+    path = write_cell(tmp_path, epsilon="0.5")
+    whole, content = read_cell(path), path.read_bytes()
+    kinds = {}
+    for head, private, epsilon, options in itertools.product(
+        ("sgd", "fine_tune", "nonprivate"), (True, False), ("0.5", "inf", "advantage-0.1"), KINDS
+    ):
+        cell = CellName(**whole.cell.model_dump() | {"epsilon": epsilon})
+        update = {"head": head, "private": private, "cell": cell, "options": options}
+        record = whole.model_copy(update=update)
+        kinds[f"{head} {private} {epsilon} {options}"] = "".join(
+            "01"[each] for each in (record.guaranteed, record.tunes_network, record.balanced,
+                                    record.is_ceiling, cell.promises)
+        )  # fmt: skip
+    values = whole.model_dump(mode="json")
+    wanted: dict[str, Any] = {
+        "options": values["options"], "seeds": 3, "study_seed": 0, "delta": 1e-5,
+        "accountant": "pld", "unit": "image",
+    }  # fmt: skip
+    other = {"options": {"head": "sgd"}, "seeds": 4, "study_seed": 1, "delta": None,
+             "accountant": "rdp", "unit": "patient"}  # fmt: skip
+    assert cell_record.find_disagreement(values, **wanted) is None
+    faults = []
+    for number, given in enumerate(NO_RECORDS):
+        readers = ((read_cell, "metrics.json"), (cell_record.read_statement, "p.json"))
+        for reader, name in readers[: 2 if number < 4 else 1]:
+            file = tmp_path / str(number) / name
+            file.parent.mkdir(exist_ok=True)
+            if isinstance(given, str):
+                file.write_text(given)
+            elif given is not None:
+                write_json(file, read_json(path) | given if reader is read_cell else {"a": 1})
+            said = to_plain(answer_of(reader, file))
+            faults.append(said.replace(str(tmp_path), "~") if isinstance(said, str) else said)
+            file.unlink(missing_ok=True)
+    path.write_bytes(content.replace(b'"seconds": 1.5', b'"seconds": 9.5'))
+    names = [("d", "b", "m", epsilon) for epsilon in ("0.5", "inf", "tpr-0.1-at-0.01")]
+    check_values("records_of_cells", {
+        "kinds": kinds, "faults": faults,
+        "differences": [cell_record.find_disagreement(values, **wanted | {key: each})
+                        for key, each in other.items()],
+        "facts": cell_record.recorded_facts(values, epsilon=math.inf, delta=1e-6),
+        "titles": {
+            f"{name} {several} {labels}": [one.title, one.least_title, one.is_partial,
+                                           one.is_accuracy]
+            for name, several, labels in itertools.product(
+                get_args(Headline), (True, False), (0, 2, 3))
+            for one in [Measure(headline=name, multi_label=several, labels=labels, num_classes=3)]
+        },
+        "paths": [str(each) for each in cell_record.record_paths(Path("r"), names)],
+        "orders": [CellName(dataset="", backbone="", method="", epsilon=each[3]).order
+                   for each in names],
+        "searches": str(search_path("s", CellName(**dict(zip(
+            CellName.model_fields, names[0], strict=True))))),
+    })  # fmt: skip
+
+
+def test_a_record_is_written_as_it_was_read(tmp_path: Path) -> None:
+    path = write_cell(tmp_path, class_names=("no", "yes"))
+    read_cell(path).write(tmp_path / "again.json")
+    again, written = (json.loads(each.read_bytes()) for each in (tmp_path / "again.json", path))
+    assert list(again.items())[:-1] == list(written.items())
+    assert list(again)[-1] == "record_sha256"
+
+
+def test_a_file_is_held_against_the_record_beside_it(tmp_path: Path) -> None:
+    path = write_cell(tmp_path)
+    statement, heads = path.with_name("privacy.json"), path.with_name("heads.safetensors")
+    assert cell_record.check_file(statement) == statement  # nothing is recorded of it
+    files = {file.name: sha256_file(file) for file in (statement, heads)}
+    read_cell(path).model_copy(update={"files": files}).write(path, statement, heads)
+    assert cell_record.check_file(heads) == heads
+    content = heads.read_bytes()
+    heads.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(DataError, match=r"heads\.safetensors"):
+        cell_record.check_file(heads)
+    heads.unlink()
+    with pytest.raises(DataError, match=r"heads\.safetensors: .*doctor --fix"):
+        cell_record.check_file(heads)
+    statement.write_text(statement.read_text().replace("0.996", "0.5"))
+    with pytest.raises(DataError, match=r"privacy\.json"):
+        cell_record.read_statement(statement)
+    path.write_text(path.read_text().replace('"seconds": 1.5', '"seconds": 9.5'))
+    with pytest.raises(DataError, match=r"metrics\.json"):
+        cell_record.check_file(heads)
+
+
+def test_a_network_is_whole_with_each_of_its_files(tmp_path: Path) -> None:
+    folder = tmp_path / "seed-0"
+    folder.mkdir()
+    for name in PAYLOAD_FILES:
+        (folder / name).write_text(name)
+    record = NetworkRecord(
+        cell=CellName(dataset="d", backbone="b", method="m", epsilon="1"), index=0,
+        fingerprint="f", device="cpu", options={}, chosen={}, trained=3, steps=1, seconds=1.0,
+        files={name: sha256_file(folder / name) for name in PAYLOAD_FILES},
+    )  # fmt: skip
+    record.write(folder / NETWORK_FILES[0], *(folder / name for name in PAYLOAD_FILES))
+    for name in NETWORK_FILES:
+        content = (folder / name).read_bytes()
+        assert whole_network_record(folder) is not None
+        (folder / name).write_bytes(content[:-1])
+        assert whole_network_record(folder) is None
+        (folder / name).unlink()
+        assert whole_network_record(folder) is None
+        (folder / name).write_bytes(content)
+
+
+def test_files_of_stages_are_where_they_are_stored() -> None:
+    digits = {"source": "sklearn", "name": "digits"}
+    several = STUDY | {
+        "datasets": {"digits": digits, "wine": digits | {"test_fraction": 0.5}}, "seeds": 2,
+        "public_datasets": {"other": {"source": "torchvision", "name": "MNIST"}},
+        "backbones": {
+            "pixels": {"family": "pixels"},
+            "vit": {"family": "timm", "model": "test_vit", "pretrained": False},
+            "clip": {"family": "open_clip", "model": "ViT-B-32-quickgelu.openai"},
+        },
+        "methods": {"sgd": {"head": "sgd"}, "net": NET | SEARCH, "blocks": {
+            "head": "fine_tune", "tune": {"blocks": 2}}},
+        "overlap": {"public": ["other"]}, "few_shot": {}, "features": {"shards": 11},
+        "epsilons": [10, "inf"],
+    }  # fmt: skip
+    answers: dict[str, Any] = {}
+    for name, values in (("small", STUDY), ("several", several)):
+        study = load_study(values)
+        files = StudyFiles(study, data="d", results="r")
+        cells = files.list_study_cells("digits")
+        assert cells is files.list_study_cells("digits")  # of thousands of cells computed once
+        of_dataset = ("tables", "features", "texts", "overlap_splits", "overlaps", "calibrations",
+                      "zero_shot", "embeddings", "cuts")  # fmt: skip
+        of_cells = ("searches", "networks", "network_marks", "cells", "marks")
+        of_study = ("shard_names", "cuts", "zero_shot_records", "few_shot_records", "summaries",
+                    "study_cells")  # fmt: skip
+        listed = {
+            **{each: getattr(files, f"list_{each}")("digits") for each in of_dataset},
+            **{each: getattr(files, f"list_{each}")(cells) for each in of_cells},
+            **{f"all {each}": getattr(files, f"list_{each}")() for each in of_study},
+            "shards": [
+                files.list_shards("digits", "pixels", *splits) for splits in ((), ("test",))
+            ],
+        }
+        answers[name] = {  # the number, and some of long lists
+            each: [len(found), *(found if len(found) < 15 else found[:: len(found) // 9])]
+            for each, found in listed.items()
+        }
+    check_values("files_of_stages", answers)
+
+
+# Confusion counts and their table.
+
+
+def test_counts_are_scikit_learns_over_all_seeds(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    labels = generator.integers(5, size=300)
+    scores = generator.normal(size=(3, 300, 5)) + 2 * np.eye(5)[labels]
+    path = tmp_path / "predictions.parquet"
+    write_predictions(path, scores, labels)
+    expected = sum(confusion_matrix(labels, seed.argmax(1), labels=range(5)) for seed in scores)
+    np.testing.assert_array_equal(count_confusion(path, 5), expected)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.5])
+def test_labels_counts_are_scikit_learns(tmp_path: Path, threshold: float) -> None:
+    generator = np.random.default_rng(1)
+    labels = (generator.random((200, 4)) < 0.3).astype(np.int8)
+    scores = generator.normal(size=(2, 200, 4)) + labels
+    path = tmp_path / "predictions.parquet"
+    write_predictions(path, scores, labels)
+    every = np.concatenate([labels, labels])
+    predicted = (np.concatenate(list(scores)) > threshold).astype(int)
+    matrices = multilabel_confusion_matrix(every, predicted)
+    expected = np.stack([matrices[:, 1, 1], matrices[:, 0, 1], matrices[:, 1, 0],
+                         matrices[:, 0, 0]], axis=1)  # fmt: skip
+    counts = label_confusion(path, 4, threshold=threshold)
+    np.testing.assert_array_equal(counts, expected)
+    rows = list(csv.DictReader(io.StringIO(label_confusion_csv(counts, list("abcd")))))
+    assert int(rows[2]["false_negative"]) == counts[2, 2]
+
+
+def test_the_table_reads_back() -> None:
+    counts = np.array([[3, 1], [0, 9]])
+    rows = list(csv.reader(io.StringIO(confusion_csv(counts, ['a "quoted", name', "b"]))))
+    assert rows[0][1:] == ['a "quoted", name', "b"]
+    assert rows[1] == ['a "quoted", name', "3", "1"]

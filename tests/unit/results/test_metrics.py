@@ -1,4 +1,4 @@
-"""Accuracy, calibration and their intervals."""
+"""Metrics and their intervals over seeds, rows and patients, against other libraries and loops."""
 
 from __future__ import annotations
 
@@ -9,55 +9,86 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from sklearn.metrics import roc_auc_score
+from scipy.special import expit
+from sklearn.metrics import (
+    accuracy_score,
+    average_precision_score,
+    recall_score,
+    roc_auc_score,
+    top_k_accuracy_score,
+)
 
 from dpprobe.results import bootstrap, metrics
 from dpprobe.results.bootstrap import Runs
-from dpprobe.results.intervals import wilson_interval
+from dpprobe.results.cell_results import compare_means
+from dpprobe.results.intervals import combine_errors, over_classes, wilson_interval
 from dpprobe.results.metrics import (
+    Link,
     calibration_error,
     evaluate_scores,
     ranked_labels,
     right_predictions,
+    training_metrics,
 )
 from dpprobe.results.uncertainty import (
     ROW_BOOTSTRAP,
     ROW_CLASSES,
     ROW_PROPORTION,
     SEED_INTERVAL,
+    UNIT_BOOTSTRAP,
+    UNIT_CLASSES,
+    UNIT_PROPORTION,
     summarise_records,
 )
+from dpprobe.results.unit_counts import row_weights
+
+TIMES = 400
 
 
-def _scores(seed: int, *, rows: int = 300, classes: int = 4) -> tuple[np.ndarray, np.ndarray]:
+def _patients(generator: np.random.Generator, rows: int) -> np.ndarray:
+    """Patients of mostly one row and some of many, in any order."""
+    return np.minimum(generator.geometric(0.15, size=rows), generator.integers(1, rows + 1)) - 1
+
+
+def _made(
+    seed: int, *, rows: int = 200, classes: int = 4, several: bool = False, digits: int = 9
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scores, labels and units of test rows; few digits make ties."""
     generator = np.random.default_rng(seed)
-    labels = generator.integers(classes, size=rows)
-    return generator.normal(size=(rows, classes)) + 1.5 * np.eye(classes)[labels], labels
+    labels: np.ndarray = generator.integers(classes, size=rows)
+    shown = np.eye(classes)[labels]
+    if several:
+        labels = (generator.random((rows, classes)) < 0.3).astype(np.uint8)
+        shown = labels.astype(np.float64)
+    scores = generator.normal(size=(rows, classes)) + shown - (0.5 if several else 0.0)
+    return scores.round(digits), labels, _patients(generator, rows)
 
 
-def _multi_hot(
-    seed: int, *, rows: int = 300, classes: int = 4, digits: int | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Logits and labels of which each is there in a fifth of the rows; rounding makes ties."""
-    generator = np.random.default_rng(seed)
-    labels = (generator.random((rows, classes)) < 0.2).astype(np.uint8)
-    scores = generator.normal(size=(rows, classes)) + 1.5 * labels - 1.0
-    return (scores if digits is None else scores.round(digits)), labels
+def _link(several: bool) -> Link:
+    return "sigmoid" if several else "softmax"
 
 
-def test_calibration_error_of_a_head_that_knows_its_accuracy() -> None:
-    probability = np.full(10, 0.8)
-    assert calibration_error(probability, np.arange(10) < 8) == pytest.approx(0.0, abs=1e-12)
-    assert calibration_error(probability, np.arange(10) < 3) == pytest.approx(0.5)
+def _summary(
+    scores: np.ndarray,
+    labels: np.ndarray,
+    units: np.ndarray | None = None,
+    records: list[dict[str, Any]] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Summarises records, by default of these scores alone."""
+    link = _link(labels.ndim == 2)
+    return summarise_records(
+        records or [evaluate_scores(scores, labels, link=link, units=units)],
+        correct=right_predictions(scores, labels, link=link), labels=labels, scores=scores,
+        units=units,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("several", [False, True])
 def test_calibration_error_against_a_plain_loop(several: bool) -> None:
+    scores, labels, _ = _made(2, several=several)
     if several:
-        scores, labels = _multi_hot(2)
         probability, outcome = (1 / (1 + np.exp(-scores))).ravel(), labels.ravel()
     else:
-        scores, labels = _scores(3)
         chances = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
         probability, outcome = chances.max(1), chances.argmax(1) == labels
     expected = 0.0
@@ -65,25 +96,249 @@ def test_calibration_error_against_a_plain_loop(several: bool) -> None:
         own = (probability > index / 15) & (probability <= (index + 1) / 15)
         if own.any():
             expected += own.mean() * abs(probability[own].mean() - outcome[own].mean())
-    found = evaluate_scores(scores, labels, link="sigmoid" if several else "softmax")
+    found = evaluate_scores(scores, labels, link=_link(several))
     assert found["expected_calibration_error"] == pytest.approx(expected)
 
 
-def _summary(
-    scores: np.ndarray,
-    labels: np.ndarray,
-    records: list[dict[str, Any]] | None = None,
-    link: metrics.Link = "softmax",
-    seed: int = 0,
-) -> dict[str, dict[str, Any]]:
-    """Summarises records, by default of these scores alone, with intervals over the rows."""
-    return summarise_records(
-        records or [evaluate_scores(scores, labels, link=link)],
-        correct=right_predictions(scores, labels, link=link),
-        labels=labels,
-        scores=scores,
-        seed=seed,
+def test_a_probability_on_an_edge_is_in_the_bin_below_it() -> None:
+    edges = np.linspace(0.0, 1.0, metrics.CALIBRATION_BINS + 1)[1:]
+    for edge, middle in zip(edges, edges - 0.5 / metrics.CALIBRATION_BINS, strict=True):
+        # In one bin, the two gaps cancel in part.
+        error = calibration_error(np.array([edge, middle]), np.array([True, False]))
+        assert error == pytest.approx(abs(edge - 1 + middle) / 2)
+
+
+def test_calibration_is_of_weighted_rows() -> None:
+    units = np.array([0, 1, 2, 3] + [4] * 16)  # four patients in five are right, few rows are
+    probability = np.full(20, 0.8)
+    weighted = calibration_error(probability, units < 4, row_weights(units))
+    assert weighted == pytest.approx(0.0, abs=1e-12)
+    assert calibration_error(probability, units < 4) == pytest.approx(0.6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(2, 60), st.sampled_from([2, 3, 12]), st.sampled_from([9, 1, 0]), st.booleans(),
+    st.integers(0, 2**32 - 1),
+)  # fmt: skip
+def test_one_label_agrees_with_scikit_learn_s_weighted_metrics(
+    rows: int, classes: int, digits: int, named: bool, seed: int
+) -> None:
+    scores, labels, units = _made(seed, rows=rows, classes=classes, digits=digits)
+    found = evaluate_scores(scores, labels, units=units if named else None)
+    weights = 1 / np.bincount(units)[units] if named else None
+    predicted = scores.argmax(1)
+    assert found["accuracy"] == pytest.approx(
+        accuracy_score(labels, predicted, sample_weight=weights)
     )
+    present = np.unique(labels)
+    recall = recall_score(
+        labels, predicted, labels=present, average=None, sample_weight=weights, zero_division=0
+    )
+    assert [found["per_class_recall"][label] for label in present] == pytest.approx(list(recall))
+    assert found["macro_accuracy"] == pytest.approx(recall.mean())
+    if classes == 12 and digits == 9:
+        top5 = top_k_accuracy_score(
+            labels, scores, k=5, labels=np.arange(classes), sample_weight=weights
+        )
+        assert found["top5_accuracy"] == pytest.approx(top5)
+    if "auc" in found:
+        area = roc_auc_score(labels, scores[:, 1] - scores[:, 0], sample_weight=weights)
+        assert found["auc"] == pytest.approx(area, abs=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 60), st.sampled_from([9, 1, 0]), st.booleans(), st.integers(0, 2**32 - 1))
+def test_several_labels_agree_with_scikit_learn_s_weighted_metrics(
+    rows: int, digits: int, named: bool, seed: int
+) -> None:
+    scores, labels, units = _made(seed, rows=rows, several=True, digits=digits)
+    labels[:, seed % 4] = seed % 3 == 0  # often, all rows agree on a label
+    found = evaluate_scores(scores, labels, link="sigmoid", units=units if named else None)
+    weights = 1 / np.bincount(units)[units] if named else None
+    right = (scores > 0) == (labels != 0)
+    for label in range(4):
+        column, score = labels[:, label], scores[:, label]
+        assert found["per_label_accuracy"][label] == pytest.approx(
+            accuracy_score(column, score > 0, sample_weight=weights)
+        )
+        if found["per_label_auc"][label] is None:
+            continue
+        area = roc_auc_score(column, score, sample_weight=weights)
+        precision = average_precision_score(column, score, sample_weight=weights)
+        assert found["per_label_auc"][label] == pytest.approx(area, abs=1e-12)
+        assert found["per_label_average_precision"][label] == pytest.approx(precision, abs=1e-12)
+    kept = ranked_labels(labels, 4)
+    assert kept == [label for label in range(4) if len(np.unique(labels[:, label])) == 2]
+    for each, mean in (("auc", "auc"), ("average_precision", "mean_average_precision")):
+        values = found[f"per_label_{each}"]
+        assert [label for label in range(4) if values[label] is not None] == kept
+        expected = np.mean([values[label] for label in kept]) if kept else None
+        assert found.get(mean) == (expected if expected is None else pytest.approx(expected))
+    assert found["accuracy"] == pytest.approx(np.average(right.mean(1), weights=weights))
+    assert found["exact_match_accuracy"] == pytest.approx(np.average(right.all(1), weights=weights))
+
+
+def test_scores_that_are_no_logits_are_cut_at_a_half() -> None:
+    scores = np.array([[0.6, 0.4], [0.5, 0.51]])
+    labels = np.array([[1, 0], [0, 0]])
+    assert right_predictions(scores, labels, link="none").tolist() == [[True, True], [True, False]]
+    assert right_predictions(scores, labels, link="sigmoid").tolist() == [
+        [True, False],
+        [False, False],
+    ]
+    assert "expected_calibration_error" not in evaluate_scores(scores, labels, link="none")
+
+
+def test_a_patient_of_thirty_images_counts_as_much_as_one_of_one() -> None:
+    units = np.array([0] * 30 + [1])
+    labels = np.zeros(31, dtype=np.int64)
+    scores = np.tile([1.0, 0.0], (31, 1))
+    scores[30] = [0.0, 1.0]
+    accepted = [[0]] * 31
+    found = evaluate_scores(scores, labels, accepted=accepted, units=units)
+    for name in ("accuracy", "macro_accuracy", "real_accuracy"):
+        assert found[name] == pytest.approx(0.5)
+    assert evaluate_scores(scores, labels)["accuracy"] == 30 / 31
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_patient_s_images_in_copies_change_nothing(several: bool) -> None:
+    """Every metric of means over patients, computed from one row a patient and from m copies."""
+    scores, labels, _ = _made(1, rows=60, classes=2 if not several else 4, several=several)
+    link = _link(several)
+    copies = np.random.default_rng(0).integers(1, 30, size=60)
+    units = np.repeat(np.arange(60), copies)
+    once = evaluate_scores(scores, labels, link=link)
+    often = evaluate_scores(scores[units], labels[units], link=link, units=units)
+    for name, value in once.items():
+        assert often[name] == pytest.approx(value, abs=1e-12), name
+    followed = training_metrics(scores[units], labels[units], link=link, units=units)
+    assert followed["test_accuracy"] == pytest.approx(once["accuracy"])
+    assert followed["test_auc"] == pytest.approx(once["auc"])
+    few = _summary(scores, labels)
+    many = _summary(scores[units], labels[units], units)
+    for name in ("auc", "accuracy" if several else "macro_accuracy"):
+        assert many[name]["rows_interval"] == UNIT_BOOTSTRAP
+        assert many[name]["rows_low"] == pytest.approx(few[name]["rows_low"], abs=0.02)
+        assert many[name]["rows_high"] == pytest.approx(few[name]["rows_high"], abs=0.02)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 60), st.integers(2, 12), st.booleans(), st.integers(0, 2**32 - 1))
+def test_patients_of_one_image_change_no_bit(
+    rows: int, classes: int, several: bool, seed: int
+) -> None:
+    scores, labels, _ = _made(seed, rows=rows, classes=classes, several=several)
+    link, units = _link(several), np.random.default_rng(seed).permutation(rows)
+    plain = evaluate_scores(scores, labels, link=link)
+    assert evaluate_scores(scores, labels, link=link, units=units) == plain
+    words = {UNIT_PROPORTION: ROW_PROPORTION, UNIT_BOOTSTRAP: ROW_BOOTSTRAP,
+             UNIT_CLASSES: ROW_CLASSES, None: None}  # fmt: skip
+    of_rows = _summary(scores, labels)
+    for name, entry in _summary(scores, labels, units).items():
+        kind = entry["rows_interval"]
+        said = {key: words[kind] if value == kind else value for key, value in entry.items()}
+        assert said == of_rows[name]
+    assert row_weights(units) is None
+
+
+def _clustered(
+    generator: np.random.Generator, patients: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows of patients whose images are all easy or all hard; an accuracy of 0.8 in the mean.
+
+    Three patients in ten are hard, a third of their images is right; of the others all are.
+    """
+    sizes = generator.integers(1, 40, size=patients)
+    units = np.repeat(np.arange(patients), sizes)
+    chance = np.where(generator.random(patients) < 0.3, 1 / 3, 1.0)[units]
+    labels = generator.integers(2, size=len(units))
+    right = generator.random(len(units)) < chance
+    return np.eye(2)[np.where(right, labels, 1 - labels)], labels, units
+
+
+def test_intervals_over_patients_cover_where_those_over_rows_are_far_too_narrow() -> None:
+    generator = np.random.default_rng(3)
+    covered = {"accuracy": 0, "macro_accuracy": 0, "rows": 0}
+    trials = 150
+    for _ in range(trials):
+        scores, labels, units = _clustered(generator, 50)
+        summary = _summary(scores, labels, units)
+        for name in ("accuracy", "macro_accuracy"):
+            assert summary[name]["rows_interval"] == UNIT_BOOTSTRAP
+            covered[name] += summary[name]["rows_low"] <= 0.8 <= summary[name]["rows_high"]
+        low, high = wilson_interval(evaluate_scores(scores, labels)["accuracy"], len(labels))
+        covered["rows"] += low <= 0.8 <= high
+    # Of 150 intervals that cover in 92 of 100 cases, fewer than 129 do so in 1 of 200.
+    assert covered["accuracy"] >= 129
+    assert covered["macro_accuracy"] >= 129
+    assert covered["rows"] < 90, "an interval over rows takes them for a thousand patients"
+
+
+def test_where_all_is_right_the_number_of_patients_says_how_much_is_open() -> None:
+    units = np.repeat(np.arange(20), 49)  # 49 times 1 / 49 is not 1 in floating point
+    labels = units % 2
+    summary = _summary(3.0 * np.eye(2)[labels], labels, units)
+    # Each class, and each kind of row, is one of ten patients.
+    for name, counted in (("accuracy", 20), ("macro_accuracy", 10), ("auc", 10)):
+        assert summary[name]["rows_interval"] == UNIT_PROPORTION
+        assert summary[name]["rows_low"] == pytest.approx(wilson_interval(1.0, counted)[0])
+
+
+def test_one_error_leaves_no_less_open_than_none() -> None:
+    units = np.repeat(np.arange(100), 30)
+    scores = np.tile([1.0, 0.0], (3000, 1))
+    scores[7] = [0.0, 1.0]
+    entry = _summary(scores, np.zeros(3000, dtype=np.int64), units)["accuracy"]
+    assert (entry["mean"], entry["rows_interval"]) == (pytest.approx(1 - 1 / 3000), UNIT_PROPORTION)
+    assert entry["rows_low"] < wilson_interval(1.0, 100)[0] + 0.01 < 0.98
+
+
+@pytest.mark.parametrize("right", [0.0, 0.5, 1.0])
+def test_one_patient_says_next_to_nothing_of_others(right: float) -> None:
+    labels = np.zeros(40, dtype=np.int64)
+    scores = np.eye(2)[(np.arange(40) >= 40 * right).astype(int)]
+    summary = _summary(scores, labels, labels)
+    for name in ("accuracy", "macro_accuracy"):
+        low, high = wilson_interval(right, 1)
+        assert (summary[name]["rows_low"], summary[name]["rows_high"]) == pytest.approx((low, high))
+        assert high - low > 0.75
+
+
+def test_a_class_of_one_patient_widens_what_rests_on_it() -> None:
+    units = np.repeat(np.arange(101), 5)
+    labels = (units == 100).astype(np.int64)
+    summary = _summary(3.0 * np.eye(2)[labels], labels, units)
+    assert summary["accuracy"]["rows_low"] == wilson_interval(1.0, 101)[0] > 0.96
+    assert summary["macro_accuracy"]["rows_low"] < 0.5
+    assert summary["auc"]["rows_low"] == wilson_interval(1.0, 1)[0]
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.integers(1, 30), st.integers(0, 14), st.integers(2, 12), st.integers(1, 4), st.booleans(),
+    st.sampled_from([0.0, 1.0, 5.0]), st.integers(0, 2**32 - 1),
+)  # fmt: skip
+def test_intervals_have_a_width_within_0_and_1_and_hold_the_mean(
+    rows: int, patients: int, classes: int, seeds: int, several: bool, quality: float, seed: int
+) -> None:
+    """Of rows or patients, which may span classes, be one, or have all or nothing right."""
+    generator = np.random.default_rng(seed)
+    scores, labels, _ = _made(seed, rows=rows, classes=classes, several=several)
+    scores += quality * (labels * 2.0 - 1 if several else np.eye(classes)[labels])
+    units = generator.integers(patients, size=rows) if patients else None
+    each = [scores + generator.normal(size=scores.shape) for _ in range(seeds)]
+    records = [evaluate_scores(one, labels, link=_link(several), units=units) for one in each]
+    for name, entry in _summary(each[0], labels, units, records).items():
+        assert 0.0 <= entry["mean"] <= 1.0
+        for low, high in (("low", "high"), ("rows_low", "rows_high"), ("both_low", "both_high")):
+            if entry[low] is not None:
+                assert 0.0 <= entry[low] < entry[high] <= 1.0
+        if rows > 1 and name not in ("expected_calibration_error", "mean_average_precision"):
+            assert entry["rows_low"] is not None
+        if entry["interval"] in (SEED_INTERVAL, ROW_PROPORTION, UNIT_PROPORTION):
+            assert entry["low"] <= entry["mean"] <= entry["high"]
 
 
 def _summarise_shares(records: list[dict[str, Any]], correct: np.ndarray) -> dict[str, Any]:
@@ -129,18 +384,12 @@ def test_wilson_is_scipys(right: int, rows: int) -> None:
     )
 
 
-def _three_rows(right: int) -> tuple[np.ndarray, np.ndarray]:
-    """Scores and labels of three test rows, so many of them right."""
-    labels = np.array([0, 1, 1])
-    chosen = np.where(np.arange(3) < right, labels, 1 - labels)
-    return 4.0 * np.eye(2)[chosen], labels
-
-
 @pytest.mark.parametrize("seeds", [1, 2, 5])
 @pytest.mark.parametrize("right", [0, 1, 2, 3])
 def test_three_test_rows_leave_much_open(right: int, seeds: int) -> None:
-    scores, labels = _three_rows(right)
-    summary = _summary(scores, labels, [evaluate_scores(scores, labels)] * seeds)
+    labels = np.array([0, 1, 1])
+    scores = 4.0 * np.eye(2)[np.where(np.arange(3) < right, labels, 1 - labels)]
+    summary = _summary(scores, labels, None, [evaluate_scores(scores, labels)] * seeds)
     entry = summary["accuracy"]
     assert (entry["rows_low"], entry["rows_high"]) == wilson_interval(right / 3, 3)
     assert entry["rows_high"] - entry["rows_low"] > 0.5, "all right says little of a fourth row"
@@ -151,10 +400,10 @@ def test_three_test_rows_leave_much_open(right: int, seeds: int) -> None:
 
 
 def test_a_private_cell_has_the_uncertainty_of_its_test_rows_beside_that_of_its_seeds() -> None:
-    scores, labels = _scores(5, classes=2)
+    scores, labels, _ = _made(5, rows=300, classes=2)
     others = scores + np.random.default_rng(1).normal(size=scores.shape) / 2
     records = [evaluate_scores(each, labels) for each in (scores, others)]
-    summary, alone = _summary(scores, labels, records), _summary(scores, labels)
+    summary, alone = _summary(scores, labels, None, records), _summary(scores, labels)
     entry = summary["accuracy"]
     assert (entry["interval"], entry["rows_interval"]) == (SEED_INTERVAL, ROW_PROPORTION)
     mean = (records[0]["accuracy"] + records[1]["accuracy"]) / 2
@@ -167,63 +416,11 @@ def test_a_private_cell_has_the_uncertainty_of_its_test_rows_beside_that_of_its_
         assert summary[name]["rows_high"] == pytest.approx(alone[name]["rows_high"] + moved)
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    st.integers(1, 12), st.integers(2, 12), st.integers(1, 4), st.booleans(),
-    st.integers(0, 2**32 - 1),
-)  # fmt: skip
-def test_intervals_stay_within_0_and_1_and_hold_the_mean(
-    rows: int, classes: int, seeds: int, several: bool, seed: int
-) -> None:
-    make = _multi_hot if several else _scores
-    link: metrics.Link = "sigmoid" if several else "softmax"
-    scores, labels = make(seed, rows=rows, classes=classes)
-    generator = np.random.default_rng(seed)
-    each = [scores + generator.normal(size=scores.shape) for _ in range(seeds)]
-    records = [evaluate_scores(item, labels, link=link) for item in each]
-    for entry in _summary(each[0], labels, records, link).values():
-        for low, high in (("low", "high"), ("rows_low", "rows_high")):
-            if entry[low] is not None:
-                assert 0.0 <= entry[low] < entry[high] <= 1.0
-        if entry["interval"] in (SEED_INTERVAL, ROW_PROPORTION):
-            assert entry["low"] <= entry["mean"] <= entry["high"]
-
-
-def test_labels_that_all_rows_share_are_left_out_of_the_means() -> None:
-    scores, labels = _multi_hot(1, classes=5)
-    labels[:, 1], labels[:, 3] = 0, 1
-    found = evaluate_scores(scores, labels, link="sigmoid")
-    kept = [0, 2, 4]
-    assert ranked_labels(labels, 5) == kept
-    for name, mean in (
-        ("per_label_auc", "auc"),
-        ("per_label_average_precision", "mean_average_precision"),
-    ):
-        values = found[name]
-        assert values[1] is values[3] is None
-        assert found[mean] == pytest.approx(np.mean([values[label] for label in kept]))
-    assert None not in found["per_label_accuracy"]
-    alone = evaluate_scores(scores[:, [1, 3]], labels[:, [1, 3]], link="sigmoid")
-    assert "auc" not in alone
-    assert alone["per_label_auc"] == [None, None]
-
-
-def test_scores_that_are_no_logits_are_cut_at_a_half() -> None:
-    scores = np.array([[0.6, 0.4], [0.5, 0.51]])
-    labels = np.array([[1, 0], [0, 0]])
-    assert right_predictions(scores, labels, link="none").tolist() == [[True, True], [True, False]]
-    assert right_predictions(scores, labels, link="sigmoid").tolist() == [
-        [True, False],
-        [False, False],
-    ]
-    assert "expected_calibration_error" not in evaluate_scores(scores, labels, link="none")
-
-
 def test_bootstrap_over_labels_agrees_with_resampling_rows() -> None:
-    scores, labels = _multi_hot(3, rows=60, classes=3, digits=1)
+    scores, labels, _ = _made(3, rows=60, classes=3, several=True, digits=1)
     labels[:, 0] = 0
     labels[:3, 0] = 1  # one resample in twenty has none of these
-    summary = _summary(scores, labels, link="sigmoid")
+    summary = _summary(scores, labels)
     assert summary["exact_match_accuracy"]["interval"] == ROW_PROPORTION
     generator = np.random.default_rng(0)
     drawn = [generator.integers(60, size=60) for _ in range(400)]
@@ -240,7 +437,7 @@ def test_bootstrap_over_labels_agrees_with_resampling_rows() -> None:
 def test_weighted_areas_are_those_of_repeated_rows() -> None:
     generator = np.random.default_rng(0)
     for seed in range(20):
-        scores, labels = _multi_hot(seed, rows=25, classes=1, digits=seed % 2)
+        scores, labels, _ = _made(seed, rows=25, classes=1, several=True, digits=seed % 2)
         positive = labels[:, 0] != 0
         if not positive.any():
             continue
@@ -257,15 +454,85 @@ def test_weighted_areas_are_those_of_repeated_rows() -> None:
 
 
 def test_the_bootstrap_does_not_depend_on_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    scores, labels = _multi_hot(4, rows=50)
-    whole = _summary(scores, labels, link="sigmoid")
+    scores, labels, _ = _made(4, rows=50, several=True)
+    whole = _summary(scores, labels)
     monkeypatch.setattr(bootstrap, "_BLOCK_BYTES", 50 * 4 * 300)
-    assert _summary(scores, labels, link="sigmoid") == whole
+    assert _summary(scores, labels) == whole
 
 
-def test_a_probability_on_an_edge_is_in_the_bin_below_it() -> None:
-    edges = np.linspace(0.0, 1.0, metrics.CALIBRATION_BINS + 1)[1:]
-    for edge, middle in zip(edges, edges - 0.5 / metrics.CALIBRATION_BINS, strict=True):
-        # In one bin, the two gaps cancel in part.
-        error = calibration_error(np.array([edge, middle]), np.array([True, False]))
-        assert error == pytest.approx(abs(edge - 1 + middle) / 2)
+def test_errors_add_up_side_by_side() -> None:
+    assert combine_errors(0.5, (0.47, 0.54), (0.46, 0.53)) == pytest.approx((0.45, 0.55))
+    assert combine_errors(0.99, (0.9, 1.0), (0.9, 1.0))[1] <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("rows", "recalls"),
+    [((600, 60), (0.95, 0.7)), ((600, 3), (0.95, 0.7)), ((5,) * 100, (0.8,) * 100),
+     ((1,) * 100, (0.8,) * 100), ((600, 60), (1.0, 0.0))],
+)  # fmt: skip
+def test_the_interval_of_a_mean_over_classes_covers(
+    rows: tuple[int, ...], recalls: tuple[float, ...]
+) -> None:
+    generator = np.random.default_rng(0)
+    labels = np.repeat(np.arange(len(rows)), rows)
+    held = 0
+    for _ in range(TIMES):
+        correct = generator.random(len(labels)) < np.array(recalls)[labels]
+        recall = np.bincount(labels, weights=correct) / np.array(rows)
+        low, high = over_classes(float(recall.mean()), correct, labels)
+        assert low < high
+        held += bool(low <= np.mean(recalls) <= high)
+    assert held >= 0.92 * TIMES
+
+
+@pytest.mark.parametrize("seeds", [2, 5])
+@pytest.mark.parametrize(
+    ("noise", "base"), [(0.0, 2.0), (0.3, 2.0), (1.0, 1.0), (0.05, 4.5)], ids=str
+)
+def test_seeds_and_rows_together_cover_what_neither_does(
+    seeds: int, noise: float, base: float
+) -> None:
+    """Rows are easy or hard, seeds lucky or not: the truth is the mean over both."""
+    generator = np.random.default_rng(1)
+    draws = generator.normal(size=(200_000, 2))
+    truth = float(expit(base + draws[:, 0] + noise * draws[:, 1]).mean())
+    held, rows_alone = 0, 0
+    for _ in range(TIMES):
+        easy, luck = generator.normal(size=300), noise * generator.normal(size=(seeds, 1))
+        correct = generator.random((seeds, 300)) < expit(base + easy + luck)
+        records = [{"accuracy": float(each.mean())} for each in correct]
+        entry = summarise_records(
+            records, correct=correct[0], labels=np.zeros(300, dtype=int), scores=np.zeros((300, 2))
+        )["accuracy"]
+        assert entry["both_low"] <= entry["rows_low"] < entry["rows_high"] <= entry["both_high"]
+        held += entry["both_low"] <= truth <= entry["both_high"]
+        rows_alone += entry["rows_low"] <= truth <= entry["rows_high"]
+    assert held >= 0.935 * TIMES
+    if noise == 1.0:
+        assert rows_alone < 0.7 * TIMES, "the seeds' luck is no part of an interval over rows"
+
+
+def test_each_metric_decides_for_itself_whether_seeds_vary() -> None:
+    """Accuracy is the majority's in every seed; the AUC differs."""
+    labels = np.zeros(660, dtype=np.int64)
+    labels[:60] = 1
+    generator = np.random.default_rng(2)
+    scores = [generator.normal(size=(660, 2)) * 0.1 + [9.0, 0.0] for _ in range(5)]
+    records = [evaluate_scores(each, labels) for each in scores]
+    summary = summarise_records(
+        records, correct=right_predictions(scores[0], labels), labels=labels, scores=scores[0]
+    )
+    entry = summary["accuracy"]
+    assert entry["mean"] == pytest.approx(600 / 660)
+    assert (entry["low"], entry["high"]) == wilson_interval(entry["mean"], 660)
+    assert (entry["both_low"], entry["both_high"]) == (entry["low"], entry["high"])
+    assert summary["auc"]["std"] > 0
+    assert summary["auc"]["both_high"] - summary["auc"]["both_low"] > 0.1
+
+
+def test_a_difference_has_welch_s_interval() -> None:
+    base, other = (0.5, 0.6, 0.7), (0.8, 0.85, 0.95, 0.9)
+    gap, half = compare_means(base, other)
+    reference = stats.ttest_ind(other, base, equal_var=False).confidence_interval()
+    assert half is not None
+    assert (gap - half, gap + half) == pytest.approx((reference.low, reference.high))

@@ -174,29 +174,11 @@ def test_cells_that_are_alike_everywhere_have_an_interval_with_a_width() -> None
     assert not found.apart
 
 
-def test_of_one_seed_the_noise_of_training_is_missing() -> None:
-    one, five = (_entry(np.ones((seeds, 30), dtype=bool)) for seeds in (1, 5))
-    assert compare_entries(one, five).one_seed
-    assert compare_entries(five, one).one_seed
-    assert not compare_entries(five, five).one_seed
-    assert not compare_entries(five, replace(one, private=False)).one_seed
-
-
-def test_without_intervals_nothing_is_told_apart() -> None:
-    entry = Entry(mean=50, low=None, high=None, interval=None, seeds=1, private=True, ceiling=False)
-    assert not compare_entries(entry, entry).apart
-
-
-@pytest.mark.parametrize(
-    ("difference", "low", "high", "needed"),
-    [
+def test_how_many_units_would_tell_a_difference() -> None:
+    for difference, low, high, needed in (
         (-10.0, -40.0, 20.0, 900),  # three times as narrow: the side towards 0 has 30 points
         (10.0, -5.0, 60.0, 225),
         (0.5, -8.0, 9.0, 1807),  # less than two points counts as two
-    ],
-)
-def test_how_many_units_would_tell_a_difference(
-    difference: float, low: float, high: float, needed: int
-) -> None:
-    told = Comparison(difference=difference, low=low, high=high, way=PAIRED)
-    assert told.units_to_tell(100, least=2.0) == needed
+    ):
+        told = Comparison(difference=difference, low=low, high=high, way=PAIRED)
+        assert told.units_to_tell(100, least=2.0) == needed

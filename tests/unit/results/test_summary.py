@@ -1,10 +1,12 @@
-"""The tidy table of a dataset's cells."""
+"""The tidy table of a dataset's cells, and the best of them."""
 
 from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,71 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpprobe.artifacts import read_json, sha256_file, write_json, write_text
+from dpprobe.artifacts import read_json, sha256_file, write_json
 from dpprobe.errors import DataError
 from dpprobe.privacy.risk import budget_words, explain_risks, row_words
-from dpprobe.results.best_head_price import choice_price
-from dpprobe.results.best_private import best_private
+from dpprobe.reporting.headline import baseline_doubt
+from dpprobe.results.best_private import best_of_each, best_private
 from dpprobe.results.cell_record import read_cell
 from dpprobe.results.cell_results import read_cell_results
-from dpprobe.results.summary import (
-    SCHEMA,
-    Entry,
-    Grid,
-    read_grid,
-    read_summaries,
-    rounded_up,
-    summarise_cells,
-)
+from dpprobe.results.summary import SCHEMA, read_summaries, rounded_up, summarise_cells
 from tests.support.cell_files import grid_of, write_cell, write_study
-
-
-def _entry(grid: Grid, dataset: str = "digits", epsilon: float = 1.0) -> Entry:
-    entry = grid.get((dataset, epsilon), ("pixels", "sgd"))
-    assert entry is not None
-    return entry
-
-
-def test_one_row_a_cell_and_seed(tmp_path: Path) -> None:
-    cells = write_study(tmp_path, seeds=3)
-    summarise_cells(cells, tmp_path / "summary.parquet", study="study")
-    table = pq.read_table(tmp_path / "summary.parquet")
-    assert table.schema.equals(SCHEMA)
-    assert table.num_rows == 3 * len(cells)
-    rows = table.to_pylist()
-    record = read_cell(cells[0])
-    found = [
-        row
-        for row in rows
-        if all(row[name] == getattr(record.cell, name) for name in ("backbone", "method"))
-        and row["epsilon_token"] == record.cell.epsilon
-    ]
-    assert [row["accuracy"] for row in found] == [seed["accuracy"] for seed in record.seeds]
-    assert [row["seed_index"] for row in found] == [0, 1, 2]
-    assert found[0]["accuracy_low"] == record.summary["accuracy"].low
-    assert found[0]["study"] == "study"
-    assert {row["top5_accuracy"] for row in rows} == {None}
-
-
-def test_epsilon_is_a_number_and_orders_the_rows(tmp_path: Path) -> None:
-    epsilons = ("10", "2", "inf", "0.5")
-    cells = write_study(tmp_path, backbones=["pixels"], methods=["sgd"], epsilons=epsilons, seeds=1)
-    summarise_cells(cells, tmp_path / "summary.parquet", study="study")
-    table = pq.read_table(tmp_path / "summary.parquet")
-    assert table["epsilon"].to_pylist() == [0.5, 2.0, 10.0, math.inf]
-    assert table["private"].to_pylist() == [True, True, True, False]
-    assert table["noise_multiplier"].to_pylist()[-1] is None
-
-
-@pytest.mark.parametrize(
-    "text", [None, "{", "[1]", '{"format": "dpprobe-cell", "format_version": 1}']
-)
-def test_what_is_no_record_is_refused_by_name(tmp_path: Path, text: str | None) -> None:
-    path = tmp_path / "metrics.json"
-    if text is not None:
-        write_text(path, text)
-    with pytest.raises(DataError, match=re.escape(str(path))):
-        read_cell(path)
+from tests.support.paper_tables import LAMB, paper_cell, paper_run, rows_as_text, table_of
 
 
 def test_no_edited_number_reaches_a_summary(tmp_path: Path) -> None:
@@ -101,51 +48,6 @@ def test_no_edited_number_reaches_a_summary(tmp_path: Path) -> None:
     assert not (tmp_path / "none.parquet").exists()
 
 
-def test_grid_holds_means_and_intervals_in_percent(tmp_path: Path) -> None:
-    cell = write_cell(tmp_path, epsilon="1", seeds=4)
-    grid = grid_of(tmp_path, cell)
-    accuracy, entry = read_json(cell)["summary"]["accuracy"], _entry(grid)
-    assert entry.mean == pytest.approx(100 * accuracy["mean"])
-    assert entry.low == pytest.approx(100 * accuracy["low"])
-    assert entry.high == pytest.approx(100 * accuracy["high"])
-    assert entry.over_seeds
-    low, high = (100 * accuracy[f"rows_{end}"] for end in ("low", "high"))
-    assert (entry.rows_low, entry.rows_high) == pytest.approx((low, high))
-    assert entry.rows_reach == pytest.approx(max(entry.mean - low, high - entry.mean))
-    assert (entry.seeds, entry.private, entry.ceiling) == (4, True, False)
-    assert grid.deltas == {"digits": 1e-5}
-    assert grid.above == frozenset()
-    assert grid.delta_text("digits") == "1e-05"
-    assert grid.delta_text("other") is None
-
-
-@pytest.mark.parametrize(("n", "above"), [(99_999, False), (100_000, False), (100_001, True)])
-def test_a_delta_above_one_over_n_is_marked(tmp_path: Path, n: int, above: bool) -> None:
-    cells = [write_cell(tmp_path, epsilon=epsilon) for epsilon in ("1", "inf")]
-    cells.append(write_cell(tmp_path, dataset="small"))
-    for cell in cells[:2]:
-        write_json(cell, read_json(cell) | {"n": n})
-    summarise_cells(cells, tmp_path / "summary.parquet", study="study")
-    assert set(pq.read_table(tmp_path / "summary.parquet")["n"].to_pylist()) == {n, 1000}
-    grid = read_grid([tmp_path / "summary.parquet"])
-    assert grid.above == ({"digits"} if above else set())
-    assert grid.delta_text("digits") == ("1e-05 (above 1/n)" if above else "1e-05")
-    assert grid.delta_text("small") == "1e-05"
-    assert [result.delta_above for result in read_cell_results(cells)] == [above, False, False]
-
-
-def test_a_cell_without_an_interval_has_none_in_thegrid_of(tmp_path: Path) -> None:
-    cell = write_cell(tmp_path)
-    record = read_json(cell)
-    rows = {"rows_low": None, "rows_high": None, "rows_interval": None}
-    record["summary"]["accuracy"] |= {"low": None, "high": None, "interval": None, **rows}
-    write_json(cell, record)
-    entry = _entry(grid_of(tmp_path, cell))
-    assert (entry.low, entry.high, entry.rows_low, entry.rows_high) == (None,) * 4
-    assert entry.rows_reach is None
-    assert not entry.over_seeds
-
-
 NAMED = SCHEMA.get_field_index("accuracy")
 
 
@@ -168,50 +70,6 @@ def test_other_tables_are_refused_by_name(schema: pa.Schema, tmp_path: Path) -> 
         read_summaries([path])
 
 
-NAMES = ("round", "even", "absent")
-
-
-def test_a_multi_label_dataset_is_shown_by_its_auc(tmp_path: Path) -> None:
-    cell = write_cell(tmp_path, seeds=2, multi_label=True, class_names=NAMES)
-    record = read_cell(cell)
-    summarise_cells([cell], tmp_path / "summary.parquet", study="study")
-    rows = pq.read_table(tmp_path / "summary.parquet").to_pylist()
-    for name in ("auc", "mean_average_precision", "exact_match_accuracy", "accuracy"):
-        assert [row[name] for row in rows] == [seed[name] for seed in record.seeds]
-    assert {row["macro_accuracy"] for row in rows} == {None}
-    assert rows[0]["headline"] == "auc"
-    assert rows[0]["multi_label"] is True
-    assert rows[0]["auc_low"] == record.summary["auc"].low
-    grid = read_grid([tmp_path / "summary.parquet"])
-    entry, auc = _entry(grid), record.summary["auc"]
-    assert entry.mean == pytest.approx(100 * auc.mean)
-    assert auc.high is not None
-    assert entry.high == pytest.approx(100 * auc.high)
-    measure = grid.measures["digits"]
-    assert measure.is_partial
-    assert measure.title == "mean AUC over 2 of 3 labels"
-
-
-def test_a_dataset_may_choose_its_metric(tmp_path: Path) -> None:
-    cells = [
-        write_cell(tmp_path, dataset="a", class_names=("no", "yes"), headline="auc"),
-        write_cell(tmp_path, dataset="b", multi_label=True, headline="accuracy"),
-        write_cell(tmp_path, dataset="c", class_names=("no", "yes")),
-        write_cell(tmp_path, dataset="d", multi_label=True),
-    ]
-    grid = grid_of(tmp_path, *cells)
-    titles = {name: measure.title for name, measure in grid.measures.items()}
-    named = {"a": "AUC", "b": "mean accuracy over labels", "c": "accuracy"}
-    assert titles == named | {"d": "mean AUC over labels"}, "not over 4 of 4 labels"
-    assert not any(measure.is_partial for measure in grid.measures.values())
-    assert len({measure.least_title for measure in grid.measures.values()}) == 2
-    for cell in cells:
-        record = read_cell(cell)
-        entry = _entry(grid, record.cell.dataset)
-        assert entry.least_title == grid.measures[record.cell.dataset].least_title
-        assert entry.mean == pytest.approx(100 * record.summary[record.headline].mean)
-
-
 def test_cells_that_show_different_metrics_are_refused(tmp_path: Path) -> None:
     cells = [
         write_cell(tmp_path, class_names=("no", "yes"), headline="auc"),
@@ -221,47 +79,10 @@ def test_cells_that_show_different_metrics_are_refused(tmp_path: Path) -> None:
         summarise_cells(cells, tmp_path / "summary.parquet", study="study")
 
 
-def test_a_privacy_loss_is_never_shown_smaller() -> None:
-    assert rounded_up(0.12344999) == 0.1235
-    assert rounded_up(0.5) == 0.5
-    assert rounded_up(9.99999) == 10.0
-
-
 @given(st.floats(1e-6, 1e6))
-def test_a_rounded_privacy_loss_is_near(loss: float) -> None:
+def test_a_privacy_loss_is_never_shown_smaller(loss: float) -> None:
     assert loss <= rounded_up(loss) <= 1.0011 * loss
-
-
-def test_private_cells_say_what_choosing_the_best_of_them_costs(tmp_path: Path) -> None:
-    cells = [write_cell(tmp_path, method=method) for method in ("a", "b")]
-    others = [write_cell(tmp_path, epsilon=epsilon) for epsilon in ("2", "inf")]
-    others.append(write_cell(tmp_path, method="nonprivate", epsilon="inf"))
-    choices = grid_of(tmp_path, *cells, *others).choices
-    assert set(choices) == {("digits", 1.0), ("digits", 2.0)}
-    expected = choice_price([cell.with_name("privacy.json") for cell in cells])
-    assert expected is not None
-    assert (choices["digits", 1.0].candidates, choices["digits", 1.0].epsilon) == (2, expected)
-    assert (choices["digits", 2.0].candidates, choices["digits", 2.0].epsilon) == (1, None)
-
-
-def test_a_summary_counts_the_patients_that_a_dataset_names(tmp_path: Path) -> None:
-    paths = []
-    for name, patients in (("named", 40), ("rows", None)):
-        cell = write_cell(tmp_path, dataset=name, patients=patients)
-        paths.append(tmp_path / f"{name}.parquet")
-        summarise_cells([cell], paths[-1], study="study")
-    named, rows = map(pq.read_table, paths)
-    assert (set(named["train_units"].to_pylist()), set(named["test_units"].to_pylist())) == (
-        {200}, {40},
-    )  # fmt: skip
-    assert set(rows["test_units"].to_pylist()) == {None}
-    for read, patients, tested in (
-        (paths[:1], True, "test patients"),
-        (paths[1:], False, "test rows"),
-        (paths, True, "test rows or test patients"),
-    ):
-        grid = read_grid(read)
-        assert (grid.patients, grid.tested) == (patients, tested)
+    assert [rounded_up(each) for each in (0.12344999, 0.5, 9.99999)] == [0.1235, 0.5, 10.0]
 
 
 def _write_risk(folder: Path, *realised: float, token: str = "advantage-0.1") -> list[Path]:
@@ -308,3 +129,88 @@ def test_a_risk_and_an_epsilon_that_agree_have_rows_of_their_own(tmp_path: Path)
     grid = grid_of(tmp_path, *cells)
     assert [epsilon for _, epsilon in grid.rows] == [1.0, 1.001, 1.002]
     assert len(grid.entries) == 3
+
+
+# The best private result, its ceiling, and what few images leave open of both.
+
+
+@pytest.mark.parametrize("qualities", [(0.5, 4.0, 1.0), (4.0, 0.5, 1.0), (0.5, 1.0, 4.0)])
+def test_of_several_ceilings_every_reader_takes_the_best(
+    qualities: tuple[float, ...], tmp_path: Path
+) -> None:
+    cells = [
+        paper_cell(tmp_path, method=f"free_{i}", epsilon="inf", head="nonprivate", quality=quality)
+        for i, quality in enumerate(qualities)
+    ]
+    options = LAMB | {"batch_size": 64}
+    cells += [
+        paper_cell(tmp_path, method="lamb", epsilon=epsilon, head="lamb", options=options)
+        for epsilon in ("8", "inf")
+    ]
+    best = 100 * max(cell.mean for cell in read_cell_results(cells) if cell.ceiling)
+    rows = rows_as_text(table_of(paper_run(cells), "large_scale_transfer_table2"))
+    (row,) = [row for row in rows if row["Data"] == "digits" and row["ε"] == "∞"]
+    assert row["Best"].startswith(f"{best:.1f} ")
+    (result,) = best_private(grid_of(tmp_path, *cells), {})
+    assert result.ceiling is not None
+    assert result.ceiling.mean == pytest.approx(best)
+
+
+def test_the_best_of_each_key_is_the_first_of_equals(tmp_path: Path) -> None:
+    paths = [
+        write_cell(tmp_path, method=method, epsilon=epsilon, quality=quality)
+        for method, epsilon, quality in (
+            ("sgd", "2", 1.0), ("sgd", "1", 0.5), ("adam", "1", 4.0), ("lamb", "1", 0.5),
+        )
+    ]  # fmt: skip
+    sgd, *cells = read_cell_results(paths)
+    best = best_of_each([sgd, *cells, replace(sgd, method="copy")], lambda cell: cell.epsilon)
+    found = [(epsilon, cell.method) for epsilon, cell in best.items()]
+    assert found == [(2.0, "sgd"), (1.0, "adam")]
+
+
+LESIONS: dict[str, Any] = {"class_names": ("benign", "malignant"), "shares": (0.9, 0.1)}
+
+
+@pytest.mark.parametrize(
+    ("options", "counts", "expected"),
+    [
+        ({}, [50, 50, 50, 50], 200.0),  # an accuracy: all rows
+        ({"headline": "macro_accuracy"}, [50, 50, 50, 50], 200.0),
+        ({"headline": "macro_accuracy"}, [190, 4, 4, 2], 6.5),
+        ({"headline": "macro_accuracy"}, [197, 3, 0, 0], 3.1),
+        (LESIONS, [180, 20], 24.7),
+        (LESIONS | {"patients": 50}, [180, 20], 6.2),  # 5 patients of the rarer class
+        ({"multi_label": True}, [100, 200, 0, 2], 2.2),
+    ],
+)
+def test_the_variance_rests_on_the_rows_of_rare_classes(
+    options: dict[str, Any], counts: list[int], expected: float, tmp_path: Path
+) -> None:
+    path = write_cell(tmp_path, **options)
+    write_json(path, read_json(path) | {"test_counts": counts})
+    (entry,) = grid_of(tmp_path, path).entries.values()
+    assert entry.resting == pytest.approx(expected, abs=0.05)
+
+
+def test_a_large_difference_on_few_images_is_not_called_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An AUC of a half beside one of 0.87, on a dozen images."""
+    options: dict[str, Any] = {"class_names": ("a", "b"), "headline": "auc", "rows": 12, "seeds": 5}
+    cells = [
+        write_cell(tmp_path, epsilon="1", quality=0.2, **options),
+        write_cell(tmp_path, method="nonprivate", epsilon="inf", quality=1.5, **options),
+    ]
+    (best,) = best_private(grid_of(tmp_path, *cells), {})
+    beside = best.beside_ceiling
+    assert beside is not None
+    assert beside.difference < -10
+    assert beside.high is not None
+    assert beside.high > 0
+    needed = 12 * ((beside.high - beside.difference) / -beside.difference) ** 2
+    assert f"at least {math.ceil(needed)} test examples" in baseline_doubt(best)
+    for low, high in ((-2.0, 2.0), (-0.5, 0.1), (-1.0, 2.1), (-2.1, 1.0)):
+        near = replace(beside, low=low, high=high)
+        monkeypatch.setattr(type(best), "beside_ceiling", near)
+        assert ("is within noise" in baseline_doubt(best)) == (max(-low, high) <= 2)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,9 @@ import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from dpprobe.heads.registry import method_options
-from dpprobe.results import halves
 from tests.support.feature_stores import write_split
-from tests.support.training_jobs import make_job, plan_job, run_job
+from tests.support.training_jobs import make_job
+from tests.unit.training.test_head_job import Run
 
 ROWS = {"train": 400, "test": 120}
 DIMENSION = 5
@@ -41,48 +39,32 @@ def write_features(
         write_split(folder / split, features, own, class_names=names, units=units)
 
 
-def several(*, absent: bool = False) -> dict[str, np.ndarray]:
-    """Three labels per row, each there in three rows of ten; the last never tested where absent."""
-    labels = {
+def several() -> dict[str, np.ndarray]:
+    """Three labels per row, each there in three rows of ten."""
+    return {
         split: (np.random.default_rng(rows).random((rows, 3)) < 0.3).astype(np.int8)
         for split, rows in ROWS.items()
     }
-    if absent:
-        labels["test"][:, 2] = 0
-    return labels
 
 
 def one_of(classes: int) -> dict[str, np.ndarray]:
     return {split: np.arange(rows) % classes for split, rows in ROWS.items()}
 
 
-def train(folder: Path, *, calibration: Path, **changes: Any) -> Path:
-    """Runs a job of two seeds at epsilon 8; returns the cell's folder."""
-    job = make_job(**({"epsilon": "8", "methods": {"sgd": SIGMOID}} | changes))
-    run_job(folder, job, plan_job(job, ROWS["train"], folder / "plans.json", calibration))
-    return folder / "cells/toy/none/sgd/eps-8"
+def make_run(folder: Path, calibration: Path) -> Run:
+    """A job of two seeds at epsilon 8."""
+    job = make_job(epsilon="8", methods={"sgd": SIGMOID})
+    return Run(folder, job, calibration, {"image": ROWS["train"]})
 
 
-def record_of(cell: Path) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads((cell / "metrics.json").read_text())
-    return values
-
-
-def test_auto_takes_rows_of_several_labels(tmp_path: Path, calibration: Path) -> None:
+@pytest.mark.parametrize("memory_mb", [1000, 0])
+def test_a_multi_label_cell_agrees_with_its_predictions(
+    tmp_path: Path, calibration: Path, memory_mb: int
+) -> None:
     write_features(tmp_path, several(), ("a", "b", "c"))
-    auto = {"sgd": method_options({"head": "auto"})}
-    record = record_of(train(tmp_path, calibration=calibration, methods=auto))
-    options = method_options(record["options"])
-    assert options.multi_label
-    assert options.link in ("sigmoid", "none")
-    assert record["head"] == "auto"
-    assert record["summary"]["auc"]["mean"] > 0.75
-
-
-def test_a_multi_label_cell_agrees_with_its_predictions(tmp_path: Path, calibration: Path) -> None:
-    write_features(tmp_path, several(), ("a", "b", "c"))
-    cell = train(tmp_path, calibration=calibration)
-    record = record_of(cell)
+    run = make_run(tmp_path, calibration)
+    run.train(memory_mb=memory_mb)
+    cell, record = run.cell("sgd"), run.record("sgd")
     assert (record["headline"], record["multi_label"], record["auc_labels"]) == ("auc", True, 3)
     table = pq.read_table(cell / "predictions.parquet")
     assert table.schema.field("label").type == pa.list_(pa.int8())
@@ -105,34 +87,14 @@ def test_a_multi_label_cell_agrees_with_its_predictions(tmp_path: Path, calibrat
     assert history["test_auc"].iloc[0] < record["summary"]["auc"]["mean"]
 
 
-def test_streamed_test_rows_give_the_same_metrics(tmp_path: Path, calibration: Path) -> None:
-    write_features(tmp_path, several(), ("a", "b", "c"))
-    cell = train(tmp_path, calibration=calibration)
-    before = record_of(cell)["summary"]["auc"]["mean"]
-    (cell / "metrics.json").unlink()
-    train(tmp_path, calibration=calibration, memory_mb=0)
-    assert record_of(cell)["summary"]["auc"]["mean"] == pytest.approx(before, abs=1e-3)
-
-
-def test_a_label_that_no_test_row_has_is_left_out_and_named(
-    tmp_path: Path, calibration: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    write_features(tmp_path, several(absent=True), ("a", "b", "c"))
-    with caplog.at_level(logging.WARNING, logger="dpprobe"):
-        record = record_of(train(tmp_path, calibration=calibration))
-    assert record["auc_labels"] == 2
-    for seed in record["seeds"]:
-        assert seed["per_label_auc"][2] is None
-        assert seed["auc"] == pytest.approx(np.mean(seed["per_label_auc"][:2]))
-    assert "all test rows have the same value of c, so it is left out of AUC" in caplog.text
-
-
 def test_another_metric_needs_no_training(
     tmp_path: Path, calibration: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_features(tmp_path, one_of(2), ("no", "yes"))
-    cell = train(tmp_path, calibration=calibration)
-    before, weights = record_of(cell), (cell / "heads.safetensors").read_bytes()
+    run = make_run(tmp_path, calibration)
+    run.train()
+    cell, before = run.cell("sgd"), run.record("sgd")
+    weights = (cell / "heads.safetensors").read_bytes()
     assert before["headline"] == "accuracy"
     assert before["summary"]["auc"]["mean"] > 0.7
     history = pq.read_table(cell / "history.parquet").to_pandas()
@@ -142,8 +104,8 @@ def test_another_metric_needs_no_training(
         raise AssertionError("trained again")
 
     monkeypatch.setattr("dpprobe.training.head_job.fit_heads", fit)
-    train(tmp_path, calibration=calibration, metric="auc")
-    after = record_of(cell)
+    run.train(metric="auc")
+    after = run.record("sgd")
     assert after["headline"] == "auc"
     values = [seed.pop("halves") for seed in (*before["seeds"], *after["seeds"])]
     assert values[0] != values[len(before["seeds"])], "of the metric that is shown"
@@ -151,23 +113,8 @@ def test_another_metric_needs_no_training(
     assert after["content_hash"] != before["content_hash"]
     assert (cell / "heads.safetensors").read_bytes() == weights
     kept = (cell / "metrics.json").read_bytes()
-    train(tmp_path, calibration=calibration, metric="auc")
+    run.train(metric="auc")
     assert (cell / "metrics.json").read_bytes() == kept
-
-
-def test_test_rows_are_split_in_halves_once_for_all_seeds_and_methods(
-    tmp_path: Path, calibration: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_features(tmp_path, one_of(2), ("no", "yes"))
-    split, calls = halves.split_units, []
-
-    def counted(labels: np.ndarray | None, codes: np.ndarray) -> np.ndarray:
-        calls.append(labels)
-        return split(labels, codes)
-
-    monkeypatch.setattr(halves, "split_units", counted)
-    train(tmp_path, calibration=calibration, methods={"sgd": SIGMOID, "again": SIGMOID})
-    assert len(calls) == 1
 
 
 def named(test: list[str]) -> dict[str, list[str]]:
@@ -181,8 +128,9 @@ def test_a_cell_of_patients_agrees_with_its_predictions(
 ) -> None:
     patients = named([f"secret-{max(0, row - 60)}" for row in range(ROWS["test"])])
     write_features(tmp_path, labels, ("a", "b", "c"), patients)
-    cell = train(tmp_path, calibration=calibration)
-    record = record_of(cell)
+    run = make_run(tmp_path, calibration)
+    run.train()
+    cell, record = run.cell("sgd"), run.record("sgd")
     assert record["units"] == {"train": 100, "test": 60}
     assert record["rows"] == ROWS
     assert record["n"] == ROWS["train"], "the unit of privacy is an image"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,16 @@ from dpprobe import artifacts
 from dpprobe.errors import DataError, DiskError, DpprobeError, PrivacyError, may_pass
 from dpprobe.features import text_embeddings
 from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import statement as statements
 from dpprobe.results.cell_record import CELL_FILES, PAYLOAD_FILES
 from dpprobe.training.cell_task import CellTask
 from dpprobe.training.job_features import JobFeatures, read_job_features
-from dpprobe.training.tasks import Job
+from dpprobe.training.tasks import Job, OpenedJob, open_job
+from dpprobe.versions import VERSIONS
 from tests.support.feature_stores import separable, write_split
-from tests.support.training_jobs import make_job, plan_job, run_job
+from tests.support.training_jobs import make_job, plan_job, run_job, watch_renames
 
 ROWS = {"train": 300, "test": 90}
 CLASSES, DIMENSION = 3, 6
@@ -50,11 +53,12 @@ METHODS = {
 
 @dataclass(frozen=True)
 class Run:
-    """A job over the features of one folder."""
+    """A job over the features of one folder; `units` counts the units of each kind."""
 
     folder: Path
     job: Job
     calibration: Path
+    units: Mapping[str, int]
 
     def cell(self, method: str) -> Path:
         job = self.job
@@ -64,24 +68,36 @@ class Run:
         cell = self.cell(method)
         return cell.with_name(f".{cell.name}.staged")
 
-    def record(self, method: str) -> dict[str, Any]:
-        values: dict[str, Any] = json.loads((self.cell(method) / "metrics.json").read_text())
+    def read(self, method: str, name: str) -> dict[str, Any]:
+        values: dict[str, Any] = json.loads((self.cell(method) / f"{name}.json").read_text())
         return values
+
+    def record(self, method: str) -> dict[str, Any]:
+        return self.read(method, "metrics")
 
     def contents(self, method: str) -> dict[str, bytes]:
         return {name: (self.cell(method) / name).read_bytes() for name in CELL_FILES}
 
+    def plan(self, job: Job) -> Path:
+        plans = self.folder / f"plans-{job.epsilon}.json"
+        return plan_job(job, self.units[job.unit], plans, self.calibration)
+
+    def open(self, **changes: Any) -> OpenedJob:
+        job = replace(self.job, **changes)
+        return open_job(
+            job, train=self.folder / "train/manifest.json", test=self.folder / "test/manifest.json",
+            plans=self.plan(job), cells=self.folder / "cells", overlap=None, tables=None,
+        )  # fmt: skip
+
     def train(self, device: str = "cpu", **changes: Any) -> None:
         job = replace(self.job, **changes)
-        plans = self.folder / f"plans-{job.epsilon}.json"
-        planned = plan_job(job, ROWS["train"], plans, self.calibration)
-        run_job(self.folder, job, planned, device=device)
+        run_job(self.folder, job, self.plan(job), device=device)
 
 
 @pytest.fixture
 def run(tmp_path: Path, calibration: Path) -> Run:
     write_features(tmp_path)
-    return Run(tmp_path, make_job(methods=METHODS), calibration)
+    return Run(tmp_path, make_job(methods=METHODS), calibration, {"image": ROWS["train"]})
 
 
 @pytest.fixture
@@ -98,8 +114,12 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     return calls
 
 
-def test_a_cell_s_files_agree_with_each_other(run: Run) -> None:
+def test_a_cell_s_files_agree_with_each_other(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    renamed = watch_renames(monkeypatch)
     run.train()
+    published = [path.name for path in renamed if path.parent == run.cell("small")]
+    assert sorted(published) == sorted(CELL_FILES)
+    assert published[-1] == "metrics.json", "which says that the cell is complete"
     record = run.record("small")
     weights = load_file(run.cell("small") / "heads.safetensors")["weights"]
     assert weights.shape == (2, CLASSES, DIMENSION + 1)
@@ -131,75 +151,59 @@ def test_features_above_the_limit_are_streamed_to_the_same_cells(run: Run) -> No
         run.train(memory_mb=0)
 
 
-def test_what_a_normalisation_released_is_part_of_the_head(run: Run) -> None:
-    options = method_options(
-        {"head": "sgd", "batch_size": "full", "steps": 4, "normalize": "centred"}
-    )
-    run.train(methods={"centred": options})
-    tensors = load_file(run.cell("centred") / "heads.safetensors")
-    assert tensors["centre"].shape == (2, DIMENSION)
-    assert not np.array_equal(*tensors["centre"])
-    statement = json.loads((run.cell("centred") / "privacy.json").read_text())
-    assert [item["name"] for item in statement["mechanisms"]] == ["centre", "gradients"]
-    run.train(methods={"centred": options}, seeds=3)
-    grown = load_file(run.cell("centred") / "heads.safetensors")
-    np.testing.assert_array_equal(grown["centre"][:2], tensors["centre"])
-    assert run.record("centred")["noise_multiplier"] is None  # there are two
+RELEASING: list[tuple[dict[str, Any], str, list[str]]] = [
+    ({"head": "sgd", "batch_size": "full", "steps": 4, "normalize": "centred"}, "centre",
+     ["centre", "gradients"]),
+    ({"head": "momentum", "steps": 3, "class_priors": "released"}, "class_priors",
+     ["class_counts", "centre", "gradients"]),
+    ({"head": "tuned", "base": {"head": "sgd", "batch_size": "full", "steps": 3}, "trials": 3,
+      "search": {"learning_rate": [0.5, 2.0]}}, "chosen", ["score", "gradients"]),
+]  # fmt: skip
 
 
-def test_what_a_search_chose_is_kept_beside_its_seed(run: Run) -> None:
-    options = method_options(
-        {
-            "head": "tuned",
-            "base": {"head": "sgd", "batch_size": "full", "steps": 3},
-            "search": {"learning_rate": [0.5, 2.0]},
-            "trials": 3,
-        }
-    )
-    run.train(methods={"tuned": options})
-    first = run.record("tuned")["seeds"]
-    assert {seed["chosen"]["learning_rate"] for seed in first} <= {0.5, 2.0}
-    run.train(methods={"tuned": options}, seeds=3)
-    grown = run.record("tuned")["seeds"]
-    assert [seed["chosen"] for seed in grown[:2]] == [seed["chosen"] for seed in first]
-    assert "learning_rate" in grown[2]["chosen"]
-    statement = json.loads((run.cell("tuned") / "privacy.json").read_text())
-    assert statement["epsilon_realised"] <= 4
+@pytest.mark.parametrize(("values", "name", "mechanisms"), RELEASING)
+def test_what_is_released_beside_a_head_stays_with_its_seed(
+    run: Run, values: dict[str, Any], name: str, mechanisms: list[str]
+) -> None:
+    """Statistics of a normalisation, class priors, and what a search chose."""
+    methods = {"m": method_options(values)}
 
+    def read() -> list[Any]:
+        seeds, tensors = run.record("m")["seeds"], load_file(run.cell("m") / "heads.safetensors")
+        kept = tensors[name].tolist() if name in tensors else [seed[name] for seed in seeds]
+        if name == "class_priors":
+            assert kept == [np.float32(seed[name]).tolist() for seed in seeds]
+            assert np.allclose(kept, 1 / 3, atol=0.2)
+        if name == "chosen":
+            assert {each["learning_rate"] for each in kept} <= {0.5, 2.0}
+        return kept
 
-def test_released_priors_are_kept_beside_their_seed(run: Run) -> None:
-    values = {"head": "momentum", "steps": 3, "class_priors": "released"}
-    methods = {"balanced": method_options(values)}
     run.train(methods=methods)
-    first = [seed["class_priors"] for seed in run.record("balanced")["seeds"]]
-    assert np.allclose(first, 1 / 3, atol=0.2)
-    assert first[0] != first[1]
+    first = read()
     run.train(methods=methods, seeds=3)
-    grown = [seed["class_priors"] for seed in run.record("balanced")["seeds"]]
+    grown = read()
     assert grown[:2] == first
     assert len(grown) == 3
-    tensors = load_file(run.cell("balanced") / "heads.safetensors")
-    np.testing.assert_array_equal(tensors["class_priors"], np.asarray(grown, np.float32))
-    statement = json.loads((run.cell("balanced") / "privacy.json").read_text())
-    assert "how frequent the classes are" in statement["promise"]
-    assert statement["mechanisms"][0]["name"] == "class_counts"
-
-
-def test_a_second_job_keeps_every_cell(run: Run, fits: list[tuple[str, int]]) -> None:
-    run.train()
-    before = {method: run.contents(method) for method in METHODS}
-    fits.clear()
-    run.train()
-    assert fits == []
-    assert {method: run.contents(method) for method in METHODS} == before
+    assert name == "chosen" or first[0] != first[1]
+    statement = run.read("m", "privacy")
+    assert [item["name"] for item in statement["mechanisms"]] == mechanisms
+    assert ("how frequent the classes are" in statement["promise"]) == (name == "class_priors")
+    assert statement["epsilon_realised"] <= 4
+    assert run.record("m")["noise_multiplier"] is None  # there are several
 
 
 def test_a_kept_cell_gets_today_s_statement_without_training(
     run: Run, fits: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run.train()
-    before = run.contents("small")
+    before, both = run.contents("small"), {method: run.contents(method) for method in METHODS}
     fits.clear()
+    files = [run.cell("small") / name for name in CELL_FILES]
+    for file in files:
+        os.utime(file, (0, 0))
+    run.train()
+    assert {method: run.contents(method) for method in METHODS} == both
+    assert all(file.stat().st_mtime for file in files), "marked as seen by this run"
     monkeypatch.setattr(statements, "NOT_COVERED", ("a sentence that was forgotten",))
     run.train()
     after = run.contents("small")
@@ -248,55 +252,58 @@ def test_a_damaged_file_costs_its_own_cell(
 
 
 def seeds_of(run: Run, method: str = "small") -> list[str]:
-    statement = json.loads((run.cell(method) / "privacy.json").read_text())
-    seeds: list[str] = statement["seeds"]
+    seeds: list[str] = run.read(method, "privacy")["seeds"]
     return seeds
 
 
-def change_job(**changes: Any) -> Callable[[Run], Run]:
-    return lambda run: replace(run, job=replace(run.job, **changes))
+CHANGES: list[dict[str, Any]] = [
+    {}, {"study_seed": 1}, {"study_seed": 11}, {"epsilon": "3"}, {"delta": 2e-4},
+    {"dataset": "other"}, {"backbone": "other"}, {"mode": "release"},
+]  # fmt: skip
 
 
-def change_options(run: Run) -> Run:
-    slower = METHODS["small"].model_copy(update={"learning_rate": 0.01})
-    return change_job(methods={**METHODS, "small": slower})(run)
-
-
-def change_split(name: str) -> Callable[[Run], Run]:
-    def change(run: Run) -> Run:
-        for path in (run.folder / name).iterdir():
-            path.unlink()
-        write_features(run.folder, splits=[name], shift=0.5)
-        return run
-
-    return change
-
-
-@pytest.mark.parametrize(
-    ("change", "retrained"),
-    [
-        (change_options, ["30"]),
-        (change_split("train"), ["30", "full"]),
-        (change_split("test"), ["30", "full"]),
-        (change_job(study_seed=1), ["30", "full"]),
-        (change_job(epsilon="3"), ["30", "full"]),
-        (change_job(delta=2e-4), ["30", "full"]),
-        (change_job(dataset="other"), ["30", "full"]),
-        (change_job(backbone="other"), ["30", "full"]),
-    ],
-)
 def test_what_a_cell_depends_on_makes_it_another_with_noise_of_its_own(
-    run: Run, fits: list[tuple[str, int]], change: Callable[[Run], Run], retrained: list[str]
+    run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Neighbouring runs must not share noise."""
+    start = run.folder / "start.safetensors"
+    small = METHODS["small"]
+    started = small.model_copy(update={"init": "file", "init_file": str(start)})
+    slower = small.model_copy(update={"learning_rate": 0.01})
+    found: list[str | int] = []
+
+    def note(method: str = "small", options: MethodOptions = small, **changes: Any) -> None:
+        task = run.open(methods={method: options}, **changes).make_task(method, device="cpu")
+        assert task.identity["train"] != task.identity["test"]
+        found.extend([task.fingerprint, task.derive_seed(0), task.derive_seed(1)])
+
+    for weights in (0.5, 0.25):
+        values = np.full((CLASSES, DIMENSION), weights, np.float32)
+        save_file({"weights": values}, start)
+        note(options=started)
+    for change in CHANGES:
+        note(**change)
+    note("other")
+    note(options=slower)
+    monkeypatch.setitem(VERSIONS, "training", 10**6)
+    note()
+    monkeypatch.undo()
+    for split in ROWS:
+        for path in (run.folder / split).iterdir():
+            path.unlink()
+        write_features(run.folder, splits=[split], shift=0.5)
+        note()
+    assert len(set(found)) == len(found) == 3 * (len(CHANGES) + 7)
+
+
+def test_only_what_changed_is_trained_again(run: Run, fits: list[tuple[str, int]]) -> None:
     run.train()
-    before = run.record("small")["fingerprint"]
-    seeds = seeds_of(run)
     fits.clear()
-    changed = change(run)
-    changed.train()
-    assert sorted(batch for batch, _ in fits) == retrained
-    assert changed.record("small")["fingerprint"] != before
-    assert not set(seeds) & set(seeds_of(changed)), "neighbouring runs must not share noise"
+    slower = METHODS["small"].model_copy(update={"learning_rate": 0.01})
+    run.train(methods={**METHODS, "small": slower})
+    assert [batch for batch, _ in fits] == ["30"]
+    run.train(study_seed=1)
+    assert [batch for batch, _ in fits] == ["30", "30", "full"]
 
 
 @pytest.mark.parametrize(
@@ -326,21 +333,6 @@ def test_one_method_s_failure_keeps_the_others_work(
         assert not run.staged(method).exists()
 
 
-def full_disk(monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:
-    """Has the disk fill up while the predictions of a cell are written."""
-    original = pq.write_table
-    left = [None] * times
-
-    def write(table: Any, path: Path, **options: Any) -> None:
-        if left and "scores" in table.column_names:
-            left.pop()
-            path.write_bytes(b"half")
-            raise OSError(errno.ENOSPC, "No space left on device")
-        original(table, path, **options)
-
-    monkeypatch.setattr("dpprobe.training.cell_contents.pq.write_table", write)
-
-
 def unfinished(run: Run) -> list[str]:
     """What is neither input nor a published cell."""
     paths = [str(path.relative_to(run.folder)) for path in run.folder.rglob("*")]
@@ -353,7 +345,16 @@ def test_a_cell_without_room_leaves_what_was_finished(
     run.train()
     before = run.contents("full")
     monkeypatch.setattr(artifacts, "WAIT", 0)
-    full_disk(monkeypatch, times=2)
+    original, left = pq.write_table, [None] * 2
+
+    def write(table: Any, path: Path, **options: Any) -> None:
+        if left and "scores" in table.column_names:  # the disk fills up
+            left.pop()
+            path.write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        original(table, path, **options)
+
+    monkeypatch.setattr("dpprobe.training.cell_contents.pq.write_table", write)
     with pytest.raises(DpprobeError, match="small: .*disk full on .*; free space or") as caught:
         run.train(seeds=3)
     assert may_pass(caught.value)

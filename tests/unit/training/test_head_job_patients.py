@@ -1,23 +1,27 @@
-"""Cells whose unit of privacy is a patient, and the price of patients where it is an image."""
+"""Patients as units: of fits' inputs and cells, and their price where the unit is an image."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 
+from dpprobe.errors import DataError
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants
-from dpprobe.privacy.plan import Mechanism
-from dpprobe.training.tasks import Job
+from dpprobe.privacy.plan import Mechanism, Patients
+from dpprobe.privacy.target import Target
+from dpprobe.training.fit_inputs import FitInputs
 from tests.support.feature_stores import separable, write_split
-from tests.support.training_jobs import make_job, plan_job, run_job
+from tests.support.training_jobs import make_job
+from tests.unit.training.test_head_job import Run
 
 CLASSES, DIMENSION = 3, 6
 # Patient p has 1 to 20 images, all of one class.
@@ -44,34 +48,11 @@ def write_features(folder: Path, *, named: bool = True, crops: int = 0) -> None:
         write_split(folder / split, features, labels, units=units, layers=layers)
 
 
-@dataclass(frozen=True)
-class Run:
-    folder: Path
-    job: Job
-
-    @property
-    def plans(self) -> Path:
-        return self.folder / "plans.json"
-
-    def plan(self, **changes: Any) -> None:
-        job = replace(self.job, **changes)
-        images = IMAGES["train"]
-        n = len(images) if job.unit == "patient" else sum(images)
-        plan_job(job, n, self.plans, self.folder / "calibration")
-
-    def train(self, **changes: Any) -> None:
-        run_job(self.folder, replace(self.job, **changes), self.plans)
-
-    def read(self, method: str, name: str, epsilon: str = "4") -> dict[str, Any]:
-        path = self.folder / f"cells/toy/none/{method}/eps-{epsilon}/{name}.json"
-        values: dict[str, Any] = json.loads(path.read_text())
-        return values
-
-
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path: Path, calibration: Path) -> Run:
     write_features(tmp_path)
-    return Run(tmp_path, make_job(methods=METHODS, unit="patient"))
+    units = {"image": sum(IMAGES["train"]), "patient": len(IMAGES["train"])}
+    return Run(tmp_path, make_job(methods=METHODS, unit="patient"), calibration, units)
 
 
 def composition(statement: Mapping[str, Any]) -> list[Mechanism]:
@@ -86,7 +67,6 @@ def test_patients_are_the_unit_of_every_statement(
         "dpprobe.training.job_features.chunk_rows",
         lambda rows, _: [(start, min(start + 7, rows)) for start in range(0, rows, 7)],
     )
-    run.plan()
     run.train()
     for method in METHODS:
         statement = run.read(method, "privacy")
@@ -120,7 +100,6 @@ def test_crops_make_cells_stale_and_keep_every_promise(run: Run) -> None:
             for method in METHODS
         }
 
-    run.plan()
     run.train()
     before = read_cells()
     write_features(run.folder, crops=3)
@@ -134,7 +113,6 @@ def test_crops_make_cells_stale_and_keep_every_promise(run: Run) -> None:
 
 def test_features_in_memory_and_streamed_give_the_same_second_order_cells(run: Run) -> None:
     second = {"second": METHODS["second"]}
-    run.plan(methods=second)
     run.train(methods=second)
     kept = run.read("second", "metrics")
     (run.folder / "cells/toy/none/second/eps-4/metrics.json").unlink()
@@ -143,9 +121,7 @@ def test_features_in_memory_and_streamed_give_the_same_second_order_cells(run: R
 
 
 def test_a_promise_for_images_says_its_worth_to_patients(run: Run) -> None:
-    image = {"unit": "image", "patients": {"images": 20}}
-    run.plan(**image)
-    run.train(**image)
+    run.train(unit="image", patients={"images": 20})
     for method in METHODS:
         statement = run.read(method, "privacy")
         assert statement["unit_of_privacy"] == "one training image"
@@ -162,3 +138,77 @@ def test_a_promise_for_images_says_its_worth_to_patients(run: Run) -> None:
     mu = 20 * accountants.gaussian_mu(composition(full))
     exact = accountants.gaussian_epsilon(mu, 1e-4)
     assert full["patients"]["epsilon"] == pytest.approx(exact, rel=1e-4)
+
+
+# Inputs of fits
+
+
+ROWS, PATIENTS = sum(IMAGES["train"]), len(IMAGES["train"])
+
+
+def inputs(folder: Path, unit: str, *, named: bool = True) -> FitInputs:
+    write_features(folder, named=named)
+    return FitInputs(FeatureStore(folder / "train/manifest.json"), unit)
+
+
+@pytest.mark.parametrize(("unit", "n"), [("image", ROWS), ("patient", PATIENTS)])
+def test_facts_are_of_as_many_units_as_there_are(tmp_path: Path, unit: str, n: int) -> None:
+    of_unit = inputs(tmp_path, unit)
+    assert of_unit.read_facts(Target(n=of_unit.n, unit=unit, epsilon=2.0, delta=1e-4)) == DataFacts(
+        n=n, dimension=DIMENSION, classes=CLASSES, multi_label=False, epsilon=2.0, delta=1e-4,
+        unit=unit,
+    )  # fmt: skip
+    assert of_unit.n == n
+
+
+def test_rows_of_a_patient_weigh_as_one_in_memory_and_streamed(tmp_path: Path) -> None:
+    of_patients = inputs(tmp_path, "patient")
+    held = of_patients.read_rows(device="cpu", memory_mb=100)
+    streamed = of_patients.read_rows(device="cpu", memory_mb=0)
+    assert held.n == streamed.n == PATIENTS
+    for rows in (held, streamed):
+        assert rows.units is of_patients.units
+        assert torch.equal(rows.labels, held.labels)
+    assert len(held.labels) == ROWS
+
+
+@pytest.mark.parametrize("unit", ["image", "patient"])
+def test_crops_have_the_rows_labels_and_units(tmp_path: Path, unit: str) -> None:
+    """Read when steps ask for them, or streamed where all of them together are too many."""
+    write_features(tmp_path)
+    whole = FeatureStore(tmp_path / "train/manifest.json")
+    values = whole.read()
+    crops = {f"crop_{number:02d}": values + number + 1 for number in range(11)}
+    manifest = write_split(
+        tmp_path / "crops/train", values, whole.labels, units=whole.units, layers=crops
+    )
+    of_unit = FitInputs(FeatureStore(manifest), unit)
+    most = 12 * 4 * values.size / 1e6  # of the rows and all crops as float32
+    for memory_mb, streamed in ((most, False), (most - 1e-6, True)):
+        rows = of_unit.read_rows(device="cpu", memory_mb=memory_mb)  # type: ignore[arg-type]
+        assert rows.is_streamed == streamed
+        assert len(rows.crops) == 11
+        for number, crop in enumerate(rows.crops):
+            assert crop.is_streamed == streamed
+            (start, block), *_ = crop.read_blocks(10**9)
+            assert torch.equal(block, torch.from_numpy(values[start : len(block)] + number + 1))
+            assert torch.equal(crop.labels, rows.labels)
+            assert crop.units is rows.units
+            assert crop.n == rows.n
+    assert FitInputs(whole, unit).read_rows(device="cpu", memory_mb=1).crops == ()
+
+
+def test_a_patient_with_more_images_than_are_priced_is_refused(tmp_path: Path) -> None:
+    of_images = inputs(tmp_path, "image")
+    of_images.check_patients(None)
+    of_images.check_patients(max(IMAGES["train"]))
+    with pytest.raises(DataError, match="a patient has more training"):
+        of_images.check_patients(max(IMAGES["train"]) - 1)
+
+
+def test_features_that_name_no_patients_are_refused(tmp_path: Path) -> None:
+    unnamed = inputs(tmp_path, "patient", named=False)
+    with pytest.raises(DataError, match="the rows of this store name none"):
+        _ = unnamed.units
+    with pytest.raises(DataError, match="the rows of this store name none"):
+        unnamed.check_patients(Patients(images=20).images)

@@ -50,7 +50,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "second": {"head": "feature_covariance", "steps": 2},
     "auto": {"head": "auto"},
 }
-# Rows of train and test, classes, several labels, patients, and the class that no test row has.
+# Rows of train and test, classes, several labels, patients, the class that no test row has, and if
+# rows have a group and labels that count as right.
 SPLITS: Mapping[str, dict[str, Any]] = {
     "two": {"rows": (60, 24), "classes": 2},
     "eleven": {"rows": (110, 44), "classes": 11},
@@ -59,13 +60,14 @@ SPLITS: Mapping[str, dict[str, Any]] = {
     "no label": {"rows": (60, 24), "classes": 3, "several": True, "absent": 1},
     "patients": {"rows": (60, 24), "classes": 3, "patients": 3},
     "one row": {"rows": (60, 1), "classes": 2},
+    "judged": {"rows": (60, 24), "classes": 3, "judged": True},
     "patients of labels": {"rows": (60, 24), "classes": 3, "patients": 4, "several": True},
 }
 
 
 def _write_splits(
     folder: Path, *, rows: tuple[int, int], classes: int, several: bool = False, patients: int = 0,
-    absent: int | None = None, **header: Any,
+    absent: int | None = None, judged: bool = False,
 ) -> None:  # fmt: skip
     for number, (split, count) in enumerate(zip(("train", "test"), rows, strict=True)):
         generator = np.random.default_rng(number)
@@ -78,10 +80,15 @@ def _write_splits(
         units = [f"{split} {row // patients}" for row in range(count)] if patients else None
         features = generator.normal(size=(count, 6))
         features[np.arange(count), labels % 6] += 2
+        more: dict[str, Any] = {}
+        if judged:
+            right = [[], [2], [int(labels[0]), 1]]
+            more["accepted"] = [right[row % 3] for row in range(count)]
+            more["groups"] = {"sex": ["fm"[row % 5 > 2] for row in range(count)]}
         write_split(
             folder / split, features, held, units=units,
             class_names=tuple(f"class {k}" for k in range(classes)),
-            copies={"image": {"rows": 2, "most": 3}} if split == "train" else None, **header,
+            copies={"image": {"rows": 2, "most": 3}} if split == "train" else None, **more,
         )  # fmt: skip
 
 
@@ -119,7 +126,7 @@ CELLS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     *((split, "full", {}) for split in SPLITS if "label" not in split),
     *((split, "sigmoid", {}) for split in SPLITS if "label" in split),
     *(("two", method, {}) for method in ("tuned", "priors", "second")),
-    *(("two", method, {"epsilon": "inf"}) for method in ("full", "auto")),
+    *(("two", method, {"epsilon": "inf"}) for method in ("full", "auto")), ("labels", "auto", {}),
     ("two", "full", {"seeds": 1, "metric": "auc", "study_seed": 5}),
     ("eleven", "full", {"seeds": 12, "metric": "macro_accuracy", "mode": "release"}),
     ("patients", "full", {"unit": "patient"}),
@@ -154,6 +161,8 @@ def _stage(
         assert not other.is_current()
         assert other.find_reusable() is not None
     assert replace(task, identity={}).find_reusable() is None
+    stores = {"train": opened.stores[0].fingerprint, "test": opened.stores[1].fingerprint}
+    assert {name: task.identity[name] for name in stores} == stores
     record = read_json(task.published / "metrics.json")
     halves = [seed.pop("halves") for seed in record["seeds"]]
     again = task.find_reusable()
@@ -179,6 +188,7 @@ def _stage(
         "statement": {name: statement[name] for name in (
             "seeds", "n", "private", "epsilon_all_heads", "patients", "public_data", "copies",
             "declared_public", "chosen_from", "mode", "promise") if name in statement},
+        "said": {name: len(each) for name, each in statement.items() if isinstance(each, list)},
     }  # fmt: skip
 
 
@@ -284,12 +294,11 @@ def test_splits_and_shares_are_refused_as_stored(tmp_path: Path) -> None:
     for name, split in SPLITS.items():
         _write_splits(tmp_path / name, **split)
     manifests = {name: tmp_path / name for name in ("two", "eleven", "labels", "one row")}
-    _write_splits(tmp_path / "wide", rows=(60, 24), classes=2)
-    write_split(tmp_path / "wide/test", np.zeros((4, 7)), np.zeros(4, np.int64), class_names=(
-        "class 0", "class 1"))  # fmt: skip
-    for (name, folder), other in itertools.product(
-        manifests.items(), (*manifests.values(), tmp_path / "wide")
-    ):
+    for name, width, classes in (("wide", 7, (0, 1)), ("turned", 6, (1, 0))):
+        write_split(tmp_path / name / "test", np.zeros((4, width)), np.zeros(4, np.int64),
+                    class_names=tuple(f"class {k}" for k in classes))  # fmt: skip
+    others = (*manifests.values(), tmp_path / "wide", tmp_path / "turned")
+    for (name, folder), other in itertools.product(manifests.items(), others):
         for headline in ("accuracy", "auc"):
             inputs = FitInputs(FeatureStore(folder / "train/manifest.json"), "image")
             test = FeatureStore(other / "test/manifest.json")
@@ -324,11 +333,15 @@ def test_a_job_names_each_method_that_failed_and_trains_the_others(
             raise error
 
     monkeypatch.setattr(head_job, "_train_cell", train)
+    places: dict[str, Any] = {
+        "train": tmp_path / "train/manifest.json", "test": tmp_path / "test/manifest.json",
+        "plans": plans, "cells": tmp_path / "cells",
+    }  # fmt: skip
+    own = replace(job, methods={name: methods[name] for name in ("full", "c")})
+    opened = open_job(own, **places, overlap=None, tables=None)  # others' failures are not its own
+    assert (opened.failure_reasons, opened.planned_methods) == ({}, ["full", "c"])
     with pytest.raises(DpprobeError) as caught:
-        head_job.train_job(
-            job, train=tmp_path / "train/manifest.json", test=tmp_path / "test/manifest.json",
-            plans=plans, cells=tmp_path / "cells", device="cpu",
-        )  # fmt: skip
+        head_job.train_job(job, **places, device="cpu")
     few, *rest = str(caught.value).splitlines()
     assert few.startswith("few: batch_size 99 is above the 60")
     said = repr(fault) if passes else "its own"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.backbones.timm_models import Options as Timm
@@ -35,7 +38,7 @@ from dpprobe.training.plan_file import read_plans
 from dpprobe.training.tasks import Job
 from dpprobe.training.tuned_networks import gather_networks
 from tests.support.feature_stores import separable, write_split
-from tests.support.training_jobs import make_job, plan_job
+from tests.support.training_jobs import make_job, plan_job, watch_renames
 
 ROWS = {"train": 60, "test": 20}
 CLASSES, DIMENSION = 3, 64  # of test_vit
@@ -112,8 +115,15 @@ def of(run: Run, options: dict[str, Any], **changes: Any) -> Run:
     return replace(run, job=replace(run.job, methods={"net": method_options(options)}, **changes))
 
 
-def test_a_network_is_kept_and_made_again_with_the_same_bits(run: Run) -> None:
+def test_a_network_is_kept_and_made_again_with_the_same_bits(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renamed = watch_renames(monkeypatch)
     run.tune(0)
+    folder = run.network(0)
+    published = [path.name for path in renamed if path in [folder / name for name in NETWORK_FILES]]
+    assert sorted(published) == sorted(NETWORK_FILES)
+    assert published[-1] == "result.json"
     first = run.files(0)
     made = run.network(0).stat().st_mtime_ns
     for name in NETWORK_FILES:
@@ -130,15 +140,32 @@ def test_a_network_is_kept_and_made_again_with_the_same_bits(run: Run) -> None:
     assert not list(run.network(0).parent.glob(".*"))
 
 
-def test_the_physical_batch_changes_no_identity_and_only_rounding(run: Run) -> None:
+def test_a_killed_job_goes_on_from_its_own_checkpoint(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run.tune(1)
+    whole = run.files(1)["network.safetensors"]
+    (run.network(1) / "result.json").unlink()
+    make_curve = network_job.make_curve
+
+    def killed(*arguments: Any, **rest: Any) -> Any:
+        measure = make_curve(*arguments, **rest)
+        return lambda step, network: measure(step, network) if step < 3 else pytest.fail("killed")
+
+    monkeypatch.setattr(network_job, "make_curve", killed)
+    with pytest.raises(pytest.fail.Exception, match="killed"):
+        run.tune(1, checkpoint_minutes=0)
+    monkeypatch.undo()
+    (kept,) = run.network(1).parent.glob(".*")
+    caplog.set_level(logging.INFO)
     run.tune(0)
-    whole = load_file(run.network(0) / "network.safetensors")
-    fingerprint = run.record(0).fingerprint
-    (run.network(0) / "result.json").unlink()
-    run.tune(0, physical_batch=3)
-    assert run.record(0).fingerprint == fingerprint
-    for name, values in load_file(run.network(0) / "network.safetensors").items():
-        np.testing.assert_allclose(values, whole[name], rtol=1e-4, atol=1e-6)
+    assert "resumes" not in caplog.text, "another seed starts from its first step"
+    run.tune(1)
+    assert "net eps 2: resumes after step 2 of 3" in caplog.text
+    assert run.files(1)["network.safetensors"] == whole
+    kept.mkdir()  # of a job that was killed after it had published its network
+    run.tune(1)
+    assert not kept.exists()
 
 
 def test_a_cell_has_what_its_networks_have(run: Run) -> None:
@@ -160,6 +187,11 @@ def test_a_cell_has_what_its_networks_have(run: Run) -> None:
         for name, seeds in heads.items():
             np.testing.assert_array_equal(seeds[index], own[name])
     assert len(heads) > 1
+    for row in pq.read_table(cell / "history.parquet").to_pylist():
+        told = json.loads((run.network(row["seed_index"]) / "history.json").read_text())
+        (one,) = [each for each in told if each["step"] == row["step"]]
+        assert row == {"seed_index": row["seed_index"], "test_auc": None} | one
+    assert record.seconds == pytest.approx(sum(run.record(index).seconds for index in range(2)))
     assert not any(np.array_equal(*seeds) for seeds in heads.values())
     before = (cell / "metrics.json").read_bytes()
     run.gather()
@@ -196,6 +228,14 @@ def test_a_cell_is_of_whole_seeds_of_one_identity(run: Run) -> None:
         DataError, match="seed-1: this network belongs to another version of the cell"
     ):
         run.gather()
+
+
+def test_a_network_starts_from_a_file_that_was_compared(run: Run) -> None:
+    path = run.folder / "start.safetensors"
+    save_file({"weights": np.eye(CLASSES, DIMENSION, dtype=np.float32)}, path)
+    of(run, HEAD | {"init": "file", "init_file": str(path), "learning_rate": 1e-9}).tune(0)
+    state = load_file(run.network(0) / "network.safetensors")
+    np.testing.assert_allclose(state["head.weight"], np.eye(CLASSES, DIMENSION), atol=1e-5)
 
 
 def test_private_weights_are_marked(run: Run) -> None:
@@ -273,6 +313,22 @@ def test_features_of_other_weights_are_refused(run: Run) -> None:
     write_features(run.folder, weights="0" * 64)
     with pytest.raises(DataError, match="with different weights"):
         run.tune(0)
+
+
+def test_activations_of_other_rows_are_refused(run: Run) -> None:
+    """As many rows in another order, as of a table that was made anew."""
+    header: dict[str, Any] = {"preprocessing": {"cut": {"blocks": 1, "shape": [DIMENSION]}}}
+    cuts: list[Path] = []
+    for split, rows in ROWS.items():
+        features, labels = np.zeros((rows, DIMENSION)), np.arange(rows) % CLASSES
+        ids = [f"{split}-{row}" for row in range(rows)]
+        for order in (ids, ids[::-1]):
+            folder = run.folder / f"cut {len(cuts)}" / split
+            cuts.append(write_split(folder, features, labels, ids=order, backbone="vit", **header))
+    for pair, reason in (((0, 2), None), ((1, 2), "different split tables"), ((0, 3), "different")):
+        files = replace(run.given, cuts=(cuts[pair[0]], cuts[pair[1]]))
+        with pytest.raises(DataError, match=reason) if reason else nullcontext():
+            tune_network(run.job, files, index=0, limits=Limits(device="cpu"))
 
 
 def test_images_of_another_table_are_refused(tmp_path: Path) -> None:

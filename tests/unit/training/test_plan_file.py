@@ -1,4 +1,4 @@
-"""The file of calibrated plans between two jobs."""
+"""The file of calibrated plans between two jobs, and `auto` methods, decided from features."""
 
 from __future__ import annotations
 
@@ -8,16 +8,35 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
-from dpprobe.errors import PrivacyError
+from dpprobe.errors import DpprobeError, PrivacyError
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.heads import auto, auto_rule
+from dpprobe.heads.auto import trained_head
+from dpprobe.heads.facts import DataFacts
+from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants
 from dpprobe.privacy.plan import Patients, Plan
+from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.risk import Risk
 from dpprobe.privacy.target import Target
-from dpprobe.training.plan_file import Plans, check_price, plan_method, read_plans, write_plans
+from dpprobe.results.cell_record import recorded_facts
+from dpprobe.training.fit_inputs import FitInputs
+from dpprobe.training.plan_file import (
+    Plans,
+    check_price,
+    decide_methods,
+    plan_method,
+    read_plans,
+    write_plans,
+)
+from tests.support.training_jobs import make_job
+from tests.unit.training.test_head_job import CLASSES, DIMENSION, ROWS, Run, write_features
 
 
 def method(**own: Any) -> MethodOptions:
@@ -26,13 +45,10 @@ def method(**own: Any) -> MethodOptions:
 
 FULL = method(batch_size="full", steps=3)
 SMALL = method(batch_size=30, steps=12)
-TUNED = method_options(
-    {
-        "head": "tuned",
-        "base": {"head": "sgd", "batch_size": "full", "steps": 3},
-        "search": {"learning_rate": [0.1, 1]},
-    }
-)
+TUNED = method_options({
+    "head": "tuned", "base": {"head": "sgd", "batch_size": "full", "steps": 3},
+    "search": {"learning_rate": [0.1, 1]},
+})  # fmt: skip
 IMPOSSIBLE = method(batch_size=400, steps=3)
 
 
@@ -69,6 +85,8 @@ def test_when_all_fail_each_is_named(tmp_path: Path) -> None:
     with pytest.raises(PrivacyError, match="a: batch_size 400.*\\nb: .*write epsilon inf"):
         written(tmp_path, {"a": IMPOSSIBLE, "b": ceiling})
     assert not (tmp_path / "plans.json").exists()
+    auto = method_options({"head": "auto"})  # which is decided later
+    assert set(read(tmp_path, {"a": IMPOSSIBLE, "auto": auto}).failures) == {"a"}
 
 
 def test_all_heads_together_are_priced(tmp_path: Path) -> None:
@@ -150,3 +168,117 @@ def test_a_release_refuses_a_plan_whose_epsilons_are_not_its_price(
         for each in wrong:
             with pytest.raises(PrivacyError, match=key):
                 check_price(each)
+
+
+# `auto` methods
+
+
+AUTO = method_options({"head": "auto"})
+SGD = method_options({"head": "sgd", "batch_size": 30, "steps": 12})
+FACTS = DataFacts(
+    n=ROWS["train"], dimension=DIMENSION, classes=CLASSES, multi_label=False, epsilon=4.0,
+    delta=1e-4, unit="image",
+)  # fmt: skip
+TARGET = Target(n=FACTS.n, epsilon=FACTS.epsilon, delta=FACTS.delta)
+
+
+@pytest.fixture
+def run(tmp_path: Path, calibration: Path) -> Run:
+    write_features(tmp_path)
+    job = make_job(methods={"auto": AUTO, "sgd": SGD})
+    return Run(tmp_path, job, calibration, {"image": ROWS["train"]})
+
+
+def test_a_cell_of_auto_is_the_chosen_head_s_bit_for_bit(run: Run) -> None:
+    run.train()
+    chosen = method_options(auto_rule.choose_head(FACTS))
+    values = run.record("auto")
+    assert values["head"] == "auto"
+    assert values["options"]["rule"] == auto_rule.RULE
+    assert values["options"]["chosen"] == chosen.model_dump(mode="json")
+    task = run.open().make_task("auto", device="cpu")
+    assert task.fingerprint == values["fingerprint"]
+    seeds = [cell_seed(task.identity, index) for index in range(2)]
+    store = FeatureStore(run.folder / "train/manifest.json")
+    data = FitInputs(store, "image").read_rows(device="cpu", memory_mb=100)
+    alone = fit_heads(chosen, data, task.plan, seeds)
+    weights = load_file(run.cell("auto") / "heads.safetensors")["weights"]
+    np.testing.assert_array_equal(weights, alone.weights)
+
+
+def test_the_statement_names_the_rule_what_it_chose_and_the_facts(run: Run) -> None:
+    run.train()
+    said = run.read("auto", "privacy")
+    chosen = auto_rule.choose_head(FACTS)["head"]
+    assert said["chosen_from"] == {
+        "rule": f"auto rule {auto_rule.RULE}", "head": chosen, **FACTS.to_dict(),
+    }  # fmt: skip
+    assert any(f"auto rule {auto_rule.RULE}" in text and chosen in text for text in said["public"])
+    assert said["private"] is True
+    assert 0.98 * 4 < said["epsilon_realised"] <= 4
+    assert "chosen_from" not in run.read("sgd", "privacy")
+
+
+def test_a_current_cell_is_kept_and_another_rule_or_choice_makes_it_anew(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.train()
+    before, other = run.contents("auto"), run.contents("sgd")
+    run.train()
+    assert run.contents("auto") == before
+    monkeypatch.setattr(auto, "RULE", auto_rule.RULE + 1)
+    run.train()
+    assert run.contents("auto") != before
+    assert run.record("auto")["options"]["rule"] == auto_rule.RULE + 1
+    fingerprint = run.record("auto")["fingerprint"]
+    monkeypatch.setattr(auto, "choose_head", lambda _: {"head": "least_squares"})
+    run.train()
+    assert run.record("auto")["fingerprint"] != fingerprint
+    assert run.record("auto")["options"]["chosen"]["head"] == "least_squares"
+    assert run.contents("sgd") == other
+
+
+def test_without_privacy_auto_chooses_too(run: Run) -> None:
+    run.train(epsilon="inf", methods={"auto": AUTO})
+    run = replace(run, job=replace(run.job, epsilon="inf"))
+    values, said = run.record("auto"), run.read("auto", "privacy")
+    facts = replace(FACTS, epsilon=float("inf"))
+    assert values["options"]["chosen"]["head"] == auto_rule.choose_head(facts)["head"]
+    assert said["private"] is False
+    assert said["chosen_from"]["epsilon"] == "inf"
+    assert values["summary"]["accuracy"]["mean"] > 0.7
+
+
+def test_the_facts_of_a_record_are_those_that_decided(run: Run) -> None:
+    run.train()
+    assert recorded_facts(run.record("auto"), epsilon=4.0, delta=1e-4) == FACTS
+    store = FeatureStore(run.folder / "train/manifest.json")
+    assert FitInputs(store, "image").read_facts(TARGET) == FACTS
+
+
+def test_a_choice_that_cannot_be_trained_does_not_keep_the_others(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = {"head": "sgd", "batch_size": 1000, "steps": 3}
+    monkeypatch.setattr(auto, "choose_head", lambda _: few)
+    with pytest.raises(DpprobeError, match="auto: batch_size 1000 is above the 300"):
+        run.train()
+    monkeypatch.undo()
+    assert run.staged("sgd").exists()
+    run.train()
+    assert run.cell("sgd").exists()
+
+
+def test_deciding_prices_all_seeds_together_as_for_any_method(tmp_path: Path) -> None:
+    path = tmp_path / "plans.json"
+    chosen = method_options(auto_rule.choose_head(FACTS))
+    both, more = {"auto": AUTO, "alone": chosen}, dict[str, Any](cache=tmp_path, seeds=3)
+    write_plans(both, TARGET, output=path, **more)
+    calibrated = read_plans(path)
+    methods, plans = decide_methods(both, calibrated, FACTS, TARGET, **more)
+    assert methods["alone"] is chosen
+    assert trained_head(methods["auto"]) == chosen
+    assert plans.plans["auto"].to_dict() == plans.plans["alone"].to_dict()
+    assert plans.together["auto"] == plans.together["alone"]
+    alone = decide_methods({"alone": chosen}, calibrated, FACTS, TARGET, **more)
+    assert alone[1] is calibrated

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -109,27 +109,6 @@ def test_a_copy_of_the_private_features_is_known(study: Study, tmp_path: Path, s
     )
 
 
-def test_another_backbone_s_features_of_a_private_dataset_are_known_by_its_tables(
-    study: Study, tmp_path: Path
-) -> None:
-    manifest = store_split(tmp_path / "public", images(9, 150), dataset="d3", split="train")
-    info = {
-        "format": "dpprobe-dataset", "format_version": 1, "class_names": ["a"], "splits": {},
-        "multi_label": False, "groups": [], "fingerprint": "d3", "source": {},
-    }  # fmt: skip
-    table = study.folder / "data/second/dataset.json"
-    artifacts.write_json(table, info)
-    study.refuses(lent(manifest), "the private dataset second")
-    artifacts.write_json(table, info | {"fingerprint": "d4"})
-    study.train(some=lent(manifest))
-
-
-def test_a_manifest_of_another_name_lists_the_same_bytes(study: Study, tmp_path: Path) -> None:
-    rows = images(5, 150)
-    manifest = store_split(tmp_path / "public", rows, dataset="imagenet", split="train")
-    study.refuses(lent(manifest), "the private dataset second")
-
-
 def bfloat16(rows: np.ndarray) -> np.ndarray:
     bits = (rows.view(np.uint32).astype(np.uint64) + 0x8000) & 0xFFFF0000
     return bits.astype(np.uint32).view(np.float32)
@@ -156,13 +135,6 @@ def test_private_rows_are_known_in_any_order_company_and_precision(
     crowd = np.concatenate([change(rows)[::-1], images(6, 300)])
     manifest = store_split(tmp_path / "public", crowd, dataset="imagenet", split="train")
     study.refuses(lent(manifest), f"{manifest}: rows of the private dataset {name}: ")
-
-
-def test_one_picture_in_common_is_no_private_data(study: Study, tmp_path: Path) -> None:
-    zeros = np.zeros((5, DIMENSION), np.float32)
-    rows = np.concatenate([images(0, 1), zeros, images(6, 300)])
-    manifest = store_split(tmp_path / "public", rows, dataset="imagenet", split="train")
-    study.train(some=lent(manifest))
 
 
 def test_the_statement_says_who_declared_what_public(study: Study, tmp_path: Path) -> None:
@@ -207,14 +179,6 @@ def test_a_released_head_is_no_public_start(study: Study, tmp_path: Path) -> Non
     study.refuses(started(study.cell("sgd") / "heads.safetensors"), reason)
 
 
-def test_a_head_of_another_study_is_no_public_start(study: Study, tmp_path: Path) -> None:
-    other = replace(study, folder=tmp_path / "other", name="scans")
-    shutil.copytree(study.results, other.results)
-    path = released_head(other, tmp_path / "released")
-    shutil.rmtree(other.folder)
-    study.refuses(started(path), "trained on private rows")
-
-
 @pytest.mark.parametrize("columns", [DIMENSION, DIMENSION + 1])
 def test_a_seed_s_weights_saved_without_the_mark_are_known(
     study: Study, tmp_path: Path, columns: int
@@ -238,13 +202,3 @@ def test_a_start_that_hardly_moved_is_still_the_file_s(study: Study, tmp_path: P
     study.train(small=small, again=started(start))
     save_file({"weights": moved.copy()}, start)
     study.refuses(started(start), "the weights of a head in ")
-
-
-@pytest.mark.parametrize("shape", [(), (DIMENSION,), (1, CLASSES, DIMENSION), (2, 2, 2, 2)])
-def test_weights_of_other_shapes_are_left_to_who_reads_them(
-    study: Study, tmp_path: Path, shape: tuple[int, ...]
-) -> None:
-    study.train(sgd=SGD)
-    save_file({"weights": np.ones(shape, np.float32)}, tmp_path / "start")
-    with pytest.raises(DpprobeError, match="weights have shape .*; write"):
-        study.train(some=started(tmp_path / "start"))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 from torch import nn
 
 from dpprobe.backbones.registry import backbone_options
@@ -21,9 +22,11 @@ from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.train import Trained, train_network
-from dpprobe.finetune.tuned_network import TunedNetwork
+from dpprobe.finetune.tuned_network import Network, TunedNetwork
 from dpprobe.finetune.unpriced_search import best_trial
+from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.registry import method_options
+from dpprobe.heads.rows import Transform
 from dpprobe.results.search_record import SearchRecord, read_searched_values
 from dpprobe.training import search_job as module
 from dpprobe.training.fit_inputs import FitInputs
@@ -47,9 +50,10 @@ def searched(trials: int = 4, **changes: Any) -> Options:
 
 
 def write_features(
-    folder: Path, *, patients: bool = False, several: bool = False, constant: bool = False
-) -> None:
-    """Two splits of three separable classes; of patients with three images each."""
+    folder: Path, *, patients: Callable[[int], int] | None = None, several: bool = False,
+    constant: bool = False,
+) -> None:  # fmt: skip
+    """Two splits of three separable classes, of patients by the number of the row."""
     for number, (split, rows) in enumerate({"train": ROWS, "test": 60}.items()):
         labels = np.arange(rows) // IMAGES % CLASSES
         features = separable(labels, DIMENSION, seed=number)
@@ -57,24 +61,15 @@ def write_features(
         if several:
             held = np.eye(CLASSES, dtype=np.uint8)[labels] * (not constant)
             held[0] = 1
-        units = [f"{split} {row // IMAGES}" for row in range(rows)] if patients else None
+        units = [f"{split} {patients(row)}" for row in range(rows)] if patients else None
         write_split(folder / split, features, held, units=units)
 
 
-class Head(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(DIMENSION, CLASSES)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        scores: torch.Tensor = self.head(inputs)
-        return scores
-
-
 def head_network(*arguments: Any, **rest: Any) -> TunedNetwork:  # noqa: ARG001
-    network = Head().eval()
+    head = nn.Linear(DIMENSION, CLASSES)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    network = Network(nn.Identity(), head, Transform(NoNormalisation()), graph=None).eval()
     trained = dict(network.named_parameters())
     return TunedNetwork(module=network, trained=trained, shape=(DIMENSION,), from_images=False)
 
@@ -172,8 +167,12 @@ def test_trials_train_with_the_cell_s_plan_on_the_other_rows(run: Run) -> None:
     assert len(seeds) == 4
 
 
-def test_a_trial_is_scored_on_held_out_rows_alone(run: Run) -> None:
-    """With labels of all other rows wrong, the score is what the held-out rows say."""
+@pytest.mark.parametrize("patients", [None, math.isqrt])
+def test_a_trial_is_scored_on_held_out_rows_alone(
+    run: Run, patients: Callable[[int], int] | None
+) -> None:
+    """Each patient counts once, however many of the rows are theirs."""
+    write_features(run.folder, patients=patients)
     record = run.search(searched(2))
     store = FeatureStore(run.folder / "train/manifest.json")
     held = held_out_rows(store, 0.25, seed=0)
@@ -189,7 +188,10 @@ def test_a_trial_is_scored_on_held_out_rows_alone(run: Run) -> None:
         assert trained.steps == 4
         rows = torch.from_numpy(store.read()[held])
         right = again.module(rows).argmax(1).numpy() == np.asarray(store.labels)[held]
-        assert trial.score == pytest.approx(right.mean())
+        names = np.flatnonzero(held) if store.units is None else np.asarray(store.units)[held]
+        rows_of = [np.mean(right[names == name]) for name in np.unique(names)]
+        assert trial.score == pytest.approx(np.mean(rows_of))
+        assert (trial.score == pytest.approx(right.mean())) == (patients is None)
 
 
 @pytest.mark.parametrize("stop", [0, 1, 3])
@@ -225,7 +227,7 @@ def test_a_current_record_is_kept(run: Run, caplog: pytest.LogCaptureFixture) ->
 
 
 def _with_patients(run: Run) -> SearchRecord:
-    write_features(run.folder, patients=True)
+    write_features(run.folder, patients=lambda row: row // IMAGES)
     return run.search()
 
 
@@ -266,7 +268,7 @@ def test_a_trial_that_diverges_stops_nothing(run: Run, caplog: pytest.LogCapture
 
 @pytest.mark.parametrize("unit", ["image", "patient"])
 def test_patients_are_held_out_whole(run: Run, unit: str) -> None:
-    write_features(run.folder, patients=True)
+    write_features(run.folder, patients=lambda row: row // IMAGES)
     store = FeatureStore(run.folder / "train/manifest.json")
     held = held_out_rows(store, 0.25, seed=0)
     patients = np.arange(ROWS) // IMAGES
@@ -310,7 +312,10 @@ def test_held_out_rows_are_null_to_a_probe(tmp_path: Path, memory_mb: int) -> No
 
 
 def test_a_probe_is_fitted_in_each_trial_and_counted(run: Run) -> None:
-    probe = {"share": 0.5, "method": {"head": "sgd", "steps": 3, "normalize": "none"}}
+    path = run.folder / "start.safetensors"  # a public file, compared with the private rows
+    save_file({"weights": np.eye(CLASSES, DIMENSION, dtype=np.float32)}, path)
+    start = {"init": "file", "init_file": str(path)}
+    probe = {"share": 0.5, "method": {"head": "sgd", "steps": 3, "normalize": "none", **start}}
     record = run.search(searched(2, probe=probe))
     assert all(trial.score is not None for trial in record.trials)
     for call in run.trainings.calls:
