@@ -14,7 +14,7 @@ from dpprobe.exhibits.exhibit import Exhibit
 from dpprobe.exhibits.tables import comma_separated, write_markdown
 from dpprobe.reporting import declarations
 from dpprobe.reporting.accuracy_table import make_accuracy_table
-from dpprobe.reporting.console import describe_study
+from dpprobe.reporting.console import LINES, describe_study
 from dpprobe.reporting.headline import headline_lines
 from dpprobe.reporting.report import sections
 from dpprobe.results.best_private import best_private
@@ -135,8 +135,10 @@ def test_the_words_of_studies_are_as_stored(
             write_json(folder / "tracking/digits.json", {"uri": uri, "pages": pages})
         grid, table = read_grid(summaries), make_accuracy_table(summaries)
         bests = best_private(grid, {})
+        console = describe_study(folder, summaries).splitlines()
+        assert len(console) <= LINES
         answers[name] = {
-            "console": describe_study(folder, summaries).splitlines(),
+            "console": console,
             "table": write_markdown(table).splitlines() if name != "twelve" else [],
             "numbers": comma_separated(table).splitlines() if name != "many" else [],
             "notes": [headline_lines(grid, bests, dataset) for dataset in grid.measures],

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpprobe.errors import ConfigError
-from dpprobe.study.study_checks import check_study
+from dpprobe.study.study_checks import _Report, check_study
 from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY
 from tests.support.stored_records import check_values
@@ -156,6 +156,13 @@ def test_what_checks_say(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 lines = str(error).splitlines()
         told[name] = [line.replace(str(folder), "FOLDER") for line in lines]
     check_values("checks_of_studies", told)
+
+
+def test_each_line_of_an_error_names_its_part() -> None:
+    report = _Report(errors=["before"])
+    with report.report_part("methods.a"):
+        raise ConfigError("one\ntwo")
+    assert report.errors == ["before", "config: methods.a: one", "config: methods.a: two"]
 
 
 def test_a_release_never_takes_the_metric_of_its_dataset(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -289,6 +289,11 @@ def test_datasets_are_compared_as_stored(tmp_path: Path) -> None:
         "best": answer(datasets_figure, best[::-1]),
         "auto": answer(datasets_figure, auto),
         "part": answer(datasets_figure, part),
+        "a point": answer(
+            datasets_figure,
+            [c for c in both if c.dataset == "a" or c.epsilon > 8]
+            + [c for c in both[::-1] if (c.dataset, c.epsilon) == (LONG, 1.0)],
+        ),
         "deltas": answer(delta_figure, [["a", LONG]], private),
         "groups": answer(delta_figure, [["a"], [LONG]], both),
         "real": answer(real_labels_figure, real, dataset=LONG),

@@ -32,11 +32,13 @@ def _describe(run: Any, name: str) -> Any:
 
 def _own(run: Any, name: str) -> Any:
     """Returns the rows and notes of a table that the cells of the study changed."""
-    published = {str(row) for row in rows_as_text(table_of(paper_run([]), name))}
-    table = table_of(run, name)
-    rows = [row for row in rows_as_text(table) if str(row) not in published]
-    own = [{title: text for title, text in row.items() if text} for row in rows]
-    return [[c.title for c in table.columns], own[-9:], table.notes] if rows else []
+    table, published = table_of(run, name), table_of(paper_run([]), name)
+    known, rows = (
+        [{title: text for title, text in row.items() if text} for row in rows_as_text(each)]
+        for each in (published, table)
+    )
+    own = [row for row in rows if row not in known]
+    return [[c.title for c in table.columns], own[-9:], table.notes] if own else []
 
 
 def _rate(rate: float, **options: Any) -> dict[str, Any]:
@@ -73,6 +75,21 @@ CELLS: dict[str, list[dict[str, Any]]] = {
         {"head": "nonprivate", "epsilon": "inf"} | CHEST, {"epsilon": "8"},
     ],
     "found chest": [{"head": "nonprivate", "epsilon": "inf"} | CHEST, _tune(search={"trials": 2})],
+    "two chests": [
+        {"head": head, "epsilon": epsilon, "method": head} | CHEST | {"dataset": dataset}
+        for dataset in ("mimic_cxr", "chexpert") for head, epsilon in (
+            ("sgd", "8"), ("momentum", "8"), ("nonprivate", "inf"))
+    ],
+    "of one method": [
+        {"dataset": "cifar10", "backbone": "clip", "epsilon": epsilon, "method": "sgd"}
+        for epsilon in ("0.5", "1", "inf")
+    ],
+    "shots": [
+        {"dataset": "cifar10", "backbone": "clip", "epsilon": epsilon, "method": method}
+        for epsilon in ("0.5", "2", "8") for method in ("sgd", "sgd_full")
+    ],
+    "steps": [{"options": {"head": "sgd", "batch_size": 50, "steps": 40}}],
+    "a delta above 1/n": [{"n": 200_000, "epsilon": "2"}, {"n": 200_000, "epsilon": "inf"}],
     "ill": [ILL | {"headline": "auc", "options": {"head": "sgd"}}],
     "ill by accuracy": [ILL],
     "two datasets": [{"dataset": "cifar10", "epsilon": "3"}, {"dataset": "mine", "epsilon": "0.5"}],
@@ -86,6 +103,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "two datasets": {"names": {"cifar10": "cifar10", "mine": "cifar10"}},
     "one of two": {"methods": ("m1",)} | ZERO | {"few_shot": [CLIP | {"results": [PROBE]}]},
     "one rate": ZERO, "changes": {"base": "m0"},
+    "shots": ZERO | {"few_shot": [CLIP | {"results": [
+        PROBE | {"shots": shots} for shots in (None, 16, 4)]}]},
 }  # fmt: skip
 
 

@@ -10,27 +10,11 @@ import pandas as pd
 import pytest
 
 from dpprobe.data.table import read_info
-from dpprobe.planner.learning_curves import read_curves
 from dpprobe.planner.plan_text import format_span, round_count
 from dpprobe.planner.predicted_accuracy import Start, n_to_keep, predict
 from dpprobe.reporting.report.plans import plan_parts, unplanned_words
 from dpprobe.results.summary import read_grid, read_summaries
 from tests.support.report_page import Made
-
-
-def test_the_section_has_measured_beside_predicted(made: Made) -> None:
-    page = made.page()
-    assert "plans-digits" in {part.get("id") for part in page.all("h3")}
-    for words in (
-        "What more images or a larger budget would buy",
-        "public learning curves",
-        "Accuracy of a private head on digits, pixels, measured and predicted",
-        "Non-private baseline: ",
-        ", ".join(read_curves().sources),
-    ):
-        assert words in page.words or words in page.words.lower(), words
-    figures = [item for item in page.all("img") if "Predicted accuracy" in str(item.get("alt"))]
-    assert len(figures) == 1, "one a dataset"
 
 
 def test_a_part_has_the_best_private_head_and_the_ceiling(made: Made) -> None:
