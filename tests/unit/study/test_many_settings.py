@@ -122,7 +122,7 @@ STUDIES: dict[str, dict[str, Any]] = {
     "an overlap of crops": {"overlap": {"public": ["other"]}, "public_datasets": {"other": DIGITS},
         "backbones": {"pixels": VIT | {"preprocessing": {"crop": "inception"}}}},
     **{f"tracking {uri}": {"tracking": {"uri": uri}} for uri in (
-        "sqlite:///a.db", "sqlite://", "sqlite:///a/", "http://h", "https://me:geheim@h", "h",
+        "sqlite:///a.db", "sqlite://", "sqlite:///a/", "http://h", "https://me:geheim@h", "h", "https://me@h",
         "postgresql://me:geheim@h/db", "http://me:geheim@[", "http://h:99999", "https://a b")},
     "tracking of a named study": {"study": "mine", "tracking": {"uri": "https://h:5000"}},
     "folders": {"results_dir": "results/", "data_dir": "./a/b"},
