@@ -13,7 +13,6 @@ import numpy as np
 import onnxruntime
 import pandas as pd
 import pytest
-from sklearn.datasets import load_digits
 from sklearn.feature_extraction.text import HashingVectorizer
 
 from dpprobe.release.predict import Predictor
@@ -135,40 +134,3 @@ def test_text_from_files_to_a_release(
     table = served.predict(pd.DataFrame({"vector": vectors[:3].astype(float).tolist()}))
     assert np.allclose(table.iloc[:, 1:].to_numpy(), wanted[:3], atol=1e-4)
     assert "Nothing to be done" in workspace.run(STUDY, *TARGETS).stdout
-
-
-def test_a_table_under_two_embeddings(workspace: Workspace) -> None:
-    """Two random projections of the digits, each row a patient, act as two backbones."""
-    digits = load_digits()
-    generator = np.random.default_rng(5)
-    pixels = digits.data.astype(np.float32) / 16
-    np.savez(
-        workspace.directory / "digits.npz",
-        narrow=pixels @ generator.normal(size=(64, 16)).astype(np.float32),
-        wide=(pixels @ generator.normal(size=(64, 48)).astype(np.float32)).astype(np.float64),
-        digit=digits.target,
-        who=np.array([f"p{row:05d}" for row in range(len(pixels))]),
-    )
-    projection = {"family": "external", "model": "projection", "each_by_itself": True}
-    study = {
-        "study": "table",
-        "datasets": {
-            "digits": {
-                "source": "embeddings", "train": "digits.npz", "label_column": "digit",
-                "class_names": [f"digit {number}" for number in range(10)], "unit_column": "who",
-                "split_by": "id", "delta": 1e-4, "vectors": {"narrow": "narrow", "wide": "wide"},
-            },
-        },
-        "backbones": {
-            "narrow": projection | {"pretrained": False},
-            "broad": projection | {"pretrained": False, "vectors": "wide"},
-        },
-        "methods": METHODS,
-        "epsilons": [4],
-        "seeds": 2,
-        "features": {"shards": 1},
-    }  # fmt: skip
-    workspace.run(study, "heads", "results/tables/accuracy.csv")
-    found = read_results(workspace.directory / "results", "digits")
-    assert found["broad + ceiling"] > found["narrow + ceiling"] > 60
-    assert found["broad + squares"] > 60

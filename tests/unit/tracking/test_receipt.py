@@ -51,12 +51,8 @@ def test_only_a_local_store_can_be_missing(tmp_path: Path) -> None:
     wrong: tuple[dict[str, Any], ...] = (
         {"artifact_root": "x"}, {"uri": 3}, {"uri": "sqlite:///a", "artifact_root": 1},
     )  # fmt: skip
-    for text in (
-        "{",
-        "[]",
-        "{}",
-        *(json.dumps({"format": RECEIPT_FORMAT, **each}) for each in wrong),
-    ):
+    records = [json.dumps({"format": RECEIPT_FORMAT, **each}) for each in wrong]
+    for text in ("{", "[]", "{}", *records):
         write_text(receipt, text)
         assert find_store_fault(receipt), f"a receipt that cannot be read: {text}"
 
