@@ -17,12 +17,13 @@ from dpprobe.reporting.accuracy_table import make_accuracy_table
 from dpprobe.reporting.console import LINES, describe_study
 from dpprobe.reporting.headline import headline_lines
 from dpprobe.reporting.report import sections
+from dpprobe.reporting.report.shown_tables import study_tables
 from dpprobe.results.best_private import best_private
 from dpprobe.results.study_files import StudyFiles
 from dpprobe.results.summary import read_grid, summarise_cells
 from dpprobe.study.study_file import load_study
 from tests.support.cell_files import write_cell, write_study
-from tests.support.report_page import Made
+from tests.support.report_page import Made, write_summaries
 from tests.support.stored_records import check_values
 
 LABELS: dict[str, Any] = {"multi_label": True, "class_names": ("round", "even", "absent")}
@@ -165,16 +166,20 @@ def test_the_report_has_the_stored_words(tmp_path: Path, monkeypatch: pytest.Mon
     record = read_json(info)
     record["splits"]["test"]["per_class"][1:3] = 3, 0
     write_json(info, record | {"groups": ["sex"]})
+    _never(sorted(made.results.glob("cells/digits/*/sgd*/*/metrics.json")), [0], [0, 2], [0])
+    write_summaries(made.results)
     files = []
     for backbone, name, number in (("a", "auc", 0.95), ("b", "accuracy", 0.72)):
         files.append(made.results / f"zero_shot/digits/{backbone}.json")
         facts = {"dataset": "digits", "backbone": backbone, "headline": name}
         write_json(files[-1], {**ZERO_SHOT, **facts, "metrics": {name: number}})
     lesions = Made(tmp_path / "two", headline="auc", **LESIONS)
-    check_values(
-        "words_of_reports",
-        {"one": _page_words(made.page(zero_shot=files)), "two": _page_words(lesions.page())},
-    )
+    clinic = Made(tmp_path / "three", patients=40)
+    units = read_json(clinic.sources.datasets["digits"]) | {"units": {"train": 200, "test": 40}}
+    write_json(clinic.sources.datasets["digits"], units)
+    tables = study_tables(made.table_files, made.sources.summaries, None)
+    pages = (made.page(zero_shot=files, tables=tables), lesions.page(), clinic.page())
+    check_values("words_of_reports", [_page_words(page) for page in pages])
     values = {"a": None, "b": [], "c": True, "d": [1, {"e": False}], "f": 0.5, "g": "h"}
     assert sections.one_line(values, skip=("g",)) == "c yes, d [1, (e no)], f 0.5"
 

@@ -107,6 +107,8 @@ STUDIES: dict[str, dict[str, Any]] = {
         "methods": {"squares": {"head": "least_squares"}},
         "epsilons": [1, {"advantage": 0.1}, "inf"]},
     "units": {"datasets": {"p": PATIENTS | {"unit": "patient"}}, "delta": 0.2},
+    "units of a part": {"datasets": {"p": PATIENTS | {"unit": "patient", "subsample": {
+        "fraction": 0.5}}}, "delta": 0.2},
     "one folder": folders("same", "same"), "results of images": folders(results="images/out"),
     "tables of images": folders("images"), "tables below": folders("images/a"),
     "results of tables": folders("out", "out/scans"), "downloads": folders("out", "out/downloads"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from dpprobe.errors import DpprobeError
 from dpprobe.exhibits.tables import write_markdown
-from dpprobe.reporting.paper_tables.registry import PAPER_TABLES
+from dpprobe.reporting.paper_tables.registry import PAPER_TABLES, SECOND_ORDER
 from tests.support.comparison_cells import compared_cells
 from tests.support.paper_tables import (
     LAMB,
@@ -88,6 +88,8 @@ CELLS: dict[str, list[dict[str, Any]]] = {
         {"dataset": "cifar10", "backbone": "clip", "epsilon": epsilon, "method": method}
         for epsilon in ("0.5", "2", "8") for method in ("sgd", "sgd_full")
     ],
+    "second order": [{"head": head, "method": head} for head in (*SECOND_ORDER, "sgd")],
+    "some of second order": [{"head": head, "method": head} for head in SECOND_ORDER[1:]],
     "steps": [{"options": {"head": "sgd", "batch_size": 50, "steps": 40}}],
     "a delta above 1/n": [{"n": 200_000, "epsilon": "2"}, {"n": 200_000, "epsilon": "inf"}],
     "ill": [ILL | {"headline": "auc", "options": {"head": "sgd"}}],

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from dpprobe import analyses
 from dpprobe.analysis_registry import load_analyses
-from dpprobe.artifacts import read_json, write_json
 from dpprobe.results.summary import summarise_cells
 from tests.support.cell_files import write_cell
 from tests.support.report_page import Made
@@ -21,20 +20,6 @@ def test_results_at_infinity_are_no_private_headline(tmp_path: Path) -> None:
     statements = sorted((tmp_path / "r").rglob("privacy.json"))
     page = made.page(summaries=[summary], statements=statements, tables=[], figures=[])
     assert "No head of this study is private" in page.words
-
-
-def test_patients_are_counted_and_named_beside_their_interval(tmp_path: Path) -> None:
-    made = Made(tmp_path)
-    told = "95% CI over seeds and test"
-    assert f"{told} examples" in made.page().words
-    cells = [write_cell(tmp_path / "r", patients=40)]
-    summarise_cells(cells, tmp_path / "patients.parquet", study="small")
-    path = made.sources.datasets["digits"]
-    write_json(path, read_json(path) | {"units": {"train": 200, "test": 40}})
-    words = made.page(summaries=[tmp_path / "patients.parquet"]).words
-    assert f"{told} patients" in words
-    assert "1,000 of 200 patients" in words
-    assert "200 of 40 patients" in words
 
 
 def test_a_study_without_analyses_has_no_sections_of_them(made: Made) -> None:
