@@ -27,7 +27,10 @@ from dpprobe.tracking.runs import (
 )
 from tests.support.audit_records import WHITE_BOX, write_audit
 from tests.support.cell_files import write_cell
+from tests.support.fairness_records import APART, RECORD, write_fairness
 from tests.support.tracked_study import Study
+
+FIRST = "study/digits/pixels/sgd/eps-0.5"
 
 
 def test_each_cell_is_one_complete_run(study: Study) -> None:
@@ -64,15 +67,48 @@ def test_an_audit_renews_the_run_of_its_cell_alone(study: Study) -> None:
     path = write_audit(study.root, epsilon="0.5")
     receipt = study.ingest(audits=[path])
     assert (receipt["replaced"], receipt["created"]) == (1, 0)
-    key = "study/digits/pixels/sgd/eps-0.5"
-    assert {key for key, run in receipt["runs"].items() if before[key] != run} == {key}
+    assert {key for key, run in receipt["runs"].items() if before[key] != run} == {FIRST}
     assert study.ingest(audits=[path])["replaced"] == 0
     write_json(path, read_json(path) | {"white_box": {**WHITE_BOX, "epsilon_lower": 0.1}})
     assert study.ingest(audits=[path])["replaced"] == 1
-    run = study.runs()[key]
+    run = study.runs()[FIRST]
     assert run.data.metrics["audit/epsilon_lower"] == 0.1
     assert "audit/eps-0.5.json" in study.artifacts(run)
     assert "audit/epsilon_lower" in str(study.view("digits"))
+
+
+def write_gaps(root: Path, **gap: float) -> Path:
+    return write_fairness(root, names={"ink": "sex / age", "bold": "f", "thin": "m"}, gap=gap)
+
+
+def test_gaps_are_metrics_of_the_runs_of_their_cells(study: Study) -> None:
+    study.ingest(fairness=[write_gaps(study.root)])
+    shown = {"ink": "sex _ age", "side": "side"}
+    seen = 0
+    for key, run in study.runs().items():
+        *_, backbone, method, epsilon = key.split("/")
+        cell = RECORD.find_cell(method, epsilon.removeprefix("eps-"))
+        expected = {
+            f"fairness/{shown[each.attribute]}_auc_{part}": value
+            for each in (cell.attributes if cell and backbone == "pixels" else ())
+            for part in (*APART, "worst")
+            if (value := getattr(each.gaps["auc"], part)) is not None
+        }
+        told = {name: each for name, each in run.data.metrics.items() if name.startswith("fair")}
+        assert told == pytest.approx(expected, rel=1e-3), key
+        seen += bool(expected)
+    assert seen == 3
+    summary = study.runs("digits/summary")["study/digits/pixels/sgd"]
+    assert "fairness/pixels.json" in study.artifacts(summary)
+
+
+def test_a_gap_that_changes_renews_the_runs_that_show_it(study: Study) -> None:
+    before = study.ingest(fairness=[write_gaps(study.root)])["runs"]
+    assert study.ingest(fairness=[write_gaps(study.root)])["replaced"] == 0
+    after = study.ingest(fairness=[write_gaps(study.root, gap=0.5)])["runs"]
+    changed = {key for key, run in after.items() if before[key] != run}
+    assert FIRST in changed
+    assert "study/digits/pixels/sgd/eps-1" not in changed
 
 
 def test_a_seed_that_diverged_ends_the_curve_of_the_mean(tmp_path: Path) -> None:
