@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from dpprobe.analyses.baseline_record import ZERO_SHOT
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.exhibits.exhibit import Exhibit
 from dpprobe.exhibits.tables import comma_separated, write_markdown
@@ -22,6 +21,7 @@ from dpprobe.results.best_private import best_private
 from dpprobe.results.study_files import StudyFiles
 from dpprobe.results.summary import read_grid, summarise_cells
 from dpprobe.study.study_file import load_study
+from tests.support.baseline_records import write_zero_shot
 from tests.support.cell_files import write_cell, write_study
 from tests.support.report_page import Made, write_summaries
 from tests.support.stored_records import check_values
@@ -168,11 +168,8 @@ def test_the_report_has_the_stored_words(tmp_path: Path, monkeypatch: pytest.Mon
     write_json(info, record | {"groups": ["sex"]})
     _never(sorted(made.results.glob("cells/digits/*/sgd*/*/metrics.json")), [0], [0, 2], [0])
     write_summaries(made.results)
-    files = []
-    for backbone, name, number in (("a", "auc", 0.95), ("b", "accuracy", 0.72)):
-        files.append(made.results / f"zero_shot/digits/{backbone}.json")
-        facts = {"dataset": "digits", "backbone": backbone, "headline": name}
-        write_json(files[-1], {**ZERO_SHOT, **facts, "metrics": {name: number}})
+    files = [write_zero_shot(made.results, backbone="a", auc=0.95)]
+    files.append(write_zero_shot(made.results, backbone="b", accuracy=0.72))
     lesions = Made(tmp_path / "two", headline="auc", **LESIONS)
     clinic = Made(tmp_path / "three", patients=40)
     units = read_json(clinic.sources.datasets["digits"]) | {"units": {"train": 200, "test": 40}}

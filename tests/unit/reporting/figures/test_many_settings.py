@@ -34,6 +34,7 @@ from dpprobe.results.cell_results import CellResult, read_cell_results
 from dpprobe.results.summary import read_grid, summarise_cells
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
+from tests.support.baseline_records import write_zero_shot
 from tests.support.cell_files import summarise, write_cell, write_study
 from tests.support.comparison_cells import compared_cells
 from tests.support.figures import describe_figure, varied_cells, write_summary
@@ -90,15 +91,6 @@ def write_summaries(root: Path, cells: Sequence[CellResult]) -> list[Path]:
         files = sorted(root.glob(f"cells/{dataset}/*/*/*/metrics.json"))
         summarise_cells(files, paths[-1], study="study")
     return paths
-
-
-def write_zero_shot(root: Path, dataset: str, backbone: str, **metrics: float) -> Path:
-    """Writes the record of a zero-shot classifier; its headline is the first metric."""
-    path = root / f"zero_shot_{dataset}_{backbone}.json"
-    values = {"dataset": dataset, "backbone": backbone, "headline": next(iter(metrics))}
-    kind = {"format": "dpprobe-zero-shot", "format_version": 1}
-    write_json(path, {**kind, **values, "metrics": metrics})
-    return path
 
 
 def answer(draw: Callable[..., Figure | None], *given: Any, **options: Any) -> Any:
@@ -329,10 +321,13 @@ def test_losses_to_privacy_are_drawn_as_stored(tmp_path: Path) -> None:
     for path in (tmp_path / "2").glob("cells/old/*/*/*/metrics.json"):
         write_json(path, read_json(path) | {"constant_accuracy": 1.0})
     summaries = write_summaries(tmp_path / "2", cells)
+    # the metric of one is not that of its cells
+    metrics: dict[str, dict[str, float]] = {
+        "near": {"accuracy": 0.8}, "far": {"auc": 0.8}, "old": {"accuracy": 1.0},
+    }  # fmt: skip
     zero = [
-        write_zero_shot(tmp_path, "near", "large", accuracy=0.8),
-        write_zero_shot(tmp_path, "far", "large", auc=0.8),  # not the metric of its cells
-        write_zero_shot(tmp_path, "old", "large", accuracy=1.0),
+        write_zero_shot(tmp_path, dataset=name, backbone="large", **metric)
+        for name, metric in metrics.items()
     ]
     answers = {
         "backbones": answer(plot_loss_by_backbone, summary=one, dataset="digits"),
