@@ -41,8 +41,8 @@ def write_few_shot(
     """Writes the record of few-shot probes, accuracy by N, on the features of `pixels`."""
     path = root / f"few_shot/{dataset}/pixels.json"
     results = [
-        {"shots": shots, "seeds": 3, "train_rows": [10 * (shots or 100)] * 3,
-         "summary": _summarise(accuracy)}
+        {"shots": shots, "seeds": 3, "summary": _summarise(accuracy),
+         "train_rows": [10 * (shots or 100) + more for more in (0, 2, 1)]}
         for shots, accuracy in accuracies.items()
     ]  # fmt: skip
     record = {

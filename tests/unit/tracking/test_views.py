@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dpprobe.results.summary import summarise_cells
-from dpprobe.tracking.runs import RunContents
 from tests.support.cell_files import write_study
 from tests.support.tracked_study import Study
 
@@ -22,14 +21,6 @@ def test_the_ready_made_view_names_logged_columns(study: Study) -> None:
         assert view["searchFilter"] == 'tags.current = "true"'
         filtered = study.all_runs(name, filter_string=view["searchFilter"])
         assert len(filtered) == len(study.runs(name))
-
-
-def contents(params: dict[str, str], metrics: list[str]) -> RunContents:
-    """Makes a run of these params and metrics."""
-    return RunContents(
-        key="", content_hash="", name="", note="", params=params, tags={}, artifacts=[],
-        metrics=[(name, 0.5, 0) for name in metrics],
-    )  # fmt: skip
 
 
 def test_the_view_of_all_studies_has_columns_for_each(study: Study) -> None:

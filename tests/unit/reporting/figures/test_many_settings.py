@@ -41,8 +41,6 @@ from tests.support.figures import describe_figure, varied_cells, write_summary
 from tests.support.stored_records import answer_of, check_values
 
 LONG = "a_hospital_with_a_very_long_name_of_sixty_characters_or_more"
-
-
 HEAD = "s\tmax_rss\tcpu_time\n"
 
 
@@ -52,9 +50,7 @@ def make_study() -> Study:
             "datasets": {"digits": {"source": "sklearn", "name": "digits"}},
             "backbones": {name: {"family": "pixels"} for name in ("small", "large")},
             "methods": {
-                "sgd": {"head": "sgd"},
-                "feature_covariance": {"head": "feature_covariance"},
-                "nonprivate": {"head": "nonprivate"},
+                head: {"head": head} for head in ("sgd", "feature_covariance", "nonprivate")
             },
             "epsilons": [0.1, 1, 8, "inf"],
             "delta": 1e-4,
@@ -123,6 +119,9 @@ def test_results_against_epsilon_are_drawn_as_stored(tmp_path: Path) -> None:
             tmp_path / "many", backbones=["b"], epsilons=("1",),
             methods=[f"method {index}" for index in range(11)],
         ),
+        "infinite": summarise(tmp_path / "infinite.parquet", *(
+            write_cell(tmp_path / "infinite", method=method, epsilon=epsilon)
+            for method, epsilon in (("sgd", "1"), ("sgd", "inf"), ("sgd_full", "1")))),
         "ceiling": write_summary(tmp_path / "ceiling", backbones=["b"], methods=["nonprivate"]),
         "one seed": summarise(tmp_path / "one.parquet", write_cell(tmp_path / "one", seeds=1)),
         "labels": summarise(tmp_path / "labels.parquet", *write_study(
