@@ -316,7 +316,9 @@ def test_losses_to_privacy_are_drawn_as_stored(tmp_path: Path) -> None:
     (one,) = write_summaries(
         tmp_path / "1", compared_cells(tmp_path / "1", backbones=names, epsilons=epsilons)
     )
-    cells = compared_cells(tmp_path / "2", datasets=("near", "far", "old"), epsilons=("1", "inf"))
+    cells = compared_cells(
+        tmp_path / "2", datasets=("near", "far", "old"), epsilons=("1", "8", "inf")
+    )
     for path in (tmp_path / "2").glob("cells/old/*/*/*/metrics.json"):
         write_json(path, read_json(path) | {"constant_accuracy": 1.0})
     summaries = write_summaries(tmp_path / "2", cells)

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from dpprobe.exhibits import published, tables
-from dpprobe.reporting.paper_tables.registry import PAPER_TABLES, list_paper_tables
+from dpprobe.reporting.paper_tables.registry import PAPER_TABLES, SMALL_BATCH, list_paper_tables
 from dpprobe.reporting.paper_tables.write import write_study_tables
 from dpprobe.reporting.registry import find_exhibit
 from dpprobe.study.study_file import load_study
@@ -69,6 +69,10 @@ MEHTA = "large_scale_transfer_table{}"
          PRIVATE | STEPS | {HEADS, MEHTA.format(1), MEHTA.format(9)}),
         ({"methods": {"all": {"head": "momentum", "batch_size": "full", "steps": 2}}},
          PRIVATE | STEPS | {HEADS, MEHTA.format(1)}),
+        ({"methods": {"all": SGD | {"head": "momentum", "batch_size": SMALL_BATCH}}},
+         PRIVATE | STEPS | {HEADS, MEHTA.format(1)}),
+        ({"methods": {"all": SGD | {"head": "momentum", "batch_size": SMALL_BATCH - 1}}},
+         PRIVATE | STEPS | {HEADS, MEHTA.format(1), MEHTA.format(9)}),
         ({"methods": {"sgd": SGD, "clip": SGD | {"max_grad_norm": 9.0}}},
          PRIVATE | STEPS | {HEADS, MEHTA.format(4)}),
         ({"datasets": {"pets": SMALL["datasets"]["pets"] | {"metric": "auc"}}},
