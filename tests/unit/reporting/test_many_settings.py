@@ -15,7 +15,6 @@ from dpprobe.reporting import declarations
 from dpprobe.reporting.accuracy_table import make_accuracy_table
 from dpprobe.reporting.console import LINES, describe_study
 from dpprobe.reporting.headline import headline_lines
-from dpprobe.reporting.report import sections
 from dpprobe.reporting.report.shown_tables import study_tables
 from dpprobe.results.best_private import best_private
 from dpprobe.results.study_files import StudyFiles
@@ -177,8 +176,6 @@ def test_the_report_has_the_stored_words(tmp_path: Path, monkeypatch: pytest.Mon
     tables = study_tables(made.table_files, made.sources.summaries, None)
     pages = (made.page(zero_shot=files, tables=tables), lesions.page(), clinic.page())
     check_values("words_of_reports", [_page_words(page) for page in pages])
-    values = {"a": None, "b": [], "c": True, "d": [1, {"e": False}], "f": 0.5, "g": "h"}
-    assert sections.one_line(values, skip=("g",)) == "c yes, d [1, (e no)], f 0.5"
 
 
 DIGITS = {"source": "sklearn", "name": "digits"}
