@@ -130,3 +130,10 @@ def test_the_papers_tables_are_as_stored(tmp_path: Path) -> None:
         run = paper_run(made, **RUNS.get(title, {}))
         answers[title] = {name: _own(run, name) for name in PAPER_TABLES}
     check_values("tables_of_papers", answers)
+
+
+def test_an_epsilon_that_the_paper_does_not_state_is_marked() -> None:
+    table = table_of(paper_run([]), "foundation_features_table2")
+    marked = {(row["Data"], row["ε"]) for row in rows_as_text(table) if "‡" in row["ViT+LC"]}
+    assert marked == {("MNIST", "1.2"), ("Fashion-MNIST", "2.7")}
+    assert "is inferred" in table.notes[0]

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from dpprobe.exhibits import published, tables
+from dpprobe.reporting.paper_tables.common import Run
 from dpprobe.reporting.paper_tables.registry import PAPER_TABLES, SMALL_BATCH, list_paper_tables
 from dpprobe.reporting.paper_tables.write import write_study_tables
 from dpprobe.reporting.registry import find_exhibit
@@ -106,8 +107,11 @@ def test_every_paper_s_study_measures_its_tables() -> None:
 
 
 def test_every_file_is_written_and_is_the_same_twice(tmp_path: Path) -> None:
-    study = load_study(SMALL | {"methods": {"sgd": SGD}})
+    values = SMALL | {"methods": {"sgd": SGD}}
+    study, papers = load_study(values), {"base": "sgd", "methods": ["sgd"]}
     paper_cell(tmp_path, dataset="pets", epsilon="0.5", options=SGD)
+    run = Run.of_study(load_study(values | {"papers": papers}), tmp_path)
+    assert (run.base, run.methods, len(run.cells)) == ("sgd", ("sgd",), 1)
     for folder in ("a", "b"):
         write_study_tables(
             study=study, results=tmp_path, published=published.read_published(),
