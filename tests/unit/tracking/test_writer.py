@@ -172,7 +172,7 @@ def test_a_run_has_more_numbers_than_a_call_takes_and_its_experiment_the_last_no
     study: Study,
 ) -> None:
     item = RunContents(
-        key="k", content_hash="h", name="n", note="", artifacts=[], tags={"study": "s"},
+        key="k", content_hash="h", name="n", note=9000 * "a\n", artifacts=[], tags={"study": "s"},
         params={f"p{number}": f"{number}" for number in range(181)},
         metrics=[(f"m{number}", float(number), number) for number in range(1801)],
     )  # fmt: skip
@@ -186,6 +186,7 @@ def test_a_run_has_more_numbers_than_a_call_takes_and_its_experiment_the_last_no
     assert data.params == item.params
     assert data.metrics == {name: value for name, value, _ in item.metrics}
     assert data.tags["mlflow.source.git.commit"] == "c"
+    assert 7000 < len(data.tags["mlflow.note.content"]) <= 8000, "PostgreSQL takes no more"
 
 
 def test_an_experiment_that_another_writer_restores_is_no_error() -> None:
