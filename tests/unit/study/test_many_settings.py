@@ -220,6 +220,11 @@ WRITTEN: list[dict[str, Any]] = [
 ENTRY = {"dimension": 64, "options": {
     "family": "timm", "model": "m", "pretrained": "tag", "model_args": {"depth": 2, "side": 8},
     "preprocessing": {"size": 64, "crop": "centre"}}}  # fmt: skip
+BACKBONE_CHANGES: list[dict[str, Any]] = [
+    {}, {"model_args": {"side": 9}, "preprocessing": {"crop": "none"}, "dimension": 65},
+    {"checkpoint": "w.pt"}, {"checkpoint": None, "pretrained": False}, {"catalog": "vit_b15"},
+    {"preprocessing": None, "model_args": {}}, {"catalog": "cat"},
+]  # fmt: skip
 
 
 def test_what_naming_an_entry_of_the_catalog_completes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,11 +239,7 @@ def test_what_naming_an_entry_of_the_catalog_completes(monkeypatch: pytest.Monke
             }
         answers[str(values)] = made
     monkeypatch.setattr(catalog, "backbone_entries", lambda: {"vit_b16": ENTRY, "vit_l16": ENTRY})
-    for changes in (
-        {}, {"model_args": {"side": 9}, "preprocessing": {"crop": "none"}, "dimension": 65},
-        {"checkpoint": "w.pt"}, {"checkpoint": None, "pretrained": False}, {"catalog": "vit_b15"},
-        {"preprocessing": None, "model_args": {}}, {"catalog": "cat"},
-    ):  # fmt: skip
+    for changes in BACKBONE_CHANGES:
         answers[str(changes)] = answer_of(
             catalog.complete_backbone, {"catalog": "vit_b16", **changes}
         )

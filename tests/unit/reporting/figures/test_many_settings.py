@@ -323,13 +323,11 @@ def test_losses_to_privacy_are_drawn_as_stored(tmp_path: Path) -> None:
         write_json(path, read_json(path) | {"constant_accuracy": 1.0})
     summaries = write_summaries(tmp_path / "2", cells)
     # the metric of one is not that of its cells
-    metrics: dict[str, dict[str, float]] = {
-        "near": {"accuracy": 0.8}, "far": {"auc": 0.8}, "old": {"accuracy": 1.0},
-    }  # fmt: skip
     zero = [
-        write_zero_shot(tmp_path, dataset=name, backbone="large", **metric)
-        for name, metric in metrics.items()
-    ]
+        write_zero_shot(tmp_path, dataset=name, backbone="large", **{metric: value})
+        for name, metric, value in (
+            ("near", "accuracy", 0.8), ("far", "auc", 0.8), ("old", "accuracy", 1.0))
+    ]  # fmt: skip
     answers = {
         "backbones": answer(plot_loss_by_backbone, summary=one, dataset="digits"),
         "shift": answer(plot_distribution_shift, summaries=summaries, zero_shot=zero),

@@ -132,7 +132,7 @@ def test_a_row_is_the_same_whatever_else_was_measured(tmp_path: Path) -> None:
     places: list[tuple[list[Path], dict[str, Any]]] = []
     for dataset in ("digits", "cifar10"):
         for backbone in ("pixels", "clip"):
-            where = {"dataset": dataset, "backbone": backbone}
+            where: dict[str, Any] = {"dataset": dataset, "backbone": backbone}
             cells = [
                 paper_cell(
                     tmp_path, method=method, head=options["head"], options=options,
