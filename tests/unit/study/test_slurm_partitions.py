@@ -76,9 +76,7 @@ def test_why_slurm_does_not_answer(
         ask_partitions()
 
 
-def test_a_user_s_own_wishes_hide_no_partition(
-    sinfo: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_user_s_wishes_hide_no_partition(sinfo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SINFO_PARTITION", "main")
     sinfo.write_text('#!/bin/sh\necho "cards$SINFO_PARTITION*|gpu:2"\n')
     assert ask_partitions() == Partitions(with_gpus=frozenset({"cards"}), default="cards")
