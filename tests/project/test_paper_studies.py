@@ -70,17 +70,6 @@ def test_studies_have_the_options_that_the_papers_print() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "method"),
-    [("mnist", "channels"), ("fashion_mnist", "group_norm"), ("cifar10", "channels")],
-)
-def test_scatternet_s_heads_are_those_whose_noise_is_the_published_one(
-    repository: Path, name: str, method: str
-) -> None:
-    studies = [study_of(repository, f"scatternet_{name}{end}") for end in ("", "_rdp")]
-    assert studies[0].methods[method] == studies[1].methods[method]
-
-
-@pytest.mark.parametrize(
     ("name", "method", "rows", "batch", "noise"),
     [
         ("scatternet_mnist_rdp", "channels", 60_000, 4096, 3.04),

@@ -47,18 +47,6 @@ def test_every_option_is_described() -> None:
     assert not undescribed
 
 
-@pytest.mark.parametrize(
-    ("family", "preprocessing", "other"),
-    [("open_clip", "resize_mode", "crop_mode"), ("imported", "resize", "crop_pct")],
-)
-def test_each_family_has_its_own_preprocessing(family: str, preprocessing: str, other: str) -> None:
-    definitions = study_schema()["$defs"]
-    reference = definitions[f"family_{family}"]["properties"]["preprocessing"]["$ref"]
-    keys = definitions[reference.rpartition("/")[2]]["properties"]
-    assert preprocessing in keys
-    assert other not in keys
-
-
 def test_the_studies_in_the_repository_validate(repository: Path, validator: Validator) -> None:
     files = [repository / "config.yaml", *sorted((repository / "config").glob("*.yaml"))]
     assert len(files) >= 2

@@ -513,27 +513,19 @@ def test_a_job_of_a_snakemake_that_still_runs_is_not_cancelled(slurm: Slurm) -> 
     assert slurm.calls("scancel") == ["scancel 18"]
 
 
-@pytest.mark.parametrize(
-    ("state", "code", "what", "taken"),
-    [
-        ("RUNNING", None, "", True),
-        ("PENDING", None, "", True),
-        ("PENDING", None, "no folder", True),
-        ("RUNNING", None, "younger input", False),
-        ("RUNNING", None, "no input", False),
-        ("COMPLETED", 0, "", True),
-        ("COMPLETING", 0, "", True),
-        ("COMPLETED", 0, "no output", False),
-        ("COMPLETED", 0, "reported", False),
-        ("COMPLETED", 0, "younger output", False),
-        ("COMPLETED", 0, "younger input", False),
-        ("COMPLETED", None, "", False),
-        ("FAILED", 1, "", False),
-        ("forgotten", 0, "", True),
-        ("forgotten", 0, "younger input", False),
-        ("forgotten", None, "", False),
-    ],
-)
+# The state of the first job, its exit code, what became of its files, and whether it is taken over.
+FIRST_JOBS = [
+    ("RUNNING", None, "", True), ("RUNNING", None, "younger input", False),
+    ("RUNNING", None, "no input", False), ("PENDING", None, "", True),
+    ("PENDING", None, "no folder", True), ("COMPLETED", 0, "", True), ("COMPLETING", 0, "", True),
+    ("COMPLETED", None, "", False), ("FAILED", 1, "", False), ("forgotten", 0, "", True),
+    ("forgotten", 0, "younger input", False), ("forgotten", None, "", False),
+    *(("COMPLETED", 0, what, False)
+      for what in ("no output", "reported", "younger output", "younger input")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("state", "code", "what", "taken"), FIRST_JOBS)
 def test_what_may_stand_for_a_new_job(
     slurm: Slurm, state: str, code: int | None, what: str, taken: bool
 ) -> None:

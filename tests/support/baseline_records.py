@@ -10,21 +10,24 @@ from dpprobe.analyses.baseline_record import FEW_SHOT, ZERO_SHOT
 from dpprobe.artifacts import write_json
 
 
-def _summarise(value: float) -> dict[str, Any]:
+def _summarise(value: float, metric: str = "accuracy") -> dict[str, Any]:
     names = ("std", "low", "high", "rows_low", "rows_high")
     parts = dict(
         zip(names, (0.01, value - 0.02, value + 0.02, value - 0.03, value + 0.03), strict=True)
     )
-    return {"accuracy": {"mean": value, "count": 3, "interval": "t", **parts}}
+    return {metric: {"mean": value, "count": 3, "interval": "t", **parts}}
 
 
-def write_zero_shot(root: Path, *, accuracy: float, dataset: str = "digits") -> Path:
-    """Writes the record of a zero-shot classifier on the features of `pixels`."""
-    path = root / f"zero_shot/{dataset}/pixels/metrics.json"
+def write_zero_shot(
+    root: Path, *, dataset: str = "digits", backbone: str = "pixels", **metrics: float
+) -> Path:
+    """Writes the record of a zero-shot classifier, whose headline is the first metric."""
+    path = root / f"zero_shot/{dataset}/{backbone}/metrics.json"
+    headline, value = next(iter(metrics.items()))
     record = {
         **ZERO_SHOT,
-        "dataset": dataset, "backbone": "pixels", "note": "No training row is used.",
-        "headline": "accuracy", "summary": _summarise(accuracy), "metrics": {"accuracy": accuracy},
+        "dataset": dataset, "backbone": backbone, "note": "No training row is used.",
+        "headline": headline, "summary": _summarise(value, headline), "metrics": metrics,
         "prompts": {"set": "photo", "templates": ["a photo of a {c}."]},
         "text_encoder": {"model": "ViT-B-32", "weights_sha256": "abc"},
     }  # fmt: skip
@@ -38,8 +41,8 @@ def write_few_shot(
     """Writes the record of few-shot probes, accuracy by N, on the features of `pixels`."""
     path = root / f"few_shot/{dataset}/pixels.json"
     results = [
-        {"shots": shots, "seeds": 3, "train_rows": [10 * (shots or 100)] * 3,
-         "summary": _summarise(accuracy)}
+        {"shots": shots, "seeds": 3, "summary": _summarise(accuracy),
+         "train_rows": [10 * (shots or 100) + more for more in (0, 2, 1)]}
         for shots, accuracy in accuracies.items()
     ]  # fmt: skip
     record = {

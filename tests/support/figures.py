@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Annotation, Text
 
@@ -70,34 +69,6 @@ def write_embedding(path: Path, *, classes: int, rows: int = 300, **changes: Any
     return path
 
 
-def read_words(figure: Figure) -> str:
-    """Joins the texts of a figure, line by line."""
-    return "\n".join(text.get_text() for text in figure.findobj(Text))
-
-
-def legend_words(figure: Figure) -> list[str]:
-    """Returns the texts of the legend, whose lines and markers must be drawn in some axes.
-
-    Grey stands for any colour; an entry without a marker is of lines with any.
-    """
-    (legend,) = figure.legends
-    drawn = [_look(line) for axes in figure.axes for line in axes.get_lines()]
-    for entry in legend.legend_handles:
-        if isinstance(entry, Line2D) and _look(entry)[1:] != ("None", "None"):
-            colour, dashes, marker = _look(entry)
-            assert any(
-                dashes == one[1]
-                and marker in ("None", one[2])
-                and colour in (style.NEUTRAL, one[0])
-                for one in drawn
-            ), (entry.get_label(), drawn)
-    return [text.get_text() for text in legend.get_texts()]
-
-
-def _look(line: Line2D) -> tuple[str, Any, Any]:
-    return to_hex(line.get_color()), line.get_linestyle(), line.get_marker()
-
-
 def save_bytes(figure: Figure, stem: Path) -> tuple[bytes, ...]:
     """Saves a figure in both formats, and returns their bytes."""
     paths = [stem.with_suffix(ending) for ending in (".svg", ".png")]
@@ -122,11 +93,6 @@ def varied_cells(root: Path, option: str, values: Sequence[Any]) -> list[Any]:
             record["options"] = changed
             write_json(paths[-1], record)
     return read_cell_results(paths)
-
-
-def tick_texts(axes: Any) -> list[str]:
-    """Returns the texts below the x axis."""
-    return [label.get_text() for label in axes.get_xticklabels()]
 
 
 LOOKS = (

@@ -11,18 +11,23 @@ from dpprobe.reporting.paper_tables.common import Run
 from dpprobe.reporting.paper_tables.registry import PAPER_TABLES
 from dpprobe.reporting.paper_tables.write import make_paper_table
 from dpprobe.results.cell_results import read_cell_results
-from tests.support.cell_files import write_cell
+from tests.support.cell_files import TRAIN_ROWS, write_cell
 
 LAMB = {"head": "lamb", "batch_size": "full", "learning_rate": 0.001, "init": "zero", "steps": 1}
 
 
 def paper_cell(
-    root: Path, *, head: str = "sgd", options: dict[str, Any] | None = None, **where: Any
+    root: Path,
+    *,
+    head: str = "sgd",
+    options: dict[str, Any] | None = None,
+    n: int = TRAIN_ROWS,
+    **where: Any,
 ) -> Path:
-    """Writes a made-up cell of another head or with other options."""
+    """Writes a made-up cell of another head, with other options, or of another n."""
     path = write_cell(root, **where)
     record = read_json(path)
-    record["head"] = head
+    record["head"], record["n"] = head, n
     record["options"] = options or {"head": head}
     write_json(path, record)
     return path

@@ -32,13 +32,8 @@ from tests.conftest import REPOSITORY
 from tests.support.cell_files import write_dataset_info, write_study
 
 TEMPLATE = REPOSITORY / "resources/report"
-
-
 _PLANS: dict[str, bytes] = {}
-
 PNG = b"\x89PNG\r\n\x1a\n" + b"x" * 1000
-
-
 VOID = {"meta", "link", "img", "input", "br", "wbr"}
 
 

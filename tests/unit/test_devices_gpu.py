@@ -17,9 +17,6 @@ from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.target import Target
 from tests.support.gpu import needs_gpu
 
-VIT: dict[str, Any] = {"family": "timm", "model": "test_vit", "pretrained": False}
-
-
 # heads on a device without our kernels
 
 HEADS: dict[str, dict[str, Any]] = {

@@ -55,6 +55,9 @@ def test_a_run_elsewhere_is_found_until_it_ends(
     other.communicate("")
     assert not find_other_runs([tmp_path / "results"])
     assert not (tmp_path / "results").exists(), "it was made for the mark alone"
+    (tmp_path / "empty").mkdir()
+    subprocess.run([sys.executable, "-c", MARK, str(tmp_path / "empty")], input="", text=True)
+    assert not list((tmp_path / "empty").iterdir()), "which was there before"
 
 
 def test_the_mark_of_a_killed_run_is_removed(tmp_path: Path, other: subprocess.Popen[str]) -> None:

@@ -7,6 +7,7 @@ import sys
 import tarfile
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -89,6 +90,21 @@ def test_without_a_history_it_is_what_was_installed(
     # the commit of a repository around it would be no commit of this code
     git(clone.parent, "init", "-q", ".")
     assert clone_commit() is None
+
+
+@pytest.mark.parametrize(
+    ("said", "installed"),
+    [
+        ('{"url": "file:///a%20b/c"}', True), ('{"url": "file:///a%20b/c/../d"}', False),
+        (None, False), ("{}", False), ("{", False),
+    ],
+)  # fmt: skip
+def test_only_an_editable_installation_is_of_its_folder(
+    monkeypatch: pytest.MonkeyPatch, said: str | None, installed: bool
+) -> None:
+    about = SimpleNamespace(read_text=lambda _: said)
+    monkeypatch.setattr("importlib.metadata.distribution", lambda _: about)
+    assert module._is_installed(Path("/a b/c")) is installed
 
 
 def test_no_fault_of_a_clone_ends_a_job(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,16 +200,6 @@ def test_a_deleted_mlflow_store_is_written_again(
     assert (workspace.directory / "results/mlflow.db").is_file()
 
 
-def test_delta_is_no_property_of_the_data(
-    finished: tuple[Workspace, Counter[str]], study: dict[str, Any]
-) -> None:
-    workspace, _ = finished
-    own = {**study, "datasets": {"digits": {**study["datasets"]["digits"], "delta": 1e-6}}}
-    planned = workspace.planned(own)
-    assert planned["calibrate"] == 3
-    assert planned["prepare_data"] == planned["extract_features"] == 0
-
-
 def test_deleting_one_shard_redoes_only_what_descends_from_it(
     finished: tuple[Workspace, Counter[str]], study: dict[str, Any]
 ) -> None:

@@ -13,7 +13,6 @@ import numpy as np
 import onnxruntime
 import pandas as pd
 import pytest
-from sklearn.datasets import load_digits
 from sklearn.feature_extraction.text import HashingVectorizer
 
 from dpprobe.release.predict import Predictor
@@ -86,21 +85,15 @@ def write_code(folder: Path) -> np.ndarray:
     return vectors
 
 
-def read_results(results: Path, dataset: str) -> dict[str, float]:
-    """The results of the table of accuracies; of several epsilons the last."""
-    with (results / "tables/accuracy.csv").open(encoding="utf-8", newline="") as stream:
-        lines = [line for line in csv.DictReader(stream) if line["dataset"] == dataset]
-    found = [(key, value) for line in lines for key, value in line.items() if value]
-    return {key: float(value) for key, value in found if key.count(" + ") and len(key.split()) == 3}
-
-
 def test_text_from_files_to_a_release(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vectors = write_code(workspace.directory)
     workspace.run(STUDY, *TARGETS, "results/overlap/code/hashing.json")
     results = workspace.directory / "results"
-    assert read_results(results, "code")["hashing + ceiling"] > 45, "guessing: 25"
+    with (results / "tables/accuracy.csv").open(encoding="utf-8", newline="") as stream:
+        ceilings = [float(line["hashing + ceiling"] or 0) for line in csv.DictReader(stream)]
+    assert max(ceilings) > 45, "guessing: 25"
     statement = json.loads((results / "cells/code/hashing/squares/eps-8/privacy.json").read_text())
     assert "by HashingVectorizer 1. It is declared" in statement["public_data"]["assumption"]
     assert "whitened" in statement["not_covered"][0]
@@ -135,40 +128,3 @@ def test_text_from_files_to_a_release(
     table = served.predict(pd.DataFrame({"vector": vectors[:3].astype(float).tolist()}))
     assert np.allclose(table.iloc[:, 1:].to_numpy(), wanted[:3], atol=1e-4)
     assert "Nothing to be done" in workspace.run(STUDY, *TARGETS).stdout
-
-
-def test_a_table_under_two_embeddings(workspace: Workspace) -> None:
-    """Two random projections of the digits, each row a patient, act as two backbones."""
-    digits = load_digits()
-    generator = np.random.default_rng(5)
-    pixels = digits.data.astype(np.float32) / 16
-    np.savez(
-        workspace.directory / "digits.npz",
-        narrow=pixels @ generator.normal(size=(64, 16)).astype(np.float32),
-        wide=(pixels @ generator.normal(size=(64, 48)).astype(np.float32)).astype(np.float64),
-        digit=digits.target,
-        who=np.array([f"p{row:05d}" for row in range(len(pixels))]),
-    )
-    projection = {"family": "external", "model": "projection", "each_by_itself": True}
-    study = {
-        "study": "table",
-        "datasets": {
-            "digits": {
-                "source": "embeddings", "train": "digits.npz", "label_column": "digit",
-                "class_names": [f"digit {number}" for number in range(10)], "unit_column": "who",
-                "split_by": "id", "delta": 1e-4, "vectors": {"narrow": "narrow", "wide": "wide"},
-            },
-        },
-        "backbones": {
-            "narrow": projection | {"pretrained": False},
-            "broad": projection | {"pretrained": False, "vectors": "wide"},
-        },
-        "methods": METHODS,
-        "epsilons": [4],
-        "seeds": 2,
-        "features": {"shards": 1},
-    }  # fmt: skip
-    workspace.run(study, "heads", "results/tables/accuracy.csv")
-    found = read_results(workspace.directory / "results", "digits")
-    assert found["broad + ceiling"] > found["narrow + ceiling"] > 60
-    assert found["broad + squares"] > 60

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 from pathlib import Path
@@ -14,17 +13,6 @@ import psutil
 import pytest
 
 from .conftest import PREPARED, Template, WarmPython, Workspace, on_cluster
-
-
-def test_a_wrong_study_stops_at_once_with_one_line(
-    workspace: Workspace, small: dict[str, Any]
-) -> None:
-    small["methods"]["sgd"]["batch_sizes"] = 3
-    result = workspace.run(small, check=False)
-    assert result.returncode != 0
-    assert re.search(r"study\.yaml:\d+: methods\.sgd\.batch_sizes: unknown key", result.stdout)
-    assert "Traceback" not in result.stdout
-    assert not (workspace.directory / "data").exists()
 
 
 def test_a_delta_above_one_over_n_is_trained_at_where_it_is_allowed_and_stated(

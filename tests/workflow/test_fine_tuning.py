@@ -22,10 +22,6 @@ VIT = {
     "family": "timm", "model": "test_vit", "pretrained": False,
     "model_args": {"img_size": 32}, "preprocessing": {"size": 32},
 }  # fmt: skip
-CONVOLUTIONAL = {
-    "family": "timm", "model": "test_efficientnet", "pretrained": False,
-    "preprocessing": {"size": 32},
-}  # fmt: skip
 FROM_SCRATCH = {
     "family": "convolutional", "preprocessing": {"size": 8},
     "stages": [{"filters": 3, "pool": 2}], "hidden": 4,
@@ -97,19 +93,6 @@ def test_networks_make_cells_like_any_other(
     # also where a GPU is seen: a plan knows no device, and asks no cell for its own
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert "Nothing to be done" in workspace.run(study, "heads", "tables", "html_report").stdout
-
-
-def test_a_convolutional_network_is_trained_from_its_cut(
-    workspace: Workspace, study: dict[str, Any]
-) -> None:
-    study |= {"seeds": 1, "backbones": {"net": CONVOLUTIONAL}, "features": {"shards": 2}}
-    study["methods"] = {"last": NETWORK | {"tune": {"blocks": 1}}}
-    workspace.run(study, "heads")
-    state = load_file(network(workspace, "last", 0, "net") / "network.safetensors")
-    assert list(state)[-2:] != list(state)[:2]
-    assert any(name.startswith("body.") for name in state)
-    cut = workspace.directory / "results/cuts/digits/net/blocks-1/train/manifest.json"
-    assert cut.exists()
 
 
 def test_networks_are_trained_from_scratch_on_pixels_and_on_coefficients(

@@ -120,14 +120,6 @@ def test_the_auc_of_a_multi_label_cell_is_that_of_its_predictions(workspace: Wor
     assert ceiling > record["summary"]["auc"]["mean"]
 
 
-def test_two_classes_are_shown_by_their_auc_where_the_dataset_asks(workspace: Workspace) -> None:
-    record = _record(workspace, "hole", "8")
-    assert (record["headline"], record["multi_label"]) == ("auc", False)
-    assert record["summary"]["auc"]["mean"] > record["summary"]["accuracy"]["mean"]
-    run = _runs(workspace, "hole")["attributes/hole/pixels/sgd/eps-8"]
-    assert {"test/auc", "test/accuracy"} <= set(run.data.metrics)
-
-
 def test_another_metric_retrains_nothing(workspace: Workspace) -> None:
     assert "Nothing to be done" in workspace.run(STUDY).stdout
     cell = _cell(workspace, "hole", "8")

@@ -54,18 +54,6 @@ def finished(module_workspace: Any) -> Workspace:
     return workspace
 
 
-def test_baselines_are_runs_of_mlflow_beside_the_cells(finished: Workspace) -> None:
-    receipt = read_json(finished.directory / "results/tracking/pets.json")
-    baselines = {key for key in receipt["runs"] if "_shot" in key}
-    assert baselines == {
-        "pets/pets/clip/zero_shot",
-        *(f"pets/pets/clip/few_shot/{shots}" for shots in ("1", "4", "full")),
-    }
-    record = read_json(finished.directory / "results/zero_shot/pets/clip/metrics.json")
-    assert record["text_encoder"]["model"] == "ViT-S-32-alt"
-    assert len(record["text_encoder"]["weights_sha256"]) == 64
-
-
 def test_the_papers_tables_and_figures_hold_what_was_run(finished: Workspace) -> None:
     folder = finished.directory / "results/tables/papers"
     names = {path.stem for path in folder.iterdir()}

@@ -8,7 +8,6 @@ import shutil
 from typing import Any
 
 import numpy as np
-import pytest
 from safetensors.numpy import save_file
 
 from tests.support.digits_file import digits_file
@@ -54,24 +53,6 @@ def test_a_public_dataset_lends_its_covariance(
     workspace.run(small, "heads")
     assert (workspace.cell("lent", "2") / "heads.safetensors").read_bytes() == kept
     assert (workspace.cell("started", "2") / "heads.safetensors").read_bytes() != before
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "results/features/{dataset}/{backbone}/train/manifest.json",
-        "elsewhere/../results/features/digits/pixels/train/manifest.json",
-    ],
-)
-def test_private_features_are_refused_before_any_job(
-    workspace: Workspace, small: dict[str, Any], path: str
-) -> None:
-    small["methods"] = {"lent": {"head": "feature_covariance", "public_covariance": path}}
-    result = workspace.run(small, "heads", check=False)
-    assert result.returncode != 0
-    line = ": methods.lent: public_covariance: "
-    assert sum(line in text for text in result.stdout.splitlines()) == 1
-    assert not (workspace.directory / "data").exists()
 
 
 def test_private_data_that_was_copied_is_refused_by_the_job(

@@ -121,20 +121,3 @@ def test_releases(workspace: Workspace) -> None:
     altered.unlink()
     workspace.run(STUDY, "releases")
     assert {name: contents(releases / name) for name in made} == made
-
-
-def test_what_cannot_be_released_is_said_before_any_job(workspace: Workspace) -> None:
-    study = changed(method="sgd", evaluate={"epsilon": 1, "metric": "auc"})
-    study["datasets"]["digits"]["split_by"] = "class"
-    study["releases"]["second"]["sign_key"] = "none.pem"
-    output = workspace.run(study, "releases", check=False)
-    assert output.returncode
-    for words in (
-        ": releases.second: method sgd: its noise is not exact",
-        ": releases.second: dataset digits: ",
-        "split_by: id",
-        ": releases.second: sign_key: no file none.pem",
-        ": releases.second: evaluate: metric: auc with 10 classes",
-    ):
-        assert words in output.stdout, words
-    assert not (workspace.directory / "data").exists()

@@ -169,7 +169,8 @@ def _check_place(path: Path, values: Mapping[str, Any]) -> None:
         return
     wanted = [names["dataset"], names["backbone"], names.get("method", names["dataset"])]
     wanted += [f"eps-{names['epsilon']}"] if isinstance(names.get("epsilon"), str) else []
-    if other := [str(name) for name in wanted if name not in {*path.parts[-7:], path.stem}]:
+    named = {*path.parts[-7:], path.stem}
+    if other := [name for name in dict.fromkeys(map(str, wanted)) if name not in named]:
         remedy = "the record is complete: move it to that folder, or delete it and run the study"
         raise _KeptError(f"belongs to {', '.join(other)}", remedy)
 

@@ -5,28 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from dpprobe.artifacts import read_json
-from dpprobe.exhibits.tables import write_markdown
 from dpprobe.reporting import accuracy_table
-from dpprobe.reporting.accuracy_table import make_accuracy_table
+from dpprobe.reporting.accuracy_table import LEFT_OUT
+from dpprobe.results.cell_record import Measure
 from dpprobe.results.summary import read_grid
 from tests.support.cell_files import summarise, write_cell
+from tests.support.report_page import section_page
 
 
-def _markdown(summary: Path) -> list[list[str]]:
-    """Returns the cells of the Markdown table, line by line."""
-    lines = write_markdown(make_accuracy_table([summary])).splitlines()
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if "|" in line]
-
-
-def test_entries_are_mean_and_both_intervals_in_percent(tmp_path: Path) -> None:
-    cell = write_cell(tmp_path, epsilon="2")
-    accuracy = read_json(cell)["summary"]["accuracy"]
-    *_, row = _markdown(summarise(tmp_path / "digits.parquet", cell))
-    half = 50 * (accuracy["high"] - accuracy["low"])
-    ends = f"[{100 * accuracy['both_low']:.1f}, {100 * accuracy['both_high']:.1f}]"
-    assert accuracy["both_low"] < min(accuracy["low"], accuracy["rows_low"])
-    assert row[2] == f"{100 * accuracy['mean']:.1f} ± {half:.1f} {ends}"
+def test_metrics_are_named_and_labels_left_out_where_one_dataset_has_them() -> None:
+    grid = section_page("a", "b").grid
+    area = Measure(headline="auc", multi_label=True, labels=1, num_classes=2)
+    assert not accuracy_table._names_metrics(grid)
+    assert LEFT_OUT not in accuracy_table._write_note(grid, [])
+    for name in ("a", "b"):
+        asked = replace(grid, measures=grid.measures | {name: area})
+        assert accuracy_table._names_metrics(asked)
+        assert LEFT_OUT in accuracy_table._write_note(asked, [])
 
 
 def test_the_best_private_number_of_a_row_is_bold_whatever_its_digits(tmp_path: Path) -> None:

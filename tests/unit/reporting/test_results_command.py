@@ -20,10 +20,12 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def finish(folder: str, seconds: int) -> None:
-    summary = Path(folder, "summary/lesions.parquet")
-    summary.parent.mkdir(parents=True)
-    summary.touch()
-    os.utime(summary, (seconds, seconds))
+    """Leaves the results of two datasets, the last of them at that time."""
+    for number, name in enumerate(("scans", "lesions")):
+        summary = Path(folder, f"summary/{name}.parquet")
+        summary.parent.mkdir(parents=True, exist_ok=True)
+        summary.touch()
+        os.utime(summary, (seconds * number,) * 2)
 
 
 def test_the_only_results_are_printed(

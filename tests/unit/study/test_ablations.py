@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from dpprobe.study.ablations import (
     best_base,
     find_changes,
@@ -12,51 +14,47 @@ from dpprobe.study.ablations import (
     same_but_size,
 )
 
+SGD: dict[str, Any] = {"head": "sgd", "batch_size": 32, "init": "zero", "init_scale": None}
+LAMB: dict[str, Any] = {"head": "lamb", "batch_size": 32, "learning_rate": 0.1, "beta2": 0.999}
+SQUARES = {"head": "least_squares"}
+SIZES = {
+    "a": SGD, "b": SGD | {"batch_size": "full"}, "c": SGD | {"init": "scaled", "init_scale": 0.1},
+    "d": SGD | {"init": "scaled", "init_scale": 1.0}, "e": SGD | {"init": "torch"}, "f": SQUARES,
+}  # fmt: skip
+RATES = {"a": LAMB, "b": LAMB | {"learning_rate": 0.2}}
+HEADS = {
+    "lamb": LAMB, "large": LAMB | {"batch_size": 64}, "squares": SQUARES,
+    "momentum": {"head": "momentum", "batch_size": 32, "learning_rate": 6.4, "momentum": 0.9},
+}  # fmt: skip
+
 
 def test_families_differ_in_what_varies_alone() -> None:
     options = {
-        "a": {"head": "sgd", "batch_size": 32, "x": 1},
-        "b": {"head": "sgd", "batch_size": 64, "x": 1},
-        "c": {"head": "sgd", "batch_size": 64, "x": 2},
-        "d": {"head": "lamb", "batch_size": 32, "x": 1},
-    }
+        "a": SGD, "b": SGD | {"batch_size": 64}, "c": SGD | {"batch_size": 64, "init": "torch"},
+        "d": SGD | {"head": "lamb"},
+    }  # fmt: skip
     assert find_families(options, ("batch_size",)) == [("a", "b"), ("c",), ("d",)]
-    assert find_families(options, ("batch_size", "x"))[0] == ("a", "b", "c")
+    assert find_families(options, ("batch_size", "init"))[0] == ("a", "b", "c")
 
 
-def test_methods_that_vary_in_batch_size_or_scale_are_found() -> None:
-    base: dict[str, Any] = {"head": "sgd", "batch_size": 32, "init": "zero", "init_scale": None}
-    options = {
-        "a": base,
-        "b": base | {"batch_size": "full"},
-        "c": base | {"init": "scaled", "init_scale": 0.1},
-        "d": base | {"init": "scaled", "init_scale": 1.0},
-        "e": base | {"init": "torch"},
-        "f": {"head": "least_squares"},
-    }
-    assert find_varied(options, "batch_size") == [("a", "b")]
-    assert find_varied(options, "init_scale") == [("a", "c", "d")]
-    assert find_varied({"f": options["f"]}, "batch_size") == []
-
-
-def test_learning_rates_vary_along_and_are_no_value_of_their_own() -> None:
-    base: dict[str, Any] = {"head": "lamb", "batch_size": 32, "learning_rate": 0.1}
-    swept = {"a": base, "b": base | {"learning_rate": 0.2}}
-    assert find_varied(swept, "batch_size") == []
-    both = swept | {"c": base | {"batch_size": 64, "learning_rate": 9.0}}
-    assert find_varied(both, "batch_size") == [("a", "b", "c")]
-
-
-def test_optimisers_differ_in_what_only_they_have() -> None:
-    base: dict[str, Any] = {"head": "lamb", "batch_size": 32, "learning_rate": 0.1, "beta2": 0.999}
-    options = {
-        "lamb": base,
-        "momentum": {"head": "momentum", "batch_size": 32, "learning_rate": 6.4, "momentum": 0.9},
-        "large": base | {"batch_size": 64},
-        "squares": {"head": "least_squares"},
-    }
-    assert find_varied(options, "optimiser") == [("lamb", "momentum")]
-    assert find_varied({"lamb": base}, "optimiser") == []
+@pytest.mark.parametrize(
+    ("options", "varied", "groups"),
+    [
+        (SIZES, "batch_size", [("a", "b")]),
+        (SIZES, "init_scale", [("a", "c", "d")]),
+        ({"f": SQUARES}, "batch_size", []),
+        # rates vary along, and are no value of their own
+        (RATES, "batch_size", []),
+        (RATES | {"c": HEADS["large"] | {"learning_rate": 9.0}}, "batch_size", [("a", "b", "c")]),
+        # optimisers differ in what only they have
+        (HEADS, "optimiser", [("lamb", "momentum")]),
+        ({"lamb": LAMB}, "optimiser", []),
+    ],
+)
+def test_methods_that_vary_in_one_option_are_found(
+    options: dict[str, dict[str, Any]], varied: Any, groups: list[tuple[str, ...]]
+) -> None:
+    assert find_varied(options, varied) == groups
 
 
 def test_backbones_of_one_network_differ_in_the_size_of_images() -> None:

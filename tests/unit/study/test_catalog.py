@@ -99,19 +99,6 @@ def test_an_entry_does_not_contradict_itself(name: str) -> None:
 # What naming an entry completes
 
 
-@pytest.mark.parametrize(("name", "near"), [("cifar_10", "cifar10"), ("???", "plantdisease")])
-def test_a_name_that_is_not_there_is_answered_with_near_ones(name: str, near: str) -> None:
-    with pytest.raises(ConfigError, match=near):
-        catalog.complete_dataset({"catalog": name})
-
-
-def test_what_is_written_goes_before_the_entry() -> None:
-    options = options_of("eurosat", split_seed=3, metric="accuracy", prompts="simple")
-    assert options.model_dump()["split_seed"] == 3
-    assert options.prompts == "simple"
-    assert options.expect.train == 21600
-
-
 @pytest.mark.parametrize("name", ["chexpert", "mimic_cxr"])
 def test_a_credentialed_dataset_names_the_steps(name: str) -> None:
     study = {"datasets": {name: {"catalog": name}}}
@@ -122,41 +109,6 @@ def test_a_credentialed_dataset_names_the_steps(name: str) -> None:
     assert "root: missing" in message
     assert entry.homepage.split("/")[2] in message
     assert " ".join(str(entry.steps).split()) in message
-
-
-def test_another_source_keeps_the_sizes(tmp_path: Path) -> None:
-    """A copy on disk is still held against what the catalog knows."""
-    options = options_of("chexpert", source="imagefolder", path=str(tmp_path))
-    assert (options.source, options.expect.train) == ("imagefolder", 223414)
-    entry = catalog.dataset_entry("chexpert")
-    assert options.prompts == entry.prompts
-    # Its classes may have other names.
-    assert options.prompt_names == {}
-    assert options_of("chexpert", root="x").prompt_names == entry.prompt_names
-
-
-@pytest.mark.parametrize(
-    ("values", "train"),
-    [
-        ({"filters": {"Sex": ["Male"]}}, None),
-        ({"uncertain": "drop"}, None),
-        ({"uncertain": {"Edema": "drop"}}, None),
-        ({"missing": "drop"}, None),
-        ({"test": None}, None),
-        ({"train": "other.csv"}, None),
-        ({"test": None, "split_column": "split", "test_values": ["validate"]}, None),
-        ({"uncertain": "zeros"}, 223414),
-        ({"test": "CheXpert-v1.0-small/valid.csv"}, 223414),
-        ({"source": "parquet", "train": "a", "test": "b"}, 223414),
-    ],
-)
-def test_options_that_choose_rows_give_up_the_sizes(values: dict[str, Any], train: Any) -> None:
-    root = {} if "source" in values else {"root": "x"}
-    options = options_of("chexpert", **root, **values)
-    assert (options.expect.train, options.expect.classes) == (train, 5)
-    halved = options_of("eurosat", test_fraction=0.5)
-    assert halved.expect.model_dump() == {"train": None, "test": None, "classes": 10}
-    assert halved.count_rows() == (13500, 13500)
 
 
 # Each entry through its own source

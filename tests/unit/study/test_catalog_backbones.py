@@ -74,15 +74,6 @@ def test_open_clips_dimensions_and_weights(name: str) -> None:
     assert known[model].tags[tag] == known[model].activation
 
 
-def test_what_a_study_writes_goes_before() -> None:
-    chosen = options("dinov2_b14", preprocessing={"size": 252, "flip": True}, pretrained=False)
-    assert (chosen.model, chosen.preprocessing.size) == ("vit_base_patch14_dinov2.lvd142m", 252)
-    local = options("clip_vit_b32", checkpoint="weights.pt")
-    assert (local.checkpoint, local.tag) == ("weights.pt", None)
-    with pytest.raises(ConfigError, match="vit_b16"):
-        options("vit_b15")
-
-
 def test_another_dimension_is_an_error() -> None:
     loaded = loading.load_backbone(
         options("tiny_vit", pretrained=False), runtime=Runtime(device="cpu")

@@ -31,50 +31,21 @@ def test_a_good_study_is_counted_and_its_command_told(
         return []
 
     monkeypatch.setattr(check_command, "check_dimensions", ask)
+    monkeypatch.setattr(check_command, "list_tested", lambda _: ["few test images"])
     first, second = Path("first.yaml"), Path("second.yaml")
     first.write_text(yaml.safe_dump(STUDY))
     second.write_text("epsilons: [1]\nmethods: {sgd: {epochs: 3}}\n")
     with pytest.raises(SystemExit, match="^0$"):
         check(monkeypatch, first)
-    counted, unread = capsys.readouterr().out.splitlines()
+    counted, unread, tested = capsys.readouterr().out.splitlines()
     assert counted == "first.yaml: 4 cells; run: dpprobe run --cores all --configfile first.yaml"
     assert unread.startswith("Not read yet: images, and labels row by row. The first job")
+    assert tested == "few test images"
     with pytest.raises(SystemExit, match="^0$"):
         check(monkeypatch, first, second)
     assert "first.yaml second.yaml: 2 cells" in capsys.readouterr().out
     check_command.read_study([first])
     assert networks == [True, True, False], "only a check asks the Hub"
-
-
-@pytest.mark.parametrize("metric", ["macro_accuracy", "accuracy"])
-def test_test_units_are_printed_as_a_release_counts_them(
-    metric: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Ten test patients have an image of each class, and half of each counts; two have only a."""
-    monkeypatch.chdir(tmp_path)
-    kinds = ["ab"[n % 2 and not 20 <= n < 24] for n in range(400)]
-    rows = [f"{n}.png,{kinds[n]},p{n // 2},{'test' if n < 24 else 'train'}" for n in range(400)]
-    for n in range(400):
-        (tmp_path / f"{n}.png").touch()
-    (tmp_path / "rows.csv").write_text("\n".join(["path,kind,who,side", *rows]))
-    dataset = {
-        "source": "csv", "root": str(tmp_path), "train": "rows.csv", "label_column": "kind",
-        "class_names": ["a", "b"], "unit_column": "who", "split_column": "side",
-    }  # fmt: skip
-    release = {
-        "dataset": "eyes", "backbone": "pixels", "method": "sums", "epsilon": 1,
-        "evaluate": {"epsilon": 1, "metric": metric},
-    }  # fmt: skip
-    values = STUDY | {"datasets": {"eyes": dataset}, "releases": {"v1": release}}
-    values["methods"] = {"sums": {"head": "feature_covariance"}}
-    values["backbones"] = {"pixels": {"family": "pixels", "size": 8}}
-    Path("study.yaml").write_text(yaml.safe_dump(values))
-    with pytest.raises(SystemExit, match="^0$"):
-        check(monkeypatch, Path("study.yaml"))
-    printed = capsys.readouterr().out
-    assert ("fewest test patients that count in a release: b 5, a 7 (" in printed) == (
-        metric == "macro_accuracy"
-    )
 
 
 def test_a_fault_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from dpprobe.data.options import ClassUnits
 from dpprobe.errors import ConfigError
-from dpprobe.study import comparisons
+from dpprobe.study import catalog, comparisons
+from dpprobe.study.check_command import list_tested
 from dpprobe.study.cuts import study_cuts
 from dpprobe.study.few_rows import few_rows_warnings
 from dpprobe.study.imbalance import rare_classes
@@ -21,7 +26,7 @@ from dpprobe.study.release_data import public_subsample, release_delta, split_fa
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY
-from tests.support.stored_records import check_values
+from tests.support.stored_records import answer_of, check_values
 
 DIGITS = {"source": "sklearn", "name": "digits"}
 PART = DIGITS | {"subsample": {"per_class": 6}}
@@ -122,7 +127,7 @@ STUDIES: dict[str, dict[str, Any]] = {
     "an overlap of crops": {"overlap": {"public": ["other"]}, "public_datasets": {"other": DIGITS},
         "backbones": {"pixels": VIT | {"preprocessing": {"crop": "inception"}}}},
     **{f"tracking {uri}": {"tracking": {"uri": uri}} for uri in (
-        "sqlite:///a.db", "sqlite://", "sqlite:///a/", "http://h", "https://me:geheim@h", "h",
+        "sqlite:///a.db", "sqlite://", "sqlite:///a/", "http://h", "https://me:geheim@h", "h", "https://me@h",
         "postgresql://me:geheim@h/db", "http://me:geheim@[", "http://h:99999", "https://a b")},
     "tracking of a named study": {"study": "mine", "tracking": {"uri": "https://h:5000"}},
     "folders": {"results_dir": "results/", "data_dir": "./a/b"},
@@ -196,3 +201,67 @@ def test_too_few_images_for_an_epsilon_are_warned_of() -> None:
                 lines = [few_rows_warnings(loaded, dimensions) for dimensions in sizes]
                 told[f"{epsilons} {[*methods]}"] = lines
     check_values("too_few_rows", told)
+
+
+CHEXPERT = {"catalog": "chexpert", "root": "x"}
+EUROSAT = {"catalog": "eurosat"}
+WRITTEN: list[dict[str, Any]] = [
+    EUROSAT, EUROSAT | {"split_seed": 3, "metric": "accuracy", "prompts": "simple"},
+    EUROSAT | {"test_fraction": 0.5}, EUROSAT | {"test_fraction": 0.2}, CHEXPERT,
+    {"catalog": "chexpert"}, {"catalog": "mimic_cxr"}, {"catalog": "cifar_10"}, {"catalog": "???"},
+    {"catalog": 5}, {"catalog": "chexpert", "source": "imagefolder", "path": "x"},
+    {"catalog": "chexpert", "source": "parquet", "train": "a", "test": "b", "filters": {"a": 1}},
+    *(CHEXPERT | each for each in (
+        {"filters": {"Sex": ["Male"]}}, {"uncertain": "drop"}, {"uncertain": {"Edema": "drop"}},
+        {"missing": "drop"}, {"test": None}, {"train": "other.csv"}, {"uncertain": "zeros"},
+        {"test": None, "split_column": "split", "test_values": ["validate"]},
+        {"test": "CheXpert-v1.0-small/valid.csv"}, {"limit": {"train": 9}}, {"split_by": "id"})),
+]  # fmt: skip
+ENTRY = {"dimension": 64, "options": {
+    "family": "timm", "model": "m", "pretrained": "tag", "model_args": {"depth": 2, "side": 8},
+    "preprocessing": {"size": 64, "crop": "centre"}}}  # fmt: skip
+BACKBONE_CHANGES: list[dict[str, Any]] = [
+    {}, {"model_args": {"side": 9}, "preprocessing": {"crop": "none"}, "dimension": 65},
+    {"checkpoint": "w.pt"}, {"checkpoint": None, "pretrained": False}, {"catalog": "vit_b15"},
+    {"preprocessing": None, "model_args": {}}, {"catalog": "cat"},
+]  # fmt: skip
+
+
+def test_what_naming_an_entry_of_the_catalog_completes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a dataset what differs from its entry, and the sizes that rows are held against."""
+    answers: dict[str, Any] = {}
+    for values in WRITTEN:
+        made = answer_of(catalog.complete_dataset, values)
+        if isinstance(made, dict):
+            entry = catalog.dataset_entry(values["catalog"])
+            made = {
+                key: value for key, value in made.items() if entry.options.get(key, ...) != value
+            }
+        answers[str(values)] = made
+    monkeypatch.setattr(catalog, "backbone_entries", lambda: {"vit_b16": ENTRY, "vit_l16": ENTRY})
+    for changes in BACKBONE_CHANGES:
+        answers[str(changes)] = answer_of(
+            catalog.complete_backbone, {"catalog": "vit_b16", **changes}
+        )
+    check_values("catalog_completed", answers)
+
+
+def test_classes_with_the_fewest_test_units_are_listed() -> None:
+    counts = dict.fromkeys(("d", "c", "b", "a"), 7) | {"few": 2, "e": 1234}
+    units = {
+        "ties": ClassUnits(train={}, test=counts, test_at={}), "unknown": None,
+        "shares": ClassUnits(train={}, test=counts, test_at={}, test_shares={"b": 1.5, "a": 1.25}),
+    }  # fmt: skip
+    metrics = ("auc", "macro_accuracy", "auc")
+    study: Any = SimpleNamespace(
+        releases={
+            name: SimpleNamespace(dataset=name, test_metric=metric)
+            for name, metric in (*zip(units, metrics, strict=True), ("a", None), ("b", "accuracy"))
+        },
+        datasets={
+            name: SimpleNamespace(count_class_units=lambda each=each: each)
+            for name, each in units.items()
+        },
+        dataset_unit=lambda name: "patient" if name == "shares" else "image",
+    )
+    check_values("fewest_test_units", list(list_tested(study)))

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from dpprobe.__main__ import main
 from dpprobe.errors import ConfigError
 from dpprobe.resources import clone_root, project_root
 from dpprobe.study.run_command import (
@@ -17,7 +16,6 @@ from dpprobe.study.run_command import (
     make_environment,
     profile_words,
     run_words,
-    snakemake_words,
     start_snakemake,
     workflow_root,
 )
@@ -109,18 +107,6 @@ def test_the_clone_that_one_stands_in_has_the_rules(here: Path) -> None:
     assert make_environment(clone, {"PYTHONPATH": "b"})["PYTHONPATH"] == f"{clone / 'src'}:b"
     assert make_environment(clone, {})["PYTHONPATH"] == str(clone / "src")
     assert make_environment(REPOSITORY, {}) == {"DPPROBE_ROOT": str(REPOSITORY)}
-
-
-def test_options_of_snakemake_reach_it(
-    here: Path, started: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    typed = ["heads", "-n", "-p", "--config", "seeds=1", "--forcerun", "track", "--quiet", "host"]
-    monkeypatch.setattr(sys, "argv", ["dpprobe", "run", *typed])
-    with pytest.raises(SystemExit):
-        main()
-    ((program, command, _),) = started
-    assert program == sys.executable
-    assert command == [program, "-m", "snakemake", *snakemake_words(typed, REPOSITORY, here)]
 
 
 def test_the_next_command_runs_where_the_last_one_did(

@@ -74,3 +74,9 @@ def test_why_slurm_does_not_answer(
         monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(DpprobeError, match=f"^sinfo: {said}"):
         ask_partitions()
+
+
+def test_a_user_s_wishes_hide_no_partition(sinfo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SINFO_PARTITION", "main")
+    sinfo.write_text('#!/bin/sh\necho "cards$SINFO_PARTITION*|gpu:2"\n')
+    assert ask_partitions() == Partitions(with_gpus=frozenset({"cards"}), default="cards")

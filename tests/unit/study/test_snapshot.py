@@ -44,11 +44,13 @@ def test_a_snapshot_holds_the_study_as_it_was_written() -> None:
     assert read == values
 
 
-def test_each_study_has_a_file_of_its_own() -> None:
-    studies = [STUDY, changed("seeds", 7)]
-    first, second = (taken_of(values) for values in studies)
-    assert first.path != second.path
-    assert taken_of(STUDY) == first
+def test_each_study_call_and_version_has_a_file_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = [taken_of(STUDY), taken_of(changed("seeds", 7)), taken_of(STUDY)]
+    taken.append(snapshot.take_snapshot(STUDY, load_study(STUDY), call=["--configfile", "a.yaml"]))
+    monkeypatch.setitem(VERSIONS, "training", 99)
+    taken.append(taken_of(STUDY))
+    assert taken[2] == taken[0]
+    assert len({each.path for each in taken}) == len(taken) - 1
 
 
 def test_a_snapshot_is_written_again_and_lasts_while_jobs_start(tmp_path: Path) -> None:

@@ -12,9 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dpprobe.backbones import feature_dimensions
+from dpprobe.backbones.describe import describe_backbone
+from dpprobe.backbones.options import BackboneOptions
 from dpprobe.errors import ConfigError
-from dpprobe.study.study_checks import check_study
+from dpprobe.study.dimension_checks import check_dimensions
+from dpprobe.study.study import Study
+from dpprobe.study.study_checks import _Report, check_study
 from dpprobe.study.study_file import load_study
+from tests.support.refusals import check_lines, read_refusals, write_files
 from tests.support.small_study import STUDY
 from tests.support.stored_records import check_values
 
@@ -107,6 +113,8 @@ STUDIES: dict[str, dict[str, Any]] = {
         "methods": {"squares": {"head": "least_squares"}},
         "epsilons": [1, {"advantage": 0.1}, "inf"]},
     "units": {"datasets": {"p": PATIENTS | {"unit": "patient"}}, "delta": 0.2},
+    "units of a part": {"datasets": {"p": PATIENTS | {"unit": "patient", "subsample": {
+        "fraction": 0.5}}}, "delta": 0.2},
     "one folder": folders("same", "same"), "results of images": folders(results="images/out"),
     "tables of images": folders("images"), "tables below": folders("images/a"),
     "results of tables": folders("out", "out/scans"), "downloads": folders("out", "out/downloads"),
@@ -156,6 +164,13 @@ def test_what_checks_say(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 lines = str(error).splitlines()
         told[name] = [line.replace(str(folder), "FOLDER") for line in lines]
     check_values("checks_of_studies", told)
+
+
+def test_each_line_of_an_error_names_its_part() -> None:
+    report = _Report(errors=["before"])
+    with report.report_part("methods.a"):
+        raise ConfigError("one\ntwo")
+    assert report.errors == ["before", "config: methods.a: one", "config: methods.a: two"]
 
 
 def test_a_release_never_takes_the_metric_of_its_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,3 +231,41 @@ def test_a_source_in_the_place_of_its_split_table_is_refused(
     with pytest.raises(ConfigError, match=rf"{key}\.mine: .*overwrite"):
         check_study(study)
     assert (folder / "train.parquet").exists()
+
+
+# The table of studies that are refused, one case a line.
+TABLE = Path(__file__).with_name("refused.yaml")
+
+
+@pytest.fixture
+def described_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Describes networks in this process: another one for each study imports PyTorch anew."""
+
+    def describe(backbones: dict[str, BackboneOptions], _: Any) -> dict[str, Any]:
+        return {name: dict(describe_backbone(one)) for name, one in backbones.items()}
+
+    monkeypatch.setattr(feature_dimensions, "_ask_process", describe)
+
+
+def check_all(study: Study) -> None:
+    check_study(study)
+    check_dimensions(study)
+
+
+@pytest.mark.usefixtures("described_here")
+@pytest.mark.parametrize(("study", "files", "says"), read_refusals(TABLE, STUDY))
+def test_a_study_is_refused_with_these_lines_or_accepted(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    study: dict[str, Any],
+    files: dict[str, Any],
+    says: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_files(tmp_path, files)
+    if not says:
+        check_study(load_study(study))
+        return
+    with pytest.raises(ConfigError) as caught:
+        check_all(load_study(study))
+    check_lines(str(caught.value), says, start="config: ")

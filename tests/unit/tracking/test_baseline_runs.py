@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from dpprobe.artifacts import write_text
 from tests.support.baseline_records import write_few_shot, write_zero_shot
 from tests.support.tracked_study import Study
 
@@ -44,12 +43,6 @@ def test_one_view_has_the_baselines_and_the_cells_beside_them(ingested: Study) -
     assert at == {"0.5"}, "the first page compares cells at one epsilon"
 
 
-def test_without_baselines_there_is_no_view_of_them(study: Study) -> None:
-    receipt = study.ingest()
-    assert "baselines" not in receipt["pages"]
-    assert not any(run.data.tags.get("compared") for run in study.runs().values())
-
-
 def test_a_changed_baseline_renews_its_run_alone(study: Study) -> None:
     before = study.ingest(**baselines(study.root))["runs"]
     again = study.ingest(**baselines(study.root))
@@ -68,19 +61,6 @@ def test_a_baseline_that_the_study_no_longer_has_is_not_current(study: Study) ->
     assert {key for key, current in tags.items() if current == "false"} == {
         ZERO, *(f"study/digits/pixels/few_shot/{shots}" for shots in ("1", "16", "full")),
     }  # fmt: skip
-
-
-def test_the_run_of_the_dataset_has_the_figures_that_compare(study: Study) -> None:
-    figures = [study.root / "tsne.png", study.root / "by_backbone.png"]
-    for path in figures:
-        write_text(path, path.name)
-    study.ingest(comparisons=figures, **baselines(study.root))
-    run = study.runs("digits/summary")["study/digits"]
-    assert run.data.metrics["pixels/zero_shot/accuracy"] == 0.7
-    assert run.data.metrics["pixels/few_shot/16/accuracy"] == 0.8
-    assert {"figures/tsne.png", "figures/by_backbone.png", "figures/accuracy.png"} <= set(
-        study.artifacts(run)
-    )
 
 
 def test_another_dataset_changes_no_run(study: Study) -> None:

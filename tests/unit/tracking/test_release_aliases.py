@@ -123,6 +123,8 @@ def test_two_rollbacks_lead_to_the_first_and_a_newer_release_is_released(
 def test_a_release_that_others_replaced_is_skipped_once_rolled_back(registry: Registry) -> None:
     registry.roll_back("b")
     assert registry.aliases == {"released": "3", "previous": "1"}
+    registry.roll_back("b", undo=True)
+    assert registry.aliases == {"released": "3", "previous": "2"}
 
 
 @pytest.mark.parametrize("undo", [False, True])

@@ -7,19 +7,26 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.artifacts import read_json, write_json, write_text
 from dpprobe.data.table import read_info
 from dpprobe.results.cell_record import read_cell
 from dpprobe.results.summary import read_grid, summarise_cells
-from dpprobe.tracking import runs, views
+from dpprobe.tracking import release_registry, runs, views
 from dpprobe.tracking.baseline_runs import dataset_run, list_baseline_runs
 from dpprobe.tracking.receipt import hash_rows
+from tests.support.audit_records import MEMBERSHIP, write_audit
 from tests.support.baseline_records import write_few_shot, write_zero_shot
 from tests.support.cell_files import write_cell, write_dataset_info, write_study
 from tests.support.stored_records import check_values
 
 # Hashes, times and paths differ from run to run.
 LEFT_OUT = {"content_hash", "artifacts", "drawn", "history", "inputs", "finished"}
+EVALUATED = {"metric": "accuracy", "value": 0.8, "interval": [0.75, 0.9], "n": 40, "units": 40}
+RELEASED = {
+    "epsilon_target": 1.0, "epsilon_realised": 0.98761234,
+    "allows": {"balanced_accuracy": 0.5, "true_positives": {"0.01": 0.02}},
+}  # fmt: skip
 MANY = [f"class {number}" for number in range(11)]
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -73,6 +80,13 @@ def test_runs_of_cells_are_as_stored(tmp_path: Path) -> None:
         if name in ("plain", "labels", "infinite"):
             assert run.history is not None
             answers[name]["curve"] = runs.curve_metrics(run.history)
+    path = write_cell(tmp_path / "audited")
+    audit = write_audit(tmp_path, membership=MEMBERSHIP)
+    attacks = write_audit(tmp_path / "attacks", white_box=None, membership=MEMBERSHIP)
+    for file in (audit, attacks, write_audit(tmp_path / "games")):
+        found = file, AuditRecord.read(file)
+        run = runs.cell_run(path, read_cell(path), "s", tags, source, found)
+        answers[f"audited {len(answers)}"] = _describe(run)
     epsilons = ("0.5", "8", "10", "inf", "0.503")
     cells = write_study(tmp_path / "all", backbones=["b"], methods=["sgd"], epsilons=epsilons)
     for several in (cells, cells[:3], cells[3:4]):
@@ -134,6 +148,8 @@ def test_names_and_numbers_of_runs_are_as_stored() -> None:
         "bounds": runs.allows_metrics(
             {"balanced_accuracy": 0.51234567, "true_positives": {"0.01": 0.02345678, "0.1": 1}}
         ),
+        "releases": [release_registry._list_metrics(RELEASED | {"evaluation": each}) for each in (
+            None, EVALUATED, EVALUATED | {"metric": "auc", "value": 0.1, "interval": [0.0, 1.0]})],
         "colours": [runs.pick_colour(index) for index in (0, 1, 19, 20, 21, 40)],
         "private": [
             runs._private_tag(each) for each in ([True], [False, False], [True, False], [])

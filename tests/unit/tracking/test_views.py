@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dpprobe.results.summary import summarise_cells
-from dpprobe.tracking.runs import RunContents
 from tests.support.cell_files import write_study
 from tests.support.tracked_study import Study
 
@@ -22,28 +21,6 @@ def test_the_ready_made_view_names_logged_columns(study: Study) -> None:
         assert view["searchFilter"] == 'tags.current = "true"'
         filtered = study.all_runs(name, filter_string=view["searchFilter"])
         assert len(filtered) == len(study.runs(name))
-
-
-def test_the_page_of_cells_opens_on_the_epsilon_nearest_to_one(study: Study) -> None:
-    study.ingest()
-    view = study.view("digits")
-    shown = study.all_runs(filter_string=view["searchFilter"])
-    # of 0.5 and 2, as far from 1, the smaller
-    assert {run.data.params["epsilon"] for run in shown} == {"0.5"}
-    keys = {key for key, run in study.runs().items() if run.data.params["epsilon"] == "0.5"}
-    assert {run.data.tags["result_key"] for run in shown} == keys
-    assert "groupBy" not in view
-    for key in ("dpprobe-private", "dpprobe-all"):
-        group = study.view("digits", key)["groupBy"]
-        assert group["groupByKeys"] == [{"mode": "param", "groupByData": "epsilon"}]
-
-
-def contents(params: dict[str, str], metrics: list[str]) -> RunContents:
-    """Makes a run of these params and metrics."""
-    return RunContents(
-        key="", content_hash="", name="", note="", params=params, tags={}, artifacts=[],
-        metrics=[(name, 0.5, 0) for name in metrics],
-    )  # fmt: skip
 
 
 def test_the_view_of_all_studies_has_columns_for_each(study: Study) -> None:

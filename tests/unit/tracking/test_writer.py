@@ -13,7 +13,9 @@ from mlflow.exceptions import MlflowException
 
 from dpprobe.artifacts import read_json, write_text
 from dpprobe.errors import TrackingError
-from dpprobe.tracking.writer import fit_to_tag, restore_experiment
+from dpprobe.tracking.runs import RunContents
+from dpprobe.tracking.views import ExperimentContents
+from dpprobe.tracking.writer import Writer, fit_to_tag, restore_experiment
 from tests.support.cell_files import write_cell, write_dataset_info
 from tests.support.tracked_study import Study
 
@@ -164,6 +166,27 @@ def test_an_experiment_made_by_another_writer_meanwhile_is_used(
     monkeypatch.setattr(MlflowClient, "get_experiment_by_name", late)
     assert study.ingest()["created"] == 13
     assert asked.count("digits") == 2
+
+
+def test_a_run_has_more_numbers_than_a_call_takes_and_its_experiment_the_last_note(
+    study: Study,
+) -> None:
+    item = RunContents(
+        key="k", content_hash="h", name="n", note=9000 * "a\n", artifacts=[], tags={"study": "s"},
+        params={f"p{number}": f"{number}" for number in range(181)},
+        metrics=[(f"m{number}", float(number), number) for number in range(1801)],
+    )  # fmt: skip
+    for note in ("one", "two"):
+        writer = Writer(study.client, study="s", commit="c")
+        wanted = ExperimentContents(name="a", location=study.root, note=note, views=lambda _: {})
+        writer.write(wanted, [item])
+        assert study.find_experiment("a").tags["mlflow.note.content"] == note
+    assert (writer.created, writer.replaced, writer.kept) == (0, 0, 1)
+    data = study.runs("a")["k"].data
+    assert data.params == item.params
+    assert data.metrics == {name: value for name, value, _ in item.metrics}
+    assert data.tags["mlflow.source.git.commit"] == "c"
+    assert 7000 < len(data.tags["mlflow.note.content"]) <= 8000, "PostgreSQL takes no more"
 
 
 def test_an_experiment_that_another_writer_restores_is_no_error() -> None:

@@ -8,7 +8,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,7 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import ViewType
 
-from dpprobe.artifacts import read_json, write_text
-from dpprobe.results.summary import summarise_cells
-from dpprobe.tracking.ingest import ingest_study
+from dpprobe.artifacts import read_json
 from tests.support.cell_files import write_dataset_info, write_study
 from tests.support.mlflow_server import serve
 from tests.support.postgres import postgres
@@ -179,39 +176,3 @@ def test_a_row_that_another_writer_inserts_in_between(
     assert [item.dataset.name for item in run.inputs.dataset_inputs] == [dataset]
     note = client.get_experiment(experiment).tags["mlflow.note.content"]
     assert "of another writer" not in note
-
-
-def test_studies_with_long_notes_are_written_at_once(server: str, tmp_path: Path) -> None:
-    """PostgreSQL holds what SQLite does not: that a tag has no more than 8,000 characters."""
-    names = [f"a_dataset_of_a_rather_long_name_{index}" for index in range(4)]
-    epsilons = [f"{value / 100:g}" for value in range(1, 41)]
-    summaries = []
-    for name in names:
-        cells = write_study(
-            tmp_path, dataset=name, backbones=["pixels"], methods=["sgd"], epsilons=epsilons,
-            seeds=1,
-        )  # fmt: skip
-        summaries.append(tmp_path / f"{name}.parquet")
-        summarise_cells(cells, summaries[-1], study="any")
-    info = write_dataset_info(tmp_path / "dataset.json")
-    write_text(tmp_path / "report.html", "<html></html>")
-
-    def write(study: str) -> Any:
-        receipt = tmp_path / study / "receipt.json"
-        ingest_study(
-            uri=server, study=study, report=tmp_path / "report.html", summaries=summaries,
-            dataset_infos=dict.fromkeys(names, info), figures=[], tables=[],
-            artifact_root=tmp_path / "unused", receipt=receipt, lock=tmp_path / "lock",
-        )  # fmt: skip
-        return read_json(receipt)
-
-    with ThreadPoolExecutor(len(STUDIES)) as pool:
-        receipts = list(pool.map(write, STUDIES))
-    assert [receipt["created"] for receipt in receipts] == [1 for _ in STUDIES]
-    client = MlflowClient(tracking_uri=server)
-    experiment = client.get_experiment_by_name("all studies")
-    assert experiment is not None
-    runs = client.search_runs([experiment.experiment_id])
-    assert sorted(run.data.tags["study"] for run in runs) == sorted(STUDIES)
-    notes = [run.data.tags["mlflow.note.content"] for run in runs]
-    assert all(7000 < len(note) <= 8000 and "Too long" in note for note in notes)

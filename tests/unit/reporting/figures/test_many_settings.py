@@ -34,14 +34,13 @@ from dpprobe.results.cell_results import CellResult, read_cell_results
 from dpprobe.results.summary import read_grid, summarise_cells
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
+from tests.support.baseline_records import write_zero_shot
 from tests.support.cell_files import summarise, write_cell, write_study
 from tests.support.comparison_cells import compared_cells
 from tests.support.figures import describe_figure, varied_cells, write_summary
 from tests.support.stored_records import answer_of, check_values
 
 LONG = "a_hospital_with_a_very_long_name_of_sixty_characters_or_more"
-
-
 HEAD = "s\tmax_rss\tcpu_time\n"
 
 
@@ -51,9 +50,7 @@ def make_study() -> Study:
             "datasets": {"digits": {"source": "sklearn", "name": "digits"}},
             "backbones": {name: {"family": "pixels"} for name in ("small", "large")},
             "methods": {
-                "sgd": {"head": "sgd"},
-                "feature_covariance": {"head": "feature_covariance"},
-                "nonprivate": {"head": "nonprivate"},
+                head: {"head": head} for head in ("sgd", "feature_covariance", "nonprivate")
             },
             "epsilons": [0.1, 1, 8, "inf"],
             "delta": 1e-4,
@@ -92,15 +89,6 @@ def write_summaries(root: Path, cells: Sequence[CellResult]) -> list[Path]:
     return paths
 
 
-def write_zero_shot(root: Path, dataset: str, backbone: str, **metrics: float) -> Path:
-    """Writes the record of a zero-shot classifier; its headline is the first metric."""
-    path = root / f"zero_shot_{dataset}_{backbone}.json"
-    values = {"dataset": dataset, "backbone": backbone, "headline": next(iter(metrics))}
-    kind = {"format": "dpprobe-zero-shot", "format_version": 1}
-    write_json(path, {**kind, **values, "metrics": metrics})
-    return path
-
-
 def answer(draw: Callable[..., Figure | None], *given: Any, **options: Any) -> Any:
     """Returns what a figure shows, or why there is none."""
     figure = answer_of(draw, *given, **options)
@@ -131,6 +119,9 @@ def test_results_against_epsilon_are_drawn_as_stored(tmp_path: Path) -> None:
             tmp_path / "many", backbones=["b"], epsilons=("1",),
             methods=[f"method {index}" for index in range(11)],
         ),
+        "infinite": summarise(tmp_path / "infinite.parquet", *(
+            write_cell(tmp_path / "infinite", method=method, epsilon=epsilon)
+            for method, epsilon in (("sgd", "1"), ("sgd", "inf"), ("sgd_full", "1")))),
         "ceiling": write_summary(tmp_path / "ceiling", backbones=["b"], methods=["nonprivate"]),
         "one seed": summarise(tmp_path / "one.parquet", write_cell(tmp_path / "one", seeds=1)),
         "labels": summarise(tmp_path / "labels.parquet", *write_study(
@@ -289,6 +280,11 @@ def test_datasets_are_compared_as_stored(tmp_path: Path) -> None:
         "best": answer(datasets_figure, best[::-1]),
         "auto": answer(datasets_figure, auto),
         "part": answer(datasets_figure, part),
+        "a point": answer(
+            datasets_figure,
+            [c for c in both if c.dataset == "a" or c.epsilon > 8]
+            + [c for c in both[::-1] if (c.dataset, c.epsilon) == (LONG, 1.0)],
+        ),
         "deltas": answer(delta_figure, [["a", LONG]], private),
         "groups": answer(delta_figure, [["a"], [LONG]], both),
         "real": answer(real_labels_figure, real, dataset=LONG),
@@ -320,15 +316,18 @@ def test_losses_to_privacy_are_drawn_as_stored(tmp_path: Path) -> None:
     (one,) = write_summaries(
         tmp_path / "1", compared_cells(tmp_path / "1", backbones=names, epsilons=epsilons)
     )
-    cells = compared_cells(tmp_path / "2", datasets=("near", "far", "old"), epsilons=("1", "inf"))
+    cells = compared_cells(
+        tmp_path / "2", datasets=("near", "far", "old"), epsilons=("1", "8", "inf")
+    )
     for path in (tmp_path / "2").glob("cells/old/*/*/*/metrics.json"):
         write_json(path, read_json(path) | {"constant_accuracy": 1.0})
     summaries = write_summaries(tmp_path / "2", cells)
+    # the metric of one is not that of its cells
     zero = [
-        write_zero_shot(tmp_path, "near", "large", accuracy=0.8),
-        write_zero_shot(tmp_path, "far", "large", auc=0.8),  # not the metric of its cells
-        write_zero_shot(tmp_path, "old", "large", accuracy=1.0),
-    ]
+        write_zero_shot(tmp_path, dataset=name, backbone="large", **{metric: value})
+        for name, metric, value in (
+            ("near", "accuracy", 0.8), ("far", "auc", 0.8), ("old", "accuracy", 1.0))
+    ]  # fmt: skip
     answers = {
         "backbones": answer(plot_loss_by_backbone, summary=one, dataset="digits"),
         "shift": answer(plot_distribution_shift, summaries=summaries, zero_shot=zero),

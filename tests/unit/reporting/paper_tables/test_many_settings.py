@@ -7,7 +7,7 @@ from typing import Any
 
 from dpprobe.errors import DpprobeError
 from dpprobe.exhibits.tables import write_markdown
-from dpprobe.reporting.paper_tables.registry import PAPER_TABLES
+from dpprobe.reporting.paper_tables.registry import PAPER_TABLES, SECOND_ORDER
 from tests.support.comparison_cells import compared_cells
 from tests.support.paper_tables import (
     LAMB,
@@ -32,11 +32,13 @@ def _describe(run: Any, name: str) -> Any:
 
 def _own(run: Any, name: str) -> Any:
     """Returns the rows and notes of a table that the cells of the study changed."""
-    published = {str(row) for row in rows_as_text(table_of(paper_run([]), name))}
-    table = table_of(run, name)
-    rows = [row for row in rows_as_text(table) if str(row) not in published]
-    own = [{title: text for title, text in row.items() if text} for row in rows]
-    return [[c.title for c in table.columns], own[-9:], table.notes] if rows else []
+    table, published = table_of(run, name), table_of(paper_run([]), name)
+    known, rows = (
+        [{title: text for title, text in row.items() if text} for row in rows_as_text(each)]
+        for each in (published, table)
+    )
+    own = [row for row in rows if row not in known]
+    return [[c.title for c in table.columns], own[-9:], table.notes] if own else []
 
 
 def _rate(rate: float, **options: Any) -> dict[str, Any]:
@@ -73,6 +75,23 @@ CELLS: dict[str, list[dict[str, Any]]] = {
         {"head": "nonprivate", "epsilon": "inf"} | CHEST, {"epsilon": "8"},
     ],
     "found chest": [{"head": "nonprivate", "epsilon": "inf"} | CHEST, _tune(search={"trials": 2})],
+    "two chests": [
+        {"head": head, "epsilon": epsilon, "method": head} | CHEST | {"dataset": dataset}
+        for dataset in ("mimic_cxr", "chexpert") for head, epsilon in (
+            ("sgd", "8"), ("momentum", "8"), ("nonprivate", "inf"))
+    ],
+    "of one method": [
+        {"dataset": "cifar10", "backbone": "clip", "epsilon": epsilon, "method": "sgd"}
+        for epsilon in ("0.5", "1", "inf")
+    ],
+    "shots": [
+        {"dataset": "cifar10", "backbone": "clip", "epsilon": epsilon, "method": method}
+        for epsilon in ("0.5", "2", "8") for method in ("sgd", "sgd_full")
+    ],
+    "second order": [{"head": head, "method": head} for head in (*SECOND_ORDER, "sgd")],
+    "some of second order": [{"head": head, "method": head} for head in SECOND_ORDER[1:]],
+    "steps": [{"options": {"head": "sgd", "batch_size": 50, "steps": 40}}],
+    "a delta above 1/n": [{"n": 200_000, "epsilon": "2"}, {"n": 200_000, "epsilon": "inf"}],
     "ill": [ILL | {"headline": "auc", "options": {"head": "sgd"}}],
     "ill by accuracy": [ILL],
     "two datasets": [{"dataset": "cifar10", "epsilon": "3"}, {"dataset": "mine", "epsilon": "0.5"}],
@@ -86,6 +105,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "two datasets": {"names": {"cifar10": "cifar10", "mine": "cifar10"}},
     "one of two": {"methods": ("m1",)} | ZERO | {"few_shot": [CLIP | {"results": [PROBE]}]},
     "one rate": ZERO, "changes": {"base": "m0"},
+    "shots": ZERO | {"few_shot": [CLIP | {"results": [
+        PROBE | {"shots": shots} for shots in (None, 16, 4)]}]},
 }  # fmt: skip
 
 
@@ -109,3 +130,10 @@ def test_the_papers_tables_are_as_stored(tmp_path: Path) -> None:
         run = paper_run(made, **RUNS.get(title, {}))
         answers[title] = {name: _own(run, name) for name in PAPER_TABLES}
     check_values("tables_of_papers", answers)
+
+
+def test_an_epsilon_that_the_paper_does_not_state_is_marked() -> None:
+    table = table_of(paper_run([]), "foundation_features_table2")
+    marked = {(row["Data"], row["ε"]) for row in rows_as_text(table) if "‡" in row["ViT+LC"]}
+    assert marked == {("MNIST", "1.2"), ("Fashion-MNIST", "2.7")}
+    assert "is inferred" in table.notes[0]

@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from dpprobe.exhibits import published, tables
-from dpprobe.reporting.paper_tables.registry import PAPER_TABLES, list_paper_tables
+from dpprobe.reporting.paper_tables.common import Run
+from dpprobe.reporting.paper_tables.registry import PAPER_TABLES, SMALL_BATCH, list_paper_tables
 from dpprobe.reporting.paper_tables.write import write_study_tables
 from dpprobe.reporting.registry import find_exhibit
 from dpprobe.study.study_file import load_study
@@ -69,6 +70,10 @@ MEHTA = "large_scale_transfer_table{}"
          PRIVATE | STEPS | {HEADS, MEHTA.format(1), MEHTA.format(9)}),
         ({"methods": {"all": {"head": "momentum", "batch_size": "full", "steps": 2}}},
          PRIVATE | STEPS | {HEADS, MEHTA.format(1)}),
+        ({"methods": {"all": SGD | {"head": "momentum", "batch_size": SMALL_BATCH}}},
+         PRIVATE | STEPS | {HEADS, MEHTA.format(1)}),
+        ({"methods": {"all": SGD | {"head": "momentum", "batch_size": SMALL_BATCH - 1}}},
+         PRIVATE | STEPS | {HEADS, MEHTA.format(1), MEHTA.format(9)}),
         ({"methods": {"sgd": SGD, "clip": SGD | {"max_grad_norm": 9.0}}},
          PRIVATE | STEPS | {HEADS, MEHTA.format(4)}),
         ({"datasets": {"pets": SMALL["datasets"]["pets"] | {"metric": "auc"}}},
@@ -102,8 +107,11 @@ def test_every_paper_s_study_measures_its_tables() -> None:
 
 
 def test_every_file_is_written_and_is_the_same_twice(tmp_path: Path) -> None:
-    study = load_study(SMALL | {"methods": {"sgd": SGD}})
+    values = SMALL | {"methods": {"sgd": SGD}}
+    study, papers = load_study(values), {"base": "sgd", "methods": ["sgd"]}
     paper_cell(tmp_path, dataset="pets", epsilon="0.5", options=SGD)
+    run = Run.of_study(load_study(values | {"papers": papers}), tmp_path)
+    assert (run.base, run.methods, len(run.cells)) == ("sgd", ("sgd",), 1)
     for folder in ("a", "b"):
         write_study_tables(
             study=study, results=tmp_path, published=published.read_published(),
@@ -124,7 +132,7 @@ def test_a_row_is_the_same_whatever_else_was_measured(tmp_path: Path) -> None:
     places: list[tuple[list[Path], dict[str, Any]]] = []
     for dataset in ("digits", "cifar10"):
         for backbone in ("pixels", "clip"):
-            where = {"dataset": dataset, "backbone": backbone}
+            where: dict[str, Any] = {"dataset": dataset, "backbone": backbone}
             cells = [
                 paper_cell(
                     tmp_path, method=method, head=options["head"], options=options,

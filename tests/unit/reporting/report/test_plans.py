@@ -9,34 +9,22 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from dpprobe.data.table import read_info
-from dpprobe.planner.learning_curves import read_curves
+from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.planner.plan_text import format_span, round_count
 from dpprobe.planner.predicted_accuracy import Start, n_to_keep, predict
 from dpprobe.reporting.report.plans import plan_parts, unplanned_words
-from dpprobe.results.summary import read_grid, read_summaries
+from dpprobe.results.summary import Grid, read_grid, read_summaries
 from tests.support.report_page import Made
 
 
-def test_the_section_has_measured_beside_predicted(made: Made) -> None:
-    page = made.page()
-    assert "plans-digits" in {part.get("id") for part in page.all("h3")}
-    for words in (
-        "What more images or a larger budget would buy",
-        "public learning curves",
-        "Accuracy of a private head on digits, pixels, measured and predicted",
-        "Non-private baseline: ",
-        ", ".join(read_curves().sources),
-    ):
-        assert words in page.words or words in page.words.lower(), words
-    figures = [item for item in page.all("img") if "Predicted accuracy" in str(item.get("alt"))]
-    assert len(figures) == 1, "one a dataset"
+def read(made: Made) -> tuple[Grid, pd.DataFrame, dict[str, DatasetInfo]]:
+    infos = {name: read_info(path) for name, path in made.sources.datasets.items()}
+    summaries = made.sources.summaries
+    return read_grid(summaries), read_summaries(summaries).to_pandas(), infos
 
 
 def test_a_part_has_the_best_private_head_and_the_ceiling(made: Made) -> None:
-    grid = read_grid(made.sources.summaries)
-    summary: pd.DataFrame = read_summaries(made.sources.summaries).to_pandas()
-    infos = {name: read_info(path) for name, path in made.sources.datasets.items()}
+    grid, summary, infos = read(made)
     best = max(
         (entry for key, entry in grid.entries.items() if key[1:3] == (1.0, "pixels")),
         key=lambda entry: entry.mean,
@@ -74,19 +62,9 @@ def test_a_part_has_the_best_private_head_and_the_ceiling(made: Made) -> None:
     assert row["enough"] == f"{round_count(enough or 0):,}"
 
 
-def test_a_baseline_at_most_the_majority_class_predicts_nothing(made: Made) -> None:
-    grid = read_grid(made.sources.summaries)
-    summary = read_summaries(made.sources.summaries).to_pandas()
-    infos = {name: read_info(path) for name, path in made.sources.datasets.items()}
-    summary["constant_accuracy"] = 0.999
-    assert plan_parts(grid, summary, infos, has_room=lambda _: True) == []
-
-
 @pytest.mark.parametrize("points", [-100, -40, -20, 0, 2, 40])
 def test_predictions_start_from_what_was_measured_or_are_not_made(made: Made, points: int) -> None:
-    grid = read_grid(made.sources.summaries)
-    summary = read_summaries(made.sources.summaries).to_pandas()
-    infos = {name: read_info(path) for name, path in made.sources.datasets.items()}
+    grid, summary, infos = read(made)
     for key, entry in grid.entries.items():
         if entry.private:
             moved = min(max(entry.mean + points, 0.0), 100.0)
@@ -106,10 +84,10 @@ def test_predictions_start_from_what_was_measured_or_are_not_made(made: Made, po
                 assert round(row["measured"]) <= least + 1 <= expected + 1 <= most + 1
 
 
-def test_auc_and_several_labels_are_not_predicted(made: Made) -> None:
-    grid = read_grid(made.sources.summaries)
-    summary = read_summaries(made.sources.summaries).to_pandas()
-    infos = {name: read_info(path) for name, path in made.sources.datasets.items()}
+def test_a_majority_class_auc_and_several_labels_are_not_predicted(made: Made) -> None:
+    grid, summary, infos = read(made)
+    whole = summary.assign(constant_accuracy=0.999)
+    assert plan_parts(grid, whole, infos, has_room=lambda _: True) == []
     object.__setattr__(grid.measures["digits"], "headline", "auc")
     assert plan_parts(grid, summary, infos, has_room=lambda _: True) == []
     words = unplanned_words(grid, "digits")

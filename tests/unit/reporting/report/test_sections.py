@@ -7,7 +7,6 @@ from pathlib import Path
 
 from dpprobe import analyses
 from dpprobe.analysis_registry import load_analyses
-from dpprobe.artifacts import read_json, write_json
 from dpprobe.results.summary import summarise_cells
 from tests.support.cell_files import write_cell
 from tests.support.report_page import Made
@@ -21,45 +20,6 @@ def test_results_at_infinity_are_no_private_headline(tmp_path: Path) -> None:
     statements = sorted((tmp_path / "r").rglob("privacy.json"))
     page = made.page(summaries=[summary], statements=statements, tables=[], figures=[])
     assert "No head of this study is private" in page.words
-
-
-def test_every_cell_has_a_command_and_a_statement(made: Made) -> None:
-    page = made.page()
-    for path in made.sources.statements:
-        target = Path("results") / path.relative_to(made.results).with_name("metrics.json")
-        assert f"snakemake {target} --cores all" in page.words
-    statements = [d for d in page.all("details") if d.get("class") == "statement"]
-    # two backbones share the statement of a method and epsilon
-    assert len(statements) == len(made.sources.statements) / 2 == 9
-    assert "(0.5, 1e-05)-differentially private" in page.words
-    assert "Not for release" in page.words
-
-
-def test_what_epsilon_allows_stands_in_each_statement_and_beside_each_cell(made: Made) -> None:
-    page = made.page()
-    assert "guesses right at most 59.4% of the time." in (" ".join(page.words.split()))
-    head, *rows = re.findall(r"<tr.*?</tr>", page.text.partition('id="cells-digits"')[2], re.S)
-    place = re.findall(r"<th[^>]*>(.*?)</th>", head).index("attacker right at most (%)")
-    shown = {
-        (cells[2], cells[place])
-        for row in rows[: len(made.sources.statements)]
-        if (cells := re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row))
-    }
-    assert shown == {("0.5", "56.7"), ("1", "56.7"), ("2", "56.7"), ("∞", "100")}
-
-
-def test_patients_are_counted_and_named_beside_their_interval(tmp_path: Path) -> None:
-    made = Made(tmp_path)
-    told = "95% CI over seeds and test"
-    assert f"{told} examples" in made.page().words
-    cells = [write_cell(tmp_path / "r", patients=40)]
-    summarise_cells(cells, tmp_path / "patients.parquet", study="small")
-    path = made.sources.datasets["digits"]
-    write_json(path, read_json(path) | {"units": {"train": 200, "test": 40}})
-    words = made.page(summaries=[tmp_path / "patients.parquet"]).words
-    assert f"{told} patients" in words
-    assert "1,000 of 200 patients" in words
-    assert "200 of 40 patients" in words
 
 
 def test_a_study_without_analyses_has_no_sections_of_them(made: Made) -> None:

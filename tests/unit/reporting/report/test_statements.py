@@ -91,19 +91,6 @@ def test_a_statement_of_auto_says_what_was_chosen(made: Made) -> None:
     assert words.count("Chosen by") == 1
 
 
-def test_links_lead_to_statements_that_are_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Datasets stand in the order of the study, not of the alphabet."""
-    monkeypatch.setattr(statements, "STATEMENTS_SHOWN", 9)
-    page = Made(tmp_path, ("zebra", "apple")).page()
-    links = {(a.get("href") or "")[1:] for a in page.all("a")}
-    links = {link for link in links if link.startswith("statement")}
-    shown = {d["id"] for d in page.all("details") if d.get("class") == "statement"}
-    assert len(shown) == 9
-    assert links == shown
-
-
 def test_the_best_result_has_the_price_of_its_choice_and_the_statements_of_all(made: Made) -> None:
     page = made.page()
     candidates = sorted(made.results.glob("cells/digits/*/sgd*/eps-1/privacy.json"))

@@ -15,10 +15,9 @@ from dpprobe.analysis_registry import load_analyses
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.exhibits.tables import Column, Table, TableCell, make_row
 from dpprobe.reporting.report import write
-from dpprobe.reporting.report.shown_tables import ReportTable, study_tables
-from dpprobe.results.cautions import never_remedy
+from dpprobe.reporting.report.shown_tables import ReportTable
 from dpprobe.results.summary import summarise_cells
-from tests.support.report_page import Made, section_page, write_summaries
+from tests.support.report_page import Made, section_page
 
 
 def test_nothing_is_asked_for_from_outside(made: Made) -> None:
@@ -127,27 +126,6 @@ def test_a_study_of_a_thousand_cells_stays_small(tmp_path: Path) -> None:
     assert page.text.count("metrics.json --cores") == 1000
     assert len([d for d in page.all("details") if d.get("class") == "statement"]) == 100
     assert len(page.text) < 3e6
-
-
-def test_rare_classes_and_such_as_are_never_predicted_are_warned_of(made: Made) -> None:
-    path = made.root / "data/digits/dataset.json"
-    values = read_json(path)
-    values["splits"]["train"]["per_class"][0], values["splits"]["test"]["per_class"][0] = 2, 1
-    write_json(path, values)
-    for cell in made.results.glob("cells/digits/*/*/*/metrics.json"):
-        record = read_json(cell)
-        for seed in record["seeds"]:
-            seed["never_predicted"] = [0]
-        write_json(cell, record)
-    write_summaries(made.results)
-    page = made.page(tables=study_tables(made.table_files, made.sources.summaries, None))
-    words = page.words
-    assert "Class zero: 2 training images, 1 test image: numbers about it are" in words
-    remedy = never_remedy(balanced=False).replace("`", "")
-    assert "Never predicted: zero in all 3 seeds by sgd_full on scattering" in words
-    assert f"{remedy}." in words
-    caveats = page.text.partition("<h3>Caveats</h3>")[2].partition("</ul>")[0]
-    assert "<code>balanced: true</code>" in caveats
 
 
 def test_sections_stand_in_the_order_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
