@@ -125,20 +125,6 @@ def test_cross_validation_takes_the_penalty_that_predicts_best() -> None:
     assert chosen.history[0]["penalty"] == 1e-4
 
 
-def test_every_seed_gets_the_one_solution() -> None:
-    data = training_set()
-    actual = fit(data, seeds=3, record=lambda *_: {"test_accuracy": [0.5, 0.5, 0.5]})
-    assert actual.weights.shape == (3, 4, 13)
-    assert actual.weights.dtype == np.float32
-    np.testing.assert_array_equal(actual.weights[0], actual.weights[2])
-    assert actual.steps == 0
-    assert [row["seed_index"] for row in actual.history] == [0, 1, 2]
-    assert actual.history[0]["test_accuracy"] == 0.5
-    again = fit(data, seeds=3)
-    np.testing.assert_array_equal(again.weights, actual.weights)
-    assert again.history == []
-
-
 @pytest.mark.usefixtures("_each_precision")
 def test_several_labels_are_scikit_learn_s_regressions_one_by_one() -> None:
     single = training_set()
