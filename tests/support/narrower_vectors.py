@@ -47,7 +47,7 @@ def check_sums(lanes: int) -> None:
     assert lanes >= vectors.LANES, f"{vectors.LANES} lanes"
     for count in (2, 4):
         test_vectors.test_sums_of_products_are_numpy_s(count, vectors.INTERLEAVED)
-    for dimension, classes in ((1, 2), (15, 6), (65, 11), (64, 16), (1025, 21)):
+    for dimension, classes in ((1, 2), (65, 11), (1025, 21)):
         test_fused_step.test_sums_of_any_shape_are_numpys(dimension, classes, False, False)
     for rows, columns in ((1, 2), (9, 33), (41, 130)):
         test_integer_products.test_squares_are_those_of_whole_numbers(rows, columns)

@@ -20,19 +20,12 @@ from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.entropy import SystemEntropy
-from dpprobe.study.study_file import load_study
 from tests.support.linear_heads import plan_for
 
 AUTO = {"head": "auto"}
 SMALL = DataFacts(
     n=120, dimension=6, classes=3, multi_label=False, epsilon=2.0, delta=1e-4, unit="image"
 )
-STUDY: dict[str, Any] = {
-    "datasets": {"digits": {"source": "sklearn"}},
-    "backbones": {"pixels": {"family": "pixels"}},
-    "epsilons": [1],
-}
-
 FACTS = st.builds(
     DataFacts,
     n=st.integers(2, 10**8),
@@ -140,17 +133,6 @@ def test_balanced_is_the_same_choice_and_a_release_of_the_frequencies(facts: Dat
     assert released.model_dump()["balanced"] is True
     said, plainly = (auto.describe_choice(each, facts) or {} for each in (options, plain))
     assert said == plainly | {"balanced": True}
-
-
-def test_balanced_is_asked_for_and_by_default_is_not() -> None:
-    off = method_options(AUTO | {"balanced": False})
-    assert off == method_options(AUTO)
-    asked = {"head": "auto", "normalize": "none", "rule": 1, "chosen": None}
-    assert auto.asked_options(off) == asked
-    assert auto.asked_options(method_options(BALANCED)) == asked | {"balanced": True}
-    assert not method_options(AUTO).resolve_choice(SMALL).releases_priors
-    assert method_options(BALANCED).resolve_choice(SMALL).class_fault(3, multi_label=False) is None
-    assert auto.is_undecided(load_study({**STUDY, "methods": {"auto": BALANCED}}).methods["auto"])
 
 
 def test_a_new_rule_is_another_request_and_another_identity(

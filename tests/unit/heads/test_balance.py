@@ -15,7 +15,6 @@ from dpprobe.errors import ConfigError
 from dpprobe.heads.balance import (
     CLASS_COUNTS,
     BalanceOptions,
-    log_shifts,
     weigh_classes,
 )
 from dpprobe.heads.fit import fit_heads
@@ -111,19 +110,6 @@ def test_weights_multiply_those_of_units_and_leave_normalisations_alone() -> Non
     assert torch.equal(*centred)
 
 
-@EACH
-def test_priors_move_the_biases_alone(name: str) -> None:
-    features, labels = classes_of(200)
-    data = TrainingSet(features.clone(), labels, 4)
-    priors = [0.7, 0.1, 0.15, 0.05]
-    plain = trained(options(name), data, 0.5)
-    adjusted = trained(options(name, class_priors=priors), data, 0.5)
-    np.testing.assert_array_equal(adjusted[..., :-1], plain[..., :-1])
-    shifts = adjusted[..., -1] - plain[..., -1]
-    expected = -np.log(priors) + np.log(priors).mean()
-    np.testing.assert_allclose(shifts, np.tile(expected, (2, 1)), atol=1e-5)
-
-
 def test_priors_undo_what_frequencies_do() -> None:
     """Two normal classes, one ten times rarer: the boundary goes back to the middle."""
     generator = torch.Generator().manual_seed(0)
@@ -175,23 +161,27 @@ def test_counts_are_of_rows_before_class_weights() -> None:
 
 
 @EACH
-def test_the_head_is_the_plain_one_but_for_its_biases(name: str) -> None:
+@pytest.mark.parametrize("priors", [(0.7, 0.1, 0.15, 0.05), "released"])
+def test_priors_move_the_biases_alone(name: str, priors: Any) -> None:
     """At the noise that the balanced plan has: counts change nothing of the other releases."""
-    features, _ = classes_of(ROWS)
-    method, plain = released(name), options(name)
-    plan = plan_for(method, ROWS, 0.5)
-    alone = made_plan(plan.mechanisms[1:], ROWS)
-    data = TrainingSet(features, LABELS, CLASSES)
-    balanced, before = fit_heads(method, data, plan, [1, 2]), fit_heads(plain, data, alone, [1, 2])
+    method, plain = options(name, class_priors=priors), options(name)
+    plan, data = plan_for(method, ROWS, 0.5), TrainingSet(classes_of(ROWS)[0], LABELS, CLASSES)
+    others = made_plan([each for each in plan.mechanisms if each.name != CLASS_COUNTS], ROWS)
+    balanced, before = (
+        fit_heads(method, data, plan, [1, 2]), fit_heads(plain, data, others, [1, 2])
+    )  # fmt: skip
     np.testing.assert_array_equal(balanced.weights[..., :-1], before.weights[..., :-1])
-    assert balanced.priors is not None
+    given = [priors] * 2
+    if priors == "released":
+        assert balanced.priors is not None
+        given = balanced.priors.tolist()
+        assert given[0] != given[1], "each seed has its noise"
+        assert np.array_equal(balanced.released_arrays()["class_priors"], balanced.priors)
     assert before.priors is None
-    expected = [log_shifts(priors) for priors in balanced.priors.tolist()]
+    assert "class_priors" not in before.released_arrays()
+    expected = [np.log(each).mean() - np.log(each) for each in given]
     moved = balanced.weights[..., -1] - before.weights[..., -1]
     np.testing.assert_allclose(moved, expected, atol=1e-5)
-    assert not np.array_equal(balanced.priors[0], balanced.priors[1]), "each seed has its noise"
-    assert np.array_equal(balanced.released_arrays()["class_priors"], balanced.priors)
-    assert "class_priors" not in before.released_arrays()
 
 
 @EACH

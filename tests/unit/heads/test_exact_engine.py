@@ -33,7 +33,6 @@ from tests.support.gradient_sums import LOSSES, full_sum, random_weights, square
 from tests.support.linear_heads import (
     Source,
     features_of,
-    no_privacy,
     normalised,
     oracle_sum,
     plan_for,
@@ -276,16 +275,6 @@ def test_sums_off_their_grid_are_not_released(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(ExactSums, "take_steps", lambda *_: False)
     with pytest.raises(PrivacyError, match="off their grid"):
         fit_heads(options, data, plan_for(options, 120), SEEDS)
-
-
-def test_without_privacy_it_is_the_default_engine() -> None:
-    data = training_set()
-    common: dict[str, Any] = {"batch_size": 12, "steps": 9, "max_batch_grad_norm": 0.1}
-    plan = no_privacy(Options(**common), 120)
-    np.testing.assert_array_equal(
-        fit_heads(Options(engine="exact", **common), data, plan, SEEDS).weights,
-        fit_heads(Options(**common), data, plan, SEEDS).weights,
-    )
 
 
 def test_a_gpu_is_refused() -> None:

@@ -243,6 +243,8 @@ def test_threads_other_seeds_and_pytorch_s_sums_train_the_same_heads(
     if "exact" in kind and noise:
         np.testing.assert_array_equal(alone, wanted[1])
         return
+    plain = options.model_copy(update={"engine": "closed_form"})
+    np.testing.assert_array_equal(fit_heads(plain, data, plan, SEEDS).weights, wanted)
     np.testing.assert_allclose(alone, wanted[1], rtol=2e-5, atol=2e-6)
     monkeypatch.setattr(gradient_steps, "is_native", lambda _: False)
     actual = fit_heads(options, data, plan, SEEDS).weights

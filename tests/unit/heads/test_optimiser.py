@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,20 +30,21 @@ def start() -> torch.Tensor:
     return gradients(*SHAPE, seed=1)
 
 
+MOMENTUM, ADAM = partial(Momentum, beta=0.8), partial(Adam, beta1=0.8, beta2=0.95, eps=1e-3)
+LAMB = partial(Lamb, beta1=0.8, beta2=0.95, eps=1e-3)
+
+
 @pytest.mark.parametrize(
-    ("optimiser", "reference"),
+    ("make", "reference", "options"),
     [
-        (Sgd(), lambda p: torch.optim.SGD(p, lr=1)),
-        (Momentum(beta=0.8), lambda p: torch.optim.SGD(p, lr=1, momentum=0.8)),
-        (
-            Adam(beta1=0.8, beta2=0.95, eps=1e-3),
-            lambda p: torch.optim.Adam(p, lr=1, betas=(0.8, 0.95), eps=1e-3),
-        ),
+        (Sgd, torch.optim.SGD, {}),
+        (MOMENTUM, torch.optim.SGD, {"momentum": 0.8}),
+        (ADAM, torch.optim.Adam, {"betas": (0.8, 0.95), "eps": 1e-3}),
     ],
 )
-def test_steps_are_pytorch_s(optimiser: Optimiser, reference: Any) -> None:
+def test_steps_are_pytorch_s(make: Any, reference: Any, options: dict[str, Any]) -> None:
     weights, wanted = start(), torch.nn.Parameter(start())
-    theirs = reference([wanted])
+    optimiser, theirs = make(), reference([wanted], lr=1, **options)
     for step, gradient in enumerate(gradients()):
         rate = 0.1 / (step + 1)
         optimiser.step(weights, gradient.clone(), rate)
@@ -59,15 +61,7 @@ def test_a_gradient_of_zero_moves_nothing() -> None:
         assert torch.equal(weights, start())
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        Sgd,
-        lambda: Momentum(beta=0.8),
-        lambda: Adam(beta1=0.8, beta2=0.95, eps=1e-3),
-        lambda: Lamb(beta1=0.8, beta2=0.95, eps=1e-3),
-    ],
-)
+@pytest.mark.parametrize("make", [Sgd, MOMENTUM, ADAM, LAMB])
 @pytest.mark.parametrize("taken", [0, 1, 5])
 def test_an_optimiser_goes_on_from_a_state(make: Callable[[], Optimiser], taken: int) -> None:
     """Bit for bit, however the first one goes on."""

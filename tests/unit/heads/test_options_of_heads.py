@@ -169,6 +169,8 @@ def test_the_rule_of_auto_over_facts() -> None:
             head = auto.trained_head(chosen)
             chosen = [said["rule"], head.normalize.kind, head.link, *price(chosen, n)]
         found[f"{n} {dimension} {epsilon} {several} {asked}"] = chosen
+    autos = ({"head": "auto"} | asked for asked in ({}, {"balanced": False}, {"balanced": True}))
+    found["asked"] = [auto.asked_options(method_options(each)) for each in autos]
     check_values("choices_of_auto", found)
 
 

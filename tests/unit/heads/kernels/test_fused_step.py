@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +22,7 @@ from dpprobe.privacy.gradient_noise import GaussianNoise
 from dpprobe.privacy.randomness import open_stream
 from dpprobe.privacy.releases import NOT_OBSERVED
 from dpprobe.privacy.sampling import PoissonSampler
+from tests.conftest import REPOSITORY
 from tests.support.gradient_sums import numpy_sum, padded, random_weights, unpadded
 from tests.support.linear_heads import CPU, oracle_sum, relative, rows_of, training_set
 from tests.support.poisson_batches import poisson_batches
@@ -219,3 +224,10 @@ def test_steps_in_the_native_loop_are_the_steps_one_by_one(kind: str) -> None:
     assert relative(torch.from_numpy(seen), totals) < 2e-6
     replayed, _ = descend(rows, start, 9, mixing, (np.zeros_like(seen[0]), seen[1], True))
     assert torch.equal(replayed, observed)
+
+
+def test_sums_on_narrower_vectors_are_right(tmp_path: Path) -> None:
+    """Tiles, tails and horizontal sums of 8 and 4 lanes, also of other kernels."""
+    command = [sys.executable, "-m", "tests.support.narrower_vectors"]
+    variables = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    subprocess.run(command, cwd=REPOSITORY, env=variables, check=True)

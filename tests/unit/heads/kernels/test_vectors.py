@@ -5,10 +5,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numba
@@ -19,7 +15,6 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from dpprobe.heads.kernels.vectors import INT, INTERLEAVED, LANES, STEPS, Code
-from tests.conftest import REPOSITORY
 
 
 def make_products(count: int, together: int) -> Any:
@@ -71,10 +66,3 @@ def test_sums_of_products_are_numpy_s(count: int, together: int) -> None:
         fill(rows, factor[0], columns, out, spots)
         expected = rows[:, :columns] @ factor[0, :columns]
         np.testing.assert_array_equal(out, [*expected, 7])
-
-
-def test_sums_on_narrower_vectors_are_right(tmp_path: Path) -> None:
-    """Tiles, tails and horizontal sums of 8 and 4 lanes, also of other kernels."""
-    command = [sys.executable, "-m", "tests.support.narrower_vectors"]
-    variables = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    subprocess.run(command, cwd=REPOSITORY, env=variables, check=True)
