@@ -61,9 +61,6 @@ def test_weights_above_one_are_refused(weight: float) -> None:
         exact(rows, 1.0)
 
 
-# --- the sums -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_sums_are_an_oracle_s_but_for_the_grid(loss: tuple[str, bool], kind: str) -> None:

@@ -35,9 +35,6 @@ from tests.support.poisson_batches import poisson_batches
 SEEDS = [cell_seed("test", index) for index in range(2)]
 
 
-# --- rates --------------------------------------------------------------------------------------
-
-
 def test_momentum_s_step_converges_where_one_direction_holds_all() -> None:
     """v = beta v + h w, w - rate v, at the largest curvature that unit rows can have."""
     for classes in (2, 10):

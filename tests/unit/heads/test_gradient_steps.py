@@ -275,9 +275,6 @@ def test_working_memory_is_bounded(batch_size: Any, normalize: str) -> None:
     assert most + in_numpy < 60 * 2**20
 
 
-# --- the rest ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("batch_size", [12, "full"])
 @pytest.mark.parametrize("engine", ["closed_form", "exact"])
@@ -358,9 +355,6 @@ def test_without_privacy_the_mean_gradient_may_be_clipped(batch_size: Any) -> No
     lengths = np.linalg.norm(free, axis=(1, 2), keepdims=True)
     assert (lengths > 0.02).all()
     np.testing.assert_allclose(bound, free * (0.02 / lengths), rtol=1e-4, atol=1e-8)
-
-
-# --- Opacus --------------------------------------------------------------------------------------
 
 
 def opacus_sum(data: TrainingSet, batch: np.ndarray, *, sigmoid: bool) -> torch.Tensor:
