@@ -178,9 +178,6 @@ def test_a_row_is_normalised_alike_in_any_block() -> None:
                     assert row_lengths(block)[row] == row_lengths(block[row : row + 1])[0]
 
 
-# --- whole fits ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("normalize", KINDS)
 def test_full_batches_train_the_heads_of_the_default_engine(head: Any, normalize: str) -> None:

@@ -13,7 +13,7 @@ import torch
 from safetensors.numpy import save_file
 
 from dpprobe.errors import ConfigError
-from dpprobe.heads import adam, gradient_steps, lamb, momentum, sgd
+from dpprobe.heads import adam, feature_covariance, gradient_steps, lamb, momentum, sgd
 from dpprobe.heads.exact_sums import ExactSums
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.gradient_options import GRADIENTS
@@ -208,11 +208,17 @@ def test_public_weights_from_a_file(columns: int, tmp_path: Path) -> None:
     weights = np.random.default_rng(1).normal(size=(50, columns)).astype(np.float32)
     path = str(tmp_path / "text.safetensors")
     save_file({"weights": weights}, path)
-    actual = start_of(init="file", init_file=path, init_scale=3.0)
+    file: dict[str, Any] = {"init": "file", "init_file": path, "init_scale": 3.0}
+    actual = start_of(**file)
     for head in actual:
         np.testing.assert_allclose(head[:, :columns], 3 * weights, rtol=1e-6)
         assert not head[:, columns:].any()
     assert (start_of(init="file", init_file=path, init_bias=1.5)[..., -1] == 1.5).all()
+    for bias in (None, 1.5):
+        method = feature_covariance.Options(**file, init_bias=bias)
+        public = feature_covariance.public_start(method, rows_of(training_set(4, 400, 50)))
+        np.testing.assert_allclose(public[:, :400], 3 * weights[:, :400], rtol=1e-6)
+        np.testing.assert_array_equal(public[:, -1], actual[0, :, -1] if bias is None else 1.5)
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -400,9 +400,6 @@ def test_clipped_sums_are_opacus_s(batch_size: Any, loss: str) -> None:
     assert np.linalg.norm(free) > 1.5 * np.linalg.norm(actual), "clipping was not at work"
 
 
-# --- history -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid", "several", "units"])
 @pytest.mark.parametrize("average", ["last", "ema"])
 def test_history_follows_training(loss: str, average: Any) -> None:
@@ -438,6 +435,17 @@ def test_history_follows_training(loss: str, average: Any) -> None:
     silent = fit_heads(options, data, plan_for(options, data.n), SEEDS)
     np.testing.assert_array_equal(silent.weights, actual.weights)
     assert silent.history == []
+
+
+def test_the_loss_on_record_is_of_the_first_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whole blocks of 20 rows here."""
+    monkeypatch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", 20 * 12 * 4)
+    monkeypatch.setattr("dpprobe.heads.history.LOSS_ROWS", 50)
+    data, options = training_set(), Options(steps=3)
+    fitted = fit_heads(options, data, plan_for(options, 120), [1], record=lambda *_: None)
+    scores = torch.from_numpy(score_rows(fitted, features_of(data))[0])
+    wanted = torch.nn.functional.cross_entropy(scores[:60], data.labels[:60])
+    assert fitted.history[-1]["train_loss"] == pytest.approx(float(wanted), rel=1e-5)
 
 
 @pytest.mark.parametrize("steps", [1, 7, 20, 31, 31_250])

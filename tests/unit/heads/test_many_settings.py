@@ -43,7 +43,7 @@ SETTINGS: list[dict[str, Any]] = [
       for more in (WEIGHTS, PRIORS, WEIGHTS | PRIORS, RELEASED, RELEASED | WEIGHTS)),
     *({"head": head, **FIRST, **more} for head in ("momentum", "adam", "lamb") for more in (
         {}, SIGMOID, {"intercept": 1.0, "normalize": "l2"}, {"engine": "exact"}, RELEASED)),
-    {"head": "momentum", "steps": 5, "normalize": WHITENED, "beta": 0.5},
+    {"head": "momentum", **FIRST, "normalize": WHITENED, "beta": 0.5},
     {"head": "adam", "steps": 5, "noise_correction": None, "beta1": 0.5, "beta2": 0.9},
     {"head": "lamb", "steps": 5, "noise_correction": 0.5, "learning_rate": 0.1},
     *({"head": "least_squares", **more} for more in ({}, {"ridge": 3.0}, {"normalize": "none"})),
@@ -63,7 +63,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"head": "nonprivate", "penalties": [0.03, 1.0, 30.0], "folds": 5},
     *({"head": "tuned", "base": FULL | more, "trials": 6, **SEARCH} for more in ({}, WEIGHTS)),
     {"head": "tuned", "base": FIRST | SIGMOID | {"head": "adam"}, "score_share": 0.4},
-    {"head": "tuned", "base": {"head": "least_squares"}, "trials": 4},
+    {"head": "tuned", "base": {"head": "least_squares"}, "trials": 30},
     {"head": "auto"}, {"head": "auto", "balanced": True},
 ]  # fmt: skip
 
@@ -101,10 +101,7 @@ def answer(values: dict[str, Any], data: TrainingSet, noise: float) -> Any:
     method = method_options(values)
     if data.multi_label and not method.multi_label:
         return None
-    facts = DataFacts(
-        n=data.n, dimension=DIMENSION, classes=CLASSES, multi_label=data.multi_label, epsilon=1.0,
-        delta=1e-5, unit="image",
-    )  # fmt: skip
+    facts = DataFacts(data.n, DIMENSION, CLASSES, data.multi_label, 1.0, 1e-5, "image")
     method = method.resolve_choice(facts)
     plan = plan_for(method, data.n, noise)
     heads = fit_heads(method, data, plan, [3, 11], record=lambda *_: {"kept": [0.5, 0.25]})
