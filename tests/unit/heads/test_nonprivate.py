@@ -179,3 +179,5 @@ def test_the_images_of_a_patient_are_in_one_fold() -> None:
     assert {len(found) for found in of_patient.values()} == {1}
     sizes = np.bincount([found.pop() for found in of_patient.values()])
     assert sizes.max() - sizes.min() <= 1
+    alone = objective_of(training_set(7)).assign_folds(3)
+    assert alone.tolist() == [0, 1, 2, 0, 1, 2, 0], "also of sorted classes"

@@ -215,6 +215,7 @@ def test_crops_follow_labels_and_units_that_are_put_in_place_of_others() -> None
     crops = versions()
     crops[1][5] = math.nan
     data = with_crops(*crops)
+    assert all(each.weights is None for each in (data, *data.crops)), "kept from now on"
     labels = (data.labels + 1) % 4
     weights = np.ones(120, np.float32)
     weights[7] = 0
