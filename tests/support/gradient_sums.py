@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -94,3 +95,19 @@ def square(sums: GridSum) -> Fraction:
     whole = [Fraction(unit) for unit in sums.units.flatten().tolist()]
     assert all(unit.denominator == 1 for unit in whole)
     return sum((unit**2 for unit in whole), Fraction(0)) * Fraction(sums.step) ** 2
+
+
+def numpy_sum(arrays: fused_step.Arrays, rows: Any, weights: Any) -> npt.NDArray[np.float64]:
+    """Returns one head's clipped sum in float64, [classes, dimension + 1]."""
+    x = arrays.scale[rows].astype(float)[:, None] * arrays.features[rows]
+    logits = x @ weights[:, :-1].astype(float).T + weights[:, -1]
+    used = (abs(logits) <= np.finfo(np.float32).max).all(1)
+    x, logits, rows = x[used], logits[used], rows[used]
+    powers = np.exp(logits - logits.max(1, initial=-np.inf, keepdims=True))
+    residual = 1 / (1 + np.exp(-logits)) if arrays.sigmoid else powers / powers.sum(1)[:, None]
+    residual -= arrays.multi_hot[rows] if len(arrays.multi_hot) else (
+        np.eye(len(weights))[arrays.labels[rows]])  # fmt: skip
+    length = np.linalg.norm(residual, axis=1)
+    parts = arrays.parts[rows] if len(arrays.parts) else 1.0
+    residual *= (np.minimum(1, arrays.bounds[rows] / length) * parts)[:, None]
+    return np.column_stack([residual.T @ x, residual.sum(0)])

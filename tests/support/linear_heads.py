@@ -14,6 +14,7 @@ import torch
 from dpprobe.heads.normalisation import KINDS, Centred
 from dpprobe.heads.normalised_rows import normalise_rows
 from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
@@ -55,17 +56,27 @@ def training_set(
     return TrainingSet(features, torch.randint(0, classes, (rows,), generator=generator), classes)
 
 
+def with_units(rows: int = 120) -> TrainingSet:
+    """The rows of `training_set` in units of 1, 2, 3, 7 and 20 rows, not side by side."""
+    data, names = training_set(rows), np.repeat(np.arange(5 * rows), [1, 2, 3, 7, 20] * rows)
+    order = np.random.default_rng(0).permutation(rows)
+    units = Units.number_units([f"{name}" for name in names[:rows][order]])
+    return TrainingSet(features_of(data), data.labels, data.num_classes, units=units)
+
+
 def features_of(data: TrainingSet) -> torch.Tensor:
     assert data.features is not None
     return data.features
 
 
-def plan_for(options: MethodOptions, n: int, noise: float = 0.8, epsilon: float = 1.0) -> Plan:
-    return made_plan(options.list_mechanisms(n), n, noise, epsilon=epsilon)
+def plan_for(method: MethodOptions, n: int, noise: float = 0.8) -> Plan:
+    """A plan of the method's releases at so many times their relative noise; 0 for none."""
+    mechanisms, selection = method.list_mechanisms(n), method.priced_selection(n)
+    return made_plan(mechanisms, n, noise, selection=selection)
 
 
 def no_privacy(options: MethodOptions, n: int) -> Plan:
-    return plan_for(options, n, noise=0.0, epsilon=math.inf)
+    return plan_for(options, n, noise=0.0)
 
 
 def rows_of(data: TrainingSet, kind: str = "none") -> Rows:
@@ -103,13 +114,14 @@ def oracle_sum(
     clip: float,
     *,
     sigmoid: bool = False,
+    constant: float = 1.0,
 ) -> npt.NDArray[np.float64]:
     """Every row's gradient, one by one, in float64: clipped, summed."""
     features = whole(rows).double().numpy()
     targets = rows.make_targets(0, rows.n).double().numpy()
     total = np.zeros(weights.shape)
     for row in index:
-        x = np.append(features[row], 1.0)
+        x = np.append(features[row], constant)
         residual = oracle_residual(weights.astype(np.float64) @ x, targets[row], sigmoid=sigmoid)
         gradient = np.outer(residual, x)
         length = np.linalg.norm(gradient)

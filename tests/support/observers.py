@@ -32,12 +32,17 @@ class Watching(Observer):
         draw: Callable[[], torch.Tensor],
         step: float | None = None,
     ) -> torch.Tensor:
-        del seed, step
-        square = sums.shape[0] == sums.shape[-1]
-        output = torch.eye(len(sums)) if square else torch.zeros_like(sums)
-        output = draw() if self.through else output
+        del seed
+        square = sums.ndim == 2 and sums.shape[0] == sums.shape[1]
+        output = torch.eye(len(sums), dtype=sums.dtype) if square else torch.zeros_like(sums)
+        output = self.change_output(name, draw() if self.through else output, step)
         self.sums.setdefault(name, []).append(sums.clone())
         self.outputs.setdefault(name, []).append(output)
+        return output
+
+    def change_output(self, name: str, output: torch.Tensor, step: float | None) -> torch.Tensor:
+        """Returns what the fit goes on with."""
+        del name, step
         return output
 
     def replace_sampler(self, seed: int, sampler: Sampler) -> Sampler:

@@ -18,8 +18,7 @@ from dpprobe.heads.public_inputs import SYNTHETIC_ROWS
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.privacy.plan import Plan
-from tests.support.mechanisms import made_plan
+from tests.support.linear_heads import plan_for
 
 SEEDS = (11, 12)
 
@@ -52,12 +51,6 @@ def rows_of(
     return Rows(data, Transform(NoNormalisation()))
 
 
-def plan_of(options: MethodOptions, rows: int, noise: float, epsilon: float = 1.0) -> Plan:
-    """A plan of the options' mechanisms at so many times their relative noise; 0 for none."""
-    own = {} if noise == 0 else {"epsilon": epsilon}
-    return made_plan(options.list_mechanisms(rows), rows, noise, **own)
-
-
 def fit(
     options: MethodOptions,
     features: Any,
@@ -71,7 +64,7 @@ def fit(
     if isinstance(features, torch.Tensor):
         features = features.clone()
     data = TrainingSet(features, labels, classes, public=SYNTHETIC_ROWS)
-    return fit_heads(options, data, plan_of(options, data.rows, noise), seeds, record=record)
+    return fit_heads(options, data, plan_for(options, data.rows, noise), seeds, record=record)
 
 
 def with_unusable(

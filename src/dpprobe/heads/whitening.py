@@ -88,6 +88,7 @@ def _map_rows(
         agreed_n=data.n,
     )
     mapped.exact_device = data.exact_device
+    _ = mapped.lengths  # in inference mode, as these features are: lengths clear unusable rows
     return mapped
 
 

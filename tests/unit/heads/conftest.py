@@ -8,7 +8,7 @@ import pytest
 import torch
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Gives PyTorch one thread."""
     before = torch.get_num_threads()
@@ -21,3 +21,4 @@ def one_thread() -> Iterator[None]:
 def several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has rows come in several blocks, as in real sets, of which small ones would be one."""
     monkeypatch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", 1_000)
+    monkeypatch.setattr("dpprobe.heads.training_set._CHUNK_BYTES", 1_000)

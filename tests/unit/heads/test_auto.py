@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,22 +19,13 @@ from dpprobe.heads.fit import check_plan, fit_heads
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SystemEntropy
-from dpprobe.privacy.target import Target
-from dpprobe.study.study_file import load_study
+from tests.support.linear_heads import plan_for
 
 AUTO = {"head": "auto"}
 SMALL = DataFacts(
     n=120, dimension=6, classes=3, multi_label=False, epsilon=2.0, delta=1e-4, unit="image"
 )
-LARGE = replace(SMALL, n=50_000, dimension=1280)
-STUDY: dict[str, Any] = {
-    "datasets": {"digits": {"source": "sklearn"}},
-    "backbones": {"pixels": {"family": "pixels"}},
-    "epsilons": [1],
-}
-
 FACTS = st.builds(
     DataFacts,
     n=st.integers(2, 10**8),
@@ -71,6 +61,13 @@ def test_the_rule_chooses_a_head_that_fits_whatever_the_facts(facts: DataFacts) 
         assert 0 < item.sample_rate <= 1
     read = method_options(options.model_dump(mode="json"))
     assert read == options
+    assert options.resolve_choice(SMALL) is options, "what is chosen stays"
+    chosen, values = method_options(auto_rule.choose_head(facts)), options.model_dump(mode="json")
+    assert values["chosen"] == chosen.model_dump(mode="json")
+    assert values["normalize"] == values["chosen"]["normalize"]
+    said = auto.describe_choice(options, facts) or {}
+    assert (said["rule"], said["head"]) == (f"auto rule {auto_rule.RULE}", chosen.head)
+    assert facts.to_dict().items() <= said.items()
     released = auto.Options().resolve_choice(facts, exact=True)
     assert released.is_exact
     assert released.engine_limits is None
@@ -79,16 +76,9 @@ def test_the_rule_chooses_a_head_that_fits_whatever_the_facts(facts: DataFacts) 
 
 # Rule 1, with all options that decide a fit: whoever changes a default that it takes raises RULE.
 RULE_1 = {
-    "loss": "softmax",
-    "batch_size": "full",
-    "max_grad_norm": 0.7,
-    "intercept": 0.2,
-    "beta": 0.9,
-    "learning_rate": None,
-    "init": "zero",
-    "schedule": "constant",
-    "average": "last",
-}
+    "loss": "softmax", "batch_size": "full", "max_grad_norm": 0.7, "intercept": 0.2, "beta": 0.9,
+    "learning_rate": None, "init": "zero", "schedule": "constant", "average": "last",
+}  # fmt: skip
 CENTRED = {"kind": "centred", "share": 0.04}
 WHITENED = {"kind": "whitened", "share": 0.14, "moment_share": 0.7, "exponent": 0.4}
 
@@ -145,31 +135,6 @@ def test_balanced_is_the_same_choice_and_a_release_of_the_frequencies(facts: Dat
     assert said == plainly | {"balanced": True}
 
 
-def test_balanced_is_asked_for_and_by_default_is_not() -> None:
-    off = method_options(AUTO | {"balanced": False})
-    assert off == method_options(AUTO)
-    asked = {"head": "auto", "normalize": "none", "rule": 1, "chosen": None}
-    assert auto.asked_options(off) == asked
-    assert auto.asked_options(method_options(BALANCED)) == asked | {"balanced": True}
-    assert not method_options(AUTO).resolve_choice(SMALL).releases_priors
-    assert method_options(BALANCED).resolve_choice(SMALL).class_fault(3, multi_label=False) is None
-    assert auto.is_undecided(load_study({**STUDY, "methods": {"auto": BALANCED}}).methods["auto"])
-
-
-def test_the_record_reads_as_what_was_chosen() -> None:
-    options = method_options(AUTO).resolve_choice(LARGE)
-    values = options.model_dump(mode="json")
-    assert values["rule"] == auto_rule.RULE
-    chosen = method_options(auto_rule.choose_head(LARGE))
-    assert values["chosen"] == chosen.model_dump(mode="json")
-    assert values["normalize"] == values["chosen"]["normalize"]
-    assert options.resolve_choice(SMALL) is options, "what is chosen stays"
-    said = auto.describe_choice(options, LARGE)
-    assert said is not None
-    assert said["rule"] == f"auto rule {auto_rule.RULE}"
-    assert (said["head"], said["n"], said["dimension"]) == (chosen.head, 50_000, 1280)
-
-
 def test_a_new_rule_is_another_request_and_another_identity(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -193,21 +158,13 @@ def rows(multi_label: bool = False, units: Units | None = None) -> TrainingSet:
     return TrainingSet(features, labels, num_classes=3, units=units)
 
 
-def plan_of(method: Any, facts: DataFacts, cache: Path) -> Any:
-    return calibrate(
-        method.list_mechanisms(facts.n),
-        Target(n=facts.n, unit=facts.unit, epsilon=facts.epsilon, delta=facts.delta),
-        cache=cache,
-    )
-
-
 # Both sides of the rule's thresholds, and without noise.
 @pytest.mark.parametrize("epsilon", [0.5, 8.0, math.inf])
 @pytest.mark.parametrize("multi_label", [False, True])
 @pytest.mark.parametrize("unit", ["image", "patient"])
 @pytest.mark.parametrize("asked", [AUTO, BALANCED])
 def test_a_fit_is_the_chosen_head_s_bit_for_bit(
-    epsilon: float, multi_label: bool, unit: str, asked: dict[str, Any], tmp_path: Path
+    epsilon: float, multi_label: bool, unit: str, asked: dict[str, Any]
 ) -> None:
     if asked is BALANCED and multi_label:
         return  # refused
@@ -217,7 +174,7 @@ def test_a_fit_is_the_chosen_head_s_bit_for_bit(
     data = rows(multi_label, units)
     facts = replace(SMALL, n=data.n, epsilon=epsilon, multi_label=multi_label, unit=unit)
     method = method_options(asked).resolve_choice(facts)
-    plan = plan_of(method, facts, tmp_path)
+    plan = plan_for(method, facts.n, 0.0 if epsilon == math.inf else 1.0)
     check_plan(method, plan)
     fitted = fit_heads(method, data, plan, [3, 4])
     chosen = auto_rule.choose_head(facts) | (SHARE if asked is BALANCED else {})
@@ -227,15 +184,13 @@ def test_a_fit_is_the_chosen_head_s_bit_for_bit(
     assert [t.spec for t in fitted.transforms] == [t.spec for t in same.transforms]
 
 
-def test_a_release_of_a_first_order_choice_is_exact(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_release_of_a_first_order_choice_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "choose_head", lambda _: {"head": "momentum", "steps": 3})
     method = method_options(AUTO).resolve_choice(SMALL)
     assert not method.is_exact
     released = method_options(AUTO).resolve_choice(SMALL, exact=True)
     assert auto.trained_head(released).model_dump()["engine"] == "exact"
-    plan = plan_of(method, SMALL, tmp_path)
+    plan = plan_for(method, SMALL.n, 1.0)
     check_plan(released, plan)
     heads = fit_heads(released, rows(), plan, [0], entropy=SystemEntropy())
     assert np.isfinite(heads.weights).all()

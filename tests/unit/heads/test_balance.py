@@ -1,8 +1,9 @@
-"""Public weights and priors of classes: no unit adds more, and files are as they were without."""
+"""Weights and priors of classes: what a unit adds, what noise there is, what else changes."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,11 @@ import torch
 
 from dpprobe.analyses.audit.white_box import audited_shape
 from dpprobe.errors import ConfigError
-from dpprobe.heads.balance import BalanceOptions, fit_balanced, weigh_classes
+from dpprobe.heads.balance import (
+    CLASS_COUNTS,
+    BalanceOptions,
+    weigh_classes,
+)
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.options import MethodOptions
@@ -20,29 +25,32 @@ from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.target import Target
+from tests.support.linear_heads import plan_for
 from tests.support.mechanisms import made_plan
 from tests.support.observers import Watching
-from tests.support.second_order_data import classes_of, plan_of
+from tests.support.second_order_data import classes_of
 
 pytestmark = pytest.mark.usefixtures("several_blocks")
 
+FULL = {"head": "sgd", "init": "zero", "batch_size": "full", "steps": 4, "learning_rate": 0.5}
 HEADS: dict[str, dict[str, Any]] = {
-    "sgd": {"head": "sgd", "init": "zero", "batch_size": "full", "steps": 4, "learning_rate": 0.5},
+    "sgd": FULL,
     "sgd, sampled": {"head": "sgd", "batch_size": 50, "steps": 4, "learning_rate": 0.5},
-    "sgd, exact": {
-        "head": "sgd",
-        "init": "zero",
-        "engine": "exact",
-        "batch_size": "full",
-        "steps": 3,
-    },
+    "sgd, exact": FULL | {"engine": "exact"},
     "momentum": {"head": "momentum", "normalize": "l2", "steps": 3},
+    "momentum, whitened": {"head": "momentum", "normalize": "whitened", "steps": 3},
+    "momentum, exact": {"head": "momentum", "engine": "exact", "steps": 3},
+    "adam": {"head": "adam", "steps": 3},
     "feature_covariance": {"head": "feature_covariance", "normalize": "l2", "steps": 2},
     "newton": {"head": "newton", "normalize": "l2", "steps": 2},
+    "newton, centred": {"head": "newton", "steps": 2},
 }
+EACH = pytest.mark.parametrize("name", HEADS)
 WEIGHTS = (1.0, 0.5, 0.25, 0.125)
+ROWS, CLASSES = 60, 4
+LABELS = torch.tensor([0] * 30 + [1] * 20 + [2] * 9 + [3])
 
 
 def options(name: str, **values: Any) -> MethodOptions:
@@ -50,16 +58,16 @@ def options(name: str, **values: Any) -> MethodOptions:
 
 
 def trained(method: MethodOptions, data: TrainingSet, noise: float) -> np.ndarray:
-    return fit_heads(method, data, plan_of(method, data.n, noise), [1, 2]).weights
+    return fit_heads(method, data, plan_for(method, data.n, noise), [1, 2]).weights
 
 
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("name", [name for name in HEADS if not options(name).normalize.priced])
 def test_no_row_adds_more_than_its_weight(name: str) -> None:
     """Every release's sums, with a row and with a null row in its place, as an audit sees them."""
     features, labels = classes_of(60)
     features *= 50  # every row is clipped
     method = options(name, class_weights=WEIGHTS)
-    plan = plan_of(method, 60, 1.0)
+    plan = plan_for(method, 60, 1.0)
     for row in (0, 1, 2, 3):
         null = features.clone()
         null[row] = math.nan
@@ -94,28 +102,12 @@ def test_weights_multiply_those_of_units_and_leave_normalisations_alone() -> Non
     assert other.make_once("a", lambda: 2) == 2
     centred = [
         fit_heads(
-            options("newton", normalize="centred", **more), data, _private(more), [3]
+            options("newton, centred", **more), data,
+            plan_for(options("newton, centred", **more), 20, 1.0), [3],
         ).transforms[0].arrays["centre"]
         for more in ({}, {"class_weights": WEIGHTS})
     ]  # fmt: skip
     assert torch.equal(*centred)
-
-
-def _private(more: dict[str, Any]) -> Plan:
-    return plan_of(options("newton", normalize="centred", **more), 20, 1.0)
-
-
-@pytest.mark.parametrize("name", HEADS)
-def test_priors_move_the_biases_alone(name: str) -> None:
-    features, labels = classes_of(200)
-    data = TrainingSet(features.clone(), labels, 4)
-    priors = [0.7, 0.1, 0.15, 0.05]
-    plain = trained(options(name), data, 0.5)
-    adjusted = trained(options(name, class_priors=priors), data, 0.5)
-    np.testing.assert_array_equal(adjusted[..., :-1], plain[..., :-1])
-    shifts = adjusted[..., -1] - plain[..., -1]
-    expected = -np.log(priors) + np.log(priors).mean()
-    np.testing.assert_allclose(shifts, np.tile(expected, (2, 1)), atol=1e-5)
 
 
 def test_priors_undo_what_frequencies_do() -> None:
@@ -126,50 +118,97 @@ def test_priors_undo_what_frequencies_do() -> None:
     data = TrainingSet(features, labels, 2)
     base = {"normalize": "none", "steps": 60, "ridge": 0, "average": "last", "max_row_norm": 5}
     method = method_options({"head": "newton", **base, "class_priors": [10, 1]})
-    fitted = fit_heads(method, data, plan_of(method, data.n, 0.0), [1])
+    fitted = fit_heads(method, data, plan_for(method, data.n, 0.0), [1])
     at = np.linspace(-3, 3, 601, dtype=np.float32)[:, None]
     boundary = at[score_rows(fitted, at)[0].argmax(1) == 1].min()
     assert boundary == pytest.approx(0, abs=0.06)
     plain = method_options({"head": "newton", **base})
-    uneven = fit_heads(plain, data, plan_of(plain, data.n, 0.0), [1])
+    uneven = fit_heads(plain, data, plan_for(plain, data.n, 0.0), [1])
     assert at[score_rows(uneven, at)[0].argmax(1) == 1].min() > 0.9
 
 
-def test_a_search_weighs_its_trials_as_its_base_would() -> None:
-    features, labels = classes_of(120)
-    values = {
-        "head": "tuned", "base": {**HEADS["sgd"], "class_weights": WEIGHTS},
-        "search": {"learning_rate": [0.5, 0.6]}, "trials": 2,
-    }  # fmt: skip
-    heads = []
-    for weights in (WEIGHTS, (1.0, 1.0, 1.0, 1.0)):
-        method = method_options(values | {"base": {**HEADS["sgd"], "class_weights": weights}})
-        mechanisms, selection = method.list_mechanisms(120), method.priced_selection(120)
-        plan = made_plan(mechanisms, 120, 0.0, selection=selection)
-        heads.append(fit_heads(method, TrainingSet(features.clone(), labels, 4), plan, [1]).weights)
-        assert method.counted_classes == 4
-    assert np.abs(heads[0] - heads[1]).max() > 1e-3
-
-
-def test_numbers_for_other_classes_and_rows_of_several_labels() -> None:
+def test_numbers_for_other_classes_are_refused() -> None:
     features, labels = classes_of(40)
-    data = TrainingSet(features.clone(), labels, 4)
-    for name in ("class_weights", "class_priors"):
-        method = options("sgd", **{name: [1, 1, 1]})
-        with pytest.raises(ConfigError, match=f"{name} has 3 numbers for 4 classes"):
-            fit_heads(method, data, plan_of(method, 40, 1.0), [1])
-    features, several = classes_of(40, several=True)
-    method = options("sgd", loss="sigmoid", class_weights=[1, 1, 1, 1])
-    rows = Rows(TrainingSet(features, several, 4), Transform(NoNormalisation()))
-    releases = Releases(plan_of(method, 40, 1.0), [1], torch.device("cpu"))
-    with pytest.raises(ConfigError, match="one label per row"):
-        fit_balanced(method, rows, releases)
+    method = options("sgd", class_weights=[1, 1, 1])
+    with pytest.raises(ConfigError, match="class_weights has 3 numbers for 4 classes"):
+        trained(method, TrainingSet(features, labels, 4), 1.0)
 
 
 def test_an_audit_of_numbers_a_class_has_all_classes() -> None:
-    plan = plan_of(options("sgd"), 100, 1.0)
+    plan = plan_for(options("sgd"), 100, 1.0)
     shapes = [
         audited_shape(method, plan, 512, 30, False).num_classes
         for method in (options("sgd"), options("sgd", class_priors=[1] * 30))
     ]
     assert shapes == [10, 30]
+
+
+# --- released frequencies of classes ------------------------------------------------------------
+
+
+def released(name: str, **values: Any) -> MethodOptions:
+    return options(name, class_priors="released", **values)
+
+
+def test_counts_are_of_rows_before_class_weights() -> None:
+    counts = []
+    for more in ({}, {"class_weights": WEIGHTS}):
+        method, watching = released("momentum", **more), Watching(through=True)
+        data = TrainingSet(classes_of(ROWS)[0], LABELS, CLASSES)
+        fit_heads(method, data, plan_for(method, ROWS, 1.0), [1], observer=watching)
+        counts += watching.sums[CLASS_COUNTS]
+    assert torch.equal(*counts)
+
+
+@EACH
+@pytest.mark.parametrize("priors", [(0.7, 0.1, 0.15, 0.05), "released"])
+def test_priors_move_the_biases_alone(name: str, priors: Any) -> None:
+    """At the noise that the balanced plan has: counts change nothing of the other releases."""
+    method, plain = options(name, class_priors=priors), options(name)
+    plan, data = plan_for(method, ROWS, 0.5), TrainingSet(classes_of(ROWS)[0], LABELS, CLASSES)
+    others = made_plan([each for each in plan.mechanisms if each.name != CLASS_COUNTS], ROWS)
+    balanced, before = (
+        fit_heads(method, data, plan, [1, 2]), fit_heads(plain, data, others, [1, 2])
+    )  # fmt: skip
+    np.testing.assert_array_equal(balanced.weights[..., :-1], before.weights[..., :-1])
+    given = [priors] * 2
+    if priors == "released":
+        assert balanced.priors is not None
+        given = balanced.priors.tolist()
+        assert given[0] != given[1], "each seed has its noise"
+        assert np.array_equal(balanced.released_arrays()["class_priors"], balanced.priors)
+    assert before.priors is None
+    assert "class_priors" not in before.released_arrays()
+    expected = [np.log(each).mean() - np.log(each) for each in given]
+    moved = balanced.weights[..., -1] - before.weights[..., -1]
+    np.testing.assert_allclose(moved, expected, atol=1e-5)
+
+
+@EACH
+def test_without_noise_it_is_the_exact_frequencies(name: str) -> None:
+    features, _ = classes_of(ROWS)
+    data = TrainingSet(features, LABELS, CLASSES)
+    method = released(name)
+    public = options(name, class_priors=[30, 20, 9, 1])
+    counts = fit_heads(method, data, plan_for(method, ROWS, 0.0), [1, 2])
+    known = fit_heads(public, data, plan_for(public, ROWS, 0.0), [1, 2])
+    np.testing.assert_allclose(counts.weights, known.weights, atol=1e-6)
+    assert counts.priors is not None
+    np.testing.assert_allclose(counts.priors[1], np.array([30, 20, 9, 1]) / 60, rtol=1e-6)
+
+
+def test_a_class_that_nobody_has_and_a_tiny_epsilon_give_finite_shifts(tmp_path: Path) -> None:
+    features, _ = classes_of(ROWS)
+    data = TrainingSet(features, LABELS.clamp(max=2), CLASSES)
+    method = released("momentum", normalize="l2")
+    without = fit_heads(method, data, plan_for(method, ROWS, 0.0), [1]).priors
+    assert without is not None
+    assert without[0, 3] == pytest.approx(1 / 61), "as if it had one row"
+    plan = calibrate(
+        method.list_mechanisms(ROWS), Target(n=ROWS, epsilon=0.01, delta=1e-6), cache=tmp_path
+    )
+    heads = fit_heads(method, data, plan, range(20))
+    assert heads.priors is not None
+    assert np.isfinite(heads.weights).all()
+    # noise alone, whose counts are at most a few standard deviations: no class is boosted by much
+    assert heads.priors.max() / heads.priors.min() < 3

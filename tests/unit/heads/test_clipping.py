@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpprobe.heads import clipping
-from dpprobe.heads.clipping import (
-    ClippedGradients,
-    NativeFullBatchSum,
-    TorchSum,
-)
+from dpprobe.heads.clipping import ClippedGradients, NativeFullBatchSum, TorchSum, drawn_rows
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.patient_groups import Units
+from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.randomness import open_stream
+from dpprobe.privacy.sampling import PoissonSampler
 from tests.support.gpu import DEVICES
 from tests.support.gradient_sums import (
     LOSSES,
@@ -34,21 +34,20 @@ from tests.support.gradient_sums import (
 )
 from tests.support.linear_heads import (
     features_of,
+    no_privacy,
     oracle_residual,
     oracle_sum,
     relative,
     rows_of,
     training_set,
     whole,
+    with_units,
 )
 from tests.support.poisson_batches import poisson_batches
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 floats = st.floats(allow_nan=True, allow_infinity=True, width=32)
 rows_and_weights = {
-    "row": st.lists(floats, min_size=3, max_size=3),
+    "rows": st.lists(st.lists(floats, min_size=3, max_size=3), min_size=1, max_size=20),
     "weights": st.lists(floats, min_size=16, max_size=16),
     "label": st.integers(0, 3),
     "clip": st.sampled_from([1e-9, 1e-4, 0.1, 1.0, 1.2, 77.0, math.inf]),
@@ -60,26 +59,26 @@ rows_and_weights = {
 
 @given(**rows_and_weights)
 @settings(max_examples=250, deadline=None)
-def test_no_row_contributes_more_than_the_clipping_norm(
-    row: list[float],
-    weights: list[float],
-    label: int,
-    clip: float,
-    loss: tuple[str, bool],
-    kind: str,
-    native: bool,
-) -> None:
-    """For any row and weights; and it contributes exactly nothing where they overflow."""
-    labels = torch.tensor([label])
+def test_no_unit_contributes_more_than_the_clipping_norm(
+    rows: list[list[float]], weights: list[float], label: int, clip: float, loss: tuple[str, bool],
+    kind: str, native: bool,
+) -> None:  # fmt: skip
+    """For any rows, by their parts one by one; and for any weights: nothing where they overflow."""
+    labels, several = torch.tensor([label] * len(rows)), [[label & 1, label >> 1, 1, 0]]
     if loss[1]:
-        labels = torch.tensor([[label & 1, label >> 1, 1, 0]], dtype=torch.uint8)
-    rows = rows_of(TrainingSet(torch.tensor([row]), labels, 4), kind)
-    heads = torch.tensor(weights).view(1, 4, 4)
-    actual = full_sum(rows, clip, heads, sigmoid=loss[0] == "sigmoid", native=native).double()
-    assert actual.isfinite().all()
-    assert float(actual.norm()) <= clip
-    if not np.isfinite(row).all() or not np.isfinite(weights).all():
-        assert not actual.any()
+        labels = torch.tensor(several * len(rows), dtype=torch.uint8)
+    units = Units.number_units(["p"] * len(rows)) if len(rows) > 1 else None
+    heads, total = torch.tensor(weights).view(1, 4, 4), 0.0
+    for index, row in enumerate(rows):
+        features = torch.full((len(rows), 3), math.nan)
+        features[index] = torch.tensor(row)
+        one = rows_of(TrainingSet(features, labels, 4, units=units), kind)
+        part = full_sum(one, clip, heads, sigmoid=loss[0] == "sigmoid", native=native).double()
+        assert part.isfinite().all()
+        total += float(part.norm())
+        if not np.isfinite(row).all() or not np.isfinite(weights).all():
+            assert not part.any()
+    assert total <= clip
 
 
 @given(seed=st.integers(0, 10_000), scale=st.floats(1e-3, 1e6), classes=st.integers(2, 40))
@@ -156,14 +155,6 @@ def test_batches_in_pieces_are_the_same(
         assert relative(next(pieces), own_wanted) < 1e-6
 
 
-def test_a_step_without_rows_adds_nothing() -> None:
-    rows = rows_of(training_set(5))
-    weights = random_weights(rows)
-    for native in (True, False):
-        sums = poisson_sums(rows, 1.0, weights, 1e-9, sigmoid=False, native=native)
-        assert not next(sums).any()
-
-
 def test_a_sum_over_many_rows_does_not_depend_on_threads() -> None:
     rows = rows_of(training_set(5000, 40, 3))
     weights = padded(random_weights(rows))
@@ -200,3 +191,58 @@ def test_repeated_steps_see_the_weights_of_their_time(device: str, kind: str) ->
         )
         assert relative(release.cpu() - 1, wanted) < 1e-5
         weights.mul_(-1.3)
+
+
+# --- units of several rows ----------------------------------------------------------------------
+
+
+def test_batches_are_of_whole_units_at_the_rate() -> None:
+    rows, steps, rate = rows_of(with_units()), 4000, 0.1
+    units = rows.units
+    assert units is not None
+    sampler = PoissonSampler(rows.n, rate, open_stream(1, "sampling"))
+    drawn, sizes = drawn_rows(rows, sampler, steps)
+    assert sizes.sum() == len(drawn)
+    joined = np.zeros((steps, len(rows)), dtype=np.int64)
+    np.add.at(joined, (np.repeat(np.arange(steps), sizes), drawn), 1)
+    by_unit = []
+    for unit in range(rows.n):
+        of_unit = joined[:, units.members[units.starts[unit] : units.starts[unit + 1]]]
+        assert (of_unit == of_unit[:, :1]).all()
+        assert of_unit.max() <= 1
+        by_unit.append(of_unit[:, 0])
+    means = np.mean(by_unit, axis=1)
+    assert np.abs(means - rate).max() < 5 * (rate * (1 - rate) / steps) ** 0.5
+    between = np.corrcoef(by_unit) - np.eye(rows.n)
+    assert np.abs(between).max() < 5.5 / steps**0.5
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("kind", ["none", "layer_norm"])
+def test_poisson_sums_are_the_weighted_sums_of_their_units(native: bool, kind: str) -> None:
+    rows = rows_of(with_units(), kind)
+    assert rows.units is not None
+    assert rows.weights is not None
+    weights = random_weights(rows, 1)
+    sums = poisson_sums(rows, 0.9, weights, 0.3, sigmoid=False, native=native)
+    sampler = PoissonSampler(rows.n, 0.3, open_stream(SEEDS[0], "sampling"))
+    drawn, sizes = drawn_rows(rows, sampler, 6)
+    features = rows.copy_rows(torch.arange(len(rows)))
+    for batch in np.split(drawn, np.cumsum(sizes)[:-1]):
+        wanted = torch.zeros_like(weights)
+        for row in batch:
+            one = TrainingSet(features[row : row + 1].clone(), rows.labels[row : row + 1], 4)
+            part = full_sum(rows_of(one), 0.9, weights, sigmoid=False, native=native)
+            wanted += part * rows.weights[row]
+        assert relative(next(sums), wanted) < 2e-6
+
+
+def test_without_clipping_a_step_goes_along_the_weighted_mean() -> None:
+    data = with_units()
+    options = Options(batch_size="full", steps=1, learning_rate=0.5, init="zero")
+    actual = fit_heads(options, data, no_privacy(options, data.n), SEEDS[:1]).weights[0]
+    rows = rows_of(data)
+    assert rows.weights is not None
+    x = torch.cat([features_of(data), torch.ones(len(rows), 1)], 1).double()
+    residuals = (0.25 - rows.make_targets(0, len(rows)).double()) * rows.weights[:, None]
+    assert relative(actual, -0.5 * residuals.T @ x / data.n) < 1e-6

@@ -43,8 +43,6 @@ from tests.support.plain_heads import Adam, Momentum
 SEEDS = [cell_seed("test", index) for index in range(3)]
 KINDS = ["none", "l2", "layer_norm", "centred"]
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def both_sums(
     rows: Rows, weights: torch.Tensor, clip: float, *, device: str = "cpu", **options: Any

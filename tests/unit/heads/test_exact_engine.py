@@ -18,9 +18,10 @@ from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads import exact_engine
 from dpprobe.heads.exact_sums import ExactSums
 from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.normalisation import GroupNorm
 from dpprobe.heads.optimiser import Sgd
 from dpprobe.heads.patient_groups import Units
-from dpprobe.heads.rows import Rows
+from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet, row_lengths
 from dpprobe.privacy.grid import GridSum
@@ -32,7 +33,6 @@ from tests.support.gradient_sums import LOSSES, full_sum, random_weights, square
 from tests.support.linear_heads import (
     Source,
     features_of,
-    no_privacy,
     normalised,
     oracle_sum,
     plan_for,
@@ -47,9 +47,6 @@ HEADS = [Options, Momentum, Adam, Lamb]
 KINDS = ["none", "l2", "layer_norm", "centred"]
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 def exact(rows: Rows, clip: float, *, sigmoid: bool = False) -> ExactSums:
     return ExactSums(rows, clip, sigmoid=sigmoid, pool=None)
 
@@ -62,9 +59,6 @@ def test_weights_above_one_are_refused(weight: float) -> None:
     rows.weights[3] = weight
     with pytest.raises(PrivacyError, match="weights of examples must be at most 1"):
         exact(rows, 1.0)
-
-
-# --- the sums -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -174,17 +168,14 @@ def test_a_row_is_normalised_alike_in_any_block() -> None:
         torch.set_num_threads(threads)
         for dimension in (1, 3, 16, 100, 768, 40_000):
             block = torch.randn(64, dimension, generator=generator) * 3
-            for kind in ("l2", "layer_norm", "centred"):
-                data = TrainingSet(block.clone(), torch.zeros(64).long(), 2)
-                transform = normalised(data, kind).transform
+            data = TrainingSet(block.clone(), torch.zeros(64).long(), 2)
+            kinds = [normalised(data, kind).transform for kind in ("l2", "layer_norm", "centred")]
+            for transform in [*kinds, *[Transform(GroupNorm(groups=1))] * (dimension > 1)]:
                 several = transform(block.clone())
                 for row in (0, 31, 63):
                     alone = transform(block[row : row + 1].clone())[0]
                     assert torch.equal(alone, several[row])
                     assert row_lengths(block)[row] == row_lengths(block[row : row + 1])[0]
-
-
-# --- whole fits ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -220,49 +211,6 @@ def test_poisson_batches_are_the_keystream_s() -> None:
         batch, _ = sampler.draw_block(1)
         wanted = sum_over(exact(rows_of(data), 0.5), batch, start).values[0] / 20
         assert relative(-weights, wanted) < 1e-4
-
-
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("batch_size", [12, "full"])
-@pytest.mark.parametrize(
-    "units", [None, Units.number_units([f"{row % 50}" for row in range(2000)])]
-)
-def test_threads_and_other_seeds_change_no_bit(
-    head: Any, batch_size: Any, units: Units | None
-) -> None:
-    data = training_set(2000)
-    data = TrainingSet(features_of(data), data.labels, 4, units=units)
-    options = head(batch_size=batch_size, steps=9, normalize="layer_norm", engine="exact")
-    plan = plan_for(options, data.n)
-    together = fit_heads(options, data, plan, SEEDS).weights
-    torch.set_num_threads(3)
-    np.testing.assert_array_equal(fit_heads(options, data, plan, SEEDS).weights, together)
-    alone = fit_heads(options, data, plan, SEEDS[1:2]).weights
-    np.testing.assert_array_equal(alone[0], together[1])
-    assert not np.array_equal(together[0], together[1])
-
-
-@pytest.mark.parametrize("head", [Options, Momentum])
-def test_steps_taken_are_the_steps_priced(head: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several at a time, as sgd takes them, or one by one."""
-    released: list[str] = []
-    gaussian = Releases.release_gaussian
-
-    def counted(self: Releases, name: str, sums: GridSum) -> torch.Tensor:
-        released.append(name)
-        return gaussian(self, name, sums)
-
-    monkeypatch.setattr(Releases, "release_gaussian", counted)
-    data, options = training_set(), head(batch_size=12, steps=50, engine="exact")
-    plan = plan_for(options, 120)
-    assert fit_heads(options, data, plan, SEEDS).steps == 50
-    assert released == ["gradients"] * (50 if head is Momentum else 0)
-    for ends in ([25, 49], [51]):
-        monkeypatch.setattr(exact_engine, "record_steps", lambda _, ends=ends: ends)
-        with pytest.raises((PrivacyError, IndexError)) as error:
-            fit_heads(options, data, plan, SEEDS)
-        if error.type is PrivacyError:
-            assert f"{ends[-1]} noisy releases" in str(error.value)
 
 
 class StepByStep(Sgd):
@@ -321,16 +269,6 @@ def test_sums_off_their_grid_are_not_released(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(ExactSums, "take_steps", lambda *_: False)
     with pytest.raises(PrivacyError, match="off their grid"):
         fit_heads(options, data, plan_for(options, 120), SEEDS)
-
-
-def test_without_privacy_it_is_the_default_engine() -> None:
-    data = training_set()
-    common: dict[str, Any] = {"batch_size": 12, "steps": 9, "max_batch_grad_norm": 0.1}
-    plan = no_privacy(Options(**common), 120)
-    np.testing.assert_array_equal(
-        fit_heads(Options(engine="exact", **common), data, plan, SEEDS).weights,
-        fit_heads(Options(**common), data, plan, SEEDS).weights,
-    )
 
 
 def test_a_gpu_is_refused() -> None:

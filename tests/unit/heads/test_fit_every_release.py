@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -15,12 +14,10 @@ from hypothesis import strategies as st
 
 from dpprobe.errors import ConfigError
 from dpprobe.heads.fit import fit_heads
-from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import HEADS, method_options
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.privacy.plan import Plan
-from tests.support.mechanisms import made_plan
+from tests.support.linear_heads import plan_for
 from tests.support.observers import Watching
 
 pytestmark = pytest.mark.usefixtures("several_blocks")
@@ -61,10 +58,6 @@ EACH = pytest.mark.parametrize("name", CASES)
 CLASSES = 3
 
 
-def plan_of(method: MethodOptions, n: int) -> Plan:
-    return made_plan(method.list_mechanisms(n), n, selection=method.priced_selection(n))
-
-
 class Replaying(Watching):
     """Has a fit go on with outputs of any size, the same ones for every dataset."""
 
@@ -72,18 +65,10 @@ class Replaying(Watching):
         super().__init__()
         self._size, self._generator = size, np.random.default_rng(0)
 
-    def observe_release(
-        self,
-        name: str,
-        seed: int,
-        sums: torch.Tensor,
-        draw: Callable[[], torch.Tensor],
-        step: float | None = None,
-    ) -> torch.Tensor:
-        super().observe_release(name, seed, sums, draw, step)
-        output = torch.from_numpy(self._size * self._generator.standard_normal(sums.shape))
+    def change_output(self, _: str, output: torch.Tensor, __: float | None) -> torch.Tensor:
         square = output.ndim == 2 and len(output) == output.shape[1]
-        return (output + output.mT if square else output).to(sums.dtype)
+        drawn = torch.from_numpy(self._size * self._generator.standard_normal(output.shape))
+        return (drawn + drawn.mT if square else drawn).to(output.dtype)
 
 
 def changes_of(name: str, unit: torch.Tensor, labels: torch.Tensor, size: float) -> dict[str, Any]:
@@ -93,7 +78,7 @@ def changes_of(name: str, unit: torch.Tensor, labels: torch.Tensor, size: float)
     units = Units.number_units([*"aabcde", *["patient"] * len(unit)])
     features = torch.cat([others, unit])
     null = torch.cat([others, torch.full_like(unit, math.nan)])
-    plan, worlds = plan_of(method, units.count), []
+    plan, worlds = plan_for(method, units.count, 1.0), []
     for rows, targets in ((features, labels), (null, torch.zeros_like(labels))):
         watching = Replaying(size)
         with suppress(ConfigError):  # training diverged
@@ -161,7 +146,7 @@ def test_each_release_has_the_noise_that_was_priced(name: str) -> None:
     data = TrainingSet(
         torch.randn(60, 30, generator=generator), torch.arange(60) % CLASSES, CLASSES
     )
-    plan = plan_of(method, data.n)
+    plan = plan_for(method, data.n, 1.0)
     fit_heads(method, data, plan, range(40), observer=watching)
     for item in plan.mechanisms:
         pairs = zip(watching.outputs[item.name], watching.sums[item.name], strict=True)
@@ -207,21 +192,12 @@ class Changed(Watching):
         super().__init__(through=True)
         self._mechanism = mechanism
 
-    def observe_release(
-        self,
-        name: str,
-        seed: int,
-        sums: torch.Tensor,
-        draw: Callable[[], torch.Tensor],
-        step: float | None = None,
-    ) -> torch.Tensor:
-        released = super().observe_release(name, seed, sums, draw, step)
-        if name != self._mechanism:
-            return released
-        shift = torch.arange(released.numel(), dtype=released.dtype).view(released.shape)
-        if released.ndim == 2 and released.shape[0] == released.shape[1]:
+    def change_output(self, name: str, output: torch.Tensor, step: float | None) -> torch.Tensor:
+        shift = torch.arange(output.numel(), dtype=output.dtype).view(output.shape)
+        if output.ndim == 2 and output.shape[0] == output.shape[1]:
             shift = shift + shift.T
-        return released + round(0.01 / step) * step * shift if step else released + 0.01 * shift
+        shift *= round(0.01 / step) * step if step else 0.01
+        return output + shift if name == self._mechanism else output
 
 
 @pytest.mark.parametrize(
@@ -237,7 +213,7 @@ def test_each_release_changes_the_head(name: str, mechanism: str) -> None:
     """Nothing is paid for and not used."""
     rows = torch.randn(60, 6, generator=torch.Generator().manual_seed(1))
     data, method = TrainingSet(rows, rows[:, :CLASSES].argmax(1), CLASSES), CASES[name]
-    plan = plan_of(method_options(method), 60)
+    plan = plan_for(method_options(method), 60, 1.0)
     first, second = (
         fit_heads(method_options(method), data, plan, [7], observer=Changed(changed))
         for changed in ("", mechanism)

@@ -1,25 +1,28 @@
-"""The defaults of momentum, adam and lamb: rates by rule, the constant, the noise's correction."""
+"""Rates by rule, the constant, the noise's correction, and the weights that heads start from."""
 
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 
-from dpprobe.heads import adam, gradient_steps, lamb, momentum, sgd
+from dpprobe.errors import ConfigError
+from dpprobe.heads import adam, feature_covariance, gradient_steps, lamb, momentum, sgd
 from dpprobe.heads.exact_sums import ExactSums
 from dpprobe.heads.fit import fit_heads
-from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions
-from dpprobe.heads.schedules import rate_of
+from dpprobe.heads.gradient_options import GRADIENTS
+from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.randomness import cell_seed, open_stream
 from dpprobe.privacy.releases import Releases
 from tests.support.gradient_sums import sum_over
 from tests.support.linear_heads import (
-    features_of,
     no_privacy,
     oracle_sum,
     plan_for,
@@ -30,32 +33,6 @@ from tests.support.linear_heads import (
 from tests.support.poisson_batches import poisson_batches
 
 SEEDS = [cell_seed("test", index) for index in range(2)]
-RULED: list[Any] = [momentum.Options, adam.Options, lamb.Options]
-
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def rate(options: GradientOptions, *, n: int = 1000, noise: float, **sizes: int) -> float:
-    """The rate of a fit on n rows of these sizes, with this noise multiplier."""
-    epsilon = 1.0 if noise else math.inf
-    plan = plan_for(options, n, noise, epsilon)
-    shape: dict[str, Any] = {"rows": n, "dimension": 7, "classes": 4, **sizes}
-    data = training_set(**shape)
-    return rate_of(options, rows_of(data), Releases(plan, SEEDS, torch.device("cpu")))
-
-
-def appended(data: TrainingSet, constant: float) -> np.ndarray:
-    rows = features_of(data).double().numpy()
-    return np.hstack([rows, np.full((len(rows), 1), constant)])
-
-
-# --- rates --------------------------------------------------------------------------------------
-
-
-def test_a_rate_that_is_written_is_taken() -> None:
-    for cls in RULED:
-        assert rate(cls(learning_rate=0.37), noise=5.0) == 0.37
-    assert rate(sgd.Options(), noise=5.0) == 0.1
 
 
 def test_momentum_s_step_converges_where_one_direction_holds_all() -> None:
@@ -63,7 +40,7 @@ def test_momentum_s_step_converges_where_one_direction_holds_all() -> None:
     for classes in (2, 10):
         for loss, curvature in (("softmax", 1 / classes), ("sigmoid", 0.25)):
             options = momentum.Options(loss=loss)
-            step = rate(options, noise=0, classes=classes)
+            step = options.choose_rate(40, noise=0.0, classes=classes)
             largest = curvature * (1 + options.intercept**2)
             for factor, converges in ((1.0, True), (1.2, False)):
                 weight, velocity = 1.0, 0.0
@@ -85,40 +62,18 @@ def test_momentum_s_noise_in_the_logits_is_bounded(
     assert weights[..., :-1].std() == pytest.approx(bound, rel=0.1)
 
 
-def test_adam_s_and_lamb_s_rates() -> None:
-    wide, short = {"dimension": 300, "rows": 100, "n": 100}, {"dimension": 30}
-    assert rate(adam.Options(), noise=5.0, **wide) == pytest.approx(1 / 40**0.5)
-    wide["dimension"] = 1444
-    assert rate(adam.Options(), noise=0, **wide) == pytest.approx(0.5 / 40**0.5)
-    assert rate(adam.Options(steps=160), noise=5.0, **wide) == pytest.approx(0.25 / 40**0.5)
-    assert rate(lamb.Options(), noise=5.0, **short) == pytest.approx(0.1)
-    assert rate(lamb.Options(steps=1), noise=5.0, **short) == pytest.approx(0.5)
-
-
 # --- the constant -------------------------------------------------------------------------------
 
 
-def descent(
-    options: GradientOptions, data: TrainingSet, seed: int, clip: float = math.inf
-) -> np.ndarray:
+def descent(options: Any, data: TrainingSet, seed: int, clip: float = math.inf) -> np.ndarray:
     """Heavy-ball steps of sums in float64, on rows with the constant: weights and biases."""
     (mechanism,) = options.list_mechanisms(data.rows)
-    rows = appended(data, options.constant)
-    labels = np.eye(data.num_classes)[data.labels.numpy()]
-    weights = np.zeros((data.num_classes, rows.shape[1]))
+    rows, batches = rows_of(data), (mechanism.sample_rate, mechanism.count)
+    weights = np.zeros((data.num_classes, data.dimension + 1))
     velocity = np.zeros_like(weights)
-    assert options.learning_rate is not None
-    assert isinstance(options, momentum.Options)
-    for batch in poisson_batches(
-        data.rows, mechanism.sample_rate, mechanism.count, open_stream(seed, "sampling")
-    ):
-        logits = rows[batch] @ weights.T
-        shares = np.exp(logits - logits.max(1, keepdims=True))
-        residuals = shares / shares.sum(1, keepdims=True) - labels[batch]
-        lengths = np.linalg.norm(residuals, axis=1) * np.linalg.norm(rows[batch], axis=1)
-        factors = np.minimum(1, clip / np.maximum(lengths, 1e-300))
-        gradient = (residuals * factors[:, None]).T @ rows[batch]
-        velocity = options.beta * velocity + gradient / (mechanism.sample_rate * data.rows)
+    for batch in poisson_batches(data.rows, *batches, open_stream(seed, "sampling")):
+        total = oracle_sum(rows, weights, batch, clip, constant=options.constant)
+        velocity = options.beta * velocity + total / (mechanism.sample_rate * data.rows)
         weights -= options.learning_rate * velocity
     weights[:, -1] *= options.intercept
     return weights
@@ -163,20 +118,11 @@ def test_an_exact_sum_has_the_constant_and_stays_below_the_norm(constant: float)
         total = sum_over(sums, np.array([row]), weights)
         assert torch.equal(total.units, total.units.round())
         assert float(total.values.square().sum().sqrt()) <= clip
-        wanted = clipped_gradient(appended(data, constant)[row], head, data.labels[row], clip)
+        wanted = oracle_sum(rows, head, np.array([row]), clip, constant=constant)
         np.testing.assert_allclose(total.values[0].numpy(), wanted, atol=clip * 2**-13)
     if constant == 1.0:
         whole = oracle_sum(rows, weights[0].numpy(), np.arange(rows.n), clip)
         assert relative(sums.sum_all(weights).values[0].numpy(), whole) < 1e-3
-
-
-def clipped_gradient(row: np.ndarray, head: np.ndarray, label: Any, clip: float) -> np.ndarray:
-    logits = head @ row
-    residual = np.exp(logits - logits.max())
-    residual /= residual.sum()
-    residual[int(label)] -= 1
-    gradient = np.outer(residual, row)
-    return np.asarray(gradient * min(1, clip / np.linalg.norm(gradient)))
 
 
 def test_what_is_released_holds_the_constant() -> None:
@@ -220,16 +166,75 @@ def test_the_variance_is_the_plan_s(cls: Any, batch_size: Any) -> None:
     assert (off["noise"], off["floor"]) == (0, 0)
 
 
-@pytest.mark.parametrize("cls", [adam.Options, lamb.Options])
-def test_without_noise_a_correction_changes_nothing(cls: Any) -> None:
-    data = training_set()
-    weights = []
-    for correction in (None, 0.3):
-        options = cls(noise_correction=correction, steps=5, normalize="l2")
-        weights.append(fit_heads(options, data, no_privacy(options, data.rows), SEEDS).weights)
-    np.testing.assert_array_equal(weights[0], weights[1])
-    noisy = []
-    for correction in (None, 0.3):
-        options = cls(noise_correction=correction, steps=5, normalize="l2")
-        noisy.append(fit_heads(options, data, plan_for(options, data.rows), SEEDS).weights)
-    assert relative(noisy[0], noisy[1]) > 1e-3
+# --- initial weights ----------------------------------------------------------------------------
+
+
+def start_of(**values: Any) -> np.ndarray:
+    rows = rows_of(training_set(4, 400, 50))
+    return initial_weights(sgd.Options(**values), rows, SEEDS).numpy()
+
+
+def test_torchs_default_initialisation() -> None:
+    weights = start_of()
+    assert np.abs(weights).max() <= 1 / 20
+    assert weights.std() == pytest.approx(1 / 20 / 3**0.5, rel=0.02)
+    assert np.abs(np.corrcoef(weights.reshape(2, -1)) - np.eye(2)).max() < 0.05
+    linear = torch.nn.Linear(400, 50)
+    assert linear.weight.std().item() == pytest.approx(weights[..., :-1].std(), rel=0.05)
+    assert linear.bias.abs().max().item() <= 1 / 20
+
+
+def test_other_initialisations() -> None:
+    assert not start_of(init="zero").any()
+    scaled = start_of(init="scaled", init_scale=0.3)
+    assert scaled[..., :-1].std() == pytest.approx(0.3, rel=0.02)
+    assert abs(scaled[..., :-1].mean()) < 5 * 0.3 / scaled.size**0.5
+    assert not scaled[..., -1].any()
+    assert start_of(init="scaled").std() == pytest.approx(0.01, rel=0.02)
+    lecun = start_of(init="lecun_normal")
+    assert lecun[..., :-1].std() == pytest.approx(1 / 20, rel=0.02)
+    assert np.abs(lecun).max() == pytest.approx(2 / 20 / 0.87962566, rel=0.01)
+    assert not lecun[..., -1].any()
+    for values in (scaled, lecun):
+        assert np.abs(np.corrcoef(values.reshape(2, -1)) - np.eye(2)).max() < 0.05
+    for init in ("zero", "torch", "scaled", "lecun_normal"):
+        biased = start_of(init=init, init_bias=-10.0)
+        assert (biased[..., -1] == -10).all()
+        np.testing.assert_array_equal(biased[..., :-1], start_of(init=init)[..., :-1])
+
+
+@pytest.mark.parametrize("columns", [400, 401])
+def test_public_weights_from_a_file(columns: int, tmp_path: Path) -> None:
+    weights = np.random.default_rng(1).normal(size=(50, columns)).astype(np.float32)
+    path = str(tmp_path / "text.safetensors")
+    save_file({"weights": weights}, path)
+    file: dict[str, Any] = {"init": "file", "init_file": path, "init_scale": 3.0}
+    actual = start_of(**file)
+    for head in actual:
+        np.testing.assert_allclose(head[:, :columns], 3 * weights, rtol=1e-6)
+        assert not head[:, columns:].any()
+    assert (start_of(init="file", init_file=path, init_bias=1.5)[..., -1] == 1.5).all()
+    for bias in (None, 1.5):
+        method = feature_covariance.Options(**file, init_bias=bias)
+        public = feature_covariance.public_start(method, rows_of(training_set(4, 400, 50)))
+        np.testing.assert_allclose(public[:, :400], 3 * weights[:, :400], rtol=1e-6)
+        np.testing.assert_array_equal(public[:, -1], actual[0, :, -1] if bias is None else 1.5)
+
+
+def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "text.safetensors"
+
+    def refused(message: str) -> None:
+        with pytest.raises(ConfigError, match=message) as caught:
+            start_of(init="file", init_file=str(path))
+        assert "\n" not in str(caught.value)
+
+    refused("cannot be read")
+    path.write_bytes(b"nothing of the kind")
+    refused("cannot be read")
+    save_file({"other": np.zeros(3)}, path)
+    refused(re.escape("it contains ['other']; add a tensor \"weights\""))
+    save_file({"weights": np.zeros((50, 399))}, path)
+    refused(re.escape("weights have shape [50, 399]; write [50, 400]"))
+    save_file({"weights": np.full((50, 400), np.nan)}, path)
+    refused("not finite")

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from opacus import GradSampleModule
+from opacus.optimizers import DPOptimizer
 
 from dpprobe.errors import ConfigError, PrivacyError
-from dpprobe.heads import gradient_steps
+from dpprobe.heads import exact_engine, gradient_steps
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.history import record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.optimiser import Sgd
+from dpprobe.heads.rows import Transform
+from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.gradient_noise import GaussianNoise
+from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.randomness import cell_seed, open_stream
 from dpprobe.privacy.releases import Releases
 from tests.support.gpu import DEVICES, needs_gpu
@@ -31,15 +38,13 @@ from tests.support.linear_heads import (
     relative,
     rows_of,
     training_set,
+    with_units,
 )
 from tests.support.plain_heads import Adam, Lamb, Momentum
 from tests.support.poisson_batches import poisson_batches
 
 SEEDS = [cell_seed("test", index) for index in range(3)]
 HEADS = [Options, Momentum, Adam, Lamb]
-
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # --- without privacy ----------------------------------------------------------------------------
@@ -214,34 +219,36 @@ def test_blocks_do_not_depend_on_how_many_seeds_train(
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("batch_size", [12, "full"])
-def test_a_seed_does_not_depend_on_the_others(head: Any, batch_size: Any) -> None:
-    data = training_set()
-    options = head(batch_size=batch_size, steps=20, average="ema", init="torch")
-    plan = plan_for(options, data.rows)
-    together = fit_heads(options, data, plan, SEEDS)
-    alone = fit_heads(options, data, plan, SEEDS[1:2])
-    np.testing.assert_allclose(together.weights[1], alone.weights[0], rtol=2e-5, atol=2e-6)
-    again = fit_heads(options, data, plan, SEEDS)
-    np.testing.assert_array_equal(together.weights, again.weights)
-
-
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("batch_size", [12, "full"])
-@pytest.mark.parametrize("loss", ["softmax", "several"])
-def test_pytorch_s_sums_train_the_same_heads(
-    head: Any, batch_size: Any, loss: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("noise", [0.0, 0.8])
+@pytest.mark.parametrize("kind", ["rows", "several", "units", "exact", "exact units"])
+def test_threads_other_seeds_and_pytorch_s_sums_train_the_same_heads(
+    head: Any, batch_size: Any, noise: float, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The code for a GPU, run on the CPU and so with the CPU's noise."""
-    data = training_set(multi_label=loss == "several")
+    """PyTorch's are the code for a GPU, run on the CPU and so with the CPU's noise."""
+    data = (
+        with_units(2000) if "units" in kind else training_set(2000, multi_label=kind == "several")
+    )
     options = head(
-        batch_size=batch_size, steps=20, init="torch", average="ema", normalize="l2",
-        loss="softmax" if loss == "softmax" else "sigmoid",
+        batch_size=batch_size, steps=9, init="torch", average="ema",
+        normalize="layer_norm" if "units" in kind else "l2",
+        loss="sigmoid" if kind == "several" else "softmax",
+        engine="exact" if "exact" in kind else "closed_form",
     )  # fmt: skip
-    plan = plan_for(options, data.rows)
-    wanted = fit_heads(options, data, plan, SEEDS)
+    plan = plan_for(options, data.n, noise)
+    wanted = fit_heads(options, data, plan, SEEDS).weights
+    assert not np.array_equal(wanted[0], wanted[1])
+    torch.set_num_threads(3)
+    np.testing.assert_array_equal(fit_heads(options, data, plan, SEEDS).weights, wanted)
+    (alone,) = fit_heads(options, data, plan, SEEDS[1:2]).weights
+    if "exact" in kind and noise:
+        np.testing.assert_array_equal(alone, wanted[1])
+        return
+    plain = options.model_copy(update={"engine": "closed_form"})
+    np.testing.assert_array_equal(fit_heads(plain, data, plan, SEEDS).weights, wanted)
+    np.testing.assert_allclose(alone, wanted[1], rtol=2e-5, atol=2e-6)
     monkeypatch.setattr(gradient_steps, "is_native", lambda _: False)
-    actual = fit_heads(options, data, plan, SEEDS)
-    np.testing.assert_allclose(actual.weights, wanted.weights, rtol=2e-4, atol=1e-5)
+    actual = fit_heads(options, data, plan, SEEDS).weights
+    np.testing.assert_allclose(actual, wanted, rtol=2e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("normalize", ["none", "layer_norm"])
@@ -268,21 +275,34 @@ def test_working_memory_is_bounded(batch_size: Any, normalize: str) -> None:
     assert most + in_numpy < 60 * 2**20
 
 
-# --- the rest ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("batch_size", [12, "full"])
+@pytest.mark.parametrize("engine", ["closed_form", "exact"])
 def test_steps_taken_are_the_steps_priced(
-    head: Any, batch_size: Any, monkeypatch: pytest.MonkeyPatch
+    head: Any, batch_size: Any, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Several at a time, as compiled code takes them, or one by one."""
+    released: list[str] = []
+    gaussian = Releases.release_gaussian
+
+    def counted(self: Releases, name: str, sums: GridSum) -> torch.Tensor:
+        released.append(name)
+        return gaussian(self, name, sums)
+
+    monkeypatch.setattr(Releases, "release_gaussian", counted)
     data = training_set()
-    options = head(batch_size=batch_size, steps=50)
+    options = head(batch_size=batch_size, steps=50, engine=engine)
     plan = plan_for(options, data.rows)
     assert fit_heads(options, data, plan, SEEDS).steps == plan.steps == 50
-    monkeypatch.setattr(gradient_steps, "record_steps", lambda _: [25, 49])
-    with pytest.raises(PrivacyError, match="49 noisy releases were made, but epsilon covers 50"):
-        fit_heads(options, data, plan, SEEDS)
+    alone = engine == "exact" and (head is not Options or batch_size == "full")
+    assert released == ["gradients"] * (50 if alone else 0)
+    for ends in ([25, 49], [51]) if engine == "exact" else ([25, 49],):
+        for module in (gradient_steps, exact_engine):
+            monkeypatch.setattr(module, "record_steps", lambda _, ends=ends: ends)
+        with pytest.raises((PrivacyError, IndexError)) as error:
+            fit_heads(options, data, plan, SEEDS)
+        if error.type is PrivacyError:
+            assert f"{ends[-1]} noisy releases were made, but epsilon covers 50" in str(error.value)
 
 
 def test_an_optimiser_derived_from_sgd_takes_its_own_steps() -> None:
@@ -337,11 +357,101 @@ def test_without_privacy_the_mean_gradient_may_be_clipped(batch_size: Any) -> No
     np.testing.assert_allclose(bound, free * (0.02 / lengths), rtol=1e-4, atol=1e-8)
 
 
-@pytest.mark.parametrize("batch_size", ["full", 30])
-def test_under_noise_the_bound_of_the_mean_gradient_says_nothing(batch_size: Any) -> None:
-    data = training_set()
-    options = Options(batch_size=batch_size, steps=4, learning_rate=2.0)
-    bounded = options.model_copy(update={"max_batch_grad_norm": 0.01})
-    plan = plan_for(options, data.rows)
-    free, bound = (fit_heads(each, data, plan, SEEDS).weights for each in (options, bounded))
-    np.testing.assert_array_equal(free, bound)
+def opacus_sum(data: TrainingSet, batch: np.ndarray, *, sigmoid: bool) -> torch.Tensor:
+    """Opacus's clipped sum over a batch at weights of zero, [classes, d + 1]."""
+    linear = torch.nn.Linear(data.dimension, data.num_classes)
+    for parameter in linear.parameters():
+        torch.nn.init.zeros_(parameter)
+    model = GradSampleModule(linear, loss_reduction="sum")
+    optimiser = DPOptimizer(
+        torch.optim.SGD(model.parameters(), lr=1.0), noise_multiplier=0.0, max_grad_norm=1.2,
+        expected_batch_size=1, loss_reduction="sum",
+    )  # fmt: skip
+    losses: Any = torch.nn.BCEWithLogitsLoss if sigmoid else torch.nn.CrossEntropyLoss
+    targets = rows_of(data).make_targets(0, data.rows)[batch].float()
+    with warnings.catch_warnings():
+        # Opacus's hooks ask for inputs with gradients; only the weights have gradients.
+        warnings.filterwarnings("ignore", "Full backward hook", UserWarning)
+        losses(reduction="sum")(model(features_of(data)[batch]), targets).backward()
+    optimiser.step()
+    return -torch.cat([linear.weight, linear.bias[:, None]], dim=1).detach()
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid", "several"])
+@pytest.mark.parametrize("batch_size", [100, "full"])
+def test_clipped_sums_are_opacus_s(batch_size: Any, loss: str) -> None:
+    """With next to no noise the step is the clipped sum over the expected batch size."""
+    data, sigmoid = training_set(400, 256, 10, multi_label=loss == "several"), loss != "softmax"
+    options = Options(
+        batch_size=batch_size, steps=1, init="zero", max_grad_norm=1.2, learning_rate=1.0,
+        loss="sigmoid" if sigmoid else "softmax",
+    )  # fmt: skip
+    batch, size = np.arange(data.rows), data.rows
+    if batch_size != "full":
+        size = batch_size
+        (batch,) = poisson_batches(
+            data.rows, size / data.rows, 1, open_stream(SEEDS[0], "sampling")
+        )
+    actual = fit_heads(options, data, plan_for(options, data.rows, noise=1e-9), SEEDS[:1]).weights[
+        0
+    ]
+    assert relative(-actual * size, opacus_sum(data, batch, sigmoid=sigmoid)) < 5e-5
+    free = fit_heads(options, data, no_privacy(options, data.rows), SEEDS[:1]).weights[0]
+    assert np.linalg.norm(free) > 1.5 * np.linalg.norm(actual), "clipping was not at work"
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid", "several", "units"])
+@pytest.mark.parametrize("average", ["last", "ema"])
+def test_history_follows_training(loss: str, average: Any) -> None:
+    data = with_units() if loss == "units" else training_set(multi_label=loss == "several")
+    weights = torch.ones(data.rows) if data.weights is None else data.weights
+    chosen: Any = "sigmoid" if loss in ("sigmoid", "several") else "softmax"
+    options = Options(batch_size=12, steps=50, learning_rate=0.5, loss=chosen, average=average)
+    seen: list[tuple[int, torch.Tensor]] = []
+
+    def record(step: int, weights: torch.Tensor, _: Transform) -> Mapping[str, list[float]]:
+        seen.append((step, weights.clone()))
+        return {"test_accuracy": [0.1, 0.2, 0.3]}
+
+    actual = fit_heads(options, data, plan_for(options, data.n), SEEDS, record=record)
+    steps = [step for step, _ in seen]
+    assert steps == sorted(set(steps))
+    assert (steps[0], steps[-1], len(steps)) == (0, 50, 21)
+    np.testing.assert_array_equal(seen[-1][1].numpy(), actual.weights)
+    assert len(actual.history) == 63
+    last = actual.history[-1]
+    assert (last["seed_index"], last["step"], last["test_accuracy"]) == (2, 50, 0.3)
+    assert last["epoch"] == pytest.approx(50 * 12 / data.n)
+    logits = torch.from_numpy(score_rows(actual, features_of(data))[2])
+    targets = rows_of(data).make_targets(0, data.rows)
+    losses = torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+    if chosen == "sigmoid":
+        cross_entropy = torch.nn.functional.binary_cross_entropy_with_logits
+        losses = cross_entropy(logits, targets, reduction="none").sum(1)
+    wanted = (losses * weights).sum() / weights.sum()
+    assert last["train_loss"] == pytest.approx(float(wanted), rel=1e-5)
+    assert actual.history[0]["train_loss"] > last["train_loss"]
+    # Recording changes nothing, and nothing is recorded for nobody.
+    silent = fit_heads(options, data, plan_for(options, data.n), SEEDS)
+    np.testing.assert_array_equal(silent.weights, actual.weights)
+    assert silent.history == []
+
+
+def test_the_loss_on_record_is_of_the_first_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whole blocks of 20 rows here."""
+    monkeypatch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", 20 * 12 * 4)
+    monkeypatch.setattr("dpprobe.heads.history.LOSS_ROWS", 50)
+    data, options = training_set(), Options(steps=3)
+    fitted = fit_heads(options, data, plan_for(options, 120), [1], record=lambda *_: None)
+    scores = torch.from_numpy(score_rows(fitted, features_of(data))[0])
+    wanted = torch.nn.functional.cross_entropy(scores[:60], data.labels[:60])
+    assert fitted.history[-1]["train_loss"] == pytest.approx(float(wanted), rel=1e-5)
+
+
+@pytest.mark.parametrize("steps", [1, 7, 20, 31, 31_250])
+def test_recorded_steps_end_at_the_last(steps: int) -> None:
+    points = record_steps(steps)
+    assert points[-1] == steps
+    assert points == sorted(set(points))
+    assert points[0] >= 1
+    assert len(points) <= 20

@@ -45,11 +45,29 @@ def fit(data: TrainingSet, seeds: int = 2, record: Any = None, **changes: Any) -
     return fit_heads(Options(**changes), data, plan, list(range(seeds)), record=record)
 
 
-def sklearn_probabilities(data: TrainingSet, penalty: float) -> np.ndarray:
+def patients(rows: int, seed: int = 0) -> list[str]:
+    """Names of rows: a third of them are of one patient, the others of one of many."""
+    generator = np.random.default_rng(seed)
+    return [f"p{0 if row % 3 == 0 else generator.integers(1, rows)}" for row in range(rows)]
+
+
+def with_units(data: TrainingSet, names: list[str]) -> TrainingSet:
     assert data.features is not None
-    features = StandardScaler().fit_transform(data.features.double().numpy())
-    model = LogisticRegression(C=1 / (penalty * data.rows), tol=1e-9, max_iter=10_000)
-    return np.asarray(model.fit(features, data.labels.numpy()).predict_proba(features))
+    units = Units.number_units(names)
+    return TrainingSet(data.features.clone(), data.labels, data.num_classes, units=units)
+
+
+def sklearn_probabilities(data: TrainingSet, penalty: float) -> np.ndarray:
+    """With weighted means, deviations and losses; of several labels, each by itself."""
+    weights = None if data.weights is None else data.weights.double().numpy()
+    scaler = StandardScaler()
+    features = scaler.fit_transform(features_of(data).double().numpy(), sample_weight=weights)
+    model = LogisticRegression(C=1 / (penalty * data.n), tol=1e-9, max_iter=10_000)
+    found = [
+        model.fit(features, column, sample_weight=weights).predict_proba(features)
+        for column in (data.labels.numpy().T if data.multi_label else [data.labels.numpy()])
+    ]
+    return np.column_stack([each[:, 1] for each in found]) if data.multi_label else found[0]
 
 
 @pytest.fixture(params=["float32", "float64"])
@@ -61,12 +79,18 @@ def _each_precision(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.usefixtures("_each_precision")
 @pytest.mark.parametrize("penalty", [1e-3, 1e-1])
-def test_solution_is_scikit_learns(penalty: float) -> None:
+@pytest.mark.parametrize("kind", ["rows", "patients", "several"])
+def test_solution_is_scikit_learns(kind: str, penalty: float) -> None:
     data = training_set()
+    if kind == "patients":
+        data = with_units(data, patients(300))
+    if kind == "several":
+        labels = [data.labels == 1, data.labels >= 2, data.labels % 2 == 0]
+        data = TrainingSet(features_of(data), torch.stack(labels, 1).to(torch.uint8), 3)
     actual = fit(data, penalties=(penalty,), tolerance=1e-6)
-    logits = torch.from_numpy(score_rows(actual, features_of(data))[0])
-    wanted = sklearn_probabilities(data, penalty)
-    np.testing.assert_allclose(torch.softmax(logits, 1).numpy(), wanted, atol=1e-3)
+    scores = torch.from_numpy(score_rows(actual, features_of(data))[0])
+    shares = scores.sigmoid() if data.multi_label else torch.softmax(scores, 1)
+    np.testing.assert_allclose(shares.numpy(), sklearn_probabilities(data, penalty), atol=1e-3)
 
 
 def test_one_scale_is_the_root_of_the_mean_variance() -> None:
@@ -125,69 +149,6 @@ def test_cross_validation_takes_the_penalty_that_predicts_best() -> None:
     assert chosen.history[0]["penalty"] == 1e-4
 
 
-def test_every_seed_gets_the_one_solution() -> None:
-    data = training_set()
-    actual = fit(data, seeds=3, record=lambda *_: {"test_accuracy": [0.5, 0.5, 0.5]})
-    assert actual.weights.shape == (3, 4, 13)
-    assert actual.weights.dtype == np.float32
-    np.testing.assert_array_equal(actual.weights[0], actual.weights[2])
-    assert actual.steps == 0
-    assert [row["seed_index"] for row in actual.history] == [0, 1, 2]
-    assert actual.history[0]["test_accuracy"] == 0.5
-    again = fit(data, seeds=3)
-    np.testing.assert_array_equal(again.weights, actual.weights)
-    assert again.history == []
-
-
-@pytest.mark.usefixtures("_each_precision")
-def test_several_labels_are_scikit_learn_s_regressions_one_by_one() -> None:
-    single = training_set()
-    assert single.features is not None
-    labels = torch.stack([single.labels == 1, single.labels >= 2, single.labels % 2 == 0], 1)
-    data = TrainingSet(single.features, labels.to(torch.uint8), 3)
-    actual = fit(data, penalties=(1e-2,), tolerance=1e-6)
-    scores = torch.from_numpy(score_rows(actual, single.features)[0])
-    features = StandardScaler().fit_transform(single.features.double().numpy())
-    for column in range(3):
-        model = LogisticRegression(C=1 / (1e-2 * data.rows), tol=1e-9, max_iter=10_000)
-        model.fit(features, labels[:, column].numpy())
-        wanted = model.predict_proba(features)[:, 1]
-        np.testing.assert_allclose(scores[:, column].sigmoid().numpy(), wanted, atol=1e-3)
-    chosen = fit(data, record=lambda *_: None, penalties=(1e-3, 1e3))
-    assert chosen.history[0]["penalty"] == 1e-3
-
-
-def patients(rows: int, seed: int = 0) -> list[str]:
-    """Names of rows: a third of them are of one patient, the others of one of many."""
-    generator = np.random.default_rng(seed)
-    return [f"p{0 if row % 3 == 0 else generator.integers(1, rows)}" for row in range(rows)]
-
-
-def with_units(data: TrainingSet, names: list[str]) -> TrainingSet:
-    assert data.features is not None
-    units = Units.number_units(names)
-    return TrainingSet(data.features.clone(), data.labels, data.num_classes, units=units)
-
-
-@pytest.mark.usefixtures("_each_precision")
-def test_each_patient_counts_once_as_in_scikit_learn() -> None:
-    """Weighted means, deviations and losses, by scikit-learn's `sample_weight`."""
-    data = with_units(training_set(), patients(300))
-    assert data.features is not None
-    assert data.weights is not None
-    weights = data.weights.double().numpy()
-    scaler = StandardScaler()
-    features = scaler.fit_transform(data.features.double().numpy(), sample_weight=weights)
-    model = LogisticRegression(C=1 / (1e-2 * data.n), tol=1e-9, max_iter=10_000)
-    model.fit(features, data.labels.numpy(), sample_weight=weights)
-    actual = fit(data, penalties=(1e-2,), tolerance=1e-6)
-    logits = torch.from_numpy(score_rows(actual, features_of(data))[0])
-    wanted = model.predict_proba(features)
-    np.testing.assert_allclose(torch.softmax(logits, 1).numpy(), wanted, atol=1e-3)
-    plain = fit(training_set(), penalties=(1e-2,), tolerance=1e-6)
-    assert np.abs(plain.weights - actual.weights).max() > 0.01
-
-
 def test_a_patient_s_image_in_copies_changes_nothing() -> None:
     once = training_set(120)
     assert once.features is not None
@@ -218,3 +179,5 @@ def test_the_images_of_a_patient_are_in_one_fold() -> None:
     assert {len(found) for found in of_patient.values()} == {1}
     sizes = np.bincount([found.pop() for found in of_patient.values()])
     assert sizes.max() - sizes.min() <= 1
+    alone = objective_of(training_set(7)).assign_folds(3)
+    assert alone.tolist() == [0, 1, 2, 0, 1, 2, 0], "also of sorted classes"

@@ -5,28 +5,28 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from dpprobe.errors import ConfigError
 from dpprobe.heads import auto, search_space
 from dpprobe.heads.balance import log_shifts, released_priors
 from dpprobe.heads.default_search_spaces import SPACES
 from dpprobe.heads.dimension_limits import MOST_FEATURES, dimension_fault
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.gradient_options import GradientOptions
+from dpprobe.heads.joint_fits import cohort_fault, sites_fault
 from dpprobe.heads.registry import METHODS, method_options
 from dpprobe.heads.schedules import learning_rates, mixing_rates
 from dpprobe.options import options_class
-from tests.support.stored_records import check_values
+from tests.support.stored_records import answer_of, check_values
 
 MOMENTUM: dict[str, Any] = {"head": "momentum"}
 SGD: dict[str, Any] = {"head": "sgd"}
 TUNED: dict[str, Any] = {"head": "tuned", "base": SGD | {"steps": 5, "batch_size": "full"}}
 RATES = {"search": {"learning_rate": [0.1, 2.0]}}
 CHANNELS = {"kind": "channels", "channels": 243, "max_mean_norm": 1, "max_deviation_norm": 1}
+WIDTHS = (1280, MOST_FEATURES, MOST_FEATURES + 1, 15_552)
 WEIGHTS, FILE = [1, 0.5, 0.25], {"init": "file", "init_file": "{dataset}/{backbone}.npz"}
 OF_SGD: list[dict[str, Any]] = [
     {"batch_size": "full"}, {"batch_size": 0}, {"batch_size": 31}, {"batch_size": 30},
@@ -54,6 +54,8 @@ ALTERNATIVES: list[dict[str, Any]] = [
     *({"head": head, "normalize": kind} for head in ("sgd", "newton", "nonprivate", "prototypes")
       for kind in ("l2", "centred", "whitened")),
     *({"head": head, "class_priors": "released"} for head in ("adam", "newton", "lamb")),
+    *({"head": "feature_covariance", "normalize": "l2", "public_covariance": file}
+      for file in (None, "{dataset}.json")),
     *({"head": "auto", "balanced": each} for each in (True, False)),
     *(TUNED | {"base": {"head": head}} for head in METHODS),
     *(SGD | each for each in OF_SGD),
@@ -63,34 +65,29 @@ ALTERNATIVES: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def answer(ask: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    try:
-        return ask(*given, **named)
-    except (ConfigError, NotImplementedError, ValueError) as error:
-        return str(error)
-
-
 def answers_of(values: dict[str, Any]) -> Any:
-    method = answer(method_options, values)
-    if isinstance(method, str):
+    method = answer_of(method_options, values)
+    if isinstance(method, Exception):
         return method
     properties = (
         "private", "multi_label", "private_choices", "is_exact", "counted_classes",
         "releases_priors", "running_sums",
     )  # fmt: skip
     said = {name: getattr(method, name) for name in properties}
-    said |= {"link": answer(lambda: method.link), "files": method.public_files()}
-    said["limited"] = answer(lambda: bool(method.engine_limits))
-    said["filled"] = answer(lambda: method.fill_paths(dataset="a", backbone="b").input_files())
-    said["features"] = [dimension_fault(method, each) for each in (1280, 15_552)]
+    said |= {"link": answer_of(lambda: method.link), "files": method.public_files()}
+    said["limited"] = answer_of(lambda: bool(method.engine_limits))
+    said["filled"] = answer_of(lambda: method.fill_paths(dataset="a", backbone="b").input_files())
+    said["features"] = [dimension_fault(method, each) for each in WIDTHS]
     said["classes"] = [
         method.class_fault(classes, multi_label=several)
         for classes, several in ((3, False), (4, False), (4, True))
     ]
+    said["joint"] = [cohort_fault(method), answer_of(sites_fault, method)]
     for n in (30, 1437):
-        selection = answer(method.priced_selection, n)
-        said[f"n {n}"] = [answer(price, method, n), selection]
-    return {name: value for name, value in said.items() if value not in (None, {}, (), [None] * 3)}
+        selection = answer_of(method.priced_selection, n)
+        said[f"n {n}"] = [answer_of(price, method, n), selection]
+    empty: tuple[Any, ...] = None, {}, (), *([None] * count for count in (2, 3, 4))
+    return {name: value for name, value in said.items() if value not in empty}
 
 
 def price(method: Any, n: int) -> list[str]:
@@ -129,9 +126,9 @@ def test_rules_of_rates_averages_spaces_and_priors() -> None:
         method = method_options({"head": head})
         assert isinstance(method, GradientOptions)
         sizes = {"noise": noise, "classes": classes, "dimension": dimension}
-        found["chosen"][f"{head} {steps} {sizes}"] = answer(method.choose_rate, steps, **sizes)
+        found["chosen"][f"{head} {steps} {sizes}"] = answer_of(method.choose_rate, steps, **sizes)
     found["spaces"] = {
-        head: answer(lambda h: dict(method_options(TUNED | {"base": {"head": h}}).search), head)  # type: ignore[attr-defined]
+        head: answer_of(lambda h: dict(method_options(TUNED | {"base": {"head": h}}).search), head)  # type: ignore[attr-defined]
         for head in SPACES
     }
     ranges = [search_space.Range(low=0.5, high=8, log=log) for log in (False, True)]
@@ -162,8 +159,8 @@ def test_the_rule_of_auto_over_facts() -> None:
             unit="image",
         )  # fmt: skip
         method = method_options({"head": "auto"} | asked)
-        chosen = answer(method.resolve_choice, facts)
-        if not isinstance(chosen, str):
+        chosen = answer_of(method.resolve_choice, facts)
+        if not isinstance(chosen, Exception):
             assert auto.is_undecided(method)
             assert not auto.is_undecided(chosen)
             said = auto.describe_choice(chosen, facts) or {}
@@ -172,6 +169,8 @@ def test_the_rule_of_auto_over_facts() -> None:
             head = auto.trained_head(chosen)
             chosen = [said["rule"], head.normalize.kind, head.link, *price(chosen, n)]
         found[f"{n} {dimension} {epsilon} {several} {asked}"] = chosen
+    autos = ({"head": "auto"} | asked for asked in ({}, {"balanced": False}, {"balanced": True}))
+    found["asked"] = [auto.asked_options(method_options(each)) for each in autos]
     check_values("choices_of_auto", found)
 
 

@@ -19,7 +19,7 @@ from dpprobe.heads.normalisation import KINDS
 from dpprobe.heads.normalised_rows import normalise_rows
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.patient_groups import Units
-from dpprobe.heads.rows import Rows, crop_at
+from dpprobe.heads.rows import crop_at
 from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.grid import GridSum
@@ -41,8 +41,6 @@ from tests.support.plain_heads import Adam, Lamb, Momentum
 
 SEEDS = [cell_seed("crops", index) for index in range(2)]
 PATIENTS = Units.number_units([f"{row % 17}" for row in range(120)])
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def with_crops(
@@ -161,6 +159,18 @@ def test_a_null_patient_changes_the_sum_of_any_crop_by_at_most_the_sensitivity(
     assert largest > Fraction(0.2) ** 2
 
 
+@pytest.mark.parametrize("normalize", ["l2", "centred", "whitened"])
+def test_a_crop_without_values_is_a_row_of_zeros(normalize: str) -> None:
+    crops = versions()
+    crops[1][5] = math.nan
+    method = adam.Options(normalize=normalize, steps=6)
+    assert np.isfinite(fit(method, with_crops(*crops))).all()
+    releases = Releases(plan_for(method, 120), SEEDS[:1], torch.device("cpu"))
+    crop = normalise_rows(with_crops(*crops), method.normalize, releases).crops[1]
+    assert crop.lengths.isinf().nonzero().flatten().tolist() == [5]
+    assert not whole(crop)[5].any()
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_each_crop_is_normalised_as_the_rows_are(kind: str, streamed: bool) -> None:
@@ -205,6 +215,7 @@ def test_crops_follow_labels_and_units_that_are_put_in_place_of_others() -> None
     crops = versions()
     crops[1][5] = math.nan
     data = with_crops(*crops)
+    assert all(each.weights is None for each in (data, *data.crops)), "kept from now on"
     labels = (data.labels + 1) % 4
     weights = np.ones(120, np.float32)
     weights[7] = 0
@@ -219,8 +230,3 @@ def test_crops_follow_labels_and_units_that_are_put_in_place_of_others() -> None
         assert mine.data.features is theirs.data.features
         assert mine.weights is not None
         assert float(mine.weights[7]) == 0
-
-
-def test_without_crops_the_rows_are_their_only_version() -> None:
-    rows: Rows = rows_of(training_set())
-    assert rows.crops == (rows,)

@@ -1,54 +1,19 @@
-"""Training rows: checked, and harmless when they are not finite."""
+"""Training rows: checked; units of several rows: weights, and batches of units."""
 
 from __future__ import annotations
 
-import math
-
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dpprobe.errors import DataError
+from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.training_set import TrainingSet
-
-pytestmark = pytest.mark.usefixtures("several_blocks")
 
 LABELS = torch.tensor([0, 1, 2, 1])
 SEVERAL = torch.tensor([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]], dtype=torch.uint8)
-
-
-def features() -> torch.Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(4, 5, generator=generator)
-
-
-def test_lengths_are_the_rows_in_float64() -> None:
-    data = TrainingSet(features(), LABELS, 3)
-    wanted = features().double().square().sum(1).sqrt()
-    torch.testing.assert_close(data.lengths, wanted, rtol=1e-14, atol=0)
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e30, 1e-25])
-def test_a_row_that_is_not_finite_is_zero_and_infinitely_long(
-    bad: float, caplog: pytest.LogCaptureFixture
-) -> None:
-    dirty = features()
-    if abs(bad) < 1:
-        dirty[2] = 0
-    dirty[2, 3] = bad
-    data = TrainingSet(dirty, LABELS, 3)
-    actual = torch.cat([block for _, block in data.read_blocks()])
-    assert data.lengths[2] == math.inf
-    assert not actual[2].any()
-    assert torch.equal(actual[[0, 1, 3]], features()[[0, 1, 3]])
-    assert (
-        "training rows with NaN, infinity, huge or tiny values count as rows of zeros"
-        in caplog.text
-    )
-
-
-def test_labels_are_one_a_row_or_several() -> None:
-    assert not TrainingSet(features(), LABELS, 3).multi_label
-    assert TrainingSet(features(), SEVERAL, 3).multi_label
 
 
 @pytest.mark.parametrize(
@@ -64,8 +29,40 @@ def test_labels_are_one_a_row_or_several() -> None:
         (torch.zeros(4, 5), SEVERAL[:, :2], "training labels"),
         (torch.zeros(4, 5), SEVERAL.long(), "training labels"),
         (torch.zeros(4, 5), SEVERAL + 1, "one is not a number from 0 to 1"),
+        (torch.zeros(4, 5), LABELS, "units: given for 2 rows, but there are 4"),
     ],
 )
 def test_wrong_input_is_refused(rows: torch.Tensor, labels: torch.Tensor, message: str) -> None:
+    units = Units.number_units(["a", "b"]) if message.startswith("units") else None
     with pytest.raises(DataError, match=message):
-        TrainingSet(rows, labels, 3)
+        TrainingSet(rows, labels, 3, units=units)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=200))
+def test_a_unit_s_weights_sum_to_at_most_one(codes: list[int]) -> None:
+    units = Units.number_units([str(code) for code in codes])
+    assert units.count == len(set(codes))
+    assert sorted(units.members.tolist()) == list(range(len(codes)))
+    for code in range(units.count):
+        rows = units.members[units.starts[code] : units.starts[code + 1]]
+        assert len({codes[row] for row in rows}) == 1
+        weights = units.weights[rows].astype(np.float64)
+        assert len(set(weights)) == 1
+        # Exact: a float32 times fewer than 2^29 rows is a float64.
+        assert 1 - 2.0**-23 <= weights[0] * len(rows) <= 1
+
+
+@pytest.mark.parametrize("size", [2, 3, 7, 41, 49, 107, 1000, 99_991])
+def test_the_weight_of_one_row_of_many_is_not_rounded_up(size: int) -> None:
+    (weight,) = set(Units.number_units(["a"] * size).weights.tolist())
+    assert weight * size <= 1 < float(np.nextafter(np.float32(weight), np.float32(1))) * size
+
+
+def test_batches_of_units_are_batches_of_their_rows() -> None:
+    units = Units.number_units(["b", "a", "b", "c", "a", "b"])
+    chosen = np.array([1, 0, 2, 1])
+    rows, sizes = units.rows_of(chosen, np.array([2, 0, 1, 1]))
+    assert sizes.tolist() == [5, 0, 1, 3]
+    assert rows.tolist() == [0, 2, 5, 1, 4, 3, 0, 2, 5]
+    empty = units.rows_of(np.zeros(0, dtype=np.int64), np.array([0, 0]))
+    assert [part.tolist() for part in empty] == [[], [0, 0]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,23 +14,23 @@ import pytest
 import torch
 
 from dpprobe.errors import PrivacyError
+from dpprobe.heads.default_search_spaces import SPACES, default_space
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Fitted
 from dpprobe.heads.normalisation import L2, LayerNorm, NoNormalisation, Normalisation
 from dpprobe.heads.normalised_rows import normalise_rows
-from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.registry import method_options
+from dpprobe.heads.registry import HEADS, method_options
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.search_space import Range
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.heads.tuned import Options, draw_trials, score_heads
+from dpprobe.options import options_class
 from dpprobe.privacy.entropy import SEEDED
-from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.releases import Releases
-from tests.support.linear_heads import features_of
-from tests.support.mechanisms import made_plan
+from tests.conftest import REPOSITORY
+from tests.support.linear_heads import features_of, plan_for
 
 N, D, K = 400, 6, 3
 SEEDS = [cell_seed("tuned", index) for index in range(3)]
@@ -51,16 +52,6 @@ def training_set(rows: int = N, seed: int = 0) -> TrainingSet:
     return TrainingSet(
         torch.from_numpy(features.astype(np.float32)), torch.from_numpy(labels), num_classes=K
     )
-
-
-def planned(method: MethodOptions, n: int = N, noise: float = 3.0) -> Plan:
-    mechanisms, selection = method.list_mechanisms(n), method.priced_selection(n)
-    return made_plan(mechanisms, n, noise, selection=selection)
-
-
-def test_what_is_released_once_before_all_trials_is_not_repeated() -> None:
-    method = tuned(base={**BASE, "normalize": "centred"})
-    assert method.priced_selection(N).repeated == ("score", "gradients")
 
 
 class Spy:
@@ -96,7 +87,7 @@ def test_each_trial_clips_and_adds_noise_to_its_own_norm(monkeypatch: pytest.Mon
     spy = Spy()
     spied(monkeypatch, spy)
     method = tuned(search={"max_grad_norm": {"low": 0.1, "high": 2.0, "log": True}}, trials=20)
-    plan = planned(method)
+    plan = plan_for(method, N, 3.0)
     fit_heads(method, training_set(), plan, SEEDS)
     multiplier = plan.find_mechanism("gradients").noise_multiplier
     norms = [call.options.max_grad_norm for call in spy.calls]
@@ -121,12 +112,12 @@ def test_a_trial_that_releases_otherwise_than_priced_is_refused(
     with pytest.raises(
         PrivacyError, match=f"{releases} noisy releases were made, but epsilon covers 5"
     ):
-        fit_heads(method, training_set(), planned(method), SEEDS)
+        fit_heads(method, training_set(), plan_for(method, N, 3.0), SEEDS)
 
 
 def test_a_plan_of_another_selection_is_refused() -> None:
     method = tuned()
-    plan = planned(method)
+    plan = plan_for(method, N, 3.0)
     assert plan.selection is not None
     for other in (None, replace(plan.selection, mean=2.0)):
         with pytest.raises(PrivacyError, match="belongs to another method"):
@@ -137,14 +128,14 @@ def test_without_noise_the_best_trial_is_kept() -> None:
     """The head is the very one that the chosen options and that trial's seed give."""
     method = tuned(search={"learning_rate": [1e-6, 0.3, 3.0]}, trials=12)
     data = training_set()
-    plan = planned(method, noise=0.0)
+    plan = plan_for(method, N, 0.0)
     fitted = fit_heads(method, data, plan, SEEDS)
     for index, (seed, chosen) in enumerate(zip(SEEDS, fitted.chosen, strict=True)):
         trials = draw_trials(method, 0, seed, SEEDED)
         scores = {}
         for trial in trials:
             base = method.make_trial(trial.values)
-            fitted_trial = fit_heads(base, data, planned(base, noise=0.0), [trial.seed])
+            fitted_trial = fit_heads(base, data, plan_for(base, N, 0.0), [trial.seed])
             correct = (
                 score_rows(fitted_trial, features_of(data))[0].argmax(1) == data.labels.numpy()
             )
@@ -171,39 +162,26 @@ def test_null_rows_score_nothing(several: bool, spec: Normalisation) -> None:
     assert float(score_heads(method, rows, weights).values) == 2
 
 
-def test_only_the_best_trial_leaves() -> None:
+def test_only_the_best_trial_leaves_and_a_seed_depends_on_itself_alone() -> None:
     method = tuned(trials=8)
+    data, plan = training_set(), plan_for(method, N, 3.0)
     seen: list[int] = []
 
     def record(step: int, weights: torch.Tensor, _: object) -> None:
         seen.append(step)
         assert weights.shape == (len(SEEDS), K, D + 1)
 
-    fitted = fit_heads(method, training_set(), planned(method), SEEDS, record=record)
+    fitted = fit_heads(method, data, plan, SEEDS, record=record)
     assert seen == [5]
     assert [row["seed_index"] for row in fitted.history] == [0, 1, 2]
     assert [set(choice) for choice in fitted.chosen] == [{"score", "learning_rate"}] * 3
     json.dumps(fitted.chosen, allow_nan=False)
-
-
-def test_a_seed_depends_on_itself_alone_and_repeats() -> None:
-    method = tuned(trials=6)
-    data, plan = training_set(), planned(method)
-    together = fit_heads(method, data, plan, SEEDS)
     alone = fit_heads(method, data, plan, SEEDS[1:2])
-    np.testing.assert_allclose(alone.weights[0], together.weights[1], atol=1e-5)
-    assert alone.chosen[0]["learning_rate"] == together.chosen[1]["learning_rate"]
+    np.testing.assert_allclose(alone.weights[0], fitted.weights[1], atol=1e-5)
+    assert alone.chosen[0]["learning_rate"] == fitted.chosen[1]["learning_rate"]
     again = fit_heads(method, data, plan, SEEDS)
-    np.testing.assert_array_equal(again.weights, together.weights)
-    assert again.chosen == together.chosen
-
-
-def test_a_priced_normalisation_is_released_once_for_all_trials() -> None:
-    method = tuned(base={**BASE, "normalize": "centred"}, trials=5)
-    fitted = fit_heads(method, training_set(), planned(method), SEEDS)
-    centres = [transform.arrays["centre"] for transform in fitted.transforms]
-    assert len({id(centre) for centre in centres}) == len(SEEDS)
-    assert score_rows(fitted, features_of(training_set())).shape == (3, N, K)
+    np.testing.assert_array_equal(again.weights, fitted.weights)
+    assert again.chosen == fitted.chosen
 
 
 def test_the_score_of_several_labels_prefers_better_probabilities() -> None:
@@ -241,18 +219,49 @@ def test_draws_cover_the_space(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Range(low=0.1, high=0.3).value_at(1.0) == 0.3
 
 
-@pytest.mark.parametrize("several", [False, True])
-@pytest.mark.parametrize("base", ["least_squares", "prototypes"])
-def test_heads_without_a_loss_can_be_searched(base: str, several: bool) -> None:
-    data = training_set()
-    if several:
-        many = torch.nn.functional.one_hot(data.labels, K).to(torch.uint8)
-        assert data.features is not None
-        data = TrainingSet(data.features, many, K)
-    method = tuned(base={"head": base, "normalize": "l2"}, search={"intercept": [0.1, 0.2]})
-    fitted = fit_heads(method, data, planned(method), [1, 2], record=lambda *_: {"hits": [0, 1]})
-    assert [row["hits"] for row in fitted.history] == [0, 1]
-    assert all("train_loss" not in row for row in fitted.history)
-    for chosen in fitted.chosen:
-        rows = chosen["score"] * data.rows if chosen["score"] is not None else 0
-        assert rows == pytest.approx(round(rows), abs=1e-6)
+# --- default search spaces ----------------------------------------------------------------------
+
+
+def default(**base: Any) -> Options:
+    method = method_options({"head": "tuned", "base": base})
+    assert isinstance(method, Options)
+    return method
+
+
+@pytest.mark.parametrize("head", sorted(SPACES))
+def test_a_head_is_searched_over_options_that_it_has_at_no_change_of_price(head: str) -> None:
+    assert set(SPACES[head]) <= set(options_class(HEADS, head).model_fields)
+    method = default(head=head)
+    assert set(method.search) <= set(SPACES[head])
+    names = [item.name for item in method.list_releases(N)]  # raises where a price would change
+    assert names == ["score", *(item.name for item in method.base.list_releases(N))]
+    # the head as it is must be among what is searched
+    for name, values in method.search.items():
+        assert getattr(method.base, name) in values
+
+
+def test_the_space_is_part_of_the_options() -> None:
+    method = default(head="prototypes")
+    written = json.loads(json.dumps(method.model_dump(mode="json")))
+    assert written["search"] == {"intercept": [0.0, 0.5, 1.0]}
+    assert method_options(written) == method
+    assert method.identity_options()["search"] == written["search"]
+
+
+def test_the_page_states_every_space() -> None:
+    page = (REPOSITORY / "docs/methods/tuned.md").read_text(encoding="utf-8")
+    stated: dict[str, dict[str, Any]] = {}
+    for heads, options in re.findall(r"^\| (`.+`) \| (`.+`.*) \|$", page, re.MULTILINE):
+        for head in re.findall(r"`(\w+)`", heads):
+            base = method_options({"head": head})
+            for name, times, numbers in re.findall(r"`(\w+)` (×?)([^;]+)", options):
+                own = getattr(base, name)
+                values = [float(number) for number in re.findall(r"[\d.]+", numbers)]
+                wanted = [own * value for value in values] if times else sorted({*values, own})
+                stated.setdefault(head, {})[name] = pytest.approx(wanted)
+    assert {head: default_space(method_options({"head": head})) for head in SPACES} == stated
+
+
+def test_what_a_base_writes_is_not_searched() -> None:
+    assert set(default(head="newton").search) == {"step", "max_grad_norm"}
+    assert set(default(head="newton", step=1.0).search) == {"max_grad_norm"}

@@ -219,7 +219,43 @@ def test_steps_are_sums_one_by_one(columns: int, sigmoid: bool, averaged: bool) 
             mean += mixing[at] * (wanted[0] - mean)
     np.testing.assert_allclose(head, wanted, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(average, mean, rtol=1e-9, atol=1e-9)
-    assert not run(start.copy(), average, step * 2.0**-60)
+
+
+@pytest.mark.parametrize(("factor", "exact"), [(2**53 // 8191, True), (2**53 // 8191 + 2, False)])
+def test_a_sum_above_the_whole_numbers_of_float64_is_refused(factor: int, exact: bool) -> None:
+    """A row of zeros, whose sum is its constant of 8,191 steps times its factor."""
+    head, average = np.zeros((1, 2, 2)), np.zeros((2, 2))
+    done = exact_step.take_steps(
+        np.zeros((1, 1), np.float32), np.ones(1, np.float32), NOTHING, NOTHING,
+        np.zeros(1, np.int64), np.zeros((0, 0), np.uint8), np.ones(1, np.float32),
+        np.zeros(1, np.int64), np.ones(1, np.int64), head, product_bits(1) - 14, digit_bits(13),
+        1.0, 2.0**-13, 0.5 / (factor + 0.5), False, np.zeros((1, 4), np.int64), 1.0, np.ones(1),
+        np.zeros(0), average,
+    )  # fmt: skip
+    assert done == exact
+    np.testing.assert_allclose(head[0], [[0, 0.5], [0, -0.5]], rtol=2e-4)
+
+
+@pytest.mark.parametrize("bits", [34, 43])
+@pytest.mark.parametrize(
+    "scale", [0.0, 1e-153, 1e-149, 1e-3, 1.0, 7.3, 1e150, 1e160, np.inf, np.nan]
+)
+def test_heads_are_whole_numbers_of_a_power_of_two(bits: int, scale: float) -> None:
+    head, out = np.random.default_rng(bits).standard_normal((3, 9)), np.ones((3, 9))
+    head[0] *= 1e-3
+    if np.isfinite(scale):
+        head *= scale
+    else:
+        head[0, 1] = scale
+    unit = exact_step.to_integers(head, bits, out)
+    longest = np.linalg.norm(head, axis=1).max()
+    if 1e-150 < longest < 1e155:
+        assert math.frexp(unit)[0] == 0.5
+        assert 2 ** (bits - 1) <= longest / unit < 2**bits
+        np.testing.assert_array_equal(out, np.rint(head / unit))
+    else:
+        assert not out.any()
+        np.testing.assert_equal(unit, 1.0 if longest < 1 else np.nan)
 
 
 @pytest.mark.parametrize("moved", [False, True])

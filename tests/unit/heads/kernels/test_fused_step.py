@@ -23,13 +23,9 @@ from dpprobe.privacy.randomness import open_stream
 from dpprobe.privacy.releases import NOT_OBSERVED
 from dpprobe.privacy.sampling import PoissonSampler
 from tests.conftest import REPOSITORY
-from tests.support.gradient_sums import padded, random_weights, unpadded
+from tests.support.gradient_sums import numpy_sum, padded, random_weights, unpadded
 from tests.support.linear_heads import CPU, oracle_sum, relative, rows_of, training_set
-from tests.support.narrower_vectors import numpy_sum
 from tests.support.poisson_batches import poisson_batches
-
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 SMALL = itertools.product((1, 3, 15, 16, 17, 63, 64, 65, 128, 200), (2, 5, 6, 11))
 # long rows and many classes, which go by blocks
@@ -82,6 +78,7 @@ def test_probabilities_are_those_of_float64(classes: int) -> None:
     """Of logits up to the ends of float32's exponents, ties, and those that are not finite."""
     logits = np.random.default_rng(1).uniform(-40, 40, (classes, 128)).astype(np.float32)
     logits[:, 0], logits[:, 1], logits[-1, 2:6] = 0, 1e30, [np.nan, np.inf, -np.inf, -86]
+    logits[0, 6:9] = [np.nan, np.inf, -np.inf]
     weights = np.full((classes, 3), 0.25, np.float32)
     scale, top, usable, total = np.full((4, 128), 0.5, np.float32)
     z = logits.copy()
@@ -99,13 +96,6 @@ def test_probabilities_are_those_of_float64(classes: int) -> None:
     powers = np.exp(np.maximum(wanted - wanted.max(0), -87))
     np.testing.assert_allclose(z[:, :127], powers / powers.sum(0), rtol=1e-5)
     np.testing.assert_array_equal(z[:, 127], logits[:, 127])
-
-
-def test_sums_on_narrower_vectors_are_right(tmp_path: Path) -> None:
-    """Tiles, tails and horizontal sums of 8 and 4 lanes."""
-    command = [sys.executable, "-m", "tests.support.narrower_vectors"]
-    variables = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    subprocess.run(command, cwd=REPOSITORY, env=variables, check=True)
 
 
 @pytest.mark.parametrize("chunk", [16, 32, 85])
@@ -236,7 +226,8 @@ def test_steps_in_the_native_loop_are_the_steps_one_by_one(kind: str) -> None:
     assert torch.equal(replayed, observed)
 
 
-def test_buffers_are_whole_tiles() -> None:
-    buffer: Any = fused_step.padded_zeros(2, 11, 17)
-    assert buffer.shape == (2, 15, 32)
-    assert not buffer.any()
+def test_sums_on_narrower_vectors_are_right(tmp_path: Path) -> None:
+    """Tiles, tails and horizontal sums of 8 and 4 lanes, also of other kernels."""
+    command = [sys.executable, "-m", "tests.support.narrower_vectors"]
+    variables = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    subprocess.run(command, cwd=REPOSITORY, env=variables, check=True)

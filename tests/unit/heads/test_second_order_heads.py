@@ -1,0 +1,352 @@
+"""Second-order heads: numpy's and scikit-learn's without noise, bounds, papers, and units."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.heads import dimension_limits, feature_covariance, least_squares, newton, second_order
+from dpprobe.heads.dimension_limits import SECOND_ORDER
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.newton import HESSIANS
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.patient_groups import Units
+from dpprobe.heads.preconditioned_descent import Descent
+from dpprobe.heads.registry import method_options
+from dpprobe.heads.second_order import (
+    Design,
+    Loss,
+    Piece,
+    Spectrum,
+    cross_moment,
+    estimate_spectrum,
+    second_moment,
+    sum_gradients,
+)
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.grid import GridSum
+from dpprobe.privacy.releases import Releases
+from tests.support.linear_heads import Source, plan_for
+from tests.support.second_order_data import (
+    check_logistic_regression,
+    classes_of,
+    fit,
+    rows_of,
+)
+
+pytestmark = pytest.mark.usefixtures("several_blocks")
+
+
+def test_least_squares_without_noise_are_numpys() -> None:
+    """With one label per row and with several, rows far beyond max_row_norm."""
+    for several in (False, True):
+        features, labels = classes_of(several=several)
+        fitted = fit(least_squares.Options(normalize="none", ridge=0), features, labels, 4)
+        rows = np.column_stack([features.double().numpy(), np.ones(len(features))])
+        targets = labels.numpy() if several else np.eye(4)[labels.numpy()]
+        expected, *_ = np.linalg.lstsq(rows, targets, rcond=None)
+        for weights in fitted.weights:
+            np.testing.assert_allclose(weights, expected.T, atol=2e-5)
+
+
+def test_one_step_from_zero_is_least_squares() -> None:
+    """The first gradient is that of least squares on centred labels, K times as long a step."""
+    features, labels = classes_of()
+    one = fit(
+        feature_covariance.Options(normalize="none", steps=1, step=1.0),
+        features,
+        labels,
+        4,
+        seeds=(1,),
+    )
+    other = fit(least_squares.Options(normalize="none"), features, labels, 4, seeds=(1,))
+    other.weights[..., -1] -= 1 / 4
+    np.testing.assert_allclose(one.weights, 4 * other.weights, rtol=1e-3, atol=2e-4)
+
+
+def test_published_settings_are_the_published_update() -> None:
+    """Mehta et al. 2023: 10 steps, rate 0.2, lambda 100, C 0.005, bias -10, equal noise."""
+    options = feature_covariance.Options(
+        normalize="none", loss="sigmoid", steps=10, learning_rate=0.2, ridge=100,
+        max_grad_norm=0.005, covariance_share=1 / 11, intercept=0, init_bias=-10,
+        penalised=False, average="last",
+    )  # fmt: skip
+    covariance, gradients = options.list_mechanisms(100)
+    assert covariance.noise_multiplier == pytest.approx(gradients.noise_multiplier)
+    features, labels = classes_of(100, 6, 3)
+    features = features / 20
+    actual = fit(options, features, labels, 3, noise=1e-9, seeds=(1,)).weights[0]
+    rows = features.double()
+    targets = torch.nn.functional.one_hot(labels, 3).double()
+    weights = torch.zeros(3, 6, dtype=torch.float64)
+    matrix = rows.T @ rows + 100 * torch.eye(6, dtype=torch.float64)
+    for _ in range(10):
+        residuals = torch.sigmoid(rows @ weights.T - 10) - targets
+        norms = residuals.norm(dim=1) * rows.norm(dim=1)
+        clipped = residuals * (0.005 / norms).clamp(max=1)[:, None]
+        weights -= 0.2 * (clipped.T @ rows) @ torch.linalg.inv(matrix)
+    np.testing.assert_allclose(actual[:, :-1], weights, rtol=1e-3, atol=1e-7)
+    np.testing.assert_allclose(actual[:, -1], -10)
+
+
+def test_a_diverged_head_is_refused() -> None:
+    features, labels = classes_of()
+    options = feature_covariance.Options(
+        normalize="none", max_row_norm=10, learning_rate=1e300, steps=3
+    )
+    with pytest.raises(ConfigError, match="smaller learning_rate"):
+        fit(options, features, labels, 4, noise=1.0)
+
+
+def test_public_covariance_is_the_private_one_of_other_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As many rows as the private ones count for: here rows of twice their length, twice."""
+    features, labels = classes_of()
+    public = 2 * torch.cat([features, features])
+    rows = public.numpy()
+    monkeypatch.setattr("dpprobe.features.feature_store.FeatureStore", lambda _: Source(rows))
+    options = feature_covariance.Options(
+        normalize="l2", ridge=3.0, public_covariance="somewhere/manifest.json"
+    )
+    fitted = fit(options, features, labels, 4, noise=1e-7)
+    private = fit(
+        feature_covariance.Options(normalize="l2", ridge=3.0), features, labels, 4, noise=1e-7
+    )
+    np.testing.assert_allclose(fitted.weights, private.weights, rtol=1e-3, atol=1e-3)
+    assert options.paths == ("init_file", "public_covariance")
+    assert options.input_files() == ("somewhere/manifest.json",)
+    narrow = rows[:, :3]
+    monkeypatch.setattr("dpprobe.features.feature_store.FeatureStore", lambda _: Source(narrow))
+    with pytest.raises(DataError, match="dimension 3"):
+        fit(options, features, labels, 4, noise=0.05)
+
+
+def descent_of(options: newton.Options, features: torch.Tensor, labels: torch.Tensor) -> Descent:
+    """A private one, on 4 classes."""
+    rows = rows_of(features, labels, 4)
+    releases = Releases(plan_for(options, rows.n, 1.0), (1,), rows.device)
+    clip = options.gradient_bound * options.gradient_scale(4)
+    return Descent(options, rows, releases, clip, scale=options.gradient_scale(4), record=None)
+
+
+@pytest.mark.parametrize(
+    ("loss", "bias", "steps", "bound"),
+    [
+        ("softmax", None, 3, math.sqrt(2)),
+        ("softmax", None, 1, 1.0),
+        ("sigmoid", 0.0, 3, 1.0),
+        ("sigmoid", 0.0, 1, 0.5),
+        ("sigmoid", None, 1, 1.0),
+    ],
+)
+def test_bounds_that_gradients_have_by_themselves_clip_nothing(
+    loss: Any, bias: Any, steps: int, bound: float
+) -> None:
+    """The derivation, and that it costs no bias: the clipped sum is the plain one."""
+    options = newton.Options(
+        normalize="none", loss=loss, max_grad_norm=None, steps=steps, init_bias=bias, intercept=0
+    )
+    assert options.gradient_bound == pytest.approx(bound)
+    features, labels = classes_of(80, 3, 4)
+    features = features / features.norm(dim=1).max() * 0.999
+    descent = descent_of(options, features, labels)
+    head = descent.start
+    if steps > 1:
+        head = 20 * torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
+    logits = features @ head[:, :-1].T + head[:, -1]
+    p = torch.softmax(logits, 1) if loss == "softmax" else torch.sigmoid(logits)
+    plain = (p - torch.nn.functional.one_hot(labels, 4)).T @ features
+    actual = sum_gradients(descent.design, descent.loss, head)
+    # residuals are rounded towards zero to 2^-16
+    torch.testing.assert_close(actual.values[:, :-1], plain.double(), rtol=1e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("several", "values"),
+    [
+        (False, {"head": "newton", "steps": 80}),
+        (True, {"head": "newton", "loss": "sigmoid", "steps": 60, "step": 0.9}),
+        (
+            True,
+            {"head": "newton", "loss": "sigmoid", "hessian": "per_class", "steps": 60, "step": 0.9},
+        ),
+        (False, {"head": "feature_covariance", "steps": 300}),
+        (True, {"head": "feature_covariance", "loss": "sigmoid", "steps": 300}),
+    ],
+)
+def test_without_noise_many_steps_are_scikit_learns_logistic_regression(
+    several: bool, values: dict[str, Any]
+) -> None:
+    features, labels = classes_of(300, 4, 3, noise=2.5, several=several)
+    options = method_options({"normalize": "none", "ridge": 0, "average": "last", **values})
+    check_logistic_regression(fit(options, features, labels, 3, seeds=(1,)), features, labels)
+
+
+def test_per_class_noise_is_that_of_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of zeros: each class's matrix is noise alone, sqrt(K) times that of what is released."""
+    options = newton.Options(
+        normalize="none", loss="sigmoid", hessian="per_class", steps=2, intercept=0, ridge=1.0
+    )
+    seen: list[tuple[torch.Tensor, float]] = []
+
+    def spy(matrix: torch.Tensor, deviation: float) -> Spectrum:
+        seen.append((matrix.clone(), deviation))
+        return estimate_spectrum(matrix, deviation)
+
+    monkeypatch.setattr(second_order, "estimate_spectrum", spy)
+    fit(options, torch.zeros(12, 60), torch.arange(12) % 4, 4, noise=5.0, seeds=(1, 2))
+    wanted = plan_for(options, 12, 5.0).find_mechanism(HESSIANS).noise_multiplier * math.sqrt(4)
+    assert [deviation for _, deviation in seen] == pytest.approx([wanted] * 2 * 2 * 4)
+    noise = torch.stack([matrix[:60, :60] for matrix, _ in seen])
+    assert float(noise.diagonal(dim1=1, dim2=2).std()) == pytest.approx(wanted, rel=0.1)
+    above = noise[:, *torch.triu_indices(60, 60, 1)]
+    assert float(above.std()) == pytest.approx(wanted / math.sqrt(2), rel=0.03)
+    assert float(torch.corrcoef(above).fill_diagonal_(0).abs().max()) < 0.15
+
+
+@pytest.mark.parametrize("head", [*sorted(SECOND_ORDER), "prototypes", "momentum", "nonprivate"])
+def test_heads_that_sum_outer_products_are_those_with_few_features(
+    head: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method, refused = method_options({"head": head}), head in SECOND_ORDER
+    rows = torch.randn(30, 5, generator=torch.Generator().manual_seed(0))
+    data, plan = TrainingSet(rows, torch.arange(30) % 2, 2), plan_for(method, 30, 1.0)
+    summed: list[int] = []
+
+    def counted(design: Design, *args: Any) -> GridSum:
+        summed.append(design.rows.dimension)
+        return second_moment(design, *args)
+
+    monkeypatch.setattr(second_order, "second_moment", counted)
+    for most in (5, 4):
+        monkeypatch.setattr(dimension_limits, "MOST_FEATURES", most)
+        summed.clear()
+        if refused and most == 4:
+            with pytest.raises(ConfigError, match=f"head {head}: 5 features.* head: momentum"):
+                fit_heads(method, data, plan, [1])
+        else:
+            fit_heads(method, data, plan, [1])
+        assert bool(summed) == (refused and most == 5)
+
+
+# --- units of several rows ----------------------------------------------------------------------
+
+
+CLASSES = 4
+HEAD_VALUES: dict[str, dict[str, Any]] = {
+    "least_squares": {"head": "least_squares"},
+    "newton, one step": {"head": "newton", "steps": 1},
+    "newton": {"head": "newton"},
+    "newton, a Hessian a class": {"head": "newton", "loss": "sigmoid", "hessian": "per_class"},
+    "newton, bounded": {"head": "newton", "max_grad_norm": None},
+    "feature_covariance": {"head": "feature_covariance"},
+    "prototypes": {"head": "prototypes"},
+    "prototypes, centred": {"head": "prototypes", "normalize": "centred"},
+    "prototypes, channels": {
+        "head": "prototypes",
+        "normalize": {
+            "kind": "channels", "channels": 3, "max_mean_norm": 9, "max_deviation_norm": 3,
+        },
+    },
+}  # fmt: skip
+
+
+def options_of(values: dict[str, Any]) -> MethodOptions:
+    return method_options({"normalize": "none", "max_row_norm": 5.0} | values)
+
+
+def repeated(
+    features: torch.Tensor, labels: torch.Tensor, counts: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, Units]:
+    """Each row as often as it is counted, in a mixed order, the same rows a unit."""
+    names = torch.repeat_interleave(torch.arange(len(features)), counts)
+    names = names[torch.randperm(len(names), generator=torch.Generator().manual_seed(5))]
+    units = Units.number_units([f"patient {name:04d}" for name in names.tolist()])
+    return features[names], labels[names], units
+
+
+def trained(
+    options: MethodOptions, rows: tuple[torch.Tensor, torch.Tensor], noise: float, **units: Any
+) -> torch.Tensor:
+    data = TrainingSet(rows[0].clone(), rows[1], CLASSES, **units)
+    fitted = fit_heads(options, data, plan_for(options, data.n, noise), (3, 4))
+    return torch.from_numpy(fitted.weights)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+@pytest.mark.parametrize("name", HEAD_VALUES)
+def test_units_of_equal_rows_train_the_head_of_one_row_each(name: str, noise: float) -> None:
+    """Under the same noise: n, steps, ridges and rates are those of the units."""
+    options = options_of(HEAD_VALUES[name])
+    features, labels = classes_of(300, 12, CLASSES)
+    counts = torch.arange(300) % 20 + 1
+    *rows, units = repeated(features, labels, counts)
+    alone = trained(options, (features, labels), noise)
+    actual = trained(options, (rows[0], rows[1]), noise, units=units)
+    unweighted = trained(options, (rows[0], rows[1]), noise)
+    difference = float((actual - alone).norm() / alone.norm())
+    assert difference < 2e-3
+    assert difference < 0.1 * float((unweighted - alone).norm() / alone.norm())
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_sums_are_those_of_weighted_rows(private: bool) -> None:
+    """Rows of a unit that differ, of several labels each."""
+    features, labels = classes_of(200, 9, CLASSES, several=True)
+    units = Units.number_units([f"{index % 37}" for index in range(200)])
+    rows = rows_of(features, labels, CLASSES, units=units)
+    design = Design(
+        feature_covariance.Options(normalize="none", max_row_norm=20.0), rows, private=private
+    )
+    assert rows.n == 37
+    x = torch.cat([features, torch.full((200, 1), 4.0)], 1).double()
+    weights = torch.from_numpy(units.weights).double()[:, None]
+    head = torch.randn(CLASSES, 10, generator=torch.Generator().manual_seed(0)) / 30
+    residuals = torch.sigmoid(x @ (head / torch.tensor([1.0] * 9 + [4.0])).T.double()) - labels
+    actual = sums_of(design, head, clip=math.inf if not private else 1e3)
+    expected = [x.T @ (weights * x), None, (weights * labels).T @ x, (weights * residuals).T @ x]
+    for one, other in zip(actual, expected, strict=True):
+        if other is not None:
+            scale = 1e-3 if private else 1e-6
+            torch.testing.assert_close(one.values, other, rtol=0, atol=scale * float(other.max()))
+
+
+def sums_of(design: Design, head: torch.Tensor, clip: float) -> list[GridSum]:
+    """Second moments, plain and with a curvature; a cross moment; a gradient."""
+    loss = Loss(sigmoid=True, clip=clip)
+
+    def curvature(_: Piece, block: torch.Tensor) -> torch.Tensor:
+        p = loss.compute_probabilities(design.compute_logits(block, design.make_factors(head)))
+        return (4 * p * (1 - p)).mean(1)
+
+    def targets(piece: Piece) -> torch.Tensor:
+        return design.rows.make_targets(piece.start, piece.stop)
+
+    longest = math.sqrt(design.rows.num_classes)
+    return [
+        second_moment(design),
+        second_moment(design, curvature),
+        cross_moment(design, targets, design.rows.num_classes, longest),
+        sum_gradients(design, loss, head),
+    ]
+
+
+def test_a_public_covariance_counts_as_the_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows are units of their own; what they sum to is scaled to n."""
+    features, labels = classes_of(200, 9, CLASSES)
+    public = classes_of(150, 9, CLASSES, seed=1)[0] / 20
+    monkeypatch.setattr(
+        "dpprobe.features.feature_store.FeatureStore", lambda _: Source(public.numpy(), 37)
+    )
+    units = Units.number_units([f"{index % 37}" for index in range(200)])
+    options = feature_covariance.Options(normalize="none", intercept=0.0)
+    design = Design(options, rows_of(features, labels, CLASSES, units=units), private=True)
+    actual = feature_covariance.public_moment("somewhere/manifest.json", options, design)
+    expected = public.double().T @ public.double() * (37 / 150)
+    torch.testing.assert_close(actual[:-1, :-1], expected, rtol=1e-3, atol=1e-3)
