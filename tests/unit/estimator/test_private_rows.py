@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from dpprobe.errors import PrivacyError
+from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.estimator.budget import Budget
 from dpprobe.estimator.private_classifier import PrivateClassifier
 from dpprobe.features.feature_store import FeatureStore
@@ -112,6 +112,9 @@ def test_a_copy_of_this_process_s_heads_is_no_public_start(
         fit(rows, 1.0, started(copy))
     other = save_head(tmp_path / "other", np.random.default_rng(4).normal(size=(2, DIMENSION)))
     assert fit(rows, 1.0, started(other)).fit_.entry == 1
+    for missing in (tmp_path, tmp_path / "none"):
+        with pytest.raises(ConfigError, match="init_file .*: no such file; correct the path"):
+            fit(rows, 1.0, started(missing))
 
 
 def test_a_store_s_study_tells_of_its_cells(tmp_path: Path) -> None:

@@ -18,15 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpprobe
-from dpprobe.errors import ConfigError, DataError, StoreError
+from dpprobe.errors import DataError, StoreError
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.accountants import gaussian_epsilon
 from dpprobe.results.summary import summarise_cells
 from tests.support.classifiers import DELTA, FAST, ROWS, make_private, make_rows
 from tests.support.feature_stores import write_split
 from tests.support.training_jobs import make_job, plan_job, run_job
-
-# calibration
 
 
 @given(
@@ -59,16 +57,6 @@ def test_an_audit_holds_and_catches_broken_mechanisms(unit: str) -> None:
     assert result["white_box"]["epsilon_lower"] <= 1.0
     assert result["controls"]
     assert dpprobe.audit(fitted, runs=40, controls=False)["controls"] == []
-
-
-def test_accuracy_is_planned_before_anything_is_trained() -> None:
-    planned = dpprobe.plan_accuracy(n=5000, classes=10, epsilon=1.0, dimension=512, ceiling=0.9)
-    assert planned["setting"]["n"] == 5000
-    for choice in planned["choices"]:
-        for accuracy in choice["accuracy"]:
-            assert 0 <= accuracy["low"] <= accuracy["expected"] <= accuracy["high"] <= 1
-    with pytest.raises(ConfigError):
-        dpprobe.plan_accuracy(n=0, classes=10, epsilon=1.0)
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,20 +19,13 @@ from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.rounded_gaussian import RoundedGaussian
 from dpprobe.privacy.running_sums import Factorisation, RunningSums
 from tests.support.gpu import DEVICES
-from tests.support.mechanisms import made_plan
+from tests.support.mechanisms import gaussians, made_plan
 
 CPU = torch.device("cpu")
 
 
 def mechanism(name: str, *, count: int = 1, noise: float = 2.0) -> Mechanism:
-    return Mechanism(
-        name=name,
-        released="a sum",
-        sensitivity=0.5,
-        noise_multiplier=noise,
-        sample_rate=1.0,
-        count=count,
-    )
+    return replace(gaussians(noise, count=count, name=name), sensitivity=0.5)
 
 
 def releases(*mechanisms: Mechanism, seeds: tuple[int, ...] = (1, 2), **options: Any) -> Releases:
