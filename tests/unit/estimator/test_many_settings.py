@@ -35,6 +35,7 @@ from dpprobe.estimator.parameters import check_parameters
 from dpprobe.estimator.planned_fit import plan_fit
 from dpprobe.estimator.private_classifier import PrivateClassifier
 from dpprobe.heads.patient_groups import Units
+from dpprobe.heads.training_set import LONGEST_ROW
 from tests.support.classifiers import DELTA, FAST, make_benchmark, make_private, make_rows
 from tests.support.stored_records import answer_of, check_values, to_plain
 
@@ -173,10 +174,10 @@ def test_budgets_and_statements(tmp_path: Path) -> None:
             if hasattr(head, "fit_"):
                 found[key].append([head.privacy_["ledger"], head.privacy_["choice"]])
                 assert head.fit_.count_spent().entries == budget.compute_spent().entries
-    for unit, head in (("row", FAST), ("patient", "auto")):
+    for unit, method in (("row", FAST), ("patient", "auto")):
         for make in (make_private, make_benchmark):
             groups = np.arange(240) // 2 if unit == "patient" else None
-            found[f"{unit} {make.__name__}"] = make(head=head, unit=unit).fit(
+            found[f"{unit} {make.__name__}"] = make(head=method, unit=unit).fit(
                 *make_rows(), groups=groups
             ).privacy_  # fmt: skip
     check_values("budgets_and_statements", scrub(found, tmp_path), rel=1e-4)
@@ -193,7 +194,7 @@ def test_bundles_hold_what_was_said(tmp_path: Path) -> None:
     head = make_private(classes=["c", "a", "b"], head="prototypes").fit(X, np.array(list("abc"))[y])
     found = []
     for place, card in enumerate(CARDS):
-        values = {"dataset": "skin", "model": "vit", "each_by_itself": True} | card
+        values: dict[str, Any] = {"dataset": "skin", "model": "vit", "each_by_itself": True} | card
         folder = head.save_bundle(tmp_path / f"v{place}", **values)
         facts = json.loads((folder / "bundle.json").read_text())
         found.append({key: value for key, value in facts.items() if key != "dpprobe"})
@@ -241,7 +242,7 @@ def test_rows_are_read_in_blocks_and_copies_counted(monkeypatch: pytest.MonkeyPa
         np.testing.assert_array_equal(array_inputs.read_source(source), rows)
         found[f"{size} starts"] = [start for start, _ in source.read_blocks(size)]
     np.testing.assert_array_equal(source.read_rows(np.array([1, 5])), rows[[1, 5]])
-    longest = np.float32(array_inputs.LONGEST_ROW)
+    longest = np.float32(LONGEST_ROW)
     lengths = [longest, np.nextafter(longest, np.float32(np.inf)), -longest, np.nan, np.inf, 0.0]
     long = np.array([[length, 0.0] for length in lengths], dtype=np.float32)
     kept = long.copy()

@@ -203,7 +203,7 @@ def test_the_key_holds_what_the_answer_depends_on_and_no_more(tmp_path: Path) ->
         selection = target.pop("selection", None)
         return answer_path(tmp_path, parts, aim(**target), selection)
 
-    best = {"selection": best_of(5)}
+    best: dict[str, Any] = {"selection": best_of(5)}
     changes: list[dict[str, Any]] = [
         {"epsilon": 1.1}, {"delta": 1e-6}, {"accountant": "rdp"}, {"rate": 0.11}, {"count": 6},
         {"noise": 2.0}, best, {"selection": best_of(6)}, {"selection": best_of(5, "g", "b")},

@@ -76,8 +76,8 @@ def open_exchange(
 
 
 def make_sum(value: int, *, size: int = 5, **changes: Any) -> Sum:
-    facts = {"name": "gram", "step": 0.5, "deviation": 9.0, "symmetric": False} | changes
-    return Sum(numbers=np.full(size, value), **facts)
+    facts: dict[str, Any] = {"name": "gram", "step": 0.5, "deviation": 9.0, "symmetric": False}
+    return Sum(numbers=np.full(size, value), **facts | changes)
 
 
 def send(folder: Path, **sums: Any) -> None:
@@ -444,10 +444,10 @@ def test_answers_of_fixed_keys(folder: Path) -> None:
         answer = to_plain(answer_of(call, *given))
         return answer.replace(str(folder), "...") if isinstance(answer, str) else answer
 
-    offers = [
-        [sign_offer(folder, "north", **changes), asked(read_offers, folder, MEMBERS)][1]
-        for changes in OFFERS
-    ]
+    offers = []
+    for changes in OFFERS:
+        sign_offer(folder, "north", **changes)
+        offers.append(asked(read_offers, folder, MEMBERS))
     sign_offer(folder, "east")
     offers.append(asked(read_offers, folder, MEMBERS))
     for name in ALL:
