@@ -5,9 +5,6 @@ from __future__ import annotations
 import gc
 import math
 import pickle
-import subprocess
-import sys
-import textwrap
 import types
 import warnings
 from collections.abc import Iterator
@@ -107,24 +104,6 @@ def test_what_would_break_the_promise_is_refused_before_it_costs(
     with pytest.raises(error, match=key):
         make_private(**{"budget": budget} | values).fit(*make_rows())
     assert budget.compute_spent().entries == 0
-
-
-def test_a_budget_is_asked_for_before_slow_imports() -> None:
-    program = """
-        import sys, warnings, dpprobe
-        assert set(dir(dpprobe)) >= {*dpprobe.__all__, "__version__"}
-        assert all(name in dpprobe.__all__ or name.startswith("__") for name in dir(dpprobe))
-        try:
-            dpprobe.PrivateClassifier().fit([[0.0]], [0])
-        except dpprobe.errors.PrivacyError as error:
-            assert "budget" in str(error)
-            assert not {"torch", "numba", "dpprobe.heads.fit"} & {*sys.modules}
-            print("refused")
-    """
-    finished = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True
-    )
-    assert finished.stdout == "refused\n"
 
 
 @pytest.mark.parametrize("budget", [make_budget(), None])

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dpprobe.artifacts import hash_value
@@ -127,36 +127,6 @@ def test_a_plan_meets_its_target_by_one_factor_on_all_noise(
     assert factors == pytest.approx([factors[0]] * len(factors))
 
 
-def test_a_search_takes_few_prices_on_the_fine_grid(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each costs a third of a second at 31,250 steps."""
-    intervals = []
-    original = accountants.compute_epsilon
-
-    def counted(*args: Any, **options: Any) -> float:
-        intervals.append(options["interval"])
-        return original(*args, **options)
-
-    monkeypatch.setattr(accountants, "compute_epsilon", counted)
-    calibrate(
-        [relative(32 / 50_000, 31_250)], Target(n=50_000, epsilon=2.0, delta=1e-5), cache=tmp_path
-    )
-    assert intervals.count(2e-4) <= 3
-    assert set(intervals) == {2e-4, 8 * 2e-4}
-
-
-@given(epsilon=st.floats(0.001, 100), exponent=st.floats(-12, -2), count=st.integers(1, 100_000))
-@settings(max_examples=60, deadline=None)
-def test_unsampled_targets_are_met_exactly(epsilon: float, exponent: float, count: int) -> None:
-    def price(factor: float) -> float:
-        composition = [relative(1.0, count).scale_noise(factor)]
-        return accountants.compute_epsilon(composition, 10.0**exponent, "gaussian")
-
-    _, realised = find_factor(price, epsilon, what="test", tolerance=1e-9)
-    assert epsilon * (1 - 1e-8) <= realised <= epsilon
-
-
 def test_without_a_rough_answer_the_central_limit_is_where_to_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,7 +176,8 @@ def test_the_key_holds_what_the_answer_depends_on_and_no_more(tmp_path: Path) ->
     best: dict[str, Any] = {"selection": best_of(5)}
     changes: list[dict[str, Any]] = [
         {"epsilon": 1.1}, {"delta": 1e-6}, {"accountant": "rdp"}, {"rate": 0.11}, {"count": 6},
-        {"noise": 2.0}, best, {"selection": best_of(6)}, {"selection": best_of(5, "g", "b")},
+        {"count": 2000}, {"count": 3000}, {"noise": 2.0}, best,
+        {"selection": best_of(6)}, {"selection": best_of(5, "g", "b")},
     ]  # fmt: skip
     others = {key(**each) for each in changes}
     assert len(others) == len(changes)

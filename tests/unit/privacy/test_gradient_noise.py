@@ -163,14 +163,6 @@ def test_small_radii_are_refined_within_their_unit() -> None:
         np.testing.assert_allclose(normals, np.full((2, 1), wanted), rtol=4e-7)
 
 
-def test_refined_pairs_keep_their_angle() -> None:
-    angles = open_stream(1, "a").integers(-(2**31), 2**31, 1000)
-    normals = transform(np.full(1000, 7), angles, 1 << 62).astype(np.float64)
-    np.testing.assert_allclose(
-        np.arctan2(normals[1], normals[0]), (angles + 0.5) * math.pi / 2**31, atol=2e-7
-    )
-
-
 def test_the_refined_tail_has_its_share() -> None:
     """Whatever lies beyond 4.245, the radius of 2^18 units, is of a refined pair."""
     sample = np.abs(draws([5], 8, 1 << 20)[0])

@@ -185,6 +185,25 @@ def test_infinity_and_nan_keep_their_meaning() -> None:
     assert compiled(math.inf, 2.0) == 0.0
 
 
+def test_a_function_is_as_written_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
+    assert MachineCode(__file__).jit("f8(f8)")(hash_results) is hash_results
+
+
+@pytest.mark.parametrize("text", ["flags: a\nmodel name\t: One 9\nmodel name: Two", "", None])
+def test_the_processor_is_named(text: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(_: Path) -> str:
+        if text is None:
+            raise OSError("no such file")
+        return text
+
+    monkeypatch.setattr(Path, "read_text", read)
+    monkeypatch.setattr(platform, "processor", lambda: "")
+    name = "One 9" if text else platform.machine()
+    cpu: Any = llvmlite.binding.get_host_cpu_name()
+    assert machine_code.processor_name.__wrapped__() == f"{name} ({cpu})"
+
+
 def test_every_module_of_compiled_functions_is_listed_and_compiled_beforehand(
     repository: Path,
 ) -> None:
@@ -213,14 +232,9 @@ def hash_results(process: subprocess.Popen[str]) -> dict[str, str]:
 
 
 class Race(NamedTuple):
-    """Hashes of processes that compiled at once, and of those that loaded.
+    """Hashes of processes: `few` began to compile as `whole` did, `loaded` had what these left.
 
-    Attributes:
-      alone: had the code of the environment, which was compiled alone, or is so now.
-      few: compiled what is quick to compile, in the reverse order, as `whole` began a little later.
-      whole: compiled all.
-      loaded: had what these left.
-      kept: the names of the files that they left.
+    `alone` had the environment's code; `kept` has the names of the files that were left.
     """
 
     alone: dict[str, str]

@@ -66,23 +66,6 @@ def test_a_selection_is_bounded_by_its_price_alone() -> None:
     )
 
 
-@settings(max_examples=25)
-@given(
-    noise=st.floats(0.5, 20),
-    more=st.floats(1.01, 3),
-    low=st.floats(0, 1),
-    high=st.floats(0, 1),
-)
-def test_more_noise_helps_no_attack_and_more_errors_help_each(
-    noise: float, more: float, low: float, high: float
-) -> None:
-    low, high = sorted((low, high))
-    first, second = best_attack([gaussians(noise)], [low, high], delta=DELTA, epsilon=1.0)
-    assert low <= first <= second <= 1
-    calmer, _ = best_attack([gaussians(noise * more)], [low, high], delta=DELTA, epsilon=1.0)
-    assert calmer <= first
-
-
 def simple_bound(epsilon: float) -> float:
     """The balanced accuracy that one (epsilon, delta) allows."""
     return (math.exp(epsilon) + DELTA) / (1 + math.exp(epsilon))

@@ -385,7 +385,7 @@ def test_each_field_of_a_message_is_held_by_its_signature_and_by_the_round(
 
 OTHERS: list[list[dict[str, Any]]] = [
     [{"size": 6}], [{"step": 0.25}], [{"name": "targets"}], [{"deviation": 8.0}],
-    [{"step": "0.5"}], [{}, {}], [],
+    [{"step": "0.5"}], [{"symmetric": 0}], [{}, {}], [],
 ]  # fmt: skip
 
 
