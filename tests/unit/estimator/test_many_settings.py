@@ -180,7 +180,7 @@ def test_budgets_and_statements(tmp_path: Path) -> None:
             found[f"{unit} {make.__name__}"] = make(head=method, unit=unit).fit(
                 *make_rows(), groups=groups
             ).privacy_  # fmt: skip
-    check_values("budgets_and_statements", scrub(found, tmp_path), rel=1e-4)
+    check_values("budgets_and_statements", scrub(found, tmp_path), rel=1e-8)
 
 
 CARDS: list[dict[str, Any]] = [

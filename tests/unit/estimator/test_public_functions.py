@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -96,6 +97,8 @@ def test_cells_are_a_table(results: Path) -> None:
     )
     assert sorted(cells["seed_index"]) == [0, 1, 2]
     assert cells["accuracy"].between(0, 1).all()
+    shutil.copy(results / "summary/toy.parquet", results / "summary/zoo.parquet")
+    assert len(dpprobe.read_cells(results)) == 2 * len(cells)
 
 
 def test_results_that_are_not_there_are_named(tmp_path: Path) -> None:
