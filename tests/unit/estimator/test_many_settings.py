@@ -253,7 +253,8 @@ def test_rows_are_read_in_blocks_and_copies_counted(monkeypatch: pytest.MonkeyPa
         told(array_inputs.join_blocks, iter(blocks))
         for blocks in ([rows[:3], rows[3:]], [], [rows, rows[:, 1:]], [rows[0]], [rows[:0], rows])
     ]
-    states: list[Any] = [7, np.int64(2), np.random.RandomState(3), True, 7.0, "7"]
+    drawn = [np.random.RandomState(seed) for seed in range(4)]
+    states: list[Any] = [7, np.int64(2), *drawn, True, 7.0, "7"]
     found["seeds"] = [answer_of(fit_and_score._draw_seed, state) for state in states]
     check_values("read_rows", found)
 
