@@ -13,17 +13,15 @@ from dpprobe.privacy.plan import Mechanism, Plan, Selection
 
 # One release on all rows and some on a few, in one plan.
 RATE, STEPS = 0.05, 60
+# The mean numbers of runs of which the best is released.
+MEANS = [3.0, 10.0, 100.0]
 
 
 def gaussians(noise: float, rate: float = 1.0, count: int = 1, name: str = "g") -> Mechanism:
     return Mechanism(
-        name=name,
-        released="a sum",
-        sensitivity=1.0,
-        noise_multiplier=noise,
-        sample_rate=rate,
+        name=name, released="a sum", sensitivity=1.0, noise_multiplier=noise, sample_rate=rate,
         count=count,
-    )
+    )  # fmt: skip
 
 
 def made_plan(mechanisms: Sequence[Mechanism], n: int, noise: float = 1.0, **values: Any) -> Plan:
@@ -44,6 +42,11 @@ def mixed(noise: float, rate: float = RATE, count: int = STEPS) -> list[Mechanis
 
 def best_of(mean: float, *repeated: str) -> Selection:
     return Selection(mean=mean, repeated=repeated or ("g",))
+
+
+def generating(mean: float, x: np.ndarray) -> np.ndarray:
+    """E[x^K] of a geometric number of runs, in closed form."""
+    return x / (mean - (mean - 1) * x)
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:

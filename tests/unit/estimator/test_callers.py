@@ -147,6 +147,40 @@ def frozen(step: Any) -> Make:
     return public(FrozenEstimator(step.fit(make_rows(seed=5).X)))
 
 
+def named(*steps: Any, kind: Any = Pipeline, then: str = "fit") -> Make:
+    """A pipeline of steps, whose names are their numbers, and of the head at None."""
+
+    def compose(head: PrivateClassifier) -> Any:
+        heads = [SelectFromModel(head) if step is SelectFromModel else step for step in steps]
+        made = [(f"{place}", head if step is None else step) for place, step in enumerate(heads)]
+        return getattr(kind(made), then)(X, Y)
+
+    return compose
+
+
+def around(kind: Any, y: Any = Y, **options: Any) -> Make:
+    """An estimator of scikit-learn, or a class like it, that fits the head; TWO has two classes."""
+
+    def compose(head: PrivateClassifier) -> Any:
+        head = head.set_params(classes=[0, 1]) if y is TWO else head
+        listed = kind in (StackingClassifier, VotingClassifier)
+        return kind([("a", head)] if listed else head, **options).fit(X, y)
+
+    return compose
+
+
+def declared(make: Make, *public: str) -> Make:
+    return lambda head: make(head.set_params(public_steps=public))
+
+
+def searched(grid: list[float], **options: Any) -> Make:
+    return around(GridSearchCV, param_grid={"epsilon": grid}, error_score="raise", **options)
+
+
+def scored(function: Any, **options: Any) -> Make:
+    return lambda head: function(head, X, Y, **{"cv": FOLDS} | options)
+
+
 FITTED = "is fitted on the private rows without noise"
 MIXES = "in other company"
 LABELS = "reads from the private labels which classes exist"
@@ -172,10 +206,7 @@ COMPOSITIONS: dict[str, tuple[Make, int | str]] = {
     "one even row": (spread(fill_one(100)), MIXES),
     "only in large batches": (spread(mix_many), MIXES),
     "rare maximum": (spread(divide), MIXES),
-    "second step": (
-        lambda head: make_pipeline(Normalizer(), FunctionTransformer(scale), head).fit(X, Y),
-        MIXES,
-    ),
+    "second step": (named(Normalizer(), FunctionTransformer(scale), None), MIXES),
     "random": (spread(add_noise), MIXES),
     "fit_transform": (after(CentresLater()), MIXES),
     "fewer rows": (after(Shorter()), MIXES),
@@ -185,11 +216,11 @@ COMPOSITIONS: dict[str, tuple[Make, int | str]] = {
     "fitted again": (public(StandardScaler().fit(X)), MIXES),
     "too few rows": (public(PCA(6)), MIXES),
     "frozen after frozen": (
-        lambda head: make_pipeline(
-            FrozenEstimator(StandardScaler().fit(X)),
-            FrozenEstimator(PCA(2).fit(X)),
-            head.set_params(public_steps=["frozenestimator-1", "frozenestimator-2"]),
-        ).fit(X, Y),
+        declared(
+            named(FrozenEstimator(StandardScaler().fit(X)), FrozenEstimator(PCA(2).fit(X)), None),
+            "0",
+            "1",
+        ),
         1,
     ),
     "private step": (public(SelectFromModel(make_private())), "contains a private fit"),
@@ -197,11 +228,8 @@ COMPOSITIONS: dict[str, tuple[Make, int | str]] = {
         lambda head: make_pipeline(StandardScaler(), make_pipeline(Normalizer(), head)).fit(X, Y),
         "step 'standardscaler'",
     ),
-    "subclass": (lambda head: Wrapped([("a", Normalizer()), ("head", head)]).fit(X, Y), 1),
-    "fitted step in a subclass": (
-        lambda head: Wrapped([("a", StandardScaler()), ("head", head)]).fit(X, Y),
-        FITTED,
-    ),
+    "subclass": (named(Normalizer(), None, kind=Wrapped), 1),
+    "fitted step in a subclass": (named(StandardScaler(), None, kind=Wrapped), FITTED),
     "step before a search": (
         lambda head: make_pipeline(
             StandardScaler(), GridSearchCV(head, {"epsilon": [1.0]}, cv=FOLDS, error_score="raise")
@@ -209,88 +237,51 @@ COMPOSITIONS: dict[str, tuple[Make, int | str]] = {
         FITTED,
     ),
     # steps after
-    "stateless after": (
-        lambda head: make_pipeline(SelectFromModel(head), FunctionTransformer()).fit_transform(
-            X, Y
-        ),
-        1,
-    ),
-    "scaler after": (
-        lambda head: make_pipeline(SelectFromModel(head), StandardScaler()).fit(X, Y),
-        FITTED,
-    ),
-    "step before the inner one": (
-        lambda head: make_pipeline(StandardScaler(), SelectFromModel(head), Normalizer()).fit(X, Y),
-        FITTED,
-    ),
+    "stateless after": (named(SelectFromModel, FunctionTransformer(), then="fit_transform"), 1),
+    "scaler after": (named(SelectFromModel, StandardScaler()), FITTED),
+    "step before the inner one": (named(StandardScaler(), SelectFromModel, Normalizer()), FITTED),
     # estimators of estimators
     "stacking": (
-        lambda head: StackingClassifier([("a", head)]).fit(X, Y),
+        around(StackingClassifier),
         "StackingClassifier: .*trains its final estimator on predictions of private rows",
     ),
-    "voting": (lambda head: VotingClassifier([("a", head)]).fit(X, Y), LABELS),
-    "bagging": (lambda head: BaggingClassifier(head).fit(X, Y), "draws rows with repetition"),
-    "subsets": (lambda head: BaggingClassifier(head, bootstrap=False).fit(X, Y), LABELS),
-    "regressor": (lambda head: BaggingRegressor(head).fit(X, Y), "BaggingRegressor: its fit calls"),
-    "boosting": (lambda head: AdaBoostClassifier(head).fit(X, Y), "support sample_weight"),
-    "calibration": (lambda head: CalibratedClassifierCV(head).fit(X, Y), "learns the calibration"),
-    "threshold": (
-        lambda head: TunedThresholdClassifierCV(head.set_params(classes=[0, 1])).fit(X, TWO),
-        "learns the threshold",
-    ),
-    "fixed threshold": (
-        lambda head: FixedThresholdClassifier(head.set_params(classes=[0, 1])).fit(X, TWO),
-        1,
-    ),
-    "one against rest": (lambda head: OneVsRestClassifier(head).fit(X, Y), LABELS),
-    "one against one": (lambda head: OneVsOneClassifier(head).fit(X, Y), "n reveals their number"),
-    "codes": (lambda head: OutputCodeClassifier(head).fit(X, Y), LABELS),
-    "self training": (lambda head: SelfTrainingClassifier(head).fit(X, SOME), "chooses rows by"),
-    "outputs": (lambda head: MultiOutputClassifier(head).fit(X, THREE), 2),
-    "chain": (lambda head: ClassifierChain(head).fit(X, THREE), 2),
-    "elimination": (lambda head: RFE(head, n_features_to_select=5).fit(X, Y), 2),
-    "selection": (lambda head: SelectFromModel(head, max_features=2).fit(X, Y), 1),
+    "voting": (around(VotingClassifier), LABELS),
+    "bagging": (around(BaggingClassifier), "draws rows with repetition"),
+    "subsets": (around(BaggingClassifier, bootstrap=False), LABELS),
+    "regressor": (around(BaggingRegressor), "BaggingRegressor: its fit calls"),
+    "boosting": (around(AdaBoostClassifier), "support sample_weight"),
+    "calibration": (around(CalibratedClassifierCV), "learns the calibration"),
+    "threshold": (around(TunedThresholdClassifierCV, TWO), "learns the threshold"),
+    "fixed threshold": (around(FixedThresholdClassifier, TWO), 1),
+    "one against rest": (around(OneVsRestClassifier), LABELS),
+    "one against one": (around(OneVsOneClassifier), "n reveals their number"),
+    "codes": (around(OutputCodeClassifier), LABELS),
+    "self training": (around(SelfTrainingClassifier, SOME), "chooses rows by"),
+    "outputs": (around(MultiOutputClassifier, THREE), 2),
+    "chain": (around(ClassifierChain, THREE), 2),
+    "elimination": (around(RFE, n_features_to_select=5), 2),
+    "selection": (around(SelectFromModel, max_features=2), 1),
     "number of features by rows": (
-        lambda head: SelectFromModel(head, max_features=lambda rows: int(rows[0, 0] > 0)).fit(X, Y),
+        around(SelectFromModel, max_features=lambda rows: int(rows[0, 0] > 0)),
         "max_features is computed from private rows",
     ),
-    "elimination by scores": (lambda head: RFECV(head).fit(X, Y), SCORES),
-    "sequential selection": (
-        lambda head: SequentialFeatureSelector(head, cv=FOLDS).fit(X, Y),
-        SCORES,
-    ),
-    "own class": (lambda head: Wrapper(head).fit(X, Y), r"public_steps=\['Wrapper'\]"),
-    "declared class": (
-        lambda head: Wrapper(head.set_params(public_steps=["Wrapper"])).fit(X, Y),
-        1,
-    ),
-    "class of scikit-learn": (
-        lambda head: VotingClassifier(
-            [("a", head.set_params(public_steps=["VotingClassifier"]))]
-        ).fit(X, Y),
-        LABELS,
-    ),
+    "elimination by scores": (around(RFECV), SCORES),
+    "sequential selection": (around(SequentialFeatureSelector, cv=FOLDS), SCORES),
+    "own class": (around(Wrapper), r"public_steps=\['Wrapper'\]"),
+    "declared class": (declared(around(Wrapper), "Wrapper"), 1),
+    "class of scikit-learn": (declared(around(VotingClassifier), "VotingClassifier"), LABELS),
     # searches and cross-validation
-    "search": (lambda head: GridSearchCV(head, {"epsilon": [1.0, 2.0]}, cv=FOLDS).fit(X, Y), 5),
-    "stratified search": (
-        lambda head: GridSearchCV(head, {"epsilon": [1.0]}, error_score="raise").fit(X, Y),
-        STRATIFIED,
-    ),
-    "scores": (lambda head: cross_val_score(head, X, Y, cv=FOLDS), 2),
-    "stratified scores": (
-        lambda head: cross_val_score(head, X, Y, cv=5, error_score="raise"),
-        STRATIFIED,
-    ),
-    "predictions": (lambda head: cross_val_predict(head, X, Y, cv=FOLDS), 2),
+    "search": (searched([1.0, 2.0], cv=FOLDS), 5),
+    "stratified search": (searched([1.0]), STRATIFIED),
+    "scores": (scored(cross_val_score), 2),
+    "stratified scores": (scored(cross_val_score, cv=5, error_score="raise"), STRATIFIED),
+    "predictions": (scored(cross_val_predict), 2),
     "probabilities": (
-        lambda head: cross_val_predict(head, X, Y, cv=FOLDS, method="predict_proba"),
+        scored(cross_val_predict, method="predict_proba"),
         "numbers the classes by the private labels",
     ),
-    "curve": (lambda head: learning_curve(head, X, Y, cv=FOLDS, train_sizes=[0.8]), 2),
-    "permuted labels": (
-        lambda head: permutation_test_score(head, X, Y, cv=FOLDS),
-        "labels of other people",
-    ),
+    "curve": (scored(learning_curve, train_sizes=[0.8]), 2),
+    "permuted labels": (scored(permutation_test_score), "labels of other people"),
 }
 
 

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import gc
-import json
 import math
 import pickle
-import subprocess
-import sys
-import textwrap
 import types
 import warnings
 from collections.abc import Iterator
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -42,28 +37,14 @@ GROUPS = [f"person {row // 4}" for row in range(ROWS)]
 
 
 def test_a_seed_repeats_a_benchmark_and_no_seed_does_not() -> None:
-    rows = make_rows()
-    first, second = (make_benchmark(random_state=3).fit(*rows).coef_ for _ in range(2))
-    np.testing.assert_array_equal(first, second)
-    fresh = [make_benchmark(random_state=None).fit(*rows).coef_ for _ in range(2)]
-    assert not np.array_equal(fresh[0], fresh[1])
-    drawn = np.random.RandomState(3)
-    both = [make_benchmark(random_state=drawn).fit(*rows).coef_ for _ in range(2)]
-    assert not np.array_equal(both[0], both[1])
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"budget": make_budget()},
-        {"random_state": "7"},
-        {"random_state": 7.5},
-        {"random_state": np.random.default_rng(7)},
-    ],
-)
-def test_a_benchmark_takes_a_whole_number_and_no_budget(values: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(values))):
-        make_benchmark(**values).fit(*make_rows())
+    rows, drawn = make_rows(), np.random.RandomState(3)
+    states: list[Any] = [3, 3, None, None, drawn, drawn]
+    heads = [make_benchmark(random_state=state).fit(*rows).coef_ for state in states]
+    assert len({head.tobytes() for head in heads}) == 5
+    np.testing.assert_array_equal(heads[0], heads[1])
+    for key, value in (("budget", make_budget()), ("random_state", 7.5), ("head", None)):
+        with pytest.raises(ConfigError, match=key):
+            make_benchmark(**{key: value}).fit(*rows)
 
 
 TUNED = {"head": "tuned", "base": FAST, "search": {"learning_rate": [0.5, 1.0]}}
@@ -91,11 +72,6 @@ def test_private_noise_is_secret_and_never_the_same() -> None:
     assert "seeds" not in statement
 
 
-NO_NUMBERS = [
-    "1", "inf", b"1", True, None, math.nan, [1.0], np.array(1.0), np.bool_(1), 1j, 10**400, pd.NA,
-]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("values", "error", "key"),
     [
@@ -109,9 +85,7 @@ NO_NUMBERS = [
         ({"classes": [0, 1]}, ValueError, "y: "),
         ({"epsilon": math.inf}, PrivacyError, "epsilon inf"),
         ({"epsilon": -1.0}, PrivacyError, "epsilon"),
-        *(({"epsilon": bad}, ConfigError, "epsilon") for bad in NO_NUMBERS),
-        *(({"epsilon": {"advantage": bad}}, ConfigError, "advantage") for bad in NO_NUMBERS),
-        *(({"delta": bad}, ConfigError, "delta") for bad in NO_NUMBERS if bad is not None),
+        ({"epsilon": "1"}, ConfigError, "epsilon"), ({"delta": [1.0]}, ConfigError, "delta"),
         ({"epsilon": {"advantage": 2}}, PrivacyError, "advantage 2"),
         ({"head": "nonprivate"}, PrivacyError, "head nonprivate"),
         ({"head": "gradient"}, ConfigError, "gradient"),
@@ -122,7 +96,7 @@ NO_NUMBERS = [
         ({"budget": make_budget(delta=0.9), "delta": DELTA}, PrivacyError, "delta 0.9 .*1/n"),
         ({"public_steps": "scaler"}, ConfigError, "public_steps"),
     ],
-)
+)  # fmt: skip
 def test_what_would_break_the_promise_is_refused_before_it_costs(
     values: dict[str, Any], error: type[Exception], key: str
 ) -> None:
@@ -130,38 +104,6 @@ def test_what_would_break_the_promise_is_refused_before_it_costs(
     with pytest.raises(error, match=key):
         make_private(**{"budget": budget} | values).fit(*make_rows())
     assert budget.compute_spent().entries == 0
-
-
-@pytest.mark.parametrize("number", [np.float32, np.float16, np.float64, Fraction, str])
-def test_numbers_of_any_library_mean_what_was_written(number: Any) -> None:
-    """NumPy's float32 0.1 is 0.10000000149, and no JSON."""
-    wanted = "3/5" if number is Fraction else "0.6"
-    if number is str:
-        with pytest.raises(ConfigError, match="max_epsilon"):
-            make_budget(max_epsilon=number(wanted))
-        return
-    budget = make_budget(max_epsilon=number(wanted), delta=np.float32(DELTA))
-    fitted = make_private(epsilon=number(wanted), budget=budget).fit(*make_rows())
-    assert (fitted.plan_.epsilon, fitted.plan_.delta) == (0.6, DELTA)
-    json.dumps(fitted.privacy_)
-
-
-def test_a_budget_is_asked_for_before_slow_imports() -> None:
-    program = """
-        import sys, warnings, dpprobe
-        assert set(dir(dpprobe)) >= {*dpprobe.__all__, "__version__"}
-        assert all(name in dpprobe.__all__ or name.startswith("__") for name in dir(dpprobe))
-        try:
-            dpprobe.PrivateClassifier().fit([[0.0]], [0])
-        except dpprobe.errors.PrivacyError as error:
-            assert "budget" in str(error)
-            assert not {"torch", "numba", "dpprobe.heads.fit"} & {*sys.modules}
-            print("refused")
-    """
-    finished = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True
-    )
-    assert finished.stdout == "refused\n"
 
 
 @pytest.mark.parametrize("budget", [make_budget(), None])
@@ -236,24 +178,26 @@ def test_a_budget_that_is_spent_is_told_before_any_row_is_read() -> None:
         make_private().fit(Unreadable(), y)
 
 
-def test_groups_are_needed_where_they_are_the_unit() -> None:
-    rows = make_rows()
+@pytest.mark.parametrize(
+    ("values", "groups", "message"),
+    [
+        ({"unit": "group"}, None, "no groups; pass"),
+        ({"unit": "group"}, GROUPS[:-1], "pass one name per row"),
+        ({}, GROUPS, "groups: .* one row"),
+        *(
+            ({"unit": "group"}, [*GROUPS[:-1], missing], f"row {ROWS - 1} has no name")
+            for missing in (None, math.nan, np.nan, pd.NA, pd.NaT, "", " ")
+        ),
+    ],
+)
+def test_each_row_has_a_group_where_groups_are_the_unit(
+    values: dict[str, Any], groups: Any, message: str
+) -> None:
     budget = make_budget()
-    with pytest.raises(PrivacyError, match="no groups; pass"):
-        make_private(unit="group", budget=budget).fit(*rows)
-    with pytest.raises(PrivacyError, match="pass one name per row"):
-        make_private(unit="group", budget=budget).fit(*rows, groups=GROUPS[:-1])
-    with pytest.raises(PrivacyError, match="groups: .* one row"):
-        make_private(budget=budget).fit(*rows, groups=GROUPS)
+    with pytest.raises(PrivacyError, match=message):
+        make_private(**values, budget=budget).fit(*make_rows(), groups=groups)
     assert budget.compute_spent().entries == 0
-    make_benchmark().fit(*rows, groups=GROUPS)  # nothing is promised to anybody
-
-
-@pytest.mark.parametrize("missing", [None, math.nan, np.nan, pd.NA, pd.NaT, "", " "])
-def test_a_row_without_a_group_is_refused(missing: Any) -> None:
-    groups: list[Any] = [*GROUPS[:-1], missing]
-    with pytest.raises(PrivacyError, match=f"row {ROWS - 1} has no name"):
-        make_private(unit="group").fit(*make_rows(), groups=groups)
+    make_benchmark().fit(*make_rows(), groups=GROUPS)  # nothing is promised to anybody
 
 
 def test_a_group_moves_the_released_sums_by_no_more_than_a_row() -> None:
@@ -338,13 +282,6 @@ def test_nothing_of_the_rows_is_kept(kind: str, head: Any) -> None:
     assert all(np.ascontiguousarray(values).tobytes() not in content for values in held)
     assert b"person" not in content
     assert fitted.fit_.heads.history == []
-
-
-def test_a_pickled_classifier_answers_and_states_the_same() -> None:
-    X, y = make_rows()
-    fitted = make_private().fit(X, y)
-    there: PrivateClassifier = pickle.loads(pickle.dumps(fitted))
+    there: PrivateClassifier = pickle.loads(content)
     np.testing.assert_array_equal(there.predict_proba(X), fitted.predict_proba(X))
     assert there.privacy_ == fitted.privacy_
-    with pytest.raises(PrivacyError, match="memory of another process"):
-        there.fit(X, y)

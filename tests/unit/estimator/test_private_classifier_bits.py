@@ -24,8 +24,6 @@ from tests.support.classifiers import (
     DELTA,
     ROWS,
     make_benchmark,
-    make_budget,
-    make_private,
     make_rows,
 )
 from tests.support.feature_stores import write_split
@@ -153,16 +151,6 @@ def test_a_large_memory_map_is_streamed(mapped: np.memmap) -> None:
     with pytest.warns(UserWarning, match="1 rows"):
         scores = got.decision_function(mapped)
     np.testing.assert_array_equal(scores, got.decision_function(np.nan_to_num(X, nan=0.0)))
-
-
-@pytest.mark.filterwarnings("ignore:X")
-@pytest.mark.parametrize("head", ["auto", "feature_covariance", "least_squares", "sgd"])
-@pytest.mark.parametrize("unit", ["row", "group"])
-def test_private_heads_train_on_a_stream(head: str, unit: str, mapped: np.memmap) -> None:
-    y = make_rows(0).y
-    fitted = make_private(epsilon=8.0, head=head, unit=unit, budget=make_budget(max_epsilon=8.0))
-    fitted.fit(mapped, y, groups=UNITS if unit == "group" else None)
-    assert fitted.score(mapped, y) > 0.6
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30, 1e300, 1e-30])

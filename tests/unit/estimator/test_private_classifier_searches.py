@@ -152,15 +152,3 @@ def test_a_fit_that_fails_after_it_is_booked_says_that_it_counts(
     with pytest.raises(PrivacyError, match="Entry 1"):
         make_private(budget=budget).fit(*make_rows())
     assert budget.compute_spent().entries == 1
-
-
-def test_a_closed_entry_names_the_head(tmp_path: Path) -> None:
-    budget = make_budget(tmp_path / "data/people")
-    make_private(budget=budget, unit="group").fit(
-        *make_rows(), groups=[f"speaker {row % 80}" for row in range(ROWS)]
-    )
-    (entry,) = Ledger(tmp_path / "data/people" / LEDGER_FILE).read_entries()
-    assert (entry.state, entry.booking.unit, entry.booking.column) == ("closed", "group", "groups")
-    assert entry.digest is not None
-    assert len(entry.digest) == 64
-    assert "speaker" not in (tmp_path / "data/people" / LEDGER_FILE).read_text()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from dpprobe.errors import PrivacyError
+from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.estimator.budget import Budget
 from dpprobe.estimator.private_classifier import PrivateClassifier
 from dpprobe.features.feature_store import FeatureStore
@@ -18,11 +18,10 @@ from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.public_inputs import PublicInputs, hash_file
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.privacy.calibration import calibrate
-from dpprobe.privacy.target import Target
 from dpprobe.results.cell_record import WEIGHTS_FILE
 from dpprobe.training.public_file_check import PrivateData
 from tests.support.feature_stores import write_split
+from tests.support.mechanisms import made_plan
 
 DIMENSION, OWN, PEOPLE, IMAGES, TRIALS = 24, 8, 30, 24, 80  # OWN: numbers of the first person
 GROUPS = [f"person {row // IMAGES}" for row in range(PEOPLE * IMAGES)]
@@ -112,6 +111,9 @@ def test_a_copy_of_this_process_s_heads_is_no_public_start(
         fit(rows, 1.0, started(copy))
     other = save_head(tmp_path / "other", np.random.default_rng(4).normal(size=(2, DIMENSION)))
     assert fit(rows, 1.0, started(other)).fit_.entry == 1
+    for missing in (tmp_path, tmp_path / "none"):
+        with pytest.raises(ConfigError, match="init_file .*: no such file; correct the path"):
+            fit(rows, 1.0, started(missing))
 
 
 def test_a_store_s_study_tells_of_its_cells(tmp_path: Path) -> None:
@@ -137,9 +139,7 @@ def test_a_fit_refuses_a_file_that_nobody_compared(tmp_path: Path) -> None:
     path = save_head(tmp_path / "start", np.ones((2, DIMENSION)))
     method = method_options(started(path))
     data = TrainingSet(torch.ones(40, DIMENSION), torch.arange(40) % 2, 2)
-    plan = calibrate(
-        method.list_mechanisms(40), Target(n=40, epsilon=1.0, delta=1e-3), cache=tmp_path / "cache"
-    )
+    plan = made_plan(method.list_mechanisms(40), 40)
     with pytest.raises(PrivacyError, match="init_file .*was not compared"):
         fit_heads(method, data, plan, [1])
     content = hash_file(str(path))

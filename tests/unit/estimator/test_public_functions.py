@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
+import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -18,15 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpprobe
-from dpprobe.errors import ConfigError, DataError, StoreError
+from dpprobe.errors import DataError, StoreError
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.accountants import gaussian_epsilon
 from dpprobe.results.summary import summarise_cells
 from tests.support.classifiers import DELTA, FAST, ROWS, make_private, make_rows
 from tests.support.feature_stores import write_split
 from tests.support.training_jobs import make_job, plan_job, run_job
-
-# calibration
 
 
 @given(
@@ -59,16 +59,6 @@ def test_an_audit_holds_and_catches_broken_mechanisms(unit: str) -> None:
     assert result["white_box"]["epsilon_lower"] <= 1.0
     assert result["controls"]
     assert dpprobe.audit(fitted, runs=40, controls=False)["controls"] == []
-
-
-def test_accuracy_is_planned_before_anything_is_trained() -> None:
-    planned = dpprobe.plan_accuracy(n=5000, classes=10, epsilon=1.0, dimension=512, ceiling=0.9)
-    assert planned["setting"]["n"] == 5000
-    for choice in planned["choices"]:
-        for accuracy in choice["accuracy"]:
-            assert 0 <= accuracy["low"] <= accuracy["expected"] <= accuracy["high"] <= 1
-    with pytest.raises(ConfigError):
-        dpprobe.plan_accuracy(n=0, classes=10, epsilon=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +97,8 @@ def test_cells_are_a_table(results: Path) -> None:
     )
     assert sorted(cells["seed_index"]) == [0, 1, 2]
     assert cells["accuracy"].between(0, 1).all()
+    shutil.copy(results / "summary/toy.parquet", results / "summary/zoo.parquet")
+    assert len(dpprobe.read_cells(results)) == 2 * len(cells)
 
 
 def test_results_that_are_not_there_are_named(tmp_path: Path) -> None:
@@ -117,21 +109,31 @@ def test_results_that_are_not_there_are_named(tmp_path: Path) -> None:
 
 
 def run_python(program: str) -> str:
-    command = [sys.executable, "-c", program]
+    command = [sys.executable, "-c", textwrap.dedent(program)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def test_importing_the_package_imports_nothing() -> None:
-    """Planning a study, a shell's completion, and a budget must not wait for torch."""
-    budget = "import sys, dpprobe; dpprobe.Budget(max_epsilon=1, delta=1e-6)"
-    assert run_python(f"{budget}; print('torch' in sys.modules)") == "False\n"
-    program = "import sys, dpprobe; dir(dpprobe); print(*sorted(sys.modules))"
-    imported = set(run_python(program).split()) - set(
-        run_python("import sys; print(*sys.modules)").split()
-    )
+    """Planning a study, a shell's completion, a budget and a refusal must not wait for torch."""
+    program = """
+        import sys
+        before = {*sys.modules}
+        import dpprobe
+        assert set(dir(dpprobe)) >= {*dpprobe.__all__, "__version__"}
+        assert all(name in dpprobe.__all__ or name.startswith("__") for name in dir(dpprobe))
+        print(*sorted({*sys.modules} - before))
+        dpprobe.Budget(max_epsilon=1, delta=1e-6)
+        try:
+            dpprobe.PrivateClassifier().fit([[0.0]], [0])
+        except dpprobe.errors.PrivacyError as error:
+            assert "budget" in str(error)
+            print(*{"torch", "numba", "dpprobe.heads.fit"} & {*sys.modules})
+    """
+    imported, slow = run_python(program).splitlines()
     heavy = {"torch", "numpy", "sklearn", "scipy", "pandas", "pydantic", "pyarrow"}
-    assert not heavy & imported
-    assert {name for name in imported if name.startswith("dpprobe")} == {"dpprobe"}
+    assert not heavy & set(imported.split())
+    assert {name for name in imported.split() if name.startswith("dpprobe")} == {"dpprobe"}
+    assert slow == ""
 
 
 @pytest.mark.parametrize("name", dpprobe.__all__)

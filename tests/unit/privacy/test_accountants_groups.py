@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
 from dpprobe.privacy import accountants
-from dpprobe.privacy.calibration import price_of_group
-from dpprobe.privacy.plan import Plan, Selection
+from dpprobe.privacy.plan import Selection
 from tests.support.mechanisms import best_of, gaussians
 
 DELTA = 1e-5
@@ -18,14 +18,11 @@ DELTA = 1e-5
 
 def noise_of(epsilon: float) -> float:
     """The noise multiplier of one release on all rows that meets (epsilon, 1e-5)."""
-    low, high = 1e-3, 1e3
-    while high - low > 1e-12 * high:
-        middle = (low + high) / 2
-        if accountants.compute_epsilon([gaussians(middle, 1.0, 1)], DELTA, "pld") > epsilon:
-            low = middle
-        else:
-            high = middle
-    return high
+
+    def excess(noise: float) -> float:
+        return accountants.compute_epsilon([gaussians(noise)], DELTA, "pld") - epsilon
+
+    return float(brentq(excess, 1e-2, 1e3, xtol=1e-12))
 
 
 @pytest.mark.parametrize(("epsilon", "worth"), [(1.0, 6.17), (8.0, 69.4)])
@@ -79,36 +76,3 @@ def test_at_a_rate_near_one_sampling_hides_no_group(selection: Selection | None)
         for rate in (1.0, 1 - 1e-9)
     )
     assert nearly == pytest.approx(whole, rel=0.01)
-
-
-def test_mechanisms_of_both_kinds_are_priced_together() -> None:
-    both = [gaussians(8.0, 0.1, 10), gaussians(20.0, 1.0, 2)]
-    alone = [accountants.group_epsilon([item], DELTA, 3) for item in both]
-    together = accountants.group_epsilon(both, DELTA, 3)
-    assert max(alone) < together < sum(alone)
-
-
-@pytest.mark.parametrize("rate", [1.0, 0.2])
-def test_the_best_of_several_runs_costs_a_group_more_too(rate: float) -> None:
-    run = gaussians(20.0, rate, 5)
-    selection = best_of(10)
-    one, three = (
-        accountants.group_epsilon([run], DELTA, size, selection=selection) for size in (1, 3)
-    )
-    alone = accountants.compute_epsilon([run], DELTA, "pld", selection=selection)
-    assert one == pytest.approx(alone, rel=1e-6)
-    assert three > max(one, accountants.group_epsilon([run], DELTA, 3))
-
-
-def test_what_is_not_computed_is_infinite() -> None:
-    sampled = [gaussians(1.0, 0.1, 5)]
-    assert math.isinf(accountants.group_epsilon(sampled, DELTA, 101))
-    assert math.isfinite(accountants.group_epsilon([gaussians(1.0, 1.0, 5)], DELTA, 101))
-    assert math.isinf(accountants.group_epsilon([gaussians(0.0, 1.0, 1)], DELTA, 2))
-
-
-def test_a_plan_without_privacy_is_worth_nothing_to_a_group() -> None:
-    plan = Plan(
-        mechanisms=(gaussians(0.0, 1.0, 1),), n=10, epsilon=math.inf, delta=DELTA, accountant="pld"
-    )
-    assert math.isinf(price_of_group(plan, 3))

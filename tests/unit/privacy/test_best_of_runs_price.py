@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from itertools import permutations
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
 
-from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants, best_of_runs_price
 from dpprobe.privacy.best_of_runs_price import Bound, Profile, Table, best_bound
-from dpprobe.privacy.plan import Selection
-from tests.support.mechanisms import best_of, gaussians
-from tests.support.number_of_runs import MEANS, generating
+from tests.support.mechanisms import MEANS, best_of, gaussians, generating
 
 DELTA = 1e-5
 
@@ -108,41 +104,6 @@ def test_renyi_prices_agree_with_the_theorems(mean: float, mu: float, delta: flo
     assert pld < 0.92 * reference
     single = accountants.compute_epsilon([gaussians(1 / mu)], delta / mean, "pld")
     assert pld > single
-
-
-def test_sampled_runs_are_priced_by_their_own_profile() -> None:
-    kind = best_of(5)
-    almost = [gaussians(8.0, 1 - 1e-9, 20)]
-    exact = accountants.compute_epsilon([gaussians(8.0, 1.0, 20)], DELTA, "pld", selection=kind)
-    assert accountants.compute_epsilon(almost, DELTA, "pld", selection=kind) == pytest.approx(
-        exact, rel=2e-3
-    )
-    sampled = [gaussians(1.0, 0.02, 200)]
-    pld = accountants.compute_epsilon(sampled, DELTA, "pld", selection=kind)
-    rdp = accountants.compute_epsilon(sampled, DELTA, "rdp", selection=kind)
-    assert accountants.compute_epsilon(sampled, DELTA, "pld") < pld < 0.95 * rdp
-
-
-def test_what_is_released_once_composes_with_the_selection() -> None:
-    kind = best_of(5)
-    inside = [gaussians(4.0)]
-    alone = accountants.compute_epsilon(inside, DELTA, "pld", selection=kind)
-
-    def beside(noise: float) -> float:
-        once = [gaussians(noise, name="centre"), *inside]
-        return accountants.compute_epsilon(once, DELTA, "pld", selection=kind)
-
-    assert beside(1e4) == pytest.approx(alone, rel=1e-4)
-    assert beside(1e4) >= alone * (1 - 1e-4)
-    # Inside every run it costs more than once outside, and outside more than nothing.
-    every = best_of(5, "g", "centre")
-    within = accountants.compute_epsilon(
-        [gaussians(8.0, name="centre"), *inside], DELTA, "pld", selection=every
-    )
-    assert alone < beside(8.0) < within
-    # The other way to compose: Renyi divergences add.
-    once = [gaussians(8.0, name="centre"), *inside]
-    assert beside(8.0) < accountants.compute_epsilon(once, DELTA, "rdp", selection=kind)
 
 
 @pytest.mark.parametrize("mean", MEANS)
@@ -261,47 +222,12 @@ def test_the_composition_is_the_integral_over_the_first_release(mu: float, first
         assert 10 * density[::10] @ np.array(deltas) <= DELTA
 
 
-def test_all_heads_of_a_selection_together() -> None:
-    kind = best_of(5)
-    one = [gaussians(9.0, name="centre"), gaussians(4.0)]
-    alone = accountants.compute_epsilon(one, DELTA, "pld", selection=kind)
-    three = accountants.price_together(one, DELTA, 3, kind)
-    assert 1.5 * alone < three < 3 * alone
-    assert three <= accountants._rdp_epsilon(one, DELTA, kind, times=3)
-    sampled = [gaussians(1.0, 0.02, 200)]
-    alone = accountants.compute_epsilon(sampled, DELTA, "rdp", selection=kind)
-    assert alone < accountants.price_together(sampled, DELTA, 3, kind) < 3 * alone
-
-
-def test_checks_of_a_selection() -> None:
-    answers, notes = accountants.check_epsilons([gaussians(4.0)], DELTA, "pld", best_of(5))
-    pld, rdp, prv = answers.values()
-    exact = accountants.compute_epsilon([gaussians(4.0)], DELTA, "pld", selection=best_of(5))
-    assert pld == pytest.approx(exact, rel=1e-3)
-    assert rdp is not None
-    assert rdp > exact
-    assert prv is None
-    assert list(notes.values()) == [
-        "Opacus has no accounting for releasing the best of repeated runs"
-    ]
-    with pytest.raises(PrivacyError, match="has no accounting"):
-        accountants.compute_epsilon([gaussians(4.0)], DELTA, "prv", selection=best_of(5))
-
-
 def test_a_convex_minorant() -> None:
     x = np.array([0.0, 1.0, 2.0, 3.0, 4.0])
     y = np.array([1.0, 1.0, 1.0, 0.1, 0.0])
     lower = best_of_runs_price._convex_minorant(x, y)
     assert lower == pytest.approx([1.0, 0.7, 0.4, 0.1, 0.0])
     assert np.diff(lower, 2).min() >= -1e-12
-
-
-@pytest.mark.parametrize(
-    "bad", [{"mean": 1.0}, {"mean": 1001}, {"mean": math.nan}, {"repeated": ()}]
-)
-def test_selections_that_cannot_be_priced_are_refused(bad: dict[str, Any]) -> None:
-    with pytest.raises(PrivacyError, match="selection: "):
-        Selection(**{"mean": 5.0, "repeated": ("g",), **bad})
 
 
 @pytest.mark.parametrize("mean", MEANS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dpprobe.artifacts import hash_value
@@ -58,13 +59,6 @@ def _quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(calibration, "_cached_checks", lambda *_: ({}, {}))
 
 
-def test_checks_come_with_the_plan(tmp_path: Path) -> None:
-    plan = solve([relative(64 / 1437, 50)], 1.0, tmp_path)
-    assert [name[:3] for name in plan.checks] == ["rdp", "prv"]
-    assert all(value is not None and value > 1 for value in plan.checks.values())
-    assert solve([relative(64 / 1437, 50)], 1.0, tmp_path).checks == plan.checks
-
-
 def test_checks_are_added_to_an_answer_without_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,7 +73,8 @@ def test_checks_are_added_to_an_answer_without_them(
     monkeypatch.setattr(calibration, "_find_answer", never)
     assert find(checked=False) == unchecked
     plan = find()
-    assert len(plan.checks) == 2
+    assert [name[:3] for name in plan.checks] == ["rdp", "prv"]
+    assert all(value is not None and value > 1 for value in plan.checks.values())
     assert plan == replace(unchecked, checks=plan.checks)
     assert find(checked=False) == plan, "what is known is not left out"
     monkeypatch.undo()
@@ -132,49 +127,6 @@ def test_a_plan_meets_its_target_by_one_factor_on_all_noise(
     assert factors == pytest.approx([factors[0]] * len(factors))
 
 
-def test_a_search_takes_few_prices_on_the_fine_grid(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each costs a third of a second at 31,250 steps."""
-    intervals = []
-    original = accountants.compute_epsilon
-
-    def counted(*args: Any, **options: Any) -> float:
-        intervals.append(options["interval"])
-        return original(*args, **options)
-
-    monkeypatch.setattr(accountants, "compute_epsilon", counted)
-    calibrate(
-        [relative(32 / 50_000, 31_250)], Target(n=50_000, epsilon=2.0, delta=1e-5), cache=tmp_path
-    )
-    assert intervals.count(2e-4) <= 3
-    assert set(intervals) == {2e-4, 8 * 2e-4}
-
-
-@pytest.mark.parametrize("once", [False, True])
-def test_a_selection_takes_more_noise_and_has_a_file_of_its_own(once: bool, tmp_path: Path) -> None:
-    """The same file where only names differ."""
-    best = best_of(5)
-    parts = [relative(1.0, 10), *([relative(1.0, 1, 2.0, "centre")] if once else [])]
-    plan, unrepeated = (solve(parts, 1.0, tmp_path, "pld", kind) for kind in (best, None))
-    ratio = plan.mechanisms[0].noise_multiplier / unrepeated.mechanisms[0].noise_multiplier
-    assert 1.1 < ratio < 2.5
-    renamed = [relative(1.0, 10, name="x"), *parts[1:]]
-    given = ((parts, None), (parts, best), (renamed, best_of(5, "x")), (parts, best_of(6)))
-    assert len({answer_path(tmp_path, items, aim(), kind) for items, kind in given}) == 3
-
-
-@given(epsilon=st.floats(0.001, 100), exponent=st.floats(-12, -2), count=st.integers(1, 100_000))
-@settings(max_examples=60, deadline=None)
-def test_unsampled_targets_are_met_exactly(epsilon: float, exponent: float, count: int) -> None:
-    def price(factor: float) -> float:
-        composition = [relative(1.0, count).scale_noise(factor)]
-        return accountants.compute_epsilon(composition, 10.0**exponent, "gaussian")
-
-    _, realised = find_factor(price, epsilon, what="test", tolerance=1e-9)
-    assert epsilon * (1 - 1e-8) <= realised <= epsilon
-
-
 def test_without_a_rough_answer_the_central_limit_is_where_to_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,36 +167,22 @@ def test_rounding_never_lowers(value: float) -> None:
     assert round_up(math.inf) == math.inf
 
 
-def test_infinite_epsilon_is_the_same_plan_without_noise(tmp_path: Path) -> None:
-    plan = solve([relative(0.02, 898)], math.inf, tmp_path)
-    assert [item.noise_multiplier for item in plan.mechanisms] == [0.0]
-    assert plan.mechanisms[0].count == 898
-    assert not plan.private
-    assert plan.realised_epsilon == math.inf
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_key_holds_what_the_answer_depends_on_and_no_more(tmp_path: Path) -> None:
-    def key(
-        epsilon: float = 1.0, delta: float = 1e-5, accountant: str = "pld", **changes: Any
-    ) -> Path:
-        values: dict[str, Any] = {"rate": 0.1, "count": 5, **changes}
-        return answer_path(
-            tmp_path, [relative(**values)], aim(epsilon, delta, accountant=accountant)
-        )
+    def key(rate: float = 0.1, noise: float = 1.0, name: str = "g", **target: Any) -> Path:
+        parts = [relative(rate, target.pop("count", 5), noise, name), relative(1.0, 1, 2.0, "b")]
+        selection = target.pop("selection", None)
+        return answer_path(tmp_path, parts, aim(**target), selection)
 
-    same = {key(), key(name="another")}
-    others = {
-        key(epsilon=1.1),
-        key(delta=1e-6),
-        key(accountant="rdp"),
-        key(rate=0.11),
-        key(count=6),
-        key(noise=2.0),
-    }
-    assert len(same) == 1
-    assert len(others) == 6
-    assert not same & others
+    best: dict[str, Any] = {"selection": best_of(5)}
+    changes: list[dict[str, Any]] = [
+        {"epsilon": 1.1}, {"delta": 1e-6}, {"accountant": "rdp"}, {"rate": 0.11}, {"count": 6},
+        {"count": 2000}, {"count": 3000}, {"noise": 2.0}, best,
+        {"selection": best_of(6)}, {"selection": best_of(5, "g", "b")},
+    ]  # fmt: skip
+    others = {key(**each) for each in changes}
+    assert len(others) == len(changes)
+    assert key() == key(name="another") not in others
+    assert key(**best) == key(name="another", selection=best_of(5, "another"))
 
 
 @pytest.mark.parametrize("damage", ["truncate", "edit", "swap", "list"])
@@ -264,23 +202,6 @@ def test_a_damaged_answer_is_refused_by_name(tmp_path: Path, damage: str) -> Non
         file.write_bytes(other.read_bytes())
     with pytest.raises(PrivacyError, match=f"{file.name}.*delete it"):
         solve([relative(1.0, 3)], 2.0, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "delta", "message"),
-    [(0.009, 1e-5, "epsilon 0.009"), (101.0, 1e-5, "inf"), (1.0, 9e-11, "delta 9e-11")],
-)
-def test_targets_out_of_reach_are_refused(
-    tmp_path: Path, epsilon: float, delta: float, message: str
-) -> None:
-    with pytest.raises(PrivacyError, match=message):
-        calibrate([relative(0.1, 10)], Target(n=100, epsilon=epsilon, delta=delta), cache=tmp_path)
-
-
-def test_a_method_without_mechanisms_cannot_promise(tmp_path: Path) -> None:
-    with pytest.raises(PrivacyError, match="write epsilon inf"):
-        solve([], 1.0, tmp_path)
-    assert not solve([], math.inf, tmp_path).private
 
 
 PRICES: dict[str, Callable[[float], float]] = {
@@ -318,6 +239,8 @@ def test_a_search_ends_just_below_its_target_or_says_why(
     assert factor == prices[-1]
     assert (1 - tolerance) * target <= value <= target
     assert len(prices) <= 80
+    # a price far from the target may take more memory than there is
+    assert all(abs(math.log(b / a)) <= 3 + 1e-9 for a, b in itertools.pairwise(prices))
 
 
 @pytest.mark.parametrize("start", [0.02, 1.0, 90.0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,13 @@ from dpprobe.errors import PrivacyError
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import HEADS, method_options
-from dpprobe.heads.training_set import TrainingSet
-from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SEEDED, SystemEntropy
+from dpprobe.privacy.keystream import Keystream
 from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.randomness import derived_seed, open_stream
 from dpprobe.privacy.releases import Releases
-from dpprobe.privacy.target import Target
+from tests.support.linear_heads import training_set
+from tests.support.mechanisms import made_plan
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "sgd": {"head": "sgd", "engine": "exact", "batch_size": 16, "steps": 20, "init": "torch"},
@@ -40,29 +40,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def rows(n: int = 120, seed: int = 0) -> TrainingSet:
-    generator = torch.Generator().manual_seed(seed)
-    features = torch.randn(n, 6, generator=generator)
-    labels = (features[:, 0] > 0).long() + (features[:, 1] > 1).long()
-    return TrainingSet(features, labels, num_classes=3, device="cpu")
-
-
-def plan(method: MethodOptions, n: int, cache: Path) -> Plan:
-    return calibrate(
-        method.list_mechanisms(n),
-        Target(n=n, epsilon=2, delta=1e-4),
-        cache=cache,
-        selection=method.priced_selection(n),
-        checked=False,
-    )
+def plan(method: MethodOptions, n: int = 120) -> Plan:
+    return made_plan(method.list_mechanisms(n), n, selection=method.priced_selection(n))
 
 
 @pytest.mark.parametrize("head", OPTIONS)
-def test_two_releases_of_one_plan_differ_and_no_seed_repeats_them(
-    head: str, tmp_path: Path
-) -> None:
-    method, data = method_options(OPTIONS[head]), rows()
-    priced = plan(method, data.n, tmp_path)
+def test_two_releases_of_one_plan_differ_and_no_seed_repeats_them(head: str) -> None:
+    method, data = method_options(OPTIONS[head]), training_set()
+    priced = plan(method)
     first, second = (
         fit_heads(method, data, priced, [0], entropy=SystemEntropy()) for _ in range(2)
     )
@@ -79,20 +64,20 @@ def test_every_private_head_is_tried_here() -> None:
 
 
 @pytest.mark.parametrize("head", ["sgd", "momentum", "adam", "lamb", "tuned"])
-def test_a_head_whose_sums_are_float32_is_not_released(head: str, tmp_path: Path) -> None:
+def test_a_head_whose_sums_are_float32_is_not_released(head: str) -> None:
     values: dict[str, Any] = {"head": head, "steps": 3}
     if head == "tuned":
         values = OPTIONS["tuned"] | {"base": {"head": "sgd", "steps": 3}}
-    method, data = method_options(values), rows()
+    method, data = method_options(values), training_set()
     assert not method.is_exact
     assert method.engine_limits is not None
     with pytest.raises(PrivacyError, match="engine: exact"):
-        fit_heads(method, data, plan(method, data.n, tmp_path), [0], entropy=SystemEntropy())
+        fit_heads(method, data, plan(method), [0], entropy=SystemEntropy())
 
 
-def test_float32_noise_is_refused_even_where_a_head_asks_for_it(tmp_path: Path) -> None:
+def test_float32_noise_is_refused_even_where_a_head_asks_for_it() -> None:
     method = method_options({"head": "sgd", "steps": 3})
-    priced = plan(method, 120, tmp_path)
+    priced = plan(method)
     releases = Releases(priced, [0], torch.device("cpu"), entropy=SystemEntropy())
     with pytest.raises(PrivacyError, match="not for release"):
         releases.make_noise("gradients", 5)
@@ -119,9 +104,6 @@ def test_no_word_of_the_system_s_key_shows() -> None:
 
 
 def test_seeded_entropy_is_what_benchmarks_have_always_drawn() -> None:
-    from dpprobe.privacy.keystream import Keystream
-    from dpprobe.privacy.randomness import derived_seed, open_stream
-
     assert np.array_equal(
         SEEDED.open_keystream(7, "a").draw_words(3), Keystream.from_seed(7, "a").draw_words(3)
     )

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from dpprobe.privacy import gradient_noise as noise_module
-from dpprobe.privacy.gradient_noise import (
-    LANES,
-    GaussianNoise,
-    Words,
-    box_muller,
-    draw_words,
-    refine_pairs,
-)
+from dpprobe.privacy.gradient_noise import GaussianNoise, box_muller, refine_pairs
 from dpprobe.privacy.randomness import open_stream
 from tests.support.gpu import DEVICES
 
@@ -74,25 +70,60 @@ def test_every_deviation_a_mechanism_may_have(deviation: float, device: str) -> 
     assert sample.std() == pytest.approx(deviation, rel=0.03)
 
 
-def test_words_are_those_of_numpy_s_generator() -> None:
-    reference = np.random.SFC64(5)
-    state = np.array(reference.state["state"]["state"], dtype=np.uint64).reshape(4, 1)
-    words = np.empty(1000, dtype=np.uint64)
-    draw_words(state, words)
-    np.testing.assert_array_equal(words, reference.random_raw(1000))
+def numpy_words(seed: int, name: str, lanes: int, count: int) -> np.ndarray:
+    """The words that NumPy's generators take in turn, each after 18 words of warm-up."""
+    starts = open_stream(seed, name).bit_generator.random_raw(3 * lanes).reshape(3, lanes)
+    out = np.empty((-(-count // lanes), lanes), dtype=np.uint64)
+    for lane in range(lanes):
+        source: Any = np.random.SFC64()
+        state = source.state
+        state["state"]["state"] = np.append(starts[:, lane], np.uint64(1))
+        source.state = state
+        out[:, lane] = source.random_raw(18 + len(out))[18:]
+    return out.ravel()[:count]
 
 
-def test_lanes_are_generators_of_their_own() -> None:
-    """Lane by lane as if alone, in the order in which the numbers take them."""
-    words = Words.start_words(3)
-    together = np.empty(LANES * 50, dtype=np.uint64)
-    start = words.lanes.copy()
-    draw_words(words.lanes, together)
-    for lane in (0, 1, LANES - 1):
-        alone = np.empty(50, dtype=np.uint64)
-        draw_words(np.ascontiguousarray(start[:, lane : lane + 1]), alone)
-        np.testing.assert_array_equal(together.reshape(50, LANES)[:, lane], alone)
-    assert len(np.unique(together)) == together.size
+def round_uniform(radii: np.ndarray) -> np.ndarray:
+    """The uniform numbers of 32-bit radii, rounded to float32, whose logarithms are taken."""
+    halves = np.abs(radii.astype(np.int32).astype(np.float32) + np.float32(0.5))
+    return (halves * np.float32(2.0**-31 * (1 - 2.0**-24))).astype(np.float64)
+
+
+def slow_normals(seed: int, steps: int, size: int) -> np.ndarray:
+    """A seed's numbers [steps, size] by NumPy's generators and functions of float64."""
+    pairs = -(-size // 64) * 32
+    words = numpy_words(seed, "noise", 32, steps * pairs)
+    low, high = words.astype(np.uint32).view(np.int32), (words >> np.uint64(32)).astype(np.int64)
+    units = np.where(low < 0, -1 - low.astype(np.int64), low)
+    small = units < 2**18
+    uniform = round_uniform(low)
+    further = numpy_words(seed, "noise tail", 1, int(small.sum())) * 2.0**-64
+    uniform[small] = (units[small] + further) * 2.0**-31 * (1 - 2.0**-24)
+    radii = np.sqrt(-2 * np.log(uniform))
+    turns = (high + 0.5) * math.pi / 2**31
+    both = np.stack([radii * np.cos(turns), radii * np.sin(turns)]).reshape(2, steps, pairs)
+    passes = [both[:, :, start : start + 1024] for start in range(0, pairs, 1024)]
+    return np.concatenate([half for each in passes for half in each], axis=1)[:, :size]
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**128 - 1])
+@pytest.mark.parametrize("size", [1, 31, 64, 65, 2048, 2049, 20_001])
+def test_numbers_are_those_of_numpy_s_generators_and_functions(seed: int, size: int) -> None:
+    """However many are drawn at a time; the most numbers have refined pairs among them."""
+    noise = GaussianNoise([99, seed], size, CPU)
+    parts = [noise.draw_steps(steps, 0.75)[1].numpy().copy() for steps in (4, 1, 3)]
+    drawn = np.concatenate(parts)
+    np.testing.assert_allclose(drawn, 0.75 * slow_normals(seed, 8, size), rtol=6e-7)
+    alone = GaussianNoise([seed], size, CPU)
+    out = np.zeros((8, noise_module.padded_size(size)), dtype=np.float32)
+    noise_module.fill_normals(*alone.noise_source(0.1)[:2], out, alone.noise_source(0.1)[2])
+    np.testing.assert_array_equal(out[:, :size], draws([seed], 8, size, 0.1)[0])
+
+
+@given(st.floats(1e-20, 1e20))
+def test_deviations_are_rounded_up(deviation: float) -> None:
+    stated = GaussianNoise([1], 1, CPU).noise_source(deviation)[2]
+    assert float(np.nextafter(stated, np.float32(0))) < deviation <= float(stated)
 
 
 def test_polynomials_are_accurate() -> None:
@@ -101,9 +132,7 @@ def test_polynomials_are_accurate() -> None:
     edges = [0, -1, 1, 2**31 - 1, -(2**31), 2**30, -(2**30), 2**29, 2**29 - 1, -(2**29), 12345]
     radii = np.append(generator.integers(-(2**31), 2**31, 200_000), np.repeat(edges, len(edges)))
     angles = np.append(generator.integers(-(2**31), 2**31, 200_000), edges * len(edges))
-    halves = np.abs(radii.astype(np.int32).astype(np.float32) + np.float32(0.5))
-    uniform = (halves * np.float32(2.0**-31 * (1 - 2.0**-24))).astype(np.float64)
-    radius = np.sqrt(-2 * np.log(uniform))
+    radius = np.sqrt(-2 * np.log(round_uniform(radii)))
     angle = (angles + 0.5) * math.pi / 2**31
     cosines, sines = transform(radii, angles).astype(np.float64)
     for normals, wanted in ((cosines, radius * np.cos(angle)), (sines, radius * np.sin(angle))):
@@ -132,14 +161,6 @@ def test_small_radii_are_refined_within_their_unit() -> None:
         normals = transform([radius], [2**29], 1 << 62)  # a quarter of a unit
         wanted = np.sqrt(-np.log(np.array(uniform) / 2**31))
         np.testing.assert_allclose(normals, np.full((2, 1), wanted), rtol=4e-7)
-
-
-def test_refined_pairs_keep_their_angle() -> None:
-    angles = open_stream(1, "a").integers(-(2**31), 2**31, 1000)
-    normals = transform(np.full(1000, 7), angles, 1 << 62).astype(np.float64)
-    np.testing.assert_allclose(
-        np.arctan2(normals[1], normals[0]), (angles + 0.5) * math.pi / 2**31, atol=2e-7
-    )
 
 
 def test_the_refined_tail_has_its_share() -> None:
@@ -195,44 +216,12 @@ def test_seeds_that_agree_in_64_bits_are_different_seeds() -> None:
     assert not np.intersect1d(first, second).size
 
 
-def test_on_the_cpu_it_does_not_depend_on_how_many_are_drawn_at_a_time() -> None:
-    """Over enough numbers that some radii take further words."""
-    noise = GaussianNoise([10, 11], 20_001, CPU)
-    parts = [noise.draw_steps(part, 1.0).numpy().copy() for part in (4, 3, 2)]
-    np.testing.assert_array_equal(np.concatenate(parts, axis=1)[1], draws([11], 9, 20_001)[0])
-
-
-def test_no_two_sources_of_words_are_the_same() -> None:
-    sources = [state for seed in (10, 11) for state in Words.start_words(seed)]
-    out = np.empty((len(sources), 3200), dtype=np.uint64)
-    for state, words in zip(sources, out, strict=True):
-        draw_words(state, words)
-    assert len(np.unique(out)) == out.size
-
-
 def test_no_deviation_is_exactly_nothing() -> None:
     noise = GaussianNoise([1, 2], 6, CPU)
     noise.draw_steps(3, 1.0)
     block = noise.draw_steps(3, 0.0)
     assert block.shape == (2, 3, 6)
     assert not block.any()
-
-
-def test_what_is_drawn_at_a_time_fits_whole_passes() -> None:
-    assert noise_module.PAIRS % LANES == 0
-    noise = GaussianNoise([1], 65, CPU)
-    drawn = noise.draw_steps(2, 1.0)
-    assert drawn.shape == (1, 2, 65)
-    assert drawn.stride() == (256, 128, 1)
-
-
-def test_a_compiled_loop_draws_the_same_numbers() -> None:
-    wanted = draws([3], 5, 5000)
-    noise = GaussianNoise([3], 5000, CPU)
-    out = np.zeros((1, noise_module.padded_size(5000)), dtype=np.float32)
-    for step in range(5):
-        noise_module.fill_normals(*noise.noise_source(1.0)[:2], out, np.float32(1))
-        np.testing.assert_array_equal(out[0, :5000], wanted[0, step])
 
 
 @pytest.mark.parametrize("device", DEVICES)

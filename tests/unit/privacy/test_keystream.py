@@ -58,14 +58,6 @@ def test_no_two_streams_are_the_same() -> None:
     assert len(np.unique(words)) == words.size
 
 
-def test_each_part_is_given_away_once() -> None:
-    stream = Keystream.from_seed(1, "noise")
-    stream.make_part("words")
-    stream.make_part("further words")
-    with pytest.raises(PrivacyError, match=r"^keystream noise: part words was already used$"):
-        stream.make_part("words")
-
-
 def test_the_key_is_not_shown() -> None:
     key = bytes(range(65, 97))
     stream = Keystream(key, "noise")
@@ -73,17 +65,18 @@ def test_the_key_is_not_shown() -> None:
     assert repr(stream.make_part("words")) == "Keystream('noise, words')"
 
 
-@pytest.mark.parametrize("seed", [-1, 2**128])
-def test_seeds_have_128_bits(seed: int) -> None:
-    with pytest.raises(PrivacyError, match="at most 128 bits"):
-        Keystream.from_seed(seed, "noise")
-
-
-def test_keys_have_256_bits() -> None:
-    with pytest.raises(
-        PrivacyError, match=r"^keystream noise: its key has 16 bytes; pass 32 bytes$"
-    ):
-        Keystream(bytes(16), "noise")
+def test_parts_are_given_away_once_and_keys_have_their_length() -> None:
+    stream = Keystream.from_seed(1, "noise")
+    assert stream.make_part("words").name == "noise, words"
+    stream.make_part("further words")
+    with pytest.raises(PrivacyError, match=r"^keystream noise: part words was already used$"):
+        stream.make_part("words")
+    for seed in (-1, 2**128):
+        with pytest.raises(PrivacyError, match="at most 128 bits"):
+            Keystream.from_seed(seed, "noise")
+    for size in (0, 16, 31, 33):
+        with pytest.raises(PrivacyError, match=f"^keystream noise: its key has {size} bytes; pass"):
+            Keystream(bytes(size), "noise")
 
 
 def _draw(stream: Keystream, sender: Connection) -> None:

@@ -6,18 +6,23 @@ import importlib.util
 import logging
 import math
 import os
+import platform
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
+import llvmlite.binding
 import numba
 import pytest
+from numba.core.registry import cpu_target
 
+from dpprobe.privacy import machine_code
 from dpprobe.privacy.machine_code import MachineCode
+from tests.support import kernel_bits
 from tests.support.kernel_bits import DRAWING_KERNELS, EXACT_KERNELS, FLOAT_KERNELS
 
 SOURCE = """
@@ -92,7 +97,10 @@ def test_a_process_that_ends_while_it_compiles_leaves_nothing(
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
         module("raise KeyboardInterrupt")
+    none = MachineCode(kernel_bits.__file__)  # so does one that has nothing to keep
+    none.keep()
     assert not cache.exists()
+    assert none.name in MachineCode.ready
     assert compilations(module()) == [1, 1, 1]
 
 
@@ -111,14 +119,19 @@ def test_a_damaged_file_is_made_anew_as_a_whole(
 
 
 def test_the_first_writable_folder_alone_keeps_the_module(
-    cache: Path, module: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    cache: Path, module: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
     cache.write_text("a file where the folder should be")
     folders = [cache, tmp_path / "first", tmp_path / "second"]
     monkeypatch.setattr(MachineCode, "list_folders", lambda _: folders)
     assert compilations(module()) == [1, 1, 1]
     assert [folder.is_dir() for folder in folders] == [False, True, False]
     assert compilations(module()) == [0, 0, 0]
+    folders[1:] = []  # functions are compiled in memory
+    with caplog.at_level(logging.INFO, logger="dpprobe"):
+        assert module().add(1.0, 2.0) == 4.0
+    assert "set NUMBA_CACHE_DIR" in caplog.text
 
 
 def test_folders_are_numbas_in_its_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -132,24 +145,33 @@ def test_folders_are_numbas_in_its_order(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert code.list_folders() == [tmp_path / "named", in_tree, in_home]
 
 
-def test_where_nothing_can_be_kept_functions_are_compiled_in_memory(
-    cache: Path, module: Callable[..., Any], caplog: pytest.LogCaptureFixture
+def test_whatever_changes_the_code_changes_the_name_of_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache.write_text("a file where the folder should be")
-    with caplog.at_level(logging.INFO, logger="dpprobe"):
-        compiled = module()
-    assert compiled.add(1.0, 2.0) == 4.0
-    assert "set NUMBA_CACHE_DIR" in caplog.text
-
-
-def test_other_source_and_other_settings_are_other_files(
-    cache: Path, module: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = [module().CODE.name, module("# changed").CODE.name]
-    monkeypatch.setattr(numba.config, "LOOP_VECTORIZE", 0)
-    names.append(module().CODE.name)
-    assert sorted(names) == sorted(path.name for path in cache.iterdir())
-    assert len(set(names)) == 3
+    """The processor's features too: processors of several kinds share a folder."""
+    source, called = tmp_path / "one.py", tmp_path / "two.py"
+    cpu: Any = llvmlite.binding.get_host_cpu_features()
+    target: Any = cpu_target.target_context.codegen()
+    other = SimpleNamespace(flatten=lambda: f"{cpu.flatten()},+new")
+    patches: list[tuple[Any, str, Any]] = [
+        *((numba.config, name, 7) for name in machine_code._SETTINGS),
+        (numba, "__version__", "0.1"), (llvmlite, "__version__", "0.1"),
+        (platform, "python_version", lambda: "2.7"),
+        (llvmlite.binding, "get_host_cpu_features", lambda: other),
+        (target, "magic_tuple", lambda: ("another",)),
+    ]  # fmt: skip
+    names = []
+    for texts in ("ab", "ac", "bc", "bb"):
+        for path, text in zip((source, called), texts, strict=True):
+            path.write_text(text)
+        names.append(MachineCode(str(source), str(called)).name)
+    names.append(MachineCode(str(source)).name)
+    for patched in patches:
+        with monkeypatch.context() as patch:
+            patch.setattr(*patched, raising=False)
+            names.append(MachineCode(str(source), str(called)).name)
+    assert len(set(names)) == len(names)
+    assert MachineCode(str(source), str(called)).name == names[3]
 
 
 def test_infinity_and_nan_keep_their_meaning() -> None:
@@ -161,6 +183,25 @@ def test_infinity_and_nan_keep_their_meaning() -> None:
     assert compiled(1.0, 2.0) == 2.0
     assert compiled(math.nan, 2.0) == 0.0
     assert compiled(math.inf, 2.0) == 0.0
+
+
+def test_a_function_is_as_written_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
+    assert MachineCode(__file__).jit("f8(f8)")(hash_results) is hash_results
+
+
+@pytest.mark.parametrize("text", ["flags: a\nmodel name\t: One 9\nmodel name: Two", "", None])
+def test_the_processor_is_named(text: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(_: Path) -> str:
+        if text is None:
+            raise OSError("no such file")
+        return text
+
+    monkeypatch.setattr(Path, "read_text", read)
+    monkeypatch.setattr(platform, "processor", lambda: "")
+    name = "One 9" if text else platform.machine()
+    cpu: Any = llvmlite.binding.get_host_cpu_name()
+    assert machine_code.processor_name.__wrapped__() == f"{name} ({cpu})"
 
 
 def test_every_module_of_compiled_functions_is_listed_and_compiled_beforehand(
@@ -177,33 +218,23 @@ def test_every_module_of_compiled_functions_is_listed_and_compiled_beforehand(
     assert {name for name in modules if name in makefile} == modules
 
 
-class Kernels:
-    """Processes that compute with the native kernels, which they load from a folder or compile."""
-
-    def __init__(self, repository: Path) -> None:
-        self._script = repository / "tests/support/kernel_bits.py"
-
-    def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
-        command = [sys.executable, str(self._script), *map(str, arguments)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-
-    def hash(self, process: subprocess.Popen[str]) -> dict[str, str]:
-        output, _ = process.communicate(timeout=900)  # a busy machine is slow
-        assert process.returncode == 0
-        return dict(line.split() for line in output.splitlines())
+def start_kernels(*arguments: str | Path) -> subprocess.Popen[str]:
+    """Starts a process that computes with kernels, which it loads from a folder or compiles."""
+    command = [sys.executable, str(kernel_bits.__file__), *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
 
-@dataclass(frozen=True)
-class Race:
-    """Hashes of processes that compiled at once, and of those that loaded.
+def hash_results(process: subprocess.Popen[str]) -> dict[str, str]:
+    output, _ = process.communicate(timeout=900)  # a busy machine is slow
+    assert process.returncode == 0
+    return dict(line.split() for line in output.splitlines())
 
-    Attributes:
-      alone: had the code of the environment, which was compiled alone, or is so now.
-      few: compiled what is quick to compile, in the reverse order, as `whole` began a little later.
-      whole: compiled all.
-      loaded: had what these left.
-      kept: the names of the files that they left.
+
+class Race(NamedTuple):
+    """Hashes of processes: `few` began to compile as `whole` did, `loaded` had what these left.
+
+    `alone` had the environment's code; `kept` has the names of the files that were left.
     """
 
     alone: dict[str, str]
@@ -214,17 +245,16 @@ class Race:
 
 
 @pytest.fixture(scope="module")
-def race(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Race:
+def race(tmp_path_factory: pytest.TempPathFactory) -> Race:
     """Processes that begin with a cold folder: one of them compiles the kernels, once."""
-    kernels, folder = Kernels(repository), tmp_path_factory.mktemp("cold")
-    alone = kernels.hash(kernels.start())
-    racing = []
+    folder, racing = tmp_path_factory.mktemp("cold"), []
+    alone = hash_results(start_kernels())
     for arguments in (["few"], []):
-        racing.append(kernels.start(folder, *arguments))
+        racing.append(start_kernels(folder, *arguments))
         time.sleep(0.4)
-    few, whole = (kernels.hash(process) for process in racing)
+    few, whole = map(hash_results, racing)
     kept = {path.name for path in folder.iterdir()}
-    loaded = kernels.hash(kernels.start(folder))
+    loaded = hash_results(start_kernels(folder))
     assert {path.name for path in folder.iterdir()} == kept
     return Race(alone, few, whole, loaded, kept)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
-from dataclasses import replace
+from collections import defaultdict
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 
 from dpprobe.privacy import limits, risk
 from dpprobe.privacy.limits import epsilon_token, epsilon_value
-from dpprobe.privacy.plan import Mechanism, Plan, Selection
+from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection
 from dpprobe.privacy.risk import Risk, RiskEpsilon
 from tests.support.stored_records import answer_of, check_values
 
@@ -111,6 +113,11 @@ PLANS: list[dict[str, Any]] = [
     {"selection": Selection(mean=7.0, repeated=("gradients",)), "risk": {"advantage": 0.2}},
     {"mechanisms": (PART, replace(PART, name="covariance", count=1))},
     {"unit": "group"}, {"unit": "row", "checks": {"prv": math.inf, "rdp": None}},
+    {"unit": "group", "patients": Patients(images=3)}, {"patients": Patients(images=None)},
+    {
+        "patients": Patients(images=3, epsilon=math.inf), "priced_by": "pld", "risk": {"top": 0.25},
+        "check_notes": {"prv": "too large"}, "accountant": "rdp", "delta": 1e-6,
+    },
 ]  # fmt: skip
 
 
@@ -121,8 +128,13 @@ def test_mechanisms_selections_and_plans_refuse_what_cannot_be_priced() -> None:
             "realised_epsilon": 0.9995,
         }  # fmt: skip
         made = Plan(**usual | changes)
-        assert Plan.from_dict(made.to_dict()) == made
+        assert Plan.from_dict(json.loads(json.dumps(made.to_dict(), allow_nan=False))) == made
+        for field in fields(Plan):
+            seen[field.name].add(repr(getattr(made, field.name)))
         return [made.to_dict(), made.private, made.steps, made.unit_in_words]
+
+    seen: dict[str, set[str]] = defaultdict(set)
+    another = Plan.NEIGHBOURING.replace("unit", "row")
 
     found = {
         "mechanisms": [
@@ -134,5 +146,7 @@ def test_mechanisms_selections_and_plans_refuse_what_cannot_be_priced() -> None:
             for mean in (1.0, 1.01, 1000, 1000.1, math.nan) for repeated in (("a",), ())
         ],
         "plans": [answer_of(plan, **changes) for changes in PLANS],
+        "relation": answer_of(Plan.from_dict, {"neighbouring": another}),
     }  # fmt: skip
+    assert all(len(values) > 1 for values in seen.values()), "each field was read back"
     check_values("refused_plans", found)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import partial
+from typing import Any
 
 import mpmath  # type: ignore[import-untyped]
 import numpy as np
@@ -18,10 +20,9 @@ from scipy.special import ndtr
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants
 from dpprobe.privacy.entropy import SEEDED
-from dpprobe.privacy.grid import Grid
 from dpprobe.privacy.noise_shares import SMALLEST_SHARE, Penalty, split_noise
-from dpprobe.privacy.plan import Mechanism
 from dpprobe.privacy.rounded_gaussian import LARGEST_DEVIATION, RoundedGaussian
+from tests.support.mechanisms import gaussians
 
 Floats = npt.NDArray[np.float64]
 Shares = tuple[float, ...]
@@ -227,31 +228,40 @@ def test_shares_of_the_honest_are_never_short() -> None:
     assert short > 1_000
 
 
-@pytest.mark.parametrize(("parties", "colluders"), [(3, 3), (3, -1), (2, 5), (0, 0)])
-def test_at_least_one_site_must_be_honest(parties: int, colluders: int) -> None:
-    with pytest.raises(PrivacyError, match=r"one site must be honest; write 0 to -?\d+ "):
-        split_noise(100.0, parties, colluders)
-
-
-@pytest.mark.parametrize("deviation", [0.0, -1.0, math.inf, math.nan, 2.0**49])
-def test_a_deviation_without_noise_or_beyond_the_sampler_is_refused(deviation: float) -> None:
-    with pytest.raises(PrivacyError, match="write an epsilon"):
-        split_noise(deviation, 3, 1)
-
-
-def test_shares_that_are_too_small_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        *(
+            (partial(split_noise, 100.0, parties, colluders), r"honest; write 0 to -?\d+ ")
+            for parties, colluders in ((3, 3), (3, -1), (2, 5), (0, 0))
+        ),
+        *(
+            (partial(split_noise, deviation, 3, 1), "write an epsilon")
+            for deviation in (0.0, -1.0, math.inf, math.nan, 2.0**49)
+        ),
+        (partial(split_noise, 15.9 * 2, 5, 1), r"share .* is 15\.9 steps .* smaller epsilon"),
+        *(
+            (partial(Penalty, smallest=smallest, honest=2, coordinates=1), "smaller epsilon")
+            for smallest in (15.9, math.nan)
+        ),
+        *(
+            (
+                partial(Penalty, smallest=16.0, honest=honest, coordinates=count),
+                "one of each; count",
+            )
+            for honest, count in ((0, 1), (2, 0), (0, 0), (-1, 9))
+        ),
+    ],
+)
+def test_shares_and_penalties_without_a_price_are_refused(
+    call: Callable[[], Any], message: str
+) -> None:
+    """At least one site is honest, noise is within the sampler's, and shares are not too small."""
+    with pytest.raises(PrivacyError, match=message):
+        call()
     assert split_noise(SMALLEST_SHARE * 2, 5, 1) == SMALLEST_SHARE
-    with pytest.raises(PrivacyError, match=r"share .* is 15\.9 steps .* smaller epsilon"):
-        split_noise(15.9 * 2, 5, 1)
-    for smallest in (15.9, math.nan):
-        with pytest.raises(PrivacyError, match="smaller epsilon"):
-            Penalty(smallest=smallest, honest=2, coordinates=1)
-
-
-@pytest.mark.parametrize(("honest", "coordinates"), [(0, 1), (2, 0)])
-def test_numbers_without_a_penalty_are_refused(honest: int, coordinates: int) -> None:
-    with pytest.raises(PrivacyError, match="at least one of each; count"):
-        Penalty(smallest=16.0, honest=honest, coordinates=coordinates)
+    assert split_noise(100.0, 1, 0) == 100.0
+    assert split_noise(LARGEST_DEVIATION, 2, 1) == LARGEST_DEVIATION
 
 
 @pytest.mark.parametrize("smallest", [16.0, 17.3, 23.9])
@@ -277,30 +287,8 @@ def test_the_constant_holds_wherever_it_is_claimed() -> None:
         assert mpmath.log(1 + tau) - mpmath.log(1 - tau) <= 4.1 * honest * q
 
 
-def test_penalties_at_real_grids() -> None:
-    """The smallest noise of a study: epsilon 100, a million rows, twenty sites."""
-    before = -math.inf
-    for noise in (0.05, 1.0, 4.0):
-        deviation = noise / Grid.make_grid(1.0, 1_000_000, whole=True).step
-        share = split_noise(deviation, 20, 1)
-        smaller = share * math.sqrt(0.5)
-        penalty = Penalty(smallest=smaller, honest=19, coordinates=7 * 2_100_225)
-        assert penalty.log10_total < -1e7
-        assert Penalty(smallest=smaller, honest=1, coordinates=9).log10_total == -math.inf
-        assert -penalty.log10_total > before
-        before = -penalty.log10_total
-    few = Penalty(smallest=20.0, honest=2, coordinates=10)
-    assert few.log10_total < Penalty(smallest=20.0, honest=3, coordinates=10).log10_total
-    assert few.log10_total < Penalty(smallest=20.0, honest=2, coordinates=11).log10_total
-
-
 def test_epsilon_is_rounded_up_and_never_down() -> None:
-    plan = [
-        Mechanism(
-            name="sum", released="a sum", sensitivity=0.5, noise_multiplier=3.7, sample_rate=1.0,
-            count=2,
-        )
-    ]  # fmt: skip
+    plan = [gaussians(3.7, count=2)]
 
     def epsilon_of(delta: float) -> float:
         return accountants.compute_epsilon(plan, delta, "pld")
@@ -308,7 +296,8 @@ def test_epsilon_is_rounded_up_and_never_down() -> None:
     alone = epsilon_of(1e-5)
     penalty = Penalty(smallest=16.0, honest=2, coordinates=10**9)
     assert alone < penalty.price_epsilon(epsilon_of, 1e-5) < alone * (1 + 1e-11)
-    assert Penalty(smallest=16.0, honest=1, coordinates=9).price_epsilon(epsilon_of, 1e-5) == alone
+    free = Penalty(smallest=16.0, honest=1, coordinates=9)
+    assert (free.price_epsilon(epsilon_of, 1e-5), free.log10_total) == (alone, -math.inf)
     asked: list[float] = []
 
     def costs_nothing(delta: float) -> float:

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from dpprobe.privacy.random_run_count import draw_runs, runs_at
-from tests.support.number_of_runs import MEANS, generating
+from tests.support.mechanisms import MEANS, generating
 
 
 @pytest.mark.parametrize("mean", [*MEANS, 1.5])

@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy.entropy import SEEDED
+from dpprobe.privacy.entropy import SEEDED, SystemEntropy
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Mechanism
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.rounded_gaussian import RoundedGaussian
 from dpprobe.privacy.running_sums import Factorisation, RunningSums
 from tests.support.gpu import DEVICES
-from tests.support.mechanisms import made_plan
+from tests.support.mechanisms import gaussians, made_plan
 
 CPU = torch.device("cpu")
 
 
 def mechanism(name: str, *, count: int = 1, noise: float = 2.0) -> Mechanism:
-    return Mechanism(
-        name=name,
-        released="a sum",
-        sensitivity=0.5,
-        noise_multiplier=noise,
-        sample_rate=1.0,
-        count=count,
-    )
+    return replace(gaussians(noise, count=count, name=name), sensitivity=0.5)
 
 
 def releases(*mechanisms: Mechanism, seeds: tuple[int, ...] = (1, 2), **options: Any) -> Releases:
@@ -136,6 +132,37 @@ def test_random_words_are_handed_out_once() -> None:
     assert first.tolist() != taken.open_keystream(2, "Poisson sampling").draw_words(2).tolist()
     with pytest.raises(PrivacyError, match="Poisson sampling: its random words were already used"):
         taken.open_keystream(1, "Poisson sampling")
+
+
+def test_what_may_not_be_released_together_is_refused() -> None:
+    observer, shared = (cast(Any, SimpleNamespace()) for _ in range(2))
+    chain = RunningSums(Factorisation.make(4), [], names=("a",), n=10)
+    private, silent, loud = (mechanism("a", noise=noise) for noise in (2.0, 0.0, 2.0**40))
+    of_sites = releases(private, seeds=(1,), shared=shared)
+    refused: list[tuple[Callable[[], Any], str]] = [
+        *(
+            (partial(releases, part, seeds=seeds, **several, **more), "one private fit at a time")
+            for several in ({"running": chain}, {"shared": shared})
+            for part, seeds, more in (
+                (private, (1, 2), {}), (silent, (1,), {}), (private, (1,), {"observer": observer}),
+            )
+        ),
+        (
+            partial(releases, private, entropy=SystemEntropy(), observer=observer),
+            "an audit reads sums without noise",
+        ),
+        (partial(of_sites.open_keystream, 1, "sampling"), "is each site's, not the fit's"),
+        (partial(of_sites.make_noise, "a", 3), "not for sums of several sites"),
+        (
+            partial(releases(loud).release_gaussian, "a", zero(2, 3, step=2.0**-9)),
+            "exceeds the limit of exact sums; write a larger epsilon",
+        ),
+    ]  # fmt: skip
+    for call, message in refused:
+        with pytest.raises(PrivacyError, match=message):
+            call()
+    # noise of 2^39 is just below 2^48 steps, of which there is no more
+    assert releases(loud).release_gaussian("a", zero(2, 3, step=2.0**-8)).isfinite().all()
 
 
 def test_what_leaves_is_on_the_grid_of_the_sums() -> None:

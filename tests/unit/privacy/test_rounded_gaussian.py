@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any, cast
 
 import mpmath  # type: ignore[import-untyped]
@@ -140,7 +141,7 @@ def accepted_area(ends: Sequence[Any]) -> list[Any]:
         if right <= 8:
             cell = int(mpmath.floor(left * 2**CELL_BITS))
             floor = mpmath.mpf(TABLE.floors[cell])
-            rest = gauss_legendre(functools.partial(above, floor), left, right)
+            rest = gauss_legendre(partial(above, floor), left, right)
             total += floor * (right - left) + rest
         else:
             total += gauss_legendre(exact_density, left, right)
@@ -258,16 +259,10 @@ class Reference:
 
 
 # Floors, rests, the tail and nothing: where each ends.
-PIECES = list(
-    itertools.accumulate(
-        [
-            *TABLE.floors,
-            *(TABLE.ceilings[cell] - TABLE.floors[cell] for cell in range(CELLS)),
-            2 * TABLE.ceilings[CELLS] << CELL_BITS,
-            TABLE.nothing,
-        ]
-    )
-)
+RESTS = [ceiling - floor for ceiling, floor in zip(TABLE.ceilings, TABLE.floors, strict=False)]
+PIECES = [*itertools.accumulate(
+    [*TABLE.floors, *RESTS, 2 * TABLE.ceilings[CELLS] << CELL_BITS, TABLE.nothing]
+)]  # fmt: skip
 
 
 @functools.cache
@@ -498,53 +493,31 @@ def test_what_is_added_is_what_is_drawn(dtype: type) -> None:
     RoundedGaussian(Keystream.from_seed(1, "noise")).add_to(sums[:0], 1e4)
 
 
-def test_what_noise_cannot_be_added_to_is_refused() -> None:
-    sampler = RoundedGaussian(Keystream.from_seed(1, "noise"))
-    for sums in (
-        np.zeros(4, dtype=np.float32),
-        np.zeros(4, dtype=np.int32),
-        np.zeros((4, 4)).T[1:],
-    ):
-        with pytest.raises(PrivacyError, match="contiguous int64 or float64"):
-            sampler.add_to(cast(Any, sums), 1.0)
-
-
-def test_streams_are_different_and_the_same_ones_the_same() -> None:
-    first = drawn(1000, 1e9)
-    np.testing.assert_array_equal(first, drawn(1000, 1e9))
-    assert not np.intersect1d(first, drawn(1000, 1e9, seed=2)).size
-    assert not np.intersect1d(first, drawn(1000, 1e9, name="other")).size
-    system = RoundedGaussian(Keystream.from_system("noise")).draw_numbers(1000, 1e9)
-    assert not np.intersect1d(
-        system, RoundedGaussian(Keystream.from_system("noise")).draw_numbers(9, 1e9)
-    ).size
-
-
-def test_a_keystream_serves_one_sampler() -> None:
+def test_streams_are_different_and_each_serves_one_sampler() -> None:
+    streams = [("noise", 1), ("noise", 2), ("other", 1)]
+    found = [drawn(1000, 1e9, seed, name) for name, seed in streams]
+    found += [RoundedGaussian(Keystream.from_system("noise")).draw_numbers(1000, 1e9) for _ in "ab"]
+    assert len(np.unique(np.concatenate(found))) == 5000
+    np.testing.assert_array_equal(found[0], drawn(1000, 1e9))
     keystream = Keystream.from_seed(1, "noise")
     RoundedGaussian(keystream)
     with pytest.raises(PrivacyError, match="already used"):
         RoundedGaussian(keystream)
 
 
-def test_no_deviation_is_exactly_nothing() -> None:
-    sampler = RoundedGaussian(Keystream.from_seed(1, "noise"))
+def test_noise_that_cannot_be_drawn_or_added_is_refused_and_none_is_nothing() -> None:
+    sampler, sums = RoundedGaussian(Keystream.from_seed(1, "noise")), np.arange(5.0)
+    for wrong in (sums.astype(np.float32), sums.astype(np.int32), np.zeros((4, 4)).T[1:]):
+        with pytest.raises(PrivacyError, match="contiguous int64 or float64"):
+            sampler.add_to(cast(Any, wrong), 1.0)
+    for deviation in (-1.0, math.nan, math.inf, math.nextafter(LARGEST_DEVIATION, math.inf)):
+        for call in (partial(sampler.draw_numbers, 1), partial(sampler.add_to, sums)):
+            with pytest.raises(PrivacyError, match="between 0 and 2\\^48; use a coarser grid"):
+                call(deviation)
     assert not sampler.draw_numbers(100, 0.0).any()
-    sums = np.arange(5.0)
     sampler.add_to(sums, 0.0)
     np.testing.assert_array_equal(sums, np.arange(5.0))
     np.testing.assert_array_equal(sampler.draw_numbers(100, 5.0), drawn(100, 5.0))
-
-
-@pytest.mark.parametrize(
-    "deviation", [-1.0, math.nan, math.inf, math.nextafter(LARGEST_DEVIATION, math.inf)]
-)
-def test_deviations_out_of_range_are_refused(deviation: float) -> None:
-    sampler = RoundedGaussian(Keystream.from_seed(1, "noise"))
-    with pytest.raises(PrivacyError, match="between 0 and 2\\^48; use a coarser grid"):
-        sampler.draw_numbers(1, deviation)
-    with pytest.raises(PrivacyError, match="use a coarser grid"):
-        sampler.add_to(np.zeros(1), deviation)
 
 
 def test_a_wrong_table_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

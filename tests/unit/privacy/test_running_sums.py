@@ -127,6 +127,16 @@ def test_totals_have_the_stated_noise_around_the_sums(factorisation: Factorisati
     assert deviation == pytest.approx(factorisation.noise_growth(4))  # multiplier 2 times 0.5
 
 
+@pytest.mark.parametrize("steps", [(STEP / 16, STEP, 4 * STEP), (STEP, STEP / 16)])
+def test_a_total_has_the_stated_noise_whatever_the_grids_of_its_cohorts(steps: Any) -> None:
+    kept: list[Cohort] = []
+    for place, step in enumerate(steps):
+        running = RunningSums(YEAR, kept, names=("sum",), n=100)
+        total, taken = release(running, torch.zeros(20_000).double(), place, step=step)
+        kept.append(running.make_cohort(np.zeros((1, 1), dtype=np.float32)))
+        assert float(total.std()) == pytest.approx(taken.noise_deviation("sum"), rel=0.02)
+
+
 def test_symmetric_totals_have_isometric_noise() -> None:
     totals, _, deviation = run_chain(YEAR, [torch.zeros((120, 120)).double()] * 3)
     matrix = totals[-1].numpy()

@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -18,12 +18,15 @@ from typing import Any
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from safetensors.numpy import save
 
+from dpprobe.artifacts import canonical_json
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.sites.agreement import (
     Agreement,
     Offer,
+    check_member_keys,
     name_public_key,
     offer_path,
     read_offers,
@@ -43,34 +46,38 @@ from dpprobe.sites.exchange import (
     write_secret,
 )
 from dpprobe.sites.shared_sums import Sum
-from dpprobe.sites.site_folder import lock_folder
+from dpprobe.sites.site_folder import has_sent, lock_folder, site_folder
+from tests.support.stored_records import answer_of, check_values, to_plain
 
-NAMES = ("east", "north")
-SIGNERS = {name: Ed25519PrivateKey.generate() for name in NAMES}
+NAMES, ALL = ("east", "north"), ("north", "west", "east")
+SIGNERS = {name: Ed25519PrivateKey.from_private_bytes(name.encode().ljust(32)) for name in ALL}
 MEMBERS = {name: name_public_key(key) for name, key in SIGNERS.items()}
-SECRETS = {name: Secret.draw() for name in NAMES}
+SECRETS = {
+    name: Secret(key=X25519PrivateKey.from_private_bytes(seed), noise=seed[::-1])
+    for name in ALL for seed in [name.encode().rjust(32)]
+}  # fmt: skip
 
 
 def make_offer(name: str, **changes: Any) -> Offer:
     terms = {"epsilon": "1", "class list": ["a", "b"]}
-    values = {"terms": terms, "n": 10, "test_n": 4, "key": SECRETS[name].public_key}
+    key = SECRETS[name if name in SECRETS else "east"].public_key
+    values = {"terms": terms, "n": 10, "test_n": 4, "key": key}
     return Offer.model_validate({"site": name, **values, **changes})
 
 
-def open_exchange(folder: Path, name: str, **changes: Any) -> Exchange:
-    agreement = Agreement.make([make_offer(each, **changes) for each in NAMES])
+def open_exchange(
+    folder: Path, name: str, names: Sequence[str] = NAMES, **changes: Any
+) -> Exchange:
+    agreement = Agreement.make([make_offer(each, **changes) for each in names])
     return Exchange(
         agreement=agreement, site=name, folder=folder / "all", private=folder / name,
         members=MEMBERS, signer=SIGNERS[name],
     )  # fmt: skip
 
 
-def make_sum(
-    value: int, *, size: int = 5, step: float = 0.5, name: str = "gram", deviation: float = 9.0
-) -> Sum:
-    return Sum(
-        name=name, step=step, deviation=deviation, symmetric=False, numbers=np.full(size, value)
-    )
+def make_sum(value: int, *, size: int = 5, **changes: Any) -> Sum:
+    facts: dict[str, Any] = {"name": "gram", "step": 0.5, "deviation": 9.0, "symmetric": False}
+    return Sum(numbers=np.full(size, value), **facts | changes)
 
 
 def send(folder: Path, **sums: Any) -> None:
@@ -207,6 +214,9 @@ def test_one_process_of_a_site_works_at_a_time(folder: Path) -> None:
         "with lock_folder(Path(sys.argv[1])): print('locked')"
     )
     command = [sys.executable, "-c", program, str(folder / "east")]
+    with lock_folder(folder / "new/east"):
+        assert (folder / "new/east").stat().st_mode & 0o777 == 0o700
+        assert (folder / "new/east/lock").stat().st_mode & 0o777 == 0o600
     with lock_folder(folder / "east"):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "another process of this site is at work" in done.stderr
@@ -375,7 +385,7 @@ def test_each_field_of_a_message_is_held_by_its_signature_and_by_the_round(
 
 OTHERS: list[list[dict[str, Any]]] = [
     [{"size": 6}], [{"step": 0.25}], [{"name": "targets"}], [{"deviation": 8.0}],
-    [{"step": "0.5"}], [{}, {}], [],
+    [{"step": "0.5"}], [{"symmetric": 0}], [{}, {}], [],
 ]  # fmt: skip
 
 
@@ -400,32 +410,96 @@ def test_a_member_s_signature_makes_no_other_array_a_sum(folder: Path, numbers: 
         exchange.read_rounds()
 
 
-def test_offers_are_read_only_from_their_sites(folder: Path) -> None:
-    for name in NAMES:
-        write_offer(folder, make_offer(name), SIGNERS[name])
-    assert [offer.site for offer in read_offers(folder, MEMBERS)] == ["east", "north"]
-    shutil.copyfile(offer_path(folder, "east"), offer_path(folder, "north"))
-    with pytest.raises(PrivacyError, match="not signed by the key"):
-        read_offers(folder, MEMBERS)
-    write_offer(folder, make_offer("north"), SIGNERS["east"])
-    with pytest.raises(PrivacyError, match="not signed by the key"):
-        read_offers(folder, MEMBERS)
+def sign_offer(folder: Path, by: str, name: str = "north", **changes: Any) -> None:
+    """Writes any values as the offer of `name`, which the site `by` signed."""
+    values = make_offer(name).model_dump() | changes
+    text = canonical_json({**values, "signature": sign_values(SIGNERS[by], values)})
+    offer_path(folder, name).write_text(text)
 
 
-def test_an_agreement_names_what_differs_and_is_kept_once(folder: Path) -> None:
-    other = make_offer("north", terms={"epsilon": "2", "class list": ["a", "b"], "delta": 1e-5})
-    with pytest.raises(PrivacyError, match="east and north have another delta, epsilon: all sites"):
-        Agreement.make([make_offer("east"), other])
-    agreement = Agreement.make([make_offer("north"), make_offer("east", n=7)])
-    assert (agreement.names, agreement.n, agreement.test_n) == (("east", "north"), 17, 8)
-    later = Agreement.make([make_offer("north"), make_offer("east")])
-    assert later.digest != agreement.digest
-    assert read_agreement(folder / "east") is None
-    for each in (agreement, later):
-        keep_agreement(folder / "east", each)
-    kept = read_agreement(folder / "east")
-    assert kept is not None
-    assert kept.digest == agreement.digest
+OFFERS: list[dict[str, Any]] = [
+    {}, {"n": 0}, {"n": 1}, {"n": 1.0}, {"n": "7"}, {"test_n": -1}, {"test_n": 0}, {"more": 1},
+    {"key": "AB" * 32}, {"key": "ab" * 31}, {"key": "ab" * 32 + "\n"}, {"terms": []}, {"site": 3},
+    {"site": "east"}, {"format": "offer"}, {"format_version": 2}, {"format_version": 0},
+]  # fmt: skip
+TERMS: list[list[dict[str, Any]]] = [
+    [{"a": 1, "b": 2}] * 3, [{"a": 1}], [{"a": 1}, {"a": 1}, {"a": 1, "z": 0, "b": None}],
+    [{"a": 1, "b": 2, "c": 3}, {"b": 3, "a": 1}, {"a": 2}],
+]  # fmt: skip
+KEY = "0123456789abcdef" * 4
+SECRETS_READ = [
+    {"noise": "00" * 32, "key": KEY}, {"noise": "00" * 31, "key": KEY}, {"noise": "00" * 32},
+    {"noise": "00" * 33, "key": KEY}, {"key": KEY}, [],
+]  # fmt: skip
+MEMBER_KEYS = [
+    {}, {"a": KEY}, {"a": KEY, "b": KEY}, {"a": KEY, "b": KEY[::-1], "c": KEY}, {"a": KEY[1:]},
+    {"a": KEY + "0"}, {"a": KEY.upper()}, {"a": KEY + "\n"}, {"a": f" {KEY}"},
+]  # fmt: skip
+
+
+def test_answers_of_fixed_keys(folder: Path) -> None:
+    """Every byte that is signed, masked or hashed; and what is refused, and why."""
+
+    def asked(call: Callable[..., Any], *given: Any) -> Any:
+        answer = to_plain(answer_of(call, *given))
+        return answer.replace(str(folder), "...") if isinstance(answer, str) else answer
+
+    offers = []
+    for changes in OFFERS:
+        sign_offer(folder, "north", **changes)
+        offers.append(asked(read_offers, folder, MEMBERS))
+    sign_offer(folder, "east")
+    offers.append(asked(read_offers, folder, MEMBERS))
+    for name in ALL:
+        write_offer(folder / "all", make_offer(name), SIGNERS[name])
+    offers += [asked(read_offers, folder / "all", {n: MEMBERS[n] for n in names}) for names in (
+        ALL, NAMES, ("west",), ())]  # fmt: skip
+    agreed = [
+        asked(Agreement.make, [make_offer(f"s{9 + place}", terms=each) for place, each in pairs])
+        for terms in TERMS for pairs in (list(enumerate(terms)), [*enumerate(terms)][::-1])
+    ]  # fmt: skip
+    secrets = []
+    for values in SECRETS_READ:
+        (folder / "secret.json").write_text(json.dumps(values))
+        secret = answer_of(read_secret, folder)
+        secrets.append(
+            secret.public_key if isinstance(secret, Secret) else asked(read_secret, folder)
+        )
+    agreement = Agreement.make([make_offer(n, n=k + 1, test_n=k) for k, n in enumerate(ALL)])
+    kept = [agreement.names, agreement.n, agreement.test_n, agreement.digest]
+    kept += [agreement.other_keys(name) for name in (*ALL, "nobody")]
+    for each in (agreement, Agreement.make(agreement.offers[1:])):
+        keep_agreement(folder, each)
+        kept.append(getattr(read_agreement(folder), "digest", None))
+    check_values("site_answers", {
+        "offers": offers, "agreed": agreed, "secrets": secrets, "kept": kept,
+        "members": [asked(check_member_keys, each) for each in MEMBER_KEYS],
+        "messages": list_messages(folder), "none": [read_secret(folder / "x"), read_agreement(
+            folder / "x"), site_folder(folder, "v1").relative_to(folder)],
+    })  # fmt: skip
+
+
+def list_messages(folder: Path) -> dict[str, Any]:
+    """All that three sites send and keep in two rounds of several sums, one of them symmetric."""
+    (folder / "west").mkdir()
+    found: dict[str, Any] = {}
+    rounds: list[list[Sum]] = []
+    for number in (1, 2):
+        for place, name in enumerate(ALL, start=1):
+            exchange = open_exchange(folder, name, ALL)
+            sums = [make_sum(place * size, size=size) for size in range(1, 12)]
+            sums.append(make_sum(-place, size=6, symmetric=True, name="hessian", step=0.25))
+            before = exchange.list_missing(number), exchange.has_sent(number)
+            assert has_sent(exchange.private) == (number > 1)
+            path = exchange.send_sums(rounds, sums, SECRETS[name])
+            found[path.name] = [before, exchange._read_message(path, name)]
+        exchange.check_messages()
+        rounds = exchange.read_rounds()
+        found[f"after {number}"] = [hash_totals(exchange.agreement, rounds), rounds]
+    files = {path for path in folder.glob("*/*.safetensors") if path.parent.name in ALL}
+    found["files"] = sorted(f"{path.parent.name}/{path.name}" for path in files)
+    assert not any(path.stat().st_mode & 0o077 for path in files)
+    return found
 
 
 def test_secrets_are_private_and_noise_is_fixed_by_them(folder: Path) -> None:
@@ -448,6 +522,3 @@ def test_secrets_are_private_and_noise_is_fixed_by_them(folder: Path) -> None:
     np.testing.assert_array_equal(numbers, again.draw_numbers(50, 1e6))
     for other in others:
         assert (other.draw_numbers(50, 1e6) != numbers).all()
-    (folder / "east/secret.json").write_text('{"key": "00"}')
-    with pytest.raises(DataError, match=r"secret\.json: damaged"):
-        read_secret(folder / "east")

@@ -85,8 +85,11 @@ def test_the_noise_of_a_symmetric_sum_is_isometric_and_its_triangle_is_sent() ->
     above = matrix[np.triu_indices(size, 1)]
     assert abs(above.std() * math.sqrt(2) / DEVIATION - 1) < 0.03
     assert abs(np.diagonal(matrix).std() / DEVIATION - 1) < 0.25
-    shared = SharedSums([sent], open_noise=open_noise, share=lambda deviation: deviation)
+    shared = SharedSums([sent] * 2, open_noise=open_noise, share=lambda deviation: deviation)
     total = shared.add_up("sums", local, **(FACTS | {"symmetric": True}))
+    assert shared.smallest_share == DEVIATION / math.sqrt(2)
+    shared.add_up("sums", local, **(FACTS | {"symmetric": True, "deviation": DEVIATION}))
+    assert shared.coordinates == size * (size + 1)
     np.testing.assert_array_equal(total, total.T)
     np.testing.assert_array_equal(total[np.triu_indices(size)], sent.numbers)
 

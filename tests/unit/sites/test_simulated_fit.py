@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,13 @@ from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.entropy import SEEDED
+from dpprobe.privacy.noise_shares import split_noise
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.target import Target
-from dpprobe.sites.simulated_fit import fit_together
+from dpprobe.privacy.rounded_gaussian import RoundedGaussian
+from dpprobe.sites.shared_sums import Sum
+from dpprobe.sites.simulated_fit import _Site, fit_together
+from tests.support.mechanisms import made_plan
 
 ROWS, DIMENSION, CLASSES = 240, 5, 3
 HEADS: dict[str, dict[str, Any]] = {
@@ -53,19 +55,9 @@ def draw_rows() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(features), torch.from_numpy(labels.astype(np.int64))
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("calibration")
-
-
-def make_plan(options: Any, cache: Path, *, n: int = ROWS, unit: str = "image") -> Plan:
-    return calibrate(
-        options.list_mechanisms(n),
-        Target(n=n, unit=unit, epsilon=2.0, delta=1e-4),
-        cache=cache,
-        selection=options.priced_selection(n),
-        checked=False,
-    )
+def make_plan(options: Any, *, n: int = ROWS, unit: str = "image") -> Plan:
+    selection = options.priced_selection(n)
+    return made_plan(options.list_mechanisms(n), n, 2.0, unit=unit, selection=selection)
 
 
 def split_rows(sizes: list[int], patients: np.ndarray | None = None) -> list[TrainingSet]:
@@ -88,30 +80,43 @@ def split_rows(sizes: list[int], patients: np.ndarray | None = None) -> list[Tra
 
 @pytest.mark.parametrize("sizes", [[240], [100, 140], [1, 9, 230], [48] * 5])
 @pytest.mark.parametrize("head", HEADS)
-def test_a_trusted_aggregator_trains_the_bits_of_one_place(
-    head: str, sizes: list[int], cache: Path
-) -> None:
+def test_a_trusted_aggregator_trains_the_bits_of_one_place(head: str, sizes: list[int]) -> None:
     options = method_options(HEADS[head])
-    plan = make_plan(options, cache)
+    plan = make_plan(options)
     together = fit_together(options, split_rows(sizes), plan, 5, colluders=None)
     pooled = fit_heads(options, split_rows([ROWS])[0], plan, [5])
     assert together.weights.tobytes() == pooled.weights.tobytes()
     assert together.steps == pooled.steps
 
 
-def test_patients_of_several_sites_are_the_units_of_one_place(cache: Path) -> None:
+def test_patients_of_several_sites_are_the_units_of_one_place() -> None:
     options = method_options(HEADS["least_squares"])
     patients = np.arange(ROWS) // 4
-    plan = make_plan(options, cache, n=ROWS // 4, unit="patient")
+    plan = make_plan(options, n=ROWS // 4, unit="patient")
     together = fit_together(options, split_rows([80, 160], patients), plan, 5, colluders=None)
     pooled = fit_heads(options, split_rows([ROWS], patients)[0], plan, [5])
     assert together.weights.tobytes() == pooled.weights.tobytes()
 
 
+@pytest.mark.parametrize("colluders", [None, 0, 2])
+def test_each_site_draws_its_share_from_its_own_stream(colluders: int | None) -> None:
+    zero = Sum(name="gram", step=1.0, deviation=9.0, symmetric=False, numbers=np.zeros(3, np.int64))
+    for number in range(3):
+        site = _Site(number, 3, 7, colluders)
+        alone = 100.0 * (number == 0)
+        share = alone if colluders is None else split_noise(100.0, 3, colluders)
+        assert site.share_noise(100.0) == share
+        name = "noise of gram" if colluders is None else f"noise of gram at site {number}"
+        wanted = RoundedGaussian(SEEDED.open_keystream(7, name))
+        for place in range(2):  # one stream gives all releases of a mechanism
+            drawn = site.open_noise(place, zero).draw_numbers(9, 50.0)
+            np.testing.assert_array_equal(drawn, wanted.draw_numbers(9, 50.0))
+
+
 @pytest.mark.parametrize("head", ["least_squares", "feature_covariance"])
-def test_noise_in_shares_makes_another_head_of_the_same_quality(head: str, cache: Path) -> None:
+def test_noise_in_shares_makes_another_head_of_the_same_quality(head: str) -> None:
     options = method_options(HEADS[head])
-    plan = make_plan(options, cache)
+    plan = make_plan(options)
     features, labels = draw_rows()
     whole = features.isfinite().all(1)
     scores = []
@@ -136,10 +141,8 @@ def test_noise_in_shares_makes_another_head_of_the_same_quality(head: str, cache
         ),
     ],
 )
-def test_heads_that_are_no_sums_of_all_rows_are_refused(
-    options: Any, words: str, cache: Path
-) -> None:
+def test_heads_that_are_no_sums_of_all_rows_are_refused(options: Any, words: str) -> None:
     method = method_options(options)
-    plan = make_plan(method, cache)
+    plan = make_plan(method)
     with pytest.raises(ConfigError, match=words):
         fit_together(method, split_rows([120, 120]), plan, 1)
