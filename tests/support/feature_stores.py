@@ -33,8 +33,6 @@ def write_split(
     probe: Mapping[str, Any] | None = None,
     copies: Mapping[str, Mapping[str, int]] | None = None,
     layers: Mapping[str, np.ndarray] | None = None,
-    groups: Mapping[str, Sequence[str]] | None = None,
-    accepted: Sequence[list[int]] | None = None,
     **header: Any,
 ) -> Path:
     """Writes a split named as its folder; returns its manifest.
@@ -71,7 +69,7 @@ def write_split(
         )  # fmt: skip
     manifest = folder / "manifest.json"
     fingerprint = values["dataset_fingerprint"]
-    write_manifest(paths, manifest, rows=rows, dataset_fingerprint=fingerprint, copies=copies)
+    write_manifest(paths[::-1], manifest, rows=rows, dataset_fingerprint=fingerprint, copies=copies)
     return manifest
 
 
