@@ -114,6 +114,14 @@ def test_automatic_clipping_and_the_norms_before_a_clip() -> None:
     torch.testing.assert_close(norms, rows.norm(dim=1), rtol=1e-4, atol=0)
 
 
+def test_bfloat16_is_near_float32() -> None:
+    network = small()
+    inputs, labels = batch(8, network)
+    expected = added(sums(network, 0.5), inputs, labels, None)
+    total = added(sums(network, 0.5, precision="bfloat16"), inputs, labels, None)
+    assert 0 < (total - expected).norm() < 0.05 * expected.norm()
+
+
 def test_sums_are_added_in_the_order_of_the_parameters() -> None:
     network = small()
     turned = replace(network, trained=dict(reversed([*network.trained.items()])))

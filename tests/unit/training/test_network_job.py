@@ -358,3 +358,14 @@ def test_seeds_and_options_have_networks_of_their_own(run: Run) -> None:
     assert run.record(0).fingerprint != before.fingerprint
     assert run.record(0).steps == 3
     assert run.record(0).trained == CLASSES * (DIMENSION + 1)
+
+
+def test_the_physical_batch_changes_no_identity_and_only_rounding(run: Run) -> None:
+    run.tune(0)
+    whole = load_file(run.network(0) / "network.safetensors")
+    fingerprint = run.record(0).fingerprint
+    (run.network(0) / "result.json").unlink()
+    run.tune(0, physical_batch=3)
+    assert run.record(0).fingerprint == fingerprint
+    for name, values in load_file(run.network(0) / "network.safetensors").items():
+        np.testing.assert_allclose(values, whole[name], rtol=1e-4, atol=1e-6)
