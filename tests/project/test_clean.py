@@ -26,6 +26,7 @@ from dpprobe.results.network_record import NETWORKS_FOLDER
 from dpprobe.results.search_record import SEARCHES
 from dpprobe.study.reserved_names import LEDGER_FILE, WRITTEN
 from dpprobe.training import plan_file
+from tests.conftest import REPOSITORY
 from tests.support.script_modules import load_script
 
 DATASET = '{"format": "dpprobe-dataset", "splits": {}}'
@@ -35,61 +36,42 @@ UNPACKED = '{"archive": "a.zip", "sha256": "0"}'
 
 # Files by their content, which is "x" where it tells nothing.
 KEPT = {
-    f"data/digits/{LEDGER_FILE}": "x",
-    "data/photographs/a.png": "x",
-    "data/mine/train.parquet": "x",
-    "images/lesions/benign/a.png": "x",
-    "results/releases/first/bundle.json": "x",
-    "results/own_images/releases/first/bundle.json": "x",
-    "results/notes.txt": "x",
-    "weights/vit.safetensors": "x",
+    "data/downloads/scans/x.extracted.json": UNPACKED,
     # another program's record beside a person's tables
     "data/hospital/dataset.json": '{"name": "Hospital", "labels": {"0": "background"}}',
-    "data/hospital/train.parquet": "x",
-    "data/hospital/test.parquet": "x",
-    "data/hospital/downloads/photo1.png": "x",
-    "data/downloads/by_hand/images.zip": "x",
-    "data/downloads/mine.zip": "x",
-    "data/downloads/scans/mine.png": "x",
-    "data/downloads/scans/x.extracted.json": UNPACKED,
+} | dict.fromkeys((
+    f"data/digits/{LEDGER_FILE}", "data/photographs/a.png", "data/mine/train.parquet",
+    "images/lesions/benign/a.png", "results/releases/first/bundle.json",
+    "results/own_images/releases/first/bundle.json", "results/notes.txt",
+    "weights/vit.safetensors", "data/hospital/train.parquet", "data/hospital/test.parquet",
+    "data/hospital/downloads/photo1.png", "data/downloads/by_hand/images.zip",
+    "data/downloads/mine.zip", "data/downloads/scans/mine.png",
     # a ledger of a dataset that is called as the folder of downloads
-    f"data/downloads/downloads/{LEDGER_FILE}": "x",
+    f"data/downloads/downloads/{LEDGER_FILE}",
     # a folder of a person's, with names that a study writes
-    "results/my_paper/figures/f.png": "x",
-    "results/my_paper/summary/x.parquet": "x",
-    "results/figures/f.pptx": "x",
+    "results/my_paper/figures/f.png", "results/my_paper/summary/x.parquet",
+    "results/figures/f.pptx",
     # a bundle that somebody laid among results, and all with it
-    "results/own_images/tables/kept/bundle.json": "x",
-    "results/own_images/tables/accuracy.csv": "x",
-    "logs/server.log": "x",
-    "logs/slurm/notes.txt": "x",
-    "benchmarks/mine.tsv": "x",
-}
+    "results/own_images/tables/kept/bundle.json", "results/own_images/tables/accuracy.csv",
+    "logs/server.log", "logs/slurm/notes.txt", "benchmarks/mine.tsv",
+), "x")  # fmt: skip
 OF_THE_DEFAULT_STUDY = {
-    "data/digits/dataset.json": DATASET,
-    "data/digits/train.parquet": "x",
+    "data/digits/dataset.json": DATASET, "data/digits/train.parquet": "x",
     "results/cells/digits/pixels/sgd/eps-2/metrics.json": CELL,
-    "results/cells/digits/pixels/.eps-2.done": "",
-    "results/figures/digits/accuracy.png": "x",
-    "results/tracking/releases/first.json": "{}",
-    "results/mlflow.db": "x",
+    "results/cells/digits/pixels/.eps-2.done": "", "results/figures/digits/accuracy.png": "x",
+    "results/tracking/releases/first.json": "{}", "results/mlflow.db": "x",
     "results/report.html": "x",
-}
+}  # fmt: skip
 OF_OTHERS = {
-    ".snakemake/metadata/x": "x",
-    "data/own_images/lesions/dataset.json": DATASET,
-    "data/own_images/lesions/test.parquet": "x",
-    "data/downloads/scans/receipt.json": RECEIPT,
-    "data/downloads/scans/a.zip": "x",
-    "data/downloads/scans/.a.extracted.json": UNPACKED,
-    "data/downloads/scans/a/image.png": "x",
-    "data/downloads/downloads/dataset.json": DATASET,
+    ".snakemake/metadata/x": "x", "data/own_images/lesions/dataset.json": DATASET,
+    "data/own_images/lesions/test.parquet": "x", "data/downloads/scans/receipt.json": RECEIPT,
+    "data/downloads/scans/a.zip": "x", "data/downloads/scans/.a.extracted.json": UNPACKED,
+    "data/downloads/scans/a/image.png": "x", "data/downloads/downloads/dataset.json": DATASET,
     "data/downloads/downloads/train.parquet": "x",
     "data/downloads/downloads/downloads/receipt.json": RECEIPT,
     "results/own_images/cells/lesions/vit/sgd/eps-2/metrics.json": CELL,
-    "results/own_images/report.html": "x",
-    "logs/slurm/train_heads/digits/17.log": "x",
-}
+    "results/own_images/report.html": "x", "logs/slurm/train_heads/digits/17.log": "x",
+}  # fmt: skip
 EMPTY = ("data/empty", "results/empty", "results/my_paper/empty")
 
 
@@ -99,9 +81,9 @@ def fill(root: Path, files: Mapping[str, str]) -> None:
         (root / name).write_text(content)
 
 
-def clean(root: Path, repository: Path, *words: str) -> str:
+def clean(root: Path, *words: str) -> str:
     """Cleans, and returns what it says."""
-    command = [sys.executable, str(repository / "envs/clean.py"), *words]
+    command = [sys.executable, str(REPOSITORY / "envs/clean.py"), *words]
     return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
 
 
@@ -114,12 +96,12 @@ def files_in(root: Path) -> set[str]:
     [((), {*KEPT, *OF_OTHERS}, "cells"), (("--all",), set(KEPT), "own_images/cells")],
 )
 def test_clean_removes_the_default_study_or_all_and_keeps_releases_and_other_files(
-    tmp_path: Path, repository: Path, words: tuple[str, ...], kept: set[str], gone: str
+    tmp_path: Path, words: tuple[str, ...], kept: set[str], gone: str
 ) -> None:
     fill(tmp_path, {**KEPT, **OF_THE_DEFAULT_STUDY, **OF_OTHERS})
     for name in EMPTY:
         (tmp_path / name).mkdir(parents=True)
-    clean(tmp_path, repository, *words)
+    clean(tmp_path, *words)
     assert all((tmp_path / name).is_dir() for name in EMPTY)
     assert files_in(tmp_path) == kept
     assert not (tmp_path / "results" / gone).exists()
@@ -135,47 +117,45 @@ OTHER_STUDIES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("other", OTHER_STUDIES)
 def test_clean_leaves_the_results_of_a_study_without_results_dir(
-    tmp_path: Path, repository: Path, other: Mapping[str, object]
+    tmp_path: Path, other: Mapping[str, object]
 ) -> None:
     files = {name: json.dumps(content) for name, content in other.items()}
     fill(tmp_path, {**OF_THE_DEFAULT_STUDY, **files})
     before = {name for name in files_in(tmp_path) if not name.startswith("data/")}
-    said = clean(tmp_path, repository)
+    said = clean(tmp_path)
     assert files_in(tmp_path) == before
     assert "results stays: " in said
     assert "study w" in said or "a study of photos" in said
-    clean(tmp_path, repository, "--all")
+    clean(tmp_path, "--all")
     assert not any(name.startswith("results/cells") for name in files_in(tmp_path))
 
 
 @pytest.mark.parametrize("words", [(), ("--all",)])
 @pytest.mark.parametrize("name", ["cells", "features", "mlartifacts", "tables", "tracking"])
 def test_a_study_called_as_what_studies_write_keeps_its_releases(
-    tmp_path: Path, repository: Path, name: str, words: tuple[str, ...]
+    tmp_path: Path, name: str, words: tuple[str, ...]
 ) -> None:
     """Such studies were planned once; the default study's names stand for folders of theirs."""
     release = f"results/{name}/releases/first/bundle.json"
     cell = f"results/{name}/cells/{name}/vit/sgd/eps-2/metrics.json"
     fill(tmp_path, {release: "x", cell: CELL, **OF_THE_DEFAULT_STUDY})
-    clean(tmp_path, repository, *words)
+    clean(tmp_path, *words)
     assert (tmp_path / release).is_file()
     assert (tmp_path / cell).is_file() == (not words)
 
 
-def test_a_run_that_made_no_record_is_known_by_its_snapshot(
-    tmp_path: Path, repository: Path
-) -> None:
+def test_a_run_that_made_no_record_is_known_by_its_snapshot(tmp_path: Path) -> None:
     log = "results/mine/logs/prepare_data/scans.log"
     snapshot = {"_run": {"study": {"results_dir": "results/mine"}}}
     fill(tmp_path, {log: "x"})
-    assert "1 files that are not certainly dpprobe's" in clean(tmp_path, repository, "--all")
+    assert "1 files that are not certainly dpprobe's" in clean(tmp_path, "--all")
     fill(tmp_path, {".snakemake/dpprobe/a-0.json": json.dumps(snapshot)})
-    assert "stayed" not in clean(tmp_path, repository, "--all")
+    assert "stayed" not in clean(tmp_path, "--all")
     assert not files_in(tmp_path)
 
 
 @pytest.mark.parametrize("inner", ["data", "data/linked", "results", "results/cells"])
-def test_nothing_behind_a_link_is_removed(tmp_path: Path, repository: Path, inner: str) -> None:
+def test_nothing_behind_a_link_is_removed(tmp_path: Path, inner: str) -> None:
     elsewhere = tmp_path / "elsewhere"
     files = {**OF_THE_DEFAULT_STUDY, **OF_OTHERS}
     fill(elsewhere, {f"{inner}/{name.partition('/')[2]}": text for name, text in files.items()})
@@ -183,26 +163,25 @@ def test_nothing_behind_a_link_is_removed(tmp_path: Path, repository: Path, inne
     place = tmp_path / "here"
     (place / inner).parent.mkdir(parents=True)
     (place / inner).symlink_to(elsewhere / inner)
-    clean(place, repository)
-    clean(place, repository, "--all")
+    clean(place)
+    clean(place, "--all")
     assert files_in(elsewhere) == before
     assert (place / inner).is_symlink()
 
 
-def test_all_that_rules_write_is_known(repository: Path) -> None:
-    script = load_script(repository / "envs/clean.py")
-    text = "".join(path.read_text() for path in (repository / "workflow").rglob("*.smk"))
+def test_all_that_rules_write_is_known() -> None:
+    script = load_script(REPOSITORY / "envs/clean.py")
+    text = "".join(path.read_text() for path in (REPOSITORY / "workflow").rglob("*.smk"))
     named = set(re.findall(r"<results>/([a-z_]+(?:\.html)?)\b", text)) - {"releases"}
     constants = {AUDITS, FAIRNESS, IMBALANCE, LAYERS, LONG_TAIL, NETWORKS_FOLDER, SEARCHES}
     named |= {analysis.folder for analysis in load_analyses() if analysis.measurement}
     assert len(named) > 15
     assert named | constants <= WRITTEN
-    config = (repository / "config.yaml").read_text()
+    config = (REPOSITORY / "config.yaml").read_text()
     assert set(script.DATASETS) <= set(re.findall(r"^  (\w+):$", config, re.M))
     assert f"\nstudy: {script.STUDY}\n" in config
     # the records that tell a study
-    assert set(script.MARKS.values()) == {
-        CELL_FORMAT, MANIFEST_FORMAT, plan_file.FORMAT, calibration.FORMAT,
-    }  # fmt: skip
+    formats = {CELL_FORMAT, MANIFEST_FORMAT, plan_file.FORMAT, calibration.FORMAT}
+    assert set(script.MARKS.values()) == formats
     receipt = download_receipt.Receipt.model_fields["format"].default
     assert (table.FORMAT, receipt) == ("dpprobe-dataset", "dpprobe-download")

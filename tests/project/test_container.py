@@ -18,6 +18,7 @@ from tests.support.git import built, git
 
 # The name of an image with Python, and what `podman build` and `podman run` need besides here.
 BASE, BUILD, RUN = "DPPROBE_TEST_BASE", "DPPROBE_TEST_BUILD", "DPPROBE_TEST_RUN"
+RUNS = ["podman", "run", "--rm", "--network=none", *os.environ.get(RUN, "").split()]
 
 
 @pytest.fixture(scope="module")
@@ -33,16 +34,14 @@ def instructions(text: str) -> list[tuple[str, str]]:
     return [(word, rest.strip()) for word, _, rest in rows]
 
 
-def test_packages_are_those_of_make_environment(
-    instructions: list[tuple[str, str]], repository: Path
-) -> None:
+def test_packages_are_those_of_make_environment(instructions: list[tuple[str, str]]) -> None:
     """The locks and their hashes are read there, and nowhere else."""
     (made,) = [rest for word, rest in instructions if word == "RUN" and "make environment" in rest]
     assert "VENV=/opt/venv ${TORCH_INDEX:+TORCH_INDEX=${TORCH_INDEX}}" in made
     assert not [rest for _, rest in instructions if re.search(r"\b(pip|uv) install", rest)]
     shown = subprocess.run(
         ["make", "--dry-run", "environment", "PYTHON=python3", "VENV=/nowhere/venv"],
-        cwd=repository, check=True, capture_output=True, text=True,
+        cwd=REPOSITORY, check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
     assert "/nowhere/venv/bin/uv pip sync --quiet --require-hashes" in shown
     assert "-m pip install --quiet --require-hashes -r requirements/bootstrap.lock" in shown
@@ -51,13 +50,11 @@ def test_packages_are_those_of_make_environment(
     assert ("ENV", "PATH=/opt/venv/bin:${PATH}") in instructions
 
 
-def test_the_base_is_pinned_by_its_digest_and_has_the_python_of_the_conda_file(
-    text: str, repository: Path
-) -> None:
+def test_the_base_is_pinned_by_its_digest_and_has_the_python_of_the_conda_file(text: str) -> None:
     (base,) = re.findall(r"^ARG BASE=(\S+)$", text, re.MULTILINE)
     image = re.fullmatch(r"docker\.io/library/python:(3\.\d+)-slim-\w+@sha256:[0-9a-f]{64}", base)
     assert image
-    conda = yaml.safe_load((repository / "envs/dpprobe.yaml").read_text())
+    conda = yaml.safe_load((REPOSITORY / "envs/dpprobe.yaml").read_text())
     assert f"python ={image[1]}" in conda["dependencies"]
     assert set(re.findall(r"^FROM (\S+)", text, re.MULTILINE)) == {"${BASE}"}
 
@@ -143,10 +140,8 @@ def image(clone: Path) -> Iterator[str]:
 def test_the_image_has_the_version_of_the_clone(image: str, clone: Path) -> None:
     asked = "import dpprobe, os; print(dpprobe.__version__, sorted(os.listdir('/opt/dpprobe')))"
     done = subprocess.run(
-        ["podman", "run", "--rm", "--network=none", *os.environ.get(RUN, "").split(), image,
-         "python", "-c", asked],
-        check=True, text=True, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        [*RUNS, image, "python", "-c", asked], check=True, text=True, stdout=subprocess.PIPE
+    )
     version, _, names = done.stdout.partition(" ")
     assert version == built(clone)
     assert ".git'" not in names
@@ -157,14 +152,10 @@ def test_the_default_study_runs_in_the_image(image: str, tmp_path: Path, reposit
     shutil.copy(repository / "config.yaml", tmp_path)
     tmp_path.chmod(0o777)
     command = [
-        "podman", "run", "--rm", "--network=none", *os.environ.get(RUN, "").split(),
-        f"--volume={tmp_path}:/study", image,
+        *RUNS, f"--volume={tmp_path}:/study", image,
         "snakemake", "--snakefile", "/opt/dpprobe/Snakefile", "--cores", "2",
     ]  # fmt: skip
     subprocess.run(command, check=True)
     assert (tmp_path / "results/report.html").is_file()
-    again = subprocess.run(
-        [*command, "--dry-run"], check=True, text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    assert "Nothing to be done" in again.stdout
+    again = subprocess.run([*command, "--dry-run"], check=True, text=True, capture_output=True)
+    assert "Nothing to be done" in again.stdout + again.stderr

@@ -26,10 +26,8 @@ def test_every_locked_package_has_a_hash_and_no_address(repository: Path) -> Non
         lock = (repository / f"requirements/{name}.lock").read_text()
         blocks = lock.replace("\\\n", " ").splitlines()
         assert blocks
-        for block in blocks:
-            assert "==" in block
-            assert "--hash=sha256:" in block
-            assert "://" not in block
+        assert all("==" in block and "--hash=sha256:" in block for block in blocks)
+        assert "://" not in lock
 
 
 def test_this_environment_is_the_locked_one(repository: Path) -> None:

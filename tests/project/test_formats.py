@@ -38,15 +38,10 @@ STORED = REPOSITORY / "tests/stored"
 # A file of the cache of calibrations is named by the hash of all that it follows from.
 UNVERSIONED = {"dpprobe-calibration"}
 FOLDERS = {
-    "dpprobe-bundle": "bundle",
-    "dpprobe-ledger": "ledger",
-    "dpprobe-units": "units",
-    "dpprobe-cohort": "cohort",
-    "dpprobe-dataset": "dataset",
-    "dpprobe-features": "features",
-    "dpprobe-manifest": "features",
-    "dpprobe-cell": "cell",
-}
+    "dpprobe-bundle": "bundle", "dpprobe-ledger": "ledger", "dpprobe-units": "units",
+    "dpprobe-cohort": "cohort", "dpprobe-dataset": "dataset", "dpprobe-features": "features",
+    "dpprobe-manifest": "features", "dpprobe-cell": "cell",
+}  # fmt: skip
 
 
 def documented() -> dict[str, tuple[int, list[int]]]:
@@ -100,9 +95,8 @@ def _constants(body: list[ast.stmt]) -> Iterator[tuple[str, Any]]:
 
 
 def test_the_page_has_every_format_and_its_version() -> None:
-    code = {
-        kind: version for kind, version in written_by_the_code().items() if kind not in UNVERSIONED
-    }
+    code = written_by_the_code()
+    code = {kind: version for kind, version in code.items() if kind not in UNVERSIONED}
     assert len(code) > 20
     assert {kind: version for kind, (version, _) in documented().items()} == code
 
@@ -117,6 +111,7 @@ def test_stored_files_of_kept_versions_are_read() -> None:
     """The bundle's weights and the features were drawn, so all of their numbers are known."""
     cell = read_cell(STORED / "cell-4/metrics.json")
     bundle = read_bundle(STORED / "bundle-1")
+    facts = bundle.facts
     expected = np.random.default_rng(0).normal(size=(3, 65)).astype(np.float32)
     np.testing.assert_array_equal(bundle.weights, expected)
     (units,), (path,) = (STORED / "units-1").iterdir(), (STORED / "cohort-1").iterdir()
@@ -126,11 +121,7 @@ def test_stored_files_of_kept_versions_are_read() -> None:
     store = FeatureStore(STORED / "features-2/manifest.json")
     found = {
         "cell": [cell.format_version, cell.guaranteed, cell.summary[cell.headline].both_low],
-        "bundle": [
-            bundle.facts.format_version,
-            bundle.facts.class_names,
-            bundle.statement["epsilon_target"],
-        ],
+        "bundle": [facts.format_version, facts.class_names, bundle.statement["epsilon_target"]],
         "ledger": [
             [each.state, each.reason, each.digest, [part.side for part in each.booking.parts]]
             for each in Ledger(STORED / "ledger-1/ledger.jsonl").read_entries()
@@ -143,22 +134,18 @@ def test_stored_files_of_kept_versions_are_read() -> None:
     check_values("stored_formats", found)
 
 
-@pytest.mark.parametrize(
-    ("stored", "read"),
-    [
-        ("cell-4/metrics.json", read_cell),
-        ("dataset-1/dataset.json", read_info),
-        ("features-2/manifest.json", read_manifest),
-        ("cell-4/metrics.json", lambda path: whole_cell(path.parent, "any")),
-    ],
-)
+@pytest.mark.parametrize(("stored", "read"), [
+    ("cell-4/metrics.json", read_cell), ("dataset-1/dataset.json", read_info),
+    ("features-2/manifest.json", read_manifest),
+    ("cell-4/metrics.json", lambda path: whole_cell(path.parent, "any")),
+])  # fmt: skip
 def test_a_file_of_a_newer_dpprobe_is_refused_and_not_to_be_deleted(
     tmp_path: Path, stored: str, read: Callable[[Path], Any]
 ) -> None:
     path = tmp_path / Path(stored).name
     values = read_json(STORED / stored)
     version = values["format_version"] + 1
-    path.write_text(json.dumps({**values, "format_version": version}))
+    path.write_text(json.dumps(values | {"format_version": version}))
     with pytest.raises(DataError, match=f"of version {version}, newer") as error:
         read(path)
     assert "delete" not in str(error.value)
@@ -184,8 +171,8 @@ def test_a_shard_of_a_newer_dpprobe_is_not_to_be_deleted(tmp_path: Path) -> None
 
 
 def write_embedding(path: Path, described: str) -> None:
-    table = pa.table({"x": [0.0]}).replace_schema_metadata({"dpprobe": described.encode()})
-    write_table(path, table)
+    table = pa.table({"x": [0.0]})
+    write_table(path, table.replace_schema_metadata({"dpprobe": described.encode()}))
 
 
 def test_records_of_a_newer_dpprobe_are_not_to_be_deleted(tmp_path: Path) -> None:

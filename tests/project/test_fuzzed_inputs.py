@@ -84,10 +84,8 @@ STUDY: dict[str, Any] = {
             "group_columns": {"age": {"column": "age", "bins": [18, 40]}},
         },
         "folder": {"source": "imagefolder", "path": "images"},
-        "hub": {
-            "source": "huggingface", "repo": "a/b", "revision": "0" * 40, "train": "x.parquet",
-            "class_names": CLASSES,
-        },
+        "hub": {"source": "huggingface", "repo": "a/b", "revision": "0" * 40,
+                "train": "x.parquet", "class_names": CLASSES},
     },
     "backbones": {
         "pixels": {"family": "pixels", "size": 8, "color": "gray"},
@@ -97,40 +95,26 @@ STUDY: dict[str, Any] = {
     "methods": {
         "sgd": {"head": "sgd", "batch_size": 16, "steps": 20, "normalize": "l2"},
         "adam": {"head": "adam", "schedule": "warmup_cosine", "batch_size": 8},
-        "newton": {"head": "newton"},
-        "auto": {"head": "auto"},
-        "tuned": {
-            "head": "tuned", "base": {"head": "sgd", "batch_size": 8},
-            "search": {"learning_rate": [0.1, 1.0]},
-        },
+        "newton": {"head": "newton"}, "auto": {"head": "auto"},
+        "tuned": {"head": "tuned", "base": {"head": "sgd", "batch_size": 8},
+                  "search": {"learning_rate": [0.1, 1.0]}},
         "ceiling": {"head": "nonprivate"},
     },
-    "epsilons": [0.5, 1, "inf"],
-    "seeds": 2,
-    "tsne": {},
-    "features": {"shards": 1},
-    "privacy": {"unit": "image"},
-    "fairness": {},
-    "audit": {"epsilons": [1]},
+    "epsilons": [0.5, 1, "inf"], "seeds": 2, "tsne": {}, "features": {"shards": 1},
+    "privacy": {"unit": "image"}, "fairness": {}, "audit": {"epsilons": [1]},
     "releases": {
         "one": {"dataset": "digits", "backbone": "pixels", "method": "newton", "epsilon": 1.0}
     },
 }  # fmt: skip
 COMMANDS = [
-    ["check", "study.yaml"],
-    ["check", "study.yaml", "rows.csv"],
-    ["catalog", "cifar10"],
+    ["check", "study.yaml"], ["check", "study.yaml", "rows.csv"], ["catalog", "cifar10"],
     ["init", "rows.csv", "--label", "label", "--force", "--output", "new.yaml"],
-    ["init", "rows.parquet", "--force"],
-    ["init", "images", "--force"],
-    ["init", "rows.tar", "--force"],
-    ["verify", "bundle"],
+    ["init", "rows.parquet", "--force"], ["init", "images", "--force"],
+    ["init", "rows.tar", "--force"], ["verify", "bundle"],
     ["predict", "bundle", "images", "--output", "out.csv"],
-    ["predict", "bundle", "rows.csv", "rows.parquet"],
-    ["ledger", "data", "--delta", "1e-5"],
-    ["plan", "--n", "1000", "--classes", "10", "--epsilon", "1"],
-    ["results", "."],
-]
+    ["predict", "bundle", "rows.csv", "rows.parquet"], ["ledger", "data", "--delta", "1e-5"],
+    ["plan", "--n", "1000", "--classes", "10", "--epsilon", "1"], ["results", "."],
+]  # fmt: skip
 
 
 @dataclass
@@ -152,18 +136,12 @@ class Desk:
     def predictor(self) -> Predictor:
         return Predictor.load_bundle(self.folder / "bundle")
 
-    @cached_property
-    def out(self) -> Path:
-        return self.folder / "out"
-
     def write_inputs(self) -> None:
         """Writes the whole inputs."""
-        (self.folder / "images").mkdir()
         for name in CLASSES:
-            (self.folder / "images" / name).mkdir()
+            (self.folder / "images" / name).mkdir(parents=True)
         for row in range(ROWS):
-            place = self.folder / "images" / CLASSES[row % 2] / f"{row}.png"
-            place.write_bytes(png(row))
+            (self.folder / "images" / CLASSES[row % 2] / f"{row}.png").write_bytes(png(row))
         self.cells = [["path", "label", "patient", "age", "sex"]] + [
             [f"images/{name}/{row}.png", name, f"p{row // 2}", str(row), "fm"[row % 2]]
             for row, name in zip(range(ROWS), itertools.cycle(CLASSES), strict=False)
@@ -218,10 +196,11 @@ class Desk:
         options = dataset_options(values)
         options.check_files()
         options.count_rows()
-        shutil.rmtree(self.out, ignore_errors=True)
-        dataset_preparation.prepare_dataset(options, self.out)
+        out = self.folder / "out"
+        shutil.rmtree(out, ignore_errors=True)
+        dataset_preparation.prepare_dataset(options, out)
         for split in ("train", "test"):
-            table = SplitTable(self.out / f"{split}.parquet")
+            table = SplitTable(out / f"{split}.parquet")
             assert len(table.read_ids()) == len(table.read_labels()) == table.rows
 
     def study(self, chance: random.Random) -> None:
@@ -248,8 +227,8 @@ class Desk:
         elif chance.random() < 0.3:
             self.predict_tables(path)
         else:
-            given = {"root": str(self.folder), "train": path.name, "label_column": "label"}
-            self.prepare(chance, "csv", **given)
+            root = str(self.folder)
+            self.prepare(chance, "csv", root=root, train=path.name, label_column="label")
 
     def parquet(self, chance: random.Random) -> None:
         path = self.folder / "damaged.parquet"
@@ -269,10 +248,8 @@ class Desk:
         """Writes a whole parquet file of damaged columns or metadata."""
         columns = dict(self.columns)
         name = chance.choice(list(columns))
-        values = chance.choice([VALUES_OF_COLUMNS, list(TEXTS)])
-        kept = [
-            value for value in chance.choices(values, k=ROWS) if isinstance(value, type(values[0]))
-        ]
+        values: list[Any] = chance.choice([[0, 1, -1, 2**62, 10**12, 5], list(TEXTS)])
+        kept = [each for each in chance.choices(values, k=ROWS) if type(each) is type(values[0])]
         columns[name] = chance.choice([
             kept * ROWS, [*columns[name][1:], None], [10**12, *range(ROWS - 1)], [[0, 1]] * ROWS,
             [b"\xff"] * ROWS, [None] * ROWS, [{"bytes": b"", "path": "/dev/zero"}] * ROWS,
@@ -282,9 +259,7 @@ class Desk:
         except (pa.ArrowException, ValueError, TypeError):
             table = pa.table(self.columns)  # no such file can be
         damaged = damage_values(chance, self.metadata)
-        metadata = {
-            str(key).encode("utf-8", "replace"): json.dumps(damaged[key]) for key in damaged
-        }
+        metadata = {str(k).encode("utf-8", "replace"): json.dumps(damaged[k]) for k in damaged}
         pq.write_table(table.replace_schema_metadata(metadata), path)
 
     def tar(self, chance: random.Random) -> None:
@@ -334,8 +309,7 @@ class Desk:
         elif kind < 0.8:
             name = chance.choice([FACTS_FILE, STATEMENT_FILE])
             values = damage_values(chance, read_json(folder / name))
-            text = json.dumps(values).encode("utf-8", "surrogatepass")
-            (folder / name).write_bytes(text)
+            (folder / name).write_bytes(json.dumps(values).encode("utf-8", "surrogatepass"))
         else:
             tensors = load_file(folder / HEAD_FILE)
             values = tensors["weights"].copy()
@@ -360,8 +334,7 @@ class Desk:
             elif chance.random() < 0.5:
                 manifest.write_bytes(damage_bytes(chance, kept[1]))
             else:
-                damaged = json.dumps(damage_values(chance, json.loads(kept[1])))
-                manifest.write_text(damaged, encoding="utf-8")
+                manifest.write_text(json.dumps(damage_values(chance, json.loads(kept[1]))), "utf-8")
             store = FeatureStore(manifest)
             store.read()
             assert len(store.ids) == len(store.labels) == store.rows
@@ -378,9 +351,6 @@ class Desk:
             words = ["check"]
         self.monkeypatch.setattr(sys, "argv", ["dpprobe", *words])
         main()
-
-
-VALUES_OF_COLUMNS: list[Any] = [0, 1, -1, 2**62, 10**12, 5]
 
 
 @pytest.fixture
@@ -404,11 +374,10 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
 
 def list_inputs(kinds: list[str]) -> Iterator[tuple[str, int]]:
     """Yields kinds by turns, each with a number: those that failed first, then new ones."""
-    if ONLY:
-        yield ONLY.split()[0], int(ONLY.split()[1])
-        return
-    for written in CORPUS:
+    for written in [ONLY] if ONLY else CORPUS:
         yield written.split()[0], int(written.split()[1])
+    if ONLY:
+        return
     until = time.monotonic() + SECONDS
     for number in itertools.count(SEED * 10**9):
         for kind in kinds:

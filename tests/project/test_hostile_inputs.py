@@ -38,10 +38,8 @@ CLASSES = ["cat", "dog"]
 
 
 def write_parquet(path: Path, rows: int = 200, **columns: Any) -> Path:
-    image = pa.array(
-        [{"bytes": png(row % 256), "path": None} for row in range(rows)],
-        pa.struct([("bytes", pa.binary()), ("path", pa.string())]),
-    )
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    image = pa.array([{"bytes": png(row % 256), "path": None} for row in range(rows)], kind)
     values = {"image": image, "label": [row % 2 for row in range(rows)], **columns}
     pq.write_table(pa.table(values), path, compression="none", row_group_size=rows)
     return path
@@ -59,17 +57,14 @@ def prepare(folder: Path, options: Any) -> SplitTable:
 # bundles
 
 
-def test_a_head_that_is_not_finite_or_whose_scores_overflow_predicts_nothing(
-    tmp_path: Path,
-) -> None:
+def test_a_head_that_is_not_finite_or_overflows_predicts_nothing(tmp_path: Path) -> None:
     folder = write_example(tmp_path / "bundle")
     Image.new("RGB", (8, 8), "white").save(tmp_path / "a.png")
     tensors = load_file(folder / HEAD_FILE)
-    for values, match in (
-        (np.nan, "head.safetensors: weights: not finite float32 numbers"),
-        (np.inf, "head.safetensors: weights: not finite float32 numbers"),
-        (np.finfo(np.float32).max, "image 0: the head's scores .* are not finite numbers"),
-    ):
+    not_finite = "head.safetensors: weights: not finite float32 numbers"
+    overflow = "image 0: the head's scores .* are not finite numbers"
+    largest = np.finfo(np.float32).max
+    for values, match in ((np.nan, not_finite), (np.inf, not_finite), (largest, overflow)):
         edited = tensors[WEIGHTS].copy()
         edited[slice(None) if np.isfinite(values) else (1, 3)] = values
         save_file({WEIGHTS: edited}, folder / HEAD_FILE)
@@ -91,9 +86,8 @@ def test_deep_brackets_are_one_error(tmp_path: Path) -> None:
         (tmp_path / name).write_text(f"a: {deep}" if name.endswith("yaml") else deep)
     with pytest.raises(ConfigError, match=r"deep.yaml: brackets nested too deeply"):
         check_yaml(tmp_path / "deep.yaml")
-    with pytest.raises(
-        DataError, match=r"deep.json: unreadable \(not valid JSON \(brackets nested"
-    ):
+    unreadable = r"deep.json: unreadable \(not valid JSON \(brackets nested"
+    with pytest.raises(DataError, match=unreadable):
         read_record(tmp_path / "deep.json", kind="x", version=1)
 
 
@@ -109,11 +103,8 @@ def test_texts_that_no_path_can_have_are_one_error(place: str, text: str) -> Non
     rows = {"source": "csv", "train": "a.csv", "label_column": "x", "class_names": CLASSES}
     study = changed("datasets.rows", rows)
     value = {text: ["x"]} if place.endswith("filters") else text
-    with pytest.raises(
-        ConfigError,
-        match=r"^config: .*: contains a NUL character or half a character \(a lone surrogate\); "
-        "remove it$",
-    ):
+    what = r"a NUL character or half a character \(a lone surrogate\)"
+    with pytest.raises(ConfigError, match=f"^config: .*: contains {what}; remove it$"):
         load_study(change_values(study, {place: value}))
 
 
@@ -201,9 +192,8 @@ def test_metadata_of_parquet_that_is_no_json_is_one_error(tmp_path: Path) -> Non
 
 def test_a_label_of_a_trillion_is_no_list_of_classes(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "a.parquet", label=[10**12, *[0] * 199])
-    with pytest.raises(
-        ConfigError, match="column label has the label 1000000000000: .*at most 1,0"
-    ):
+    match = "column label has the label 1000000000000: .*at most 1,0"
+    with pytest.raises(ConfigError, match=match):
         look_at_parquet(str(path), Wishes())
 
 
@@ -227,17 +217,13 @@ def test_groups_are_made_in_the_same_way_of_every_source(
         "sex": {"column": "sex", "ignore_case": True},
     }  # fmt: skip
     groups = prepare(tmp_path / "c", options(group_columns=many)).read_groups()
-    for words in (
-        "age: -1 may be a code for unknown, but falls into <18",
-        "years: -99 may be a code for unknown, but is a separate group",
-    ):
-        assert caplog.text.count(words) == 1, words
+    for age, place in (("age: -1", "falls into <18"), ("years: -99", "is a separate group")):
+        assert caplog.text.count(f"{age} may be a code for unknown, but {place}") == 1
     assert {*groups["group_range"]} == {"<18", "18-39", ">=40"}
     assert {*groups["group_sex"]} == {"f"}
     wrong = write_source(tmp_path, source, age=["F"] + ["20"] * 39)
-    binned = wrong(group_columns={"age": {"column": "age", "bins": [18]}})
     with pytest.raises(DataError, match="age is 'F', which is not a number"):
-        prepare(tmp_path / "d", binned)
+        prepare(tmp_path / "d", wrong(group_columns={"age": {"column": "age", "bins": [18]}}))
 
 
 def write_source(folder: Path, source: str, **columns: list[Any]) -> Any:

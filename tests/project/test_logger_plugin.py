@@ -9,19 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
 from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
 from snakemake_interface_logger_plugins.tests import MockOutputSettings
 
-from snakemake_logger_plugin_dpprobe import (
-    RUN,
-    LogHandler,
-    is_quiet_typed,
-    list_reasons,
-    shorten_error,
-)
+import snakemake_logger_plugin_dpprobe as plugin
+from snakemake_logger_plugin_dpprobe import RUN, LogHandler
 from tests.support.stored_records import check_values
 
 
@@ -115,14 +111,13 @@ def test_a_dry_run_says_more_or_less_as_it_is_told(
     plan_jobs(make_handler("rules", "host", dry=True), 3)
     assert "a job" not in capsys.readouterr().err
     monkeypatch.setattr("sys.argv", ["snakemake", "-n", "-p"])
-    handler = make_handler("rules", "host", dry=True, commands=True)
-    plan_jobs(handler, 3)
+    plan_jobs(make_handler("rules", "host", dry=True, commands=True), 3)
     told = capsys.readouterr().err
     assert "Job stats:" in told
     assert told.count("a job") == 3
     assert "would run" not in told
-    assert is_quiet_typed(["-q"])
-    assert not is_quiet_typed(["-n", "quiet"])
+    assert plugin.is_quiet_typed(["-q"])
+    assert not plugin.is_quiet_typed(["-n", "quiet"])
 
 
 def test_a_long_wait_says_for_which_jobs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,10 +128,8 @@ def test_a_long_wait_says_for_which_jobs(capsys: pytest.CaptureFixture[str]) -> 
     handler._report_wait(began + 4)
     assert capsys.readouterr().err == ""
     handler._report_wait(began + 6)
-    told = capsys.readouterr().err
-    assert re.fullmatch(
-        r"running: heads 0 \(\d+ s\); heads 1 \(\d+ s\); heads 2 \(\d+ s\); 2 more\n", told
-    )
+    running = "".join(rf"heads {number} \(\d+ s\); " for number in range(3))
+    assert re.fullmatch(f"running: {running}2 more\n", capsys.readouterr().err)
     handler._report_wait(began + 40)
     assert capsys.readouterr().err == "", "the same jobs"
     handler.handle(make_record(LogEvent.JOB_FINISHED, "Finished", job_id=0))
@@ -154,23 +147,17 @@ def start_job(handler: LogHandler, log: Path) -> float:
     return handler._said
 
 
-@pytest.mark.parametrize(
-    "place", ["results/logs/train/digits.log", "logs/slurm/train/digits/7.log"]
-)
+@pytest.mark.parametrize("file", ["results/logs/train/digits.log", "logs/slurm/train/digits/7.log"])
 def test_what_a_job_elsewhere_waits_for_is_told(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    place: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], file: str
 ) -> None:
     """On Slurm a job's warnings stand in its log, where nobody looks while a run says nothing."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        RUN, "workflow", SimpleNamespace(non_local_exec=True, is_main_process=False)
-    )
+    workflow = SimpleNamespace(non_local_exec=True, is_main_process=False)
+    monkeypatch.setattr(RUN, "workflow", workflow)
     handler = make_handler("rules", "host")
     began = start_job(handler, Path("results/logs/train/digits.log"))
-    log = Path(place)
+    log = Path(file)
     log.parent.mkdir(parents=True)
     wait = (
         "cells: no room on / (No space left on device); waiting up to 60 more minutes; free space"
@@ -223,23 +210,14 @@ def test_a_dry_run_says_what_each_job_asks_for(
 def test_a_terminal_that_is_gone_ends_the_messages_and_not_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Gone:
-        written = 0
-
-        def write(self, _: str) -> int:
-            self.written += 1
-            raise BrokenPipeError
-
-        def flush(self) -> None:
-            raise BrokenPipeError
-
-    gone = Gone()
+    gone = Mock(spec=["write", "flush"])
+    gone.write.side_effect = gone.flush.side_effect = BrokenPipeError
     monkeypatch.setattr("sys.stderr", gone)
     handler = make_handler("rules")
     for _ in range(3):
         handler.handle(make_record(None, "a line"))
     handler.close()
-    assert gone.written == 1
+    assert gone.write.call_count == 1
 
 
 IN_CONFIG = 'Traceback (most recent call last):\n  File "x", in load_configfile\n'
@@ -266,8 +244,8 @@ def test_what_snakemake_says_in_many_lines_is_told_in_one(
     (tmp_path / "lesions.yaml").touch()
     rules = [SimpleNamespace(name=name) for name in ("all", "plan", "paper_tables")]
     monkeypatch.setattr(RUN, "workflow", SimpleNamespace(rules=rules))
-    found = {text: shorten_error(text, kind) for kind, text in ERRORS}
+    found = {text: plugin.shorten_error(text, kind) for kind, text in ERRORS}
     assert all(len(told.splitlines()) == 1 for told in found.values())
     text = "Missing output files: a; Params have changed since last execution: before: 1, now: 2"
-    reasons = {rule: list_reasons(text, rule) for rule in ("prepare_data", "plot")}
+    reasons = {rule: plugin.list_reasons(text, rule) for rule in ("prepare_data", "plot")}
     check_values("logger_plugin_errors", found | reasons)

@@ -30,23 +30,14 @@ def standin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for row in range(ROWS):
         pixels = np.full((8, 8, 3), 40, np.uint8)
         pixels[:4] = 180 + row % 40
-        stream = io.BytesIO()
-        Image.fromarray(pixels).save(stream, "PNG")
+        Image.fromarray(pixels).save(stream := io.BytesIO(), "PNG")
         pictures.append({"bytes": stream.getvalue(), "path": None})
     table = pa.table({"image": pictures, "label": [row % 10 for row in range(ROWS)]})
     pq.write_table(table, root / "cifar.parquet")
-    subprocess.run(
-        [
-            sys.executable, REPOSITORY / "bench/medical_standin.py",
-            "--images", root / "cifar.parquet", "--folder", root / "chexpert",
-        ],
-        check=True, capture_output=True,
-    )  # fmt: skip
+    words = ["--images", root / "cifar.parquet", "--folder", root / "chexpert"]
+    command = [sys.executable, REPOSITORY / "bench/medical_standin.py", *words]
+    subprocess.run(command, check=True, capture_output=True)
     return root / "chexpert"
-
-
-def patient(row: dict[str, str]) -> str:
-    return row["Path"].split("/")[2]
 
 
 @pytest.mark.parametrize("name", ["medical_standin", "medical_fairness"])

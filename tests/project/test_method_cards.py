@@ -24,8 +24,7 @@ ROWS = 1438
 FACTS = DataFacts(
     n=ROWS, dimension=64, classes=10, multi_label=False, epsilon=1.0, delta=1e-5, unit="image"
 )
-EVERY = pytest.mark.parametrize("head", sorted(METHODS))
-MEASURED = pytest.mark.parametrize("head", sorted(HEADS))
+CARDS = [f"methods/{head}.md" for head in sorted(METHODS)]
 
 
 @pytest.fixture(scope="module")
@@ -37,33 +36,21 @@ def card(repository: Path, head: str) -> str:
     return (repository / f"docs/methods/{head}.md").read_text(encoding="utf-8")
 
 
-def check_blocks(module: ModuleType, path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    found = module.blocks(path, module.read_study())
-    assert set(re.findall(r"<!-- (\w+): ", text)) == set(found)
-    assert module.filled(text, found) == text, "run bench/method_cards.py"
-
-
 def test_every_head_has_a_card_and_every_card_a_head(repository: Path) -> None:
     cards = {path.stem for path in (repository / "docs/methods").glob("*.md")}
     assert cards - {"README"} == set(METHODS)
 
 
-@EVERY
-def test_a_card_s_tables_are_the_code_s(
-    head: str, repository: Path, method_cards: ModuleType
-) -> None:
-    check_blocks(method_cards, repository / f"docs/methods/{head}.md")
+@pytest.mark.parametrize("page", [*CARDS, "methods/README.md", "configuration.md"])
+def test_tables_are_the_code_s(page: str, repository: Path, method_cards: ModuleType) -> None:
+    path = repository / "docs" / page
+    text = path.read_text(encoding="utf-8")
+    found = method_cards.blocks(path, method_cards.read_study())
+    assert set(re.findall(r"<!-- (\w+): ", text)) == set(found)
+    assert method_cards.filled(text, found) == text, "run bench/method_cards.py"
 
 
-@pytest.mark.parametrize("page", ["methods/README.md", "configuration.md"])
-def test_a_page_s_tables_are_the_code_s(
-    page: str, repository: Path, method_cards: ModuleType
-) -> None:
-    check_blocks(method_cards, repository / "docs" / page)
-
-
-@EVERY
+@pytest.mark.parametrize("head", sorted(METHODS))
 def test_an_example_is_a_study(head: str, repository: Path) -> None:
     examples = re.findall(r"```yaml\n(.*?)```", card(repository, head), flags=re.DOTALL)
     assert examples
@@ -77,7 +64,7 @@ def test_an_example_is_a_study(head: str, repository: Path) -> None:
             assert bool(decided.list_mechanisms(ROWS)) == method.private
 
 
-@MEASURED
+@pytest.mark.parametrize("head", sorted(HEADS))
 def test_a_card_names_all_that_is_released(head: str, repository: Path) -> None:
     text = card(repository, head)
     study = load_study(yaml.safe_load((repository / "config/method_cards.yaml").read_text()))

@@ -30,9 +30,7 @@ def test_each_fault_replaces_a_text_that_stands_once(bench: ModuleType, reposito
 
 
 @pytest.mark.parametrize("text", ["no such text", "from __future__ import annotations"])
-def test_a_text_that_does_not_stand_once_is_an_error(
-    bench: ModuleType, repository: Path, text: str
-) -> None:
+def test_a_text_must_stand_once(bench: ModuleType, repository: Path, text: str) -> None:
     edit = bench.Edit(text, "pass")
     mutant = bench.Mutant("one", "a fault", (edit,), ("test_mutants.py",))
     with pytest.raises(bench.MutantError, match="does not occur exactly once"):

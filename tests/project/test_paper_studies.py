@@ -18,18 +18,12 @@ from dpprobe.study.study_file import load_study
 from tests.conftest import REPOSITORY
 from tests.support.stored_records import check_values
 
-STUDIES = (
-    "large_scale_transfer*",
-    "features_second_order*",
-    "scatternet_*",
-    "medical_fine_tuning*",
-)
-FILES = sorted(path for name in STUDIES for path in (REPOSITORY / "config").glob(f"{name}.yaml"))
+STUDIES = ("large_scale_transfer", "features_second_order", "scatternet_", "medical_fine_tuning")
+FILES = sorted(path for name in STUDIES for path in (REPOSITORY / "config").glob(f"{name}*.yaml"))
 
 
-def study_of(repository: Path, name: str) -> Study:
-    values: dict[str, Any] = yaml.safe_load((repository / f"config/{name}.yaml").read_text())
-    return load_study(values)
+def study_of(name: str) -> Study:
+    return load_study(yaml.safe_load((REPOSITORY / f"config/{name}.yaml").read_text()))
 
 
 def as_text(options: Mapping[str, Any]) -> str:
@@ -43,7 +37,7 @@ def test_studies_have_the_options_that_the_papers_print() -> None:
     """
     found = {}
     for path in FILES:
-        study = study_of(REPOSITORY, path.stem)
+        study = study_of(path.stem)
         methods = {name: method.model_dump() for name, method in study.methods.items()}
         base = methods.get(study.papers.base or "")
         options = {name: as_text(method) for name, method in methods.items()}
@@ -55,43 +49,33 @@ def test_studies_have_the_options_that_the_papers_print() -> None:
         bases = [getattr(each, "base", each) for each in study.methods.values()]
         written = {f"{each.head}: {' '.join(sorted(each.model_fields_set))}" for each in bases}
         found[path.stem] = {
-            "options": options,
-            "written": written,
-            "backbones": {
-                name: as_text(each.extraction_params()) for name, each in study.backbones.items()
-            },
+            "options": options, "written": written,
+            "backbones": {name: as_text(each.extraction_params())
+                          for name, each in study.backbones.items()},
             "budgets": [study.epsilons, study.seeds, study.delta, study.accountant],
-            "datasets": {
-                name: [study.dataset_delta(name), study.dataset_unit(name), each.has_test()]
-                for name, each in study.datasets.items()
-            },
-        }
+            "datasets": {name: [study.dataset_delta(name), study.dataset_unit(name), one.has_test()]
+                         for name, one in study.datasets.items()},
+        }  # fmt: skip
     check_values("paper_studies", found)
 
 
-@pytest.mark.parametrize(
-    ("name", "method", "rows", "batch", "noise"),
-    [
-        ("scatternet_mnist_rdp", "channels", 60_000, 4096, 3.04),
-        ("scatternet_fashion_mnist_rdp", "group_norm", 60_000, 8192, 4.05),
-        ("scatternet_cifar10_rdp", "channels", 50_000, 8192, 5.67),
-        ("cnn_mnist", "from_scratch", 60_000, 512, 1.23),
-        ("cnn_fashion_mnist", "from_scratch", 60_000, 2048, 2.15),
-        ("cnn_cifar10", "from_scratch", 50_000, 1024, 1.54),
-        ("scatternet_cnn_mnist", "from_scratch", 60_000, 1024, 1.35),
-    ],
-)
+@pytest.mark.parametrize(("name", "method", "rows", "batch", "noise"), [
+    ("scatternet_mnist_rdp", "channels", 60_000, 4096, 3.04),
+    ("scatternet_fashion_mnist_rdp", "group_norm", 60_000, 8192, 4.05),
+    ("scatternet_cifar10_rdp", "channels", 50_000, 8192, 5.67),
+    ("cnn_mnist", "from_scratch", 60_000, 512, 1.23),
+    ("cnn_fashion_mnist", "from_scratch", 60_000, 2048, 2.15),
+    ("cnn_cifar10", "from_scratch", 50_000, 1024, 1.54),
+    ("scatternet_cnn_mnist", "from_scratch", 60_000, 1024, 1.35),
+])  # fmt: skip
 def test_tramer_and_boneh_s_noise_comes_out_at_epsilon_3(
-    repository: Path, tmp_path: Path, name: str, method: str, rows: int, batch: int, noise: float
+    tmp_path: Path, name: str, method: str, rows: int, batch: int, noise: float
 ) -> None:
-    study = study_of(repository, name)
+    study = study_of(name)
     options = study.methods[method]
     assert (study.seeds, study.delta, options.model_dump()["max_grad_norm"]) == (5, 1e-5, 0.1)
-    plan = calibrate(
-        options.list_mechanisms(rows),
-        Target(n=rows, epsilon=3.0, delta=study.delta, accountant=study.accountant),
-        cache=tmp_path,
-    )
+    target = Target(n=rows, epsilon=3.0, delta=study.delta, accountant=study.accountant)
+    plan = calibrate(options.list_mechanisms(rows), target, cache=tmp_path)
     gradients = plan.find_mechanism("gradients")
     assert gradients.sample_rate == pytest.approx(batch / rows)
     assert round(gradients.noise_multiplier, 2) == noise
@@ -101,8 +85,8 @@ def test_tramer_and_boneh_s_noise_comes_out_at_epsilon_3(
     assert pld == pytest.approx(2.37, abs=0.02)
 
 
-def test_deltas_of_patients_are_one_over_those_that_train(repository: Path) -> None:
-    study = study_of(repository, "medical_fairness")
+def test_deltas_of_patients_are_one_over_those_that_train() -> None:
+    study = study_of("medical_fairness")
     # 64,540 training patients of CheXpert less a tenth; 65,379 of MIMIC-CXR less 500 and 293
     for dataset, patients in (("chexpert", 58_086), ("mimic_cxr", 64_586)):
         assert 0.96 / patients < study.dataset_delta(dataset) < 1 / patients

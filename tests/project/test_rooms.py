@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -106,12 +106,7 @@ def test_no_module_imports_itself_round_a_circle(imports: list[Import]) -> None:
     for item in imports:
         if item.importer != item.imported:
             edges.setdefault(item.importer, set()).add(item.imported)
-    circle: list[str] = []
-    try:
-        TopologicalSorter(edges).prepare()
-    except CycleError as error:
-        circle = error.args[1]
-    assert circle == []
+    TopologicalSorter(edges).prepare()  # its CycleError names the modules of a circle
 
 
 def test_an_import_within_a_function_says_why(repository: Path, imports: list[Import]) -> None:
@@ -151,8 +146,7 @@ def test_the_page_names_files_that_exist(repository: Path) -> None:
         r"`((?:src|workflow|tests|scripts|profiles|docs|config|bench)/[\w./-]+)`", page
     )
     assert len(named) > 10
-    missing = [name for name in named if not (repository / name).exists()]
-    assert missing == []
+    assert [name for name in named if not (repository / name).exists()] == []
 
 
 def test_every_unit_test_is_named_after_its_module(repository: Path) -> None:

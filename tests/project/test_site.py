@@ -23,9 +23,7 @@ def site() -> ModuleType:
 
 def test_every_page_has_a_place() -> None:
     nav = re.findall(r": ([\w/.-]+\.md)$", (REPOSITORY / "mkdocs.yml").read_text(), re.MULTILINE)
-    pages = {
-        path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "docs").rglob("*.md")
-    }
+    pages = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "docs").rglob("*.md")}
     assert not pages - set(nav), "add them to the nav of mkdocs.yml"
     assert not [name for name in nav if not (REPOSITORY / name).is_file()]
     assert len(nav) == len(set(nav))
@@ -37,14 +35,12 @@ def test_files_that_pages_link_are_of_the_site(site: ModuleType, tmp_path: Path)
     (tmp_path / "README.md").write_text(
         "[a](docs/a.md#b) [away](https://example.org/x.md) [nowhere](none.md) [dots](../x.md)"
     )
-    for name, text in {
+    pages = {
         "docs/a.md": "[c](../config/c.yaml)\n![d](images/d.png) [results](../bench/results.md)",
-        "bench/results.md": "[e](e.csv)",
-        "bench/e.csv": "",
-        "bench/unlinked.csv": "",
-        "config/c.yaml": "",
-        "docs/images/d.png": "",
-    }.items():
+        "bench/results.md": "[e](e.csv)", "bench/e.csv": "", "bench/unlinked.csv": "",
+        "config/c.yaml": "", "docs/images/d.png": "",
+    }  # fmt: skip
+    for name, text in pages.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert [path.as_posix() for path in site.linked(tmp_path)] == [
@@ -54,14 +50,10 @@ def test_files_that_pages_link_are_of_the_site(site: ModuleType, tmp_path: Path)
 
 
 @pytest.mark.skipif(not MKDOCS.exists(), reason="`make docs` was not run here")
-@pytest.mark.parametrize(
-    ("link", "builds"),
-    [
-        ("[x](docs/page.md#a-part)", True),
-        ("[x](docs/none.md)", False),
-        ("[x](docs/page.md#nowhere)", False),
-    ],
-)
+@pytest.mark.parametrize(("link", "builds"), [
+    ("[x](docs/page.md#a-part)", True), ("[x](docs/none.md)", False),
+    ("[x](docs/page.md#nowhere)", False),
+])  # fmt: skip
 def test_a_link_that_leads_nowhere_fails(
     link: str, builds: bool, site: ModuleType, tmp_path: Path
 ) -> None:

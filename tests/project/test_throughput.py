@@ -40,9 +40,8 @@ def test_a_small_network_is_measured_both_ways(
     monkeypatch.setattr("torch.set_num_threads", lambda _: None)  # of this process, for good
     output = tmp_path / "throughput.json"
     write_json(output, {"another": {}})
-    throughput.main(
-        ["vit_tiny", "--rows", "1", "--rounds", "1", "--batch", "8", "--output", str(output)]
-    )
+    words = ["vit_tiny", "--rows", "1", "--rounds", "1", "--batch", "8"]
+    throughput.main([*words, "--output", str(output)])
     kept = read_json(output)
     assert set(kept) == {"another", "vit_tiny"}  # what was measured earlier stays
     entry = kept["vit_tiny"]
@@ -50,9 +49,8 @@ def test_a_small_network_is_measured_both_ways(
     # the forward pass is a part of the whole step
     assert 0 < entry["rates"]["full"] < entry["rates"]["last"]
     assert (entry["model"], entry["side"], entry["row"]) == ("vit_tiny_patch16_224", 224, None)
-    assert entry["settings"] == (
-        "DP-LAMB, float32, 1 images at once, 8 a step, medians of 1 rounds"
-    )
+    settings = "DP-LAMB, float32, 1 images at once, 8 a step, medians of 1 rounds"
+    assert entry["settings"] == settings
     assert entry["machine"].startswith("1 of ")
     assert "last layer over full" in capsys.readouterr().out
 
@@ -82,11 +80,8 @@ def test_unknown_networks_and_absent_gpus_are_named(
 
 def test_energy_is_that_of_whole_packages_and_only_where_it_can_be_read(tmp_path: Path) -> None:
     assert throughput.read_joules(tmp_path) == {}
-    for name, energy in {
-        "intel-rapl:0": "2500000",
-        "intel-rapl:1": "7",
-        "intel-rapl:0:0": "9",
-    }.items():
+    energies = {"intel-rapl:0": "2500000", "intel-rapl:1": "7", "intel-rapl:0:0": "9"}
+    for name, energy in energies.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "energy_uj").write_text(f"{energy}\n")
     assert throughput.read_joules(tmp_path) == {"intel-rapl:0": 2.5, "intel-rapl:1": 7e-6}

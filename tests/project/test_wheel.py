@@ -54,10 +54,8 @@ def scripts(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (site / "environment.pth").write_text(sysconfig.get_path("purelib"))
     uv = Path(sys.executable).with_name("uv")
     subprocess.run(
-        [
-            uv, "pip", "install", "--offline", "--no-deps", "--compile-bytecode",
-            "--python", folder / "bin/python", wheel,
-        ],
+        [uv, "pip", "install", "--offline", "--no-deps", "--compile-bytecode",
+         "--python", folder / "bin/python", wheel],
         check=True, capture_output=True, timeout=TIMEOUT,
     )  # fmt: skip
     source = REPOSITORY / "src/dpprobe"
@@ -72,11 +70,8 @@ def version_of(wheel: Path) -> str:
 
 
 # without a word on this clone
-VARIABLES = {
-    name: value
-    for name, value in os.environ.items()
-    if name not in {"PYTHONPATH", "SNAKEMAKE_PROFILE"}
-}
+OF_CLONE = {"PYTHONPATH", "SNAKEMAKE_PROFILE"}
+VARIABLES = {name: value for name, value in os.environ.items() if name not in OF_CLONE}
 
 
 def call(*command: str | Path, here: Path, variables: Mapping[str, str] = VARIABLES) -> str:
@@ -102,9 +97,7 @@ def test_the_wheel_holds_every_file_of_the_workflow(wheel: Path) -> None:
     prefix = f"dpprobe/{SHIPPED}/"
     assert not [name for name in wanted if prefix + name not in held]
     # the profile's commands are run as they lie
-    assert {name for name, runs in wanted.items() if runs and not held[prefix + name] & 0o111} == (
-        set()
-    )
+    assert not [name for name, runs in wanted.items() if runs and not held[prefix + name] & 0o111]
     assert {"dpprobe/__init__.py", "snakemake_logger_plugin_dpprobe/__init__.py"} <= held.keys()
     assert not [name for name in held if "__pycache__" in name or "/tests/" in name]
 
@@ -112,9 +105,8 @@ def test_the_wheel_holds_every_file_of_the_workflow(wheel: Path) -> None:
 def test_the_wheel_asks_for_what_the_environment_is_made_of(wheel: Path) -> None:
     listed = (REPOSITORY / "requirements/environment.in").read_text().partition("# development")[0]
     lines = [line for line in listed.splitlines() if line and not line.startswith("#")]
-    assert tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"][
-        "dependencies"
-    ] == lines  # fmt: skip
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert project["dependencies"] == lines
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = message_from_bytes(archive.read(name))
@@ -132,9 +124,7 @@ def test_a_source_distribution_makes_the_same_wheel_without_git(tmp_path: Path) 
         assert f"dpprobe/{SHIPPED}/Snakefile" in archive.namelist()
 
 
-def test_the_installed_package_knows_its_version_and_its_files(
-    wheel: Path, scripts: Path, tmp_path: Path
-) -> None:
+def test_it_knows_its_version_and_its_files(wheel: Path, scripts: Path, tmp_path: Path) -> None:
     code = (
         "import dpprobe, json; from dpprobe import resources, versions;"
         "print(json.dumps([dpprobe.__version__, versions.clone_commit(),"
@@ -154,27 +144,17 @@ def test_an_empty_folder_is_enough_to_plan(scripts: Path, tmp_path: Path) -> Non
     jobs = dict(line.split()[:2] for line in said.splitlines() if len(line.split()) == 2)
     assert (jobs["train_heads"], jobs["extract_features"]) == ("10", "8")
     assert [path.name for path in tmp_path.iterdir()] == [".snakemake"]
-    said = call(
-        scripts / "dpprobe", "run", "-n", "audits", "--configfile", "config/audit.yaml",
-        here=tmp_path,
-    )  # fmt: skip
-    assert "audit" in said
+    audits = ("audits", "--configfile", "config/audit.yaml")
+    assert "audit" in call(scripts / "dpprobe", "run", "-n", *audits, here=tmp_path)
 
 
-def test_an_environment_of_snakemake_gets_the_installed_package(
-    wheel: Path, scripts: Path, tmp_path: Path
-) -> None:
+def test_an_environment_of_snakemake_gets_it(wheel: Path, scripts: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "conda", with_pip=False)
     python = tmp_path / "conda/bin/python"
-    root = call(
-        scripts / "python", "-c", "from dpprobe import resources; print(resources.project_root())",
-        here=tmp_path,
-    ).strip()  # fmt: skip
-    subprocess.run(
-        ["bash", Path(root, "envs/dpprobe.post-deploy.sh")],
-        cwd=tmp_path, check=True,
-        env={"PATH": f"{python.parent}:{os.environ['PATH']}", "DPPROBE_ROOT": root},
-    )  # fmt: skip
+    code = "from dpprobe import resources; print(resources.project_root())"
+    root = call(scripts / "python", "-c", code, here=tmp_path).strip()
+    variables = {"PATH": f"{python.parent}:{os.environ['PATH']}", "DPPROBE_ROOT": root}
+    call("bash", f"{root}/envs/dpprobe.post-deploy.sh", here=tmp_path, variables=variables)
     code = "import dpprobe; print(dpprobe.__version__, dpprobe.__file__)"
     version, place = call(python, "-c", code, here=tmp_path).split()
     assert version == version_of(wheel)

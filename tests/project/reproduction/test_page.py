@@ -19,13 +19,10 @@ def row(text: str, start: str) -> list[str]:
 
 
 def test_the_committed_page_is_generated_from_the_record() -> None:
-    generated = page.reproduction_page(
-        published.read_published(), facts.read(), record.read_reproduced()
-    )
+    read = published.read_published(), facts.read(), record.read_reproduced()
+    generated = page.reproduction_page(*read) + TAIL
     committed = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
-    assert committed.startswith(f"{generated}{TAIL}"), (
-        f"write it anew: {page.COMMAND}, without a folder"
-    )
+    assert committed.startswith(generated), f"write it anew: {page.COMMAND}, without a folder"
 
 
 def test_every_published_number_stands_on_the_page_once() -> None:
@@ -44,19 +41,14 @@ def test_every_published_number_stands_on_the_page_once() -> None:
         numbers = read.select_numbers(paper=table.paper, table=table.table)
         assert len(shown) == len(numbers)
         for value in numbers:
-            matching = [
-                part for name, part in shown if name == value.row and part.endswith(value.text)
-            ]
-            assert matching, value
+            parts = [part for name, part in shown if name == value.row]
+            assert any(part.endswith(value.text) for part in parts), value
 
 
 def test_counts_add_up_to_all_published_numbers() -> None:
-    comparisons = compare_all(
-        published.read_published(),
-        facts.read(),
-        record.all_results(record.read_reproduced(), facts.read().kept),
-        record.read_reproduced().throughput,
-    )
+    read, known, kept = published.read_published(), facts.read(), record.read_reproduced()
+    results = record.all_results(kept, known.kept)
+    comparisons = compare_all(read, known, results, kept.throughput)
     text = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
     total, *states = map(int, row(text, "All")[1:])
-    assert total == sum(states) == len(comparisons) == len(published.read_published().numbers)
+    assert total == sum(states) == len(comparisons) == len(read.numbers)
