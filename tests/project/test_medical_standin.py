@@ -34,9 +34,11 @@ def standin(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pictures.append({"bytes": stream.getvalue(), "path": None})
     table = pa.table({"image": pictures, "label": [row % 10 for row in range(ROWS)]})
     pq.write_table(table, root / "cifar.parquet")
-    words = ["--images", root / "cifar.parquet", "--folder", root / "chexpert"]
-    command = [sys.executable, REPOSITORY / "bench/medical_standin.py", *words]
-    subprocess.run(command, check=True, capture_output=True)
+    script, images = REPOSITORY / "bench/medical_standin.py", root / "cifar.parquet"
+    subprocess.run(
+        [sys.executable, script, "--images", images, "--folder", root / "chexpert"],
+        check=True, capture_output=True,
+    )  # fmt: skip
     return root / "chexpert"
 
 
