@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from dpprobe.devices import USER_PATH, put_python_on_path
 from dpprobe.logs import last_error
 from tests.support.stored_records import check_values
 
@@ -758,3 +759,10 @@ def test_what_the_profile_has_in_comments_works_without_the_signs(
     result = slurm.call(sys.executable, "-m", "snakemake", *words)
     assert result.returncode == 0, result.stdout + result.stderr
     assert set(re.findall(r"Group job (\w+)", result.stdout)) == groups
+
+
+def test_the_profiles_commands_find_a_python_in_any_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv(USER_PATH, "/somewhere")  # is put back after the test
+    put_python_on_path()
+    assert Path(shutil.which("python3") or "").parent == Path(sys.executable).parent
