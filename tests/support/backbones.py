@@ -37,14 +37,9 @@ TINY: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 # Their blocks.
 DEPTHS = {
-    "vit": 4,
-    "resnet": 4,
-    "resnet_fused_norm": 6,
-    "group_norm": 5,
-    "mobilenet": 17,
-    "convnext": 9,
+    "vit": 4, "resnet": 4, "resnet_fused_norm": 6, "group_norm": 5, "mobilenet": 17, "convnext": 9,
     "nfnet": 4,
-}
+}  # fmt: skip
 
 
 def load(runtime: Runtime = CPU, /, **options: Any) -> Backbone:
@@ -81,12 +76,10 @@ def open_clip_backbone(model: str, **changed: Any) -> Backbone:
 def real_mobilenet(shared_data: Path) -> Backbone:
     """Loads the real MobileNetV2 as its studies do, at 128 pixels."""
     return load(
-        family="timm",
-        model="mobilenetv2_100",
+        family="timm", model="mobilenetv2_100",
         checkpoint=str(shared_data / "weights" / "mobilenetv2_100_imagenet.safetensors"),
-        model_args={"pad_type": "same"},
-        preprocessing={"size": 128},
-    )
+        model_args={"pad_type": "same"}, preprocessing={"size": 128},
+    )  # fmt: skip
 
 
 def stir(model: torch.nn.Module | None) -> None:

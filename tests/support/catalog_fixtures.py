@@ -198,11 +198,8 @@ def chexpert(entry: DatasetEntry, place: Place) -> Small:  # noqa: ARG001
             if row != 1:
                 patients.append([patient, sex, 50, "White" if row % 3 else "Asian", "Unknown"])
         _write_csv(place.folder / f"CheXpert-v1.0-small/{part}.csv", columns, table)
-    _write_csv(
-        place.folder / "chexpert_demo.csv",
-        ["PATIENT", "GENDER", "AGE_AT_CXR", "PRIMARY_RACE", "ETHNICITY"],
-        patients,
-    )
+    columns = ["PATIENT", "GENDER", "AGE_AT_CXR", "PRIMARY_RACE", "ETHNICITY"]
+    _write_csv(place.folder / "chexpert_demo.csv", columns, patients)
     return Small(values={"root": str(place.folder)}, train=8, test=4, classes=5)
 
 
@@ -225,24 +222,14 @@ def mimic_cxr(entry: DatasetEntry, place: Place) -> Small:  # noqa: ARG001
         for stay in range(row % 3):
             kind = "Medicaid" if stay == 0 else "Other"
             admissions.append([subject, 22595853 + stay, kind, "ENGLISH", "WHITE"])
-    _write_csv(
-        root / "mimic-cxr-2.0.0-split.csv.gz",
-        ["dicom_id", "study_id", "subject_id", "split"],
-        splits,
-    )
-    _write_csv(
-        root / "mimic-cxr-2.0.0-chexpert.csv.gz", ["subject_id", "study_id", *FINDINGS], labels
-    )
-    _write_csv(
-        root / "hosp/patients.csv.gz",
-        ["subject_id", "gender", "anchor_age", "anchor_year"],
-        patients,
-    )
-    _write_csv(
-        root / "hosp/admissions.csv.gz",
-        ["subject_id", "hadm_id", "insurance", "language", "race"],
-        admissions,
-    )
+    for name, words, rows in (
+        ("mimic-cxr-2.0.0-split", "dicom_id study_id subject_id split", splits),
+        ("hosp/patients", "subject_id gender anchor_age anchor_year", patients),
+        ("hosp/admissions", "subject_id hadm_id insurance language race", admissions),
+    ):
+        _write_csv(root / f"{name}.csv.gz", words.split(), rows)
+    columns = ["subject_id", "study_id", *FINDINGS]
+    _write_csv(root / "mimic-cxr-2.0.0-chexpert.csv.gz", columns, labels)
     return Small(values={"root": str(root)}, train=8, test=4, classes=5)
 
 

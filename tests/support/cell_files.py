@@ -35,22 +35,12 @@ STEPS = (10, 20, 30, 40)
 
 
 def write_cell(
-    root: Path,
-    *,
-    dataset: str = "digits",
-    backbone: str = "pixels",
-    method: str = "sgd",
-    epsilon: str = "1",
-    seeds: int = 3,
-    quality: float = 2.0,
-    class_names: Sequence[str] = ("zero", "one", "two", "three"),
-    multi_label: bool = False,
-    headline: Headline | None = None,
-    patients: int | None = None,
-    shares: Sequence[float] | None = None,
-    rows: int = TEST_ROWS,
-    note: str = "",
-) -> Path:
+    root: Path, *, dataset: str = "digits", backbone: str = "pixels", method: str = "sgd",
+    epsilon: str = "1", seeds: int = 3, quality: float = 2.0,
+    class_names: Sequence[str] = ("zero", "one", "two", "three"), multi_label: bool = False,
+    headline: Headline | None = None, patients: int | None = None,
+    shares: Sequence[float] | None = None, rows: int = TEST_ROWS, note: str = "",
+) -> Path:  # fmt: skip
     """Writes one cell's folder below `root` and returns its metrics.json.
 
     Scores are Gaussian noise plus `quality`, damped by a small epsilon, at the label; with
@@ -81,11 +71,9 @@ def write_cell(
     scores = np.broadcast_to(scores, (seeds, rows, classes)) + signal * present
     units = None if patients is None else np.arange(rows) % patients
     shown: Headline = headline or headline_metric(
-        None,
-        num_classes=classes,
-        multi_label=multi_label,
+        None, num_classes=classes, multi_label=multi_label,
         test_counts=() if shares is None else class_counts(labels, classes),
-    )
+    )  # fmt: skip
     records = [
         {
             "index": i,
@@ -105,37 +93,24 @@ def write_cell(
     weights = generator.normal(size=(seeds, classes, DIMENSION + 1)).astype(np.float32)
     save_file({"weights": weights}, folder / "heads.safetensors")
     record: dict[str, Any] = {
-        "format": "dpprobe-cell",
-        "format_version": 4,
+        "format": "dpprobe-cell", "format_version": 4,
         "cell": {"dataset": dataset, "backbone": backbone, "method": method, "epsilon": epsilon},
-        "head": head,
-        "private": private,
-        "fingerprint": hash_value(identity),
+        "head": head, "private": private, "fingerprint": hash_value(identity),
         "content_hash": hash_value([identity, seeds, quality, note]),
-        "delta": 1e-5 if private else None,
-        "noise_multiplier": 1.23456789 if private else None,
+        "delta": 1e-5 if private else None, "noise_multiplier": 1.23456789 if private else None,
         "realised_epsilon": 0.996 * epsilon_value(epsilon) if private else None,
         "options": {"head": head, "normalize": "none"}
         | ({} if head == "nonprivate" else {"batch_size": 32, "learning_rate": 0.1}),
         "rows": {"train": TRAIN_ROWS, "test": rows},
         "units": None if patients is None else {"train": 5 * patients, "test": patients},
-        "unit": "image" if patients is None else "patient",
-        "n": TRAIN_ROWS,
-        "accountant": "pld" if private else None,
-        "study_seed": 0,
-        "dimension": DIMENSION,
-        "class_names": list(class_names),
-        "multi_label": multi_label,
-        "headline": shown,
-        "metric_named": headline is not None,
-        "test_counts": class_counts(labels, classes),
+        "unit": "image" if patients is None else "patient", "n": TRAIN_ROWS,
+        "accountant": "pld" if private else None, "study_seed": 0, "dimension": DIMENSION,
+        "class_names": list(class_names), "multi_label": multi_label, "headline": shown,
+        "metric_named": headline is not None, "test_counts": class_counts(labels, classes),
         "constant_accuracy": constant_accuracy(labels, units=units),
-        "auc_labels": len(ranked_labels(labels, classes)),
-        "seeds": records,
-        "summary": summary,
-        "files": {},
-        "seconds": 1.5,
-    }
+        "auc_labels": len(ranked_labels(labels, classes)), "seeds": records, "summary": summary,
+        "files": {}, "seconds": 1.5,
+    }  # fmt: skip
     write_json(folder / "metrics.json", record)
     return folder / "metrics.json"
 
@@ -161,15 +136,10 @@ def _statement(identity: Sequence[str], *, seeds: int, private: bool) -> dict[st
 
 
 def write_study(
-    root: Path,
-    *,
-    dataset: str = "digits",
-    backbones: Sequence[str] = ("pixels", "scattering"),
+    root: Path, *, dataset: str = "digits", backbones: Sequence[str] = ("pixels", "scattering"),
     methods: Sequence[str] = ("sgd", "sgd_full", "nonprivate"),
-    epsilons: Sequence[str] = ("0.5", "1", "2", "inf"),
-    seeds: int = 3,
-    **options: Any,
-) -> list[Path]:
+    epsilons: Sequence[str] = ("0.5", "1", "2", "inf"), seeds: int = 3, **options: Any,
+) -> list[Path]:  # fmt: skip
     """Writes the cells of a study on one dataset; the non-private method at inf alone.
 
     Further options are those of `write_cell`.
@@ -200,43 +170,33 @@ def write_dataset_info(path: Path, *, note: str = "") -> Path:
     """Writes a dataset.json; another `note` makes it another dataset."""
     splits = {
         name: {
-            "rows": rows,
-            "per_class": [rows // 4] * 4,
-            "fingerprint": hash_value([name, note]),
+            "rows": rows, "per_class": [rows // 4] * 4, "fingerprint": hash_value([name, note]),
             "sha256": hash_value([name, note, "file"]),
         }
         for name, rows in (("train", TRAIN_ROWS), ("test", TEST_ROWS))
-    }
+    }  # fmt: skip
     write_json(
         path,
         {
-            "format": "dpprobe-dataset",
-            "format_version": 1,
-            "source": {"source": "sklearn", "name": "digits"},
-            "revision": None,
-            "class_names": ["zero", "one", "two", "three"],
-            "multi_label": False,
-            "groups": [],
-            "splits": splits,
-            "fingerprint": hash_value(["digits", note]),
+            "format": "dpprobe-dataset", "format_version": 1,
+            "source": {"source": "sklearn", "name": "digits"}, "revision": None,
+            "class_names": ["zero", "one", "two", "three"], "multi_label": False, "groups": [],
+            "splits": splits, "fingerprint": hash_value(["digits", note]),
         },
-    )
+    )  # fmt: skip
     return path
 
 
 def _write_history(path: Path, records: Sequence[dict[str, Any]]) -> None:
     rows = [
         {
-            "seed_index": record["index"],
-            "step": step,
-            "epoch": step / STEPS[-1],
-            "train_loss": 2.0 / step,
-            "test_accuracy": record["accuracy"] * step / STEPS[-1],
+            "seed_index": record["index"], "step": step, "epoch": step / STEPS[-1],
+            "train_loss": 2.0 / step, "test_accuracy": record["accuracy"] * step / STEPS[-1],
             "test_auc": record["auc"] * step / STEPS[-1] if "auc" in record else None,
         }
         for record in records
         for step in STEPS
-    ]
+    ]  # fmt: skip
     write_table(path, pa.Table.from_pylist(rows, schema=HISTORY))
 
 

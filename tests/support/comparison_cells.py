@@ -14,15 +14,11 @@ EPSILONS = ("0.1", "1", "8", "inf")
 
 
 def compared_cells(
-    root: Path,
-    *,
-    datasets: Sequence[str] = ("digits",),
+    root: Path, *, datasets: Sequence[str] = ("digits",),
     backbones: Sequence[str] = ("small", "large"),
-    methods: Sequence[str] = ("sgd", "feature_covariance"),
-    epsilons: Sequence[str] = EPSILONS,
-    changes: Mapping[str, Mapping[str, Any]] | None = None,
-    real: float | None = None,
-) -> list[CellResult]:
+    methods: Sequence[str] = ("sgd", "feature_covariance"), epsilons: Sequence[str] = EPSILONS,
+    changes: Mapping[str, Mapping[str, Any]] | None = None, real: float | None = None,
+) -> list[CellResult]:  # fmt: skip
     """Writes cells of every combination and the ceilings, better from name to name.
 
     Args:

@@ -37,15 +37,10 @@ NO_INTERVAL = {"low": None, "high": None, "chance_gap": None, "std": None}
 
 
 def write_fairness(
-    results: Path,
-    *,
-    backbone: str = "pixels",
-    names: Mapping[str, str] | None = None,
-    gap: Mapping[str, Any] | None = None,
-    reference: bool = True,
-    compared: bool = True,
+    results: Path, *, backbone: str = "pixels", names: Mapping[str, str] | None = None,
+    gap: Mapping[str, Any] | None = None, reference: bool = True, compared: bool = True,
     changes: Mapping[str, Any] | None = None,
-) -> Path:
+) -> Path:  # fmt: skip
     """Writes the record and its table below the folder of results; returns the record's path.
 
     Args:
@@ -80,13 +75,6 @@ def write_fairness(
     write_table(path.with_suffix(TABLE_SUFFIX), pa.Table.from_pylist(rows, schema=table.schema))
     FairnessRecord.model_validate(record).write(path)
     return path
-
-
-def gap_of(method: str, epsilon: str, attribute: str, metric: str = "auc") -> Any:
-    """Returns a gap of the record."""
-    cell = RECORD.find_cell(method, epsilon)
-    assert cell is not None
-    return cell.find_gap(attribute, metric)
 
 
 def _rename(values: Any, names: Mapping[str, str]) -> Any:

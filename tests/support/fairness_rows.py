@@ -35,11 +35,9 @@ def made_rows(
     )
 
 
-def compare(
-    rows: TestRows, metric: str, *, minimum: Minimum = FEW, attribute: int = 0
-) -> Comparison:
-    """Returns the comparison of an attribute by one metric."""
-    grouping = make_groupings(rows, groups=None, pairs=(), minimum=minimum)[attribute]
+def compare(rows: TestRows, metric: str, *, minimum: Minimum = FEW) -> Comparison:
+    """Returns the comparison of the first attribute by one metric."""
+    grouping, *_ = make_groupings(rows, groups=None, pairs=(), minimum=minimum)
     made = make_comparisons(rows, grouping, minimum, seed=0)
     return next(item for item in made if item.metric == metric)
 

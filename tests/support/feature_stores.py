@@ -22,19 +22,12 @@ def separable(labels: np.ndarray, dimension: int, *, seed: int, apart: float = 2
 
 
 def write_split(
-    folder: Path,
-    features: np.ndarray,
-    labels: np.ndarray,
-    *,
-    ids: Sequence[str] | None = None,
-    units: Sequence[str] | None = None,
-    groups: Mapping[str, Sequence[str]] | None = None,
-    accepted: Sequence[list[int]] | None = None,
-    probe: Mapping[str, Any] | None = None,
+    folder: Path, features: np.ndarray, labels: np.ndarray, *, ids: Sequence[str] | None = None,
+    units: Sequence[str] | None = None, groups: Mapping[str, Sequence[str]] | None = None,
+    accepted: Sequence[list[int]] | None = None, probe: Mapping[str, Any] | None = None,
     copies: Mapping[str, Mapping[str, int]] | None = None,
-    layers: Mapping[str, np.ndarray] | None = None,
-    **header: Any,
-) -> Path:
+    layers: Mapping[str, np.ndarray] | None = None, **header: Any,
+) -> Path:  # fmt: skip
     """Writes a split named as its folder; returns its manifest.
 
     Args:

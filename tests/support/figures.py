@@ -59,12 +59,10 @@ def write_embedding(path: Path, *, classes: int, rows: int = 300, **changes: Any
     facts |= changes
     table = pa.table(
         {
-            "id": [str(row) for row in range(rows)],
-            "label": labels,
-            "x": plane[:, 0].astype(np.float32),
-            "y": plane[:, 1].astype(np.float32),
+            "id": [str(row) for row in range(rows)], "label": labels,
+            "x": plane[:, 0].astype(np.float32), "y": plane[:, 1].astype(np.float32),
         }
-    )
+    )  # fmt: skip
     write_table(path, table.replace_schema_metadata({b"dpprobe": json.dumps(facts).encode()}))
     return path
 
@@ -125,11 +123,8 @@ def describe_figure(figure: Figure) -> list[str]:
         ]
     for legend in legends:
         room = (
-            legend.handlelength,
-            legend.handletextpad,
-            legend.labelspacing,
-            vars(legend)["_ncols"],
-        )
+            legend.handlelength, legend.handletextpad, legend.labelspacing, vars(legend)["_ncols"],
+        )  # fmt: skip
         sizes = {text.get_fontsize() for text in legend.get_texts()}
         lines.append(f"legend of {legend.get_title().get_text()!r} {room} {sizes}")
         handles = map(_look_in_words, filter(None, legend.legend_handles))

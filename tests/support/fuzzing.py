@@ -105,13 +105,9 @@ def _edit_bytes(chance: random.Random, data: bytes) -> bytes:
     before, part, after = data[:place], data[place : place + size], data[place + size :]
     flipped = bytes(byte ^ (1 << (size & 7)) for byte in part)
     edits = [
-        before + new + after,
-        before + new + part + after,
-        before + after,
-        before,
-        before + part * 3 + after,
-        before + flipped + after,
-    ]
+        before + new + after, before + new + part + after, before + after, before,
+        before + part * 3 + after, before + flipped + after,
+    ]  # fmt: skip
     return chance.choice(edits)
 
 

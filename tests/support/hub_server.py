@@ -70,13 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         """Says nothing."""
 
-    def do_HEAD(self) -> None:
-        self._answer()
-
     def do_GET(self) -> None:
-        self._answer()
-
-    def _answer(self) -> None:
         path = unquote(urlsplit(self.path).path)
         self.hub.requests.append(f"{self.command} {path}")
         if self.hub.failures:
@@ -88,6 +82,8 @@ class _Handler(BaseHTTPRequestHandler):
             (r"/store/([^/]+/[^/]+)/(.+)", self._stored),
         )
         self._route(path, patterns)
+
+    do_HEAD = do_GET
 
     def _route(self, path: str, patterns: Sequence[tuple[str, Callable[..., None]]]) -> None:
         for pattern, answer in patterns:
@@ -125,14 +121,12 @@ class _Handler(BaseHTTPRequestHandler):
         # Another host name makes another origin, as the real store is.
         store = self.hub.url.replace("127.0.0.1", "localhost")
         headers = {
-            **commit,
-            "X-Linked-Etag": f'"{hashlib.sha256(data).hexdigest()}"',
-            "X-Linked-Size": str(len(data)),
-            "X-Xet-Hash": hashlib.sha256(data[::-1]).hexdigest(),
+            **commit, "X-Linked-Etag": f'"{hashlib.sha256(data).hexdigest()}"',
+            "X-Linked-Size": str(len(data)), "X-Xet-Hash": hashlib.sha256(data[::-1]).hexdigest(),
             "Link": f"<{self.hub.url}/api/datasets/{name}/xet-read-token/{revision}>; "
             'rel="xet-auth"',
             "Location": f"{store}/store/{name}/{quote(path)}",
-        }
+        }  # fmt: skip
         self._send(302, b"", headers)
 
     def _stored(self, name: str, path: str) -> None:

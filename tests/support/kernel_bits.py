@@ -79,12 +79,9 @@ def step_results() -> list[np.ndarray]:
         if sigmoid:
             labels = torch.nn.functional.one_hot(labels, classes).to(torch.uint8)
         data = fused_step.Arrays.make_arrays(
-            torch.randn(rows, columns, generator=source),
-            torch.rand(rows, generator=source) + 0.5,
-            labels,
-            torch.rand(rows, generator=source, dtype=torch.float64) * 0.3,
-            sigmoid=sigmoid,
-        )
+            torch.randn(rows, columns, generator=source), torch.rand(rows, generator=source) + 0.5,
+            labels, torch.rand(rows, generator=source, dtype=torch.float64) * 0.3, sigmoid=sigmoid,
+        )  # fmt: skip
         weights = fused_step.padded_zeros(2, classes, columns + 1)
         weights[:, :classes, : columns + 1] = 0.1 * torch.randn(
             2, classes, columns + 1, generator=source

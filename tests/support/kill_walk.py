@@ -39,7 +39,6 @@ from tests.support.release_study import release, study, write_features
 
 EVENTS = {
     "open", "os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.truncate", "shutil.rmtree",
-    "fcntl.lockf",
 }  # fmt: skip
 # The draws that are steps: how many more there are depends on what was drawn.
 DRAWS = 4
@@ -48,24 +47,18 @@ WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 def step_name(event: str, arguments: tuple[Any, ...], folder: Path) -> str | None:
     """A step's name; None for an event that changes nothing in the folder."""
-    if event not in EVENTS:
-        return None
     if event == "fcntl.lockf":
         return "lock"
-    if event == "open" and not arguments[2] & WRITES:
+    if event not in EVENTS or (event == "open" and not arguments[2] & WRITES):
         return None
     place = str(arguments[0])
-    if not place.startswith(str(folder)):
-        return None
-    return f"{event} {without_token(Path(place).name)}"
+    return f"{event} {without_token(Path(place).name)}" if place.startswith(str(folder)) else None
 
 
 def without_token(name: str) -> str:
     """A file's name without the random token of a temporary file, and a random key's hash."""
     parts = re.sub("[0-9a-f]{16}", "", name).split(".")
-    return ".".join(
-        part for part in parts if len(part) != 8 or not set(part) <= set("0123456789abcdef")
-    )
+    return ".".join(part for part in parts if not re.fullmatch("[0-9a-f]{8}", part))
 
 
 def watch(folder: Path, reached: Callable[[str], None]) -> None:

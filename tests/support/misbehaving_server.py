@@ -19,6 +19,7 @@ from tenacity.wait import wait_none
 from dpprobe.data import downloads
 
 PAGE = b"<!DOCTYPE html>\n<html><body>Please log in.</body></html>"
+FILE = {"Content-Type": "application/octet-stream"}
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,6 @@ class Resource:
     content: bytes
     faults: Iterator[Fault]
     ranges: bool
-    kind: str
 
 
 @dataclass
@@ -115,16 +115,10 @@ class Server:
         self._thread.join()
 
     def put(
-        self,
-        path: str,
-        content: bytes,
-        *,
-        faults: Iterable[Fault] = (),
-        ranges: bool = True,
-        kind: str = "application/octet-stream",
+        self, path: str, content: bytes, *, faults: Iterable[Fault] = (), ranges: bool = True
     ) -> str:
         """Serves a file from now on; returns its address."""
-        self.resources[path] = Resource(content, iter(faults), ranges, kind)
+        self.resources[path] = Resource(content, iter(faults), ranges)
         return self.url(path)
 
     def url(self, path: str, *, host: str = "127.0.0.1") -> str:
@@ -163,8 +157,8 @@ class _Handler(BaseHTTPRequestHandler):
             resource = state.resources.get(path)
             if resource is None:
                 self._reply(404, b"", {})
-                return
-            self._serve(resource, next(resource.faults, None), state.closing)
+            else:
+                self._serve(resource, next(resource.faults, None), state.closing)
 
     def _serve(self, resource: Resource, fault: Fault | None, closing: threading.Event) -> None:
         if isinstance(fault, Silent):
@@ -172,16 +166,13 @@ class _Handler(BaseHTTPRequestHandler):
         elif isinstance(fault, Answer):
             self._reply(fault.status, fault.body, fault.headers)
         elif isinstance(fault, Unsized):
-            self._head(200, self._file_headers(resource))
+            self._head(200, FILE)
             self._send(resource.content)
         else:
             self._reply_file(resource, fault)
 
-    def _file_headers(self, resource: Resource) -> dict[str, str]:
-        return {"Content-Type": resource.kind}
-
     def _reply_file(self, resource: Resource, fault: Fault | None) -> None:
-        content, headers, status = resource.content, self._file_headers(resource), 200
+        content, headers, status = resource.content, dict(FILE), 200
         start = self._range_start(resource)
         if start is not None and start >= len(content):
             self._reply(416, b"", {"Content-Range": f"bytes */{len(content)}"})
@@ -202,9 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _range_start(self, resource: Resource) -> int | None:
         written = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        if written is None or not resource.ranges:
-            return None
-        return int(written[1])
+        return int(written[1]) if written and resource.ranges else None
 
     def _reply(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         self._head(status, {"Content-Length": str(len(body)), **headers})

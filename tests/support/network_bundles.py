@@ -25,20 +25,13 @@ CALIBRATED: dict[str, Any] = {
 
 
 def write_release(
-    folder: Path,
-    backbone: Mapping[str, Any],
-    *,
+    folder: Path, backbone: Mapping[str, Any], *,
     classes: tuple[str, ...] = ("naevus", "melanoma", "keratosis"),
-    head: Mapping[str, Any] | None = None,
-    link: str | None = None,
-    multi_label: bool = False,
-    dtype: str = "float32",
-    precision: str = "float32",
-    dimension: int | None = None,
-    arrays: Mapping[str, npt.NDArray[np.float32]] | None = None,
-    scale: float = 1.0,
+    head: Mapping[str, Any] | None = None, link: str | None = None, multi_label: bool = False,
+    dtype: str = "float32", precision: str = "float32", dimension: int | None = None,
+    arrays: Mapping[str, npt.NDArray[np.float32]] | None = None, scale: float = 1.0,
     calibration: Mapping[str, Any] | None = None,
-) -> Path:
+) -> Path:  # fmt: skip
     """Writes a bundle of a backbone as it loads here; returns its folder."""
     options = backbone_options(backbone)
     loaded = load_backbone(options, runtime=Runtime(device="cpu", precision=precision))  # type: ignore[arg-type]
@@ -60,13 +53,8 @@ def write_release(
         ),
     })  # fmt: skip
     weights = np.random.default_rng(1).normal(scale=scale, size=(len(classes), width + 1))
+    more = {} if calibration is None else {"calibration": dict(calibration)}
     return write_files(
-        folder,
-        facts,
-        weights=weights.astype(np.float32),
-        arrays=arrays or {},
-        statement={
-            **example.statement,
-            **({} if calibration is None else {"calibration": dict(calibration)}),
-        },
-    )
+        folder, facts, weights=weights.astype(np.float32), arrays=arrays or {},
+        statement={**example.statement, **more},
+    )  # fmt: skip

@@ -17,13 +17,9 @@ LAMB = {"head": "lamb", "batch_size": "full", "learning_rate": 0.001, "init": "z
 
 
 def paper_cell(
-    root: Path,
-    *,
-    head: str = "sgd",
-    options: dict[str, Any] | None = None,
-    n: int = TRAIN_ROWS,
+    root: Path, *, head: str = "sgd", options: dict[str, Any] | None = None, n: int = TRAIN_ROWS,
     **where: Any,
-) -> Path:
+) -> Path:  # fmt: skip
     """Writes a made-up cell of another head, with other options, or of another n."""
     path = write_cell(root, **where)
     record = read_json(path)
@@ -36,11 +32,9 @@ def paper_cell(
 def paper_run(paths: list[Path], **changes: Any) -> Run:
     """Reads cells as the results of a study."""
     facts: dict[str, Any] = {
-        "study": "mine",
-        "cells": read_cell_results(paths),
-        "names": {},
+        "study": "mine", "cells": read_cell_results(paths), "names": {},
         "backbones": {"pixels": {"family": "pixels"}, "clip": {"family": "open_clip"}},
-    }
+    }  # fmt: skip
     return Run(**facts | changes)
 
 

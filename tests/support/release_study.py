@@ -54,14 +54,10 @@ def study(folder: Path, **release: Any) -> Study:
 
 
 def write_features(
-    folder: Path,
-    *,
-    shift: float = 0.0,
-    copies: dict[str, dict[str, int]] | None = None,
-    images_per_patient: int | None = None,
-    fingerprint: str = "secret-fingerprint",
+    folder: Path, *, shift: float = 0.0, copies: dict[str, dict[str, int]] | None = None,
+    images_per_patient: int | None = None, fingerprint: str = "secret-fingerprint",
     shares: tuple[int, ...] = (1, 1, 1),
-) -> None:
+) -> None:  # fmt: skip
     """Writes two small splits of three classes that can be told apart.
 
     Args:

@@ -142,14 +142,11 @@ def long_release(release: Release) -> Release:
         "cohort": following(),
         "selection": {
             "released": "the outputs of the trial with the largest noisy score",
-            "trials": "geometric",
-            "mean": 10,
-            "repeated": ["covariance", "gradients", "score"],
+            "trials": "geometric", "mean": 10, "repeated": ["covariance", "gradients", "score"],
         },
         "evaluation": measured(),
         "choice": {
-            "cells": 18,
-            "epsilon": 7.31,
+            "cells": 18, "epsilon": 7.31,
             "words": "The study trains 18 private cells on this dataset, whose results were there "
             "to be looked at before this release was named. Publishing what was looked at would "
             "cost at most epsilon 7.31 at delta 1e-5 beside this release; the promise above does "

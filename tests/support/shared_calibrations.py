@@ -33,9 +33,7 @@ def _shared_calibrations() -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def _shared_prices() -> Iterator[None]:
     """Prices the choice among the same cells once."""
-    from dpprobe.release.parts.choice import (
-        measure as release_choice_price,  # heavy: only tests of releases need it
-    )
+    from dpprobe.release.parts.choice import measure  # heavy: only tests of releases need it
 
     def price_once(fits: Any, delta: float) -> tuple[float, bool]:
         key = (*((tuple(one.mechanisms), one.times, one.selection) for one in fits), delta)
@@ -44,5 +42,5 @@ def _shared_prices() -> Iterator[None]:
         return _PRICES[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(release_choice_price, "all_together", price_once)
+        patch.setattr(measure, "all_together", price_once)
         yield

@@ -52,14 +52,9 @@ def main(folder: Path) -> None:
     for name, place in sorted(chosen.items(), key=lambda item: item[1]):
         site = move(sites[0], ready, folder / f"killed-{place}")
         status = run(site, kill_at=place)
-        killed = describe(site.folder.parent)
-        again = in_child(site.task().run)
-        print(
-            json.dumps(
-                {"step": name, "status": status, "killed": killed, "again": again,
-                 **describe(site.folder.parent)}
-            )
-        )  # fmt: skip
+        said = {"step": name, "status": status, "killed": describe(site.folder.parent)}
+        said["again"] = in_child(site.task().run)
+        print(json.dumps(said | describe(site.folder.parent)))
         shutil.rmtree(site.folder.parent)
 
 
@@ -87,11 +82,11 @@ def describe(folder: Path) -> dict[str, Any]:
         "message": site.exchange / "first/sums-1.east.safetensors",
         "head": site.folder / "results/releases/first/head.safetensors",
     }
-    return {
-        **{
-            name: hashlib.sha256(path.read_bytes()).hexdigest()[:12] if path.exists() else None
-            for name, path in files.items()
-        },
+    hashes = {
+        name: hashlib.sha256(path.read_bytes()).hexdigest()[:12] if path.exists() else None
+        for name, path in files.items()
+    }
+    return hashes | {
         "secret": (site.private / "secret.json").exists(),
         "entries": [entry.state for entry in site.ledger.read_entries()],
     }

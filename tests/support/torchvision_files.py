@@ -31,13 +31,9 @@ NAMES = ("MNIST", "FashionMNIST", "CIFAR10", "CIFAR100", "EuroSAT", "Places365")
 
 
 def serve_dataset(
-    name: str,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    per_class: int = 2,
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *, per_class: int = 2,
     class_names: Sequence[str] | None = None,
-) -> tuple[int, int, int]:
+) -> tuple[int, int, int]:  # fmt: skip
     """Writes the files that `name` is downloaded as, and makes torchvision expect them.
 
     Args:
@@ -126,8 +122,7 @@ def _cifar(
     images, labels = _rows(classes, 1, 3, 32, 32, first=1000)
     test = cls.test_list[0][0]
     files[test] = pickle.dumps({"data": images.reshape(-1, 3072), key: labels})
-    meta = {cls.meta["key"]: list(names)}
-    files[cls.meta["filename"]] = pickle.dumps(meta)
+    files[cls.meta["filename"]] = pickle.dumps({cls.meta["key"]: list(names)})
     packed = _tar({f"{cls.base_folder}/{file}": content for file, content in files.items()}, "w:gz")
     (folder / cls.filename).write_bytes(packed)
     monkeypatch.setattr(cls, "tgz_md5", _md5(packed))
@@ -197,9 +192,8 @@ def _places(
         (folder / file).write_bytes(content)
     devkit, images, tests = ((file, _md5(content)) for file, content in packed.items())
     monkeypatch.setattr(cls, "_DEVKIT_META", {"standard": devkit})
-    monkeypatch.setattr(
-        cls, "_IMAGES_META", {("train-standard", True): images, ("val", True): tests}
-    )
+    files = {("train-standard", True): images, ("val", True): tests}
+    monkeypatch.setattr(cls, "_IMAGES_META", files)
     digests = [(file, _md5(content)) for file, content in texts.items()]
     monkeypatch.setattr(cls, "_CATEGORIES_META", digests[0])
     monkeypatch.setattr(cls, "_FILE_LIST_META", {"train-standard": digests[1], "val": digests[2]})

@@ -31,9 +31,7 @@ from typing import Any, NoReturn
 # For Snakemake, when the server starts; for jobs and for networks, when the first is asked for.
 # Of Opacus only what it imports: its own import has all messages of a process printed once more.
 FOR_RUNS = (
-    "snakemake.cli",
-    "snakemake.script",
-    "snakemake_executor_plugin_cluster_generic",
+    "snakemake.cli", "snakemake.script", "snakemake_executor_plugin_cluster_generic",
     "snakemake.report.html_reporter", "snakemake.benchmark", "snakemake.storage", "nbformat",
     "smart_open", "pydantic", "packaging.version", "argparse_dataclass", "platformdirs",
     "dpprobe.study.study_checks", "dpprobe.study.dimension_checks", "dpprobe.study.run_command",
@@ -305,10 +303,8 @@ def keep_prices(folder: Path) -> None:
     """
     from dpprobe.privacy import calibration, trade_off
 
-    calibration._cached_price = keep_answers(calibration._cached_price, folder)
-    calibration._cached_checks = keep_answers(calibration._cached_checks, folder)
-    calibration._fits_price = keep_answers(calibration._fits_price, folder)
-    calibration._group_price = keep_answers(calibration._group_price, folder)
+    for name in ("_cached_price", "_cached_checks", "_fits_price", "_group_price"):
+        setattr(calibration, name, keep_answers(getattr(calibration, name), folder))
     trade_off._cached_profile = keep_answers(trade_off._cached_profile, folder)
 
 
