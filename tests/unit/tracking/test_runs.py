@@ -19,12 +19,7 @@ from dpprobe.reporting.headline import verdict
 from dpprobe.results.best_private import best_private
 from dpprobe.results.summary import read_grid, summarise_cells
 from dpprobe.tracking.receipt import find_store_fault
-from dpprobe.tracking.runs import (
-    curve_metrics,
-    curve_steps,
-    metric_name,
-    run_name,
-)
+from dpprobe.tracking.runs import curve_metrics, curve_steps, metric_name, run_name
 from tests.support.audit_records import WHITE_BOX, write_audit
 from tests.support.cell_files import write_cell
 from tests.support.fairness_records import APART, RECORD, write_fairness
