@@ -29,13 +29,11 @@ pytestmark = needed
 STUDY: dict[str, Any] = copy.deepcopy(SMALL) | {
     "study": "real",
     "methods": {
-        "sgd": {"head": "sgd", "batch_size": 64, "epochs": 4},
+        "sgd": {"head": "sgd", "batch_size": 64, "epochs": 4}, "nonprivate": {"head": "nonprivate"},
         "full": {"head": "sgd", "batch_size": "full", "steps": 20, "learning_rate": 0.5},
-        "nonprivate": {"head": "nonprivate"},
     },
-    "epsilons": [0.5, 2, 8],
-    "tsne": {"points": 100},
-}
+    "epsilons": [0.5, 2, 8], "tsne": {"points": 100},
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

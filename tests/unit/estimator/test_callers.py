@@ -94,10 +94,6 @@ def check_range(rows: Any) -> Any:
     return rows
 
 
-def add_noise(rows: Any) -> Any:
-    return rows + np.random.default_rng().normal(size=rows.shape)
-
-
 class CentresLater(Kept):
     """Returns other rows when it is fitted than when it transforms."""
 
@@ -188,8 +184,9 @@ COMPOSITIONS: dict[str, tuple[Make, int | str]] = {
     "one even row": (spread(fill_one(100)), MIXES),
     "only in large batches": (spread(mix_many), MIXES), "rare maximum": (spread(divide), MIXES),
     "second step": (named(Normalizer(), FunctionTransformer(scale), None), MIXES),
-    "random": (spread(add_noise), MIXES), "fit_transform": (after(CentresLater()), MIXES),
-    "fewer rows": (after(Shorter()), MIXES), "public": (public(Kept()), 1),
+    "random": (spread(lambda rows: rows + np.random.default_rng().normal(size=rows.shape)), MIXES),
+    "fit_transform": (after(CentresLater()), MIXES), "fewer rows": (after(Shorter()), MIXES),
+    "public": (public(Kept()), 1),
     "frozen": (frozen(StandardScaler()), 1), "frozen sums": (frozen(PCA(3)), 1),
     "fitted again": (public(StandardScaler().fit(X)), MIXES),
     "too few rows": (public(PCA(6)), MIXES),
