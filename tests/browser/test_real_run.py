@@ -29,8 +29,9 @@ pytestmark = needed
 STUDY: dict[str, Any] = copy.deepcopy(SMALL) | {
     "study": "real",
     "methods": {
-        "sgd": {"head": "sgd", "batch_size": 64, "epochs": 4}, "nonprivate": {"head": "nonprivate"},
+        "sgd": {"head": "sgd", "batch_size": 64, "epochs": 4},
         "full": {"head": "sgd", "batch_size": "full", "steps": 20, "learning_rate": 0.5},
+        "nonprivate": {"head": "nonprivate"},
     },
     "epsilons": [0.5, 2, 8], "tsne": {"points": 100},
 }  # fmt: skip
