@@ -73,9 +73,7 @@ def run_default_study() -> None:
 def run_few_shot_study() -> None:
     """Runs the default study at one epsilon beside few-shot probes, in a folder of its own."""
     _run_snakemake(
-        "--until", "track",
-        "--config",
-        "study=digits_few_shot",
+        "--until", "track", "--config", "study=digits_few_shot",
         f"results_dir={(FEW_SHOT / 'results').relative_to(ROOT)}",
         f"data_dir={(FEW_SHOT / 'data').relative_to(ROOT)}",
         "epsilons=[1]",

@@ -41,13 +41,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     dropped = write_cell(root, method="dropped")
     for metrics_files in ([*cells, dropped], cells):
         Study(root).ingest(
-            metrics_files=metrics_files,
-            figures=[svg, png],
-            embeddings={},
-            tables=[csv, markdown],
-            zero_shot=[write_zero_shot(root, accuracy=0.71)],
+            metrics_files=metrics_files, figures=[svg, png], embeddings={},
+            tables=[csv, markdown], zero_shot=[write_zero_shot(root, accuracy=0.71)],
             few_shot=[write_few_shot(root, {1: 0.42, 16: 0.88, None: 0.96})],
-        )
+        )  # fmt: skip
     scans = [
         write_cell(
             root / "scans", dataset="scans", backbone="a_backbone_with_a_long_name_" * 2,
@@ -152,12 +149,11 @@ def test_run_page_shows_metrics_and_artifacts(store: Path, server: str, browser:
     receipt = read_json(store / "receipt.json")
     experiment = receipt["pages"]["cells"].split("/")[2]
     run = receipt["runs"]["study/digits/scattering/sgd/eps-1"]
-    text = open_page(
-        browser, f"{server}/#/experiments/{experiment}/runs/{run}", "privacy/epsilon_realised"
-    )
+    address = f"{server}/#/experiments/{experiment}/runs/{run}"
+    text = open_page(browser, address, "privacy/epsilon_realised")
     assert "0.996" in text
     assert "(1, 1e-05)-DP" in text
-    open_page(browser, f"{server}/#/experiments/{experiment}/runs/{run}/artifacts", "privacy.json")
+    open_page(browser, f"{address}/artifacts", "privacy.json")
     assert_quiet(browser, server)
 
 

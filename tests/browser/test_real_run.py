@@ -33,9 +33,8 @@ STUDY: dict[str, Any] = copy.deepcopy(SMALL) | {
         "full": {"head": "sgd", "batch_size": "full", "steps": 20, "learning_rate": 0.5},
         "nonprivate": {"head": "nonprivate"},
     },
-    "epsilons": [0.5, 2, 8],
-    "tsne": {"points": 100},
-}
+    "epsilons": [0.5, 2, 8], "tsne": {"points": 100},
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -9,16 +9,7 @@ from typing import Any
 
 import pytest
 from tests.browser.chromium import assert_quiet, needed, open_page, screen
-from tests.support.releases import (
-    HOSTILE,
-    Release,
-    calibrated,
-    example,
-    following,
-    long_release,
-    measured,
-    watched,
-)
+from tests.support import releases
 
 from dpprobe.release.page import write_page
 
@@ -31,25 +22,19 @@ KINDS = ("plain", "measured", "calibrated", "long", "hostile")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The page of each kind of release."""
     root = tmp_path_factory.mktemp("pages")
-    facts, statement = example(root / "bundle")
-    hostile = facts.model_copy(update={"class_names": HOSTILE * 100, "name": "x" * 200})
-    releases: dict[str, Release] = {
-        "plain": (facts, statement),
-        "measured": (facts, {**statement, "evaluation": measured()}),
-        "calibrated": (
-            facts,
-            {
-                **statement,
-                "evaluation": measured(),
-                "calibration": calibrated(),
-                "monitor": watched(),
-                "cohort": following(),
-            },
-        ),
-        "long": long_release((facts, statement)),
-        "hostile": (hostile, long_release((facts, statement))[1]),
-    }
-    for kind, release in releases.items():
+    facts, statement = releases.example(root / "bundle")
+    hostile = facts.model_copy(update={"class_names": releases.HOSTILE * 100, "name": "x" * 200})
+    measured = {**statement, "evaluation": releases.measured()}
+    whole = measured | {
+        "calibration": releases.calibrated(), "monitor": releases.watched(),
+        "cohort": releases.following(),
+    }  # fmt: skip
+    long = releases.long_release((facts, statement))
+    made: dict[str, releases.Release] = {
+        "plain": (facts, statement), "measured": (facts, measured), "calibrated": (facts, whole),
+        "long": long, "hostile": (hostile, long[1]),
+    }  # fmt: skip
+    for kind, release in made.items():
         (root / kind).mkdir()
         write_page(root / kind, *release)
     return {kind: root / kind / "release.html" for kind in KINDS}
@@ -93,10 +78,8 @@ def test_nothing_scrolls_sideways(
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_prints_on_two_pages_of_a4(pages: dict[str, Path], browser: Any, kind: str) -> None:
     open_page(browser, pages[kind].as_uri(), "How to verify")
-    printed = browser.execute_cdp_cmd(
-        "Page.printToPDF", {"preferCSSPageSize": True, "printBackground": True}
-    )
-    content = base64.b64decode(printed["data"])
+    wanted = {"preferCSSPageSize": True, "printBackground": True}
+    content = base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", wanted)["data"])
     sizes = re.findall(rb"/MediaBox\s*\[0 0 (\d+)[\d.]* (\d+)[\d.]*\]", content)
     assert 1 <= len(re.findall(rb"/Type\s*/Page\b(?!s)", content)) <= 2
     assert {(int(width), int(height)) for width, height in sizes} <= {(594, 841), (595, 842)}

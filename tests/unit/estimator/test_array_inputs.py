@@ -15,14 +15,6 @@ from hypothesis import strategies as st
 
 from dpprobe.errors import DpprobeError
 from dpprobe.estimator import array_inputs, fit_and_score
-from dpprobe.estimator.array_inputs import (
-    MappedRows,
-    check_labels,
-    find_source,
-    number_labels,
-    read_shape,
-    read_source,
-)
 from dpprobe.estimator.given_values import ArrayError, list_classes
 from tests.support.classifiers import make_benchmark, make_private, make_rows
 
@@ -36,17 +28,17 @@ def mapped(tmp_path: Path) -> np.memmap:
 
 def test_a_large_memory_map_is_a_source(mapped: np.memmap, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(array_inputs, "STREAMED_BYTES", 8 * 3 * 4)
-    assert find_source(mapped) is None
+    assert array_inputs.find_source(mapped) is None
     monkeypatch.setattr(array_inputs, "STREAMED_BYTES", 8 * 3 * 4 - 1)
-    source = find_source(mapped)
-    assert isinstance(source, MappedRows)
-    assert read_shape(mapped) == (8, 3)
+    source = array_inputs.find_source(mapped)
+    assert isinstance(source, array_inputs.MappedRows)
+    assert array_inputs.read_shape(mapped) == (8, 3)
     starts, blocks = zip(*source.read_blocks(3), strict=True)
     assert starts == (0, 3, 6)
     assert all(block.dtype == np.float32 and block.flags.writeable for block in blocks)
     np.testing.assert_array_equal(np.concatenate(blocks), mapped)
     monkeypatch.setattr(array_inputs, "SCORED_BYTES", 24)
-    np.testing.assert_array_equal(read_source(source), mapped.astype(np.float32))
+    np.testing.assert_array_equal(array_inputs.read_source(source), mapped.astype(np.float32))
 
 
 BLOCK = 1024  # rows of as many numbers are 4 MiB
@@ -91,7 +83,7 @@ def test_rows_on_a_disk_are_never_read_whole(monkeypatch: pytest.MonkeyPatch) ->
 @given(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1))
 def test_labels_are_numbered_by_their_place_in_the_list(labels: list[str]) -> None:
     classes = ["b", "c", "a"]
-    codes = number_labels(np.asarray(labels), classes)
+    codes = array_inputs.number_labels(np.asarray(labels), classes)
     assert codes.dtype == np.int64
     assert [classes[code] for code in codes] == labels
 
@@ -108,10 +100,10 @@ def test_labels_are_of_one_kind(label: Any, other: Any, as_type: Any) -> None:
     fits = (numbers or type(label) is type(other)) and label == label
     labels = as_type([other] * 3 + [label], dtype=object)
     if fits:
-        check_labels(labels, None)
+        array_inputs.check_labels(labels, None)
         return
     with pytest.raises(ArrayError, match="y: .*label"):
-        check_labels(labels, None)
+        array_inputs.check_labels(labels, None)
     with pytest.raises(ArrayError, match="classes: .*label"):
         list_classes([other, label])
 
@@ -147,7 +139,7 @@ LYING = [
 
 
 def find_stops(source: Any) -> Iterator[int]:
-    blocks = find_source(source)
+    blocks = array_inputs.find_source(source)
     assert blocks is not None
     return (first + len(block) for first, block in blocks.read_blocks(40))
 

@@ -12,30 +12,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from joblib import parallel_config
+from sklearn import ensemble, model_selection
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer
 from sklearn.decomposition import PCA
-from sklearn.ensemble import (
-    AdaBoostClassifier,
-    BaggingClassifier,
-    BaggingRegressor,
-    StackingClassifier,
-    VotingClassifier,
-)
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.feature_selection import RFE, RFECV, SelectFromModel, SequentialFeatureSelector
 from sklearn.frozen import FrozenEstimator
-from sklearn.model_selection import (
-    FixedThresholdClassifier,
-    GridSearchCV,
-    KFold,
-    TunedThresholdClassifierCV,
-    cross_val_predict,
-    cross_val_score,
-    learning_curve,
-    permutation_test_score,
-)
+from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier, OutputCodeClassifier
 from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
@@ -109,10 +94,6 @@ def check_range(rows: Any) -> Any:
     return rows
 
 
-def add_noise(rows: Any) -> Any:
-    return rows + np.random.default_rng().normal(size=rows.shape)
-
-
 class CentresLater(Kept):
     """Returns other rows when it is fitted than when it transforms."""
 
@@ -163,7 +144,7 @@ def around(kind: Any, y: Any = Y, **options: Any) -> Make:
 
     def compose(head: PrivateClassifier) -> Any:
         head = head.set_params(classes=[0, 1]) if y is TWO else head
-        listed = kind in (StackingClassifier, VotingClassifier)
+        listed = kind in (ensemble.StackingClassifier, ensemble.VotingClassifier)
         return kind([("a", head)] if listed else head, **options).fit(X, y)
 
     return compose
@@ -190,10 +171,8 @@ STRATIFIED = r"cv StratifiedKFold: it splits by the private labels.*write cv=KFo
 # A composition, and the number of its fits, or why it is refused.
 COMPOSITIONS: dict[str, tuple[Make, int | str]] = {
     # steps before
-    "stateless": (after(Normalizer()), 1),
-    "nothing": (after("passthrough"), 1),
-    "own rows": (spread(np.abs), 1),
-    "range": (spread(check_range), 1),
+    "stateless": (after(Normalizer()), 1), "nothing": (after("passthrough"), 1),
+    "own rows": (spread(np.abs), 1), "range": (spread(check_range), 1),
     "own sums": (spread(lambda rows: rows @ np.full((6, 9), 0.3, np.float32)), 1),
     "scaler": (after(StandardScaler()), rf"step 'standardscaler' .*{FITTED}"),
     "union": (after(FeatureUnion([("pca", PCA(2))])), FITTED),
@@ -201,58 +180,43 @@ COMPOSITIONS: dict[str, tuple[Make, int | str]] = {
     "inner pipeline": (after(make_pipeline(StandardScaler(), Normalizer())), FITTED),
     "unknown step": (after(Kept()), FITTED),
     "scale": (spread(scale), rf"step 'functiontransformer' .*{MIXES}"),
-    "mean of few rows": (spread(fill), MIXES),
-    "one odd row": (spread(fill_one(101)), MIXES),
+    "mean of few rows": (spread(fill), MIXES), "one odd row": (spread(fill_one(101)), MIXES),
     "one even row": (spread(fill_one(100)), MIXES),
-    "only in large batches": (spread(mix_many), MIXES),
-    "rare maximum": (spread(divide), MIXES),
+    "only in large batches": (spread(mix_many), MIXES), "rare maximum": (spread(divide), MIXES),
     "second step": (named(Normalizer(), FunctionTransformer(scale), None), MIXES),
-    "random": (spread(add_noise), MIXES),
-    "fit_transform": (after(CentresLater()), MIXES),
-    "fewer rows": (after(Shorter()), MIXES),
+    "random": (spread(lambda rows: rows + np.random.default_rng().normal(size=rows.shape)), MIXES),
+    "fit_transform": (after(CentresLater()), MIXES), "fewer rows": (after(Shorter()), MIXES),
     "public": (public(Kept()), 1),
-    "frozen": (frozen(StandardScaler()), 1),
-    "frozen sums": (frozen(PCA(3)), 1),
+    "frozen": (frozen(StandardScaler()), 1), "frozen sums": (frozen(PCA(3)), 1),
     "fitted again": (public(StandardScaler().fit(X)), MIXES),
     "too few rows": (public(PCA(6)), MIXES),
-    "frozen after frozen": (
-        declared(
-            named(FrozenEstimator(StandardScaler().fit(X)), FrozenEstimator(PCA(2).fit(X)), None),
-            "0",
-            "1",
-        ),
-        1,
-    ),
+    "frozen after frozen": (declared(named(
+        FrozenEstimator(StandardScaler().fit(X)), FrozenEstimator(PCA(2).fit(X)), None
+    ), "0", "1"), 1),
     "private step": (public(SelectFromModel(make_private())), "contains a private fit"),
-    "outer pipeline": (
-        lambda head: make_pipeline(StandardScaler(), make_pipeline(Normalizer(), head)).fit(X, Y),
-        "step 'standardscaler'",
-    ),
+    "outer pipeline": (lambda head: make_pipeline(
+        StandardScaler(), make_pipeline(Normalizer(), head)
+    ).fit(X, Y), "step 'standardscaler'"),
     "subclass": (named(Normalizer(), None, kind=Wrapped), 1),
     "fitted step in a subclass": (named(StandardScaler(), None, kind=Wrapped), FITTED),
-    "step before a search": (
-        lambda head: make_pipeline(
-            StandardScaler(), GridSearchCV(head, {"epsilon": [1.0]}, cv=FOLDS, error_score="raise")
-        ).fit(X, Y),
-        FITTED,
-    ),
+    "step before a search": (lambda head: make_pipeline(
+        StandardScaler(), GridSearchCV(head, {"epsilon": [1.0]}, cv=FOLDS, error_score="raise")
+    ).fit(X, Y), FITTED),
     # steps after
     "stateless after": (named(SelectFromModel, FunctionTransformer(), then="fit_transform"), 1),
     "scaler after": (named(SelectFromModel, StandardScaler()), FITTED),
     "step before the inner one": (named(StandardScaler(), SelectFromModel, Normalizer()), FITTED),
     # estimators of estimators
-    "stacking": (
-        around(StackingClassifier),
-        "StackingClassifier: .*trains its final estimator on predictions of private rows",
-    ),
-    "voting": (around(VotingClassifier), LABELS),
-    "bagging": (around(BaggingClassifier), "draws rows with repetition"),
-    "subsets": (around(BaggingClassifier, bootstrap=False), LABELS),
-    "regressor": (around(BaggingRegressor), "BaggingRegressor: its fit calls"),
-    "boosting": (around(AdaBoostClassifier), "support sample_weight"),
+    "stacking": (around(ensemble.StackingClassifier),
+        "StackingClassifier: .*trains its final estimator on predictions of private rows"),
+    "voting": (around(ensemble.VotingClassifier), LABELS),
+    "bagging": (around(ensemble.BaggingClassifier), "draws rows with repetition"),
+    "subsets": (around(ensemble.BaggingClassifier, bootstrap=False), LABELS),
+    "regressor": (around(ensemble.BaggingRegressor), "BaggingRegressor: its fit calls"),
+    "boosting": (around(ensemble.AdaBoostClassifier), "support sample_weight"),
     "calibration": (around(CalibratedClassifierCV), "learns the calibration"),
-    "threshold": (around(TunedThresholdClassifierCV, TWO), "learns the threshold"),
-    "fixed threshold": (around(FixedThresholdClassifier, TWO), 1),
+    "threshold": (around(model_selection.TunedThresholdClassifierCV, TWO), "learns the threshold"),
+    "fixed threshold": (around(model_selection.FixedThresholdClassifier, TWO), 1),
     "one against rest": (around(OneVsRestClassifier), LABELS),
     "one against one": (around(OneVsOneClassifier), "n reveals their number"),
     "codes": (around(OutputCodeClassifier), LABELS),
@@ -261,28 +225,26 @@ COMPOSITIONS: dict[str, tuple[Make, int | str]] = {
     "chain": (around(ClassifierChain, THREE), 2),
     "elimination": (around(RFE, n_features_to_select=5), 2),
     "selection": (around(SelectFromModel, max_features=2), 1),
-    "number of features by rows": (
-        around(SelectFromModel, max_features=lambda rows: int(rows[0, 0] > 0)),
-        "max_features is computed from private rows",
-    ),
+    "number of features by rows": (around(SelectFromModel, max_features=lambda rows: int(
+        rows[0, 0] > 0)), "max_features is computed from private rows"),
     "elimination by scores": (around(RFECV), SCORES),
     "sequential selection": (around(SequentialFeatureSelector, cv=FOLDS), SCORES),
     "own class": (around(Wrapper), r"public_steps=\['Wrapper'\]"),
     "declared class": (declared(around(Wrapper), "Wrapper"), 1),
-    "class of scikit-learn": (declared(around(VotingClassifier), "VotingClassifier"), LABELS),
+    "class of scikit-learn": (
+        declared(around(ensemble.VotingClassifier), "VotingClassifier"), LABELS),
     # searches and cross-validation
     "search": (searched([1.0, 2.0], cv=FOLDS), 5),
     "stratified search": (searched([1.0]), STRATIFIED),
-    "scores": (scored(cross_val_score), 2),
-    "stratified scores": (scored(cross_val_score, cv=5, error_score="raise"), STRATIFIED),
-    "predictions": (scored(cross_val_predict), 2),
-    "probabilities": (
-        scored(cross_val_predict, method="predict_proba"),
-        "numbers the classes by the private labels",
-    ),
-    "curve": (scored(learning_curve, train_sizes=[0.8]), 2),
-    "permuted labels": (scored(permutation_test_score), "labels of other people"),
-}
+    "scores": (scored(model_selection.cross_val_score), 2),
+    "stratified scores": (
+        scored(model_selection.cross_val_score, cv=5, error_score="raise"), STRATIFIED),
+    "predictions": (scored(model_selection.cross_val_predict), 2),
+    "probabilities": (scored(model_selection.cross_val_predict, method="predict_proba"),
+        "numbers the classes by the private labels"),
+    "curve": (scored(model_selection.learning_curve, train_sizes=[0.8]), 2),
+    "permuted labels": (scored(model_selection.permutation_test_score), "labels of other people"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", COMPOSITIONS)

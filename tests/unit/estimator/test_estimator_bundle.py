@@ -12,8 +12,6 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from PIL import Image
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
@@ -24,16 +22,10 @@ from dpprobe.estimator.public_functions import verify
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.parts.choice.measure import NO_CHOICE, fits_block
 from dpprobe.release.predict import Predictor
-from tests.support.classifiers import (
-    FAST,
-    ROWS,
-    make_benchmark,
-    make_budget,
-    make_private,
-    make_rows,
-)
+from tests.support.classifiers import FAST, make_benchmark, make_budget, make_private, make_rows
+from tests.unit.release.test_signing import write_keys
 
-GROUPS = [f"Jane Roe {row // 3}" for row in range(ROWS)]
+GROUPS = [f"Jane Roe {row // 3}" for row, _ in enumerate(make_rows().y)]
 NAMES = ["keratosis", "melanoma", "naevus"]
 
 
@@ -74,15 +66,7 @@ def test_a_bundle_is_verified(head: Any, unit: Any, tmp_path: Path) -> None:
 
 
 def test_a_signed_bundle_is_verified_with_its_key(tmp_path: Path) -> None:
-    key = Ed25519PrivateKey.generate()
-    private, public = tmp_path / "key.pem", tmp_path / "public.pem"
-    encoding = serialization.Encoding.PEM
-    private.write_bytes(
-        key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    public.write_bytes(
-        key.public_key().public_bytes(encoding, serialization.PublicFormat.SubjectPublicKeyInfo)
-    )
+    private, public = write_keys(tmp_path)
     folder = save(fit(), tmp_path / "signed", sign_key=private)
     assert verify(folder, public_key=public).passed
     (folder / "README.md").write_text("another text")

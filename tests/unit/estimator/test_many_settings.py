@@ -20,17 +20,8 @@ import torch
 from scipy import sparse
 
 import dpprobe
-from dpprobe.estimator import array_inputs, callers, fit_and_score, row_copies
-from dpprobe.estimator.array_inputs import check_labels
+from dpprobe.estimator import array_inputs, callers, fit_and_score, given_values, row_copies
 from dpprobe.estimator.budget import Budget
-from dpprobe.estimator.given_values import (
-    check_kind,
-    list_classes,
-    read_count,
-    read_number,
-    read_risk,
-    read_target,
-)
 from dpprobe.estimator.parameters import check_parameters
 from dpprobe.estimator.planned_fit import plan_fit
 from dpprobe.estimator.private_classifier import PrivateClassifier
@@ -75,16 +66,16 @@ def scrub(value: Any, folder: Path) -> Any:
 
 
 def test_values_that_callers_give() -> None:
-    named = (read_number, read_count, read_risk)
-    readers = [*(partial(read, "named") for read in named), read_target]
+    named = (given_values.read_number, given_values.read_count, given_values.read_risk)
+    readers = [*(partial(read, "named") for read in named), given_values.read_target]
     numbers = [[repr(value), *(answer_of(read, value) for read in readers)] for value in NUMBERS]
     kinds = [
-        [answer_of(check_kind, name, each) for name in ("y", "classes")]
+        [answer_of(given_values.check_kind, name, each) for name in ("y", "classes")]
         for each in LABELS
         if isinstance(each, list | tuple)
     ]
     fits = [
-        [answer_of(check_labels, each, names) for names in (None, [0, 1], ["a", "b"])]
+        [answer_of(array_inputs.check_labels, each, names) for names in (None, [0, 1], ["a", "b"])]
         for each in LABELS
     ]  # fmt: skip
     number = array_inputs.number_labels
@@ -96,7 +87,7 @@ def test_values_that_callers_give() -> None:
     masks: list[Any] = [np.ma.masked_array([1]), [np.ma.masked_array([1])], [1]]
     check_values("given_values", {
         "numbers": numbers, "kinds": kinds, "fits": fits, "numbered": numbered, "grouped": grouped,
-        "classes": [answer_of(list_classes, each) for each in LABELS],
+        "classes": [answer_of(given_values.list_classes, each) for each in LABELS],
         "shapes": [answer_of(array_inputs.read_shape, each) for each in SHAPES],
         "masks": [answer_of(array_inputs.refuse_masks, "groups", each) for each in masks],
     })  # fmt: skip

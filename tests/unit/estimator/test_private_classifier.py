@@ -75,8 +75,7 @@ def test_private_noise_is_secret_and_never_the_same() -> None:
 @pytest.mark.parametrize(
     ("values", "error", "key"),
     [
-        ({"budget": None}, PrivacyError, "budget"),
-        ({"budget": 1.0}, ConfigError, "budget 1.0"),
+        ({"budget": None}, PrivacyError, "budget"), ({"budget": 1.0}, ConfigError, "budget 1.0"),
         ({"random_state": 0}, PrivacyError, "random_state"),
         ({"classes": None}, PrivacyError, "classes"),
         ({"classes": [0, 1, 2, 2]}, ValueError, "classes .*twice"),
@@ -127,9 +126,8 @@ def test_a_warning_of_the_sum_loses_no_head() -> None:
     classifier = make_private(epsilon=0.5, budget=budget).fit(*make_rows())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(
-            UserWarning, match="fit number 2 on this budget: all fits together cost"
-        ):
+        message = "fit number 2 on this budget: all fits together cost"
+        with pytest.raises(UserWarning, match=message):
             classifier.fit(*make_rows())
     assert classifier.fit_.entry == budget.compute_spent().entries == 2
 
@@ -181,15 +179,12 @@ def test_a_budget_that_is_spent_is_told_before_any_row_is_read() -> None:
 @pytest.mark.parametrize(
     ("values", "groups", "message"),
     [
-        ({"unit": "group"}, None, "no groups; pass"),
+        ({"unit": "group"}, None, "no groups; pass"), ({}, GROUPS, "groups: .* one row"),
         ({"unit": "group"}, GROUPS[:-1], "pass one name per row"),
-        ({}, GROUPS, "groups: .* one row"),
-        *(
-            ({"unit": "group"}, [*GROUPS[:-1], missing], f"row {ROWS - 1} has no name")
-            for missing in (None, math.nan, np.nan, pd.NA, pd.NaT, "", " ")
-        ),
+        *(({"unit": "group"}, [*GROUPS[:-1], missing], f"row {ROWS - 1} has no name")
+          for missing in (None, math.nan, np.nan, pd.NA, pd.NaT, "", " ")),
     ],
-)
+)  # fmt: skip
 def test_each_row_has_a_group_where_groups_are_the_unit(
     values: dict[str, Any], groups: Any, message: str
 ) -> None:
@@ -216,9 +211,8 @@ def test_a_group_s_rows_together_have_the_weight_of_one() -> None:
     X, y = make_rows(rows=90)
     names = [str(row) for row in range(90)]
     once = make_benchmark(unit="group").fit(X, y, groups=names)
-    thrice = make_benchmark(unit="group").fit(
-        np.repeat(X, 3, axis=0), np.repeat(y, 3), groups=np.repeat(names, 3)
-    )
+    rows = np.repeat(X, 3, axis=0), np.repeat(y, 3)
+    thrice = make_benchmark(unit="group").fit(*rows, groups=np.repeat(names, 3))
     np.testing.assert_allclose(once.coef_, thrice.coef_, rtol=1e-4, atol=1e-5)
 
 
@@ -239,11 +233,10 @@ def test_scorers_find_the_column_of_each_class() -> None:
 @pytest.mark.parametrize(
     ("risk", "head"),
     [
-        ({"advantage": 0.3}, FAST),
-        ({"true_positives": 0.05, "at": 0.01}, FAST),
+        ({"advantage": 0.3}, FAST), ({"true_positives": 0.05, "at": 0.01}, FAST),
         ({"advantage": 0.3}, {"head": "sgd", "batch_size": 30, "steps": 3}),
     ],
-)
+)  # fmt: skip
 def test_a_permitted_risk_stands_for_an_epsilon(risk: dict[str, float], head: Any) -> None:
     fitted = make_private(epsilon=risk, head=head, budget=make_budget(max_epsilon=30.0))
     fitted.fit(*make_rows())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,7 @@ from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.results.cell_record import STATEMENT_FILE, WEIGHTS_FILE
-from tests.support.classifiers import (
-    CLASSES,
-    DELTA,
-    ROWS,
-    make_benchmark,
-    make_rows,
-)
+from tests.support.classifiers import CLASSES, DELTA, ROWS, make_benchmark, make_rows
 from tests.support.feature_stores import write_split
 from tests.support.training_jobs import make_job, plan_job, run_job
 
@@ -81,37 +75,27 @@ def test_groups_are_the_workflow_s_patients(tmp_path: Path) -> None:
             assert fitted.plan_.n == len(set(UNITS))
 
 
-def as_blocks(values: np.ndarray, folder: Path) -> Iterator[np.ndarray]:  # noqa: ARG001
-    return (values[start : start + 50] for start in range(0, len(values), 50))
-
-
 def as_map(values: np.ndarray, folder: Path) -> np.memmap:
     np.save(folder / "rows.npy", values)
     mapped: np.memmap = np.load(folder / "rows.npy", mmap_mode="r")
     return mapped
 
 
-def as_store(values: np.ndarray, folder: Path) -> FeatureStore:
-    labels = make_rows(0).y
-    return FeatureStore(write_split(folder / "train", values, labels, shards=2))
-
-
 KINDS: dict[str, Callable[[np.ndarray, Path], Any]] = {
-    "float64": lambda values, _: values.astype(np.float64),
-    "list": lambda values, _: values.tolist(),
-    "strided": lambda values, _: np.repeat(values, 2, axis=0)[::2],
-    "fortran": lambda values, _: np.asfortranarray(values),
-    "reversed": lambda values, _: values[::-1].copy()[::-1],
-    "read-only": lambda values, _: np.frombuffer(values.tobytes(), values.dtype).reshape(
-        values.shape
-    ),
-    "data frame": lambda values, _: pd.DataFrame(values),
-    "tensor": lambda values, _: torch.from_numpy(values),
-    "tensor with gradient": lambda values, _: torch.from_numpy(values).requires_grad_(),
+    "float64": lambda rows, _: rows.astype(np.float64), "list": lambda rows, _: rows.tolist(),
+    "strided": lambda rows, _: np.repeat(rows, 2, axis=0)[::2],
+    "fortran": lambda rows, _: np.asfortranarray(rows),
+    "reversed": lambda rows, _: rows[::-1].copy()[::-1],
+    "read-only": lambda rows, _: np.frombuffer(rows.tobytes(), rows.dtype).reshape(rows.shape),
+    "data frame": lambda rows, _: pd.DataFrame(rows),
+    "tensor": lambda rows, _: torch.from_numpy(rows),
+    "tensor with gradient": lambda rows, _: torch.from_numpy(rows).requires_grad_(),
     "memory map": as_map,
-    "iterator of blocks": as_blocks,
-    "feature store": as_store,
-}
+    "iterator of blocks": lambda rows, _: (rows[at : at + 50] for at in range(0, len(rows), 50)),
+    "feature store": lambda rows, folder: FeatureStore(
+        write_split(folder / "train", rows, make_rows(0).y, shards=2)
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore:X does not have valid feature names", "ignore:X has feature")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,21 +68,14 @@ def test_groups_pass_through_cross_validation() -> None:
     groups = np.arange(ROWS) // 4
     budget = make_budget(max_epsilon=10.0)
     classifier = make_private(unit="group", budget=budget)
+    score = partial(cross_val_score, cv=GroupKFold(2), error_score="raise")
     with pytest.raises(PrivacyError, match=r"cross_val_score params=\{'groups': ...\}"):
-        cross_val_score(
-            classifier, *make_rows(), groups=groups, cv=GroupKFold(2), error_score="raise"
-        )
+        score(classifier, *make_rows(), groups=groups)
     told = {"groups": groups}
-    scores = cross_val_score(
-        classifier, *make_rows(), groups=groups, params=told, cv=GroupKFold(2), error_score="raise"
-    )
-    assert np.isfinite(scores).all()
+    assert np.isfinite(score(classifier, *make_rows(), groups=groups, params=told)).all()
     with config_context(enable_metadata_routing=True):
         routed = clone(classifier).set_fit_request(groups=True)
-        scores = cross_val_score(
-            routed, *make_rows(), params=told, cv=GroupKFold(2), error_score="raise"
-        )
-    assert np.isfinite(scores).all()
+        assert np.isfinite(score(routed, *make_rows(), params=told)).all()
     assert budget.compute_spent().entries == 4
 
 
@@ -106,9 +100,8 @@ def test_workers_together_stay_within_a_budget(
     """Processes share a ledger alone; threads also share a budget in memory."""
     budget = make_budget(tmp_path / "data/people" if shared else None, max_epsilon=1.5)
     classifier = make_private(budget=budget, public_steps=["joblib"])
-    made = Parallel(n_jobs=2, backend=backend)(
-        delayed(fit_once)(clone(classifier), seed) for seed in range(6)
-    )
+    fits = [delayed(fit_once)(clone(classifier), seed) for seed in range(6)]
+    made = Parallel(n_jobs=2, backend=backend)(fits)
     assert made.count("fitted") == budget.compute_spent().entries == fitted
     if fitted:
         assert made.count("exceeded") == 4

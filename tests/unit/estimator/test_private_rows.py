@@ -120,9 +120,8 @@ def test_a_store_s_study_tells_of_its_cells(tmp_path: Path) -> None:
     """Features that `read_features` opened lead to the cells, whose heads are private."""
     rows, results = draw_rows(0, member=True), tmp_path / "results"
     folder = results / "features/scans/vit"
-    features = FeatureStore(
-        write_split(folder / "train", rows, LABELS, split="train", dataset_fingerprint="d1")
-    )
+    train = write_split(folder / "train", rows, LABELS, split="train", dataset_fingerprint="d1")
+    features = FeatureStore(train)
     weights = np.random.default_rng(3).normal(size=(1, 2, DIMENSION + 1)).astype(np.float32)
     cell = results / "cells/scans/vit/sgd/eps-inf" / WEIGHTS_FILE
     cell.parent.mkdir(parents=True)

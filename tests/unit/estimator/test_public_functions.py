@@ -72,9 +72,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plans = plan_job(job, ROWS, folder / "plans.json", folder / "calibration")
     manifests = {split: stores / split / "manifest.json" for split in ("train", "test")}
     run_job(folder, job, plans, **manifests)
-    summarise_cells(
-        [*folder.glob("cells/**/metrics.json")], folder / "summary/toy.parquet", study="unit"
-    )
+    cells = [*folder.glob("cells/**/metrics.json")]
+    summarise_cells(cells, folder / "summary/toy.parquet", study="unit")
     return folder
 
 
@@ -91,10 +90,8 @@ def test_stored_features_train_a_head(results: Path) -> None:
 def test_cells_are_a_table(results: Path) -> None:
     cells = dpprobe.read_cells(results)
     assert isinstance(cells, pd.DataFrame)
-    assert (
-        cells[["dataset", "backbone", "method", "epsilon"]].to_numpy().tolist()
-        == [["toy", "none", "momentum", 2.0]] * 3
-    )
+    named = cells[["dataset", "backbone", "method", "epsilon"]].to_numpy().tolist()
+    assert named == [["toy", "none", "momentum", 2.0]] * 3
     assert sorted(cells["seed_index"]) == [0, 1, 2]
     assert cells["accuracy"].between(0, 1).all()
     shutil.copy(results / "summary/toy.parquet", results / "summary/zoo.parquet")
@@ -106,11 +103,6 @@ def test_results_that_are_not_there_are_named(tmp_path: Path) -> None:
         dpprobe.read_cells(tmp_path)
     with pytest.raises(DataError, match="v1"):
         dpprobe.verify(tmp_path / "v1")
-
-
-def run_python(program: str) -> str:
-    command = [sys.executable, "-c", textwrap.dedent(program)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def test_importing_the_package_imports_nothing() -> None:
@@ -129,7 +121,9 @@ def test_importing_the_package_imports_nothing() -> None:
             assert "budget" in str(error)
             print(*{"torch", "numba", "dpprobe.heads.fit"} & {*sys.modules})
     """
-    imported, slow = run_python(program).splitlines()
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    imported, slow = done.stdout.splitlines()
     heavy = {"torch", "numpy", "sklearn", "scipy", "pandas", "pydantic", "pyarrow"}
     assert not heavy & set(imported.split())
     assert {name for name in imported.split() if name.startswith("dpprobe")} == {"dpprobe"}

@@ -14,10 +14,6 @@ import pytest
 NOISE = 0.06
 
 
-def read_blocks(page: str) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
-
-
 def check_statement(statement: ast.stmt, source: str, names: dict[str, Any]) -> str | None:
     """Runs a statement; returns what its comment promises that did not come out."""
     last = source.splitlines()[(statement.end_lineno or 0) - 1]
@@ -59,13 +55,10 @@ def test_the_page_runs_as_printed(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    blocks = read_blocks((repository / "docs/python.md").read_text())
+    page = (repository / "docs/python.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
     assert len(blocks) >= 10
     names: dict[str, Any] = {}
-    wrong = [
-        fault
-        for block in blocks
-        for statement in ast.parse(block).body
-        if (fault := check_statement(statement, block, names)) is not None
-    ]
-    assert wrong == []
+    statements = [(each, block) for block in blocks for each in ast.parse(block).body]
+    faults = [check_statement(*each, names) for each in statements]
+    assert [fault for fault in faults if fault is not None] == []

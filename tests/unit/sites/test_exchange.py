@@ -155,18 +155,15 @@ def test_masks_and_noise_belong_to_the_totals_before(folder: Path) -> None:
     send(folder)
     east, north = (open_exchange(folder, name) for name in NAMES)
     rounds, zeros = east.read_rounds(), make_sum(0)
-    north.private.joinpath("total-1.safetensors").write_bytes(
-        (east.private / "total-1.safetensors").read_bytes()
-    )
+    total = north.private / "total-1.safetensors"
+    total.write_bytes((east.private / total.name).read_bytes())
     other = [[each.replace_numbers(each.numbers + 1) for each in rounds[0]]]
     assert hash_totals(east.agreement, rounds) == hash_totals(north.agreement, north.read_rounds())
     with pytest.raises(PrivacyError, match="1 rounds are complete, and these sums do not follow"):
         north.send_sums(other, [zeros], SECRETS["north"])
     path = east.send_sums(rounds, [zeros], SECRETS["east"])
     _, (masked,) = east._read_message(path, "east")
-    north.private.joinpath("total-1.safetensors").write_bytes(
-        _pack_sums(other[0], {"sums": [*map(_describe, other[0])]})
-    )
+    total.write_bytes(_pack_sums(other[0], {"sums": [*map(_describe, other[0])]}))
     with pytest.raises(PrivacyError, match=r"sums-2\.east.*other totals of earlier rounds"):
         north.send_sums(other, [zeros], SECRETS["north"])
     path.unlink()
@@ -249,9 +246,8 @@ NOT_JSON_FOR_ALL = [
 
 
 def write_sparse(path: Path) -> None:
-    """A file of 1 TiB that needs no room."""
-    with path.open("wb") as stream:
-        stream.truncate(2**40)
+    path.touch()
+    os.truncate(path, 2**40)  # 1 TiB that needs no room
 
 
 def link_fifo(path: Path) -> None:
@@ -260,15 +256,11 @@ def link_fifo(path: Path) -> None:
 
 
 HOSTILE: dict[str, Callable[[Path], object]] = {
-    "fifo": os.mkfifo,
-    "socket": lambda path: socket.socket(socket.AF_UNIX).bind(str(path)),
-    "device": lambda path: path.symlink_to("/dev/zero"),
-    "link to a fifo": link_fifo,
-    "folder": Path.mkdir,
-    "huge": write_sparse,
-    "loop": lambda path: path.symlink_to(path),
+    "fifo": os.mkfifo, "socket": lambda path: socket.socket(socket.AF_UNIX).bind(str(path)),
+    "device": lambda path: path.symlink_to("/dev/zero"), "link to a fifo": link_fifo,
+    "folder": Path.mkdir, "huge": write_sparse, "loop": lambda path: path.symlink_to(path),
     **{repr(each[:12]): partial(Path.write_bytes, data=each) for each in NOT_JSON_FOR_ALL},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("write", HOSTILE.values(), ids=HOSTILE)
@@ -462,9 +454,8 @@ def test_answers_of_fixed_keys(folder: Path) -> None:
     for values in SECRETS_READ:
         (folder / "secret.json").write_text(json.dumps(values))
         secret = answer_of(read_secret, folder)
-        secrets.append(
-            secret.public_key if isinstance(secret, Secret) else asked(read_secret, folder)
-        )
+        known = isinstance(secret, Secret)
+        secrets.append(secret.public_key if known else asked(read_secret, folder))
     agreement = Agreement.make([make_offer(n, n=k + 1, test_n=k) for k, n in enumerate(ALL)])
     kept = [agreement.names, agreement.n, agreement.test_n, agreement.digest]
     kept += [agreement.other_keys(name) for name in (*ALL, "nobody")]

@@ -18,9 +18,8 @@ SIZE = 4096
 
 
 def mask(site: str, numbers: np.ndarray, use: str = "round 1") -> np.ndarray:
-    others = {
-        name: key.public_key().public_bytes_raw() for name, key in KEYS.items() if name != site
-    }
+    public = {name: key.public_key().public_bytes_raw() for name, key in KEYS.items()}
+    others = {name: public[name] for name in NAMES if name != site}
     return mask_numbers(numbers, use, site=site, key=KEYS[site], others=others)
 
 

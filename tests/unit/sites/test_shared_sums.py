@@ -111,18 +111,18 @@ def test_totals_of_another_fit_are_refused(changes: dict[str, Any]) -> None:
 
 
 def test_sums_that_do_not_depend_on_each_other_are_asked_for_together() -> None:
+    zeros = np.zeros(2, dtype=np.int64)
+    names = ("mean", "gram", "targets", "gradients")
+
     def run(totals: list[Sum], together: set[str]) -> list[str]:
         shared = SharedSums(totals, open_noise=open_noise, share=lambda _: 100.0, together=together)
         try:
-            for name in ("mean", "gram", "targets", "gradients"):
-                values = np.zeros(2, dtype=np.int64)
-                shared.add_up(name, values, **FACTS)
+            for name in names:
+                shared.add_up(name, zeros.copy(), **FACTS)
         except SumsMissing as missing:
             return [each.name for each in missing.sums]
         return []
 
-    zeros = np.zeros(2, dtype=np.int64)
-    names = ("mean", "gram", "targets", "gradients")
     known = {name: Sum(name=name, numbers=zeros, **FACTS) for name in names}
     assert run([], {"gram", "targets"}) == ["mean"]
     assert run([known["mean"]], {"gram", "targets"}) == ["gram", "targets"]
@@ -134,7 +134,6 @@ def test_sums_that_do_not_depend_on_each_other_are_asked_for_together() -> None:
 @pytest.mark.parametrize(("share", "symmetric"), [(15.0, False), (20.0, True)])
 def test_noise_too_fine_for_the_price_is_refused(share: float, symmetric: bool) -> None:
     shared = SharedSums([], open_noise=open_noise, share=lambda _: share)
+    zeros, facts = np.zeros((2, 2), dtype=np.int64), {"deviation": 9.0, "symmetric": symmetric}
     with pytest.raises(PrivacyError, match="noise of sums is .* steps of the grid: at least 16"):
-        shared.add_up(
-            "sums", np.zeros((2, 2), dtype=np.int64), step=0.5, deviation=9.0, symmetric=symmetric
-        )
+        shared.add_up("sums", zeros, **(FACTS | facts))

@@ -29,9 +29,8 @@ def ingested(study: Study) -> Study:
 
 def test_one_view_has_the_baselines_and_the_cells_beside_them(ingested: Study) -> None:
     view = ingested.view("digits", "dpprobe-baselines")
-    found = ingested.all_runs(
-        filter_string=view["searchFilter"], order_by=[f"{view['orderByKey']} DESC"]
-    )
+    order = [f"{view['orderByKey']} DESC"]
+    found = ingested.all_runs(filter_string=view["searchFilter"], order_by=order)
     assert {run.data.params["epsilon"] for run in found} == {"none", "0.5"}
     keys = {run.data.tags["result_key"] for run in found}
     assert len(found) == 5

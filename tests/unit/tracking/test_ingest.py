@@ -44,9 +44,8 @@ def test_a_dataset_that_left_the_study_is_no_longer_current(study: Study) -> Non
     assert not first.exists(), "so that the workflow tracks it again when it comes back"
     assert (study.root / "letters.json").exists()
     for name in ("digits", "digits/summary"):
-        states = {
-            (run.data.tags["study"], run.data.tags["current"]) for run in study.all_runs(name)
-        }
+        tags = [run.data.tags for run in study.all_runs(name)]
+        states = {(each["study"], each["current"]) for each in tags}
         assert states == {("study", "false"), ("second", "true")}
     assert study.runs("all studies")["study"].data.tags["current"] == "true"
     study.ingest()

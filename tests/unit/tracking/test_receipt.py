@@ -116,9 +116,8 @@ def test_people_may_name_and_tag_runs(study: Study) -> None:
     study.ingest()
     with closing(sqlite3.connect(study.root / "mlflow.db")) as connection, connection:
         connection.execute("update runs set name = 'mine'")
-        connection.execute(
-            "insert into tags (key, value, run_uuid) select 'note', 'x', run_uuid from runs limit 1"
-        )
+        note = "select 'note', 'x', run_uuid from runs limit 1"
+        connection.execute(f"insert into tags (key, value, run_uuid) {note}")
     assert find_store_fault(study.root / "receipt.json") is None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 import shutil
 from collections.abc import Callable
@@ -43,13 +42,9 @@ MODEL = "study.release.lesions_v1"
 TAG = "bundle_digest"
 CARD = "---\nlicense: mit\n---\n\n# Lesions\n\n(1, 1e-05)-differentially private.\n"
 EVALUATION = {
-    "metric": "accuracy",
-    "value": 0.8125,
-    "interval": [0.75, 0.875],
-    "standard_error": 0.03,
-    "n": 431,
-    "epsilon": 0.2,
-}
+    "metric": "accuracy", "value": 0.8125, "interval": [0.75, 0.875], "standard_error": 0.03,
+    "n": 431, "epsilon": 0.2,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +59,12 @@ def bundle(example: Path, tmp_path: Path) -> Path:
     return rewritten(folder, card=CARD)
 
 
-def rewritten(
-    folder: Path, *, card: str | None = None, facts: dict[str, Any] | None = None
-) -> Path:
+def rewritten(folder: Path, *, card: str | None = None, **facts: Any) -> Path:
     """Changes a bundle, and its sums with it."""
     if card is not None:
         (folder / "README.md").write_text(card)
     path = folder / "bundle.json"
-    path.write_text(json.dumps({**read_json(path), **(facts or {})}))
+    path.write_text(json.dumps(read_json(path) | facts))
     write_sums(folder)
     return folder
 
@@ -79,13 +72,9 @@ def rewritten(
 def register(study: Study, bundle: Path, *, name: str = "study") -> dict[str, Any]:
     receipt = study.root / f"tracking/releases/{bundle.name}.json"
     register_release(
-        bundle,
-        uri=study.uri,
-        study=name,
-        artifact_root=study.root / "mlartifacts",
-        receipt=receipt,
-        lock=study.root / "lock",
-    )
+        bundle, uri=study.uri, study=name, artifact_root=study.root / "mlartifacts",
+        receipt=receipt, lock=study.root / "lock",
+    )  # fmt: skip
     record: dict[str, Any] = read_json(receipt)
     return record
 
@@ -111,11 +100,8 @@ def check_whole(study: Study, bundle: Path, receipt: dict[str, Any]) -> None:
     digest = bundle_digest(bundle)
     runs = [run for run in study.all_runs("all releases") if run.data.tags[TAG] == digest]
     assert [run.info.status for run in runs] == ["FINISHED"]
-    (version,) = [
-        version
-        for version in client.search_model_versions(f"name = '{MODEL}'")
-        if version.tags[TAG] == digest
-    ]
+    versions = client.search_model_versions(f"name = '{MODEL}'")
+    (version,) = [version for version in versions if version.tags[TAG] == digest]
     assert version.run_id == runs[0].info.run_id
     assert receipt["models"] == {MODEL: str(version.version)}
     alias = client.get_model_version_by_alias(MODEL, "released")
@@ -148,9 +134,7 @@ def test_a_run_shows_what_the_bundle_says_and_nothing_else(study: Study, bundle:
     tags = {key: value for key, value in run.data.tags.items() if not key.startswith("mlflow.")}
     assert {key: tags.pop(key) for key in ("result_key", "content_hash", "rows_hash", "current")}
     digest = bundle_digest(bundle)
-    assert tags == {
-        **named, "private": "true", "guarantee": "(1, 1e-05)-DP", TAG: digest
-    }  # fmt: skip
+    assert tags == {**named, "private": "true", "guarantee": "(1, 1e-05)-DP", TAG: digest}
     assert run.data.metrics == {
         "privacy/epsilon_target": 1.0, "privacy/epsilon_realised": 1.0,
         "allows/balanced_accuracy": 0.5534, "allows/tpr_at_fpr_0.001": 0.002385,
@@ -171,14 +155,9 @@ def test_a_second_call_makes_nothing(study: Study, bundle: Path) -> None:
 
 
 STEPS = (
-    "create_run",
-    "log_batch",
-    "set_terminated",
-    "create_registered_model",
-    "log_artifacts",
-    "create_model_version",
-    "set_registered_model_alias",
-)
+    "create_run", "log_batch", "set_terminated", "create_registered_model", "log_artifacts",
+    "create_model_version", "set_registered_model_alias",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -262,7 +241,7 @@ def test_a_damaged_bundle_is_not_registered(study: Study, bundle: Path) -> None:
 
 def test_a_release_needs_the_versions_that_computed_it(bundle: Path, tmp_path: Path) -> None:
     backbone = read_json(bundle / "bundle.json")["backbone"]
-    rewritten(bundle, facts={"backbone": backbone | {"versions": {"torch": "0.0.1"}}})
+    rewritten(bundle, backbone=backbone | {"versions": {"torch": "0.0.1"}})
     needed = release_registry._write_bundle(read_bundle(bundle), tmp_path)["pip_requirements"]
     assert "torch==0.0.1" in needed
     assert not any(line.startswith("dpprobe") for line in needed)
@@ -282,7 +261,7 @@ def test_releases_stay_current_beside_each_other_and_the_study(
 ) -> None:
     first = register(study, bundle)
     other = shutil.copytree(bundle, tmp_path / "releases/lesions_v2")
-    second = register(study, rewritten(other, facts={"name": "lesions_v2"}))
+    second = register(study, rewritten(other, name="lesions_v2"))
     third = register(study, bundle, name="another")
     study.ingest()
     study.ingest_whole()
@@ -314,29 +293,20 @@ def test_a_server_keeps_the_bundle(study: Study, bundle: Path, tmp_path: Path) -
 # Serving.
 
 
-def picture(seed: int) -> bytes:
-    stream = io.BytesIO()
-    pixels = np.random.default_rng(seed).integers(0, 256, (12, 10), dtype=np.uint8)
-    Image.fromarray(pixels).save(stream, format="PNG")
-    return stream.getvalue()
-
-
 @pytest.fixture
 def images(tmp_path: Path) -> list[Path]:
     folder = tmp_path / "new images"
     folder.mkdir()
     paths = [folder / f"{seed}.png" for seed in range(5)]
     for seed, path in enumerate(paths):
-        path.write_bytes(picture(seed))
+        pixels = np.random.default_rng(seed).integers(0, 256, (12, 10), dtype=np.uint8)
+        Image.fromarray(pixels).save(path)
     return paths
 
 
-def expected(bundle: Path, paths: list[Path]) -> np.ndarray:
-    return Predictor.load_bundle(bundle).predict_images([Image.open(path) for path in paths])
-
-
 def check_scores(result: pd.DataFrame, bundle: Path, paths: list[Path]) -> None:
-    probabilities = expected(bundle, paths)
+    predictor = Predictor.load_bundle(bundle)
+    probabilities = predictor.predict_images([Image.open(path) for path in paths])
     assert list(result.columns) == ["class", *(f"probability_{name}" for name in CLASSES)]
     np.testing.assert_allclose(result.iloc[:, 1:].to_numpy(float), probabilities, atol=1e-6)
     assert list(result["class"]) == [CLASSES[index] for index in probabilities.argmax(axis=1)]
@@ -348,12 +318,9 @@ def check_scores(result: pd.DataFrame, bundle: Path, paths: list[Path]) -> None:
     ids=["path", "bytes", "base64"],
 )
 def test_a_registered_release_classifies_images(
-    study: Study,
-    bundle: Path,
-    images: list[Path],
-    monkeypatch: pytest.MonkeyPatch,
+    study: Study, bundle: Path, images: list[Path], monkeypatch: pytest.MonkeyPatch,
     given: Callable[[Path], Any],
-) -> None:
+) -> None:  # fmt: skip
     register(study, bundle)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", study.uri)
     model = pyfunc.load_model(f"models:/{MODEL}@released")
@@ -377,10 +344,9 @@ def test_more_images_than_a_chunk_keep_their_order(
         ("QUJD" * 100, r"row 1: 'QUJD.*\.\.\.': not a file on this machine, and not an image"),
         (b"no image", "image row 1 .*cannot be decoded"),
         (__file__, r"row 1 .*test_release_registry\.py.*cannot be decoded"),
-        (None, "row 1: None; pass a path, bytes, or text in base64"),
-        (7, "row 1: 7; pass a path"),
+        (None, "row 1: None; pass a path, bytes, or text in base64"), (7, "row 1: 7; pass a path"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_image_is_named(
     bundle: Path, images: list[Path], value: Any, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -394,7 +360,7 @@ def test_what_is_no_image_is_named(
 def with_checkpoint(bundle: Path) -> Path:
     backbone = read_json(bundle / "bundle.json")["backbone"]
     values = {"checkpoint": "net.safetensors", "weights_sha256": "ab" * 32, "trained": True}
-    return rewritten(bundle, facts={"backbone": {**backbone, **values}})
+    return rewritten(bundle, backbone=backbone | values)
 
 
 def test_weights_that_are_not_in_the_bundle_are_asked_for(
@@ -412,20 +378,14 @@ def test_weights_that_are_not_in_the_bundle_are_asked_for(
 @pytest.mark.parametrize(
     ("params", "variable", "wanted"),
     [
-        ({"checkpoint": "/a/net"}, None, "/a/net"),
-        ({"checkpoint": ""}, "/b/net", "/b/net"),
+        ({"checkpoint": "/a/net"}, None, "/a/net"), ({"checkpoint": ""}, "/b/net", "/b/net"),
         ({"checkpoint": "/a/net"}, "/b/net", "/a/net"),
     ],
-)
+)  # fmt: skip
 def test_weights_are_taken_from_the_param_then_the_environment(
-    study: Study,
-    bundle: Path,
-    images: list[Path],
-    monkeypatch: pytest.MonkeyPatch,
-    params: dict[str, str],
-    variable: str | None,
-    wanted: str,
-) -> None:
+    study: Study, bundle: Path, images: list[Path], monkeypatch: pytest.MonkeyPatch,
+    params: dict[str, str], variable: str | None, wanted: str,
+) -> None:  # fmt: skip
     if variable is not None:
         monkeypatch.setenv("DPPROBE_CHECKPOINT", variable)
     predictor = Mock(**{"predict_images.return_value": np.full((1, 3), 1 / 3, np.float32)})

@@ -19,12 +19,7 @@ from dpprobe.reporting.headline import verdict
 from dpprobe.results.best_private import best_private
 from dpprobe.results.summary import read_grid, summarise_cells
 from dpprobe.tracking.receipt import find_store_fault
-from dpprobe.tracking.runs import (
-    curve_metrics,
-    curve_steps,
-    metric_name,
-    run_name,
-)
+from dpprobe.tracking.runs import curve_metrics, curve_steps, metric_name, run_name
 from tests.support.audit_records import WHITE_BOX, write_audit
 from tests.support.cell_files import write_cell
 from tests.support.fairness_records import APART, RECORD, write_fairness
@@ -47,9 +42,8 @@ def test_each_cell_is_one_complete_run(study: Study) -> None:
     }  # fmt: skip
     record = read_json(study.root / "cells/digits/scattering/sgd/eps-0.5/metrics.json")
     metrics = run.data.metrics
-    assert metrics["test/accuracy"] == pytest.approx(
-        record["summary"]["accuracy"]["mean"], rel=1e-3
-    )
+    mean = record["summary"]["accuracy"]["mean"]
+    assert metrics["test/accuracy"] == pytest.approx(mean, rel=1e-3)
     assert metrics["test/accuracy_low"] < metrics["test/accuracy"] < metrics["test/accuracy_high"]
     assert metrics["allows/balanced_accuracy"] == 0.5663  # of 0.566223, up
     assert run.inputs is not None
@@ -183,10 +177,9 @@ def test_a_study_is_one_run_with_its_report_and_tables(study: Study) -> None:
     cells = sorted((study.root / "cells").rglob("metrics.json"))
     summarise_cells(cells, study.root / "again.parquet", study="study")
     best = best_private(read_grid([study.root / "again.parquet"]), {})[0]
-    assert run.data.metrics["digits/best_private_eps_0.5"] == pytest.approx(
-        best.entry.mean / 100, rel=1e-3
-    )
-    assert {"digits/gap_eps_0.5", "digits/gap_eps_2"} <= set(run.data.metrics)
+    metrics = run.data.metrics
+    assert metrics["digits/best_private_eps_0.5"] == pytest.approx(best.entry.mean / 100, rel=1e-3)
+    assert {"digits/gap_eps_0.5", "digits/gap_eps_2"} <= set(metrics)
     assert f"- digits: {verdict(best)}" in run.data.tags["mlflow.note.content"]
     assert run.inputs is not None
     (dataset,) = (item.dataset for item in run.inputs.dataset_inputs)

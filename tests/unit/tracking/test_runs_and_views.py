@@ -29,8 +29,7 @@ RELEASED = {
 }  # fmt: skip
 MANY = [f"class {number}" for number in range(11)]
 KINDS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "infinite": {"epsilon": "inf"},
+    "plain": {}, "infinite": {"epsilon": "inf"},
     "ceiling": {"method": "nonprivate", "epsilon": "inf", "backbone": "a_long_name_of_features"},
     "patients": {"patients": 40, "seeds": 1, "epsilon": "0.25"},
     "labels": {"multi_label": True, "class_names": ("round", "e/ven", "absent")},
@@ -38,7 +37,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "macro": {"class_names": MANY, "headline": "macro_accuracy", "shares": [0.5, *[0.05] * 10]},
     "hundred": {"class_names": [f"c{number}" for number in range(100)]},
     "more": {"class_names": [f"c{number}" for number in range(101)]},
-}
+}  # fmt: skip
 
 
 def _describe(run: runs.RunContents, *, drawn: bool = False) -> dict[str, Any]:
@@ -94,9 +93,8 @@ def test_runs_of_cells_are_as_stored(tmp_path: Path) -> None:
         run = runs.summary_run(files, "s", tags, [(several[0], "figures")], source)
         answers[f"summary of {len(several)}"] = _describe(run)
     labels = write_cell(tmp_path / "several", multi_label=True, class_names=("a", "b"))
-    answers["labels' summary"] = _describe(
-        runs.summary_run([(labels, read_cell(labels))], "s", tags, [], source)
-    )
+    run = runs.summary_run([(labels, read_cell(labels))], "s", tags, [], source)
+    answers["labels' summary"] = _describe(run)
     check_values("runs_of_cells", answers)
 
 
@@ -137,13 +135,10 @@ def test_names_and_numbers_of_runs_are_as_stored() -> None:
         "classes": [runs.class_metrics(each, seeds, "r") for each in names],
         "metrics": runs.list_metrics(values),
         "names": [runs.run_name(*each) for each in words],
-        "steps": [
-            runs.curve_steps(each)
-            for each in ([1.0, 0.5, math.inf], [0.001, 0.002, 0.011], [8.004, 8.001, 8.02, 8.006])
-        ],
-        "metric names": [
-            runs.metric_name(each) for each in ("a/b", ".", "..", " x ", "é", "a" * 101, "a,b:c-d")
-        ],
+        "steps": [runs.curve_steps(each) for each in (
+            [1.0, 0.5, math.inf], [0.001, 0.002, 0.011], [8.004, 8.001, 8.02, 8.006])],
+        "metric names": [runs.metric_name(each) for each in (
+            "a/b", ".", "..", " x ", "é", "a" * 101, "a,b:c-d")],
         "options": runs.option_params({"a": 1, "b": None, "c": "x", "d": [1]}, {"a": "0"}),
         "bounds": runs.allows_metrics(
             {"balanced_accuracy": 0.51234567, "true_positives": {"0.01": 0.02345678, "0.1": 1}}
@@ -151,9 +146,8 @@ def test_names_and_numbers_of_runs_are_as_stored() -> None:
         "releases": [release_registry._list_metrics(RELEASED | {"evaluation": each}) for each in (
             None, EVALUATED, EVALUATED | {"metric": "auc", "value": 0.1, "interval": [0.0, 1.0]})],
         "colours": [runs.pick_colour(index) for index in (0, 1, 19, 20, 21, 40)],
-        "private": [
-            runs._private_tag(each) for each in ([True], [False, False], [True, False], [])
-        ],
+        "private": [runs._private_tag(each) for each in (
+            [True], [False, False], [True, False], [])],
         "rows": [hash_rows(rows, {"p": "1"}) == hash_rows(each, {"p": "1"}) for each in (
             rows[::-1], rows[:4], rows[1:])],
     }  # fmt: skip
@@ -174,9 +168,8 @@ def test_views_and_charts_are_as_stored(tmp_path: Path) -> None:
     baselines = list_baseline_runs(zero, [], study="s", shared_tags={}, source=source)
     answers: dict[str, Any] = {}
     for kind in ("plain", "labels", "macro"):
-        paths = [
-            write_cell(tmp_path / kind, **KINDS[kind] | {"epsilon": e}) for e in ("0.5", "8", "inf")
-        ]
+        epsilons, root = ("0.5", "8", "inf"), tmp_path / kind
+        paths = [write_cell(root, **KINDS[kind] | {"epsilon": each}) for each in epsilons]
         records = [(path, read_cell(path)) for path in paths]
         cells = [runs.cell_run(*each, "s", {}, source) for each in records]
         whole = [runs.summary_run(records, "s", {}, [], source)]
@@ -193,23 +186,11 @@ def test_views_and_charts_are_as_stored(tmp_path: Path) -> None:
     answers["studies"] = _shown(views.studies_experiment(Path("r"), run), other)
     answers["releases"] = _shown(views.releases_experiment(None), set())
     tokens: tuple[list[str], ...] = (
-        ["0.5", "2"],
-        ["0.1", "8", "inf"],
-        ["inf"],
-        [],
-        ["10", "1", "0.9"],
-        ["4", "0.25"],
-    )
+        ["0.5", "2"], ["0.1", "8", "inf"], ["inf"], [], ["10", "1", "0.9"], ["4", "0.25"],
+    )  # fmt: skip
     answers["nearest"] = [views.nearest_to_one(each) for each in tokens]
-    answers["columns"] = [
-        views.best_columns(each)
-        for each in (
-            [],
-            [*other],
-            [f"a/best_private_eps_{e}" for e in (8, 0.125, 1, 2)],
-            ["test/a"],
-        )
-    ]
+    some = [f"a/best_private_eps_{e}" for e in (8, 0.125, 1, 2)]
+    answers["columns"] = [views.best_columns(each) for each in ([], [*other], some, ["test/a"])]
     check_values("views", answers)
 
 

@@ -28,15 +28,6 @@ from cryptography.x509.oid import NameOID
 from dpprobe.artifacts import read_json, write_text
 from dpprobe.errors import TrackingError
 from dpprobe.tracking import store
-from dpprobe.tracking.store import (
-    create_tables,
-    hold_lock,
-    is_locked,
-    lock_file,
-    public_uri,
-    reach_server,
-    readable_errors,
-)
 from tests.support.tracked_study import Study
 
 LOCALHOST = IPv4Address("127.0.0.1")
@@ -75,16 +66,16 @@ def test_a_long_wait_for_the_lock_is_noted(
     monkeypatch.setattr(store, "LOCK_NOTE_SECONDS", 0.1)
     caplog.set_level("INFO", logger="dpprobe")
     path = tmp_path / "new" / "lock"
-    with hold_lock(path):
+    with store.hold_lock(path):
         pass
     with path.open() as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
-        with pytest.raises(TrackingError, match="locked by another process"), hold_lock(path):
+        with pytest.raises(TrackingError, match="locked by another process"), store.hold_lock(path):
             pytest.fail("two processes hold one lock")
     assert 2 <= len([text for text in caplog.messages if "waiting" in text]) <= 4
-    with pytest.raises(KeyError), hold_lock(path):
+    with pytest.raises(KeyError), store.hold_lock(path):
         raise KeyError
-    with hold_lock(path):
+    with store.hold_lock(path):
         pass
 
 
@@ -113,18 +104,18 @@ def test_a_locked_database_is_told_of_and_waited_for(
 def test_a_lock_that_stays_is_no_reason_to_delete_the_store(study: Study) -> None:
     with closing(sqlite3.connect(study.root / "mlflow.db")) as other:
         other.execute("BEGIN EXCLUSIVE")
-        assert is_locked(study.root / "mlflow.db")
+        assert store.is_locked(study.root / "mlflow.db")
         with (
             pytest.raises(
                 TrackingError, match="locked; close the program that has the store"
             ) as error,
-            readable_errors(study.uri),
+            store.readable_errors(study.uri),
             closing(sqlite3.connect(study.root / "mlflow.db", timeout=0)) as writer,
         ):
             writer.execute("BEGIN IMMEDIATE")
     assert "delete" not in str(error.value)
-    assert not is_locked(study.root / "mlflow.db")
-    assert not is_locked(study.root / "none.db")
+    assert not store.is_locked(study.root / "mlflow.db")
+    assert not store.is_locked(study.root / "none.db")
     assert not (study.root / "none.db").exists()
 
 
@@ -145,11 +136,11 @@ def test_one_file_has_all_data_while_another_program_has_the_store_open(tmp_path
 
 def test_writers_of_a_server_do_not_wait_for_each_other(tmp_path: Path) -> None:
     lock, receipt = tmp_path / "mlflow.lock", tmp_path / "tracking/digits.json"
-    assert lock_file("http://server:5000", lock, receipt) != lock
-    assert lock_file("http://server:5000", lock, receipt) != lock_file(
+    assert store.lock_file("http://server:5000", lock, receipt) != lock
+    assert store.lock_file("http://server:5000", lock, receipt) != store.lock_file(
         "http://server:5000", lock, receipt.with_name("letters.json")
     )
-    assert lock_file("sqlite:///mlflow.db", lock, receipt) == lock
+    assert store.lock_file("sqlite:///mlflow.db", lock, receipt) == lock
 
 
 def test_a_server_that_does_not_answer_is_named_at_once_and_without_its_password(
@@ -205,18 +196,18 @@ def test_a_certificate_that_is_not_trusted_is_named_at_once(
 ) -> None:
     address, path = login_server
     with pytest.raises(TrackingError, match="variable MLFLOW_TRACKING_SERVER_CERT_PATH"):
-        reach_server(address)
+        store.reach_server(address)
     with monkeypatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", str(path))
-        reach_server(address)
+        store.reach_server(address)
     monkeypatch.setenv("MLFLOW_TRACKING_INSECURE_TLS", "true")
-    reach_server(address)
+    store.reach_server(address)
 
 
 @pytest.mark.parametrize("uri", ["results/mlruns", "sqlite:///", "ftp://server", "databricks"])
 def test_another_kind_of_store_is_refused(uri: str) -> None:
     with pytest.raises(TrackingError, match="write sqlite:///relative/path"):
-        create_tables(uri)
+        store.create_tables(uri)
 
 
 def test_a_file_that_is_no_database_is_named(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +222,10 @@ def test_a_file_that_is_no_database_is_named(study: Study, monkeypatch: pytest.M
 
 def test_a_full_disk_is_no_reason_to_delete_the_store() -> None:
     remedy = "free space, .*or mount the disk"
-    with pytest.raises(TrackingError, match=remedy) as caught, readable_errors("sqlite:///m.db"):
+    with (
+        pytest.raises(TrackingError, match=remedy) as caught,
+        store.readable_errors("sqlite:///m.db"),
+    ):
         raise sqlite3.OperationalError("database or disk is full")
     assert "delete" not in str(caught.value)
 
@@ -242,15 +236,13 @@ def test_the_databases_file_alone_is_whole(study: Study) -> None:
     shutil.copyfile(study.root / "mlflow.db", copy)
     with closing(sqlite3.connect(copy)) as database:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        finished = database.execute(
-            "select count(*) from runs where status = 'FINISHED'"
-        ).fetchone()
-    assert finished == (len(receipt["runs"]),)
+        finished = database.execute("select count(*) from runs where status = 'FINISHED'")
+        assert finished.fetchone() == (len(receipt["runs"]),)
 
 
 def test_the_receipt_holds_no_password() -> None:
-    assert public_uri("https://me:word@host:5000/x") == "https://host:5000/x"
-    assert public_uri("sqlite:///results/mlflow.db") == "sqlite:///results/mlflow.db"
+    assert store.public_uri("https://me:word@host:5000/x") == "https://host:5000/x"
+    assert store.public_uri("sqlite:///results/mlflow.db") == "sqlite:///results/mlflow.db"
 
 
 @pytest.mark.parametrize(
@@ -261,7 +253,7 @@ def test_a_store_whose_making_was_stopped_is_made_again(tmp_path: Path, made: st
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute(made)
     before = database.read_bytes()
-    create_tables(f"sqlite:///{database}")
+    store.create_tables(f"sqlite:///{database}")
     assert (tmp_path / "mlflow.db.damaged").read_bytes() == before, "may hold a person's notes"
     with closing(sqlite3.connect(database)) as connection:
         assert connection.execute("select name from experiments").fetchall() == [("Default",)]

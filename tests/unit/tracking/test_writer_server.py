@@ -24,6 +24,7 @@ pytestmark = pytest.mark.slow
 
 DATASETS = ("digits", "letters", "signs", "cells")
 STUDIES = ("one", "two")  # that share each dataset's experiment
+SMALLEST: dict[str, Any] = {"backbones": ["pixels"], "methods": ["sgd"], "seeds": 2}
 CELLS, SUMMARIES = 2, 2
 # A process for each, as a job on another machine is, with a lock file of its own; they are forked
 # from one that has imported MLflow and asked it for nothing.
@@ -73,10 +74,7 @@ def server(backend: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("cells")
     for dataset in DATASETS:
-        cells = write_study(
-            root, dataset=dataset, backbones=["pixels"], methods=["sgd"], epsilons=("2", "inf"),
-            seeds=2,
-        )  # fmt: skip
+        cells = write_study(root, dataset=dataset, **SMALLEST, epsilons=("2", "inf"))
         assert len(cells) == CELLS
     write_dataset_info(root / "dataset.json")
     return root
@@ -128,26 +126,19 @@ def test_eight_writers_lose_nothing(server: str, files: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("dataset", "insert"),
     [
-        (
-            "ward",
-            "INSERT INTO experiment_tags (experiment_id, key, value)"
-            " VALUES (%(experiment)s, 'mlflow.note.content', 'of another writer')",
-        ),
-        (
-            "clinic",
-            "INSERT INTO datasets (experiment_id, name, digest, dataset_uuid, dataset_source_type,"
-            " dataset_source) VALUES (%(experiment)s, 'clinic', %(digest)s, 'a', 'dpprobe', '{}')",
-        ),
+        ("ward", "INSERT INTO experiment_tags (experiment_id, key, value)"
+         " VALUES (%(experiment)s, 'mlflow.note.content', 'of another writer')"),
+        ("clinic", "INSERT INTO datasets (experiment_id, name, digest, dataset_uuid,"
+         " dataset_source_type, dataset_source)"
+         " VALUES (%(experiment)s, 'clinic', %(digest)s, 'a', 'dpprobe', '{}')"),
     ],
     ids=["tag", "dataset"],
-)
+)  # fmt: skip
 def test_a_row_that_another_writer_inserts_in_between(
     backend: str, server: str, tmp_path: Path, dataset: str, insert: str
 ) -> None:
     psycopg2 = pytest.importorskip("psycopg2")
-    write_study(
-        tmp_path, dataset=dataset, backbones=["pixels"], methods=["sgd"], epsilons=["1"], seeds=2
-    )
+    write_study(tmp_path, dataset=dataset, **SMALLEST, epsilons=["1"])
     info = write_dataset_info(tmp_path / "dataset.json")
     client = MlflowClient(tracking_uri=server)
     experiment = client.create_experiment(dataset)
