@@ -327,6 +327,29 @@ def test_step_rate_holds_the_noise_of_logits() -> None:
     assert step_rate(10.0, 0.0, 1.0, 500) == 10.0
 
 
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("bits", [3, 5, 9])
+def test_no_grid_is_too_coarse_for_the_clip(
+    bits: int, kernels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row by row, by the kernel and by a GPU's products: factors are rounded towards zero."""
+    monkeypatch.setattr(second_order, "factor_bits", lambda _: bits)
+    features, labels = classes_of(60, 9, 4)
+    head = torch.randn(4, 10, generator=torch.Generator().manual_seed(0))
+    loss, longest = Loss(sigmoid=True, clip=0.4), 0.0
+    for row in range(60):
+        design = design_of(features[[row]], labels[[row]], 4, intercept=0.3)
+        steps, factors = second_order.Steps.make_steps(design, loss, 4), design.make_factors(head)
+        total = torch.zeros(4, 10, dtype=torch.float64)
+        for piece in design.read_pieces():
+            if kernels:
+                design.add_gradients(piece, loss, factors, steps, total)
+            else:
+                second_order.add_by_products(design, piece, loss, factors, steps, total)
+        longest = max(longest, float(total.norm()) * steps.entry * steps.factor)
+    assert 0.2 < longest <= 0.4
+
+
 @pytest.mark.parametrize("private", [True, False])
 @pytest.mark.parametrize("sigmoid", [True, False])
 def test_products_of_any_device_add_the_gradients_of_the_kernel(
