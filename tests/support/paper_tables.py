@@ -18,12 +18,12 @@ LAMB = {"head": "lamb", "batch_size": "full", "learning_rate": 0.001, "init": "z
 
 def paper_cell(
     root: Path, *, head: str = "sgd", options: dict[str, Any] | None = None, n: int = TRAIN_ROWS,
-    **where: Any,
+    delta: float | None = None, **where: Any,
 ) -> Path:  # fmt: skip
-    """Writes a made-up cell of another head, with other options, or of another n."""
+    """Writes a made-up cell of another head, with other options, or of another n or delta."""
     path = write_cell(root, **where)
     record = read_json(path)
-    record["head"], record["n"] = head, n
+    record["head"], record["n"], record["delta"] = head, n, delta or record["delta"]
     record["options"] = options or {"head": head}
     write_json(path, record)
     return path

@@ -125,8 +125,8 @@ def test_equal_vectors_on_both_sides_are_found(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", vectors["small"][:40])
     np.save(tmp_path / "b.npy", vectors["small"][40:])
     for file, rows in (("a", slice(0, 40)), ("b", slice(40, 60))):
-        write_table(tmp_path / f"{file}.csv", pa.table(columns).to_pylist()[rows])
-    written = {"train": "a.npy", "table": "a.csv", "test": "b.npy", "test_table": "b.csv"}
+        write_table(tmp_path / f"{file}.CSV", pa.table(columns).to_pylist()[rows])
+    written = {"train": "a.npy", "table": "a.CSV", "test": "b.npy", "test_table": "b.CSV"}
     with pytest.raises(DataError, match="the same bytes as train id train-00000003"):
         prepare(tmp_path, written)
 

@@ -173,6 +173,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
         {"source": "parquet", "train": "p0.parquet"},
         [*ALL, *SPLIT, *PATIENTS, {"train": ["p0.parquet", "p1.parquet"]},
          {"train": "p*.parquet", "limit": {"train": 3}}, {"train": ["p0.parquet", "p*.parquet"]},
+         {"train": ["p0.parquet", "none.parquet"]},
          {"test": "p1.parquet"}, {"test": "p1.parquet", "limit": {"train": 9, "test": 2},
          "expect": {"train": 30, "test": 30}}, {"limit": {"test": 3}}, {"class_names": ["x", "y"]},
          {"class_names": ["cat", "dog"]}, {"accepted_labels": {"file": "r.json"}},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -243,6 +244,15 @@ def test_a_bundle_says_that_no_choice_among_fits_is_covered(
     assert statement["choice"] == chosen.privacy_["choice"] == fits_block(fits)
     assert (f"{fits - 1} other fit" in (folder / "README.md").read_text()) == (fits > 1)
     assert verify(folder).passed
+
+
+def test_a_fit_knows_of_itself_where_its_ledger_is_not(tmp_path: Path) -> None:
+    budget = make_budget(tmp_path / "data/lesions", max_epsilon=10.0)
+    fitted, total = fit(budget=budget, epsilon=0.2), budget.compute_spent()
+    shutil.rmtree(tmp_path / "data")
+    assert budget.compute_spent().entries == 0
+    assert fitted.fit_.count_spent() == total
+    assert total.entries == 1
 
 
 def test_a_bundle_that_hides_other_fits_is_not_verified(tmp_path: Path) -> None:

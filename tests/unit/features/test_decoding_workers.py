@@ -132,7 +132,10 @@ def test_a_batch_is_launched_before_the_one_before_is_waited_for(
 def test_what_cannot_be_decoded_is_left_out_on_a_device_too(
     table: SplitTable, bad: set[int], batch_size: int
 ) -> None:
-    backbone, kept = pixels(), object()
+    backbone, kept = (
+        replace(pixels(), train_transform=lambda *_: torch.full((1,), np.nan)),
+        object(),
+    )
 
     def opened(image: EncodedImage) -> Image.Image:
         assert kept is not None  # what cannot be sent to a process, a process has by birth

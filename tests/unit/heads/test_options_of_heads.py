@@ -16,6 +16,7 @@ from dpprobe.heads.dimension_limits import MOST_FEATURES, dimension_fault
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.joint_fits import cohort_fault, sites_fault
+from dpprobe.heads.options import check_counts
 from dpprobe.heads.registry import METHODS, method_options
 from dpprobe.heads.schedules import learning_rates, mixing_rates
 from dpprobe.options import options_class
@@ -37,6 +38,7 @@ OF_SGD: list[dict[str, Any]] = [
     {"class_weights": WEIGHTS}, {"class_weights": [0.5, 0.5]}, {"class_weights": [2, 1, 1]},
     {"class_priors": [3, 1, 1, 1]}, {"class_priors": "released", "loss": "sigmoid"},
     {"class_priors": "released", "prior_share": 0.1}, {"prior_share": 0.1},
+    {"batch_size": 1, "epochs": 20_000, "normalize": "centred"},
     {"class_weights": WEIGHTS, "loss": "sigmoid"}, FILE | {"normalize": "whitened"},
 ]  # fmt: skip
 OF_TUNED: list[dict[str, Any]] = [
@@ -57,6 +59,7 @@ ALTERNATIVES: list[dict[str, Any]] = [
     *({"head": "feature_covariance", "normalize": "l2", "public_covariance": file}
       for file in (None, "{dataset}.json")),
     *({"head": "auto", "balanced": each} for each in (True, False)),
+    *({"head": "nonprivate", "penalties": each} for each in ([0, 1], [1, 1], [math.inf], [])),
     *(TUNED | {"base": {"head": head}} for head in METHODS),
     *(SGD | each for each in OF_SGD),
     MOMENTUM | {"learning_rate": 1, "normalize": {"kind": "group_norm", "groups": 27}},
@@ -91,9 +94,10 @@ def answers_of(values: dict[str, Any]) -> Any:
 
 
 def price(method: Any, n: int) -> list[str]:
+    check_counts(mechanisms := method.list_mechanisms(n))
     return [
         f"{each.name}: {each.count} of {each.sample_rate:.6g}, {each.sensitivity:.6g} "
-        f"{each.noise_multiplier:.6g}" for each in method.list_mechanisms(n)
+        f"{each.noise_multiplier:.6g}" for each in mechanisms
     ]  # fmt: skip
 
 

@@ -421,9 +421,10 @@ def test_a_file_is_held_against_the_record_beside_it(tmp_path: Path) -> None:
     statement.write_text(statement.read_text().replace("0.996", "0.5"))
     with pytest.raises(DataError, match=r"privacy\.json"):
         cell_record.read_statement(statement)
-    path.write_text(path.read_text().replace('"seconds": 1.5', '"seconds": 9.5'))
-    with pytest.raises(DataError, match=r"metrics\.json"):
-        cell_record.check_file(heads)
+    for damaged in (path.read_text().replace('"seconds": 1.5', '"seconds": 9.5'), "{}", "[]"):
+        path.write_text(damaged)
+        with pytest.raises(DataError, match=r"metrics\.json"):
+            cell_record.check_file(heads)
 
 
 def test_a_network_is_whole_with_each_of_its_files(tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ CELLS: dict[str, list[dict[str, Any]]] = {
     "some of second order": [{"head": head, "method": head} for head in SECOND_ORDER[1:]],
     "steps": [{"options": {"head": "sgd", "batch_size": 50, "steps": 40}}],
     "a delta above 1/n": [{"n": 200_000, "epsilon": "2"}, {"n": 200_000, "epsilon": "inf"}],
+    "two deltas": [{"epsilon": "2", "delta": delta} for delta in (1.25e-6, 1.5e-6)],
     "ill": [ILL | {"headline": "auc", "options": {"head": "sgd"}}],
     "ill by accuracy": [ILL],
     "two datasets": [{"dataset": "cifar10", "epsilon": "3"}, {"dataset": "mine", "epsilon": "0.5"}],

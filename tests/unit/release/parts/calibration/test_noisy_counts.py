@@ -219,3 +219,15 @@ def test_two_classes_are_described_as_their_rows_are() -> None:
         most, z = allowed_misses(n, row["coverage"])
         missed = np.where(labels, chances, 1 - chances) < row["threshold"]
         assert most - 4 * largest < missed.sum() < most - z * deviation
+
+
+def test_the_share_of_answered_rows_never_rises_with_the_limit() -> None:
+    """Although noisy counts, which may be negative, say so."""
+    random, edges = np.random.default_rng(0), np.linspace(0.5, 1.0, 40)
+    least, most = edges[:-1], edges[1:]
+    for _ in range(50):
+        right, wrong = random.normal(2.0, 40.0, (2, len(least)))
+        rows = calibration._list_abstention(least, most, right, wrong, 300, 40.0)
+        shares = [row["answered"] for row in rows]
+        assert shares == sorted(shares, reverse=True)
+        assert 0 <= min(shares) <= max(shares) <= 1
