@@ -248,7 +248,7 @@ def test_a_bundle_says_that_no_choice_among_fits_is_covered(
 
 def test_a_fit_knows_of_itself_where_its_ledger_is_not(tmp_path: Path) -> None:
     budget = make_budget(tmp_path / "data/lesions", max_epsilon=10.0)
-    fitted, total = fit(budget=budget, epsilon=0.2), budget.compute_spent()
+    fitted, total = fit(budget=budget, epsilon=0.2, delta=1e-6), budget.compute_spent(1e-6)
     shutil.rmtree(tmp_path / "data")
     assert budget.compute_spent().entries == 0
     assert fitted.fit_.count_spent() == total

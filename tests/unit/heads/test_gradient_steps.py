@@ -21,6 +21,7 @@ from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.history import record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.optimiser import Sgd
+from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.sgd import Options
@@ -164,6 +165,17 @@ def test_the_single_step_of_mehta_et_al() -> None:
     same = Adam(**{**options.model_dump(exclude={"head", "eps"}), "eps": 1e-6})
     adam = fit_heads(same, data, plan_for(same, data.rows, noise=1e-9), SEEDS[:1]).weights[0]
     np.testing.assert_allclose(actual[:, :-1], adam[:, :-1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("intercept", [1.0, 0.25])
+def test_a_head_starts_from_its_biases_whatever_constant_rows_have(intercept: float) -> None:
+    options = method_options(
+        {"head": "momentum", "loss": "sigmoid", "batch_size": "full", "steps": 1, "init": "zero",
+         "init_bias": -7.0, "learning_rate": 1e-9, "intercept": intercept}
+    )  # fmt: skip
+    data = training_set(classes=5)
+    start = fit_heads(options, data, no_privacy(options, data.rows), SEEDS[:1]).weights[0]
+    assert start[:, -1] == pytest.approx(np.full(5, -7.0))
 
 
 # --- noise -------------------------------------------------------------------------------------
