@@ -77,3 +77,6 @@ def test_a_damaged_or_exchanged_predecessor_fails(chain: list[Path], tmp_path: P
     edit_file(tmp_path / "v3", STATEMENT_FILE, lambda v: v["predecessor"].update(name="../v2"))
     for folders in ([], [first.parent]):
         assert "is not a name" in fault(tmp_path / "v3", *folders)
+    for empty in (None, {}, ""):
+        edit_file(tmp_path / "v3", STATEMENT_FILE, lambda v, one=empty: v.update(predecessor=one))  # type: ignore[misc]
+        assert "predecessor" in fault(tmp_path / "v3", first.parent)
