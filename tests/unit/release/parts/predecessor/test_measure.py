@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,6 +79,7 @@ def test_a_damaged_or_exchanged_predecessor_fails(chain: list[Path], tmp_path: P
     edit_file(tmp_path / "v3", STATEMENT_FILE, lambda v: v["predecessor"].update(name="../v2"))
     for folders in ([], [first.parent]):
         assert "is not a name" in fault(tmp_path / "v3", *folders)
-    for empty in (None, {}, ""):
-        edit_file(tmp_path / "v3", STATEMENT_FILE, lambda v, one=empty: v.update(predecessor=one))  # type: ignore[misc]
+    wrong: list[Any] = [None, {}, ""]
+    for empty in wrong:
+        edit_file(tmp_path / "v3", STATEMENT_FILE, partial(dict.update, predecessor=empty))
         assert "predecessor" in fault(tmp_path / "v3", first.parent)
