@@ -399,3 +399,14 @@ def test_descend_averages_as_it_says(average: str, expected: list[float]) -> Non
     assert [float(each) for each in [*snapshots, result]] == pytest.approx(
         [*expected, expected[-1]]
     )
+
+
+@pytest.mark.parametrize("clip", [0.1, 100.0])
+def test_factors_of_long_rows_need_no_more_bits_than_the_grid_has(clip: float) -> None:
+    features, labels = classes_of(60, 9, 4)
+    design = design_of(9 * features, labels, 4, max_row_norm=5.0)
+    loss, longest = Loss(sigmoid=True, clip=clip), float(design.norms.max())
+    steps = second_order.Steps.make_steps(design, loss, 4)
+    factor = min(clip, loss.longest_residual(4) * longest)
+    assert longest > 4
+    assert factor <= steps.factor * 2.0 ** grid.factor_bits(60)
