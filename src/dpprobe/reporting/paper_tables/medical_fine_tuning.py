@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from dpprobe.exhibits.published import Published
 from dpprobe.exhibits.tables import Table, TableCell, make_row, make_table
+from dpprobe.reporting.headline import upper_first
 from dpprobe.reporting.paper_tables.common import (
     INTERVALS,
     MEDICAL,
@@ -46,7 +47,7 @@ def radiographs_table(run: Run, published: Published) -> Table:
         "we read does not say whether the networks were pretrained on ImageNet-21K or JFT-4B, "
         "nor who holds the state of the art. It has no AUC for MIMIC-CXR. Measured: the best "
         "method of each tuned part at each ε, chosen by its test result; ∞ is without privacy. "
-        f"{INTERVALS[0].upper()}{INTERVALS[1:]}{deltas_text(cells)}."
+        f"{upper_first(INTERVALS)}{deltas_text(cells)}."
     ]
     return make_table(
         "medical_fine_tuning_auc",
