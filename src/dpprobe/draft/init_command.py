@@ -103,7 +103,7 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
     from dpprobe.draft.folder_guesses import WRITE_SHARDS, look_at_folder
     from dpprobe.draft.parquet_guesses import look_at_parquet
 
-    if arguments.place is None:
+    if not arguments.place:
         raise ConfigError(
             "init: name a folder of class folders, a CSV with one row per image, or a parquet "
             "file: dpprobe init images/lesions"

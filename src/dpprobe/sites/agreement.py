@@ -74,7 +74,9 @@ class Agreement:
         first = ordered[0]
         for other in ordered[1:]:
             names = sorted({*first.terms, *other.terms})
-            differing = [name for name in names if first.terms.get(name) != other.terms.get(name)]
+            differing = [  # a missing term is not a null one
+                name for name in names if first.terms.get(name, ...) != other.terms.get(name, ...)
+            ]
             if differing:
                 raise PrivacyError(
                     f"sites {first.site} and {other.site} have another {', '.join(differing)}: "

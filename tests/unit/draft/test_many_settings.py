@@ -217,6 +217,7 @@ def test_what_is_not_understood_ends_init_with_a_line(desk: Desk) -> None:
         for file in files:
             desk.file(f"{place}/{file}")
         answers[ascii(files)] = desk.init(place)
+    answers["an empty word"] = desk.init("")
     said = [*answers.values()][len(CALLS) :]
     assert all(one.startswith("dpprobe: ") and "\n" not in one for one in said)
     assert not list(desk.folder.glob("*.yaml"))
