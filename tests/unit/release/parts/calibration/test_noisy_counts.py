@@ -151,6 +151,11 @@ def test_intervals_of_shares_cover() -> None:
         inside += share.low <= 0.8 <= share.high
     assert 0.93 < inside / 2000 < 0.98
     assert estimate_share(3.0, 4.0, 5.0, 5.0) == (0.5, 0.0, 1.0), "lost in noise"
+    few = np.array(estimate_share(30.0, 1e5, 2.0, 3.0))  # between two neighbours of the grid
+    most = np.array(estimate_share(1e5 - 30.0, 1e5, 3.0, 2.0))
+    for end in few[1:]:  # the variance is nearly that of a Poisson number, and the noise's
+        assert abs(30 - end * 1e5) == pytest.approx(1.96 * math.sqrt(end * 1e5 + 4), rel=1e-3)
+    assert few[1] < few[0] < few[2] == pytest.approx(1 - most[1])
 
 
 def test_without_a_slope_there_are_no_cut_offs() -> None:
