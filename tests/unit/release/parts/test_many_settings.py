@@ -17,12 +17,14 @@ from pydantic import ValidationError
 from scipy.special import softmax
 
 from dpprobe.errors import DpprobeError
+from dpprobe.heads import training_set
 from dpprobe.heads.normalisation import L2, AroundCentre, LayerNorm, NoNormalisation
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Transform
 from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.plan import Mechanism, Plan
 from dpprobe.release.parts.calibration import list_faults as calibration_faults
+from dpprobe.release.parts.calibration import noisy_counts
 from dpprobe.release.parts.calibration.measure import (
     calibrate_from_counts,
     calibrate_head,
@@ -33,8 +35,15 @@ from dpprobe.release.parts.calibration.measure import (
 from dpprobe.release.parts.choice.measure import check_choice, choice_words, fits_block
 from dpprobe.release.parts.cohort import list_faults as cohort_faults
 from dpprobe.release.parts.cohort.measure import check_cohort, describe_cohort
+from dpprobe.release.parts.evaluation import list_faults as evaluation_faults
 from dpprobe.release.parts.evaluation import show
+from dpprobe.release.parts.evaluation.class_recalls import (
+    Estimate,
+    estimate_recalls,
+    recall_mechanisms,
+)
 from dpprobe.release.parts.evaluation.measure import (
+    _noisy_quantiles,
     accuracy_estimate,
     area_estimate,
     check_telling,
@@ -42,6 +51,7 @@ from dpprobe.release.parts.evaluation.measure import (
     evaluate_heads,
     evaluation_mechanisms,
     fewest_of_a_class,
+    released_words,
 )
 from dpprobe.release.parts.evidence.measure import check_evidence, in_words
 from dpprobe.release.parts.monitor import compare_images as monitor
@@ -52,13 +62,15 @@ from dpprobe.release.parts.monitor.measure import (
     monitor_mechanisms,
     monitor_words,
 )
+from dpprobe.release.parts.monitor.show import _check_totals
 from dpprobe.release.parts.predecessor.measure import named_predecessor
 from dpprobe.release.parts.sites import SitesOptions
 from dpprobe.release.parts.sites import list_faults as sites_faults
+from dpprobe.release.parts.sites.measure import check_sites
 from dpprobe.release.parts.spent.measure import check_ledger, state_spent
 from dpprobe.release.probabilities import Calibration
 from dpprobe.wrong_keys_and_values import explain_first
-from tests.support.releases import watched
+from tests.support.releases import of_sites, watched
 from tests.support.shown_scores import head, of_test_rows
 from tests.support.stored_records import check_values
 
@@ -151,13 +163,30 @@ def test_intervals_of_test_results_are_as_before() -> None:
         counts[-1, 0] *= 0.2
         counts += generator.normal(0, deviation, counts.shape)
         areas[f"{labels} {rows} {deviation}"] = area_estimate(counts, deviation)
-    intervals = ([0.1, 0.19], [0.4, 0.5], [0.2, 0.31], [0.05, 0.9], [0.6, 0.60001])
+    for more in (0.0, 1e-6):  # exactly as many units as are needed
+        areas[f"fewest {more}"] = [
+            area_estimate(np.full((2, 2, 4), 0.25) + more * np.eye(2)[:, :1, None], 0.1),
+            area_estimate(np.array([[[0.0, 1.0 + more], [1.0, 3.0]]]), 0.1)]  # fmt: skip
+        accuracies[f"fewest {more}"] = estimate_recalls([[1.0 + more, 0], [3, 2], [0, 9]], 0.1)
+    ranges, ends = np.array([9.0, 2.0, 2.000001, 1.9]), np.arange(5.0)
+    areas["edges"] = [_noisy_quantiles(each, ends, 1.0, 9) for each in (ranges, -ranges)]
+    rows, recalls = (
+        evaluation_mechanisms("accuracy", classes=2, multi_label=False),
+        (recall_mechanisms()),
+    )
+    for n in (2, 3, 9, 10):
+        accuracies[f"telling {n}"] = [
+            answer(check_telling, plan_of(rows, n, 2.0)),
+            answer(check_telling, plan_of(recalls, n, 0.1), classes=3),
+        ]
+    accuracies["words"] = [released_words("auc", Estimate(0.1, 0.0, high, 0.1), plan_of(rows, 9))
+                           for high in (0.2, 0.200001)]  # fmt: skip
+    intervals = ([0.1, 0.19], [0.0, 0.1], [0.2, 0.31], [0.05, 0.9], [0.6, 0.60001], [0.0, 0.8])
     worst = {"name": "nevus", "recall": 0.3, "interval": [0.2, 0.35]}
     said = {
-        f"{metric} {interval} {lowest}": show.state_measured(
+        f"{metric} {interval} {lowest}": [tell(
             {"metric": metric, "value": sum(interval) / 2, "interval": interval,
-             "worst_class": lowest}
-        )
+             "worst_class": lowest}) for tell in (show.state_measured, show.round_result)]
         for metric in show.METRICS for interval in intervals
         for lowest in (None, worst, worst | {"interval": [0.2, sum(interval) / 2]})
     }  # fmt: skip
@@ -187,14 +216,41 @@ def test_calibrations_are_as_before() -> None:
         )  # fmt: skip
         found[f"auc {rows} {noise} {keep}"] = calibrate_from_counts(measured, plan)
         found[f"auc size {rows} {noise}"] = answer(check_calibration_size, plan)
+    rising, mechanisms = np.arange(3.0, 35.0, 2), calibration_mechanisms(
+        classes=2, multi_label=False)  # fmt: skip
     for answers in itertools.product((-3.0, 1.0), repeat=6):
-        noisy = {"temperature": answers, "probability_counts": [[9.0] * 16, [4.0] * 16]}
-        mechanisms = calibration_mechanisms(classes=2, multi_label=False)
-        found[f"{answers}"] = describe_calibration(noisy, mechanisms, 200)["scale"]
+        noisy = {"temperature": answers, "probability_counts": [rising * 9, 300 - rising * 9]}
+        described = describe_calibration(noisy, mechanisms, 200)
+        found[f"{answers}"] = [described["scale"], described["offset"]]
+    found["rare"] = noisy_counts.describe_classes(
+        np.ones((11, 2)), np.ones(16), n=40, deviation=50.0)  # fmt: skip
+    one_bin, three = np.array([0.0, 300.0, 0.0]), np.arange(3.0)
+    for n, other in itertools.product((9, 99), (-20.0, 0.0, 7.0, 300.0)):
+        for pair in ((one_bin, one_bin * other / 300), (one_bin * other / 300, one_bin),
+                     (three * 9, 3 * other - three)):  # fmt: skip
+            found[f"fit {n} {other} {len(found)}"] = noisy_counts.fit_logistic(
+                three, *pair, n=n, deviation=0.5)  # fmt: skip
+    for n, coverage in itertools.product((50, 99, 2000), noisy_counts.COVERAGES):
+        most, z = noisy_counts.allowed_misses(n, coverage)
+        found[f"threshold {n} {coverage}"] = [
+            noisy_counts.find_threshold([(0.1, first, noise), (0.2, second, 0.0), (0.3, 0.0, 0.0)],
+                                        n, coverage)
+            for first, second, noise in ((most, most, 0.0), (most, most + 1e-9, 0.0),
+                                         (-most, 0.0, 0.999 * most / z), (-9 * most, 0.0, 1.001 * most / z))
+        ] + [noisy_counts.fewest_units(2.0, coverage)]  # fmt: skip
+    ends = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
+    found["cut-offs"] = noisy_counts._list_cut_offs(
+        ends, np.array([5.0, 5, 10, 80]), np.array([40.0, 40, 10, 10]), 0.5)  # fmt: skip
+    for sized in (mechanisms, evaluation_mechanisms("auc", classes=2, multi_label=False)):
+        for n in range(300):
+            if isinstance(answer(check_calibration_size, plan_of(sized, n + 1)), str):
+                found[f"fewest of {sized[-1].name}"] = n + 2
     check_values("calibrations", found, rel=1e-4)
 
 
-def test_tables_of_new_images_are_as_before(tmp_path: Path) -> None:
+def test_tables_of_new_images_are_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found: dict[str, Any] = {}
     generator = np.random.default_rng(4)
     shares = np.array([1.0, 4, 10, 20, 30, 20, 10, 4, 1]) / 100
@@ -220,6 +276,7 @@ def test_tables_of_new_images_are_as_before(tmp_path: Path) -> None:
             unusual = monitor.measure_unusualness(rows, Transform(spec, arrays), typical)
             case = f"{spec.kind} {centre is None} {second is None}"
             found[case] = [typical.shape, typical.T @ typical, unusual]
+    monkeypatch.setattr(training_set, "_CHUNK_BYTES", 999)  # several blocks
     for kind, noise, patients in itertools.product(KINDS, (0.3, 8.0), (False, True)):
         classes, several = KINDS[kind]
         scores, labels = draw(kind, 300)
@@ -231,9 +288,21 @@ def test_tables_of_new_images_are_as_before(tmp_path: Path) -> None:
             composition=monitor_words(plan, plan),
         )  # fmt: skip
         found[f"{kind} {noise} {patients}"] = made | {"size": answer(check_monitor_size, plan)}
+    tables = monitor_mechanisms(unusual=True)
+    found["fewest"] = next(
+        n for n in range(1, 99) if answer(check_monitor_size, plan_of(tables, n)) is None
+    )
+    found["edges"] = [monitor.list_edges(norm, unusual=norm > 0) for norm in (0.0, 2.0)]
+    for first, more, n in ((300.0, 0.0, 300), (300.0, 1.0, 300), (299.0, 1.0, 299),
+                           (300.0, -1.0, 300), (-5.0, 0.0, 300), (299.0, 0.0, 298)):  # fmt: skip
+        counted = {"a": [first], "b": [first - 1, 1 + more, 0.0]}
+        for noise in (0.01, 0.1):
+            found[f"totals {first} {more} {n} {noise}"] = answer(
+                _check_totals, counted, {"a": 1, "b": 3}, plan_of(tables, n, noise)
+            )
     for name, text in {
         "good": "id,group,other\na,1,x\nb,2,x\n\na,1,y\n", "spaces": " id , group\na,1\n",
-        "two": "id,group\na,1\na,2\n", "short": "id,group\na\n", "no id": "group\n1\n",
+        "two": "id,group\na,1\na,2\n", "short": "id,group\nb,1\na\n", "no id": "group\n1\n",
         "double": "id,id,group\na,b,1\n", "empty": "", "no group": "id,x\na,1\n",
         "sep": "sep=;\nid; group\na;p1\nb;p1\n",         "quote": 'id,group\n"a,p1\n',
     }.items():  # fmt: skip
@@ -296,7 +365,9 @@ def test_new_rows_are_counted_and_compared_as_before() -> None:
             compared.most_unusual,
         ]  # fmt: skip
     changes: dict[str, Callable[[dict[str, Any]], Any]] = {
-        "n": lambda block: block.update(n=0), "no n": lambda block: block.pop("n"),
+        "n": lambda block: block.update(n=0), "one": lambda block: block.update(n=1),
+        "none": lambda block: block.update(edges=None),
+        "list": lambda block: block.update(tables=[]), "no n": lambda block: block.pop("n"),
         "text": lambda block: block.update(n="x"),
         "table": lambda block: block["tables"].pop("unusualness"),
         "class": lambda block: block["tables"]["predicted_class"].pop(),
@@ -372,6 +443,12 @@ def test_what_parts_say_and_check_is_as_before() -> None:
         found[f"evidence {change}"] = [
             answer(check_evidence, {"evidence": evidence}, plan), in_words(evidence)
         ]  # fmt: skip
+    found["cheap choice"] = [answer(check_choice, {"choice": {
+        "cells": cells, "epsilon": epsilon, "words": choice_words(cells, epsilon, delta=1e-5)}},
+        plan, facts) for cells, epsilon in ((1, 0.5), (-1, None), (2, 1.1))]  # fmt: skip
+    for names in (3, "ab", ["a"], ["a", "a"], ["b", "a"], ["a", 1]):
+        sites = of_sites() | {"names": names, "packed_by": "a", "aggregator": "a"}
+        found[f"sites {names}"] = answer(check_sites, {"sites": sites}, plan)
     found["predecessors"] = [
         answer(named_predecessor, {"predecessor": {"name": name, "sha256": digest}})
         for name in ("a", "a/b", 3) for digest in ("ab" * 32, "AB" * 32, "ab" * 31, None)
@@ -411,11 +488,14 @@ def test_faults_of_parts_in_a_study_are_as_before() -> None:
         if faults := [*cohort_faults(wanted), *(sites_faults(wanted) if dataset == "new" else ())]:
             found[case] = faults
     for epsilon, metric, several, options in itertools.product(
-        (None, 1.0), ("auc", "accuracy"), (False, True), (False, True)
+        (None, 1.0), ("auc", "accuracy", None), (False, True), (False, True)
     ):
-        release = asked(options=SimpleNamespace(epsilon=epsilon) if options else None, test=metric)
-        wanted = SimpleNamespace(release=release, multi_label=several)
-        found[f"{epsilon} {metric} {several} {options}"] = [*calibration_faults(wanted)]
+        block = SimpleNamespace(epsilon=epsilon, metric=metric) if options else None
+        shown = SimpleNamespace(datasets={"new": SimpleNamespace(metric=epsilon and "auc")})
+        wanted = SimpleNamespace(release=asked(options=block, test=metric), multi_label=several,
+                                 classes=2 if epsilon else 3, study=shown)  # fmt: skip
+        found[f"{epsilon} {metric} {several} {options}"] = [
+            *calibration_faults(wanted), *evaluation_faults(wanted)]  # fmt: skip
     for name, sites, colluders, aggregator in itertools.product(
         "ax", (1, 2, 3), (0, 1, 2, 3), (None, "a", "x")
     ):
