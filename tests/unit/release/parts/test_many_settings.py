@@ -151,12 +151,12 @@ def test_test_results_are_as_before(kind: str) -> None:
 
 def test_intervals_of_test_results_are_as_before() -> None:
     generator = np.random.default_rng(2)
-    accuracies = {
+    accuracies: dict[str, Any] = {
         f"{value} {n} {deviation}": accuracy_estimate(value, n, deviation)
         for value in (0.0, 0.02, 0.5, 0.93, 1.0) for n in (1, 40, 3000)
         for deviation in (0.1, 5.0)
     }  # fmt: skip
-    areas = {}
+    areas: dict[str, Any] = {}
     for labels, rows, deviation in itertools.product((1, 3), (60, 4000), (0.5, 6.0)):
         rising = np.linspace(0.1, 2, 16)
         counts = rows / 32 * np.stack([rising, rising[::-1]]) + np.zeros((labels, 1, 1))
@@ -170,16 +170,12 @@ def test_intervals_of_test_results_are_as_before() -> None:
         accuracies[f"fewest {more}"] = estimate_recalls([[1.0 + more, 0], [3, 2], [0, 9]], 0.1)
     ranges, ends = np.array([9.0, 2.0, 2.000001, 1.9]), np.arange(5.0)
     areas["edges"] = [_noisy_quantiles(each, ends, 1.0, 9) for each in (ranges, -ranges)]
-    rows, recalls = (
-        evaluation_mechanisms("accuracy", classes=2, multi_label=False),
-        (recall_mechanisms()),
-    )
+    hits = evaluation_mechanisms("accuracy", classes=2, multi_label=False)
     for n in (2, 3, 9, 10):
         accuracies[f"telling {n}"] = [
-            answer(check_telling, plan_of(rows, n, 2.0)),
-            answer(check_telling, plan_of(recalls, n, 0.1), classes=3),
-        ]
-    accuracies["words"] = [released_words("auc", Estimate(0.1, 0.0, high, 0.1), plan_of(rows, 9))
+            answer(check_telling, plan_of(hits, n, 2.0)),
+            answer(check_telling, plan_of(recall_mechanisms(), n, 0.1), classes=3)]  # fmt: skip
+    accuracies["words"] = [released_words("auc", Estimate(0.1, 0.0, high, 0.1), plan_of(hits, 9))
                            for high in (0.2, 0.200001)]  # fmt: skip
     intervals = ([0.1, 0.19], [0.0, 0.1], [0.2, 0.31], [0.05, 0.9], [0.6, 0.60001], [0.0, 0.8])
     worst = {"name": "nevus", "recall": 0.3, "interval": [0.2, 0.35]}
@@ -236,7 +232,8 @@ def test_calibrations_are_as_before() -> None:
             noisy_counts.find_threshold([(0.1, first, noise), (0.2, second, 0.0), (0.3, 0.0, 0.0)],
                                         n, coverage)
             for first, second, noise in ((most, most, 0.0), (most, most + 1e-9, 0.0),
-                                         (-most, 0.0, 0.999 * most / z), (-9 * most, 0.0, 1.001 * most / z))
+                                         (-most, 0.0, 0.999 * most / z),
+                                         (-most, 0.0, 1.001 * most / z))
         ] + [noisy_counts.fewest_units(2.0, coverage)]  # fmt: skip
     ends = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
     found["cut-offs"] = noisy_counts._list_cut_offs(
@@ -288,9 +285,9 @@ def test_tables_of_new_images_are_as_before(
             composition=monitor_words(plan, plan),
         )  # fmt: skip
         found[f"{kind} {noise} {patients}"] = made | {"size": answer(check_monitor_size, plan)}
-    tables = monitor_mechanisms(unusual=True)
+    four = monitor_mechanisms(unusual=True)
     found["fewest"] = next(
-        n for n in range(1, 99) if answer(check_monitor_size, plan_of(tables, n)) is None
+        n for n in range(1, 99) if answer(check_monitor_size, plan_of(four, n)) is None
     )
     found["edges"] = [monitor.list_edges(norm, unusual=norm > 0) for norm in (0.0, 2.0)]
     for first, more, n in ((300.0, 0.0, 300), (300.0, 1.0, 300), (299.0, 1.0, 299),
@@ -298,7 +295,7 @@ def test_tables_of_new_images_are_as_before(
         counted = {"a": [first], "b": [first - 1, 1 + more, 0.0]}
         for noise in (0.01, 0.1):
             found[f"totals {first} {more} {n} {noise}"] = answer(
-                _check_totals, counted, {"a": 1, "b": 3}, plan_of(tables, n, noise)
+                _check_totals, counted, {"a": 1, "b": 3}, plan_of(four, n, noise)
             )
     for name, text in {
         "good": "id,group,other\na,1,x\nb,2,x\n\na,1,y\n", "spaces": " id , group\na,1\n",
