@@ -292,6 +292,8 @@ def test_a_record_that_does_not_fit_is_refused_though_its_hashes_are_right(
 ) -> None:
     whole = three_lines.path.read_bytes()
     last = json.loads(whole.splitlines()[-1])
+    (first,) = last["booking"]["parts"]
+    parts: list[Any] = [3, [3], *([first | {"epsilon": each}] for each in (0, -1.0))]
 
     def append(**changes: Any) -> None:
         record = {**last, "previous": last["hash"], **changes}
@@ -299,14 +301,13 @@ def test_a_record_that_does_not_fit_is_refused_though_its_hashes_are_right(
         line = ledger_file._make_line(record, hash_value(record))
         three_lines.path.write_bytes(whole + line + b"\n")
 
-    for changes in (
-        {"number": 2},
-        {"number": 4},
-        {"event": "close", "number": 1, "digest": DIGEST},
-        {"event": "close", "number": 9, "digest": DIGEST},
-        {"event": "other"},
-        {"number": 3, "booking": {}},
-    ):
+    cases: Any = (
+        {"number": 2}, {"number": 4}, {"event": "close", "number": 1, "digest": DIGEST},
+        {"event": "close", "number": 9, "digest": DIGEST}, {"event": "other"},
+        *({"number": 3, "booking": each} for each in (
+            {}, 3, None, *(last["booking"] | {"parts": each} for each in parts))),
+    )  # fmt: skip
+    for changes in cases:
         append(**changes)
         with pytest.raises(DataError, match="line 4: damaged"):
             three_lines.read_entries()

@@ -130,13 +130,16 @@ def test_prices_and_limits_of_bookings_are_as_before() -> None:
         "chains": [made("several", place="a/b 1"), made("train", place="c/d 1"), made("train")],
         "training chain": [made("train", place=f"a/b {n}") for n in (1, 2, 3)],
         "sampled chain": [made("several", place=f"a/b {n}") for n in (1, 10)],
+        "more chain": [*(made("train", place=f"a/b {n}") for n in (1, 2)), made("train")],
     }  # fmt: skip
     found: dict[str, Any] = {}
     rates = (0.001, 0.01, 0.1)
+    unattacked = {"test", "eight", "sampled", "search", "search and more", "chains",
+                  "sampled chain"}  # fmt: skip
     for name, bookings in cases.items():
         if name != "none":
             found[name] = compose_bookings(bookings, 1e-3 if name in ("both", "search") else DELTA)
-            if name in ("both", "two", "splits", "chain", "one sampled", "one", "training chain"):
+            if name not in unattacked:
                 found[f"{name} attacks"] = bound_bookings(bookings, rates, DELTA)
         for limits in (
             Limits(delta=DELTA, max_epsilon=1.2),
@@ -154,7 +157,8 @@ def test_prices_and_limits_of_bookings_are_as_before() -> None:
 def test_ledgers_are_printed_and_refuse_as_before(tmp_path: Path) -> None:
     both = (part("train", gaussian(4.0)), part("test", gaussian(30.0)))
     free, key_units = Limits(delta=DELTA), {}
-    for dataset, names in {"a": ["Ann", "Bo"], "b": ["Cy"], "c": ["Bo", "Di"], "d": ["Ed"]}.items():
+    for dataset, *names in (("a", "Ann", "Bo"), ("b", "Cy"), ("c", "Bo", "Di"), ("d", "Ed"),
+                            ("g", "Flo")):  # fmt: skip
         key_units[dataset] = Units(names={"train": names[:1], "test": names[1:]}, tables=None)
     found: list[Any] = []
 
@@ -198,7 +202,12 @@ def test_ledgers_are_printed_and_refuse_as_before(tmp_path: Path) -> None:
         found.append([answer(*step), one.path.read_bytes().count(b"\n")])
     book("d", "place", named=None)
     book("d", "r1", named=None)
-    for dataset, delta in itertools.product("abcdef", (None, 1e-3)):
+    book("d", "r2", named=None)
+    book("g", "none", named=None, parts=[replace(each, delta=1e-7) for each in both])
+    book("g", "one", identity="o5")
+    (tmp_path / "units.key").unlink()
+    book("g", "lost", identity="o8")
+    for dataset, delta in itertools.product("abcdefg", (None, 1e-3)):
         ledger = Ledger.of_dataset(tmp_path, dataset)
         found.append([describe_ledger(ledger, delta=delta), ledger.list_added(),
                       ledger.compute_spent(1e-4),
@@ -208,7 +217,7 @@ def test_ledgers_are_printed_and_refuse_as_before(tmp_path: Path) -> None:
         entry = Ledger.of_dataset(tmp_path, "d").entry_of(name)
         found.append(entry and entry.number)
     text = json.dumps(to_plain(found)).replace(str(tmp_path), "")
-    times = [entry.booked for name in "abcdf"
+    times = [entry.booked for name in "abcdfg"
              for entry in Ledger.of_dataset(tmp_path, name).read_entries()]  # fmt: skip
     for time in times:
         text = text.replace(time, "NOW")

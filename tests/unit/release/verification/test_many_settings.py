@@ -18,9 +18,10 @@ from safetensors.numpy import save
 
 from dpprobe.artifacts import read_json
 from dpprobe.heads.registry import method_options
-from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.calibration import calibrate, price_of_group
 from dpprobe.privacy.entropy import SEEDED
-from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.limits import round_up
+from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.privacy.running_sums import Cohort, Factorisation
 from dpprobe.privacy.target import Target
 from dpprobe.release.bundle import (
@@ -59,8 +60,15 @@ from dpprobe.release.parts.evaluation.show import check_evaluation
 from dpprobe.release.parts.monitor.measure import monitor_head, monitor_mechanisms, monitor_words
 from dpprobe.release.parts.part import Stated
 from dpprobe.release.parts.spent.measure import check_ledger
+from dpprobe.release.release_statement import published_options, release_statement
 from dpprobe.release.signing import read_private_key
-from dpprobe.release.verification import files, method, rewritten_documents, stated_plan
+from dpprobe.release.verification import (
+    files,
+    method,
+    rewritten_documents,
+    stated_plan,
+    tested_plans,
+)
 from dpprobe.release.verification.checks import Checks
 from dpprobe.release_part_registry import load_readers
 from tests.support.bundles import LEDGER, PRIORS, write_example
@@ -142,7 +150,8 @@ def test_edits_are_named_as_before(original: Path, monkeypatch: pytest.MonkeyPat
         values = copy.deepcopy(written)
         edit(values[STATEMENT_FILE]["mechanisms"])
         found[edit.__name__] = failures(original, *values.values())
-    for said in ({}, 1, {"fraction": 2, "public_seed": 7}, {"fraction": 0.25, "public_seed": -1},
+    for said in ({}, 1, *({"fraction": each, "public_seed": 7} for each in (2, 0, -0.5)),
+                 {"fraction": 0.25, "public_seed": -1},
                  {"fraction": 0.25, "public_seed": 2**64}, {"fraction": 1.0, "public_seed": 0},
                  {"fraction": 0.25, "public_seed": 7, "n": 9}):  # fmt: skip
         values = copy.deepcopy(written)
@@ -152,7 +161,56 @@ def test_edits_are_named_as_before(original: Path, monkeypatch: pytest.MonkeyPat
     facts[FACTS_FILE]["dpprobe"] = "2.0"
     facts[STATEMENT_FILE]["promise"] = "none"
     found["another version"] = failures(original, *facts.values())
+    del written[STATEMENT_FILE]["parts"]
+    found["without parts"] = failures(original, *written.values())
     check_values("edits_of_bundles", found)
+
+
+def test_plans_and_public_files_are_checked_at_their_limits(
+    original: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = read_json(original / STATEMENT_FILE)
+    plan = stated_plan.read_plan(values)[1]
+    found: dict[str, Any] = {}
+    for epsilon, delta in ((0.01, 1e-5), (0.00999, 1e-5), (100.0, 1e-5), (100.1, 1e-5), (1, 1e-10),
+                           (1, 9.99e-11), (1, 1 / 1501), (1, 1 / 1499)):  # fmt: skip
+        asked = replace(plan, epsilon=epsilon, delta=delta, realised_epsilon=epsilon)
+        found[f"{epsilon} {delta}"] = str(answer(stated_plan.require_bounded, asked))[:80]
+    worth = round_up(price_of_group(plan, 3))
+    for images, factor in itertools.product((3, None), (1, 1 + 5e-5, 1 - 5e-5, 1.0002, None)):
+        patients = Patients(images=images, epsilon=factor and worth * factor)
+        found[f"{images} {factor}"] = answer(
+            stated_plan._check_patients, replace(plan, patients=patients)) is None  # fmt: skip
+    tested = tested_plans.make_tested_plan(values["evaluation"], plan)
+    for above, shares in itertools.product(
+        (False, True), ([None], [], [0.98], [0.9901], [None, 2.0], [2.0, 0.98])
+    ):
+        epsilon = tested.realised_epsilon * (1 + (2 * above - 1) * 1e-6)
+        given = replace(tested, epsilon=epsilon, realised_epsilon=epsilon)
+        priced: list[Plan] = []
+
+        def compare(plan: Plan, shares: Any = shares, priced: Any = priced) -> Any:
+            priced.append(plan)
+            others = {str(each): each and each * plan.realised_epsilon for each in shares}
+            return "", others, {}
+
+        monkeypatch.setattr(tested_plans, "second_opinions", compare)
+        made = answer(tested_plans.price_tested, given)
+        lower = priced[0].realised_epsilon <= given.epsilon
+        found[f"tested {above} {shares}"] = [isinstance(made, str), lower]
+    paths = {"init_file": "/x/start.safetensors", "public_covariance": "/y/rows.npy"}
+    options = method_options({"head": "feature_covariance", "init": "file", **paths})
+    found["published"] = published_options(options)
+    hashes = dict(zip(paths.values(), ("ab" * 32, "cd" * 32), strict=True))
+    stated = release_statement(
+        plan, method="m", options=options, study="s", public_data=values["public_data"],
+        file_hashes=hashes, blocks={}, parts=None,
+    )  # fmt: skip
+    found["public files"] = [stated["public_files"], stated["public_data"]]
+    for changes in ({"rows.npy": "x"}, {"more": "ab" * 32}, {"start.safetensors": None}):
+        changed = stated | {"public_files": stated["public_files"] | changes}
+        found[f"{changes}"] = answer(rewritten_documents.check_words, changed, plan, options, None)
+    check_values("limits_of_plans", found)
 
 
 # Classes, metric of the test result, and the epsilons of its own calibration and of a monitor.
