@@ -271,6 +271,19 @@ def test_useless_heads_are_named_as_before(tmp_path: Path) -> None:
         assert ("never predicts b" in "".join(found[case])) == (missed > 0)
         refused = answer(check_usefulness, "v1", benchmark=path, facts=FACTS)
         assert (refused is None) == (not found[case])
+    one = read_cell(path)
+    of_labels = read_cell(write_cell(tmp_path, class_names="abc", multi_label=True, quality=0.0))
+    for low, headline, known, each in itertools.product(
+        (None, 0.5, 0.500001), headlines, (None, 0.5), (one, of_labels)
+    ):
+        if headline in each.summary:
+            summary = {name: value.model_copy(update={"both_low": low})
+                       for name, value in each.summary.items()}  # fmt: skip
+            shown = each.model_copy(update={
+                "summary": summary, "headline": headline, "constant_accuracy": known})  # fmt: skip
+            for seed in shown.seeds:
+                seed["never_predicted"] = [*range(6 if known else 5)]
+            found[f"{low} {headline} {known} {each.multi_label}"] = [*benchmark_faults(shown)]
     for n, classes, epsilon, unit in itertools.product(
         (40, 3000), (2, 40), (0.1, 2.0), ("image", "patient")
     ):
@@ -306,7 +319,8 @@ def test_rows_of_predictions_are_named_as_before(tmp_path: Path) -> None:
     made = Calibration(scale=2.0, offset=0.5, thresholds={0.8: 0.6, 0.95: 0.2, 0.99: 0.1})
     for calibration, coverage, below in itertools.product(
         (None, made, Calibration(scale=1.0, offset=0.0, thresholds={0.8: 0.3}),
-         Calibration(scale=1.0, offset=0.0, thresholds={})),
+         Calibration(scale=1.0, offset=0.0, thresholds={}),
+         Calibration(scale=1.0, offset=0.0, thresholds={0.99: 0.1, 0.95: 0.2, 0.8: 0.6})),
         (None, 0.8, 0.9, 0.95, 0.99), (None, 0.0, 0.5, 0.7, 1.0, 1.1, -0.1),
     ):  # fmt: skip
         rule = answer(SetRule.choose_rule, calibration, coverage=coverage, abstain_below=below)
@@ -337,8 +351,18 @@ def test_rows_of_predictions_are_named_as_before(tmp_path: Path) -> None:
             for _ in range(2):
                 write(predictions)
             if suffix == ".parquet" and not sets:
+                write((predictions * 1400)[:4090])  # exactly a group
+                write(predictions)
                 write(predictions * 1400)
         found[f"table {suffix} {sets}"] = _read_table(path)
+    (tmp_path / "folder.csv").mkdir()
+    for name, inputs in itertools.product(
+        ("out.csv", "new.CSV", "new.Parquet", "new.txt", "folder.csv", "bundle/new.csv"),
+        (["gone.csv"], ["gone.csv", "out.parquet", "out.csv"]),
+    ):
+        found[f"output {name} {inputs}"] = str(answer(
+            prediction_table.check_output, tmp_path / name, [tmp_path / each for each in inputs]
+        )).replace(str(tmp_path), "")  # fmt: skip
     check_values("rows_of_predictions", found)
 
 
@@ -378,7 +402,9 @@ def test_words_of_documents_are_as_before() -> None:
         ours, theirs = ({"metric": metric, "value": one, "interval": [one - m, one + m]}
                         for one, m in ((value, 0.02), (0.79, margin)))  # fmt: skip
         found[f"{metric} {value} {margin}"] = state_difference(ours, theirs)
-    for old, new in itertools.product((["a", "b", "c"], ["a"], ["x", "y"]), repeat=2):
+    for old, new in itertools.product(
+        (["a", "b", "c"], ["a"], ["x", "y"], ["x", "b", "z"]), repeat=2
+    ):
         for order in (1, -1):
             found[f"classes {old} {new} {order}"] = _compare_classes(new[::order], old)
     nested = {"a": {"b": 1, "c": {"d": None}}, "e": [1], "f": "x"}

@@ -108,6 +108,7 @@ def replace_head(make: Callable[[Path], None]) -> Callable[[Path], None]:
 
 ALTERED: dict[str, Callable[[Path], Any]] = {
     "nothing": lambda _: None, "more": lambda folder: (folder / "notes.txt").touch(),
+    "several": lambda folder: [(folder / name).write_text("") for name in "zbacy"],
     "hidden": lambda folder: (folder / ".notes").touch(), "folder": lambda f: (f / "x").mkdir(),
     **{f"no {name}": lambda folder, name=name: (folder / name).unlink()  # type: ignore[misc]
        for name in bundle.BUNDLE_FILES},

@@ -67,6 +67,7 @@ from dpprobe.release.parts.predecessor.measure import named_predecessor
 from dpprobe.release.parts.sites import SitesOptions
 from dpprobe.release.parts.sites import list_faults as sites_faults
 from dpprobe.release.parts.sites.measure import check_sites
+from dpprobe.release.parts.sites.several_sites import describe_sites
 from dpprobe.release.parts.spent.measure import check_ledger, state_spent
 from dpprobe.release.probabilities import Calibration
 from dpprobe.wrong_keys_and_values import explain_first
@@ -446,6 +447,13 @@ def test_what_parts_say_and_check_is_as_before() -> None:
     for names in (3, "ab", ["a"], ["a", "a"], ["b", "a"], ["a", 1]):
         sites = of_sites() | {"names": names, "packed_by": "a", "aggregator": "a"}
         found[f"sites {names}"] = answer(check_sites, {"sites": sites}, plan)
+    for names, colluders, aggregator, unit in itertools.product(
+        ("ab", "abc"), (0, 1, 2), (None, "b"), ("image", "patient")
+    ):
+        if colluders < len(names):
+            found[f"sites {names} {colluders} {aggregator} {unit}"] = describe_sites(
+                names, packed_by="a", aggregator=aggregator, colluders=colluders, agreement="x",
+                smallest_share=9e3, coordinates=7, unit=unit)  # fmt: skip
     found["predecessors"] = [
         answer(named_predecessor, {"predecessor": {"name": name, "sha256": digest}})
         for name in ("a", "a/b", 3) for digest in ("ab" * 32, "AB" * 32, "ab" * 31, None)

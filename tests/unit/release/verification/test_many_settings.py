@@ -48,6 +48,7 @@ from dpprobe.release.parts.cohort.measure import (
     cohort_path,
     describe_cohort,
     read_chain,
+    read_cohort,
     write_cohort,
 )
 from dpprobe.release.parts.evaluation import show
@@ -317,6 +318,7 @@ def test_heads_and_documents_are_checked_as_before(original: Path, tmp_path: Pat
     start = content[8 : 8 + int.from_bytes(content[:8], "little")]
     marked = json.loads(start)["__metadata__"]
     found: list[Any] = [answer(method.check_head, folder, read, options, plan, values)]
+    tensors: Any
     for tensors, mark in (
         ({"weights": weights, "class_priors": PRIORS}, marked),
         ({"weights": weights, "class_priors": PRIORS}, None),
@@ -324,11 +326,16 @@ def test_heads_and_documents_are_checked_as_before(original: Path, tmp_path: Pat
         ({"weights": weights, "class_priors": PRIORS[::-1]}, marked),
         ({"weights": weights, "class_priors": PRIORS * np.float32(1.1)}, marked),
         ({"weights": weights, "class_priors": PRIORS * np.float32(0)}, marked),
+        *(({"weights": weights, "class_priors": np.array(each, np.float32)}, marked)
+          for each in ([0.7, 0.3, 0.0], [0.8, 0.3, -0.1])),
         ({"weights": weights * np.nan, "class_priors": PRIORS}, marked),
         ({"weights": weights.astype(np.int32), "class_priors": PRIORS}, marked),
     ):  # fmt: skip
         arrays = {name: np.ascontiguousarray(each) for name, each in tensors.items()}
         (folder / HEAD_FILE).write_bytes(save(arrays, metadata=mark))
+        found.append(answer(method.check_head, folder, read, options, plan, values))
+    for size in (4 * (3 * 65 + 3), 4 * (3 * 65 + 3) + 2**20 + 1):  # no header, and too long a one
+        (folder / HEAD_FILE).write_bytes(bytes(size))
         found.append(answer(method.check_head, folder, read, options, plan, values))
     facts, values = (read_json(original / name) for name in (FACTS_FILE, STATEMENT_FILE))
     read = BundleFacts.model_validate(facts)
@@ -422,11 +429,11 @@ def test_chains_of_cohorts_are_read_as_they_were_written(tmp_path: Path) -> None
     chain, names = Chain(factorisation=Factorisation.make(12)), [f"m{n}" for n in range(1, 13)]
     for number, name in enumerate(names):
         ledger = Ledger.of_dataset(tmp_path, f"data_{name}")
-        sums = {"gram": np.arange(4) + number}
+        sums = {"gram": np.arange(4) + number, "other": np.arange(2)}
         cohort = Cohort(
-            n=10 + number, outputs={"gram": np.arange(3.0) * number}, sums=sums if number else {},
-            steps={"gram": 0.5 + number}, weights=np.full((2, 3), number, np.float32)
-            if number % 2 else None,
+            n=10 + number, outputs={"gram": np.arange(3.0) * number, "b": np.ones(1)},
+            sums=sums if number else {}, steps={"gram": 0.5 + number, "b": 1.0},
+            weights=np.full((2, 3), number, np.float32) if number % 2 else None,
         )  # fmt: skip
         entry = ledger.book_release(booking(name, part("train", gaussian(50.0))), FREE)
         path = cohort_path(ledger.path.parent, name, entry.number)
@@ -447,3 +454,7 @@ def test_chains_of_cohorts_are_read_as_they_were_written(tmp_path: Path) -> None
         chain = read
     assert [each.n for each in chain.cohorts] == [*range(10, 22)]
     assert "no finished release" in answer(read_chain, tmp_path, dataset="data_m1", release="m2")
+    content = path.read_bytes()
+    for damaged in (b"", content[:-1], content[:-1] + b"x", content.replace(b"steps", b"stepz")):
+        path.write_bytes(damaged)
+        assert "cannot be used" in answer(read_cohort, path)
