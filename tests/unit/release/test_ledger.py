@@ -135,11 +135,8 @@ def test_open_entries_use_each_limit_up_and_abandoned_ones_do_not(
 def test_a_release_that_asks_for_the_whole_limit_is_booked(ledger: Ledger, target: float) -> None:
     """Its plan's price and the ledger's come from grids that may differ."""
     sampled = replace(gaussian(1.0, count=60), sample_rate=0.02)
-    plan = calibrate(
-        [sampled],
-        Target(n=5000, epsilon=target, delta=DELTA),
-        cache=ledger.path.parent / "calibration",
-    )
+    asked = Target(n=5000, epsilon=target, delta=DELTA)
+    plan = calibrate([sampled], asked, cache=ledger.path.parent / "calibration")
     train = Part(
         side="train", mechanisms=plan.mechanisms, epsilon=plan.realised_epsilon, delta=DELTA
     )
@@ -215,11 +212,8 @@ def test_many_splits_are_searched_and_beyond_all_parts_are_summed(number: int) -
 
 def test_the_sum_is_at_the_delta_that_is_asked(ledger: Ledger) -> None:
     ledger.book_release(booking(), FREE)
-    assert (
-        ledger.compute_spent(1e-3).epsilon
-        < ledger.compute_spent(DELTA).epsilon
-        < ledger.compute_spent(1e-9).epsilon
-    )
+    spent = [ledger.compute_spent(delta).epsilon for delta in (1e-3, DELTA, 1e-9)]
+    assert spent[0] < spent[1] < spent[2]
     with pytest.raises(PrivacyError, match="delta .* outside 1e-10 to 1"):
         ledger.compute_spent(1e-11)
     whole = part("train", gaussian(5.0))

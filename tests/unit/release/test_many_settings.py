@@ -253,15 +253,8 @@ def test_useless_heads_are_named_as_before(tmp_path: Path) -> None:
             continue
         names = "abcdefgh"[:classes]
         shares = (1.05 - 0.05 * classes, *[0.05] * (classes - 1)) if quality else None
-        path = write_cell(
-            tmp_path,
-            class_names=names,
-            quality=quality,
-            headline=headline,
-            rows=120,
-            shares=shares,
-            seeds=2,
-        )
+        path = write_cell(tmp_path, class_names=names, quality=quality, headline=headline,
+                          rows=120, shares=shares, seeds=2)  # fmt: skip
         record = read_json(path)
         for seed in record["seeds"][:missed]:
             seed["never_predicted"] = [*range(1, classes)]
@@ -355,11 +348,14 @@ def test_rows_of_predictions_are_named_as_before(tmp_path: Path) -> None:
                 write(predictions)
                 write(predictions * 1400)
         found[f"table {suffix} {sets}"] = _read_table(path)
-    (tmp_path / "folder.csv").mkdir()
+    for name, target in (("folder.csv", tmp_path), ("alias.csv", tmp_path / "out.csv"),
+                         ("link", tmp_path / "bundle")):  # fmt: skip
+        (tmp_path / name).symlink_to(target)
     for name, inputs in itertools.product(
-        ("out.csv", "new.CSV", "new.Parquet", "new.txt", "folder.csv", "bundle/new.csv"),
+        ("out.csv", "alias.csv", "new.CSV", "new.Parquet", "new.txt", "folder.csv",
+         "bundle/new.csv", "link/new.csv", "folder.csv/bundle/within/../new.csv"),
         (["gone.csv"], ["gone.csv", "out.parquet", "out.csv"]),
-    ):
+    ):  # fmt: skip
         found[f"output {name} {inputs}"] = str(answer(
             prediction_table.check_output, tmp_path / name, [tmp_path / each for each in inputs]
         )).replace(str(tmp_path), "")  # fmt: skip

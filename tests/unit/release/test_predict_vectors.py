@@ -87,19 +87,13 @@ def test_vectors_that_cannot_be_used_have_a_reason(
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        *(
-            (
-                np.ones((3, DIMENSION + more)),
-                rf"takes numbers \[rows, {DIMENSION}\], the vectors of",
-            )
-            for more in (1, -1)
-        ),
-        (np.ones(DIMENSION), "takes numbers"),
-        (np.full((3, DIMENSION), "a"), "takes numbers"),
+        (np.ones((3, DIMENSION + 1)), rf"takes numbers \[rows, {DIMENSION}\], the vectors of"),
+        (np.ones((3, DIMENSION - 1)), rf"takes numbers \[rows, {DIMENSION}\], the vectors of"),
+        (np.ones(DIMENSION), "takes numbers"), (np.full((3, DIMENSION), "a"), "takes numbers"),
         (np.full((3, DIMENSION), 1j), "takes numbers"),
         (np.array([{"a": 1}], dtype=object), "cannot be read"),
     ],
-)
+)  # fmt: skip
 def test_files_that_are_no_vectors_are_refused(
     bundle: Path, tmp_path: Path, values: Any, message: str
 ) -> None:

@@ -24,44 +24,18 @@ from dpprobe.heads.rows import Transform
 from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.plan import Mechanism, Plan
 from dpprobe.release.parts.calibration import list_faults as calibration_faults
+from dpprobe.release.parts.calibration import measure as calibration
 from dpprobe.release.parts.calibration import noisy_counts
-from dpprobe.release.parts.calibration.measure import (
-    calibrate_from_counts,
-    calibrate_head,
-    calibration_mechanisms,
-    check_calibration_size,
-    describe_calibration,
-)
 from dpprobe.release.parts.choice.measure import check_choice, choice_words, fits_block
 from dpprobe.release.parts.cohort import list_faults as cohort_faults
 from dpprobe.release.parts.cohort.measure import check_cohort, describe_cohort
+from dpprobe.release.parts.evaluation import class_recalls as recalls
 from dpprobe.release.parts.evaluation import list_faults as evaluation_faults
+from dpprobe.release.parts.evaluation import measure as results
 from dpprobe.release.parts.evaluation import show
-from dpprobe.release.parts.evaluation.class_recalls import (
-    Estimate,
-    estimate_recalls,
-    recall_mechanisms,
-)
-from dpprobe.release.parts.evaluation.measure import (
-    _noisy_quantiles,
-    accuracy_estimate,
-    area_estimate,
-    check_telling,
-    composition_words,
-    evaluate_heads,
-    evaluation_mechanisms,
-    fewest_of_a_class,
-    released_words,
-)
 from dpprobe.release.parts.evidence.measure import check_evidence, in_words
 from dpprobe.release.parts.monitor import compare_images as monitor
-from dpprobe.release.parts.monitor.measure import (
-    check_monitor_size,
-    count_typical,
-    monitor_head,
-    monitor_mechanisms,
-    monitor_words,
-)
+from dpprobe.release.parts.monitor import measure as watching
 from dpprobe.release.parts.monitor.show import _check_totals
 from dpprobe.release.parts.predecessor.measure import named_predecessor
 from dpprobe.release.parts.sites import SitesOptions
@@ -121,7 +95,7 @@ def test_test_results_are_as_before(kind: str) -> None:
     found = {}
     classes, several = KINDS[kind]
     for metric in ("accuracy", "auc", "macro_accuracy"):
-        wanted = answer(evaluation_mechanisms, metric, classes=classes, multi_label=several)
+        wanted = answer(results.evaluation_mechanisms, metric, classes=classes, multi_label=several)
         found[metric] = wanted
         if isinstance(wanted, str):
             continue
@@ -132,12 +106,12 @@ def test_test_results_are_as_before(kind: str) -> None:
             plan = plan_of(wanted, n, noise, unit="patient" if patients else "image")
             scores, labels = draw(kind, rows)
             case = f"{metric} {rows} {noise} {patients}"
-            found[f"{case} telling"] = answer(check_telling, plan, classes=classes)
+            found[f"{case} telling"] = answer(results.check_telling, plan, classes=classes)
             found[f"{case} fewest"] = (
-                fewest_of_a_class(plan) if metric != "accuracy" else composition_words(
-                    plan, plan, split="id, seed 0, fraction 0.2")
+                results.fewest_of_a_class(plan) if metric != "accuracy"
+                else results.composition_words(plan, plan, split="id, seed 0, fraction 0.2")
             )  # fmt: skip
-            made = evaluate_heads(
+            made = results.evaluate_heads(
                 head(classes), of_test_rows(scores, labels, units_of(rows, patients)), plan,
                 SEEDED, metric=metric, link=link, composition="paid",
                 calibration=Calibration(scale=2.0, offset=1.5, thresholds={})
@@ -153,7 +127,7 @@ def test_test_results_are_as_before(kind: str) -> None:
 def test_intervals_of_test_results_are_as_before() -> None:
     generator = np.random.default_rng(2)
     accuracies: dict[str, Any] = {
-        f"{value} {n} {deviation}": accuracy_estimate(value, n, deviation)
+        f"{value} {n} {deviation}": results.accuracy_estimate(value, n, deviation)
         for value in (0.0, 0.02, 0.5, 0.93, 1.0) for n in (1, 40, 3000)
         for deviation in (0.1, 5.0)
     }  # fmt: skip
@@ -163,21 +137,24 @@ def test_intervals_of_test_results_are_as_before() -> None:
         counts = rows / 32 * np.stack([rising, rising[::-1]]) + np.zeros((labels, 1, 1))
         counts[-1, 0] *= 0.2
         counts += generator.normal(0, deviation, counts.shape)
-        areas[f"{labels} {rows} {deviation}"] = area_estimate(counts, deviation)
+        areas[f"{labels} {rows} {deviation}"] = results.area_estimate(counts, deviation)
     for more in (0.0, 1e-6):  # exactly as many units as are needed
         areas[f"fewest {more}"] = [
-            area_estimate(np.full((2, 2, 4), 0.25) + more * np.eye(2)[:, :1, None], 0.1),
-            area_estimate(np.array([[[0.0, 1.0 + more], [1.0, 3.0]]]), 0.1)]  # fmt: skip
-        accuracies[f"fewest {more}"] = estimate_recalls([[1.0 + more, 0], [3, 2], [0, 9]], 0.1)
+            results.area_estimate(np.full((2, 2, 4), 0.25) + more * np.eye(2)[:, :1, None], 0.1),
+            results.area_estimate(np.array([[[0.0, 1.0 + more], [1.0, 3.0]]]), 0.1)]  # fmt: skip
+        accuracies[f"fewest {more}"] = recalls.estimate_recalls(
+            [[1.0 + more, 0], [3, 2], [0, 9]], 0.1
+        )
     ranges, ends = np.array([9.0, 2.0, 2.000001, 1.9]), np.arange(5.0)
-    areas["edges"] = [_noisy_quantiles(each, ends, 1.0, 9) for each in (ranges, -ranges)]
-    hits = evaluation_mechanisms("accuracy", classes=2, multi_label=False)
+    areas["edges"] = [results._noisy_quantiles(each, ends, 1.0, 9) for each in (ranges, -ranges)]
+    hits = results.evaluation_mechanisms("accuracy", classes=2, multi_label=False)
     for n in (2, 3, 9, 10):
         accuracies[f"telling {n}"] = [
-            answer(check_telling, plan_of(hits, n, 2.0)),
-            answer(check_telling, plan_of(recall_mechanisms(), n, 0.1), classes=3)]  # fmt: skip
-    accuracies["words"] = [released_words("auc", Estimate(0.1, 0.0, high, 0.1), plan_of(hits, 9))
-                           for high in (0.2, 0.200001)]  # fmt: skip
+            answer(results.check_telling, plan_of(mechanisms, n, noise), classes=3)
+            for mechanisms, noise in ((hits, 2.0), (recalls.recall_mechanisms(), 0.1))]  # fmt: skip
+    for high in (0.2, 0.200001):
+        found = recalls.Estimate(0.1, 0.0, high, 0.1)
+        accuracies[f"words {high}"] = results.released_words("auc", found, plan_of(hits, 9))
     intervals = ([0.1, 0.19], [0.0, 0.1], [0.2, 0.31], [0.05, 0.9], [0.6, 0.60001], [0.0, 0.8])
     worst = {"name": "nevus", "recall": 0.3, "interval": [0.2, 0.35]}
     said = {
@@ -191,33 +168,37 @@ def test_intervals_of_test_results_are_as_before() -> None:
 
 
 def test_calibrations_are_as_before() -> None:
-    found: dict[str, Any] = {"labels": answer(calibration_mechanisms, classes=2, multi_label=True)}
+    found: dict[str, Any] = {
+        "labels": answer(calibration.calibration_mechanisms, classes=2, multi_label=True)
+    }
     for kind, rows, noise, apart in itertools.product(
         ("two", "four"), (90, 3000), (0.2, 3.0), (0.3, 4.0)
     ):
         classes = KINDS[kind][0]
-        plan = plan_of(calibration_mechanisms(classes=classes, multi_label=False), rows, noise)
+        plan = plan_of(
+            calibration.calibration_mechanisms(classes=classes, multi_label=False), rows, noise
+        )
         scores, labels = draw(kind, rows)
-        made = calibrate_head(
+        made = calibration.calibrate_head(
             head(classes), of_test_rows(apart * scores, labels), plan, SEEDED, composition="paid"
         )
         del made["mechanisms"]
         found[f"{kind} {rows} {noise} {apart}"] = made
-        found[f"size {kind} {rows} {noise}"] = answer(check_calibration_size, plan)
+        found[f"size {kind} {rows} {noise}"] = answer(calibration.check_calibration_size, plan)
     for rows, noise, keep in ((90, 0.2, 1), (3000, 0.2, 1), (3000, 4.0, 1), (3000, 0.5, 0)):
-        wanted = evaluation_mechanisms("auc", classes=2, multi_label=False)
+        wanted = results.evaluation_mechanisms("auc", classes=2, multi_label=False)
         plan, (scores, labels) = plan_of(wanted, rows, noise), draw("two", rows)
-        measured = evaluate_heads(
+        measured = results.evaluate_heads(
             head(2), of_test_rows(keep * scores, labels), plan, SEEDED, metric="auc",
             link="softmax", composition="", keep_counts=True,
         )  # fmt: skip
-        found[f"auc {rows} {noise} {keep}"] = calibrate_from_counts(measured, plan)
-        found[f"auc size {rows} {noise}"] = answer(check_calibration_size, plan)
-    rising, mechanisms = np.arange(3.0, 35.0, 2), calibration_mechanisms(
+        found[f"auc {rows} {noise} {keep}"] = calibration.calibrate_from_counts(measured, plan)
+        found[f"auc size {rows} {noise}"] = answer(calibration.check_calibration_size, plan)
+    rising, mechanisms = np.arange(3.0, 35.0, 2), calibration.calibration_mechanisms(
         classes=2, multi_label=False)  # fmt: skip
     for answers in itertools.product((-3.0, 1.0), repeat=6):
         noisy = {"temperature": answers, "probability_counts": [rising * 9, 300 - rising * 9]}
-        described = describe_calibration(noisy, mechanisms, 200)
+        described = calibration.describe_calibration(noisy, mechanisms, 200)
         found[f"{answers}"] = [described["scale"], described["offset"]]
     found["rare"] = noisy_counts.describe_classes(
         np.ones((11, 2)), np.ones(16), n=40, deviation=50.0)  # fmt: skip
@@ -239,9 +220,9 @@ def test_calibrations_are_as_before() -> None:
     ends = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
     found["cut-offs"] = noisy_counts._list_cut_offs(
         ends, np.array([5.0, 5, 10, 80]), np.array([40.0, 40, 10, 10]), 0.5)  # fmt: skip
-    for sized in (mechanisms, evaluation_mechanisms("auc", classes=2, multi_label=False)):
+    for sized in (mechanisms, results.evaluation_mechanisms("auc", classes=2, multi_label=False)):
         for n in range(300):
-            if isinstance(answer(check_calibration_size, plan_of(sized, n + 1)), str):
+            if isinstance(answer(calibration.check_calibration_size, plan_of(sized, n + 1)), str):
                 found[f"fewest of {sized[-1].name}"] = n + 2
     check_values("calibrations", found, rel=1e-4)
 
@@ -278,17 +259,19 @@ def test_tables_of_new_images_are_as_before(
     for kind, noise, patients in itertools.product(KINDS, (0.3, 8.0), (False, True)):
         classes, several = KINDS[kind]
         scores, labels = draw(kind, 300)
-        plan = plan_of(monitor_mechanisms(unusual=False), 100 if patients else 300, noise,
+        plan = plan_of(watching.monitor_mechanisms(unusual=False), 100 if patients else 300, noise,
                        unit="patient" if patients else "image")  # fmt: skip
-        made = monitor_head(
+        made = watching.monitor_head(
             head(classes), of_test_rows(scores, labels, units_of(300, patients)), plan, SEEDED,
             probe_norm=2.0, calibration=None, link="sigmoid" if several else "softmax",
-            composition=monitor_words(plan, plan),
+            composition=watching.monitor_words(plan, plan),
         )  # fmt: skip
-        found[f"{kind} {noise} {patients}"] = made | {"size": answer(check_monitor_size, plan)}
-    four = monitor_mechanisms(unusual=True)
+        found[f"{kind} {noise} {patients}"] = made | {
+            "size": answer(watching.check_monitor_size, plan)
+        }
+    four = watching.monitor_mechanisms(unusual=True)
     found["fewest"] = next(
-        n for n in range(1, 99) if answer(check_monitor_size, plan_of(four, n)) is None
+        n for n in range(1, 99) if answer(watching.check_monitor_size, plan_of(four, n)) is None
     )
     found["edges"] = [monitor.list_edges(norm, unusual=norm > 0) for norm in (0.0, 2.0)]
     for first, more, n in ((300.0, 0.0, 300), (300.0, 1.0, 300), (299.0, 1.0, 299),
@@ -332,8 +315,8 @@ def test_new_rows_are_counted_and_compared_as_before() -> None:
 
     def bundle_of(unusual: bool, change: Any = None) -> Any:
         heads = replace(head(3), typical=typical[None] if unusual else None)
-        plan = plan_of(monitor_mechanisms(unusual=unusual), 300, 2.0)
-        block = monitor_head(
+        plan = plan_of(watching.monitor_mechanisms(unusual=unusual), 300, 2.0)
+        block = watching.monitor_head(
             heads, of_test_rows(scores, labels), plan, SEEDED, probe_norm=2.0, calibration=None,
             link="softmax", composition="",
         )  # fmt: skip
@@ -448,7 +431,7 @@ def test_what_parts_say_and_check_is_as_before() -> None:
         sites = of_sites() | {"names": names, "packed_by": "a", "aggregator": "a"}
         found[f"sites {names}"] = answer(check_sites, {"sites": sites}, plan)
     for names, colluders, aggregator, unit in itertools.product(
-        ("ab", "abc"), (0, 1, 2), (None, "b"), ("image", "patient")
+        ("ab", "abcd"), (0, 1, 2, 3), (None, "b"), ("image", "patient")
     ):
         if colluders < len(names):
             found[f"sites {names} {colluders} {aggregator} {unit}"] = describe_sites(
@@ -518,6 +501,6 @@ def test_faults_of_parts_in_a_study_are_as_before() -> None:
         except DpprobeError:
             continue
         plan = plan_of(head_options.list_mechanisms(100), 100)
-        counted = count_typical(plan, head_options.normalize, dimension)
+        counted = watching.count_typical(plan, head_options.normalize, dimension)
         found[f"{normalize} {kind} {dimension}"] = counted
     check_values("faults_of_parts", found)

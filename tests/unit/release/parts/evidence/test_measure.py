@@ -19,15 +19,9 @@ from tests.support.audit_records import MEMBERSHIP, WHITE_BOX, write_audit
 from tests.support.release_study import ROWS, release, study, write_features
 
 EVIDENCE = {
-    "audited": "2026-01-31",
-    "code": "dpprobe 0.1.0, audit 1",
-    "runs": 1000,
-    "confidence": 0.95,
-    "epsilon_lower": 0.71234,
-    "caught_factor": 1.52,
-    "probability": 0.95,
-    "tests": 3,
-}
+    "audited": "2026-01-31", "code": "dpprobe 0.1.0, audit 1", "runs": 1000, "confidence": 0.95,
+    "epsilon_lower": 0.71234, "caught_factor": 1.52, "probability": 0.95, "tests": 3,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

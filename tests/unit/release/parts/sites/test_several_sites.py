@@ -16,10 +16,9 @@ from safetensors import safe_open
 
 from dpprobe.errors import ConfigError, PrivacyError, WaitingError
 from dpprobe.privacy.accountants import compute_epsilon
-from dpprobe.privacy.noise_shares import Penalty
 from dpprobe.privacy.releases import add_rounded_noise
 from dpprobe.release import bundle
-from dpprobe.release.parts.sites.several_sites import SeveralSites, describe_sites
+from dpprobe.release.parts.sites.several_sites import SeveralSites
 from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.sites import shared_sums
 from dpprobe.sites.agreement import sign_values
@@ -177,18 +176,6 @@ def test_the_joint_price_of_test_units_has_the_penalty_of_shares(tmp_path: Path)
     assert len(priced.mechanisms) > 1
     alone = compute_epsilon(priced.mechanisms, priced.delta, "pld")
     assert priced.realised_epsilon > alone
-
-
-@pytest.mark.parametrize("colluders", [0, 1, 2, 3])
-def test_a_statement_has_the_penalty_of_shares_but_for_one_honest_site(colluders: int) -> None:
-    said = describe_sites(
-        "abcd", packed_by="a", aggregator=None, colluders=colluders, agreement="",
-        smallest_share=9000.0, coordinates=7, unit="image",
-    )  # fmt: skip
-    shares = Penalty(smallest=9000.0, honest=4 - colluders, coordinates=7)
-    assert said["log10_penalty"] == (None if colluders == 3 else shares.log10_total)
-    assert ("Noise in shares" in said["words"]) == (colluders < 3)
-    assert "a feature or an exact sum: each sent sums under masks, which vanish" in said["words"]
 
 
 def test_a_site_cannot_change_its_mind_after_all_have_agreed(
