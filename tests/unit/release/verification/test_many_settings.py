@@ -336,9 +336,10 @@ SEARCHED = {"head": "tuned", "base": {**verified.SAMPLED, "steps": 5}, "trials":
 CHOSEN: dict[str, Any] = {"score": 0.5, "learning_rate": 0.7, "max_grad_norm": 1.0}
 HEADS: dict[str, dict[str, Any]] = {
     "covariance": {"head": "feature_covariance"}, "squares": {"head": "least_squares"},
-    "sums": {"head": "prototypes"}, "steps": verified.SAMPLED, "priors": verified.BALANCED,
-    "labels": {**verified.SAMPLED, "loss": "sigmoid"}, "search": SEARCHED, "auto": {"head": "auto"},
-    "closed": {**verified.SAMPLED, "engine": "closed_form"},
+    "sums": {"head": "prototypes"}, "steps": verified.SAMPLED,
+    "labels": {**verified.SAMPLED, "loss": "sigmoid"}, "priors": verified.BALANCED,
+    "closed": {**verified.SAMPLED, "engine": "closed_form"}, "search": SEARCHED,
+    "auto": {"head": "auto"},
 }  # fmt: skip
 
 
