@@ -131,11 +131,12 @@ def test_a_release_of_copies_warns_and_does_not_count_them(
     assert "copies" not in stated
     assert any("a picture that occurs in several" in text for text in stated["not_covered"])
     assert verify_bundle(output).passed
-    write_features(folder, copies={"image": {"rows": 0, "most": 1}})
-    again = release(folder, study(folder), "first")
-    assert (again / bundle.STATEMENT_FILE).read_text() == (
-        output / bundle.STATEMENT_FILE
-    ).read_text()
+    for name, rows, more in (("none", 0, {}), ("of_patients", 7, {"of_patients": True})):
+        caplog.clear()
+        write_features(folder, images_per_patient=3, copies={
+            "image": {"rows": rows, "most": 5}, "patient": {"rows": rows, "most": 5}})  # fmt: skip
+        release(folder, study(folder, called=name, name=name, **more), name)
+        assert ("repeat the picture of another patient" in caplog.text) == (rows > 0)
 
 
 def test_a_bundle_that_is_gone_or_altered_is_not_made_again(folder: Path) -> None:
@@ -323,6 +324,7 @@ def test_an_error_after_the_booking_says_that_the_entry_counts(
         ({"sign_key": "pyproject.toml"}, "signing key .*pyproject.toml: unreadable"),
         ({"card": {"contact": "see /home/me/notes"}}, "card: contains a path, '/home/'"),
         ({"evaluate": {"epsilon": 8}, "shares": (8, 1, 1)}, "write `metric: macro_accuracy` in `e"),
+        ({"more": {"unit": "image", "max_images_per_patient": 2}, "of_patients": True}, "3"),
     ],
 )
 def test_a_fault_is_refused_before_the_booking(
@@ -330,7 +332,7 @@ def test_a_fault_is_refused_before_the_booking(
 ) -> None:
     """Also if nobody checked the study."""
     asked = dict(options)
-    write_features(folder, shares=asked.pop("shares", (1, 1, 1)))
+    write_features(folder, shares=asked.pop("shares", (1, 1, 1)), images_per_patient=3)
     with pytest.raises(DpprobeError, match=words):
         release(folder, study(folder, **asked))
     assert not ledger(folder).path.exists()

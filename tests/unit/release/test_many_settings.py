@@ -399,7 +399,7 @@ def test_words_of_documents_are_as_before() -> None:
                         for one, m in ((value, 0.02), (0.79, margin)))  # fmt: skip
         found[f"{metric} {value} {margin}"] = state_difference(ours, theirs)
     for old, new in itertools.product(
-        (["a", "b", "c"], ["a"], ["x", "y"], ["x", "b", "z"]), repeat=2
+        (["a", "b", "c"], ["a"], ["x", "y"], ["x", "b", "z"], ["b", "z", "c"]), repeat=2
     ):
         for order in (1, -1):
             found[f"classes {old} {new} {order}"] = _compare_classes(new[::order], old)

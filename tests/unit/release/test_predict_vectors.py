@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pandas as pd
 import pytest
 from PIL import Image
@@ -13,6 +14,7 @@ from PIL import Image
 from dpprobe.__main__ import main
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.release import predict as module
+from dpprobe.release.export import export_onnx
 from dpprobe.release.image_sources import is_vector_file, open_vectors
 from dpprobe.release.predict import Predictor, predict
 from dpprobe.tracking.served_release import stack_vectors
@@ -62,6 +64,18 @@ def test_a_table_has_the_answers_of_python(
                         (X[:3, 1:], f"head takes .rows, {DIMENSION}.")):  # fmt: skip
         with pytest.raises(DataError, match=said):
             predictor.predict_vectors(wrong)
+
+
+def test_an_exported_head_takes_vectors(bundle: Path, tmp_path: Path) -> None:
+    exported = export_onnx(bundle, tmp_path / "head.onnx")
+    rows = make_rows(3).X.astype(np.float32)
+    session = onnxruntime.InferenceSession(exported.path, providers=["CPUExecutionProvider"])
+    wanted = Predictor.load_bundle(bundle).predict_vectors(rows)
+    (given,) = session.run(["probabilities"], {"vectors": rows})
+    np.testing.assert_allclose(given, wanted, atol=1e-4)
+    assert exported.input == (
+        f"float32 [batch, {DIMENSION}]: vectors of clip-vit, as `dpprobe predict` takes"
+    )
 
 
 def test_vectors_that_cannot_be_used_have_a_reason(

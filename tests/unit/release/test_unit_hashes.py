@@ -22,7 +22,7 @@ from dpprobe.privacy.running_sums import Factorisation
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.ledger_file import Booking, Part
 from dpprobe.release.ledger_prices import Limits, bound_bookings
-from dpprobe.release.unit_hashes import Units, count_moved, load_key, share_units
+from dpprobe.release.unit_hashes import Units, count_moved, find_tables, load_key, share_units
 from tests.support.split_tables import write_tables
 from tests.unit.release.test_ledger import DELTA, FREE, gaussian, part
 
@@ -73,7 +73,8 @@ def test_a_picture_on_both_sides_is_two_units(tmp_path: Path) -> None:
 
 def test_hashes_without_the_key_tell_nothing(tmp_path: Path) -> None:
     """Two keys give two sets of hashes of the same images."""
-    write_tables(tmp_path, {"train": ["x", "y", "z"], "test": ["w"]})
+    made = write_tables(tmp_path, {"train": ["x", "y", "z"], "test": ["w"]})
+    assert [find_tables(tmp_path, each) for each in (None, made, "x")] == [tmp_path] * 2 + [None]
     units = Units(names={}, tables=tmp_path)
     first, second = (units.hash_with(bytes([number]) * 32) for number in (1, 2))
     assert not share_units(first, second, "images")

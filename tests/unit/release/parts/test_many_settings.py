@@ -155,6 +155,15 @@ def test_intervals_of_test_results_are_as_before() -> None:
     for high in (0.2, 0.200001):
         found = recalls.Estimate(0.1, 0.0, high, 0.1)
         accuracies[f"words {high}"] = results.released_words("auc", found, plan_of(hits, 9))
+    for value, low, high, error in (
+        (0.5, 0.4, 0.6, 0.1), (0.5, 0.6, 0.7, 0.1), (0.5, 0.3, 0.4, 0.1), (0.5, -0.1, 0.6, 0.1),
+        (0.5, 0.4, 1.1, 0.1), (0.5, 0.5, 0.5, 0.1), (0.5, 0.4, 0.6, 0.0), (0.5, 0.4, 0.6, -0.1),
+        (0.0, 0.0, 0.3, 0.1), (1.0, 0.8, 1.0, 0.1),
+    ):  # fmt: skip
+        block = {"metric": "accuracy", "value": value, "interval": [low, high],
+                 "standard_error": error, "released": ""}  # fmt: skip
+        checked = answer(show._check_result, block, plan_of(hits, 9), ["a", "b"])
+        accuracies[f"result {value} {low} {high} {error}"] = checked[:90]
     intervals = ([0.1, 0.19], [0.0, 0.1], [0.2, 0.31], [0.05, 0.9], [0.6, 0.60001], [0.0, 0.8])
     worst = {"name": "nevus", "recall": 0.3, "interval": [0.2, 0.35]}
     said = {

@@ -344,7 +344,8 @@ HEADS: dict[str, dict[str, Any]] = {
 
 
 def test_options_of_heads_are_checked_as_before(original: Path) -> None:
-    facts, found = bundle.read_facts(original), {}
+    facts = bundle.read_facts(original)
+    found: dict[str, Any] = {}
     for name, link, several, priors, whole in itertools.product(
         HEADS, ("softmax", "sigmoid", "none"), (False, True), (None, (0.5, 0.5)), (True, False)
     ):
@@ -368,6 +369,9 @@ def test_options_of_heads_are_checked_as_before(original: Path) -> None:
     ]  # fmt: skip
     for change in changes:
         found[f"{change}"] = answer(method._check_chosen, searched, CHOSEN | change)
+    channels = {"kind": "channels", "channels": 16, "max_mean_norm": 1.0, "max_deviation_norm": 1.0}
+    given = method_options({"head": "feature_covariance", "normalize": channels}).normalize
+    found["channels"] = method._expected_arrays(given, 64)
     for missing in CHOSEN:
         rest = {name: value for name, value in CHOSEN.items() if name != missing}
         found[f"without {missing}"] = answer(method._check_chosen, searched, rest)

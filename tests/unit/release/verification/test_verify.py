@@ -276,10 +276,13 @@ def test_files_that_do_not_belong_fail(bundle: Path, tmp_path: Path) -> None:
 def test_a_study_s_folder_is_answered_with_its_bundles(bundle: Path, tmp_path: Path) -> None:
     study = tmp_path / "results"
     (study / "releases").mkdir(parents=True)
-    shutil.copytree(bundle, study / "releases" / "v1")
-    shutil.copytree(bundle, study / "releases" / ".v2.staged")
-    with pytest.raises(DataError, match=re.escape(f"did you mean {study / 'releases' / 'v1'}?")):
+    for name in ("v2", "v1", ".v2.staged"):
+        shutil.copytree(bundle, study / "releases" / name)
+    first, second = (study / "releases" / name for name in ("v1", "v2"))
+    with pytest.raises(DataError, match=re.escape(f"did you mean {first} or {second}?")):
         verify_bundle(study)
+    (first / FACTS_FILE).unlink()  # a bundle without it is still one
+    assert failed(verify_bundle(first)) == ["files"]
 
 
 def test_signatures(bundle: Path, tmp_path: Path) -> None:
