@@ -133,7 +133,7 @@ def test_a_release_of_copies_warns_and_does_not_count_them(
     assert verify_bundle(output).passed
     for name, rows, more in (("none", 0, {}), ("of_patients", 7, {"of_patients": True})):
         caplog.clear()
-        write_features(folder, images_per_patient=3, copies={
+        write_features(folder, images_per_patient=3, shift=float(rows), copies={
             "image": {"rows": rows, "most": 5}, "patient": {"rows": rows, "most": 5}})  # fmt: skip
         release(folder, study(folder, called=name, name=name, **more), name)
         assert ("repeat the picture of another patient" in caplog.text) == (rows > 0)
@@ -324,7 +324,10 @@ def test_an_error_after_the_booking_says_that_the_entry_counts(
         ({"sign_key": "pyproject.toml"}, "signing key .*pyproject.toml: unreadable"),
         ({"card": {"contact": "see /home/me/notes"}}, "card: contains a path, '/home/'"),
         ({"evaluate": {"epsilon": 8}, "shares": (8, 1, 1)}, "write `metric: macro_accuracy` in `e"),
-        ({"more": {"unit": "image", "max_images_per_patient": 2}, "of_patients": True}, "3"),
+        (
+            {"more": {"unit": "image", "max_images_per_patient": 2}, "of_patients": True},
+            "max_images_per_patient is 2, but a patient has more training images",
+        ),
     ],
 )
 def test_a_fault_is_refused_before_the_booking(
