@@ -112,10 +112,8 @@ def test_the_limit_is_met_to_its_last_digit_and_not_exceeded(ledger: Ledger) -> 
 
 
 LOOSE: dict[str, Any] = {"max_epsilon": 100.0, "max_risk": Risk.from_dict({"advantage": 0.99})}
-TIGHT: dict[str, Any] = {
-    "max_epsilon": mu_epsilon(5.0),
-    "max_risk": Risk.from_dict({"advantage": 0.08}),
-}
+TIGHT: dict[str, Any] = {"max_epsilon": mu_epsilon(5.0),
+                         "max_risk": Risk.from_dict({"advantage": 0.08})}  # fmt: skip
 
 
 @pytest.mark.parametrize("key", TIGHT)
@@ -403,10 +401,8 @@ def _book(path: Path, name: str, limit: float, start: Any, results: Any) -> None
 
 def test_of_two_processes_at_once_a_limit_for_one_admits_one(ledger: Ledger) -> None:
     start, results = FORK.Barrier(2), FORK.Queue()
-    workers = [
-        FORK.Process(target=_book, args=(ledger.path, name, mu_epsilon(5.0), start, results))
-        for name in ("first", "second")
-    ]
+    workers = [FORK.Process(target=_book, args=(ledger.path, name, mu_epsilon(5.0), start, results))
+               for name in ("first", "second")]  # fmt: skip
     for worker in workers:
         worker.start()
     said = sorted((results.get(timeout=60) for _ in workers), key=len)

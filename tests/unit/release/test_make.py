@@ -59,10 +59,8 @@ def test_a_missing_gpu_is_told_before_a_booking(
 ) -> None:
     """Only exact sums that pay ask for the study's GPU; the other heads are drawn on the CPU."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    exact, other = (
-        study(folder, method=name, name=name).model_copy(update={"device": "cuda"})
-        for name in ("steps", "covariance")
-    )
+    exact, other = (study(folder, method=name, name=name).model_copy(update={"device": "cuda"})
+                    for name in ("steps", "covariance"))  # fmt: skip
     release(folder, exact, "steps")
     for name in ("LEAST_STEP", "LEAST_FIT"):
         monkeypatch.setattr(f"dpprobe.heads.fit_device.{name}", 1)

@@ -160,10 +160,8 @@ def test_a_dataset_that_is_released_later_counts_then(
     named = load_study(values)
     check_study(named)
     release(folder, named, "first")
-    assert (
-        "same_units_as: copy: this dataset has no ledger yet, so nothing is added up now"
-        in caplog.text
-    )
+    said = "same_units_as: copy: this dataset has no ledger yet, so nothing is added up now"
+    assert said in caplog.text
     prepare(folder, "copy", images("lesion"))
     output = release_of(folder, "copy", "second")
     assert bundle.read_bundle(output).statement["ledger"]["releases"] == 2

@@ -158,7 +158,7 @@ def test_ledgers_are_printed_and_refuse_as_before(tmp_path: Path) -> None:
     both = (part("train", gaussian(4.0)), part("test", gaussian(30.0)))
     free, key_units = Limits(delta=DELTA), {}
     for dataset, *names in (("a", "Ann", "Bo"), ("b", "Cy"), ("c", "Bo", "Di"), ("d", "Ed"),
-                            ("g", "Flo")):  # fmt: skip
+                            ("g", "Flo"), ("h", "Gus", "Al"), ("i", "Hal", "Gus")):  # fmt: skip
         key_units[dataset] = Units(names={"train": names[:1], "test": names[1:]}, tables=None)
     found: list[Any] = []
 
@@ -205,9 +205,13 @@ def test_ledgers_are_printed_and_refuse_as_before(tmp_path: Path) -> None:
     book("d", "r2", named=None)
     book("g", "none", named=None, parts=[replace(each, delta=1e-7) for each in both])
     book("g", "one", identity="o5")
+    book("g", "two", identity="o6", named="h")  # other units than of the entry before
+    book("h", "third", identity="o7", named="i")
+    book("h", "third", identity="o7", named="d", same_units_as="g")
+    book("i", "fourth", identity="o9", named=None, same_units_as="h")
     (tmp_path / "units.key").unlink()
     book("g", "lost", identity="o8")
-    for dataset, delta in itertools.product("abcdefg", (None, 1e-3)):
+    for dataset, delta in itertools.product("abcdefghi", (None, 1e-3)):
         ledger = Ledger.of_dataset(tmp_path, dataset)
         found.append([describe_ledger(ledger, delta=delta), ledger.list_added(),
                       ledger.compute_spent(1e-4),
@@ -217,7 +221,7 @@ def test_ledgers_are_printed_and_refuse_as_before(tmp_path: Path) -> None:
         entry = Ledger.of_dataset(tmp_path, "d").entry_of(name)
         found.append(entry and entry.number)
     text = json.dumps(to_plain(found)).replace(str(tmp_path), "")
-    times = [entry.booked for name in "abcdfg"
+    times = [entry.booked for name in "abcdfghi"
              for entry in Ledger.of_dataset(tmp_path, name).read_entries()]  # fmt: skip
     for time in times:
         text = text.replace(time, "NOW")
@@ -331,11 +335,9 @@ def test_rows_of_predictions_are_named_as_before(tmp_path: Path) -> None:
         )  # fmt: skip
     origin = prediction_table.Origin("v1", "ab" * 32, "1.0", {"a": 0.5, "b": 0.25})
     values = np.array([0.1, 0.9], np.float32)
-    predictions = [
-        prediction_table.Prediction("i,1", "a", values, None, ("a|b", True)),
-        prediction_table.Prediction('i"2', None, None, "bad"),
-        prediction_table.Prediction("3", "b", values[::-1], None, ("b", False)),
-    ]
+    predictions = [prediction_table.Prediction(*each) for each in (
+        ("i,1", "a", values, None, ("a|b", True)), ('i"2', None, None, "bad"),
+        ("3", "b", values[::-1], None, ("b", False)))]  # fmt: skip
     for suffix, sets in itertools.product((".csv", ".parquet", ".CSV"), (False, True)):
         path = tmp_path / f"out{suffix}"
         columns = prediction_table.value_columns("ab", "none" if sets else "softmax")
@@ -438,10 +440,8 @@ def test_checks_of_bundles_are_told_as_before() -> None:
         checks.note_check("noted", True, text)
     ran: list[Any] = [checks.run_check("ran", lambda *inputs: ("fine", inputs), *given)
            for given in ((), (1, None), (0, False))]  # fmt: skip
-    ran += [
-        checks.run_check("none", lambda: ("nothing", None)),
-        checks.run_check("raised", lambda: ("", stated_values.read_block("a fault", 1, set()))),
-    ]
+    ran.append(checks.run_check("none", lambda: ("nothing", None)))
+    ran.append(checks.run_check("raised", lambda: ("", stated_values.read_block("x", 1, set()))))
     check_values("checks_of_bundles", [found, ran, checks.done])
 
 

@@ -140,22 +140,3 @@ def test_a_unit_of_two_cohorts_pays_for_sums_that_meet(
     assert not spent.exact
     risk = bound_bookings(ledger.list_bookings(), [0.001], DELTA)
     assert risk.true_positives[0] == pytest.approx(ndtr(wanted + ndtri(0.001)), rel=1e-4)
-
-
-def test_ledgers_are_added_up_through_a_third(tmp_path: Path) -> None:
-    for dataset, same in (("a", None), ("b", "a"), ("c", "b")):
-        ledger = Ledger.of_dataset(tmp_path, dataset)
-        asked = booking(dataset, part("train", gaussian(5.0)), same_units_as=same)
-        ledger.book_release(asked, FREE)
-    for dataset in "abc":
-        assert Ledger.of_dataset(tmp_path, dataset).compute_spent(DELTA).entries == 3
-
-
-def test_names_of_every_booking_are_compared(tmp_path: Path) -> None:
-    """Two bookings of one dataset may be of other units."""
-    train = part("train", gaussian(5.0))
-    first, second = (Units(names={"train": [name]}, tables=None) for name in ("Ann", "Bo"))
-    for name, units in (("one", first), ("two", second)):
-        Ledger.of_dataset(tmp_path, "a").book_release(booking(name, train), FREE, units=units)
-    with pytest.raises(PrivacyError, match="names of units of dataset b are also in entry 2 of"):
-        Ledger.of_dataset(tmp_path, "b").book_release(booking("three", train), FREE, units=second)

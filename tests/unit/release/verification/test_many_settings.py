@@ -39,14 +39,9 @@ from dpprobe.release.parts.part import Stated
 from dpprobe.release.parts.spent.measure import check_ledger
 from dpprobe.release.release_statement import published_options, release_statement
 from dpprobe.release.signing import read_private_key
-from dpprobe.release.verification import (
-    files,
-    method,
-    rewritten_documents,
-    stated_plan,
-    tested_plans,
-)
+from dpprobe.release.verification import files, method, rewritten_documents, stated_plan
 from dpprobe.release.verification.checks import Checks
+from dpprobe.release.verification.tested_plans import make_tested_plan, price_tested
 from dpprobe.release_part_registry import load_readers
 from tests.support.bundles import LEDGER, PRIORS, write_example
 from tests.support.releases import of_sites
@@ -153,7 +148,7 @@ def test_plans_and_public_files_are_checked_at_their_limits(
         patients = Patients(images=images, epsilon=factor and worth * factor)
         found[f"{images} {factor}"] = answer(
             stated_plan._check_patients, replace(plan, patients=patients)) is None  # fmt: skip
-    tested = tested_plans.make_tested_plan(values["evaluation"], plan)
+    tested = make_tested_plan(values["evaluation"], plan)
     for above, shares in itertools.product(
         (False, True), ([None], [], [0.98], [0.9901], [None, 2.0], [2.0, 0.98])
     ):
@@ -166,8 +161,9 @@ def test_plans_and_public_files_are_checked_at_their_limits(
             others = {str(each): each and each * plan.realised_epsilon for each in shares}
             return "", others, {}
 
-        monkeypatch.setattr(tested_plans, "second_opinions", compare)
-        made = answer(tested_plans.price_tested, given)
+        module = "dpprobe.release.verification.tested_plans"
+        monkeypatch.setattr(f"{module}.second_opinions", compare)
+        made = answer(price_tested, given)
         lower = priced[0].realised_epsilon <= given.epsilon
         found[f"tested {above} {shares}"] = [isinstance(made, str), lower]
     paths = {"init_file": "/x/start.safetensors", "public_covariance": "/y/rows.npy"}

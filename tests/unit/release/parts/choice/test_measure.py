@@ -37,12 +37,8 @@ def study(methods: dict[str, Any], epsilons: list[Any], **more: Any) -> Study:
 
 def plan_of(options: dict[str, Any], epsilon: float, folder: Path) -> Plan:
     method = method_options(options)
-    return calibrate(
-        method.list_mechanisms(N),
-        Target(n=N, epsilon=epsilon, delta=1e-5),
-        cache=folder,
-        selection=method.priced_selection(N),
-    )
+    return calibrate(method.list_mechanisms(N), Target(n=N, epsilon=epsilon, delta=1e-5),
+                     cache=folder, selection=method.priced_selection(N))  # fmt: skip
 
 
 def price_choice(chosen: Study, folder: Path, **more: Any) -> dict[str, Any]:
@@ -57,11 +53,8 @@ def test_without_sampling_it_is_the_exact_price_of_all_heads_and_the_release(
     methods = {"covariance": COVARIANCE, "squares": SQUARES}
     release = plan_of(COVARIANCE, 1.0, tmp_path)
     block = price_choice(study(methods, [0.5, 2]), tmp_path)
-    heads = [
-        accountants.gaussian_mu(plan_of(options, epsilon, tmp_path).mechanisms) ** 2
-        for options in methods.values()
-        for epsilon in (0.5, 2.0)
-    ]
+    heads = [accountants.gaussian_mu(plan_of(options, epsilon, tmp_path).mechanisms) ** 2
+             for options in methods.values() for epsilon in (0.5, 2.0)]  # fmt: skip
     square = SEEDS * len(BACKBONES) * sum(heads) + accountants.gaussian_mu(release.mechanisms) ** 2
     exact = accountants.gaussian_epsilon(math.sqrt(square), 1e-5)
     assert block["cells"] == 8
@@ -151,11 +144,9 @@ def test_what_auto_chooses_is_priced_by_backbone_where_features_are_there(tmp_pa
         for name, dimension in {"pixels": 64, "small": 16}.items()
     }  # fmt: skip
     block = price_choice(auto, tmp_path, facts=facts)
-    heads = [
-        accountants.gaussian_mu(plan_of(choose_head(each), epsilon, tmp_path).mechanisms) ** 2
-        for epsilon in (0.5, 2.0)
-        for each in (replace(facts[name], epsilon=epsilon) for name in facts)
-    ]
+    heads = [accountants.gaussian_mu(plan_of(choose_head(each), epsilon, tmp_path).mechanisms) ** 2
+             for epsilon in (0.5, 2.0)
+             for each in (replace(facts[name], epsilon=epsilon) for name in facts)]  # fmt: skip
     square = SEEDS * sum(heads) + accountants.gaussian_mu(release.mechanisms) ** 2
     exact = accountants.gaussian_epsilon(math.sqrt(square), 1e-5)
     assert block["cells"] == 4

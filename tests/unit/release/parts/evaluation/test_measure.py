@@ -32,11 +32,9 @@ def planned(
     folder: Path, metric: Metric, n: int, epsilon: float, *, classes: int = 2,
     multi_label: bool = False, unit: str = "image",
 ) -> Plan:  # fmt: skip
-    return calibrate(
-        evaluation.evaluation_mechanisms(metric, classes=classes, multi_label=multi_label),
-        Target(n=n, unit=unit, epsilon=epsilon, delta=1e-5),
-        cache=folder / "calibration",
-    )
+    wanted = evaluation.evaluation_mechanisms(metric, classes=classes, multi_label=multi_label)
+    target = Target(n=n, unit=unit, epsilon=epsilon, delta=1e-5)
+    return calibrate(wanted, target, cache=folder / "calibration")
 
 
 def measure(

@@ -31,11 +31,8 @@ def calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def plan(tmp_path: Path, calibration: Path) -> Plan:
-    return plan_method(
-        study(tmp_path).methods["covariance"],
-        Target(n=ROWS["train"], epsilon=2.0, delta=1e-4),
-        cache=calibration,
-    )
+    target = Target(n=ROWS["train"], epsilon=2.0, delta=1e-4)
+    return plan_method(study(tmp_path).methods["covariance"], target, cache=calibration)
 
 
 def _audit(folder: Path, plan: Plan, **changes: Any) -> Path:
