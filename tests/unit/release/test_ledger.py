@@ -138,18 +138,16 @@ def test_a_release_that_asks_for_the_whole_limit_is_booked(ledger: Ledger, targe
     train = Part(
         side="train", mechanisms=plan.mechanisms, epsilon=plan.realised_epsilon, delta=DELTA
     )
-    ledger.book_release(
-        booking("whole", train), Limits(delta=DELTA, max_epsilon=plan.realised_epsilon)
-    )
+    limits = Limits(delta=DELTA, max_epsilon=plan.realised_epsilon)
+    ledger.book_release(booking("whole", train), limits)
     assert 0.99 * target <= ledger.compute_spent(DELTA).epsilon <= target
 
 
 def test_a_tuned_release_alone_costs_what_its_plan_says(ledger: Ledger) -> None:
     selection = Selection(mean=10, repeated=("gradients",))
     tuned = part("train", gaussian(20.0), selection=selection)
-    ledger.book_release(
-        booking("tuned", tuned), Limits(delta=DELTA, max_epsilon=round_up(tuned.epsilon))
-    )
+    limits = Limits(delta=DELTA, max_epsilon=round_up(tuned.epsilon))
+    ledger.book_release(booking("tuned", tuned), limits)
     assert not ledger.compute_spent(DELTA).exact
 
 

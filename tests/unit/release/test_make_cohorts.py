@@ -89,6 +89,8 @@ def test_a_unit_is_in_one_cohort(folder: Path) -> None:
 
 def test_two_releases_at_one_place_of_a_horizon_are_refused(folder: Path) -> None:
     release_month(folder, "january", horizon=3)
+    with pytest.raises(ConfigError, match="horizon 4, but the horizon of of_january is 3; write"):
+        release_month(folder, "february", after="january", horizon=4)
     release_month(folder, "february", after="january", horizon=3)
     with pytest.raises(PrivacyError, match="of_february of dataset february already has place 2"):
         release_month(folder, "march", after="january", horizon=3)

@@ -90,6 +90,9 @@ def test_the_same_tables_in_another_study_are_refused_without_their_hashes(folde
     prepare(folder, "copy", images("lesion"), shift=0.1)
     with pytest.raises(PrivacyError, match="images of dataset copy are also in entry 1 of"):
         release_of(folder, "copy", "second")
+    prepare(folder, "others", images("others"), shift=0.1)
+    release_of(folder, "others", "second")
+    assert entries(folder, "others") == 1
 
 
 def forget_hashes(dataset: Path) -> None:

@@ -76,7 +76,7 @@ TABLES = (
     "path\nin/x.png\n", "path\n2.png\n10.png\n", "path\n" + "0.png\n" * 900,
     "path\n" + "gone.png\n" * 20 + "7.png\n", "path\n" + "gone.png\n" * 19 + "7.png\n",
     f"path,note\nx.png,{'y' * 200_000}\n", ' path ,id\n"x.png", 7\n',
-    "path,id\nx.png,1,,2\n",
+    "path,id\nx.png,1,,2\n", "path\nx.png\n7.png\n", "path\n7.png\nx.png\n",
 )  # fmt: skip
 NAMED: tuple[dict[str, Any], ...] = (
     {}, {"image_column": "path"}, {"image_column": "z"}, {"image_column": "id"},

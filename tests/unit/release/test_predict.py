@@ -129,9 +129,8 @@ def test_predictions_are_those_of_stored_features(
         checkpoint = shared_data / "weights" / "mobilenetv2_100_imagenet.safetensors"
         backbone = backbone | {"checkpoint": str(checkpoint)}
     store = store_of(cifar, tmp_path / "store", backbone, dtype=dtype)
-    folder = write_release(
-        tmp_path / "bundle", backbone, dtype=dtype, dimension=store.dimension, scale=5.0
-    )
+    options = {"dtype": dtype, "dimension": store.dimension, "scale": 5.0}
+    folder = write_release(tmp_path / "bundle", backbone, **options)
     # What a bundle takes from the store is what the backbone says of itself.
     facts = read_bundle(folder).facts.backbone
     assert facts.options == store.backbone_options
@@ -142,9 +141,8 @@ def test_predictions_are_those_of_stored_features(
     for image in SplitTable(cifar / "train.parquet").read_images(0, ROWS):
         open_image(image.data or b"").save(tmp_path / f"new/{image.row:04d}.png")
     output = tmp_path / "out.parquet"
-    summary = predict(
-        folder, [tmp_path / "new"], output=output, checkpoint=checkpoint, device="cpu"
-    )
+    more = {"output": output, "checkpoint": checkpoint, "device": "cpu"}
+    summary = predict(folder, [tmp_path / "new"], **more)
     assert (summary.rows, summary.unreadable) == (ROWS, ())
     table = pd.read_parquet(output)
     assert [Path(name).name for name in table["id"]] == [f"{row:04d}.png" for row in range(ROWS)]
@@ -157,9 +155,8 @@ def test_predictions_are_those_of_stored_features(
 
 def test_rows_depend_on_no_other_row(tmp_path: Path) -> None:
     """One image more, a broken one among them, or other threads change no bit of a row."""
-    folder = write_release(
-        tmp_path / "bundle", {"family": "timm", "model": "test_vit", "pretrained": False}
-    )
+    network = {"family": "timm", "model": "test_vit", "pretrained": False}
+    folder = write_release(tmp_path / "bundle", network)
     for row in range(40):
         picture(row, (50, 40)).save(tmp_path / f"{row:02d}.png")
     paths = sorted(tmp_path.glob("*.png"))
@@ -404,12 +401,9 @@ def test_a_feature_beyond_the_dtype_is_a_fault(tmp_path: Path) -> None:
     folder = write_release(tmp_path / "bundle", loud, dtype="float16")
     Image.new("L", (8, 8), 0).save(tmp_path / "dark.png")
     Image.new("L", (8, 8), 255).save(tmp_path / "light.png")
-    summary = predict(
-        folder, [tmp_path / "dark.png", tmp_path / "light.png"], output=tmp_path / "out.csv"
-    )
-    assert summary.unreadable == (
-        (str(tmp_path / "light.png"), "a feature of 100000 does not fit float16"),
-    )
+    dark, light = tmp_path / "dark.png", tmp_path / "light.png"
+    summary = predict(folder, [dark, light], output=tmp_path / "out.csv")
+    assert summary.unreadable == ((str(light), "a feature of 100000 does not fit float16"),)
 
 
 @pytest.fixture(scope="module")

@@ -466,8 +466,8 @@ def test_faults_of_parts_in_a_study_are_as_before() -> None:
         "plain": asked(dataset="three"), "without": asked(cohort="c", dataset="four"),
     }  # fmt: skip
     for method, cohort, horizon, before, dataset in itertools.product(
-        methods, (None, "c"), (None, 4), (None, "first", "second", "plain", "without", "elsewhere"),
-        ("new", "one", "two"),
+        methods, (None, "c"), (None, 4, 5),
+        (None, "first", "second", "plain", "without", "elsewhere"), ("new", "one", "two"),
     ):  # fmt: skip
         release = asked(cohort=cohort, horizon=horizon, predecessor=before, dataset=dataset,
                         method=method, options={})  # fmt: skip

@@ -128,6 +128,9 @@ def test_edits_are_named_as_before(original: Path, monkeypatch: pytest.MonkeyPat
     facts[bundle.FACTS_FILE]["dpprobe"] = "2.0"
     facts[bundle.STATEMENT_FILE]["promise"] = "none"
     found["another version"] = failures(original, *facts.values())
+    values = copy.deepcopy(written)
+    values[bundle.STATEMENT_FILE]["chosen_from"] = {"head": "newton", "rule": "auto rule 1"}
+    found["chosen by nobody"] = failures(original, *values.values())
     del written[bundle.STATEMENT_FILE]["parts"]
     found["without parts"] = failures(original, *written.values())
     check_values("edits_of_bundles", found)
