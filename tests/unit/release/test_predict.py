@@ -129,7 +129,7 @@ def test_predictions_are_those_of_stored_features(
         checkpoint = shared_data / "weights" / "mobilenetv2_100_imagenet.safetensors"
         backbone = backbone | {"checkpoint": str(checkpoint)}
     store = store_of(cifar, tmp_path / "store", backbone, dtype=dtype)
-    options = {"dtype": dtype, "dimension": store.dimension, "scale": 5.0}
+    options: dict[str, Any] = {"dtype": dtype, "dimension": store.dimension, "scale": 5.0}
     folder = write_release(tmp_path / "bundle", backbone, **options)
     # What a bundle takes from the store is what the backbone says of itself.
     facts = read_bundle(folder).facts.backbone
@@ -141,7 +141,7 @@ def test_predictions_are_those_of_stored_features(
     for image in SplitTable(cifar / "train.parquet").read_images(0, ROWS):
         open_image(image.data or b"").save(tmp_path / f"new/{image.row:04d}.png")
     output = tmp_path / "out.parquet"
-    more = {"output": output, "checkpoint": checkpoint, "device": "cpu"}
+    more: dict[str, Any] = {"output": output, "checkpoint": checkpoint, "device": "cpu"}
     summary = predict(folder, [tmp_path / "new"], **more)
     assert (summary.rows, summary.unreadable) == (ROWS, ())
     table = pd.read_parquet(output)
@@ -442,6 +442,7 @@ def test_a_checkpoint_is_the_one_of_the_release(networks: Path, bundle: Path) ->
          r"backbone mine: its features of a test image have norm .*here instead of 99"),
         (lambda v: v["preprocessing"].update(crop_pct=0.5),
          "backbone mine: preprocessing has crop_pct .* here, but 0.5 in the release"),
+        (lambda v: v["preprocessing"].update(a=1), "has a None here, but 1 in the release"),
         (lambda v: v.update(weights_sha256="1" * 64),
          f"backbone mine: its weights have SHA-256 [0-9a-f]+, but .* needs {'1' * 64}"),
     ],
