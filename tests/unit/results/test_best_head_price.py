@@ -92,8 +92,8 @@ def test_what_is_no_statement_of_a_private_cell_is_refused_by_name(tmp_path: Pat
     paths, _ = stated(tmp_path, FULL, FULL)
     assert choice_price(paths[:1]) is choice_price([]) is None, "no choice"
     values = read_json(paths[1])
-    nothing: dict[str, Any] = {}
-    for damaged in (nothing, values | {"delta": None}, values | {"mechanisms": 3}):
+    wrong: list[dict[str, Any]] = [{"delta": None}, {"delta": "x"}, {"mechanisms": 3}]
+    for damaged in ({}, *(values | each for each in wrong)):
         write_json(paths[1], damaged)
         with pytest.raises(DataError, match="1/privacy.json"):
             choice_price(paths)

@@ -179,6 +179,10 @@ def test_how_many_units_would_tell_a_difference() -> None:
         (-10.0, -40.0, 20.0, 900),  # three times as narrow: the side towards 0 has 30 points
         (10.0, -5.0, 60.0, 225),
         (0.5, -8.0, 9.0, 1807),  # less than two points counts as two
+        (2.0, 0.0, 4.0, 100),
+        (-2.0, -4.0, 0.0, 100),
+        (2.0, 0.5, 4.0, 57),
     ):
         told = Comparison(difference=difference, low=low, high=high, way=PAIRED)
         assert told.units_to_tell(100, least=2.0) == needed
+        assert told.apart == (needed < 100)
