@@ -63,7 +63,7 @@ STUDIES: dict[str, dict[str, Any]] = {
         "sites": {"method": "ours", "backbones": ["clip"], "counts": 4},
         "fairness": {"methods": ["sgd"], "epsilons": [10], "reference": "ours"},
         "representation_law": {"methods": ["tuned"], "epsilons": ["inf"]},
-        "few_shot": {"backbones": ["clip"]},
+        "few_shot": {"backbones": ["clip"]}, "methods": {**METHODS, "more": TUNED},
     },
     "one of each": {"datasets": {"digits": DIGITS}, "backbones": {"pixels": BACKBONES["pixels"]},
                     "methods": {"sgd": SGD}, **{name: ASKED[name] for name in ("audit", "fairness",
@@ -93,6 +93,11 @@ STUDIES: dict[str, dict[str, Any]] = {
     "several labels": {**ONLY, "long_tail": {}, "sites": {}, "representation_law": {},
                        "backbones": {"pixels": BACKBONES["pixels"]}, "methods": {"tuned": TUNED},
                        "audit": {}},
+    "a column called class": {
+        "datasets": {"chest": CHEST | {"group_columns": ["sex"]},
+                     "skin": CHEST | {"group_columns": ["class"]}},
+        "fairness": {"pairs": [["class", "sex"]], "reference": "sgd"}, "epsilons": [1],
+        "methods": {"sgd": SGD}},
     "no trainer": {"methods": {"auto": {"head": "auto"}, "tuned": TUNED}, "sites": {},
                    "audit": {"membership": {"shadows": 8}}},
 }  # fmt: skip
@@ -103,8 +108,8 @@ def studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Study]
     monkeypatch.chdir(tmp_path)
     for number in range(50):
         Path(f"{number}.png").touch()
-    lines = [f"{n}.png,{n % 2},0,{'FM'[n % 2]},{n % 7},{n % 3}\n" for n in range(50)]
-    Path("rows.csv").write_text("image,one,two,sex,age,site\n" + "".join(lines))
+    lines = [f"{n}.png,{n % 2},0,{'FM'[n % 2]},{n % 7},{n % 3},{n % 5}\n" for n in range(50)]
+    Path("rows.csv").write_text("image,one,two,sex,age,site,class\n" + "".join(lines))
     return {name: load_study({**FULL, **changes}) for name, changes in STUDIES.items()}
 
 
@@ -224,8 +229,9 @@ def test_titles_words_and_options_are_as_stored() -> None:
         for analysis in load_analyses()
         if analysis.section
     }
-    section = Section(anchor="a", title="A", template="t", make="m", needs={"first": many(list)})  # type: ignore[arg-type]
-    made["records"] = section.records
+    section = Section(anchor="a", title="A", template="t", make="m", needs={"first": many(list)},  # type: ignore[arg-type]
+                      figures={"law_a_": "{} of a", "law_": "{}"})  # fmt: skip
+    made["records"] = [section.records, section.title_figure("law_a_b")]
     made["at least"] = [at_least(v) for v in (-1.0, 0.0, 1e-5, 0.1, 0.71299, 1.0, 12.399, 999.9,
                                               12345.0, 0.3)]  # fmt: skip
     box = {"probability": 0.9}

@@ -127,7 +127,7 @@ def test_axes_of_epsilons_are_as_stored() -> None:
 
 
 def test_published_numbers_are_as_stored() -> None:
-    table = {
+    table: dict[str, Any] = {
         "paper": "a_2020", "table": "1", "title": "t", "metric": "accuracy", "dataset": "cifar10",
         "epsilon": 8.0,
         "columns": {"x": {"title": "Accuracy", "epsilon": [0.5, 2.0]}, "y": {"title": "Y"},
@@ -141,12 +141,14 @@ def test_published_numbers_are_as_stored() -> None:
             {"row": "r6", "values": {"x": 1.5, "y": -2.0}, "metric": "accuracy change"},
             {"row": "r7", "values": {"y": 72.0}}, {"row": "r8", "values": {"y": 90.0, "x": 91.0},
                                                    "model": "m", "epsilon": 2.0},
+            *({"row": f"r{e}", "values": {"y": 50}, "model": "m", "epsilon": e}
+              for e in (0.25, 0.5, 4.0)),
         ],
     }  # fmt: skip
     work = {"short": "A", "authors": "Ann, Bob", "title": "On", "year": 2020, "venue": "V"}
     few = published.Published.model_validate(
         {"citations": {"b_2019": work | {"title": None, "note": "n"}, "a_2020": work},
-         "tables": [table]}
+         "tables": [table, table | {"table": "2", "title": "u", "rows": table["rows"][:1]}]}
     )  # fmt: skip
     made: dict[str, Any] = {"bibliography": published.write_bibliography(few)}
     made["numbers"] = [
@@ -166,7 +168,7 @@ def test_published_numbers_are_as_stored() -> None:
             for n in real.mark_points(dataset, metric, networks=dataset == "chexpert")
         ]
     made["selected"] = [n.row for n in few.select_numbers(tuning="full", metric="accuracy")]
-    made["table"] = few.of_table("a_2020", "1").title
+    made["table"] = [few.of_table("a_2020", each).title for each in "12"]
     check_values("published_numbers", made)
 
 
@@ -220,11 +222,16 @@ def test_a_job_makes_its_files_or_says_why_not(
         for name, paths in (("d", []), ("e", ["x", "y"]))
     ]
     monkeypatch.setattr(make, "find_function", lambda _: lambda: made_table())
-    make_exhibit(
-        replace(exhibit, kind="table", files={"": "tables/{dataset}"}, needs={}), inputs={},
-        outputs={"csv": ["r/tables/d.csv"]}, params={}, wildcards={"dataset": "d"},
-        read_study=lambda: pytest.fail("nobody asked for the study"),
-    )  # fmt: skip
+    study: Any = "study"
+    for files, read in (
+        (lambda study: {"": f"tables/{study}"}, lambda: study),
+        ({"": "tables/{dataset}"}, lambda: pytest.fail("nobody asked for the study")),
+    ):
+        make_exhibit(
+            replace(exhibit, kind="table", files=files, needs={}), inputs={}, read_study=read,
+            outputs={"csv": ["r/tables/d.csv"]}, params={}, wildcards={"dataset": "d"},
+        )  # fmt: skip
+    assert Path("r/tables/study.md").read_bytes() == Path("r/tables/d.md").read_bytes()
     assert Path("r/tables/d.csv").read_text() == tables.comma_separated(made_table())
     assert Path("r/tables/d.md").read_text() == tables.write_markdown(made_table())
     empty, reason = (Path(f"r/figures/{name}/x.svg").read_text() for name in "de")

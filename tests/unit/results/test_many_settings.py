@@ -28,7 +28,7 @@ from dpprobe.results.halves import half_values, split_rows
 from dpprobe.results.paired_difference import compare_entries
 from dpprobe.results.search_record import search_path
 from dpprobe.results.study_files import StudyFiles
-from dpprobe.results.summary import Entry, read_grid
+from dpprobe.results.summary import Entry, read_grid, summarise_cells
 from dpprobe.results.uncertainty import summarise_records
 from dpprobe.study.study_file import load_study
 from tests.support.cell_files import grid_of, summarise, write_cell, write_predictions
@@ -311,6 +311,9 @@ def test_tables_grids_and_results_of_cells_are_as_stored(tmp_path: Path) -> None
         "entries": {key: {**vars(entry), "over_seeds": entry.over_seeds, "reach": entry.rows_reach}
                     for key, entry in grid.entries.items()},
     })  # fmt: skip
+    chosen = next(path for path in paths if "chosen" in path.parts)
+    summarise_cells([chosen], file, study="s", metric_of="a file")
+    assert read_grid([file]).reasons["chosen"].endswith("(set by a file).")
     results = cell_results.read_cell_results(paths)
     asked = ("place", "percent", "base_options", "delta_above", "batch_size", "epochs",
              "visited_rows")  # fmt: skip

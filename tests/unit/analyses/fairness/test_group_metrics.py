@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import recall_score, roc_auc_score
 
+from dpprobe.analyses.fairness import group_metrics
 from dpprobe.analyses.fairness.group_metrics import PERMUTATIONS, Layout, Resamples
 from dpprobe.results.metrics import Link, evaluate_scores
 from tests.support.fairness_rows import compare, head, made_rows
@@ -111,7 +112,10 @@ def test_a_group_without_rows_of_both_kinds_in_a_resample_has_no_value_there() -
 
 
 @pytest.mark.parametrize("metric", ["auc", "accuracy", "recall", "calibration_error"])
-def test_groups_at_random_have_the_metrics_of_the_rows_they_are_given(metric: str) -> None:
+def test_groups_at_random_have_the_metrics_of_the_rows_they_are_given(
+    metric: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_metrics, "_TOGETHER", 100)  # fewer than rows
     labels, scores, groups, units = _data("several", seed=2)
     rows = made_rows(labels, {"site": groups.tolist()}, units=units)
     comparison, made = compare(rows, metric), head(rows, scores)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpprobe.analyses.fairness.comparison import make_comparisons
-from dpprobe.analyses.fairness.fairness_record import Compared
+from dpprobe.analyses.fairness.fairness_record import Compared, Minimum
 from dpprobe.analyses.fairness.groupings import (
     TestRows,
     choose_compared,
@@ -58,3 +58,12 @@ def test_a_column_called_class_is_no_class() -> None:
     assert (column.attribute, column.names) == ("class", ("first", "second"))
     metrics = [item.metric for item in make_comparisons(rows, column, FEW, seed=0)]
     assert metrics == ["auc", "accuracy", "recall", "calibration_error"]
+
+
+def test_a_label_with_exactly_as_many_rows_as_needed_is_compared() -> None:
+    rows = made_rows(np.array([[1], [1], [0], [0], [0]]))
+    for positives, negatives, words in ((2, 3, ""), (3, 3, "2 rows with a, 3 needed"),
+                                        (2, 4, "3 rows without a, 4 needed")):  # fmt: skip
+        least = Minimum(units=1, positives=positives, negatives=negatives)
+        (classes,) = make_groupings(rows, groups=("class",), pairs=(), minimum=least)
+        assert classes.left_out == ({"a": words} if words else {})
