@@ -33,12 +33,9 @@ def network(
         {"layer": layer, "split": split, "measures": list(MEASURES), "reason": "0/0"}
         for layer, split in enumerate(("train", "test"))
     ]
-    made = [
-        series(measure, split, start=0.9, first=first,
-               rho=1 / rho if measure == "separability" else rho)
-        for measure in MEASURES
-        for split in ("train", "test")
-    ]  # fmt: skip
+    made = [series(measure, split, start=0.9, first=first,
+        rho=1 / rho if measure == "separability" else rho) for measure in MEASURES
+        for split in ("train", "test")]  # fmt: skip
     return {
         "method": method, "epsilon": epsilon, "setting": setting, "tuned": tuned, "blocks": blocks,
         "widths": [8] * (LAYERS + 1), "series": made, "left_out": [] if first else left_out,
@@ -47,13 +44,10 @@ def network(
 
 def tuned_networks() -> list[dict[str, Any]]:
     """Makes the networks of two settings: methods constant_<k> and searched_<k>."""
-    return [
-        network(f"{setting}_{k}", epsilon, setting, tuned, k,
-                rho=0.8 - 0.03 * k - (0.05 if setting == "searched" else 0.0))
-        for setting in ("constant", "searched")
-        for epsilon in ("1", "8")
-        for k, tuned in enumerate(("head", "last 1 block", "last 2 blocks"))
-    ]  # fmt: skip
+    return [network(f"{setting}_{k}", epsilon, setting, tuned, k,
+        rho=0.8 - 0.03 * k - (0.05 if setting == "searched" else 0.0))
+        for setting in ("constant", "searched") for epsilon in ("1", "8")
+        for k, tuned in enumerate(("head", "last 1 block", "last 2 blocks"))]  # fmt: skip
 
 
 def law_record() -> LawRecord:

@@ -434,13 +434,9 @@ def stores_of_tracking() -> Calls:
 
 def files_of_jobs() -> Calls:
     Path("results/figures/all.html").write_text("<html>")
-    files = {
-        name: {"sha256": sha256_file(Path("results", name)), "bytes": size} | more
-        for name, size, more in (
-            ("figures/accuracy.svg", 6, {"output": "figures/all.html"}),
-            ("figures/all.html", 6, {}), ("../data/digits/train.parquet", 1, {}),
-        )
-    }  # fmt: skip
+    files = {name: {"sha256": sha256_file(Path("results", name)), "bytes": size} | more
+        for name, size, more in (("figures/accuracy.svg", 6, {"output": "figures/all.html"}),
+        ("figures/all.html", 6, {}), ("../data/digits/train.parquet", 1, {}))}  # fmt: skip
     written = {"format": "dpprobe-written", "format_version": 1, "files": files}
     write_record(Path("results/.written/deep/job.json"), written)
     Path("results/figures/accuracy.svg").write_text("<svg>>")

@@ -29,15 +29,12 @@ from tests.support.stored_records import check_values
 
 
 def made_table(**changes: Any) -> tables.Table:
-    rows = [
-        tables.make_row("a_b <c> | d", tables.mean_cell(0.5, 0.25, 0.75), "[x] 5 % ± 2^17"),
+    rows = [tables.make_row("a_b <c> | d", tables.mean_cell(0.5, 0.25, 0.75), "[x] 5 % ± 2^17"),
         tables.make_row("two\nlines", tables.mean_cell(0.123456, 0.1, 0.2, digits=2), "*"),
-        tables.make_row(
-            tables.TableCell(text="'q' \"\\{}~^", bold=True, citation="key_2020"),
-            tables.mean_cell(1234.5678, scale=1, digits=0), tables.BLANK,
-        ),
-        tables.make_row("", tables.TableCell(text="0", value=0.0, bold=True), "ε ≥ δ → ∞ × ρ ‡"),
-    ]  # fmt: skip
+        tables.make_row(tables.TableCell(text="'q' \"\\{}~^", bold=True, citation="key_2020"),
+        tables.mean_cell(1234.5678, scale=1, digits=0), tables.BLANK),
+        tables.make_row("", tables.TableCell(text="0", value=0.0, bold=True),
+        "ε ≥ δ → ∞ × ρ ‡")]  # fmt: skip
     return replace(
         tables.make_table("a_table", "100% of <b> & $x$", ("<a_b", "±mean", "n|m"), rows,
                           ["Run `a --b 'c' \"d\"` -- or _not_.", "No <code>."]), **changes

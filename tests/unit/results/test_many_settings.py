@@ -52,14 +52,10 @@ def _made(
     return scores, labels, units
 
 
-SPLITS: list[dict[str, Any]] = [
-    dict(zip(("rows", "classes", "patients", "several"), each, strict=True))
-    for each in (
-        *itertools.product((60, 9), (2, 4, 11), (0, 12, 3), (False, True)),
-        (1, 2, 0, False), (1, 3, 1, True), (40, 5, 40, False), (300, 2, 30, False),
-        (40, 6, 16, True),
-    )
-]  # fmt: skip
+SPLITS: list[dict[str, Any]] = [dict(zip(("rows", "classes", "patients", "several"), each,
+    strict=True)) for each in (*itertools.product((60, 9), (2, 4, 11), (0, 12, 3), (False, True)),
+    (1, 2, 0, False), (1, 3, 1, True), (40, 5, 40, False), (300, 2, 30, False),
+    (40, 6, 16, True))]  # fmt: skip
 
 
 def _halves(name: Headline, scores: np.ndarray, labels: np.ndarray, units: Any, link: Any) -> Any:
@@ -104,41 +100,25 @@ def test_small_functions_of_results_are_as_stored() -> None:
     scores = np.array([[3.0, 2, 1], [1, 1, 1], [0, 2, 2], [5, 6, 7], [1, 0, 0], [0, 0, 1]])
     bad = np.where(np.arange(6)[:, None] == 4, np.nan, scores)
     answers = {
-        "wilson": [
-            intervals.wilson_interval(share, n)
-            for share, n in itertools.product((0.0, 1e-9, 0.3, 1.0), (1, 2.5, 40, 10_000))
-        ],
-        "combined": [
-            intervals.combine_errors(mean, a, b)
-            for mean in (0.1, 0.5, 0.99)
-            for a, b in (((0.0, 0.6), (0.05, 0.995)), ((0.4, 0.5), (0.5, 0.5)))
-        ],
-        "by class": [
-            intervals.over_classes(mean, right, label)
-            for mean in (0.4, 1.0)
-            for right in (label == 2, np.ones(6, bool), np.zeros(6, bool))
-        ],
-        "accepted": [
-            metrics.evaluate_scores(scores, label, accepted=accepted, units=each)
-            for each in (None, units)
-        ],
-        "faults": [
-            answer_of(lambda: metrics.evaluate_scores(bad, label)),
+        "wilson": [intervals.wilson_interval(share, n)
+            for share, n in itertools.product((0.0, 1e-9, 0.3, 1.0), (1, 2.5, 40, 10_000))],
+        "combined": [intervals.combine_errors(mean, a, b) for mean in (0.1, 0.5, 0.99)
+            for a, b in (((0.0, 0.6), (0.05, 0.995)), ((0.4, 0.5), (0.5, 0.5)))],
+        "by class": [intervals.over_classes(mean, right, label) for mean in (0.4, 1.0)
+            for right in (label == 2, np.ones(6, bool), np.zeros(6, bool))],
+        "accepted": [metrics.evaluate_scores(scores, label, accepted=accepted, units=each)
+            for each in (None, units)],
+        "faults": [answer_of(lambda: metrics.evaluate_scores(bad, label)),
             answer_of(lambda: metrics.evaluate_scores(scores, label, accepted=[[]] * 6)),
             answer_of(lambda: metrics.evaluate_scores(scores, np.eye(3)[label], link="softmax")),
-            metrics.training_metrics(bad[:, :2], label.clip(max=1)),
-        ],
-        "units": [
-            unit_counts.row_weights(units), unit_counts.row_weights(np.arange(3)),
+            metrics.training_metrics(bad[:, :2], label.clip(max=1))],
+        "units": [unit_counts.row_weights(units), unit_counts.row_weights(np.arange(3)),
             unit_counts.class_counts(label, 5), unit_counts.class_counts(np.eye(3, dtype=int), 3),
             unit_counts.unit_codes(None), unit_counts.unit_codes(["b", "a", "b", "c"]),
-            unit_counts.count_units(np.array([0, 2, 2, 1])), unit_counts.count_units(None),
-        ],
-        "differences": [
-            cell_results.compare_means(*pair)
+            unit_counts.count_units(np.array([0, 2, 2, 1])), unit_counts.count_units(None)],
+        "differences": [cell_results.compare_means(*pair)
             for pair in (([1.0, 2], [3, 5, 4]), ([1], [2, 3]), ([1, 1], [2, 2]), ([1, 1], [2, 3]),
-                         ([1, 2], [3]))
-        ],
+                ([1, 2], [3]))]
     }  # fmt: skip
     check_values("small_results", answers)
 
@@ -195,33 +175,22 @@ def test_best_results_and_cautions_are_as_stored(tmp_path: Path) -> None:
     zero = {("a", "x"): ("auc", 90.0), ("b", "x"): ("accuracy", 60.0), ("b", "y"): ("auc", 95.0)}
     shown = next(iter(grid.entries.values()))
     never: list[dict[str, int]] = [
-        {},
-        {"a": 4},
-        {"a": 2},
-        {"a": 3, "b": 3},
-        {"a": 1, "b": 3},
-        {"a": 4, "b": 1, "c": 4},
-        {f"c{k}": 4 for k in range(5)},
-        {f"c{k}": 4 for k in range(12)},
-    ]
+        {}, {"a": 4}, {"a": 2}, {"a": 3, "b": 3}, {"a": 1, "b": 3}, {"a": 4, "b": 1, "c": 4},
+        {f"c{k}": 4 for k in range(5)}, {f"c{k}": 4 for k in range(12)}
+    ]  # fmt: skip
     bests = best_private(grid, zero)
     answers: dict[str, Any] = {
-        "best": [
-            [best.dataset, best.epsilon, best.at, best.backbone, best.method, best.entry.mean,
-             best.gap, best.zero_shot, best.choice.candidates, best.budget]
-            for best in bests
-        ],
+        "best": [[best.dataset, best.epsilon, best.at, best.backbone, best.method, best.entry.mean,
+                best.gap, best.zero_shot, best.choice.candidates, best.budget] for best in bests],
         "highlights": [[best.dataset, best.at] for best in choose_highlights(bests)],
         "columns": [list_best_columns(bests, name) for name in "abc"],
-        "cautions": [
-            list(list_cautions(grid, name, columns=columns))
-            for name in "ab" for columns in (None, [("x", "n")])
-        ],
-        "lines": [never_predicted_lines(grid, "a", [("x", "n")] * k, balanced=False)[-1]
-                  for k in (4, 5)],
+        "cautions": [list(list_cautions(grid, name, columns=columns)) for name in "ab"
+            for columns in (None, [("x", "n")])],
+        "lines": [
+            never_predicted_lines(grid, "a", [("x", "n")] * k, balanced=False)[-1] for k in (4, 5)],
         "reasons": grid.reasons, "constant": [entry.constant for entry in grid.entries.values()],
-        "never": [never_predicted(replace(shown, seeds=4, never=each)) for each in never]
-        + [never_predicted(replace(shown, seeds=1, never={"a": 1}))],
+        "never": [never_predicted(replace(shown, seeds=4, never=each)) for each in never
+        ] + [never_predicted(replace(shown, seeds=1, never={"a": 1}))]
     }  # fmt: skip
     check_values("best_results", answers)
 
@@ -485,14 +454,11 @@ def test_files_of_stages_are_where_they_are_stored() -> None:
         of_cells = ("searches", "networks", "network_marks", "cells", "marks")
         of_study = ("shard_names", "cuts", "zero_shot_records", "few_shot_records", "summaries",
                     "study_cells")  # fmt: skip
-        listed = {
-            **{each: getattr(files, f"list_{each}")("digits") for each in of_dataset},
+        listed = {**{each: getattr(files, f"list_{each}")("digits") for each in of_dataset},
             **{each: getattr(files, f"list_{each}")(cells) for each in of_cells},
             **{f"all {each}": getattr(files, f"list_{each}")() for each in of_study},
-            "shards": [
-                files.list_shards("digits", "pixels", *splits) for splits in ((), ("test",))
-            ],
-        }
+            "shards": [files.list_shards("digits", "pixels", *splits)
+            for splits in ((), ("test",))]}  # fmt: skip
         answers[name] = {  # the number, and some of long lists
             each: [len(found), *(found if len(found) < 15 else found[:: len(found) // 9])]
             for each, found in listed.items()

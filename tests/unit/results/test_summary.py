@@ -124,12 +124,9 @@ def test_a_permitted_risk_has_one_row_with_the_largest_epsilon_of_its_cells(tmp_
 
 
 def test_a_risk_and_an_epsilon_that_agree_have_rows_of_their_own(tmp_path: Path) -> None:
-    cells = [
-        *_write_risk(tmp_path, 1.0),
-        *_write_risk(tmp_path, 1.0, token="tpr-0.1-at-0.01"),
+    cells = [*_write_risk(tmp_path, 1.0), *_write_risk(tmp_path, 1.0, token="tpr-0.1-at-0.01"),
         write_cell(tmp_path, method="sgd0", epsilon="1", seeds=1),
-        write_cell(tmp_path, dataset="other", epsilon="1.001", seeds=1),
-    ]
+        write_cell(tmp_path, dataset="other", epsilon="1.001", seeds=1)]  # fmt: skip
     grid = grid_of(tmp_path, *cells)
     assert [epsilon for _, epsilon in grid.rows] == [1.0, 1.001, 1.002, 1.001]
     for order in (cells, cells[::-1]):
@@ -163,12 +160,9 @@ def test_of_several_ceilings_every_reader_takes_the_best(
 
 
 def test_the_best_of_each_key_is_the_first_of_equals(tmp_path: Path) -> None:
-    paths = [
-        write_cell(tmp_path, method=method, epsilon=epsilon, quality=quality)
-        for method, epsilon, quality in (
-            ("sgd", "2", 1.0), ("sgd", "1", 0.5), ("adam", "1", 4.0), ("lamb", "1", 0.5),
-        )
-    ]  # fmt: skip
+    paths = [write_cell(tmp_path, method=method, epsilon=epsilon, quality=quality)
+        for method, epsilon, quality in (("sgd", "2", 1.0), ("sgd", "1", 0.5), ("adam", "1", 4.0),
+        ("lamb", "1", 0.5))]  # fmt: skip
     sgd, *cells = read_cell_results(paths)
     best = best_of_each([sgd, *cells, replace(sgd, method="copy")], lambda cell: cell.epsilon)
     found = [(epsilon, cell.method) for epsilon, cell in best.items()]

@@ -155,14 +155,9 @@ def test_a_calibration_error_that_rows_explain_is_not_taken_for_a_gap(shared: bo
         scores = generator.normal(size=(1000, 1)) * 1.5
         labels = (generator.random((1000, 1)) < 1 / (1 + np.exp(-scores))).astype(int)
         rows = made_rows(labels, {"site": groups.tolist()}, units=units)
-        calibration, accuracy = (
-            gap_of(
-                measure_comparison(compare(rows, metric), [head(rows, scores)],
-                        Resamples(count, 200, seed=seed), Resamples(count, 0, seed=0), 0.95),
-                None, 0.95,
-            )
-            for metric in ("calibration_error", "accuracy")
-        )  # fmt: skip
+        calibration, accuracy = (gap_of(measure_comparison(compare(rows, metric),
+            [head(rows, scores)], Resamples(count, 200, seed=seed), Resamples(count, 0, seed=0),
+            0.95), None, 0.95) for metric in ("calibration_error", "accuracy"))  # fmt: skip
         seen += calibration.is_apart
         plain += (calibration.gap or 0.0) > 0.05
         chances.append(accuracy.chance_gap or 0.0)

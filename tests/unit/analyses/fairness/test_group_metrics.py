@@ -137,10 +137,6 @@ def test_groups_at_random_have_the_metrics_of_the_rows_they_are_given(
 def test_no_number_of_threads_changes_a_draw() -> None:
     labels, scores, groups, units = _data("several", seed=4)
     rows = made_rows(labels, {"site": groups.tolist()}, units=units)
-    one, three = (
-        compare(rows, "auc").compute_metric(
-            head(rows, scores), Resamples(rows.count, 200, seed=5, threads=threads)
-        )[1]
-        for threads in (1, 3)
-    )
+    one, three = (compare(rows, "auc").compute_metric(head(rows, scores),
+        Resamples(rows.count, 200, seed=5, threads=threads))[1] for threads in (1, 3))  # fmt: skip
     assert np.array_equal(one, three, equal_nan=True)

@@ -8,22 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from dpprobe.analyses.fairness import gaps, groupings
 from dpprobe.analyses.fairness.comparison import _compute_intervals
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord, Minimum
-from dpprobe.analyses.fairness.gaps import (
-    Groups,
-    count_units,
-    gap_difference,
-    mean_gap_interval,
-    smallest_deviation,
-)
+from dpprobe.analyses.fairness.gaps import gap_difference, mean_gap_interval
 from dpprobe.analyses.fairness.group_metrics import Layout, Resamples
-from dpprobe.analyses.fairness.groupings import (
-    choose_compared,
-    label_counts,
-    make_groupings,
-    natural_key,
-)
 from dpprobe.analyses.fairness.measure import compare_groups
 from dpprobe.analyses.fairness.options import FairnessOptions
 from dpprobe.artifacts import read_json, write_json
@@ -103,12 +92,9 @@ def run(
     )  # fmt: skip
     record = FairnessRecord.read(root / "groups.json").model_dump(mode="json")
     cells = record.pop("cells")
-    gaps = [
-        {"at": f"{cell['method']} {cell['epsilon']} {part['attribute']} {metric}", **gap}
-        for cell in cells
-        for part in cell.pop("attributes")
-        for metric, gap in part["gaps"].items()
-    ]
+    gaps = [{"at": f"{cell['method']} {cell['epsilon']} {part['attribute']} {metric}", **gap}
+        for cell in cells for part in cell.pop("attributes")
+        for metric, gap in part["gaps"].items()]  # fmt: skip
     rows_of = pq.read_table(root / "groups.parquet").to_pylist()
     return [record.pop("attributes"), record, by_column(cells), by_column(gaps), by_column(rows_of)]
 
@@ -135,25 +121,21 @@ def test_groups_and_labels_are_chosen_as_stored() -> None:
             units=np.unique(generator.integers(count, size=count), return_inverse=True)[1],
         )  # fmt: skip
         minimum = Minimum(units=1 + seed % 5, positives=1 + seed % 3, negatives=1 + seed % 4)
-        for grouping in make_groupings(
+        for grouping in groupings.make_groupings(
             rows, groups=("site", "class"), pairs=[("site", "site")], minimum=minimum
         ):
             of = rows.class_names if grouping.by_label else rows.recalled_labels
-            counts = label_counts(rows, grouping, of)
+            counts = groupings.label_counts(rows, grouping, of)
             line: list[Any] = [grouping.names, grouping.left_out, grouping.rows, grouping.units]
             line += [counts.positives.sum(axis=1), counts.negatives.sum(axis=0)]
             if not grouping.by_label:
-                line += [
-                    choose_compared(
-                        rows, grouping, of, counts, minimum, negatives=each
-                    ).model_dump()
-                    for each in (False, True)
-                ]
+                line += [groupings.choose_compared(rows, grouping, of, counts, minimum,
+                    negatives=each).model_dump() for each in (False, True)]  # fmt: skip
             found.append({"at": f"{seed} {grouping.attribute}", "line": str(line)})
     check_values("chosen_groups", [each["line"] for each in found])
     texts = ["<18", "18-79", ">=80", "b9", "b10", "7", "1e3", "-5", "", "(blank)", "80+", "5.5-7"]
-    ordered = sorted(texts, key=natural_key)
-    check_values("sorted_groups", [ordered, [natural_key(text) for text in texts]])
+    ordered = sorted(texts, key=groupings.natural_key)
+    check_values("sorted_groups", [ordered, [groupings.natural_key(text) for text in texts]])
 
 
 def test_gaps_and_their_bounds_are_as_stored() -> None:
@@ -168,17 +150,17 @@ def test_gaps_and_their_bounds_are_as_stored() -> None:
             drawn[0, : 10 * seed] = np.nan
             excess = (0.05 + (seed == 7)) * generator.random(groups) * (seed % 2)
             least = np.full(groups, 0.02 * head * (seed == 3))
-            heads.append(Groups.prepare_groups(values, drawn, least=least, excess=excess))
+            heads.append(gaps.Groups.prepare_groups(values, drawn, least=least, excess=excess))
         intervals = [mean_gap_interval(heads[:k], level) for k in (1, 3) for level in (0.8, 0.95)]
         differences = [gap_difference(heads[:k], heads[k:], 0.9) for k in (1, 2)]
         made[f"seed {seed}"] = np.array([x for each in intervals + differences for x in each])
         made[f"errors {seed}"] = heads[0].errors
-    none = Groups.prepare_groups(
+    none = gaps.Groups.prepare_groups(
         np.ones(3), np.full((3, 5), np.nan), least=np.zeros(3), excess=np.zeros(3)
     )
     made["no resample"] = mean_gap_interval([none], 0.95)
     units = np.array([[1, 2], [0, 100], [30, 30]])
-    made["units"] = [count_units(units), smallest_deviation(np.array([0.5, 1, 40]), 0.9)]
+    made["units"] = [gaps.count_units(units), gaps.smallest_deviation(np.array([0.5, 1, 40]), 0.9)]
     generator = np.random.default_rng(0)
     values = np.array([[0.0, 1.0, 0.5], [0.01, 0.97, 0.6]])
     drawn = values[..., None] + 0.05 * generator.normal(size=(2, 3, 61))

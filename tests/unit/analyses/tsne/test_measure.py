@@ -11,12 +11,8 @@ import pytest
 from sklearn.datasets import load_digits
 from sklearn.neighbors import NearestNeighbors
 
-from dpprobe.analyses.tsne.measure import (
-    compute_embedding,
-    embed_tsne,
-    find_nearest,
-    measure_agreement,
-)
+from dpprobe.analyses.tsne import measure
+from dpprobe.analyses.tsne.measure import find_nearest, measure_agreement
 from tests.support.feature_stores import write_split
 
 
@@ -41,7 +37,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _tsne(manifest: Path, output: Path, *, points: int = 250, components: int = 20) -> None:
     options = {"points": points, "perplexity": 20, "components": components}
-    embed_tsne(manifest, output, options=options, seed=1, threads=1)
+    measure.embed_tsne(manifest, output, options=options, seed=1, threads=1)
 
 
 def test_the_same_seed_and_threads_give_the_same_file(digits: Path, tmp_path: Path) -> None:
@@ -76,7 +72,9 @@ def test_a_row_is_not_its_own_neighbour_even_among_copies() -> None:
     ids=["one dimension", "one row apart", "huge"],
 )
 def test_odd_features_are_embedded(features: np.ndarray) -> None:
-    plane, facts = compute_embedding(features, perplexity=30, components=50, seed=0, threads=1)
+    plane, facts = measure.compute_embedding(
+        features, perplexity=30, components=50, seed=0, threads=1
+    )
     assert plane.shape == (len(features), 2)
     assert np.isfinite(plane).all()
     assert facts["pca_agreement"] > 0.9
