@@ -68,11 +68,9 @@ def write_cell(
         None, num_classes=classes, multi_label=multi_label,
         test_counts=() if shares is None else class_counts(labels, classes),
     )  # fmt: skip
-    records = [
-        {"index": i, **metrics.evaluate_scores(scores[i], labels, link=link, units=units),
-            "halves": half_values(shown, scores[i], labels, link=link, units=units)}
-        for i in range(seeds)
-    ]  # fmt: skip
+    records = [{"index": i, **metrics.evaluate_scores(scores[i], labels, link=link, units=units),
+        "halves": half_values(shown, scores[i], labels, link=link, units=units)}
+        for i in range(seeds)]  # fmt: skip
     correct = metrics.right_predictions(scores[0], labels, link=link)
     summary = summarise_records(
         records, correct=correct, labels=labels, scores=scores[0], units=units
@@ -111,10 +109,8 @@ def _statement(identity: Sequence[str], *, seeds: int, private: bool) -> dict[st
     _, backbone, method, epsilon = identity
     stored = read_stored(f"statement_{'sgd' if private else 'nonprivate'}.json")
     stored["public_data"]["backbone"] = backbone
-    values = {
-        "method": method, "n": TRAIN_ROWS,
-        "seeds": [hash_value([*identity, index])[:32] for index in range(seeds)],
-    }  # fmt: skip
+    values = {"method": method, "n": TRAIN_ROWS, "seeds": [hash_value([*identity, index])[:32]
+        for index in range(seeds)]}  # fmt: skip
     if private:
         value = epsilon_value(epsilon)
         values |= {"promise": stored["promise"].replace("(2, 1e-05)", f"({epsilon}, 1e-05)"),
@@ -153,22 +149,18 @@ def write_dataset_info(path: Path, *, note: str = "") -> Path:
     splits = {name: {"rows": rows, "per_class": [rows // 4] * 4,
         "fingerprint": hash_value([name, note]), "sha256": hash_value([name, note, "file"])}
         for name, rows in (("train", TRAIN_ROWS), ("test", TEST_ROWS))}  # fmt: skip
-    write_json(path, {
-        "format": "dpprobe-dataset", "format_version": 1,
+    write_json(path, {"format": "dpprobe-dataset", "format_version": 1,
         "source": {"source": "sklearn", "name": "digits"}, "revision": None,
         "class_names": ["zero", "one", "two", "three"], "multi_label": False, "groups": [],
-        "splits": splits, "fingerprint": hash_value(["digits", note])
-    })  # fmt: skip
+        "splits": splits, "fingerprint": hash_value(["digits", note])})  # fmt: skip
     return path
 
 
 def _write_history(path: Path, records: Sequence[dict[str, Any]]) -> None:
-    rows = [
-        {"seed_index": record["index"], "step": step, "epoch": step / STEPS[-1],
-            "train_loss": 2.0 / step, "test_accuracy": record["accuracy"] * step / STEPS[-1],
-            "test_auc": record["auc"] * step / STEPS[-1] if "auc" in record else None}
-        for record in records for step in STEPS
-    ]  # fmt: skip
+    rows = [{"seed_index": record["index"], "step": step, "epoch": step / STEPS[-1],
+        "train_loss": 2.0 / step, "test_accuracy": record["accuracy"] * step / STEPS[-1],
+        "test_auc": record["auc"] * step / STEPS[-1] if "auc" in record else None}
+        for record in records for step in STEPS]  # fmt: skip
     write_table(path, pa.Table.from_pylist(rows, schema=HISTORY))
 
 
@@ -178,10 +170,8 @@ def write_predictions(path: Path, scores: np.ndarray, labels: np.ndarray, **more
     flat = pa.array(scores.astype(np.float32).reshape(-1))
     every = np.concatenate([labels] * seeds)
     column = pa.array(every.tolist(), pa.list_(pa.int8())) if labels.ndim == 2 else pa.array(every)
-    table = pa.table({
-        "seed_index": pa.array(np.repeat(np.arange(seeds, dtype=np.int32), rows)),
+    table = pa.table({"seed_index": pa.array(np.repeat(np.arange(seeds, dtype=np.int32), rows)),
         "id": pa.array([f"test-{row}" for row in range(rows)] * seeds), "label": column,
         "scores": pa.FixedSizeListArray.from_arrays(flat, classes).cast(pa.list_(pa.float32())),
-        **{name: pa.array(list(values) * seeds) for name, values in more.items()}
-    })  # fmt: skip
+        **{name: pa.array(list(values) * seeds) for name, values in more.items()}})  # fmt: skip
     write_table(path, table)

@@ -16,12 +16,10 @@ def series(
     values = [start * rho**layer if layer or first else None for layer in range(LAYERS + 1)]
     law = {"rho": rho, "low": 0.98 * rho, "high": 1.02 * rho, "r_squared": 0.99, "layers": LAYERS}
     residual = measure.startswith("residual")
-    return {
-        "measure": measure, "split": split, "values": values, "law": law, "fault": None,
+    return {"measure": measure, "split": split, "values": values, "law": law, "fault": None,
         "shuffled": [None if value is None else 2 * start for value in values],
         "noise": [0.7] * (LAYERS + 1) if residual and split == "train" else None,
-        "null": {**law, "rho": 1.0, "low": 0.9, "high": 1.1},
-    }  # fmt: skip
+        "null": {**law, "rho": 1.0, "low": 0.9, "high": 1.1}}  # fmt: skip
 
 
 def network(
@@ -29,10 +27,8 @@ def network(
     tuned: str | None = None, blocks: int | None = None, *, rho: float = 0.8, first: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
     """Makes a network's laws; of separability rho is inverted."""
-    left_out = [
-        {"layer": layer, "split": split, "measures": list(MEASURES), "reason": "0/0"}
-        for layer, split in enumerate(("train", "test"))
-    ]
+    left_out = [{"layer": layer, "split": split, "measures": list(MEASURES), "reason": "0/0"}
+        for layer, split in enumerate(("train", "test"))]  # fmt: skip
     made = [series(measure, split, start=0.9, first=first,
         rho=1 / rho if measure == "separability" else rho) for measure in MEASURES
         for split in ("train", "test")]  # fmt: skip

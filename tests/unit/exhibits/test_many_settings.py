@@ -35,10 +35,8 @@ def made_table(**changes: Any) -> tables.Table:
         tables.mean_cell(1234.5678, scale=1, digits=0), tables.BLANK),
         tables.make_row("", tables.TableCell(text="0", value=0.0, bold=True),
         "ε ≥ δ → ∞ × ρ ‡")]  # fmt: skip
-    return replace(
-        tables.make_table("a_table", "100% of <b> & $x$", ("<a_b", "±mean", "n|m"), rows,
-                          ["Run `a --b 'c' \"d\"` -- or _not_.", "No <code>."]), **changes
-    )  # fmt: skip
+    return replace(tables.make_table("a_table", "100% of <b> & $x$", ("<a_b", "±mean", "n|m"), rows,
+        ["Run `a --b 'c' \"d\"` -- or _not_.", "No <code>."]), **changes)  # fmt: skip
 
 
 def test_tables_are_written_as_stored(tmp_path: Path) -> None:
@@ -50,11 +48,9 @@ def test_tables_are_written_as_stored(tmp_path: Path) -> None:
         for ending in ("md", "csv", "tex"):
             tables.save_table(table, tmp_path / f"t.{ending}")
             made[name].append((tmp_path / f"t.{ending}").read_text().splitlines())
-    made["intervals"] = [
-        tables.interval_text(mean, mean - below, mean + above, digits=digits)
+    made["intervals"] = [tables.interval_text(mean, mean - below, mean + above, digits=digits)
         for mean, below, above in ((1.0, 0.5, 0.5), (0.0, 0.04, 0.06), (-2.0, 0.0, 0.3))
-        for digits in (0, 1, 3)
-    ]
+        for digits in (0, 1, 3)]  # fmt: skip
     made["means"] = [tables.mean_cell(0.5, *ends) for ends in ((), (0.4,), (None, 0.6))]
     policies = [html_page.content_policy("s", script) for script in (None, "x")]
     digest = base64.b64encode(hashlib.sha256(b"s").digest()).decode()
@@ -159,11 +155,9 @@ def test_published_numbers_are_as_stored() -> None:
         ]
     real = published.read_published()
     for dataset in ("cifar10", "imagenet", "chexpert", "eurosat"):
-        made[dataset] = [
-            f"{n.citation} {n.model_or_column} {n.epsilon} {n.text}"
-            for metric in ("accuracy", "auc")
-            for n in real.mark_points(dataset, metric, networks=dataset == "chexpert")
-        ]
+        made[dataset] = [f"{n.citation} {n.model_or_column} {n.epsilon} {n.text}"
+            for metric in ("accuracy", "auc") for n in real.mark_points(dataset, metric,
+            networks=dataset == "chexpert")]  # fmt: skip
     made["selected"] = [n.row for n in few.select_numbers(tuning="full", metric="accuracy")]
     made["table"] = [few.of_table("a_2020", each).title for each in "12"]
     check_values("published_numbers", made)
@@ -183,11 +177,13 @@ def test_declared_exhibits_are_as_stored() -> None:
 def test_a_job_makes_its_files_or_says_why_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exhibit = Exhibit(
-        name="draw", kind="figure", files={"": "figures/{dataset}/x", "law": "figures/{dataset}/y"},
-        needs={"a": one(lambda *_: None), "b": many(lambda *_: []), "c": waits(lambda *_: [])},
-        make="m:f", words="w", category=None,
-    )  # fmt: skip
+    exhibit = Exhibit(name="draw", kind="figure", files={"": "figures/{dataset}/x",
+        "law": "figures/{dataset}/y"}, needs={"a": one(lambda *_: None), "b": many(lambda *_: []),
+        "c": waits(lambda *_: [])}, make="m:f", words="w", category=None)  # fmt: skip
+    assert not [each.caption for each in exhibit.list_outputs(None) if each.caption or each.labels]
+    shown = replace(exhibit, category="c", caption={"law": "l.rst"}).list_outputs(None)
+    captions = {"svg": None, "png": "draw.rst", "law_svg": None, "law_png": "l.rst"}
+    assert {each.name: each.caption for each in shown} == captions
     heard: list[Any] = []
 
     def draw(

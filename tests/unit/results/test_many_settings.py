@@ -98,7 +98,7 @@ def test_small_functions_of_results_are_as_stored() -> None:
     units = np.array([5, 2, 5, 2, 5, 9])
     accepted = [[0], [1, 2], [], [1], [2], [0, 2]]
     scores = np.array([[3.0, 2, 1], [1, 1, 1], [0, 2, 2], [5, 6, 7], [1, 0, 0], [0, 0, 1]])
-    bad = np.where(np.arange(6)[:, None] == 4, np.nan, scores)
+    bad = np.where(np.eye(6, 3, -3) == 1, np.nan, scores)  # one score of each row from the fourth
     answers = {
         "wilson": [intervals.wilson_interval(share, n)
             for share, n in itertools.product((0.0, 1e-9, 0.3, 1.0), (1, 2.5, 40, 10_000))],
@@ -128,10 +128,8 @@ def test_comparisons_are_as_stored() -> None:
     answers = []
     halves = generator.normal(50, 5, size=(3, 40, 2))
     halves[0, 3] = np.nan
-    base: dict[str, Any] = {
-        "low": None, "high": None, "interval": None, "ceiling": False, "both_low": 40.0,
-        "both_high": 70.0, "test_units": 100, "private": True,
-    }  # fmt: skip
+    base: dict[str, Any] = {"low": None, "high": None, "interval": None, "ceiling": False,
+        "both_low": 40.0, "both_high": 70.0, "test_units": 100, "private": True}  # fmt: skip
     kinds: list[dict[str, Any]] = [
         {"values": (50.0, 52.0, 54.0), "halves": halves, "seeds": 3},
         {"values": (49.0,), "halves": halves[1:2], "seeds": 1},
@@ -161,10 +159,8 @@ def test_best_results_and_cautions_are_as_stored(tmp_path: Path) -> None:
     ):
         if method == "nonprivate" and (epsilon != "inf" or backbone == "y"):
             continue
-        path = write_cell(
-            tmp_path, dataset=dataset, backbone=backbone, method=method, epsilon=epsilon, rows=80,
-            quality=0.3 + number % 5 / 3,
-        )  # fmt: skip
+        path = write_cell(tmp_path, dataset=dataset, backbone=backbone, method=method,
+            epsilon=epsilon, rows=80, quality=0.3 + number % 5 / 3)  # fmt: skip
         record = read_json(path)
         for seed in record["seeds"][: number % 4]:
             seed["never_predicted"] = [number % 3, 3][: 1 + (number % 5 > 2)]
@@ -202,10 +198,8 @@ def test_of_equal_results_the_first_is_the_best_and_a_point_makes_a_weak_baselin
     grid = grid_of(tmp_path, *(write_cell(tmp_path, method=m, epsilon=e) for m, e in methods))
 
     def moved(*tuned: str, **means: float) -> Any:
-        entries = {
-            key: replace(one, mean=means[key[3]], network=key[3] in tuned)
-            for key, one in grid.entries.items()
-        }
+        entries = {key: replace(one, mean=means[key[3]], network=key[3] in tuned)
+            for key, one in grid.entries.items()}  # fmt: skip
         return replace(grid, entries=entries)
 
     zero = {("other", "a"): ("accuracy", 99.0), ("digits", "b"): ("accuracy", 8.0),
@@ -216,6 +210,10 @@ def test_of_equal_results_the_first_is_the_best_and_a_point_makes_a_weak_baselin
         assert best.zero_shot == ("pixels", "accuracy", 9.0)
         assert best.ceiling is not None
         assert best.gap == 60.0 - best.entry.mean
+    cells = moved(m=99.0, n=1.0, free=60.0, nonprivate=60.0)
+    entries = {key: replace(one, unpriced=key[3] == "m", private=key[3] == "n")
+               for key, one in cells.entries.items()}  # fmt: skip
+    assert [best.method for best in best_private(replace(grid, entries=entries), zero)] == ["n"]
     for free, told in ((60.0, 0), (60.9375, 0), (61.0, 1), (59.0, 0)):
         for tuned in ((), ("free",)):  # a network is no head
             cells = moved(*tuned, m=1, n=1, free=free, nonprivate=60.0)
@@ -274,12 +272,10 @@ def test_tables_grids_and_results_of_cells_are_as_stored(tmp_path: Path) -> None
     })  # fmt: skip
     lasting = ("rows", "columns", "deltas", "above", "measures", "choices", "reasons", "unpriced",
                "tested", "patients", "risks")  # fmt: skip
-    check_values("grids_of_cells", {
-        **{name: getattr(grid, name) for name in lasting},
+    check_values("grids_of_cells", {**{name: getattr(grid, name) for name in lasting},
         "deltas said": [grid.delta_text(name) for name in ("digits", "n100001", "absent")],
         "entries": {key: {**vars(entry), "over_seeds": entry.over_seeds, "reach": entry.rows_reach}
-                    for key, entry in grid.entries.items()},
-    })  # fmt: skip
+        for key, entry in grid.entries.items()}})  # fmt: skip
     chosen = next(path for path in paths if "chosen" in path.parts)
     summarise_cells([chosen], file, study="s", metric_of="a file")
     assert read_grid([file]).reasons["chosen"].endswith("(set by a file).")
@@ -330,10 +326,8 @@ def test_records_of_cells_say_and_refuse_what_is_stored(tmp_path: Path) -> None:
                                     record.is_ceiling, cell.promises)
         )  # fmt: skip
     values = whole.model_dump(mode="json")
-    wanted: dict[str, Any] = {
-        "options": values["options"], "seeds": 3, "study_seed": 0, "delta": 1e-5,
-        "accountant": "pld", "unit": "image",
-    }  # fmt: skip
+    wanted: dict[str, Any] = {"options": values["options"], "seeds": 3, "study_seed": 0,
+        "delta": 1e-5, "accountant": "pld", "unit": "image"}  # fmt: skip
     other = {"options": {"head": "sgd"}, "seeds": 4, "study_seed": 1, "delta": None,
              "accountant": "rdp", "unit": "patient"}  # fmt: skip
     assert cell_record.find_disagreement(values, **wanted) is None

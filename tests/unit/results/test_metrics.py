@@ -55,11 +55,9 @@ def _summary(
 ) -> dict[str, dict[str, Any]]:
     """Summarises records, by default of these scores alone."""
     link = _link(labels.ndim == 2)
-    return summarise_records(
-        records or [evaluate_scores(scores, labels, link=link, units=units)],
+    return summarise_records(records or [evaluate_scores(scores, labels, link=link, units=units)],
         correct=right_predictions(scores, labels, link=link), labels=labels, scores=scores,
-        units=units,
-    )  # fmt: skip
+        units=units)  # fmt: skip
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -345,10 +343,8 @@ def test_interval_over_seeds_is_students() -> None:
 @pytest.mark.parametrize("accuracies", [[0.9], [0.9] * 3, [0.9, 0.9 + 1e-9, 0.9 - 1e-9]])
 def test_seeds_that_do_not_vary_have_the_interval_over_test_rows(accuracies: list[float]) -> None:
     """The seeds may differ in other metrics."""
-    records = [
-        {"accuracy": accuracy, "expected_calibration_error": 0.1 * index}
-        for index, accuracy in enumerate(accuracies)
-    ]
+    records = [{"accuracy": accuracy, "expected_calibration_error": 0.1 * index}
+        for index, accuracy in enumerate(accuracies)]  # fmt: skip
     summary = _summarise_shares(records, np.arange(10) < 9)
     entry, seeds = summary["accuracy"], len(accuracies)
     assert (entry["low"], entry["high"]) == wilson_interval(0.9, 10)

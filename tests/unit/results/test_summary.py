@@ -72,10 +72,8 @@ def test_other_tables_are_refused_by_name(schema: pa.Schema, tmp_path: Path) -> 
 
 
 def test_cells_that_show_different_metrics_are_refused(tmp_path: Path) -> None:
-    cells = [
-        write_cell(tmp_path, class_names=("no", "yes"), headline="auc"),
-        write_cell(tmp_path, class_names=("no", "yes"), epsilon="2"),
-    ]
+    cells = [write_cell(tmp_path, class_names=("no", "yes"), headline="auc"),
+        write_cell(tmp_path, class_names=("no", "yes"), epsilon="2")]  # fmt: skip
     with pytest.raises(DataError, match="metric"):
         summarise_cells(cells, tmp_path / "summary.parquet", study="study")
 
@@ -102,10 +100,8 @@ def _write_risk(folder: Path, *realised: float, token: str = "advantage-0.1") ->
 
 
 def test_a_permitted_risk_has_one_row_with_the_largest_epsilon_of_its_cells(tmp_path: Path) -> None:
-    cells = [
-        *_write_risk(tmp_path, 0.93171, 1.4, 1.2),
-        write_cell(tmp_path, method="sgd0", epsilon="1", seeds=1),
-    ]
+    cells = [*_write_risk(tmp_path, 0.93171, 1.4, 1.2), write_cell(tmp_path, method="sgd0",
+        epsilon="1", seeds=1)]  # fmt: skip
     grid = grid_of(tmp_path, *cells)
     assert grid.rows == (("digits", 1.0), ("digits", 1.4))
     assert row_words(grid.rows[1][1]) == "advantage 0.1 (ε ≤ 1.4)"
@@ -141,15 +137,11 @@ def test_a_risk_and_an_epsilon_that_agree_have_rows_of_their_own(tmp_path: Path)
 def test_of_several_ceilings_every_reader_takes_the_best(
     qualities: tuple[float, ...], tmp_path: Path
 ) -> None:
-    cells = [
-        paper_cell(tmp_path, method=f"free_{i}", epsilon="inf", head="nonprivate", quality=quality)
-        for i, quality in enumerate(qualities)
-    ]
+    cells = [paper_cell(tmp_path, method=f"free_{i}", epsilon="inf", head="nonprivate",
+        quality=quality) for i, quality in enumerate(qualities)]  # fmt: skip
     options = LAMB | {"batch_size": 64}
-    cells += [
-        paper_cell(tmp_path, method="lamb", epsilon=epsilon, head="lamb", options=options)
-        for epsilon in ("8", "inf")
-    ]
+    cells += [paper_cell(tmp_path, method="lamb", epsilon=epsilon, head="lamb", options=options)
+        for epsilon in ("8", "inf")]  # fmt: skip
     best = 100 * max(cell.mean for cell in read_cell_results(cells) if cell.ceiling)
     rows = rows_as_text(table_of(paper_run(cells), "large_scale_transfer_table2"))
     (row,) = [row for row in rows if row["Data"] == "digits" and row["ε"] == "∞"]

@@ -134,10 +134,8 @@ def test_the_error_of_a_difference_leaves_out_what_both_groups_share() -> None:
 def test_one_head_of_several_that_stands_out_lifts_no_bound() -> None:
     drawn = np.random.default_rng(0).normal(size=(2, 500), scale=0.1)
     none = np.zeros(2)
-    heads = [
-        Groups.prepare_groups(np.array([0.5 + gap, 0.5]), drawn, least=none, excess=none)
-        for gap in (0.5, 0.0, 0.0, 0.0, 0.0)
-    ]
+    heads = [Groups.prepare_groups(np.array([0.5 + gap, 0.5]), drawn, least=none, excess=none)
+        for gap in (0.5, 0.0, 0.0, 0.0, 0.0)]  # fmt: skip
     assert mean_gap_interval(heads[:1], 0.95)[0] > 0.1
     low, high = mean_gap_interval(heads, 0.95)
     assert low == 0

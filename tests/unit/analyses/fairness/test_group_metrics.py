@@ -39,10 +39,8 @@ def test_values_of_groups_are_the_metrics_of_their_rows(kind: str) -> None:
         values = compare(rows, metric).compute_metric(head(rows, scores), once)[0].mean(axis=1)
         for group in range(3):
             part = groups == group
-            expected = evaluate_scores(
-                scores[part], labels[part], link=link,
-                units=np.unique(units[part], return_inverse=True)[1],
-            )  # fmt: skip
+            expected = evaluate_scores(scores[part], labels[part], link=link,
+                units=np.unique(units[part], return_inverse=True)[1])  # fmt: skip
             if metric in METRICS:
                 assert values[group] == pytest.approx(expected[METRICS[metric]], abs=1e-12)
             elif kind == "five":

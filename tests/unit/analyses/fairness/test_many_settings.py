@@ -57,11 +57,9 @@ def run(
     if kind < 0:
         labels = target = (generator.random((rows, classes)) < [0.4, 0.3, 0.02, 0.5][:classes]) * 1
     site = generator.integers(sites, size=rows) * (generator.random(rows) < 0.9)
-    groups: dict[str, Any] = {
-        "site": [f"site {number}" for number in site],
+    groups: dict[str, Any] = {"site": [f"site {number}" for number in site],
         "sex": [("F", "M", "", None)[number % 4] for number in generator.integers(6, size=rows)],
-        "blank": [None] * (rows - 20) + ["x"] * 20,
-    }
+        "blank": [None] * (rows - 20) + ["x"] * 20}  # fmt: skip
     quality = {"1": 0.6, "10": 1.2, "inf": 2.0}
     cells: list[Any] = []
     units: dict[str, Any] = {}
@@ -71,25 +69,19 @@ def run(
         scores[0, 7, 1] += broken
         if patients:  # all cells have the units of the first
             units.setdefault("unit", generator.integers(patients, size=rows))
-        path = write_cell(
-            root, method=method, epsilon=epsilon, seeds=seeds, multi_label=kind < 0, rows=rows,
-            class_names=[f"class {k}" for k in range(classes)],
-        )  # fmt: skip
+        path = write_cell(root, method=method, epsilon=epsilon, seeds=seeds, multi_label=kind < 0,
+            rows=rows, class_names=[f"class {k}" for k in range(classes)])  # fmt: skip
         trained = {"loss": "sigmoid"} if kind < 0 and method == "sgd" else {}
         record = read_json(path) | {"options": {"head": head or method, **trained}}
         if risk and epsilon == "1":
             record["cell"]["epsilon"] = "advantage-0.1"
         write_json(path, record)
-        write_predictions(
-            path.with_name("predictions.parquet"), np.round(scores, 1),
+        write_predictions(path.with_name("predictions.parquet"), np.round(scores, 1),
             labels[::-1] if swapped and epsilon == "10" else labels,
-            **{f"group_{name}": groups[name] for name in columns}, **units,
-        )  # fmt: skip
+            **{f"group_{name}": groups[name] for name in columns}, **units)  # fmt: skip
         cells.append(path)
-    compare_groups(
-        cells, options=FairnessOptions(resamples=200, **options), references=references,
-        table=root / "groups.parquet", record=root / "groups.json", seed=3, threads=1,
-    )  # fmt: skip
+    compare_groups(cells, options=FairnessOptions(resamples=200, **options), references=references,
+        table=root / "groups.parquet", record=root / "groups.json", seed=3, threads=1)  # fmt: skip
     record = FairnessRecord.read(root / "groups.json").model_dump(mode="json")
     cells = record.pop("cells")
     gaps = [{"at": f"{cell['method']} {cell['epsilon']} {part['attribute']} {metric}", **gap}
@@ -171,10 +163,8 @@ def test_gaps_and_their_bounds_are_as_stored() -> None:
         made[f"intervals {level}"] = np.stack(ends)
     one, three = np.full((1, 1), 0.125), np.array([[[0.0, 0.125, 0.25]]], dtype=np.float32)
     made["an end at 0"] = np.stack(_compute_intervals(one, three, 160 * one, 0.95))
-    made["resamples"] = [
-        np.concatenate(Resamples(units_, count, seed=seed).blocks, axis=1)
-        for units_, count, seed in ((1, 0, 0), (5, 63, 1), (5, 64, 1), (7, 130, 2))
-    ]
+    made["resamples"] = [np.concatenate(Resamples(units_, count, seed=seed).blocks, axis=1)
+        for units_, count, seed in ((1, 0, 0), (5, 63, 1), (5, 64, 1), (7, 130, 2))]  # fmt: skip
     rows = made_rows(np.arange(12) % 2, units=np.arange(12) // 2)
     codes = np.array([0, 1, 2, -1, 0, 1, 2, -1, -1, 0, 0, 1], dtype=np.int32)
     layout = Layout(codes=codes, groups=3)

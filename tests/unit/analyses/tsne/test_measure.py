@@ -21,11 +21,9 @@ def write_store(
     class_names: Sequence[str] = tuple("0123456789"), **more: Any,
 ) -> Path:  # fmt: skip
     """Writes features as shards with a manifest; ids are row-0, row-1, ..."""
-    return write_split(
-        folder, features.astype(np.float32), labels, split="test", shards=shards,
+    return write_split(folder, features.astype(np.float32), labels, split="test", shards=shards,
         class_names=tuple(class_names), ids=[f"row-{row}" for row in range(len(features))],
-        backbone="pixels", backbone_options={"family": "pixels"}, **more,
-    )  # fmt: skip
+        backbone="pixels", backbone_options={"family": "pixels"}, **more)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
