@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from dpprobe.analyses import fairness, representation_law, sites
-from dpprobe.analyses.analysis import JobSize, Section, has_several_labels
+from dpprobe.analyses.analysis import JobSize, Section, has_several_labels, list_single_label
 from dpprobe.analyses.audit import _ceiling_audit, audit_cells, list_audit_marks
 from dpprobe.analyses.audit.audit_record import at_least, audit_path, power_in_words
 from dpprobe.analyses.audit.options import AuditOptions, MembershipOptions
@@ -207,6 +207,7 @@ def test_cells_and_references_of_a_study_are_as_stored(
             "budgets": sites.list_budgets(study),
         }
 
+    made["chosen"] = list_single_label(studies["nothing"], ["skin", "digits"])
     unreadable = Mock(side_effect=DataError("gone"))
     monkeypatch.setattr(type(study.datasets["chest"]), "multi_label", unreadable)
     assert not has_several_labels(study, "chest"), "nor is its fault stated here"

@@ -86,7 +86,7 @@ def fairness_settings() -> dict[str, dict[str, Any]]:
             "attributes.0.groups.0.units": 7}},
         "no interval": {"gap": NO_INTERVAL, "reference": False},
         "nothing": {"compared": False},
-        "ranges": {"names": ages, "changes": {"units": 321, "confidence": 0.9,
+        "ranges": {"names": ages | {"ink": "outside"}, "changes": {"units": 321, "confidence": 0.9,
                                               "attributes.1.groups.3.left_out": None}},
         "pairs of ranges": {"names": {side: f"{age} x f" for side, age in ages.items()}},
         "a risk": {"changes": {"cells.0.epsilon": "advantage-0.1",
@@ -273,7 +273,7 @@ def show_imbalance(root: Path) -> Shown:
         rare_cell(0.4, epsilon="advantage-0.1", class_name="ant", reference_learnt=False),
         rare_cell(0.75, class_rows=5000, epsilon="8", class_name="ant", **none),
         rare_cell(0.3, epsilon="4", fraction=0.05, reference_learnt=False),
-        rare_cell(0.4, epsilon="8", seeds=8, **ants),
+        rare_cell(0.4, epsilon="8", seeds=8, **ants), rare_cell(0.7, epsilon="20"),
     ]  # fmt: skip
     records = {
         "several": several, "lawful": [*lawful_cells(), *lawful_cells(20.0, method="other")],

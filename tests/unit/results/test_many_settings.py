@@ -276,9 +276,12 @@ def test_tables_grids_and_results_of_cells_are_as_stored(tmp_path: Path) -> None
         "deltas said": [grid.delta_text(name) for name in ("digits", "n100001", "absent")],
         "entries": {key: {**vars(entry), "over_seeds": entry.over_seeds, "reach": entry.rows_reach}
         for key, entry in grid.entries.items()}})  # fmt: skip
-    chosen = next(path for path in paths if "chosen" in path.parts)
-    summarise_cells([chosen], file, study="s", metric_of="a file")
-    assert read_grid([file]).reasons["chosen"].endswith("(set by a file).")
+    for name in ("rare", "chosen"):
+        some = [path for path in paths if name in path.parts]
+        summarise_cells(some, tmp_path / name, study="s", metric_of="a file")
+    two = read_grid([tmp_path / name for name in ("rare", "chosen")])
+    assert [row[0] for row in two.rows] == ["rare", "chosen"]
+    assert two.reasons["chosen"].endswith("(set by a file).")
     results = cell_results.read_cell_results(paths)
     asked = ("place", "percent", "base_options", "delta_above", "batch_size", "epochs",
              "visited_rows")  # fmt: skip
@@ -301,6 +304,7 @@ def test_tables_grids_and_results_of_cells_are_as_stored(tmp_path: Path) -> None
 KINDS: list[dict[str, Any]] = [
     {}, {"search": None}, SEARCH, {"base": {"head": "fine_tune"}}, {"class_priors": "released"},
     {"chosen": {"class_weights": [1, 2]}}, {"base": {"head": "sgd", "class_priors": [1, 2]}},
+    {"chosen": {"class_weights": [1, 2]}, "base": {"head": "sgd"}},
     {"chosen": None, "class_weights": [1, 0.5]}, {"chosen": {"head": "sgd"}, "class_priors": [1]},
 ]  # fmt: skip
 NO_RECORDS: list[Any] = [
