@@ -20,6 +20,7 @@ from dpprobe.backbones.pixels import Options as Pixels
 from dpprobe.backbones.timm_models import Options as Timm
 from dpprobe.data import dataset_preparation
 from dpprobe.data.sklearn_datasets import Options as Sklearn
+from dpprobe.data.table import SplitTable
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.tuned_network import build_network, tuned_state
 from dpprobe.heads.normalisation import NoNormalisation
@@ -179,3 +180,16 @@ def test_all_that_a_law_depends_on_is_in_its_fingerprint(
     record = network_record.NetworkRecord.read(path)
     record.model_copy(update={"chosen": {"learning_rate": 0.5}}).write(path)
     assert len({*found, task._hash_inputs()}) == len(tasks) + 1
+
+
+def test_a_sample_of_rows_is_drawn_with_the_seed(tmp_path: Path, tables: dict[Any, Path]) -> None:
+    runtime = Runtime(device="cpu", precision="float32")
+    loaded, table = (
+        loading.load_backbone(CONVOLUTIONAL, runtime=runtime),
+        SplitTable(tables["test"]),
+    )
+    task = _task(tmp_path, tables, CONVOLUTIONAL, [], rows=30)
+    drawn = [replace(task, seed=seed)._read_rows(table, loaded) for seed in (0, 1, 0)]
+    draws = {tuple(rows.labels) for rows in drawn} | {tuple(table.read_labels()[:30])}
+    assert len(draws) == 3, "neither the first rows nor those of another seed"
+    assert torch.equal(drawn[0].images, drawn[2].images)
