@@ -14,7 +14,7 @@ CALL = ["plan", "--n", "3000", "--d", "1280", "--classes", "4", "--epsilon", "1"
 TYPED = [
     "", "--n 64 --unit patient --epsilon 0.1", "--n 300 --classes 2 --majority 0.75 --ceiling 0.77",
     "--ceiling 0.82", "--advantage 0.1", "--at 0.1", "--epsilon -1", "--n 2", "--figure plan.pdf",
-    "--delta 1e-3",
+    "--delta 1e-3", "--months 3 --unit patient",
 ]  # fmt: skip
 
 
@@ -38,8 +38,9 @@ def test_it_prints_json_and_draws(
     values = json.loads(capsys.readouterr().out)
     assert values["ceilings"] == [0.82]
     assert svg.read_text(encoding="utf-8").startswith("<?xml")
-    risk = ("--true-positives", "0.01", "--at", "0.001", "--json")
+    risk = ("--true-positives", "0.01", "--at", "0.001", "--json", "--months", "2")
     assert run_main(monkeypatch, *CALL[:-2], *risk) == 0
     values = json.loads(capsys.readouterr().out)
+    assert [month["n"] for month in values["months"]] == [3000, 6000]
     assert values["risk_target"] == {"true_positives": 0.01, "at": 0.001}
     assert values["setting"]["epsilon"] == pytest.approx(3.213, abs=1e-3)
