@@ -211,7 +211,7 @@ def test_options_are_drawn_as_stored(tmp_path: Path) -> None:
         option_figure, read_cell_results(paths), "init_scale", dataset="digits"
     )
     cells = [replace(cell, backbone="b", head="lamb") if n in (1, 2, 4) else cell
-             for n, cell in enumerate(cells)]  # fmt: skip
+             for n, cell in enumerate([*cells, replace(cells[3], mean=0.9)])]  # fmt: skip
     answers["lacking"] = answer(option_figure, cells, "init_scale", dataset="digits")
     answers["none"] = answer(option_panels.draw_panels, [], title="a", label="b")
     answers["offsets"] = [option_panels.spread_offsets(n, 0.12) for n in (1, 2, 5, 6, 12)]
@@ -372,8 +372,12 @@ def test_losses_to_privacy_are_drawn_as_stored(tmp_path: Path) -> None:
         for name, metric, value in (
             ("near", "accuracy", 0.8), ("far", "auc", 0.8), ("old", "accuracy", 1.0))
     ]  # fmt: skip
+    files = [path for path in (tmp_path / "1").glob("cells/**/metrics.json")
+             if "small/nonprivate" not in str(path)]  # fmt: skip
+    part = summarise(tmp_path / "part.parquet", *files)
     answers = {
         "backbones": answer(plot_loss_by_backbone, summary=one, dataset="digits"),
+        "part": answer(plot_loss_by_backbone, summary=part, dataset="digits"),
         "shift": answer(plot_distribution_shift, summaries=summaries, zero_shot=zero),
         "no text": answer(plot_distribution_shift, summaries=summaries, zero_shot=[]),
         "two": answer(plot_distribution_shift, summaries=summaries[:2], zero_shot=zero),
@@ -426,8 +430,9 @@ def test_results_against_seconds_are_drawn_as_stored(tmp_path: Path) -> None:
     answers["none"] = answer(draw, tmp_path)
     compared_cells(tmp_path, epsilons=("0.1", "1", "8", "inf", RISK))
     set_seconds(tmp_path, sgd=3.0)
-    for path in tmp_path.glob("cells/digits/large/sgd/*/metrics.json"):
-        write_json(path, read_json(path) | {"head": "fine_tune"})
+    for place in ("large/sgd/*", "large/feature_covariance/eps-0.1", "small/sgd/eps-0.1"):
+        for path in tmp_path.glob(f"cells/digits/{place}/metrics.json"):
+            write_json(path, read_json(path) | {"head": "fine_tune"})
     answers["risk"] = answer(draw, tmp_path, {"true_positives": 0.05, "at": 0.01})
     next(tmp_path.glob("benchmarks/*/*/small/*/*.tsv")).unlink()
     answers["one shard"] = read_extraction_seconds(make_study(), tmp_path, "digits")

@@ -128,10 +128,11 @@ RUNS: dict[str, dict[str, Any]] = {
     "two datasets": {"names": {"cifar10": "cifar10", "mine": "cifar10"}},
     "one of two": {"methods": ("m1",)} | ZERO | {"few_shot": [CLIP | {"results": [PROBE]}]},
     "one rate": ZERO, "changes": {"base": "m0"}, "normalised": {"base": "m0"},
-    "inferred": {"zero_shot": [CLIP | {"dataset": "mnist", "summary": {"accuracy": ENTRY}}]},
+    "inferred": {"zero_shot": [CLIP | {"dataset": name, "summary": {"accuracy": ENTRY}}
+                               for name in ("mnist", "mine")]},
     "shots": ZERO | {"few_shot": [
         CLIP | {"backbone": backbone, "results": [PROBE | {"shots": shots} for shots in given]}
-        for backbone, given in (("clip", (None, 16, 4)), ("pixels", (2, 16)))]},
+        for backbone, given in (("clip", (None, 16, 4)), ("pixels", (16,)))]},
 }  # fmt: skip
 
 
