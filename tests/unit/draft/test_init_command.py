@@ -6,11 +6,9 @@ import re
 import shlex
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
-from dpprobe.draft.available_backbone import _model_of
 from dpprobe.release.parts.evaluation import EvaluateOptions
 from dpprobe.study.study import Study
 from tests.unit.draft.conftest import Desk
@@ -35,26 +33,6 @@ def test_nothing_is_written_among_the_images(folder: Desk) -> None:
     folder.monkeypatch.chdir(folder.folder / "x")
     assert "you are in the folder of the images" in folder.init(".")
     assert not list(folder.folder.rglob("*.yaml"))
-
-
-def test_a_file_has_weights_of_the_model_with_the_longest_name() -> None:
-    models = {"ResNet50d_a1.pth": "resnet50d", "resnet50-x.bin": "resnet50",
-              "vit_small_patch16_224_mine.safetensors": "vit_small_patch16_224"}  # fmt: skip
-    assert {file: _model_of(Path("x") / file) for file in models} == models
-
-
-def test_the_head_has_the_command_that_wrote_the_file(desk: Desk) -> None:
-    desk.table("My Table.csv", [{"who": f"p{n}", "x": f"{n}.png", "y": n % 2} for n in range(40)])
-    for number in range(40):
-        desk.file(f"{number}.png")
-    said = desk.init("My Table.csv", "--label", "y", "--patient", "who", "--output", "b c.yaml")
-    assert "my_table (from My Table), b_c (from b c)" in said
-    written = (desk.folder / "b c.yaml").read_text()
-    words = shlex.split(written.partition("# Written by:\n#")[2].partition("\n")[0])
-    assert words[:3] == ["dpprobe", "init", "My Table.csv"]
-    desk.init(*words[2:], "--force")
-    assert (desk.folder / "b c.yaml").read_text() == written
-    assert "who" in written
 
 
 def test_the_last_line_runs_what_was_written(folder: Desk) -> None:

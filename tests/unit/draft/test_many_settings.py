@@ -131,6 +131,7 @@ REFUSED_TABLES = [
 ]  # fmt: skip
 REFUSED_FOLDERS: list[list[str]] = [
     [], ["a/notes.txt", "b/notes.txt"], ["0.jpg", "1.jpg"], ["0.jpg", "a/1.jpg", "b/2.jpg"],
+    ["0.jpg", "a/1.jpg"],
     ["in/a/1.jpg", "in/b/1.jpg"], ["a/1.jpg", "b/1.jpg", "list.csv"], ["a/1.jpg", "list.TSV.gz"],
     ["train/a/1.jpg", "train/b/1.jpg"], ["train/0.tar"], ["0.tar"], ["deep/train/0.TAR"],
     ["a/1.jpg"], ["in/a/1.jpg"], ["a/0.jpg", "b/caf\udce9.jpg"], ["train/0.jpg", "test/0.jpg"],
@@ -187,6 +188,9 @@ def test_a_table_becomes_the_stored_study(desk: Desk) -> None:
     split = edit(lesions(set="train"), 7, set="test")
     desk.table("scans/train.csv", split)
     answers["a split beside a test file"] = draft(desk, "scans/train.csv")
+    desk.table("scans/My Table.csv", lesions())
+    asked = ("--label", "sex", "--patient", "PatientID", "--output", "b c.yaml")
+    answers["names with spaces"] = draft(desk, "scans/My Table.csv", *asked)
     check_values("drafts_of_tables", dict(shorten(answers)))
 
 
@@ -216,7 +220,11 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "of another model": (MINE, {"config": ABOUT | STATED | {"architecture": "resnet50"}}),
     "of other files": (MINE, {"config": {"license": "mit"}, MINE: [ABOUT | STATED]}),
     "a bad value": (MINE, {"config": ABOUT | STATED | {"mean": "x"}}), "broken": (MINE, {}),
+    "broken model": (MINE, {}), "broken elsewhere": (MINE, {}), "of the longest": (
+        "vit_small_patch16_224_mine", {}), "of an ending": ("ResNet50d_a1", {}),
 }  # fmt: skip
+FAULTS = {"broken": "checkpoint: no weights", "broken model": "model_args: x",
+          "broken elsewhere": "no room"}  # fmt: skip
 
 
 def test_a_study_of_fetched_or_given_weights_is_as_stored(desk: Desk) -> None:
@@ -224,7 +232,7 @@ def test_a_study_of_fetched_or_given_weights_is_as_stored(desk: Desk) -> None:
     answers = {}
     desk.images("x/a", "x/b")
     for name, (words, beside) in CHECKPOINTS.items():
-        faults = {"network": "checkpoint: it is not the weights of it"} if name == "broken" else {}
+        faults = {"network": FAULTS[name]} if name in FAULTS else {}
         known = Dimensions(known={"network": 1280}, faults=faults)
         desk.monkeypatch.setattr(available_backbone, "read_dimensions", lambda *_, k=known: k)
         file, *more = words.split()

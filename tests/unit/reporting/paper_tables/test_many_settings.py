@@ -63,6 +63,7 @@ CELLS: dict[str, list[dict[str, Any]]] = {
         *(_rate(rate, batch_size=size) for rate, size in ((0.1, 256), (0.2, 256), (0.1, 64))),
         *(_rate(0.1, batch_size=size) | {"epsilon": epsilon, "method": method}
           for size, epsilon, method in ((64, "1", "m2"), (256, "inf", "m0"), (64, "inf", "m2"))),
+        *(_rate(rate, **SMALL, init="torch") for rate in (0.1, 0.2)),
     ],
     "large batches": [
         _rate(1.0, batch_size=2**power) | {"head": "momentum", "n": 2**19} for power in (16, 17, 18)
@@ -98,7 +99,8 @@ CELLS: dict[str, list[dict[str, Any]]] = {
         {"dataset": "cifar10", "backbone": "clip", "epsilon": epsilon, "method": method}
         for epsilon in ("0.5", "2", "8") for method in ("sgd", "sgd_full")
     ],
-    "second order": [
+    "second order": [{"head": head, "method": head} for head in (*SECOND_ORDER, "sgd")],
+    "second order twice": [
         {"head": head, "method": head} for head in (*SECOND_ORDER, "sgd")
     ] + [{"epsilon": "2", "method": "sgd"}],
     "some of second order": [{"head": head, "method": head} for head in SECOND_ORDER[1:]],

@@ -10,10 +10,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dpprobe.artifacts import write_json
 from dpprobe.data.table import DatasetInfo, read_info
+from dpprobe.exhibits import style
 from dpprobe.exhibits.tables import Column, Table, make_row, write_markdown
 from dpprobe.privacy.risk import RiskEpsilon
 from dpprobe.reporting.figures import planner
@@ -23,6 +25,7 @@ from dpprobe.reporting.report.sources import Origin, Sources
 from dpprobe.reporting.report.statements import Statement
 from dpprobe.results.best_private import best_private
 from dpprobe.results.summary import read_grid, read_summaries
+from tests.support.figures import describe_figure
 from tests.support.report_page import Made
 from tests.support.stored_records import check_values
 
@@ -79,6 +82,7 @@ def test_words_statements_and_commands_are_as_stored(
     infos = {"d": _info(1), "e": _info(2)}
     proven = [origin.collect_provenance(replace(of, commit=commit), infos, none)
               for commit in (None, "abc")]  # fmt: skip
+    assert dict(proven[0]["versions"])["numpy"] == np.__version__
     near = {"near": 2, "rows": 3}
     answers = {
         "untested": [sections._name_untested(_info(*each)) for each in (
@@ -165,13 +169,22 @@ def test_plans_of_reports_are_as_stored(made: Made, monkeypatch: pytest.MonkeyPa
         "limits": {0.5: (0.009, 0.5), 1.0: (50.0, 0.985), 2.0: (100.0, 0.99)},
         "beyond": {0.5: (0.01, 0.03), 1.0: (50.1, 0.98), 2.0: (101.0, 0.99)},
         "risk": {1.0: (RiskEpsilon(0.9, RISK, 1e-5), 0.95), 0.5: (0.5, 0.8), 2.0: (2.0, 0.92)},
+        "one misfit": {0.5: (0.5, 0.8), 1.0: (1.0, 0.2), 2.0: (2.0, 0.92)},
     }
+    drawn: list[list[str]] = []
+
+    def keep_figure(figure: Any) -> bytes:
+        drawn.append(describe_figure(figure))
+        return b""
+
+    monkeypatch.setattr(style, "draw_svg", keep_figure)
     answers: dict[str, Any] = {}
     for name, epsilons in moved.items():
-        leads = {"pixels": 74.0, "scattering": 70 + 2.5 * len(answers)}
+        leads = {"pixels": 74.0, "scattering": 75.0 if name == "risk" else 70.0}
         entries = {}
         for (of, was, backbone, method), entry in grid.entries.items():
             at, share = epsilons.get(was, (was, 1.0))
+            share += 0.02 * ((was, backbone) == (0.5, "pixels"))
             entries[of, at, backbone, method] = replace(
                 entry, mean=25 + share * leads[backbone], least=None
             )
@@ -179,10 +192,11 @@ def test_plans_of_reports_are_as_stored(made: Made, monkeypatch: pytest.MonkeyPa
         choices = dict.fromkeys(rows, grid.choices["digits", 1.0])
         new = replace(grid, rows=rows, entries=entries, choices=choices)
         parts = plans.plan_parts(new, summary, infos, has_room=lambda _: True)
-        of_backbone = {part["backbone"]: part for part in parts}
-        answers[name] = [parts, [
-            sections._list_facts(
-                best, infos["digits"], of_backbone.get(best.backbone), "", subgroups=True)
-            for best in best_private(new, {})
-        ]]  # fmt: skip
+        bests = best_private(new, {})
+        bests[-1] = replace(bests[-1], ceiling=None)
+        grouped = [{"declared": SimpleNamespace(anchor=anchor), "content": [{"dataset": "digits"}]}
+                   for anchor in ("sites", "subgroups")[: 1 + bool(drawn)]]  # fmt: skip
+        cards = [write._make_card(best, bests, new, infos["digits"], parts, grouped)
+                 for best in bests]  # fmt: skip
+        answers[name] = [parts, cards, drawn[-1]]
     check_values("plans_of_reports", answers)
