@@ -184,9 +184,10 @@ def test_plans_of_reports_are_as_stored(made: Made, monkeypatch: pytest.MonkeyPa
         entries = {}
         for (of, was, backbone, method), entry in grid.entries.items():
             at, share = epsilons.get(was, (was, 1.0))
+            network = (name, was, method) == ("risk", 2.0, "sgd")
             share += 0.02 * ((was, backbone) == (0.5, "pixels"))
             entries[of, at, backbone, method] = replace(
-                entry, mean=25 + share * leads[backbone], least=None
+                entry, mean=25 + share * leads[backbone] + network, network=network, least=None
             )
         rows = tuple(dict.fromkeys(key[:2] for key in entries))
         choices = dict.fromkeys(rows, grid.choices["digits", 1.0])
