@@ -33,11 +33,12 @@ def test_it_prints_json_and_draws(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     svg = tmp_path / "plan.svg"
-    options = ("--json", "--ceiling", "0.82", "--figure", str(svg))
+    options = ("--json", "--ceiling", "0.82", "--unit", "patient", "--figure", str(svg))
     assert run_main(monkeypatch, *CALL, *options) == 0
     values = json.loads(capsys.readouterr().out)
     assert values["ceilings"] == [0.82]
     assert svg.read_text(encoding="utf-8").startswith("<?xml")
+    assert "training patients" in svg.read_text(encoding="utf-8")
     risk = ("--true-positives", "0.01", "--at", "0.001", "--json", "--months", "2")
     assert run_main(monkeypatch, *CALL[:-2], *risk) == 0
     values = json.loads(capsys.readouterr().out)

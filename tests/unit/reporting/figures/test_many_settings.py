@@ -264,9 +264,8 @@ def test_backbones_are_compared_as_stored(tmp_path: Path) -> None:
             by_backbone.backbone_figure, private, dataset="digits", published=published, name=name
         )
     network = [replace(cell, network=cell is private[1]) for cell in private]
-    answers["own name"] = answer(
-        by_backbone.backbone_figure, network, dataset="imagenet", published=published
-    )
+    answers["own name"] = answer(by_backbone.backbone_figure, network, dataset="imagenet",
+                                 published=published)  # fmt: skip
     answers["tuned"] = by_backbone._published_models(
         published, "imagenet", "accuracy", networks=True
     )
@@ -400,18 +399,18 @@ def test_plans_are_drawn_as_stored(tmp_path: Path) -> None:
     risk = RiskEpsilon(0.46, RISK, 1e-5)
     few = Setting(n=40, classes=10, epsilon=0.5)
     answers = {
-        "measured": answer(planner._plan_figure, setting, scale, starts, title="digits"),
-        "expected": answer(planner._plan_figure, setting, public, none, title=""),
+        "measured": answer(planner._plan_figure, setting, scale, starts, title="d", unit="image"),
+        "expected": answer(planner._plan_figure, setting, public, none, title="", unit="image"),
         "part": answer(planner._plan_figure, setting.with_epsilon(risk), scale,
-                       none | {1.0: starts[1.0], risk: None}, title=""),
-        "few": answer(planner._plan_figure, few, public, none, title="few"),
-        "other": answer(planner.write_plan_figure, Path("plan.pdf"), setting, scale),
+                       none | {1.0: starts[1.0], risk: None}, title="", unit="patient"),
+        "few": answer(planner._plan_figure, few, public, none, title="few", unit="patient"),
+        "other": answer(planner.write_plan_figure, Path("plan.pdf"), setting, scale, unit="image"),
     }  # fmt: skip
     check_values("figures_of_plans", answers, rel=1e-4)
     for name, start in (("plan.svg", b"<?xml"), ("plan.png", b"\x89PNG")):
-        planner.write_plan_figure(tmp_path / name, setting, scale)
+        planner.write_plan_figure(tmp_path / name, setting, scale, unit="image")
         assert (tmp_path / name).read_bytes().startswith(start)
-    svg = planner.plan_svg(setting, scale, [each for each in starts.values() if each], title="a")
+    svg = planner.plan_svg(setting, scale, list(filter(None, starts.values())), title="a", unit="a")
     assert b"<svg" in svg
 
 
