@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from dpprobe.artifacts import hash_value, write_json, write_table
 from dpprobe.data.options import Headline, headline_metric
-from dpprobe.privacy.limits import epsilon_value
+from dpprobe.privacy.risk import nominal_epsilon
 from dpprobe.results import metrics
 from dpprobe.results.halves import half_values
 from dpprobe.results.summary import Grid, read_grid, summarise_cells
@@ -26,6 +26,10 @@ TEST_ROWS = 200
 TRAIN_ROWS = 1000
 DIMENSION = 64
 STEPS = (10, 20, 30, 40)
+# The summary of a metric without intervals.
+BARE: dict[str, Any] = {"mean": 0.5, "std": None, "count": 3} | {
+    f"{kind}{end}": None for kind in ("", "rows_", "both_") for end in ("low", "high", "interval")
+}
 
 
 def write_cell(
@@ -59,7 +63,7 @@ def write_cell(
         present[:, [name == "absent" for name in class_names]] = 0.0
         labels = present.astype(np.uint8)
     link: metrics.Link = "sigmoid" if multi_label else "softmax"
-    signal = quality / (1 + 0.5 / epsilon_value(epsilon))
+    signal = quality / (1 + 0.5 / nominal_epsilon(epsilon, 1e-5))
     vary = head != "nonprivate"
     scores = generator.normal(size=(seeds if vary else 1, rows, classes))
     scores = np.broadcast_to(scores, (seeds, rows, classes)) + signal * present
@@ -77,7 +81,7 @@ def write_cell(
     )
     _write_history(folder / "history.parquet", records)
     write_predictions(folder / "predictions.parquet", scores, labels)
-    private = math.isfinite(epsilon_value(epsilon))
+    private = math.isfinite(budget)
     write_json(folder / "privacy.json", _statement(identity, seeds=seeds, private=private))
     weights = generator.normal(size=(seeds, classes, DIMENSION + 1)).astype(np.float32)
     save_file({"weights": weights}, folder / "heads.safetensors")
@@ -87,7 +91,7 @@ def write_cell(
         "head": head, "private": private, "fingerprint": hash_value(identity),
         "content_hash": hash_value([identity, seeds, quality, note]),
         "delta": 1e-5 if private else None, "noise_multiplier": 1.23456789 if private else None,
-        "realised_epsilon": 0.996 * epsilon_value(epsilon) if private else None,
+        "realised_epsilon": 0.996 * budget if private else None,
         "options": {"head": head, "normalize": "none"}
         | ({} if head == "nonprivate" else {"batch_size": 32, "learning_rate": 0.1}),
         "rows": {"train": TRAIN_ROWS, "test": rows},
@@ -112,7 +116,7 @@ def _statement(identity: Sequence[str], *, seeds: int, private: bool) -> dict[st
     values = {"method": method, "n": TRAIN_ROWS, "seeds": [hash_value([*identity, index])[:32]
         for index in range(seeds)]}  # fmt: skip
     if private:
-        value = epsilon_value(epsilon)
+        value = nominal_epsilon(epsilon, 1e-5)
         values |= {"promise": stored["promise"].replace("(2, 1e-05)", f"({epsilon}, 1e-05)"),
             "epsilon_target": value, "epsilon_realised": 0.996 * value,
             "epsilon_all_heads": 2.0 * value}  # fmt: skip

@@ -26,12 +26,10 @@ mpl.rcParams.update(style.SETTINGS)  # figures are drawn as `make_exhibit` draws
 
 
 def write_summary(
-    root: Path,
-    *,
-    backbones: Sequence[str] = ("pixels", "scattering"),
+    root: Path, *, backbones: Sequence[str] = ("pixels", "scattering"),
     methods: Sequence[str] = ("sgd", "sgd_full", "nonprivate"),
     epsilons: Sequence[str] = ("0.5", "1", "8", "inf"),
-) -> Path:
+) -> Path:  # fmt: skip
     """Writes a study of one dataset and returns its summary."""
     cells = write_study(root, backbones=backbones, methods=methods, epsilons=epsilons)
     summarise_cells(cells, root / "summary.parquet", study="study")

@@ -99,15 +99,12 @@ class Made:
         self.root = root
         self.results = root / "results"
         shutil.copytree(_write_files(datasets, **options), root, dirs_exist_ok=True)
-        self.study: dict[str, Any] = Study.model_validate(
-            {
-                "study": "small",
-                "datasets": {name: {"source": "sklearn", "name": "digits"} for name in datasets},
-                "backbones": {name: {"family": "pixels"} for name in ("pixels", "scattering")},
-                "methods": {"sgd": {"head": "sgd"}, "nonprivate": {"head": "nonprivate"}},
-                "epsilons": [0.5, 1, 2, "inf"],
-            }
-        ).model_dump(mode="json")
+        self.study: dict[str, Any] = Study.model_validate({
+            "study": "small", "epsilons": [0.5, 1, 2, "inf"],
+            "datasets": {name: {"source": "sklearn", "name": "digits"} for name in datasets},
+            "backbones": {name: {"family": "pixels"} for name in ("pixels", "scattering")},
+            "methods": {"sgd": {"head": "sgd"}, "nonprivate": {"head": "nonprivate"}},
+        }).model_dump(mode="json")  # fmt: skip
         self.origin = Origin(study=self.study, results=Path("results"), commit="abc123")
         summaries = [self.results / f"summary/{name}.parquet" for name in datasets]
         tables = ["accuracy", *(f"{name}_accuracy" for name in datasets)]
@@ -120,13 +117,10 @@ class Made:
             datasets={name: self.root / f"data/{name}/dataset.json" for name in datasets},
             tables=study_tables(self.table_files, summaries, None),
             figures=[
-                self.results / f"figures/{name}/{stem}.{kind}"
-                for name in datasets
-                for stem in ("accuracy", "tsne_pixels")
-                for kind in ("svg", "png")
-            ],
+                self.results / f"figures/{name}/{stem}.{kind}" for name in datasets
+                for stem in ("accuracy", "tsne_pixels") for kind in ("svg", "png")],
             captions=sorted((REPOSITORY / "resources/captions").glob("*.rst")),
-        )
+        )  # fmt: skip
 
     def page(self, **changes: Any) -> Page:
         output = self.results / "report.html"

@@ -63,7 +63,7 @@ def _run_plan(arguments: argparse.Namespace) -> int:
     if arguments.figure:
         from dpprobe.reporting.figures.planner import write_plan_figure  # heavy: matplotlib
 
-        write_plan_figure(arguments.figure, setting, plan.scale)
+        write_plan_figure(arguments.figure, setting, plan.scale, unit=arguments.unit)
     values, words = plan.as_json(), plan_in_words(plan)
     if arguments.months is not None:
         # heavy: NumPy

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
-from dpprobe.backbones.feature_dimensions import Dimensions
-from dpprobe.draft.available_backbone import _model_of
 from dpprobe.release.parts.evaluation import EvaluateOptions
 from dpprobe.study.study import Study
 from tests.unit.draft.conftest import Desk
@@ -41,108 +33,6 @@ def test_nothing_is_written_among_the_images(folder: Desk) -> None:
     folder.monkeypatch.chdir(folder.folder / "x")
     assert "you are in the folder of the images" in folder.init(".")
     assert not list(folder.folder.rglob("*.yaml"))
-
-
-@pytest.mark.parametrize(
-    ("file", "more", "fault"),
-    [
-        ("mobilenetv2_100_imagenet.safetensors", (), None),
-        ("mobilenetv2_100_imagenet.safetensors", (), "checkpoint: it is not the weights of it"),
-        ("resnet18_ours.safetensors", ("--model", "mobilenetv2_100"), None),
-        ("MobileNetV2_100.safetensors", (), None),
-    ],
-)
-def test_a_checkpoint_is_looked_at_and_its_model_told_by_its_name_or_option(
-    file: str, more: tuple[str, ...], fault: str | None, folder: Desk
-) -> None:
-    """What looks at networks, a process of some seconds, has tests elsewhere."""
-
-    def told(backbones: Mapping[str, Any], _: Path) -> Dimensions:
-        assert backbones["network"].model == "mobilenetv2_100"
-        faults = {} if fault is None else {"network": fault}
-        return Dimensions(known={"network": 1280}, faults=faults)
-
-    folder.monkeypatch.setattr("dpprobe.draft.available_backbone.read_dimensions", told)
-    weights = {"weight": np.zeros(1, dtype=np.float32)}
-    save_file(weights, folder.folder / file)
-    printed = folder.init("x", "--checkpoint", file, *more)
-    if fault is not None:
-        assert printed == f"dpprobe: --{fault}"
-        return
-    assert "mobilenetv2_100, 1,280 features per image" in printed
-    drafted = folder.study("x.yaml").backbones["mobilenetv2_100"]
-    assert drafted.input_files() == (file,)
-    written = (folder.folder / "x.yaml").read_text()
-    assert " ".join(["dpprobe init x --checkpoint", file, *more]) in written
-    assert "(0.485, 0.456, 0.406)" in written
-    assert "pad_type" in written
-    assert "mean, std, size, interpolation" in drafted.list_warnings()[0]
-
-
-def test_a_file_has_weights_of_the_model_with_the_longest_name() -> None:
-    models = {"ResNet50d_a1.pth": "resnet50d", "resnet50-x.bin": "resnet50",
-              "vit_small_patch16_224_mine.safetensors": "vit_small_patch16_224"}  # fmt: skip
-    assert {file: _model_of(Path("x") / file) for file in models} == models
-
-
-STATED = {"mean": [0.5] * 3, "std": [0.5] * 3, "input_size": [3, 192, 192],
-          "interpolation": "bilinear", "crop_pct": 1.0, "classifier": "fc"}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ["config.json", "mobilenetv2_100_mine.json"])
-@pytest.mark.parametrize("nested", [True, False])
-def test_what_stands_beside_a_checkpoint_is_written(name: str, nested: bool, folder: Desk) -> None:
-    known = Dimensions(known={"network": 1280}, faults={})
-    folder.monkeypatch.setattr("dpprobe.draft.available_backbone.read_dimensions", lambda *_: known)
-    checkpoint = "mobilenetv2_100_mine.safetensors"
-    save_file({"weight": np.zeros(1, dtype=np.float32)}, folder.folder / checkpoint)
-    about = {"architecture": "mobilenetv2_100", "model_args": {"pad_type": "same"}}
-    values = about | ({"pretrained_cfg": STATED} if nested else STATED)
-
-    def init(content: object) -> Any:
-        folder.file(name, json.dumps(content))
-        folder.init("x", "--checkpoint", checkpoint, "--force")
-        return folder.study("x.yaml").backbones["mobilenetv2_100"]
-
-    drafted = init(values)
-    assert drafted.model_args == {"pad_type": "same"}
-    views = drafted.preprocessing
-    assert (views.mean, views.std, views.size) == ((0.5,) * 3, (0.5,) * 3, 192)
-    assert (views.interpolation, views.crop_pct) == ("bilinear", 1.0)
-    assert drafted.list_warnings() == []
-    for other in (values | {"architecture": "resnet50"}, [values], {"license": "mit"}):
-        (folder.folder / "x.yaml").unlink()
-        assert init(other).preprocessing == type(views)(), "not of this model"
-    bad = values | {"pretrained_cfg": STATED | {"mean": "x"}, "mean": "x"}
-    (folder.folder / "x.yaml").unlink()
-    folder.file(name, json.dumps(bad))
-    assert f"{name}: states values of no use" in folder.init("x", "--checkpoint", checkpoint)
-
-
-def test_weights_that_were_fetched_before_are_taken(folder: Desk) -> None:
-    commit = "0" * 40
-    repository = folder.folder / "cache/models--timm--vit_base_patch16_224.augreg_in21k"
-    (repository / "refs").mkdir(parents=True)
-    (repository / "refs/main").write_text(commit)
-    (repository / "snapshots" / commit).mkdir(parents=True)
-    (repository / "snapshots" / commit / "model.safetensors").write_bytes(b"x")
-    assert "vit_b16, 768 features per image" in folder.init("x")
-    assert folder.study("x.yaml").backbones["vit_b16"].dimension == 768
-    assert "# vit:" not in (folder.folder / "x.yaml").read_text(), "nothing better is proposed"
-
-
-def test_the_head_has_the_command_that_wrote_the_file(desk: Desk) -> None:
-    desk.table("My Table.csv", [{"who": f"p{n}", "x": f"{n}.png", "y": n % 2} for n in range(40)])
-    for number in range(40):
-        desk.file(f"{number}.png")
-    said = desk.init("My Table.csv", "--label", "y", "--patient", "who", "--output", "b c.yaml")
-    assert "my_table (from My Table), b_c (from b c)" in said
-    written = (desk.folder / "b c.yaml").read_text()
-    words = shlex.split(written.partition("# Written by:\n#")[2].partition("\n")[0])
-    assert words[:3] == ["dpprobe", "init", "My Table.csv"]
-    desk.init(*words[2:], "--force")
-    assert (desk.folder / "b c.yaml").read_text() == written
-    assert "who" in written
 
 
 def test_the_last_line_runs_what_was_written(folder: Desk) -> None:

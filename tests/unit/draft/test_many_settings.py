@@ -7,11 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from safetensors.numpy import save_file
 
+from dpprobe.backbones.feature_dimensions import Dimensions
 from dpprobe.data.options import compute_imbalance
+from dpprobe.draft import available_backbone
 from dpprobe.draft import column_guesses as guesses
 from dpprobe.draft.seen_dataset import Seen, study_name
 from dpprobe.draft.study_text import choose_delta
@@ -78,6 +82,12 @@ TABLES: dict[str, tuple[Rows, str]] = {
              mel=""), ""),
     "an uncertain class": (edit(rows_of(label=lambda n: n % 2), 3, label=-1), ""),
     "numbers as classes": (rows_of(label=lambda n: ("2", "10")[n % 2]), ""),
+    "signs": (rows_of(label=lambda n: ("-1", "+1")[n % 2]), ""),
+    "a number and a word": (rows_of(label=lambda n: ("1", "b")[n % 2]), ""),
+    "a blank file": (edit(rows_of(label=half), 0, file=""), ""),
+    "no images in the usual column": (
+        [{"image": "", "id": "", "path": f"files/{n}.jpg", "y": half(n)} for n in range(60)], ""),
+    "an ending alone": ([{"id": f"files/{n}", "y": half(n)} for n in range(60)], "--root scans"),
     "words of YAML as classes": (rows_of(label=lambda n: ("yes", "no")[n % 2]), ""),
     "no finding and unknown": (rows_of(label=lambda n: ("nan", "a", "unknown")[n % 3]), ""),
     "joined labels": (rows_of(label=lambda n: ("a", "b", "a|b", "b|a", "a|c", "c")[n % 6]), ""),
@@ -94,18 +104,17 @@ TABLES: dict[str, tuple[Rows, str]] = {
         [{"path": f"none/{n}.jpg", "image_id": f"z{n}", "y": half(n)} for n in range(60)], ""),
 }  # fmt: skip
 FOLDERS: dict[str, Mapping[str, int]] = {
-    "two classes": {"benign": 12, "naevus": 12},
-    "eleven to one": {"a": 347, "malignant": 31},
+    "two classes": {"benign": 12, "naevus": 12}, "eleven to one": {"a": 347, "malignant": 31},
     "eleven to one of three": {"a": 347, "b": 347, "malignant": 31},
-    "few to test": {"a": 40, "b": 40, "c": 12},
-    "four of a class": {"a": 40, "b": 4},
-    "one of a class": {"a": 40, "b": 40, "c": 1},
+    "few to test": {"a": 40, "b": 40, "c": 12}, "four of a class": {"a": 40, "b": 4},
+    "one of a class": {"a": 40, "b": 40, "c": 1}, "rare or not": {"a": 10, "b": 9, "c": 11},
     "a split": {"Training/a": 12, "Training/b": 12, "test/a": 12, "test/b": 9, "val/a": 3},
     "fewer images than classes": {f"c{number}": 1 for number in range(12)},
     "many classes": {f"c{number}": 40 + number for number in range(11)},
-    "ten classes": {f"c{number}": 40 for number in range(10)},
-    "rare or not": {"a": 10, "b": 9, "c": 11},
-}
+    "ten classes": dict.fromkeys([f"c{number}" for number in range(10)], 40),
+    "hidden": {"a": 12, "b": 12, ".thumbs/x": 5},
+    "as many to train as classes": {"train/a": 1, "train/b": 1, "test/a": 2, "test/b": 1},
+}  # fmt: skip
 
 
 # Texts of a table, and words after its name.
@@ -122,6 +131,7 @@ REFUSED_TABLES = [
 ]  # fmt: skip
 REFUSED_FOLDERS: list[list[str]] = [
     [], ["a/notes.txt", "b/notes.txt"], ["0.jpg", "1.jpg"], ["0.jpg", "a/1.jpg", "b/2.jpg"],
+    ["0.jpg", "a/1.jpg"],
     ["in/a/1.jpg", "in/b/1.jpg"], ["a/1.jpg", "b/1.jpg", "list.csv"], ["a/1.jpg", "list.TSV.gz"],
     ["train/a/1.jpg", "train/b/1.jpg"], ["train/0.tar"], ["0.tar"], ["deep/train/0.TAR"],
     ["a/1.jpg"], ["in/a/1.jpg"], ["a/0.jpg", "b/caf\udce9.jpg"], ["train/0.jpg", "test/0.jpg"],
@@ -178,6 +188,9 @@ def test_a_table_becomes_the_stored_study(desk: Desk) -> None:
     split = edit(lesions(set="train"), 7, set="test")
     desk.table("scans/train.csv", split)
     answers["a split beside a test file"] = draft(desk, "scans/train.csv")
+    desk.table("scans/My Table.csv", lesions())
+    asked = ("--label", "sex", "--patient", "PatientID", "--output", "b c.yaml")
+    answers["names with spaces"] = draft(desk, "scans/My Table.csv", *asked)
     check_values("drafts_of_tables", dict(shorten(answers)))
 
 
@@ -191,6 +204,49 @@ def test_a_folder_becomes_the_stored_study(desk: Desk) -> None:
         for text in answers[name][1].values():
             assert not any(count in text for count in ("347", "31", "378", "91.8", "11.2"))
     check_values("drafts_of_folders", dict(shorten(answers)))
+
+
+STATED = {"mean": [0.5] * 3, "std": [0.4] * 3, "input_size": [3, 192, 192],
+          "interpolation": "bilinear", "crop_pct": 1.0, "classifier": "fc"}  # fmt: skip
+ABOUT = {"architecture": "mobilenetv2_100", "model_args": {"pad_type": "same"}}
+MINE = "mobilenetv2_100_mine"
+# A checkpoint with words after it, and the files beside it: what they state.
+CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "of its name": ("mobilenetv2_100_imagenet", {}), "of capitals": ("MobileNetV2_100", {}),
+    "of a tag": ("resnet18_ours --model mobilenetv2_100.ra_in1k", {}),
+    "beside its folder": (MINE, {"config": ABOUT | {"pretrained_cfg": STATED}}),
+    "beside it": (MINE, {MINE: ABOUT | STATED, "config": STATED | {"mean": [0.1] * 3}}),
+    "no arguments": (MINE, {"config": {"pretrained_cfg": STATED}}),
+    "of another model": (MINE, {"config": ABOUT | STATED | {"architecture": "resnet50"}}),
+    "of other files": (MINE, {"config": {"license": "mit"}, MINE: [ABOUT | STATED]}),
+    "a bad value": (MINE, {"config": ABOUT | STATED | {"mean": "x"}}), "broken": (MINE, {}),
+    "broken model": (MINE, {}), "broken elsewhere": (MINE, {}), "of the longest": (
+        "vit_small_patch16_224_mine", {}), "of an ending": ("ResNet50d_a1", {}),
+}  # fmt: skip
+FAULTS = {"broken": "checkpoint: no weights", "broken model": "model_args: x",
+          "broken elsewhere": "no room"}  # fmt: skip
+
+
+def test_a_study_of_fetched_or_given_weights_is_as_stored(desk: Desk) -> None:
+    """What looks at networks, a process of some seconds, has tests elsewhere."""
+    answers = {}
+    desk.images("x/a", "x/b")
+    for name, (words, beside) in CHECKPOINTS.items():
+        faults = {"network": FAULTS[name]} if name in FAULTS else {}
+        known = Dimensions(known={"network": 1280}, faults=faults)
+        desk.monkeypatch.setattr(available_backbone, "read_dimensions", lambda *_, k=known: k)
+        file, *more = words.split()
+        save_file({"weight": np.zeros(1, np.float32)}, desk.folder / f"{file}.safetensors")
+        for stem, content in beside.items():
+            desk.file(f"{stem}.json", json.dumps(content))
+        answers[name] = draft(desk, "x", "--checkpoint", f"{file}.safetensors", *more)
+        for path in desk.folder.glob("*.*"):
+            path.unlink()
+    for name in ("mobilenetv2_100.ra_in1k", "vit_base_patch16_224.augreg_in21k"):
+        desk.file(f"cache/models--timm--{name}/refs/main", "0" * 40)
+        desk.file(f"cache/models--timm--{name}/snapshots/{'0' * 40}/model.safetensors")
+        answers[f"fetched {name}"] = draft(desk, "x")
+    check_values("drafts_of_checkpoints", dict(shorten(answers)))
 
 
 def test_what_is_not_understood_ends_init_with_a_line(desk: Desk) -> None:
@@ -232,7 +288,7 @@ def test_an_empty_class_counts_as_tables_count_it() -> None:
 
 
 def test_delta_lies_below_one_over_the_patients() -> None:
-    assert [choose_delta(n) for n in (1, 10_000, 10_001, 1_281_167)] == [1e-5, 1e-5, 1e-6, 1e-8]
+    assert [choose_delta(n) for n in (0, 10_000, 10_001, 1_281_167)] == [1e-5, 1e-5, 1e-6, 1e-8]
 
 
 def numbers(first: int, last: int) -> list[str]:
@@ -256,6 +312,8 @@ COLUMN_SETS: list[dict[str, list[str]]] = [
     {"split": ["train", "val", "testing", "x"]}, {"split": ["train", "val"]}, {"set": ["train"]},
     {"subset": ["train", "test", *numbers(1, 999)]}, {"set": ["test", "val"]},
     {"set": ["isic_train", "isic_test", "isic_all"]}, {"fold": ["TRAIN", "validation", "labels"]},
+    {"label": [""], "y": ["Dog", "Cat", "cat", "dog"], "Skin Type": ["1", "2"], "Sex ": ["f", "m"]},
+    {"a": ["0", "1", "0.0", "1.0", "-1", "-1.0"], "b": ["1", "0"], "lesion_id": ["x", "x"]},
 ]  # fmt: skip
 
 
@@ -321,6 +379,13 @@ PARQUET: dict[str, tuple[dict[str, Any], bool, str]] = {
     "a folder of images": ({}, True, "--root x"),
     "ages": ({"age": [20 + n for n in range(60)], "Patient ID": [n // 5 for n in range(60)]},
              True, ""),
+    "a named patient and groups": (
+        {"who": [f" {n // 2}"[n % 2 :] for n in range(60)], "patient": [b"p"] * 60,
+         "sex": ["f", "m "] * 30, "site": [*"abc"] * 20}, True, "--patient who"),
+    "two lists and labels beyond the names": (
+        {"case": [[n] for n in range(60)], "patient": [[n] for n in range(60)],
+         "label": [0, 1, 2, 5] * 15}, True, ""),
+    "labels with a point": ({"label": [0.0, 1.0, 1.0] * 20}, False, ""),
 }  # fmt: skip
 
 
@@ -342,8 +407,9 @@ def test_a_parquet_file_becomes_the_stored_study(desk: Desk) -> None:
         answers[name] = draft(desk, "skin.parquet", *words.split())
     desk.file("skin.parquet")
     answers["no parquet"] = draft(desk, "skin.parquet")
-    pq.write_table(pa.table({"image": ["x"], "kind": [1]}), desk.folder / "skin.parquet")
-    answers["no labels"] = draft(desk, "skin.parquet")
+    for first, second in (("image", "kind"), ("scan", "label")):
+        pq.write_table(pa.table({first: ["x"], second: [1]}), desk.folder / "skin.parquet")
+        answers[f"{first} and {second}"] = draft(desk, "skin.parquet")
     twice = pa.table([["x"], [1], [1]], names=["image", "label", "label"])
     pq.write_table(twice, desk.folder / "skin.parquet")
     answers["two columns of one name"] = draft(desk, "skin.parquet")

@@ -15,12 +15,16 @@ def parse(page: str) -> ET.Element:
     return ET.fromstring(page.removeprefix("<!doctype html>"))
 
 
-@pytest.mark.parametrize("classes", [2, 10, 20, 21, 60, 100])
-def test_the_table_has_a_square_for_each_pair_of_classes(classes: int) -> None:
+@pytest.mark.parametrize(
+    ("classes", "side"), [(2, 28), (20, 28), (21, 28), (25, 25), (70, 9), (71, 9), (170, 4)]
+)
+def test_the_table_has_a_square_for_each_pair_of_classes(classes: int, side: int) -> None:
     counts = np.random.default_rng(2).integers(0, 50, size=(classes, classes))
     counts[1] = 0
     names = [f"<class & {k}>" * (1 + k % 3) for k in range(classes)]
-    root = parse(confusion_html(counts, names, title="a < b"))
+    page = confusion_html(counts, names, title="a < b")
+    root = parse(page)
+    assert f"min-width: {side}px; height: {side}px" in page
     squares = list(root.iter("td"))
     assert len(squares) == classes**2
     assert sum("style" in square.attrib for square in squares) == (counts > 0).sum()
@@ -32,6 +36,9 @@ def test_the_table_has_a_square_for_each_pair_of_classes(classes: int) -> None:
 
 
 def test_darker_is_more() -> None:
-    page = confusion_html(np.array([[9, 1], [5, 5]]), ["a", "b"], title="")
-    assert re.findall(r"rgb\(0 70 130 / ([\d.]+)\)", page) == ["0.900", "0.100", "0.500", "0.500"]
-    assert [square.text for square in parse(page).iter("td")] == ["90", "10", "50", "50"]
+    page = confusion_html(np.array([[199, 1], [3, 3]]), ["a" * 16, "b" * 17], title="")
+    assert re.findall(r"130 / ([\d.]+)\); color: (\S+)\"", page) == [
+        ("0.995", "#fff"), ("0.005", "#222"), ("0.500", "#222"), ("0.500", "#222"),
+    ]  # fmt: skip
+    assert [square.text for square in parse(page).iter("td")] == ["100", "0", "50", "50"]
+    assert [each.text for each in parse(page).iter("th")][1:3] == ["a" * 16, "b" * 15 + "…"]

@@ -10,18 +10,19 @@ import pytest
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.exhibits.exhibit import Exhibit
-from dpprobe.exhibits.tables import comma_separated, write_markdown
+from dpprobe.exhibits.tables import Column, Table, comma_separated, make_row, write_markdown
 from dpprobe.reporting import declarations
 from dpprobe.reporting.accuracy_table import make_accuracy_table
 from dpprobe.reporting.console import LINES, describe_study
 from dpprobe.reporting.headline import headline_lines
-from dpprobe.reporting.report.shown_tables import study_tables
+from dpprobe.reporting.report import statements, write
+from dpprobe.reporting.report.shown_tables import ReportTable, study_tables
 from dpprobe.results.best_private import best_private
 from dpprobe.results.study_files import StudyFiles
 from dpprobe.results.summary import read_grid, summarise_cells
 from dpprobe.study.study_file import load_study
 from tests.support.baseline_records import write_zero_shot
-from tests.support.cell_files import write_cell, write_study
+from tests.support.cell_files import BARE, write_cell, write_study
 from tests.support.report_page import Made, write_summaries
 from tests.support.stored_records import check_values
 
@@ -59,17 +60,13 @@ def _write_studies(root: Path) -> dict[str, list[Path]]:
     cells = write_study(root / "plain", epsilons=("0.5", "2", "inf"))
     alone = [write_cell(root / "alone", epsilon=epsilon, seeds=1) for epsilon in ("0.5", "3")]
     many = [f"class {k}" for k in range(11)]
-    strong = [
-        write_cell(root / "weak", method=method, epsilon="inf", quality=quality)
-        for method, quality in (("nonprivate", 0.2), ("sgd", 3.0))
-    ]
     return {
         "plain": cells[1:],
         "large": _change(_cells(root / "large", 2), n=200_000),
         "many": _cells(root / "many", 30),
         "alone": alone,
         "labels": [
-            write_cell(root / "labels", **LABELS),
+            *_change([write_cell(root / "labels", **LABELS)], n=200_000),
             write_cell(root / "labels", method="nonprivate", epsilon="inf", **LABELS),
             write_cell(root / "labels", dataset="plain"),
             *_change([write_cell(root / "labels", dataset="large")], n=200_000),
@@ -90,10 +87,8 @@ def _write_studies(root: Path) -> dict[str, list[Path]]:
         ],
         "unpriced": [
             write_cell(root / "unpriced", quality=1.0),
-            *_change(
-                [write_cell(root / "unpriced", method="found", quality=9.0)],
-                head="fine_tune", options=SEARCH,
-            ),
+            *_change([write_cell(root / "unpriced", method="found", quality=9.0)],
+                     head="fine_tune", options=SEARCH),
             write_cell(root / "unpriced", method="sgd_full", quality=0.5),
         ],
         "equal": _change(
@@ -109,7 +104,30 @@ def _write_studies(root: Path) -> dict[str, list[Path]]:
                 options={"head": "auto", "chosen": {"head": "sgd", "class_priors": "released"}},
             ),
         ],
-        "weak": strong,
+        "weak": [
+            write_cell(root / "weak", method=method, epsilon="inf", quality=quality)
+            for method, quality in (("nonprivate", 0.2), ("sgd", 3.0))
+        ],
+        "risks": [
+            *(write_cell(root / "risks", method=f"m{e}", epsilon=e, seeds=6)
+              for e in ("1", "tpr-0.05-at-0.01", "inf")),
+            *_change([write_cell(root / "risks", epsilon="tpr-0.05-at-0.01")],
+                     realised_epsilon=0.4, head="fine_tune", options=SEARCH),
+            *_change([write_cell(root / "risks", epsilon="advantage-0.1")], realised_epsilon=0.3),
+            write_cell(root / "risks", dataset="b", epsilon="2", headline="macro_accuracy"),
+        ],
+        "bare": _change(
+            [*_cells(root / "bare", 1, rows=8),
+             write_cell(root / "bare", epsilon="inf", method="nonprivate", rows=8)],
+            summary={"accuracy": BARE}),
+        "up to the constant": _change(
+            [write_cell(root / "up to the constant")],
+            summary={"accuracy": BARE | {"both_low": 0.2, "both_high": 0.265}}),
+        "all right": [write_cell(root / "all right", method=f"m{quality}", quality=quality)
+                      for quality in (1, 2, 40)],
+        "at the constant": _change(
+            [write_cell(root / "at the constant")],
+            summary={"accuracy": BARE | {"both_low": 0.265, "both_high": 0.3}}),
         "none": [write_cell(root / "none", epsilon="inf")],
     }  # fmt: skip
 
@@ -132,7 +150,8 @@ def test_the_words_of_studies_are_as_stored(
                 (folder / file).touch()
             uri = "http://host/" if name == "labels" else "sqlite:///x/mlflow.db"
             pages = {"studies": "#/a"} if name == "plain" else {"summary": "#/b"}
-            write_json(folder / "tracking/digits.json", {"uri": uri, "pages": pages})
+            for file, of in (("digits", {}), ("_study", pages)):
+                write_json(folder / f"tracking/{file}.json", {"uri": uri, "pages": of})
         grid, table = read_grid(summaries), make_accuracy_table(summaries)
         bests = best_private(grid, {})
         console = describe_study(folder, summaries).splitlines()
@@ -144,6 +163,13 @@ def test_the_words_of_studies_are_as_stored(
             "notes": [headline_lines(grid, bests, dataset) for dataset in grid.measures],
         }
     check_values("words_of_studies", answers)
+
+
+SOURCE = {
+    "source": "csv", "root": "/home/jane/scans", "class_names": {"0": "normal", "1": "ill"},
+    "group_columns": ["sex"], "joins": [{"file": "a.csv", "first": True}], "split_seed": 0,
+    "extract": {"patient": {"pattern": "/p([0-9]+)/"}},
+}  # fmt: skip
 
 
 def _page_words(page: Any) -> list[str]:
@@ -169,12 +195,30 @@ def test_the_report_has_the_stored_words(tmp_path: Path, monkeypatch: pytest.Mon
     write_summaries(made.results)
     files = [write_zero_shot(made.results, backbone="a", auc=0.95)]
     files.append(write_zero_shot(made.results, backbone="b", accuracy=0.72))
-    lesions = Made(tmp_path / "two", headline="auc", **LESIONS)
+    lesions = Made(tmp_path / "two", ("digits", "letters"), headline="auc", **LESIONS)
+    lesions.study["datasets"]["digits"] = SOURCE
+    info = lesions.sources.datasets["digits"]
+    write_json(info, read_json(info) | {"source": SOURCE})
     clinic = Made(tmp_path / "three", patients=40)
     units = read_json(clinic.sources.datasets["digits"]) | {"units": {"train": 200, "test": 40}}
     write_json(clinic.sources.datasets["digits"], units)
+    paper = Table(
+        name="table_2", title="Table 2: accuracy of CLIP",
+        columns=(Column(title="a", align="left"), Column(title="b")), rows=[make_row("c | d", "1")],
+    )  # fmt: skip
     tables = study_tables(made.table_files, made.sources.summaries, None)
-    pages = (made.page(zero_shot=files, tables=tables), lesions.page(), clinic.page())
+    tables.append(ReportTable(table=paper, files=[made.results / "tables/papers/table_2.md"]))
+    pages = [made.page(zero_shot=files, tables=tables), lesions.page()]
+    for path in sorted(clinic.results.glob("cells/*/*/*/eps-1/metrics.json")):
+        record = read_json(path)
+        record["cell"]["epsilon"] = "advantage-0.1"
+        write_json(path, record | {"dimension": 32})
+        path.parent.rename(path.parents[1] / "eps-advantage-0.1")
+    write_summaries(clinic.results)
+    monkeypatch.setattr(statements, "STATEMENTS_SHOWN", 3)
+    monkeypatch.setattr(write, "CELLS_SHOWN", 4)
+    pages.append(clinic.page(statements=sorted(clinic.results.glob("cells/**/privacy.json"))))
+    assert "/home/jane" not in pages[1].text
     check_values("words_of_reports", [_page_words(page) for page in pages])
 
 
@@ -199,7 +243,13 @@ STUDIES: Mapping[str, dict[str, Any]] = {
         f"sgd_{size}_{scale:.0f}": SGD | {"batch_size": size, "init": "scaled", "init_scale": scale}
         for size in (16, 64) for scale in (0.1, 1.0)
     }},
+    "a network": {"backbones": {"vit": {"family": "timm", "model": "vit_tiny_patch16_224",
+                                        "pretrained": False}},
+                  "methods": {"sgd": SGD, "net": {"head": "fine_tune", "tune": "all"}}},
     "papers": {"datasets": {"cifar10": DIGITS, "mnist": DIGITS}},
+    "sizes": {"backbones": {
+        f"v{size}": {"family": "timm", "model": "vit_tiny_patch16_224", "pretrained": False,
+                     "preprocessing": {"size": size}} for size in (224, 192)}},
 }  # fmt: skip
 
 

@@ -20,25 +20,27 @@ _POINTS = 60
 _LESS, _MORE = 10, 30  # the axis is from n / _LESS to n * _MORE
 
 
-def write_plan_figure(path: Path, setting: Setting, scale: Scale) -> None:
+def write_plan_figure(path: Path, setting: Setting, scale: Scale, *, unit: str) -> None:
     """Writes the figure of a plan, for the plan's epsilon and `EPSILONS`, as SVG or PNG."""
     kind = path.suffix[1:]
     if kind not in ("svg", "png"):
         raise ConfigError(f"figure {path}: write a name that ends in .svg or .png")
     lines = dict.fromkeys(sorted({*EPSILONS, setting.epsilon}))
     with style.use_settings():
-        style.save_figure(_plan_figure(setting, scale, lines, title=""), path)
+        style.save_figure(_plan_figure(setting, scale, lines, title="", unit=unit), path)
 
 
-def plan_svg(setting: Setting, scale: Scale, starts: Sequence[Start], *, title: str) -> bytes:
+def plan_svg(
+    setting: Setting, scale: Scale, starts: Sequence[Start], *, title: str, unit: str
+) -> bytes:
     """Draws the plan of a study's dataset, with each epsilon's line through the measured result."""
     lines = {start.setting.epsilon: start for start in starts}
     with style.use_settings():
-        return style.draw_svg(_plan_figure(setting, scale, lines, title=title))
+        return style.draw_svg(_plan_figure(setting, scale, lines, title=title, unit=unit))
 
 
 def _plan_figure(
-    setting: Setting, scale: Scale, lines: Mapping[float, Start | None], *, title: str
+    setting: Setting, scale: Scale, lines: Mapping[float, Start | None], *, title: str, unit: str
 ) -> Figure:
     """Draws a line per epsilon, the range of the setting's epsilon, both baselines, and n."""
     figure = Figure(figsize=(7.4, 4.1), layout="constrained")
@@ -61,6 +63,7 @@ def _plan_figure(
         fontsize=8, color=style.SUBTLE, zorder=4,
         bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1},
     )  # fmt: skip
+    axes.set_xlabel(f"training {unit}s")
     _label_axes(axes, setting, scale, title, measured=any(lines.values()))
     return figure
 
@@ -91,7 +94,6 @@ def _label_axes(axes: Axes, setting: Setting, scale: Scale, title: str, *, measu
     shown = [tick for tick in ticks if left <= tick <= right]
     axes.set_xticks(shown, [f"{tick:,.0f}" for tick in shown])
     axes.set_xticks([], minor=True)
-    axes.set_xlabel("training images")
     axes.set_ylabel("test accuracy (%)")
     axes.set_ylim(0, style.TOP)
     axes.grid(visible=True)

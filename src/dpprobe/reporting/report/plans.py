@@ -174,7 +174,8 @@ class _Part:
             self.setting,
             self.scale,
             list(self.starts.values()),
-            title=f"{self.title}: more images, more budget",
+            title=f"{self.title}: more {self.unit}s, more budget",
+            unit=self.unit,
         )
         return embed_picture(svg) if has_room(len(svg)) else None
 

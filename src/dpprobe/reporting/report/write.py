@@ -201,7 +201,8 @@ def _make_card(
         [each for each in bests if each.dataset == name],
         info,
         cautions=list(list_cautions(grid, name, columns=list_best_columns(bests, name))),
-        plan=planned.get((name, best.backbone)),
+        # predictions start from linear heads, not from a fine-tuned network
+        plan=None if best.entry.network else planned.get((name, best.backbone)),
         unplanned=unplanned_words(grid, name),
         subgroups=name in grouped,
     )

@@ -45,20 +45,6 @@ def test_a_mean_that_rounding_puts_past_its_interval_is_drawn(tmp_path: Path) ->
     save_bytes(epsilon_accuracy(summarise(tmp_path / "summary.parquet", cell)), tmp_path / "a")
 
 
-@pytest.mark.parametrize("known", [[], [1], [0, 2]])
-def test_a_lone_interval_that_no_band_can_show_is_a_line(known: list[int], tmp_path: Path) -> None:
-    cells = [write_cell(tmp_path, epsilon=epsilon) for epsilon in ("0.5", "1", "8")]
-    for place, cell in enumerate(cells):
-        record = read_json(cell)
-        if place not in known:
-            record["summary"]["accuracy"] |= {"low": None, "high": None}
-        write_json(cell, record)
-    axes = curve_axes(summarise(tmp_path / "summary.parquet", *cells))
-    upright = [line for line in axes.get_lines() if np.ptp(line.get_xdata()) == 0]
-    inside = [line for line in upright if len(line.get_xdata()) == 2 and max(line.get_ydata()) > 1]
-    assert len(inside) == (len(known) == 1)
-
-
 @pytest.mark.parametrize(("backbones", "methods"), [(1, 27), (1, 10), (5, 3), (2, 1)])
 def test_curves_look_different_and_their_legend_fits(
     backbones: int, methods: int, tmp_path: Path

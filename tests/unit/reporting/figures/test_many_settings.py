@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from dpprobe.artifacts import read_json, write_json
+from dpprobe.artifacts import hash_value, read_json, write_json
 from dpprobe.exhibits.epsilon_axis import EpsilonScale
 from dpprobe.exhibits.published import read_published
+from dpprobe.features.shard_header import FORMAT_VERSION
+from dpprobe.features.shard_manifest import MANIFEST_FORMAT
 from dpprobe.planner.accuracy_plan import Scale
 from dpprobe.planner.predicted_accuracy import Setting, Start
 from dpprobe.privacy.risk import RiskEpsilon
 from dpprobe.reporting.figures import backbones as by_backbone
-from dpprobe.reporting.figures import curves, option_panels, planner, published_points
+from dpprobe.reporting.figures import curves, datasets, option_panels, planner, published_points
 from dpprobe.reporting.figures.accuracy_loss import (
     find_losses,
     plot_distribution_shift,
@@ -32,31 +34,27 @@ from dpprobe.reporting.figures.time_cost import find_front, plot_time_cost, read
 from dpprobe.results.best_private import best_private
 from dpprobe.results.cell_results import CellResult, read_cell_results
 from dpprobe.results.summary import read_grid, summarise_cells
+from dpprobe.study.comparisons import DATASET_COMPARISONS
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 from tests.support.baseline_records import write_zero_shot
-from tests.support.cell_files import summarise, write_cell, write_study
+from tests.support.cell_files import BARE, summarise, write_cell, write_study
 from tests.support.comparison_cells import compared_cells
 from tests.support.figures import describe_figure, varied_cells, write_summary
 from tests.support.stored_records import answer_of, check_values
 
+RISK = "tpr-0.05-at-0.01"
 LONG = "a_hospital_with_a_very_long_name_of_sixty_characters_or_more"
 HEAD = "s\tmax_rss\tcpu_time\n"
 
 
-def make_study() -> Study:
-    return load_study(
-        {
-            "datasets": {"digits": {"source": "sklearn", "name": "digits"}},
-            "backbones": {name: {"family": "pixels"} for name in ("small", "large")},
-            "methods": {
-                head: {"head": head} for head in ("sgd", "feature_covariance", "nonprivate")
-            },
-            "epsilons": [0.1, 1, 8, "inf"],
-            "delta": 1e-4,
-            "features": {"shards": 2},
-        }
-    )
+def make_study(*more: Any) -> Study:
+    return load_study({
+        "datasets": {"digits": {"source": "sklearn", "name": "digits"}},
+        "backbones": {name: {"family": "pixels"} for name in ("small", "large")},
+        "methods": {head: {"head": head} for head in ("sgd", "feature_covariance", "nonprivate")},
+        "epsilons": [0.1, 1, 8, "inf", *more], "delta": 1e-4, "features": {"shards": 2},
+    })  # fmt: skip
 
 
 def set_seconds(root: Path, **seconds: float | None) -> None:
@@ -75,8 +73,8 @@ def write_benchmarks(root: Path, backbone: str, seconds: float) -> None:
         path.write_text(f"{HEAD}{seconds}\t1\t99\n")
 
 
-def draw(root: Path) -> Any:
-    return plot_time_cost(study=make_study(), results=root, dataset="digits")
+def draw(root: Path, *more: Any) -> Any:
+    return plot_time_cost(study=make_study(*more), results=root, dataset="digits")
 
 
 def write_summaries(root: Path, cells: Sequence[CellResult]) -> list[Path]:
@@ -112,6 +110,15 @@ def _write_unpriced(root: Path) -> Path:
 
 def test_results_against_epsilon_are_drawn_as_stored(tmp_path: Path) -> None:
     published = read_published()
+    risks = [
+        write_cell(tmp_path / "risks", dataset="cifar10", method=f"m{m}", epsilon=epsilon)
+        for m in range(8) for epsilon in (RISK, "1", "2")[m % 2 :]
+    ]  # fmt: skip
+    for number, path in enumerate(risks[::5]):
+        write_json(path, read_json(path) | {"realised_epsilon": 0.7 + number / 2})
+    bare = [write_cell(tmp_path / "bare", epsilon=epsilon) for epsilon in ("1", "2", "inf")]
+    for path in bare[::2]:
+        write_json(path, read_json(path) | {"summary": {"accuracy": BARE}})
     summaries = {
         "several": write_summary(tmp_path / "several", epsilons=("0.5", "8", "inf")),
         "alone": write_summary(tmp_path / "alone", backbones=["b"], methods=["sgd", "nonprivate"]),
@@ -128,12 +135,15 @@ def test_results_against_epsilon_are_drawn_as_stored(tmp_path: Path) -> None:
             tmp_path / "labels", methods=["sgd"], multi_label=True,
             class_names=("round", "even", "absent"))),
         "both": _write_unpriced(tmp_path / "both"),
+        "risks": summarise(tmp_path / "risks.parquet", *risks),
+        "bare": summarise(tmp_path / "bare.parquet", *bare),
     }  # fmt: skip
     tuned = [write_cell(tmp_path / "net", method=name) for name in ("sgd", "tuned")]
     options = {"head": "fine_tune", "options": {"head": "fine_tune"}}
     write_json(tuned[1], read_json(tuned[1]) | options)
     summaries["network"] = summarise(tmp_path / "network.parquet", *tuned)
-    names = {"several": "mnist", "alone": "imagenet", "one seed": "cifar10", "network": "cifar10"}
+    names = {"several": "mnist", "alone": "imagenet", "one seed": "cifar10", "network": "cifar10",
+             "risks": None}  # fmt: skip
     answers = {}
     for name, path in summaries.items():
         answers[name] = answer(epsilon_accuracy, path)
@@ -154,7 +164,7 @@ def test_published_points_are_numbered_and_give_way_as_stored() -> None:
     ]  # fmt: skip
     points = [one.model_copy(update={"inferred": (), **change}) for change in changes]
     marks = published_points.number_points(published, points)
-    places = [(99.9, 1.0)] * 7 + [(60.0, 1.0), (60.0, 4.0), (10.0, 2.0)]
+    places = [(99.9, 1.0)] * 7 + [(60.0, 1.0), (60.0, 4.0), (10.0, 2.0), (100, 6)]
     crowd = [
         replace(marks[0], number=number, percent=percent, reach=(1.0, high))
         for number, (percent, high) in enumerate(places)
@@ -193,18 +203,21 @@ def test_options_are_drawn_as_stored(tmp_path: Path) -> None:
     answers["optimiser"] = answer(
         option_figure, read_cell_results(paths), "optimiser", dataset="digits"
     )
-    for path, init in zip(paths, ("lecun_normal", "normal", "zero") * 2, strict=True):
+    for path, init in zip(paths, ("lecun_normal", "scaled", "zero") * 2, strict=True):
         record = read_json(path)
         record["options"] |= {"init": init, "learning_rate": 1}
         write_json(path, record)
     answers["lecun"] = answer(
         option_figure, read_cell_results(paths), "init_scale", dataset="digits"
     )
+    cells = [replace(cell, backbone="b", head="lamb") if n in (1, 2, 4) else cell
+             for n, cell in enumerate([*cells, replace(cells[3], mean=0.9)])]  # fmt: skip
+    answers["lacking"] = answer(option_figure, cells, "init_scale", dataset="digits")
     answers["none"] = answer(option_panels.draw_panels, [], title="a", label="b")
     answers["offsets"] = [option_panels.spread_offsets(n, 0.12) for n in (1, 2, 5, 6, 12)]
     answers["budgets"] = [
         option_panels.format_budget(each)
-        for each in (1.0, math.inf, 0.25, 1e-7, RiskEpsilon(1.5, "tpr-0.05-at-0.01", 1e-5))
+        for each in (1.0, math.inf, 0.25, 1e-7, RiskEpsilon(1.5, RISK, 1e-5))
     ]
     check_values("figures_of_options", answers)
 
@@ -232,17 +245,27 @@ def test_backbones_are_compared_as_stored(tmp_path: Path) -> None:
         )
         for base in (None, "sgd", "absent")
     }  # fmt: skip
+    more = {f"x{size}": _timm(size, crop="x") for size in (512, 256)}
+    cells += [replace(cell, backbone="x512") for cell in cells[:3]]
+    answers["no size twice"] = answer(
+        by_backbone.resolution_figure, cells[::-1], backbones=more | backbones,
+        sizes=sizes | {"x512": 512}, dataset="digits",
+    )  # fmt: skip
     del backbones["b256"]
     answers["one size"] = answer(
         by_backbone.resolution_figure, cells, backbones=backbones, sizes=sizes, dataset="digits"
     )
     private = [cell for cell in cells if cell.private]
-    for name, chosen in {"": cells, "many": several, "private": private}.items():
+    some = [c for c in private if (c.backbone, c.epsilon) not in (("b256", 8), ("other", 1))]
+    for name, chosen in {"": cells, "many": several, "some": some + cells[-6:]}.items():
         answers[f"gaps, {name}"] = answer(by_backbone.backbone_figure, chosen, dataset="digits")
     for name in ("imagenet", "cifar100"):
         answers[name] = answer(
             by_backbone.backbone_figure, private, dataset="digits", published=published, name=name
         )
+    network = [replace(cell, network=cell is private[1]) for cell in private]
+    answers["own name"] = answer(by_backbone.backbone_figure, network, dataset="imagenet",
+                                 published=published)  # fmt: skip
     answers["tuned"] = by_backbone._published_models(
         published, "imagenet", "accuracy", networks=True
     )
@@ -254,6 +277,19 @@ def test_backbones_are_compared_as_stored(tmp_path: Path) -> None:
         by_backbone.image_side({"preprocessing": each})
         for each in ({"input_size": [3, 192, 224]}, {"size": [192, 224]}, {"size": 224})
     ]
+    names = {"small": _timm(32), "large": _timm(64)}
+    manifests = [tmp_path / f"features/digits/{name}/train/manifest.json" for name in names]
+    for path, side in zip(manifests, (32, 64), strict=True):
+        body = {"format": MANIFEST_FORMAT, "format_version": FORMAT_VERSION,
+                "preprocessing": {"input_size": [3, 8, side]}}  # fmt: skip
+        write_json(path, body | {"manifest_sha256": hash_value(body)})
+    compared_cells(tmp_path / "c", real=0.05)
+    for figure in DATASET_COMPARISONS:
+        answers[figure] = answer(
+            datasets.plot_comparison, manifests=manifests, study=make_study(), figure=figure,
+            published=published, dataset="digits", results=tmp_path / "c", name="imagenet",
+            backbones=names, base="sgd",
+        )  # fmt: skip
     check_values("figures_of_backbones", answers)
 
 
@@ -285,10 +321,17 @@ def test_datasets_are_compared_as_stored(tmp_path: Path) -> None:
             [c for c in both if c.dataset == "a" or c.epsilon > 8]
             + [c for c in both[::-1] if (c.dataset, c.epsilon) == (LONG, 1.0)],
         ),
+        "some": answer(datasets_figure, [
+            c for c in both if (c.dataset, c.ceiling) != ("a", True)
+            and (c.dataset, c.backbone, c.private) != (LONG, "large", True)]),
         "deltas": answer(delta_figure, [["a", LONG]], private),
+        "read": [answer(datasets.plot_datasets, figure=each, groups=[["a", LONG]],
+                        metrics=sorted(tmp_path.glob("both/**/metrics.json")))
+                 for each in ("deltas", "datasets")],
         "groups": answer(delta_figure, [["a"], [LONG]], both),
-        "real": answer(real_labels_figure, real, dataset=LONG),
-    }
+        "real": answer(real_labels_figure, [
+            *real, *(replace(c, real=None, mean=0.99) for c in real)], dataset=LONG),
+    }  # fmt: skip
     check_values("figures_of_datasets", answers)
 
 
@@ -328,15 +371,19 @@ def test_losses_to_privacy_are_drawn_as_stored(tmp_path: Path) -> None:
         for name, metric, value in (
             ("near", "accuracy", 0.8), ("far", "auc", 0.8), ("old", "accuracy", 1.0))
     ]  # fmt: skip
+    files = [path for path in (tmp_path / "1").glob("cells/**/metrics.json")
+             if "small/nonprivate" not in str(path)]  # fmt: skip
+    part = summarise(tmp_path / "part.parquet", *files)
     answers = {
         "backbones": answer(plot_loss_by_backbone, summary=one, dataset="digits"),
+        "part": answer(plot_loss_by_backbone, summary=part, dataset="digits"),
         "shift": answer(plot_distribution_shift, summaries=summaries, zero_shot=zero),
         "no text": answer(plot_distribution_shift, summaries=summaries, zero_shot=[]),
+        "two": answer(plot_distribution_shift, summaries=summaries[:2], zero_shot=zero),
         "one": answer(plot_distribution_shift, summaries=summaries[::2], zero_shot=[]),
-        "errors": [
-            relative_error(a, b) for a, b in ((100, 10), (10, 10), (75, 50), (90, None), (100, 100))
-        ],
-    }
+        "errors": [relative_error(a, b) for a, b in (
+            (100, 10), (10, 10), (75, 50), (90, None), (100, 100))],
+    }  # fmt: skip
     check_values("figures_of_losses", answers)
 
 
@@ -349,18 +396,21 @@ def test_plans_are_drawn_as_stored(tmp_path: Path) -> None:
         for epsilon, accuracy in ((0.5, 0.65), (1.0, 0.75), (2.0, 0.8))
     }
     none = dict.fromkeys((0.5, 1.0))
+    risk = RiskEpsilon(0.46, RISK, 1e-5)
     few = Setting(n=40, classes=10, epsilon=0.5)
     answers = {
-        "measured": answer(planner._plan_figure, setting, scale, starts, title="digits"),
-        "expected": answer(planner._plan_figure, setting, public, none, title=""),
-        "few": answer(planner._plan_figure, few, public, none, title="few"),
-        "other": answer(planner.write_plan_figure, Path("plan.pdf"), setting, scale),
+        "measured": answer(planner._plan_figure, setting, scale, starts, title="d", unit="image"),
+        "expected": answer(planner._plan_figure, setting, public, none, title="", unit="image"),
+        "part": answer(planner._plan_figure, setting.with_epsilon(risk), scale,
+                       none | {1.0: starts[1.0], risk: None}, title="", unit="patient"),
+        "few": answer(planner._plan_figure, few, public, none, title="few", unit="patient"),
+        "other": answer(planner.write_plan_figure, Path("plan.pdf"), setting, scale, unit="image"),
     }  # fmt: skip
     check_values("figures_of_plans", answers, rel=1e-4)
     for name, start in (("plan.svg", b"<?xml"), ("plan.png", b"\x89PNG")):
-        planner.write_plan_figure(tmp_path / name, setting, scale)
+        planner.write_plan_figure(tmp_path / name, setting, scale, unit="image")
         assert (tmp_path / name).read_bytes().startswith(start)
-    svg = planner.plan_svg(setting, scale, [each for each in starts.values() if each], title="a")
+    svg = planner.plan_svg(setting, scale, list(filter(None, starts.values())), title="a", unit="a")
     assert b"<svg" in svg
 
 
@@ -377,6 +427,14 @@ def test_results_against_seconds_are_drawn_as_stored(tmp_path: Path) -> None:
     answers["without"] = answer(draw, tmp_path)
     set_seconds(tmp_path, sgd=None, feature_covariance=None)
     answers["none"] = answer(draw, tmp_path)
+    compared_cells(tmp_path, epsilons=("0.1", "1", "8", "inf", RISK))
+    set_seconds(tmp_path, sgd=3.0)
+    for place in ("large/sgd/*", "large/feature_covariance/eps-0.1", "small/sgd/eps-0.1"):
+        for path in tmp_path.glob(f"cells/digits/{place}/metrics.json"):
+            write_json(path, read_json(path) | {"head": "fine_tune"})
+    answers["risk"] = answer(draw, tmp_path, {"true_positives": 0.05, "at": 0.01})
+    next(tmp_path.glob("benchmarks/*/*/small/*/*.tsv")).unlink()
+    answers["one shard"] = read_extraction_seconds(make_study(), tmp_path, "digits")
     (cell, *_) = compared_cells(tmp_path / "front", epsilons=("1",))
     means = {1.0: 0.5, 2.0: 0.4, 3.0: 0.7, 4.0: 0.7, 5.0: 0.9}
     points = [(seconds, replace(cell, mean=mean)) for seconds, mean in means.items()]

@@ -39,13 +39,10 @@ SMALL: dict[str, Any] = {
 }
 SGD = {"head": "sgd", "batch_size": 8, "epochs": 2}
 METHODS: dict[str, dict[str, Any]] = {
-    "lamb_64": LAMB | {"batch_size": 64},
-    "lamb_full": LAMB,
-    "lamb_clip": LAMB | {"max_grad_norm": 10.0},
-    "momentum": SGD | {"head": "momentum"},
-    "newton": {"head": "newton"},
+    "lamb_64": LAMB | {"batch_size": 64}, "lamb_full": LAMB, "newton": {"head": "newton"},
+    "lamb_clip": LAMB | {"max_grad_norm": 10.0}, "momentum": SGD | {"head": "momentum"},
     "nonprivate": {"head": "nonprivate"},
-}
+}  # fmt: skip
 TABLE_2 = "foundation_features_table2"
 HEADS = "features_second_order_headline"
 PRIVATE = {TABLE_2}
@@ -63,6 +60,9 @@ MEHTA = "large_scale_transfer_table{}"
         ({"methods": {"newton": {"head": "newton"}}}, PRIVATE | {HEADS}),
         ({"methods": {"prototypes": {"head": "prototypes"}}}, PRIVATE),
         ({"methods": {"a": {"head": "prototypes"}}, "papers": {"methods": ["ceiling"]}}, set()),
+        ({"methods": {"a": {"head": "prototypes"}, "newton": {"head": "newton"}},
+          "papers": {"methods": ["newton"]}}, PRIVATE | {HEADS}),
+        ({"few_shot": {"backbones": ["pixels"]}}, {"foundation_features_table3"}),
         ({"methods": {"lamb": SGD | {"head": "lamb"}}},
          PRIVATE | STEPS | {HEADS, MEHTA.format(2), MEHTA.format(3)}),
         ({"methods": {"lamb": SGD | {"head": "lamb"}}, "epsilons": ["inf"]}, {MEHTA.format(2)}),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -95,11 +94,3 @@ def test_a_majority_class_auc_and_several_labels_are_not_predicted(made: Made) -
     assert words.endswith("not of AUC; `dpprobe plan` predicts accuracy at any n and ε")
     object.__setattr__(grid.measures["digits"], "multi_label", True)
     assert unplanned_words(grid, "digits").endswith(" labels")
-
-
-def test_a_report_without_predictions_says_why(tmp_path: Path) -> None:
-    made = Made(tmp_path, headline="macro_accuracy")
-    page = made.page()
-    assert "of accuracy with one label per image, not of macro accuracy" in page.words
-    assert "plans-digits" not in {part.get("id") for part in page.all("h3")}
-    assert "learning curves of" not in page.words

@@ -69,24 +69,6 @@ def test_addresses_lose_what_may_be_secret(made: Made) -> None:
     assert "https://host/ward.zip?..." in page.words
 
 
-def test_options_are_written_for_people_without_folders_of_this_machine(made: Made) -> None:
-    source = {
-        "source": "csv", "root": "/home/jane/scans", "class_names": {"0": "normal", "1": "ill"},
-        "group_columns": ["sex"], "joins": [{"file": "a.csv", "first": True}], "split_seed": 0,
-        "extract": {"patient": {"pattern": "/p([0-9]+)/"}},
-    }  # fmt: skip
-    path = made.sources.datasets["digits"]
-    write_json(path, read_json(path) | {"source": source})
-    made.study["datasets"]["digits"] = source
-    page = made.page()
-    assert (
-        "csv: root …/scans, class_names (0 normal, 1 ill), group_columns [sex], "
-        "joins [(file a.csv, first yes)], split_seed 0, extract (patient (pattern /p([0-9]+)/))"
-    ) in page.words
-    assert "/home/jane" not in page.text
-    assert "In paths, …/ stands for the folders above." in page.words
-
-
 def test_text_from_files_is_never_markup(made: Made) -> None:
     evil = "<script>alert(1)</script><img src=x onerror=alert(1)>"
     made.study["datasets"]["digits"]["name"] = evil
