@@ -88,11 +88,7 @@ def refused(options: DatasetOptions, directory: Path, error: type[Exception]) ->
 def test_a_repository_becomes_split_tables(hub: Hub, tmp_path: Path) -> None:
     options = options_of(expect={"train": 2 * ROWS, "test": ROWS, "classes": 2})
     assert options.count_rows() == (2 * ROWS, ROWS)
-    train, test = run(options, tmp_path)
-    assert (train.rows, test.rows) == (2 * ROWS, ROWS)
-    assert train.class_names == ("leaf", "stone")
-    first = next(iter(test.read_images(0, 1)))
-    assert first.data == png(1)
+    run(options, tmp_path)
     written = json.loads((tmp_path / "tables/dataset.json").read_text())
     assert written["revision"] == COMMIT
     assert written["source"]["source"] == "huggingface"
@@ -139,14 +135,14 @@ def corrupt_in_git(hub: Hub, patch: pytest.MonkeyPatch) -> None:
     corrupt(hub, patch)
 
 
-LEAVES = {"../../leaves.parquet": FILES[TEST]}
 Spoil = Callable[[Hub, pytest.MonkeyPatch], Any]
 REFUSALS: dict[str, tuple[dict[str, Any], Spoil]] = {
-    "gated": ({}, change(gated=True)),
+    "gated": ({}, change(gated=True)), "both": ({"train": "*.parquet"}, change()),
     "wrong token": ({}, lambda _, patch: patch.setenv("HF_TOKEN", "hf_wrong")),
     "no commit": ({"revision": "f" * 40}, change()), "no name": ({"repo": "other/none"}, change()),
     "no file": ({"test": "data/validation-*"}, change()),
-    "leaves": ({"test": "*leaves.parquet"}, change(files=FILES | LEAVES)),
+    **{name: ({"test": "*leaves.parquet"}, change(files=FILES | {path: FILES[TEST]}))
+       for name, path in (("leaves", "../../leaves.parquet"), ("absolute", "/leaves.parquet"))},
     "corrupt": ({}, corrupt), "corrupt in git": ({}, corrupt_in_git),
     **{f"commit {at}": ({}, change(stated=commit))
        for at, commit in enumerate((f"{COMMIT[:-1]}8", COMMIT[:12], "", "f" * 40))},

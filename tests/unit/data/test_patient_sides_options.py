@@ -52,13 +52,9 @@ def test_alike_names_of_one_split_are_no_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "read"),
-    [
-        ({"test": "b.csv"}, ()),
-        ({"split_by": "id"}, ("ids",)),
-        ({"unit_column": "patient"}, ("labels", "units")),
-    ],
-)
+    ("options", "read"), [({"test": "b.csv"}, ()), ({"split_by": "id"}, ("ids",)),
+     ({"unit_column": "patient"}, ("labels", "units"))],
+)  # fmt: skip
 def test_only_what_decides_is_read(options: dict[str, Any], read: tuple[str, ...]) -> None:
     """Ids and labels of millions of rows are read for nothing else."""
 

@@ -22,8 +22,9 @@ from tests.support.shards import png
 from tests.support.stored_records import check_values
 
 
-def options() -> DatasetOptions:
-    return dataset_options({"source": "sklearn", "name": "digits", "delta": 1e-4})
+def options(**values: Any) -> DatasetOptions:
+    given = values or {"source": "sklearn", "name": "digits", "delta": 1e-4}
+    return dataset_options(given)
 
 
 def make_rows(name: str, labels: Sequence[Any], **columns: Any) -> tuple[str, pa.Table]:
@@ -48,9 +49,14 @@ def write_pair(directory: Path, **changed: Any) -> None:
     write(directory, [make_rows("train", [0, 1, 1], **changed), make_rows("test", [1, 0])])
 
 
-def test_class_names_follow_the_hugging_face_convention(tmp_path: Path) -> None:
-    rows = [make_rows("train", [0, 1, 1]), make_rows("test", [1, 0])]
+def test_class_names_follow_the_hugging_face_convention(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "GROUP_BYTES", 1)
+    rows = [make_rows("train", [0, 1, 1]), make_rows("train", [0], ids=["x"], images=[png(9)]),
+            make_rows("test", [1, 0])]  # fmt: skip
     write(tmp_path, rows, class_names=["dog", "cat"])
+    assert pq.ParquetFile(tmp_path / "train.parquet").num_row_groups == 2
     metadata = pq.read_schema(tmp_path / "train.parquet").metadata
     features = json.loads(metadata[b"huggingface"])["info"]["features"]
     assert features["label"] == {"names": ["dog", "cat"], "_type": "ClassLabel"}
@@ -115,30 +121,33 @@ TRAIN, TEST = make_rows("train", [0, 1, 1]), make_rows("test", [1, 0])
 GROUPED = make_rows("train", [0, 1, 1], groups={"group_sex": ["f", "m", "m"]})
 
 
+LIMITED = {
+    "source": "csv", "train": "x.csv", "label_column": "kind", "class_names": ["cat", "dog"],
+    "unit_column": "who", "max_images_per_patient": 1,
+}  # fmt: skip
 UNNAMED = [
     (name, each.append_column("unit", pa.array([None, *"pq"][: len(each)])))
     for name, each in (TRAIN, TEST)
 ]
 # Batches and what a source says of them.
 WRONG: list[tuple[list[tuple[str, pa.Table]], dict[str, Any]]] = [
-    *(([TRAIN, TEST], said) for said in (
-        {"rows": 6}, {"rows": 4}, {"groups": ["group_sex"]}, {"units": True},
-        {"multi_label": True}, {"accepted": True}, {"chosen_test": True, "rows": 0})),
-    ([], {"rows": 5}), ([TRAIN, TEST, ("validation", TEST[1])], {}), ([TRAIN], {}), ([TEST], {}),
-    ([GROUPED, TEST], {"groups": ["group_sex"]}), ([GROUPED, TEST], {}),
-    (UNNAMED, {"units": True}), (UNNAMED, {}),
-    *(([TRAIN, make_rows("test", [1, 0], accepted=right)], {"accepted": True})
-      for right in ([[2], []], [[0], [-1]], [[1], [1, 2]], [[0], None])),
-    ([TRAIN, make_rows("test", [1, 0], accepted=[[1], [0]])], {}),
-    *(([make_rows("train", labels), TEST], {})
-      for labels in ([0.0, 1.0], ["cat", "dog"], [[0, 1], [1, 0]])),
-    ([make_rows("train", [["cat"], ["dog"]]), TEST], {"multi_label": True}),
-    *(([make_rows("train", [0, 1]), make_rows("test", [0, label])], {}) for label in (-1, 2, None)),
-    *(([make_rows("train", [[0, 1], [1, 0]]), make_rows("test", [[0, 1], label])],
-       {"multi_label": True}) for label in (None, [0], [0, 2], [0, None], [0, 1, 1])),
-    ([make_rows("train", [0, 1, 1], images=[png(0), None, png(2)]), TEST], {}),
-    *(([TRAIN, TEST], {"class_names": names}) for names in (
-        ["cat"], ["cat", "cat"], [], ["Cat", "cat "], ["cat", "dog", "owl"])),
+    *(([TRAIN, TEST], said) for said in ({"rows": 6}, {"rows": 4}, {"groups": ["group_sex"]},
+     {"units": True}, {"multi_label": True}, {"accepted": True}, {"chosen_test": True, "rows": 0})),
+    *(([TRAIN, TEST], {"options": LIMITED, "rows": rows}) for rows in (4, 6)), ([], {"rows": 5}),
+    ([TRAIN, TEST, ("validation", TEST[1])], {}), ([TRAIN], {}), ([TEST], {}),
+    ([GROUPED, TEST], {"groups": ["group_sex"]}), ([GROUPED, TEST], {}), (UNNAMED, {"units": True}),
+    (UNNAMED, {}), *(([TRAIN, make_rows("test", [1, 0], accepted=right)],
+     {"accepted": True}) for right in ([[2], []], [[0], [-1]], [[1], [1, 2]], [[0], None],
+     [[0], [None]], [[3], []])), ([TRAIN, make_rows("test", [1, 0], accepted=[[1], [0]])], {}),
+    *(([make_rows("train", labels), TEST], {}) for labels in ([0.0, 1.0], ["cat", "dog"],
+     [[0, 1], [1, 0]], [None, None], [False, True], pa.array([0, 1], pa.uint8()),
+     pa.array([1, 2], pa.uint64()))), ([make_rows("train", [["cat"], ["dog"]]), TEST],
+     {"multi_label": True}), *(([make_rows("train", [0, 1]), make_rows("test", [0, label])],
+     {}) for label in (-1, 2, None)), *(([make_rows("train", [[0, 1], [1, 0]]),
+     make_rows("test", [[0, 1], label])], {"multi_label": True}) for label in (None, [0], [0, 2],
+     [0, None], [0, 1, 1])), ([make_rows("train", [0, 1, 1], images=[png(0), None, png(2)]), TEST],
+     {}), *(([TRAIN, TEST], {"class_names": names}) for names in (["cat"], ["cat", "cat"], [],
+     ["Cat", "cat "], ["cat", "dog", "owl"])),
 ]  # fmt: skip
 
 
@@ -146,8 +155,9 @@ def test_a_source_gives_what_it_says(tmp_path: Path) -> None:
     answers = []
     for number, (batches, said) in enumerate(WRONG):
         folder = tmp_path / str(number)
+        given = {"options": options(**said["options"])} if "options" in said else {}
         try:
-            write(folder, batches, **said)
+            write(folder, batches, **said | given)
             answer: Any = len(SplitTable(folder / "train.parquet").read_labels())
         except DataError as error:
             answer = str(error).replace(str(folder), "FOLDER")
@@ -185,24 +195,19 @@ def test_fingerprint_is_of_the_content(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("multi_label", "golden"),
-    [
-        (False, "0b78156d37f95862668b2bc35829b2506c486c9c67a9273616fa310e1a7a9148"),
-        (True, "412252b1af68af3877f9074856f5e3e91e8f66301e0bdd9374e01c0b515ef722"),
-    ],
-)
+    ("multi_label", "golden"), [(False,
+     "0b78156d37f95862668b2bc35829b2506c486c9c67a9273616fa310e1a7a9148"),
+     (True, "412252b1af68af3877f9074856f5e3e91e8f66301e0bdd9374e01c0b515ef722")],
+)  # fmt: skip
 def test_fingerprints_stay_what_they_were(tmp_path: Path, multi_label: bool, golden: str) -> None:
     """Golden values of the program of 20 November 2026, before `accepted` was there."""
     labels: dict[str, list[Any]] = {"train": [0, 1, 1], "test": [1, 0]}
     if multi_label:
         labels = {"train": [[0, 1], [1, 0], [1, 1]], "test": [[1, 1], [0, 0]]}
     batches = [
-        make_rows(
-            name, values, ids=[f"{name}{row}" for row in range(len(values))],
-            images=[f"{name} {row}".encode() for row in range(len(values))],
-            groups={"group_sex": ["f", None, "m"][: len(values)]},
-        )
-        for name, values in labels.items()
+        make_rows(name, values, ids=[f"{name}{row}" for row in range(len(values))],
+         images=[f"{name} {row}".encode() for row in range(len(values))],
+         groups={"group_sex": ["f", None, "m"][: len(values)]},) for name, values in labels.items()
     ]  # fmt: skip
     plain = dataset_options({"source": "sklearn", "name": "digits", "verify": "hash"})
     write(tmp_path, batches, groups=["group_sex"], multi_label=multi_label, options=plain)
@@ -231,6 +236,8 @@ def test_accepted_labels(tmp_path: Path) -> None:
     assert SplitTable(tmp_path / "train.parquet").read_accepted() == [[0], [1]]
     info = read_info(tmp_path / "dataset.json")
     assert info.accepted
+    with pytest.raises(DataError, match="unit: patient, but the dataset names no patients"):
+        info.train_units("patient")
     write(tmp_path / "other", [make_rows("train", [0, 1]), make_rows("test", [1, 0, 0])],
           accepted=True)  # fmt: skip
     assert read_info(tmp_path / "other/dataset.json").fingerprint != info.fingerprint
@@ -242,10 +249,9 @@ def read_one(directory: Path, data: bytes | None, path: str | None = None) -> En
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"", b"not an image", png(1)[:40], png(1)[:-20], b"\xff\xd8\xff\xe0" + b"\0" * 50],
+    "data", [b"", b"not an image", png(1)[:40], png(1)[:-20], b"\xff\xd8\xff\xe0" + b"\0" * 50],
     ids=["empty", "text", "truncated early", "truncated late", "broken jpeg"],
-)
+)  # fmt: skip
 def test_undecodable_image_is_named(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(
         DataError, match=r"test row 3 \(id an-id\), .*x.png: cannot be decoded"
@@ -280,8 +286,7 @@ def test_reader_refuses_what_is_no_split_table(tmp_path: Path, content: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [("{", "read"), ("[]", "dataset"), ('{"format": "x"}', "dataset"),
+    ("text", "message"), [("{", "read"), ("[]", "dataset"), ('{"format": "x"}', "dataset"),
      ('{"format": "dpprobe-dataset", "format_version": 0}', "dataset 0, not"),
      ('{"format": "dpprobe-dataset", "format_version": 99}', "version 99")],
 )  # fmt: skip

@@ -66,10 +66,9 @@ def below(name: str, *, fraction: float, seed: int) -> bool:
 
 
 @given(
-    name=st.text(st.characters(exclude_categories=["Cs"])),
-    fraction=FRACTIONS,
-    seed=st.integers(0, 9),
-)
+    name=st.text(st.characters(exclude_categories=["Cs"])), fraction=FRACTIONS, seed=st.integers(0,
+     9),
+)  # fmt: skip
 def test_a_side_is_the_hash_of_a_name_below_the_fraction(
     name: str, fraction: float, seed: int
 ) -> None:
