@@ -72,11 +72,8 @@ def documented() -> list[dict[str, Any]]:
             blocks[-1].append(line[4:])
         elif blocks[-1]:
             blocks.append([])
-    return [
-        yaml.safe_load("\n".join(block))
-        for block in blocks
-        if block and block[0] in ("datasets:", "backbones:")
-    ]
+    kinds = ("datasets:", "backbones:")
+    return [yaml.safe_load("\n".join(each)) for each in blocks if each and each[0] in kinds]
 
 
 def test_what_the_documentation_prints_is_accepted() -> None:

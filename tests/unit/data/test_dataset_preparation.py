@@ -77,6 +77,7 @@ def test_columns_that_are_no_texts(
 
 # Options of a source, and the files and folders that decide its tables.
 LOCAL_SOURCES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "places to fetch": ({"source": "torchvision", "name": "Places365"}, []),
     "imagefolder": ({"path": "x"}, ["x/train/a/deep/1.png", "x/test/b/2.png"]),
     "csv": ({"root": "x", "train": "a.csv", "test": "b.tsv", "label_column": "y",
      "class_names": ["p", "q"], "joins": [{"file": "sub/j.csv", "by": "y", "columns": ["z"]}]},
@@ -105,6 +106,7 @@ def test_each_file_of_a_source_that_is_replaced_changes_its_state(
         os.utime(file, ns=(0, 10**18))
     options = dataset_options({"source": source} | values)
     first = options.source_state()
+    assert (first is None) == (not files)
     assert first == dataset_options({"source": source} | values).source_state()
     states = {first}
     for file in files:

@@ -196,12 +196,12 @@ def in_npz(*more: tuple[str, Any], options: Any = None, **vectors: Any) -> Write
 
 def in_npy(
     vectors: Any, cut: int = 0, shape: str = "", name: str = "x.npy", version: Any = None,
-    **more: Any,
+    columns: bool = False, **more: Any,
 ) -> Write:  # fmt: skip
     def write(folder: Path) -> dict[str, Any]:
         stream = io.BytesIO()
         np.lib.format.write_array(stream, vectors, version)
-        data = stream.getvalue()
+        data = stream.getvalue().replace(b"False, ", b"True,  " if columns else b"False, ")
         if shape:
             data = data.replace(b"(10, 2), }" + b" " * (len(shape) - 7), f"{shape}, }}".encode())
         (folder / name).write_bytes(data[: len(data) - cut] + bytes(max(-cut, 0)))
@@ -292,7 +292,8 @@ GOOD: list[Write] = [
     in_h5ad(X=None, **{"obsm/one": PAIRS, "obsm/flat": PAIRS[:, 0]}), in_npz(only=PAIRS),
     in_parquet({"more": [ROW] * 10, "embedding": pa.array([ROW] * 10, pa.list_(pa.float32(), 2))}),
     in_parquet({"kind": ["a ", " b"] * 5}, {"age": [" x"] * 10}, **AGES), in_tensors(torch.float64),
-    in_npy(PAIRS, name="X.NPY", version=(2, 0)), in_tensors(torch.float16, **TWO),
+    in_npy(PAIRS, name="X.NPY", version=(2, 0)), in_npy(PAIRS[:, :1], columns=True),
+    in_tensors(torch.float16, **TWO),
     in_parquet({"X": [ROW] * 10, "Y": [[row, 3, 4] for row in range(10)]}, **TWO),
     in_h5ad(vectors={"b": "obsm/Y", "a": "X"}, **{"obsm/Y": PAIRS[:, :1] + 5}),
     in_npz(X=PAIRS, Y=PAIRS[:, :1] + 5, options=TWO),
@@ -374,17 +375,6 @@ def test_sparse_matrices_of_anndata_are_refused(tmp_path: Path) -> None:
     with h5py.File(path, "a") as file:
         file["obsm/X_small"] = np.zeros((4, 3), np.float32)
     assert found.find_vectors(None) == "obsm/X_small"
-
-
-def test_files_of_several_folders_are_found_and_brackets_are_names(tmp_path: Path) -> None:
-    table = pa.table({"X": [[1.0, 2.0]] * 3})
-    for name in ("parts/b/x.parquet", "parts/a/x.parquet", "parts/a/y[1].parquet"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, tmp_path / name)
-    several = open_embeddings(tmp_path / "parts/*/x.parquet", option="train")
-    assert several.list_vectors()["X"].rows == 6
-    one = open_embeddings(tmp_path / "parts/a/y[1].parquet", option="train")
-    assert one.list_vectors()["X"].rows == 3
 
 
 # Other blocks of a study of vectors.

@@ -247,15 +247,6 @@ def local(tmp_path: Path, labels: Any) -> DatasetOptions:
     return dataset_options(written)
 
 
-def test_accepted_labels_of_local_files(tmp_path: Path) -> None:
-    labels = json.loads(real_json())
-    options = local(tmp_path, labels)
-    options.check_files()
-    assert str(tmp_path / "real.json") in options.input_files()
-    dataset_preparation.prepare_dataset(options, tmp_path / "tables")
-    assert SplitTable(tmp_path / "tables/test.parquet").read_accepted() == labels[:ROWS]
-
-
 ACCEPTED: list[Any] = [
     [[0]] * (ROWS - 1), [[0]] * 3 + [[7]] * ROWS, [[1]] * 3 + [[2]] * ROWS, [[-1]] * ROWS,
     [[True]] * ROWS, [[1.0]] * ROWS, [[0], *[3] * (ROWS - 1)], [["0"]] * ROWS, [None] * ROWS,

@@ -25,6 +25,7 @@ from dpprobe.data import (
     folder_parts,
     group_columns,
     huggingface,
+    image_search,
     option_paths,
     path_template,
     person_names,
@@ -265,11 +266,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("lists", [[0], [0, 1]], CLASSES),
     ):  # fmt: skip
         write_parquet(tmp_path / f"{name}.parquet", labels, names, **columns(len(labels)))
-    for name in ("t.tar", "mixed/a.tar", "deep/a.tar", "deep/more/b.tar", "noted/more/a.tar"):
+    for name in ("t.tar", "mixed/a.tar", "deep/a.tar", "deep/more/b.tar", "noted/a.tar"):
         pack(tmp_path / name, samples(0, 4))
-    (tmp_path / "noted/more/a.tar").rename(tmp_path / "noted/a.tar")
+    (tmp_path / "noted/b.tar").mkdir()
     for name, text in (("text.parquet", "a"), ("r.json", "[[0]]"), ("blank.tar", ""),
-                       ("noted/more/x.txt", "")):  # fmt: skip
+                       ("noted/b.tar/x.txt", "")):  # fmt: skip
         (tmp_path / name).write_text(text)
     shards = ["t.tar.gz", "mixed/b.tgz", "empty/._a.tar", "hidden/a.tar", "hidden/.b.tar"]
     for name in (*shards, *(f"many/{n}.tar" for n in range(11))):
@@ -278,12 +279,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         pack(tmp_path / f"{name}.tar", samples(0, 4), mode=f"w:{kind}")
     images = [f"{name}/{number}.png" for name, count in (("cat", 12), ("dog", 3), ("owl", 2))
               for number in range(count)]  # fmt: skip
-    halves = [f"{part}/{name}" for part in ("Training", "val") for name in images[::2]]
+    halves = [f"halves/{part}/{name}" for part in ("Training", "val") for name in images[::2]]
     inner = ["y/bus/0.png", "y/car/deep/er/0.png", "y/test/0.png", "y/car/.cache/0.png"]
-    for name in (*(f"x/{each}" for each in images), *(f"halves/{each}" for each in halves), *inner):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
+    touch(tmp_path, *(f"x/{each}" for each in images), *halves, *inner)
     return tmp_path
+
+
+def touch(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
 
 
 def ask(values: Mapping[str, Any]) -> Any:
@@ -430,6 +435,15 @@ EXCLUDED = (
     ("all at once", "empty mole README"), ("flat", "none"), ("flat", "b"), ("half", "dogs cats"),
     ("sites", "A"), ("unknown", "c d e f g"), ("spellings", "Train"),
 )  # fmt: skip
+TABLES = (
+    "train.csv test.csv a_train.csv a_test.csv Training.csv val.csv", "Training.csv Testing.csv",
+    "train.csv other.csv", "Train_a.csv Testing.tsv", "train-set.csv val-set.csv", "val.csv",
+    "trainset.csv testing.tsv eval.csv", "train.train.csv test.train.csv", "train.tsv test.csv",
+)  # fmt: skip
+IMAGE_FILES = (
+    "a.JPG", "b.png", "m/b.png", "m/c.jpeg", "c.tif", "c.png", "n/d.PNG", "m/d.png", ".h/e.png",
+    "m/f.dcm", "f.txt", "x/g.gif", "x/.png", "png", "m/a.jpg",
+)  # fmt: skip
 PART_NAMES = (
     "train_val test_train", "val-test trainings", "the final test of_training",
     "train test val", "Training Testing", "train Test Valid", "TRAIN TEST dev", "01_train 02_test",
@@ -446,9 +460,7 @@ def test_folders_are_read_as_parts_and_classes(tmp_path: Path) -> None:
     answers: dict[str, Any] = {}
     for name, files in LAYOUTS.items():
         for file in files:
-            path = tmp_path / name / (file if "." in file or file == "README" else f"{file}.png")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
+            touch(tmp_path / name, file if "." in file or file == "README" else f"{file}.png")
         options: Any = dataset_options({"source": "imagefolder", "path": str(tmp_path / name)})
         answers[name] = [answer_of(list_images, options)]
         answers[name] += (
@@ -463,11 +475,16 @@ def test_folders_are_read_as_parts_and_classes(tmp_path: Path) -> None:
     for names in PART_NAMES:
         parts = folder_parts.find_parts(names.split("|" if "|" in names else " "))
         answers[names] = [parts, folder_parts.choose_parts(parts)]
-    tables = ("train", "test", "a_train", "a_test", "Training", "val")
-    for name in tables:
-        (tmp_path / f"{name}.csv").touch()
-    found = [folder_parts.find_test_file(tmp_path / f"{name}.csv") for name in tables]
-    check_values("data_folders", public(answers | {"files": found}, tmp_path))
+    for tables in TABLES:
+        touch(folder := tmp_path / tables, *tables.split())
+        answers[tables] = [folder_parts.find_test_file(folder / each) for each in tables.split()]
+    touch(tmp_path / "at", *IMAGE_FILES)
+    for searched in (["none", "a"], ["b.png"], ["c"], ["d"], ["e"], ["f"], ["x/g"], ["none"]):
+        for roots in (["at"], ["at/m", "at"], ["at", "at/m"], ["no", "at"]):
+            found = image_search.search_images(searched, [tmp_path / root for root in roots])
+            answers[f"{searched} in {roots}"] = found and [found, found.path_of("x")]
+    answers["names of images"] = [image_search.names_image(name) for name in IMAGE_FILES]
+    check_values("data_folders", public(answers, tmp_path))
 
 
 COLUMNS: list[dict[str, Any]] = [
@@ -525,7 +542,7 @@ def test_each_parquet_file_has_the_columns(tmp_path: Path) -> None:
     read: Any = dataset_options({"source": "parquet", "train": str(path)})
     for metadata, labels in itertools.product(METADATA, ([0, 1], [[0, 1], [1, 0]])):
         pq.write_table(pa.table(good | {"label": labels}).replace_schema_metadata(metadata), path)
-        asked = (read.check_files, read.count_classes, read.multi_label)
+        asked = (read.check_files, read.count_classes, read.multi_label, read.count_rows)
         answers.append([ascii(metadata), labels, *map(answer_of, asked)])
     kinds = {str(kind): describe_kind(kind) for kind in KINDS}
     check_values("data_parquet_columns", public([answers, kinds], tmp_path))

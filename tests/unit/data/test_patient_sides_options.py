@@ -39,12 +39,10 @@ def test_alike_names_of_one_split_are_no_fault() -> None:
     """Only a name that may be the same patient on the other side is one."""
     train, test = ["P1", "p1", "q2", "x"], ["P1", "Q2", "12.0", "y", "12"]
     assert patient_sides.find_mistaken({"train": train, "test": test}) == {
-        "P1": "has images in both splits",
-        "p1": "looks like 'P1' in the other split",
-        "q2": "looks like 'Q2' in the other split",
-        "Q2": "looks like 'q2' in the other split",
+        "P1": "has images in both splits", "p1": "looks like 'P1' in the other split",
+        "q2": "looks like 'Q2' in the other split", "Q2": "looks like 'q2' in the other split",
         "12.0": "is '12' in other rows",
-    }
+    }  # fmt: skip
     assert patient_sides.find_mistaken({"train": train}) == {}
     twice = ["P1", "p1"]
     faults = patient_sides.find_mistaken({"train": twice, "test": twice})

@@ -200,16 +200,12 @@ def test_hashes_of_earlier_ledgers_still_match() -> None:
     assert len(list_spellings("12")) == len(list_spellings("p1")) == 1
 
 
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [(["7", "0007"], "'0007' is '7' in other rows"), (["nan", "p1"], "'nan' is no name")],
-)
-def test_tables_of_an_earlier_version_are_judged_too(names: list[str], message: str) -> None:
-    with pytest.raises(PrivacyError, match=message):
-        Units.number_units(names)
-
-
-def test_names_that_end_in_nul_stay_apart() -> None:
+def test_tables_of_an_earlier_version_are_judged_too() -> None:
+    for names, message in (
+        (["7", "0007"], "'0007' is '7' in other rows"), (["nan", "p1"], "'nan' is no name"),
+    ):  # fmt: skip
+        with pytest.raises(PrivacyError, match=message):
+            Units.number_units(names)
     assert Units.number_units(["p1\0", "p1"]).count == 2
 
 

@@ -48,11 +48,8 @@ def place(name: str, seed: int = 0) -> Fraction:
 def test_a_fraction_keeps_the_rows_whose_number_is_below_it(
     rows: list[tuple[int, str]], fraction: float, seed: int
 ) -> None:
-    expected = {
-        row
-        for row, (label, name) in enumerate(rows)
-        if label == 0 or place(name, seed) < Fraction(fraction)
-    }
+    expected = {row for row, (label, name) in enumerate(rows)
+                if label == 0 or place(name, seed) < Fraction(fraction)}  # fmt: skip
     options = {"fractions": {"dog": fraction}, "seed": seed}
     if any(label for label, _ in rows) and not any(rows[row][0] for row in expected):
         with pytest.raises(DataError, match="selects none of the .* of class dog"):

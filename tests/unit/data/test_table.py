@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dpprobe.artifacts import read_json
 from dpprobe.data import table
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
@@ -21,10 +22,11 @@ from dpprobe.errors import DataError
 from tests.support.shards import png
 from tests.support.stored_records import check_values
 
+DIGITS: dict[str, Any] = {"source": "sklearn", "name": "digits", "delta": 1e-4}
+
 
 def options(**values: Any) -> DatasetOptions:
-    given = values or {"source": "sklearn", "name": "digits", "delta": 1e-4}
-    return dataset_options(given)
+    return dataset_options(values or DIGITS)
 
 
 def make_rows(name: str, labels: Sequence[Any], **columns: Any) -> tuple[str, pa.Table]:
@@ -47,20 +49,6 @@ def write(directory: Path, batches: Sequence[tuple[str, pa.Table]], **changed: A
 
 def write_pair(directory: Path, **changed: Any) -> None:
     write(directory, [make_rows("train", [0, 1, 1], **changed), make_rows("test", [1, 0])])
-
-
-def test_class_names_follow_the_hugging_face_convention(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(table, "GROUP_BYTES", 1)
-    rows = [make_rows("train", [0, 1, 1]), make_rows("train", [0], ids=["x"], images=[png(9)]),
-            make_rows("test", [1, 0])]  # fmt: skip
-    write(tmp_path, rows, class_names=["dog", "cat"])
-    assert pq.ParquetFile(tmp_path / "train.parquet").num_row_groups == 2
-    metadata = pq.read_schema(tmp_path / "train.parquet").metadata
-    features = json.loads(metadata[b"huggingface"])["info"]["features"]
-    assert features["label"] == {"names": ["dog", "cat"], "_type": "ClassLabel"}
-    assert features["image"] == {"_type": "Image"}
 
 
 @pytest.fixture(params=[False, True], ids=["one label", "several labels"])
@@ -121,7 +109,7 @@ TRAIN, TEST = make_rows("train", [0, 1, 1]), make_rows("test", [1, 0])
 GROUPED = make_rows("train", [0, 1, 1], groups={"group_sex": ["f", "m", "m"]})
 
 
-LIMITED = {
+LIMITED: dict[str, Any] = {
     "source": "csv", "train": "x.csv", "label_column": "kind", "class_names": ["cat", "dog"],
     "unit_column": "who", "max_images_per_patient": 1,
 }  # fmt: skip
@@ -164,6 +152,54 @@ def test_a_source_gives_what_it_says(tmp_path: Path) -> None:
             assert not [*folder.glob("*.parquet"), *folder.glob("*.json")]
         answers.append([str(said), answer])
     check_values("data_wrong_tables", answers)
+
+
+# Columns of three rows, and what a source says of them.
+NAN, VECTORS = float("nan"), LIMITED | {"source": "embeddings", "train": "x.npz"}
+GROUPS = {
+    "group_a": [1.5, NAN, None], "group_b": [1, None, 3], "group_c": [True, None, False],
+    "group_d": ["x", "", None], "group_e": pa.array(["y", None, "z"]).dictionary_encode(),
+}  # fmt: skip
+DESCRIBED: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {"class_names": ["dog", "cat"], "revision": "v1", "options": DIGITS | {"catalog": "x"}}),
+    ({}, {"accepted": True}),
+    ({"accepted": [[0, 1], [], None]}, {"accepted": True}),
+    ({"units": ["q", "p", "q"]}, {"units": True}), ({}, {"options": VECTORS}),
+    ({"groups": GROUPS}, {"groups": [f"group_{name}" for name in "dcbea"]}),
+    ({"labels": [[0, 1], [1, 1], [0, 0]], "units": ["p", "p", "r"]},
+     {"multi_label": True, "units": True}),
+    ({"images": [b"x", b"y", b"x"], "labels": [2, 0, 1]}, {"class_names": ["a", "b", "c"]}),
+]  # fmt: skip
+
+
+def test_each_kind_of_table_is_described_and_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "GROUP_BYTES", 1)
+    answers = []
+    for columns, said in DESCRIBED:
+        given: dict[str, Any] = {"labels": [0, 1, 1], "images": [b"0", b"1", b"2"]} | columns
+        train = make_rows("train", **given)[1]
+        test = make_rows("test", **given | {"images": [b"3", b"4", b"5"]})[1][:2]
+        plain = {"verify": "hash", "missing_classes": "warn"} | said.get("options", DIGITS)
+        batches = [("train", train[:2]), ("test", test), ("train", train[2:])]
+        write(tmp_path, batches, **said | {"options": options(**plain)})
+        path, info = tmp_path / "train.parquet", read_info(tmp_path / "dataset.json")
+        described = read_json(tmp_path / "dataset.json")
+        for name, part in described["splits"].items():
+            data = (tmp_path / f"{name}.parquet").read_bytes()
+            assert part.pop("bytes") == len(data)
+            assert part.pop("sha256") == hashlib.sha256(data).hexdigest()
+        file, read, schema = pq.ParquetFile(path), SplitTable(path), pq.read_schema(path)
+        ours = [json.loads(schema.metadata[name]) for name in (b"dpprobe", b"huggingface")]
+        answers.append([
+            described, ours, {each.name: str(each.type) for each in schema},
+            file.num_row_groups, read.class_names, read.multi_label, read.holds_vectors,
+            read.group_names, read.read_labels(), read.read_groups(), read.read_accepted(),
+            read.read_units(), read.content_hashes(), info.untested_classes, info.num_classes,
+            info.rare_classes_note, info.train_rows, info.test_rows,
+        ])  # fmt: skip
+    check_values("described_tables", answers)
 
 
 def fingerprint(directory: Path, **changed: Any) -> str:
@@ -215,32 +251,8 @@ def test_fingerprints_stay_what_they_were(tmp_path: Path, multi_label: bool, gol
     assert "accepted" not in json.loads((tmp_path / "dataset.json").read_text())
     assert SplitTable(tmp_path / "train.parquet").read_accepted() is None
     assert not read_info(tmp_path / "dataset.json").accepted
-
-
-def test_subgroups_become_texts() -> None:
-    """Blank for what is missing."""
-    given = {
-        "a": [1.5, float("nan"), None], "b": [1, None, 3], "c": [True, None, False],
-        "d": ["x", "", None], "e": pa.array(["y", None, "z"]).dictionary_encode(),
-    }  # fmt: skip
-    _, made = make_rows("train", [0, 1, 1], groups=given)
-    assert [made.column(name).to_pylist() for name in given] == [
-        ["1.5", "", ""], ["1", "", "3"], ["true", "", "false"], ["x", "", ""], ["y", "", "z"],
-    ]  # fmt: skip
-
-
-def test_accepted_labels(tmp_path: Path) -> None:
-    batches = [make_rows("train", [0, 1]), make_rows("test", [1, 0, 0], accepted=[[0, 1], [], [0]])]
-    write(tmp_path, batches, accepted=True)
-    assert SplitTable(tmp_path / "test.parquet").read_accepted() == [[0, 1], [], [0]]
-    assert SplitTable(tmp_path / "train.parquet").read_accepted() == [[0], [1]]
-    info = read_info(tmp_path / "dataset.json")
-    assert info.accepted
     with pytest.raises(DataError, match="unit: patient, but the dataset names no patients"):
-        info.train_units("patient")
-    write(tmp_path / "other", [make_rows("train", [0, 1]), make_rows("test", [1, 0, 0])],
-          accepted=True)  # fmt: skip
-    assert read_info(tmp_path / "other/dataset.json").fingerprint != info.fingerprint
+        read_info(tmp_path / "dataset.json").train_units("patient")
 
 
 def read_one(directory: Path, data: bytes | None, path: str | None = None) -> EncodedImage:

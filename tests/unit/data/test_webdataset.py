@@ -16,6 +16,7 @@ from dpprobe.data.table import decode_image
 from dpprobe.errors import DataError
 from tests.support.shards import CLASSES, pack, png, samples
 from tests.support.sources import prepare
+from tests.support.stored_records import answer_of
 
 
 def given(path: Path | str, **values: Any) -> dict[str, Any]:
@@ -124,6 +125,15 @@ def test_no_row_is_lost_in_silence_with_a_damaged_shard(
     assert "pack it again" in str(refused.value)
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "out/dataset.json").exists()
+
+
+def test_zeros_at_the_end_of_a_shard_have_bounds(tmp_path: Path) -> None:
+    path, most = pack(tmp_path / "a.tar", samples(0, 4)), tar_shards._LONGEST_END
+    used = path.read_bytes().rstrip(b"\0")
+    used += bytes(-len(used) % 512)
+    for left, good in ((511, False), (512, True), (most, True), (most + 1, False)):
+        path.write_bytes(used + bytes(left))
+        assert isinstance(answer_of(list, tar_shards.read_samples(path, [])), list) == good
 
 
 def test_a_sparse_member_is_refused(tmp_path: Path) -> None:
