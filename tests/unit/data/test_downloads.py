@@ -305,6 +305,10 @@ def test_a_receipt_says_what_was_fetched(tmp_path: Path) -> None:
     write_receipt(tmp_path, [FETCHED], params={"name": "x"})
     receipt = check_receipt(tmp_path, params={"name": "x"})
     assert receipt == Receipt(files=(FETCHED,), params={"name": "x"}, revision=None)
+    for known, told in (("v1", "v1"), ("v2", None), (None, None)):
+        files = [FETCHED.model_copy(update={"revision": each}) for each in ("v1", known)]
+        write_receipt(tmp_path, files, params=None)
+        assert check_receipt(tmp_path, params=None).revision == told
     with pytest.raises(DataError, match=rf"options of this .* changed.*delete .*{RECEIPT}"):
         check_receipt(tmp_path, params={"name": "y"})
 

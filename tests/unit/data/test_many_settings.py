@@ -150,6 +150,7 @@ TABLE: list[dict[str, Any]] = [
     {"extract": extract("(.)")["extract"] | extract("(.)", "nothing", "more")["extract"]},
     {"extract": extract("(.)")["extract"] | extract("p(.+)", "who", "more")["extract"],
      "unit_column": "more", "filters": {"part": [1, 2]}}, join(by="who") | {"path_column": "site"},
+    {"joins": join()["joins"] * 2},
     extract("([5-9])[.]") | {"filters": {"part": [5]}}, join(by={"who": "empty"}) | SITES,
     join(by={"who": "site", "age": "age"}) | SITES, join(by=["who", "age"]) | SITES,
     join(columns=["name", "site"], first=True) | {"filters": {"site": ["x"]}},
@@ -185,7 +186,9 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
      {"train": ["p0.parquet", "none.parquet"]}, {"test": "p1.parquet"},
      {"test": "p1.parquet", "limit": {"train": 9, "test": 40}, "expect": {"train": 30, "test": 30}},
      {"limit": {"test": 3}}, {"class_names": ["x", "y"]}, {"limit": {"train": 99}},
-     {"class_names": ["cat", "dog"]}, {"accepted_labels": {"file": "r.json"}},
+     {"train": ["p0.parquet", "turned.parquet"]}, {"train": ["p0.parquet", "several.parquet"]},
+     *({"class_names": names} for names in (CLASSES, CLASSES[::-1])),
+     {"accepted_labels": {"file": "r.json"}},
      *({"test": "p1.parquet", "accepted_labels": {"file": f"{n}.json"}} for n in ("r", "none")),
      *places(*(f"{name}.parquet" for name in ("several", "lists", "unnamed", "text", "none"))),
      {"test": "several.parquet"}, {"train": "unnamed.parquet", "class_names": ["x", "y", "z"]},
@@ -263,7 +266,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, labels, names in (
         ("p0", [n % 3 % 2 for n in range(30)], CLASSES), ("several", [[1, 0], [1, 1]], None),
         ("p1", [n % 3 % 2 for n in range(30)], CLASSES), ("unnamed", [0, 1], None),
-        ("lists", [[0], [0, 1]], CLASSES),
+        ("lists", [[0], [0, 1]], CLASSES), ("turned", [0, 1], CLASSES[::-1]),
     ):  # fmt: skip
         write_parquet(tmp_path / f"{name}.parquet", labels, names, **columns(len(labels)))
     for name in ("t.tar", "mixed/a.tar", "deep/a.tar", "deep/more/b.tar", "noted/a.tar"):
@@ -602,7 +605,7 @@ SPELLINGS = (
     "1", "1.0", "01", "+1", "-1", "1.5", "1.50", "-0", "0", "1e3", "1e+3", "1000", "1.23E+12", "2",
     "40", "inf", "-1e999", "1e16", "nan", "N/A", "#REF!", "unknown", "?", "", " ", "0012", "12.",
     ".5", "0.5", "9" * 30, "p1", "P1", "a;b", "cat|dog", "cat, dog", "['cat', 'dog']", "[1, 5]",
-    "[1, 2, 3]", "{'a'}", "[3]", "[sic]",
+    "[1, 2, 3]", "{'a'}", "[3]", "[sic]", "-15", "-1x", "12x", "1.2.3", "1.2E+12x", "[3] x",
 )  # fmt: skip
 
 
@@ -674,6 +677,7 @@ def test_prompts_are_sentences_about_classes() -> None:
         (["AnnualCrop", "River"], {"AnnualCrop": "annual crop land"}), (["aquarium_fish"], {}),
         (["a", "_"], {}), (["a", "b"], {"b": "\u200b "}), (["AnnualCrop", "River"],
         dict.fromkeys(("Sea", "Rivers", "Tree", "Wood"), "x")), (["cat", *ids[:0:-1]], "imagenet"),
+        ([*ids[:0:-1], f"{ids[0]}x"], "imagenet"),
         (["a", "b"], {"q": "x"}), (["a"], "imagenet"), (ids, "imagenet"), (ids[::-1], "imagenet"),
         ([f"c{number}" for number in range(1000)][::-1], "imagenet"),
     ]  # fmt: skip

@@ -54,10 +54,8 @@ class Rows:
 
     def __init__(self, directory: Path, train: int = 6, test: int = 4) -> None:
         self.directory = directory
-        self.splits = {
-            name: [self._row(name, number) for number in range(count)]
-            for name, count in (("train", train), ("test", test))
-        }
+        self.splits = {name: [self._row(name, number) for number in range(count)]
+                       for name, count in (("train", train), ("test", test))}  # fmt: skip
 
     def _row(self, name: str, number: int) -> dict[str, Any]:
         path = self.directory / "images" / f"{name}{number}.jpg"
@@ -68,12 +66,12 @@ class Rows:
                 "origin": f"{name}.csv line {number + 2}"}  # fmt: skip
 
     def write(self, **changed: Any) -> None:
-        plain = changed.pop("plain", False)
+        plain, embed = changed.pop("plain", False), changed.pop("embed", False)
         values = {"source": "sklearn", "name": "digits"} | changed
         table.write_dataset(
             self.directory / "out", self._batches(plain=plain), options=dataset_options(values),
             class_names=CLASSES, rows=sum(map(len, self.splits.values())), chosen_test=True,
-            units=not plain, groups=["group_sex"],
+            units=not plain, groups=["group_sex"], embed=embed,
         )  # fmt: skip
 
     def _batches(self, *, plain: bool = False) -> Iterator[tuple[str, pa.Table]]:
@@ -182,8 +180,10 @@ SPOILS: list[tuple[Sequence[Spoil], dict[str, Any]]] = [
     ([change(path="images\\\\train4.jpg")], {}), ([change(path="images/\0.jpg")], {}),
     ([change(sex="M"), lambda rows: rows.splits["train"][3].update(sex="F")], {}),
     ([content(encoded(Image.new("I;16", (4, 4)), "PNG"))], {}), ([content(BLUE)], {}),
-    ([use_grey(1000), content(BLUE)], {}), *(([use_grey(high)], {}) for high in (255, 256, 1000,
-     4010, 32767, 32768, 65535)),
+    *(([spoil], {"embed": True}) for spoil in (
+      content(noise(4)[:-100]), copy(0, 2, split="test", kind="BMP"), copy(0, 4, kind="PNG"))),
+    ([change(sex="-15")], {}), ([use_grey(1000), content(BLUE)], {}),
+    *(([use_grey(high)], {}) for high in (255, 256, 1000, 4010, 32767, 32768, 65535)),
 ]  # fmt: skip
 FACTS = ("train_copies", "duplicates_across_splits", "classes_without_test_rows")
 

@@ -168,10 +168,8 @@ def test_a_part_made_alone_is_the_one_made_from_the_whole(tmp_path: Path) -> Non
     assert (part.train_rows, part.test_rows) == options.used_rows()
     assert part.splits["test"].fingerprint == whole.splits["test"].fingerprint
     assert not (tmp_path / "alone" / "whole").exists()
-    ids = {
-        name: SplitTable(tmp_path / name / "train.parquet").read_ids()
-        for name in ("part", "digits")
-    }
+    ids = {name: SplitTable(tmp_path / name / "train.parquet").read_ids()
+           for name in ("part", "digits")}  # fmt: skip
     kept = set(ids["part"])
     assert [each for each in ids["digits"] if each in kept] == ids["part"]
 
