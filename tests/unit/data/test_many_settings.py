@@ -125,9 +125,9 @@ TABLE: list[dict[str, Any]] = [
     BOTH | {"uncertain": "drop", "filters": {"path": ["5.png"]}}, {"missing": "zeros"},
     *(BOTH | {"uncertain": policy, "missing": missing} for policy in ("ones", "zeros", "drop",
      {"a": "drop", "b": "ones"}) for missing in ("zeros", "drop")),
-    *(BOTH | {"unit_column": "who", "max_images_per_patient": 1, "uncertain": policy}
-     for policy in ("drop", {"b": "drop"}, {"b": "ones"})), {"missing": "drop"},
-    {"missing": "drop", "unit_column": "who", "max_images_per_patient": 1},
+    *(BOTH | {"missing": "zeros", "uncertain": policy} | {"unit_column": "who",
+     "max_images_per_patient": 1} for policy in ("drop", {"b": "drop"}, {"b": "ones"})),
+    {"missing": "drop"}, {"missing": "drop", "unit_column": "who", "max_images_per_patient": 1},
     {"filters": {"age": [3, 40]}}, {"filters": {"age": ["x"]}}, {"filters": {"kind": ["Dog"]}},
     {"filters": {"nothing": ["PA"]}}, {"filters": {"kind": ["cat"], "age": [40]}},
     {"filters": {"age": [3]}, "unit_column": "who", "max_images_per_patient": 2}, join(),
@@ -445,7 +445,7 @@ TABLES = (
 )  # fmt: skip
 IMAGE_FILES = (
     "a.JPG", "b.png", "m/b.png", "m/c.jpeg", "c.tif", "c.png", "n/d.PNG", "m/d.png", ".h/e.png",
-    "m/f.dcm", "f.txt", "x/g.gif", "x/.png", "png", "m/a.jpg",
+    "m/f.dcm", "f.txt", "x/g.gif", "x/.png", "png", "m/a.jpg", "h.bmp", "h.jpg",
 )  # fmt: skip
 PART_NAMES = (
     "train_val test_train", "val-test trainings", "the final test of_training",
@@ -482,7 +482,7 @@ def test_folders_are_read_as_parts_and_classes(tmp_path: Path) -> None:
         touch(folder := tmp_path / tables, *tables.split())
         answers[tables] = [folder_parts.find_test_file(folder / each) for each in tables.split()]
     touch(tmp_path / "at", *IMAGE_FILES)
-    for searched in (["none", "a"], ["b.png"], ["c"], ["d"], ["e"], ["f"], ["x/g"], ["none"]):
+    for searched in (["none", "a"], ["b.png"], ["c"], ["d"], ["e"], ["f"], ["x/g"], ["h"]):
         for roots in (["at"], ["at/m", "at"], ["at", "at/m"], ["no", "at"]):
             found = image_search.search_images(searched, [tmp_path / root for root in roots])
             answers[f"{searched} in {roots}"] = found and [found, found.path_of("x")]
@@ -560,6 +560,7 @@ SAMPLES: list[dict[str, Any]] = [
         b'{"label": 1, "who": "\\ud800"}', b'{"label": null, "who": 12.0}', b'{"label": [1]}')),
     {"n01/0003.jpg": png(99)}, {"n01/0003.PNG": png(99)}, {"n01/0003.txt": b"x"},
     {"n01/0003.v2.png": png(9)}, {"n01/0009.seg": png(9)}, {"visit001": png(9)}, {"notes": b"x"},
+    {"n01/0003.png.bak": b"x"}, {"n01/0003.bak.png.gz": b"x"}, {"n01/.png": b"x"},
     {".hidden.png": png(9)}, {"__extra__/9.jpg": b"\xff\xd8\xff"}, {"scan": b"\0" * 128 + b"DICM"},
     *({"scan": start} for start in (b"\0\0\0\x18ftypheix", b"\0\0\0\x18ftypmp42", b"GIF89a",
       b"RIFF\0\0\0\0WEBP", b"MM\0*", b"II\0*", b"RIFF\0\0\0\0heic")),

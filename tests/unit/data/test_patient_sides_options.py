@@ -134,9 +134,7 @@ def test_hospital_entries_of_the_catalog_take_the_patient(name: str) -> None:
 
 KINDS = ["cat", "dog", "owl"]
 # (patient, class, second label): few owls, and patients of two classes.
-PAIRS = [
-    (f"p{n % 23}", 2 if n % 23 in (1, 5) else n % 2, int(n % 7 == 0)) for n in range(80)
-]  # fmt: skip
+PAIRS = [(f"p{n % 23}", 2 if n % 23 in (1, 5) else n % 2, int(n % 7 == 0)) for n in range(80)]
 
 
 def write_rows(folder: Path, *, labels: bool = False) -> dict[str, Any]:
