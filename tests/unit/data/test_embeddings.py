@@ -278,7 +278,7 @@ FAULTS: list[Write] = [
     in_h5ad({"categories": [b"u"], "codes": [-2] * 10}), in_h5ad(obsm=PAIRS), in_npy(ODD),
     in_npz(one=PAIRS, two=ODD, options={"vectors": {"a": "one", "b": "two"}}),
     in_npz(one=PAIRS, options={"vectors": {"a": "One"}}), *map(damaged, FORMATS), row_five([]),
-    second([], pa.list_(pa.float64())), second(None, pa.list_(pa.float64())),
+    second([1.0]), second([], pa.list_(pa.float64())), second(None, pa.list_(pa.float64())),
     in_parquet({"embedding": [ROW] * 4 + [[1.0]] * 6}), in_h5ad({"codes": [0] * 10}),
     in_parquet({}, {}, {"kind": [b"a"] * 10}), lambda _: {"train": "none-*.parquet"},
     in_h5ad({"values": np.arange(10)}), in_h5ad({"categories": [b"u"]}),

@@ -216,13 +216,13 @@ def test_no_network_ends_in_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_labels_of_another_form_than_stated(hub: Hub, tmp_path: Path) -> None:
-    several = table(1, several=True)
-    hub.repositories[REPO].files = {"all.parquet": several}
+    with pytest.raises(DataError, match="several_labels: false"):
+        run(options_of(several_labels=True), tmp_path)
+    hub.repositories[REPO].files = {"all.parquet": table(1, several=True)}
     written = {"train": "all.parquet", "test": None, "class_names": ["a", "b"]}
     with pytest.raises(DataError, match="several_labels: true"):
         run(options_of(**written), tmp_path)
     options = options_of(**written, several_labels=True)
-    assert options.multi_label()
     train, _ = run(options, tmp_path)
     assert train.multi_label
 

@@ -543,10 +543,10 @@ def test_each_parquet_file_has_the_columns(tmp_path: Path) -> None:
                 answers.append([*changed, option, answer_of(options.check_files)])
     path = tmp_path / "named.parquet"
     read: Any = dataset_options({"source": "parquet", "train": str(path)})
-    for metadata, labels in itertools.product(METADATA, ([0, 1], [[0, 1], [1, 0]])):
+    for metadata, labels in itertools.product(METADATA, ([0, 1], [[0, 1], [1, 0]], [1, None])):
         pq.write_table(pa.table(good | {"label": labels}).replace_schema_metadata(metadata), path)
-        asked = (read.check_files, read.count_classes, read.multi_label, read.count_rows)
-        answers.append([ascii(metadata), labels, *map(answer_of, asked)])
+        asked = (read.check_files, read.count_classes, read.multi_label, read.count_class_units)
+        answers.append([ascii(metadata), labels, *map(answer_of, (*asked, read.count_rows))])
     kinds = {str(kind): describe_kind(kind) for kind in KINDS}
     check_values("data_parquet_columns", public([answers, kinds], tmp_path))
 
