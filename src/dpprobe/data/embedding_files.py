@@ -344,9 +344,10 @@ def _stack_lists(lists: pa.Array, where: str, start: int) -> Array:
     if len(other):
         row = int(other[0])
         described = "no list" if lengths[row] < 0 else f"a list of {lengths[row]} numbers"
+        first = f"the first row of its block has {lengths[0]}" if row else "each row needs numbers"
         raise DataError(
-            f"{where} row {start + row}: {described}, but the first row of its block has "
-            f"{lengths[0]}; all vectors must have the same length"
+            f"{where} row {start + row}: {described}, but {first}; all vectors must have the same "
+            "length"
         )
     # `flatten` respects slices, unlike `values`. A null number becomes NaN, which is reported.
     numbers = lists.flatten().to_numpy(zero_copy_only=False)

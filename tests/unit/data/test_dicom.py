@@ -76,6 +76,9 @@ def test_without_a_window_the_images_own_range_is_shown() -> None:
     np.testing.assert_array_equal(shades(), linear(VALUES, 0, 4095))
     np.testing.assert_array_equal(shades(VALUES + 500), linear(VALUES, 0, 4095))
     assert not shades(np.full((4, 4), 700, np.uint16)).any()
+    assert not shades(np.full((4, 4), 700, np.uint16), PixelPaddingValue=700).any()
+    for high in (None, 3, 17):  # no last bit, or one that cannot be
+        np.testing.assert_array_equal(shades(BitsStored=12, HighBit=high), linear(VALUES, 0, 4095))
     inverted = shades(PhotometricInterpretation="MONOCHROME1")
     np.testing.assert_array_equal(inverted, 255 - linear(VALUES, 0, 4095))
     signed = VALUES.astype(np.int16) - 2000
@@ -117,20 +120,24 @@ def test_a_blank_window_is_none(blank: Any) -> None:
     ):
         np.testing.assert_array_equal(shades(**given), linear(VALUES, 0, 4095))
     plain = shades(WindowCenter=50, WindowWidth=80)
-    np.testing.assert_array_equal(
-        shades(WindowCenter=50, WindowWidth=80, VOILUTFunction="", RescaleSlope="",
-               RescaleIntercept=""), plain,
-    )  # fmt: skip
+    for given in (
+        {"VOILUTFunction": "", "RescaleSlope": "", "RescaleIntercept": ""},
+        {"WindowCenter": ["50", ""], "WindowWidth": ["80", ""]},
+    ):
+        shown = shades(**{"WindowCenter": 50, "WindowWidth": 80} | given)
+        np.testing.assert_array_equal(shown, plain)
 
 
-@pytest.mark.parametrize("bits", [8, 12])
-def test_a_table_of_values_of_interest_is_used(bits: int) -> None:
-    table = Dataset()
-    entries = np.round(np.linspace(0, 1, 1000) ** 2 * (2**bits - 1)).astype(np.uint16)
-    table.LUTDescriptor = [1000, 100, bits]
+@pytest.mark.parametrize(
+    ("bits", "first", "count"), [(8, 100, 1000), (12, 100, 1000), (16, 0, 2**16)]
+)
+def test_a_table_of_values_of_interest_is_used(bits: int, first: int, count: int) -> None:
+    table, values = Dataset(), VALUES * (16 if bits == 16 else 1)
+    entries = np.round(np.linspace(0, 1, count) ** 2 * (2**bits - 1)).astype(np.uint16)
+    table.LUTDescriptor = [count % 2**16, first, bits]
     table.LUTData = entries.tobytes()
-    shown = shades(VOILUTSequence=[table], WindowCenter=1, WindowWidth=2)
-    places = np.clip(VALUES.astype(np.int64) - 100, 0, 999)
+    shown = shades(values, VOILUTSequence=[table], WindowCenter=1, WindowWidth=2)
+    places = np.clip(values.astype(np.int64) - first, 0, count - 1)
     np.testing.assert_array_equal(shown, linear(entries[places], 0, 2**bits - 1))
 
 
@@ -142,20 +149,17 @@ SHORT = {"BitsStored": 12, "HighBit": 11}
 
 @pytest.mark.parametrize("form", ["MONOCHROME1", "MONOCHROME2"])
 @pytest.mark.parametrize(
-    ("values", "sign", "padding", "changed"),
-    [
-        *((values, sign, value, {}) for values in (PADDED, PADDED.view(np.uint16))
-          for sign, value in (("SS", -2000), ("US", 63536))),
-        *((PADDED.view(np.uint16), sign, value, SHORT)
-          for sign, value in (("SS", -2000), ("US", 63536))),
-        (PADDED, "US", 63536, SHORT), (LOW, "US", 2096, SHORT), (LOW, "US", 63536, SHORT),
-        (LOW, "SS", -2000, SHORT),
-        (PADDED, "US", 63536, {"RescaleSlope": 2, "RescaleIntercept": -1024}),
-        (np.where(PADDED < 0, -1, PADDED).astype(np.int32), "US", 2**32 - 1, {}),
-        (np.where(PADDED < 0, 255, PADDED // 10).astype(np.uint8), "SS", -1, {}),
-        (np.concatenate([[[61000, 60000, 60500, 60001]], MIDDLE]).astype(np.uint16), "US", 60000,
-         {"PixelPaddingRangeLimit": 61000}),
-    ],
+    ("values", "sign", "padding", "changed"), [*((values, sign, value, {}) for values in (PADDED,
+     PADDED.view(np.uint16)) for sign, value in (("SS", -2000), ("US", 63536))),
+     *((PADDED.view(np.uint16), sign, value, SHORT) for sign, value in (("SS", -2000),
+     ("US", 63536))), (PADDED, "US", 63536, SHORT), (LOW, "US", 2096, SHORT),
+     (LOW, "US", 63536, SHORT), (LOW, "SS", -2000, SHORT), (PADDED, "US", 63536,
+     {"RescaleSlope": 2, "RescaleIntercept": -1024}), (np.where(PADDED < 0, -1,
+     PADDED).astype(np.int32), "US", 2**32 - 1, {}), (np.where(PADDED < 0, 255,
+     PADDED // 10).astype(np.uint8), "SS", -1, {}), *((np.concatenate([[[61000, 60000, 60500,
+     60001]], MIDDLE]).astype(np.uint16), "US", first, {"PixelPaddingRangeLimit": last}) for first,
+     last in ((60000, 61000), (61000, 60000))), *((np.where(PADDED < 0, -(2**15), PADDED), kind,
+     value, {}) for kind, value in (("SS", -(2**15)), ("US", 2**15)))],
 )  # fmt: skip
 def test_padding_is_black_and_not_of_the_range(
     values: np.ndarray, sign: str, padding: int, changed: dict[str, Any], form: str
@@ -217,11 +221,11 @@ def bare() -> bytes:
     return encoded(header(VALUES))[132:]
 
 
-def compressed() -> bytes:
+def compressed(*, known: bool = True) -> bytes:
     dataset = header(VALUES)
     dataset.compress(uid.RLELossless)
     dataset.file_meta.TransferSyntaxUID = uid.JPEGLosslessSV1
-    return encoded(dataset)
+    return encoded(dataset).replace(b"1.2.4.70", b"1.2.4.70" if known else b"1.2.9.99")
 
 
 def without_pixels() -> bytes:
@@ -240,6 +244,7 @@ UGLY: dict[str, tuple[dict[str, Any] | Callable[[], bytes], str]] = {
     "transfer syntax": (
         compressed, r"transfer syntax \(JPEG Lossless.*cannot be decoded here; rewrite the file"
     ),
+    "another syntax": (lambda: compressed(known=False), r"transfer syntax \(of no known name\)"),
     "palette": ({"PhotometricInterpretation": "PALETTE COLOR"}, "from a palette"),
     "unknown colours": ({"PhotometricInterpretation": "DOE^JOHN"}, "neither grey"),
     "deep colours": ({"values": np.zeros((4, 4, 3), np.uint16)}, "colours have 16 bits; convert"),
@@ -305,8 +310,8 @@ def test_a_file_is_dicom_by_its_first_bytes(tmp_path: Path) -> None:
     (tmp_path / "1.2.840.113619").write_bytes(encoded(header(VALUES)))
     (tmp_path / "README").write_text("no image")
     (tmp_path / "empty").write_bytes(b"")
-    kinds = {path.name: is_image_file(path) for path in tmp_path.iterdir()}
-    assert kinds == {"1.2.840.113619": True, "README": False, "empty": False}
+    kinds = {path.name: is_image_file(path) for path in (*tmp_path.iterdir(), Path("a\0b"))}
+    assert kinds == {"1.2.840.113619": True, "README": False, "empty": False, "a\0b": False}
 
 
 def test_a_folder_of_dicom_becomes_tables_without_anybodys_name(tmp_path: Path) -> None:

@@ -4,17 +4,19 @@ afterwards succeeds."""
 from __future__ import annotations
 
 import errno
+import fcntl
+import functools
 import hashlib
 import itertools
 import json
 import logging
-import os
 import random
 import socket
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -45,7 +47,7 @@ CHECKSUMS = {
     "md5": hashlib.md5(CONTENT).hexdigest(),
     "git": hashlib.sha1(b"blob 300000\0" + CONTENT).hexdigest(),  # as `git hash-object` prints
 }
-RIGHT = Checksum("sha256", SHA256)
+RIGHT, FULL = Checksum("sha256", SHA256), Mock(side_effect=OSError(errno.ENOSPC, "it is full"))
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +95,7 @@ def redirect(place: str) -> list[Fault]:
     return [Answer(302, headers={"Location": place})] * 40
 
 
-WRONG, LATER = Checksum("sha256", "0" * 64), {"Retry-After": "86400"}
+WRONG, LATER = Checksum("sha256", "0" * 64), {"Retry-After": "601"}
 PAGE = b"\xef\xbb\xbf\n" + web_page().body
 # What goes wrong with a first attempt, and options of the server's file and of the attempt.
 SCENARIOS: dict[str, tuple[Sequence[Fault], dict[str, Any]]] = {
@@ -102,8 +104,8 @@ SCENARIOS: dict[str, tuple[Sequence[Fault], dict[str, Any]]] = {
     "cut for good": ([Cut(1000), Cut(0), Cut(0)], {}),
     "larger": ([Cut(400_000), Cut(0), Cut(0)], {"content": OTHER + OTHER}),
     **{f"{status} twice": ([Answer(status)] * 2, {}) for status in (429, 500, 502, 503, 504)},
-    **{f"{status} thrice": ([Answer(status)] * 3, {}) for status in (408, 429, 503)},
-    **{str(status): ([Answer(status)], {}) for status in (401, 403, 404, 410, 416)},
+    **{f"{status} thrice": ([Answer(status)] * 3, {}) for status in (408, 425, 429, 503, 529)},
+    **{str(status): ([Answer(status)], {}) for status in (401, 403, 404, 410, 416, 499)},
     **{f"another {kind}": ([], {"content": OTHER, "checksum": Checksum(kind, right.upper())})  # type: ignore[arg-type]
        for kind, right in CHECKSUMS.items()},
     "corrected": ([], {"checksum": WRONG}),
@@ -155,7 +157,7 @@ def test_a_splice_within_one_attempt_is_found_by_the_checksum(server: Server, pa
 def test_what_was_whole_when_a_process_died_is_only_verified(server: Server, path: Path) -> None:
     url = server.put("/data.zip", CONTENT)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(downloads, "_verify", _died)
+        patch.setattr(downloads, "_verify", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             get(url, path)
     assert files(path)[".data.zip.partial"] == 300_000
@@ -164,18 +166,14 @@ def test_what_was_whole_when_a_process_died_is_only_verified(server: Server, pat
     assert [visit.status for visit in server.visits] == [200, 416]
 
 
-def _died(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
 def test_retry_after_is_waited_for(
     server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
     monkeypatch.setattr(time, "sleep", waits.append)
-    fault = Answer(429, headers={"Retry-After": "20"})
+    fault = Answer(429, headers={"Retry-After": "600"})
     get(server.put("/data.zip", CONTENT, faults=[fault]), path)
-    assert waits == [20]
+    assert waits == [600]
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(server: Server, path: Path) -> None:
@@ -187,10 +185,8 @@ def test_a_folder_that_cannot_be_made_is_one_line(server: Server, path: Path) ->
 
 
 def test_a_host_that_does_not_exist(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(*_: object, **__: object) -> None:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    unknown = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    monkeypatch.setattr(socket, "getaddrinfo", Mock(side_effect=unknown))
     text = refused("http://no-such-host.invalid/data.zip", path)
     assert "name or service not known, after 3 tries" in text
 
@@ -242,12 +238,33 @@ def test_secrets_stay_out_of_messages_logs_and_records(
     assert "hunter" not in "".join(texts)
 
 
-def test_two_processes_do_not_write_one_file(server: Server, path: Path) -> None:
+def test_two_processes_do_not_write_one_file(
+    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path.parent.mkdir()
     with downloads._Partial(path):
         text = refused(server.put("/data.zip", CONTENT), path)
     assert "another process is fetching this file" in text
     succeeds(server, path)
+    partial = path.with_name(".data.zip.partial")
+    path.unlink()
+    for again in (False, True):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fcntl, "flock", functools.partial(lose, partial, again))
+            assert "another process is fetching" in refused(server.url("/data.zip"), path)
+    partial.unlink()
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOLCK, "no locks")))
+    succeeds(server, path)
+    path.unlink()
+    monkeypatch.setattr(downloads._Partial, "write", FULL)
+    with pytest.raises(OSError, match="it is full"):
+        get(server.url("/data.zip"), path)
+
+
+def lose(path: Path, again: bool, *_: object) -> None:
+    path.unlink()
+    if again:
+        path.touch()
 
 
 def test_a_file_with_the_right_checksum_is_kept_without_a_request(
@@ -272,11 +289,8 @@ def test_a_file_with_another_checksum_is_fetched_again(server: Server, path: Pat
 def test_a_disk_that_fills_under_the_receipt_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     monkeypatch.setattr(torchvision_datasets, "download", lambda *_: [])
-    monkeypatch.setattr("dpprobe.records.write_record", full)
+    monkeypatch.setattr("dpprobe.records.write_record", FULL)
     options = dataset_options({"source": "torchvision", "name": "MNIST"})
     with pytest.raises(DataError, match="the disk filled up while files were fetched; free space"):
         dataset_preparation.download_dataset(options, tmp_path / "mnist")
@@ -291,6 +305,10 @@ def test_a_receipt_says_what_was_fetched(tmp_path: Path) -> None:
     write_receipt(tmp_path, [FETCHED], params={"name": "x"})
     receipt = check_receipt(tmp_path, params={"name": "x"})
     assert receipt == Receipt(files=(FETCHED,), params={"name": "x"}, revision=None)
+    for known, told in (("v1", "v1"), ("v2", None), (None, None)):
+        files = [FETCHED.model_copy(update={"revision": each}) for each in ("v1", known)]
+        write_receipt(tmp_path, files, params=None)
+        assert check_receipt(tmp_path, params=None).revision == told
     with pytest.raises(DataError, match=rf"options of this .* changed.*delete .*{RECEIPT}"):
         check_receipt(tmp_path, params={"name": "y"})
 

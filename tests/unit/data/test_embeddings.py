@@ -103,6 +103,10 @@ def test_features(tmp_path: Path) -> None:
         places = [int(each.removeprefix("row-")) for each in table.read_ids()]
         assert store.dimension == WIDTHS["wide"]
         assert np.array_equal(store.read(), vectors["wide"][places])
+        (row,) = table.read_images(3, 4)
+        for changed in (row._replace(data=None), row._replace(sha256=bytes(32))):
+            with pytest.raises(DataError, match=rf"^{split} row 3 \(id {row.id}\): changed since"):
+                read_vector(changed, "wide", split=split)
 
 
 def test_filters_keep_places(tmp_path: Path) -> None:
@@ -145,11 +149,9 @@ def in_parquet(*parts: dict[str, Any], **more: Any) -> Write:
             vectors = [[float(row + 10 * number), 2.0] for row in range(10)]
             columns = {"embedding": vectors, "kind": KINDS, "age": KINDS} | changed
             pairs = [
-                (name, part)
-                for name, values in columns.items()
-                for part in (values if isinstance(values, tuple) else [values])
-                if part is not None
-            ]
+                (name, part) for name, values in columns.items()
+                for part in (values if isinstance(values, tuple) else [values]) if part is not None
+            ]  # fmt: skip
             arrays = [part if isinstance(part, pa.Array) else pa.array(part) for _, part in pairs]
             table = pa.Table.from_arrays(arrays, [name for name, _ in pairs])
             pq.write_table(table, folder / f"x-{number}.parquet")
@@ -167,11 +169,12 @@ def row_five(vector: Any) -> Write:
     return in_parquet({"embedding": [[row, 2.0] for row in range(5)] + [vector] + [ROW] * 4})
 
 
-def in_tensors(kind: torch.dtype) -> Write:
+def in_tensors(kind: torch.dtype, **more: Any) -> Write:
     def write(folder: Path) -> dict[str, Any]:
-        tensors = {"kind": torch.arange(10), "X": torch.zeros(10, 2).to(kind)}
+        tensors = {"kind": torch.arange(10) % 2, "X": torch.zeros(10, 2).to(kind)}
+        tensors["Y"] = torch.arange(30).reshape(10, 3).to(kind)
         (folder / "x.safetensors").write_bytes(save(tensors))
-        return {"train": "x.safetensors"}
+        return {"train": "x.safetensors", **more}
 
     return write
 
@@ -191,21 +194,24 @@ def in_npz(*more: tuple[str, Any], options: Any = None, **vectors: Any) -> Write
     return write
 
 
-def in_npy(vectors: Any, cut: int = 0, shape: str = "", **more: Any) -> Write:
+def in_npy(
+    vectors: Any, cut: int = 0, shape: str = "", name: str = "x.npy", version: Any = None,
+    columns: bool = False, **more: Any,
+) -> Write:  # fmt: skip
     def write(folder: Path) -> dict[str, Any]:
         stream = io.BytesIO()
-        np.save(stream, vectors)
-        data = stream.getvalue()
+        np.lib.format.write_array(stream, vectors, version)
+        data = stream.getvalue().replace(b"False, ", b"True,  " if columns else b"False, ")
         if shape:
             data = data.replace(b"(10, 2), }" + b" " * (len(shape) - 7), f"{shape}, }}".encode())
-        (folder / "x.npy").write_bytes(data[: len(data) - cut] + bytes(max(-cut, 0)))
+        (folder / name).write_bytes(data[: len(data) - cut] + bytes(max(-cut, 0)))
         write_table(folder / "rows.csv", [{"kind": kind, "id": "one"} for kind in KINDS])
-        return {"train": "x.npy", "table": "rows.csv", **more}
+        return {"train": name, "table": "rows.csv", **more}
 
     return write
 
 
-def in_h5ad(age: Any = None, **changed: Any) -> Write:
+def in_h5ad(age: Any = None, vectors: Any = None, **changed: Any) -> Write:
     """`age` is a column of groups, an array or a mapping of its parts."""
 
     def write(folder: Path) -> dict[str, Any]:
@@ -217,7 +223,8 @@ def in_h5ad(age: Any = None, **changed: Any) -> Write:
             for name, part in parts.items():
                 if part is not None:
                     file[name] = part
-        return {"train": "x.h5ad", "group_columns": [] if age is None else ["age"]}
+        groups = [] if age is None else ["age"]
+        return {"train": "x.h5ad", "group_columns": groups, "vectors": vectors or {}}
 
     return write
 
@@ -238,7 +245,8 @@ SAME_IDS: dict[str, Any] = {
 MOMENTS = np.arange(20).reshape(10, 2).astype("M8[s]")
 AGES = {"group_columns": ["age"]}
 ODD = PAIRS.astype(np.float64)
-ODD[[2, 5, 9], [1, 0, 1]] = np.nan, np.inf, -1e300
+ODD[[2, 5, 5, 9], [1, 0, 1, 1]] = np.nan, np.inf, np.nan, -1e300
+TWO = {"vectors": {"b": "Y", "a": "X"}}
 
 
 # One file of several, one row of several, numbers, names, shapes, and AnnData.
@@ -248,30 +256,32 @@ FAULTS: list[Write] = [
     second([1, 2], pa.list_(pa.date32())), second([1, 2], pa.list_(pa.decimal128(9, 1))),
     second(None), second([1.0, 2.0, 3.0]), in_parquet({}, {"embedding": None}),
     in_parquet({}, {"kind": None}), in_parquet({}, {"kind": [["a"]] * 10}),
-    in_parquet({}, {"kind": [b"a"] * 10}),
-    in_parquet({"age": [1] * 10}, {"age": [1.5] * 10}, **AGES),
-    in_parquet({}, {"age": [True] * 10}, **AGES), in_parquet({}, {"kind": (KINDS, KINDS)}),
-    in_parquet({"embedding": ([ROW] * 10, [ROW] * 10)}), row_five([1.0]), row_five(None),
-    row_five([1.5, None]), in_npy(PAIRS, **SAME_IDS), in_npz(X=np.array([["1", "2"]] * 10)),
-    in_npz(X=np.ones((10, 2), bool)), in_tensors(torch.bool), in_tensors(torch.bfloat16),
-    in_tensors(torch.float8_e4m3fn), in_npz(X=np.empty((10, 2), object)), in_npz(X=MOMENTS),
-    in_npz(X=PAIRS.astype(complex)), in_npz(X=np.zeros((10, 2), COMPOUND.dtype)),
-    in_npz(one=PAIRS, two=PAIRS), in_npz(("X.npy", 0 * PAIRS), X=PAIRS),
-    in_npz(("X", 0 * PAIRS), X=PAIRS), in_npz(("kind.npy", PAIRS[:, 0]), X=PAIRS),
-    in_npz(("X", PAIRS)), lambda _: {"train": "x.pkl"}, in_npy(PAIRS[:, 0]),
-    in_npz(X=PAIRS[:, None]), in_npy(PAIRS[:9]), in_npz(X=PAIRS, options=AGES, age=np.arange(7)),
-    in_npz(X=PAIRS[:, :0]), in_npy(PAIRS, cut=8), in_npy(PAIRS, cut=-8),
-    in_npy(PAIRS, shape="(-10, 2)"), in_npy(PAIRS, shape="(-10, -2)"),
+    in_parquet({}, {"kind": [b"a"] * 10}), in_parquet({"age": [1] * 10}, {"age": [1.5] * 10},
+     **AGES), in_parquet({}, {"age": [True] * 10}, **AGES), in_parquet({},
+     {"kind": (KINDS, KINDS)}), in_parquet({"embedding": ([ROW] * 10, [ROW] * 10)}),
+    row_five([1.0]), row_five(None), row_five([1.5, None]), in_npy(PAIRS, **SAME_IDS),
+    in_npz(X=np.array([["1", "2"]] * 10)), in_npz(X=np.ones((10, 2), bool)), in_tensors(torch.bool),
+    in_tensors(torch.bfloat16), in_tensors(torch.float8_e4m3fn),
+    in_npz(X=np.empty((10, 2), object)), in_npz(X=MOMENTS), in_npz(X=PAIRS.astype(complex)),
+    in_npz(X=np.zeros((10, 2), COMPOUND.dtype)), in_npz(one=PAIRS, two=PAIRS),
+    in_npz(("X.npy", 0 * PAIRS), X=PAIRS), in_npz(("X", 0 * PAIRS), X=PAIRS),
+    in_npz(("kind.npy", PAIRS[:, 0]), X=PAIRS), in_npz(("X", PAIRS)), lambda _: {"train": "x.pkl"},
+    in_npy(PAIRS[:, 0]), in_npz(X=PAIRS[:, None]), in_npy(PAIRS[:9]),
+    in_npz(X=PAIRS, options=AGES, age=np.arange(7)), in_npz(X=PAIRS[:, :0]), in_npy(PAIRS, cut=8),
+    in_npy(PAIRS, cut=-8), in_npy(PAIRS, shape="(-10, 2)"), in_npy(PAIRS, shape="(-10, -2)"),
     in_npy(PAIRS, shape="(True, 2)"), in_npy(PAIRS, shape="(10, 9999999999999)"),
     in_npy(np.asfortranarray(PAIRS)), in_h5ad(obs=COMPOUND, **{"obs/kind": None}),
     in_h5ad(obs=PAIRS, **{"obs/kind": None}), in_h5ad(obsm=COMPOUND),
     in_h5ad(**{"obs/kind": COMPOUND}), in_h5ad(**{"obs/kind": None}), in_h5ad(PAIRS),
-    in_h5ad({"x": PAIRS}), in_h5ad(np.arange(7)),
-    in_h5ad({"values": np.arange(10), "mask": np.zeros(7, bool)}),
-    in_h5ad({"categories": [b"u"], "codes": [3] * 10}),
+    in_h5ad({"x": PAIRS}), in_h5ad(np.arange(7)), in_h5ad({"values": np.arange(10),
+     "mask": np.zeros(7, bool)}), in_h5ad({"categories": [b"u"], "codes": [3] * 10}),
     in_h5ad({"categories": [b"u"], "codes": [-2] * 10}), in_h5ad(obsm=PAIRS), in_npy(ODD),
     in_npz(one=PAIRS, two=ODD, options={"vectors": {"a": "one", "b": "two"}}),
-    in_npz(one=PAIRS, options={"vectors": {"a": "One"}}), *map(damaged, FORMATS),
+    in_npz(one=PAIRS, options={"vectors": {"a": "One"}}), *map(damaged, FORMATS), row_five([]),
+    second([1.0]), second([], pa.list_(pa.float64())), second(None, pa.list_(pa.float64())),
+    in_parquet({"embedding": [ROW] * 4 + [[1.0]] * 6}), in_h5ad({"codes": [0] * 10}),
+    in_parquet({}, {}, {"kind": [b"a"] * 10}), lambda _: {"train": "none-*.parquet"},
+    in_h5ad({"values": np.arange(10)}), in_h5ad({"categories": [b"u"]}),
 ]  # fmt: skip
 # Files that are read: what they hold, and which vectors are taken.
 GOOD: list[Write] = [
@@ -282,6 +292,12 @@ GOOD: list[Write] = [
     in_npz(embeddings=0 * PAIRS, embedding=PAIRS, other=PAIRS), in_npz(one=PAIRS, X=PAIRS + 1),
     in_h5ad(X=None, **{"obsm/one": PAIRS, "obsm/flat": PAIRS[:, 0]}), in_npz(only=PAIRS),
     in_parquet({"more": [ROW] * 10, "embedding": pa.array([ROW] * 10, pa.list_(pa.float32(), 2))}),
+    in_parquet({"kind": ["a ", " b"] * 5}, {"age": [" x"] * 10}, **AGES), in_tensors(torch.float64),
+    in_npy(PAIRS, name="X.NPY", version=(2, 0)), in_npy(PAIRS[:, :1], columns=True),
+    in_tensors(torch.float16, **TWO),
+    in_parquet({"X": [ROW] * 10, "Y": [[row, 3, 4] for row in range(10)]}, **TWO),
+    in_h5ad(vectors={"b": "obsm/Y", "a": "X"}, **{"obsm/Y": PAIRS[:, :1] + 5}),
+    in_npz(X=PAIRS, Y=PAIRS[:, :1] + 5, options=TWO),
 ]  # fmt: skip
 
 
@@ -305,10 +321,11 @@ def test_each_fault_of_a_file_is_one_line(tmp_path_factory: pytest.TempPathFacto
             answer = LIBRARY.sub(r"\1 (...)", to_plain(caught.value))
             assert "\n" not in answer or "lists all" in answer or "twice" in answer
         else:
-            name = next(iter(written.get("vectors", {"vectors": ""})))
-            rows = read_rows(prepare(folder, written, **given), name)
+            tables = prepare(folder, written, **given)
+            rows = [read_rows(tables, name) for name in written.get("vectors") or ["vectors"]]
             file = options(folder, written, **given).open_vectors("train")
-            answer = [file.find_vectors(None), file.columns, file.list_vectors(), [*rows.values()]]
+            answer = [answer_of(file.find_vectors, None), file.columns, file.list_vectors(), rows,
+                      SplitTable(tables / "train.parquet").read_groups()]  # fmt: skip
         answers.append(json.loads(json.dumps(to_plain(answer)).replace(str(folder), "FOLDER")))
     check_values("embedding_faults", answers)
 
@@ -322,12 +339,11 @@ def large_h5ad(path: Path) -> None:
 
 
 LARGE_FILES: list[tuple[str, Callable[[Path], Any]]] = [
-    ("npy", lambda path: np.lib.format.open_memmap(path, "w+", np.float32, LARGE).flush()),
-    ("npz", lambda path: np.savez(path, X=np.zeros(LARGE, np.float32))),
-    ("npz", lambda path: np.savez_compressed(path, X=np.zeros(LARGE, np.float32))),
-    ("safetensors", lambda path: save_file({"X": np.zeros(LARGE, np.float32)}, path)),
-    ("h5ad", large_h5ad),
-]
+    ("npy", lambda path: np.lib.format.open_memmap(path, "w+", np.float32, LARGE).flush()), ("npz",
+     lambda path: np.savez(path, X=np.zeros(LARGE, np.float32))), ("npz",
+     lambda path: np.savez_compressed(path, X=np.zeros(LARGE, np.float32))), ("safetensors",
+     lambda path: save_file({"X": np.zeros(LARGE, np.float32)}, path)), ("h5ad", large_h5ad),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("suffix", "write"), LARGE_FILES)
@@ -360,24 +376,6 @@ def test_sparse_matrices_of_anndata_are_refused(tmp_path: Path) -> None:
     with h5py.File(path, "a") as file:
         file["obsm/X_small"] = np.zeros((4, 3), np.float32)
     assert found.find_vectors(None) == "obsm/X_small"
-
-
-def test_files_of_several_folders_are_found_and_brackets_are_names(tmp_path: Path) -> None:
-    table = pa.table({"X": [[1.0, 2.0]] * 3})
-    for name in ("parts/b/x.parquet", "parts/a/x.parquet", "parts/a/y[1].parquet"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, tmp_path / name)
-    several = open_embeddings(tmp_path / "parts/*/x.parquet", option="train")
-    assert several.list_vectors()["X"].rows == 6
-    one = open_embeddings(tmp_path / "parts/a/y[1].parquet", option="train")
-    assert one.list_vectors()["X"].rows == 3
-
-
-def test_the_preferred_of_several_usual_names_is_taken(tmp_path: Path) -> None:
-    for names, chosen in ((("embeddings", "embedding", "a"), "embedding"), ("abX", "X")):
-        arrays: Any = {name: np.zeros((2, 3), np.float32) for name in names}
-        np.savez(tmp_path / "x.npz", **arrays)
-        assert open_embeddings(tmp_path / "x.npz", option="train").find_vectors(None) == chosen
 
 
 # Other blocks of a study of vectors.

@@ -86,13 +86,7 @@ def refused(options: DatasetOptions, directory: Path, error: type[Exception]) ->
 
 
 def test_a_repository_becomes_split_tables(hub: Hub, tmp_path: Path) -> None:
-    options = options_of(expect={"train": 2 * ROWS, "test": ROWS, "classes": 2})
-    assert options.count_rows() == (2 * ROWS, ROWS)
-    train, test = run(options, tmp_path)
-    assert (train.rows, test.rows) == (2 * ROWS, ROWS)
-    assert train.class_names == ("leaf", "stone")
-    first = next(iter(test.read_images(0, 1)))
-    assert first.data == png(1)
+    run(options_of(expect={"train": 2 * ROWS, "test": ROWS, "classes": 2}), tmp_path)
     written = json.loads((tmp_path / "tables/dataset.json").read_text())
     assert written["revision"] == COMMIT
     assert written["source"]["source"] == "huggingface"
@@ -139,14 +133,14 @@ def corrupt_in_git(hub: Hub, patch: pytest.MonkeyPatch) -> None:
     corrupt(hub, patch)
 
 
-LEAVES = {"../../leaves.parquet": FILES[TEST]}
 Spoil = Callable[[Hub, pytest.MonkeyPatch], Any]
 REFUSALS: dict[str, tuple[dict[str, Any], Spoil]] = {
-    "gated": ({}, change(gated=True)),
+    "gated": ({}, change(gated=True)), "both": ({"train": "*.parquet"}, change()),
     "wrong token": ({}, lambda _, patch: patch.setenv("HF_TOKEN", "hf_wrong")),
     "no commit": ({"revision": "f" * 40}, change()), "no name": ({"repo": "other/none"}, change()),
     "no file": ({"test": "data/validation-*"}, change()),
-    "leaves": ({"test": "*leaves.parquet"}, change(files=FILES | LEAVES)),
+    **{name: ({"test": "*leaves.parquet"}, change(files=FILES | {path: FILES[TEST]}))
+       for name, path in (("leaves", "../../leaves.parquet"), ("absolute", "/leaves.parquet"))},
     "corrupt": ({}, corrupt), "corrupt in git": ({}, corrupt_in_git),
     **{f"commit {at}": ({}, change(stated=commit))
        for at, commit in enumerate((f"{COMMIT[:-1]}8", COMMIT[:12], "", "f" * 40))},
@@ -222,13 +216,13 @@ def test_no_network_ends_in_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_labels_of_another_form_than_stated(hub: Hub, tmp_path: Path) -> None:
-    several = table(1, several=True)
-    hub.repositories[REPO].files = {"all.parquet": several}
+    with pytest.raises(DataError, match="several_labels: false"):
+        run(options_of(several_labels=True), tmp_path)
+    hub.repositories[REPO].files = {"all.parquet": table(1, several=True)}
     written = {"train": "all.parquet", "test": None, "class_names": ["a", "b"]}
     with pytest.raises(DataError, match="several_labels: true"):
         run(options_of(**written), tmp_path)
     options = options_of(**written, several_labels=True)
-    assert options.multi_label()
     train, _ = run(options, tmp_path)
     assert train.multi_label
 
@@ -249,15 +243,6 @@ def local(tmp_path: Path, labels: Any) -> DatasetOptions:
         "accepted_labels": {"file": str(tmp_path / "real.json")},
     }  # fmt: skip
     return dataset_options(written)
-
-
-def test_accepted_labels_of_local_files(tmp_path: Path) -> None:
-    labels = json.loads(real_json())
-    options = local(tmp_path, labels)
-    options.check_files()
-    assert str(tmp_path / "real.json") in options.input_files()
-    dataset_preparation.prepare_dataset(options, tmp_path / "tables")
-    assert SplitTable(tmp_path / "tables/test.parquet").read_accepted() == labels[:ROWS]
 
 
 ACCEPTED: list[Any] = [

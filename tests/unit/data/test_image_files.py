@@ -40,14 +40,11 @@ def heic(picture: Image.Image, **options: Any) -> bytes:
     return stream.getvalue()
 
 
-def test_heic_is_read() -> None:
+def test_heic_is_read_and_upright() -> None:
     smooth = Image.linear_gradient("L").resize((64, 48)).convert("RGB")
     picture = open_image(heic(smooth))
     assert (picture.mode, picture.size) == ("RGB", (64, 48))
     assert np.abs(np.asarray(picture, int) - np.asarray(smooth, int)).mean() < 4
-
-
-def test_heic_is_upright() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     assert open_image(heic(noise(size=(64, 48)), exif=exif.tobytes())).size == (48, 64)
@@ -58,7 +55,8 @@ def test_photographs_with_a_preview_and_other_colours_are_read() -> None:
     previews = {"save_all": True, "append_images": [picture.resize((4, 3))]}
     files = [encoded(picture, "MPO", **previews), encoded(picture.convert("CMYK"), "JPEG")]
     files += [encoded(Image.new(mode, (40, 30), 3), "PNG") for mode in ("I;16", "P")]
-    assert [open_image(data).size for data in files] == [(40, 30)] * 4
+    files += [encoded(Image.new("I", (40, 30), 65535), "TIFF")]
+    assert [open_image(data).size for data in files] == [(40, 30)] * 5
 
 
 def test_one_picture_in_two_files_has_one_hash() -> None:
@@ -104,6 +102,7 @@ def test_grey_of_16_bits_is_compared_by_all_of_its_bits() -> None:
     hashes = [pixel_hash(each) for each in (*pictures, Image.fromarray(other))]
     assert hashes[0] == hashes[1] != hashes[2]
     assert pixel_hash(Image.new("L", (4, 4))) != pixel_hash(Image.new("I;16", (4, 4)))
+    assert count_used_bits(open_image(BLUE)) == ("colours", 12)
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB"])
@@ -152,6 +151,8 @@ def with_chunk(png: bytes, kind: bytes, body: bytes) -> bytes:
 
 
 SHORT, PNG = RAMP.tobytes(), encoded(Image.fromarray(RAMP), "PNG")
+# Colours of 16 bits: twelve bits of blue, fewer of red.
+BLUE = tiff(np.stack([RAMP // 9, 0 * RAMP, RAMP], 2).tobytes(), 16, (277, 3), photometric=2)
 # name -> file, the bits that must be told (None if the file does), whether 0 is white
 GREY: dict[str, tuple[bytes, int | None, bool]] = {
     "12 bits in a PNG of 16": (PNG, 12, False),
@@ -195,16 +196,16 @@ def test_negatives_are_other_pictures_and_too_few_bits_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (encoded(Image.new("F", (4, 4), 0.5), "TIFF"), "mode F have no known range"),
-        (encoded(Image.new("I", (4, 4), -1), "TIFF"), "mode I from -1 to -1 have no known range"),
-        (encoded(Image.new("LAB", (4, 4)), "TIFF"), "mode LAB cannot become RGB"),
-        (tiff(RAMP.astype(np.uint8).tobytes(), 8, (339, 2)), "8 bits with a sign"),
-        (b"II*\0" + bytes(90), "TIFF of unusual pixels"), (b"MM\0*" + bytes(90), "TIFF of unusual"),
-        (b"", "it is empty"), (b"\0\0\0\x18ftypheix" + bytes(90), "HEIC or a video"),
-        (b"<html>404, not found", "it begins with b'<html>404, not f'"),
-    ],
+    ("data", "message"), [(encoded(Image.new("F", (4, 4), 0.5), "TIFF"),
+     "mode F have no known range"), *((encoded(Image.new("I", (4, 4), value), "TIFF"),
+     f"mode I from {value} to {value} have") for value in (-1, 65536)),
+     (encoded(Image.new("LAB", (4, 4)), "TIFF"), "mode LAB cannot become RGB"),
+     (tiff(RAMP.astype(np.uint8).tobytes(), 8, (339, 2)), "8 bits with a sign"),
+     (b"II*\0" + bytes(90), "TIFF of unusual pixels"), (b"MM\0*" + bytes(90), "TIFF of unusual"),
+     (b"", "it is empty"), (b"\0\0\0\x18ftypheix" + bytes(90), "HEIC or a video"),
+     (b"<html>404, not found", "it begins with b'<html>404, not f'"),
+     (b"\x08\0\x1f" + bytes(90), "perhaps DICOM"), (b"\2\0 " + bytes(90), "it begins with b"),
+     (encoded(noise(), "JPEG")[:-2] + b"\xff\2\0\2\xff\xd9", r"byte \d+ is no part of a JPEG")],
 )  # fmt: skip
 def test_odd_modes_are_refused_while_all_images_are_checked(data: bytes, message: str) -> None:
     with pytest.raises(ImageError, match=message):
@@ -213,7 +214,7 @@ def test_odd_modes_are_refused_while_all_images_are_checked(data: bytes, message
 
 def test_images_of_a_netpbm_file_are_counted() -> None:
     raw = [encoded(Image.new(mode, (2, 1)), "PPM") for mode in ("1", "L", "I", "RGB")]
-    for data in (*raw, b"P6\n2 1\n999\n" + bytes(12), b"P2\n# P5\n2 1\n9\n1 2\n# P2\n"):
+    for data in (*raw, b"P6\n2 1\n256\n" + bytes(12), b"P2\n# P5\n2 1\n9\n1 2\n# P2\n"):
         assert open_image(data + b"\n# P5 ").size == (2, 1)
         with pytest.raises(ImageError, match="several images in one file"):
             open_image(data + data)
@@ -239,17 +240,15 @@ UNSEEN = {
 }  # fmt: skip
 FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
     **{kind: (kind, {}) for kind in ("AVIF", "BMP", "GIF", "HEIF", "JPEG", "PNG", "PPM")},
-    **{kind: (kind, {}) for kind in ("TIFF", "WEBP")},
-    "JPEG 2000": ("JPEG2000", {}),
+    **{kind: (kind, {}) for kind in ("TIFF", "WEBP")}, "JPEG 2000": ("JPEG2000", {}),
     "JPEG of own tables": ("JPEG", {"optimize": True, "quality": 90}),
     "JPEG with restarts": ("JPEG", {"restart_marker_rows": 1}),
-    "TIFF of JPEG": ("TIFF", {"compression": "jpeg"}),
-    "TIFF of LZW": ("TIFF", {"compression": "tiff_lzw"}),
-    "TIFF of deflate": ("TIFF", {"compression": "tiff_deflate"}),
+    "TIFF of JPEG": ("TIFF", {"compression": "jpeg"}), "TIFF of LZW": ("TIFF",
+     {"compression": "tiff_lzw"}), "TIFF of deflate": ("TIFF", {"compression": "tiff_deflate"}),
     "TIFF of packbits": ("TIFF", {"compression": "packbits"}),
-    "lossless WEBP": ("WEBP", {"lossless": True}),
-    "progressive JPEG": ("JPEG", {"progressive": True}),
-}
+    "lossless WEBP": ("WEBP", {"lossless": True}), "progressive JPEG": ("JPEG",
+     {"progressive": True}),
+}  # fmt: skip
 
 
 def with_hole(data: bytes, start: int, end: int) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -20,9 +21,12 @@ from dpprobe.data import (
     addresses,
     alike_names,
     csv_rows,
+    embeddings,
     folder_parts,
     group_columns,
     huggingface,
+    image_search,
+    option_paths,
     path_template,
     person_names,
     prompts,
@@ -54,7 +58,7 @@ def public(answers: Any, folder: Path) -> Any:
     """Leaves out the folder, and words of libraries that change with their versions."""
     text = json.dumps(to_plain(answers)).replace(str(folder), "FOLDER")
     return json.loads(
-        re.sub(r"\((Parquet|missing|expected|Unknown|Expecting)[^;]*\)", "(...)", text)
+        re.sub(r"\((Parquet|missing|expected|Unknown|Expecting|Error|Not a)[^;]*\)", "(...)", text)
     )
 
 
@@ -73,7 +77,8 @@ PATIENTS: list[dict[str, Any]] = [
     {"group_columns": ["age"]}, {"group_columns": {"years": "age"}}, {"group_columns": ["a/b"]},
     {"group_columns": ["a", "group_a"]}, {"group_columns": ["nothing"]},
     {"group_columns": {"a": {"column": "age", "bins": [2, 1]}}},
-    {"group_columns": {"a": {"column": "age", "bins": [2, 2]}}},
+    *({"group_columns": {"a": {"column": "age", "bins": bins}}} for bins in ([2, 2], [2, 4, 3])),
+    {"group_columns": {"": "age"}}, {"group_columns": {"a": "age", "group_b": "who", "b": "age"}},
 ]  # fmt: skip
 ALL: list[dict[str, Any]] = [
     {}, {"delta": 1e-6}, {"verify": "hash", "duplicates": "warn", "missing_classes": "warn"},
@@ -94,60 +99,67 @@ def extract(pattern: str, column: str = "path", name: str = "part") -> dict[str,
     return {"extract": {name: {"column": column, "pattern": pattern}}}
 
 
+SITES = {"unit_column": "site"}
 TABLE: list[dict[str, Any]] = [
     {"test": "b.csv"}, {"test": "b.csv", "id_column": "who"}, {"split_column": "fold"},
     {"split_column": "fold", "train_values": [1], "test_values": [2, 3]},
     {"split_column": "fold", "train_values": [1], "test_values": [2], "unit_column": "who"},
     {"test": "b.csv", "split_column": "fold"}, {"split_column": "fold", "train_values": ["test"]},
+    {"split_column": "fold", "train_values": [*"gcbaefd"], "test_values": [*"dfeabcg"]},
     {"split_column": "fold", "train_values": [1], "test_values": ["1", 2]}, {"test_values": [1]},
     {"split_column": "who", "train_values": ["p1"], "test_values": ["none"]},
     {"split_column": "nothing"}, {"split_column": "fold", "train_values": [7]},
-    {"split_column": "kind", "train_values": ["cat"], "test_values": ["Dog"]},
-    {"root": "no/such"}, {"root": "~nobody_of_that_name/x"}, {"train": "none.csv"},
-    {"train": "a.xlsx"}, {"test": "none.csv"}, {"delimiter": ";"}, {"delimiter": ",,"},
-    {"label_column": None}, {"label_columns": ["a", "b"]}, {"class_names": None},
-    *({"class_names": names} for names in (
-        ["a", "a"], {0: "a", 1: "a"}, {0: "a", "0 ": "b", 1: "c"}, {True: "a", False: "b"},
-        {0: "a"}, ["cat", "Cat"], {10: "dog", 2: "cat", "x": "owl", "-3": "elk"}, {1.5: "a"},
-        *([name, "dog"] for name in (
-            "['cat', 'dog']", '["a"]', "['a' 'b']", "('a',)", "{'a'}", "[3]", "[1, 5]", "(0, 10]",
-            "(3)", "(benign) 'mass'", "[sic]", "[1, 2, 3]", "0", "+1")))),
-    BOTH, BOTH | {"class_names": ["x", "y"]}, BOTH | {"class_names": {"a": "x", "b": "y"}},
+    {"split_column": "kind", "train_values": ["cat"], "test_values": ["Dog"]}, {"root": "no/such"},
+    {"root": "~nobody_of_that_name/x"}, {"train": "none.csv"}, {"train": "a.xlsx"},
+    {"test": "none.csv"}, {"delimiter": ";"}, {"delimiter": ",,"}, {"label_column": None},
+    {"label_columns": ["a", "b"]}, {"class_names": None},
+    *({"class_names": names} for names in (["a", "a"], {0: "a", 1: "a"},
+     {0: "a", "0 ": "b", 1: "c"}, {True: "a", False: "b"}, {0: "a"}, ["cat", "Cat"],
+     {10: "dog", 2: "cat", "x": "owl", "-3": "elk"}, {1.5: "a"}, {"": "a", 1: "b"},
+     *([name, "dog"] for name in ("['cat', 'dog']", '["a"]', "['a' 'b']", "('a',)", "{'a'}", "[3]",
+     "[1, 5]", "(0, 10]", "(3)", "(benign) 'mass'", "[sic]", "[1, 2, 3]", "0", "+1")))), BOTH,
+    BOTH | {"class_names": ["x", "y"]}, BOTH | {"class_names": {"a": "x", "b": "y"}},
     BOTH | {"class_names": ["x", "y", "z"]}, BOTH | {"label_columns": ["a"]},
     BOTH | {"class_names": ["x", "y"], "uncertain": {"b": "zeros"}},
-    BOTH | {"uncertain": {"c": "ones"}}, {"uncertain": "ones"}, {"missing": "zeros"},
-    *(BOTH | {"uncertain": policy, "missing": missing}
-      for policy in ("ones", "zeros", "drop", {"a": "drop", "b": "ones"})
-      for missing in ("zeros", "drop")),
-    *(BOTH | {"unit_column": "who", "max_images_per_patient": 1, "uncertain": policy}
-      for policy in ("drop", {"b": "drop"}, {"b": "ones"})),
+    BOTH | {"uncertain": dict.fromkeys("gdcfe", "ones")}, {"uncertain": "ones"},
+    BOTH | {"uncertain": "drop", "filters": {"path": ["5.png"]}}, {"missing": "zeros"},
+    *(BOTH | {"uncertain": policy, "missing": missing} for policy in ("ones", "zeros", "drop",
+     {"a": "drop", "b": "ones"}) for missing in ("zeros", "drop")),
+    *(BOTH | {"missing": "zeros", "uncertain": policy} | {"unit_column": "who",
+     "max_images_per_patient": 1} for policy in ("drop", {"b": "drop"}, {"b": "ones"})),
     {"missing": "drop"}, {"missing": "drop", "unit_column": "who", "max_images_per_patient": 1},
     {"filters": {"age": [3, 40]}}, {"filters": {"age": ["x"]}}, {"filters": {"kind": ["Dog"]}},
     {"filters": {"nothing": ["PA"]}}, {"filters": {"kind": ["cat"], "age": [40]}},
-    {"filters": {"age": [3]}, "unit_column": "who", "max_images_per_patient": 2},
-    join(), join(first=True), join() | {"group_columns": ["site"]},
+    {"filters": {"age": [3]}, "unit_column": "who", "max_images_per_patient": 2}, join(),
+    join(first=True), join() | {"group_columns": ["site"]},
     join(first=True) | {"unit_column": "site"}, join(by={"who": "name"}, columns=["site"]),
     join(by={"who": "name"}) | {"unit_column": "site"}, join(file="k.csv"), join(by="x"),
-    join(by=["who", "age"], first=True) | {"unit_column": "site"}, {"joins": [
-     *join(columns=["name"])["joins"], *join(by={"name": "who", "age": "age"})["joins"]],
-     "unit_column": "site", "filters": {"kind": ["cat"]}},
-    join(columns=["x"]), join(columns=["kind"]), join(by=["who", "age"]), join(by=[]),
+    join(by=["who", "age"], first=True) | {"unit_column": "site"},
+    {"joins": [*join(columns=["name"])["joins"], *join(by={"name": "who", "age": "age"})["joins"]],
+     "unit_column": "site", "filters": {"kind": ["cat"]}}, join(columns=["x"]),
+    join(columns=["kind"]), join(by=["who", "age"]), join(by=[]),
     join(by={"who": "empty"}) | {"group_columns": ["site"]},
     join(by={"age": "name"}) | {"group_columns": ["site"]}, join() | {"unit_column": "who"},
     {"joins": join(columns=["name"])["joins"] + join(by={"name": "who"})["joins"]},
-    {"joins": join(by={"name": "who"})["joins"] + join(columns=["name"])["joins"]},
-    extract("c"), extract("("), extract("(a)(b)"), extract("(a)", "nothing"),
-    extract("(a)", name="kind"), extract("([0-9]+)") | {"unit_column": "part"},
-    extract("([0-9]+)") | {"filters": {"part": [1, 2]}},
-    extract("([0-9])") | {"split_column": "part", "train_values": [1], "test_values": [2]},
-    extract("(x)") | {"group_columns": ["part"]},
-    extract("(.)", "who") | join(by={"part": "name"}) | {"unit_column": "site"},
+    {"joins": join(by={"name": "who"})["joins"] + join(columns=["name"])["joins"]}, extract("c"),
+    extract("("), extract("(a)(b)"), extract("(a)", "nothing"), extract("(a)", name="kind"),
+    extract("([0-9]+)") | {"unit_column": "part"}, extract("([0-9]+)") | {"filters": {"part": [1,
+     2]}}, extract("([0-9])") | {"split_column": "part", "train_values": [1], "test_values": [2]},
+    extract("(x)") | {"group_columns": ["part"]}, extract("(.)",
+     "who") | join(by={"part": "name"}) | {"unit_column": "site"},
+    {"extract": extract("(.)")["extract"] | extract("(.)", "nothing", "more")["extract"]},
+    {"extract": extract("(.)")["extract"] | extract("p(.+)", "who", "more")["extract"],
+     "unit_column": "more", "filters": {"part": [1, 2]}}, join(by="who") | {"path_column": "site"},
+    {"joins": join()["joins"] * 2},
+    extract("([5-9])[.]") | {"filters": {"part": [5]}}, join(by={"who": "empty"}) | SITES,
+    join(by={"who": "site", "age": "age"}) | SITES, join(by=["who", "age"]) | SITES,
+    join(columns=["name", "site"], first=True) | {"filters": {"site": ["x"]}},
+    {"subsample": {"fractions": {True: 0.5}}}, {"unit_column": "kind", "id_column": "kind"},
 ]  # fmt: skip
 IMAGES: list[dict[str, Any]] = [
     {"path_column": "file"}, {"path_column": "a", "path_template": "{a}"}, {"embed": True},
-    *({"path_template": template} for template in (
-        "{}.jpg", "{0.__class__", "{a!r}.jpg", "{a:{b}}.jpg", "{a:d}.jpg", "plain.jpg", "{a",
-        "{kind.__class__}.jpg", "{kind}/{who:.2}.jpg")),
+    *({"path_template": template} for template in ("{}.jpg", "{0.__class__", "{a!r}.jpg",
+     "{a:{b}}.jpg", "{a:d}.jpg", "plain.jpg", "{a", "{kind.__class__}.jpg", "{kind}/{who:.2}.jpg")),
 ]  # fmt: skip
 
 
@@ -161,71 +173,62 @@ def places(*names: str) -> list[dict[str, Any]]:
 
 SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "csv": (CSV, [*ALL, *SPLIT, *PATIENTS, *TABLE, *IMAGES]),
-    "vectors": (
-        CSV | {"source": "embeddings", "train": "v.npz", "table": "a.csv",
-               "vectors": {"one": "v"}},
-        [*ALL, *SPLIT, *PATIENTS, {"vectors": {"one": "v", "two": "w"}}, {"vectors": {"x": "no"}},
-         {"vectors": {}}, {"table": None, "label_column": "kind"},
-         {"table": "short.csv"}, {"test": "v.npz"}, {"test": "v.npz",
-         "test_table": "a.csv"}, {"test_table": "a.csv"}, {"split_column": "fold"},
-         {"train": "a.csv"}, {"train": "none.npy"}, {"train": "odd.npz"}, {"train": "p*.parquet"}]),
-    "parquet": (
-        {"source": "parquet", "train": "p0.parquet"},
-        [*ALL, *SPLIT, *PATIENTS, {"train": ["p0.parquet", "p1.parquet"]},
-         {"train": "p*.parquet", "limit": {"train": 3}}, {"train": ["p0.parquet", "p*.parquet"]},
-         {"train": ["p0.parquet", "none.parquet"]},
-         {"test": "p1.parquet"}, {"test": "p1.parquet", "limit": {"train": 9, "test": 2},
-         "expect": {"train": 30, "test": 30}}, {"limit": {"test": 3}}, {"class_names": ["x", "y"]},
-         {"class_names": ["cat", "dog"]}, {"accepted_labels": {"file": "r.json"}},
-         *({"test": "p1.parquet", "accepted_labels": {"file": f"{n}.json"}} for n in ("r", "none")),
-         *places(*(f"{name}.parquet" for name in ("several", "lists", "unnamed", "text", "none"))),
-         {"test": "several.parquet"}, {"train": "unnamed.parquet", "class_names": ["x", "y", "z"]},
-         {"label_column": "age"}, {"label_column": "who"}, {"image_column": "label"}]),
-    "hub": (
-        {"source": "huggingface", "repo": "a/b", "revision": "0" * 40, "train": "*.parquet"},
-        [*ALL, *SPLIT, *PATIENTS, {"revision": "1" * 40}, {"test": "t.parquet"},
-         {"class_names": ["a", "b", "c"]}, {"several_labels": True}, {"limit": {"train": 5}},
-         {"expect": {"train": 9, "test": 3}, "limit": {"train": 5, "test": 2}, "test": "t"},
-         {"limit": {"test": 5}}, {"accepted_labels": FILES[0]}, {"repo": "a"},
-         {"accepted_labels": FILES[0], "test": "t.parquet"},
-         *({"revision": each} for each in ("main", "", "0" * 12, "A" * 40, "0" * 41))]),
-    "tar": (
-        {"source": "webdataset", "train": "t.tar", "class_names": ["cat", "dog"]},
-        [*ALL, *SPLIT, *PATIENTS, {"test": "mixed/a.tar"}, {"shard_in_id": True, "split_by": "id"},
-         {"id_column": "x", "shard_in_id": True}, {"several_labels": True}, {"class_names": ["a"]},
-         {"several_labels": True, "label_column": "label"}, {"class_names": ["cat", "Cat"]},
-         {"class_names": ["cat", "cat"]},
-         *({"train": ["t.tar", other]} for other in ("*.tar", "deep/a.tar")),
-         *places("none", "empty", "t.tar.gz", "mixed", "deep", "zipped.tar", "blank.tar", "many",
-                 "hidden", "bz2.tar", "xz.tar")]),
+    "vectors": (CSV | {"source": "embeddings", "train": "v.npz", "table": "a.csv",
+     "vectors": {"one": "v"}}, [*ALL, *SPLIT, *PATIENTS, {"vectors": {"one": "v", "two": "w"}},
+     {"vectors": {"x": "no"}}, {"vectors": {}}, {"table": None, "label_column": "kind"},
+     {"table": "short.csv"}, {"test": "v.npz"}, {"test": "v.npz", "test_table": "a.csv"},
+     {"test_table": "a.csv"}, {"split_column": "fold"}, {"test": "odd.npz", "test_table": "b.csv"},
+     {"test": "w.npz", "test_table": "a.csv"}, {"train": "a.csv"}, {"train": "none.npy"},
+     {"train": "odd.npz"}, {"train": "p*.parquet"}]),
+    "parquet": ({"source": "parquet", "train": "p0.parquet"}, [*ALL, *SPLIT, *PATIENTS,
+     {"train": ["p0.parquet", "p1.parquet"]}, {"train": "p*.parquet", "limit": {"train": 3}},
+     {"train": ["several.parquet", "p1.parquet", "p*.parquet"]},
+     {"train": ["p0.parquet", "none.parquet"]}, {"test": "p1.parquet"},
+     {"test": "p1.parquet", "limit": {"train": 9, "test": 40}, "expect": {"train": 30, "test": 30}},
+     {"limit": {"test": 3}}, {"class_names": ["x", "y"]}, {"limit": {"train": 99}},
+     {"train": ["p0.parquet", "turned.parquet"]}, {"train": ["p0.parquet", "several.parquet"]},
+     *({"class_names": names} for names in (CLASSES, CLASSES[::-1])),
+     {"accepted_labels": {"file": "r.json"}},
+     *({"test": "p1.parquet", "accepted_labels": {"file": f"{n}.json"}} for n in ("r", "none")),
+     *places(*(f"{name}.parquet" for name in ("several", "lists", "unnamed", "text", "none"))),
+     {"test": "several.parquet"}, {"train": "unnamed.parquet", "class_names": ["x", "y", "z"]},
+     {"label_column": "age"}, {"label_column": "who"}, {"image_column": "label"}]),
+    "hub": ({"source": "huggingface", "repo": "a/b", "revision": "0" * 40, "train": "*.parquet"},
+     [*ALL, *SPLIT, *PATIENTS, {"revision": "1" * 40}, {"test": "t.parquet"},
+     {"class_names": ["a", "b", "c"]}, {"several_labels": True}, {"limit": {"train": 5}},
+     {"expect": {"train": 9, "test": 3}, "limit": {"train": 50, "test": 2}, "test": "t"},
+     {"limit": {"test": 5}}, {"accepted_labels": FILES[0]}, {"repo": "a"},
+     {"accepted_labels": FILES[0], "test": "t.parquet"}, *({"revision": each} for each in ("main",
+     "", "0" * 12, "A" * 40, "0" * 41))]),
+    "tar": ({"source": "webdataset", "train": "t.tar", "class_names": ["cat", "dog"]},
+     [*ALL, *SPLIT, *PATIENTS, {"test": "mixed/a.tar"}, {"shard_in_id": True, "split_by": "id"},
+     {"id_column": "x", "shard_in_id": True}, {"several_labels": True}, {"class_names": ["a"]},
+     {"several_labels": True, "label_column": "label"}, {"class_names": ["cat", "Cat"]},
+     {"class_names": ["cat", "cat"]}, *({"train": ["t.tar", other]} for other in ("*.tar",
+     "deep/a.tar")), *places("none", "empty", "t.tar.gz", "mixed", "deep", "zipped.tar",
+     "blank.tar", "many", "hidden", "noted", "bz2.tar", "xz.tar")]),
     "digits": ({"source": "sklearn", "name": "digits"}, [*ALL, *SPLIT, {"name": "faces"}]),
     "folder": (FOLDER, [*ALL, *SPLIT, {"exclude": ["owl"]}, {"exclude": ["cat"]}, {"embed": True},
-                        {"exclude": ["elk"]}, {"path": "none"}, {"path": "halves"}, {"path": "y"},
-                        {"path": "y", "exclude": ["test"]}, {"path": "halves",
-                        "exclude": ["cat"]}]),
-    "torchvision": (
-        {"source": "torchvision", "name": "EuroSAT"},
-        [*ALL, *SPLIT, {"path": "x"}, *({"name": name, "path": path} for path in (None, "vision")
-         for name in ("MNIST", "CIFAR10", "CIFAR100", "Places365", "EuroSAT", "SVHN"))]),
-    "url": (
-        of_url(**CSV),
-        [*ALL, *(of_url(**CSV | {"unit_column": "who", "split_by": by})
-         for by in ("id", "class")), of_url(**CSV, test="b.csv"), of_url(**FOLDER), of_url(**BOTH),
-         of_url(**FOLDER | {"split_by": "id"}), of_url(**CSV | BOTH | {"group_columns": ["age"]}),
-         of_url(**CSV, filters={"a": [1]}, unit_column="who", max_images_per_patient=2),
-         {"files": [FILES[0], FILES[0] | {"url": "http://h/y", "sha256": "1" * 64}]},
-         *({"files": [FILES[0], FILES[0] | {"url": f"http://h/{name}"}]}
-           for name in ("b/x.zip", "x.tar.gz", "x", "X.zip", ".zip")),
-         *(of_url(file, **FOLDER) for file in (
-           {"url": "file:///x.zip"}, {"url": "http://me:hidden@h/x.zip"}, {"url": "http://h/"},
-           {"url": "https:///x.zip"}, {"name": "../x.zip"}, {"name": ".x.zip"}, {"name": "a\\b"},
-           {"name": "receipt.json"}, {"url": "http://h/%2e%2e%2fx.zip"}, {"sha256": "abc"},
-           {"url": "http://h/a%20b.TAR.GZ?x=1"}, {"sha256": "A" * 64}, {"name": "y.tgz"})),
-         *(of_url(**layout) for layout in (
-           {"source": "sklearn"}, {}, FOLDER | {"path": "/data"}, FOLDER | {"path": "x/../y"},
-           FOLDER | {"path": "~/x"}, *(CSV | {name: "../b"} for name in ("train", "test", "root")),
-           CSV | {"root": "~"}, CSV | join(file="../b"), FOLDER | {"pth": "x"},
-           FOLDER | {"delta": 1e-5, "expect": {}}))]),
+     {"exclude": ["elk"]}, {"path": "none"}, {"path": "halves"}, {"path": "y"},
+     {"path": "y", "exclude": ["test"]}, {"path": "halves", "exclude": ["cat"]}]),
+    "torchvision": ({"source": "torchvision", "name": "EuroSAT"},
+     [*ALL, *SPLIT, {"path": "x"}, *({"name": name, "path": path} for path in (None,
+     "vision") for name in ("MNIST", "CIFAR10", "CIFAR100", "Places365", "EuroSAT", "SVHN"))]),
+    "url": (of_url(**CSV), [*ALL, *(of_url(**CSV | {"unit_column": "who", "split_by": by})
+     for by in ("id", "class")), of_url(**CSV, test="b.csv"), of_url(**FOLDER), of_url(**BOTH),
+     of_url(**FOLDER | {"split_by": "id"}), of_url(**CSV | BOTH | {"group_columns": ["age"]}),
+     of_url(**CSV, filters={"a": [1]}, unit_column="who", max_images_per_patient=2),
+     {"files": [FILES[0] | {"url": "http://h/y", "sha256": "1" * 64}, FILES[0]]},
+     *({"files": [FILES[0], FILES[0] | {"url": f"http://h/{name}"}]} for name in ("b/x.zip",
+     "x.tar.gz", "x", "X.zip", ".zip")), *(of_url(file,
+     **FOLDER) for file in ({"url": "file:///x.zip"}, {"url": "http://me:hidden@h/x.zip"},
+     {"url": "http://h/"}, {"url": "https:///x.zip"}, {"name": "../x.zip"}, {"name": ".x.zip"},
+     {"name": "a\\b"}, {"name": "receipt.json"}, {"url": "http://h/%2e%2e%2fx.zip"},
+     {"sha256": "abc"}, {"url": "http://h/a%20b.TAR.GZ?x=1"}, {"sha256": "A" * 64},
+     {"name": "y.tgz"})), *(of_url(**layout) for layout in ({"source": "sklearn"}, {},
+     FOLDER | {"path": "/data"}, FOLDER | {"path": "x/../y"}, FOLDER | {"path": "~/x"},
+     *(CSV | {name: "../b"} for name in ("train", "test", "root")), CSV | {"root": "~"},
+     CSV | join(file="../b"), FOLDER | {"pth": "x"}, FOLDER | {"delta": 1e-5, "expect": {}}))]),
 }  # fmt: skip
 ASKED = (
     "list_warnings", "download_params", "preparation_params", "image_params", "input_files",
@@ -259,16 +262,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     vectors = np.arange(60, dtype=np.float32).reshape(30, 2)
     np.savez(tmp_path / "v.npz", v=vectors, w=vectors[:, :1], kind=rows)
     np.savez(tmp_path / "odd.npz", v=vectors.astype(bool))
+    np.savez(tmp_path / "w.npz", v=vectors[:, :1])
     for name, labels, names in (
         ("p0", [n % 3 % 2 for n in range(30)], CLASSES), ("several", [[1, 0], [1, 1]], None),
         ("p1", [n % 3 % 2 for n in range(30)], CLASSES), ("unnamed", [0, 1], None),
-        ("lists", [[0], [0, 1]], CLASSES),
+        ("lists", [[0], [0, 1]], CLASSES), ("turned", [0, 1], CLASSES[::-1]),
     ):  # fmt: skip
         write_parquet(tmp_path / f"{name}.parquet", labels, names, **columns(len(labels)))
-    for name, text in (("text.parquet", "a"), ("r.json", "[[0]]"), ("blank.tar", "")):
-        (tmp_path / name).write_text(text)
-    for name in ("t.tar", "mixed/a.tar", "deep/a.tar", "deep/more/b.tar"):
+    for name in ("t.tar", "mixed/a.tar", "deep/a.tar", "deep/more/b.tar", "noted/a.tar"):
         pack(tmp_path / name, samples(0, 4))
+    (tmp_path / "noted/b.tar").mkdir()
+    for name, text in (("text.parquet", "a"), ("r.json", "[[0]]"), ("blank.tar", ""),
+                       ("noted/b.tar/x.txt", "")):  # fmt: skip
+        (tmp_path / name).write_text(text)
     shards = ["t.tar.gz", "mixed/b.tgz", "empty/._a.tar", "hidden/a.tar", "hidden/.b.tar"]
     for name in (*shards, *(f"many/{n}.tar" for n in range(11))):
         pack(tmp_path / name, samples(0, 2))
@@ -276,12 +282,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         pack(tmp_path / f"{name}.tar", samples(0, 4), mode=f"w:{kind}")
     images = [f"{name}/{number}.png" for name, count in (("cat", 12), ("dog", 3), ("owl", 2))
               for number in range(count)]  # fmt: skip
-    halves = [f"{part}/{name}" for part in ("Training", "val") for name in images[::2]]
+    halves = [f"halves/{part}/{name}" for part in ("Training", "val") for name in images[::2]]
     inner = ["y/bus/0.png", "y/car/deep/er/0.png", "y/test/0.png", "y/car/.cache/0.png"]
-    for name in (*(f"x/{each}" for each in images), *(f"halves/{each}" for each in halves), *inner):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
+    touch(tmp_path, *(f"x/{each}" for each in images), *halves, *inner)
     return tmp_path
+
+
+def touch(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
 
 
 def ask(values: Mapping[str, Any]) -> Any:
@@ -332,32 +342,28 @@ CONTENTS: dict[str, str | bytes] = {
     "workbook": b"PK\x03\x04" + bytes(20), "mark": ("\ufeff" + HEADER + CAT).encode(),
     "semicolons": (HEADER + CAT).replace(",", ";"), "tabs": (HEADER + CAT).replace(",", "\t"),
     "bars": (HEADER + CAT).replace(",", "|"), "declared": "sep=;\n" + (HEADER + CAT).replace(",",
-    ";"),
-    "quoted": '"sep=|"|||\n' + (HEADER + CAT).replace(",", "|"),
-    "no words": "sep=a\n" + HEADER + CAT,
-    "capitals": HEADER.title() + CAT, "nul": HEADER + CAT + "b.png,d\0og,1,\n",
-    "joined": HEADER + CAT + "\ufeffb.png,dog,1,\n", "repeated": HEADER + CAT + HEADER + CAT,
-    "SEP": "SEP=,,\r\n" + HEADER + CAT,
+     ";"), "quoted": '"sep=|"|||\n' + (HEADER + CAT).replace(",", "|"),
+    "no words": "sep=a\n" + HEADER + CAT, "capitals": HEADER.title() + CAT,
+    "nul": HEADER + CAT + "b.png,d\0og,1,\n", "joined": HEADER + CAT + "\ufeffb.png,dog,1,\n",
+    "repeated": HEADER + CAT + HEADER + CAT, "SEP": "SEP=,,\r\n" + HEADER + CAT,
     "blanks": HEADER + " , ,nan,\na.png,cat,-1,\n", "wide": HEADER + "x" * 140_000 + ",cat,1,\n",
-    "labels": HEADER + "".join(f'{n}.png,"{label}","{label}",\n' for n, label in enumerate(
-        ("1", "0", "1.0", "-1", "-1.0", "", "nan", "True", "FALSE", "2", "Cat", "dog", "cat;dog",
-         "['cat', 'dog']", "10", "07", "?", "1e0", "dog ", "\u200bcat"))),
+    "labels": HEADER + "".join(f'{n}.png,"{label}","{label}",\n' for n,
+     label in enumerate(("1", "0", "1.0", "-1", "-1.0", "", "nan", "True", "FALSE", "2", "Cat",
+     "dog", "cat;dog", "['cat', 'dog']", "10", "07", "?", "1e0", "dog ", "\u200bcat"))),
 }  # fmt: skip
 READINGS: list[dict[str, Any]] = [
     {}, {"group_columns": {"age": {"column": "age", "bins": [0, 5, 7.5]}, "note": "note"}},
     {"class_names": {"cat": "c", "1": "d", "10": "e"}, "missing": "drop"},
-    {"class_names": ["1", "0"]},
-    BOTH | {"label_columns": ["kind", "age"], "uncertain": "ones", "missing": "zeros"},
-    BOTH | {"label_columns": ["kind", "age"], "uncertain": "error"}, {"id_column": "note"},
-    BOTH | {"label_columns": ["kind", "age"], "uncertain": {"age": "drop"}, "missing": "drop"},
-    {"path_template": "{kind:.1}/{age:>3}-{path}"}, {"filters": {"age": [7, -1]}},
-    {"unit_column": "kind", "max_images_per_patient": 1},
+    {"class_names": ["1", "0"]}, BOTH | {"label_columns": ["kind", "age"], "uncertain": "ones",
+     "missing": "zeros"}, BOTH | {"label_columns": ["kind", "age"], "uncertain": "error"},
+    {"id_column": "note"}, BOTH | {"label_columns": ["kind", "age"], "uncertain": {"age": "drop"},
+     "missing": "drop"}, {"path_template": "{kind:.1}/{age:>3}-{path}"},
+    {"filters": {"age": [7, -1]}}, {"unit_column": "kind", "max_images_per_patient": 1},
     {"joins": [{"file": "b.csv", "by": {"age": "n", "kind": "k"}, "columns": ["s"], "first": True}],
-     "group_columns": ["s"]},
-    {"joins": [{"file": "b.csv", "by": {"age": "n"}, "columns": ["s"]}], "group_columns": ["s"]},
-    {"joins": [{"file": "b.csv", "by": {"note": "n"}, "columns": ["s"], "first": True}],
-     "group_columns": ["s"]},
-    {"extract": {"s": {"column": "path", "pattern": r"(\w)\.png"}}, "filters": {"s": ["a", "3"]}},
+     "group_columns": ["s"]}, {"joins": [{"file": "b.csv", "by": {"age": "n"}, "columns": ["s"]}],
+     "group_columns": ["s"]}, {"joins": [{"file": "b.csv", "by": {"note": "n"}, "columns": ["s"],
+     "first": True}], "group_columns": ["s"]}, {"extract": {"s": {"column": "path",
+     "pattern": r"(\w)\.png"}}, "filters": {"s": ["a", "3"]}},
 ]  # fmt: skip
 
 
@@ -383,7 +389,8 @@ def test_tables_have_the_rows_of_their_text(
     for name, content in CONTENTS.items():
         data = content if isinstance(content, bytes) else content.encode()
         files = {"a.csv": data, "a.tsv": data, "a.CSV.gz": gzip.compress(data, mtime=0)}
-        files["cut.csv.gz"] = files["a.CSV.gz"][:-9]
+        packed = files["a.CSV.gz"]
+        files |= {"cut.csv.gz": packed[:-9], "plain.csv.gz": data, "bad.csv.gz": packed[:15] * 9}
         chosen = files if name in ("good", "tabs") else {"a.csv": data}
         for file, packed in chosen.items():
             (tmp_path / file).write_bytes(packed)
@@ -397,34 +404,48 @@ def test_tables_have_the_rows_of_their_text(
 
 
 LAYOUTS: dict[str, Sequence[str]] = {
-    "none": (), "one": ("a/1",), "flat": ("a/1", "b/1", "b/2"), "Train Test": ("Train/a/1",
-    "Train/b/1",
-    "Test/a/1"), "no test": ("train/a/1", "train/b/1"), "no train": ("Testing/a/1",),
-    "beside classes": ("bus/1", "car/1", "train/1"), "three": ("train/a/1", "val/a/1", "dev/a/1"),
-    "spellings": ("train/a/1", "Train/b/1", "test/a/1"), "numbers": ("train1/a/1", "train2/a/1"),
-    "images": ("train/1", "test/1"), "inner": ("train/a/1", "train/train/1", "test/a/1",
-    "test/b/1"),
+    "none": (), "one": ("a/1",), "flat": ("a/1", "b/1", "b/2"),
+    "Train Test": ("Train/a/1", "Train/b/1", "Test/a/1"), "no test": ("train/a/1", "train/b/1"),
+    "no train": ("Testing/a/1",), "beside classes": ("bus/1", "car/1", "train/1"),
+    "three": ("train/a/1", "val/a/1", "dev/a/1"), "spellings": ("train/a/1", "Train/b/1",
+     "test/a/1"), "numbers": ("train1/a/1", "train2/a/1"), "images": ("train/1", "test/1"),
+    "inner": ("train/a/1", "train/train/1", "test/a/1", "test/b/1"),
     "both inner": ("train/train/1", "train/bus/1", "test/train/1", "test/bus/1"),
     "upside down": ("cats/Train/1", "cats/Test/1", "dogs/Train/1", "dogs/Test/1"),
     "half": ("cats/val/1", "cats/x/1", "dogs/1"), "sites": ("A/m/1", "A/n/1", "B/m/1", "B/n/1"),
     "deeper sites": ("A/m/x/1", "A/n/1", "B/m/1", "B/n/y/1"), "mixed sites": ("A/m/1", "A/2",
-    "B/m/1", "B/n/1"), "inner parts": ("train/b/1", "train/a/dev/1", "test/a/1", "test/b/1"),
-    "more sites": ("A/m/1", "A/n/1", "B/n/1", "B/m/1", "C/n/1"), "deep": ("train/train/a/1",
-    "train/test/a/1"), "below": ("x/train/a/1", "x/test/a/1"), "unknown": ("train/a/1", "train/b/1",
-    "test/c/1"), "others": ("a/1", "b/notes.txt", "c.png", "a/Thumbs.db", ".x/1"),
+     "B/m/1", "B/n/1"), "inner parts": ("train/b/1", "train/a/dev/1", "test/a/1", "test/b/1"),
+    "more sites": ("A/m/1", "A/n/1", "B/n/1", "B/m/1", "C/n/1"),
+    "deep": ("train/train/a/1", "train/test/a/1"), "below": ("x/train/a/1", "x/test/a/1"),
+    "unknown": ("train/a/1", "train/b/1", *(f"test/{name}/1" for name in "fcged")),
+    "others": ("a/1", "b/notes.txt", "c.png", "a/Thumbs.db", ".x/1"),
     "hidden": ("a/1", "b/.hidden"), "names": ("train/a/1", "train/b/1", "test/A/1", "test/b/1"),
-    "many others": ("a/1", "b/1", *(f"a/{n}.txt" for n in range(21))), "words": ("valid/1",
-    "invalid/1"),
-    "stations": ("train_station/1", "train_interior/1"), "ten": tuple(f"{n}/1" for n in range(11)),
-    "unused": ("train/a/1", "train/b/1", "test/a/1", *(f"x{n}/1" for n in range(21))),
-    "all at once": ("Benign/1", "benign/2", "empty/.keep", "README", "mole/a.txt"),
-    "nested": ("seg_train/seg_train/a/1", "seg_train/seg_train/b/1", "seg_test/seg_test/a/1"),
+    "many others": ("a/1", "b/1", *(f"a/{n}.txt" for n in range(21))),
+    "words": ("valid/1", "invalid/1"), "stations": ("train_station/1", "train_interior/1"),
+    "ten": tuple(f"{n}/1" for n in range(11)), "unused": ("train/a/1", "train/b/1", "test/a/1",
+     *(f"x{n}/1" for n in range(21))), "all at once": ("Benign/1", "benign/2", "empty/.keep",
+     "README", "mole/a.txt"), "nested": ("seg_train/seg_train/a/1", "seg_train/seg_train/b/1",
+     "seg_test/seg_test/a/1"), "one part": ("train/dev/1", "test/dev/1"),
+    "alone": ("cats/Train/1", "cats/Test/1"), "other sites": ("A/m/1", "A/n/1", "B/m/1", "B/o/1"),
+    "cased": ("A/1", "a/1", "B/1", "b/1"), "sites and one": ("A/m/1", "A/n/1", "B/m/1", "B/n/1",
+     "C/1"), "a file inside": ("images.train/images.train", "images.val/a/1"),
+    "twenty others": ("a/1", "b/1", *(f"a/{n}.txt" for n in range(20))),
+    "twenty unused": ("train/a/1", "train/b/1", "test/a/1", *(f"x{n}/1" for n in range(20))),
 }  # fmt: skip
 # A layout, and what is left out of it.
 EXCLUDED = (
     ("others", "c.png"), ("inner", "train"), ("beside classes", "train"), ("three", "dev"),
     ("all at once", "empty mole README"), ("flat", "none"), ("flat", "b"), ("half", "dogs cats"),
-    ("sites", "A"), ("unknown", "c"), ("spellings", "Train"),
+    ("sites", "A"), ("unknown", "c d e f g"), ("spellings", "Train"),
+)  # fmt: skip
+TABLES = (
+    "train.csv test.csv a_train.csv a_test.csv Training.csv val.csv", "Training.csv Testing.csv",
+    "train.csv other.csv", "Train_a.csv Testing.tsv", "train-set.csv val-set.csv", "val.csv",
+    "trainset.csv testing.tsv eval.csv", "train.train.csv test.train.csv", "train.tsv test.csv",
+)  # fmt: skip
+IMAGE_FILES = (
+    "a.JPG", "b.png", "m/b.png", "m/c.jpeg", "c.tif", "c.png", "n/d.PNG", "m/d.png", ".h/e.png",
+    "m/f.dcm", "f.txt", "x/g.gif", "x/.png", "png", "m/a.jpg", "h.bmp", "h.jpg",
 )  # fmt: skip
 PART_NAMES = (
     "train_val test_train", "val-test trainings", "the final test of_training",
@@ -442,9 +463,7 @@ def test_folders_are_read_as_parts_and_classes(tmp_path: Path) -> None:
     answers: dict[str, Any] = {}
     for name, files in LAYOUTS.items():
         for file in files:
-            path = tmp_path / name / (file if "." in file or file == "README" else f"{file}.png")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
+            touch(tmp_path / name, file if "." in file or file == "README" else f"{file}.png")
         options: Any = dataset_options({"source": "imagefolder", "path": str(tmp_path / name)})
         answers[name] = [answer_of(list_images, options)]
         answers[name] += (
@@ -459,24 +478,29 @@ def test_folders_are_read_as_parts_and_classes(tmp_path: Path) -> None:
     for names in PART_NAMES:
         parts = folder_parts.find_parts(names.split("|" if "|" in names else " "))
         answers[names] = [parts, folder_parts.choose_parts(parts)]
-    tables = ("train", "test", "a_train", "a_test", "Training", "val")
-    for name in tables:
-        (tmp_path / f"{name}.csv").touch()
-    found = [folder_parts.find_test_file(tmp_path / f"{name}.csv") for name in tables]
-    check_values("data_folders", public(answers | {"files": found}, tmp_path))
+    for tables in TABLES:
+        touch(folder := tmp_path / tables, *tables.split())
+        answers[tables] = [folder_parts.find_test_file(folder / each) for each in tables.split()]
+    touch(tmp_path / "at", *IMAGE_FILES)
+    for searched in (["none", "a"], ["b.png"], ["c"], ["d"], ["e"], ["f"], ["x/g"], ["h"]):
+        for roots in (["at"], ["at/m", "at"], ["at", "at/m"], ["no", "at"]):
+            found = image_search.search_images(searched, [tmp_path / root for root in roots])
+            answers[f"{searched} in {roots}"] = found and [found, found.path_of("x")]
+    answers["names of images"] = [image_search.names_image(name) for name in IMAGE_FILES]
+    check_values("data_folders", public(answers, tmp_path))
 
 
 COLUMNS: list[dict[str, Any]] = [
     {}, {"label": [0.0, 1.0]}, {"label": pa.array([0, 1], pa.timestamp("s"))},
-    {"image": [b"x"] * 2},
-    {"label": pa.array(["cat", "dog"]).dictionary_encode()}, {"label": [[0, 1], [1, 0]]},
-    *({"image": [{"bytes": data, "path": path}] * 2} for data, path in (
-        ("x", None), (1, None), (b"x", 3), (b"x", b"x"), ([1], None), (b"x", "a.png"))),
-    *({"label": pa.array([[0, 1], [1, 0]], kind)} for kind in (
-        pa.large_list(pa.int8()), pa.list_(pa.int64(), 2), pa.list_(pa.float32()))),
-    {"label": pa.array([0, 1], pa.uint8())}, {"image": pa.array([{"bytes": b"x", "path": "a"}] * 2,
-     pa.struct([("bytes", pa.large_binary()), ("path", pa.large_string())]))},
-    {"sex": [["f"], ["m"]]}, {"sex": None}, {"Label": [0, 1]}, {"sex": [1, 2]}, {"more": [1, 2]},
+    {"image": [b"x"] * 2}, {"label": pa.array(["cat", "dog"]).dictionary_encode()},
+    {"label": [[0, 1], [1, 0]]}, *({"image": [{"bytes": data, "path": path}] * 2} for data,
+     path in (("x", None), (1, None), (b"x", 3), (b"x", b"x"), ([1], None), (b"x", "a.png"))),
+    *({"label": pa.array([[0, 1], [1, 0]], kind)} for kind in (pa.large_list(pa.int8()),
+     pa.list_(pa.int64(), 2), pa.list_(pa.float32()))), {"label": pa.array([0, 1], pa.uint8())},
+    {"image": pa.array([{"bytes": b"x", "path": "a"}] * 2, pa.struct([("bytes", pa.large_binary()),
+     ("path", pa.large_string())]))}, {"sex": [["f"], ["m"]]}, {"sex": None}, {"Label": [0, 1]},
+    {"sex": [1, 2]}, {"more": [1, 2]}, {"image": pa.array([{"bytes": b"x", "path": "a"}] * 2,
+     pa.struct([("bytes", pa.binary_view()), ("path", pa.string_view())]))},
 ]  # fmt: skip
 
 
@@ -485,7 +509,8 @@ METADATA: list[dict[str, str] | None] = [
     {"dpprobe": '{"class_names": ["a", 2]}'}, {"dpprobe": "{}"}, {"dpprobe": "3"},
     *({"huggingface": f'{{"info": {{"features": {{"label": {label}}}}}}}', "dpprobe": "[]"}
       for label in ("3", '{"names": []}', '{"names": "ab"}', '{"names": ["a", null]}',
-                    '{"names": ["a", "b", "c"]}', '{"feature": {"_type": "ClassLabel"}}')),
+                    '{"names": ["a", "b", "c"]}', '{"feature": {"_type": "ClassLabel"}}',
+                    '{"feature": {"_type": "Value"}}', '{"feature": {}}')),
     {"huggingface": '{"info": {"features": []}}', "dpprobe": '{"class_names": ["a", "b", "c"]}'},
 ]  # fmt: skip
 KINDS = [
@@ -516,13 +541,12 @@ def test_each_parquet_file_has_the_columns(tmp_path: Path) -> None:
                     "class_names": ["cat", "dog"], option: named,
                 })  # fmt: skip
                 answers.append([*changed, option, answer_of(options.check_files)])
-    for metadata in METADATA:
-        path = tmp_path / "named.parquet"
-        pq.write_table(pa.table(good).replace_schema_metadata(metadata), path)
-        read: Any = dataset_options({"source": "parquet", "train": str(path)})
-        answers.append(
-            [ascii(metadata), answer_of(read.check_files), answer_of(read.count_classes)]
-        )
+    path = tmp_path / "named.parquet"
+    read: Any = dataset_options({"source": "parquet", "train": str(path)})
+    for metadata, labels in itertools.product(METADATA, ([0, 1], [[0, 1], [1, 0]], [1, None])):
+        pq.write_table(pa.table(good | {"label": labels}).replace_schema_metadata(metadata), path)
+        asked = (read.check_files, read.count_classes, read.multi_label, read.count_class_units)
+        answers.append([ascii(metadata), labels, *map(answer_of, (*asked, read.count_rows))])
     kinds = {str(kind): describe_kind(kind) for kind in KINDS}
     check_values("data_parquet_columns", public([answers, kinds], tmp_path))
 
@@ -536,7 +560,10 @@ SAMPLES: list[dict[str, Any]] = [
         b'{"label": 1, "who": "\\ud800"}', b'{"label": null, "who": 12.0}', b'{"label": [1]}')),
     {"n01/0003.jpg": png(99)}, {"n01/0003.PNG": png(99)}, {"n01/0003.txt": b"x"},
     {"n01/0003.v2.png": png(9)}, {"n01/0009.seg": png(9)}, {"visit001": png(9)}, {"notes": b"x"},
+    {"n01/0003.png.bak": b"x"}, {"n01/0003.bak.png.gz": b"x"}, {"n01/.png": b"x"},
     {".hidden.png": png(9)}, {"__extra__/9.jpg": b"\xff\xd8\xff"}, {"scan": b"\0" * 128 + b"DICM"},
+    *({"scan": start} for start in (b"\0\0\0\x18ftypheix", b"\0\0\0\x18ftypmp42", b"GIF89a",
+      b"RIFF\0\0\0\0WEBP", b"MM\0*", b"II\0*", b"RIFF\0\0\0\0heic")),
     {"__index__/all.json": b"{}"}, {"n01/0008.cls": b"1"}, {"n01/0009.txt": b"x"},
     {"n01/0003.png": None, "n01/0003.cls": None, "n01/0003.json": b'{"label": "dog"}'},
     {"n01/0003.png": None, "n01/0003.json": None}, {"n01/0009.json": b'{"label": 1}'},
@@ -576,58 +603,59 @@ def test_samples_of_shards_become_rows(tmp_path: Path) -> None:
 
 SPELLINGS = (
     "cat", "Cat", "cat ", " c at", "c\u200bat", "ｃat", "café", "cafe\u0301", "STRASSE", "straße",
-    "1", "1.0", "01", "+1", "-1", "1.5", "1.50", "-0", "0", "1e3", "1e+3", "1000", "1.23E+12",
-    "1e16", "nan", "N/A", "#REF!", "unknown", "?", "", " ", "0012", "12.", ".5", "0.5", "9" * 30,
-    "p1", "P1", "a;b", "cat|dog", "cat, dog", "['cat', 'dog']", "[1, 5]", "[1, 2, 3]", "{'a'}",
-    "[3]", "[sic]",
+    "1", "1.0", "01", "+1", "-1", "1.5", "1.50", "-0", "0", "1e3", "1e+3", "1000", "1.23E+12", "2",
+    "40", "inf", "-1e999", "1e16", "nan", "N/A", "#REF!", "unknown", "?", "", " ", "0012", "12.",
+    ".5", "0.5", "9" * 30, "p1", "P1", "a;b", "cat|dog", "cat, dog", "['cat', 'dog']", "[1, 5]",
+    "[1, 2, 3]", "{'a'}", "[3]", "[sic]", "-15", "-1x", "12x", "1.2.3", "1.2E+12x", "[3] x",
 )  # fmt: skip
 
 
 def read_group(bins: tuple[float, ...], ignore_case: bool) -> list[Any]:
     faults: list[list[tuple[str, str]]] = [[] for _ in SPELLINGS]
-    group = Group(column="age", bins=bins, ignore_case=ignore_case)
-    return [group.read_values(list(SPELLINGS), faults), [*filter(None, faults)]]
+    group, told = Group(column="age", bins=bins, ignore_case=ignore_case), list[Any]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(group_columns, "warn_of_code", lambda *words: told.append(words))
+        return [group.read_values(list(SPELLINGS), faults), [*filter(None, faults)], told]
 
 
 def test_names_are_read_alike_everywhere() -> None:
     names = ["cat", "dog", "1"]
     check_values("data_names", {
-        "each": {repr(name): [
-            alike_names.fold_name(name), alike_names.hint_class(name, names),
-            alike_names.joined_labels([name], names), alike_names.joined_labels([name]),
-            alike_names.find_name_fault([name, "x"]), person_names.person_name(name),
-            person_names.list_spellings(name),
-            group_columns.MISSING_CODE.fullmatch(name) is not None,
-            answer_of(group_columns.bin_name, name, (0.0, 1.0, 12.5, 1000.0)),
-            [webdataset_rows._class_number(known, "label", name) for known in (names, ["a", "b"])],
-        ] for name in SPELLINGS},
-        "ranges": {text: group_columns.bin_name(text, (18.0, 40.0)) for text in (
-            "17.9", "18", "39.9", "40", "4e1", " 41")},
+        "each": {repr(name): [alike_names.fold_name(name), alike_names.hint_class(name, names),
+         alike_names.joined_labels([name], names), alike_names.joined_labels([name]),
+         alike_names.find_name_fault([name, "x"]), person_names.person_name(name),
+         person_names.list_spellings(name), group_columns.MISSING_CODE.fullmatch(name) is not None,
+         answer_of(group_columns.bin_name, name, (0.0, 1.0, 12.5, 1000.0)),
+         [webdataset_rows._class_number(known, "label", name) for known in (names,
+         ["a", "b"])]] for name in SPELLINGS},
+        "ranges": {text: group_columns.bin_name(text, (18.0, 40.0)) for text in ("17.9", "18",
+         "39.9", "40", "4e1", " 41")},
         "alike": alike_names.find_alike(SPELLINGS),
-        "groups": [read_group(*each) for each in (
-            ((), False), ((), True), ((0, 12.5), False), ((1, 2, 1000.0), True))],
+        "groups": [read_group(*each) for each in (((), False), ((), True), ((0, 12.5), False),
+         ((1, 2, 1000.0), True), ((-1, 1), False))],
         "numbers": person_names.find_equal_numbers(SPELLINGS),
         "people": [person_names.describe_alike(these) for these in (["p"], ["p", "P"], SPELLINGS)],
-        "faults": [alike_names.find_name_fault(these) for these in ([], ["a"], ["a", "a"], ["a",
-        "A"])],
+        "faults": [alike_names.find_name_fault(these) for these in ([], ["a"], ["a", "a"],
+         ["a", "A"])],
         "texts": [alike_names.text_of(value) for value in (None, float("nan"), 1, 1.0, b"a\xff",
-        True)],
-        "people of other kinds": [person_names.person_name(value) for value in (
-            None, float("nan"), 12, 12.0, b" a\xff", True, 1e16)],
-        "file names": [alike_names.is_text(name) for name in ("a", "é", "caf\udce9",
-        "\ud7ff\ue000")],
+         True)],
+        "people of other kinds": [person_names.person_name(value) for value in (None, float("nan"),
+         12, 12.0, b" a\xff", True, 1e16)],
+        "file names": [alike_names.is_text(name) for name in ("a", "é", "caf\udce9", "\ud7ff\ue000",
+         "\ud800", "\udfff")],
+        "wildcards": [option_paths.is_wildcard(name) for name in ("a", "{x}", "<x>", "x>")],
+        "vectors": [embeddings.vector_names({"source": each, "vectors": chosen})
+         for each in ("csv", "embeddings") for chosen in ({}, {"b": "x", "a": "y"})],
         "columns": [[*usual_columns.find_usual(SPELLINGS, each)] for each in (["P_1", "cat"], [])],
-        "fields": [label_words(value, names) for value in (0, 2, 3, -1, None, [1, 0, 1], [0, 0,
-        0])],
-        "rare": [rare_words(list("abcdef"), *counts) for counts in (
-            ([5] * 6, [5] * 6), ([4, 1, 0, 5, 9, 9], [9, 9, 1, 4, 0, 9]), ([1] * 6, [1] * 6),
-            ([4] + [9] * 5, [9] * 6))],
-        "templates": [answer_of(path_template.template_parts, each) for each in (
-            "{a}", "x{a:.2}/{b c:>3}", "{{}}", "{a.b}{c[0]}", "", "{a!s}", "}")],
-        "addresses": [addresses.public_addresses(value) for value in (
-            "http://me:pw@h:8/a/b?t=1#x", "https://h", "/home/me/a.csv", "a/b", "/a|b",
-            "ftp://u@h/x",
-            {"a": ["/x/y", {"b": ("http://h/?q", 3)}], "c": None}, "/", "http://h/a@b")],
+        "fields": [label_words(value, names) for value in (0, 2, 3, 7, -1, None, [1, 0, 1],
+         [0, 0, 0])],
+        "rare": [rare_words(list("abcdef"), *counts) for counts in (([5] * 6, [5] * 6),
+         ([4, 1, 0, 5, 9, 9], [9, 9, 1, 4, 0, 9]), ([1] * 6, [1] * 6), ([4] + [9] * 5, [9] * 6))],
+        "templates": [answer_of(path_template.template_parts, each) for each in ("{a}",
+         "x{a:.2}/{b c:>3}", "{{}}", "{a.b}{c[0]}", "", "{a!s}", "}")],
+        "addresses": [addresses.public_addresses(value) for value in ("http://me:pw@h:8/a/b?t=1#x",
+         "https://h", "/home/me/a.csv", "a/b", "/a|b", "ftp://u@h/x", {"a": ["/x/y",
+         {"b": ("http://h/?q", 3)}], "c": None}, "/", "http://h/a@b")],
     })  # fmt: skip
 
 
@@ -649,7 +677,8 @@ def test_prompts_are_sentences_about_classes() -> None:
     named: list[tuple[list[str], Any]] = [
         (["AnnualCrop", "River"], {"AnnualCrop": "annual crop land"}), (["aquarium_fish"], {}),
         (["a", "_"], {}), (["a", "b"], {"b": "\u200b "}), (["AnnualCrop", "River"],
-        {"Rivers": "x"}),
+        dict.fromkeys(("Sea", "Rivers", "Tree", "Wood"), "x")), (["cat", *ids[:0:-1]], "imagenet"),
+        ([*ids[:0:-1], f"{ids[0]}x"], "imagenet"),
         (["a", "b"], {"q": "x"}), (["a"], "imagenet"), (ids, "imagenet"), (ids[::-1], "imagenet"),
         ([f"c{number}" for number in range(1000)][::-1], "imagenet"),
     ]  # fmt: skip
@@ -658,8 +687,8 @@ def test_prompts_are_sentences_about_classes() -> None:
         return prompts.make_sentences(prompts.read_templates(chosen), ["ox", "{c} of {a}"])
 
     check_values("data_prompts", {
-        "sets": {str(each): [answer_of(prompts.check_prompts, each), answer_of(write,
-        each)] for each in PROMPTS},
+        "sets": {str(each): [answer_of(prompts.check_prompts, each), answer_of(write, each)]
+                 for each in (*PROMPTS, *resources.read_yaml("prompts.yaml"))},
         "articles": {word: prompts.choose_article(word) for word in WORDS},
         "names": [str(answer_of(prompts.name_classes, *each))[:300] for each in named],
     })  # fmt: skip
@@ -670,7 +699,8 @@ def test_numbers_of_classes_choose_metrics_and_rows() -> None:
     metrics: list[Headline | None] = [None, "accuracy", "auc", "macro_accuracy"]
     copies = CopyCounter()
     seen = [[copies.by_row, copies.by_unit]]
-    for content, unit in ((b"a", "p"), (b"a", "q"), (b"b", "p"), (b"a", "q"), (b"a", "r")):
+    for content, unit in ((b"a", "p"), (b"a", "q"), (b"b", "p"), (b"a", "q"), (b"a", "r"),
+                          *((b"b", unit) for unit in "pstuv")):  # fmt: skip
         copies.add_copy(content, unit, first_unit="p")
         seen.append([copies.by_row, copies.by_unit])
     labels = [number % 3 for number in range(40)]
@@ -685,12 +715,10 @@ def test_numbers_of_classes_choose_metrics_and_rows() -> None:
         return np.flatnonzero(Subsample(**part).choose_rows(labels, units, ["a", "b", "c"]))
 
     check_values("data_metrics_and_parts", {
-        "metrics": [answer_of(
-            headline_metric, metric, num_classes=classes, multi_label=several, test_counts=count
-            ) for metric in metrics
-            for classes in (None, 2, 3) for several in (False, True) for count in counts],
-        "imbalance": [compute_imbalance(count) for count in counts], "copies": seen,
-        "parts": [answer_of(keep, part) for part in parts],
+        "metrics": [answer_of(headline_metric, metric, num_classes=classes, multi_label=several,
+         test_counts=count) for metric in metrics for classes in (None, 2, 3) for several in (False,
+         True) for count in counts], "imbalance": [compute_imbalance(count) for count in counts],
+        "copies": seen, "parts": [answer_of(keep, part) for part in parts],
         "faults": [Subsample(**part).list_faults({str(n): n for n in range(12)}) for part in parts],
     })  # fmt: skip
 
@@ -714,12 +742,3 @@ def test_clips_own_templates_are_the_library_s() -> None:
         assert of_class == [template("owl") for template in library]
     assert len(prompts.read_templates("imagenet80")) == 80
     assert len(prompts.read_templates("ensemble7")) == 7
-
-
-def test_every_set_can_be_read() -> None:
-    for name in resources.read_yaml("prompts.yaml"):
-        prompts.check_prompts(name)
-        assert all(
-            "owl" in text
-            for text in prompts.make_sentences(prompts.read_templates(name), ["owl"])[0]
-        )

@@ -88,11 +88,10 @@ def write_vectors(folder: Path, split: str, names: Names) -> str:
 
 
 SOURCES: dict[str, tuple[Callable[[Path, str, Names], Any], dict[str, Any]]] = {
-    "csv": (write_csv, {"label_column": "label"}),
-    "parquet": (write_parquet, {}),
-    "webdataset": (write_shards, {"label_column": "label"}),
-    "embeddings": (write_vectors, {"label_column": "label"}),
-}
+    "csv": (write_csv, {"label_column": "label"}), "parquet": (write_parquet, {}),
+    "webdataset": (write_shards, {"label_column": "label"}), "embeddings": (write_vectors,
+     {"label_column": "label"}),
+}  # fmt: skip
 
 
 def prepare(folder: Path, source: str, train: Names, test: Names = (), **more: Any) -> list[str]:
@@ -194,23 +193,19 @@ def test_ledgers_recognise_a_person_by_either_spelling(
     assert same == (outcome != "two" and first != 12345678901234567)
 
 
-@pytest.mark.parametrize("name", ["7", "12", "p1", "P1", "patient 3", "12.0", "0007"])
-def test_hashes_of_earlier_ledgers_still_match(name: str) -> None:
+def test_hashes_of_earlier_ledgers_still_match() -> None:
     """An earlier ledger has the hash of the name as it is written."""
-    assert name in list_spellings(name)
+    for name in ("7", "12", "p1", "P1", "patient 3", "12.0", "0007"):
+        assert name in list_spellings(name)
     assert len(list_spellings("12")) == len(list_spellings("p1")) == 1
 
 
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [(["7", "0007"], "'0007' is '7' in other rows"), (["nan", "p1"], "'nan' is no name")],
-)
-def test_tables_of_an_earlier_version_are_judged_too(names: list[str], message: str) -> None:
-    with pytest.raises(PrivacyError, match=message):
-        Units.number_units(names)
-
-
-def test_names_that_end_in_nul_stay_apart() -> None:
+def test_tables_of_an_earlier_version_are_judged_too() -> None:
+    for names, message in (
+        (["7", "0007"], "'0007' is '7' in other rows"), (["nan", "p1"], "'nan' is no name"),
+    ):  # fmt: skip
+        with pytest.raises(PrivacyError, match=message):
+            Units.number_units(names)
     assert Units.number_units(["p1\0", "p1"]).count == 2
 
 

@@ -8,13 +8,13 @@ import io
 import itertools
 import json
 import logging
-import os
 import random
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,7 @@ from dpprobe.errors import ConfigError, DataError
 from tests.support.shards import CLASSES
 from tests.support.sources import write_images
 from tests.support.stored_records import check_values, to_plain
+from tests.unit.data.test_image_files import BLUE, encoded
 
 
 def noise(seed: int, *, size: int = 24, kind: str = "JPEG") -> bytes:
@@ -53,10 +54,8 @@ class Rows:
 
     def __init__(self, directory: Path, train: int = 6, test: int = 4) -> None:
         self.directory = directory
-        self.splits = {
-            name: [self._row(name, number) for number in range(count)]
-            for name, count in (("train", train), ("test", test))
-        }
+        self.splits = {name: [self._row(name, number) for number in range(count)]
+                       for name, count in (("train", train), ("test", test))}  # fmt: skip
 
     def _row(self, name: str, number: int) -> dict[str, Any]:
         path = self.directory / "images" / f"{name}{number}.jpg"
@@ -67,12 +66,12 @@ class Rows:
                 "origin": f"{name}.csv line {number + 2}"}  # fmt: skip
 
     def write(self, **changed: Any) -> None:
-        plain = changed.pop("plain", False)
+        plain, embed = changed.pop("plain", False), changed.pop("embed", False)
         values = {"source": "sklearn", "name": "digits"} | changed
         table.write_dataset(
             self.directory / "out", self._batches(plain=plain), options=dataset_options(values),
             class_names=CLASSES, rows=sum(map(len, self.splits.values())), chosen_test=True,
-            units=not plain, groups=["group_sex"],
+            units=not plain, groups=["group_sex"], embed=embed,
         )  # fmt: skip
 
     def _batches(self, *, plain: bool = False) -> Iterator[tuple[str, pa.Table]]:
@@ -161,25 +160,29 @@ SIZES = {"train": 6, "test": 4, "classes": 2}
 HASH, WARN = {"verify": "hash"}, {"duplicates": "warn"}
 SPOILS: list[tuple[Sequence[Spoil], dict[str, Any]]] = [
     ([], {}), ([], {"expect": SIZES}), ([], {"expect": {"train": 7, "test": 3, "classes": 3}}),
-    *(([content(data)], more) for more in ({}, HASH) for data in (
-        noise(4)[:-100], b"", b"<!DOCTYPE html><title>404</title>", animation())),
-    *(([change(**changed)], more) for more in ({}, HASH) for changed in (
-        {"path": Path("none.jpg")}, {"id": "train-1"}, {"id": "test-1"}, {"id": ""}, {"label": 7},
-        {"label": -1}, {"label": None}, {"id": "test-1", "label": 2})),
-    *(([spoil], more) for more in ({}, HASH, WARN, WARN | HASH) for spoil in (
-        copy(5, 2, split="test"), copy(0, 2, split="test", kind="BMP"), copy(0, 4), copy(0, 1, 4))),
-    ([copy(5, 2, 3, split="test"), copy(0, 0, split="test")], WARN),
+    *(([content(data)], more) for more in ({}, HASH) for data in (noise(4)[:-100], b"",
+     b"<!DOCTYPE html><title>404</title>", animation())), *(([change(**changed)],
+     more) for more in ({}, HASH) for changed in ({"path": Path("none.jpg")}, {"id": "train-1"},
+     {"id": "test-1"}, {"id": ""}, {"label": 7}, {"label": -1}, {"label": None},
+     {"id": "test-1", "label": 2})), *(([spoil], more) for more in ({}, HASH, WARN,
+     WARN | HASH) for spoil in (copy(5, 2, split="test"), copy(0, 2, split="test", kind="BMP"),
+     copy(0, 4), copy(0, 1, 4))), ([copy(5, 2, 3, split="test"), copy(0, 0, split="test")], WARN),
     ([copy(0, 1, kind="BMP"), copy(0, 4)], {}), ([copy(0, 1, kind="BMP"), copy(0, 4)], HASH),
     ([copy(5, 2, split="test"), turn], {}), ([copy(0, 2, kind="PNG"), turn], {}),
-    *(([lambda rows, split=split: remove_dogs(rows, split)], more)
-      for split in ("train", "test") for more in ({}, {"missing_classes": "warn"})),
-    ([spoil_all], {"expect": {"train": 7, "test": 3, "classes": 3}}), ([spoil_all], {}),
-    *(([spoil], {"plain": True}) for spoil in (
-        copy(5, 2, split="test"), copy(0, 4), change(id="test-1", label=2), spoil_all)),
-    ([copy(2, 3, 4, 5)], {}), ([change(unit="t1"), copy(0, 1)], {}), ([change(sex="M")], {}),
-    ([change(unit="")], {}), ([change(unit="T0", sex="")], {}), ([change(sex="-9")], {}),
+    *(([lambda rows, split=split: remove_dogs(rows, split)], more) for split in ("train",
+     "test") for more in ({}, {"missing_classes": "warn"})), ([spoil_all],
+     {"expect": {"train": 7, "test": 3, "classes": 3}}), ([spoil_all], {}),
+    *(([spoil], {"plain": True}) for spoil in (copy(5, 2, split="test"), copy(0, 4),
+     change(id="test-1", label=2), spoil_all)), ([copy(2, 3, 4, 5)], {}),
+    ([change(unit="t1"), copy(0, 1)], {}), ([change(sex="M")], {}), ([change(unit="")], {}),
+    ([change(unit="T0", sex="")], {}), ([change(sex="-9")], {}),
     ([lambda rows: rows.splits["train"][4].update(path=rows.directory / "images/TRAIN4.jpg")], {}),
-    ([change(path="images\\\\train4.jpg")], {}),
+    ([change(path="images\\\\train4.jpg")], {}), ([change(path="images/\0.jpg")], {}),
+    ([change(sex="M"), lambda rows: rows.splits["train"][3].update(sex="F")], {}),
+    ([content(encoded(Image.new("I;16", (4, 4)), "PNG"))], {}), ([content(BLUE)], {}),
+    *(([spoil], {"embed": True}) for spoil in (
+      content(noise(4)[:-100]), copy(0, 2, split="test", kind="BMP"), copy(0, 4, kind="PNG"))),
+    ([change(sex="-15")], {}), ([use_grey(1000), content(BLUE)], {}),
     *(([use_grey(high)], {}) for high in (255, 256, 1000, 4010, 32767, 32768, 65535)),
 ]  # fmt: skip
 FACTS = ("train_copies", "duplicates_across_splits", "classes_without_test_rows")
@@ -209,7 +212,7 @@ def test_each_problem_has_its_words_report_and_facts(
         left = sorted(path.name for path in (rows.directory / "out").iterdir())
         report = rows.report() if "problems.csv" in left else []
         shown = to_plain([answer, caplog.messages, left, [[*row.values()] for row in report]])
-        text = json.dumps(shown).replace(str(rows.directory), "FOLDER")
+        text = json.dumps(shown).replace(str(rows.directory), "FOLDER").replace("null byte", "NUL")
         answers.append(json.loads(text))
     check_values("data_problems", answers)
 
@@ -236,10 +239,8 @@ def test_an_interrupted_check_leaves_neither_a_report_nor_a_description(rows: Ro
 
     with pytest.raises(KeyboardInterrupt):
         table.write_dataset(
-            rows.directory / "out",
-            batches(),
-            options=dataset_options({"source": "sklearn", "name": "digits"}),
-            class_names=CLASSES, units=True, groups=["group_sex"], rows=10,
+            rows.directory / "out", batches(), options=dataset_options({"source": "sklearn",
+             "name": "digits"}), class_names=CLASSES, units=True, groups=["group_sex"], rows=10,
         )  # fmt: skip
     left = sorted(path.name for path in (rows.directory / "out").iterdir())
     assert left == ["test.parquet", "train.parquet"]
@@ -282,6 +283,7 @@ def test_problems_are_counted_not_kept(tmp_path: Path) -> None:
     tracemalloc.start()
     with problems.Problems(tmp_path) as gathered:
         for row in range(20_000):
+            assert row != problems.SHOWN or "more" not in str(gathered.make_error())
             gathered.add_problem(
                 "label", f"label {row} is none", split="train", row=row, row_id=f"id{row}"
             )
@@ -307,9 +309,7 @@ def test_a_report_of_an_earlier_run_does_not_survive(tmp_path: Path) -> None:
 def test_a_disk_that_fills_under_the_tables_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
+    full = Mock(side_effect=OSError(errno.ENOSPC, "full"))
     write_images(tmp_path / "images", [f"{kind}/{n}.png" for kind in CLASSES for n in range(4)])
     options = dataset_options({"source": "imagefolder", "path": str(tmp_path / "images")})
     monkeypatch.setattr(pq.ParquetWriter, "write_table", full)

@@ -48,11 +48,8 @@ def place(name: str, seed: int = 0) -> Fraction:
 def test_a_fraction_keeps_the_rows_whose_number_is_below_it(
     rows: list[tuple[int, str]], fraction: float, seed: int
 ) -> None:
-    expected = {
-        row
-        for row, (label, name) in enumerate(rows)
-        if label == 0 or place(name, seed) < Fraction(fraction)
-    }
+    expected = {row for row, (label, name) in enumerate(rows)
+                if label == 0 or place(name, seed) < Fraction(fraction)}  # fmt: skip
     options = {"fractions": {"dog": fraction}, "seed": seed}
     if any(label for label, _ in rows) and not any(rows[row][0] for row in expected):
         with pytest.raises(DataError, match="selects none of the .* of class dog"):
@@ -171,10 +168,8 @@ def test_a_part_made_alone_is_the_one_made_from_the_whole(tmp_path: Path) -> Non
     assert (part.train_rows, part.test_rows) == options.used_rows()
     assert part.splits["test"].fingerprint == whole.splits["test"].fingerprint
     assert not (tmp_path / "alone" / "whole").exists()
-    ids = {
-        name: SplitTable(tmp_path / name / "train.parquet").read_ids()
-        for name in ("part", "digits")
-    }
+    ids = {name: SplitTable(tmp_path / name / "train.parquet").read_ids()
+           for name in ("part", "digits")}  # fmt: skip
     kept = set(ids["part"])
     assert [each for each in ids["digits"] if each in kept] == ids["part"]
 

@@ -13,17 +13,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dpprobe.artifacts import read_json
 from dpprobe.data import table
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import EncodedImage, SplitTable, read_info
 from dpprobe.errors import DataError
 from tests.support.shards import png
-from tests.support.stored_records import check_values
+from tests.support.stored_records import answer_of, check_values
+
+DIGITS: dict[str, Any] = {"source": "sklearn", "name": "digits", "delta": 1e-4}
 
 
-def options() -> DatasetOptions:
-    return dataset_options({"source": "sklearn", "name": "digits", "delta": 1e-4})
+def options(**values: Any) -> DatasetOptions:
+    return dataset_options(values or DIGITS)
 
 
 def make_rows(name: str, labels: Sequence[Any], **columns: Any) -> tuple[str, pa.Table]:
@@ -48,15 +51,6 @@ def write_pair(directory: Path, **changed: Any) -> None:
     write(directory, [make_rows("train", [0, 1, 1], **changed), make_rows("test", [1, 0])])
 
 
-def test_class_names_follow_the_hugging_face_convention(tmp_path: Path) -> None:
-    rows = [make_rows("train", [0, 1, 1]), make_rows("test", [1, 0])]
-    write(tmp_path, rows, class_names=["dog", "cat"])
-    metadata = pq.read_schema(tmp_path / "train.parquet").metadata
-    features = json.loads(metadata[b"huggingface"])["info"]["features"]
-    assert features["label"] == {"names": ["dog", "cat"], "_type": "ClassLabel"}
-    assert features["image"] == {"_type": "Image"}
-
-
 @pytest.fixture(params=[False, True], ids=["one label", "several labels"])
 def grouped(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -65,10 +59,9 @@ def grouped(
     monkeypatch.setattr(table, "GROUP_ROWS", 7)
     monkeypatch.setattr(table, "READ_ROWS", 3)
     labels = [[row % 2, int(row % 3 == 0)] if request.param else row % 2 for row in range(20)]
-    batches = [
-        make_rows("train", [label], ids=[f"r{row}"], images=[png(row)], groups={"group_g": ["x"]})
-        for row, label in enumerate(labels)
-    ]
+    given: Any = {"groups": {"group_g": ["x"]}}
+    batches = [make_rows("train", [label], ids=[f"r{row}"], images=[png(row)], **given)
+               for row, label in enumerate(labels)]  # fmt: skip
     tested = make_rows("test", labels[:2], groups={"group_g": ["x", "x"]})
     write(tmp_path, [*batches, tested], multi_label=request.param, groups=["group_g"])
     assert pq.ParquetFile(tmp_path / "train.parquet").num_row_groups == 3
@@ -115,30 +108,33 @@ TRAIN, TEST = make_rows("train", [0, 1, 1]), make_rows("test", [1, 0])
 GROUPED = make_rows("train", [0, 1, 1], groups={"group_sex": ["f", "m", "m"]})
 
 
+LIMITED: dict[str, Any] = {
+    "source": "csv", "train": "x.csv", "label_column": "kind", "class_names": ["cat", "dog"],
+    "unit_column": "who", "max_images_per_patient": 1,
+}  # fmt: skip
 UNNAMED = [
     (name, each.append_column("unit", pa.array([None, *"pq"][: len(each)])))
     for name, each in (TRAIN, TEST)
 ]
 # Batches and what a source says of them.
 WRONG: list[tuple[list[tuple[str, pa.Table]], dict[str, Any]]] = [
-    *(([TRAIN, TEST], said) for said in (
-        {"rows": 6}, {"rows": 4}, {"groups": ["group_sex"]}, {"units": True},
-        {"multi_label": True}, {"accepted": True}, {"chosen_test": True, "rows": 0})),
-    ([], {"rows": 5}), ([TRAIN, TEST, ("validation", TEST[1])], {}), ([TRAIN], {}), ([TEST], {}),
-    ([GROUPED, TEST], {"groups": ["group_sex"]}), ([GROUPED, TEST], {}),
-    (UNNAMED, {"units": True}), (UNNAMED, {}),
-    *(([TRAIN, make_rows("test", [1, 0], accepted=right)], {"accepted": True})
-      for right in ([[2], []], [[0], [-1]], [[1], [1, 2]], [[0], None])),
-    ([TRAIN, make_rows("test", [1, 0], accepted=[[1], [0]])], {}),
-    *(([make_rows("train", labels), TEST], {})
-      for labels in ([0.0, 1.0], ["cat", "dog"], [[0, 1], [1, 0]])),
-    ([make_rows("train", [["cat"], ["dog"]]), TEST], {"multi_label": True}),
-    *(([make_rows("train", [0, 1]), make_rows("test", [0, label])], {}) for label in (-1, 2, None)),
-    *(([make_rows("train", [[0, 1], [1, 0]]), make_rows("test", [[0, 1], label])],
-       {"multi_label": True}) for label in (None, [0], [0, 2], [0, None], [0, 1, 1])),
-    ([make_rows("train", [0, 1, 1], images=[png(0), None, png(2)]), TEST], {}),
-    *(([TRAIN, TEST], {"class_names": names}) for names in (
-        ["cat"], ["cat", "cat"], [], ["Cat", "cat "], ["cat", "dog", "owl"])),
+    *(([TRAIN, TEST], said) for said in ({"rows": 6}, {"rows": 4}, {"groups": ["group_sex"]},
+     {"units": True}, {"multi_label": True}, {"accepted": True}, {"chosen_test": True, "rows": 0})),
+    *(([TRAIN, TEST], {"options": LIMITED, "rows": rows}) for rows in (4, 6)), ([], {"rows": 5}),
+    ([TRAIN, TEST, ("validation", TEST[1])], {}), ([TRAIN], {}), ([TEST], {}),
+    ([GROUPED, TEST], {"groups": ["group_sex"]}), ([GROUPED, TEST], {}), (UNNAMED, {"units": True}),
+    (UNNAMED, {}), *(([TRAIN, make_rows("test", [1, 0], accepted=right)],
+     {"accepted": True}) for right in ([[2], []], [[0], [-1]], [[1], [1, 2]], [[0], None],
+     [[0], [None]], [[3], []])), ([TRAIN, make_rows("test", [1, 0], accepted=[[1], [0]])], {}),
+    *(([make_rows("train", labels), TEST], {}) for labels in ([0.0, 1.0], ["cat", "dog"],
+     [[0, 1], [1, 0]], [None, None], [False, True], pa.array([0, 1], pa.uint8()),
+     pa.array([1, 2], pa.uint64()))), ([make_rows("train", [["cat"], ["dog"]]), TEST],
+     {"multi_label": True}), *(([make_rows("train", [0, 1]), make_rows("test", [0, label])],
+     {}) for label in (-1, 2, None)), *(([make_rows("train", [[0, 1], [1, 0]]),
+     make_rows("test", [[0, 1], label])], {"multi_label": True}) for label in (None, [0], [0, 2],
+     [0, None], [0, 1, 1])), ([make_rows("train", [0, 1, 1], images=[png(0), None, png(2)]), TEST],
+     {}), *(([TRAIN, TEST], {"class_names": names}) for names in (["cat"], ["cat", "cat"], [],
+     ["Cat", "cat "], ["cat", "dog", "owl"])),
 ]  # fmt: skip
 
 
@@ -146,14 +142,64 @@ def test_a_source_gives_what_it_says(tmp_path: Path) -> None:
     answers = []
     for number, (batches, said) in enumerate(WRONG):
         folder = tmp_path / str(number)
+        given = {"options": options(**said["options"])} if "options" in said else {}
         try:
-            write(folder, batches, **said)
+            write(folder, batches, **said | given)
             answer: Any = len(SplitTable(folder / "train.parquet").read_labels())
         except DataError as error:
             answer = str(error).replace(str(folder), "FOLDER")
             assert not [*folder.glob("*.parquet"), *folder.glob("*.json")]
         answers.append([str(said), answer])
     check_values("data_wrong_tables", answers)
+
+
+# Columns of three rows, and what a source says of them.
+NAN, VECTORS = float("nan"), LIMITED | {"source": "embeddings", "train": "x.npz"}
+GROUPS = {
+    "group_a": [1.5, NAN, None], "group_b": [1, None, 3], "group_c": [True, None, False],
+    "group_d": ["x", "", None], "group_e": pa.array(["y", None, "z"]).dictionary_encode(),
+}  # fmt: skip
+DESCRIBED: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {"class_names": ["dog", "cat"], "revision": "v1", "options": DIGITS | {"catalog": "x"}}),
+    ({}, {"accepted": True}),
+    ({"accepted": [[0, 1], [], None]}, {"accepted": True}),
+    ({"units": ["q", "p", "q"]}, {"units": True}), ({}, {"options": VECTORS}),
+    ({"groups": GROUPS}, {"groups": [f"group_{name}" for name in "dcbea"]}),
+    ({"labels": [[0, 1], [1, 1], [0, 0]], "units": ["p", "p", "r"]},
+     {"multi_label": True, "units": True}),
+    ({"images": [b"x", b"y", b"x"], "labels": [2, 0, 1]}, {"class_names": ["a", "b", "c"]}),
+]  # fmt: skip
+
+
+def test_each_kind_of_table_is_described_and_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "GROUP_BYTES", 1)
+    answers = []
+    for columns, said in DESCRIBED:
+        given: dict[str, Any] = {"labels": [0, 1, 1], "images": [b"0", b"1", b"2"]} | columns
+        train = make_rows("train", **given)[1]
+        test = make_rows("test", **given | {"images": [b"3", b"4", b"5"]})[1][:2]
+        plain = {"verify": "hash", "missing_classes": "warn"} | said.get("options", DIGITS)
+        batches = [("train", train[:2]), ("test", test), ("train", train[2:])]
+        write(tmp_path, batches, **said | {"options": options(**plain)})
+        path, info = tmp_path / "train.parquet", read_info(tmp_path / "dataset.json")
+        described = read_json(tmp_path / "dataset.json")
+        for name, part in described["splits"].items():
+            data = (tmp_path / f"{name}.parquet").read_bytes()
+            assert part.pop("bytes") == len(data)
+            assert part.pop("sha256") == hashlib.sha256(data).hexdigest()
+        file, read, schema = pq.ParquetFile(path), SplitTable(path), pq.read_schema(path)
+        ours = [json.loads(schema.metadata[name]) for name in (b"dpprobe", b"huggingface")]
+        answers.append([
+            described, ours, {each.name: str(each.type) for each in schema},
+            file.num_row_groups, read.class_names, read.multi_label, read.holds_vectors,
+            read.group_names, read.read_labels(), read.read_groups(), read.read_accepted(),
+            read.read_units(), read.content_hashes(), info.untested_classes, info.num_classes,
+            info.rare_classes_note, info.train_rows, info.test_rows,
+            [answer_of(info.train_units, unit) for unit in ("image", "patient")],
+        ])  # fmt: skip
+    check_values("described_tables", answers)
 
 
 def fingerprint(directory: Path, **changed: Any) -> str:
@@ -185,24 +231,19 @@ def test_fingerprint_is_of_the_content(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("multi_label", "golden"),
-    [
-        (False, "0b78156d37f95862668b2bc35829b2506c486c9c67a9273616fa310e1a7a9148"),
-        (True, "412252b1af68af3877f9074856f5e3e91e8f66301e0bdd9374e01c0b515ef722"),
-    ],
-)
+    ("multi_label", "golden"), [(False,
+     "0b78156d37f95862668b2bc35829b2506c486c9c67a9273616fa310e1a7a9148"),
+     (True, "412252b1af68af3877f9074856f5e3e91e8f66301e0bdd9374e01c0b515ef722")],
+)  # fmt: skip
 def test_fingerprints_stay_what_they_were(tmp_path: Path, multi_label: bool, golden: str) -> None:
     """Golden values of the program of 20 November 2026, before `accepted` was there."""
     labels: dict[str, list[Any]] = {"train": [0, 1, 1], "test": [1, 0]}
     if multi_label:
         labels = {"train": [[0, 1], [1, 0], [1, 1]], "test": [[1, 1], [0, 0]]}
     batches = [
-        make_rows(
-            name, values, ids=[f"{name}{row}" for row in range(len(values))],
-            images=[f"{name} {row}".encode() for row in range(len(values))],
-            groups={"group_sex": ["f", None, "m"][: len(values)]},
-        )
-        for name, values in labels.items()
+        make_rows(name, values, ids=[f"{name}{row}" for row in range(len(values))],
+         images=[f"{name} {row}".encode() for row in range(len(values))],
+         groups={"group_sex": ["f", None, "m"][: len(values)]},) for name, values in labels.items()
     ]  # fmt: skip
     plain = dataset_options({"source": "sklearn", "name": "digits", "verify": "hash"})
     write(tmp_path, batches, groups=["group_sex"], multi_label=multi_label, options=plain)
@@ -212,40 +253,15 @@ def test_fingerprints_stay_what_they_were(tmp_path: Path, multi_label: bool, gol
     assert not read_info(tmp_path / "dataset.json").accepted
 
 
-def test_subgroups_become_texts() -> None:
-    """Blank for what is missing."""
-    given = {
-        "a": [1.5, float("nan"), None], "b": [1, None, 3], "c": [True, None, False],
-        "d": ["x", "", None], "e": pa.array(["y", None, "z"]).dictionary_encode(),
-    }  # fmt: skip
-    _, made = make_rows("train", [0, 1, 1], groups=given)
-    assert [made.column(name).to_pylist() for name in given] == [
-        ["1.5", "", ""], ["1", "", "3"], ["true", "", "false"], ["x", "", ""], ["y", "", "z"],
-    ]  # fmt: skip
-
-
-def test_accepted_labels(tmp_path: Path) -> None:
-    batches = [make_rows("train", [0, 1]), make_rows("test", [1, 0, 0], accepted=[[0, 1], [], [0]])]
-    write(tmp_path, batches, accepted=True)
-    assert SplitTable(tmp_path / "test.parquet").read_accepted() == [[0, 1], [], [0]]
-    assert SplitTable(tmp_path / "train.parquet").read_accepted() == [[0], [1]]
-    info = read_info(tmp_path / "dataset.json")
-    assert info.accepted
-    write(tmp_path / "other", [make_rows("train", [0, 1]), make_rows("test", [1, 0, 0])],
-          accepted=True)  # fmt: skip
-    assert read_info(tmp_path / "other/dataset.json").fingerprint != info.fingerprint
-
-
 def read_one(directory: Path, data: bytes | None, path: str | None = None) -> EncodedImage:
     digest = hashlib.sha256(data or b"").digest()
     return EncodedImage(3, data, path or str(directory / "x.png"), "an-id", digest)
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"", b"not an image", png(1)[:40], png(1)[:-20], b"\xff\xd8\xff\xe0" + b"\0" * 50],
+    "data", [b"", b"not an image", png(1)[:40], png(1)[:-20], b"\xff\xd8\xff\xe0" + b"\0" * 50],
     ids=["empty", "text", "truncated early", "truncated late", "broken jpeg"],
-)
+)  # fmt: skip
 def test_undecodable_image_is_named(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(
         DataError, match=r"test row 3 \(id an-id\), .*x.png: cannot be decoded"
@@ -280,8 +296,7 @@ def test_reader_refuses_what_is_no_split_table(tmp_path: Path, content: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [("{", "read"), ("[]", "dataset"), ('{"format": "x"}', "dataset"),
+    ("text", "message"), [("{", "read"), ("[]", "dataset"), ('{"format": "x"}', "dataset"),
      ('{"format": "dpprobe-dataset", "format_version": 0}', "dataset 0, not"),
      ('{"format": "dpprobe-dataset", "format_version": 99}', "version 99")],
 )  # fmt: skip

@@ -90,8 +90,13 @@ def test_eurosat_is_split_and_its_files_are_copied(
         content = (folder / row["id"]).read_bytes()
         assert row["image"]["bytes"] == content
         assert row["id"].startswith(f"{info.class_names[row['label']]}/")
-    chosen = options("EuroSAT", expect={"train": 1, "test": 2})
-    assert chosen.count_rows() == (1, 2)
+    split = {"split_by": "id", "split_seed": 3, "test_fraction": 0.4}
+    there = dataset_options({"source": "imagefolder", "path": str(folder)} | split)
+    found = []
+    for chosen in (there, options("EuroSAT", path=str(tmp_path / "downloads"), **split)):
+        dataset_preparation.prepare_dataset(chosen, tmp_path / "again")
+        found.append(table.read_info(tmp_path / "again/dataset.json"))
+    assert found[0].fingerprint == found[1].fingerprint != info.fingerprint
 
 
 def test_places_files_stay_where_they_are(

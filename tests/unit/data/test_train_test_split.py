@@ -66,10 +66,9 @@ def below(name: str, *, fraction: float, seed: int) -> bool:
 
 
 @given(
-    name=st.text(st.characters(exclude_categories=["Cs"])),
-    fraction=FRACTIONS,
-    seed=st.integers(0, 9),
-)
+    name=st.text(st.characters(exclude_categories=["Cs"])), fraction=FRACTIONS, seed=st.integers(0,
+     9),
+)  # fmt: skip
 def test_a_side_is_the_hash_of_a_name_below_the_fraction(
     name: str, fraction: float, seed: int
 ) -> None:
@@ -187,11 +186,8 @@ def test_a_key_changes_with_what_decides_the_sides_alone(
         "revision": "1" * 40,
     }  # fmt: skip
     changes = files | {"id_column": "other", "unit_column": "other"}
-    moved = {
-        name
-        for name in changes.keys() & values.keys()
-        if key_by("id", values | {name: changes[name]}) != key_by("id", values)
-    }
+    moved = {name for name in changes.keys() & values.keys()
+             if key_by("id", values | {name: changes[name]}) != key_by("id", values)}  # fmt: skip
     numbered = values["source"] not in ("csv", "webdataset")
     of_files = files.keys() & values.keys() if own_test or numbered else set()
     assert moved == (set(columns[-1:]) if columns and not own_test else of_files)

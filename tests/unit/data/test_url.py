@@ -17,7 +17,7 @@ from dpprobe.data import dataset_preparation, table, url
 from dpprobe.data.download_receipt import check_receipt
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
-from dpprobe.errors import DataError
+from dpprobe.errors import ConfigError, DataError
 from tests.support.misbehaving_server import Server, make_quick, serve
 from tests.support.shards import png
 
@@ -36,11 +36,9 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def images() -> dict[str, bytes]:
     """Returns the content of a zip of an image folder, with a top folder and a Mac's additions."""
     names = [
-        f"xrays/{part}/{name}/{number}.png"
-        for part, rows in (("train", 4), ("test", 2))
-        for name in ("normal", "sick")
-        for number in range(rows)
-    ]
+        f"xrays/{part}/{name}/{number}.png" for part, rows in (("train", 4), ("test", 2))
+        for name in ("normal", "sick") for number in range(rows)
+    ]  # fmt: skip
     files = {name: png(number) for number, name in enumerate(names)}
     return {**files, "__MACOSX/xrays/._x": b"", "xrays/.DS_Store": b""}
 
@@ -62,11 +60,9 @@ def values(server: Server, content: bytes | None = None, **more: Any) -> dict[st
     content = zipped(images()) if content is None else content
     url = server.put("/v1/chest.zip", content)
     return {
-        "source": "url",
-        "files": [{"url": url, "sha256": digest(content)}],
-        "layout": {"source": "imagefolder", "path": "chest/xrays"},
-        **more,
-    }
+        "source": "url", "files": [{"url": url, "sha256": digest(content)}],
+        "layout": {"source": "imagefolder", "path": "chest/xrays"}, **more,
+    }  # fmt: skip
 
 
 def run(options: DatasetOptions, folder: Path) -> table.DatasetInfo:
@@ -81,11 +77,7 @@ def rows_of(folder: Path, part: str) -> list[dict[str, Any]]:
 
 
 def test_a_zip_of_an_image_folder(server: Server, tmp_path: Path) -> None:
-    options = dataset_options(
-        values(server, expect={"train": 8, "test": 4, "classes": 2}, metric="auc")
-    )
-    assert (options.count_rows(), options.count_classes()) == ((8, 4), 2)
-    assert not options.multi_label()
+    options = dataset_options(values(server, expect={"train": 8, "test": 4, "classes": 2}))
     options.check_files()
     assert server.visits == []
     info = run(options, tmp_path)
@@ -101,20 +93,22 @@ def test_a_zip_of_an_image_folder(server: Server, tmp_path: Path) -> None:
 
 def test_a_manifest(server: Server, tmp_path: Path) -> None:
     files = {f"set/{number}.png": png(number) for number in range(6)}
-    lines = ["path,label", *(f"{number}.png,{'ab'[number % 2]}" for number in range(6))]
-    files["set/list.csv"] = "\n".join(lines).encode()
-    layout = {
-        "source": "csv", "root": "chest/set", "train": "list.csv", "label_column": "label",
-        "class_names": ["a", "b"], "test_fraction": 0.34,
-    }  # fmt: skip
-    options = dataset_options(values(server, zipped(files), layout=layout))
-    assert options.count_classes() == 2
+    lines = ["path,label", *(f"chest/{name},{'ab'[row % 2]}" for row, name in enumerate(files))]
+    table = "\n".join(lines).encode()
+    layout = {"source": "csv", "train": "list.csv", "label_column": "label",
+              "class_names": ["a", "b"], "test_fraction": 0.34}  # fmt: skip
+    given = values(server, zipped(files), layout=layout)
+    given["files"].append({"url": server.put("/v1/list.csv", table), "sha256": digest(table)})
+    options = dataset_options(given)
     info = run(options, tmp_path)
     assert (info.train_rows, info.test_rows) == (4, 2)
     assert info.source == options.preparation_params()
     assert isinstance(options, url.Options)
     located = options.locate_layout(Path("D"))
-    assert located == dataset_options(layout | {"root": "D/chest/set"})
+    assert located == dataset_options(layout | {"root": "D"})
+    elsewhere = dataset_options(given | {"layout": layout | {"train": "none.csv"}})
+    with pytest.raises(ConfigError, match=r"^layout: train: no file none\.csv"):
+        url.prepare(elsewhere, tmp_path, downloaded=tmp_path / "downloads")  # type: ignore[arg-type]
 
 
 def test_a_zip_that_escapes_leaves_nothing(server: Server, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from dpprobe.data.table import decode_image
 from dpprobe.errors import DataError
 from tests.support.shards import CLASSES, pack, png, samples
 from tests.support.sources import prepare
+from tests.support.stored_records import answer_of
 
 
 def given(path: Path | str, **values: Any) -> dict[str, Any]:
@@ -101,23 +102,18 @@ def zeros(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        (lambda p: damage(p, b"n01/0005.cls"), r"a-000\.tar: damaged after n01/0005\.png"),
-        (lambda p: cut(p, b"n01/0005.cls"), r"cut short after n01/0005\.png \(the end mark"),
-        (lambda p: cut(p, b"n01/0005.cls", 100), r"damaged after n01/0005\.png"),
-        (lambda p: cut(p, png(5), 20), r"cannot be read after n01/0005\.png \(unexpected end"),
-        (
-            lambda p: p.write_bytes(p.read_bytes() * 2),
-            r"after n01/0011\.json \(data follows its end",
-        ),
-        (zeros, r"damaged after n01/0005\.png \(zeros instead of members\)"),
-        (lambda p: p.write_bytes(b""), r"a-000\.tar: empty"),
-        (lambda p: (p.unlink(), p.symlink_to(p)), r"a-000\.tar: cannot be read after its start"),
-        (lambda p: p.write_bytes(b"<html>" * 200), r"cannot be read after its start"),
-        (lambda p: pack(p, [("caf\udce9.png", png(1))]), r"a-000\.tar: a file name is not UTF-8"),
-    ],
-)
+    ("fault", "message"), [(lambda p: damage(p, b"n01/0005.cls"),
+     r"a-000\.tar: damaged after n01/0005\.png"), (lambda p: cut(p, b"n01/0005.cls"),
+     r"cut short after n01/0005\.png \(the end mark"), (lambda p: cut(p, b"n01/0005.cls", 100),
+     r"damaged after n01/0005\.png"), (lambda p: cut(p, png(5), 20),
+     r"cannot be read after n01/0005\.png \(unexpected end"),
+     (lambda p: p.write_bytes(p.read_bytes() * 2), r"after n01/0011\.json \(data follows its end"),
+     (zeros, r"damaged after n01/0005\.png \(zeros instead of members\)"),
+     (lambda p: p.write_bytes(b""), r"a-000\.tar: empty"), (lambda p: (p.unlink(), p.symlink_to(p)),
+     r"a-000\.tar: cannot be read after its start"), (lambda p: p.write_bytes(b"<html>" * 200),
+     r"cannot be read after its start"), (lambda p: pack(p, [("caf\udce9.png", png(1))]),
+     r"a-000\.tar: a file name is not UTF-8")],
+)  # fmt: skip
 def test_no_row_is_lost_in_silence_with_a_damaged_shard(
     tmp_path: Path, fault: Any, message: str
 ) -> None:
@@ -131,14 +127,30 @@ def test_no_row_is_lost_in_silence_with_a_damaged_shard(
     assert not (tmp_path / "out/dataset.json").exists()
 
 
+def test_zeros_at_the_end_of_a_shard_have_bounds(tmp_path: Path) -> None:
+    path, most = pack(tmp_path / "a.tar", samples(0, 4)), tar_shards._LONGEST_END
+    used = path.read_bytes().rstrip(b"\0")
+    used += bytes(-len(used) % 512)
+    for left, good in ((511, False), (512, True), (most, True), (most + 1, False)):
+        path.write_bytes(used + bytes(left))
+        assert isinstance(answer_of(list, tar_shards.read_samples(path, [])), list) == good
+
+
 def test_a_sparse_member_is_refused(tmp_path: Path) -> None:
-    path = pack(tmp_path / "a.tar", samples(0, 4))
-    info = tarfile.TarInfo("n01/0009.png")
-    info.size, info.pax_headers = 3, {"GNU.sparse.map": "600,3", "GNU.sparse.size": "603"}
-    with tarfile.open(path, "a", format=tarfile.PAX_FORMAT) as tar:
-        tar.addfile(info, io.BytesIO(b"abc"))
-    with pytest.raises(DataError, match=r"a\.tar: n01/0009\.png is a sparse file; pack it again"):
-        dataset_preparation.prepare_dataset(dataset_options(given(path)), tmp_path / "out")
+    for kind, said in ((tarfile.REGTYPE, "sparse file"), (tarfile.SYMTYPE, "link or a device"),
+                       (tarfile.DIRTYPE, "")):  # fmt: skip
+        path = pack(tmp_path / "a.tar", samples(0, 4))
+        info = tarfile.TarInfo("n01/0009.png")
+        if kind == tarfile.REGTYPE:
+            info.size, info.pax_headers = 3, {"GNU.sparse.map": "600,3", "GNU.sparse.size": "603"}
+        info.type = kind
+        with tarfile.open(path, "a", format=tarfile.PAX_FORMAT) as tar:
+            tar.addfile(info, io.BytesIO(b"abc"))
+        if not said:
+            assert sum(each.rows for each in prepare(tmp_path / "whole", **given(path))) == 4
+            continue
+        with pytest.raises(DataError, match=rf"a\.tar: n01/0009\.png is a {said}.*; pack it again"):
+            dataset_preparation.prepare_dataset(dataset_options(given(path)), tmp_path / "out")
 
 
 def test_all_damaged_shards_are_named_at_once(
@@ -152,6 +164,9 @@ def test_all_damaged_shards_are_named_at_once(
     one, other = str(refused.value).splitlines()
     assert "a-000.tar: cut short" in one
     assert "a-001.tar: cut short" in other
+    monkeypatch.setattr(webdataset_rows, "SHOWN", 2)
+    with pytest.raises(DataError, match=r"a-001.tar: cut short .* again$"):
+        webdataset_rows.read_shards(dataset_options(given(shards)))  # type: ignore[arg-type]
     monkeypatch.setattr(webdataset_rows, "SHOWN", 1)
     with pytest.raises(DataError, match=r"a-000.tar: cut short .*\nand 1 more$"):
         webdataset_rows.read_shards(dataset_options(given(shards)))  # type: ignore[arg-type]
