@@ -63,7 +63,8 @@ def write_cell(
         present[:, [name == "absent" for name in class_names]] = 0.0
         labels = present.astype(np.uint8)
     link: metrics.Link = "sigmoid" if multi_label else "softmax"
-    signal = quality / (1 + 0.5 / nominal_epsilon(epsilon, 1e-5))
+    budget = nominal_epsilon(epsilon, 1e-5)
+    signal = quality / (1 + 0.5 / budget)
     vary = head != "nonprivate"
     scores = generator.normal(size=(seeds if vary else 1, rows, classes))
     scores = np.broadcast_to(scores, (seeds, rows, classes)) + signal * present
