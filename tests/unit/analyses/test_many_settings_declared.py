@@ -88,6 +88,7 @@ STUDIES: dict[str, dict[str, Any]] = {
     },
     "inf for the ceiling alone": {"epsilons": [10, 1], "audit": {"membership": {}}, "sites": {},
                                   "fairness": {"reference": "ours"}, "representation_law": {}},
+    "inf with membership": {"audit": {"membership": {}, "epsilons": ["inf"], "methods": ["ours"]}},
     "none private": {"epsilons": ["inf"], "audit": {}, "sites": {},
                      "fairness": {"methods": ["sgd"]}},
     "several labels": {**ONLY, "long_tail": {}, "sites": {}, "representation_law": {},
@@ -154,11 +155,9 @@ def describe(analysis: Any, study: Study, files: StudyFiles) -> dict[str, Any]:
             for place in places[-1:]
         ]
         params = [
-            str(value(study, place))
-            for name, value in exhibit.params.items()
-            for place in places[:1]
-            if name != "published"
-        ]
+            str(value(study, place)) for name, value in exhibit.params.items()
+            for place in places[:1] if name != "published"
+        ]  # fmt: skip
         listed = shorten(exhibit.list_files(study, "r", places[:2]))
         found[exhibit.name] = [len(places), *map(str, places[:12]), *needs, *params, listed]
     if analysis.section:
@@ -194,13 +193,12 @@ def test_cells_and_references_of_a_study_are_as_stored(
             "compared": [" ".join(cell) for cell in fairness.fairness_cells(study)[::4]],
             "references": [fairness.reference_of(study, *key) for key in keys],
             "with reference": fairness.list_references(study, place)
-            if name not in ("unknown names", "faults")
-            else [],
+            if name not in ("unknown names", "faults") else [],
             "networks": representation_law.list_law_networks(study),
             "law marks": representation_law.list_law_marks(files, "digits"),
             "trained at sites": or_error(sites.choose_method, study),
             "budgets": sites.list_budgets(study),
-        }
+        }  # fmt: skip
 
     unreadable = Mock(side_effect=DataError("gone"))
     monkeypatch.setattr(type(study.datasets["chest"]), "multi_label", unreadable)

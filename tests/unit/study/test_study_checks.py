@@ -95,7 +95,9 @@ STUDIES: dict[str, dict[str, Any]] = {
         privacy={"max_risk": {"advantage": 0.5}}, **{OPTION: True}),
     "several labels": {"methods": SEVERAL}, "several, a part": {"methods": {"ok": SEVERAL["good"]},
         **digits(subsample={"per_class": 50})},
-    "several, a release": {"methods": {"exact": EXACT}, **releases({})},
+    "several, a share": {"methods": {"ok": SEVERAL["good"]}, **digits(subsample={"fraction": 0.5})},
+    "several, a release": releases({}),
+    "several, a good release": releases({}) | {"methods": {"exact": EXACT | {"loss": "sigmoid"}}},
     "balanced": {"methods": {"balanced": SEVERAL["balanced"]}},
     "texts": {"backbones": {"siglip": {"family": "open_clip", "model": "ViT-B-16-SigLIP.webli"},
         "clip": {"family": "open_clip", "model": "ViT-B-32-quickgelu.openai"}}},
@@ -106,6 +108,7 @@ STUDIES: dict[str, dict[str, Any]] = {
     "no tables": {"datasets": {"other": URL}},
     "public tables": {"public_datasets": {"scans": URL}},
     "public": {"public_datasets": {"other": DIGITS | {"split_seed": 4, "expect": {"train": 3}}}},
+    "its test": {"public_datasets": {"other": DIGITS | {"split_seed": 4, "expect": {"test": 3}}}},
     "shards": {"features": {"shards": 360}}, "all shards": {"features": {"shards": 359}},
     "many shards": {"features": {"shards": 1439}},
     "patients": {"methods": {"squares": {"head": "least_squares"}}, "datasets": {"p": PATIENTS}},
@@ -163,6 +166,10 @@ def test_what_checks_say(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             except ConfigError as error:
                 lines = str(error).splitlines()
         told[name] = [line.replace(str(folder), "FOLDER") for line in lines]
+    info = json.loads(Path("data/scans/dataset.json").read_text())
+    for wrong in ({}, *(info | {"splits": {"train": each}} for each in ({}, {"rows": None}))):
+        Path("data/scans/dataset.json").write_text(json.dumps(wrong) if wrong else "no JSON")
+        assert check_study(load_study(STUDY | STUDIES["tables"])) == told["no tables"]
     check_values("checks_of_studies", told)
 
 
@@ -255,12 +262,9 @@ def check_all(study: Study) -> None:
 @pytest.mark.usefixtures("described_here")
 @pytest.mark.parametrize(("study", "files", "says"), read_refusals(TABLE, STUDY))
 def test_a_study_is_refused_with_these_lines_or_accepted(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    study: dict[str, Any],
-    files: dict[str, Any],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, study: dict[str, Any], files: dict[str, Any],
     says: list[str],
-) -> None:
+) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     write_files(tmp_path, files)
     if not says:

@@ -60,10 +60,9 @@ class _Attacks:
         self.white.append({"method": method, "plan": plan, **asked})
         runs = asked["runs"]
         scores = {
-            "attack": ["all releases"] * runs,
-            "member": np.arange(runs) % 2 == 0,
+            "attack": ["all releases"] * runs, "member": np.arange(runs) % 2 == 0,
             "score": np.arange(runs, dtype=np.float64),
-        }
+        }  # fmt: skip
         controls = CONTROLS if asked["controls"] else ()
         return {"white_box": {**WHITE_BOX, "runs": runs}, "controls": controls}, scores
 

@@ -41,12 +41,15 @@ def stores(tmp_path: Path) -> tuple[Path, Path]:
     return write_rows(tmp_path / "train", labels, patients), test
 
 
-def simulate(folder: Path, stores: tuple[Path, Path], unit: str, **block: Any) -> SitesRecord:
+def simulate(
+    folder: Path, stores: tuple[Path, Path], unit: str, epsilons: Sequence[str] = ("1",),
+    **block: Any,
+) -> SitesRecord:  # fmt: skip
     study = load_study({**STUDY, "methods": {"head": HEAD}, "epsilons": [1], "seeds": 2,
                         "sites": block})  # fmt: skip
     record = folder / "sites/digits/pixels.json"
     inputs = {
-        "method": "head", "epsilons": ["1"], "delta": 1e-4, "accountant": "pld", "unit": unit,
+        "method": "head", "epsilons": epsilons, "delta": 1e-4, "accountant": "pld", "unit": unit,
         "metric": None, "seed": 0,
     }  # fmt: skip
     simulate_sites(
