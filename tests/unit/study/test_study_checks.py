@@ -224,11 +224,11 @@ def test_a_source_in_the_place_of_its_split_table_is_refused(
     folder = tmp_path / "data/mine"
     folder.mkdir(parents=True)
     images = [{"bytes": b"", "path": None}] * 2
-    pq.write_table(pa.table({"image": images, "label": [0, 1]}), folder / "train.parquet")
-    source = folder / "train.parquet"
+    table = folder / ("test.parquet" if linked else "train.parquet")
+    pq.write_table(pa.table({"image": images, "label": [0, 1]}), table)
+    source = tmp_path / "elsewhere.parquet" if linked else table
     if linked:
-        source = tmp_path / "elsewhere.parquet"
-        source.symlink_to(folder / "train.parquet")
+        source.symlink_to(table)
     dataset = {
         "source": "parquet", "train": str(source), "test": str(source), "class_names": ["a", "b"],
         "duplicates": "warn",
@@ -237,7 +237,7 @@ def test_a_source_in_the_place_of_its_split_table_is_refused(
     study = load_study(STUDY | {key: {**others, "mine": dataset}})
     with pytest.raises(ConfigError, match=rf"{key}\.mine: .*overwrite"):
         check_study(study)
-    assert (folder / "train.parquet").exists()
+    assert table.exists()
 
 
 # The table of studies that are refused, one case a line.

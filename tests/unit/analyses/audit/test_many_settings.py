@@ -411,7 +411,7 @@ def test_membership_attacks_are_as_stored(epsilon: float) -> None:
     options = {"head": "least_squares"} if epsilon < math.inf else {
         "head": "nonprivate", "penalties": [1e-3, 1e-1], "tolerance": 1e-4}  # fmt: skip
     method = method_options(options)
-    for kind in ("rare", "labels", "patients", "alike")[:: 1 if epsilon < math.inf else 2]:
+    for kind in ("rare", "labels", "patients", "alike")[:: 1 if epsilon < math.inf else 3]:
         data = rows_of(kind)
         plan = plan_of(method, data.n, noise=3.0, epsilon=epsilon)
         if epsilon == math.inf:
