@@ -47,8 +47,7 @@ def test_a_good_study_is_counted_and_its_command_told(
     first.rename("config.yaml")
     with pytest.raises(SystemExit, match="^0$"):
         check(monkeypatch)
-    told = capsys.readouterr().out.splitlines()[0]
-    assert told == "config.yaml: 4 cells; run: dpprobe run --cores all"
+    assert "config.yaml: 4 cells; run: dpprobe run --cores all\n" in capsys.readouterr().out
     check_command.read_study([Path("config.yaml")])
     assert networks == [True, True, True, False], "only a check asks the Hub"
 

@@ -201,9 +201,10 @@ def test_too_few_images_for_an_epsilon_are_warned_of(tmp_path: Path) -> None:
     rows = tmp_path / "rows.csv"
     rows.write_text("image,kind,one,two\n1.png,a,0,1\n2.png,b,1,1\n3.png,c,1,0\n")
     table = {"source": "csv", "root": str(tmp_path), "train": "rows.csv", "test": "rows.csv"}
-    whole = {"a": DIGITS, "b": PART, "labels": table | {"label_columns": ["one", "two"]}, **{
+    whole = {"a": DIGITS, "b": PART | {"delta": 1e-3}, **{
         name: table | {"label_column": "kind", "class_names": [*classes]}
-        for name, classes in {"few": "abcd", "as_many": "abc"}.items()}}  # fmt: skip
+        for name, classes in {"few": "abcd", "as_many": "abc"}.items()},
+        "labels": table | {"label_columns": ["one", "two"]}}  # fmt: skip
     sizes: list[list[int | None]] = [[64], [1280, 64], [1280], [1280, 512], [1280, None], []]
     for epsilons in ([0.1, "inf"], [1], [1, 0.1, {"advantage": 0.05}], ["inf"]):
         for methods in ({"sgd": SGD}, {"ceiling": CEILING}, {"a": CEILING, "b": SGD}):

@@ -112,7 +112,8 @@ STUDIES: dict[str, dict[str, Any]] = {
     "shards": {"features": {"shards": 360}}, "all shards": {"features": {"shards": 359}},
     "many shards": {"features": {"shards": 1439}},
     "patients": {"methods": {"squares": {"head": "least_squares"}}, "datasets": {"p": PATIENTS}},
-    "few images of patients": {"datasets": {"p": PATIENTS | {"max_images_per_patient": 2}},
+    "few images of patients": {"datasets": {"p": PATIENTS | {
+        "max_images_per_patient": 2, "delta": 1e-3}},
         "methods": {"squares": {"head": "least_squares"}},
         "epsilons": [1, {"advantage": 0.1}, "inf"]},
     "units": {"datasets": {"p": PATIENTS | {"unit": "patient"}}, "delta": 0.2},
@@ -128,6 +129,10 @@ STUDIES: dict[str, dict[str, Any]] = {
     "a file": folders("tables/a.csv/b"), "a long name": folders(results="a" * 256),
     "a name": folders(results="a" * 255), "tables beside": folders("."),
     "tables in the way": folders(".", datasets={"images": SCANS["datasets"]["scans"]}),
+    "public tables in the way": folders(".", public_datasets={"images": DIGITS}),
+    "results of public tables": folders("out", "out/other/a", public_datasets={"other": DIGITS}),
+    "results of public images": folders(results="public/a", datasets={"digits": DIGITS},
+        public_datasets={"other": {"source": "imagefolder", "path": "public"}}),
 }  # fmt: skip
 
 

@@ -56,10 +56,9 @@ def slow_bound(scores: tuple[Scores, Scores], delta: float, group: int) -> float
     def excess(epsilon: float) -> float:
         links = sum(math.exp(epsilon * place) for place in range(group))
         return max(
-            likely - math.exp(group * epsilon) * unlikely - delta * links
-            for true, false in rates
+            likely - math.exp(group * epsilon) * unlikely - delta * links for true, false in rates
             for likely, unlikely in ((true, false), (1 - false, 1 - true))
-        )
+        )  # fmt: skip
 
     return float(brentq(excess, 0, 100)) if excess(0.0) > 0 else 0.0
 

@@ -103,8 +103,10 @@ def test_shapes_and_words_of_audits_are_as_stored() -> None:
         both = tuple(replace(first, sample_rate=rate, name=f"at {rate}") for rate in rates)
         plan = replace(cell.plan, mechanisms=both)
         halved: Any = controls._halve_claimed_rate(replace(cell.attack, plan=plan))
+        claim = measure.claim_of_plan(replace(plan, realised_epsilon=0.9))
         made[f"mixed {place}"] = [replace(cell, plan=plan)._name_test(), halved.claim.mechanisms,
-                                  measure.claim_of_plan(plan).sampled]  # fmt: skip
+                                  claim.model_dump(mode="json")]  # fmt: skip
+    made["seeds"] = cell.attack.compute_strength([1, 2, 3])
     methods: dict[str, Any] = {
         "counted": head("sgd", class_weights=[1.0] * 20 + [0.5]),
         "groups": head("sgd", normalize={"kind": "group_norm", "groups": 4}),
@@ -117,7 +119,8 @@ def test_shapes_and_words_of_audits_are_as_stored() -> None:
         loose = head("least_squares", normalize="none", max_row_norm=clip)
         cell = replace(cell_of("least_squares"), method=loose, plan=plan_of(loose, 300))
         attack, strength = cell._piloted_attack
-        made[f"pilots {clip}"] = [float(attack.worlds[0].canary.norm()), strength]
+        pairs = (attack.worlds[-1], *attack.unusual)
+        made[f"pilots {clip}"] = [*(float(pair.canary.norm()) for pair in pairs), strength]
     for several in (False, True):
         members = np.arange(40) % 3 == 0
         cell = cell_of("exact_sgd", several=several)
@@ -262,7 +265,8 @@ def test_bounds_and_powers_are_as_stored() -> None:
         "two": made_plan([gaussians(2.0, name="a"), gaussians(3.0, count=4, name="b")], 100,
                          epsilon=2.0),
         "sampled": made_plan([gaussians(1.6, 0.05, 20)], 100, epsilon=1.5),
-        "selected": made_plan([gaussians(4.0)], 100, epsilon=1.0, selection=best_of(5)),
+        "selected": replace(made_plan([gaussians(4.0)], 100, epsilon=1.0, selection=best_of(5)),
+                            realised_epsilon=0.8),
         "silent": made_plan([gaussians(0.0)], 100),
     }  # fmt: skip
     for name, plan in plans.items():
@@ -279,6 +283,7 @@ def test_bounds_and_powers_are_as_stored() -> None:
                 line += [family.compute_epsilon(factor) for factor in (0.0, 0.8, 3.0)]
                 line += [family.total_variation(factor) for factor in (0.0, 0.8, 3.0)]
             made[f"{name} {group}"] = [None if v != v else v for v in line]
+    made["allowed"] = membership.allowed_by(plans["selected"])
     made["separations"] = [power.compute_separation(each) for each in (0.0, 0.3, 0.999)]
     made["shares"] = [noise_tests.smallest_caught_share(*each) for each in ((40, 500, 1e-4, 0.95),
                                                                (400, 5, 1e-3, 0.5))]  # fmt: skip

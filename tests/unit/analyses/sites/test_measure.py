@@ -41,10 +41,8 @@ def stores(tmp_path: Path) -> tuple[Path, Path]:
     return write_rows(tmp_path / "train", labels, patients), test
 
 
-def simulate(
-    folder: Path, stores: tuple[Path, Path], unit: str, epsilons: Sequence[str] = ("1",),
-    **block: Any,
-) -> SitesRecord:  # fmt: skip
+def simulate(folder: Path, stores: tuple[Path, Path], unit: str, **block: Any) -> SitesRecord:
+    epsilons = block.pop("epsilons", ["1"])
     study = load_study({**STUDY, "methods": {"head": HEAD}, "epsilons": [1], "seeds": 2,
                         "sites": block})  # fmt: skip
     record = folder / "sites/digits/pixels.json"
