@@ -224,8 +224,8 @@ def test_titles_words_and_options_are_as_stored() -> None:
     }
     section = Section(anchor="a", title="A", template="t", make="m", needs={"first": many(list)})  # type: ignore[arg-type]
     made["records"] = section.records
-    made["at least"] = [at_least(v) for v in (-1.0, 0.0, 1e-5, 0.1, 0.71299, 1.0, 12.399, 999.9,
-                                              12345.0, 0.3)]  # fmt: skip
+    made["at least"] = [at_least(v) for v in (-1.0, 0.0, 1e-5, 0.1, 0.57, 0.71299, 1.0, 12.399,
+                                              999.9, 12345.0, 0.3)]  # fmt: skip
     box = {"probability": 0.9}
     made["power"] = [
         power_in_words(each and {**box, "caught_factor": each["factor"]})

@@ -14,7 +14,6 @@ import pytest
 
 from dpprobe.backbones import feature_dimensions
 from dpprobe.backbones.describe import describe_backbone
-from dpprobe.backbones.options import BackboneOptions
 from dpprobe.errors import ConfigError
 from dpprobe.study.dimension_checks import check_dimensions
 from dpprobe.study.study import Study
@@ -252,11 +251,8 @@ TABLE = Path(__file__).with_name("refused.yaml")
 @pytest.fixture
 def described_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Describes networks in this process: another one for each study imports PyTorch anew."""
-
-    def describe(backbones: dict[str, BackboneOptions], _: Any) -> dict[str, Any]:
-        return {name: dict(describe_backbone(one)) for name, one in backbones.items()}
-
-    monkeypatch.setattr(feature_dimensions, "_ask_process", describe)
+    monkeypatch.setattr(feature_dimensions, "_ask_process", lambda backbones, _: {
+        name: dict(describe_backbone(one)) for name, one in backbones.items()})  # fmt: skip
 
 
 def check_all(study: Study) -> None:
