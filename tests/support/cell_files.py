@@ -14,14 +14,8 @@ from safetensors.numpy import save_file
 from dpprobe.artifacts import hash_value, write_json, write_table
 from dpprobe.data.options import Headline, headline_metric
 from dpprobe.privacy.limits import epsilon_value
+from dpprobe.results import metrics
 from dpprobe.results.halves import half_values
-from dpprobe.results.metrics import (
-    Link,
-    constant_accuracy,
-    evaluate_scores,
-    ranked_labels,
-    right_predictions,
-)
 from dpprobe.results.summary import Grid, read_grid, summarise_cells
 from dpprobe.results.uncertainty import summarise_records
 from dpprobe.results.unit_counts import class_counts
@@ -64,7 +58,7 @@ def write_cell(
         present = (drawn.random((rows, classes)) < 0.3).astype(np.float64)
         present[:, [name == "absent" for name in class_names]] = 0.0
         labels = present.astype(np.uint8)
-    link: Link = "sigmoid" if multi_label else "softmax"
+    link: metrics.Link = "sigmoid" if multi_label else "softmax"
     signal = quality / (1 + 0.5 / epsilon_value(epsilon))
     vary = head != "nonprivate"
     scores = generator.normal(size=(seeds if vary else 1, rows, classes))
@@ -74,15 +68,10 @@ def write_cell(
         None, num_classes=classes, multi_label=multi_label,
         test_counts=() if shares is None else class_counts(labels, classes),
     )  # fmt: skip
-    records = [
-        {
-            "index": i,
-            **evaluate_scores(scores[i], labels, link=link, units=units),
-            "halves": half_values(shown, scores[i], labels, link=link, units=units),
-        }
-        for i in range(seeds)
-    ]
-    correct = right_predictions(scores[0], labels, link=link)
+    records = [{"index": i, **metrics.evaluate_scores(scores[i], labels, link=link, units=units),
+        "halves": half_values(shown, scores[i], labels, link=link, units=units)}
+        for i in range(seeds)]  # fmt: skip
+    correct = metrics.right_predictions(scores[0], labels, link=link)
     summary = summarise_records(
         records, correct=correct, labels=labels, scores=scores[0], units=units
     )
@@ -107,9 +96,9 @@ def write_cell(
         "accountant": "pld" if private else None, "study_seed": 0, "dimension": DIMENSION,
         "class_names": list(class_names), "multi_label": multi_label, "headline": shown,
         "metric_named": headline is not None, "test_counts": class_counts(labels, classes),
-        "constant_accuracy": constant_accuracy(labels, units=units),
-        "auc_labels": len(ranked_labels(labels, classes)), "seeds": records, "summary": summary,
-        "files": {}, "seconds": 1.5,
+        "constant_accuracy": metrics.constant_accuracy(labels, units=units),
+        "auc_labels": len(metrics.ranked_labels(labels, classes)), "seeds": records,
+        "summary": summary, "files": {}, "seconds": 1.5,
     }  # fmt: skip
     write_json(folder / "metrics.json", record)
     return folder / "metrics.json"
@@ -120,18 +109,13 @@ def _statement(identity: Sequence[str], *, seeds: int, private: bool) -> dict[st
     _, backbone, method, epsilon = identity
     stored = read_stored(f"statement_{'sgd' if private else 'nonprivate'}.json")
     stored["public_data"]["backbone"] = backbone
-    values = {
-        "method": method, "n": TRAIN_ROWS,
-        "seeds": [hash_value([*identity, index])[:32] for index in range(seeds)],
-    }  # fmt: skip
+    values = {"method": method, "n": TRAIN_ROWS, "seeds": [hash_value([*identity, index])[:32]
+        for index in range(seeds)]}  # fmt: skip
     if private:
         value = epsilon_value(epsilon)
-        values |= {
-            "promise": stored["promise"].replace("(2, 1e-05)", f"({epsilon}, 1e-05)"),
-            "epsilon_target": value,
-            "epsilon_realised": 0.996 * value,
-            "epsilon_all_heads": 2.0 * value,
-        }
+        values |= {"promise": stored["promise"].replace("(2, 1e-05)", f"({epsilon}, 1e-05)"),
+            "epsilon_target": value, "epsilon_realised": 0.996 * value,
+            "epsilon_all_heads": 2.0 * value}  # fmt: skip
     return stored | values
 
 
@@ -144,16 +128,10 @@ def write_study(
 
     Further options are those of `write_cell`.
     """
-    return [
-        write_cell(
-            root, dataset=dataset, backbone=backbone, method=method, epsilon=epsilon, seeds=seeds,
-            quality=2.0 + 0.8 * b + 0.3 * m, **options,
-        )
-        for b, backbone in enumerate(backbones)
-        for m, method in enumerate(methods)
-        for epsilon in epsilons
-        if method != "nonprivate" or epsilon == "inf"
-    ]  # fmt: skip
+    return [write_cell(root, dataset=dataset, backbone=backbone, method=method, epsilon=epsilon,
+        seeds=seeds, quality=2.0 + 0.8 * b + 0.3 * m, **options)
+        for b, backbone in enumerate(backbones) for m, method in enumerate(methods)
+        for epsilon in epsilons if method != "nonprivate" or epsilon == "inf"]  # fmt: skip
 
 
 def summarise(path: Path, *cells: Path) -> Path:
@@ -168,35 +146,21 @@ def grid_of(folder: Path, *cells: Path) -> Grid:
 
 def write_dataset_info(path: Path, *, note: str = "") -> Path:
     """Writes a dataset.json; another `note` makes it another dataset."""
-    splits = {
-        name: {
-            "rows": rows, "per_class": [rows // 4] * 4, "fingerprint": hash_value([name, note]),
-            "sha256": hash_value([name, note, "file"]),
-        }
-        for name, rows in (("train", TRAIN_ROWS), ("test", TEST_ROWS))
-    }  # fmt: skip
-    write_json(
-        path,
-        {
-            "format": "dpprobe-dataset", "format_version": 1,
-            "source": {"source": "sklearn", "name": "digits"}, "revision": None,
-            "class_names": ["zero", "one", "two", "three"], "multi_label": False, "groups": [],
-            "splits": splits, "fingerprint": hash_value(["digits", note]),
-        },
-    )  # fmt: skip
+    splits = {name: {"rows": rows, "per_class": [rows // 4] * 4,
+        "fingerprint": hash_value([name, note]), "sha256": hash_value([name, note, "file"])}
+        for name, rows in (("train", TRAIN_ROWS), ("test", TEST_ROWS))}  # fmt: skip
+    write_json(path, {"format": "dpprobe-dataset", "format_version": 1,
+        "source": {"source": "sklearn", "name": "digits"}, "revision": None,
+        "class_names": ["zero", "one", "two", "three"], "multi_label": False, "groups": [],
+        "splits": splits, "fingerprint": hash_value(["digits", note])})  # fmt: skip
     return path
 
 
 def _write_history(path: Path, records: Sequence[dict[str, Any]]) -> None:
-    rows = [
-        {
-            "seed_index": record["index"], "step": step, "epoch": step / STEPS[-1],
-            "train_loss": 2.0 / step, "test_accuracy": record["accuracy"] * step / STEPS[-1],
-            "test_auc": record["auc"] * step / STEPS[-1] if "auc" in record else None,
-        }
-        for record in records
-        for step in STEPS
-    ]  # fmt: skip
+    rows = [{"seed_index": record["index"], "step": step, "epoch": step / STEPS[-1],
+        "train_loss": 2.0 / step, "test_accuracy": record["accuracy"] * step / STEPS[-1],
+        "test_auc": record["auc"] * step / STEPS[-1] if "auc" in record else None}
+        for record in records for step in STEPS]  # fmt: skip
     write_table(path, pa.Table.from_pylist(rows, schema=HISTORY))
 
 
@@ -206,13 +170,8 @@ def write_predictions(path: Path, scores: np.ndarray, labels: np.ndarray, **more
     flat = pa.array(scores.astype(np.float32).reshape(-1))
     every = np.concatenate([labels] * seeds)
     column = pa.array(every.tolist(), pa.list_(pa.int8())) if labels.ndim == 2 else pa.array(every)
-    table = pa.table(
-        {
-            "seed_index": pa.array(np.repeat(np.arange(seeds, dtype=np.int32), rows)),
-            "id": pa.array([f"test-{row}" for row in range(rows)] * seeds),
-            "label": column,
-            "scores": pa.FixedSizeListArray.from_arrays(flat, classes).cast(pa.list_(pa.float32())),
-            **{name: pa.array(list(values) * seeds) for name, values in more.items()},
-        }
-    )
+    table = pa.table({"seed_index": pa.array(np.repeat(np.arange(seeds, dtype=np.int32), rows)),
+        "id": pa.array([f"test-{row}" for row in range(rows)] * seeds), "label": column,
+        "scores": pa.FixedSizeListArray.from_arrays(flat, classes).cast(pa.list_(pa.float32())),
+        **{name: pa.array(list(values) * seeds) for name, values in more.items()}})  # fmt: skip
     write_table(path, table)

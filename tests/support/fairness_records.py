@@ -28,10 +28,8 @@ from tests.support.stored_records import FOLDER, read_stored
 RECORD = FairnessRecord.model_validate(read_stored("fairness.json"))
 TABLE = pq.read_table(FOLDER / "fairness.parquet")
 # Intervals that stand apart from 0 and from chance.
-APART = {
-    "gap": 0.06, "low": 0.025, "high": 0.09, "chance_gap": 0.03,
-    "difference": 0.03, "difference_low": 0.01, "difference_high": 0.05,
-}  # fmt: skip
+APART = {"gap": 0.06, "low": 0.025, "high": 0.09, "chance_gap": 0.03, "difference": 0.03,
+    "difference_low": 0.01, "difference_high": 0.05}  # fmt: skip
 NO_REFERENCE = {"difference": None, "difference_low": None, "difference_high": None}
 NO_INTERVAL = {"low": None, "high": None, "chance_gap": None, "std": None}
 

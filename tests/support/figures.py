@@ -57,12 +57,8 @@ def write_embedding(path: Path, *, classes: int, rows: int = 300, **changes: Any
         "method": "t-SNE", "legend": "class",
     }  # fmt: skip
     facts |= changes
-    table = pa.table(
-        {
-            "id": [str(row) for row in range(rows)], "label": labels,
-            "x": plane[:, 0].astype(np.float32), "y": plane[:, 1].astype(np.float32),
-        }
-    )  # fmt: skip
+    table = pa.table({"id": [str(row) for row in range(rows)], "label": labels,
+        "x": plane[:, 0].astype(np.float32), "y": plane[:, 1].astype(np.float32)})  # fmt: skip
     write_table(path, table.replace_schema_metadata({b"dpprobe": json.dumps(facts).encode()}))
     return path
 

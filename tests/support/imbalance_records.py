@@ -37,12 +37,9 @@ def rare_cell(
 
 def lawful_cells(half: float = 200.0, **changes: Any) -> list[RareCell]:
     """Cells that keep half of the reference's recall at n_c * epsilon = `half`."""
-    return [
-        rare_cell(0.8 * odds / (1 + odds), class_rows=rows, epsilon=token, **changes)
-        for rows in ROWS
-        for token in EPSILONS
-        for odds in [rows * epsilon_value(token) / half]
-    ]
+    return [rare_cell(0.8 * odds / (1 + odds), class_rows=rows, epsilon=token, **changes)
+        for rows in ROWS for token in EPSILONS
+        for odds in [rows * epsilon_value(token) / half]]  # fmt: skip
 
 
 def imbalance_record(cells: Sequence[RareCell]) -> ImbalanceRecord:
@@ -52,10 +49,7 @@ def imbalance_record(cells: Sequence[RareCell]) -> ImbalanceRecord:
     whole = Trained(
         name="digits", class_name=None, fraction=1.0, rows=50_000, per_class=(5000, 5000)
     )
-    return ImbalanceRecord(
-        dataset="digits", backbone="pixels", classes=tuple(names), cells=tuple(cells),
-        class_names=(*names, *(f"other {k}" for k in range(10 - len(names)))),
-        training_sets=(whole,),
-        break_downs=tuple(break_down(cells, class_name=name, method=method)
-                          for name in names for method in methods),
-    )  # fmt: skip
+    return ImbalanceRecord(dataset="digits", backbone="pixels", classes=tuple(names),
+        cells=tuple(cells), class_names=(*names, *(f"other {k}" for k in range(10 - len(names)))),
+        training_sets=(whole,), break_downs=tuple(break_down(cells, class_name=name, method=method)
+        for name in names for method in methods))  # fmt: skip

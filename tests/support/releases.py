@@ -8,13 +8,7 @@ from typing import Any
 from dpprobe.artifacts import read_json
 from dpprobe.privacy import statement as sentences
 from dpprobe.release.bundle import BundleFacts, CardFacts
-from dpprobe.release.parts.calibration.measure import (
-    LABEL_COUNTS,
-    TEMPERATURE,
-    TOP_COUNTS,
-    calibration_mechanisms,
-    describe_calibration,
-)
+from dpprobe.release.parts.calibration import measure as calibration
 from dpprobe.release.parts.cohort.measure import describe_cohort
 from dpprobe.release.parts.monitor.measure import monitor_mechanisms
 from dpprobe.release.parts.sites.several_sites import describe_sites
@@ -77,18 +71,19 @@ def watched(n: int = 1000) -> dict[str, Any]:
 def calibrated(n: int = 1000) -> dict[str, Any]:
     """A calibration of three classes as a release's statement has it."""
     mechanisms = tuple(
-        item.scale_noise(5.9) for item in calibration_mechanisms(classes=3, multi_label=False)
+        item.scale_noise(5.9)
+        for item in calibration.calibration_mechanisms(classes=3, multi_label=False)
     )
     top = [[0.0, 0.0]] * 4 + [[30.0, 40.0], [50.0, 40.0], [80.0, 30.0], [160.0, 30.0]]
     noisy = {
-        TEMPERATURE: [-40.0, 30.0, -20.0, 10.0, 4.0, -3.0],
-        TOP_COUNTS: [*top, [180.0, 12.0], [190.0, 4.0], [154.0, 0.0]],
-        LABEL_COUNTS: [*[1.0] * 5, 5.0, 9.0, 10.0, 12.0, 14.0, 18.0, 60.0, 80.0, 180.0, 250.0,
-                       360.0],
+        calibration.TEMPERATURE: [-40.0, 30.0, -20.0, 10.0, 4.0, -3.0],
+        calibration.TOP_COUNTS: [*top, [180.0, 12.0], [190.0, 4.0], [154.0, 0.0]],
+        calibration.LABEL_COUNTS: [*[1.0] * 5, 5.0, 9.0, 10.0, 12.0, 14.0, 18.0, 60.0, 80.0,
+                                   180.0, 250.0, 360.0],
     }  # fmt: skip
     (said,) = measured()["mechanisms"]
     return {
-        **describe_calibration(noisy, mechanisms, n),
+        **calibration.describe_calibration(noisy, mechanisms, n),
         **noisy,
         "n": n, "epsilon": 1.0, "epsilon_target": 1.0, "delta": 1e-5,
         "mechanisms": [
@@ -121,11 +116,10 @@ def long_release(release: Release) -> Release:
     """A release of all that makes its documents long."""
     facts, statement = release
     card = CardFacts(
-        license="cc-by-4.0",
         intended_use="To help dermatologists of the clinic sort pictures. " * 12,
-        limits="Not for self-diagnosis. " * 40,
+        limits="Not for self-diagnosis. " * 40, license="cc-by-4.0",
         contact="privacy@clinic.example, Privacy office, 1 Long Street, " * 4,
-    )
+    )  # fmt: skip
     names = tuple(f"pigmented lesion of kind {number:03d}" for number in range(1000))
     more = (
         " They depend on the rows through 1 noisy release of channel_means and 1 noisy release of "

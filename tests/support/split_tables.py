@@ -34,19 +34,12 @@ def write_tables(
         {"source": "sklearn", "name": "digits", "verify": verify, "duplicates": "warn",
          "missing_classes": "warn"}
     )  # fmt: skip
-    batches = [
-        (
-            split,
-            make_batch(
-                ids=[f"{split}-{row}" for row in range(len(texts))],
-                labels=[row % len(CLASSES) for row in range(len(texts))],
-                images=[text.encode() if isinstance(text, str) else text for text in texts],
-                paths=[None] * len(texts),
-                units=None if units is None else units[split],
-            ),
-        )
-        for split, texts in images.items()
-    ]
+    batches = [(split, make_batch(
+        ids=[f"{split}-{row}" for row in range(len(texts))], paths=[None] * len(texts),
+        labels=[row % len(CLASSES) for row in range(len(texts))],
+        images=[text.encode() if isinstance(text, str) else text for text in texts],
+        units=None if units is None else units[split],
+    )) for split, texts in images.items()]  # fmt: skip
     write_dataset(
         folder, iter(batches), options=options, class_names=CLASSES, units=units is not None,
         rows=sum(map(len, images.values())),

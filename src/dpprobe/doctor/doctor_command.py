@@ -214,7 +214,8 @@ def _treat_damage(
     """Deletes a damaged file if `fix`; returns whether a run recreates it, and the remedy."""
     if damage.by_hand:
         return False, damage.by_hand
-    of_results, target = damage.path.is_relative_to(results), damage.target
+    # a damaged MLflow store may be outside both folders, but its receipt is inside results
+    of_results, target = damage.target.is_relative_to(results), damage.target
     root = results if of_results or data is None else data
     if run:  # Snakemake knows files by the paths that the study writes
         target = (run.results if of_results else run.data) / target.relative_to(root)
@@ -227,7 +228,8 @@ def _treat_damage(
         return False, f"delete it and {command}"
     inside = damage.path.parent.resolve().is_relative_to(root.resolve())
     if damage.path.is_symlink() or not inside:
-        return False, f"not deleted, because it is behind a symbolic link; delete it and {command}"
+        why = f"it is behind a symbolic link, or outside {root}"
+        return False, f"not deleted, because {why}; delete it and {command}"
     try:
         if damage.path.suffix == STORE_SUFFIX:  # the file may contain a person's notes
             set_aside(damage.path)

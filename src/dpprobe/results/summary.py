@@ -344,7 +344,7 @@ def _make_entry(rows: Any, measure: Measure) -> Entry:
         constant=_to_percent(first.constant),
         constant_accuracy=_to_percent(first.constant_accuracy),
         least=_to_percent(first.least),
-        least_class=first.least_class,
+        least_class=_to_percent(first.least_class),  # pandas has NaN for null
         least_title=measure.least_title,
         never=Counter(
             label for names in rows.never_predicted if names is not None for label in names

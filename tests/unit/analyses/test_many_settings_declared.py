@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from dpprobe.analyses import fairness, representation_law, sites
-from dpprobe.analyses.analysis import JobSize, Section, has_several_labels
+from dpprobe.analyses.analysis import JobSize, Section, has_several_labels, list_single_label
 from dpprobe.analyses.audit import _ceiling_audit, audit_cells, list_audit_marks
 from dpprobe.analyses.audit.audit_record import at_least, audit_path, power_in_words
 from dpprobe.analyses.audit.options import AuditOptions, MembershipOptions
@@ -63,7 +63,7 @@ STUDIES: dict[str, dict[str, Any]] = {
         "sites": {"method": "ours", "backbones": ["clip"], "counts": 4},
         "fairness": {"methods": ["sgd"], "epsilons": [10], "reference": "ours"},
         "representation_law": {"methods": ["tuned"], "epsilons": ["inf"]},
-        "few_shot": {"backbones": ["clip"]},
+        "few_shot": {"backbones": ["clip"]}, "methods": {**METHODS, "more": TUNED},
     },
     "one of each": {"datasets": {"digits": DIGITS}, "backbones": {"pixels": BACKBONES["pixels"]},
                     "methods": {"sgd": SGD}, **{name: ASKED[name] for name in ("audit", "fairness",
@@ -94,6 +94,11 @@ STUDIES: dict[str, dict[str, Any]] = {
     "several labels": {**ONLY, "long_tail": {}, "sites": {}, "representation_law": {},
                        "backbones": {"pixels": BACKBONES["pixels"]}, "methods": {"tuned": TUNED},
                        "audit": {}},
+    "a column called class": {
+        "datasets": {"chest": CHEST | {"group_columns": ["sex"]},
+                     "skin": CHEST | {"group_columns": ["class"]}},
+        "fairness": {"pairs": [["class", "sex"]], "reference": "sgd"}, "epsilons": [1],
+        "methods": {"sgd": SGD}},
     "no trainer": {"methods": {"auto": {"head": "auto"}, "tuned": TUNED}, "sites": {},
                    "audit": {"membership": {"shadows": 8}}},
 }  # fmt: skip
@@ -104,8 +109,8 @@ def studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Study]
     monkeypatch.chdir(tmp_path)
     for number in range(50):
         Path(f"{number}.png").touch()
-    lines = [f"{n}.png,{n % 2},0,{'FM'[n % 2]},{n % 7},{n % 3}\n" for n in range(50)]
-    Path("rows.csv").write_text("image,one,two,sex,age,site\n" + "".join(lines))
+    lines = [f"{n}.png,{n % 2},0,{'FM'[n % 2]},{n % 7},{n % 3},{n % 5}\n" for n in range(50)]
+    Path("rows.csv").write_text("image,one,two,sex,age,site,class\n" + "".join(lines))
     return {name: load_study({**FULL, **changes}) for name, changes in STUDIES.items()}
 
 
@@ -200,6 +205,7 @@ def test_cells_and_references_of_a_study_are_as_stored(
             "budgets": sites.list_budgets(study),
         }  # fmt: skip
 
+    made["chosen"] = list_single_label(studies["nothing"], ["skin", "digits"])
     unreadable = Mock(side_effect=DataError("gone"))
     monkeypatch.setattr(type(study.datasets["chest"]), "multi_label", unreadable)
     assert not has_several_labels(study, "chest"), "nor is its fault stated here"
@@ -222,8 +228,9 @@ def test_titles_words_and_options_are_as_stored() -> None:
         for analysis in load_analyses()
         if analysis.section
     }
-    section = Section(anchor="a", title="A", template="t", make="m", needs={"first": many(list)})  # type: ignore[arg-type]
-    made["records"] = section.records
+    section = Section(anchor="a", title="A", template="t", make="m", needs={"first": many(list)},  # type: ignore[arg-type]
+                      figures={"law_a_": "{} of a", "law_": "{}"})  # fmt: skip
+    made["records"] = [section.records, section.title_figure("law_a_b")]
     made["at least"] = [at_least(v) for v in (-1.0, 0.0, 1e-5, 0.1, 0.57, 0.71299, 1.0, 12.399,
                                               999.9, 12345.0, 0.3)]  # fmt: skip
     box = {"probability": 0.9}

@@ -19,6 +19,7 @@ from dpprobe.analyses.long_tail import memorisation, sub_classes
 from dpprobe.analyses.long_tail.long_tail_record import LongTailRecord
 from dpprobe.analyses.long_tail.options import LongTailOptions
 from dpprobe.analyses.representation_law import law_measures
+from dpprobe.analyses.representation_law import measure as law_measure
 from dpprobe.analyses.sites import measure as sites
 from dpprobe.analyses.tsne import measure as tsne
 from dpprobe.analyses.zero_shot import measure as zero_shot
@@ -166,7 +167,7 @@ def test_representation_laws_are_as_stored(tmp_path: Path) -> None:
         ]  # fmt: skip
     x, labels = np.eye(3, 8)[np.arange(12) % 3], np.arange(12) % 3
     for name, each in {"equal": np.ones((12, 2)), "exact": x, "same means": np.repeat(x[:4], 3, 0),
-                       "no number": x * np.inf}.items():  # fmt: skip
+                       "no number": x * np.inf, "zeros": 0 * x}.items():  # fmt: skip
         with np.errstate(invalid="ignore"):
             made[name] = [
                 flatten(vars(law_measures.measure_scatter(each, labels))),
@@ -174,13 +175,16 @@ def test_representation_laws_are_as_stored(tmp_path: Path) -> None:
                                                held_out_labels=labels))),
             ]  # fmt: skip
     series: list[list[float | None]] = [
-        [1.0, 0.5, 0.25], [1.0, None, 0.5, 0.2, 1e-9], [2.0] * 4, [None, 1.0, 3.0],
+        [1.0, 0.5, 0.25], [1.0, None, 0.5, 0.2, 1e-9, 1e-12], [2.0] * 4, [None, 1.0, 3.0],
         [0.9, 0.7, 0.8, 0.1, 0.05],
     ]  # fmt: skip
     made["laws"] = [
         [law and law.model_dump(), fault]
         for law, fault in (law_measures.fit_law(range(len(values)), values) for values in series)
     ]
+    cloud: Any = clouds(30, 5, 3)
+    made["a class alone"] = law_measure._measure_values(
+        cloud[0], cloud[0], {"train": cloud[1], "test": 0 * cloud[1]})[2]  # fmt: skip
     record = make_laws(tmp_path, rows=60, seed=3).model_dump(mode="json")
     networks = record.pop("networks")
     for network in networks:
@@ -210,14 +214,16 @@ def test_rare_classes_are_as_stored(tmp_path: Path) -> None:
         ("sgd", "1"), ("sgd", "3"), ("newton", "10"), ("newton", "inf"),
         ("nonprivate", "inf"),
     ]  # fmt: skip
-    for name, kept in {"ceiling": cells, "none": cells[:4], "free": cells[4:]}.items():
+    for name, kept in {"ceiling": cells, "none": cells[:4], "free": cells[4:],
+                       "one seed": cells[::4]}.items():  # fmt: skip
         folder = tmp_path / name
+        shares = (0.6, 0.1, 0.3, 0.0) if name != "free" else (1.0, 0.0, 0.0, 0.0)
         for dataset in infos:
             for method, epsilon in kept:
-                path = write_cell(folder, dataset=dataset, method=method, epsilon=epsilon, seeds=3,
-                                  quality=1.5 + 3 * (method == "nonprivate"),
-                                  patients=40 if name == "none" else None,
-                                  shares=(0.4, 0.1, 0.5, 0.0))  # fmt: skip
+                path = write_cell(folder, dataset=dataset, method=method, epsilon=epsilon,
+                                  seeds=1 if name == "one seed" else 3, shares=shares,
+                                  quality=1.5 + 3 * (method == "nonprivate") - (name == "none"),
+                                  patients=40 if name == "none" else None)  # fmt: skip
                 if name == "none":
                     file = path.with_name("predictions.parquet")
                     table = pq.read_table(file)
@@ -344,9 +350,10 @@ def test_embeddings_are_as_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     anchors = np.arange(0, 40, 3)
     truth = tsne.find_nearest(rows, anchors)
     made["nearest"] = [np.sort(tsne.find_nearest(rows, anchors, k=k), axis=1) for k in (1, 4, 99)]
-    for components in (2, 8, 30):
-        reduced, kept = tsne._reduce_dimension(rows, anchors, truth, components=components, seed=0)
-        made[f"components {components}"] = [reduced.shape, kept]
+    for components, wanted in ((2, truth), (8, truth), (30, truth), (2, truth[::-1]),
+                               (12, truth[::-1])):  # fmt: skip
+        reduced, kept = tsne._reduce_dimension(rows, anchors, wanted, components=components, seed=0)
+        made[f"components {components} {wanted is truth}"] = [reduced.shape, kept]
     made["agreement"] = tsne.measure_agreement(truth[:, :4], truth[:, 2:9])
     made["samples"] = [tsne._draw_sample(20, points, 4) for points in (5, 19, 20, 21)]
     made["padded"] = [tsne._at_least_two_columns(np.ones((2, k))).tolist() for k in (1, 2, 3)]

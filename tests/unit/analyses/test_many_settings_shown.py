@@ -68,13 +68,17 @@ def plain(value: Any) -> Any:
 
 
 def fairness_settings() -> dict[str, dict[str, Any]]:
-    second, cells = "cells.1.attributes.0.gaps.auc", [*range(len(RECORD.cells))]
+    first, second = (f"cells.{k}.attributes.0.gaps.auc" for k in (0, 1))
+    cells = [*range(len(RECORD.cells))]
     ages = dict(zip(("left", "middle", "right"), (">=80", "18-79", "<18"), strict=True))
     ones = RECORD.class_names
-    partly = {"auc": {"labels": [ones[0]], "left_out": {"left": "3 rows, 30 needed"}}}
+    small = {"left": "3 rows, 30 needed", "right": "9 rows, 30 needed"}
+    partly = {"auc": {"labels": [ones[1]], "left_out": small}}
     return {
         "as run": {},
-        "apart": {"gap": APART, "changes": {f"{second}.chance_gap": 0.06, f"{second}.low": 0.0}},
+        "apart": {"gap": APART, "changes": {
+            f"{second}.chance_gap": 0.06, f"{second}.low": 0.0, f"{first}.groups": 1,
+            f"{first}.difference_low": 0.0, f"{second}.difference_high": 0.0}},
         "by chance": {"gap": APART | {"chance_gap": 0.07, "difference": -0.03,
                                       "difference_low": -0.05, "difference_high": -0.01}},
         "two references": {"names": {"0.5": "20"}, "changes": {
@@ -82,26 +86,30 @@ def fairness_settings() -> dict[str, dict[str, Any]]:
             "attributes.0.groups.0.units": 7}},
         "no interval": {"gap": NO_INTERVAL, "reference": False},
         "nothing": {"compared": False},
-        "ranges": {"names": ages, "changes": {"units": 321, "confidence": 0.9}},
+        "ranges": {"names": ages | {"ink": "outside"}, "changes": {"units": 321, "confidence": 0.9,
+                                              "attributes.1.groups.3.left_out": None}},
         "pairs of ranges": {"names": {side: f"{age} x f" for side, age in ages.items()}},
         "a risk": {"changes": {"cells.0.epsilon": "advantage-0.1",
                                "cells.0.epsilon_at_delta": 0.46,
                                "cells.1.epsilon": "10", "cell_headline": "macro_accuracy",
                                "headline": "accuracy"}},
         "left out": {"changes": {"attributes.0.compared": partly, "multi_label": False,
+                                 "class_names": ones[:2],
                                  **{f"cells.{k}.private": True for k in cells}}},
-        "left out of one metric alone": {"changes": {"attributes.0.compared": partly,
-                                                     "attributes.1.groups.3.left_out": None}},
+        "left out of one metric alone": {"changes": {
+            "attributes.0.compared": partly, "attributes.1.groups.3.left_out": None,
+            f"{second}.gap": None, f"{first}.difference": None}},
         "not the headline": {"changes": {
-            f"cells.{k}.attributes.{a}.gaps.auc.gap": None for k in cells for a in (0, 1)}},
+            f"cells.{k}.attributes.{a}.gaps.auc": ... for k in cells for a in (0, 1)}},
     }  # fmt: skip
 
 
 def show_fairness(root: Path) -> Shown:
     for name, options in fairness_settings().items():
         paths = [write_fairness(root / name, **options)]
-        if name in ("as run", "apart"):
-            paths.append(write_fairness(root / name, backbone="scattering"))
+        if name in ("as run", "apart", "left out"):
+            changes = options["changes"] if name == "left out" else {}
+            paths.append(write_fairness(root / name, backbone="scattering", changes=changes))
         table = fairness_table.make_fairness_table(paths)
         yield f"{name}: table", in_words(table)[: 1 + (name == "apart")]
         page = replace(section_page("other", "digits"), folder=root / name)
@@ -111,13 +119,31 @@ def show_fairness(root: Path) -> Shown:
                         for *place, cell, gap in part["gaps"]]  # fmt: skip
         yield f"{name}: section", plain(part)
         if name in ("as run", "apart", "no interval", "nothing", "a risk", "two references"):
-            for figure in fairness_show.plot_fairness(paths[-1:] if name == "apart" else paths):
+            for figure in fairness_show.plot_fairness(paths[:1] if name == "apart" else paths):
                 yield f"{name}: figure {figure.get_suptitle()}", describe_figure(figure)
     size = len(write_markdown(table).encode())
     for gaps, most in ((0, size), (1, size - 1), (3, size)):
         with patch.multiple(fairness_table, GAPS_SHOWN=gaps, TABLE_BYTES=most):
             (part,) = fairness_table.make_section(paths, page)
         yield f"limits {gaps}", [len(part["gaps"]), part["gaps_count"], part["groups"] is None]
+    one, two, free = RECORD.cells
+    lacking = two.model_copy(update={"attributes": two.attributes[1:], "epsilon": "4"})
+    more = [one.model_copy(update={"method": f"m{k}", "epsilon": "40"}) for k in range(6)]
+    free = free.model_copy(update={"attributes": free.attributes[1:]})
+    record = RECORD.model_copy(update={"cells": (two, lacking, one, free, *more), "units": 9})
+    for figure in (fairness_show.gap_figure([record]), fairness_show.quality_figure([record])):
+        yield f"many: {figure.get_suptitle()}", describe_figure(figure)
+    for attribute in record.attributes:
+        yield (f"many: {attribute.attribute}", fairness_table._count_gaps(record, attribute, "auc"))
+        auc = one.find_gap(attribute.attribute, "auc")
+    assert auc is not None
+    zeros = ((0.0, 0.1), (-0.1, 0.0), (0.01, 0.1), (-0.1, -0.01), (0.0, 0.0), (None, None))
+    for low, high in zeros:
+        gap = auc.model_copy(update={
+            "difference_low": low, "difference_high": high, "difference": high, "gap": 0.1,
+            "chance_gap": high, "low": low})  # fmt: skip
+        yield f"gap {low} {high}", [fairness_table.stands_apart(gap), str(
+            fairness_table._difference_cell(gap)), fairness_table.beyond_chance(gap)]  # fmt: skip
     ends = ((None, 1.0), (0.0, None), (0.0, 0.25))
     yield "ends", [fairness_table._format_ends(*each) for each in ends]
     points = (None, 0.0, 0.1234, -0.5)
@@ -246,19 +272,22 @@ def show_long_tail(root: Path) -> Shown:
 def show_imbalance(root: Path) -> Shown:
     none: dict[str, Any] = dict.fromkeys(("reference", "reference_recall", "drop", "auc"))
     none |= dict.fromkeys(("drop_low", "drop_high"))
+    ants: dict[str, Any] = {"class_name": "ant", "class_rows": 5000, "method": "newton"}
     several = [
-        rare_cell(0.2, epsilon="1"), rare_cell(0.5, method="prototypes", never_predicted=2),
-        rare_cell(0.5, method="newton"), rare_cell(0.0, epsilon="10"),
+        rare_cell(0.3, class_name="ant", seeds=1), rare_cell(0.2, epsilon="1"),
+        rare_cell(0.5, method="prototypes", never_predicted=2), rare_cell(0.5, method="newton"),
+        rare_cell(0.0, epsilon="10"),
         rare_cell(0.39, epsilon="2", class_rows=3, fraction=0.02, reference=("sgd", "inf")),
         rare_cell(0.4, epsilon="2", class_rows=3, fraction=0.01, reference_recall=0.7),
-        rare_cell(0.7, epsilon="inf", **none), rare_cell(0.3, class_name="ant", seeds=1),
+        rare_cell(0.7, epsilon="inf", **none), rare_cell(0.6, epsilon="10", **ants),
         rare_cell(0.4, epsilon="advantage-0.1", class_name="ant", reference_learnt=False),
         rare_cell(0.75, class_rows=5000, epsilon="8", class_name="ant", **none),
-        rare_cell(0.3, epsilon="4", fraction=0.05),
+        rare_cell(0.3, epsilon="4", fraction=0.05, reference_learnt=False),
+        rare_cell(0.4, epsilon="8", seeds=8, **ants), rare_cell(0.7, epsilon="20"),
     ]  # fmt: skip
     records = {
         "several": several, "lawful": [*lawful_cells(), *lawful_cells(20.0, method="other")],
-        "one": several[:1], "free": several[6:7],
+        "one": several[1:2], "free": several[7:8],
     }  # fmt: skip
     paths = []
     for name, cells in records.items():
@@ -284,15 +313,15 @@ def show_laws(root: Path) -> Shown:
             "nine", "10", tuned="last 9 blocks", setting="constant", blocks=9), network(
             "four", "2", tuned="last 4 blocks", setting="searched", blocks=4), network(
             "lora", "10", "searched", "lora 8", None, rho=0.7), network(
-            "full", "2", "searched", "all", None, rho=0.9, first=False)],
+            "full", "inf", "searched", "all", None, rho=0.9, first=False)],
     }  # fmt: skip
-    for split, place in (("test", 3), ("train", 10), ("test", 2), ("test", 2), ("train", 0)):
+    for split, place in (("test", 3), ("train", 10), ("test", 2), ("test", 2), ("train", 3)):
         left = {"layer": place, "split": split, "measures": ["residual"], "reason": f"in {split}"}
         odd["networks"][2]["left_out"].append(left)
     series = odd["networks"][1]["series"]
     for one in series[:2]:
         one |= {"law": None, "fault": "2 layers; a law needs 3", "null": None}
-    series[2]["values"] = [None, 0.0, 1e-3, 0.5, 0.2, 10.0]
+    series[4]["values"] = [None, 0.0, 1e-3, 0.5, 0.2, 10.0]
     records = [law_record(), type(lone).model_validate(odd)]
     for name, record in {"many": records[0], "odd": records[1], "lone": lone}.items():
         for measure in MEASURES[:: 2 if name == "odd" else 4]:
@@ -308,7 +337,13 @@ def show_laws(root: Path) -> Shown:
     tuned = cells[5:7] + cells[12:]
     for path, options in zip(tuned, ({"search": search}, {}, {}, {}), strict=True):
         write_json(path, read_json(path) | {"head": "fine_tune", "options": options})
+    cells.append(write_cell(root, dataset="other", method="elsewhere", epsilon="77"))
     grid = grid_of(root, *cells)
+    records.append(lone.model_copy(update={"dataset": "cifar10", "train_rows": 50_000}))
+    for one in records[1:]:
+        numbers = law_tables.published_laws(read_published(), "cifar10", [one])
+        rows = law_tables._published_rows(numbers[::-1], [0.1, 1.0, 8.0])
+        yield f"published of {one.dataset}", [[cell.text for cell in row] for row in rows]
     paths = [law_path(root, record.dataset, record.backbone) for record in records]
     for path, record in zip(paths, records, strict=True):
         record.write(path)
@@ -364,9 +399,10 @@ def show_tsne(root: Path) -> Shown:
 
     empty: dict[str, Any] = {"method": None, "note": "no points: 9 rows", "points": 0}
     paths = [
-        embed("digits/pixels", 4, rows=40), embed("digits/clip", 12, seed=3),
+        embed("digits/pixels", 4, rows=40), embed("wide/clip", 20, seed=3),
         embed("cells/pixels", 21, points=600), embed("cells/clip", 4, **empty),
-        embed("moles/clip", 11, class_names=[f"{k} a class with a long name" for k in range(11)]),
+        embed("moles/clip", 9, rows=50, seed=4, points=100,
+              class_names=[f"{k} a class with names"[: 18 + k % 2] for k in range(10)]),
         embed("several/clip", 25, legend="positive labels", rows=1500),
     ]  # fmt: skip
     for path in paths:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from dpprobe.artifacts import hash_value, sha256_file, write_json, write_record
+from dpprobe.artifacts import format_size, hash_value, sha256_file, write_json, write_record
 from dpprobe.doctor import doctor_command, recorded_files
 from dpprobe.doctor.recorded_files import _OWN_HASH, read_recorded
 from dpprobe.features.shard_header import FORMAT_VERSION as SHARDS_VERSION
@@ -83,14 +83,12 @@ def write_results() -> None:
     for name in NETWORK_PAYLOAD:
         (network / name).write_bytes(name.encode() * 9)
     network.with_name(".seed-0.done").touch()
-    NetworkRecord.model_validate(
-        {
-            "cell": {"dataset": "digits", "backbone": "pixels", "method": "tune", "epsilon": "1"},
-            "index": 0, "fingerprint": "f", "device": "cpu", "options": {}, "chosen": {},
-            "trained": 1, "steps": 1, "seconds": 1.0,
-            "files": {name: sha256_file(network / name) for name in NETWORK_PAYLOAD},
-        }
-    ).write(network / "result.json", *(network / name for name in NETWORK_PAYLOAD))  # fmt: skip
+    NetworkRecord.model_validate({"cell": {"dataset": "digits", "backbone": "pixels",
+        "method": "tune", "epsilon": "1"}, "index": 0, "fingerprint": "f", "device": "cpu",
+        "options": {}, "chosen": {}, "trained": 1, "steps": 1, "seconds": 1.0,
+        "files": {name: sha256_file(network / name)
+        for name in NETWORK_PAYLOAD}}).write(network / "result.json",
+        *(network / name for name in NETWORK_PAYLOAD))  # fmt: skip
     shutil.copytree(STORED / "features-2", FEATURES)
     plans = {"format": "dpprobe-plans", "format_version": 3, "seeds": 1, "methods": {}}
     write_json(
@@ -109,6 +107,7 @@ def write_results() -> None:
     Path("data").mkdir()
     shutil.copytree(STORED / "dataset-1", "data/digits")
     described = json.loads(Path("data/digits/dataset.json").read_text())
+    described["splits"]["train"]["bytes"] = Path("data/digits/train.parquet").stat().st_size
     write_record(Path("data/digits/dataset.json"), described)
 
 
@@ -151,8 +150,11 @@ def test_whole_results_have_no_damage(doctor: Doctor) -> None:
     assert code == 0
     where, _, summary = summary.partition(": ")
     assert where == "results and data"
-    assert re.search(r"^\d+ files, .* checked in .* s \(.*/s\): 0 damaged$", summary)
-    assert int(summary.split()[0]) == WHOLE
+    written = [path for folder in ("results", "data") for path in Path(folder).rglob("*.*")]
+    sizes = [path.stat().st_size for path in written
+             if path.is_file() and path.suffix not in (".svg", ".done")]  # fmt: skip
+    said = f"{WHOLE} files, {re.escape(format_size(sum(sizes)))} checked in .* s"
+    assert re.search(rf"^{said} \(.*/s\): 0 damaged$", summary)
     shutil.rmtree("data")
     assert re.match(r"results: .*: 0 damaged\n$", doctor()[1])
 
@@ -176,10 +178,8 @@ def test_each_damaged_file_is_named_with_the_command_that_makes_it_again(
     lines = [line for line in output.splitlines() if line.startswith(f"{path}: ")]
     assert code == 1
     assert len(lines) == 1, output
-    wanted: dict[Callable[[Path], None], str] = {
-        flip: "changed|not valid JSON",
-        truncate: "truncated|changed|not valid JSON",
-    }
+    wanted: dict[Callable[[Path], None], str] = {flip: "changed|not valid JSON",
+        truncate: "truncated|changed|not valid JSON"}  # fmt: skip
     assert re.search(wanted.get(damage, "missing"), lines[0]), lines
     command = f"run `dpprobe run {KINDS[path]} --cores all --configfile 'my study.yaml'`"
     assert lines[0].endswith(command)
@@ -242,14 +242,18 @@ def test_what_is_half_published_is_looked_at_again(
 
     def publish(_: float) -> None:
         looks.append(1)
-        record_cell(Path(CELL, "metrics.json"))
+        if len(looks) == 4:
+            record_cell(Path(CELL, "metrics.json"))
 
     # threads that other tests left behind sleep too
     clock = SimpleNamespace(sleep=publish, monotonic=time.monotonic, time=time.time)
     monkeypatch.setattr(doctor_command, "time", clock)
     code, output = doctor()
-    assert (code, len(looks)) == (0, 1)
+    assert (code, len(looks)) == (0, 4)
     assert "0 damaged" in output
+    flip(Path(CELL, "predictions.parquet"))
+    clock.time = lambda: time.time() + 70  # nothing is being published any more
+    assert (doctor()[0], len(looks)) == (1, 4)
 
 
 def test_what_cannot_be_read_or_deleted_stays(
@@ -299,6 +303,8 @@ def run_is_at_work() -> Calls:
     Path(".snakemake/locks/0.output.lock").touch()
     yield ("--fix",)
     yield ()
+    Path(".snakemake/locks/0.output.lock").unlink()
+    yield ("--fix",)
 
 
 def records_without_own_hash() -> Calls:
@@ -323,7 +329,8 @@ def links_and_strangers() -> Calls:
     os.mkfifo("results/few_shot/digits/pipe.json")
     Path(CELL, "history.parquet").unlink()
     os.mkfifo(Path(CELL, "history.parquet"))
-    mine = {"notes.json": "{mine", "other.json": '{"format": "mine"}', "list.json": "[1]"}
+    mine = {"notes.json": "{mine", "other.json": '{"format": "mine"}', "list.json": "[1]",
+            ".hidden.json": '{"format": "dpprobe-few-shot"'}  # fmt: skip
     for name, text in mine.items():
         Path("results/few_shot/digits", name).write_text(text)
     yield ("--fix",)
@@ -333,8 +340,8 @@ def records_that_name_files_elsewhere() -> Calls:
     Path("kept").write_text("mine")
     record = {"format": "dpprobe-few-shot", "dataset": "digits", "backbone": "pixels"}
     path = Path("results/few_shot/digits/pixels.json")
-    for name in ("../../../../../../kept", "/etc/hostname", "deep/file"):
-        write_record(path, {**record, "files": {name: "0" * 64}})
+    for name in (None, "../../../../../../kept", "/etc/hostname", "deep/file"):
+        write_record(path, {**record, "files": {name: "0" * 64} if name else ["x"]})
         yield ("--fix",)
     Path("data/downloads/mnist").mkdir(parents=True)
     part = {"name": "../other/kept", "sha256": "0" * 64, "bytes": 4}
@@ -352,6 +359,8 @@ def files_of_a_newer_dpprobe() -> Calls:
     for path in (f"{FEATURES}/manifest.json", "results/calibration/digits/eps-1.json"):
         values = json.loads(Path(path).read_text())
         write_json(Path(path), values | {"format_version": 9, "more": 1})
+    write_json(Path("results/calibration/digits/eps-2.json"),  # without a hash
+               {"format": PLANS, "format_version": PLANS_VERSION})  # fmt: skip
     newer = {"format": "dpprobe-dataset", "format_version": 9}
     write_record(Path("data/digits/dataset.json"), newer)
     yield ("--fix",)
@@ -364,6 +373,7 @@ def downloads_and_cached_noise() -> Calls:
     fetched = {"name": "images/a.png", "bytes": 7, "sha256": sha256_file(image)}
     receipt = {"format": "dpprobe-download", "format_version": 1, "files": [fetched]}
     write_record(Path("data/downloads/digits/receipt.json"), receipt)
+    write_record(Path("data/downloads/no/receipt.json"), receipt | {"files": 3})
     path = Path(f"results/calibration/{'0' * 64}.json")
     values = {"format": "dpprobe-calibration", "factor": 1.5}
     write_json(path, {**values, "sha256": hash_value(values)})
@@ -383,6 +393,8 @@ def releases_and_ledgers() -> Calls:
     bundle.with_name(".lesions.done").touch()
     yield ()
     shutil.copytree(STORED / "bundle-1", bundle, dirs_exist_ok=True)
+    shutil.copytree(bundle, bundle.with_name("second"))
+    flip(bundle.with_name("second") / "README.md")
     staged = bundle.with_name(".lesions.entry-1.staged")
     shutil.copytree(bundle, staged)
     shutil.copy(STORED / "ledger-1/ledger.jsonl", "data/digits")
@@ -401,6 +413,37 @@ def releases_and_ledgers() -> Calls:
 def folders_without_results() -> Calls:
     Path("empty").mkdir()
     yield from (("empty",), ("gone",), ("--data", "gone"))
+    shutil.rmtree(FOLDER)
+    yield ()
+
+
+def stores_of_tracking() -> Calls:
+    for name, store in (("b", "store.db"), ("a", "store.db"), ("digits", "gone.db")):
+        record = {"format": "dpprobe-tracking", "dataset": name, "uri": f"sqlite:///{store}"}
+        write_record(Path(f"results/tracking/{name}.json"), record)
+    Path("store.db").write_bytes(b"no database" * 99)
+    yield ()
+    yield ("--fix",)
+    Path("results/tracking/store.db").write_bytes(b"no database" * 99)
+    record = record | {"uri": "sqlite:///results/tracking/store.db"}
+    write_record(Path("results/tracking/digits.json"), record)
+    yield ("--fix",)
+    flip(Path("results/tracking/a.json"))
+    yield ("--fix",)
+
+
+def files_of_jobs() -> Calls:
+    Path("results/figures/all.html").write_text("<html>")
+    files = {name: {"sha256": sha256_file(Path("results", name)), "bytes": size} | more
+        for name, size, more in (("figures/accuracy.svg", 6, {"output": "figures/all.html"}),
+        ("figures/all.html", 6, {}), ("../data/digits/train.parquet", 1, {}))}  # fmt: skip
+    written = {"format": "dpprobe-written", "format_version": 1, "files": files}
+    write_record(Path("results/.written/deep/job.json"), written)
+    Path("results/figures/accuracy.svg").write_text("<svg>>")
+    yield ()
+    Path("results/figures/accuracy.svg").write_text("<svg/>+")
+    (FOLDER / "a.json").unlink()
+    yield ()  # without the folder of split tables
 
 
 def results_of_other_runs() -> Calls:
@@ -433,11 +476,10 @@ def other_spellings() -> Calls:
             path.write_bytes(kept)
 
 
-SCENES = [
-    run_is_at_work, records_without_own_hash, links_and_strangers,
+SCENES = [run_is_at_work, records_without_own_hash, links_and_strangers,
     records_that_name_files_elsewhere, files_of_a_newer_dpprobe, downloads_and_cached_noise,
     releases_and_ledgers, folders_without_results, results_of_other_runs, other_spellings,
-]  # fmt: skip
+    stores_of_tracking, files_of_jobs]  # fmt: skip
 
 
 def test_what_is_said_and_deleted_is_as_stored(doctor: Doctor) -> None:

@@ -25,6 +25,7 @@ CELL = {"dataset": "digits", "backbone": "pixels", "method": "sgd", "epsilon": "
         ("few_shot/letters/pixels.json", {"dataset": "digits", "backbone": "pixels"},
          "belongs to digits"),
         ("few_shot/digits/clip.json", {"dataset": "digits"}, None),
+        ("few_shot/letters/clip.json", {"cell": "digits", "dataset": "a", "backbone": "b"}, None),
     ],
 )  # fmt: skip
 def test_a_record_belongs_to_its_folders_and_not_to_those_above(

@@ -29,19 +29,14 @@ from tests.support.stored_records import check_values
 
 
 def made_table(**changes: Any) -> tables.Table:
-    rows = [
-        tables.make_row("a_b <c> | d", tables.mean_cell(0.5, 0.25, 0.75), "[x] 5 % ± 2^17"),
+    rows = [tables.make_row("a_b <c> | d", tables.mean_cell(0.5, 0.25, 0.75), "[x] 5 % ± 2^17"),
         tables.make_row("two\nlines", tables.mean_cell(0.123456, 0.1, 0.2, digits=2), "*"),
-        tables.make_row(
-            tables.TableCell(text="'q' \"\\{}~^", bold=True, citation="key_2020"),
-            tables.mean_cell(1234.5678, scale=1, digits=0), tables.BLANK,
-        ),
-        tables.make_row("", tables.TableCell(text="0", value=0.0, bold=True), "ε ≥ δ → ∞ × ρ ‡"),
-    ]  # fmt: skip
-    return replace(
-        tables.make_table("a_table", "100% of <b> & $x$", ("<a_b", "±mean", "n|m"), rows,
-                          ["Run `a --b 'c' \"d\"` -- or _not_.", "No <code>."]), **changes
-    )  # fmt: skip
+        tables.make_row(tables.TableCell(text="'q' \"\\{}~^", bold=True, citation="key_2020"),
+        tables.mean_cell(1234.5678, scale=1, digits=0), tables.BLANK),
+        tables.make_row("", tables.TableCell(text="0", value=0.0, bold=True),
+        "ε ≥ δ → ∞ × ρ ‡")]  # fmt: skip
+    return replace(tables.make_table("a_table", "100% of <b> & $x$", ("<a_b", "±mean", "n|m"), rows,
+        ["Run `a --b 'c' \"d\"` -- or _not_.", "No <code>."]), **changes)  # fmt: skip
 
 
 def test_tables_are_written_as_stored(tmp_path: Path) -> None:
@@ -53,11 +48,9 @@ def test_tables_are_written_as_stored(tmp_path: Path) -> None:
         for ending in ("md", "csv", "tex"):
             tables.save_table(table, tmp_path / f"t.{ending}")
             made[name].append((tmp_path / f"t.{ending}").read_text().splitlines())
-    made["intervals"] = [
-        tables.interval_text(mean, mean - below, mean + above, digits=digits)
+    made["intervals"] = [tables.interval_text(mean, mean - below, mean + above, digits=digits)
         for mean, below, above in ((1.0, 0.5, 0.5), (0.0, 0.04, 0.06), (-2.0, 0.0, 0.3))
-        for digits in (0, 1, 3)
-    ]
+        for digits in (0, 1, 3)]  # fmt: skip
     made["means"] = [tables.mean_cell(0.5, *ends) for ends in ((), (0.4,), (None, 0.6))]
     policies = [html_page.content_policy("s", script) for script in (None, "x")]
     digest = base64.b64encode(hashlib.sha256(b"s").digest()).decode()
@@ -127,7 +120,7 @@ def test_axes_of_epsilons_are_as_stored() -> None:
 
 
 def test_published_numbers_are_as_stored() -> None:
-    table = {
+    table: dict[str, Any] = {
         "paper": "a_2020", "table": "1", "title": "t", "metric": "accuracy", "dataset": "cifar10",
         "epsilon": 8.0,
         "columns": {"x": {"title": "Accuracy", "epsilon": [0.5, 2.0]}, "y": {"title": "Y"},
@@ -141,12 +134,14 @@ def test_published_numbers_are_as_stored() -> None:
             {"row": "r6", "values": {"x": 1.5, "y": -2.0}, "metric": "accuracy change"},
             {"row": "r7", "values": {"y": 72.0}}, {"row": "r8", "values": {"y": 90.0, "x": 91.0},
                                                    "model": "m", "epsilon": 2.0},
+            *({"row": f"r{e}", "values": {"y": 50}, "model": "m", "epsilon": e}
+              for e in (0.25, 0.5, 4.0)),
         ],
     }  # fmt: skip
     work = {"short": "A", "authors": "Ann, Bob", "title": "On", "year": 2020, "venue": "V"}
     few = published.Published.model_validate(
         {"citations": {"b_2019": work | {"title": None, "note": "n"}, "a_2020": work},
-         "tables": [table]}
+         "tables": [table, table | {"table": "2", "title": "u", "rows": table["rows"][:1]}]}
     )  # fmt: skip
     made: dict[str, Any] = {"bibliography": published.write_bibliography(few)}
     made["numbers"] = [
@@ -160,13 +155,11 @@ def test_published_numbers_are_as_stored() -> None:
         ]
     real = published.read_published()
     for dataset in ("cifar10", "imagenet", "chexpert", "eurosat"):
-        made[dataset] = [
-            f"{n.citation} {n.model_or_column} {n.epsilon} {n.text}"
-            for metric in ("accuracy", "auc")
-            for n in real.mark_points(dataset, metric, networks=dataset == "chexpert")
-        ]
+        made[dataset] = [f"{n.citation} {n.model_or_column} {n.epsilon} {n.text}"
+            for metric in ("accuracy", "auc") for n in real.mark_points(dataset, metric,
+            networks=dataset == "chexpert")]  # fmt: skip
     made["selected"] = [n.row for n in few.select_numbers(tuning="full", metric="accuracy")]
-    made["table"] = few.of_table("a_2020", "1").title
+    made["table"] = [few.of_table("a_2020", each).title for each in "12"]
     check_values("published_numbers", made)
 
 
@@ -184,11 +177,13 @@ def test_declared_exhibits_are_as_stored() -> None:
 def test_a_job_makes_its_files_or_says_why_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exhibit = Exhibit(
-        name="draw", kind="figure", files={"": "figures/{dataset}/x", "law": "figures/{dataset}/y"},
-        needs={"a": one(lambda *_: None), "b": many(lambda *_: []), "c": waits(lambda *_: [])},
-        make="m:f", words="w", category=None,
-    )  # fmt: skip
+    exhibit = Exhibit(name="draw", kind="figure", files={"": "figures/{dataset}/x",
+        "law": "figures/{dataset}/y"}, needs={"a": one(lambda *_: None), "b": many(lambda *_: []),
+        "c": waits(lambda *_: [])}, make="m:f", words="w", category=None)  # fmt: skip
+    assert not [each.caption for each in exhibit.list_outputs(None) if each.caption or each.labels]
+    shown = replace(exhibit, category="c", caption={"law": "l.rst"}).list_outputs(None)
+    captions = {"svg": None, "png": "draw.rst", "law_svg": None, "law_png": "l.rst"}
+    assert {each.name: each.caption for each in shown} == captions
     heard: list[Any] = []
 
     def draw(
@@ -220,11 +215,16 @@ def test_a_job_makes_its_files_or_says_why_not(
         for name, paths in (("d", []), ("e", ["x", "y"]))
     ]
     monkeypatch.setattr(make, "find_function", lambda _: lambda: made_table())
-    make_exhibit(
-        replace(exhibit, kind="table", files={"": "tables/{dataset}"}, needs={}), inputs={},
-        outputs={"csv": ["r/tables/d.csv"]}, params={}, wildcards={"dataset": "d"},
-        read_study=lambda: pytest.fail("nobody asked for the study"),
-    )  # fmt: skip
+    study: Any = "study"
+    for files, read in (
+        (lambda study: {"": f"tables/{study}"}, lambda: study),
+        ({"": "tables/{dataset}"}, lambda: pytest.fail("nobody asked for the study")),
+    ):
+        make_exhibit(
+            replace(exhibit, kind="table", files=files, needs={}), inputs={}, read_study=read,
+            outputs={"csv": ["r/tables/d.csv"]}, params={}, wildcards={"dataset": "d"},
+        )  # fmt: skip
+    assert Path("r/tables/study.md").read_bytes() == Path("r/tables/d.md").read_bytes()
     assert Path("r/tables/d.csv").read_text() == tables.comma_separated(made_table())
     assert Path("r/tables/d.md").read_text() == tables.write_markdown(made_table())
     empty, reason = (Path(f"r/figures/{name}/x.svg").read_text() for name in "de")

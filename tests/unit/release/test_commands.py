@@ -15,13 +15,7 @@ import pytest
 from dpprobe.errors import ConfigError
 from dpprobe.release.export import Exported
 from dpprobe.release.ledger import Ledger
-from dpprobe.release.parts.monitor.compare_images import (
-    DIFFERENT,
-    SIMILAR,
-    WORDS,
-    Comparison,
-    Report,
-)
+from dpprobe.release.parts.monitor import compare_images as monitor
 from dpprobe.release.predict import Summary
 from dpprobe.release.verification.checks import Check
 from dpprobe.release.verification.checks import Report as Checked
@@ -122,10 +116,12 @@ def test_lines_and_exit_statuses_are_as_before(
                     ):  # fmt: skip
         found[command] = [run_main(monkeypatch, *command.split()), *capsys.readouterr()]
     tables = {
-        name: Comparison(verdict=verdict, distance=0.5, by_chance=0.25, needed=None, change="")
-        for name, verdict in zip(WORDS, (SIMILAR, DIFFERENT), strict=False)
+        name: monitor.Comparison(
+            verdict=verdict, distance=0.5, by_chance=0.25, needed=None, change=""
+        )
+        for name, verdict in zip(monitor.WORDS, (monitor.SIMILAR, monitor.DIFFERENT), strict=False)
     }
-    report = Report(images=4, units=3, test_units=90, tables=tables, most_unusual=())
+    report = monitor.Report(images=4, units=3, test_units=90, tables=tables, most_unusual=())
     for unread, compared in itertools.product((0, 1, 20, 21, 22), (None, report)):
         faults = tuple((f"{number}.png", f"bad {number}") for number in range(unread))
         answer = Summary(rows=30, unreadable=faults, report=compared)

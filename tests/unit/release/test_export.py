@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import numpy.typing as npt
@@ -196,12 +197,21 @@ def test_what_cannot_be_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     assert read_json(bundle / "bundle.json")["backbone"]["weights_sha256"] is None
     with pytest.raises(ConfigError, match="backbone pixels: pixels is not a network"):
         export_onnx(bundle, tmp_path / "model.onnx")
-    with pytest.raises(ConfigError, match=r"model.pb: write the name of a file that ends in .onnx"):
-        export_onnx(bundle, tmp_path / "model.pb")
+    (tmp_path / "folder.onnx").mkdir()
+    for name in ("model.pb", "folder.onnx"):
+        with pytest.raises(ConfigError, match=f"{name}: write the name of a file that ends in .on"):
+            export_onnx(bundle, tmp_path / name)
     monkeypatch.setattr(export, "LARGEST_FILE", 1000)
     with pytest.raises(ConfigError, match="backbone mine: .* GiB of weights"):
         export_onnx(write_release(tmp_path / "large", VIT), tmp_path / "model.onnx")
-    assert [one.name for one in tmp_path.iterdir() if one.suffix == ".onnx"] == []
+    monkeypatch.undo()
+    for text, said in (("no\n  such", r"ONNX \(no such\)"), ("", r"ONNX \(ValueError\)")):
+        monkeypatch.setattr(torch.onnx, "export", Mock(side_effect=ValueError(text)))
+        with pytest.raises(ConfigError, match=f"backbone mine: PyTorch cannot write it as {said};"):
+            export_onnx(tmp_path / "large", tmp_path / "model.ONNX")
+    assert [
+        one for one in tmp_path.iterdir() if one.suffix.lower() == ".onnx" and one.is_file()
+    ] == []
 
 
 def test_real_weights_in_another_runtime(tmp_path: Path, shared_data: Path) -> None:

@@ -112,10 +112,8 @@ def test_the_limit_is_met_to_its_last_digit_and_not_exceeded(ledger: Ledger) -> 
 
 
 LOOSE: dict[str, Any] = {"max_epsilon": 100.0, "max_risk": Risk.from_dict({"advantage": 0.99})}
-TIGHT: dict[str, Any] = {
-    "max_epsilon": mu_epsilon(5.0),
-    "max_risk": Risk.from_dict({"advantage": 0.08}),
-}
+TIGHT: dict[str, Any] = {"max_epsilon": mu_epsilon(5.0),
+                         "max_risk": Risk.from_dict({"advantage": 0.08})}  # fmt: skip
 
 
 @pytest.mark.parametrize("key", TIGHT)
@@ -135,26 +133,21 @@ def test_open_entries_use_each_limit_up_and_abandoned_ones_do_not(
 def test_a_release_that_asks_for_the_whole_limit_is_booked(ledger: Ledger, target: float) -> None:
     """Its plan's price and the ledger's come from grids that may differ."""
     sampled = replace(gaussian(1.0, count=60), sample_rate=0.02)
-    plan = calibrate(
-        [sampled],
-        Target(n=5000, epsilon=target, delta=DELTA),
-        cache=ledger.path.parent / "calibration",
-    )
+    asked = Target(n=5000, epsilon=target, delta=DELTA)
+    plan = calibrate([sampled], asked, cache=ledger.path.parent / "calibration")
     train = Part(
         side="train", mechanisms=plan.mechanisms, epsilon=plan.realised_epsilon, delta=DELTA
     )
-    ledger.book_release(
-        booking("whole", train), Limits(delta=DELTA, max_epsilon=plan.realised_epsilon)
-    )
+    limits = Limits(delta=DELTA, max_epsilon=plan.realised_epsilon)
+    ledger.book_release(booking("whole", train), limits)
     assert 0.99 * target <= ledger.compute_spent(DELTA).epsilon <= target
 
 
 def test_a_tuned_release_alone_costs_what_its_plan_says(ledger: Ledger) -> None:
     selection = Selection(mean=10, repeated=("gradients",))
     tuned = part("train", gaussian(20.0), selection=selection)
-    ledger.book_release(
-        booking("tuned", tuned), Limits(delta=DELTA, max_epsilon=round_up(tuned.epsilon))
-    )
+    limits = Limits(delta=DELTA, max_epsilon=round_up(tuned.epsilon))
+    ledger.book_release(booking("tuned", tuned), limits)
     assert not ledger.compute_spent(DELTA).exact
 
 
@@ -215,11 +208,8 @@ def test_many_splits_are_searched_and_beyond_all_parts_are_summed(number: int) -
 
 def test_the_sum_is_at_the_delta_that_is_asked(ledger: Ledger) -> None:
     ledger.book_release(booking(), FREE)
-    assert (
-        ledger.compute_spent(1e-3).epsilon
-        < ledger.compute_spent(DELTA).epsilon
-        < ledger.compute_spent(1e-9).epsilon
-    )
+    spent = [ledger.compute_spent(delta).epsilon for delta in (1e-3, DELTA, 1e-9)]
+    assert spent[0] < spent[1] < spent[2]
     with pytest.raises(PrivacyError, match="delta .* outside 1e-10 to 1"):
         ledger.compute_spent(1e-11)
     whole = part("train", gaussian(5.0))
@@ -292,6 +282,8 @@ def test_a_record_that_does_not_fit_is_refused_though_its_hashes_are_right(
 ) -> None:
     whole = three_lines.path.read_bytes()
     last = json.loads(whole.splitlines()[-1])
+    (first,) = last["booking"]["parts"]
+    parts: list[Any] = [3, [3], *([first | {"epsilon": each}] for each in (0, -1.0))]
 
     def append(**changes: Any) -> None:
         record = {**last, "previous": last["hash"], **changes}
@@ -299,14 +291,13 @@ def test_a_record_that_does_not_fit_is_refused_though_its_hashes_are_right(
         line = ledger_file._make_line(record, hash_value(record))
         three_lines.path.write_bytes(whole + line + b"\n")
 
-    for changes in (
-        {"number": 2},
-        {"number": 4},
-        {"event": "close", "number": 1, "digest": DIGEST},
-        {"event": "close", "number": 9, "digest": DIGEST},
-        {"event": "other"},
-        {"number": 3, "booking": {}},
-    ):
+    cases: Any = (
+        {"number": 2}, {"number": 4}, {"event": "close", "number": 1, "digest": DIGEST},
+        {"event": "close", "number": 9, "digest": DIGEST}, {"event": "other"},
+        *({"number": 3, "booking": each} for each in (
+            {}, 3, *(last["booking"] | {"parts": each} for each in parts))),
+    )  # fmt: skip
+    for changes in cases:
         append(**changes)
         with pytest.raises(DataError, match="line 4: damaged"):
             three_lines.read_entries()
@@ -408,10 +399,8 @@ def _book(path: Path, name: str, limit: float, start: Any, results: Any) -> None
 
 def test_of_two_processes_at_once_a_limit_for_one_admits_one(ledger: Ledger) -> None:
     start, results = FORK.Barrier(2), FORK.Queue()
-    workers = [
-        FORK.Process(target=_book, args=(ledger.path, name, mu_epsilon(5.0), start, results))
-        for name in ("first", "second")
-    ]
+    workers = [FORK.Process(target=_book, args=(ledger.path, name, mu_epsilon(5.0), start, results))
+               for name in ("first", "second")]  # fmt: skip
     for worker in workers:
         worker.start()
     said = sorted((results.get(timeout=60) for _ in workers), key=len)

@@ -59,10 +59,8 @@ def test_a_missing_gpu_is_told_before_a_booking(
 ) -> None:
     """Only exact sums that pay ask for the study's GPU; the other heads are drawn on the CPU."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    exact, other = (
-        study(folder, method=name, name=name).model_copy(update={"device": "cuda"})
-        for name in ("steps", "covariance")
-    )
+    exact, other = (study(folder, method=name, name=name).model_copy(update={"device": "cuda"})
+                    for name in ("steps", "covariance"))  # fmt: skip
     release(folder, exact, "steps")
     for name in ("LEAST_STEP", "LEAST_FIT"):
         monkeypatch.setattr(f"dpprobe.heads.fit_device.{name}", 1)
@@ -131,11 +129,12 @@ def test_a_release_of_copies_warns_and_does_not_count_them(
     assert "copies" not in stated
     assert any("a picture that occurs in several" in text for text in stated["not_covered"])
     assert verify_bundle(output).passed
-    write_features(folder, copies={"image": {"rows": 0, "most": 1}})
-    again = release(folder, study(folder), "first")
-    assert (again / bundle.STATEMENT_FILE).read_text() == (
-        output / bundle.STATEMENT_FILE
-    ).read_text()
+    for name, rows, more in (("none", 0, {}), ("of_patients", 7, {"of_patients": True})):
+        caplog.clear()
+        write_features(folder, images_per_patient=3, shift=float(rows), copies={
+            "image": {"rows": rows, "most": 5}, "patient": {"rows": rows, "most": 5}})  # fmt: skip
+        release(folder, study(folder, called=name, name=name, **more), name)
+        assert ("repeat the picture of another patient" in caplog.text) == (rows > 0)
 
 
 def test_a_bundle_that_is_gone_or_altered_is_not_made_again(folder: Path) -> None:
@@ -323,6 +322,10 @@ def test_an_error_after_the_booking_says_that_the_entry_counts(
         ({"sign_key": "pyproject.toml"}, "signing key .*pyproject.toml: unreadable"),
         ({"card": {"contact": "see /home/me/notes"}}, "card: contains a path, '/home/'"),
         ({"evaluate": {"epsilon": 8}, "shares": (8, 1, 1)}, "write `metric: macro_accuracy` in `e"),
+        (
+            {"more": {"unit": "image", "max_images_per_patient": 2}, "of_patients": True},
+            "max_images_per_patient is 2, but a patient has more training images",
+        ),
     ],
 )
 def test_a_fault_is_refused_before_the_booking(
@@ -330,7 +333,7 @@ def test_a_fault_is_refused_before_the_booking(
 ) -> None:
     """Also if nobody checked the study."""
     asked = dict(options)
-    write_features(folder, shares=asked.pop("shares", (1, 1, 1)))
+    write_features(folder, shares=asked.pop("shares", (1, 1, 1)), images_per_patient=3)
     with pytest.raises(DpprobeError, match=words):
         release(folder, study(folder, **asked))
     assert not ledger(folder).path.exists()
@@ -393,15 +396,10 @@ def test_a_bundle_holds_nothing_that_it_must_not_hold(
     output = release(folder, made)
     stores = [FeatureStore(folder / split / "manifest.json") for split in ("train", "test")]
     forbidden = {
-        "secret-id": "an id of a private row",
-        "secret-fingerprint": "the fingerprint of the dataset",
-        str(folder): "a path",
-        folder.name: "a part of a path",
-        "secret-user": "a user",
-        "secret-host": "a host",
-        "near_duplicates": "the check's name",
-        '"seeds"': "seeds",
-    }
+        "secret-id": "an id of a private row", "secret-host": "a host", str(folder): "a path",
+        "secret-fingerprint": "the fingerprint of the dataset", folder.name: "a part of a path",
+        "secret-user": "a user", "near_duplicates": "the check's name", '"seeds"': "seeds",
+    }  # fmt: skip
     for store in stores:
         forbidden[store.fingerprint] = "a fingerprint of features"
         for record in store.shards:

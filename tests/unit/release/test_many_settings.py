@@ -130,13 +130,16 @@ def test_prices_and_limits_of_bookings_are_as_before() -> None:
         "chains": [made("several", place="a/b 1"), made("train", place="c/d 1"), made("train")],
         "training chain": [made("train", place=f"a/b {n}") for n in (1, 2, 3)],
         "sampled chain": [made("several", place=f"a/b {n}") for n in (1, 10)],
+        "more chain": [*(made("train", place=f"a/b {n}") for n in (1, 2)), made("train")],
     }  # fmt: skip
     found: dict[str, Any] = {}
     rates = (0.001, 0.01, 0.1)
+    unattacked = {"test", "eight", "sampled", "search", "search and more", "chains",
+                  "sampled chain"}  # fmt: skip
     for name, bookings in cases.items():
         if name != "none":
             found[name] = compose_bookings(bookings, 1e-3 if name in ("both", "search") else DELTA)
-            if name in ("both", "two", "splits", "chain", "one sampled", "one", "training chain"):
+            if name not in unattacked:
                 found[f"{name} attacks"] = bound_bookings(bookings, rates, DELTA)
         for limits in (
             Limits(delta=DELTA, max_epsilon=1.2),
@@ -154,7 +157,8 @@ def test_prices_and_limits_of_bookings_are_as_before() -> None:
 def test_ledgers_are_printed_and_refuse_as_before(tmp_path: Path) -> None:
     both = (part("train", gaussian(4.0)), part("test", gaussian(30.0)))
     free, key_units = Limits(delta=DELTA), {}
-    for dataset, names in {"a": ["Ann", "Bo"], "b": ["Cy"], "c": ["Bo", "Di"], "d": ["Ed"]}.items():
+    for dataset, *names in (("a", "Ann", "Bo"), ("b", "Cy"), ("c", "Bo", "Di"), ("d", "Ed"),
+                            ("g", "Flo"), ("h", "Gus", "Al"), ("i", "Hal", "Gus")):  # fmt: skip
         key_units[dataset] = Units(names={"train": names[:1], "test": names[1:]}, tables=None)
     found: list[Any] = []
 
@@ -198,7 +202,16 @@ def test_ledgers_are_printed_and_refuse_as_before(tmp_path: Path) -> None:
         found.append([answer(*step), one.path.read_bytes().count(b"\n")])
     book("d", "place", named=None)
     book("d", "r1", named=None)
-    for dataset, delta in itertools.product("abcdef", (None, 1e-3)):
+    book("d", "r2", named=None)
+    book("g", "none", named=None, parts=[replace(each, delta=1e-7) for each in both])
+    book("g", "one", identity="o5")
+    book("g", "two", identity="o6", named="h")  # other units than of the entry before
+    book("h", "third", identity="o7", named="i")
+    book("h", "third", identity="o7", named="d", same_units_as="g")
+    book("i", "fourth", identity="o9", named=None, same_units_as="h")
+    (tmp_path / "units.key").unlink()
+    book("g", "lost", identity="o8")
+    for dataset, delta in itertools.product("abcdefghi", (None, 1e-3)):
         ledger = Ledger.of_dataset(tmp_path, dataset)
         found.append([describe_ledger(ledger, delta=delta), ledger.list_added(),
                       ledger.compute_spent(1e-4),
@@ -208,7 +221,7 @@ def test_ledgers_are_printed_and_refuse_as_before(tmp_path: Path) -> None:
         entry = Ledger.of_dataset(tmp_path, "d").entry_of(name)
         found.append(entry and entry.number)
     text = json.dumps(to_plain(found)).replace(str(tmp_path), "")
-    times = [entry.booked for name in "abcdf"
+    times = [entry.booked for name in "abcdfghi"
              for entry in Ledger.of_dataset(tmp_path, name).read_entries()]  # fmt: skip
     for time in times:
         text = text.replace(time, "NOW")
@@ -244,15 +257,8 @@ def test_useless_heads_are_named_as_before(tmp_path: Path) -> None:
             continue
         names = "abcdefgh"[:classes]
         shares = (1.05 - 0.05 * classes, *[0.05] * (classes - 1)) if quality else None
-        path = write_cell(
-            tmp_path,
-            class_names=names,
-            quality=quality,
-            headline=headline,
-            rows=120,
-            shares=shares,
-            seeds=2,
-        )
+        path = write_cell(tmp_path, class_names=names, quality=quality, headline=headline,
+                          rows=120, shares=shares, seeds=2)  # fmt: skip
         record = read_json(path)
         for seed in record["seeds"][:missed]:
             seed["never_predicted"] = [*range(1, classes)]
@@ -262,6 +268,19 @@ def test_useless_heads_are_named_as_before(tmp_path: Path) -> None:
         assert ("never predicts b" in "".join(found[case])) == (missed > 0)
         refused = answer(check_usefulness, "v1", benchmark=path, facts=FACTS)
         assert (refused is None) == (not found[case])
+    one = read_cell(path)
+    of_labels = read_cell(write_cell(tmp_path, class_names="abc", multi_label=True, quality=0.0))
+    for low, headline, known, each in itertools.product(
+        (None, 0.5, 0.500001), headlines, (None, 0.5), (one, of_labels)
+    ):
+        if headline in each.summary:
+            summary = {name: value.model_copy(update={"both_low": low})
+                       for name, value in each.summary.items()}  # fmt: skip
+            shown = each.model_copy(update={
+                "summary": summary, "headline": headline, "constant_accuracy": known})  # fmt: skip
+            for seed in shown.seeds:
+                seed["never_predicted"] = [*range(6 if known else 5)]
+            found[f"{low} {headline} {known} {each.multi_label}"] = [*benchmark_faults(shown)]
     for n, classes, epsilon, unit in itertools.product(
         (40, 3000), (2, 40), (0.1, 2.0), ("image", "patient")
     ):
@@ -297,7 +316,8 @@ def test_rows_of_predictions_are_named_as_before(tmp_path: Path) -> None:
     made = Calibration(scale=2.0, offset=0.5, thresholds={0.8: 0.6, 0.95: 0.2, 0.99: 0.1})
     for calibration, coverage, below in itertools.product(
         (None, made, Calibration(scale=1.0, offset=0.0, thresholds={0.8: 0.3}),
-         Calibration(scale=1.0, offset=0.0, thresholds={})),
+         Calibration(scale=1.0, offset=0.0, thresholds={}),
+         Calibration(scale=1.0, offset=0.0, thresholds={0.99: 0.1, 0.95: 0.2, 0.8: 0.6})),
         (None, 0.8, 0.9, 0.95, 0.99), (None, 0.0, 0.5, 0.7, 1.0, 1.1, -0.1),
     ):  # fmt: skip
         rule = answer(SetRule.choose_rule, calibration, coverage=coverage, abstain_below=below)
@@ -315,11 +335,9 @@ def test_rows_of_predictions_are_named_as_before(tmp_path: Path) -> None:
         )  # fmt: skip
     origin = prediction_table.Origin("v1", "ab" * 32, "1.0", {"a": 0.5, "b": 0.25})
     values = np.array([0.1, 0.9], np.float32)
-    predictions = [
-        prediction_table.Prediction("i,1", "a", values, None, ("a|b", True)),
-        prediction_table.Prediction('i"2', None, None, "bad"),
-        prediction_table.Prediction("3", "b", values[::-1], None, ("b", False)),
-    ]
+    predictions = [prediction_table.Prediction(*each) for each in (
+        ("i,1", "a", values, None, ("a|b", True)), ('i"2', None, None, "bad"),
+        ("3", "b", values[::-1], None, ("b", False)))]  # fmt: skip
     for suffix, sets in itertools.product((".csv", ".parquet", ".CSV"), (False, True)):
         path = tmp_path / f"out{suffix}"
         columns = prediction_table.value_columns("ab", "none" if sets else "softmax")
@@ -328,8 +346,21 @@ def test_rows_of_predictions_are_named_as_before(tmp_path: Path) -> None:
             for _ in range(2):
                 write(predictions)
             if suffix == ".parquet" and not sets:
+                write((predictions * 1400)[:4090])  # exactly a group
+                write(predictions)
                 write(predictions * 1400)
         found[f"table {suffix} {sets}"] = _read_table(path)
+    for name, target in (("folder.csv", tmp_path), ("alias.csv", tmp_path / "out.csv"),
+                         ("link", tmp_path / "bundle")):  # fmt: skip
+        (tmp_path / name).symlink_to(target)
+    for name, inputs in itertools.product(
+        ("out.csv", "alias.csv", "new.CSV", "new.Parquet", "new.txt", "folder.csv",
+         "bundle/new.csv", "link/new.csv", "folder.csv/bundle/within/../new.csv"),
+        (["gone.csv"], ["gone.csv", "out.parquet", "out.csv"]),
+    ):  # fmt: skip
+        found[f"output {name} {inputs}"] = str(answer(
+            prediction_table.check_output, tmp_path / name, [tmp_path / each for each in inputs]
+        )).replace(str(tmp_path), "")  # fmt: skip
     check_values("rows_of_predictions", found)
 
 
@@ -369,7 +400,9 @@ def test_words_of_documents_are_as_before() -> None:
         ours, theirs = ({"metric": metric, "value": one, "interval": [one - m, one + m]}
                         for one, m in ((value, 0.02), (0.79, margin)))  # fmt: skip
         found[f"{metric} {value} {margin}"] = state_difference(ours, theirs)
-    for old, new in itertools.product((["a", "b", "c"], ["a"], ["x", "y"]), repeat=2):
+    for old, new in itertools.product(
+        (["a", "b", "c"], ["a"], ["x", "y"], ["x", "b", "z"], ["b", "z", "c"]), repeat=2
+    ):
         for order in (1, -1):
             found[f"classes {old} {new} {order}"] = _compare_classes(new[::order], old)
     nested = {"a": {"b": 1, "c": {"d": None}}, "e": [1], "f": "x"}
@@ -407,10 +440,8 @@ def test_checks_of_bundles_are_told_as_before() -> None:
         checks.note_check("noted", True, text)
     ran: list[Any] = [checks.run_check("ran", lambda *inputs: ("fine", inputs), *given)
            for given in ((), (1, None), (0, False))]  # fmt: skip
-    ran += [
-        checks.run_check("none", lambda: ("nothing", None)),
-        checks.run_check("raised", lambda: ("", stated_values.read_block("a fault", 1, set()))),
-    ]
+    ran.append(checks.run_check("none", lambda: ("nothing", None)))
+    ran.append(checks.run_check("raised", lambda: ("", stated_values.read_block("x", 1, set()))))
     check_values("checks_of_bundles", [found, ran, checks.done])
 
 

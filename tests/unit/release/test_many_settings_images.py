@@ -13,11 +13,12 @@ import pytest
 from PIL import Image
 
 from dpprobe.data.table import EncodedImage
+from dpprobe.release import image_sources
 from dpprobe.release.image_sources import Source, find_images, open_encoded
 from tests.support.stored_records import answer_of, check_values
 
 FILES = ("x.png", "b/2.png", "b/10.png", "b/1.JPG", "a/é ü.png", ".hidden/x.png", "b/.x.png",
-         "images/7.png", "up/8.png")  # fmt: skip
+         "images/7.png", "up/8.png", "rows.tsv/9.png")  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "elsewhere/up").symlink_to(tmp_path)
     (tmp_path / "in/a/up").symlink_to("..")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(image_sources, "READ_ROWS", 2)  # several batches
     return Path("in")
 
 
@@ -54,7 +56,9 @@ def test_files_and_folders_are_found_as_before(
                   "bad.parquet", "b/2.png rows.csv b"):  # fmt: skip
         caplog.clear()
         found[names] = [find(*names.split(" ")), [each.getMessage() for each in caplog.records]]
-    for option, name in itertools.product(("image_column", "id_column", "root"), ("x.png", "b")):
+    for option, name in itertools.product(
+        ("image_column", "id_column", "root"), ("x.png", "b", "rows.tsv")
+    ):
         found[f"{option} {name}"] = find(name, **{option: Path("path")})
         given: Any = Path("in/b") if option == "root" else "path"
         found[f"{option} {name} and a table"] = find(name, "rows.csv", **{option: given})
@@ -72,10 +76,12 @@ TABLES = (
     "path\nin/x.png\n", "path\n2.png\n10.png\n", "path\n" + "0.png\n" * 900,
     "path\n" + "gone.png\n" * 20 + "7.png\n", "path\n" + "gone.png\n" * 19 + "7.png\n",
     f"path,note\nx.png,{'y' * 200_000}\n", ' path ,id\n"x.png", 7\n',
+    "path,id\nx.png,1,,2\n", "path\nx.png\n7.png\n", "path\n7.png\nx.png\n",
 )  # fmt: skip
 NAMED: tuple[dict[str, Any], ...] = (
     {}, {"image_column": "path"}, {"image_column": "z"}, {"image_column": "id"},
     {"id_column": "path"}, {"id_column": "z"}, {"id_column": "id"}, {"root": Path("in/b")},
+    {"image_column": "path;id"},
 )  # fmt: skip
 
 
@@ -119,4 +125,7 @@ def test_tables_of_columns_are_read_as_before(folder: Path) -> None:
                 found[f"{kind} {named} {options}"] = find("rows.parquet", **options)
     pq.write_table(pa.table([["x.png"]] * 2, names=["image"] * 2), folder / "rows.parquet")
     found["two columns"] = find("rows.parquet")
+    for column in ("image_id", "image"):  # a name alone is no image
+        pq.write_table(pa.table({column: ["x.png"]}), folder / "rows.PARQUET")
+        found[f"upper {column}"] = find("rows.PARQUET")
     check_values("images_of_columns", found)

@@ -81,11 +81,8 @@ def test_a_release_is_whole_verified_booked_and_stated(
         statement[key] = [VERSION.sub("", each) for each in (
             [statement[key]] if key == "accountant" else statement[key])]  # fmt: skip
     text = " ".join((output / bundle.CARD_FILE).read_text().split())
-    said = [
-        words
-        for words in ("How sure it is", "--monitor", "assume equally frequent")
-        if words in text
-    ]
+    said = [words for words in ("How sure it is", "--monitor", "assume equally frequent")
+            if words in text]  # fmt: skip
     check_values(f"releases_{name.replace(' ', '_')}", {
         "facts": facts, "arrays": {key: each.shape for key, each in sorted(read.arrays.items())},
         "booking": booking, "said": said, "statement": statement,

@@ -41,6 +41,9 @@ RELEASES: dict[str, dict[str, Any]] = {
     "same_units_as": {"more": {"same_units_as": "other"}},
     "patients": {"of_patients": True}, "another column": {
         "of_patients": True, "more": {"unit_column": "case"}},
+    "images of patients": {"of_patients": True, "more": {"unit": "image"}},
+    "images per patient": {
+        "of_patients": True, "more": {"unit": "image", "max_images_per_patient": 2}},
 }  # fmt: skip
 STUDIES = {"accountant": "rdp", "device": "cuda", "delta": 1e-6, "seeds": 2, "study": "other"}
 FEATURES: dict[str, dict[str, Any]] = {
@@ -63,8 +66,8 @@ def write_features(folder: Path, **changes: Any) -> None:
         labels = np.arange(number) % 3
         write_split(
             folder / split, separable(labels, dimension, seed=seed), labels,
-            units=[f"{split} {row // 2}" for row in range(number)],
-            probe={"sha256": "0" * 64, "norm": 1.0, "sample": [0.5]},
+            units=given.pop("units", [f"{split} {row // 2}" for row in range(number)]),
+            probe=given.pop("probe", {"sha256": "0" * 64, "norm": 1.0, "sample": [0.5]}),
             **{"precision": "float32", "backbone": "pixels", **given},
         )  # fmt: skip
 
@@ -86,6 +89,7 @@ def identify(task: ReleaseTask, **sites: Any) -> dict[str, Any]:
     del booking["identity"], booking["study"]
     return {
         "options": hash_options(task, task.options), "data": hash_data(task),
+        "patients": task.plan.patients and task.plan.patients.images,
         **{f"bind: {name}": value for name, value in binds.items()},
         **{f"term: {name}": value for name, value in agreed.items()},
         **{f"booking: {name}": value for name, value in booking.items()},
@@ -116,6 +120,25 @@ def test_each_change_changes_what_it_should(tmp_path: Path) -> None:
         compare(f"sites {name}", make_task(tmp_path, tmp_path, made), **sites)
     check_values("identities_of_releases", found)
     check_values("bookings_of_releases", bookings, rel=1e-4)
+
+
+def test_a_task_reads_facts_units_and_agreed_values(tmp_path: Path) -> None:
+    made = study(tmp_path, of_patients=True).model_copy(update={
+        "backbones": {"pixels": SimpleNamespace(checkpoint="/x/w.pt")}})  # fmt: skip
+    for name, (given, fault) in {"a": ({"units": None}, False), "b": ({"probe": None}, True),
+                                 "c": ({"precision": None}, True)}.items():  # fmt: skip
+        write_features(tmp_path / name, **given)
+        facts = answer_of(lambda name=name: make_task(tmp_path, tmp_path / name, made).backbone)
+        assert ("delete the file and run again" in str(facts)) == fault
+        assert fault or (facts.checkpoint, facts.precision) == ("w.pt", "float32")
+    task = make_task(tmp_path, tmp_path / "a", made)
+    agreed = dict.fromkeys(("inputs", "facts", "method", "plan", "plans", "test_price"), 1)
+    vars(task).update(agreed | {"delta": 2})
+    task.forget_agreed()
+    assert vars(task).keys() & {*agreed, "delta"} == {"delta"}
+    names: Any = task.list_units().names
+    assert [*names["train"][:2], *names["test"][:3]] == ["train-0", "train-1", "test 0", "test 0",
+                                                         "test 1"]  # fmt: skip
 
 
 def test_facts_are_of_each_backbone_with_features(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pandas as pd
 import pytest
 from PIL import Image
@@ -13,6 +14,7 @@ from PIL import Image
 from dpprobe.__main__ import main
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.release import predict as module
+from dpprobe.release.export import export_onnx
 from dpprobe.release.image_sources import is_vector_file, open_vectors
 from dpprobe.release.predict import Predictor, predict
 from dpprobe.tracking.served_release import stack_vectors
@@ -64,6 +66,16 @@ def test_a_table_has_the_answers_of_python(
             predictor.predict_vectors(wrong)
 
 
+def test_an_exported_head_takes_vectors(bundle: Path, tmp_path: Path) -> None:
+    exported = export_onnx(bundle, tmp_path / "head.onnx")
+    rows = make_rows(3).X.astype(np.float32)
+    session = onnxruntime.InferenceSession(exported.path, providers=["CPUExecutionProvider"])
+    wanted = Predictor.load_bundle(bundle).predict_vectors(rows)
+    (given,) = session.run(["probabilities"], {"vectors": rows})
+    np.testing.assert_allclose(given, wanted, atol=1e-4)
+    assert exported.input.startswith(f"float32 [batch, {DIMENSION}]: vectors of clip-vit, as `dp")
+
+
 def test_vectors_that_cannot_be_used_have_a_reason(
     bundle: Path,
     tmp_path: Path,
@@ -87,19 +99,13 @@ def test_vectors_that_cannot_be_used_have_a_reason(
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        *(
-            (
-                np.ones((3, DIMENSION + more)),
-                rf"takes numbers \[rows, {DIMENSION}\], the vectors of",
-            )
-            for more in (1, -1)
-        ),
-        (np.ones(DIMENSION), "takes numbers"),
-        (np.full((3, DIMENSION), "a"), "takes numbers"),
+        (np.ones((3, DIMENSION + 1)), rf"takes numbers \[rows, {DIMENSION}\], the vectors of"),
+        (np.ones((3, DIMENSION - 1)), rf"takes numbers \[rows, {DIMENSION}\], the vectors of"),
+        (np.ones(DIMENSION), "takes numbers"), (np.full((3, DIMENSION), "a"), "takes numbers"),
         (np.full((3, DIMENSION), 1j), "takes numbers"),
         (np.array([{"a": 1}], dtype=object), "cannot be read"),
     ],
-)
+)  # fmt: skip
 def test_files_that_are_no_vectors_are_refused(
     bundle: Path, tmp_path: Path, values: Any, message: str
 ) -> None:
@@ -132,25 +138,17 @@ def test_vectors_and_images_are_not_mixed(bundle: Path, tmp_path: Path) -> None:
             predict(bundle, **values)  # type: ignore[arg-type]
 
 
-def test_a_bundle_of_images_takes_no_vectors(tmp_path: Path) -> None:
-    folder = write_example(tmp_path / "pixels")
+def test_vectors_and_images_need_their_bundles(bundle: Path, tmp_path: Path) -> None:
     vectors = write_vectors(tmp_path / "rows.npy", np.ones((2, 64)))
     with pytest.raises(ConfigError, match="classifies images; name images"):
-        predict(folder, [vectors], output=None)
-
-
-def test_an_image_says_what_to_name(bundle: Path, tmp_path: Path) -> None:
+        predict(write_example(tmp_path / "pixels"), [vectors], output=None)
     Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
-    summary = predict(bundle, [tmp_path / "one.png"], output=tmp_path / "table.csv")
-    ((_, reason),) = summary.unreadable
+    ((_, reason),) = predict(bundle, [tmp_path / "one.png"], output=tmp_path / "t.csv").unreadable
     assert "Name a .npy file with these vectors" in reason
-
-
-def test_files_are_opened_without_being_read(bundle: Path, tmp_path: Path) -> None:
     path = write_vectors(tmp_path / "rows.NPY.npy", make_rows(3).X)
-    assert isinstance(open_vectors(path, Predictor.load_bundle(bundle).facts), np.memmap)
-    assert is_vector_file(Path("a.NPY"))
-    assert not is_vector_file(Path("a.npz"))
+    opened = open_vectors(path, Predictor.load_bundle(bundle).facts)
+    assert isinstance(opened, np.memmap), "files are opened without being read"
+    assert [is_vector_file(Path(name)) for name in ("a.NPY", "a.npz")] == [True, False]
 
 
 @pytest.mark.parametrize("wrong", [[1.0], [1.0, [2.0, 3.0]], ["a", "b"], [[1.0, 2.0]], None])

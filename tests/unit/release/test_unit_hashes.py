@@ -22,7 +22,7 @@ from dpprobe.privacy.running_sums import Factorisation
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.ledger_file import Booking, Part
 from dpprobe.release.ledger_prices import Limits, bound_bookings
-from dpprobe.release.unit_hashes import Units, count_moved, load_key, share_units
+from dpprobe.release.unit_hashes import Units, count_moved, find_tables, load_key, share_units
 from tests.support.split_tables import write_tables
 from tests.unit.release.test_ledger import DELTA, FREE, gaussian, part
 
@@ -73,7 +73,8 @@ def test_a_picture_on_both_sides_is_two_units(tmp_path: Path) -> None:
 
 def test_hashes_without_the_key_tell_nothing(tmp_path: Path) -> None:
     """Two keys give two sets of hashes of the same images."""
-    write_tables(tmp_path, {"train": ["x", "y", "z"], "test": ["w"]})
+    made = write_tables(tmp_path, {"train": ["x", "y", "z"], "test": ["w"]})
+    assert [find_tables(tmp_path, each) for each in (None, made, "x")] == [tmp_path] * 2 + [None]
     units = Units(names={}, tables=tmp_path)
     first, second = (units.hash_with(bytes([number]) * 32) for number in (1, 2))
     assert not share_units(first, second, "images")
@@ -139,22 +140,3 @@ def test_a_unit_of_two_cohorts_pays_for_sums_that_meet(
     assert not spent.exact
     risk = bound_bookings(ledger.list_bookings(), [0.001], DELTA)
     assert risk.true_positives[0] == pytest.approx(ndtr(wanted + ndtri(0.001)), rel=1e-4)
-
-
-def test_ledgers_are_added_up_through_a_third(tmp_path: Path) -> None:
-    for dataset, same in (("a", None), ("b", "a"), ("c", "b")):
-        ledger = Ledger.of_dataset(tmp_path, dataset)
-        asked = booking(dataset, part("train", gaussian(5.0)), same_units_as=same)
-        ledger.book_release(asked, FREE)
-    for dataset in "abc":
-        assert Ledger.of_dataset(tmp_path, dataset).compute_spent(DELTA).entries == 3
-
-
-def test_names_of_every_booking_are_compared(tmp_path: Path) -> None:
-    """Two bookings of one dataset may be of other units."""
-    train = part("train", gaussian(5.0))
-    first, second = (Units(names={"train": [name]}, tables=None) for name in ("Ann", "Bo"))
-    for name, units in (("one", first), ("two", second)):
-        Ledger.of_dataset(tmp_path, "a").book_release(booking(name, train), FREE, units=units)
-    with pytest.raises(PrivacyError, match="names of units of dataset b are also in entry 2 of"):
-        Ledger.of_dataset(tmp_path, "b").book_release(booking("three", train), FREE, units=second)

@@ -27,12 +27,8 @@ TUNED = {"head": "tuned", "base": FULL, "search": {"learning_rate": [0.1, 1]}}
 
 def planned(options: dict[str, Any], folder: Path) -> Plan:
     method = method_options(options)
-    return calibrate(
-        method.list_mechanisms(ROWS),
-        Target(n=ROWS, epsilon=1.0, delta=DELTA),
-        cache=folder / "cache",
-        selection=method.priced_selection(ROWS),
-    )
+    return calibrate(method.list_mechanisms(ROWS), Target(n=ROWS, epsilon=1.0, delta=DELTA),
+        cache=folder / "cache", selection=method.priced_selection(ROWS))  # fmt: skip
 
 
 def stated(folder: Path, *candidates: dict[str, Any]) -> tuple[list[Path], list[Plan]]:
@@ -40,14 +36,11 @@ def stated(folder: Path, *candidates: dict[str, Any]) -> tuple[list[Path], list[
     plans = [planned(options, folder) for options in candidates]
     paths = [folder / f"{index}/privacy.json" for index in range(len(plans))]
     for path, plan, options in zip(paths, plans, candidates, strict=True):
-        values = Statement(
-            plan=plan, method="m", options=options, mode="benchmark", seeds=range(SEEDS),
-            public_data={"trained": True, "near_duplicate_check": "not run"},
-            epsilon_all_heads=accountants.price_together(
-                plan.mechanisms, DELTA, SEEDS, plan.selection
-            ),
-            private_choices=None, priced_normalisation=False, engine_limits=None,
-        )  # fmt: skip
+        values = Statement(plan=plan, method="m", options=options, mode="benchmark",
+            seeds=range(SEEDS), public_data={"trained": True, "near_duplicate_check": "not run"},
+            epsilon_all_heads=accountants.price_together(plan.mechanisms, DELTA, SEEDS,
+            plan.selection), private_choices=None, priced_normalisation=False,
+            engine_limits=None)  # fmt: skip
         write_json(path, values.to_dict())
     return paths, plans
 
@@ -92,8 +85,8 @@ def test_what_is_no_statement_of_a_private_cell_is_refused_by_name(tmp_path: Pat
     paths, _ = stated(tmp_path, FULL, FULL)
     assert choice_price(paths[:1]) is choice_price([]) is None, "no choice"
     values = read_json(paths[1])
-    nothing: dict[str, Any] = {}
-    for damaged in (nothing, values | {"delta": None}, values | {"mechanisms": 3}):
+    wrong: list[dict[str, Any]] = [{"delta": None}, {"delta": "x"}, {"mechanisms": 3}]
+    for damaged in ({}, *(values | each for each in wrong)):
         write_json(paths[1], damaged)
         with pytest.raises(DataError, match="1/privacy.json"):
             choice_price(paths)

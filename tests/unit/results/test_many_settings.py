@@ -19,27 +19,16 @@ from sklearn.metrics import confusion_matrix, multilabel_confusion_matrix
 from dpprobe.artifacts import read_json, sha256_file, write_json
 from dpprobe.data.options import Headline
 from dpprobe.errors import DataError
-from dpprobe.results import cell_record, cell_results, intervals, metrics, unit_counts
+from dpprobe.results import cell_record, cell_results, confusion, intervals, metrics, unit_counts
+from dpprobe.results import network_record as networks
 from dpprobe.results.best_private import best_private, choose_highlights, list_best_columns
-from dpprobe.results.cautions import list_cautions, never_predicted
+from dpprobe.results.cautions import list_cautions, never_predicted, never_predicted_lines
 from dpprobe.results.cell_record import CellName, Measure, read_cell
-from dpprobe.results.confusion import (
-    confusion_csv,
-    count_confusion,
-    label_confusion,
-    label_confusion_csv,
-)
 from dpprobe.results.halves import half_values, split_rows
-from dpprobe.results.network_record import (
-    NETWORK_FILES,
-    PAYLOAD_FILES,
-    NetworkRecord,
-    whole_network_record,
-)
 from dpprobe.results.paired_difference import compare_entries
 from dpprobe.results.search_record import search_path
 from dpprobe.results.study_files import StudyFiles
-from dpprobe.results.summary import Entry, read_grid
+from dpprobe.results.summary import Entry, read_grid, summarise_cells
 from dpprobe.results.uncertainty import summarise_records
 from dpprobe.study.study_file import load_study
 from tests.support.cell_files import grid_of, summarise, write_cell, write_predictions
@@ -63,13 +52,10 @@ def _made(
     return scores, labels, units
 
 
-SPLITS: list[dict[str, Any]] = [
-    dict(zip(("rows", "classes", "patients", "several"), each, strict=True))
-    for each in (
-        *itertools.product((60, 9), (2, 4, 11), (0, 12, 3), (False, True)),
-        (1, 2, 0, False), (1, 3, 1, True), (40, 5, 40, False), (300, 2, 30, False),
-    )
-]  # fmt: skip
+SPLITS: list[dict[str, Any]] = [dict(zip(("rows", "classes", "patients", "several"), each,
+    strict=True)) for each in (*itertools.product((60, 9), (2, 4, 11), (0, 12, 3), (False, True)),
+    (1, 2, 0, False), (1, 3, 1, True), (40, 5, 40, False), (300, 2, 30, False),
+    (40, 6, 16, True))]  # fmt: skip
 
 
 def _halves(name: Headline, scores: np.ndarray, labels: np.ndarray, units: Any, link: Any) -> Any:
@@ -112,42 +98,27 @@ def test_small_functions_of_results_are_as_stored() -> None:
     units = np.array([5, 2, 5, 2, 5, 9])
     accepted = [[0], [1, 2], [], [1], [2], [0, 2]]
     scores = np.array([[3.0, 2, 1], [1, 1, 1], [0, 2, 2], [5, 6, 7], [1, 0, 0], [0, 0, 1]])
-    bad = np.where(np.arange(6)[:, None] == 4, np.nan, scores)
+    bad = np.where(np.eye(6, 3, -3) == 1, np.nan, scores)  # one score of each row from the fourth
     answers = {
-        "wilson": [
-            intervals.wilson_interval(share, n)
-            for share, n in itertools.product((0.0, 1e-9, 0.3, 1.0), (1, 2.5, 40, 10_000))
-        ],
-        "combined": [
-            intervals.combine_errors(mean, a, b)
-            for mean in (0.1, 0.5, 0.99)
-            for a, b in (((0.0, 0.6), (0.05, 0.995)), ((0.4, 0.5), (0.5, 0.5)))
-        ],
-        "by class": [
-            intervals.over_classes(mean, right, label)
-            for mean in (0.4, 1.0)
-            for right in (label == 2, np.ones(6, bool), np.zeros(6, bool))
-        ],
-        "accepted": [
-            metrics.evaluate_scores(scores, label, accepted=accepted, units=each)
-            for each in (None, units)
-        ],
-        "faults": [
-            answer_of(lambda: metrics.evaluate_scores(bad, label)),
+        "wilson": [intervals.wilson_interval(share, n)
+            for share, n in itertools.product((0.0, 1e-9, 0.3, 1.0), (1, 2.5, 40, 10_000))],
+        "combined": [intervals.combine_errors(mean, a, b) for mean in (0.1, 0.5, 0.99)
+            for a, b in (((0.0, 0.6), (0.05, 0.995)), ((0.4, 0.5), (0.5, 0.5)))],
+        "by class": [intervals.over_classes(mean, right, label) for mean in (0.4, 1.0)
+            for right in (label == 2, np.ones(6, bool), np.zeros(6, bool))],
+        "accepted": [metrics.evaluate_scores(scores, label, accepted=accepted, units=each)
+            for each in (None, units)],
+        "faults": [answer_of(lambda: metrics.evaluate_scores(bad, label)),
             answer_of(lambda: metrics.evaluate_scores(scores, label, accepted=[[]] * 6)),
             answer_of(lambda: metrics.evaluate_scores(scores, np.eye(3)[label], link="softmax")),
-            metrics.training_metrics(bad[:, :2], label.clip(max=1)),
-        ],
-        "units": [
-            unit_counts.row_weights(units), unit_counts.row_weights(np.arange(3)),
+            metrics.training_metrics(bad[:, :2], label.clip(max=1))],
+        "units": [unit_counts.row_weights(units), unit_counts.row_weights(np.arange(3)),
             unit_counts.class_counts(label, 5), unit_counts.class_counts(np.eye(3, dtype=int), 3),
             unit_counts.unit_codes(None), unit_counts.unit_codes(["b", "a", "b", "c"]),
-            unit_counts.count_units(np.array([0, 2, 2, 1])), unit_counts.count_units(None),
-        ],
-        "differences": [
-            cell_results.compare_means(*pair)
-            for pair in (([1.0, 2], [3, 5, 4]), ([1], [2, 3]), ([1, 1], [2, 2]), ([1, 1], [2, 3]))
-        ],
+            unit_counts.count_units(np.array([0, 2, 2, 1])), unit_counts.count_units(None)],
+        "differences": [cell_results.compare_means(*pair)
+            for pair in (([1.0, 2], [3, 5, 4]), ([1], [2, 3]), ([1, 1], [2, 2]), ([1, 1], [2, 3]),
+                ([1, 2], [3]))]
     }  # fmt: skip
     check_values("small_results", answers)
 
@@ -157,10 +128,8 @@ def test_comparisons_are_as_stored() -> None:
     answers = []
     halves = generator.normal(50, 5, size=(3, 40, 2))
     halves[0, 3] = np.nan
-    base: dict[str, Any] = {
-        "low": None, "high": None, "interval": None, "ceiling": False, "both_low": 40.0,
-        "both_high": 70.0, "test_units": 100, "private": True,
-    }  # fmt: skip
+    base: dict[str, Any] = {"low": None, "high": None, "interval": None, "ceiling": False,
+        "both_low": 40.0, "both_high": 70.0, "test_units": 100, "private": True}  # fmt: skip
     kinds: list[dict[str, Any]] = [
         {"values": (50.0, 52.0, 54.0), "halves": halves, "seeds": 3},
         {"values": (49.0,), "halves": halves[1:2], "seeds": 1},
@@ -170,6 +139,8 @@ def test_comparisons_are_as_stored() -> None:
         {"values": (80.0,), "halves": None, "seeds": 1, "both_low": None},
         {"values": (50.0, 60.0), "halves": halves[:2, :9], "seeds": 2, "test_units": 19},
         {"values": (50.0, 60.0), "halves": halves[:2, 3:4], "seeds": 2},
+        {"values": (50.0, 60.0), "halves": halves[:2, 3:6], "seeds": 2},  # two of three known
+        {"values": (50.0, 61.0), "halves": halves[1:, 4:7], "seeds": 2},
     ]
     entries = [Entry(**base | kind, mean=float(np.mean(kind["values"]))) for kind in kinds]
     for first, second in itertools.product(entries, entries):
@@ -188,10 +159,8 @@ def test_best_results_and_cautions_are_as_stored(tmp_path: Path) -> None:
     ):
         if method == "nonprivate" and (epsilon != "inf" or backbone == "y"):
             continue
-        path = write_cell(
-            tmp_path, dataset=dataset, backbone=backbone, method=method, epsilon=epsilon, rows=80,
-            quality=0.3 + number % 5 / 3,
-        )  # fmt: skip
+        path = write_cell(tmp_path, dataset=dataset, backbone=backbone, method=method,
+            epsilon=epsilon, rows=80, quality=0.3 + number % 5 / 3)  # fmt: skip
         record = read_json(path)
         for seed in record["seeds"][: number % 4]:
             seed["never_predicted"] = [number % 3, 3][: 1 + (number % 5 > 2)]
@@ -202,31 +171,22 @@ def test_best_results_and_cautions_are_as_stored(tmp_path: Path) -> None:
     zero = {("a", "x"): ("auc", 90.0), ("b", "x"): ("accuracy", 60.0), ("b", "y"): ("auc", 95.0)}
     shown = next(iter(grid.entries.values()))
     never: list[dict[str, int]] = [
-        {},
-        {"a": 4},
-        {"a": 2},
-        {"a": 3, "b": 3},
-        {"a": 1, "b": 3},
-        {"a": 4, "b": 1, "c": 4},
-        {f"c{k}": 4 for k in range(5)},
-        {f"c{k}": 4 for k in range(12)},
-    ]
+        {}, {"a": 4}, {"a": 2}, {"a": 3, "b": 3}, {"a": 1, "b": 3}, {"a": 4, "b": 1, "c": 4},
+        {f"c{k}": 4 for k in range(5)}, {f"c{k}": 4 for k in range(12)}
+    ]  # fmt: skip
     bests = best_private(grid, zero)
     answers: dict[str, Any] = {
-        "best": [
-            [best.dataset, best.epsilon, best.at, best.backbone, best.method, best.entry.mean,
-             best.gap, best.zero_shot, best.choice.candidates, best.budget]
-            for best in bests
-        ],
+        "best": [[best.dataset, best.epsilon, best.at, best.backbone, best.method, best.entry.mean,
+                best.gap, best.zero_shot, best.choice.candidates, best.budget] for best in bests],
         "highlights": [[best.dataset, best.at] for best in choose_highlights(bests)],
         "columns": [list_best_columns(bests, name) for name in "abc"],
-        "cautions": [
-            list(list_cautions(grid, name, columns=columns))
-            for name in "ab" for columns in (None, [("x", "n")])
-        ],
+        "cautions": [list(list_cautions(grid, name, columns=columns)) for name in "ab"
+            for columns in (None, [("x", "n")])],
+        "lines": [
+            never_predicted_lines(grid, "a", [("x", "n")] * k, balanced=False)[-1] for k in (4, 5)],
         "reasons": grid.reasons, "constant": [entry.constant for entry in grid.entries.values()],
-        "never": [never_predicted(replace(shown, seeds=4, never=each)) for each in never]
-        + [never_predicted(replace(shown, seeds=1, never={"a": 1}))],
+        "never": [never_predicted(replace(shown, seeds=4, never=each)) for each in never
+        ] + [never_predicted(replace(shown, seeds=1, never={"a": 1}))]
     }  # fmt: skip
     check_values("best_results", answers)
 
@@ -237,20 +197,28 @@ def test_of_equal_results_the_first_is_the_best_and_a_point_makes_a_weak_baselin
     methods = (("m", "1"), ("n", "1"), ("free", "inf"), ("nonprivate", "inf"))
     grid = grid_of(tmp_path, *(write_cell(tmp_path, method=m, epsilon=e) for m, e in methods))
 
-    def moved(**means: float) -> Any:
-        entries = {key: replace(one, mean=means[key[3]]) for key, one in grid.entries.items()}
+    def moved(*tuned: str, **means: float) -> Any:
+        entries = {key: replace(one, mean=means[key[3]], network=key[3] in tuned)
+            for key, one in grid.entries.items()}  # fmt: skip
         return replace(grid, entries=entries)
 
-    zero = {("other", "pixels"): ("accuracy", 99.0), ("digits", "pixels"): ("accuracy", 9.0)}
+    zero = {("other", "a"): ("accuracy", 99.0), ("digits", "b"): ("accuracy", 8.0),
+            ("digits", "pixels"): ("accuracy", 9.0)}  # fmt: skip
     for n, name in ((50.0, "m"), (49.9, "m"), (50.1, "n")):
         (best,) = best_private(moved(m=50.0, n=n, free=60.0, nonprivate=60.0), zero)
         assert (best.method, best.entry.mean) == (name, max(50.0, n))
         assert best.zero_shot == ("pixels", "accuracy", 9.0)
         assert best.ceiling is not None
         assert best.gap == 60.0 - best.entry.mean
+    cells = moved(m=99.0, n=1.0, free=60.0, nonprivate=60.0)
+    entries = {key: replace(one, unpriced=key[3] == "m", private=key[3] == "n")
+               for key, one in cells.entries.items()}  # fmt: skip
+    assert [best.method for best in best_private(replace(grid, entries=entries), zero)] == ["n"]
     for free, told in ((60.0, 0), (60.9375, 0), (61.0, 1), (59.0, 0)):
-        cautions = list(list_cautions(moved(m=1, n=1, free=free, nonprivate=60.0), "digits"))
-        assert ["below free" in one for one in cautions if "reference" in one] == [True] * told
+        for tuned in ((), ("free",)):  # a network is no head
+            cells = moved(*tuned, m=1, n=1, free=free, nonprivate=60.0)
+            cautions = [one for one in list_cautions(cells, "digits") if "reference" in one]
+            assert ["below free" in one for one in cautions] == [True] * (told and not tuned)
 
 
 SGD = {"head": "sgd", "batch_size": "full", "steps": 10}
@@ -277,6 +245,8 @@ CELLS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"dataset": "one class", "shares": (1.0, 0.0)} | TWO, {}),
     ({"dataset": "several", "multi_label": True, "class_names": ("round", "even", "absent")}, {}),
     ({"dataset": "labels", "multi_label": True, "headline": "accuracy"}, {}),
+    ({"dataset": "none", "multi_label": True, "headline": "accuracy",
+      "class_names": ("absent", "absent")}, {}),
     ({"dataset": "rare", "shares": (0.6, 0.2, 0.1, 0.1)}, {}),
     ({"dataset": "many", "rows": 400, "class_names": [f"c{k}" for k in range(12)],
       "shares": [0.34] + [0.06] * 11}, {}),
@@ -302,12 +272,16 @@ def test_tables_grids_and_results_of_cells_are_as_stored(tmp_path: Path) -> None
     })  # fmt: skip
     lasting = ("rows", "columns", "deltas", "above", "measures", "choices", "reasons", "unpriced",
                "tested", "patients", "risks")  # fmt: skip
-    check_values("grids_of_cells", {
-        **{name: getattr(grid, name) for name in lasting},
+    check_values("grids_of_cells", {**{name: getattr(grid, name) for name in lasting},
         "deltas said": [grid.delta_text(name) for name in ("digits", "n100001", "absent")],
         "entries": {key: {**vars(entry), "over_seeds": entry.over_seeds, "reach": entry.rows_reach}
-                    for key, entry in grid.entries.items()},
-    })  # fmt: skip
+        for key, entry in grid.entries.items()}})  # fmt: skip
+    for name in ("rare", "chosen"):
+        some = [path for path in paths if name in path.parts]
+        summarise_cells(some, tmp_path / name, study="s", metric_of="a file")
+    two = read_grid([tmp_path / name for name in ("rare", "chosen")])
+    assert [row[0] for row in two.rows] == ["rare", "chosen"]
+    assert two.reasons["chosen"].endswith("(set by a file).")
     results = cell_results.read_cell_results(paths)
     asked = ("place", "percent", "base_options", "delta_above", "batch_size", "epochs",
              "visited_rows")  # fmt: skip
@@ -330,12 +304,14 @@ def test_tables_grids_and_results_of_cells_are_as_stored(tmp_path: Path) -> None
 KINDS: list[dict[str, Any]] = [
     {}, {"search": None}, SEARCH, {"base": {"head": "fine_tune"}}, {"class_priors": "released"},
     {"chosen": {"class_weights": [1, 2]}}, {"base": {"head": "sgd", "class_priors": [1, 2]}},
+    {"chosen": {"class_weights": [1, 2]}, "base": {"head": "sgd"}},
     {"chosen": None, "class_weights": [1, 0.5]}, {"chosen": {"head": "sgd"}, "class_priors": [1]},
 ]  # fmt: skip
 NO_RECORDS: list[Any] = [
     None, "{", "[1]", {"format": "dpprobe-cell", "format_version": 1}, {"format": "dpprobe-bundle"},
     {"headline": "top5_accuracy"}, {"rows": {"train": 1.5, "test": 2}}, {"surprise": 1},
     {"format_version": 5}, {"record_sha256": "0" * 64}, {"cell": {"dataset": "d"}}, {"seeds": {}},
+    {"format_version": None},
 ]  # fmt: skip
 
 
@@ -354,10 +330,8 @@ def test_records_of_cells_say_and_refuse_what_is_stored(tmp_path: Path) -> None:
                                     record.is_ceiling, cell.promises)
         )  # fmt: skip
     values = whole.model_dump(mode="json")
-    wanted: dict[str, Any] = {
-        "options": values["options"], "seeds": 3, "study_seed": 0, "delta": 1e-5,
-        "accountant": "pld", "unit": "image",
-    }  # fmt: skip
+    wanted: dict[str, Any] = {"options": values["options"], "seeds": 3, "study_seed": 0,
+        "delta": 1e-5, "accountant": "pld", "unit": "image"}  # fmt: skip
     other = {"options": {"head": "sgd"}, "seeds": 4, "study_seed": 1, "delta": None,
              "accountant": "rdp", "unit": "patient"}  # fmt: skip
     assert cell_record.find_disagreement(values, **wanted) is None
@@ -379,7 +353,8 @@ def test_records_of_cells_say_and_refuse_what_is_stored(tmp_path: Path) -> None:
     check_values("records_of_cells", {
         "kinds": kinds, "faults": faults,
         "differences": [cell_record.find_disagreement(values, **wanted | {key: each})
-                        for key, each in other.items()],
+                        for key, each in other.items()]
+        + [cell_record.find_disagreement({**values, "seeds": None}, **wanted)],
         "facts": cell_record.recorded_facts(values, epsilon=math.inf, delta=1e-6),
         "titles": {
             f"{name} {several} {labels}": [one.title, one.least_title, one.is_partial,
@@ -421,7 +396,8 @@ def test_a_file_is_held_against_the_record_beside_it(tmp_path: Path) -> None:
     statement.write_text(statement.read_text().replace("0.996", "0.5"))
     with pytest.raises(DataError, match=r"privacy\.json"):
         cell_record.read_statement(statement)
-    for damaged in (path.read_text().replace('"seconds": 1.5', '"seconds": 9.5'), "{}", "[]"):
+    for damaged in (path.read_text().replace('"seconds": 1.5', '"seconds": 9.5'), "{}", "[]",
+                    '{"files": []}'):  # fmt: skip
         path.write_text(damaged)
         with pytest.raises(DataError, match=r"metrics\.json"):
             cell_record.check_file(heads)
@@ -430,21 +406,21 @@ def test_a_file_is_held_against_the_record_beside_it(tmp_path: Path) -> None:
 def test_a_network_is_whole_with_each_of_its_files(tmp_path: Path) -> None:
     folder = tmp_path / "seed-0"
     folder.mkdir()
-    for name in PAYLOAD_FILES:
+    for name in networks.PAYLOAD_FILES:
         (folder / name).write_text(name)
-    record = NetworkRecord(
+    record = networks.NetworkRecord(
         cell=CellName(dataset="d", backbone="b", method="m", epsilon="1"), index=0,
         fingerprint="f", device="cpu", options={}, chosen={}, trained=3, steps=1, seconds=1.0,
-        files={name: sha256_file(folder / name) for name in PAYLOAD_FILES},
+        files={name: sha256_file(folder / name) for name in networks.PAYLOAD_FILES},
     )  # fmt: skip
-    record.write(folder / NETWORK_FILES[0], *(folder / name for name in PAYLOAD_FILES))
-    for name in NETWORK_FILES:
+    record.write(*(folder / name for name in networks.NETWORK_FILES))
+    for name in networks.NETWORK_FILES:
         content = (folder / name).read_bytes()
-        assert whole_network_record(folder) is not None
+        assert networks.whole_network_record(folder) is not None
         (folder / name).write_bytes(content[:-1])
-        assert whole_network_record(folder) is None
+        assert networks.whole_network_record(folder) is None
         (folder / name).unlink()
-        assert whole_network_record(folder) is None
+        assert networks.whole_network_record(folder) is None
         (folder / name).write_bytes(content)
 
 
@@ -457,6 +433,7 @@ def test_files_of_stages_are_where_they_are_stored() -> None:
             "pixels": {"family": "pixels"},
             "vit": {"family": "timm", "model": "test_vit", "pretrained": False},
             "clip": {"family": "open_clip", "model": "ViT-B-32-quickgelu.openai"},
+            "lip": {"family": "open_clip", "model": "ViT-B-16-quickgelu.openai"},
         },
         "methods": {"sgd": {"head": "sgd"}, "net": NET | SEARCH, "blocks": {
             "head": "fine_tune", "tune": {"blocks": 2}}},
@@ -470,18 +447,16 @@ def test_files_of_stages_are_where_they_are_stored() -> None:
         cells = files.list_study_cells("digits")
         assert cells is files.list_study_cells("digits")  # of thousands of cells computed once
         of_dataset = ("tables", "features", "texts", "overlap_splits", "overlaps", "calibrations",
-                      "zero_shot", "embeddings", "cuts")  # fmt: skip
+                      "zero_shot", "embeddings", "cuts", "zero_shot_records",
+                      "few_shot_records")  # fmt: skip
         of_cells = ("searches", "networks", "network_marks", "cells", "marks")
         of_study = ("shard_names", "cuts", "zero_shot_records", "few_shot_records", "summaries",
                     "study_cells")  # fmt: skip
-        listed = {
-            **{each: getattr(files, f"list_{each}")("digits") for each in of_dataset},
+        listed = {**{each: getattr(files, f"list_{each}")("digits") for each in of_dataset},
             **{each: getattr(files, f"list_{each}")(cells) for each in of_cells},
             **{f"all {each}": getattr(files, f"list_{each}")() for each in of_study},
-            "shards": [
-                files.list_shards("digits", "pixels", *splits) for splits in ((), ("test",))
-            ],
-        }
+            "shards": [files.list_shards("digits", "pixels", *splits)
+            for splits in ((), ("test",))]}  # fmt: skip
         answers[name] = {  # the number, and some of long lists
             each: [len(found), *(found if len(found) < 15 else found[:: len(found) // 9])]
             for each, found in listed.items()
@@ -499,29 +474,30 @@ def test_counts_are_scikit_learns_over_all_seeds(tmp_path: Path) -> None:
     path = tmp_path / "predictions.parquet"
     write_predictions(path, scores, labels)
     expected = sum(confusion_matrix(labels, seed.argmax(1), labels=range(5)) for seed in scores)
-    np.testing.assert_array_equal(count_confusion(path, 5), expected)
+    np.testing.assert_array_equal(confusion.count_confusion(path, 5), expected)
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.5])
 def test_labels_counts_are_scikit_learns(tmp_path: Path, threshold: float) -> None:
     generator = np.random.default_rng(1)
     labels = (generator.random((200, 4)) < 0.3).astype(np.int8)
-    scores = generator.normal(size=(2, 200, 4)) + labels
+    scores = (generator.normal(size=(2, 200, 4)) + labels).round(1)  # some are the threshold
     path = tmp_path / "predictions.parquet"
     write_predictions(path, scores, labels)
+    pq.write_table(pq.read_table(path), path, row_group_size=90)
     every = np.concatenate([labels, labels])
     predicted = (np.concatenate(list(scores)) > threshold).astype(int)
     matrices = multilabel_confusion_matrix(every, predicted)
     expected = np.stack([matrices[:, 1, 1], matrices[:, 0, 1], matrices[:, 1, 0],
                          matrices[:, 0, 0]], axis=1)  # fmt: skip
-    counts = label_confusion(path, 4, threshold=threshold)
+    counts = confusion.label_confusion(path, 4, threshold=threshold)
     np.testing.assert_array_equal(counts, expected)
-    rows = list(csv.DictReader(io.StringIO(label_confusion_csv(counts, list("abcd")))))
+    rows = list(csv.DictReader(io.StringIO(confusion.label_confusion_csv(counts, list("abcd")))))
     assert int(rows[2]["false_negative"]) == counts[2, 2]
 
 
 def test_the_table_reads_back() -> None:
     counts = np.array([[3, 1], [0, 9]])
-    rows = list(csv.reader(io.StringIO(confusion_csv(counts, ['a "quoted", name', "b"]))))
+    rows = list(csv.reader(io.StringIO(confusion.confusion_csv(counts, ['a "quoted", name', "b"]))))
     assert rows[0][1:] == ['a "quoted", name', "b"]
     assert rows[1] == ['a "quoted", name', "3", "1"]

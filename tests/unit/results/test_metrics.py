@@ -10,36 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import expit
-from sklearn.metrics import (
-    accuracy_score,
-    average_precision_score,
-    recall_score,
-    roc_auc_score,
-    top_k_accuracy_score,
-)
+from sklearn import metrics as sk
 
 from dpprobe.results import bootstrap, metrics
+from dpprobe.results import uncertainty as kinds
 from dpprobe.results.bootstrap import Runs
 from dpprobe.results.cell_results import compare_means
 from dpprobe.results.intervals import combine_errors, over_classes, wilson_interval
-from dpprobe.results.metrics import (
-    Link,
-    calibration_error,
-    evaluate_scores,
-    ranked_labels,
-    right_predictions,
-    training_metrics,
-)
-from dpprobe.results.uncertainty import (
-    ROW_BOOTSTRAP,
-    ROW_CLASSES,
-    ROW_PROPORTION,
-    SEED_INTERVAL,
-    UNIT_BOOTSTRAP,
-    UNIT_CLASSES,
-    UNIT_PROPORTION,
-    summarise_records,
-)
+from dpprobe.results.metrics import evaluate_scores, right_predictions
+from dpprobe.results.uncertainty import summarise_records
 from dpprobe.results.unit_counts import row_weights
 
 TIMES = 400
@@ -64,7 +43,7 @@ def _made(
     return scores.round(digits), labels, _patients(generator, rows)
 
 
-def _link(several: bool) -> Link:
+def _link(several: bool) -> metrics.Link:
     return "sigmoid" if several else "softmax"
 
 
@@ -76,11 +55,9 @@ def _summary(
 ) -> dict[str, dict[str, Any]]:
     """Summarises records, by default of these scores alone."""
     link = _link(labels.ndim == 2)
-    return summarise_records(
-        records or [evaluate_scores(scores, labels, link=link, units=units)],
+    return summarise_records(records or [evaluate_scores(scores, labels, link=link, units=units)],
         correct=right_predictions(scores, labels, link=link), labels=labels, scores=scores,
-        units=units,
-    )  # fmt: skip
+        units=units)  # fmt: skip
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -104,16 +81,16 @@ def test_a_probability_on_an_edge_is_in_the_bin_below_it() -> None:
     edges = np.linspace(0.0, 1.0, metrics.CALIBRATION_BINS + 1)[1:]
     for edge, middle in zip(edges, edges - 0.5 / metrics.CALIBRATION_BINS, strict=True):
         # In one bin, the two gaps cancel in part.
-        error = calibration_error(np.array([edge, middle]), np.array([True, False]))
+        error = metrics.calibration_error(np.array([edge, middle]), np.array([True, False]))
         assert error == pytest.approx(abs(edge - 1 + middle) / 2)
 
 
 def test_calibration_is_of_weighted_rows() -> None:
     units = np.array([0, 1, 2, 3] + [4] * 16)  # four patients in five are right, few rows are
     probability = np.full(20, 0.8)
-    weighted = calibration_error(probability, units < 4, row_weights(units))
+    weighted = metrics.calibration_error(probability, units < 4, row_weights(units))
     assert weighted == pytest.approx(0.0, abs=1e-12)
-    assert calibration_error(probability, units < 4) == pytest.approx(0.6)
+    assert metrics.calibration_error(probability, units < 4) == pytest.approx(0.6)
 
 
 @settings(max_examples=60, deadline=None)
@@ -129,21 +106,21 @@ def test_one_label_agrees_with_scikit_learn_s_weighted_metrics(
     weights = 1 / np.bincount(units)[units] if named else None
     predicted = scores.argmax(1)
     assert found["accuracy"] == pytest.approx(
-        accuracy_score(labels, predicted, sample_weight=weights)
+        sk.accuracy_score(labels, predicted, sample_weight=weights)
     )
     present = np.unique(labels)
-    recall = recall_score(
+    recall = sk.recall_score(
         labels, predicted, labels=present, average=None, sample_weight=weights, zero_division=0
     )
     assert [found["per_class_recall"][label] for label in present] == pytest.approx(list(recall))
     assert found["macro_accuracy"] == pytest.approx(recall.mean())
     if classes == 12 and digits == 9:
-        top5 = top_k_accuracy_score(
+        top5 = sk.top_k_accuracy_score(
             labels, scores, k=5, labels=np.arange(classes), sample_weight=weights
         )
         assert found["top5_accuracy"] == pytest.approx(top5)
     if "auc" in found:
-        area = roc_auc_score(labels, scores[:, 1] - scores[:, 0], sample_weight=weights)
+        area = sk.roc_auc_score(labels, scores[:, 1] - scores[:, 0], sample_weight=weights)
         assert found["auc"] == pytest.approx(area, abs=1e-12)
 
 
@@ -160,15 +137,15 @@ def test_several_labels_agree_with_scikit_learn_s_weighted_metrics(
     for label in range(4):
         column, score = labels[:, label], scores[:, label]
         assert found["per_label_accuracy"][label] == pytest.approx(
-            accuracy_score(column, score > 0, sample_weight=weights)
+            sk.accuracy_score(column, score > 0, sample_weight=weights)
         )
         if found["per_label_auc"][label] is None:
             continue
-        area = roc_auc_score(column, score, sample_weight=weights)
-        precision = average_precision_score(column, score, sample_weight=weights)
+        area = sk.roc_auc_score(column, score, sample_weight=weights)
+        precision = sk.average_precision_score(column, score, sample_weight=weights)
         assert found["per_label_auc"][label] == pytest.approx(area, abs=1e-12)
         assert found["per_label_average_precision"][label] == pytest.approx(precision, abs=1e-12)
-    kept = ranked_labels(labels, 4)
+    kept = metrics.ranked_labels(labels, 4)
     assert kept == [label for label in range(4) if len(np.unique(labels[:, label])) == 2]
     for each, mean in (("auc", "auc"), ("average_precision", "mean_average_precision")):
         values = found[f"per_label_{each}"]
@@ -213,13 +190,13 @@ def test_a_patient_s_images_in_copies_change_nothing(several: bool) -> None:
     often = evaluate_scores(scores[units], labels[units], link=link, units=units)
     for name, value in once.items():
         assert often[name] == pytest.approx(value, abs=1e-12), name
-    followed = training_metrics(scores[units], labels[units], link=link, units=units)
+    followed = metrics.training_metrics(scores[units], labels[units], link=link, units=units)
     assert followed["test_accuracy"] == pytest.approx(once["accuracy"])
     assert followed["test_auc"] == pytest.approx(once["auc"])
     few = _summary(scores, labels)
     many = _summary(scores[units], labels[units], units)
     for name in ("auc", "accuracy" if several else "macro_accuracy"):
-        assert many[name]["rows_interval"] == UNIT_BOOTSTRAP
+        assert many[name]["rows_interval"] == kinds.UNIT_BOOTSTRAP
         assert many[name]["rows_low"] == pytest.approx(few[name]["rows_low"], abs=0.02)
         assert many[name]["rows_high"] == pytest.approx(few[name]["rows_high"], abs=0.02)
 
@@ -233,8 +210,8 @@ def test_patients_of_one_image_change_no_bit(
     link, units = _link(several), np.random.default_rng(seed).permutation(rows)
     plain = evaluate_scores(scores, labels, link=link)
     assert evaluate_scores(scores, labels, link=link, units=units) == plain
-    words = {UNIT_PROPORTION: ROW_PROPORTION, UNIT_BOOTSTRAP: ROW_BOOTSTRAP,
-             UNIT_CLASSES: ROW_CLASSES, None: None}  # fmt: skip
+    words = {kinds.UNIT_PROPORTION: kinds.ROW_PROPORTION, kinds.UNIT_BOOTSTRAP: kinds.ROW_BOOTSTRAP,
+             kinds.UNIT_CLASSES: kinds.ROW_CLASSES, None: None}  # fmt: skip
     of_rows = _summary(scores, labels)
     for name, entry in _summary(scores, labels, units).items():
         kind = entry["rows_interval"]
@@ -266,7 +243,7 @@ def test_intervals_over_patients_cover_where_those_over_rows_are_far_too_narrow(
         scores, labels, units = _clustered(generator, 50)
         summary = _summary(scores, labels, units)
         for name in ("accuracy", "macro_accuracy"):
-            assert summary[name]["rows_interval"] == UNIT_BOOTSTRAP
+            assert summary[name]["rows_interval"] == kinds.UNIT_BOOTSTRAP
             covered[name] += summary[name]["rows_low"] <= 0.8 <= summary[name]["rows_high"]
         low, high = wilson_interval(evaluate_scores(scores, labels)["accuracy"], len(labels))
         covered["rows"] += low <= 0.8 <= high
@@ -282,7 +259,7 @@ def test_where_all_is_right_the_number_of_patients_says_how_much_is_open() -> No
     summary = _summary(3.0 * np.eye(2)[labels], labels, units)
     # Each class, and each kind of row, is one of ten patients.
     for name, counted in (("accuracy", 20), ("macro_accuracy", 10), ("auc", 10)):
-        assert summary[name]["rows_interval"] == UNIT_PROPORTION
+        assert summary[name]["rows_interval"] == kinds.UNIT_PROPORTION
         assert summary[name]["rows_low"] == pytest.approx(wilson_interval(1.0, counted)[0])
 
 
@@ -291,7 +268,10 @@ def test_one_error_leaves_no_less_open_than_none() -> None:
     scores = np.tile([1.0, 0.0], (3000, 1))
     scores[7] = [0.0, 1.0]
     entry = _summary(scores, np.zeros(3000, dtype=np.int64), units)["accuracy"]
-    assert (entry["mean"], entry["rows_interval"]) == (pytest.approx(1 - 1 / 3000), UNIT_PROPORTION)
+    assert (entry["mean"], entry["rows_interval"]) == (
+        pytest.approx(1 - 1 / 3000),
+        kinds.UNIT_PROPORTION,
+    )
     assert entry["rows_low"] < wilson_interval(1.0, 100)[0] + 0.01 < 0.98
 
 
@@ -337,7 +317,7 @@ def test_intervals_have_a_width_within_0_and_1_and_hold_the_mean(
                 assert 0.0 <= entry[low] < entry[high] <= 1.0
         if rows > 1 and name not in ("expected_calibration_error", "mean_average_precision"):
             assert entry["rows_low"] is not None
-        if entry["interval"] in (SEED_INTERVAL, ROW_PROPORTION, UNIT_PROPORTION):
+        if entry["interval"] in (kinds.SEED_INTERVAL, kinds.ROW_PROPORTION, kinds.UNIT_PROPORTION):
             assert entry["low"] <= entry["mean"] <= entry["high"]
 
 
@@ -356,24 +336,22 @@ def test_interval_over_seeds_is_students() -> None:
     assert found["mean"] == pytest.approx(values.mean())
     assert found["std"] == pytest.approx(values.std(ddof=1))
     assert (found["low"], found["high"]) == (pytest.approx(low), pytest.approx(high))
-    assert (found["count"], found["interval"]) == (5, SEED_INTERVAL)
+    assert (found["count"], found["interval"]) == (5, kinds.SEED_INTERVAL)
     assert "index" not in entry
 
 
 @pytest.mark.parametrize("accuracies", [[0.9], [0.9] * 3, [0.9, 0.9 + 1e-9, 0.9 - 1e-9]])
 def test_seeds_that_do_not_vary_have_the_interval_over_test_rows(accuracies: list[float]) -> None:
     """The seeds may differ in other metrics."""
-    records = [
-        {"accuracy": accuracy, "expected_calibration_error": 0.1 * index}
-        for index, accuracy in enumerate(accuracies)
-    ]
+    records = [{"accuracy": accuracy, "expected_calibration_error": 0.1 * index}
+        for index, accuracy in enumerate(accuracies)]  # fmt: skip
     summary = _summarise_shares(records, np.arange(10) < 9)
     entry, seeds = summary["accuracy"], len(accuracies)
     assert (entry["low"], entry["high"]) == wilson_interval(0.9, 10)
-    assert (entry["interval"], entry["count"]) == (ROW_PROPORTION, seeds)
+    assert (entry["interval"], entry["count"]) == (kinds.ROW_PROPORTION, seeds)
     assert entry["std"] == (None if seeds == 1 else 0.0)
     others = summary["expected_calibration_error"]["interval"]
-    assert others == (None if seeds == 1 else SEED_INTERVAL)
+    assert others == (None if seeds == 1 else kinds.SEED_INTERVAL)
 
 
 @pytest.mark.parametrize(("right", "rows"), [(0, 3), (3, 3), (1, 1), (47, 300), (299, 300)])
@@ -405,12 +383,15 @@ def test_a_private_cell_has_the_uncertainty_of_its_test_rows_beside_that_of_its_
     records = [evaluate_scores(each, labels) for each in (scores, others)]
     summary, alone = _summary(scores, labels, None, records), _summary(scores, labels)
     entry = summary["accuracy"]
-    assert (entry["interval"], entry["rows_interval"]) == (SEED_INTERVAL, ROW_PROPORTION)
+    assert (entry["interval"], entry["rows_interval"]) == (
+        kinds.SEED_INTERVAL,
+        kinds.ROW_PROPORTION,
+    )
     mean = (records[0]["accuracy"] + records[1]["accuracy"]) / 2
     assert (entry["rows_low"], entry["rows_high"]) == pytest.approx(wilson_interval(mean, 300))
-    for name, kind in (("macro_accuracy", ROW_CLASSES), ("auc", ROW_BOOTSTRAP)):
+    for name, kind in (("macro_accuracy", kinds.ROW_CLASSES), ("auc", kinds.ROW_BOOTSTRAP)):
         moved = summary[name]["mean"] - alone[name]["mean"]
-        assert summary[name]["interval"] == SEED_INTERVAL
+        assert summary[name]["interval"] == kinds.SEED_INTERVAL
         assert summary[name]["rows_interval"] == kind
         assert summary[name]["rows_low"] == pytest.approx(alone[name]["rows_low"] + moved)
         assert summary[name]["rows_high"] == pytest.approx(alone[name]["rows_high"] + moved)
@@ -421,7 +402,7 @@ def test_bootstrap_over_labels_agrees_with_resampling_rows() -> None:
     labels[:, 0] = 0
     labels[:3, 0] = 1  # one resample in twenty has none of these
     summary = _summary(scores, labels)
-    assert summary["exact_match_accuracy"]["interval"] == ROW_PROPORTION
+    assert summary["exact_match_accuracy"]["interval"] == kinds.ROW_PROPORTION
     generator = np.random.default_rng(0)
     drawn = [generator.integers(60, size=60) for _ in range(400)]
     found = [evaluate_scores(scores[rows], labels[rows], link="sigmoid") for rows in drawn]
@@ -449,7 +430,7 @@ def test_weighted_areas_are_those_of_repeated_rows() -> None:
             rows = np.repeat(np.arange(25), counts[:, column].astype(int))
             expected = np.nan
             if len(set(positive[rows])) == 2:
-                expected = roc_auc_score(positive[rows], scores[rows, 0])
+                expected = sk.roc_auc_score(positive[rows], scores[rows, 0])
             assert found[column] == pytest.approx(expected, abs=1e-12, nan_ok=True)
 
 

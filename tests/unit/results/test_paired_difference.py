@@ -28,13 +28,11 @@ def _entry(correct: np.ndarray, *, halves: bool = True) -> Entry:
     scores = np.zeros((len(labels), 2))
     summaries = summarise_records(records, correct=correct[0], labels=labels, scores=scores)
     summary = summaries["accuracy"]
-    return Entry(
-        mean=100 * summary["mean"], low=None, high=None, interval=None,
+    return Entry(mean=100 * summary["mean"], low=None, high=None, interval=None,
         both_low=100 * summary["both_low"], both_high=100 * summary["both_high"],
         values=tuple(100 * record["accuracy"] for record in records),
-        halves=100 * np.array(values) if halves else None,
-        test_units=correct.shape[1], seeds=len(correct), private=True, ceiling=False,
-    )  # fmt: skip
+        halves=100 * np.array(values) if halves else None, test_units=correct.shape[1],
+        seeds=len(correct), private=True, ceiling=False)  # fmt: skip
 
 
 def _entry_of(
@@ -42,12 +40,10 @@ def _entry_of(
 ) -> Entry:
     """Makes the entry of a cell of one seed."""
     record = evaluate_scores(scores, labels)
-    return Entry(
-        mean=100 * record[metric], low=None, high=None, interval=None,
-        values=(100 * record[metric],),
-        halves=100 * np.array([half_values(metric, scores, labels, halves=halves)], dtype=float),
-        test_units=len(labels), seeds=1, private=False, ceiling=False,
-    )  # fmt: skip
+    return Entry(mean=100 * record[metric], low=None, high=None, interval=None,
+        values=(100 * record[metric],), halves=100 * np.array([half_values(metric, scores, labels,
+        halves=halves)], dtype=float), test_units=len(labels), seeds=1, private=False,
+        ceiling=False)  # fmt: skip
 
 
 def _answers(recalls: tuple[float, float], labels: np.ndarray, draws: np.ndarray) -> np.ndarray:
@@ -83,10 +79,8 @@ def test_the_interval_covers_with_classes_in_other_shares(
     truth = 100 * (np.subtract(first, second) @ weights)
     for _ in range(TIMES):
         labels = (generator.random(rows) < share).astype(np.int64)
-        entries = [
-            _entry_of(metric, _answers(recalls, labels, generator.random(rows)), labels, halves)
-            for recalls in (first, second)
-        ]
+        entries = [_entry_of(metric, _answers(recalls, labels, generator.random(rows)), labels,
+            halves) for recalls in (first, second)]  # fmt: skip
         told = compare_entries(*entries)
         held += _holds(told, truth)
     assert 0.91 * TIMES <= held <= 0.99 * TIMES
@@ -179,6 +173,10 @@ def test_how_many_units_would_tell_a_difference() -> None:
         (-10.0, -40.0, 20.0, 900),  # three times as narrow: the side towards 0 has 30 points
         (10.0, -5.0, 60.0, 225),
         (0.5, -8.0, 9.0, 1807),  # less than two points counts as two
+        (2.0, 0.0, 4.0, 100),
+        (-2.0, -4.0, 0.0, 100),
+        (2.0, 0.5, 4.0, 57),
     ):
         told = Comparison(difference=difference, low=low, high=high, way=PAIRED)
         assert told.units_to_tell(100, least=2.0) == needed
+        assert told.apart == (needed < 100)

@@ -19,6 +19,7 @@ from dpprobe.errors import DataError
 from dpprobe.privacy.risk import budget_words, explain_risks, row_words
 from dpprobe.reporting.headline import baseline_doubt
 from dpprobe.results.best_private import best_of_each, best_private
+from dpprobe.results.cautions import list_cautions
 from dpprobe.results.cell_record import read_cell
 from dpprobe.results.cell_results import read_cell_results
 from dpprobe.results.summary import SCHEMA, read_summaries, rounded_up, summarise_cells
@@ -71,10 +72,8 @@ def test_other_tables_are_refused_by_name(schema: pa.Schema, tmp_path: Path) -> 
 
 
 def test_cells_that_show_different_metrics_are_refused(tmp_path: Path) -> None:
-    cells = [
-        write_cell(tmp_path, class_names=("no", "yes"), headline="auc"),
-        write_cell(tmp_path, class_names=("no", "yes"), epsilon="2"),
-    ]
+    cells = [write_cell(tmp_path, class_names=("no", "yes"), headline="auc"),
+        write_cell(tmp_path, class_names=("no", "yes"), epsilon="2")]  # fmt: skip
     with pytest.raises(DataError, match="metric"):
         summarise_cells(cells, tmp_path / "summary.parquet", study="study")
 
@@ -94,16 +93,15 @@ def _write_risk(folder: Path, *realised: float, token: str = "advantage-0.1") ->
         path.parent.rename(target)
         record = read_json(target / "metrics.json")
         record["cell"]["epsilon"], record["realised_epsilon"] = token, epsilon
+        record["seeds"][0]["never_predicted"] = [3]
         write_json(target / "metrics.json", record)
         paths.append(target / "metrics.json")
     return paths
 
 
 def test_a_permitted_risk_has_one_row_with_the_largest_epsilon_of_its_cells(tmp_path: Path) -> None:
-    cells = [
-        *_write_risk(tmp_path, 0.93171, 1.4),
-        write_cell(tmp_path, method="sgd0", epsilon="1", seeds=1),
-    ]
+    cells = [*_write_risk(tmp_path, 0.93171, 1.4, 1.2), write_cell(tmp_path, method="sgd0",
+        epsilon="1", seeds=1)]  # fmt: skip
     grid = grid_of(tmp_path, *cells)
     assert grid.rows == (("digits", 1.0), ("digits", 1.4))
     assert row_words(grid.rows[1][1]) == "advantage 0.1 (ε ≤ 1.4)"
@@ -111,24 +109,25 @@ def test_a_permitted_risk_has_one_row_with_the_largest_epsilon_of_its_cells(tmp_
     assert explain_risks(grid.risks) == told
     own = [grid.get(("digits", 1.4), ("pixels", name)) for name in ("sgd0", "sgd1")]
     assert [entry and entry.epsilon for entry in own] == [0.9318, 1.4]
+    (caution,) = list_cautions(grid, "digits")
+    assert "three in its one seed by sgd0 on pixels (ε = 0.9318 (advantage 0.1))" in caution
     assert own[0] is not None
     assert own[0].private
     assert {cell.epsilon for cell in read_cell_results(cells)} == {1.0, 1.4}
     best = [each for each in best_private(grid, {}) if each.epsilon == "advantage-0.1"]
     (own_words,) = [each.budget for each in best]
-    assert own_words in ("0.9318 (advantage 0.1)", "1.4 (advantage 0.1)")
-    assert own_words == budget_words(best[0].entry.epsilon or 0.0)
+    assert own_words == budget_words(best[0].entry.epsilon or 0.0) == "1.2 (advantage 0.1)"
 
 
 def test_a_risk_and_an_epsilon_that_agree_have_rows_of_their_own(tmp_path: Path) -> None:
-    cells = [
-        *_write_risk(tmp_path, 1.0),
-        *_write_risk(tmp_path, 1.0, token="tpr-0.1-at-0.01"),
+    cells = [*_write_risk(tmp_path, 1.0), *_write_risk(tmp_path, 1.0, token="tpr-0.1-at-0.01"),
         write_cell(tmp_path, method="sgd0", epsilon="1", seeds=1),
-    ]
+        write_cell(tmp_path, dataset="other", epsilon="1.001", seeds=1)]  # fmt: skip
     grid = grid_of(tmp_path, *cells)
-    assert [epsilon for _, epsilon in grid.rows] == [1.0, 1.001, 1.002]
-    assert len(grid.entries) == 3
+    assert [epsilon for _, epsilon in grid.rows] == [1.0, 1.001, 1.002, 1.001]
+    for order in (cells, cells[::-1]):
+        read = {(cell.dataset, cell.epsilon) for cell in read_cell_results(order)}
+        assert read == set(grid.rows)
 
 
 # The best private result, its ceiling, and what few images leave open of both.
@@ -138,15 +137,11 @@ def test_a_risk_and_an_epsilon_that_agree_have_rows_of_their_own(tmp_path: Path)
 def test_of_several_ceilings_every_reader_takes_the_best(
     qualities: tuple[float, ...], tmp_path: Path
 ) -> None:
-    cells = [
-        paper_cell(tmp_path, method=f"free_{i}", epsilon="inf", head="nonprivate", quality=quality)
-        for i, quality in enumerate(qualities)
-    ]
+    cells = [paper_cell(tmp_path, method=f"free_{i}", epsilon="inf", head="nonprivate",
+        quality=quality) for i, quality in enumerate(qualities)]  # fmt: skip
     options = LAMB | {"batch_size": 64}
-    cells += [
-        paper_cell(tmp_path, method="lamb", epsilon=epsilon, head="lamb", options=options)
-        for epsilon in ("8", "inf")
-    ]
+    cells += [paper_cell(tmp_path, method="lamb", epsilon=epsilon, head="lamb", options=options)
+        for epsilon in ("8", "inf")]  # fmt: skip
     best = 100 * max(cell.mean for cell in read_cell_results(cells) if cell.ceiling)
     rows = rows_as_text(table_of(paper_run(cells), "large_scale_transfer_table2"))
     (row,) = [row for row in rows if row["Data"] == "digits" and row["ε"] == "∞"]
@@ -157,12 +152,9 @@ def test_of_several_ceilings_every_reader_takes_the_best(
 
 
 def test_the_best_of_each_key_is_the_first_of_equals(tmp_path: Path) -> None:
-    paths = [
-        write_cell(tmp_path, method=method, epsilon=epsilon, quality=quality)
-        for method, epsilon, quality in (
-            ("sgd", "2", 1.0), ("sgd", "1", 0.5), ("adam", "1", 4.0), ("lamb", "1", 0.5),
-        )
-    ]  # fmt: skip
+    paths = [write_cell(tmp_path, method=method, epsilon=epsilon, quality=quality)
+        for method, epsilon, quality in (("sgd", "2", 1.0), ("sgd", "1", 0.5), ("adam", "1", 4.0),
+        ("lamb", "1", 0.5))]  # fmt: skip
     sgd, *cells = read_cell_results(paths)
     best = best_of_each([sgd, *cells, replace(sgd, method="copy")], lambda cell: cell.epsilon)
     found = [(epsilon, cell.method) for epsilon, cell in best.items()]
@@ -182,6 +174,7 @@ LESIONS: dict[str, Any] = {"class_names": ("benign", "malignant"), "shares": (0.
         (LESIONS, [180, 20], 24.7),
         (LESIONS | {"patients": 50}, [180, 20], 6.2),  # 5 patients of the rarer class
         ({"multi_label": True}, [100, 200, 0, 2], 2.2),
+        ({"multi_label": True}, [0, 200, 200, 0], 200.0),
     ],
 )
 def test_the_variance_rests_on_the_rows_of_rare_classes(

@@ -134,10 +134,8 @@ def test_the_error_of_a_difference_leaves_out_what_both_groups_share() -> None:
 def test_one_head_of_several_that_stands_out_lifts_no_bound() -> None:
     drawn = np.random.default_rng(0).normal(size=(2, 500), scale=0.1)
     none = np.zeros(2)
-    heads = [
-        Groups.prepare_groups(np.array([0.5 + gap, 0.5]), drawn, least=none, excess=none)
-        for gap in (0.5, 0.0, 0.0, 0.0, 0.0)
-    ]
+    heads = [Groups.prepare_groups(np.array([0.5 + gap, 0.5]), drawn, least=none, excess=none)
+        for gap in (0.5, 0.0, 0.0, 0.0, 0.0)]  # fmt: skip
     assert mean_gap_interval(heads[:1], 0.95)[0] > 0.1
     low, high = mean_gap_interval(heads, 0.95)
     assert low == 0
@@ -155,14 +153,9 @@ def test_a_calibration_error_that_rows_explain_is_not_taken_for_a_gap(shared: bo
         scores = generator.normal(size=(1000, 1)) * 1.5
         labels = (generator.random((1000, 1)) < 1 / (1 + np.exp(-scores))).astype(int)
         rows = made_rows(labels, {"site": groups.tolist()}, units=units)
-        calibration, accuracy = (
-            gap_of(
-                measure_comparison(compare(rows, metric), [head(rows, scores)],
-                        Resamples(count, 200, seed=seed), Resamples(count, 0, seed=0), 0.95),
-                None, 0.95,
-            )
-            for metric in ("calibration_error", "accuracy")
-        )  # fmt: skip
+        calibration, accuracy = (gap_of(measure_comparison(compare(rows, metric),
+            [head(rows, scores)], Resamples(count, 200, seed=seed), Resamples(count, 0, seed=0),
+            0.95), None, 0.95) for metric in ("calibration_error", "accuracy"))  # fmt: skip
         seen += calibration.is_apart
         plain += (calibration.gap or 0.0) > 0.05
         chances.append(accuracy.chance_gap or 0.0)

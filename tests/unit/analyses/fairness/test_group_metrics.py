@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import recall_score, roc_auc_score
 
+from dpprobe.analyses.fairness import group_metrics
 from dpprobe.analyses.fairness.group_metrics import PERMUTATIONS, Layout, Resamples
 from dpprobe.results.metrics import Link, evaluate_scores
 from tests.support.fairness_rows import compare, head, made_rows
@@ -38,10 +39,8 @@ def test_values_of_groups_are_the_metrics_of_their_rows(kind: str) -> None:
         values = compare(rows, metric).compute_metric(head(rows, scores), once)[0].mean(axis=1)
         for group in range(3):
             part = groups == group
-            expected = evaluate_scores(
-                scores[part], labels[part], link=link,
-                units=np.unique(units[part], return_inverse=True)[1],
-            )  # fmt: skip
+            expected = evaluate_scores(scores[part], labels[part], link=link,
+                units=np.unique(units[part], return_inverse=True)[1])  # fmt: skip
             if metric in METRICS:
                 assert values[group] == pytest.approx(expected[METRICS[metric]], abs=1e-12)
             elif kind == "five":
@@ -111,7 +110,10 @@ def test_a_group_without_rows_of_both_kinds_in_a_resample_has_no_value_there() -
 
 
 @pytest.mark.parametrize("metric", ["auc", "accuracy", "recall", "calibration_error"])
-def test_groups_at_random_have_the_metrics_of_the_rows_they_are_given(metric: str) -> None:
+def test_groups_at_random_have_the_metrics_of_the_rows_they_are_given(
+    metric: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_metrics, "_TOGETHER", 100)  # fewer than rows
     labels, scores, groups, units = _data("several", seed=2)
     rows = made_rows(labels, {"site": groups.tolist()}, units=units)
     comparison, made = compare(rows, metric), head(rows, scores)
@@ -133,10 +135,6 @@ def test_groups_at_random_have_the_metrics_of_the_rows_they_are_given(metric: st
 def test_no_number_of_threads_changes_a_draw() -> None:
     labels, scores, groups, units = _data("several", seed=4)
     rows = made_rows(labels, {"site": groups.tolist()}, units=units)
-    one, three = (
-        compare(rows, "auc").compute_metric(
-            head(rows, scores), Resamples(rows.count, 200, seed=5, threads=threads)
-        )[1]
-        for threads in (1, 3)
-    )
+    one, three = (compare(rows, "auc").compute_metric(head(rows, scores),
+        Resamples(rows.count, 200, seed=5, threads=threads))[1] for threads in (1, 3))  # fmt: skip
     assert np.array_equal(one, three, equal_nan=True)

@@ -5,20 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dpprobe.analyses.fairness import groupings
 from dpprobe.analyses.fairness.comparison import make_comparisons
-from dpprobe.analyses.fairness.fairness_record import Compared
-from dpprobe.analyses.fairness.groupings import (
-    TestRows,
-    choose_compared,
-    label_counts,
-    make_groupings,
-)
+from dpprobe.analyses.fairness.fairness_record import Compared, Minimum
 from tests.support.fairness_rows import FEW, made_rows
 
 LABELS = np.array([0, 1, 0, 1, 0, 1])
 
 
-def _rows_of(enough: np.ndarray) -> TestRows:
+def _rows_of(enough: np.ndarray) -> groupings.TestRows:
     """Two rows for a group and label: both values where there is enough, else one."""
     labels, groups = [], []
     for group, row in enumerate(enough):
@@ -29,9 +24,9 @@ def _rows_of(enough: np.ndarray) -> TestRows:
 
 def _compared(enough: np.ndarray) -> Compared:
     rows = _rows_of(enough)
-    (site,) = make_groupings(rows, groups=None, pairs=(), minimum=FEW)
-    counts = label_counts(rows, site, rows.ranked_labels)
-    return choose_compared(rows, site, rows.ranked_labels, counts, FEW, negatives=True)
+    (site,) = groupings.make_groupings(rows, groups=None, pairs=(), minimum=FEW)
+    counts = groupings.label_counts(rows, site, rows.ranked_labels)
+    return groupings.choose_compared(rows, site, rows.ranked_labels, counts, FEW, negatives=True)
 
 
 def test_a_label_that_most_groups_lack_goes_for_all_and_a_group_without_most_labels() -> None:
@@ -54,7 +49,16 @@ def test_groups_are_compared_over_labels_that_each_has_enough_of(seed: int) -> N
 
 def test_a_column_called_class_is_no_class() -> None:
     rows = made_rows(LABELS, {"class": ["first", "second", "second"] * 2})
-    (column,) = make_groupings(rows, groups=("class",), pairs=(), minimum=FEW)
+    (column,) = groupings.make_groupings(rows, groups=("class",), pairs=(), minimum=FEW)
     assert (column.attribute, column.names) == ("class", ("first", "second"))
     metrics = [item.metric for item in make_comparisons(rows, column, FEW, seed=0)]
     assert metrics == ["auc", "accuracy", "recall", "calibration_error"]
+
+
+def test_a_label_with_exactly_as_many_patients_as_needed_is_compared() -> None:
+    rows = made_rows(np.array([[1, 1, 0, 0, 0, 1, 0]]).T, units=np.array([0, 1, 2, 3, 4, 1, 4]))
+    for positives, negatives, words in ((2, 3, ""), (3, 3, "2 patients with a, 3 needed"),
+                                        (2, 4, "3 patients without a, 4 needed")):  # fmt: skip
+        least = Minimum(units=1, positives=positives, negatives=negatives)
+        (classes,) = groupings.make_groupings(rows, groups=("class",), pairs=(), minimum=least)
+        assert classes.left_out == ({"a": words} if words else {})

@@ -26,23 +26,17 @@ DIGITS = load_digits()
 
 def _stores(folder: Path, train: slice, test: slice) -> tuple[Path, Path]:
     features = DIGITS.data / 16
-    return (
-        write_store(folder / "train", features[train], DIGITS.target[train]),
-        write_store(folder / "test", features[test], DIGITS.target[test]),
-    )
+    return (write_store(folder / "train", features[train], DIGITS.target[train]),
+        write_store(folder / "test", features[test], DIGITS.target[test]))  # fmt: skip
 
 
 def _run(folder: Path, stores: tuple[Path, Path], **changes: Any) -> tuple[dict[str, Any], Any]:
-    facts: dict[str, Any] = {
-        "dataset": "digits", "backbone": "clip", "shots": (1, 4, "full"), "seeds": 3, "seed": 0,
-        "memory_mb": 16000, "metric": None,
-    } | changes  # fmt: skip
-    probe_few_shot(
-        *stores, rows=folder / "probes.parquet", record=folder / "probes.json",
+    facts: dict[str, Any] = {"dataset": "digits", "backbone": "clip", "shots": (1, 4, "full"),
+        "seeds": 3, "seed": 0, "memory_mb": 16000, "metric": None} | changes  # fmt: skip
+    probe_few_shot(*stores, rows=folder / "probes.parquet", record=folder / "probes.json",
         options={name: facts.pop(name) for name in ("shots", "seeds")},
-        threads=torch.get_num_threads(),
-        study=cast("Study", SimpleNamespace(device="cpu")), **facts,
-    )  # fmt: skip
+        threads=torch.get_num_threads(), study=cast("Study", SimpleNamespace(device="cpu")),
+        **facts)  # fmt: skip
     return read_few_shot(folder / "probes.json"), pq.read_table(folder / "probes.parquet")
 
 

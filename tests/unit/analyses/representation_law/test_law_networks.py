@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from dpprobe.backbones.pixels import Options as Pixels
 from dpprobe.backbones.timm_models import Options as Timm
 from dpprobe.data import dataset_preparation
 from dpprobe.data.sklearn_datasets import Options as Sklearn
+from dpprobe.data.table import SplitTable
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.tuned_network import build_network, tuned_state
 from dpprobe.heads.normalisation import NoNormalisation
@@ -26,12 +28,10 @@ from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Transform
 from dpprobe.results import network_record
 
-METHODS = {
-    "one": method_options({"head": "fine_tune", "tune": {"blocks": 1}}),
+METHODS = {"one": method_options({"head": "fine_tune", "tune": {"blocks": 1}}),
     "two": method_options({"head": "fine_tune", "tune": {"blocks": 2}}),
     "head": method_options({"head": "fine_tune", "tune": "head"}),
-    "lora": method_options({"head": "fine_tune", "tune": {"lora": {"rank": 2}}}),
-}
+    "lora": method_options({"head": "fine_tune", "tune": {"lora": {"rank": 2}}})}  # fmt: skip
 VIT = Timm.model_validate({
     "model": "vit_tiny_patch16_224", "pretrained": False, "preprocessing": {"size": 32},
     "model_args": {"img_size": 32, "depth": 4, "embed_dim": 48, "num_heads": 3},
@@ -55,10 +55,8 @@ def _write_network(results: Path, backbone: Timm, method: str, *, scale: float =
     """Writes the files of a network whose tuned parameters are moved by normal noise."""
     loaded = loading.load_backbone(backbone, runtime=Runtime(device="cpu", precision="float32"))
     options: Any = METHODS[method]
-    network = build_network(
-        loaded, options, classes=10, seed=1, device="cpu",
-        transform=Transform(spec=NoNormalisation()),
-    )  # fmt: skip
+    network = build_network(loaded, options, classes=10, seed=1, device="cpu",
+        transform=Transform(spec=NoNormalisation()))  # fmt: skip
     state = tuned_state(network)
     generator = torch.Generator().manual_seed(0)
     for value in state.values():
@@ -75,14 +73,20 @@ def _write_network(results: Path, backbone: Timm, method: str, *, scale: float =
     return method, "1"
 
 
-def _measure(
+def _task(
     tmp_path: Path, tables: dict[Any, Path], backbone: Any, networks: list[Cell], **options: Any
-) -> LawRecord:
-    task = LawTask(
+) -> LawTask:
+    return LawTask(
         networks=networks, results=tmp_path, tables=tables, dataset="digits", backbone_name="net",
         backbone=backbone, methods=METHODS, seed=0, device="cpu",
         options=RepresentationLawOptions.model_validate({"rows": 120, "shuffles": 1, **options}),
     )  # fmt: skip
+
+
+def _measure(
+    tmp_path: Path, tables: dict[Any, Path], backbone: Any, networks: list[Cell], **options: Any
+) -> LawRecord:
+    task = _task(tmp_path, tables, backbone, networks, **options)
     task.measure_laws(tmp_path / "layers", threads=1)
     return LawRecord.read(law_path(tmp_path / "layers", "digits", "net"))
 
@@ -149,8 +153,6 @@ def test_laws_are_kept_while_nothing_changes(
         assert _measure(tmp_path, tables, CONVOLUTIONAL, files) == first
         assert path.stat().st_mtime, "marked for Snakemake"
         with pytest.raises(AssertionError, match="measured again"):
-            _measure(tmp_path, tables, CONVOLUTIONAL, files, shuffles=2)
-        with pytest.raises(AssertionError, match="measured again"):
             _measure(tmp_path, tables, CONVOLUTIONAL, [])
         path.write_bytes(b"damaged")
         with pytest.raises(AssertionError, match="measured again"):
@@ -158,3 +160,36 @@ def test_laws_are_kept_while_nothing_changes(
     another = tmp_path / "another"
     files = [_write_network(another, CONVOLUTIONAL, "one", scale=0.05)]
     assert _measure(another, tables, CONVOLUTIONAL, files).fingerprint != first.fingerprint
+
+
+def test_all_that_a_law_depends_on_is_in_its_fingerprint(
+    tmp_path: Path, tables: dict[Any, Path]
+) -> None:
+    files = _write_network(tmp_path, CONVOLUTIONAL, "one")
+    task = _task(tmp_path, tables, CONVOLUTIONAL, [files])
+    slow = method_options({"head": "fine_tune", "tune": {"blocks": 1}, "learning_rate": 0.01})
+    bare = replace(task, networks=[])
+    swapped: dict[Any, Path] = {"train": tables["test"], "test": tables["train"]}
+    tasks = [task, bare, replace(task, seed=1), replace(task, tables=swapped),
+        replace(task, methods=METHODS | {"one": slow}), replace(bare, dataset="other"),
+        replace(bare, backbone_name="other"), replace(bare, backbone=VIT),
+        *(_task(tmp_path, tables, CONVOLUTIONAL, [files], **each)
+        for each in ({"shuffles": 2}, {"rows": 100}, {"token": "pooled"}))]  # fmt: skip
+    found = [each._hash_inputs() for each in tasks]
+    path = task._folder_of(*files) / network_record.RECORD_FILE
+    record = network_record.NetworkRecord.read(path)
+    record.model_copy(update={"chosen": {"learning_rate": 0.5}}).write(path)
+    assert len({*found, task._hash_inputs()}) == len(tasks) + 1
+
+
+def test_a_sample_of_rows_is_drawn_with_the_seed(tmp_path: Path, tables: dict[Any, Path]) -> None:
+    runtime = Runtime(device="cpu", precision="float32")
+    loaded, table = (
+        loading.load_backbone(CONVOLUTIONAL, runtime=runtime),
+        SplitTable(tables["test"]),
+    )
+    task = _task(tmp_path, tables, CONVOLUTIONAL, [], rows=30)
+    drawn = [replace(task, seed=seed)._read_rows(table, loaded) for seed in (0, 1, 0)]
+    draws = {tuple(rows.labels) for rows in drawn} | {tuple(table.read_labels()[:30])}
+    assert len(draws) == 3, "neither the first rows nor those of another seed"
+    assert torch.equal(drawn[0].images, drawn[2].images)

@@ -8,17 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from dpprobe.analyses.representation_law import Tuning
+from dpprobe.analyses.representation_law import Tuning, measure
 from dpprobe.analyses.representation_law.law_record import LawRecord
-from dpprobe.analyses.representation_law.measure import (
-    SPLITS,
-    Rows,
-    Subject,
-    block_features,
-    law_job,
-    measure_layer,
-    tap_blocks,
-)
+from dpprobe.analyses.representation_law.measure import SPLITS, measure_layer, tap_blocks
 from dpprobe.backbones.network_forward import Tapped
 
 CLASSES, WIDTH, RHO = 3, 6, 0.5
@@ -77,17 +69,19 @@ class Maps(torch.nn.Module):
         return images.mean((2, 3))
 
 
-def _rows(rows: int, *, seed: int) -> Rows:
+def _rows(rows: int, *, seed: int) -> measure.Rows:
     """Makes images of 2 x 2 whose channels are a class mean and noise."""
     drawn = np.random.default_rng(seed)
     labels = np.tile(np.arange(CLASSES), rows // CLASSES)
     values = 10 * np.eye(CLASSES, WIDTH)[labels] + drawn.standard_normal((len(labels), WIDTH))
     images = torch.from_numpy(values.astype(np.float32))[:, :, None, None].expand(-1, -1, 2, 2)
-    return Rows(images=images.contiguous(), labels=labels)
+    return measure.Rows(images=images.contiguous(), labels=labels)
 
 
-def _subject(network: torch.nn.Module, tuning: Tuning | None = None, **names: str) -> Subject:
-    return Subject(
+def _subject(
+    network: torch.nn.Module, tuning: Tuning | None = None, **names: str
+) -> measure.Subject:
+    return measure.Subject(
         make=lambda: tap_blocks(network, network, "made up", token="class"), tuning=tuning, **names
     )
 
@@ -95,14 +89,12 @@ def _subject(network: torch.nn.Module, tuning: Tuning | None = None, **names: st
 TUNED = Tuning(setting="constant", tuned="last 2 blocks", blocks=2)
 
 
-def make_laws(tmp_path: Path, *more: Subject, rows: int = 300, **changes: int) -> LawRecord:
+def make_laws(tmp_path: Path, *more: measure.Subject, rows: int = 300, **changes: int) -> LawRecord:
     """Laws of the frozen network, of one of which two blocks were tuned, and of more."""
     subjects = [_subject(Tokens()), _subject(Tokens(0.8), TUNED, method="two", epsilon="1"), *more]
-    return law_job(
-        subjects, {"train": _rows(rows, seed=0), "test": _rows(rows // 2, seed=1)}, tmp_path,
-        dataset="made_up", backbone="tokens", device="cpu", fingerprint="f",
-        **{"shuffles": 2, "seed": 0} | changes,
-    )  # fmt: skip
+    return measure.law_job(subjects, {"train": _rows(rows, seed=0),
+        "test": _rows(rows // 2, seed=1)}, tmp_path, dataset="made_up", backbone="tokens",
+        device="cpu", fingerprint="f", **{"shuffles": 2, "seed": 0} | changes)  # fmt: skip
 
 
 def test_the_factor_of_each_network_comes_back(tmp_path: Path) -> None:
@@ -139,7 +131,7 @@ def test_a_network_whose_head_alone_was_tuned_is_the_frozen_one(tmp_path: Path) 
         raise AssertionError("its blocks are those of the frozen network")
 
     head = Tuning(setting="constant", tuned="head", blocks=0)
-    alike = Subject(make=never, tuning=head, method="head", epsilon="1")
+    alike = measure.Subject(make=never, tuning=head, method="head", epsilon="1")
     record = make_laws(tmp_path, alike, rows=30)
     assert record.networks[2].series == record.frozen.series != record.networks[1].series
     assert record.networks[2].blocks == 0
@@ -167,12 +159,12 @@ def test_maps_are_pooled_and_tokens_may_be() -> None:
     rows, maps = _rows(30, seed=0), Maps()
     tapped = tap_blocks(maps, maps, "made up", token="class")
     assert tapped.token == "pooled"
-    features = block_features(tapped, rows.images, device="cpu")
+    features = measure.block_features(tapped, rows.images, device="cpu")
     assert [layer.shape for layer in features] == [(30, WIDTH)] * 3
     np.testing.assert_allclose(features[0], rows.images.mean((2, 3)).numpy(), rtol=1e-6)
     tokens = Tokens()
     tapped = tap_blocks(tokens, tokens, "made up", token="pooled")
-    pooled = block_features(tapped, rows.images, device="cpu")
+    pooled = measure.block_features(tapped, rows.images, device="cpu")
     np.testing.assert_allclose(pooled[0], rows.images.mean((2, 3)).numpy(), rtol=1e-6)
 
 
@@ -183,5 +175,5 @@ def test_a_network_that_sees_mirror_images_gives_the_mean_of_both() -> None:
 
     maps, images = Mirrored(), torch.rand(5, WIDTH, 2, 2)
     tapped = tap_blocks(maps, maps, "made up", token="pooled")
-    features = block_features(tapped, images, device="cpu")
+    features = measure.block_features(tapped, images, device="cpu")
     np.testing.assert_allclose(features[0], 2 * images.mean((2, 3)).numpy(), rtol=1e-6)

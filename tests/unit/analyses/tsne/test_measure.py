@@ -11,12 +11,8 @@ import pytest
 from sklearn.datasets import load_digits
 from sklearn.neighbors import NearestNeighbors
 
-from dpprobe.analyses.tsne.measure import (
-    compute_embedding,
-    embed_tsne,
-    find_nearest,
-    measure_agreement,
-)
+from dpprobe.analyses.tsne import measure
+from dpprobe.analyses.tsne.measure import find_nearest, measure_agreement
 from tests.support.feature_stores import write_split
 
 
@@ -25,11 +21,9 @@ def write_store(
     class_names: Sequence[str] = tuple("0123456789"), **more: Any,
 ) -> Path:  # fmt: skip
     """Writes features as shards with a manifest; ids are row-0, row-1, ..."""
-    return write_split(
-        folder, features.astype(np.float32), labels, split="test", shards=shards,
+    return write_split(folder, features.astype(np.float32), labels, split="test", shards=shards,
         class_names=tuple(class_names), ids=[f"row-{row}" for row in range(len(features))],
-        backbone="pixels", backbone_options={"family": "pixels"}, **more,
-    )  # fmt: skip
+        backbone="pixels", backbone_options={"family": "pixels"}, **more)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +35,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _tsne(manifest: Path, output: Path, *, points: int = 250, components: int = 20) -> None:
     options = {"points": points, "perplexity": 20, "components": components}
-    embed_tsne(manifest, output, options=options, seed=1, threads=1)
+    measure.embed_tsne(manifest, output, options=options, seed=1, threads=1)
 
 
 def test_the_same_seed_and_threads_give_the_same_file(digits: Path, tmp_path: Path) -> None:
@@ -76,7 +70,9 @@ def test_a_row_is_not_its_own_neighbour_even_among_copies() -> None:
     ids=["one dimension", "one row apart", "huge"],
 )
 def test_odd_features_are_embedded(features: np.ndarray) -> None:
-    plane, facts = compute_embedding(features, perplexity=30, components=50, seed=0, threads=1)
+    plane, facts = measure.compute_embedding(
+        features, perplexity=30, components=50, seed=0, threads=1
+    )
     assert plane.shape == (len(features), 2)
     assert np.isfinite(plane).all()
     assert facts["pca_agreement"] > 0.9

@@ -17,48 +17,35 @@ from pydantic import ValidationError
 from scipy.special import softmax
 
 from dpprobe.errors import DpprobeError
+from dpprobe.heads import training_set
 from dpprobe.heads.normalisation import L2, AroundCentre, LayerNorm, NoNormalisation
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Transform
 from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.plan import Mechanism, Plan
 from dpprobe.release.parts.calibration import list_faults as calibration_faults
-from dpprobe.release.parts.calibration.measure import (
-    calibrate_from_counts,
-    calibrate_head,
-    calibration_mechanisms,
-    check_calibration_size,
-    describe_calibration,
-)
+from dpprobe.release.parts.calibration import measure as calibration
+from dpprobe.release.parts.calibration import noisy_counts
 from dpprobe.release.parts.choice.measure import check_choice, choice_words, fits_block
 from dpprobe.release.parts.cohort import list_faults as cohort_faults
 from dpprobe.release.parts.cohort.measure import check_cohort, describe_cohort
+from dpprobe.release.parts.evaluation import class_recalls as recalls
+from dpprobe.release.parts.evaluation import list_faults as evaluation_faults
+from dpprobe.release.parts.evaluation import measure as results
 from dpprobe.release.parts.evaluation import show
-from dpprobe.release.parts.evaluation.measure import (
-    accuracy_estimate,
-    area_estimate,
-    check_telling,
-    composition_words,
-    evaluate_heads,
-    evaluation_mechanisms,
-    fewest_of_a_class,
-)
 from dpprobe.release.parts.evidence.measure import check_evidence, in_words
 from dpprobe.release.parts.monitor import compare_images as monitor
-from dpprobe.release.parts.monitor.measure import (
-    check_monitor_size,
-    count_typical,
-    monitor_head,
-    monitor_mechanisms,
-    monitor_words,
-)
+from dpprobe.release.parts.monitor import measure as watching
+from dpprobe.release.parts.monitor.show import _check_totals
 from dpprobe.release.parts.predecessor.measure import named_predecessor
 from dpprobe.release.parts.sites import SitesOptions
 from dpprobe.release.parts.sites import list_faults as sites_faults
+from dpprobe.release.parts.sites.measure import check_sites
+from dpprobe.release.parts.sites.several_sites import describe_sites
 from dpprobe.release.parts.spent.measure import check_ledger, state_spent
 from dpprobe.release.probabilities import Calibration
 from dpprobe.wrong_keys_and_values import explain_first
-from tests.support.releases import watched
+from tests.support.releases import of_sites, watched
 from tests.support.shown_scores import head, of_test_rows
 from tests.support.stored_records import check_values
 
@@ -108,7 +95,7 @@ def test_test_results_are_as_before(kind: str) -> None:
     found = {}
     classes, several = KINDS[kind]
     for metric in ("accuracy", "auc", "macro_accuracy"):
-        wanted = answer(evaluation_mechanisms, metric, classes=classes, multi_label=several)
+        wanted = answer(results.evaluation_mechanisms, metric, classes=classes, multi_label=several)
         found[metric] = wanted
         if isinstance(wanted, str):
             continue
@@ -119,12 +106,12 @@ def test_test_results_are_as_before(kind: str) -> None:
             plan = plan_of(wanted, n, noise, unit="patient" if patients else "image")
             scores, labels = draw(kind, rows)
             case = f"{metric} {rows} {noise} {patients}"
-            found[f"{case} telling"] = answer(check_telling, plan, classes=classes)
+            found[f"{case} telling"] = answer(results.check_telling, plan, classes=classes)
             found[f"{case} fewest"] = (
-                fewest_of_a_class(plan) if metric != "accuracy" else composition_words(
-                    plan, plan, split="id, seed 0, fraction 0.2")
+                results.fewest_of_a_class(plan) if metric != "accuracy"
+                else results.composition_words(plan, plan, split="id, seed 0, fraction 0.2")
             )  # fmt: skip
-            made = evaluate_heads(
+            made = results.evaluate_heads(
                 head(classes), of_test_rows(scores, labels, units_of(rows, patients)), plan,
                 SEEDED, metric=metric, link=link, composition="paid",
                 calibration=Calibration(scale=2.0, offset=1.5, thresholds={})
@@ -139,25 +126,49 @@ def test_test_results_are_as_before(kind: str) -> None:
 
 def test_intervals_of_test_results_are_as_before() -> None:
     generator = np.random.default_rng(2)
-    accuracies = {
-        f"{value} {n} {deviation}": accuracy_estimate(value, n, deviation)
+    accuracies: dict[str, Any] = {
+        f"{value} {n} {deviation}": results.accuracy_estimate(value, n, deviation)
         for value in (0.0, 0.02, 0.5, 0.93, 1.0) for n in (1, 40, 3000)
         for deviation in (0.1, 5.0)
     }  # fmt: skip
-    areas = {}
+    areas: dict[str, Any] = {}
     for labels, rows, deviation in itertools.product((1, 3), (60, 4000), (0.5, 6.0)):
         rising = np.linspace(0.1, 2, 16)
         counts = rows / 32 * np.stack([rising, rising[::-1]]) + np.zeros((labels, 1, 1))
         counts[-1, 0] *= 0.2
         counts += generator.normal(0, deviation, counts.shape)
-        areas[f"{labels} {rows} {deviation}"] = area_estimate(counts, deviation)
-    intervals = ([0.1, 0.19], [0.4, 0.5], [0.2, 0.31], [0.05, 0.9], [0.6, 0.60001])
+        areas[f"{labels} {rows} {deviation}"] = results.area_estimate(counts, deviation)
+    for more in (0.0, 1e-6):  # exactly as many units as are needed
+        areas[f"fewest {more}"] = [
+            results.area_estimate(np.full((2, 2, 4), 0.25) + more * np.eye(2)[:, :1, None], 0.1),
+            results.area_estimate(np.array([[[0.0, 1.0 + more], [1.0, 3.0]]]), 0.1)]  # fmt: skip
+        table = np.array([[1.0 + more, 0], [3, 2], [0, 9]])
+        accuracies[f"fewest {more}"] = recalls.estimate_recalls(table, 0.1)
+    ranges, ends = np.array([9.0, 2.0, 2.000001, 1.9]), np.arange(5.0)
+    areas["edges"] = [results._noisy_quantiles(each, ends, 1.0, 9) for each in (ranges, -ranges)]
+    hits = results.evaluation_mechanisms("accuracy", classes=2, multi_label=False)
+    for n in (2, 3, 9, 10):
+        accuracies[f"telling {n}"] = [
+            answer(results.check_telling, plan_of(mechanisms, n, noise), classes=3)
+            for mechanisms, noise in ((hits, 2.0), (recalls.recall_mechanisms(), 0.1))]  # fmt: skip
+    for high in (0.2, 0.200001):
+        found = recalls.Estimate(0.1, 0.0, high, 0.1)
+        accuracies[f"words {high}"] = results.released_words("auc", found, plan_of(hits, 9))
+    for value, low, high, error in (
+        (0.5, 0.4, 0.6, 0.1), (0.5, 0.6, 0.7, 0.1), (0.5, 0.3, 0.4, 0.1), (0.5, -0.1, 0.6, 0.1),
+        (0.5, 0.4, 1.1, 0.1), (0.5, 0.5, 0.5, 0.1), (0.5, 0.4, 0.6, 0.0), (0.5, 0.4, 0.6, -0.1),
+        (0.0, 0.0, 0.3, 0.1), (1.0, 0.8, 1.0, 0.1),
+    ):  # fmt: skip
+        block = {"metric": "accuracy", "value": value, "interval": [low, high],
+                 "standard_error": error, "released": ""}  # fmt: skip
+        checked = answer(show._check_result, block, plan_of(hits, 9), ["a", "b"])
+        accuracies[f"result {value} {low} {high} {error}"] = checked[:90]
+    intervals = ([0.1, 0.19], [0.0, 0.1], [0.2, 0.31], [0.05, 0.9], [0.6, 0.60001], [0.0, 0.8])
     worst = {"name": "nevus", "recall": 0.3, "interval": [0.2, 0.35]}
     said = {
-        f"{metric} {interval} {lowest}": show.state_measured(
+        f"{metric} {interval} {lowest}": [tell(
             {"metric": metric, "value": sum(interval) / 2, "interval": interval,
-             "worst_class": lowest}
-        )
+             "worst_class": lowest}) for tell in (show.state_measured, show.round_result)]
         for metric in show.METRICS for interval in intervals
         for lowest in (None, worst, worst | {"interval": [0.2, sum(interval) / 2]})
     }  # fmt: skip
@@ -165,36 +176,66 @@ def test_intervals_of_test_results_are_as_before() -> None:
 
 
 def test_calibrations_are_as_before() -> None:
-    found: dict[str, Any] = {"labels": answer(calibration_mechanisms, classes=2, multi_label=True)}
+    found: dict[str, Any] = {}
+    found["labels"] = answer(calibration.calibration_mechanisms, classes=2, multi_label=True)
     for kind, rows, noise, apart in itertools.product(
         ("two", "four"), (90, 3000), (0.2, 3.0), (0.3, 4.0)
     ):
         classes = KINDS[kind][0]
-        plan = plan_of(calibration_mechanisms(classes=classes, multi_label=False), rows, noise)
+        wanted = calibration.calibration_mechanisms(classes=classes, multi_label=False)
+        plan = plan_of(wanted, rows, noise)
         scores, labels = draw(kind, rows)
-        made = calibrate_head(
+        made = calibration.calibrate_head(
             head(classes), of_test_rows(apart * scores, labels), plan, SEEDED, composition="paid"
         )
         del made["mechanisms"]
         found[f"{kind} {rows} {noise} {apart}"] = made
-        found[f"size {kind} {rows} {noise}"] = answer(check_calibration_size, plan)
+        found[f"size {kind} {rows} {noise}"] = answer(calibration.check_calibration_size, plan)
     for rows, noise, keep in ((90, 0.2, 1), (3000, 0.2, 1), (3000, 4.0, 1), (3000, 0.5, 0)):
-        wanted = evaluation_mechanisms("auc", classes=2, multi_label=False)
+        wanted = results.evaluation_mechanisms("auc", classes=2, multi_label=False)
         plan, (scores, labels) = plan_of(wanted, rows, noise), draw("two", rows)
-        measured = evaluate_heads(
+        measured = results.evaluate_heads(
             head(2), of_test_rows(keep * scores, labels), plan, SEEDED, metric="auc",
             link="softmax", composition="", keep_counts=True,
         )  # fmt: skip
-        found[f"auc {rows} {noise} {keep}"] = calibrate_from_counts(measured, plan)
-        found[f"auc size {rows} {noise}"] = answer(check_calibration_size, plan)
+        found[f"auc {rows} {noise} {keep}"] = calibration.calibrate_from_counts(measured, plan)
+        found[f"auc size {rows} {noise}"] = answer(calibration.check_calibration_size, plan)
+    mechanisms = calibration.calibration_mechanisms(classes=2, multi_label=False)
+    rising = np.arange(3.0, 35.0, 2)
     for answers in itertools.product((-3.0, 1.0), repeat=6):
-        noisy = {"temperature": answers, "probability_counts": [[9.0] * 16, [4.0] * 16]}
-        mechanisms = calibration_mechanisms(classes=2, multi_label=False)
-        found[f"{answers}"] = describe_calibration(noisy, mechanisms, 200)["scale"]
+        noisy = {"temperature": answers, "probability_counts": [rising * 9, 300 - rising * 9]}
+        described = calibration.describe_calibration(noisy, mechanisms, 200)
+        found[f"{answers}"] = [described["scale"], described["offset"]]
+    found["rare"] = noisy_counts.describe_classes(
+        np.ones((11, 2)), np.ones(16), n=40, deviation=50.0)  # fmt: skip
+    one_bin, three = np.array([0.0, 300.0, 0.0]), np.arange(3.0)
+    for n, other in itertools.product((9, 99), (-20.0, 0.0, 7.0, 300.0)):
+        for pair in ((one_bin, one_bin * other / 300), (one_bin * other / 300, one_bin),
+                     (three * 9, 3 * other - three)):  # fmt: skip
+            found[f"fit {n} {other} {len(found)}"] = noisy_counts.fit_logistic(
+                three, *pair, n=n, deviation=0.5)  # fmt: skip
+    for n, coverage in itertools.product((50, 99, 2000), noisy_counts.COVERAGES):
+        most, z = noisy_counts.allowed_misses(n, coverage)
+        found[f"threshold {n} {coverage}"] = [
+            noisy_counts.find_threshold([(0.1, first, noise), (0.2, second, 0.0), (0.3, 0.0, 0.0)],
+                                        n, coverage)
+            for first, second, noise in ((most, most, 0.0), (most, most + 1e-9, 0.0),
+                                         (-most, 0.0, 0.999 * most / z),
+                                         (-most, 0.0, 1.001 * most / z))
+        ] + [noisy_counts.fewest_units(2.0, coverage)]  # fmt: skip
+    ends = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
+    found["cut-offs"] = noisy_counts._list_cut_offs(
+        ends, np.array([5.0, 5, 10, 80]), np.array([40.0, 40, 10, 10]), 0.5)  # fmt: skip
+    for sized in (mechanisms, results.evaluation_mechanisms("auc", classes=2, multi_label=False)):
+        found[f"fewest of {sized[-1].name}"] = [
+            answer(calibration.check_calibration_size, plan_of(sized, n))
+            for n in (62, 63, 99, 100)]  # fmt: skip
     check_values("calibrations", found, rel=1e-4)
 
 
-def test_tables_of_new_images_are_as_before(tmp_path: Path) -> None:
+def test_tables_of_new_images_are_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found: dict[str, Any] = {}
     generator = np.random.default_rng(4)
     shares = np.array([1.0, 4, 10, 20, 30, 20, 10, 4, 1]) / 100
@@ -220,20 +261,32 @@ def test_tables_of_new_images_are_as_before(tmp_path: Path) -> None:
             unusual = monitor.measure_unusualness(rows, Transform(spec, arrays), typical)
             case = f"{spec.kind} {centre is None} {second is None}"
             found[case] = [typical.shape, typical.T @ typical, unusual]
+    monkeypatch.setattr(training_set, "_CHUNK_BYTES", 999)  # several blocks
     for kind, noise, patients in itertools.product(KINDS, (0.3, 8.0), (False, True)):
         classes, several = KINDS[kind]
         scores, labels = draw(kind, 300)
-        plan = plan_of(monitor_mechanisms(unusual=False), 100 if patients else 300, noise,
+        plan = plan_of(watching.monitor_mechanisms(unusual=False), 100 if patients else 300, noise,
                        unit="patient" if patients else "image")  # fmt: skip
-        made = monitor_head(
+        made = watching.monitor_head(
             head(classes), of_test_rows(scores, labels, units_of(300, patients)), plan, SEEDED,
             probe_norm=2.0, calibration=None, link="sigmoid" if several else "softmax",
-            composition=monitor_words(plan, plan),
+            composition=watching.monitor_words(plan, plan),
         )  # fmt: skip
-        found[f"{kind} {noise} {patients}"] = made | {"size": answer(check_monitor_size, plan)}
+        made["size"] = answer(watching.check_monitor_size, plan)
+        found[f"{kind} {noise} {patients}"] = made
+    four = watching.monitor_mechanisms(unusual=True)
+    found["fewest"] = [answer(watching.check_monitor_size, plan_of(four, n)) for n in (39, 40)]
+    found["edges"] = [monitor.list_edges(norm, unusual=norm > 0) for norm in (0.0, 2.0)]
+    for first, more, n in ((300.0, 0.0, 300), (300.0, 1.0, 300), (299.0, 1.0, 299),
+                           (300.0, -1.0, 300), (-5.0, 0.0, 300), (299.0, 0.0, 298)):  # fmt: skip
+        counted = {"a": [first], "b": [first - 1, 1 + more, 0.0]}
+        for noise in (0.01, 0.1):
+            tested = plan_of(four, n, noise)
+            said = answer(_check_totals, counted, {"a": 1, "b": 3}, tested)
+            found[f"totals {first} {more} {n} {noise}"] = said
     for name, text in {
         "good": "id,group,other\na,1,x\nb,2,x\n\na,1,y\n", "spaces": " id , group\na,1\n",
-        "two": "id,group\na,1\na,2\n", "short": "id,group\na\n", "no id": "group\n1\n",
+        "two": "id,group\na,1\na,2\n", "short": "id,group\nb,1\na\n", "no id": "group\n1\n",
         "double": "id,id,group\na,b,1\n", "empty": "", "no group": "id,x\na,1\n",
         "sep": "sep=;\nid; group\na;p1\nb;p1\n",         "quote": 'id,group\n"a,p1\n',
     }.items():  # fmt: skip
@@ -265,8 +318,8 @@ def test_new_rows_are_counted_and_compared_as_before() -> None:
 
     def bundle_of(unusual: bool, change: Any = None) -> Any:
         heads = replace(head(3), typical=typical[None] if unusual else None)
-        plan = plan_of(monitor_mechanisms(unusual=unusual), 300, 2.0)
-        block = monitor_head(
+        plan = plan_of(watching.monitor_mechanisms(unusual=unusual), 300, 2.0)
+        block = watching.monitor_head(
             heads, of_test_rows(scores, labels), plan, SEEDED, probe_norm=2.0, calibration=None,
             link="softmax", composition="",
         )  # fmt: skip
@@ -296,7 +349,9 @@ def test_new_rows_are_counted_and_compared_as_before() -> None:
             compared.most_unusual,
         ]  # fmt: skip
     changes: dict[str, Callable[[dict[str, Any]], Any]] = {
-        "n": lambda block: block.update(n=0), "no n": lambda block: block.pop("n"),
+        "n": lambda block: block.update(n=0), "one": lambda block: block.update(n=1),
+        "none": lambda block: block.update(edges=None),
+        "list": lambda block: block.update(tables=[]), "no n": lambda block: block.pop("n"),
         "text": lambda block: block.update(n="x"),
         "table": lambda block: block["tables"].pop("unusualness"),
         "class": lambda block: block["tables"]["predicted_class"].pop(),
@@ -372,6 +427,19 @@ def test_what_parts_say_and_check_is_as_before() -> None:
         found[f"evidence {change}"] = [
             answer(check_evidence, {"evidence": evidence}, plan), in_words(evidence)
         ]  # fmt: skip
+    found["cheap choice"] = [answer(check_choice, {"choice": {
+        "cells": cells, "epsilon": epsilon, "words": choice_words(cells, epsilon, delta=1e-5)}},
+        plan, facts) for cells, epsilon in ((1, 0.5), (-1, None), (2, 1.1))]  # fmt: skip
+    for names in (3, "ab", ["a"], ["a", "a"], ["b", "a"], ["a", 1]):
+        sites = of_sites() | {"names": names, "packed_by": "a", "aggregator": "a"}
+        found[f"sites {names}"] = answer(check_sites, {"sites": sites}, plan)
+    for names, colluders, aggregator, unit in itertools.product(
+        ("ab", "abcd"), (0, 1, 2, 3), (None, "b"), ("image", "patient")
+    ):
+        if colluders < len(names):
+            found[f"sites {names} {colluders} {aggregator} {unit}"] = describe_sites(
+                names, packed_by="a", aggregator=aggregator, colluders=colluders, agreement="x",
+                smallest_share=9e3, coordinates=7, unit=unit)  # fmt: skip
     found["predecessors"] = [
         answer(named_predecessor, {"predecessor": {"name": name, "sha256": digest}})
         for name in ("a", "a/b", 3) for digest in ("ab" * 32, "AB" * 32, "ab" * 31, None)
@@ -398,8 +466,8 @@ def test_faults_of_parts_in_a_study_are_as_before() -> None:
         "plain": asked(dataset="three"), "without": asked(cohort="c", dataset="four"),
     }  # fmt: skip
     for method, cohort, horizon, before, dataset in itertools.product(
-        methods, (None, "c"), (None, 4), (None, "first", "second", "plain", "without", "elsewhere"),
-        ("new", "one", "two"),
+        methods, (None, "c"), (None, 4, 5),
+        (None, "first", "second", "plain", "without", "elsewhere"), ("new", "one", "two"),
     ):  # fmt: skip
         release = asked(cohort=cohort, horizon=horizon, predecessor=before, dataset=dataset,
                         method=method, options={})  # fmt: skip
@@ -411,11 +479,14 @@ def test_faults_of_parts_in_a_study_are_as_before() -> None:
         if faults := [*cohort_faults(wanted), *(sites_faults(wanted) if dataset == "new" else ())]:
             found[case] = faults
     for epsilon, metric, several, options in itertools.product(
-        (None, 1.0), ("auc", "accuracy"), (False, True), (False, True)
+        (None, 1.0), ("auc", "accuracy", None), (False, True), (False, True)
     ):
-        release = asked(options=SimpleNamespace(epsilon=epsilon) if options else None, test=metric)
-        wanted = SimpleNamespace(release=release, multi_label=several)
-        found[f"{epsilon} {metric} {several} {options}"] = [*calibration_faults(wanted)]
+        block = SimpleNamespace(epsilon=epsilon, metric=metric) if options else None
+        shown = SimpleNamespace(datasets={"new": SimpleNamespace(metric=epsilon and "auc")})
+        wanted = SimpleNamespace(release=asked(options=block, test=metric), multi_label=several,
+                                 classes=2 if epsilon else 3, study=shown)  # fmt: skip
+        found[f"{epsilon} {metric} {several} {options}"] = [
+            *calibration_faults(wanted), *evaluation_faults(wanted)]  # fmt: skip
     for name, sites, colluders, aggregator in itertools.product(
         "ax", (1, 2, 3), (0, 1, 2, 3), (None, "a", "x")
     ):
@@ -433,6 +504,6 @@ def test_faults_of_parts_in_a_study_are_as_before() -> None:
         except DpprobeError:
             continue
         plan = plan_of(head_options.list_mechanisms(100), 100)
-        counted = count_typical(plan, head_options.normalize, dimension)
+        counted = watching.count_typical(plan, head_options.normalize, dimension)
         found[f"{normalize} {kind} {dimension}"] = counted
     check_values("faults_of_parts", found)

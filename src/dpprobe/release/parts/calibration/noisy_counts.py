@@ -165,6 +165,12 @@ def estimate_share(part: float, whole: float, part_noise: float, rest_noise: flo
     kept = p[np.abs(part - p * whole) <= _Z * np.sqrt(sampling + noise)]
     if whole <= 2 * math.hypot(part_noise, rest_noise):
         return Share(0.5, 0.0, 1.0)
+    if not len(kept):  # of many rows, the interval lies between two neighbouring values of p
+        z, part_noise, rest_noise = _Z * _Z, part_noise * part_noise, rest_noise * rest_noise
+        square = whole * whole + z * (whole - part_noise - rest_noise)
+        middle = part * whole + z * (whole / 2 - part_noise)
+        half = np.sqrt(middle * middle - square * (part * part - z * part_noise))
+        kept = np.clip([(middle - half) / square, (middle + half) / square], 0.0, 1.0)
     value = min(max(part / whole, 0.0), 1.0)
     return Share(value, min(value, float(kept[0])), max(value, float(kept[-1])))
 

@@ -19,10 +19,7 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.target import Target
 from dpprobe.release.counted_units import compose_test_price
 from dpprobe.release.parts.calibration import measure as calibration_release
-from dpprobe.release.parts.calibration.measure import (
-    TEMPERATURE,
-    calibration_mechanisms,
-)
+from dpprobe.release.parts.calibration.measure import TEMPERATURE, calibration_mechanisms
 from dpprobe.release.parts.evaluation.measure import evaluation_mechanisms
 from dpprobe.results.unit_counts import row_weights
 
@@ -30,11 +27,9 @@ CLASSES = 3
 
 
 def planned(folder: Path, n: int, epsilon: float, classes: int = CLASSES) -> Plan:
-    return calibrate(
-        calibration_mechanisms(classes=classes, multi_label=False),
-        Target(n=n, epsilon=epsilon, delta=1e-5),
-        cache=folder / "calibration",
-    )
+    wanted = calibration_mechanisms(classes=classes, multi_label=False)
+    target = Target(n=n, epsilon=epsilon, delta=1e-5)
+    return calibrate(wanted, target, cache=folder / "calibration")
 
 
 class Sums:
@@ -121,15 +116,13 @@ def test_a_head_s_planted_error_is_described(
 
 def test_the_test_units_pay_for_everything_together(tmp_path: Path) -> None:
     two = planned(tmp_path, 1000, 2.0, classes=2)
-    one = calibrate(
-        evaluation_mechanisms("accuracy", classes=2, multi_label=False),
-        Target(n=1000, epsilon=1.0, delta=1e-5),
-        cache=tmp_path / "calibration",
-    )
+    wanted = evaluation_mechanisms("accuracy", classes=2, multi_label=False)
+    target = Target(n=1000, epsilon=1.0, delta=1e-5)
+    one = calibrate(wanted, target, cache=tmp_path / "calibration")
     both = compose_test_price(one, two)
     assert both is not None
-    wanted = math.hypot(gaussian_mu(one.mechanisms), gaussian_mu(two.mechanisms))
-    assert gaussian_mu(both.mechanisms) == pytest.approx(wanted)
+    exact = math.hypot(gaussian_mu(one.mechanisms), gaussian_mu(two.mechanisms))
+    assert gaussian_mu(both.mechanisms) == pytest.approx(exact)
     assert 2.0 < both.realised_epsilon < 3.0
     assert compose_test_price(None, two) is two
     assert compose_test_price(one, None) is one

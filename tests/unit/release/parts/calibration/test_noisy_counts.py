@@ -12,17 +12,6 @@ from scipy.special import expit, softmax
 from sklearn.linear_model import LogisticRegression
 
 from dpprobe.release.parts.calibration import noisy_counts as calibration
-from dpprobe.release.parts.calibration.noisy_counts import (
-    COVERAGES,
-    LABEL_EDGES,
-    allowed_misses,
-    describe_classes,
-    describe_two,
-    estimate_share,
-    fewest_units,
-    fit_logistic,
-    search_temperature,
-)
 from dpprobe.release.probabilities import TOP_EDGES
 
 Floats = npt.NDArray[np.float64]
@@ -37,13 +26,13 @@ def draw_rows(n: int, generator: np.random.Generator) -> tuple[Floats, npt.NDArr
 
 
 def count_labels(own: Floats) -> Floats:
-    place = np.searchsorted(LABEL_EDGES[1:-1], own, side="right")
-    return np.bincount(place, minlength=len(LABEL_EDGES) - 1).astype(float)
+    place = np.searchsorted(calibration.LABEL_EDGES[1:-1], own, side="right")
+    return np.bincount(place, minlength=len(calibration.LABEL_EDGES) - 1).astype(float)
 
 
 def threshold_of(own: Floats, noise: Floats, deviation: float, coverage: float) -> float:
     top = np.zeros((len(TOP_EDGES) - 1, 2))
-    described = describe_classes(
+    described = calibration.describe_classes(
         top, count_labels(own) + noise, n=len(own), deviation=deviation
     )  # fmt: skip
     found = {one["coverage"]: one["threshold"] for one in described["sets"]}
@@ -63,7 +52,7 @@ def test_sets_of_ten_thousand_releases_cover(
     missed, useful = 0, 0
     for _ in range(releases):
         tested = own[generator.integers(0, len(own), n)]
-        noise = generator.normal(0, deviation, len(LABEL_EDGES) - 1)
+        noise = generator.normal(0, deviation, len(calibration.LABEL_EDGES) - 1)
         threshold = threshold_of(tested, noise, deviation, 0.9)
         missed += own[generator.integers(0, len(own))] < threshold
         useful += threshold > 0
@@ -78,30 +67,30 @@ def test_without_noise_the_sets_are_those_of_split_conformal_prediction() -> Non
     generator = np.random.default_rng(4)
     values, labels = draw_rows(2000, generator)
     own = values[np.arange(len(labels)), labels]
-    for coverage in COVERAGES:
+    for coverage in calibration.COVERAGES:
         by_units = coverage / (1 - calibration.NOISE_SHARE * (1 - coverage))
         wanted = math.ceil(by_units * (len(own) + 1))
         least = np.sort(own)[::-1][wanted - 1]
-        edges = [edge for edge in LABEL_EDGES if edge <= least]
-        noise = np.zeros(len(LABEL_EDGES) - 1)
+        edges = [edge for edge in calibration.LABEL_EDGES if edge <= least]
+        noise = np.zeros(len(calibration.LABEL_EDGES) - 1)
         assert threshold_of(own, noise, 0.0, coverage) == pytest.approx(max(edges), rel=2e-6)
 
 
 def test_below_the_named_size_there_is_no_useful_set() -> None:
     for deviation in (2.0, 5.9, 11.1):
-        fewest = fewest_units(deviation)
-        most, z = allowed_misses(fewest, 0.9)
+        fewest = calibration.fewest_units(deviation)
+        most, z = calibration.allowed_misses(fewest, 0.9)
         assert most >= 2 * z * deviation
-        assert allowed_misses(fewest - 2, 0.9)[0] < 2 * z * deviation
-    assert 250 < fewest_units(5.9) < 350
+        assert calibration.allowed_misses(fewest - 2, 0.9)[0] < 2 * z * deviation
+    assert 250 < calibration.fewest_units(5.9) < 350
 
 
 @pytest.mark.parametrize("wanted", [-7.7, -3.3, -0.01, 0.06, 1.23, 7.6])
 def test_a_straight_line_of_sums_has_its_zero(wanted: float) -> None:
     answers: list[float] = []
     while len(answers) < calibration.QUERIES:
-        answers.append(5 * (wanted - search_temperature(answers)))
-    assert search_temperature(answers) == pytest.approx(wanted)
+        answers.append(5 * (wanted - calibration.search_temperature(answers)))
+    assert calibration.search_temperature(answers) == pytest.approx(wanted)
 
 
 def binned(
@@ -119,7 +108,7 @@ def binned(
 
 def test_the_logistic_regression_is_that_of_the_rows() -> None:
     _, counts, (middles, scores, labels) = binned(200_000, 2.0, np.random.default_rng(6))
-    slope, offset = fit_logistic(middles, *counts, n=200_000, deviation=0.0)
+    slope, offset = calibration.fit_logistic(middles, *counts, n=200_000, deviation=0.0)
     usual = LogisticRegression(C=np.inf).fit(scores[:, None], labels)
     assert slope == pytest.approx(float(usual.coef_[0, 0]), rel=0.03)
     assert offset == pytest.approx(float(usual.intercept_[0]), abs=0.03)
@@ -135,7 +124,7 @@ def test_noise_leaves_probabilities_within_reason(deviation: float) -> None:
         places = np.concatenate([[-500.0, -90.0], middles, [40.0, 700.0]])
         table = np.pad(counts, ((0, 0), (2, 2)))
         noisy = table + generator.normal(0, deviation, table.shape)
-        slope, offset = fit_logistic(places, *noisy, n=1000, deviation=deviation)
+        slope, offset = calibration.fit_logistic(places, *noisy, n=1000, deviation=deviation)
         truth = expit(2.0 * scores - 0.7)
         errors.append(np.abs(expit(slope * scores + offset) - truth).mean())
     assert np.mean(errors) < (0.25 if deviation > 10 else 0.08)
@@ -146,24 +135,20 @@ def test_intervals_of_shares_cover() -> None:
     for _ in range(2000):
         hits = generator.binomial(300, 0.8)
         part = hits + generator.normal(0, 5)
-        share = estimate_share(part, part + 300 - hits + generator.normal(0, 5), 5.0, 5.0)
+        share = calibration.estimate_share(
+            part, part + 300 - hits + generator.normal(0, 5), 5.0, 5.0
+        )
         assert share.low <= share.value <= share.high
         inside += share.low <= 0.8 <= share.high
     assert 0.93 < inside / 2000 < 0.98
-    assert estimate_share(3.0, 4.0, 5.0, 5.0) == (0.5, 0.0, 1.0), "lost in noise"
-
-
-def test_without_a_slope_there_are_no_cut_offs() -> None:
-    edges = np.array([-9.0, -1.0, 1.0, 9.0])
-    counts = np.array([[10.0, 100.0, 390.0], [390.0, 100.0, 10.0]])
-    said = describe_two(
-        edges, np.array([-2.0, 0.0, 2.0]), counts, scale=0.0, offset=0.3, n=1000, deviation=1.0
-    )
-    assert said["cut_offs"] == said["net_benefit"] == []
-    one_bin = np.array([0.0, 300.0, 0.0])
-    slope, offset = fit_logistic(np.array([-1.0, 0.0, 1.0]), one_bin, one_bin, n=600, deviation=1.0)
-    assert slope == 0
-    assert offset == pytest.approx(0.0)
+    assert calibration.estimate_share(3.0, 4.0, 5.0, 5.0) == (0.5, 0.0, 1.0), "lost in noise"
+    few = np.array(
+        calibration.estimate_share(30.0, 1e5, 2.0, 3.0)
+    )  # between two neighbours of the grid
+    most = np.array(calibration.estimate_share(1e5 - 30.0, 1e5, 3.0, 2.0))
+    for end in few[1:]:  # the variance is nearly that of a Poisson number, and the noise's
+        assert abs(30 - end * 1e5) == pytest.approx(1.96 * math.sqrt(end * 1e5 + 4), rel=1e-3)
+    assert few[1] < few[0] < few[2] == pytest.approx(1 - most[1])
 
 
 def test_two_classes_are_described_as_their_rows_are() -> None:
@@ -171,8 +156,8 @@ def test_two_classes_are_described_as_their_rows_are() -> None:
     n, deviation = 20_000, 2.0
     edges, counts, (middles, scores, labels) = binned(n, 3.0, np.random.default_rng(9), power=1.5)
     largest = int(counts.sum(axis=0).max())
-    slope, offset = fit_logistic(middles, *counts, n=n, deviation=deviation)
-    said = describe_two(
+    slope, offset = calibration.fit_logistic(middles, *counts, n=n, deviation=deviation)
+    said = calibration.describe_two(
         edges, middles, counts, scale=slope, offset=offset, n=n, deviation=deviation
     )  # fmt: skip
     chances, ends = (expit(slope * each + offset) for each in (scores, edges))
@@ -180,7 +165,9 @@ def test_two_classes_are_described_as_their_rows_are() -> None:
 
     def share(part: Any, whole: Any, bins: Any, rest: Any) -> Any:
         noise = [deviation * math.sqrt(each.sum()) for each in (bins, rest)]
-        return pytest.approx(estimate_share(float(part.sum()), float(whole.sum()), *noise))
+        return pytest.approx(
+            calibration.estimate_share(float(part.sum()), float(whole.sum()), *noise)
+        )
 
     rates: dict[str, Any] = {
         "sensitivity": (max, lambda end: (chances[labels] >= end).mean()),
@@ -216,7 +203,7 @@ def test_two_classes_are_described_as_their_rows_are() -> None:
         assert n * row["all"] == pytest.approx(labels.sum() - odds * (~labels).sum())
         assert n * row["error"] == pytest.approx(math.hypot(noise, math.sqrt(gained + odds * lost)))
     for row in said["sets"]:
-        most, z = allowed_misses(n, row["coverage"])
+        most, z = calibration.allowed_misses(n, row["coverage"])
         missed = np.where(labels, chances, 1 - chances) < row["threshold"]
         assert most - 4 * largest < missed.sum() < most - z * deviation
 

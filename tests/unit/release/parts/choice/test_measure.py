@@ -16,13 +16,7 @@ from dpprobe.privacy import accountants, calibration
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.target import Target
-from dpprobe.release.parts.choice.measure import (
-    IF_FIXED,
-    NO_CHOICE,
-    NOT_COVERED,
-    WHAT_IT_MEANS,
-    choice_block,
-)
+from dpprobe.release.parts.choice import measure as choice
 from dpprobe.results.summary import rounded_up
 from dpprobe.study.study import Study
 from tests.support.small_study import STUDY
@@ -43,18 +37,14 @@ def study(methods: dict[str, Any], epsilons: list[Any], **more: Any) -> Study:
 
 def plan_of(options: dict[str, Any], epsilon: float, folder: Path) -> Plan:
     method = method_options(options)
-    return calibrate(
-        method.list_mechanisms(N),
-        Target(n=N, epsilon=epsilon, delta=1e-5),
-        cache=folder,
-        selection=method.priced_selection(N),
-    )
+    return calibrate(method.list_mechanisms(N), Target(n=N, epsilon=epsilon, delta=1e-5),
+                     cache=folder, selection=method.priced_selection(N))  # fmt: skip
 
 
 def price_choice(chosen: Study, folder: Path, **more: Any) -> dict[str, Any]:
     """The block `choice` of a release by covariance at epsilon 1."""
     plan = plan_of(COVARIANCE, 1.0, folder)
-    return choice_block(chosen, dataset="digits", plan=plan, cache=folder, **more)
+    return choice.choice_block(chosen, dataset="digits", plan=plan, cache=folder, **more)
 
 
 def test_without_sampling_it_is_the_exact_price_of_all_heads_and_the_release(
@@ -63,18 +53,15 @@ def test_without_sampling_it_is_the_exact_price_of_all_heads_and_the_release(
     methods = {"covariance": COVARIANCE, "squares": SQUARES}
     release = plan_of(COVARIANCE, 1.0, tmp_path)
     block = price_choice(study(methods, [0.5, 2]), tmp_path)
-    heads = [
-        accountants.gaussian_mu(plan_of(options, epsilon, tmp_path).mechanisms) ** 2
-        for options in methods.values()
-        for epsilon in (0.5, 2.0)
-    ]
+    heads = [accountants.gaussian_mu(plan_of(options, epsilon, tmp_path).mechanisms) ** 2
+             for options in methods.values() for epsilon in (0.5, 2.0)]  # fmt: skip
     square = SEEDS * len(BACKBONES) * sum(heads) + accountants.gaussian_mu(release.mechanisms) ** 2
     exact = accountants.gaussian_epsilon(math.sqrt(square), 1e-5)
     assert block["cells"] == 8
     assert exact <= block["epsilon"] <= exact * (1 + 1e-5)
     assert f"at most epsilon {rounded_up(block['epsilon']):g} at delta 1e-05" in block["words"]
     assert "no epsilon covers their test units" in block["words"]
-    assert block["words"].startswith(IF_FIXED), "true also of a release that nobody chose"
+    assert block["words"].startswith(choice.IF_FIXED), "true also of a release that nobody chose"
 
 
 def test_sampled_cells_are_bounded_from_above(tmp_path: Path) -> None:
@@ -101,9 +88,9 @@ def test_cells_that_are_not_private_leave_the_choice_without_a_price(tmp_path: P
         chosen = study({"covariance": COVARIANCE, **methods}, epsilons, **more)
         block = price_choice(chosen, tmp_path)
         assert (block["cells"], block["epsilon"]) == (cells, None)
-        assert NOT_COVERED in block["words"]
+        assert choice.NOT_COVERED in block["words"]
         assert named in block["words"]
-        assert WHAT_IT_MEANS in block["words"]
+        assert choice.WHAT_IT_MEANS in block["words"]
         assert "no epsilon covers their test units" in block["words"]
 
 
@@ -123,7 +110,7 @@ def test_methods_that_cannot_be_calibrated_have_no_heads_to_choose(tmp_path: Pat
     blocks = [price_choice(each, tmp_path) for each in (both, alone)]
     assert blocks[0] == blocks[1]
     none = price_choice(study({"sgd": too_large}, [1]), tmp_path)
-    assert none == {"cells": 0, "epsilon": None, "words": NO_CHOICE}
+    assert none == {"cells": 0, "epsilon": None, "words": choice.NO_CHOICE}
 
 
 def test_backbones_and_seeds_share_calibrations(
@@ -157,11 +144,9 @@ def test_what_auto_chooses_is_priced_by_backbone_where_features_are_there(tmp_pa
         for name, dimension in {"pixels": 64, "small": 16}.items()
     }  # fmt: skip
     block = price_choice(auto, tmp_path, facts=facts)
-    heads = [
-        accountants.gaussian_mu(plan_of(choose_head(each), epsilon, tmp_path).mechanisms) ** 2
-        for epsilon in (0.5, 2.0)
-        for each in (replace(facts[name], epsilon=epsilon) for name in facts)
-    ]
+    heads = [accountants.gaussian_mu(plan_of(choose_head(each), epsilon, tmp_path).mechanisms) ** 2
+             for epsilon in (0.5, 2.0)
+             for each in (replace(facts[name], epsilon=epsilon) for name in facts)]  # fmt: skip
     square = SEEDS * sum(heads) + accountants.gaussian_mu(release.mechanisms) ** 2
     exact = accountants.gaussian_epsilon(math.sqrt(square), 1e-5)
     assert block["cells"] == 4

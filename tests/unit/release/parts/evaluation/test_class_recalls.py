@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpprobe.release.parts.evaluation.class_recalls import (
-    estimate_recalls,
-)
+from dpprobe.release.parts.evaluation.class_recalls import estimate_recalls
 
 
 @pytest.mark.parametrize(

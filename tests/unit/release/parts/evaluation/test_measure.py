@@ -20,13 +20,6 @@ from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.target import Target
 from dpprobe.release.parts.evaluation import measure as evaluation
 from dpprobe.release.parts.evaluation.class_recalls import Estimate
-from dpprobe.release.parts.evaluation.measure import (
-    accuracy_estimate,
-    area_estimate,
-    evaluate_heads,
-    evaluation_mechanisms,
-    hit_sum,
-)
 from dpprobe.results import metrics
 from dpprobe.results.unit_counts import row_weights
 from tests.support.shown_scores import head, of_test_rows
@@ -39,11 +32,9 @@ def planned(
     folder: Path, metric: Metric, n: int, epsilon: float, *, classes: int = 2,
     multi_label: bool = False, unit: str = "image",
 ) -> Plan:  # fmt: skip
-    return calibrate(
-        evaluation_mechanisms(metric, classes=classes, multi_label=multi_label),
-        Target(n=n, unit=unit, epsilon=epsilon, delta=1e-5),
-        cache=folder / "calibration",
-    )
+    wanted = evaluation.evaluation_mechanisms(metric, classes=classes, multi_label=multi_label)
+    target = Target(n=n, unit=unit, epsilon=epsilon, delta=1e-5)
+    return calibrate(wanted, target, cache=folder / "calibration")
 
 
 def measure(
@@ -51,7 +42,7 @@ def measure(
     units: npt.NDArray[Any] | None = None, seed: int = 1,
 ) -> dict[str, Any]:  # fmt: skip
     """Evaluates a head that shows these scores, with noise from a seed."""
-    return evaluate_heads(
+    return evaluation.evaluate_heads(
         head(scores.shape[1], seed), of_test_rows(scores, labels, units), plan, SEEDED,
         metric=metric, link="sigmoid" if labels.ndim == 2 else "softmax", composition="",
     )  # fmt: skip
@@ -76,7 +67,7 @@ def test_no_unit_moves_what_is_released_by_more_than_its_sensitivity(
     """Of whole evaluations: units are null rows in one, and the outputs of the other are seen."""
     generator, whose = np.random.default_rng(5), np.array(units)
     classes, n = 3 if multi_label else 2, len(set(units))
-    wanted = evaluation_mechanisms(metric, classes=classes, multi_label=multi_label)
+    wanted = evaluation.evaluation_mechanisms(metric, classes=classes, multi_label=multi_label)
     plan = Plan(
         mechanisms=tuple(item.scale_noise(1e-3) for item in wanted), n=n,
         unit="image" if n == 6 else "patient",
@@ -126,7 +117,7 @@ def test_without_noise_it_is_the_benchmarks_accuracy() -> None:
         (generator.integers(0, 2, (200, 3)), "sigmoid"),
         (generator.integers(0, 2, (200, 3)), "none"),
     ):
-        total = hit_sum(scores, labels, weights, cast(metrics.Link, link), n)
+        total = evaluation.hit_sum(scores, labels, weights, cast(metrics.Link, link), n)
         bench = metrics.evaluate_scores(scores, labels, link=cast(metrics.Link, link), units=units)
         assert float(total.values) / n == pytest.approx(bench["accuracy"], abs=1e-6)
 
@@ -137,7 +128,7 @@ def test_without_noise_the_area_is_the_benchmarks() -> None:
     bench = metrics.evaluate_scores(scores, labels)["auc"]
     plan = Plan(
         mechanisms=tuple(
-            item.scale_noise(1e-3) for item in evaluation_mechanisms("auc", classes=2,
+            item.scale_noise(1e-3) for item in evaluation.evaluation_mechanisms("auc", classes=2,
             multi_label=False)
         ),
         n=20_000, epsilon=1e9, delta=1e-5, accountant="pld", realised_epsilon=1e8,
@@ -220,7 +211,7 @@ def test_the_interval_covers_the_mean_area_of_labels_of_which_one_is_rare(tmp_pa
 def test_standard_errors_and_spreads_are_those_of_draws() -> None:
     generator, n, deviation = np.random.default_rng(0), 400, 9.0
     drawn = (generator.binomial(n, 0.8, 20_000) + generator.normal(0, deviation, 20_000)) / n
-    estimate = accuracy_estimate(0.8, n, deviation)
+    estimate = evaluation.accuracy_estimate(0.8, n, deviation)
     assert estimate.standard_error == pytest.approx(drawn.std(), rel=0.03)
     counts = np.array([[np.arange(16.0), np.arange(16.0)[::-1]]]) + 20
     noise = generator.normal(0, 3, (20_000, *counts.shape))
@@ -256,6 +247,6 @@ def test_negative_counts_give_an_area_in_range() -> None:
     generator = np.random.default_rng(0)
     for _ in range(200):
         counts = generator.normal(0, 20, (2, 2, 16)) + generator.choice([0, 5, 50])
-        estimate, _ = area_estimate(counts, 20.0)
+        estimate, _ = evaluation.area_estimate(counts, 20.0)
         assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1
         assert estimate.high > estimate.low

@@ -19,15 +19,9 @@ from tests.support.audit_records import MEMBERSHIP, WHITE_BOX, write_audit
 from tests.support.release_study import ROWS, release, study, write_features
 
 EVIDENCE = {
-    "audited": "2026-01-31",
-    "code": "dpprobe 0.1.0, audit 1",
-    "runs": 1000,
-    "confidence": 0.95,
-    "epsilon_lower": 0.71234,
-    "caught_factor": 1.52,
-    "probability": 0.95,
-    "tests": 3,
-}
+    "audited": "2026-01-31", "code": "dpprobe 0.1.0, audit 1", "runs": 1000, "confidence": 0.95,
+    "epsilon_lower": 0.71234, "caught_factor": 1.52, "probability": 0.95, "tests": 3,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +31,8 @@ def calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def plan(tmp_path: Path, calibration: Path) -> Plan:
-    return plan_method(
-        study(tmp_path).methods["covariance"],
-        Target(n=ROWS["train"], epsilon=2.0, delta=1e-4),
-        cache=calibration,
-    )
+    target = Target(n=ROWS["train"], epsilon=2.0, delta=1e-4)
+    return plan_method(study(tmp_path).methods["covariance"], target, cache=calibration)
 
 
 def _audit(folder: Path, plan: Plan, **changes: Any) -> Path:

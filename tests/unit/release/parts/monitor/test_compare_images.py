@@ -13,15 +13,6 @@ import torch
 from dpprobe.heads.normalisation import L2, AroundCentre, LayerNorm
 from dpprobe.heads.rows import Transform
 from dpprobe.release.parts.monitor import compare_images as monitor
-from dpprobe.release.parts.monitor.compare_images import (
-    DIFFERENT,
-    Comparison,
-    compare_table,
-    count_directions,
-    find_directions,
-    measure_unusualness,
-    project_shares,
-)
 
 SHARES = np.array([0.01, 0.04, 0.1, 0.2, 0.3, 0.2, 0.1, 0.04, 0.01])
 
@@ -37,8 +28,8 @@ def counted(
 def compared(
     counts: npt.NDArray[Any], incoming: npt.NDArray[Any], *, n: int = 1000, deviation: float = 7.5,
     level: float = 0.01, classes: list[str] | None = None,
-) -> Comparison:  # fmt: skip
-    return compare_table(
+) -> monitor.Comparison:  # fmt: skip
+    return monitor.compare_table(
         counts, incoming.astype(float), n=n, deviation=deviation, level=level, classes=classes,
         edges=[float(edge) for edge in range(len(counts) - 1)],
     )  # fmt: skip
@@ -52,47 +43,47 @@ def test_unusual_rows_lie_outside_of_the_leading_directions() -> None:
     moment = np.zeros((17, 17))
     moment[:16, :16] = units.T @ units
     moment[16, :] = moment[:, 16] = 1e6  # of the constant, which is left out
-    typical = find_directions(None, torch.from_numpy(moment), dimension=16)
+    typical = monitor.find_directions(None, torch.from_numpy(moment), dimension=16)
     assert typical is not None
     assert typical.shape == (4, 16)
     np.testing.assert_allclose(typical @ typical.T, np.eye(4), atol=1e-5)
     other = np.roll(rows, 8, axis=1)
     for spec in (L2(), LayerNorm()):
-        usual = measure_unusualness(rows, Transform(spec), typical)
-        unusual = measure_unusualness(other, Transform(spec), typical)
+        usual = monitor.measure_unusualness(rows, Transform(spec), typical)
+        unusual = monitor.measure_unusualness(other, Transform(spec), typical)
         assert usual.max() < 0.4 < 0.8 < np.quantile(unusual, 0.05)
-    scaled = measure_unusualness(7 * rows, Transform(L2()), typical)
+    scaled = monitor.measure_unusualness(7 * rows, Transform(L2()), typical)
     np.testing.assert_allclose(
-        scaled, measure_unusualness(rows, Transform(L2()), typical), atol=1e-5
+        scaled, monitor.measure_unusualness(rows, Transform(L2()), typical), atol=1e-5
     )
 
 
 def test_the_centre_is_a_direction_of_rows_that_are_not_centred() -> None:
     centre = np.array([0.0, 3.0, 0.0, 0.0], np.float32)
-    typical = find_directions(centre, None, dimension=4)
+    typical = monitor.find_directions(centre, None, dimension=4)
     assert typical is not None
     transform = Transform(AroundCentre(kind="centred"), {"centre": torch.from_numpy(centre)})
     rows = np.array([[0, 5, 0, 0], [0, 0, 2, 0], [1, 1, 0, 0], [0, 0, 0, 0]], np.float32)
     for scale in (1e-30, 1, 1e30):
-        unusual = measure_unusualness(np.float32(scale) * rows, transform, typical)
+        unusual = monitor.measure_unusualness(np.float32(scale) * rows, transform, typical)
         np.testing.assert_allclose(unusual, [0.0, 1.0, 0.5, 1.0], atol=1e-6)
-    both = find_directions(centre, torch.eye(4, dtype=torch.float64), dimension=4)
+    both = monitor.find_directions(centre, torch.eye(4, dtype=torch.float64), dimension=4)
     assert both is not None
-    assert both.shape == (1 + count_directions(4), 4)
+    assert both.shape == (1 + monitor.count_directions(4), 4)
     assert np.linalg.norm(both @ centre) == pytest.approx(3.0)
-    assert find_directions(None, None, dimension=4) is None
+    assert monitor.find_directions(None, None, dimension=4) is None
 
 
 def test_shares_are_the_nearest_ones() -> None:
     generator = np.random.default_rng(1)
     noisy = generator.normal(0.2, 0.3, size=(50, 6))
-    shares = project_shares(noisy)
+    shares = monitor.project_shares(noisy)
     np.testing.assert_allclose(shares.sum(axis=1), 1.0)
     assert (shares >= 0).all()
     others = generator.dirichlet(np.ones(6), size=200)
     nearest = np.linalg.norm(shares - noisy, axis=1)
     assert (np.linalg.norm(others[:, None] - noisy, axis=2) >= nearest - 1e-12).all()
-    np.testing.assert_allclose(project_shares(SHARES), SHARES)
+    np.testing.assert_allclose(monitor.project_shares(SHARES), SHARES)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +103,7 @@ def test_false_alarms_are_as_rare_as_said(
             generator.multinomial(units, SHARES),
         )
         result = compared(counts, incoming, n=n, level=level, classes=classes)
-        alarms += result.verdict == DIFFERENT
+        alarms += result.verdict == monitor.DIFFERENT
     assert alarms <= level * runs + 3.1 * math.sqrt(level * runs)
 
 
@@ -127,5 +118,5 @@ def test_many_classes_and_few_units_raise_no_more_alarms(monkeypatch: pytest.Mon
         incoming = generator.multinomial(50, shares)
         names = list(map(str, range(100)))
         result = compared(counts, incoming, n=400, level=0.05, classes=names)
-        alarms += result.verdict == DIFFERENT
+        alarms += result.verdict == monitor.DIFFERENT
     assert alarms <= 12

@@ -16,14 +16,13 @@ from safetensors import safe_open
 
 from dpprobe.errors import ConfigError, PrivacyError, WaitingError
 from dpprobe.privacy.accountants import compute_epsilon
-from dpprobe.privacy.noise_shares import Penalty
 from dpprobe.privacy.releases import add_rounded_noise
 from dpprobe.release import bundle
-from dpprobe.release.parts.sites.several_sites import SeveralSites, describe_sites
+from dpprobe.release.parts.sites.several_sites import SeveralSites
 from dpprobe.release.verification.verify import verify_bundle
+from dpprobe.sites import exchange as exchanges
 from dpprobe.sites import shared_sums
 from dpprobe.sites.agreement import sign_values
-from dpprobe.sites.exchange import Exchange, _describe, _pack_sums, read_secret
 from dpprobe.sites.masks import mask_numbers
 from tests.support.edited_bundles import failed
 from tests.support.release_study import DIMENSION, write_features
@@ -169,6 +168,29 @@ def test_a_fault_of_the_release_stops_a_site_before_its_offer_and_before_it_book
     assert sites[0].ledger.read_entries() == []
 
 
+def test_another_secret_key_or_ledger_stops_a_site(tmp_path: Path) -> None:
+    sites = make_sites(tmp_path, method="sums")
+    east, north, _ = sites
+    agree(sites)
+    with pytest.raises(ConfigError, match="its public half is .* but members.east is"):
+        east.task(sites={"key": str(north.folder / "site.pem")}).run()
+    own = exchanges.read_secret(east.private)
+    assert own is not None
+    for secret in (exchanges.Secret.draw(), None):
+        (east.private / "secret.json").unlink()
+        if secret is not None:
+            exchanges.write_secret(east.private, secret)
+        with pytest.raises(PrivacyError, match="secret for the agreement is missing"):
+            east.task().run()
+        assert east.ledger.read_entries() == []
+        exchanges.write_secret(east.private, own)
+    run_until_waiting(east, "lacks the sums of round 1 of north, south")
+    east.ledger.path.unlink()
+    for work in (east.task().run, east.task().make_offer):
+        with pytest.raises(PrivacyError, match="has sums that were sent, but the ledger has no"):
+            work()
+
+
 def test_the_joint_price_of_test_units_has_the_penalty_of_shares(tmp_path: Path) -> None:
     sites = make_sites(tmp_path, evaluate={"epsilon": 2}, monitor={"epsilon": 2})
     agree(sites)
@@ -177,18 +199,6 @@ def test_the_joint_price_of_test_units_has_the_penalty_of_shares(tmp_path: Path)
     assert len(priced.mechanisms) > 1
     alone = compute_epsilon(priced.mechanisms, priced.delta, "pld")
     assert priced.realised_epsilon > alone
-
-
-@pytest.mark.parametrize("colluders", [0, 1, 2, 3])
-def test_a_statement_has_the_penalty_of_shares_but_for_one_honest_site(colluders: int) -> None:
-    said = describe_sites(
-        "abcd", packed_by="a", aggregator=None, colluders=colluders, agreement="",
-        smallest_share=9000.0, coordinates=7, unit="image",
-    )  # fmt: skip
-    shares = Penalty(smallest=9000.0, honest=4 - colluders, coordinates=7)
-    assert said["log10_penalty"] == (None if colluders == 3 else shares.log10_total)
-    assert ("Noise in shares" in said["words"]) == (colluders < 3)
-    assert "a feature or an exact sum: each sent sums under masks, which vanish" in said["words"]
 
 
 def test_a_site_cannot_change_its_mind_after_all_have_agreed(
@@ -250,7 +260,9 @@ def test_an_entry_whose_sums_have_left_cannot_be_abandoned(tmp_path: Path) -> No
     east, north, south = sites
     agree(sites)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Exchange, "send_sums", lambda *_: pytest.fail("died before it was sent"))
+        patch.setattr(
+            exchanges.Exchange, "send_sums", lambda *_: pytest.fail("died before it was sent")
+        )
         with pytest.raises(pytest.fail.Exception):
             east.task().run()
     east.ledger.abandon_entry(1, "died before it sent anything")
@@ -287,7 +299,7 @@ def test_a_site_that_cannot_send_does_not_book(tmp_path: Path) -> None:
     assert east.ledger.read_entries() == []
 
 
-def open_exchange(site: Site) -> Exchange:
+def open_exchange(site: Site) -> exchanges.Exchange:
     transport = site.task().transport
     assert isinstance(transport, SeveralSites)
     return transport.exchange
@@ -300,9 +312,9 @@ def change_message(site: Site, number: int) -> None:
     values, sums = exchange._read_message(path, site.name)
     shift = 10**12 * (np.arange(sums[0].numbers.size) < DIMENSION)
     changed = [each.replace_numbers(each.numbers + shift) for each in sums]
-    values["sums"] = [*map(_describe, changed)]
+    values["sums"] = [*map(exchanges._describe, changed)]
     values["signature"] = sign_values(exchange.signer, values)
-    path.write_bytes(_pack_sums(changed, values))
+    path.write_bytes(exchanges._pack_sums(changed, values))
 
 
 def read_sums(victim: Site, others: list[Site], *, masks: bool) -> np.ndarray:
@@ -311,7 +323,7 @@ def read_sums(victim: Site, others: list[Site], *, masks: bool) -> np.ndarray:
     values, (sums,) = exchange._read_message(exchange.message_path(3, victim.name), victim.name)
     numbers = sums.numbers
     for other in [] if masks else others:
-        secret = read_secret(other.private)
+        secret = exchanges.read_secret(other.private)
         assert secret is not None
         public = exchange.agreement.other_keys(other.name)[victim.name]
         numbers = mask_numbers(

@@ -25,13 +25,8 @@ def write_study(
     values = study(folder / name, method="sums").model_dump(mode="json")
     values["datasets"]["toy"] |= dataset or {}
     alone = values["releases"]["first"]
-    asked = {
-        "name": name,
-        "members": members,
-        "key": str(folder / name / "new.pem"),
-        "exchange": str(folder / "exchange"),
-        **(sites or {}),
-    }
+    asked = {"name": name, "members": members, "key": str(folder / name / "new.pem"),
+             "exchange": str(folder / "exchange"), **(sites or {})}  # fmt: skip
     values["releases"] = {"first": {**alone, "sites": asked, **(release or {})}, "alone": alone}
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(values))
