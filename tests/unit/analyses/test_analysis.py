@@ -88,10 +88,9 @@ def test_a_job_measures_a_small_study_within_what_it_requests(
     seconds = time.process_time() - started
     assert all(Path(path).stat().st_size for path in outputs)
     size = JobSize(
-        inputs=inputs,
-        measure_mb=lambda paths: sum(Path(path).stat().st_size for path in paths) / 1e6,
-        count_rows=lambda: (ROWS, ROWS // 2),
-    )
+        inputs=inputs, measure_mb=lambda paths: sum(Path(path).stat().st_size
+        for path in paths) / 1e6, count_rows=lambda: (ROWS, ROWS // 2),
+    )  # fmt: skip
     cost = declared.cost(study, place, size)
     # a busy machine starts Python and imports libraries in minutes
     assert 60 * cost.minutes > 300 + 20 * seconds

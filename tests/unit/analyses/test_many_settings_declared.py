@@ -88,6 +88,7 @@ STUDIES: dict[str, dict[str, Any]] = {
     },
     "inf for the ceiling alone": {"epsilons": [10, 1], "audit": {"membership": {}}, "sites": {},
                                   "fairness": {"reference": "ours"}, "representation_law": {}},
+    "inf with membership": {"audit": {"membership": {}, "epsilons": ["inf"], "methods": ["ours"]}},
     "none private": {"epsilons": ["inf"], "audit": {}, "sites": {},
                      "fairness": {"methods": ["sgd"]}},
     "several labels": {**ONLY, "long_tail": {}, "sites": {}, "representation_law": {},
@@ -159,11 +160,9 @@ def describe(analysis: Any, study: Study, files: StudyFiles) -> dict[str, Any]:
             for place in places[-1:]
         ]
         params = [
-            str(value(study, place))
-            for name, value in exhibit.params.items()
-            for place in places[:1]
-            if name != "published"
-        ]
+            str(value(study, place)) for name, value in exhibit.params.items()
+            for place in places[:1] if name != "published"
+        ]  # fmt: skip
         listed = shorten(exhibit.list_files(study, "r", places[:2]))
         found[exhibit.name] = [len(places), *map(str, places[:12]), *needs, *params, listed]
     if analysis.section:
@@ -199,13 +198,12 @@ def test_cells_and_references_of_a_study_are_as_stored(
             "compared": [" ".join(cell) for cell in fairness.fairness_cells(study)[::4]],
             "references": [fairness.reference_of(study, *key) for key in keys],
             "with reference": fairness.list_references(study, place)
-            if name not in ("unknown names", "faults")
-            else [],
+            if name not in ("unknown names", "faults") else [],
             "networks": representation_law.list_law_networks(study),
             "law marks": representation_law.list_law_marks(files, "digits"),
             "trained at sites": or_error(sites.choose_method, study),
             "budgets": sites.list_budgets(study),
-        }
+        }  # fmt: skip
 
     made["chosen"] = list_single_label(studies["nothing"], ["skin", "digits"])
     unreadable = Mock(side_effect=DataError("gone"))
@@ -233,8 +231,8 @@ def test_titles_words_and_options_are_as_stored() -> None:
     section = Section(anchor="a", title="A", template="t", make="m", needs={"first": many(list)},  # type: ignore[arg-type]
                       figures={"law_a_": "{} of a", "law_": "{}"})  # fmt: skip
     made["records"] = [section.records, section.title_figure("law_a_b")]
-    made["at least"] = [at_least(v) for v in (-1.0, 0.0, 1e-5, 0.1, 0.71299, 1.0, 12.399, 999.9,
-                                              12345.0, 0.3)]  # fmt: skip
+    made["at least"] = [at_least(v) for v in (-1.0, 0.0, 1e-5, 0.1, 0.57, 0.71299, 1.0, 12.399,
+                                              999.9, 12345.0, 0.3)]  # fmt: skip
     box = {"probability": 0.9}
     made["power"] = [
         power_in_words(each and {**box, "caught_factor": each["factor"]})

@@ -18,7 +18,7 @@ from dpprobe.analyses.representation_law.options import RepresentationLawOptions
 from dpprobe.artifacts import hash_value
 from tests.support.audits import plan_of
 from tests.support.training_jobs import make_job
-from tests.unit.analyses.audit.test_measure import MEMBERSHIP_OPTIONS
+from tests.unit.analyses.audit.test_measure import ATTACKED
 from tests.unit.analyses.audit.test_measure import METHODS as AUDITED
 from tests.unit.analyses.representation_law.test_law_networks import CONVOLUTIONAL, METHODS, VIT
 
@@ -76,7 +76,7 @@ def test_whatever_decides_an_audit_changes_its_identity(monkeypatch: pytest.Monk
     store: Any = SimpleNamespace(dimension=8, num_classes=3, multi_label=False, fingerprint="f")
     plan = plan_of(AUDITED["full"], 300)
     task = _Task(
-        job=make_job(methods=AUDITED), audit=AuditOptions(membership=MEMBERSHIP_OPTIONS),
+        job=make_job(methods=AUDITED), audit=AuditOptions(membership=ATTACKED.membership),
         method="full", plan=plan, train=store, audits=Path("a"), device="cpu",
     )  # fmt: skip
     changes: list[dict[str, Any]] = [
@@ -94,5 +94,5 @@ def test_whatever_decides_an_audit_changes_its_identity(monkeypatch: pytest.Monk
     alike = [place for place, each in enumerate(public) if each == public[0]]
     assert alike == [0, 8, 13], "neither the rows nor the device"
     assert {"versions", "public", "use"} <= task.identity.keys()
-    chosen = replace(task, audit=AuditOptions(methods=["full"], membership=MEMBERSHIP_OPTIONS))
+    chosen = replace(task, audit=AuditOptions(methods=["full"], membership=ATTACKED.membership))
     assert chosen.identity == task.identity

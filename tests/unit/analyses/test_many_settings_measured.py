@@ -39,12 +39,7 @@ from tests.unit.analyses.zero_shot.test_measure import write_text
 
 
 def clouds(
-    rows: int,
-    columns: int,
-    classes: int,
-    *,
-    seed: int = 0,
-    apart: float = 2.0,
+    rows: int, columns: int, classes: int, *, seed: int = 0, apart: float = 2.0,
     several: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Rows of classes of unequal sizes, or of several labels, which lie apart."""
@@ -55,14 +50,14 @@ def clouds(
     if several:
         target = (generator.random((rows, classes)) < 0.4).astype(np.float64)
         labels = target.astype(np.int8)
-    return generator.normal(size=(rows, columns)) + apart * target @ np.eye(
-        classes, columns
-    ), labels
+    moved = apart * target @ np.eye(classes, columns)
+    return generator.normal(size=(rows, columns)) + moved, labels
 
 
 def further_columns(labels: np.ndarray) -> dict[str, Any]:
     """A group of each row, and the labels that count as right where a row has one label."""
-    groups = {"group_sex": ["FM"[row % 7 > 2] for row in range(len(labels))]}
+    groups = {"group_sex": ["FM"[row % 7 > 2] for row in range(len(labels))],
+              "group_age": [f"{10 * (row % 4)}" for row in range(len(labels))]}  # fmt: skip
     accepted = [[int(label), 2][: 1 + (row % 4 == 0)] for row, label in enumerate(labels)
                 ] if labels.ndim == 1 else None  # fmt: skip
     return {"groups": groups, "accepted": accepted}
@@ -79,12 +74,14 @@ def test_long_tails_are_as_stored(tmp_path: Path) -> None:
         "unscored": {"memorisation": None, "clusters": [2, 10]}, "twenty": {"count": 20},
         "a sample": {"rows": 60, "memorisation": {"heads": 50, "rows": 30}},
         "one class": {"classes": 1, "clusters": [4]}, "labels": {"several": True},
-        "no number": {"bad": np.nan}, "infinite": {"bad": -np.inf},
+        "no number": {"bad": np.nan}, "infinite": {"bad": -np.inf}, "equal": {"scale": 0.0},
+        "not in order": {"clusters": [9, 2, 4], "memorisation": None},
     }  # fmt: skip
     for name, given in settings.items():
         count, patients = given.pop("count", 150), given.pop("patients", 0)
         several = given.pop("several", False)
         features, labels = clouds(count, 6, given.pop("classes", 3), several=several)
+        features *= given.pop("scale", 1.0)
         features[4, 1] += given.pop("bad", 0.0)
         units = [f"p{row * 7 % patients}" for row in range(count)] if patients else None
         folder, values = tmp_path / name, {"clusters": [3], "memorisation": {"heads": 50}, **given}
@@ -110,8 +107,10 @@ def test_sub_classes_and_memorisation_are_as_stored(monkeypatch: pytest.MonkeyPa
     made: dict[str, Any] = {}
     monkeypatch.setattr(memorisation, "PILOT_UNITS", 40)
     generator = np.random.default_rng(0)
-    for shape in ((1, 3), (2, 1), (30, 4), (30, 80)):
+    for shape in ((1, 3), (2, 1), (30, 4), (30, 80), (31, 2), (32, 3)):
         rows = generator.normal(size=shape) * np.arange(1, shape[1] + 1) + 5
+        if len(rows) > 30:  # few rows are different, or none
+            rows = rows[np.arange(31) % 3] if len(rows) == 31 else 0 * rows + 5
         placed = sub_classes.compute_coordinates(rows, seed=3)
         assert placed.kept <= placed.total * (1 + 1e-9)
         made[f"coordinates {shape}"] = [np.abs(placed.rows).sum(axis=0), placed.kept, placed.total]
@@ -142,13 +141,15 @@ def test_sub_classes_and_memorisation_are_as_stored(monkeypatch: pytest.MonkeyPa
             *(measured.share_above(t) for t in (-0.5, 0.0, 0.1)),
             *(measured.expected_share_above(t) for t in (-0.5, 0.0, 0.1, 0.25)),
         ]  # fmt: skip
-    counts: Any = [*map(np.array, ([1, 0], [2, 0], [1, 1], [2, 2])), 1.0]
+    counts: Any = [*map(np.array, ([1, 0, 2], [2, 0, 2], [1, 1, 0], [2, 2, 0])), 1.0]
     empty = memorisation.Memorisation(*counts)
     made["never trained"] = [empty.share_above(-0.5), empty.expected_share_above(0.0),
                              np.isnan(empty.scores)]  # fmt: skip
     made["columns"] = [memorisation.scale_columns(np.ones((3, 2))), rows[:5]]
     units = np.array([3, 1, 1, 2, 3, 3, 5])
     made["positions"] = [long_tail._draw_positions(units, most, 1) for most in (1, 3, 4, 6, 7)]
+    made["a unit"] = [long_tail._draw_positions(units, most, seed)
+                      for most in (0, 1, 2) for seed in range(4)]  # fmt: skip
     check_values("sub_classes", made, rel=1e-4)
 
 
@@ -252,10 +253,9 @@ def test_rare_classes_are_as_stored(tmp_path: Path) -> None:
 def test_shares_and_break_downs_of_rare_classes_are_as_stored() -> None:
     made: dict[str, Any] = {}
     made["shares"] = [
-        imbalance.estimate_share(values, counted).model_dump()
-        for values in ([0.5], [0.0] * 3, [0.1, 0.2, 0.4], [1.0, 1.0 - 1e-13], [0.9, 1.0])
-        for counted in (1, 50)
-    ]
+        imbalance.estimate_share(values, counted).model_dump() for values in ([0.5], [0.0] * 3,
+        [0.1, 0.2, 0.4], [1.0, 1.0 - 1e-13], [0.9, 1.0]) for counted in (1, 50)
+    ]  # fmt: skip
     made["least"] = [imbalance.least_reference(classes) for classes in (2, 4, 19, 20, 21, 100)]
     scores = np.random.default_rng(3).normal(size=(5, 4)).astype(np.float32) * 9
     links: Any = ("sigmoid", "softmax", "none")
@@ -274,12 +274,10 @@ def test_shares_and_break_downs_of_rare_classes_are_as_stored() -> None:
     points += [rare_cell(0.7, epsilon="inf"), rare_cell(0.7, reference_learnt=False)]
     points += [rare_cell(0.7, epsilon="advantage-0.1"), rare_cell(0.7, class_name="dog")]
     made["points"] = [
-        imbalance.break_down(points[::step], class_name="cat", method=method).model_dump(
-            mode="json"
-        )
-        for step in (1, -1, 2, 3)
-        for method in ("sgd", "other", "none")
-    ]
+        imbalance.break_down(points[::step], class_name="cat",
+        method=method).model_dump(mode="json") for step in (1, -1, 2, 3) for method in ("sgd",
+        "other", "none")
+    ]  # fmt: skip
     check_values("rare_shares", made, rel=1e-5)
 
 
@@ -292,8 +290,8 @@ def test_sites_are_as_stored(tmp_path: Path) -> None:
     )
     made: dict[str, Any] = {}
     for unit in ("image", "patient"):
-        record = simulate(tmp_path / unit, stores, unit, counts=[11], colluders=1,
-                          splits=["sizes", "labels"])  # fmt: skip
+        record = simulate(tmp_path / unit, stores, unit, counts=[11, 4], colluders=1,
+                          splits=["sizes", "labels"], epsilons=["1", "30"])  # fmt: skip
         values = record.model_dump(mode="json")
         # noise shares of sites that sum together are drawn by the system
         cells = [without(cell, "together") for cell in values.pop("cells")]

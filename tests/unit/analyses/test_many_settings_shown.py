@@ -154,11 +154,13 @@ def show_fairness(root: Path) -> Shown:
 def show_audit(root: Path) -> Shown:
     weak = {**WHITE_BOX, "caught_factor": None, "number_factor": None, "runs": 200}
     boxes = {
-        "0.5": WHITE_BOX | {"epsilon_lower": 0.0}, "2": WHITE_BOX | {"epsilon_lower": 0.01},
+        "0.5": WHITE_BOX | {"epsilon_lower": 0.0, "caught_factor": 3.0},
+        "2": WHITE_BOX | {"epsilon_lower": 0.01},
         "8": WHITE_BOX | {"epsilon_lower": "inf", "holds": False, "caught_factor": 11.0,
                           "tests": [{"name": "releases", "p_value": 0.0},
                                     {"name": "variance", "p_value": WHITE_BOX["level"]}]},
-        "10": WHITE_BOX | {"epsilon_lower": 40.0, "caught_factor": 2.0},
+        "10": WHITE_BOX | {"epsilon_lower": 40.0, "caught_factor": 2.0, "runs": 80,
+                           "confidence": 0.9},
     }  # fmt: skip
     missed = {**CONTROLS[1], "caught": False, "refuted_by": []}
     given: dict[str, Any] = {"controls": (*CONTROLS, missed)}
@@ -171,8 +173,12 @@ def show_audit(root: Path) -> Shown:
         for epsilon, box in boxes.items()
     ]  # fmt: skip
     lone = write_audit(root / "lone", white_box=weak, epsilon="1")
+    other = write_audit(root / "lone", dataset="other", epsilon="3")
     inf = write_audit(root / "lone", white_box=None, epsilon="inf", membership=MEMBERSHIP)
-    for name, paths in {"many": audits, "one": [lone], "none": [inf], "two": [lone, inf]}.items():
+    for name, paths in {
+        "many": audits, "one": [lone], "none": [inf], "two": [lone, inf], "strong": audits[:1],
+        "of two datasets": [lone, other],
+    }.items():  # fmt: skip
         made = or_error(audit_show.plot_audit, audits=paths, dataset="digits")
         yield f"figure of {name}", made if isinstance(made, str) else describe_figure(made)
         for part in plain(audit_show.make_section(paths[::-1], section_page("digits", "other"))):
@@ -212,6 +218,9 @@ def show_attacks(root: Path) -> Shown:
         audit=paths[0], ceiling=paths[1], dataset="digits", backbone="clip", method="a", epsilon="1"
     )
     yield "a cell's attacks", describe_figure(figure)
+    yield "without a ceiling", describe_figure(audit_show.plot_membership(
+        audit=paths[1], ceiling=None, dataset="digits", backbone="b", method="c", epsilon="inf"
+    ))  # fmt: skip
     roc = membership_record(groups=("mislabelled",))
     yield "no attack", or_error(audit_show.membership_roc, roc, title="digits")
 
@@ -220,8 +229,10 @@ def show_long_tail(root: Path) -> Shown:
     high = {**FREQUENCIES, "index": {"value": 4.9, "low": 4.1, "high": None}}
     part = {"clusters": 7, "measured": high, "reference": FREQUENCIES, "m_ln_n": 1234.5}
     records: dict[str, Any] = {
-        "pixels": {}, "scattering": {"memorisation": None, "notes": ["no memorisation: 8 units"]},
-        "clip": {"sub_classes": [part], "memorisation": SCORES | {"share": 0.02}},
+        "pixels": {}, "scattering": {"memorisation": None, "notes": ["8 units", "another"],
+                                     "sub_classes": [part | {"clusters": 5}]},
+        "clip": {"sub_classes": [part | {"clusters": 3, "m_ln_n": 1.0}, part],
+                 "memorisation": SCORES | {"share": 0.02}},
         "other": {"memorisation": SCORES | {"share": 0.01}, "units": 50},
         "dino": {"memorisation": SCORES | {"share": 0.3}}, "vit": {},
     }  # fmt: skip
@@ -246,10 +257,9 @@ def show_long_tail(root: Path) -> Shown:
         long_tail_tables.Gap("digits", "dino", "2", 2.1),
     ]))  # fmt: skip
     same = [replace(gap, points=1.0) for gap in gaps]
-    yield (
-        "correlations",
-        [long_tail_tables.describe_correlations(read, some) for some in (gaps, gaps[:9], same)],
-    )
+    even = [one.model_copy(update={"memorisation": read[1].memorisation}) for one in read]
+    pairs = ((read, gaps), (read, gaps[:9]), (read, same), (even, gaps))
+    yield "correlations", [long_tail_tables.describe_correlations(*pair) for pair in pairs]
     page = Page(grid=grid, names={}, folder=root)
     section = long_tail_show.make_section(paths[:2], page)
     assert section is not None

@@ -12,6 +12,7 @@ import pytest
 
 from dpprobe.errors import ConfigError
 from dpprobe.planner.accuracy_plan import make_plan, make_scale
+from dpprobe.planner.learning_curves import read_curves
 from dpprobe.planner.month_plan import months_as_json, months_in_words, plan_months
 from dpprobe.planner.plan_text import (
     format_span,
@@ -19,6 +20,7 @@ from dpprobe.planner.plan_text import (
     round_count,
     too_few_warning,
     too_few_words,
+    write_notes,
 )
 from dpprobe.planner.predicted_accuracy import Kept, Setting, predict
 from dpprobe.privacy.risk import Risk
@@ -43,12 +45,14 @@ SCALES: list[dict[str, Any]] = [
     {}, {"ceiling": 0.82}, {"ceiling": 0.82, "majority": 0.8}, {"majority": 0.99},
     {"ceiling": 82.0}, {"ceiling": 0.25}, {"ceiling": 0.5, "majority": 0.6}, {"ceiling": 1.0},
     {"ceiling": 0.6, "majority": 0.6}, {"majority": 0.1}, {"majority": 1.0}, {"majority": 0.25},
+    {"majority": 0.25 - 5e-10}, {"majority": 0.25 - 2e-9},
 ]  # fmt: skip
 WRONG: list[dict[str, Any]] = [
     {"n": 3}, {"n": 4}, {"classes": 1, "n": 1}, {"classes": 0, "n": 0}, {"classes": 2, "n": 2},
     {"epsilon": 0.0}, {"epsilon": -1.0}, {"epsilon": math.nan}, {"epsilon": 0.01},
     {"epsilon": 0.0099}, {"epsilon": 100.0}, {"epsilon": 100.1}, {"dimension": 0}, {"dimension": 1},
-    {"delta": 0.0}, {"delta": 1.0}, {"delta": 0.999}, {"n": 1, "epsilon": 0.0, "delta": 2.0},
+    {"delta": 0.0}, {"delta": 1.0}, {"delta": 0.999}, {"delta": 1e-10}, {"delta": 9e-11},
+    {"n": 1, "epsilon": 0.0, "delta": 2.0},
 ]  # fmt: skip
 KEPT = [(-0.1, 0.5, 1.2), (0.551, 0.62, 3.0), (0.0, 0.0, 0.0)]
 
@@ -65,9 +69,11 @@ def test_plans_over_many_settings_and_what_is_refused() -> None:
                 said = made if isinstance(made, ConfigError) else plan_in_words(made).splitlines()
                 values = made if isinstance(made, ConfigError) else made.as_json()
                 plans[f"{n} {classes} {dimension} {epsilon:g} {options} {unit}"] = [said, values]
+    most = read_curves().most_classes
     deltas = [1 / 3000, 0.01, 1e-4, 1 / 3001, 1 / 2999]
     found = {
         "plans": plans,
+        "notes": [write_notes((), classes=most + more)[6:] for more in (0, 1)],
         "deltas": [make_plan(replace(SETTING, delta=delta)).warnings for delta in deltas],
         "wrong": [[each, answer_of(replace(SETTING, **each).check_ranges)] for each in WRONG],
         "accuracies": [

@@ -26,10 +26,3 @@ def test_a_first_month_of_added_sums_is_the_plan_alone() -> None:
     month = plan_months(SETTING, 2)[0]
     assert month.kept[WAYS.index("add sums")] == predict(SETTING)
     assert month.kept[WAYS.index("train again")].expected < predict(SETTING).expected
-
-
-def test_less_noise_never_keeps_less() -> None:
-    for month in plan_months(SETTING, 12):
-        pairs = sorted(zip(month.noise, (kept.expected for kept in month.kept), strict=True))
-        shares = [share for _, share in pairs]
-        assert shares == sorted(shares, reverse=True)

@@ -18,7 +18,7 @@ from dpprobe.data.group_columns import group_column
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
-from dpprobe.errors import ConfigError, DataError
+from dpprobe.errors import DataError
 from dpprobe.study import catalog
 from dpprobe.study.study_file import load_study
 from tests.support import misbehaving_server
@@ -96,21 +96,6 @@ def test_an_entry_does_not_contradict_itself(name: str) -> None:
         catalog.DatasetEntry.model_validate(values | {"colour": "grey"})
 
 
-# What naming an entry completes
-
-
-@pytest.mark.parametrize("name", ["chexpert", "mimic_cxr"])
-def test_a_credentialed_dataset_names_the_steps(name: str) -> None:
-    study = {"datasets": {name: {"catalog": name}}}
-    with pytest.raises(ConfigError) as caught:
-        load_study(study)
-    message = next(line for line in str(caught.value).splitlines() if name in line)
-    entry = catalog.dataset_entry(name)
-    assert "root: missing" in message
-    assert entry.homepage.split("/")[2] in message
-    assert " ".join(str(entry.steps).split()) in message
-
-
 # Each entry through its own source
 
 
@@ -143,10 +128,9 @@ def test_an_entry_becomes_split_tables(name: str, place: Place, tmp_path: Path) 
     assert written["revision"] == entry.options.get("revision")
     # Every row has an image of its own.
     seen = [
-        image.sha256
-        for split in ("train", "test")
+        image.sha256 for split in ("train", "test")
         for image in SplitTable(tmp_path / f"tables/{split}.parquet").read_images(0, 10_000)
-    ]
+    ]  # fmt: skip
     assert len(set(seen)) == small.train + small.test
 
     # Held against the sizes of the real one, the small one is refused, with the numbers named.

@@ -75,14 +75,10 @@ def test_open_clips_dimensions_and_weights(name: str) -> None:
 
 
 def test_another_dimension_is_an_error() -> None:
-    loaded = loading.load_backbone(
-        options("tiny_vit", pretrained=False), runtime=Runtime(device="cpu")
-    )
-    assert loaded.dimension == 64
+    cpu, right = Runtime(device="cpu"), options("tiny_vit", pretrained=False)
+    assert loading.load_backbone(right, runtime=cpu).dimension == 64
     with pytest.raises(ConfigError, match="dimension: 65 .* the backbone gives 64"):
-        loading.load_backbone(
-            options("tiny_vit", pretrained=False, dimension=65), runtime=Runtime(device="cpu")
-        )
+        loading.load_backbone(right.model_copy(update={"dimension": 65}), runtime=cpu)
 
 
 @pytest.mark.slow

@@ -44,8 +44,12 @@ def test_a_good_study_is_counted_and_its_command_told(
     with pytest.raises(SystemExit, match="^0$"):
         check(monkeypatch, first, second)
     assert "first.yaml second.yaml: 2 cells" in capsys.readouterr().out
-    check_command.read_study([first])
-    assert networks == [True, True, False], "only a check asks the Hub"
+    first.rename("config.yaml")
+    with pytest.raises(SystemExit, match="^0$"):
+        check(monkeypatch)
+    assert "config.yaml: 4 cells; run: dpprobe run --cores all\n" in capsys.readouterr().out
+    check_command.read_study([Path("config.yaml")])
+    assert networks == [True, True, True, False], "only a check asks the Hub"
 
 
 def test_a_fault_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,12 +66,11 @@ def test_only_readers_that_check_a_study_read_it(repository: Path) -> None:
     """`init` checks its draft but for the classes, which it lists itself."""
     places = ("src/dpprobe/**/*.py", "scripts/*.py", "workflow/**/*.smk")
     callers = {
-        f"{path.relative_to(repository)}: {line.strip()}"
-        for place in places
+        f"{path.relative_to(repository)}: {line.strip()}" for place in places
         for path in repository.glob(place)
-        for line in path.read_text(encoding="utf-8").splitlines()
-        if "load_study(" in line and "def " not in line
-    }
+        for line in path.read_text(encoding="utf-8").splitlines() if "load_study(" in line
+        and "def " not in line
+    }  # fmt: skip
     assert callers == {
         "src/dpprobe/draft/init_command.py: study = load_study(yaml.safe_load(text))",
         "src/dpprobe/study/check_command.py: study = load_study(values)",

@@ -87,18 +87,20 @@ FIVE = dict.fromkeys("abcde", 9)
 AT = {0.3: FIVE | {"a": 4, "b": 0}, 0.4: FIVE | {"a": 5, "b": 1}, 0.5: FIVE | {"a": 8, "b": 5}}
 # training and test units of classes
 COUNTS = {
-    "one untested": (FIVE, FIVE | {"a": 0}),
-    "two untested": (FIVE, FIVE | {"a": 0, "b": 0}),
-    "all untested": (FIVE, dict.fromkeys(FIVE, 0)),
-    "untrained and few": (FIVE | {"a": 0}, FIVE | {"b": 4, "c": 5}),
-    "alone": (FIVE | {"a": 1}, FIVE | {"a": 0, "b": 0}),
-    "thousands": (FIVE | {"a": 1234}, FIVE | {"a": 1}),
-}
+    "one untested": (FIVE, FIVE | {"a": 0}), "two untested": (FIVE, FIVE | {"a": 0, "b": 0}),
+    "all untested": (FIVE, dict.fromkeys(FIVE, 0)), "untrained and few": (FIVE | {"a": 0}, FIVE
+    | {"b": 4, "c": 5}), "alone": (FIVE | {"a": 1}, FIVE | {"a": 0, "b": 0}), "thousands": (FIVE
+    | {"a": 1234}, FIVE | {"a": 1}),
+}  # fmt: skip
+DIGITS = {"source": "sklearn", "name": "digits"}
 RELEASE = {"dataset": "clinic", "backbone": "pixels", "method": "exact", "epsilon": 1.0}
 
 
-def release_of(metric: str) -> dict[str, Any]:
-    return {"v1": RELEASE | {"evaluate": {"epsilon": 1, "metric": metric}}}
+def releases_of(metric: str | None) -> dict[str, Any]:
+    """A release of another dataset, and one of the clinic, if with a metric."""
+    other = {"dataset": "other", "evaluate": {"epsilon": 1, "metric": "macro_accuracy"}}
+    mine = {"evaluate": {"epsilon": 1, "metric": metric}}
+    return {"v0": RELEASE | other} | ({"v1": RELEASE | mine} if metric else {})
 
 
 def test_what_each_check_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,9 +116,9 @@ def test_what_each_check_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         dataset = {key: value for key, value in dataset.items() if value is not None}
         for released in (None, "auc", "accuracy") if metric is None else (None,):
             study_of = STUDY | {
-                "datasets": {"clinic": dataset},
+                "datasets": {"clinic": dataset, "other": DIGITS},
                 "methods": {"exact": {"head": "sgd", "engine": "exact", "loss": "sigmoid"}},
-                "releases": release_of(released) if released else {},
+                "releases": releases_of(released),
             }
             key = f"{source}, {metric}, {'waived' if waived else 'strict'}, release {released}"
             try:

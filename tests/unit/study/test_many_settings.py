@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,6 +31,7 @@ from tests.support.stored_records import answer_of, check_values
 
 DIGITS = {"source": "sklearn", "name": "digits"}
 PART = DIGITS | {"subsample": {"per_class": 6}}
+CHEXPERT = {"catalog": "chexpert", "root": "x"}
 PATIENTS = {
     "source": "csv", "root": "images", "train": "a.csv", "path_column": "file",
     "label_column": "kind", "class_names": ["a", "b"], "split_by": "id", "unit_column": "who",
@@ -47,7 +49,7 @@ def tuned(tune: Any, **values: Any) -> dict[str, Any]:
 SEARCH = {"trials": 2, "space": {"learning_rate": [0.1, 1.0]}}
 NETWORKS = {
     "sgd": SGD, "two": tuned({"blocks": 2}), "again": tuned({"blocks": 2}, learning_rate=0.1),
-    "four": tuned({"blocks": 4}, search=SEARCH), "all": tuned("all"), "head": tuned("head"),
+    "four": tuned({"blocks": 9}, search=SEARCH), "all": tuned("all"), "head": tuned("head"),
     "views": tuned({"blocks": 3}, augment={"views": 2}), "many": tuned({"blocks": 13}),
 }  # fmt: skip
 RELEASE = {"dataset": "digits", "backbone": "pixels", "method": "sgd", "epsilon": 1.0}
@@ -74,7 +76,10 @@ STUDIES: dict[str, dict[str, Any]] = {
     "rare classes of one of two": {"imbalance": RARE, "datasets": {
         "digits": DIGITS, "again": DIGITS | {"split_seed": 4}}},
     "a rare class of a name": {"datasets": {"digits": {"catalog": "cifar10"}},
-        "imbalance": RARE | {"classes": ["A-b c"], "fractions": [1e-4, 0.3]}},
+        "imbalance": RARE | {"classes": ["A-b c", "(d!)", "?"], "fractions": [1e-4, 0.3]}},
+    "a rare class of labels": {"imbalance": RARE, "datasets": {"digits": CHEXPERT}},
+    "rare classes of both": {"imbalance": RARE | {"datasets": ["b", "digits"]}, "datasets": {
+        "digits": DIGITS, "b": DIGITS | {"split_seed": 4}, "other": DIGITS | {"split_seed": 5}}},
     "a rare class of a part": {"imbalance": RARE, "datasets": {"digits": PART}},
     "a rare class of nothing": {"imbalance": RARE | {"datasets": ["none"]}},
     "a rare class's name is taken": {"imbalance": RARE,
@@ -127,8 +132,9 @@ STUDIES: dict[str, dict[str, Any]] = {
     "an overlap of crops": {"overlap": {"public": ["other"]}, "public_datasets": {"other": DIGITS},
         "backbones": {"pixels": VIT | {"preprocessing": {"crop": "inception"}}}},
     **{f"tracking {uri}": {"tracking": {"uri": uri}} for uri in (
-        "sqlite:///a.db", "sqlite://", "sqlite:///a/", "http://h", "https://me:geheim@h", "h", "https://me@h",
-        "postgresql://me:geheim@h/db", "http://me:geheim@[", "http://h:99999", "https://a b")},
+        "sqlite:///a.db", "sqlite://", "sqlite:///a/", "sqlite:////", "http:///h", "http://h",
+        "https://me:geheim@h", "h", "https://me@h", "postgresql://me:geheim@h/db",
+        "http://me:geheim@[", "http://h:99999", "https://a b")},
     "tracking of a named study": {"study": "mine", "tracking": {"uri": "https://h:5000"}},
     "folders": {"results_dir": "results/", "data_dir": "./a/b"},
     "absolute folders": {"results_dir": "/scratch/jürgen/x-1/", "data_dir": "../a"},
@@ -165,6 +171,7 @@ def describe(study: Study) -> dict[str, Any]:
         "text": [study.text_backbones(), study.few_shot_backbones()],
         "papers": [study.published_names(), study.part_names(), sorted(study.paper_names())],
         "rare": rare_classes(study.imbalance), "none": rare_classes(study.imbalance, "none"),
+        "rare of one": [each.name for each in rare_classes(study.imbalance, "digits")],
         "compared": [comparisons.study_comparisons(study), comparisons.compared_datasets(study),
                      comparisons.delta_groups(study), list(comparisons.list_guaranteed(study))],
         "releases": {name: [release_delta(study, name), each.token, each.test_metric]
@@ -188,10 +195,16 @@ def test_studies_mean_what_is_stored() -> None:
     check_values("studies", answers)
 
 
-def test_too_few_images_for_an_epsilon_are_warned_of() -> None:
+def test_too_few_images_for_an_epsilon_are_warned_of(tmp_path: Path) -> None:
     """The fewest features stand for all; unknown ones stand for the most favourable."""
     told: dict[str, Any] = {}
-    whole = {"a": DIGITS, "b": PART}
+    rows = tmp_path / "rows.csv"
+    rows.write_text("image,kind,one,two\n1.png,a,0,1\n2.png,b,1,1\n3.png,c,1,0\n")
+    table = {"source": "csv", "root": str(tmp_path), "train": "rows.csv", "test": "rows.csv"}
+    whole = {"a": DIGITS, "b": PART | {"delta": 1e-3}, **{
+        name: table | {"label_column": "kind", "class_names": [*classes]}
+        for name, classes in {"few": "abcd", "as_many": "abc"}.items()},
+        "labels": table | {"label_columns": ["one", "two"]}}  # fmt: skip
     sizes: list[list[int | None]] = [[64], [1280, 64], [1280], [1280, 512], [1280, None], []]
     for epsilons in ([0.1, "inf"], [1], [1, 0.1, {"advantage": 0.05}], ["inf"]):
         for methods in ({"sgd": SGD}, {"ceiling": CEILING}, {"a": CEILING, "b": SGD}):
@@ -203,13 +216,13 @@ def test_too_few_images_for_an_epsilon_are_warned_of() -> None:
     check_values("too_few_rows", told)
 
 
-CHEXPERT = {"catalog": "chexpert", "root": "x"}
 EUROSAT = {"catalog": "eurosat"}
 WRITTEN: list[dict[str, Any]] = [
     EUROSAT, EUROSAT | {"split_seed": 3, "metric": "accuracy", "prompts": "simple"},
     EUROSAT | {"test_fraction": 0.5}, EUROSAT | {"test_fraction": 0.2}, CHEXPERT,
     {"catalog": "chexpert"}, {"catalog": "mimic_cxr"}, {"catalog": "cifar_10"}, {"catalog": "???"},
     {"catalog": 5}, {"catalog": "chexpert", "source": "imagefolder", "path": "x"},
+    CHEXPERT | {"uncertain": {"Edema": "zeros", "Cardiomegaly": "drop", "Fracture": "ones"}},
     {"catalog": "chexpert", "source": "parquet", "train": "a", "test": "b", "filters": {"a": 1}},
     *(CHEXPERT | each for each in (
         {"filters": {"Sex": ["Male"]}}, {"uncertain": "drop"}, {"uncertain": {"Edema": "drop"}},
@@ -254,14 +267,10 @@ def test_classes_with_the_fewest_test_units_are_listed() -> None:
     }  # fmt: skip
     metrics = ("auc", "macro_accuracy", "auc")
     study: Any = SimpleNamespace(
-        releases={
-            name: SimpleNamespace(dataset=name, test_metric=metric)
-            for name, metric in (*zip(units, metrics, strict=True), ("a", None), ("b", "accuracy"))
-        },
-        datasets={
-            name: SimpleNamespace(count_class_units=lambda each=each: each)
-            for name, each in units.items()
-        },
-        dataset_unit=lambda name: "patient" if name == "shares" else "image",
-    )
+        releases={name: SimpleNamespace(dataset=name, test_metric=metric) for name,
+        metric in (*zip(units, metrics, strict=True), ("a", None), ("b", "accuracy"))},
+        datasets={name: SimpleNamespace(count_class_units=lambda each=each: each) for name,
+        each in units.items()}, dataset_unit=lambda name: "patient" if name == "shares"
+        else "image",
+    )  # fmt: skip
     check_values("fewest_test_units", list(list_tested(study)))

@@ -19,6 +19,9 @@ OF_DIGITS = "results/features/digits/pixels/train/manifest.json"
 HEAD = "results/cells/digits/pixels/sgd/eps-1/heads.safetensors"
 
 
+LENDER = {"lender": {"source": "torchvision", "name": "MNIST"}}
+
+
 def lent(path: str) -> dict[str, Any]:
     return {"head": "feature_covariance", "public_covariance": path}
 
@@ -36,9 +39,8 @@ def fault_of(study: dict[str, Any]) -> str:
 
 
 def told(method: dict[str, Any], **changes: Any) -> str:
-    public = {"lender": {"source": "torchvision", "name": "MNIST"}}
     methods = STUDY["methods"] | {"some": method}
-    return fault_of(STUDY | {"methods": methods, "public_datasets": public} | changes)
+    return fault_of(STUDY | {"methods": methods, "public_datasets": LENDER} | changes)
 
 
 def refused(method: dict[str, Any], **changes: Any) -> None:
@@ -80,14 +82,22 @@ def test_which_files_are_public(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("HOME", str(tmp_path))
     Path("circle").symlink_to("circle")  # left to who reads it
     elsewhere = {"results_dir": str(tmp_path / "out"), "data_dir": "tables"}
+    net = {"family": "timm", "model": "test_vit"}
+    more = {"datasets": {"mine": DIGITS | {"split_seed": 1}, "digits": DIGITS},
+            "backbones": {"a": STUDY["backbones"]["pixels"], **STUDY["backbones"]},
+            "public_datasets": {"first": {"catalog": "fashion_mnist"}, **LENDER}}  # fmt: skip
     answers: dict[str, list[str]] = {}
     for make_method, paths in ((lent, LENT), (started, STARTS)):
         for path in paths:
             method = make_method(path.replace("HERE", str(tmp_path)))
             tuned = {"head": "tuned", "base": method, "search": {"learning_rate": [0.1, 1]}}
-            lines = [told(method), told(method, **elsewhere)]
+            lines = [told(method), told(method, **elsewhere), told(method, **more)]
             lines += [told(tuned)] if paths is STARTS else []
             answers[path] = [line.replace(str(tmp_path), "HERE") for line in lines]
+    for path in ("heads/new.pt", HEAD, "data/digits/w.pt", "heads/{a}.pt", "results/features/x.pt"):
+        make(path)
+        backbones = {"b": net | {"checkpoint": path}, "c": net | {"checkpoint": "heads/new.pt"}}
+        answers[f"checkpoint {path}"] = [fault_of(STUDY | {"backbones": backbones})]
     check_values("public_files", answers)
 
 
@@ -97,10 +107,9 @@ def test_links_hide_nothing(tmp_path: Path) -> None:
     Path("folder").symlink_to("results/features/digits")
     Path("results/features/lender").symlink_to("digits")
     for path in (
-        "manifest.json",
-        "folder/pixels/train/manifest.json",
+        "manifest.json", "folder/pixels/train/manifest.json",
         "results/features/lender/pixels/train/manifest.json",
-    ):
+    ):  # fmt: skip
         refused(lent(path))
     make(HEAD)
     text = Path("results/features/digits/pixels/text.safetensors")
@@ -145,32 +154,25 @@ def errors(private: dict[str, Any], public: dict[str, Any]) -> str:
 
 # Options beside which a public dataset has the images of the private one.
 SAME: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    (DIGITS, {"split_seed": 7, "test_fraction": 0.5, "delta": 1e-6}),
-    (CSV, {"split_seed": 1, "label_column": "sex", "embed": True}),
-    (CSV, {"unit_column": "patient", "max_images_per_patient": 3, "duplicates": "warn"}),
-    (HUB, {"limit": {"test": 3}, "several_labels": True}),
-    (CSV, {"joins": [JOIN], "group_columns": ["sex"]}),
-    (CSV, {"extract": {"who": WHO}, "unit_column": "who", "split_column": "split"}),
-    (CSV, {"root": "images/.."}),
-    (FOLDER, {"path": "./x/"}),
-    (FOLDER, {"path": "y/../x", "split_by": "id"}),
-    (FETCHED, {"layout": FOLDER | {"split_seed": 3, "embed": False}}),
-    (FETCHED, {"layout": FOLDER | {"path": "./x"}}),
-    (FETCHED, {"files": [{"url": "http://mirror/x.zip", "sha256": "0" * 64}]}),
-    ({"source": "torchvision", "name": "MNIST"}, {"path": "elsewhere"}),
-]
+    (DIGITS, {"split_seed": 7, "test_fraction": 0.5, "delta": 1e-6}), (CSV, {"split_seed": 1,
+    "label_column": "sex", "embed": True}), (CSV, {"unit_column": "patient",
+    "max_images_per_patient": 3, "duplicates": "warn"}), (HUB, {"limit": {"test": 3},
+    "several_labels": True}), (CSV, {"joins": [JOIN], "group_columns": ["sex"]}), (CSV,
+    {"extract": {"who": WHO}, "unit_column": "who", "split_column": "split"}), (CSV,
+    {"root": "images/.."}), (FOLDER, {"path": "./x/"}), (FOLDER, {"path": "y/../x",
+    "split_by": "id"}), (FETCHED, {"layout": FOLDER | {"split_seed": 3, "embed": False}}),
+    (FETCHED, {"layout": FOLDER | {"path": "./x"}}), (FETCHED,
+    {"files": [{"url": "http://mirror/x.zip", "sha256": "0" * 64}]}), ({"source": "torchvision",
+    "name": "MNIST"}, {"path": "elsewhere"}),
+]  # fmt: skip
 OTHER: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    (CSV, {"train": "b.csv"}),
-    (CSV, {"filters": {"site": ["b"]}}),
-    (CSV, {"split_column": "use", "train_values": ["public"]}),
-    (CSV | {"path_column": "who"}, {"extract": {"who": WHO}}),
-    (CSV | {"filters": {"sex": ["f"]}}, {"joins": [JOIN]}),
-    (FOLDER, {"path": "x/y"}),
-    (FETCHED, {"files": [{"url": "http://h/x.zip", "sha256": "1" * 64}]}),
-    (HUB, {"revision": "1" * 40}),
-    (FETCHED, {"layout": FOLDER | {"path": "y"}}),
-    ({"source": "torchvision", "name": "MNIST"}, {"name": "FashionMNIST"}),
-]
+    (CSV, {"train": "b.csv"}), (CSV, {"filters": {"site": ["b"]}}), (CSV, {"split_column": "use",
+    "train_values": ["public"]}), (CSV | {"path_column": "who"}, {"extract": {"who": WHO}}), (CSV
+    | {"filters": {"sex": ["f"]}}, {"joins": [JOIN]}), (FOLDER, {"path": "x/y"}), (FETCHED,
+    {"files": [{"url": "http://h/x.zip", "sha256": "1" * 64}]}), (HUB, {"revision": "1" * 40}),
+    (FETCHED, {"layout": FOLDER | {"path": "y"}}), ({"source": "torchvision", "name": "MNIST"},
+    {"name": "FashionMNIST"}),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("private", "differing"), [*SAME, *OTHER])
@@ -185,23 +187,16 @@ SHARDS = {"source": "webdataset", "class_names": CLASSES}
 
 
 @pytest.mark.parametrize(
-    ("private", "public", "shared"),
-    [
-        ({"train": "s"}, {"train": "s/*.tar"}, "s/0.tar"),
-        ({"train": ["s/0.tar", "s/1.tar"]}, {"train": "s/../s/1.tar"}, "s/1.tar"),
-        ({"train": "s/0.tar", "test": "s/1.tar"}, {"train": "s/1.tar"}, "s/1.tar"),
-        ({"train": "s"}, {"train": "link.tar"}, "s/0.tar"),
-        ({"train": "s/0.tar"}, {"train": "s/1.tar"}, None),
-        ({"train": "s/0.tar"}, {"train": "absent.tar"}, None),
-    ],
-)
+    ("private", "public", "shared"), [({"train": "s"}, {"train": "s/*.tar"}, "s/0.tar"),
+    ({"train": ["s/0.tar", "s/1.tar"]}, {"train": "s/../s/1.tar"}, "s/1.tar"),
+    ({"train": "s/0.tar", "test": "s/1.tar"}, {"train": "s/1.tar"}, "s/1.tar"), ({"train": "s"},
+    {"train": "link.tar"}, "s/0.tar"), ({"train": "s/0.tar"}, {"train": "s/1.tar"}, None),
+    ({"train": "s/0.tar"}, {"train": "absent.tar"}, None)],
+)  # fmt: skip
 def test_a_file_that_two_datasets_read_is_of_both(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    private: dict[str, Any],
-    public: dict[str, Any],
-    shared: str | None,
-) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, private: dict[str, Any], public: dict[str,
+    Any], shared: str | None,
+) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     for number in range(2):
         pack(tmp_path / f"s/{number}.tar", samples(8 * number, 8))

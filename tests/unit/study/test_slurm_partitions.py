@@ -10,10 +10,10 @@ from dpprobe.errors import DpprobeError
 from dpprobe.study.slurm_partitions import Partitions, ask_partitions, read_partitions
 
 LISTED = """\
-main*|(null)
 mixed|lscratch:100
+main*|(null)
 mixed|lscratch:100,gpu:a100:4(S:0-1)
-cards|gpu:2
+  cards|gpu:2
 network|gpu_mem:40
 """
 
@@ -25,15 +25,9 @@ def test_partitions_with_gpus_are_known_by_their_nodes_devices() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "named", "has"),
-    [
-        (None, "main", False),
-        ("cards", "cards", True),
-        ("main,cards", "main,cards", True),
-        ("network", "network", False),
-        ("nowhere", "nowhere", False),
-    ],
-)
+    ("wanted", "named", "has"), [(None, "main", False), ("cards", "cards", True), ("main,cards",
+    "main,cards", True), ("network", "network", False), ("nowhere", "nowhere", False)],
+)  # fmt: skip
 def test_a_job_goes_to_the_partition_that_it_names_or_to_the_default(
     monkeypatch: pytest.MonkeyPatch, wanted: str | None, named: str, has: bool
 ) -> None:
@@ -57,14 +51,10 @@ def sinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
-    [
-        ("echo a line >&2; echo sinfo: fatal: no cluster >&2; exit 1", "fatal: no cluster"),
-        ("exit 3", "exit code 3"),
-        ("exec sleep 60", "no answer"),
-        (None, "command not found"),
-    ],
-)
+    ("script", "said"), [("echo a line >&2; echo sinfo: fatal: no cluster >&2; exit 1",
+    "fatal: no cluster"), ("exit 3", "exit code 3"), ("exec sleep 60", "no answer"), (None,
+    "command not found")],
+)  # fmt: skip
 def test_why_slurm_does_not_answer(
     sinfo: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, said: str
 ) -> None:

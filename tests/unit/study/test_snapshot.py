@@ -60,21 +60,18 @@ def test_a_snapshot_is_written_again_and_lasts_while_jobs_start(tmp_path: Path) 
         each.write()
         os.utime(each.path, (month, month))
     taken.write()
+    (other := taken_of(changed("seeds", 8))).write()
     taken.remove_older()
-    assert list((tmp_path / snapshot.FOLDER).iterdir()) == [taken.path]
+    assert {*(tmp_path / snapshot.FOLDER).iterdir()} == {taken.path, other.path}
     taken.path.unlink()
     taken.write()
     assert taken.path.read_text() == taken.text
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "values"),
-    [
-        ("methods.sgd.learning_rate", 0.25, "[\\d.]+ .*0.25"),
-        ("seeds", 7, "5 .*7"),
-        ("methods.other", {"head": "sgd"}, "nothing"),
-    ],
-)
+    ("path", "value", "values"), [("methods.sgd.learning_rate", 0.25, "[\\d.]+ .*0.25"), ("seeds",
+    7, "5 .*7"), ("methods.other", {"head": "sgd"}, "nothing")],
+)  # fmt: skip
 def test_a_job_that_reads_another_study_refuses(path: str, value: Any, values: str) -> None:
     with pytest.raises(ConfigError, match=rf"^study\.{path}: {values}"):
         check_run(recorded(STUDY), load_study(changed(path, value)))
@@ -95,3 +92,5 @@ def test_a_script_holds_its_study_against_the_snapshot(monkeypatch: pytest.Monke
     assert run_study(STUDY) == load_study(STUDY)
     with pytest.raises(ConfigError, match=r"study\.seeds: 5"):
         run_study(changed("seeds", 7))
+    taken.path.unlink()
+    assert run_study(changed("seeds", 7)).seeds == 7

@@ -14,7 +14,6 @@ import pytest
 
 from dpprobe.backbones import feature_dimensions
 from dpprobe.backbones.describe import describe_backbone
-from dpprobe.backbones.options import BackboneOptions
 from dpprobe.errors import ConfigError
 from dpprobe.study.dimension_checks import check_dimensions
 from dpprobe.study.study import Study
@@ -95,7 +94,9 @@ STUDIES: dict[str, dict[str, Any]] = {
         privacy={"max_risk": {"advantage": 0.5}}, **{OPTION: True}),
     "several labels": {"methods": SEVERAL}, "several, a part": {"methods": {"ok": SEVERAL["good"]},
         **digits(subsample={"per_class": 50})},
-    "several, a release": {"methods": {"exact": EXACT}, **releases({})},
+    "several, a share": {"methods": {"ok": SEVERAL["good"]}, **digits(subsample={"fraction": 0.5})},
+    "several, a release": releases({}),
+    "several, a good release": releases({}) | {"methods": {"exact": EXACT | {"loss": "sigmoid"}}},
     "balanced": {"methods": {"balanced": SEVERAL["balanced"]}},
     "texts": {"backbones": {"siglip": {"family": "open_clip", "model": "ViT-B-16-SigLIP.webli"},
         "clip": {"family": "open_clip", "model": "ViT-B-32-quickgelu.openai"}}},
@@ -106,10 +107,12 @@ STUDIES: dict[str, dict[str, Any]] = {
     "no tables": {"datasets": {"other": URL}},
     "public tables": {"public_datasets": {"scans": URL}},
     "public": {"public_datasets": {"other": DIGITS | {"split_seed": 4, "expect": {"train": 3}}}},
+    "its test": {"public_datasets": {"other": DIGITS | {"split_seed": 4, "expect": {"test": 3}}}},
     "shards": {"features": {"shards": 360}}, "all shards": {"features": {"shards": 359}},
     "many shards": {"features": {"shards": 1439}},
     "patients": {"methods": {"squares": {"head": "least_squares"}}, "datasets": {"p": PATIENTS}},
-    "few images of patients": {"datasets": {"p": PATIENTS | {"max_images_per_patient": 2}},
+    "few images of patients": {"datasets": {"p": PATIENTS | {
+        "max_images_per_patient": 2, "delta": 1e-3}},
         "methods": {"squares": {"head": "least_squares"}},
         "epsilons": [1, {"advantage": 0.1}, "inf"]},
     "units": {"datasets": {"p": PATIENTS | {"unit": "patient"}}, "delta": 0.2},
@@ -125,6 +128,10 @@ STUDIES: dict[str, dict[str, Any]] = {
     "a file": folders("tables/a.csv/b"), "a long name": folders(results="a" * 256),
     "a name": folders(results="a" * 255), "tables beside": folders("."),
     "tables in the way": folders(".", datasets={"images": SCANS["datasets"]["scans"]}),
+    "public tables in the way": folders(".", public_datasets={"images": DIGITS}),
+    "results of public tables": folders("out", "out/other/a", public_datasets={"other": DIGITS}),
+    "results of public images": folders(results="public/a", datasets={"digits": DIGITS},
+        public_datasets={"other": {"source": "imagefolder", "path": "public"}}),
 }  # fmt: skip
 
 
@@ -163,6 +170,10 @@ def test_what_checks_say(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             except ConfigError as error:
                 lines = str(error).splitlines()
         told[name] = [line.replace(str(folder), "FOLDER") for line in lines]
+    info = json.loads(Path("data/scans/dataset.json").read_text())
+    for wrong in ({}, *(info | {"splits": {"train": each}} for each in ({}, {"rows": None}))):
+        Path("data/scans/dataset.json").write_text(json.dumps(wrong) if wrong else "no JSON")
+        assert check_study(load_study(STUDY | STUDIES["tables"])) == told["no tables"]
     check_values("checks_of_studies", told)
 
 
@@ -217,11 +228,11 @@ def test_a_source_in_the_place_of_its_split_table_is_refused(
     folder = tmp_path / "data/mine"
     folder.mkdir(parents=True)
     images = [{"bytes": b"", "path": None}] * 2
-    pq.write_table(pa.table({"image": images, "label": [0, 1]}), folder / "train.parquet")
-    source = folder / "train.parquet"
+    table = folder / ("test.parquet" if linked else "train.parquet")
+    pq.write_table(pa.table({"image": images, "label": [0, 1]}), table)
+    source = tmp_path / "elsewhere.parquet" if linked else table
     if linked:
-        source = tmp_path / "elsewhere.parquet"
-        source.symlink_to(folder / "train.parquet")
+        source.symlink_to(table)
     dataset = {
         "source": "parquet", "train": str(source), "test": str(source), "class_names": ["a", "b"],
         "duplicates": "warn",
@@ -230,7 +241,7 @@ def test_a_source_in_the_place_of_its_split_table_is_refused(
     study = load_study(STUDY | {key: {**others, "mine": dataset}})
     with pytest.raises(ConfigError, match=rf"{key}\.mine: .*overwrite"):
         check_study(study)
-    assert (folder / "train.parquet").exists()
+    assert table.exists()
 
 
 # The table of studies that are refused, one case a line.
@@ -240,11 +251,8 @@ TABLE = Path(__file__).with_name("refused.yaml")
 @pytest.fixture
 def described_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Describes networks in this process: another one for each study imports PyTorch anew."""
-
-    def describe(backbones: dict[str, BackboneOptions], _: Any) -> dict[str, Any]:
-        return {name: dict(describe_backbone(one)) for name, one in backbones.items()}
-
-    monkeypatch.setattr(feature_dimensions, "_ask_process", describe)
+    monkeypatch.setattr(feature_dimensions, "_ask_process", lambda backbones, _: {
+        name: dict(describe_backbone(one)) for name, one in backbones.items()})  # fmt: skip
 
 
 def check_all(study: Study) -> None:
@@ -255,12 +263,9 @@ def check_all(study: Study) -> None:
 @pytest.mark.usefixtures("described_here")
 @pytest.mark.parametrize(("study", "files", "says"), read_refusals(TABLE, STUDY))
 def test_a_study_is_refused_with_these_lines_or_accepted(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    study: dict[str, Any],
-    files: dict[str, Any],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, study: dict[str, Any], files: dict[str, Any],
     says: list[str],
-) -> None:
+) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     write_files(tmp_path, files)
     if not says:

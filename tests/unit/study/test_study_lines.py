@@ -23,8 +23,9 @@ datasets:
     path: images/scans
     subsample:
       fractions:
-        "Class A.1": 0.5
         Class A: 0.5
+        "Class A.1": 0.5
+        Class: 0.5
         3: 0.5
 methods: &methods
   sgd:
@@ -59,6 +60,7 @@ TEXTS = [
     "datasets.scans: path: no such folder", "datasets.scans: path images/scans is no folder",
     "datasets.scans.subsample.fractions.Class A.1: 7: write", "datasets.scans: images: no",
     "datasets.scans.subsample.fractions.3: 7: write a number", "datasets.scans.root: missing",
+    "datasets.scans.subsample.fractions.Class: 7", "audit: newton: is not here", "epsilons: : no",
     "datasets.scans.subsample: 3: too many", "datasets.scans.subsample.fractions.Class A: 7",
     "methods.sgd.steps: 0: write a number", "methods.sgd.search.0.steps: 0: write a number",
     "methods.sgd.search.1.epochs: 0: write", "methods.sgd.search.2.epochs: 0: write",

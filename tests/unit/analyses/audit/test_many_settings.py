@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ from tests.support.mechanisms import best_of, gaussians, made_plan
 from tests.support.stored_records import check_values
 
 TUNED = head("tuned", base={"head": "prototypes"}, search={"max_row_norm": [1.0, 2.0]}, trials=2)
-CHECKED = ("least_squares", "sampled_exact_sgd")
+CHECKED = ("least_squares", "sampled_exact_sgd", "sampled_lamb_centred")
 
 
 def cell_of(
@@ -97,11 +98,35 @@ def test_shapes_and_words_of_audits_are_as_stored() -> None:
                 None if method == "tuned" else cell._factor_of_one_number(1e-4),
                 measure.claim_of_plan(cell.plan).model_dump(mode="json"),
             ]  # fmt: skip
+    first, *_ = (cell := cell_of("sampled_exact_sgd")).plan.mechanisms
+    for place, rates in enumerate(((1.0, 0.2), (0.2, 1.0))):
+        both = tuple(replace(first, sample_rate=rate, name=f"at {rate}") for rate in rates)
+        plan = replace(cell.plan, mechanisms=both)
+        halved: Any = controls._halve_claimed_rate(replace(cell.attack, plan=plan))
+        claim = measure.claim_of_plan(replace(plan, realised_epsilon=0.9))
+        made[f"mixed {place}"] = [replace(cell, plan=plan)._name_test(), halved.claim.mechanisms,
+                                  claim.model_dump(mode="json")]  # fmt: skip
+    made["seeds"] = cell.attack.compute_strength([1, 2, 3])
+    methods: dict[str, Any] = {
+        "counted": head("sgd", class_weights=[1.0] * 20 + [0.5]),
+        "groups": head("sgd", normalize={"kind": "group_norm", "groups": 4}),
+        "files": SimpleNamespace(input_files=lambda: "a", counted_classes=None, normalize=None),
+    }
+    for name, each in methods.items():
+        shape = white_box.audited_shape(each, plan, 500, 30, False)
+        made[f"shape, {name}"] = [shape, [*replace(cell, shape=shape)._canary_labels]]
+    for clip in (0.5, 2.0, 40.0):
+        loose = head("least_squares", normalize="none", max_row_norm=clip)
+        cell = replace(cell_of("least_squares"), method=loose, plan=plan_of(loose, 300))
+        attack, strength = cell._piloted_attack
+        pairs = (attack.worlds[-1], *attack.unusual)
+        made[f"pilots {clip}"] = [*(float(pair.canary.norm()) for pair in pairs), strength]
     for several in (False, True):
         members = np.arange(40) % 3 == 0
         cell = cell_of("exact_sgd", several=several)
-        for shift in (0.0, 3.0, math.nan):
+        for shift in (0.0, 3.0, math.nan, 2):
             scores = np.where(members, shift, 0.0) + np.cos(np.arange(40.0))
+            scores = np.round(scores) if shift == 2 else scores
             test = canary_attack.Runs(
                 members=members, releases=scores, bundle=-scores, used={"a": 1 + shift}
             )
@@ -111,6 +136,8 @@ def test_shapes_and_words_of_audits_are_as_stored() -> None:
                 white_box._list_refuting(cell.list_tests(test)),
                 cell._bound_directly(np.nan_to_num(scores), members),
                 cell._bound_directly(np.nan_to_num(scores), members | True),
+                cell._bound_directly(np.nan_to_num(scores), members & False),
+                white_box._count_right_heads(replace(test, members=members[:2], bundle=scores[:2])),
             ]  # fmt: skip
     for name in ("exact_sgd", "sgd"):
         cell = cell_of(name)
@@ -188,8 +215,8 @@ def test_broken_releases_are_as_stored() -> None:
         float_noise = controls.add_float_noise(releases[0], []) - releases[0].sums
         assert 0 < float((float_noise - releases[0].noise).abs().max()) < 1e-6
         made[f"classes {shape}"] = controls._has_classes(releases[0])
-    for name in ("sampled_exact_sgd", "sampled_lamb_centred", "least_squares"):
-        cell = cell_of(name)
+    for name in ("sampled_exact_sgd", "sampled_lamb_centred", "least_squares", "prototypes"):
+        cell = cell_of(name, several=name == "prototypes")
         for control in controls.make_controls(cell.attack, cell.shape, group=2, seed=3):
             attack: Any = control.attack
             if not isinstance(attack, str):
@@ -227,37 +254,36 @@ def test_bounds_and_powers_are_as_stored() -> None:
         inside, outside = generator.normal(1.5, 1, runs), generator.normal(size=runs + 3)
         made[f"scores {runs}"] = [
             bounds.epsilon_lower_bound(inside, outside, delta, level, group=group)
-            for delta in (0.0, 1e-3)
-            for level in (0.5, 0.95)
-            for group in (1, 3)
-        ]
+            for delta in (0.0, 1e-3) for level in (0.5, 0.95) for group in (1, 3)
+        ]  # fmt: skip
         made[f"accuracies {runs}"] = [
-            bounds.accuracy_lower_bound(round(share * runs), runs, level)
-            for share in (0, 0.5, 0.9, 1)
-            for level in (0.6, 0.99)
-        ]
+            bounds.accuracy_lower_bound(round(share * runs), runs, level) for share in (0, 0.5,
+            0.9, 1) for level in (0.6, 0.99)
+        ]  # fmt: skip
     plans = {
         "gaussian": made_plan([gaussians(2.0)], 100, epsilon=1.0),
         "two": made_plan([gaussians(2.0, name="a"), gaussians(3.0, count=4, name="b")], 100,
                          epsilon=2.0),
         "sampled": made_plan([gaussians(1.6, 0.05, 20)], 100, epsilon=1.5),
-        "selected": made_plan([gaussians(4.0)], 100, epsilon=1.0, selection=best_of(5)),
+        "selected": replace(made_plan([gaussians(4.0)], 100, epsilon=1.0, selection=best_of(5)),
+                            realised_epsilon=0.8),
         "silent": made_plan([gaussians(0.0)], 100),
     }  # fmt: skip
     for name, plan in plans.items():
         for group in (1, 3) if name != "sampled" else (1,):
             family = power.PlanFamily(plan, group=group)
             line = [family.has_price, family.exact, family.separation, family.total_variation()]
-            line += [family.epsilon_of_accuracy(share) for share in (0.3, 0.5, 0.7, 0.95, 1.0)][
-                : 4 if name == "sampled" else 5
-            ]
+            line += [family.epsilon_of_accuracy(share) for share in (
+                0.3, 0.5, 0.5 + 1e-6, 0.7, 0.95, 1.0)][: 5 if name == "sampled" else 6]  # fmt: skip
             line += [family.factor_of(share) for share in (-1, 0.0, 0.2, 0.8)]
+            line += [power.caught_factor(family, 400, 0.5, 0.2)]
             line += [power.caught_factor(family, runs, 0.9, 0.8, strength=strength)
                      for runs in (5, 400) for strength in (0.0, 0.7)]  # fmt: skip
             if family.has_price:
                 line += [family.compute_epsilon(factor) for factor in (0.0, 0.8, 3.0)]
                 line += [family.total_variation(factor) for factor in (0.0, 0.8, 3.0)]
             made[f"{name} {group}"] = [None if v != v else v for v in line]
+    made["allowed"] = membership.allowed_by(plans["selected"])
     made["separations"] = [power.compute_separation(each) for each in (0.0, 0.3, 0.999)]
     made["shares"] = [noise_tests.smallest_caught_share(*each) for each in ((40, 500, 1e-4, 0.95),
                                                                (400, 5, 1e-3, 0.5))]  # fmt: skip
@@ -284,16 +310,17 @@ def noise_run(plan: Plan, generator: np.random.Generator, scale: float, step: fl
 
 def test_p_values_of_noise_are_as_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     items = {
-        "rows": Mechanism(name="rows", released="", sensitivity=1.5, noise_multiplier=2.0, count=4,
+        "rows": Mechanism(name="rows", released="", sensitivity=1.5, noise_multiplier=2.0, count=6,
                           sample_rate=0.3),
         "square": gaussians(3.0, name="square"),
         "vector": gaussians(1.0, count=2, name="vector"), "skew": gaussians(2.0, name="skew"),
     }  # fmt: skip
     made: dict[str, Any] = {}
-    for most in (2048, 5):
+    for most, products in ((2048, 10**8), (5, 1200), (3, 9)):
         monkeypatch.setattr(noise_tests, "_MOST_ROWS", most)
+        monkeypatch.setattr(noise_tests, "_PAIRED_PRODUCTS", products)
         monkeypatch.setattr(noise_tests, "_MOST_NUMBERS", max(4, most // 2))
-        for names in (["rows"], ["square"], ["vector"], ["skew"], ["rows", "square", "vector"]):
+        for names in (["rows"], ["square"], ["vector"], ["skew"], ["square", "rows", "vector"]):
             for scale, step, runs in ((1.0, None, 9), (1.1, 2**-8, 8), (0.9, None, 1)):
                 plan = made_plan([items[name] for name in names], 12, epsilon=1.0)
                 generator, tests = np.random.default_rng(len(names)), noise_tests.NoiseTests(plan)
@@ -357,10 +384,9 @@ def test_ratios_of_releases_are_as_stored() -> None:
     generator = np.random.default_rng(0)
     products, squares = generator.normal(size=7), generator.random(7)
     made = [
-        canary_attack._log_ratios(products, squares, rate, group)
-        for rate in (1.0, 0.3)
+        canary_attack._log_ratios(products, squares, rate, group) for rate in (1.0, 0.3)
         for group in (1, 4)
-    ]
+    ]  # fmt: skip
     by_hand = sum(
         math.log(sum(math.comb(4, j) * 0.3**j * 0.7 ** (4 - j) * math.exp(j * p - j * j * s / 2)
                      for j in range(5)))
@@ -390,7 +416,7 @@ def test_membership_attacks_are_as_stored(epsilon: float) -> None:
     options = {"head": "least_squares"} if epsilon < math.inf else {
         "head": "nonprivate", "penalties": [1e-3, 1e-1], "tolerance": 1e-4}  # fmt: skip
     method = method_options(options)
-    for kind in ("rare", "labels", "patients", "alike")[:: 1 if epsilon < math.inf else 2]:
+    for kind in ("rare", "labels", "patients", "alike")[:: 1 if epsilon < math.inf else 3]:
         data = rows_of(kind)
         plan = plan_of(method, data.n, noise=3.0, epsilon=epsilon)
         if epsilon == math.inf:
@@ -420,7 +446,7 @@ def test_units_and_coins_of_membership_attacks_are_as_stored() -> None:
     made: dict[str, Any] = {}
     for kind in ("rare", "labels", "patients", "alike"):
         data = rows_of(kind)
-        for rows, share in ((1000, 0.0), (30, 0.2)):
+        for rows, share in ((1000, 0.0), (60, 0.5)):
             drawn = membership.draw_units(data, rows=rows, mislabelled=share, seed=9)
             coins = membership.toss_coins(drawn, 4, seed=9)
             left = membership.leave_units_out(data, drawn, coins[0])
@@ -434,7 +460,8 @@ def test_units_and_coins_of_membership_attacks_are_as_stored() -> None:
         labels = data.labels.numpy()
         made[f"{kind} rare"] = [membership._find_rare_rows(labels, 5),
                                 membership._find_rare_rows(labels[:140], 5)]  # fmt: skip
-    counts = ([90, 5, 5], [90, 10, 0], [50, 50, 11], [10, 10, 10], [95, 5, 5, 5, 1])
+    counts = ([90, 5, 5], [90, 10, 0], [50, 50, 11], [10, 10, 10], [95, 5, 5, 5, 1],
+              [22] * 5 + [10], [22] * 5 + [11])  # fmt: skip
     made["rare classes"] = [
         None if (rare := membership._find_rare_rows(np.repeat(range(len(each)), each), 6)) is None
         else int(rare.sum()) for each in counts
@@ -456,12 +483,16 @@ def test_units_and_coins_of_membership_attacks_are_as_stored() -> None:
     record = Membership.model_validate(MEMBERSHIP)
     assert isinstance(record.find_attack(), Attacked)
     assert record.model_copy(update={"rows": record.rows[:1]}).find_attack() is None
+    table = torch.arange(14.0).reshape(7, 2)
+    read = [(start, table[start:end]) for start, end in ((0, 3), (3, 5), (5, 7))]
+    blocks: Any = SimpleNamespace(dimension=2, device="cpu", read_blocks=lambda: read)
+    assert torch.equal(membership.copy_rows(blocks, np.array([2, 3, 5, 6])), table[[2, 3, 5, 6]])
     check_values("units_of_membership", made)
 
 
 def test_scores_of_membership_attacks_are_as_stored() -> None:
     made: dict[str, Any] = {}
-    for heads in (3, 20, 66):
+    for heads in (2, 3, 20, 66):
         generator = np.random.default_rng(heads)
         members = generator.random((heads, 6)) < 0.5
         members[:, 0], members[1:, 1] = True, False
@@ -470,6 +501,7 @@ def test_scores_of_membership_attacks_are_as_stored() -> None:
         made[f"lira {heads}"] = membership_attacks.score_lira(scaled, members, min(heads, 5))
         logs = -np.exp(scaled)
         made[f"rmia {heads}"] = membership_attacks.score_rmia(logs, members, min(heads, 5))
+        made[f"lone {heads}"] = membership_attacks.score_rmia(logs[:, 2:3], members[:, 2:3], 2)
         rates = (0.0, 0.05, 0.1, 0.5, 1.0)
         for name, scores in (("plain", scaled), ("ties", np.round(scaled)), ("in", None)):
             tiled = np.tile(members | (scores is None), 30)
@@ -478,10 +510,16 @@ def test_scores_of_membership_attacks_are_as_stored() -> None:
             made[f"roc {name} {heads}"] = roc and {
                 name: np.nan_to_num(value) for name, value in vars(roc).items()
             }
-    logits: Any = np.array([[3000.0, -3000.0, 0.0], [-1.0, 2.0, 0.5], [0.0, 0.0, 0.0]], np.float32)
-    for labels in ([0, 1, 2], [[1, 0, 1], [1, 1, 1], [0, 0, 0]]):
+    logits: Any = np.array([[3000.0, -3000.0, 0.0], [-1.0, 2.0, 0.5], [0.0, 0.0, 0.0],
+                            [3000.0, -3000.0, 2000.0]], np.float32)  # fmt: skip
+    for labels in ([0, 1, 2, 0], [[1, 0, 1], [1, 1, 1], [0, 0, 0], [1, 0, 1]]):
         seen = membership_attacks.compute_confidences(logits, np.array(labels))
         made[f"confidences {labels}"] = [*seen]
+    for count in (48, 49, 50):
+        ranks = np.sin(np.arange(2.0 * count)).reshape(2, count)
+        sides = np.array([[True], [False]]) ^ np.zeros((2, count), dtype=bool)
+        roc = membership_attacks.measure_roc(ranks, sides, (10 / 49, 9 / 48), seed=1)
+        made[f"rates of {count}"] = roc and np.nan_to_num(roc.tpr, nan=-1.0)
     table = measure._make_score_table([{"attack": ["a"], "member": [True], "score": [1]}] * 2)
     made["tables"] = [table, measure._make_score_table([])]
     assert table.schema == measure.SCORES

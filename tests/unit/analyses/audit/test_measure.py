@@ -28,9 +28,11 @@ from dpprobe.errors import DownloadError, DpprobeError, PrivacyError
 from dpprobe.heads import auto, auto_rule
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan
+from dpprobe.heads.public_inputs import PublicInputs
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.training.fit_inputs import FitInputs
+from dpprobe.training.public_file_check import PrivateData
 from tests.support.audit_records import CONTROLS, MEMBERSHIP, WHITE_BOX
 from tests.support.training_jobs import make_job, plan_job
 from tests.unit.training.test_head_job import CLASSES, DIMENSION, ROWS, write_features
@@ -39,7 +41,7 @@ METHODS = {
     "small": method_options({"head": "sgd", "batch_size": 30, "steps": 12}),
     "full": method_options({"head": "sgd", "batch_size": "full", "steps": 4}),
 }
-MEMBERSHIP_OPTIONS = MembershipOptions(shadows=8, rows=50)
+ATTACKED = AuditOptions(runs=20, membership=MembershipOptions(shadows=8, rows=50))
 
 
 Result = tuple[dict[str, Any], dict[str, Any]]  # parts of the record, and columns of scores
@@ -60,10 +62,9 @@ class _Attacks:
         self.white.append({"method": method, "plan": plan, **asked})
         runs = asked["runs"]
         scores = {
-            "attack": ["all releases"] * runs,
-            "member": np.arange(runs) % 2 == 0,
+            "attack": ["all releases"] * runs, "member": np.arange(runs) % 2 == 0,
             "score": np.arange(runs, dtype=np.float64),
-        }
+        }  # fmt: skip
         controls = CONTROLS if asked["controls"] else ()
         return {"white_box": {**WHITE_BOX, "runs": runs}, "controls": controls}, scores
 
@@ -155,9 +156,8 @@ def test_attacks_on_real_rows_have_the_device_of_their_fit(
     for name in ("LEAST_STEP", "LEAST_FIT"):
         # of the full batch, not of the small one
         monkeypatch.setattr(f"dpprobe.heads.fit_device.{name}", ROWS["train"] * DIMENSION * CLASSES)
-    options = AuditOptions(runs=20, membership=MEMBERSHIP_OPTIONS)
     for device in ("cpu", "cuda", "cuda"):
-        audits.run(options, device=device)
+        audits.run(ATTACKED, device=device)
     assert places == ["cpu", "cuda"]
     assert [call["method"].batch_size for call in attacks.members] == [30, "full", "full"]
 
@@ -181,7 +181,7 @@ def test_current_audits_are_kept_and_others_made_anew(audits: _Audits, attacks: 
 
 
 def test_real_rows_are_attacked_where_the_study_asks(audits: _Audits, attacks: _Attacks) -> None:
-    audits.run(AuditOptions(runs=20, membership=MEMBERSHIP_OPTIONS))
+    audits.run(ATTACKED)
     asked = attacks.members[0]
     assert isinstance(asked["data"], TrainingSet)
     assert asked["data"].n == asked["plan"].n
@@ -196,10 +196,9 @@ def test_real_rows_are_attacked_where_the_study_asks(audits: _Audits, attacks: _
 def test_other_rows_make_attacks_anew_and_leave_an_audit_without_them(
     audits: _Audits, attacks: _Attacks
 ) -> None:
-    rows = AuditOptions(runs=20, membership=MEMBERSHIP_OPTIONS)
-    audits.run(rows)
+    audits.run(ATTACKED)
     write_features(audits.folder, splits=["train"], shift=1.0)
-    audits.run(rows)
+    audits.run(ATTACKED)
     assert len(attacks.members) == 4
     # a release may state the white-box result: nothing of the rows bears on it
     seeds = [call["seed"] for call in attacks.white]
@@ -216,13 +215,29 @@ def test_a_cell_without_a_promise_is_attacked_on_real_rows_alone(
     audits: _Audits, attacks: _Attacks
 ) -> None:
     methods = {"ceiling": method_options({"head": "nonprivate"}), "full": METHODS["full"]}
-    rows = AuditOptions(runs=20, membership=MEMBERSHIP_OPTIONS)
-    audits.run(rows, methods=methods, epsilon="inf")
+    audits.run(ATTACKED, methods=methods, epsilon="inf")
     assert attacks.white == []
     assert len(attacks.members) == 2
     record = audits.record("ceiling", epsilon="inf")
     assert record.white_box is None
     assert read_json(audits.path("ceiling", epsilon="inf"))["claim"]["epsilon"] == "inf"
+
+
+def test_public_files_are_compared_for_all_methods_and_known_by_their_content(
+    audits: _Audits, attacks: _Attacks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PrivateData, "check_public", lambda _, options: PublicInputs(
+        hashes=dict.fromkeys(options.public_files().values(), "equal")))  # fmt: skip
+    first, last = str(audits.folder / "first"), str(audits.folder / "last")
+    method = {"head": "sgd", "init": "file"}
+    for text in ("before", "after"):  # in the last file alone
+        Path(first).write_text("before")
+        Path(last).write_text(text)
+        audits.run(ATTACKED, methods={
+            path[-5:-1]: method_options(method | {"init_file": path}) for path in (first, last)
+        })  # fmt: skip
+    assert [call["method"].init_file for call in attacks.members] == [first, last, last]
+    assert all({*call["data"].public.hashes} == {first, last} for call in attacks.members[:2])
 
 
 def test_a_method_that_fails_leaves_the_others_audited(audits: _Audits, attacks: _Attacks) -> None:
@@ -267,8 +282,7 @@ def test_auto_is_audited_as_the_head_that_it_chose(
     audits: _Audits, attacks: _Attacks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     methods = {"auto": method_options({"head": "auto"})}
-    asked = AuditOptions(runs=20, membership=MEMBERSHIP_OPTIONS)
-    audits.run(asked, methods=methods)
+    audits.run(ATTACKED, methods=methods)
     facts = DataFacts(
         n=ROWS["train"], dimension=DIMENSION, classes=CLASSES, multi_label=False, epsilon=4.0,
         delta=1e-4, unit="image",
@@ -277,8 +291,8 @@ def test_auto_is_audited_as_the_head_that_it_chose(
     (white,), (member,) = attacks.white, attacks.members
     assert white["method"] == chosen == member["method"]
     check_plan(chosen, white["plan"])
-    audits.run(asked, methods=methods)
+    audits.run(ATTACKED, methods=methods)
     assert len(attacks.white) == 1, "a current audit is kept"
     monkeypatch.setattr(auto, "RULE", auto_rule.RULE + 1)
-    audits.run(asked, methods=methods)
+    audits.run(ATTACKED, methods=methods)
     assert len(attacks.white) == 2, "another rule may have chosen otherwise"

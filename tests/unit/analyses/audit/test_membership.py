@@ -225,16 +225,3 @@ def test_duplicates_and_rows_of_nan_are_attacked_like_others(tmp_path: Path) -> 
     for values, epsilon in ((SGD, 8.0), (NONPRIVATE, math.inf)):
         result = attacked(values, data, epsilon, tmp_path, shadows=8)
         assert np.isfinite(result[1]["score"]).all()
-
-
-def test_units_whose_labels_were_changed_are_looked_at_apart() -> None:
-    labels = torch.from_numpy(np.repeat([0, 1, 2], [60, 50, 10]))
-    data = TrainingSet(torch.zeros(120, 8), labels, 3)
-    drawn = membership.draw_units(data, rows=120, mislabelled=0.5, seed=3)
-    assert drawn.rare is not None
-    assert (drawn.rare & drawn.mislabelled).any()
-    groups, missing = membership._group_units(drawn)
-    assert not missing
-    assert {name: int(chosen.sum()) for name, chosen in groups.items()} == {
-        "all": 60, "mislabelled": 60, "rarest_classes": int((drawn.rare & ~drawn.mislabelled).sum())
-    }  # fmt: skip

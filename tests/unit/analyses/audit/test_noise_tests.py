@@ -98,20 +98,11 @@ def add_even_steps(_: np.random.Generator, noise: list[torch.Tensor]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "test"),
-    [
-        (silence(0, 3), "variance"),
-        (lose_number, "variance"),
-        (silence(2, 1, 4), "variance"),
-        (repeat, "steps"),
-        (mirror, "steps"),
-        (share_classes, "numbers"),
-        (share_mechanisms, "numbers"),
-        (fix_seed, "runs"),
-        (flip_coins, "normal"),
-        (add_even_steps, "low_bits"),
-    ],
-)
+    ("fault", "test"), [(silence(0, 3), "variance"), (lose_number, "variance"), (silence(2, 1, 4),
+    "variance"), (repeat, "steps"), (mirror, "steps"), (share_classes, "numbers"),
+    (share_mechanisms, "numbers"), (fix_seed, "runs"), (flip_coins, "normal"), (add_even_steps,
+    "low_bits")],
+)  # fmt: skip
 def test_a_fault_at_any_place_is_seen(fault: Fault, test: str) -> None:
     assert p_values(1, 100, fault)[test] < 1e-5
 

@@ -203,13 +203,9 @@ def no_noise_ahead(self: Releases, _name: str, _step: float, *shape: int) -> lis
 
 
 @pytest.mark.parametrize(
-    ("name", "part", "fault"),
-    [
-        ("feature_covariance", "_release_at_once", no_noise),
-        ("exact_sgd", "_release_at_once", no_noise),
-        ("sampled_exact_sgd", "draw_ahead", no_noise_ahead),
-    ],
-)
+    ("name", "part", "fault"), [("feature_covariance", "_release_at_once", no_noise), ("exact_sgd",
+    "_release_at_once", no_noise), ("sampled_exact_sgd", "draw_ahead", no_noise_ahead)],
+)  # fmt: skip
 def test_a_release_without_noise_where_nobody_observes_refutes_the_claim(
     name: str, part: str, fault: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,11 +42,12 @@ def stores(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def simulate(folder: Path, stores: tuple[Path, Path], unit: str, **block: Any) -> SitesRecord:
+    epsilons = block.pop("epsilons", ["1"])
     study = load_study({**STUDY, "methods": {"head": HEAD}, "epsilons": [1], "seeds": 2,
                         "sites": block})  # fmt: skip
     record = folder / "sites/digits/pixels.json"
     inputs = {
-        "method": "head", "epsilons": ["1"], "delta": 1e-4, "accountant": "pld", "unit": unit,
+        "method": "head", "epsilons": epsilons, "delta": 1e-4, "accountant": "pld", "unit": unit,
         "metric": None, "seed": 0,
     }  # fmt: skip
     simulate_sites(
