@@ -182,6 +182,8 @@ def test_sums_off_the_grid_are_not_released() -> None:
     taken = releases(mechanism("a"))
     with pytest.raises(PrivacyError, match="a: sums are not whole numbers of steps"):
         taken.release_gaussian("a", GridSum(torch.full((2, 3), 0.5, dtype=torch.float64), 1.0))
+    with pytest.raises(PrivacyError, match="a: sums are not whole numbers of steps"):
+        releases(mechanism("a")).release_gaussian("a", GridSum(torch.zeros(2, 3)))  # of float32
 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 40), (2, 3, 7), (2, 4, 1, 5), (2, 5, 30)])
