@@ -92,6 +92,8 @@ def test_steps_are_those_on_rows_with_the_constant(
     )  # fmt: skip
     if path == "pytorch":
         monkeypatch.setattr(gradient_steps, "is_native", lambda _: False)
+        monkeypatch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", 1_000)
+        monkeypatch.setattr("dpprobe.heads.clipping._PIECE_BYTES", 300)
     plan = no_privacy(options, data.rows)
     actual = fit_heads(options, data, plan, SEEDS).weights
     for weights, seed in zip(actual, SEEDS, strict=True):
@@ -203,11 +205,11 @@ def test_other_initialisations() -> None:
         np.testing.assert_array_equal(biased[..., :-1], start_of(init=init)[..., :-1])
 
 
-@pytest.mark.parametrize("columns", [400, 401])
-def test_public_weights_from_a_file(columns: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("columns", "mark"), [(400, "no JSON"), (401, "[]"), (400, "{}")])
+def test_public_weights_from_a_file(columns: int, mark: str, tmp_path: Path) -> None:
     weights = np.random.default_rng(1).normal(size=(50, columns)).astype(np.float32)
     path = str(tmp_path / "text.safetensors")
-    save_file({"weights": weights}, path)
+    save_file({"weights": weights}, path, metadata={"dpprobe": mark})
     file: dict[str, Any] = {"init": "file", "init_file": path, "init_scale": 3.0}
     actual = start_of(**file)
     for head in actual:

@@ -118,6 +118,7 @@ TARGETS: list[tuple[Parts, Selection | None, dict[str, Any]]] = [
     *((ONE, None, {"epsilon": each}) for each in (0.009, 0.01, 1.2345678, 100.0, 100.1, math.inf)),
     *((ONE, None, {"delta": each}) for each in (9e-11, 1e-10, 0.0009, 1e-3, 1.1e-3)),
     *((ONE, None, {"accountant": each}) for each in ("rdp", "rdp_2017", "gaussian", "gdp")),
+    (FEW, None, {"epsilon": Risk(true_positives=0.0010011, at=0.001)}),
     *((ONE, None, {"epsilon": each}) for each in (RARE, Risk(advantage=0.1))),
     ([], None, {}), ([], None, {"epsilon": math.inf}), ([gaussians(0.0)], None, {}),
     (FEW, None, {}), (FEW, None, {"epsilon": RARE}), (FEW, None, {"accountant": "gaussian"}),
