@@ -215,12 +215,13 @@ def test_public_weights_from_a_file(columns: int, mark: str, tmp_path: Path) -> 
     for head in actual:
         np.testing.assert_allclose(head[:, :columns], 3 * weights, rtol=1e-6)
         assert not head[:, columns:].any()
-    assert (start_of(init="file", init_file=path, init_bias=1.5)[..., -1] == 1.5).all()
-    for bias in (None, 1.5):
+    for bias in (None, 0.0, 1.5):
+        started = start_of(init="file", init_file=path, init_bias=bias)[0, :, -1]
+        assert bias is None or (started == bias).all()
         method = feature_covariance.Options(**file, init_bias=bias)
         public = feature_covariance.public_start(method, rows_of(training_set(4, 400, 50)))
         np.testing.assert_allclose(public[:, :400], 3 * weights[:, :400], rtol=1e-6)
-        np.testing.assert_array_equal(public[:, -1], actual[0, :, -1] if bias is None else 1.5)
+        np.testing.assert_array_equal(public[:, -1], actual[0, :, -1] if bias is None else bias)
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -47,6 +47,8 @@ SETTINGS: list[dict[str, Any]] = [
     {"head": "momentum", **FIRST, "normalize": WHITENED, "beta": 0.5},
     {"head": "adam", "steps": 5, "noise_correction": None, "beta1": 0.5, "beta2": 0.9},
     {"head": "lamb", "steps": 5, "noise_correction": 0.5, "learning_rate": 0.1},
+    {"head": "adam", "steps": 5, "noise_correction": 0},
+    *({"head": head, "ridge": 0} for head in ("newton", "least_squares", "feature_covariance")),
     *({"head": "least_squares", **more} for more in ({}, {"ridge": 3.0}, {"normalize": "none"})),
     *({"head": "least_squares", "normalize": "l2", **more} for more in (
         {}, {"max_labels": 2, "gram_share": 0.6}, {"intercept": 0}, {"max_row_norm": 0.3})),
@@ -56,6 +58,7 @@ SETTINGS: list[dict[str, Any]] = [
         {}, SIGMOID, {"normalize": "l2"}, {"normalize": "l2"} | WEIGHTS,
         {"step": 1.0, "average": "mean"}, {"ridge": 2.0, "penalised": False},
         {"learning_rate": 0.7, "average": "last"}, SIGMOID | {"init_bias": -1.0, "intercept": 0},
+        SIGMOID | {"init_bias": 0},
         WEIGHTS, PRIORS, RELEASED, {"normalize": WHITENED})),
     *({"head": "newton", "steps": 2, "max_grad_norm": None, **more}
       for more in ({}, SIGMOID, SIGMOID | {"hessian": "per_class", "init_bias": 0.5})),

@@ -121,6 +121,7 @@ TARGETS: list[tuple[Parts, Selection | None, dict[str, Any]]] = [
     (FEW, None, {"epsilon": Risk(true_positives=0.0010011, at=0.001)}),
     *((ONE, None, {"epsilon": each}) for each in (RARE, Risk(advantage=0.1))),
     ([], None, {}), ([], None, {"epsilon": math.inf}), ([gaussians(0.0)], None, {}),
+    (BESIDE, best_of(5), {"epsilon": math.inf}),
     (FEW, None, {}), (FEW, None, {"epsilon": RARE}), (FEW, None, {"accountant": "gaussian"}),
     (FEW, None, {"epsilon": 0.01, "accountant": "rdp"}), (BESIDE, best_of(5), {}),
     (BESIDE, best_of(3), {"epsilon": Risk(advantage=0.3), "accountant": "rdp"}),
