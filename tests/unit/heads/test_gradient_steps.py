@@ -450,9 +450,7 @@ def test_history_follows_training(loss: str, average: Any) -> None:
 
 
 @pytest.mark.parametrize("most", [41, 50, 60])
-def test_the_loss_on_record_is_of_the_first_rows(
-    most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_loss_on_record_is_of_first_rows(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In whole blocks of 20 rows here."""
     monkeypatch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", 20 * 12 * 4)
     monkeypatch.setattr("dpprobe.heads.history.LOSS_ROWS", most)

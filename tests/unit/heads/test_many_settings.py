@@ -47,7 +47,6 @@ SETTINGS: list[dict[str, Any]] = [
     {"head": "momentum", **FIRST, "normalize": WHITENED, "beta": 0.5},
     {"head": "adam", "steps": 5, "noise_correction": None, "beta1": 0.5, "beta2": 0.9},
     {"head": "lamb", "steps": 5, "noise_correction": 0.5, "learning_rate": 0.1},
-    {"head": "adam", "steps": 5, "noise_correction": 0},
     *({"head": head, "ridge": 0} for head in ("newton", "least_squares", "feature_covariance")),
     *({"head": "least_squares", **more} for more in ({}, {"ridge": 3.0}, {"normalize": "none"})),
     *({"head": "least_squares", "normalize": "l2", **more} for more in (

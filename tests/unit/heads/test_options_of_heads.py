@@ -53,7 +53,7 @@ OF_TUNED: list[dict[str, Any]] = [
     {"search": {"learning_rate": {"low": 0, "high": 1, "log": True}}}, RATES | {"trials": 1},
     {"search": {"learning_rate": [1, 2], "max_grad_norm": {"low": 1, "high": 4, "log": True}}},
     {"search": {"learning_rate": [0.1, 1], "batch_size": [400, 40]}}, {"normalize": "l2"},
-    RATES | {"trials": 2.5, "score_share": 0.2},
+    RATES | {"trials": 2.5, "score_share": 0.2}, {"search": {"max_grad_norm": [0.1, 0.2]}},
     RATES | {"base": SGD | {"normalize": "centred"}}, {"search": {"learning_rate": []}},
     {"search": {"learning_rate": search_space.Range(low=1, high=2)}},
     {"search": {"learning_rate": {"low": 1, "high": 1}}},
@@ -70,6 +70,7 @@ ALTERNATIVES: list[dict[str, Any]] = [
     *({"head": "newton", "steps": 1, "max_grad_norm": None, "loss": loss, "init_bias": bias}
       for loss in ("softmax", "sigmoid") for bias in (None, 0.0, 0.5)),
     *({"head": head, "class_priors": "released"} for head in ("adam", "newton", "lamb")),
+    {"head": "feature_covariance", "class_priors": WEIGHTS, "normalize": "l2"},
     *({"head": "feature_covariance", "normalize": "l2", "public_covariance": file}
       for file in (None, "{dataset}.json")),
     *({"head": "auto", "balanced": each} for each in (True, False)),
@@ -110,8 +111,9 @@ def answers_of(values: dict[str, Any]) -> Any:
 def price(method: Any, n: int) -> list[str]:
     check_counts(mechanisms := method.list_mechanisms(n))
     return [
-        f"{each.name}: {each.count} of {each.sample_rate:.6g}, {each.sensitivity:.6g} "
-        f"{each.noise_multiplier:.6g}" for each in mechanisms
+        f"{each.name}{' anew' * ('own norm' in each.released)}: {each.count} of "
+        f"{each.sample_rate:.6g}, {each.sensitivity:.6g} {each.noise_multiplier:.6g}"
+        for each in mechanisms
     ]  # fmt: skip
 
 
