@@ -74,38 +74,6 @@ def test_the_rule_chooses_a_head_that_fits_whatever_the_facts(facts: DataFacts) 
     assert released.list_mechanisms(facts.n) == mechanisms
 
 
-# Rule 1, with all options that decide a fit: whoever changes a default that it takes raises RULE.
-RULE_1 = {
-    "loss": "softmax", "batch_size": "full", "max_grad_norm": 0.7, "intercept": 0.2, "beta": 0.9,
-    "learning_rate": None, "init": "zero", "schedule": "constant", "average": "last",
-}  # fmt: skip
-CENTRED = {"kind": "centred", "share": 0.04}
-WHITENED = {"kind": "whitened", "share": 0.14, "moment_share": 0.7, "exponent": 0.4}
-
-
-@pytest.mark.parametrize(
-    ("changes", "normalize"),
-    [
-        ({"n": 300, "epsilon": 0.1}, CENTRED),
-        ({"n": 50_000, "dimension": 1280, "epsilon": 0.1}, CENTRED),
-        ({"n": 50_000, "dimension": 1280, "epsilon": 0.5}, WHITENED),
-        ({"n": 50_000, "dimension": 15_552, "epsilon": 8}, CENTRED),
-        ({"n": 300, "epsilon": math.inf}, WHITENED),
-    ],
-)
-def test_rule_1_is_the_table_of_its_card(
-    changes: dict[str, Any], normalize: dict[str, Any]
-) -> None:
-    facts = replace(SMALL, **changes)
-    chosen = method_options(auto_rule.choose_head(facts))
-    values = chosen.model_dump(mode="python")
-    assert auto_rule.RULE == 1
-    assert chosen.head == "momentum"
-    assert RULE_1.items() <= values.items()
-    assert {name: getattr(chosen.normalize, name) for name in normalize} == normalize
-    assert [item.count for item in chosen.list_releases(facts.n)] == [40]
-
-
 BALANCED = AUTO | {"balanced": True}
 SHARE = {"class_priors": "released", "prior_share": 0.02}
 

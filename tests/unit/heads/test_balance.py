@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from dpprobe.analyses.audit.white_box import audited_shape
-from dpprobe.errors import ConfigError
 from dpprobe.heads.balance import (
     CLASS_COUNTS,
     BalanceOptions,
@@ -125,13 +124,6 @@ def test_priors_undo_what_frequencies_do() -> None:
     plain = method_options({"head": "newton", **base})
     uneven = fit_heads(plain, data, plan_for(plain, data.n, 0.0), [1])
     assert at[score_rows(uneven, at)[0].argmax(1) == 1].min() > 0.9
-
-
-def test_numbers_for_other_classes_are_refused() -> None:
-    features, labels = classes_of(40)
-    method = options("sgd", class_weights=[1, 1, 1])
-    with pytest.raises(ConfigError, match="class_weights has 3 numbers for 4 classes"):
-        trained(method, TrainingSet(features, labels, 4), 1.0)
 
 
 def test_an_audit_of_numbers_a_class_has_all_classes() -> None:

@@ -1,4 +1,4 @@
-"""Every registered head: a stream as in memory, bounded memory, the priced releases."""
+"""Every registered head: it learns, repeats itself, and takes bounded memory."""
 
 from __future__ import annotations
 
@@ -67,22 +67,6 @@ def test_every_head_has_its_options_here() -> None:
 @pytest.fixture(scope="module")
 def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_store(tmp_path_factory.mktemp("small"), rows=3000, dimension=24, classes=4)
-
-
-@EVERY
-@pytest.mark.parametrize("noise", [0.0, 5.0])
-def test_a_stream_trains_the_head_of_memory(head: str, noise: float, small_store: Path) -> None:
-    store = FeatureStore(small_store)
-    method = options(head)
-    labels = labels_of(store)
-    priced = plan(method, store.rows, noise=noise)
-    memory = fit_heads(
-        method, TrainingSet(torch.from_numpy(store.read()), labels, 4), priced, [1, 2]
-    )
-    stream = fit_heads(method, TrainingSet(store, labels, 4), priced, [1, 2])
-    assert np.isfinite(memory.weights).all()
-    scale = np.abs(memory.weights).max()
-    np.testing.assert_allclose(stream.weights, memory.weights, atol=2e-3 * scale, rtol=2e-3)
 
 
 @EVERY

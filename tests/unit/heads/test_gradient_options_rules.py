@@ -92,6 +92,8 @@ def test_steps_are_those_on_rows_with_the_constant(
     )  # fmt: skip
     if path == "pytorch":
         monkeypatch.setattr(gradient_steps, "is_native", lambda _: False)
+        monkeypatch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", 1_000)
+        monkeypatch.setattr("dpprobe.heads.clipping._PIECE_BYTES", 300)
     plan = no_privacy(options, data.rows)
     actual = fit_heads(options, data, plan, SEEDS).weights
     for weights, seed in zip(actual, SEEDS, strict=True):
@@ -203,22 +205,23 @@ def test_other_initialisations() -> None:
         np.testing.assert_array_equal(biased[..., :-1], start_of(init=init)[..., :-1])
 
 
-@pytest.mark.parametrize("columns", [400, 401])
-def test_public_weights_from_a_file(columns: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("columns", "mark"), [(400, "no JSON"), (401, "[]"), (400, "{}")])
+def test_public_weights_from_a_file(columns: int, mark: str, tmp_path: Path) -> None:
     weights = np.random.default_rng(1).normal(size=(50, columns)).astype(np.float32)
     path = str(tmp_path / "text.safetensors")
-    save_file({"weights": weights}, path)
+    save_file({"weights": weights}, path, metadata={"dpprobe": mark})
     file: dict[str, Any] = {"init": "file", "init_file": path, "init_scale": 3.0}
     actual = start_of(**file)
     for head in actual:
         np.testing.assert_allclose(head[:, :columns], 3 * weights, rtol=1e-6)
         assert not head[:, columns:].any()
-    assert (start_of(init="file", init_file=path, init_bias=1.5)[..., -1] == 1.5).all()
-    for bias in (None, 1.5):
+    for bias in (None, 0.0, 1.5):
+        started = start_of(init="file", init_file=path, init_bias=bias)[0, :, -1]
+        assert bias is None or (started == bias).all()
         method = feature_covariance.Options(**file, init_bias=bias)
         public = feature_covariance.public_start(method, rows_of(training_set(4, 400, 50)))
         np.testing.assert_allclose(public[:, :400], 3 * weights[:, :400], rtol=1e-6)
-        np.testing.assert_array_equal(public[:, -1], actual[0, :, -1] if bias is None else 1.5)
+        np.testing.assert_array_equal(public[:, -1], actual[0, :, -1] if bias is None else bias)
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:

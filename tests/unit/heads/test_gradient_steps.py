@@ -449,10 +449,11 @@ def test_history_follows_training(loss: str, average: Any) -> None:
     assert silent.history == []
 
 
-def test_the_loss_on_record_is_of_the_first_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("most", [41, 50, 60])
+def test_the_loss_on_record_is_of_first_rows(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In whole blocks of 20 rows here."""
     monkeypatch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", 20 * 12 * 4)
-    monkeypatch.setattr("dpprobe.heads.history.LOSS_ROWS", 50)
+    monkeypatch.setattr("dpprobe.heads.history.LOSS_ROWS", most)
     data, options = training_set(), Options(steps=3)
     fitted = fit_heads(options, data, plan_for(options, 120), [1], record=lambda *_: None)
     scores = torch.from_numpy(score_rows(fitted, features_of(data))[0])

@@ -147,6 +147,8 @@ def test_cross_validation_takes_the_penalty_that_predicts_best() -> None:
     tilted = TrainingSet(easy.features, easy.labels.clamp(max=1), 2)
     chosen = fit(tilted, record=lambda *_: None, penalties=(1e-4, 1e3))
     assert chosen.history[0]["penalty"] == 1e-4
+    alone = fit(training_set(1), record=lambda *_: None, penalties=(1e-4, 1e-2))
+    assert alone.history[0]["penalty"] == 1e-2, "no fold trains on no row"
 
 
 def test_a_patient_s_image_in_copies_changes_nothing() -> None:

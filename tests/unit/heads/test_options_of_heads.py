@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 import pytest
+import torch
 
 from dpprobe.heads import auto, search_space
 from dpprobe.heads.balance import log_shifts, released_priors
@@ -19,6 +20,8 @@ from dpprobe.heads.joint_fits import cohort_fault, sites_fault
 from dpprobe.heads.options import check_counts
 from dpprobe.heads.registry import METHODS, method_options
 from dpprobe.heads.schedules import learning_rates, mixing_rates
+from dpprobe.heads.second_order import Spectrum
+from dpprobe.heads.whitening import compute_whitener
 from dpprobe.options import options_class
 from tests.support.stored_records import answer_of, check_values
 
@@ -31,10 +34,12 @@ WIDTHS = (1280, MOST_FEATURES, MOST_FEATURES + 1, 15_552)
 WEIGHTS, FILE = [1, 0.5, 0.25], {"init": "file", "init_file": "{dataset}/{backbone}.npz"}
 OF_SGD: list[dict[str, Any]] = [
     {"batch_size": "full"}, {"batch_size": 0}, {"batch_size": 31}, {"batch_size": 30},
+    {"batch_size": 3, "epochs": 100_000},
+    {"class_priors": "released", "engine": "exact"},
     {"steps": 7}, {"epochs": 0.001}, {"epochs": 1, "batch_size": 30}, {"epochs": 1, "steps": 7},
     {"engine": "exact"}, {"loss": "sigmoid"}, {"shuffle": True}, {"init": "file"}, FILE,
-    *(FILE | {"init_file": f"w_{end}.npz"} for end in ("{}", "{0}", "{x}")), {"init_file": "a"},
-    FILE | {"init_scale": 2}, {"init_scale": 2}, {"init": "scaled"},
+    *(FILE | {"init_file": f"w_{end}.npz"} for end in ("{}", "{0}", "{x}", "{")),
+    {"init_file": "a"}, FILE | {"init_scale": 2}, {"init_scale": 2}, {"init": "scaled"},
     {"warmup": 0.1}, {"ema_decay": 0.9}, {"average": "ema", "ema_decay": 0.9}, {"unknown": 1},
     {"class_weights": WEIGHTS}, {"class_weights": [0.5, 0.5]}, {"class_weights": [2, 1, 1]},
     {"class_priors": [3, 1, 1, 1]}, {"class_priors": "released", "loss": "sigmoid"},
@@ -48,15 +53,24 @@ OF_TUNED: list[dict[str, Any]] = [
     {"search": {"learning_rate": {"low": 0, "high": 1, "log": True}}}, RATES | {"trials": 1},
     {"search": {"learning_rate": [1, 2], "max_grad_norm": {"low": 1, "high": 4, "log": True}}},
     {"search": {"learning_rate": [0.1, 1], "batch_size": [400, 40]}}, {"normalize": "l2"},
-    RATES | {"trials": 2.5, "score_share": 0.2},
-    RATES | {"base": SGD | {"normalize": "centred"}},
+    RATES | {"trials": 2.5, "score_share": 0.2}, {"search": {"max_grad_norm": [0.1, 0.2]}},
+    RATES | {"base": SGD | {"normalize": "centred"}}, {"search": {"learning_rate": []}},
+    {"search": {"learning_rate": search_space.Range(low=1, high=2)}},
+    {"search": {"learning_rate": {"low": 1, "high": 1}}},
+    {"search": {"learning_rate": {"low": -1, "high": 1, "log": True}}},
+    {"search": {name: [*range(1, 66)] for name in ("learning_rate", "max_grad_norm")}},
+    {"base": {"head": "feature_covariance", "normalize": "l2", "public_covariance": "{dataset}",
+              "init": "file", "init_file": "{backbone}"}, "search": {"ridge": [1, 2]}},
 ]  # fmt: skip
 ALTERNATIVES: list[dict[str, Any]] = [
     *({"head": head} for head in METHODS),
     *(MOMENTUM | {"normalize": kind} for kind in ("l2", "whitened", "none", "layer_norm")),
     *({"head": head, "normalize": kind} for head in ("sgd", "newton", "nonprivate", "prototypes")
       for kind in ("l2", "centred", "whitened")),
+    *({"head": "newton", "steps": 1, "max_grad_norm": None, "loss": loss, "init_bias": bias}
+      for loss in ("softmax", "sigmoid") for bias in (None, 0.0, 0.5)),
     *({"head": head, "class_priors": "released"} for head in ("adam", "newton", "lamb")),
+    {"head": "feature_covariance", "class_priors": WEIGHTS, "normalize": "l2"},
     *({"head": "feature_covariance", "normalize": "l2", "public_covariance": file}
       for file in (None, "{dataset}.json")),
     *({"head": "auto", "balanced": each} for each in (True, False)),
@@ -97,8 +111,9 @@ def answers_of(values: dict[str, Any]) -> Any:
 def price(method: Any, n: int) -> list[str]:
     check_counts(mechanisms := method.list_mechanisms(n))
     return [
-        f"{each.name}: {each.count} of {each.sample_rate:.6g}, {each.sensitivity:.6g} "
-        f"{each.noise_multiplier:.6g}" for each in mechanisms
+        f"{each.name}{' anew' * ('own norm' in each.released)}: {each.count} of "
+        f"{each.sample_rate:.6g}, {each.sensitivity:.6g} {each.noise_multiplier:.6g}"
+        for each in mechanisms
     ]  # fmt: skip
 
 
@@ -143,6 +158,9 @@ def test_rules_of_rates_averages_spaces_and_priors() -> None:
     ]  # fmt: skip
     corners = list(search_space.list_corners({"a": (1, 2), "b": ranges[0]}))
     found["corners"] = [search_space.spell_options(each) for each in corners]
+    spectra = [Spectrum(torch.tensor(each).double(), torch.eye(2)) for each in ([0, 0], [9, 0.1])]
+    found["whiteners"] = [compute_whitener(each, exponent, noise=noise, n=50) for each in spectra
+                          for exponent in (0.5, 0.25) for noise in (0.0, 0.5)]  # fmt: skip
     found["shifts"] = [log_shifts(each) for each in ((), (1.0,), (0.5, 0.25, 0.25), (3.0, 1.0))]
     found["priors"] = [
         released_priors(counts, deviation) for counts, deviation in (
@@ -155,6 +173,7 @@ def test_rules_of_rates_averages_spaces_and_priors() -> None:
 
 def test_the_rule_of_auto_over_facts() -> None:
     found: dict[str, Any] = {}
+    trained: dict[str, Any] = {}  # whoever changes a default that it takes raises `auto_rule.RULE`
     for n, dimension, epsilon, several, asked in itertools.product(
         (300, 50_000), (6, 1280, MOST_FEATURES, MOST_FEATURES + 1), (0.1, 0.5, 8.0, math.inf),
         (False, True), ({}, {"balanced": True}),
@@ -173,8 +192,10 @@ def test_the_rule_of_auto_over_facts() -> None:
             assert auto.asked_options(method)["rule"] == auto.asked_options(chosen)["rule"] == 1
             head = auto.trained_head(chosen)
             chosen = [said["rule"], head.normalize.kind, head.link, *price(chosen, n)]
+            trained[f"{head.normalize.kind} {head.link} {asked}"] = head
         found[f"{n} {dimension} {epsilon} {several} {asked}"] = chosen
     autos = ({"head": "auto"} | asked for asked in ({}, {"balanced": False}, {"balanced": True}))
+    found["trained"] = trained
     found["asked"] = [auto.asked_options(method_options(each)) for each in autos]
     check_values("choices_of_auto", found)
 

@@ -126,6 +126,8 @@ def test_a_stream_gives_the_rows_of_memory(value: Any) -> None:
     assert stream.streamed
     assert stream.direct is None
     torch.testing.assert_close(whole(stream), whole(memory))
+    parts = [block.features.clone() for block in stream.read_blocks(500)]  # shorter than they come
+    torch.testing.assert_close(torch.cat(parts), whole(memory))
     torch.testing.assert_close(stream.norms, memory.norms)
     index = torch.tensor([3, 17, 3])
     torch.testing.assert_close(memory.copy_rows(index), whole(memory)[index])
@@ -187,8 +189,9 @@ def test_scores_are_those_of_normalised_rows() -> None:
         wanted = transform(rows) @ weights[seed, :, :-1].T + weights[seed, :, -1]
         np.testing.assert_allclose(actual[seed], wanted, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(heads.released_arrays()[CENTRE][:, 0], [0.1, 0.2])
-    with pytest.raises(DataError, match="need dimension 6"):
-        score_rows(heads, rows[:, :5])
+    for wrong in (rows[:, :5], rows[0], rows[..., None]):
+        with pytest.raises(DataError, match="need dimension 6"):
+            score_rows(heads, wrong)
 
 
 @pytest.mark.parametrize("groups", [1, 3, 9, 27])

@@ -219,8 +219,9 @@ def test_crops_follow_labels_and_units_that_are_put_in_place_of_others() -> None
     labels = (data.labels + 1) % 4
     weights = np.ones(120, np.float32)
     weights[7] = 0
-    single = Units.number_units([str(row) for row in range(120)])
+    single = Units.number_units([str(row // 2) for row in range(120)])
     other = data.replace_labels(labels, Units(single.members, single.starts, weights))
+    assert (other.n, rows_of(other).n, data.n) == (60, 60, 120)
     for rows in (rows_of(other), rows_of(data)):
         assert len(rows.crops) == 3
         assert rows.crops[1].lengths.isinf().nonzero().flatten().tolist() == [5]

@@ -353,9 +353,10 @@ def test_no_grid_is_too_coarse_for_the_clip(
 @pytest.mark.parametrize("private", [True, False])
 @pytest.mark.parametrize("sigmoid", [True, False])
 def test_products_of_any_device_add_the_gradients_of_the_kernel(
-    sigmoid: bool, private: bool
+    sigmoid: bool, private: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A GPU's path, on the CPU: but for last bits of probabilities, a step of a factor or less."""
+    monkeypatch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", 4_000)
     features, labels = classes_of(300, 9, 4)
     design = design_of(features, labels, 4, private=private, intercept=0.3)
     head = torch.randn(4, 10, generator=torch.Generator().manual_seed(0))

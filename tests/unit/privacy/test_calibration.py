@@ -185,17 +185,20 @@ def test_the_key_holds_what_the_answer_depends_on_and_no_more(tmp_path: Path) ->
     assert key(**best) == key(name="another", selection=best_of(5, "another"))
 
 
-@pytest.mark.parametrize("damage", ["truncate", "edit", "swap", "list"])
+@pytest.mark.parametrize("damage", ["truncate", "edit", "format", "swap", "[]", "{}", '"text"'])
 def test_a_damaged_answer_is_refused_by_name(tmp_path: Path, damage: str) -> None:
     solve([relative(1.0, 3)], 2.0, tmp_path)
     (file,) = tmp_path.iterdir()
     if damage == "truncate":
         file.write_bytes(file.read_bytes()[:-40])
-    elif damage == "edit":  # half the noise
+    elif damage in ("edit", "format"):  # half the noise, or another program's record
         record = json.loads(file.read_text())
-        file.write_text(json.dumps({**record, "factor": record["factor"] / 2}))
-    elif damage == "list":
-        file.write_text("[]")
+        record |= {"factor": record["factor"] / 2} if damage == "edit" else {"format": "other"}
+        del record["sha256"]
+        digest = hash_value(record | ({} if damage == "format" else {"factor": 1.0}))
+        file.write_text(json.dumps({**record, "sha256": digest}))
+    elif damage != "swap":
+        file.write_text(damage)
     else:
         solve([relative(1.0, 4)], 2.0, tmp_path / "other")
         (other,) = (tmp_path / "other").iterdir()

@@ -37,6 +37,7 @@ def test_sums_of_the_largest_entries_are_exact(rows: int) -> None:
 def test_too_many_rows_are_refused() -> None:
     with pytest.raises(PrivacyError, match="n = 137438953472: exact sums support at most 68719"):
         entry_bits(2**37)
+    assert entry_bits(2**36) == 8
 
 
 @given(longest=st.floats(1e-6, 1e8), bits=st.integers(8, 30))

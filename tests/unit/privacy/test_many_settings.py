@@ -28,13 +28,14 @@ SPELLINGS: list[Any] = [
     {"true_positives": 0.1}, {"at": 0.1}, {"advantage": 0}, {"advantage": 1}, "advantage-2",
     {"advantage": math.nan}, {"advantage": "much"}, {"advantage": None}, "advantage-x", "tpr-0.1",
     {"true_positives": 0.01, "at": 0.01}, {"true_positives": 0.01, "at": 0.1},
-    {"true_positives": 1.0, "at": 0.1}, {"true_positives": 0.5, "at": 0}, {"advantages": 0.1},
+    {"true_positives": 1.0, "at": 0.1}, {"true_positives": 1.5, "at": 0.1}, {"advantage": -0.1},
+    {"true_positives": 0.5, "at": -0.1}, {"true_positives": 0.5, "at": 0}, {"advantages": 0.1},
     "advantage-0.9999999", "advantage-1e-07", "advantage-0.0001", "tpr-0.5-at-0.4999999",
 ]  # fmt: skip
 BUDGETS = [
     0.5, math.inf, RiskEpsilon(0.9318, "advantage-0.1", 1e-5), RiskEpsilon(0.9, "advantage-0.1"),
     RiskEpsilon(1.4, "advantage-0.1", 1e-5), RiskEpsilon(3.2132, "tpr-0.01-at-0.001", 1e-5),
-    RiskEpsilon(9.0, "advantage-0.9995"),
+    RiskEpsilon(9.0, "advantage-0.9995"), RiskEpsilon(6.0, "advantage-0.1", 1e-5),
 ]  # fmt: skip
 
 
@@ -47,7 +48,7 @@ def words_of(value: Any) -> Any:
     read: Any = risk.read_budget(token)
     if isinstance(read, Risk):
         read = {**read.to_dict(), "words": str(read), "short": read.short, "rates": read.rates}
-    ask = (partial(risk.nominal_epsilon, token, each) for each in (1e-3, 1e-8))
+    ask = (partial(risk.nominal_epsilon, token, each) for each in (1e-3, 1e-8, 1e-10))
     order = answer_of(risk.budget_order, token)
     return [token, read, *map(answer_of, ask), order, risk.budget_title(token)]
 
@@ -98,13 +99,14 @@ USUAL = {
 MECHANISMS: list[tuple[str, list[Any]]] = [
     ("sensitivity", [0.0, 0.9e-9, 1e-9, 1e9, 1.1e9, math.inf, math.nan]),
     ("noise_multiplier", [0.0, 0.7e-20, 0.8e-20, 0.8e20, 0.9e20, -0.1, math.nan, math.inf]),
-    ("sample_rate", [0.0, 1e-12, 1.0, 1.0000001, math.nan]),
+    ("sample_rate", [-0.1, 0.0, 1e-12, 1.0, 1.0000001, math.nan]),
     ("count", [0, 1, 2.0, True]),
 ]
 PART = Mechanism(**USUAL)  # type: ignore[arg-type]
 SILENT = Mechanism(**USUAL | {"noise_multiplier": 0.0})  # type: ignore[arg-type]
 PLANS: list[dict[str, Any]] = [
-    {}, {"n": 0}, {"n": 1}, {"epsilon": 0.0}, {"epsilon": math.nan}, {"delta": 1.0}, {"delta": 0.0},
+    {}, {"n": 0}, {"n": 1}, {"epsilon": 0.0}, {"epsilon": math.nan}, {"delta": -0.1},
+    {"delta": 1.1}, {"delta": 1.0}, {"delta": 0.0},
     {"mechanisms": ()}, {"mechanisms": (SILENT,)}, {"mechanisms": (PART, PART)}, {"unit": "pixel"},
     {"realised_epsilon": 1.0}, {"realised_epsilon": 1.0001}, {"realised_epsilon": math.inf},
     {"realised_epsilon": math.nan}, {"epsilon": math.inf, "realised_epsilon": math.inf},

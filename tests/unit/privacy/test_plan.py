@@ -70,8 +70,9 @@ def test_a_fit_refuses_a_plan_made_for_another(method: Any, made: Plan, message:
     data = TrainingSet(torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64), 2)
     with pytest.raises(PrivacyError, match=message):
         fit_heads(method, data, made, [1])
-    with pytest.raises(PrivacyError, match="differ from each other"):
-        fit_heads(Options(), data, planned(Options()), [1, 1])
+    for seeds in ([1, 1], []):
+        with pytest.raises(PrivacyError, match="differ from each other"):
+            fit_heads(Options(), data, planned(Options()), seeds)
     assert fit_heads(CENTRED, data, plan(**BOTH), [1]).steps == 2
 
 

@@ -182,6 +182,8 @@ def test_sums_off_the_grid_are_not_released() -> None:
     taken = releases(mechanism("a"))
     with pytest.raises(PrivacyError, match="a: sums are not whole numbers of steps"):
         taken.release_gaussian("a", GridSum(torch.full((2, 3), 0.5, dtype=torch.float64), 1.0))
+    with pytest.raises(PrivacyError, match="a: sums are not whole numbers of steps"):
+        releases(mechanism("a")).release_gaussian("a", GridSum(torch.zeros(2, 3)))  # of float32
 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 40), (2, 3, 7), (2, 4, 1, 5), (2, 5, 30)])
@@ -209,7 +211,8 @@ def test_sums_that_cannot_be_counted_are_not_released(value: float) -> None:
         with pytest.raises(PrivacyError, match=r"^a: sums are not finite, or above 2\^53 steps"):
             getattr(releases(mechanism("a")), release)("a", GridSum(sums, 1.0))
     sums[1, 0, 2] = math.copysign(2.0**53, value) if value == value else 2.0**53
-    assert releases(mechanism("a")).release_gaussian("a", GridSum(sums, 1.0)).isfinite().all()
+    for release in ("release_gaussian", "release_symmetric"):
+        assert getattr(releases(mechanism("a")), release)("a", GridSum(sums, 1.0)).isfinite().all()
 
 
 def test_the_same_sums_on_another_grid_are_released_to_within_a_step() -> None:

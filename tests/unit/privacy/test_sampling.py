@@ -81,6 +81,7 @@ def test_no_row_joins_a_batch_twice_whatever_is_drawn() -> None:
     rows, sizes = sampler.draw_block(3)
     np.testing.assert_array_equal(rows, np.tile(np.arange(5), 3))
     np.testing.assert_array_equal(sizes, [5, 5, 5])
+    assert not PoissonSampler(5, 1e-300, np.random.default_rng(4)).draw_block(3)[1].any()
 
 
 def test_no_steps_draw_no_batches() -> None:

@@ -18,7 +18,7 @@ from dpprobe.finetune.options import SEARCHED
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants
 from dpprobe.privacy.plan import Patients, Plan, Selection
-from dpprobe.privacy.statement import Declared, Statement, mechanisms_of
+from dpprobe.privacy.statement import Declared, Statement, mechanisms_of, unit_of_statement
 from tests.support.mechanisms import gaussians
 from tests.support.stored_records import check_values
 
@@ -117,7 +117,7 @@ FACTS: dict[str, dict[str, Any]] = {
     "frequencies": {"options": FREQUENCIES},
     "normalisation": {"options": {"head": "feature_covariance"}},
     "both": {"options": FREQUENCIES | {"normalize": "centred"}},
-    "search": {"selection": SEARCH, "options": TUNED},
+    "search": {"selection": SEARCH, "options": TUNED}, "draft": {"mode": "draft"},
     "search of all": {
         "selection": Selection(mean=2.5, repeated=("covariance", "gradients")), "options": TUNED
     },
@@ -186,7 +186,7 @@ def test_statements_say_what_each_fact_releases_and_leaves_uncovered() -> None:
             continue
         asked = common | fact
         assert values.pop("options").items() >= asked.get("options", {}).items()
-        public = values["public_data"]
+        values["unit"], public = unit_of_statement(values), values["public_data"]
         values["public_data"] = public.pop("assumption")
         assert public == (asked if "public_data" in asked else of_backbone())["public_data"]
         if not values["private"]:
