@@ -202,6 +202,7 @@ def test_a_patient_with_more_images_than_are_priced_is_refused(tmp_path: Path) -
     of_images = inputs(tmp_path, "image")
     of_images.check_patients(None)
     of_images.check_patients(max(IMAGES["train"]))
+    of_images.check_patients(max(IMAGES["train"]) + 1)
     with pytest.raises(DataError, match="a patient has more training"):
         of_images.check_patients(max(IMAGES["train"]) - 1)
 

@@ -157,6 +157,7 @@ def test_a_release_refuses_a_plan_whose_epsilons_are_not_its_price(
             replace(plan, realised_epsilon=2.0),
             replace(plan, realised_epsilon=0.9998 * plan.realised_epsilon),
             replace(plan, patients=replace(plan.patients, epsilon=5.0)),
+            replace(plan, patients=Patients(images=None, epsilon=5.0)),
             other_checks(plan, 0.01),
             other_checks(plan, None),
         ],
@@ -273,12 +274,14 @@ def test_deciding_prices_all_seeds_together_as_for_any_method(tmp_path: Path) ->
     path = tmp_path / "plans.json"
     chosen = method_options(auto_rule.choose_head(FACTS))
     both, more = {"auto": AUTO, "alone": chosen}, dict[str, Any](cache=tmp_path, seeds=3)
+    both["again"] = AUTO
     write_plans(both, TARGET, output=path, **more)
     calibrated = read_plans(path)
     methods, plans = decide_methods(both, calibrated, FACTS, TARGET, **more)
     assert methods["alone"] is chosen
     assert trained_head(methods["auto"]) == chosen
-    assert plans.plans["auto"].to_dict() == plans.plans["alone"].to_dict()
-    assert plans.together["auto"] == plans.together["alone"]
+    for name in ("auto", "again"):
+        assert plans.plans[name].to_dict() == plans.plans["alone"].to_dict()
+        assert plans.together[name] == plans.together["alone"]
     alone = decide_methods({"alone": chosen}, calibrated, FACTS, TARGET, **more)
     assert alone[1] is calibrated

@@ -62,7 +62,7 @@ def write_features(
             held = np.eye(CLASSES, dtype=np.uint8)[labels] * (not constant)
             held[0] = 1
         units = [f"{split} {patients(row)}" for row in range(rows)] if patients else None
-        write_split(folder / split, features, held, units=units)
+        write_split(folder / split, features, held, units=units, shards=2)
 
 
 def head_network(*arguments: Any, **rest: Any) -> TunedNetwork:  # noqa: ARG001
@@ -264,6 +264,9 @@ def test_a_trial_that_diverges_stops_nothing(run: Run, caplog: pytest.LogCapture
     only = {"learning_rate": [3e38, 3.1e38]}
     with pytest.raises(ConfigError, match="all 2 trials diverged"):
         run.search(searched(search={"trials": 2, "space": only}))
+    for other in (searched(search=None), method_options({"head": "sgd", "steps": 2})):
+        with pytest.raises(ConfigError, match="net: this method has no search; add `search` to"):
+            run.search(other)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("unit", ["image", "patient"])
