@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import timm
@@ -215,14 +217,26 @@ def test_one_process_answers_for_all(tmp_path: Path) -> None:
     assert first.warnings == []
 
 
-def test_a_process_that_fails_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: Any, **__: Any) -> Any:
-        raise subprocess.CalledProcessError(1, ["python"], stderr="\nNo module named 'torch'\n")
-
-    monkeypatch.setattr(subprocess, "run", fails)
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [
+        (subprocess.CalledProcessError(1, ["python"], stderr="\nNo module 'torch'\n"), "'torch'"),
+        (subprocess.TimeoutExpired(["python"], 600, stderr=b"a\nlast words"), "last words"),
+        (subprocess.TimeoutExpired(["python"], 600), "timed out after 600"),
+        (OSError("no such Python"), "no such Python"),
+        (SimpleNamespace(stdout="what\n{is no JSON"), "Expecting property name"),
+        (SimpleNamespace(stdout=""), "list index out of range"),
+    ],
+)
+def test_a_process_that_fails_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: Any, said: str
+) -> None:
+    monkeypatch.setattr(feature_dimensions, "LIBRARIES", ("torch", "no-such-library"))
+    failure = ended if isinstance(ended, Exception) else None
+    monkeypatch.setattr(subprocess, "run", Mock(return_value=ended, side_effect=failure))
     result = read(tmp_path, vit=TINY | {"dimension": 64})
     assert result.known == {"vit": 64}, "what the study says of it"
     assert result.faults == {}
     (warning,) = result.warnings
-    assert "No module named 'torch'" in warning
+    assert said in warning
     assert "\n" not in warning

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -75,6 +76,10 @@ def test_the_function_s_network_gives_the_features() -> None:
     torch.manual_seed(7)  # as in another job, whose weights are the same
     assert torch.equal(features(load(arguments={"width": 6})), features(backbone))
     assert load(arguments={"width": 5}).fingerprint != backbone.fingerprint
+    image = Image.radial_gradient("L").convert("RGB").resize((40, 30))
+    steps = load(preprocessing={"size": 16, "resize": 20, "interpolation": "bilinear"}).transform
+    shown = image.resize((26, 20), Image.Resampling.BILINEAR).crop((5, 2, 21, 18))
+    assert np.array_equal(steps(image).movedim(0, 2), np.asarray(shown))
 
 
 def test_weights_of_a_trainer_s_checkpoint_are_loaded(folder: Path) -> None:

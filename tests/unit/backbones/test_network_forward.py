@@ -202,7 +202,10 @@ def test_checkpoint_is_loaded_and_named_by_its_hash(checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
-@pytest.mark.parametrize("model", ["test_vit", "test_efficientnet", "test_resnet", "test_convnext"])
+@pytest.mark.parametrize("model", [
+    "test_vit", "test_efficientnet", "test_resnet", "test_convnext",
+    "deit_tiny_distilled_patch16_224",  # which has two classifiers
+])  # fmt: skip
 def test_a_classifier_of_any_number_of_classes_is_ignored(
     tmp_path: Path, model: str, suffix: str
 ) -> None:
@@ -363,6 +366,8 @@ def test_normalisation_is_torchvisions_to_the_bit() -> None:
     expected = create_transform(**data)(smooth())
     assert torch.equal(seen[-1][0], expected)
     assert network.graph.learned == {"learned"}
+    network.forward(expected[None])
+    assert torch.equal(seen[-1][0], expected), "floats are normalised already"
 
 
 # size

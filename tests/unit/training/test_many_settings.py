@@ -465,9 +465,9 @@ def test_public_files_of_several_datasets_are_judged_as_stored(tmp_path: Path) -
         answers[name] = _answer(tmp_path, count_hashes, method)
     cell = tmp_path / "cells/d3/b/m/eps-4"
     start = _save(tmp_path / "start", head)
-    other, own = hash_value("other"), sha256_file(start)
-    started = ({"x": other}, {"x": own}, {"x": other, "y": own})
-    for number, said in enumerate((*({"public_files": each} for each in started), {}, [own])):
+    foreign, digest = hash_value("other"), sha256_file(start)
+    started = ({"x": foreign}, {"x": digest}, {"x": foreign, "y": digest})
+    for number, said in enumerate((*({"public_files": each} for each in started), {}, [digest])):
         write_json(cell / "privacy.json", said)
         answers[f"started {number}"] = _answer(
             tmp_path, lambda: judge(init="file", init_file=str(start))
