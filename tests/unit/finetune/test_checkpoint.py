@@ -21,7 +21,7 @@ from dpprobe.artifacts import PARTIAL_SUFFIX
 from dpprobe.errors import PrivacyError
 from dpprobe.finetune.checkpoint import FILE, Checkpoints, State
 from dpprobe.finetune.train import Trained, train_network
-from dpprobe.privacy.private_mark import check_unmarked
+from dpprobe.privacy.private_mark import KEY, check_unmarked
 from tests.support.tiny_networks import flat, mlp_inputs, mlp_network, network_options, releases_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -123,6 +123,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "truncated": lambda content: content[: len(content) // 2],
     "empty": lambda _: b"",
     "one bit": lambda content: content[:-9] + bytes([content[-9] ^ 1]) + content[-8:],
+    "a list": lambda _: save({"a": torch.zeros(3)}, metadata={KEY: "[]"}),
     "no metadata": lambda _: save({"a": torch.zeros(3)}),
     "another version": lambda content: content.replace(b'_version\\": 1', b'_version\\": 2'),
 }
@@ -180,10 +181,10 @@ def test_tensors_and_values_come_back(tmp_path: Path) -> None:
     for name, one in tensors.items():
         assert state.tensors[name].dtype == one.dtype
         assert torch.equal(state.tensors[name], one)
-    partial = made.folder / f".{FILE}.x{PARTIAL_SUFFIX}"
-    partial.touch()
+    for name in ("x", "y"):
+        (made.folder / f".{FILE}.{name}{PARTIAL_SUFFIX}").touch()
     assert made.load_state() is not None
-    assert not partial.exists(), "left by a killed process"
+    assert [*made.folder.iterdir()] == [made.path], "others were left by killed processes"
     (made.folder / "other").touch()
     made.remove_checkpoint()
     assert [*made.folder.iterdir()] == [made.folder / "other"]

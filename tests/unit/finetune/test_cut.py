@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from dpprobe.backbones.loading import load_backbone
 from dpprobe.backbones.network_forward import Graph
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data.table import read_info
-from dpprobe.errors import ConfigError
+from dpprobe.errors import ConfigError, StoreError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.finetune.blocks import blocks_of
@@ -189,6 +190,15 @@ class Changing(Chain):
         return super().forward(x) + 1e-3 * self.calls
 
 
+class Naming(Chain):
+    """Passes tensors to its blocks by name."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(input=x)
+        return x
+
+
 class Transposed(Chain):
     """Its blocks take [length, batch, width]."""
 
@@ -217,6 +227,7 @@ def test_constants_and_sizes_are_copied_behind_the_cut(make: type[Chain]) -> Non
         (Counting(), "the forward pass of net cannot be traced"),
         (Changing(), "net gives different features when it is cut into two"),
         (nn.Sequential(nn.Linear(6, 6)), "net gives no access to its blocks; write `tune: all`"),
+        (Naming(), "net does not pass a tensor through its blocks one by one"),
         (Transposed(), r"activations of net have shape \[3, 1, 6\] for one image"),
     ],
 )
@@ -287,6 +298,12 @@ def extract(
     manifest = output / "manifest.json"
     write_manifest(paths, manifest, rows=ROWS, dataset_fingerprint=info.fingerprint)
     return FeatureStore(manifest)
+
+
+def test_features_are_no_activations() -> None:
+    store: Any = SimpleNamespace(preprocessing={"color": "RGB"}, path="here")
+    with pytest.raises(StoreError, match="here: has features of a whole backbone instead of"):
+        cut_shape(store)
 
 
 def test_a_network_trained_from_shards_starts_where_the_whole_one_does(

@@ -23,6 +23,7 @@ from dpprobe.backbones.image_preprocessing import ToBytes, crop_box
 from dpprobe.data.table import SplitTable
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.finetune import inputs as inputs_module
 from dpprobe.finetune.inputs import ImageInputs, Inputs, cut_inputs, image_inputs, views_of
 from dpprobe.finetune.options import Augment
 from dpprobe.heads.patient_groups import Units
@@ -74,8 +75,11 @@ VIEWS = Augment(views=3, flip=True, pad=2)
 
 
 @pytest.mark.parametrize("less", [0, 1e-6])
-def test_images_are_the_table_s(tmp_path: Path, less: float) -> None:
+def test_images_are_the_table_s(
+    tmp_path: Path, less: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In memory where they take exactly the most, and decoded anew where they take a byte more."""
+    monkeypatch.setattr(inputs_module, "_DECODED_AT_ONCE", 4)
     most: Any = WANTED.numel() / 1e6 - less
     inputs = images_of(write_images(tmp_path), memory_mb=most)
     assert isinstance(inputs._source, torch.Tensor) != inputs.slow == (less > 0)
@@ -163,15 +167,26 @@ def test_a_backbone_that_gives_no_bytes_is_refused(tmp_path: Path) -> None:
         )
 
 
-def test_units_are_counted(tmp_path: Path) -> None:
+def test_units_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_images(tmp_path)
     names = source.read_units()
     assert names is not None
     inputs = image_inputs(
-        source, bytes_backbone(), split="train", augment=None, seed=1, memory_mb=1,
+        source, bytes_backbone(), split="train", augment=None, seed=1, memory_mb=1, threads=0,
         units=Units.number_units(names),
     )  # fmt: skip
     assert (inputs.rows, inputs.n) == (ROWS, 6)
+    several = torch.eye(3, dtype=torch.uint8)[inputs.labels]
+    source.multi_label = True
+    monkeypatch.setattr(source, "read_labels", lambda: several.numpy().astype(np.int64))
+    several_inputs = images_of(source)
+    assert torch.equal(several_inputs.labels, several)
+    assert several_inputs.labels.dtype == torch.uint8
+    for shape in ((3, 6, 8), (3, 8, 6)):
+        rest: Any = {"shape": shape, "units": None}
+        ImageInputs(WANTED, inputs.labels, 3, **rest, augment=Augment(pad=5))
+        with pytest.raises(ConfigError, match=f"pad 6: too large .* {shape[1]} x {shape[2]}"):
+            ImageInputs(WANTED, inputs.labels, 3, **rest, augment=Augment(pad=6))
     with pytest.raises(DataError, match="given for 2 rows, but the inputs have 11"):
         ImageInputs(
             WANTED, inputs.labels, 3, shape=inputs.shape, units=Units.number_units(["a", "b"])

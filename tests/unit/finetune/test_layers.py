@@ -13,7 +13,7 @@ from timm.layers.layer_scale import LayerScale
 from timm.layers.std_conv import ScaledStdConv2d
 from torch import nn
 
-from dpprobe.finetune import convolutions, ghost
+from dpprobe.finetune import convolutions, ghost, layers
 from dpprobe.finetune.layer_rules import rule_of
 from dpprobe.finetune.layers import ModuleRule, Rule, row_norms, squared_norms
 from dpprobe.finetune.lora import ChannelAffine
@@ -56,6 +56,7 @@ class Tokens(nn.Module):
         self.cls_token = nn.Parameter(torch.randn(1, 1, 6))
         self.pos_embed = nn.Parameter(torch.randn(1, 10, 6))
         self.scale = nn.Parameter(torch.randn(6))
+        self.unused = nn.Parameter(torch.randn(1, 6))
         self.mix = nn.Linear(10, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -69,9 +70,11 @@ class SelfAttention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
+        self.more = nn.MultiheadAttention(6, 3, batch_first=True)
         nn.init.normal_(self.attention.in_proj_bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.more(x, x, x, need_weights=False)[0]
         return self.attention(x, x, x, need_weights=False)[0]
 
 
@@ -83,13 +86,15 @@ class Gate(nn.Module):
         self.scale = nn.Parameter(torch.randn(6))
 
     def forward(
-        self, x: torch.Tensor, *, gate: torch.Tensor, power: int, shift: torch.Tensor
-    ) -> torch.Tensor:
-        return (x * self.scale * gate) ** power + shift.sin() * self.scale
+        self, x: torch.Tensor, *, gate: torch.Tensor, power: int, shift: torch.Tensor,
+        place: torch.Tensor, shared: torch.Tensor, factor: torch.Tensor,
+    ) -> torch.Tensor:  # fmt: skip
+        moved = self.scale[place].view(-1, 1, 1) + factor * shared * self.scale
+        return (x * self.scale * gate) ** power + shift.sin() * self.scale + moved
 
 
 class Gated(nn.Module):
-    """Each row has arguments of its own, and one that all rows share."""
+    """Each row has arguments of its own, and some that all rows share."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +102,10 @@ class Gated(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.mean((1, 2), keepdim=True)
-        return self.gate(x, shift=2 * rows, power=2, gate=rows.cos())
+        return self.gate(
+            x, shift=2 * rows, power=2, gate=rows.cos(), place=(10 * rows).long()[:, 0, 0] % 6,
+            shared=torch.linspace(0, 1, 6, device=x.device), factor=torch.tensor(1.5),
+        )  # fmt: skip
 
 
 def affine(channels: int) -> nn.Module:
@@ -218,7 +226,11 @@ def test_each_parameter_has_its_gradient(name: str) -> None:
 
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("kind", ["weight", "bias"])
-def test_parts_of_layers_are_trained_alone(name: str, kind: str) -> None:
+def test_parts_of_layers_are_trained_alone(
+    name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In pieces of one row, too."""
+    monkeypatch.setattr(layers, "_PIECE_BYTES", 2**6)
     whole = started(name)
     network = Small.of(whole.module, whole.shape, lambda name: name.endswith(kind))
     inputs, labels = batch(network)
@@ -269,6 +281,15 @@ def test_a_network_in_channels_last_is_the_same() -> None:
     network.module.to(memory_format=torch.channels_last)
     other = inputs.contiguous(memory_format=torch.channels_last)
     assert (added(sums(network, 0.1), other, labels, None) - before).norm() < 1e-6
+
+
+def test_gradients_are_formed_where_that_is_cheaper() -> None:
+    """From more positions than sqrt(16 half) and half / 4; `half` is in * out / (in + out)."""
+    first = [
+        next(t for t in range(1, 99) if layers.forms_gradients((t, inputs, outputs)))
+        for inputs, outputs in ((2, 2), (8, 8), (64, 32), (512, 512), (600, 500), (512, 16))
+    ]
+    assert first == [5, 9, 19, 65, 69, 16]
 
 
 def test_supported_layers_have_rules_of_their_own() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from timm.layers.norm import LayerNorm2d, RmsNorm, SimpleNorm
 from timm.layers.norm_act import BatchNormAct2d
 from torch import nn
 
@@ -125,7 +126,9 @@ def test_lora_without_a_layer_is_refused_by_name() -> None:
 
 
 def test_batch_norms_are_not_taken_for_normalisations_that_stay() -> None:
-    assert list(find_normalisations(nn.Sequential(BatchNormAct2d(3)))) == []
+    kept = [nn.RMSNorm(3), RmsNorm(3), SimpleNorm(3), nn.GroupNorm(1, 3), LayerNorm2d(3)]
+    model = nn.Sequential(BatchNormAct2d(3), *kept, nn.Linear(3, 3))
+    assert list(find_normalisations(model)) == kept
 
 
 def test_an_adapter_that_is_never_called_is_refused_by_name() -> None:

@@ -22,7 +22,7 @@ from dpprobe.finetune.gradients import ClippedSums
 from dpprobe.finetune.inputs import ImageInputs, Index, Inputs
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.starting_probe import fit_probe, probe_plan, start_from
-from dpprobe.finetune.steps import rows_at_once
+from dpprobe.finetune.steps import Training, rows_at_once
 from dpprobe.finetune.train import Trained, train_network
 from dpprobe.finetune.tuned_network import Network, TunedNetwork, build_network
 from dpprobe.heads.adam import Adam
@@ -488,6 +488,10 @@ def test_divergence_names_the_learning_rate() -> None:
     options = network_options(learning_rate=1e38, steps=40, max_grad_norm=1e4)
     with pytest.raises(ConfigError, match="diverged at learning_rate 1e\\+38.*write a smaller"):
         train(options)
+    for places in ((0,), (1,), (0, 1)):
+        values = [torch.tensor([1.0, math.nan if place in places else 2.0]) for place in (0, 1)]
+        parts: Any = SimpleNamespace(_parameters=dict(enumerate(values)))
+        assert not Training.is_finite.fget(parts)  # type: ignore[attr-defined]
 
 
 def test_lamb_scales_adam_s_direction_to_each_tensor() -> None:

@@ -174,6 +174,10 @@ def test_lists_are_tried_whole_before_anything_comes_twice(
         first = [tuple(trial.values.values()) for trial in trials[:4]]
         assert len(set(first)) == 4
         assert {tuple(trial.values.values()) for trial in trials} == set(first)
+    narrow = space | {"backbone_rate": {"low": 0.5, "high": 0.5000001}}  # rounds to one number
+    options = searched(search={"trials": 12, "space": narrow})
+    trials = run_trials(options, quality, log=tmp_path / "log.json", seed=1)
+    assert {trial.values["backbone_rate"] for trial in trials} == {0.5}
 
 
 def test_values_that_do_not_go_together_are_named(tmp_path: Path) -> None:
