@@ -44,16 +44,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {},
-        {"model": "test_efficientnet"},
-        {"model": "test_resnet", "model_args": {"global_pool": "catavgmax"}},
-        {"model": "test_vit", "preprocessing": {"size": 64, "flip": True}, "layers": "all"},
-        {"model_args": {"in_chans": 1}, "preprocessing": {"mean": 0.5, "std": 0.5}},
-    ],
-)
+@pytest.mark.parametrize("changed", [
+    {}, {"model": "test_efficientnet"},
+    {"model": "test_resnet", "model_args": {"global_pool": "catavgmax"}},
+    {"model": "test_vit", "preprocessing": {"size": 64, "flip": True}, "layers": "all"},
+    {"model_args": {"in_chans": 1}, "preprocessing": {"mean": 0.5, "std": 0.5}},
+])  # fmt: skip
 def test_a_network_without_weights_gives_as_many_as_the_loaded_one(changed: dict[str, Any]) -> None:
     options = backbone_options(TINY | changed)
     loaded = load(**TINY | changed)
@@ -217,17 +213,14 @@ def test_one_process_answers_for_all(tmp_path: Path) -> None:
     assert first.warnings == []
 
 
-@pytest.mark.parametrize(
-    ("ended", "said"),
-    [
-        (subprocess.CalledProcessError(1, ["python"], stderr="\nNo module 'torch'\n"), "'torch'"),
-        (subprocess.TimeoutExpired(["python"], 600, stderr=b"a\nlast words"), "last words"),
-        (subprocess.TimeoutExpired(["python"], 600), "timed out after 600"),
-        (OSError("no such Python"), "no such Python"),
-        (SimpleNamespace(stdout="what\n{is no JSON"), "Expecting property name"),
-        (SimpleNamespace(stdout=""), "list index out of range"),
-    ],
-)
+@pytest.mark.parametrize(("ended", "said"), [
+    (subprocess.CalledProcessError(1, ["python"], stderr="\nNo module 'torch'\n"), "'torch'"),
+    (subprocess.TimeoutExpired(["python"], 600, stderr=b"a\nlast words"), "last words"),
+    (subprocess.TimeoutExpired(["python"], 600), "timed out after 600"),
+    (OSError("no such Python"), "no such Python"),
+    (SimpleNamespace(stdout="what\n{is no JSON"), "Expecting property name"),
+    (SimpleNamespace(stdout=""), "list index out of range"),
+])  # fmt: skip
 def test_a_process_that_fails_is_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: Any, said: str
 ) -> None:

@@ -63,16 +63,11 @@ def fetch(cache: Path, file: HubFile, name: str, *, revision: str = "main") -> N
     (folder / "snapshots" / "c0ffee" / name).write_bytes(b"x")
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (httpx2.ConnectError("no  route"), "no route"),
-        (httpx2.ConnectTimeout(""), "ConnectTimeout"),
-        (httpx2.ProxyError("of the proxy"), "of the proxy"),
-        (httpx2.ReadTimeout("slow"), None),
-        (httpx2.RemoteProtocolError("cut off"), None),
-    ],
-)
+@pytest.mark.parametrize(("error", "said"), [
+    (httpx2.ConnectError("no  route"), "no route"), (httpx2.ConnectTimeout(""), "ConnectTimeout"),
+    (httpx2.ProxyError("of the proxy"), "of the proxy"), (httpx2.ReadTimeout("slow"), None),
+    (httpx2.RemoteProtocolError("cut off"), None),
+])  # fmt: skip
 def test_only_what_cannot_be_connected_to_is_unreachable(
     monkeypatch: pytest.MonkeyPatch, error: Exception, said: str | None
 ) -> None:

@@ -381,15 +381,12 @@ def test_a_fingerprint_covers_all_that_decides_features() -> None:
     assert hashed(**named) == hashed(**plain, exclude=frozenset({"model"}))
 
 
-@pytest.mark.parametrize(
-    ("base", "changes"),
-    [
-        (VECTORS, [{"model": "speech-97"}, {"version": "2"}, {"weights_sha256": "0" * 64}]),
-        ({"family": "pixels", "size": 4}, [{"size": 5}, {"mean": 0.5}, {"std": 2}, {"project": 3}]),
-        ({"family": "scattering", "size": 8}, [{"J": 1}, {"L": 4}, {"size": 9}, {"project": 3}]),
-        (SMALL, [{"activation": "relu"}, {"hidden": 3}, {"weights_seed": 1}, {"layers": "all"}]),
-    ],
-)
+@pytest.mark.parametrize(("base", "changes"), [
+    (VECTORS, [{"model": "speech-97"}, {"version": "2"}, {"weights_sha256": "0" * 64}]),
+    ({"family": "pixels", "size": 4}, [{"size": 5}, {"mean": 0.5}, {"std": 2}, {"project": 3}]),
+    ({"family": "scattering", "size": 8}, [{"J": 1}, {"L": 4}, {"size": 9}, {"project": 3}]),
+    (SMALL, [{"activation": "relu"}, {"hidden": 3}, {"weights_seed": 1}, {"layers": "all"}]),
+])  # fmt: skip
 def test_each_option_makes_another_backbone(
     base: dict[str, Any], changes: list[dict[str, Any]]
 ) -> None:

@@ -312,13 +312,10 @@ def test_missing_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize(
-    ("written", "given"),
-    [
-        *(({"crop_mode": mode}, {"crop_mode": mode}) for mode in ("center", "squash", "border")),
-        ({"size": 224}, {"input_size": (3, 224, 224)}),
-    ],
-)
+@pytest.mark.parametrize(("written", "given"), [
+    *(({"crop_mode": mode}, {"crop_mode": mode}) for mode in ("center", "squash", "border")),
+    ({"size": 224}, {"input_size": (3, 224, 224)}),
+])  # fmt: skip
 def test_bytes_give_timms_own_features(
     model: str, written: dict[str, Any], given: dict[str, Any]
 ) -> None:
@@ -334,11 +331,9 @@ def test_bytes_give_timms_own_features(
     assert {tensor.dtype for tensor in tensors} == {torch.uint8}
     expected = rows(library, torch.stack([transform(picture) for picture in pictures]))
     torch.testing.assert_close(
-        ours.forward(torch.stack(tensors)),
-        expected,
-        rtol=1e-5,
+        ours.forward(torch.stack(tensors)), expected, rtol=1e-5,
         atol=1e-5 * float(expected.abs().max()),
-    )
+    )  # fmt: skip
 
 
 def test_normalisation_is_torchvisions_to_the_bit() -> None:
@@ -430,9 +425,8 @@ def test_crops_of_an_image_have_public_numbers() -> None:
     assert len({part.numpy().tobytes() for part in parts}) == 3
     boxes = {
         image_preprocessing.crop_box(900, 900, seed=seed, sha256=sha256, number=number)
-        for seed in (0, 1, 11)
-        for number in (0, 1, 11)
-    }
+        for seed in (0, 1, 11) for number in (0, 1, 11)
+    }  # fmt: skip
     assert len(boxes) == 9
 
 

@@ -106,12 +106,9 @@ def test_images_decoded_anew_and_kept_have_the_same_views(tmp_path: Path) -> Non
 
 @settings(max_examples=40, deadline=None)
 @given(
-    rows=st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=8),
-    step=st.integers(0, 2**40),
-    flip=st.booleans(),
-    views=st.integers(1, 4),
-    pad=st.integers(1, SIZE - 1),
-)
+    rows=st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=8), step=st.integers(0, 2**40),
+    flip=st.booleans(), views=st.integers(1, 4), pad=st.integers(1, SIZE - 1),
+)  # fmt: skip
 def test_views_depend_on_seed_step_and_row_alone(
     rows: list[int], step: int, flip: bool, views: int, pad: int
 ) -> None:
@@ -126,9 +123,8 @@ def test_views_depend_on_seed_step_and_row_alone(
         padded = np.pad(WANTED[row].numpy(), ((0, 0), (pad, pad), (pad, pad)), mode="reflect")
         crops = {
             padded[:, top : top + SIZE, left : left + SIZE + 2].tobytes()
-            for top in range(2 * pad + 1)
-            for left in range(2 * pad + 1)
-        }
+            for top in range(2 * pad + 1) for left in range(2 * pad + 1)
+        }  # fmt: skip
         for view in alone[0]:
             plain, mirrored = (one.numpy().tobytes() for one in (view, view.flip(-1)))
             assert plain in crops or (flip and mirrored in crops)
@@ -258,9 +254,8 @@ def used_names() -> list[str]:
 
 def test_no_word_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     images, labels = (
-        torch.zeros(300, 1, 8, 8, dtype=torch.uint8),
-        torch.zeros(300, dtype=torch.int64),
-    )
+        torch.zeros(300, 1, 8, 8, dtype=torch.uint8), torch.zeros(300, dtype=torch.int64),
+    )  # fmt: skip
     drawn: list[Any] = []
     for seed in SEEDS:
         inputs = ImageInputs(

@@ -75,10 +75,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def describe(options: Options) -> dict[str, Any]:
-    faults = [
-        options.class_fault(classes, multi_label=several)
-        for classes, several in ((1, False), (2, False), (2, True), (10, False), (10, True))
-    ]
+    faults = [options.class_fault(classes, multi_label=several) for classes, several in (
+        (1, False), (2, False), (2, True), (10, False), (10, True),
+    )]  # fmt: skip
     return {
         "mechanisms": options.list_mechanisms(1000), "few": options.list_mechanisms(33)[-1],
         "dumped": options.model_dump(mode="json"), "identity": options.identity_options(),

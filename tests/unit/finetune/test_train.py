@@ -69,12 +69,9 @@ class RecordedSums:
         self.size = sum(one.numel() for one in network.trained.values())
 
     def add_rows(
-        self,
-        total: torch.Tensor,
-        inputs: torch.Tensor,
-        labels: torch.Tensor,
+        self, total: torch.Tensor, inputs: torch.Tensor, labels: torch.Tensor,
         weights: torch.Tensor | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         assert total.dtype == torch.float32
         self.calls.append((inputs, labels, weights))
 
@@ -87,14 +84,9 @@ def made() -> list[RecordedSums]:
 
 
 def train(
-    options: Options,
-    inputs: Inputs | None = None,
-    *,
-    noise: float = 2.0,
-    seed: int = SEED,
-    make_sums: Any = ClippedSums,
-    **rest: Any,
-) -> Trained:
+    options: Options, inputs: Inputs | None = None, *, noise: float = 2.0, seed: int = SEED,
+    make_sums: Any = ClippedSums, **rest: Any,
+) -> Trained:  # fmt: skip
     inputs = mlp_inputs() if inputs is None else inputs
     releases = releases_of(options, inputs.n, noise, seed)
     with pytest.MonkeyPatch.context() as patch:
@@ -112,20 +104,17 @@ def reference(
     (mechanism,) = plan_of(options, inputs.n, noise).mechanisms
     rate = mechanism.sample_rate
     sums = NaiveSums(
-        network,
-        sigmoid=options.loss == "sigmoid",
-        max_grad_norm=options.max_grad_norm if noise else math.inf,
-        clipping=options.clipping,
-    )
+        network, sigmoid=options.loss == "sigmoid",
+        max_grad_norm=options.max_grad_norm if noise else math.inf, clipping=options.clipping,
+    )  # fmt: skip
     drawn = GaussianNoise([seed], sums.size, CPU)
     units = inputs.units
     batches = poisson_batches(inputs.n, rate, mechanism.count, open_stream(seed, "sampling"))
     head = [one for name, one in network.trained.items() if name.startswith("head")]
     rest = [one for name, one in network.trained.items() if not name.startswith("head")]
-    groups = [
-        {"params": head, "lr": options.learning_rate},
-        {"params": rest, "lr": options.learning_rate * options.backbone_rate},
-    ]
+    groups = [{"params": head, "lr": options.learning_rate}, {
+        "params": rest, "lr": options.learning_rate * options.backbone_rate,
+    }]  # fmt: skip
     torch_optimiser: torch.optim.Optimizer
     if options.optimiser == "adam":
         torch_optimiser = torch.optim.Adam(groups)
@@ -175,17 +164,11 @@ def test_a_training_is_a_plain_loop_s(optimiser: str, batch_size: Any, noise: fl
     assert_close(train(options, noise=noise).state, wanted)
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"clipping": "automatic"},
-        {"loss": "sigmoid"},
-        {"class_weights": (1.0, 0.25, 0.5)},
-        {"units": True, "class_weights": (1.0, 0.25, 0.5)},
-        {"units": True},
-        {"units": True, "batch_size": "full"},
-    ],
-)
+@pytest.mark.parametrize("values", [
+    {"clipping": "automatic"}, {"loss": "sigmoid"}, {"class_weights": (1.0, 0.25, 0.5)},
+    {"units": True, "class_weights": (1.0, 0.25, 0.5)}, {"units": True},
+    {"units": True, "batch_size": "full"},
+])  # fmt: skip
 def test_options_of_rows_are_those_of_a_plain_loop(values: dict[str, Any]) -> None:
     values = {"batch_size": 8, "optimiser": "sgd", "units": False, **values}
     units = values.pop("units")
@@ -365,16 +348,11 @@ def test_physical_batches_change_nothing_but_rounding(
         np.testing.assert_allclose(flat(end), flat(ends[0]), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("n", "change", "said"),
-    [
-        (40, {"count": 5}, "has count"),
-        (40, {"count": 7}, "has count"),
-        (40, {"sensitivity": 0.1}, "sensitivity"),
-        (40, {"sample_rate": 0.3}, "rate"),
-        (39, {}, "n = 39 units of privacy, but the data has 40"),
-    ],
-)
+@pytest.mark.parametrize(("n", "change", "said"), [
+    (40, {"count": 5}, "has count"), (40, {"count": 7}, "has count"),
+    (40, {"sensitivity": 0.1}, "sensitivity"), (40, {"sample_rate": 0.3}, "rate"),
+    (39, {}, "n = 39 units of privacy, but the data has 40"),
+])  # fmt: skip
 def test_a_plan_of_another_training_is_refused(n: int, change: dict[str, Any], said: str) -> None:
     options, inputs = network_options(batch_size=8), mlp_inputs()
     plan = plan_of(options, n, 1.0)

@@ -215,10 +215,9 @@ def test_plain_attention_in_blocks_is_replaced() -> None:
     assert copied.blocks[4].in_proj.bias is None
 
 
-@pytest.mark.parametrize(
-    "norm",
-    [nn.BatchNorm2d(4), BatchNormAct2d(4), nn.BatchNorm2d(4, affine=False), FrozenBatchNorm2d(4)],
-)
+@pytest.mark.parametrize("norm", [
+    nn.BatchNorm2d(4), BatchNormAct2d(4), nn.BatchNorm2d(4, affine=False), FrozenBatchNorm2d(4),
+])  # fmt: skip
 def test_channel_affine_equals_the_batch_norm_it_stands_for(norm: Any) -> None:
     """A norm that is used twice stays one; hooks of others than the backbone stay."""
     torch.manual_seed(0)

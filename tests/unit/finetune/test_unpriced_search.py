@@ -15,21 +15,16 @@ from dpprobe.finetune.unpriced_search import Trial, best_trial, run_trials, sugg
 from dpprobe.heads.registry import method_options
 
 SPACE: dict[str, Any] = {
-    "learning_rate": {"low": 1e-3, "high": 10, "log": True},
-    "backbone_rate": {"low": 0, "high": 1},
-    "clipping": ["fixed", "automatic"],
-    "optimiser": ["sgd", "adam", "momentum"],
-}
+    "learning_rate": {"low": 1e-3, "high": 10, "log": True}, "backbone_rate": {"low": 0, "high": 1},
+    "clipping": ["fixed", "automatic"], "optimiser": ["sgd", "adam", "momentum"],
+}  # fmt: skip
 
 
 def searched(trials: int = 14, **changes: Any) -> Options:
     values = {
-        "head": "fine_tune",
-        "tune": {"blocks": 1},
-        "steps": 3,
-        "search": {"trials": trials, "space": SPACE},
-        **changes,
-    }
+        "head": "fine_tune", "tune": {"blocks": 1}, "steps": 3,
+        "search": {"trials": trials, "space": SPACE}, **changes,
+    }  # fmt: skip
     options = method_options(values)
     assert isinstance(options, Options)
     return options
@@ -158,13 +153,9 @@ def test_values_that_python_calls_equal_are_told_apart() -> None:
     assert type(restored.values["learning_rate"]) is float
 
 
-@pytest.mark.parametrize(
-    "space",
-    [
-        {"learning_rate": [0.003, 0.01, 0.03, 0.06]},
-        {"learning_rate": [0.1, 1.0], "clipping": ["fixed", "automatic"]},
-    ],
-)
+@pytest.mark.parametrize("space", [{"learning_rate": [0.003, 0.01, 0.03, 0.06]}, {
+    "learning_rate": [0.1, 1.0], "clipping": ["fixed", "automatic"],
+}])  # fmt: skip
 def test_lists_are_tried_whole_before_anything_comes_twice(
     space: dict[str, Any], tmp_path: Path
 ) -> None:

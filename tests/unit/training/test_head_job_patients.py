@@ -63,10 +63,9 @@ def composition(statement: Mapping[str, Any]) -> list[Mechanism]:
 def test_patients_are_the_unit_of_every_statement(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "dpprobe.training.job_features.chunk_rows",
-        lambda rows, _: [(start, min(start + 7, rows)) for start in range(0, rows, 7)],
-    )
+    monkeypatch.setattr("dpprobe.training.job_features.chunk_rows", lambda rows, _: [
+        (start, min(start + 7, rows)) for start in range(0, rows, 7)
+    ])  # fmt: skip
     run.train()
     for method in METHODS:
         statement = run.read(method, "privacy")

@@ -50,10 +50,9 @@ METHODS: dict[str, dict[str, Any]] = {
     "full": FULL,
     "tuned": {"head": "tuned", "base": FULL, "search": {"learning_rate": [0.5, 2.0]}, "trials": 2},
     "priors": {"head": "momentum", "steps": 2, "class_priors": "released"},
-    "sigmoid": FULL | {"loss": "sigmoid"},
-    "second": {"head": "feature_covariance", "steps": 2},
+    "sigmoid": FULL | {"loss": "sigmoid"}, "second": {"head": "feature_covariance", "steps": 2},
     "auto": {"head": "auto"},
-}
+}  # fmt: skip
 # Rows of train and test, classes, several labels, patients, the class that no test row has, and if
 # rows have a group and labels that count as right.
 SPLITS: Mapping[str, dict[str, Any]] = {

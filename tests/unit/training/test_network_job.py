@@ -82,11 +82,9 @@ class Run:
         plan_job(self.job, ROWS["train"], plans, self.calibration)
         return NetworkFiles(
             backbone=Timm(family="timm", model="test_vit", pretrained=False),
-            train=self.folder / "train/manifest.json",
-            test=self.folder / "test/manifest.json",
-            plans=plans,
-            results=self.folder,
-        )
+            train=self.folder / "train/manifest.json", test=self.folder / "test/manifest.json",
+            plans=plans, results=self.folder,
+        )  # fmt: skip
 
     def tune(self, index: int, *, choice: Path | None = None, **limits: Any) -> None:
         files = replace(self.given, choice=choice)

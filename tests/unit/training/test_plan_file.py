@@ -145,9 +145,8 @@ def test_a_release_refuses_a_plan_whose_epsilons_are_not_its_price(
 ) -> None:
     plan = plan_method(
         {"full": FULL, "small": SMALL, "tuned": TUNED}[name],
-        Target(n=300, epsilon=4.0, delta=1e-4, patients=Patients(images=3)),
-        cache=tmp_path,
-    )
+        Target(n=300, epsilon=4.0, delta=1e-4, patients=Patients(images=3)), cache=tmp_path,
+    )  # fmt: skip
     check_price(plan)
     assert plan.patients is not None
     fine = 0.998 if name != "full" else 1 - 1e-5  # others are priced on a grid

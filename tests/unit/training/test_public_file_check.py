@@ -120,14 +120,10 @@ def next_float16(rows: np.ndarray) -> np.ndarray:
     return halves.astype(np.float32)
 
 
-@pytest.mark.parametrize(
-    ("name", "rows"),
-    [
-        ("first", images(0, ROWS["train"])),
-        ("first", images(1, ROWS["test"])),
-        ("second", images(5, 150)),
-    ],
-)
+@pytest.mark.parametrize(("name", "rows"), [
+    ("first", images(0, ROWS["train"])), ("first", images(1, ROWS["test"])),
+    ("second", images(5, 150)),
+])  # fmt: skip
 @pytest.mark.parametrize("change", [lambda rows: 2 * rows, bfloat16, next_float16])
 def test_private_rows_are_known_in_any_order_company_and_precision(
     study: Study, tmp_path: Path, name: str, rows: np.ndarray, change: Any
