@@ -369,15 +369,9 @@ def test_the_default_study(clone: Workspace) -> None:
     config.write_text(yaml.safe_dump(study | {"epsilons": [1, "inf"]}))
     planned = count_rules(clone.run("--dry-run", "--quiet", "host"))
     result = subprocess.run(
-        ["snakemake", "--profile", "slurm"],
-        cwd=clone.directory,
-        env=clone.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=2400,
-        check=False,
-    )
+        ["snakemake", "--profile", "slurm"], cwd=clone.directory, env=clone.environment(),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=2400, check=False,
+    )  # fmt: skip
     assert result.returncode == 0, result.stdout[-6000:]
     results = clone.directory / "results"
     assert (results / "tables/accuracy.md").is_file()
@@ -703,17 +697,10 @@ def test_a_user_who_is_not_root_in_a_folder_with_spaces(
         def run() -> str:
             result = subprocess.run(
                 [f"{python}/bin/{version}", "-m", "snakemake", "--profile", "slurm", "heads"],
-                cwd=clone.directory,
-                env=environment,
-                user=NOBODY,
-                group=NOBODY,
-                extra_groups=[],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=TIMEOUT,
+                cwd=clone.directory, env=environment, user=NOBODY, group=NOBODY, extra_groups=[],
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT,
                 check=False,
-            )
+            )  # fmt: skip
             logs = clone.directory.glob("logs/slurm/*/*/*.log")
             said = "".join(path.read_text()[-2000:] for path in logs)
             assert result.returncode == 0, f"{result.stdout[-4000:]}\n{said[-4000:]}"

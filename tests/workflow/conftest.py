@@ -27,15 +27,11 @@ TIMEOUT = 900  # a busy machine is slow
 
 # One backbone, small seeds: what the tests of reruns change again and again.
 SMALL: dict[str, Any] = {
-    "study": "small",
-    "datasets": {"digits": {"source": "sklearn", "name": "digits"}},
+    "study": "small", "datasets": {"digits": {"source": "sklearn", "name": "digits"}},
     "backbones": {"pixels": {"family": "pixels"}},
-    "methods": {"sgd": {"head": "sgd", "batch_size": 64, "epochs": 2}},
-    "epsilons": [2],
-    "seeds": 2,
-    "features": {"shards": 1},
-    "tsne": {"points": 100},
-}
+    "methods": {"sgd": {"head": "sgd", "batch_size": 64, "epochs": 2}}, "epsilons": [2], "seeds": 2,
+    "features": {"shards": 1}, "tsne": {"points": 100},
+}  # fmt: skip
 
 # All analyses but those of networks, with one report.
 ANALYSED: dict[str, Any] = SMALL | {
@@ -174,13 +170,9 @@ class Workspace:
         results = self.directory / study.get("results_dir", "results")
         with nullcontext() if "--dry-run" in arguments else Calibrations.lent(results):
             result = subprocess.run(
-                command,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=TIMEOUT,
-                check=False,
-            )
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                timeout=TIMEOUT, check=False,
+            )  # fmt: skip
         if check and result.returncode:
             pytest.fail(f"snakemake exited with {result.returncode}:\n{result.stdout[-6000:]}")
         return result

@@ -96,20 +96,13 @@ def test_every_private_cell_states_what_was_promised(
 
 
 HEALED = (
-    "data/digits/dataset.json",
-    "results/features/digits/pixels/test/manifest.json",
-    "results/calibration/digits/eps-8.json",
-    "results/cells/digits/pixels/.eps-8.done",
-    "results/embeddings/digits/pixels/tsne.parquet",
-    "results/summary/digits.parquet",
-    "results/figures/digits/accuracy.svg",
-    "results/figures/digits/tsne_pixels.png",
-    "results/tables/accuracy.md",
-    "results/tables/digits_accuracy.csv",
-    "results/tracking/digits.json",
-    "results/tracking/_study.json",
-    "results/report.html",
-)
+    "data/digits/dataset.json", "results/features/digits/pixels/test/manifest.json",
+    "results/calibration/digits/eps-8.json", "results/cells/digits/pixels/.eps-8.done",
+    "results/embeddings/digits/pixels/tsne.parquet", "results/summary/digits.parquet",
+    "results/figures/digits/accuracy.svg", "results/figures/digits/tsne_pixels.png",
+    "results/tables/accuracy.md", "results/tables/digits_accuracy.csv",
+    "results/tracking/digits.json", "results/tracking/_study.json", "results/report.html",
+)  # fmt: skip
 
 
 @contextmanager
@@ -140,18 +133,13 @@ def test_deleted_files_are_planned_again(
 
 # By target, what is deleted: it makes that again, and all between.
 STAGES = {
-    "data": ["data/digits"],
-    "features": ["results/features"],
-    "calibrations": ["results/calibration"],
-    "heads": ["results/cells", "results/calibration"],
-    "embeddings": ["results/embeddings"],
-    "summaries": ["results/summary"],
-    "tables": ["results/tables", "results/summary"],
-    "paper_tables": ["results/tables"],
-    "figures": ["results/figures"],
-    "html_report": ["results/report.html"],
+    "data": ["data/digits"], "features": ["results/features"],
+    "calibrations": ["results/calibration"], "heads": ["results/cells", "results/calibration"],
+    "embeddings": ["results/embeddings"], "summaries": ["results/summary"],
+    "tables": ["results/tables", "results/summary"], "paper_tables": ["results/tables"],
+    "figures": ["results/figures"], "html_report": ["results/report.html"],
     "tracking": ["results/tracking"],
-}
+}  # fmt: skip
 
 
 def test_a_stage_makes_all_that_it_names(

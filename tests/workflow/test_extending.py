@@ -67,15 +67,10 @@ def extended(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 def run(folder: Path, *words: str) -> str:
     command = [sys.executable, *words]
     result = subprocess.run(
-        command if words[0] == "-c" else WarmPython.asked(command),
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(folder / "src")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
+        command if words[0] == "-c" else WarmPython.asked(command), cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(folder / "src")}, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT, check=False,
+    )  # fmt: skip
     assert result.returncode == 0, result.stdout[-6000:]
     return result.stdout
 

@@ -26,13 +26,9 @@ def say(
     asked = words.index("--quiet")
     words = words[:asked] + words[asked + 2 :]
     result = subprocess.run(
-        words if cold else WarmPython.asked(words),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
+        words if cold else WarmPython.asked(words), stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT, check=False,
+    )  # fmt: skip
     assert result.returncode == code, result.stdout
     return result.stdout.splitlines()
 

@@ -22,16 +22,11 @@ STUDY: dict[str, Any] = {
     "methods": {
         "small": {"head": "lamb", "batch_size": 8, "epochs": 2},
         "large": {"head": "lamb", "batch_size": 16, "epochs": 2},
-        "full": {"head": "momentum", "epochs": 2},
-        "ceiling": {"head": "nonprivate"},
+        "full": {"head": "momentum", "epochs": 2}, "ceiling": {"head": "nonprivate"},
     },
-    "epsilons": [0.5],
-    "delta": 1e-3,
-    "seeds": 2,
-    "few_shot": {"shots": [1, 4, "full"], "seeds": 2},
-    "papers": {"datasets": {"pets": "cifar10"}},
-    "features": {"dtype": "float32"},
-}
+    "epsilons": [0.5], "delta": 1e-3, "seeds": 2, "few_shot": {"shots": [1, 4, "full"], "seeds": 2},
+    "papers": {"datasets": {"pets": "cifar10"}}, "features": {"dtype": "float32"},
+}  # fmt: skip
 
 
 def _pets(folder: Path) -> None:
