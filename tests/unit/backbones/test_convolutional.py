@@ -27,14 +27,11 @@ from tests.support.backbones import CPU, load
 from tests.unit.finetune.small_networks import Small, added, clipped, gradients, sums
 
 SMALL: dict[str, Any] = {
-    "family": "convolutional",
-    "preprocessing": {"size": 12},
-    "stages": [
-        {"filters": 4, "kernel": 4, "stride": 2, "padding": 0, "pool": 2, "pool_stride": 1},
-        {"filters": 6},
-    ],
+    "family": "convolutional", "preprocessing": {"size": 12},
+    "stages": [{"filters": 4, "kernel": 4, "stride": 2, "padding": 0, "pool": 2, "pool_stride": 1},
+        {"filters": 6}],
     "hidden": 5,
-}
+}  # fmt: skip
 SCATTERED: dict[str, Any] = {
     "family": "convolutional", "color": "rgb", "preprocessing": {"size": 16},
     "scattering": {"J": 2, "L": 2, "groups": 3},

@@ -158,25 +158,18 @@ def test_a_checkpoint_that_is_written_anew_is_looked_at_again(
     assert asked == ["vit"] * 3
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"model": "test_vit.r160_in1l"}, "no weights 'r160_in1l' of test_vit; write r160_in1k"),
-        ({"model_args": {"no_such": 1}}, "model_args: no_such is no argument of test_vit"),
-        ({"model_args": {"global_pol": "avg"}}, r"global_pol is no .*ormer.; write global_pool"),
-        ({"model_args": {"global_pool": ""}}, "global_pool"),
-        ({"layers": [99]}, "test_vit has no block 99"),
-        *(
-            ({"model_args": {"patch_size": patch}, "preprocessing": {"size": 168}}, message)
-            for patch, message in (
-                ([16, 16], r"patches of \[16, 16\] do not tile.* multiple of 16"),
-                ([16, 8], r"patches of \[16, 8\] do not tile.* multiple of 16"),
-                ([8, 16], r"patches of \[8, 16\] do not tile.* multiple of 16"),
-            )
-        ),
-        ({"dimension": 63}, "63 features per image are expected, but the backbone gives 64"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changed", "message"), [
+    ({"model": "test_vit.r160_in1l"}, "no weights 'r160_in1l' of test_vit; write r160_in1k"),
+    ({"model_args": {"no_such": 1}}, "model_args: no_such is no argument of test_vit"),
+    ({"model_args": {"global_pol": "avg"}}, r"global_pol is no .*ormer.; write global_pool"),
+    ({"model_args": {"global_pool": ""}}, "global_pool"),
+    ({"layers": [99]}, "test_vit has no block 99"),
+    *(({"model_args": {"patch_size": patch}, "preprocessing": {"size": 168}}, message) for patch,
+        message in (([16, 16], r"patches of \[16, 16\] do not tile.* multiple of 16"), ([16, 8],
+        r"patches of \[16, 8\] do not tile.* multiple of 16"), ([8, 16],
+        r"patches of \[8, 16\] do not tile.* multiple of 16"))),
+    ({"dimension": 63}, "63 features per image are expected, but the backbone gives 64"),
+])  # fmt: skip
 @pytest.mark.usefixtures("asked")
 def test_faults_are_those_of_loading(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as error:

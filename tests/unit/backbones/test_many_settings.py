@@ -67,52 +67,48 @@ NETWORKS: list[dict[str, Any]] = [
            INCEPTION | {"crops": 3}, INCEPTION | {"crops": 100}, {"size": 0}, {"crop_pct": 1.5}),
 ]  # fmt: skip
 SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
-    "pixels": ({"family": "pixels"}, [
-        *ALL, *PROJECTED, {"size": 8}, {"size": 8, "color": "rgb"}, {"std": 0}, {"size": 0},
-        *({"size": size, "project": 9} for size in (2, 3, 4)), {"mean": 0.5, "std": 0.25}]),
-    "scattering": ({"family": "scattering", "size": 8}, [
-        *ALL, *PROJECTED, {"J": 3}, {"J": 3, "size": 7}, {"J": 1, "L": 4}, {"size": 37, "J": 3},
-        {"size": 16, "color": "rgb"}, {"J": 9}, {"L": 0}]),
-    "convolutional": (SMALL, [
-        *ALL, *NETWORKS, {"stages": []}, {"stages": [STAGE | {"kernel": 15}]}, {"hidden": 5},
-        {"stages": [{"filters": 4, "pool": 4}] * 2}, {"stages": [{"filters": 4, "pool": 4}] * 3},
-        {"stages": [{"filters": 4, "pool_stride": 2}]}, {"stages": [STAGE | {"kernel": 12}]},
-        {"preprocessing": {"size": 8}, "scattering": {"J": 3}, "stages": [{"filters": 4}]},
-        *({"scattering": each} for each in ({"J": 4}, {"J": 3}, {"groups": 2}, {"groups": 3})),
-        {"weights_seed": 1}, {"activation": "relu"}]),
-    "timm": (VIT | {"pretrained": False}, [
-        *ALL, *NETWORKS, {"pretrained": True}, {"pretrained": True, "checkpoint": "w.pth"},
-        {"model_args": {"pretrained": True}}, {"model": "hf-hub:a/b"},
-        *({"model_args": {"in_chans": channels}} for channels in (0, True, 1, 2.0, "3")),
-        {"model_args": {"in_chans": 1}, "preprocessing": {"mean": [0.5, 0.5]}},
+    "pixels": ({"family": "pixels"}, [*ALL, *PROJECTED, {"size": 8}, {"size": 8, "color": "rgb"},
+        {"std": 0}, {"size": 0}, *({"size": size, "project": 9} for size in (2, 3, 4)),
+        {"mean": 0.5, "std": 0.25}]),
+    "scattering": ({"family": "scattering", "size": 8}, [*ALL, *PROJECTED, {"J": 3}, {"J": 3,
+        "size": 7}, {"J": 1, "L": 4}, {"size": 37, "J": 3}, {"size": 16, "color": "rgb"}, {"J": 9},
+        {"L": 0}]),
+    "convolutional": (SMALL, [*ALL, *NETWORKS, {"stages": []}, {"stages": [STAGE
+        | {"kernel": 15}]}, {"hidden": 5}, {"stages": [{"filters": 4, "pool": 4}] * 2},
+        {"stages": [{"filters": 4, "pool": 4}] * 3}, {"stages": [{"filters": 4,
+        "pool_stride": 2}]}, {"stages": [STAGE | {"kernel": 12}]}, {"preprocessing": {"size": 8},
+        "scattering": {"J": 3}, "stages": [{"filters": 4}]}, *({"scattering": each}
+        for each in ({"J": 4}, {"J": 3}, {"groups": 2}, {"groups": 3})), {"weights_seed": 1},
+        {"activation": "relu"}]),
+    "timm": (VIT | {"pretrained": False}, [*ALL, *NETWORKS, {"pretrained": True},
+        {"pretrained": True, "checkpoint": "w.pth"}, {"model_args": {"pretrained": True}},
+        {"model": "hf-hub:a/b"}, *({"model_args": {"in_chans": channels}} for channels in (0, True,
+        1, 2.0, "3")), {"model_args": {"in_chans": 1}, "preprocessing": {"mean": [0.5, 0.5]}},
         {"checkpoint": "w.pth", "preprocessing": {"mean": 0.5, "std": 0.5, "size": 9}},
-        {"checkpoint": "w.pth", "preprocessing": {"interpolation": "bilinear"}},
-        *({"model": name, "pretrained": pretrained} for pretrained in (True, False) for name in (
-            "resnet50.a1_in1k", "resnet50.a1_in1kk", "resnet50.qqqq", "test_vitt", "qqqqqqqq",
-            "botnet50ts_256", "vit_base_patch16_224_in21k"))]),
-    "open_clip": (CLIP | {"pretrained": False}, [
-        *ALL, *NETWORKS, *({"model": name} for name in ("ViT-B-33", "qqqqqqqq", "hf-hub:a/b")),
-        *({"model": name, "pretrained": None} for name in (
-            "ViT-B-32", "ViT-B-32.openia", "ViT-B-32.webli", "ViT-B-32.openai", "hf-hub:a/b",
-            "ViT-B-32-quickgelu.openai", "ViT-B-32.laion2b_s34b_b79k", "ViT-B-32.Laion2b-e16")),
-        *({"model": name, "pretrained": tag} for name, tag in (
-            ("ViT-B-32", "openai"), ("ViT-H-14", "dfn5b"), ("ViT-e-14", "x"), ("hf-hub:a/b", "x"),
-            ("ViT-B-32.openai", "laion2b_e16"), ("ViT-B-32.openai", "openai"))),
+        {"checkpoint": "w.pth", "preprocessing": {"interpolation": "bilinear"}}, *({"model": name,
+        "pretrained": pretrained} for pretrained in (True, False) for name in ("resnet50.a1_in1k",
+        "resnet50.a1_in1kk", "resnet50.qqqq", "test_vitt", "qqqqqqqq", "botnet50ts_256",
+        "vit_base_patch16_224_in21k"))]),
+    "open_clip": (CLIP | {"pretrained": False}, [*ALL, *NETWORKS, *({"model": name}
+        for name in ("ViT-B-33", "qqqqqqqq", "hf-hub:a/b")), *({"model": name, "pretrained": None}
+        for name in ("ViT-B-32", "ViT-B-32.openia", "ViT-B-32.webli", "ViT-B-32.openai",
+        "hf-hub:a/b", "ViT-B-32-quickgelu.openai", "ViT-B-32.laion2b_s34b_b79k",
+        "ViT-B-32.Laion2b-e16")), *({"model": name, "pretrained": tag} for name,
+        tag in (("ViT-B-32", "openai"), ("ViT-H-14", "dfn5b"), ("ViT-e-14", "x"), ("hf-hub:a/b",
+        "x"), ("ViT-B-32.openai", "laion2b_e16"), ("ViT-B-32.openai", "openai"))),
         {"model": "ViT-B-32.openai", "checkpoint": "w.pth", "pretrained": None},
-        {"model": "hf-hub:a/b", "checkpoint": "w.pth", "pretrained": None},
-        {"checkpoint": "w.pth", "pretrained": "openai"}, {"checkpoint": "w.pth",
-        "quick_gelu": True},
+        {"model": "hf-hub:a/b", "checkpoint": "w.pth", "pretrained": None}, {"checkpoint": "w.pth",
+        "pretrained": "openai"}, {"checkpoint": "w.pth", "quick_gelu": True},
         {"model": "ViT-B-32-quickgelu.openai", "quick_gelu": False, "pretrained": None},
         {"model": "ViT-B-32.openai", "quick_gelu": True, "pretrained": None},
         {"model": "ViT-B-32.laion2b_s34b_b79k", "quick_gelu": True, "pretrained": None}]),
-    "external": (VECTORS, [
-        *ALL, *({"each_by_itself": each} for each in (False, None)), {"model": ""},
-        {"weights_sha256": "abc"}, {"vectors": "Two Words"}, {"vectors": "one"}, {"version": "2"},
-        {"pretrained": False}]),
-    "imported": (IMPORTED, [
-        *ALL, *NETWORKS, {"module": "nets.tiny"}, {"module": "nothing.of:it"}, {"color": "gray"},
-        {"module": "nets:build"}, {"module": "json:loads"}, {"arguments": {"a": 1}},
-        *views({"size": 16, "resize": 8}, {"size": 16, "resize": 16}, {"interpolation": "box"})]),
+    "external": (VECTORS, [*ALL, *({"each_by_itself": each} for each in (False, None)),
+        {"model": ""}, {"weights_sha256": "abc"}, {"vectors": "Two Words"}, {"vectors": "one"},
+        {"version": "2"}, {"pretrained": False}]),
+    "imported": (IMPORTED, [*ALL, *NETWORKS, {"module": "nets.tiny"}, {"module": "nothing.of:it"},
+        {"color": "gray"}, {"module": "nets:build"}, {"module": "json:loads"},
+        {"arguments": {"a": 1}}, *views({"size": 16, "resize": 8}, {"size": 16, "resize": 16},
+        {"interpolation": "box"})]),
 }  # fmt: skip
 ASKED = (
     "check_files", "list_warnings", "reads_text", "text_params", "extraction_params",
@@ -148,9 +144,6 @@ def test_options_answer_before_anything_is_loaded(
             found = {name: one for name, one in found.items() if one != plain[name]}
         answers[str(change)] = found
     check_values(f"backbones_{family}", answers)
-
-
-# Images.
 
 
 def pictures() -> dict[str, Image.Image]:
@@ -206,9 +199,6 @@ def test_crops_are_drawn_from_the_hash_of_an_image(monkeypatch: pytest.MonkeyPat
     for each in ((80, 80), (60, 301), (300, 61), (9, 12), (12, 9), (100, 80), (5, 7), (1, 2)):
         boxes[f"centre {each}"] = image_preprocessing.crop_box(*each, seed=0, sha256=b"a")
     check_values("backbones_crops", boxes)
-
-
-# Networks.
 
 
 class Tokens(nn.Module):
@@ -298,33 +288,31 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 LOADED: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
-    (VIT | {"pretrained": False}, [
-        {}, {"layers": "all"}, {"layers": [2, 0], "token": "pooled"}, {"layers": [40]},
-        {"model": "test_resnet", "layers": "all", "token": "class"}, {"dimension": 63},
-        {"model": "test_resnet", "layers": [4, 0]}, {"model_args": {"in_chans": 1}},
-        {"model_args": {"in_chans": 1, "img_size": 64}, "preprocessing": {"mean": 0.5, "std": 0.5}},
-        {"model": "test_efficientnet", "preprocessing": {
-            "size": 32, "mean": 0.25, "std": [0.5, 0.5, 1], "interpolation": "bilinear",
-            "crop_pct": 1, "crop_mode": "squash", "flip": True} | INCEPTION},
-        {"preprocessing": {"size": 100}}, {"preprocessing": {"size": 224}, "grey_bits": 12},
-        {"preprocessing": INCEPTION, "grey_bits": 12},
+    (VIT | {"pretrained": False}, [{}, {"layers": "all"}, {"layers": [2, 0], "token": "pooled"},
+        {"layers": [40]}, {"model": "test_resnet", "layers": "all", "token": "class"},
+        {"dimension": 63}, {"model": "test_resnet", "layers": [4, 0]},
+        {"model_args": {"in_chans": 1}}, {"model_args": {"in_chans": 1, "img_size": 64},
+        "preprocessing": {"mean": 0.5, "std": 0.5}}, {"model": "test_efficientnet",
+        "preprocessing": {"size": 32, "mean": 0.25, "std": [0.5, 0.5, 1],
+        "interpolation": "bilinear", "crop_pct": 1, "crop_mode": "squash", "flip": True}
+        | INCEPTION}, {"preprocessing": {"size": 100}}, {"preprocessing": {"size": 224},
+        "grey_bits": 12}, {"preprocessing": INCEPTION, "grey_bits": 12},
         {"model_args": {"num_heads": 5}}, {"model_args": {"no_such": 1}}]),
     (SMALL, [{}, {"hidden": 5, "activation": "relu"}, {"layers": "all"}, {"layers": [3]},
-             {"color": "rgb", "preprocessing": {"size": 16, "mean": [0.1, 0.2, 0.3], "flip": True}},
-             {"preprocessing": {"size": 16}, "scattering": {"J": 1, "L": 2}},
-             {"preprocessing": {"size": 16}, "scattering": {"J": 2, "L": 2, "groups": 3}}]),
-    ({"family": "open_clip", "model": "tiny", "pretrained": False}, [
-        {}, {"model": "tiny-quickgelu"}, {"quick_gelu": True}, {"layers": [0, 3]}, {"layers": [4]},
+        {"color": "rgb", "preprocessing": {"size": 16, "mean": [0.1, 0.2, 0.3], "flip": True}},
+        {"preprocessing": {"size": 16}, "scattering": {"J": 1, "L": 2}},
+        {"preprocessing": {"size": 16}, "scattering": {"J": 2, "L": 2, "groups": 3}}]),
+    ({"family": "open_clip", "model": "tiny", "pretrained": False}, [{},
+        {"model": "tiny-quickgelu"}, {"quick_gelu": True}, {"layers": [0, 3]}, {"layers": [4]},
         {"model": "tiny-timm", "layers": [6]}, {"model": "tiny-resnet", "layers": [4]},
         {"preprocessing": {"size": 48, "mean": 0.5, "std": [0.5, 0.4, 0.3],
-        "resize_mode": "longest",
-                           "interpolation": "bilinear", "flip": True} | INCEPTION}]),
+        "resize_mode": "longest", "interpolation": "bilinear", "flip": True} | INCEPTION}]),
     ({"family": "pixels", "size": 4}, [{}, {"color": "rgb", "mean": 0.5, "std": 0.25,
-    "project": 5}]),
+        "project": 5}]),
     ({"family": "scattering", "size": 8}, [{}, {"color": "rgb", "J": 1, "L": 4}, {"project": 5},
         {"size": 36, "J": 3, "L": 4}, {"size": 7, "J": 1}, {"size": 28}]),
     (VECTORS, [{}, {"dimension": 7, "version": "2", "pretrained": False,
-    "weights_sha256": "0" * 64}]),
+        "weights_sha256": "0" * 64}]),
 ]  # fmt: skip
 
 
@@ -430,15 +418,11 @@ def test_a_hash_of_weights_covers_names_types_shapes_and_values() -> None:
     assert len({network_forward.state_sha256(each) for each in modules}) == len(states)
 
 
-# Files of weights.
-
 FILES: dict[str, bytes] = {
     "a.pth": b"\xff\xd8\xff\xe0", "b.safetensors": b"\x89PNG\r\n", "c.pth": b"GIF89a",
-    "d.pth": b"%PDF-1",
-    "e.pth": b"<!DOCTYPE html>", "f.safetensors": b"<html>",
-    "g.pth": b"version https://git-lfs.x\n",
-    "h.pth": b"", "i.safetensors": b"the weights\nare elsewhere",
-    "j.safetensors": bytes(range(200)),
+    "d.pth": b"%PDF-1", "e.pth": b"<!DOCTYPE html>", "f.safetensors": b"<html>",
+    "g.pth": b"version https://git-lfs.x\n", "h.pth": b"",
+    "i.safetensors": b"the weights\nare elsewhere", "j.safetensors": bytes(range(200)),
 }  # fmt: skip
 
 
@@ -455,18 +439,16 @@ def test_files_are_weights_of_their_network(tmp_path: Path) -> None:
     given: dict[str, Any] = {
         "same": state, "fewer": fewer, "one less": dict(list(state.items())[1:]),
         "more": state | {"a": torch.zeros(1)}, "two more": state | {"a": torch.zeros(1), "b": 1},
-        "other shape": state | {"0.bias": torch.zeros(2)}, "scalar": state | {
-            "1.num_batches_tracked": torch.zeros(1)},
-            "square": state | {"1.num_batches_tracked": torch.zeros(1, 1)},
-            "some": {"module." * (name[0] == "0") + name: one for name, one in state.items()},
-            "pair": state | {"1.num_batches_tracked": torch.zeros(2)},
+        "other shape": state | {"0.bias": torch.zeros(2)},
+        "scalar": state | {"1.num_batches_tracked": torch.zeros(1)},
+        "square": state | {"1.num_batches_tracked": torch.zeros(1, 1)},
+        "some": {"module." * (name[0] == "0") + name: one for name, one in state.items()},
+        "pair": state | {"1.num_batches_tracked": torch.zeros(2)},
         "many": {f"x{n}": torch.zeros(1) for n in range(11)}, "text": {"epoch": 3}, "nothing": {},
         **{f"{place} {prefix}": deeper | {place: {prefix + name: one for name,
-        one in state.items()}}
-           for place, prefix in (("state_dict", "module."), ("model_state_dict", ""), ("net",
-           "module."),
-                                 ("model", "_orig_mod."), ("params", "module._orig_mod."),
-                                 ("other", ""))},
+            one in state.items()}} for place, prefix in (("state_dict", "module."),
+            ("model_state_dict", ""), ("net", "module."), ("model", "_orig_mod."), ("params",
+            "module._orig_mod."), ("other", ""))},
         "encoder": {f"encoder.backbone.{name}": one for name, one in state.items()},
         "nested": {"model": {"state_dict": {"x": 1}}, "weights": {"net": state}},
     }  # fmt: skip
@@ -597,17 +579,13 @@ def test_an_archive_of_numpy_is_read_by_timm_itself(
     assert [each.kwargs for each in call.call_args_list] == tried
 
 
-# Rows and digests.
-
 MIXES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "none": lambda rows: rows * 2, "mean": lambda rows: rows - rows.mean(0),
-    "max": lambda rows: rows / rows.amax(0),
-    "first": lambda rows: rows + rows[:1], "last": lambda rows: rows + rows[-1:],
-    "next": lambda rows: rows.cumsum(0),
+    "max": lambda rows: rows / rows.amax(0), "first": lambda rows: rows + rows[:1],
+    "last": lambda rows: rows + rows[-1:], "next": lambda rows: rows.cumsum(0),
     "nine": lambda rows: rows - rows.mean(0) * (len(rows) == 9),
-    "little": lambda rows: rows + 1e-8 * rows.mean(0),
-    "nan": lambda rows: rows / 0 * 0, "shape": lambda rows: rows[:, :1],
-    "some": lambda rows: rows + 1e-4 * rows.mean(0),
+    "little": lambda rows: rows + 1e-8 * rows.mean(0), "nan": lambda rows: rows / 0 * 0,
+    "shape": lambda rows: rows[:, :1], "some": lambda rows: rows + 1e-4 * rows.mean(0),
 }  # fmt: skip
 
 

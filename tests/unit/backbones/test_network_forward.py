@@ -65,9 +65,6 @@ def rows(model: Any, pixels: torch.Tensor) -> torch.Tensor:
     return features
 
 
-# colours
-
-
 @pytest.mark.parametrize("family", ["pixels", "scattering"])
 def test_grey_bits_are_part_of_a_backbone(family: str) -> None:
     plain, told = load(family=family, size=32), load(family=family, grey_bits=12, size=32)
@@ -83,18 +80,12 @@ def test_grey_bits_are_part_of_a_backbone(family: str) -> None:
         load(family="external", model="v", each_by_itself=True, grey_bits=12)
 
 
-# pixels
-
-
 def test_pixels_in_colour_resized_and_shifted() -> None:
     backbone = load(family="pixels", color="rgb", size=6, mean=0.5, std=0.25)
     assert backbone.dimension == 108
     features = run(backbone, Image.new("RGB", (20, 9), (255, 0, 51)))[0].reshape(3, 6, 6)
     for channel, value in enumerate((1.0, 0.0, 0.2)):
         assert torch.allclose(features[channel], torch.tensor((value - 0.5) / 0.25), atol=1e-6)
-
-
-# scattering
 
 
 def test_scattering_hardly_expands() -> None:
@@ -121,9 +112,6 @@ def test_scattering_is_channel_major() -> None:
     channels = row.reshape(3, 81, 8, 8)
     torch.testing.assert_close(channels[0], channels[2])
     assert (channels[0, :, :4, :4].sum((1, 2)) > 0.8 * channels[0].sum((1, 2))).all()
-
-
-# projections
 
 
 def test_signs_are_written_in_stone() -> None:
@@ -156,9 +144,6 @@ def test_features_are_the_projected_ones(values: dict[str, Any]) -> None:
     features = run(short, *pictures)
     assert not features.requires_grad
     torch.testing.assert_close(features, expected, rtol=1e-5, atol=1e-6)
-
-
-# timm
 
 
 @pytest.mark.parametrize(("precision", "tf32"), [("float32", False), ("bfloat16", True)])
@@ -308,9 +293,6 @@ def test_missing_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert devices.resolve_device("auto") == "cuda"
 
 
-# bytes
-
-
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(("written", "given"), [
     *(({"crop_mode": mode}, {"crop_mode": mode}) for mode in ("center", "squash", "border")),
@@ -365,9 +347,6 @@ def test_normalisation_is_torchvisions_to_the_bit() -> None:
     assert torch.equal(seen[-1][0], expected), "floats are normalised already"
 
 
-# size
-
-
 def test_a_checkpoint_is_resampled_to_the_size(tmp_path: Path) -> None:
     native, larger = tmp_path / "native.safetensors", tmp_path / "larger.safetensors"
     model = reference()
@@ -387,9 +366,6 @@ def test_a_checkpoint_is_resampled_to_the_size(tmp_path: Path) -> None:
     for other in ({}, {"size": 192}):  # neither the model's own resolution nor the given one
         with pytest.raises(ConfigError, match=said):
             timm_of(checkpoint=str(larger), pretrained=None, preprocessing=other)
-
-
-# crops
 
 
 def test_an_inception_crop_is_a_function_of_the_image_and_the_seed() -> None:
@@ -450,9 +426,6 @@ def test_crops_are_distributed_as_torchvisions(width: int, height: int) -> None:
     assert (others.std(0) <= 1.15 * ours.std(0) + 1e-9).all()
 
 
-# mirror images
-
-
 def test_flip_is_the_mean_of_both_views() -> None:
     whole = {"crop_pct": 1}  # what is cut off a side depends on the side
     plain = timm_of(layers="all", preprocessing=whole)
@@ -471,9 +444,6 @@ def test_flip_is_the_mean_of_both_views() -> None:
         both.forward_layers(batch)[1]["3"][0], separate, rtol=1e-4, atol=1e-5
     )
     assert plain.fingerprint != both.fingerprint
-
-
-# layers
 
 
 def test_layers_of_a_vit_are_its_class_tokens() -> None:
@@ -507,9 +477,6 @@ def test_layers_of_a_resnet_are_its_stages() -> None:
     torch.testing.assert_close(features, layers["4"], rtol=1e-4, atol=1e-5)  # pooled, as its head
 
 
-# precision and compilation
-
-
 def test_precision_changes_the_last_digits_and_the_fingerprint() -> None:
     exact = timm_of(runtime=Runtime(device="cpu", precision="float32"))
     automatic = timm_of()
@@ -521,9 +488,6 @@ def test_precision_changes_the_last_digits_and_the_fingerprint() -> None:
         difference = (features - run(exact, smooth())).norm() / run(exact, smooth()).norm()
         assert 1e-5 < difference < 0.05
         assert rough.fingerprint != automatic.fingerprint
-
-
-# the digest of a forward pass
 
 
 def test_a_probe_tells_backbones_apart_but_not_precisions() -> None:

@@ -60,9 +60,6 @@ def embed(model: Any, preprocess: Any, *pictures: Image.Image) -> torch.Tensor:
     return embedded
 
 
-# equal to the library
-
-
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("model", ["tiny", "tiny-quickgelu", "tiny-resnet", "tiny-timm"])
 def test_features_are_the_library_s_image_embeddings(model: str) -> None:
@@ -78,14 +75,11 @@ def test_features_are_the_library_s_image_embeddings(model: str) -> None:
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize(
     ("preprocessing", "arguments"),
-    [
-        ({"size": 48}, {"force_image_size": 48}),
-        ({"mean": 0.5, "std": [0.5, 0.4, 0.3]},
-         {"image_mean": (0.5,) * 3, "image_std": (0.5, 0.4, 0.3)}),
-        ({"interpolation": "bilinear"}, {"image_interpolation": "bilinear"}),
-        ({"resize_mode": "squash"}, {"image_resize_mode": "squash"}),
-        ({"resize_mode": "longest"}, {"image_resize_mode": "longest"}),
-    ],
+    [({"size": 48}, {"force_image_size": 48}), ({"mean": 0.5, "std": [0.5, 0.4, 0.3]},
+        {"image_mean": (0.5,) * 3, "image_std": (0.5, 0.4, 0.3)}), ({"interpolation": "bilinear"},
+        {"image_interpolation": "bilinear"}), ({"resize_mode": "squash"},
+        {"image_resize_mode": "squash"}), ({"resize_mode": "longest"},
+        {"image_resize_mode": "longest"})],
 )  # fmt: skip
 def test_overrides_are_the_library_s(
     preprocessing: dict[str, Any], arguments: dict[str, Any]
@@ -98,9 +92,6 @@ def test_overrides_are_the_library_s(
     # a wrong transform is noticed: the comparison with the library's default fails
     default = embed(*library(), noise())
     assert (run(backbone, noise()) - default).abs().max() > 1e-3 * default.abs().max()
-
-
-# activation
 
 
 @pytest.mark.usefixtures("tiny")
@@ -137,9 +128,6 @@ def test_every_pair_of_open_clip_has_a_name_that_passes() -> None:
             options(**values).check_files()
 
 
-# names
-
-
 def test_the_list_of_names_is_open_clips() -> None:
     def activation(quick: object) -> str:
         return open_clip_models.QUICK if quick else open_clip_models.USUAL
@@ -154,9 +142,6 @@ def test_the_list_of_names_is_open_clips() -> None:
             words.append(f"{tag}:{activation(get_pretrained_cfg(name, tag).get('quick_gelu'))}")
         lines.append(" ".join(words))
     renew_list(open_clip_models.NAMES, "\n".join(lines) + "\n")
-
-
-# weights
 
 
 @pytest.fixture
@@ -191,9 +176,6 @@ def test_checkpoint_is_loaded_strictly(checkpoint: Path) -> None:
     save_file(state, checkpoint)
     with pytest.raises(ConfigError, match="open_clip cannot create tiny-quickgelu .*ln_post.bias"):
         load(checkpoint=str(checkpoint))
-
-
-# layers and views
 
 
 @pytest.mark.usefixtures("tiny")

@@ -52,11 +52,8 @@ def test_a_training_killed_again_and_again_is_one_that_was_not(tmp_path: Path) -
     kill = -signal.SIGKILL
     for case, line in zip(cases, done.stdout.splitlines(), strict=True):
         assert json.loads(line) == {
-            "case": case,
-            "statuses": [0, kill, kill, kill, kill, 0],
-            "left": [FILE],
-            "same": True,
-        }
+            "case": case, "statuses": [0, kill, kill, kill, kill, 0], "left": [FILE], "same": True,
+        }  # fmt: skip
 
 
 def train(options: Any, checkpoint: Checkpoints | None, *, steps: int = 6, **rest: Any) -> Trained:

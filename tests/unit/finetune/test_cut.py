@@ -242,9 +242,6 @@ def test_a_cut_leaves_the_whole_network_as_it_was() -> None:
     assert len(blocks_of(model, "net")) == 4
 
 
-# Stored activations
-
-
 NETWORK: dict[str, Any] = {
     "family": "timm", "model": "mobilenetv2_035", "pretrained": False,
     "model_args": {"pad_type": "same"}, "preprocessing": {"size": 32},

@@ -127,10 +127,8 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "conv": (lambda: nn.Conv2d(6, 4, 3), MAPS),
     "conv of few positions": (lambda: nn.Conv2d(64, 64, 3, padding=1, stride=2), (64, 4, 4)),
     "conv of many positions": (lambda: nn.Conv2d(3, 4, 3, padding=1), MANY),
-    "conv stride dilation": (
-        lambda: nn.Conv2d(6, 4, (3, 2), stride=(2, 1), padding=(2, 1), dilation=(2, 1)),
-        MAPS,
-    ),
+    "conv stride dilation": (lambda: nn.Conv2d(6, 4, (3, 2), stride=(2, 1), padding=(2, 1),
+        dilation=(2, 1)), MAPS),
     "conv stride that leaves a rest": (lambda: nn.Conv2d(6, 4, 2, stride=3), MAPS),
     "conv of lines": (lambda: nn.Conv2d(6, 4, (1, 3), padding=(0, 1)), MAPS),
     "conv of columns": (lambda: nn.Conv2d(6, 4, (3, 1), stride=(1, 2), padding=(2, 0)), MAPS),
@@ -158,18 +156,14 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "layer norm of two dimensions": (lambda: nn.LayerNorm([9, 6]), TOKENS),
     "group norm": (lambda: nn.GroupNorm(3, 6), MAPS),
     "group norm of tokens": (lambda: nn.GroupNorm(3, 9), TOKENS),
-    "affine of maps": (lambda: affine(6), MAPS),
-    "affine of tokens": (lambda: affine(6), TOKENS),
+    "affine of maps": (lambda: affine(6), MAPS), "affine of tokens": (lambda: affine(6), TOKENS),
     "affine of vectors": (lambda: affine(6), (6,)),
     "transposed conv": (lambda: nn.ConvTranspose2d(6, 4, 2), MAPS),
     "layer scale": (lambda: LayerScale(6, init_values=0.7), TOKENS),
-    "prelu": (lambda: nn.PReLU(6), MAPS),
-    "channels last": (ConvNeXtLike, MAPS),
-    "layer used twice": (Twice, TOKENS),
-    "tokens": (Tokens, TOKENS),
-    "attention": (SelfAttention, TOKENS),
-    "arguments by row": (Gated, TOKENS),
-}
+    "prelu": (lambda: nn.PReLU(6), MAPS), "channels last": (ConvNeXtLike, MAPS),
+    "layer used twice": (Twice, TOKENS), "tokens": (Tokens, TOKENS),
+    "attention": (SelfAttention, TOKENS), "arguments by row": (Gated, TOKENS),
+}  # fmt: skip
 
 
 def started(name: str) -> Small:

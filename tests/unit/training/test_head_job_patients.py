@@ -139,9 +139,6 @@ def test_a_promise_for_images_says_its_worth_to_patients(run: Run) -> None:
     assert full["patients"]["epsilon"] == pytest.approx(exact, rel=1e-4)
 
 
-# Inputs of fits
-
-
 ROWS, PATIENTS = sum(IMAGES["train"]), len(IMAGES["train"])
 
 

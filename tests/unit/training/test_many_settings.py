@@ -115,17 +115,14 @@ def _made(task: Any, tested: int, indices: tuple[int, ...], seed: int = 0) -> Ce
     classes, count = len(task.train.class_names), len(indices)
     arrays = {"class_priors": np.full((count, classes), 1 / classes, np.float32)}
     return CellContents(
-        indices=indices,
-        weights=generator.normal(size=(count, classes, 7)).astype(np.float32),
+        indices=indices, weights=generator.normal(size=(count, classes, 7)).astype(np.float32),
         arrays=arrays if task.options.releases_priors else {},
         scores=generator.normal(size=(count, tested, classes)).astype(np.float32),
-        history=[
-            {"seed_index": index, "step": step, "epoch": float(step), "train_loss": 1 / (1 + index),
-             "test_accuracy": 0.1 * step, "test_auc": None}
-            for index in indices for step in (3, 1)
-        ],
-        chosen=tuple({"learning_rate": 0.5 + index} for index in indices)
-        if task.options.head == "tuned" else (),
+        history=[{"seed_index": index, "step": step, "epoch": float(step), "train_loss": 1 / (1
+            + index), "test_accuracy": 0.1 * step, "test_auc": None} for index in indices
+            for step in (3, 1)],
+        chosen=tuple({"learning_rate": 0.5 + index}
+            for index in indices) if task.options.head == "tuned" else (),
         seconds=1.25,
     )  # fmt: skip
 
@@ -192,16 +189,13 @@ def _stage(
     return {
         "record": {name: value for name, value in record.items() if name not in VARYING},
         "identity": sorted(task.identity) + [task.identity[k] for k in ("study_seed", "mode")],
-        "predictions": {
-            name: [str(table.schema.field(name).type), table[name].to_pylist()[::17]]
-            for name in table.column_names if name != "scores"
-        },
+        "predictions": {name: [str(table.schema.field(name).type), table[name].to_pylist()[::17]]
+            for name in table.column_names if name != "scores"},
         "halves": [np.array(each, float) for each in halves], "tensors": tensors,
-        "mark": mark["private_rows"],
-        "history": pq.read_table(task.published / "history.parquet"),
-        "statement": {name: statement[name] for name in (
-            "seeds", "n", "private", "epsilon_all_heads", "patients", "public_data", "copies",
-            "declared_public", "chosen_from", "mode", "promise") if name in statement},
+        "mark": mark["private_rows"], "history": pq.read_table(task.published / "history.parquet"),
+        "statement": {name: statement[name] for name in ("seeds", "n", "private",
+            "epsilon_all_heads", "patients", "public_data", "copies", "declared_public",
+            "chosen_from", "mode", "promise") if name in statement},
         "said": {name: len(each) for name, each in statement.items() if isinstance(each, list)},
     }  # fmt: skip
 
@@ -420,14 +414,12 @@ def test_public_files_of_several_datasets_are_judged_as_stored(tmp_path: Path) -
         "one class": near, "noisy": head + 0.01, "far": head + 0.01 * generator.normal(size=(3, 7)),
         "other": generator.normal(size=(3, 7)), "fitted": 2 * private.heads[0],
         "fitted last": private.heads[1] + 1, "one of four": short[0], "one of three": short[1],
-        "three weights": 2 * short[2],
-        "zeros": np.zeros((3, 7)), "two classes": head[:2], "narrow": head[:, :5],
-        "vector": head[0], "negative": -0.1 * (head - head[1:2]),
-        "alike": np.arange(1, 8) * np.ones((3, 1)),
-        "first zero": head * np.array([[0], [1], [1]]), "without one": head - head[:1],
-        "last alone": head[:, :-1] * np.array([[0], [0], [3]]), "square": np.square(head),
-        "scalar": 1.0, "several": np.stack([head, head]), "one of one": head[None],
-        "nan": head * np.nan,
+        "three weights": 2 * short[2], "zeros": np.zeros((3, 7)), "two classes": head[:2],
+        "narrow": head[:, :5], "vector": head[0], "negative": -0.1 * (head - head[1:2]),
+        "alike": np.arange(1, 8) * np.ones((3, 1)), "first zero": head * np.array([[0], [1], [1]]),
+        "without one": head - head[:1], "last alone": head[:, :-1] * np.array([[0], [0], [3]]),
+        "square": np.square(head), "scalar": 1.0, "several": np.stack([head, head]),
+        "one of one": head[None], "nan": head * np.nan,
     }  # fmt: skip
 
     def count_hashes(method: MethodOptions) -> int:
@@ -494,28 +486,18 @@ def test_memory_times_and_files_of_jobs_are_as_stored() -> None:
     privacy = {"delta": 1e-4, "accountant": "pld", "unit": "image", "patients": None}
     params = SimpleNamespace(methods={"sgd": FULL, "a": FULL | {"steps": 7}}, privacy=privacy)
     job = [Job.of_rule(study, wildcards, params, mode="release", memory_mb=5) for study in studies]
-    check_values("asked_of_jobs", {
-        "memory": [estimate_memory_mb(study, mb) for study in studies for mb in (0, 30.0, 1e5)],
-        "limits": [Limits.of_study(study, threads=k) for k, study in enumerate(studies)],
-        "files": [
-            {
-                name: str(value)
-                for name, value in vars(
-                    NetworkFiles.of_input(studies[0], "vit", SimpleNamespace(**each))
-                ).items()
-                if name != "backbone"
-            }
-            for each in (given, given | more)
-        ],
-        "jobs": [replace(each, methods={}) for each in job],
-        "methods": [
-            {name: one.model_dump()["steps"] for name, one in each.methods.items()} for each in job
-        ],
-        "targets": [
-            replace(job[0], **changes).make_target(200) for changes in (
-                {}, {"unit": "patient"}, {"patients": {"images": 4}}, {"epsilon": "inf"})
-        ],
-    })  # fmt: skip
+    check_values(
+        "asked_of_jobs",
+        {"memory": [estimate_memory_mb(study, mb) for study in studies for mb in (0, 30.0, 1e5)],
+            "limits": [Limits.of_study(study, threads=k) for k, study in enumerate(studies)],
+            "files": [{name: str(value) for name, value in vars(NetworkFiles.of_input(studies[0],
+            "vit", SimpleNamespace(**each))).items() if name != "backbone"} for each in (given,
+            given | more)], "jobs": [replace(each, methods={}) for each in job],
+            "methods": [{name: one.model_dump()["steps"] for name, one in each.methods.items()}
+            for each in job], "targets": [replace(job[0], **changes).make_target(200)
+            for changes in ({}, {"unit": "patient"}, {"patients": {"images": 4}},
+            {"epsilon": "inf"})]},
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("bytes_at_once", [2**25, 24 * 5])

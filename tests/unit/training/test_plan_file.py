@@ -152,25 +152,19 @@ def test_a_release_refuses_a_plan_whose_epsilons_are_not_its_price(
     fine = 0.998 if name != "full" else 1 - 1e-5  # others are priced on a grid
     edits = {
         "cost": [less_noise(plan, factor) for factor in (fine, 0.98, 1e-5)],
-        "says epsilon": [
-            replace(plan, realised_epsilon=2.0),
-            replace(plan, realised_epsilon=0.9998 * plan.realised_epsilon),
-            replace(plan, patients=replace(plan.patients, epsilon=5.0)),
-            replace(plan, patients=Patients(images=None, epsilon=5.0)),
-            other_checks(plan, 0.01),
-            other_checks(plan, None),
-        ],
+        "says epsilon": [replace(plan, realised_epsilon=2.0), replace(plan,
+            realised_epsilon=0.9998 * plan.realised_epsilon), replace(plan,
+            patients=replace(plan.patients, epsilon=5.0)), replace(plan,
+            patients=Patients(images=None, epsilon=5.0)), other_checks(plan, 0.01),
+            other_checks(plan, None)],
         "priced by": [replace(plan, priced_by="exact, audited")],
         "checked by": [replace(plan, checks={})],
         "notes": [replace(plan, check_notes={"rdp": "fine"})],
-    }
+    }  # fmt: skip
     for key, wrong in edits.items():
         for each in wrong:
             with pytest.raises(PrivacyError, match=key):
                 check_price(each)
-
-
-# `auto` methods
 
 
 AUTO = method_options({"head": "auto"})

@@ -140,10 +140,9 @@ def test_the_statement_says_who_declared_what_public(study: Study, tmp_path: Pat
     both = lent(manifest) | {"init": "file", "init_file": str(tmp_path / "start")}
     study.train(some=both, other=SGD)
     statement = json.loads((study.cell("some") / "privacy.json").read_text())
-    assert statement["declared_public"] == {
-        "by": "lesions",
-        "options": {"init_file": str(tmp_path / "start"), "public_covariance": str(manifest)},
-    }
+    assert statement["declared_public"] == {"by": "lesions", "options": {
+        "init_file": str(tmp_path / "start"), "public_covariance": str(manifest),
+    }}  # fmt: skip
     assert statement["public_files"] == {
         str(path): artifacts.sha256_file(path) for path in (manifest, tmp_path / "start")
     }

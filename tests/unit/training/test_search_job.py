@@ -110,15 +110,10 @@ class Run:
         plan_job(job, ROWS // IMAGES if job.unit == "patient" else ROWS, plans, self.calibration)
         search_job(
             job,
-            NetworkFiles(
-                backbone=backbone_options({"family": "timm", "model": "test_vit"}),
-                train=self.folder / "train/manifest.json",
-                test=self.folder / "test/manifest.json",
-                plans=plans,
-                results=self.folder,
-            ),
-            output=self.path,
-            limits=Limits(device="cpu", physical_batch=64, checkpoint_minutes=0),
+            NetworkFiles(backbone=backbone_options({"family": "timm", "model": "test_vit"}),
+                train=self.folder / "train/manifest.json", test=self.folder / "test/manifest.json",
+                plans=plans, results=self.folder),
+            output=self.path, limits=Limits(device="cpu", physical_batch=64, checkpoint_minutes=0),
         )  # fmt: skip
         return SearchRecord.read(self.path)
 
