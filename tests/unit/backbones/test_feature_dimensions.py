@@ -77,7 +77,9 @@ def test_a_checkpoint_of_another_open_clip_model_is_refused(
     assert "a JPEG image" in describe.describe_backbone(good)["fault"]
 
 
-def test_nothing_is_computed_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_computed_where_shapes_suffice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A model of 630 million weights would take 2.5 GB and seconds."""
     devices = []
     create = timm.create_model
@@ -91,11 +93,7 @@ def test_nothing_is_computed_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None
     huge = backbone_options(TINY | {"model": "vit_huge_patch14_224"})
     assert describe.describe_backbone(huge) == {"dimension": 1280, "blocks": 32}
     assert devices == [{"meta"}]
-
-
-def test_the_cpu_decides_where_there_are_no_shapes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dpprobe.backbones import timm_models
-
+    monkeypatch.undo()
     real, tried = timm_models.describe, []
 
     def fails_on_meta(options: Any, device: str) -> dict[str, int]:

@@ -165,9 +165,8 @@ def test_a_tokenizer_is_looked_for_where_it_can_be_run(
     assert open_clip_models.list_hub_files(options) == []
     monkeypatch.setattr(open_clip_models, "find_spec", lambda _: "there")
     names = ("tokenizer_config.json", "tokenizer.json")
-    assert open_clip_models.list_hub_files(options) == [
-        HubFile("tokenizer", "nobody/nothing", names)
-    ]
+    listed = [HubFile("tokenizer", "nobody/nothing", names)]
+    assert open_clip_models.list_hub_files(options) == listed
     with pytest.raises(ConfigError, match=r"nobody/nothing \(tokenizer: .* cannot be reached"):
         open_clip_models.make_tokenizer(options)
     files = [HubFile("config", "a/b", ("x",)), HubFile("tokenizer", "a/b", ("y",))]

@@ -263,6 +263,7 @@ def test_layers_are_taken_from_blocks() -> None:
     kinds: dict[str, list[Block]] = {
         "usual": [Block(), Block(), Block()], "twice": [Block(), Block(2), Block()],
         "not called": [Block(), Block(0), Block(0)], "pairs": [Block(gives=lambda x: (x, x))],
+        "maps": [Block(gives=lambda x: x.unflatten(1, (2, 3)) if x.ndim == 3 else x), Block()],
         "vectors": [Block(), Block(gives=lambda x: x.flatten(1))],
     }  # fmt: skip
     networks: dict[str, nn.Module] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +87,7 @@ def test_pixels_in_colour_resized_and_shifted() -> None:
         assert torch.allclose(features[channel], torch.tensor((value - 0.5) / 0.25), atol=1e-6)
 
 
-def test_scattering_hardly_expands() -> None:
+def test_scattering_is_channel_major_and_hardly_expands() -> None:
     """The public bounds of `normalize: {kind: channels}` rest on this."""
     ramp = np.linspace(0, 255, 32).astype(np.uint8)
     stripes = np.where(np.arange(32) % 8 < 4, 255, 0).astype(np.uint8)
@@ -102,10 +101,6 @@ def test_scattering_hardly_expands() -> None:
     assert rows.square().sum(1).mean(1).max() <= 3 * 1.01
     assert rows.mean(2).norm(dim=1).max() <= 1.7321 * 1.01
     assert (rows - grey).square().mean(2).sqrt().norm(dim=1).max() <= 0.8661 * 1.01
-
-
-def test_scattering_is_channel_major() -> None:
-    """A row is channels x positions: a bright corner stays in its corner of every channel."""
     array = np.zeros((32, 32), np.uint8)
     array[:8, :8] = 255
     row = run(load(family="scattering", color="rgb"), Image.fromarray(array).convert("RGB"))
@@ -114,7 +109,7 @@ def test_scattering_is_channel_major() -> None:
     assert (channels[0, :, :4, :4].sum((1, 2)) > 0.8 * channels[0].sum((1, 2))).all()
 
 
-def test_signs_are_written_in_stone() -> None:
+def test_signs_are_written_in_stone_and_inner_products_survive() -> None:
     """Features that were stored long ago must be those of today, bit by bit."""
     matrix = draw_signs(24, 5)
     assert matrix.shape == (24, 5)
@@ -123,9 +118,6 @@ def test_signs_are_written_in_stone() -> None:
     bits = np.packbits(matrix.numpy().reshape(-1) > 0)
     stone = hashlib.shake_256(b"dpprobe projection 24 to 5").hexdigest(15)
     assert bits.tobytes().hex() == stone == "c9d53c5922463d08433aba35f2096e"
-
-
-def test_inner_products_survive() -> None:
     generator = torch.Generator().manual_seed(0)
     rows = torch.nn.functional.normalize(torch.randn(50, 15_552, generator=generator))
     rows[1] = (rows[0] + rows[2]) / 2**0.5
@@ -213,7 +205,9 @@ def test_a_classifier_of_any_number_of_classes_is_ignored(
         assert told["dimension"] == found[0].shape[1]
 
 
-def test_fingerprint_follows_content_not_place(checkpoint: Path) -> None:
+def test_content_not_place_decides_a_fingerprint_and_a_refusal(
+    checkpoint: Path,
+) -> None:
     moved = checkpoint.with_name("moved.safetensors")
     first = load(family="timm", model="test_vit", checkpoint=str(checkpoint)).fingerprint
     checkpoint.rename(moved)
@@ -222,6 +216,10 @@ def test_fingerprint_follows_content_not_place(checkpoint: Path) -> None:
     state["norm.bias"] += 1e-3
     save_file(state, moved)
     assert load(family="timm", model="test_vit", checkpoint=str(moved)).fingerprint != first
+    cell = {"dataset": "d", "backbone": "b", "method": "net", "epsilon": "2"}
+    save_file(load_file(moved), moved, metadata=mark_metadata(cell, {}))
+    with pytest.raises(PrivacyError, match="net trained on private rows of d at epsilon 2"):
+        load(family="timm", model="test_vit", checkpoint=str(moved))
 
 
 def test_transforms_can_be_sent_to_another_process() -> None:
@@ -232,14 +230,9 @@ def test_transforms_can_be_sent_to_another_process() -> None:
         torch.testing.assert_close(copy(picture), transform(picture), rtol=0, atol=0)
 
 
-def test_a_checkpoint_that_was_trained_on_private_rows_is_refused(checkpoint: Path) -> None:
-    cell = {"dataset": "d", "backbone": "b", "method": "net", "epsilon": "2"}
-    save_file(load_file(checkpoint), checkpoint, metadata=mark_metadata(cell, {}))
-    with pytest.raises(PrivacyError, match="net trained on private rows of d at epsilon 2"):
-        load(family="timm", model="test_vit", checkpoint=str(checkpoint))
-
-
-def test_the_list_of_architectures_is_timms() -> None:
+def test_the_list_of_architectures_is_of_one_timm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     listed: dict[str, list[str]] = {name: [] for name in timm.list_models()}
     for weights in timm.list_pretrained():
         name, _, tag = weights.partition(".")
@@ -252,11 +245,6 @@ def test_the_list_of_architectures_is_timms() -> None:
     assert known is not None
     assert set(timm.list_models()) <= known.keys()
     assert "a1_in1k" in known["resnet50"]
-
-
-def test_names_are_checked_only_against_the_timm_they_are_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     options = backbone_options({"family": "timm", "model": "of_the_future"})
     with pytest.raises(ConfigError, match="timm has no model 'of_the_future'"):
         options.check_files()
@@ -389,23 +377,6 @@ def test_an_inception_crop_is_a_function_of_the_image_and_the_seed() -> None:
     assert torch.equal(plain.transform(smooth()), backbone.transform(smooth())), "test images"
 
 
-def test_crops_of_an_image_have_public_numbers() -> None:
-    """The first is the crop of a study without `crops`; none depends on the others or on labels."""
-    backbone = timm_of(preprocessing={"crop": "inception", "crops": 3})
-    first, sha256 = backbone.train_transform, hashlib.sha256(b"one").digest()
-    assert isinstance(first, image_preprocessing.InceptionCrop)
-    assert first == timm_of(preprocessing={"crop": "inception"}).train_transform
-    parts = [replace(first, number=number)(smooth(), sha256) for number in range(3)]
-    again = [replace(first, number=number)(smooth(), sha256) for number in (2, 1, 0)]
-    assert all(torch.equal(part, same) for part, same in zip(parts, again[::-1], strict=True))
-    assert len({part.numpy().tobytes() for part in parts}) == 3
-    boxes = {
-        image_preprocessing.crop_box(900, 900, seed=seed, sha256=sha256, number=number)
-        for seed in (0, 1, 11) for number in (0, 1, 11)
-    }  # fmt: skip
-    assert len(boxes) == 9
-
-
 @pytest.mark.parametrize(("width", "height"), [(100, 80), (60, 300), (300, 60), (1, 1)])
 def test_crops_are_distributed_as_torchvisions(width: int, height: int) -> None:
     boxes = [
@@ -464,17 +435,6 @@ def test_layers_of_a_vit_are_its_class_tokens() -> None:
     torch.testing.assert_close(features, run(backbone, smooth()))
     torch.testing.assert_close(features, run(timm_of(), smooth()))
     assert {value.dtype for value in layers.values()} == {torch.float32}
-
-
-def test_layers_of_a_resnet_are_its_stages() -> None:
-    backbone = timm_of("test_resnet", layers=[4, 0])
-    model = reference("test_resnet")
-    widths = [stage["num_chs"] for stage in model.feature_info]
-    assert list(backbone.layers) == ["0", "4"]
-    assert backbone.layers["4"] == widths[-1]
-    assert backbone.forward_layers is not None
-    features, layers = backbone.forward_layers(torch.stack([backbone.transform(smooth())] * 3))
-    torch.testing.assert_close(features, layers["4"], rtol=1e-4, atol=1e-5)  # pooled, as its head
 
 
 def test_precision_changes_the_last_digits_and_the_fingerprint() -> None:

@@ -112,7 +112,7 @@ def test_lora_starts_are_of_the_seed_and_of_each_layer_alone() -> None:
     assert float(large.abs().max()) < 2.4  # truncated
 
 
-def test_lora_without_a_layer_is_refused_by_name() -> None:
+def test_lora_without_a_layer_or_a_call_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"no linear layer of small ends in 'fc1'; write some of"):
         lora(Small(), "qkv", "fc1")
     shown = ["blocks.a.b.fc", "blocks.a.b.proj", "c.b.fc", "head", "1.2", "x.3"]
@@ -124,14 +124,6 @@ def test_lora_without_a_layer_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="conv has no linear layer in its blocks"):
         insert_lora(empty, [empty[0]], Lora(rank=1), seed=0, name="conv")
 
-
-def test_batch_norms_are_not_taken_for_normalisations_that_stay() -> None:
-    kept = [nn.RMSNorm(3), RmsNorm(3), SimpleNorm(3), nn.GroupNorm(1, 3), LayerNorm2d(3)]
-    model = nn.Sequential(BatchNormAct2d(3), *kept, nn.Linear(3, 3))
-    assert list(find_normalisations(model)) == kept
-
-
-def test_an_adapter_that_is_never_called_is_refused_by_name() -> None:
     class Bypassing(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -146,3 +138,9 @@ def test_an_adapter_that_is_never_called_is_refused_by_name() -> None:
     model = Bypassing()
     with pytest.raises(ConfigError, match="small does not call its layer bypassed directly"):
         check_reached(model, lambda: model(filled(3, 2)), name="small")
+
+
+def test_batch_norms_are_not_taken_for_normalisations_that_stay() -> None:
+    kept = [nn.RMSNorm(3), RmsNorm(3), SimpleNorm(3), nn.GroupNorm(1, 3), LayerNorm2d(3)]
+    model = nn.Sequential(BatchNormAct2d(3), *kept, nn.Linear(3, 3))
+    assert list(find_normalisations(model)) == kept

@@ -136,11 +136,8 @@ def reference(
         sums.add_rows(total, inputs.read_batch(rows, step=None), labels, torch.from_numpy(weights))
         total += drawn.draw_steps(1, noise * options.max_grad_norm)[0, 0]
         total /= rate * inputs.n
-        for parameter, part in zip(
-            network.trained.values(),
-            total.split([one.numel() for one in network.trained.values()]),
-            strict=True,
-        ):
+        parts = total.split([one.numel() for one in network.trained.values()])
+        for parameter, part in zip(network.trained.values(), parts, strict=True):
             parameter.grad = part.view(parameter.shape).float()
         torch_optimiser.step()
         states.append({name: one.detach().clone() for name, one in network.trained.items()})
@@ -366,7 +363,7 @@ def test_a_plan_of_another_training_is_refused(n: int, change: dict[str, Any], s
             train_network(options, mlp_network(), inputs, releases)
 
 
-def test_a_public_file_that_was_not_compared_is_refused(tmp_path: Path) -> None:
+def test_files_that_were_not_compared_and_other_classes_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "start.safetensors"
     path.write_bytes(b"public")
     options = network_options(init="file", init_file=str(path))
@@ -376,9 +373,6 @@ def test_a_public_file_that_was_not_compared_is_refused(tmp_path: Path) -> None:
     for public in (checked, NOTHING_CHECKED):
         with pytest.raises(PrivacyError, match="not compared with the private rows"):
             train(options, public=public)
-
-
-def test_classes_of_another_dataset_are_refused() -> None:
     options = network_options(class_weights=(1.0, 0.5))
     with pytest.raises(ConfigError, match="head fine_tune: class_weights"):
         train(options)
@@ -487,19 +481,16 @@ def test_lamb_scales_adam_s_direction_to_each_tensor() -> None:
         )
 
 
-def test_one_label_a_row_with_sigmoid_losses_is_its_one_hot() -> None:
+def test_one_label_is_its_one_hot_and_units_of_one_row_are_rows() -> None:
     options = network_options(loss="sigmoid", batch_size=8)
     inputs = mlp_inputs()
     several = mlp_inputs()
     several.labels = nn.functional.one_hot(inputs.labels, CLASSES).to(torch.uint8)
     assert_close(train(options, inputs).state, train(options, several).state)
-
-
-def test_units_of_one_row_are_rows() -> None:
-    options = network_options(batch_size=8)
+    plain = network_options(batch_size=8)
     alone, units = mlp_inputs(), mlp_inputs()
     units.units = Units.number_units([f"{row:03d}" for row in range(units.rows)])
-    assert flat(train(options, alone).state).tolist() == flat(train(options, units).state).tolist()
+    assert flat(train(plain, alone).state).tolist() == flat(train(plain, units).state).tolist()
 
 
 # Real architectures: views, adapters, cuts and precisions.
@@ -682,9 +673,7 @@ def test_both_parts_are_counted_in_the_plan_of_the_whole(method: dict[str, Any])
     options = probed(method)
     releases = releases_of(options, PROBED, 1.0)
     weights, transform = fit_probe(options, probe_rows(), releases, SEED)
-    with pytest.raises(
-        PrivacyError, match="gradients: 0 noisy releases were made, but epsilon covers 4;"
-    ):
+    with pytest.raises(PrivacyError, match="gradients: 0 noisy releases .* but epsilon covers 4;"):
         releases.check_counts()
     train_network(options, started(weights, transform), inputs_of_rows(), releases)
     releases.check_counts()
@@ -701,11 +690,7 @@ def test_a_probe_is_released_once_under_its_own_plan() -> None:
     fit_probe(options, probe_rows(), twice, SEED)
     for asked, planned, said in (
         (options, twice, "probe gradients: 10 noisy releases were made, but epsilon covers 5"),
-        (
-            options,
-            releases_of(network_options(tune="head"), PROBED, 1.0),
-            "the plan covers no probe",
-        ),
+        (options, releases_of(network_options(tune="head"), PROBED, 1.0), "covers no probe"),
         (options, releases_of(options, 59, 1.0), "the plan is for n = 59"),
         (probed({"steps": 6}), releases_of(options, PROBED, 1.0), "calibrate for this method"),
     ):

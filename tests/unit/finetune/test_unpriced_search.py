@@ -53,14 +53,11 @@ class Counted:
         return quality(options, number)
 
 
-def test_a_search_is_a_function_of_its_seed(tmp_path: Path) -> None:
+def test_a_search_is_a_function_of_its_seed_with_values_of_its_space(tmp_path: Path) -> None:
     first = run_trials(searched(), quality, log=tmp_path / "a.json", seed=1)
     assert run_trials(searched(), quality, log=tmp_path / "b.json", seed=1) == first
     assert run_trials(searched(), quality, log=tmp_path / "c.json", seed=2) != first
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
-
-
-def test_values_lie_in_the_space_and_are_written_as_they_are(tmp_path: Path) -> None:
     for trial in run_trials(searched(30), quality, log=tmp_path / "log.json", seed=3):
         values = trial.values
         assert set(values) == set(SPACE)

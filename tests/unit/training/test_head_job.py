@@ -210,10 +210,8 @@ def test_a_kept_cell_gets_today_s_statement_without_training(
     assert fits == []
     assert b"a sentence that was forgotten" in after["privacy.json"]
     assert after["heads.safetensors"] == before["heads.safetensors"]
-    assert (
-        run.record("small")["files"]["privacy.json"]
-        != json.loads(before["metrics.json"])["files"]["privacy.json"]
-    )
+    said = (json.loads(one["metrics.json"])["files"]["privacy.json"] for one in (before, after))
+    assert len(set(said)) == 2
 
 
 def test_a_new_seed_is_added_to_the_old_ones(run: Run, fits: list[tuple[str, int]]) -> None:

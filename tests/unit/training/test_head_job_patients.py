@@ -194,16 +194,13 @@ def test_crops_have_the_rows_labels_and_units(tmp_path: Path, unit: str) -> None
     assert FitInputs(whole, unit).read_rows(device="cpu", memory_mb=1).crops == ()
 
 
-def test_a_patient_with_more_images_than_are_priced_is_refused(tmp_path: Path) -> None:
+def test_patients_with_too_many_images_or_without_names_are_refused(tmp_path: Path) -> None:
     of_images = inputs(tmp_path, "image")
     of_images.check_patients(None)
     of_images.check_patients(max(IMAGES["train"]))
     of_images.check_patients(max(IMAGES["train"]) + 1)
     with pytest.raises(DataError, match="a patient has more training"):
         of_images.check_patients(max(IMAGES["train"]) - 1)
-
-
-def test_features_that_name_no_patients_are_refused(tmp_path: Path) -> None:
     unnamed = inputs(tmp_path, "patient", named=False)
     with pytest.raises(DataError, match="the rows of this store name none"):
         _ = unnamed.units

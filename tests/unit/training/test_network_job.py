@@ -136,6 +136,9 @@ def test_a_network_is_kept_and_made_again_with_the_same_bits(
     assert again["network.safetensors"] == first["network.safetensors"]
     assert again["scores.npy"] == first["scores.npy"]
     assert not list(run.network(0).parent.glob(".*"))
+    path = run.network(0) / "network.safetensors"
+    with pytest.raises(PrivacyError, match="net trained on private rows of d at epsilon 2"):
+        check_unmarked(path, option="init_file", written="x")
 
 
 def test_a_killed_job_goes_on_from_its_own_checkpoint(
@@ -211,9 +214,7 @@ def test_without_a_budget_nothing_is_clipped_and_nothing_promised(run: Run) -> N
 
 def test_a_cell_is_of_whole_seeds_of_one_identity(run: Run) -> None:
     run.tune(0)
-    with pytest.raises(
-        DataError, match="seed-1: incomplete network; delete the folder and run again"
-    ):
+    with pytest.raises(DataError, match="seed-1: incomplete network; delete the folder and run"):
         run.gather()
     run.tune(1)
     path = run.network(1) / "result.json"
@@ -234,13 +235,6 @@ def test_a_network_starts_from_a_file_that_was_compared(run: Run) -> None:
     of(run, HEAD | {"init": "file", "init_file": str(path), "learning_rate": 1e-9}).tune(0)
     state = load_file(run.network(0) / "network.safetensors")
     np.testing.assert_allclose(state["head.weight"], np.eye(CLASSES, DIMENSION), atol=1e-5)
-
-
-def test_private_weights_are_marked(run: Run) -> None:
-    run.tune(0)
-    path = run.network(0) / "network.safetensors"
-    with pytest.raises(PrivacyError, match="net trained on private rows of d at epsilon 2"):
-        check_unmarked(path, option="init_file", written="x")
 
 
 def test_the_network_starts_from_the_head_that_its_probe_released(
@@ -346,7 +340,7 @@ def test_images_of_another_table_are_refused(tmp_path: Path) -> None:
         network_material._check_table(table, store)
 
 
-def test_seeds_and_options_have_networks_of_their_own(run: Run) -> None:
+def test_seeds_and_options_have_networks_of_their_own_and_physical_batches_none(run: Run) -> None:
     run.tune(0)
     run.tune(1)
     assert run.files(0)["network.safetensors"] != run.files(1)["network.safetensors"]
@@ -356,9 +350,6 @@ def test_seeds_and_options_have_networks_of_their_own(run: Run) -> None:
     assert run.record(0).fingerprint != before.fingerprint
     assert run.record(0).steps == 3
     assert run.record(0).trained == CLASSES * (DIMENSION + 1)
-
-
-def test_the_physical_batch_changes_no_identity_and_only_rounding(run: Run) -> None:
     run.tune(0)
     whole = load_file(run.network(0) / "network.safetensors")
     fingerprint = run.record(0).fingerprint

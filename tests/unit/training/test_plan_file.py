@@ -183,7 +183,7 @@ def run(tmp_path: Path, calibration: Path) -> Run:
     return Run(tmp_path, job, calibration, {"image": ROWS["train"]})
 
 
-def test_a_cell_of_auto_is_the_chosen_head_s_bit_for_bit(run: Run) -> None:
+def test_a_cell_of_auto_is_the_chosen_head_s_and_states_why(run: Run) -> None:
     run.train()
     chosen = method_options(auto_rule.choose_head(FACTS))
     values = run.record("auto")
@@ -198,19 +198,17 @@ def test_a_cell_of_auto_is_the_chosen_head_s_bit_for_bit(run: Run) -> None:
     alone = fit_heads(chosen, data, task.plan, seeds)
     weights = load_file(run.cell("auto") / "heads.safetensors")["weights"]
     np.testing.assert_array_equal(weights, alone.weights)
-
-
-def test_the_statement_names_the_rule_what_it_chose_and_the_facts(run: Run) -> None:
-    run.train()
     said = run.read("auto", "privacy")
-    chosen = auto_rule.choose_head(FACTS)["head"]
     assert said["chosen_from"] == {
-        "rule": f"auto rule {auto_rule.RULE}", "head": chosen, **FACTS.to_dict(),
+        "rule": f"auto rule {auto_rule.RULE}", "head": chosen.head, **FACTS.to_dict(),
     }  # fmt: skip
-    assert any(f"auto rule {auto_rule.RULE}" in text and chosen in text for text in said["public"])
+    rule = f"auto rule {auto_rule.RULE}"
+    assert any(rule in text and chosen.head in text for text in said["public"])
     assert said["private"] is True
     assert 0.98 * 4 < said["epsilon_realised"] <= 4
     assert "chosen_from" not in run.read("sgd", "privacy")
+    assert recorded_facts(run.record("auto"), epsilon=4.0, delta=1e-4) == FACTS
+    assert FitInputs(store, "image").read_facts(TARGET) == FACTS
 
 
 def test_a_current_cell_is_kept_and_another_rule_or_choice_makes_it_anew(
@@ -241,13 +239,6 @@ def test_without_privacy_auto_chooses_too(run: Run) -> None:
     assert said["private"] is False
     assert said["chosen_from"]["epsilon"] == "inf"
     assert values["summary"]["accuracy"]["mean"] > 0.7
-
-
-def test_the_facts_of_a_record_are_those_that_decided(run: Run) -> None:
-    run.train()
-    assert recorded_facts(run.record("auto"), epsilon=4.0, delta=1e-4) == FACTS
-    store = FeatureStore(run.folder / "train/manifest.json")
-    assert FitInputs(store, "image").read_facts(TARGET) == FACTS
 
 
 def test_a_choice_that_cannot_be_trained_does_not_keep_the_others(

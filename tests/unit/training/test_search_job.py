@@ -274,14 +274,11 @@ def test_patients_are_held_out_whole(run: Run, unit: str) -> None:
         assert call["releases"].plan.n == (ROWS if unit == "image" else ROWS // IMAGES)
 
 
-def test_several_labels_a_row_are_scored_by_auc(run: Run) -> None:
+def test_several_labels_a_row_are_scored_by_auc_if_there_is_one(run: Run) -> None:
     write_features(run.folder, several=True)
     record = run.search(searched(2, loss="sigmoid"))
     assert record.metric == "auc"
     assert 0.5 < (record.best.score or 0) <= 1
-
-
-def test_labels_without_an_auc_are_said(run: Run) -> None:
     write_features(run.folder, several=True, constant=True)
     with pytest.raises(DataError, match="write a larger search.held_out"):
         run.search(searched(2, loss="sigmoid", search={"space": SPACE, "held_out": 0.01}))
