@@ -108,6 +108,18 @@ class OfBatch(nn.Module):
         return self.function(x)
 
 
+class Beside(nn.Module):
+    """Has a layer whose output is not used."""
+
+    def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.layer = OfBatch(function)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.layer(x)
+        return x
+
+
 # Behind layers that are trained wrong gradients would show; frozen ones only mix.
 MIXERS = {
     "mean": Mixes(),
@@ -273,6 +285,10 @@ def test_mixing_in_large_batches_is_refused() -> None:
         with pytest.raises(ConfigError, match="layer 1 of net mixes the rows"):
             check_rows_apart(model, torch.randn(3, 4, 6, 6), name="net")
     check_rows_apart(nn.Sequential(nn.ReLU(), nn.Flatten()), torch.randn(3, 4, 6, 6), name="net")
+    for odd in (lambda x: (x, x), lambda x: x[0, 0, 0, 0], lambda x: torch.cat([x, x[:1]])):
+        model = nn.Sequential(Beside(odd), Mixes(above=2))
+        with pytest.raises(ConfigError, match="layer 1 of net mixes the rows"):
+            check_rows_apart(model, torch.randn(3, 4, 6, 6), name="net")
 
 
 @pytest.mark.parametrize(

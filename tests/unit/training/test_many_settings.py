@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -17,6 +18,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import save_file as torch_save
 
 from dpprobe.artifacts import hash_value, read_json, sha256_file, write_json, write_record
 from dpprobe.errors import DpprobeError, may_pass
@@ -30,7 +32,14 @@ from dpprobe.heads.rows import Transform
 from dpprobe.results.metrics import Link
 from dpprobe.results.search_record import HeldOut, SearchRecord
 from dpprobe.study.study_file import load_study
-from dpprobe.training import head_job, job_features, network_job, network_material, tuned_networks
+from dpprobe.training import (
+    head_job,
+    job_features,
+    network_cell,
+    network_job,
+    network_material,
+    tuned_networks,
+)  # fmt: skip
 from dpprobe.training.cell_contents import CellContents, merge_seeds
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.job_features import read_job_features
@@ -92,10 +101,13 @@ def _write_splits(
         if judged:
             right = [[], [2], [int(labels[0]), 1]]
             more["accepted"] = [right[row % 3] for row in range(count)]
-            more["groups"] = {"sex": ["fm"[row % 5 > 2] for row in range(count)]}
+            more["groups"] = {
+                name: ["fm"[row % each > 2] for row in range(count)]
+                for name, each in {"sex": 5, "a": 7}.items()
+            }
         write_split(
             folder / split, features, held, units=units,
-            class_names=tuple(f"class {k}" for k in range(classes)),
+            class_names=tuple(f"class {k}" for k in range(classes)), shards=1 + 2 * (count > 20),
             copies={"image": {"rows": 2, "most": 3}} if split == "train" else None, **more,
         )  # fmt: skip
 
@@ -359,6 +371,12 @@ def test_a_job_names_each_method_that_failed_and_trains_the_others(
     assert rest == ["b: own", f"a: {said}", "m10: last"]
     assert tried == ["b", "full", "a", "c", "m10"]
     assert may_pass(caught.value) == passes
+    opened = Mock(side_effect=DpprobeError("stop"))
+    monkeypatch.setattr(head_job, "open_job", opened)
+    files = places | {"overlap": Path("o"), "tables": Path("t")}
+    with pytest.raises(DpprobeError, match="stop"):
+        head_job.train_job(job, **files, device="cpu")
+    assert (opened.call_args.args, opened.call_args.kwargs) == ((job,), files)
 
 
 def _save(path: Path, weights: Any) -> Path:
@@ -463,7 +481,10 @@ def test_public_files_of_several_datasets_are_judged_as_stored(tmp_path: Path) -
         answers[f"started {number}"] = _answer(
             tmp_path, lambda: judge(init="file", init_file=str(start))
         )
-    private = replace(private, results=None, datasets=())
+    torch_save({"weights": torch.from_numpy(head).bfloat16()}, start)
+    answers["bfloat16"] = _answer(tmp_path, lambda: judge(init="file", init_file=str(start)))
+    private = replace(private, results=None)
+    _save(start, head)
     answers["no results"] = _answer(tmp_path, lambda: judge(init="file", init_file=str(start)))
     check_values("judged_public_files", answers)
 
@@ -584,7 +605,7 @@ def test_a_curve_is_of_a_thousand_rows_spread_evenly(
 
 
 def test_the_cell_of_networks_depends_on_cuts_and_choices(
-    tmp_path: Path, calibration: Path
+    tmp_path: Path, calibration: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _write_splits(tmp_path, **SPLITS["two"])
     opened = _opened(
@@ -609,6 +630,12 @@ def test_the_cell_of_networks_depends_on_cuts_and_choices(
     ]
     assert len({task.fingerprint for task in made}) == 9
     assert {tuple(sorted(task.identity["network"])) for task in made} == {("cut", "version")}
+    asked = Mock(return_value=SimpleNamespace(failure_reasons={}))
+    monkeypatch.setattr(network_cell, "open_job", asked)
+    network_cell.open_network_job(opened.job, replace(files, overlap=Path("o"), data=Path("t")))
+    given = {"train": files.train, "test": files.test, "plans": files.plans, "overlap": Path("o"),
+             "tables": Path("t"), "cells": tmp_path / "cells"}  # fmt: skip
+    assert (asked.call_args.args, asked.call_args.kwargs) == ((opened.job,), given)
     records: Any = [SimpleNamespace(device=name) for name in ("cpu", "cpu", "H100")]
     assert tuned_networks._device_kind(paths, records[:2]) == "cpu"
     with pytest.raises(DpprobeError, match="x: trained on H100, but .*choice-0.json on cpu; del"):
