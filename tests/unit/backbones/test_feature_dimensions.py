@@ -172,7 +172,9 @@ def test_a_checkpoint_that_is_written_anew_is_looked_at_again(
 def test_faults_are_those_of_loading(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as error:
         load(**TINY | changed)
-    assert read(tmp_path, vit=TINY | changed).faults == {"vit": str(error.value)}
+    found = read(tmp_path, vit=TINY | changed)
+    assert found.faults == {"vit": str(error.value)}
+    assert found.known == {"vit": 64 if "dimension" in changed else None}
     assert "\n" not in str(error.value)
 
 

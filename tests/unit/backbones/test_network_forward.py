@@ -371,8 +371,9 @@ def test_an_inception_crop_is_a_function_of_the_image_and_the_seed() -> None:
     reseeded = timm_of(preprocessing={"crop": "inception", "crop_seed": 1})
     assert reseeded.train_transform is not None
     assert not torch.equal(first, reseeded.train_transform(smooth(), one))
-    plain = timm_of()
+    plain, zero = timm_of(), timm_of(preprocessing={"crop": "inception", "crop_seed": 0})
     assert len({plain.fingerprint, backbone.fingerprint, reseeded.fingerprint}) == 3
+    assert (zero.fingerprint, zero.train_transform) == (backbone.fingerprint, crop)
     assert plain.train_transform is None
     assert torch.equal(plain.transform(smooth()), backbone.transform(smooth())), "test images"
 

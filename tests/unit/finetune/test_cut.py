@@ -16,6 +16,7 @@ from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.loading import load_backbone
 from dpprobe.backbones.network_forward import Graph
 from dpprobe.backbones.registry import backbone_options
+from dpprobe.backbones.row_mixing import make_public_rows
 from dpprobe.data.table import read_info
 from dpprobe.errors import ConfigError, StoreError
 from dpprobe.features.feature_store import FeatureStore
@@ -69,6 +70,8 @@ def check_every_cut(backbone: Backbone, cuts: list[int], depth: int) -> None:
         hook.remove()
     torch.testing.assert_close(whole, expected, **CLOSE)
     example = example_images(backbone, network_graph(backbone))
+    rows = make_public_rows(example.shape[1:], torch.uint8)
+    assert torch.equal(example, normalised(backbone, rows))
     for count in cuts:
         prefix, suffix, shape = cut_network(model, count, example=example)
         with torch.no_grad():

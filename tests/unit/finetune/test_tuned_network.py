@@ -386,14 +386,10 @@ def test_gradients_flow_through_the_normalisation_of_features(spec: Normalisatio
     assert torch.equal(inputs.detach(), kept)  # inputs are not written to
     assert inputs.grad is not None
     exact = rows.double().requires_grad_(True)
-    if isinstance(spec, L2):
-        out = nn.functional.normalize(exact)
-    elif isinstance(spec, LayerNorm):
-        out = nn.functional.layer_norm(exact, exact.shape[1:])
-    elif isinstance(spec, GroupNorm):
-        out = nn.functional.group_norm(exact, spec.groups)
-    else:
-        out = exact
+    out = {
+        "l2": nn.functional.normalize(exact), "group_norm": nn.functional.group_norm(exact, 4),
+        "layer_norm": nn.functional.layer_norm(exact, exact.shape[1:]), "none": exact,
+    }[spec.kind]  # fmt: skip
     (expected,) = torch.autograd.grad((out * weights.double()).sum(), exact)
     torch.testing.assert_close(inputs.grad.double(), expected, rtol=1e-3, atol=1e-3)
 

@@ -23,14 +23,12 @@ from safetensors.torch import save_file as torch_save
 from dpprobe.artifacts import hash_value, read_json, sha256_file, write_json, write_record
 from dpprobe.errors import DpprobeError, may_pass
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.finetune.unpriced_search import Trial
 from dpprobe.heads import training_set
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Transform
 from dpprobe.results.metrics import Link
-from dpprobe.results.search_record import HeldOut, SearchRecord
 from dpprobe.study.study_file import load_study
 from dpprobe.training import (
     head_job,
@@ -53,6 +51,7 @@ from dpprobe.training.training_cost import estimate_memory_mb
 from tests.support.feature_stores import write_split
 from tests.support.stored_records import answer_of, check_values
 from tests.support.training_jobs import make_job, plan_job
+from tests.unit.training.test_network_job import write_choice
 
 FULL = {"head": "sgd", "batch_size": "full", "steps": 3}
 METHODS: dict[str, dict[str, Any]] = {
@@ -221,7 +220,12 @@ def test_cells_with_made_up_contents_are_as_stored(tmp_path: Path, calibration: 
 def test_seeds_of_several_runs_are_merged_in_order(tmp_path: Path, calibration: Path) -> None:
     _write_splits(tmp_path, **SPLITS["two"])
     job = make_job(delta=1e-3, methods={"tuned": method_options(METHODS["tuned"])})
-    task = _opened(tmp_path, job, calibration).make_task("tuned", device="cpu")
+    opened = _opened(tmp_path, job, calibration, tables=tmp_path / "data")
+    private, task = vars(opened.private), opened.make_task("tuned", device="cpu")
+    names = ("dataset", "backbone", "datasets", "results", "tables")
+    places = ("toy", "none", ("toy",), tmp_path, tmp_path / "data")
+    assert tuple(private[name] for name in names) == places
+    assert [path.parent.name for path in private["manifests"]] == ["train", "test"]
     parts = [_made(task, 24, each, seed=k) for k, each in enumerate([(10, 0, 3), (2, 1, 11, 4)])]
     for seeds in (1, 5):
         merged = merge_seeds(parts, seeds)
@@ -616,14 +620,9 @@ def test_the_cell_of_networks_depends_on_cuts_and_choices(
         test=tmp_path / "test/manifest.json", plans=tmp_path / "plans.json", results=tmp_path,
     )  # fmt: skip
     cuts = (files.train, files.test), (files.test, files.train)
-    best = [Trial(number=k, values={"learning_rate": k + 0.5}, score=0.5) for k in range(2)]
     paths = [tmp_path / f"choice-{k}.json" for k in range(2)]
-    for path, trial in zip(paths, best, strict=True):
-        SearchRecord(
-            cell=opened.make_task("net", device="cpu").name, fingerprint="f", device="cpu",
-            metric="accuracy", seed=0, held_out=HeldOut(share=0.2, rows=12, units=12), best=trial,
-            trials=(trial,),
-        ).write(path)  # fmt: skip
+    for k, path in enumerate(paths):
+        write_choice(path, k + 0.5)
     made = [
         network_task(opened, replace(files, cuts=cut, choice=choice), device="cpu")
         for cut, choice in itertools.product((None, *cuts), (None, *paths))

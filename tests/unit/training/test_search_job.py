@@ -142,6 +142,10 @@ def test_a_record_has_the_trials_and_the_best(run: Run) -> None:
     assert read_searched_values(run.path) == record.best.values
     assert (record.best.score or 0) > 0.7
     assert not list(run.path.parent.glob(".*.checkpoint"))
+    other, store = run.search(study_seed=3), FeatureStore(run.folder / "train/manifest.json")
+    assert [each.values for each in other.trials] != [each.values for each in record.trials]
+    assert (record.seed, other.seed) == (0, 3)
+    assert other.held_out.rows == held_out_rows(store, 0.25, seed=3).sum() != record.held_out.rows
 
 
 def test_trials_train_with_the_cell_s_plan_on_the_other_rows(run: Run) -> None:
@@ -158,8 +162,10 @@ def test_trials_train_with_the_cell_s_plan_on_the_other_rows(run: Run) -> None:
         assert call["options"].learning_rate == trial.values["learning_rate"]
         seeds |= set(call["releases"].seeds)
     noise = {call["releases"].plan.mechanisms[0].noise_multiplier for call in run.trainings.calls}
-    assert len(noise) == 1
-    assert len(seeds) == 4
+    kept = [call["checkpoint"] for call in run.trainings.calls]
+    assert [len(noise), len(seeds), len({each.fingerprint for each in kept})] == [1, 4, 4]
+    assert {(each.minutes, call["physical_batch"])
+            for each, call in zip(kept, run.trainings.calls, strict=True)} == {(0, 64)}  # fmt: skip
 
 
 @pytest.mark.parametrize("patients", [None, math.isqrt])
