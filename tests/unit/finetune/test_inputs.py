@@ -247,9 +247,8 @@ def used_names() -> list[str]:
 
 
 def test_no_word_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    images, labels = (
-        torch.zeros(300, 1, 8, 8, dtype=torch.uint8), torch.zeros(300, dtype=torch.int64),
-    )  # fmt: skip
+    images = torch.zeros(300, 1, 8, 8, dtype=torch.uint8)
+    labels = torch.zeros(300, dtype=torch.int64)
     drawn: list[Any] = []
     for seed in SEEDS:
         inputs = ImageInputs(

@@ -511,18 +511,21 @@ def test_memory_times_and_files_of_jobs_are_as_stored() -> None:
     privacy = {"delta": 1e-4, "accountant": "pld", "unit": "image", "patients": None}
     params = SimpleNamespace(methods={"sgd": FULL, "a": FULL | {"steps": 7}}, privacy=privacy)
     job = [Job.of_rule(study, wildcards, params, mode="release", memory_mb=5) for study in studies]
-    check_values(
-        "asked_of_jobs",
-        {"memory": [estimate_memory_mb(study, mb) for study in studies for mb in (0, 30.0, 1e5)],
-            "limits": [Limits.of_study(study, threads=k) for k, study in enumerate(studies)],
-            "files": [{name: str(value) for name, value in vars(NetworkFiles.of_input(studies[0],
-            "vit", SimpleNamespace(**each))).items() if name != "backbone"} for each in (given,
-            given | more)], "jobs": [replace(each, methods={}) for each in job],
-            "methods": [{name: one.model_dump()["steps"] for name, one in each.methods.items()}
-            for each in job], "targets": [replace(job[0], **changes).make_target(200)
-            for changes in ({}, {"unit": "patient"}, {"patients": {"images": 4}},
-            {"epsilon": "inf"})]},
-    )  # fmt: skip
+    given_files = [vars(NetworkFiles.of_input(studies[0], "vit", SimpleNamespace(**each)))
+                   for each in (given, given | more)]  # fmt: skip
+    fit: dict[str, Any] = {"dataset": "a", "backbone": "b", "class_names": "c", "manifests": "d"}
+    check_values("asked_of_jobs", {
+        "memory": [estimate_memory_mb(study, mb) for study in studies for mb in (0, 30.0, 1e5)],
+        "limits": [Limits.of_study(study, threads=k) for k, study in enumerate(studies)],
+        "files": [{name: str(value) for name, value in each.items() if name != "backbone"}
+                  for each in given_files],
+        "jobs": [replace(each, methods={}) for each in job],
+        "methods": [{name: one.model_dump()["steps"] for name, one in each.methods.items()}
+                    for each in job],
+        "targets": [replace(job[0], **changes).make_target(200) for changes in (
+            {}, {"unit": "patient"}, {"patients": {"images": 4}}, {"epsilon": "inf"})],
+        "private": vars(PrivateData.of_study(studies[0], **fit)),
+    })  # fmt: skip
 
 
 @pytest.mark.parametrize("bytes_at_once", [2**25, 24 * 5])
