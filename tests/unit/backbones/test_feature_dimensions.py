@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -142,7 +143,7 @@ def test_a_second_start_asks_only_for_what_changed(asked: list[str], tmp_path: P
 
 
 def test_a_checkpoint_that_is_written_anew_is_looked_at_again(
-    asked: list[str], tmp_path: Path
+    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "weights.safetensors"
     values = {"family": "timm", "model": "test_vit", "checkpoint": str(path)}
@@ -150,10 +151,15 @@ def test_a_checkpoint_that_is_written_anew_is_looked_at_again(
     assert read(tmp_path, vit=values).known == {"vit": 64}
     assert read(tmp_path, vit=values).faults == {}
     assert asked == ["vit"]
+    os.utime(path, (0, 0))
+    for number in ("", "1", "2"):  # other weights of equal size, then other libraries
+        assert read(tmp_path, vit=values).faults == {}
+        monkeypatch.setattr(feature_dimensions, "version", lambda _, number=number: number)
+    assert asked == ["vit"] * 4
     save_file({"a": torch.zeros(3)}, path)
     assert "not weights of test_vit" in read(tmp_path, vit=values).faults["vit"]
     assert read(tmp_path, vit=values).faults, "a fault is not kept"
-    assert asked == ["vit"] * 3
+    assert asked == ["vit"] * 6
 
 
 @pytest.mark.parametrize(("changed", "message"), [

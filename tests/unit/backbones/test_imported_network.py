@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 from dpprobe.backbones.backbone import Backbone
+from dpprobe.backbones.describe import describe_backbone
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
 from tests.support import backbones
@@ -24,6 +25,9 @@ def build(width=4):
     return torch.nn.Sequential(
         torch.nn.Conv2d(3, width, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()
     )
+
+def build_with_more():
+    import no_such_package
 
 def build_nothing():
     return 3
@@ -93,6 +97,10 @@ def test_weights_of_a_trainer_s_checkpoint_are_loaded(folder: Path) -> None:
     given = backbone.forward(backbone.transform(Image.new("RGB", (16, 16), "red"))[None])
     torch.testing.assert_close(given, expected.mean((2, 3)))
     torch.save({"0.weight": torch.zeros(1)}, folder / "other.pth")
+    for function in ("build_with_more", "missing"):  # another machine may have the package
+        options = {"family": "imported", "module": f"my_nets.tiny:{function}"}
+        told = describe_backbone(backbone_options(options))
+        assert told["certain"] == (function == "missing")
     with pytest.raises(ConfigError, match="not weights of my_nets.tiny:build: 1 of its 2"):
         load(checkpoint="other.pth")
 

@@ -145,7 +145,7 @@ CELLS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     *(("two", method, {"epsilon": "inf"}) for method in ("full", "auto")), ("labels", "auto", {}),
     ("two", "full", {"seeds": 1, "metric": "auc", "study_seed": 5}),
     ("eleven", "full", {"seeds": 12, "metric": "macro_accuracy", "mode": "release"}),
-    ("patients", "full", {"unit": "patient"}),
+    ("patients", "full", {"unit": "patient", "study_seed": 5}),
     *(("patients", "full", {"patients": {"images": most}}) for most in (3, 4)),
     ("patients", "full", {"patients": {"images": None}}),
     ("patients", "full", {"patients": {"images": 3}, "epsilon": "inf"}),
@@ -168,6 +168,8 @@ def _stage(
         overlap = folder / "overlap.json"
         write_record(overlap, {"format": "dpprobe-overlap", "format_version": 2, **of, "near": 3})
     opened = _opened(folder, job, calibration, overlap=overlap)
+    made = {path.name for path in folder.iterdir()} - {"overlap.json"}
+    assert made == {"train", "test", "plans.json"}, "`auto` is calibrated beside other plans"
     task = opened.make_task(method, device="cpu")
     features = read_job_features(
         opened.inputs, opened.stores[1], device="cpu", memory_mb=9, headline=task.headline
@@ -179,7 +181,11 @@ def _stage(
     assert task.find_finished() == task.staged
     task.publish_cell()
     assert task.find_finished() == task.published
-    for other in (replace(task, seeds=job.seeds + 1), replace(task, metric_named=not job.metric)):
+    for other in (
+        replace(task, seeds=job.seeds + 1),
+        replace(task, metric_named=not job.metric),
+        replace(task, headline="auc" if task.headline != "auc" else "accuracy"),
+    ):
         assert not other.is_current()
         assert other.find_reusable() is not None
     assert replace(task, identity={}).find_reusable() is None

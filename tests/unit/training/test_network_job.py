@@ -202,6 +202,8 @@ def test_a_cell_has_what_its_networks_have(run: Run) -> None:
         scores = np.load(run.network(index) / "scores.npy")
         accuracy = float((scores.argmax(1) == labels).mean())
         assert record.seeds[index]["accuracy"] == pytest.approx(accuracy)
+        told = json.loads((run.network(index) / "history.json").read_text())
+        assert told[-1]["test_accuracy"] == pytest.approx(accuracy)
 
 
 def test_without_a_budget_nothing_is_clipped_and_nothing_promised(run: Run) -> None:
@@ -321,6 +323,12 @@ def test_activations_of_other_rows_are_refused(run: Run) -> None:
         files = replace(run.given, cuts=(cuts[pair[0]], cuts[pair[1]]))
         with pytest.raises(DataError, match=reason) if reason else nullcontext():
             tune_network(run.job, files, index=0, limits=Limits(device="cpu"))
+    ids, labels = [f"train-{row}" for row in range(60)], np.arange(60) % CLASSES
+    odd = write_split(run.folder / "odd/train", np.zeros((60, DIMENSION)), labels, ids=ids,
+                      backbone="vit", weights_sha256="0" * 64, **header)  # fmt: skip
+    other = replace(run.given, cuts=(odd, cuts[2]))
+    with pytest.raises(DataError, match="odd.*with different weights"):
+        tune_network(run.job, other, index=0, limits=Limits(device="cpu"))
 
 
 def test_images_of_another_table_are_refused(tmp_path: Path) -> None:

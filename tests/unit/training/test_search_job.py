@@ -234,7 +234,8 @@ def _with_patients(run: Run) -> SearchRecord:
 
 @pytest.mark.parametrize("change", [
     lambda run: run.search(searched(steps=5)), lambda run: run.search(epsilon="2"),
-    lambda run: run.search(study_seed=1), lambda run: run.search(delta=1e-4), _with_patients,
+    lambda run: run.search(study_seed=1), lambda run: run.search(metric="macro_accuracy"),
+    lambda run: run.search(delta=1e-4), _with_patients,
 ])  # fmt: skip
 def test_other_options_plans_or_rows_are_searched_anew(
     run: Run, change: Callable[[Run], Any]
