@@ -70,7 +70,7 @@ def test_a_study_s_network_is_the_published_one(
     assert len(activations) == blocks + dense
 
 
-def test_it_computes_what_its_options_say() -> None:
+def test_it_computes_what_its_options_say_from_a_public_start() -> None:
     backbone = load(**SMALL | {"preprocessing": {"size": 12, "mean": 0.5, "std": 0.25}})
     assert backbone.graph is not None
     weights = dict(backbone.graph.model.named_parameters())  # type: ignore[union-attr]
@@ -88,9 +88,6 @@ def test_it_computes_what_its_options_say() -> None:
     assert backbone.transform(Image.new("RGB", (20, 9))).shape == (1, 12, 12)
     changed = load(**SMALL, activation="relu")
     assert changed.forward(backbone.transform(picture)[None]).min() >= 0
-
-
-def test_the_start_is_public_and_drawn_from_its_own_seed() -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
@@ -103,8 +100,8 @@ def test_the_start_is_public_and_drawn_from_its_own_seed() -> None:
     network = convolutional._make_model(convolutional.Options(**SMALL | {"stages": alike}))
     torch.manual_seed(0)
     drawn = [torch.nn.Conv2d(channels, 6, 3).weight for channels in (1, 6, 6)]
-    weights = [each for each in network.parameters() if each.ndim == 4]
-    assert all(torch.equal(mine, theirs) for mine, theirs in zip(weights, drawn, strict=True))
+    kernels = [each for each in network.parameters() if each.ndim == 4]
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(kernels, drawn, strict=True))
 
 
 def test_scattering_coefficients_enter_and_are_not_trained() -> None:

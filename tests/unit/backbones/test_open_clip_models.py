@@ -113,7 +113,7 @@ def test_the_activation_may_be_forced() -> None:
             assert torch.equal(run(forced, noise()), run(load(other), noise()))
 
 
-def test_every_pair_of_open_clip_has_a_name_that_passes() -> None:
+def test_the_list_of_names_is_open_clips_and_every_pair_passes() -> None:
     known = open_clip_models.known_models()
     assert known is not None
     for name, tag in open_clip.list_pretrained():
@@ -127,8 +127,6 @@ def test_every_pair_of_open_clip_has_a_name_that_passes() -> None:
             values[remedy[0]] = remedy[2] if remedy[0] == "model" else remedy[2] == "true"
             options(**values).check_files()
 
-
-def test_the_list_of_names_is_open_clips() -> None:
     def activation(quick: object) -> str:
         return open_clip_models.QUICK if quick else open_clip_models.USUAL
 

@@ -292,7 +292,7 @@ def test_features_are_no_activations() -> None:
         cut_shape(store)
 
 
-def test_a_network_trained_from_shards_starts_where_the_whole_one_does(
+def test_a_network_of_shards_starts_where_the_whole_one_does_in_any_division(
     dataset: Path, tmp_path: Path
 ) -> None:
     store = extract(dataset, tmp_path, shards=3)
@@ -312,9 +312,6 @@ def test_a_network_trained_from_shards_starts_where_the_whole_one_does(
     expected = whole(images)
     assert float(expected.std()) > 0.001
     torch.testing.assert_close(network.module(stored).detach(), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_shards_and_layers_change_no_activation(dataset: Path, tmp_path: Path) -> None:
     one = extract(dataset, tmp_path / "one", shards=1)
     three = extract(dataset, tmp_path / "three", shards=3, layers="all")
     np.testing.assert_array_equal(one.read(), three.read())

@@ -236,14 +236,12 @@ def test_nothing_of_a_batch_stays_in_memory() -> None:
     assert not [one for one in kept if one() is not None]
 
 
-def test_shared_parameters_are_refused() -> None:
+def test_shared_parameters_and_overwritten_inputs_are_refused() -> None:
     module = nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 3))
     module[2].weight = module[0].weight
     with pytest.raises(ConfigError, match=r"0\.weight: used by several layers; choose another"):
         sums(Small.of(module, (5,)))
 
-
-def test_an_input_that_is_overwritten_is_refused() -> None:
     class Overwrites(nn.Module):
         def __init__(self) -> None:
             super().__init__()

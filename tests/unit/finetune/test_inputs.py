@@ -188,7 +188,7 @@ def test_units_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("less", [0, 1e-6])
-def test_activations_are_the_store_s(tmp_path: Path, less: float) -> None:
+def test_activations_are_the_store_s_and_a_part_shares_them(tmp_path: Path, less: float) -> None:
     store = FeatureStore(write_store(tmp_path, rows=30, dimension=12, classes=3))
     most: Any = 4 * 30 * 12 / 1e6 - less
     inputs = cut_inputs(store, shape=(3, 2, 2), memory_mb=most)
@@ -202,15 +202,12 @@ def test_activations_are_the_store_s(tmp_path: Path, less: float) -> None:
         assert torch.equal(batch, wanted[torch.from_numpy(index)])
     with pytest.raises(DataError, match=r"each row has 12 numbers, but the network takes \[3, 5\]"):
         cut_inputs(store, shape=(3, 5), memory_mb=1)
-
-
-def test_a_part_shares_the_rows() -> None:
     labels = torch.zeros(4, dtype=torch.int64)
-    inputs = Inputs(torch.zeros(4, 2), labels, 2, shape=(2,), units=None)
-    part = inputs.keep_rows(np.array([True, False, True, True]))
+    whole = Inputs(torch.zeros(4, 2), labels, 2, shape=(2,), units=None)
+    part = whole.keep_rows(np.array([True, False, True, True]))
     assert part.n == 4
-    assert part._source is inputs._source
-    assert inputs.kept is None
+    assert part._source is whole._source
+    assert whole.kept is None
 
 
 # Keyed streams: words of different purposes, seeds, rows and steps never repeat.

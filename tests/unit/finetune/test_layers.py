@@ -276,16 +276,13 @@ def test_a_network_in_channels_last_is_the_same() -> None:
     assert (added(sums(network, 0.1), other, labels, None) - before).norm() < 1e-6
 
 
-def test_gradients_are_formed_where_that_is_cheaper() -> None:
+def test_gradients_are_formed_where_that_is_cheaper_by_rules_of_their_own() -> None:
     """From more positions than sqrt(16 half) and half / 4; `half` is in * out / (in + out)."""
     first = [
         next(t for t in range(1, 99) if layers.forms_gradients((t, inputs, outputs)))
         for inputs, outputs in ((2, 2), (8, 8), (64, 32), (512, 512), (600, 500), (512, 16))
     ]
     assert first == [5, 9, 19, 65, 69, 16]
-
-
-def test_supported_layers_have_rules_of_their_own() -> None:
     slow = {name for name, (make, _) in LAYERS.items() if isinstance(rule_of(make()), ModuleRule)}
     assert slow == {
         "conv reflected", "conv padding by name", "standardised conv", "transposed conv", "prelu",

@@ -93,14 +93,11 @@ def lora(model: Small, *targets: str, rank: int = 2, seed: int = 0) -> dict[str,
     return {path: one for path, one in model.named_modules() if isinstance(one, LoraLinear)}
 
 
-def test_lora_stands_at_its_targets_or_at_all_linear_layers_of_the_blocks() -> None:
+def test_lora_stands_at_its_targets_and_starts_from_the_seed_and_each_layer() -> None:
     every = {"blocks.0.qkv", "blocks.0.proj", "blocks.1.qkv", "blocks.1.proj"}
     assert lora(Small()).keys() == every
     assert lora(Small(), "qkv").keys() == {"blocks.0.qkv", "blocks.1.qkv"}
     assert lora(Small(), "1.proj", "end").keys() == {"blocks.1.proj", "end"}
-
-
-def test_lora_starts_are_of_the_seed_and_of_each_layer_alone() -> None:
     first, again, other = lora(Small(), seed=3), lora(Small(), "qkv", seed=3), lora(Small(), seed=4)
     path = "blocks.1.qkv"
     assert first[path].scale == 1, "alpha is the rank"

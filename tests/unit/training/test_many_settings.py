@@ -229,8 +229,8 @@ def test_seeds_of_several_runs_are_merged_in_order(tmp_path: Path, calibration: 
     opened = _opened(tmp_path, job, calibration, tables=tmp_path / "data")
     private, task = vars(opened.private), opened.make_task("tuned", device="cpu")
     names = ("dataset", "backbone", "datasets", "results", "tables")
-    places = ("toy", "none", ("toy",), tmp_path, tmp_path / "data")
-    assert tuple(private[name] for name in names) == places
+    wanted = ("toy", "none", ("toy",), tmp_path, tmp_path / "data")
+    assert tuple(private[name] for name in names) == wanted
     assert [path.parent.name for path in private["manifests"]] == ["train", "test"]
     parts = [_made(task, 24, each, seed=k) for k, each in enumerate([(10, 0, 3), (2, 1, 11, 4)])]
     for seeds in (1, 5):

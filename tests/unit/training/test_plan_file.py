@@ -89,7 +89,7 @@ def test_when_all_fail_each_is_named(tmp_path: Path) -> None:
     assert set(read(tmp_path, {"a": IMPOSSIBLE, "auto": auto}).failures) == {"a"}
 
 
-def test_all_heads_together_are_priced(tmp_path: Path) -> None:
+def test_all_heads_together_and_selections_are_priced(tmp_path: Path) -> None:
     found = read(tmp_path, {"full": FULL, "small": SMALL})
     for name, plan in found.plans.items():
         five = [item.repeat_count(5) for item in plan.mechanisms]
@@ -101,18 +101,15 @@ def test_all_heads_together_are_priced(tmp_path: Path) -> None:
     nothing = read(tmp_path, {"full": FULL}, epsilon=math.inf)
     assert nothing.together == {"full": math.inf}
     assert not nothing.plans["full"].private
-
-
-def test_a_tuned_method_is_priced_with_its_selection(tmp_path: Path) -> None:
-    found = read(tmp_path, {"full": FULL, "tuned": TUNED})
-    own = found.plans["tuned"]
+    tuned = read(tmp_path, {"full": FULL, "tuned": TUNED})
+    own = tuned.plans["tuned"]
     assert own.selection == TUNED.priced_selection(300)
     assert own.selection is not None
     assert own.selection.repeated == ("score", "gradients")
     noise = own.find_mechanism("gradients").noise_multiplier
-    assert noise > 1.5 * found.plans["full"].find_mechanism("gradients").noise_multiplier
-    five = accountants.price_together(own.mechanisms, 1e-5, 5, own.selection)
-    assert found.together["tuned"] == pytest.approx(five, rel=1e-4)
+    assert noise > 1.5 * tuned.plans["full"].find_mechanism("gradients").noise_multiplier
+    priced = accountants.price_together(own.mechanisms, 1e-5, 5, own.selection)
+    assert tuned.together["tuned"] == pytest.approx(priced, rel=1e-4)
 
 
 @pytest.mark.usefixtures("coarse_risks")
