@@ -91,10 +91,9 @@ def files_in(root: Path) -> set[str]:
     return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize(
-    ("words", "kept", "gone"),
-    [((), {*KEPT, *OF_OTHERS}, "cells"), (("--all",), set(KEPT), "own_images/cells")],
-)
+@pytest.mark.parametrize(("words", "kept", "gone"), [
+    ((), {*KEPT, *OF_OTHERS}, "cells"), (("--all",), set(KEPT), "own_images/cells"),
+])  # fmt: skip
 def test_clean_removes_the_default_study_or_all_and_keeps_releases_and_other_files(
     tmp_path: Path, words: tuple[str, ...], kept: set[str], gone: str
 ) -> None:

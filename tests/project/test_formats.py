@@ -177,10 +177,9 @@ def write_embedding(path: Path, described: str) -> None:
 
 def test_records_of_a_newer_dpprobe_are_not_to_be_deleted(tmp_path: Path) -> None:
     records: tuple[tuple[str, int, Any, Any], ...] = (
-        ("plans", 4, Path.write_text, read_plans),
-        ("download", 2, Path.write_text, Receipt.read),
+        ("plans", 4, Path.write_text, read_plans), ("download", 2, Path.write_text, Receipt.read),
         ("embedding", 2, write_embedding, read_embedding),
-    )
+    )  # fmt: skip
     for kind, version, write, read in records:
         write(tmp_path / kind, f'{{"format": "dpprobe-{kind}", "format_version": {version}}}')
         with pytest.raises(DataError, match=f"dpprobe-{kind} of version {version}, newer"):

@@ -63,13 +63,10 @@ def half_written(workspace: Workspace) -> list[Path]:
 def test_jobs_that_fail_in_every_way_and_one_that_does_not(workspace: Workspace) -> None:
     """One run: exit 1, scancel, too much memory, too much time, and jobs that have no fault."""
     workspace.study(
-        good="true",
-        wrong="echo the reason is in here; exit 1",
-        cancelled="test -e seen && exit 0; touch seen; sleep 200",
-        hungry=ALLOCATE,
-        slow="test -e tried && exit 0; touch tried; sleep 200",
-        later="sleep 2",
-    )
+        good="true", wrong="echo the reason is in here; exit 1",
+        cancelled="test -e seen && exit 0; touch seen; sleep 200", hungry=ALLOCATE,
+        slow="test -e tried && exit 0; touch tried; sleep 200", later="sleep 2",
+    )  # fmt: skip
     run = workspace.start("--retries", "1")
     until(lambda: workspace.started("cancelled"), "the job to cancel", run)
     workspace.cluster.command("scancel", workspace.queued()["dpprobe.make.cancelled"])
@@ -297,10 +294,8 @@ def test_the_database_lists_the_jobs_and_remembers_them(workspace: Workspace) ->
     # slurmctld forgets; the database does not
     answers = {name: forgotten_status(workspace, job) for name, (_, job) in states.items()}
     assert {name.split(".")[-1]: answer.stdout for name, answer in answers.items()} == {
-        "good": "success\n",
-        "wrong": "failed\n",
-        "cancelled": "failed\n",
-    }
+        "good": "success\n", "wrong": "failed\n", "cancelled": "failed\n",
+    }  # fmt: skip
     assert "CANCELLED" in answers["dpprobe.make.cancelled"].stderr
 
 
@@ -312,13 +307,10 @@ def forgotten_status(workspace: Workspace, job: str) -> subprocess.CompletedProc
     (folder / "squeue").write_text("#!/bin/sh\n")
     (folder / "squeue").chmod(0o755)
     return subprocess.run(
-        [f"{workspace.profile}/status.py", job],
-        cwd=workspace.directory,
-        env={**environment, "PATH": f"{folder}:{environment['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+        [f"{workspace.profile}/status.py", job], cwd=workspace.directory,
+        env={**environment, "PATH": f"{folder}:{environment['PATH']}"}, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
 
 
 # The rest runs the real workflow, from the root of a copy of the repository.
@@ -327,12 +319,9 @@ SMALL: dict[str, Any] = {
     "study": "small",
     "datasets": {name: {"source": "sklearn", "name": "digits"} for name in ("left", "right")},
     "backbones": {"pixels": {"family": "pixels"}},
-    "methods": {"sgd": {"head": "sgd", "batch_size": 64, "epochs": 2}},
-    "epsilons": [2],
-    "seeds": 2,
-    "features": {"shards": 1},
-    "tsne": {"points": 100},
-}
+    "methods": {"sgd": {"head": "sgd", "batch_size": 64, "epochs": 2}}, "epsilons": [2], "seeds": 2,
+    "features": {"shards": 1}, "tsne": {"points": 100},
+}  # fmt: skip
 
 
 def states(workspace: Workspace, *folders: str) -> dict[str, tuple[int, str]]:
@@ -463,9 +452,8 @@ def test_a_failed_job_leaves_finished_cells_alone(clone: Workspace) -> None:
     """Whether it ran and failed, was killed in mid-run, or never started."""
     study = {**SMALL, "datasets": {"left": SMALL["datasets"]["left"]}}
     study["methods"] = {
-        **SMALL["methods"],
-        "full": {"head": "sgd", "batch_size": "full", "steps": 5},
-    }
+        **SMALL["methods"], "full": {"head": "sgd", "batch_size": "full", "steps": 5},
+    }  # fmt: skip
     write = (clone.directory / "config.yaml").write_text
     write(yaml.safe_dump(study))
     assert "next: snakemake --profile slurm\n" in clone.run("heads")
@@ -513,15 +501,12 @@ def test_a_failed_job_leaves_finished_cells_alone(clone: Workspace) -> None:
 # What disturbs a run and is to leave no trace in its results.
 
 DISTURBED: dict[str, Any] = {
-    **SMALL,
-    "datasets": {"left": SMALL["datasets"]["left"]},
-    "epsilons": [1, 4],
-}
+    **SMALL, "datasets": {"left": SMALL["datasets"]["left"]}, "epsilons": [1, 4],
+}  # fmt: skip
 EDITED: dict[str, Any] = {
-    **DISTURBED,
-    "methods": {"sgd": {**SMALL["methods"]["sgd"], "learning_rate": 0.001}},
+    **DISTURBED, "methods": {"sgd": {**SMALL["methods"]["sgd"], "learning_rate": 0.001}},
     "epsilons": [1, 4, 8],
-}
+}  # fmt: skip
 
 
 def heads(directory: Path) -> dict[str, str]:
@@ -687,11 +672,10 @@ def test_a_user_who_is_not_root_in_a_folder_with_spaces(
             os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
         environment = clone.environment() | {
-            "HOME": str(clone.directory / "home"),
-            "PATH": f"{python}/bin:{os.environ['PATH']}",
+            "HOME": str(clone.directory / "home"), "PATH": f"{python}/bin:{os.environ['PATH']}",
             "LD_LIBRARY_PATH": f"{python}/lib",
             "PYTHONPATH": f"{clone.directory}/src:{sysconfig.get_path('purelib')}",
-        }
+        }  # fmt: skip
         stack.callback(cluster.command, "scancel", f"--user={NOBODY}")
 
         def run() -> str:

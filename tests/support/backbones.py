@@ -18,20 +18,14 @@ CPU = Runtime(device="cpu", precision="float32")
 
 # Random timm networks with few parameters, one of each kind that fine-tuning meets.
 TINY: dict[str, dict[str, Any]] = {
-    "vit": {
-        "model": "vit_tiny_patch16_224", "preprocessing": {"size": 32},
-        "model_args": {"depth": 4, "embed_dim": 48},
-    },
+    "vit": {"model": "vit_tiny_patch16_224", "preprocessing": {"size": 32},
+        "model_args": {"depth": 4, "embed_dim": 48}},
     "resnet": {"model": "test_resnet", "preprocessing": {"size": 64}},
-    "resnet_fused_norm": {
-        "model": "resnetv2_50", "preprocessing": {"size": 32},
-        "model_args": {"layers": [1, 2, 1, 2], "channels": [16, 32, 64, 128]},
-    },
+    "resnet_fused_norm": {"model": "resnetv2_50", "preprocessing": {"size": 32},
+        "model_args": {"layers": [1, 2, 1, 2], "channels": [16, 32, 64, 128]}},
     "group_norm": {"model": "test_efficientnet_gn", "preprocessing": {"size": 64}},
-    "mobilenet": {
-        "model": "mobilenetv2_035", "model_args": {"pad_type": "same"},
-        "preprocessing": {"size": 32},
-    },
+    "mobilenet": {"model": "mobilenetv2_035", "model_args": {"pad_type": "same"},
+        "preprocessing": {"size": 32}},
     "convnext": {"model": "test_convnext", "preprocessing": {"size": 64}},
     "nfnet": {"model": "test_nfnet", "preprocessing": {"size": 64}},
 }  # fmt: skip

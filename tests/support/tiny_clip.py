@@ -16,29 +16,15 @@ TEXT: dict[str, Any] = {
 }  # fmt: skip
 CONFIGS: dict[str, dict[str, Any]] = {
     "tiny": {"embed_dim": 24, "vision_cfg": VISION, "text_cfg": TEXT},
-    "tiny-quickgelu": {
-        "embed_dim": 24, "quick_gelu": True, "vision_cfg": VISION, "text_cfg": TEXT,
-    },
-    "tiny-resnet": {
-        "embed_dim": 24,
-        "vision_cfg": {"image_size": 64, "layers": [1, 1, 1, 1], "width": 8, "patch_size": None},
-        "text_cfg": TEXT,
-    },
-    "tiny-timm": {
-        "embed_dim": 24,
-        "custom_text": True,
-        "init_logit_bias": -10.0,
-        "vision_cfg": {
-            "timm_model_name": "test_vit", "timm_pool": "", "timm_proj": "linear",
-            "image_size": 160,
-        },
-        "text_cfg": TEXT,
-    },
-    "tiny-tokenizer": {
-        "embed_dim": 24,
-        "vision_cfg": VISION,
-        "text_cfg": TEXT | {"hf_tokenizer_name": "nobody/nothing"},
-    },
+    "tiny-quickgelu": {"embed_dim": 24, "quick_gelu": True, "vision_cfg": VISION,
+        "text_cfg": TEXT},
+    "tiny-resnet": {"embed_dim": 24, "vision_cfg": {"image_size": 64, "layers": [1, 1, 1, 1],
+        "width": 8, "patch_size": None}, "text_cfg": TEXT},
+    "tiny-timm": {"embed_dim": 24, "custom_text": True, "init_logit_bias": -10.0,
+        "vision_cfg": {"timm_model_name": "test_vit", "timm_pool": "", "timm_proj": "linear",
+        "image_size": 160}, "text_cfg": TEXT},
+    "tiny-tokenizer": {"embed_dim": 24, "vision_cfg": VISION, "text_cfg": TEXT
+        | {"hf_tokenizer_name": "nobody/nothing"}},
 }  # fmt: skip
 
 

@@ -92,12 +92,9 @@ class NaiveSums:
         self.size = sum(one.numel() for one in network.trained.values())
 
     def add_rows(
-        self,
-        total: torch.Tensor,
-        inputs: torch.Tensor,
-        labels: torch.Tensor,
+        self, total: torch.Tensor, inputs: torch.Tensor, labels: torch.Tensor,
         weights: torch.Tensor | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         for row in range(len(inputs)):
             gradient = self.clipped(inputs[row], labels[row])
             total += (gradient * (1 if weights is None else weights[row])).to(total.dtype)

@@ -21,10 +21,9 @@ FIGURES = (
     *(f"{name}.{kind}" for name in ("fairness_gap", "fairness_auc") for kind in ("svg", "png")),
 )  # fmt: skip
 TABLES = {
-    "long_tail.md": ("ot private",),
-    "long_tail_gap.md": ("ot private",),
+    "long_tail.md": ("ot private",), "long_tail_gap.md": ("ot private",),
     "digits_fairness.md": ("**gap, best to worst**", "gap minus the gap of nonprivate at ∞"),
-}
+}  # fmt: skip
 REPORT = (
     '<section id="audits"', '<section id="imbalance"', "Recall of rare classes",
     '<section id="long-tail"', 'id="subgroups"', 'id="gaps-digits"',

@@ -19,9 +19,8 @@ def test_a_slice_of_cifar10(workspace: Workspace, repository: Path, shared_data:
     study: dict[str, Any] = yaml.safe_load((repository / "config/cifar10_local.yaml").read_text())
     study["datasets"]["cifar10"] |= {
         "train": str(shared_data / "cifar10/train.parquet"),
-        "test": str(shared_data / "cifar10/test.parquet"),
-        "limit": {"train": 800, "test": 400},
-    }
+        "test": str(shared_data / "cifar10/test.parquet"), "limit": {"train": 800, "test": 400},
+    }  # fmt: skip
     weights = shared_data / "weights/mobilenetv2_100_imagenet.safetensors"
     study["backbones"]["mobilenetv2"]["checkpoint"] = str(weights)
     study |= {"epsilons": [2, "inf"], "seeds": 2, "results_dir": "results", "data_dir": "data"}

@@ -22,9 +22,8 @@ from .conftest import Workspace
 PACKAGES = ("asyncio", "email", "unittest", "xml")
 LINES, DIMENSION = 12, 64
 METHODS = {
-    "squares": {"head": "least_squares", "normalize": "l2"},
-    "ceiling": {"head": "nonprivate"},
-}
+    "squares": {"head": "least_squares", "normalize": "l2"}, "ceiling": {"head": "nonprivate"},
+}  # fmt: skip
 STUDY: dict[str, Any] = {
     "study": "text",
     "datasets": {

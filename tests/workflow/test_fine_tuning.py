@@ -40,11 +40,9 @@ def study(template: Template, workspace: Workspace, small: dict[str, Any]) -> di
         "subsample": {"per_class": 3},
     }  # fmt: skip
     study = small | {
-        "datasets": {"digits": digits},
-        "backbones": {"vit": VIT},
-        "methods": {"head": HEAD},
+        "datasets": {"digits": digits}, "backbones": {"vit": VIT}, "methods": {"head": HEAD},
         "tsne": {"points": 50},
-    }
+    }  # fmt: skip
     template(workspace, study, "features")
     return study
 
@@ -59,12 +57,10 @@ def test_networks_make_cells_like_any_other(
 ) -> None:
     study["seeds"] = 1
     study["methods"] = {
-        "sgd": SGD,
-        "head": HEAD,
-        "blocks": NETWORK | {"tune": {"blocks": 1}},
+        "sgd": SGD, "head": HEAD, "blocks": NETWORK | {"tune": {"blocks": 1}},
         "all": NETWORK | {"tune": "all", "augment": {"views": 2}},
         "lora": NETWORK | {"tune": {"lora": {"rank": 2}}, "probe": {"method": SGD}},
-    }
+    }  # fmt: skip
     workspace.run(study, "heads", "tables", "html_report")
     for method in ("head", "blocks", "all", "lora"):
         cell = workspace.cell(method, "2", "vit")

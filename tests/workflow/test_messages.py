@@ -94,10 +94,8 @@ def test_a_failure_is_told_once_and_its_cause_last(workspace: Workspace, tmp_pat
     study = {
         "datasets": {"scans": {"source": "imagefolder", "path": str(images), "test_fraction": 0.2}},
         "backbones": {"pixels": {"family": "pixels"}},
-        "methods": {"sgd": {"head": "sgd", "batch_size": 8}},
-        "epsilons": [1],
-        "delta": 1e-3,
-    }
+        "methods": {"sgd": {"head": "sgd", "batch_size": 8}}, "epsilons": [1], "delta": 1e-3,
+    }  # fmt: skip
     wrong = {**study, "seeds": 0, "methods": {"sgd": {"head": "sgd", "epochs": 0}}}
     assert say(workspace, wrong, "data", code=1)[-2:] == [
         "dpprobe: study.yaml:14: methods.sgd.epochs: 0: write a number above 0",

@@ -25,19 +25,13 @@ from .conftest import WarmPython
 RECORD = REPOSITORY / "tests/stored/planned_jobs.json"
 # Their tables must have as many rows as the real ones before anything is planned.
 MEDICAL = {
-    "medical_fairness.yaml",
-    "medical_fine_tuning.yaml",
-    "medical_fine_tuning_mimic.yaml",
+    "medical_fairness.yaml", "medical_fine_tuning.yaml", "medical_fine_tuning_mimic.yaml",
     "medical_standin.yaml",
-}
-STUDIES = [
-    "config.yaml",
-    *sorted(
-        f"config/{path.name}"
-        for path in (REPOSITORY / "config").glob("*.yaml")
-        if path.name not in MEDICAL
-    ),
-]
+}  # fmt: skip
+STUDIES = ["config.yaml", *sorted(
+    f"config/{path.name}"
+    for path in (REPOSITORY / "config").glob("*.yaml") if path.name not in MEDICAL
+)]  # fmt: skip
 
 
 def write_lesions(root: Path) -> None:
@@ -66,13 +60,10 @@ def digest_plan(study: str, directory: Path) -> dict[str, str]:
     words = ["--digest", str(REPOSITORY / "Snakefile"), str(REPOSITORY / study)]
     command = [sys.executable, "-m", "tests.support.planned_jobs", *words]
     result = subprocess.run(
-        WarmPython.asked(command),
-        cwd=directory,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(places)},
-        capture_output=True,
-        text=True,
+        WarmPython.asked(command), cwd=directory,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(places)}, capture_output=True, text=True,
         check=False,
-    )
+    )  # fmt: skip
     assert result.returncode == 0, result.stderr
     planned: dict[str, str] = json.loads(result.stdout)
     return planned

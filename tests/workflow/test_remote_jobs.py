@@ -41,11 +41,9 @@ def test_what_nobody_noted_down_is_not_taken_for_current(
     with log.open("w") as stream:
         main = subprocess.Popen(
             [*words, "--configfile", study],
-            env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"},
-            stdout=stream,
-            stderr=stream,
-            start_new_session=True,
-        )
+            env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}, stdout=stream,
+            stderr=stream, start_new_session=True,
+        )  # fmt: skip
     ended = workspace.directory / ".snakemake/slurm/17.exit"
     wait_until(ended.exists, main)
     os.killpg(main.pid, signal.SIGKILL)

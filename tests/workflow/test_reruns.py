@@ -146,13 +146,11 @@ def test_what_doctor_deletes_is_made_again_byte_by_byte(
     trained.run(small, "heads")
     here = trained.directory
     places = [
-        trained.cell("sgd", "2") / PREDICTIONS_FILE,
-        trained.cell("sgd", "4") / METRICS_FILE,
+        trained.cell("sgd", "2") / PREDICTIONS_FILE, trained.cell("sgd", "4") / METRICS_FILE,
         here / "results/features/digits/pixels/test/shard-00000-of-00001.h5",
         here / "results/features/digits/pixels/train/manifest.json",
-        here / "results/calibration/digits/eps-2.json",
-        here / "data/digits/train.parquet",
-    ]
+        here / "results/calibration/digits/eps-2.json", here / "data/digits/train.parquet",
+    ]  # fmt: skip
     before = {path: path.read_bytes() for path in places}
     for path in places:
         content = bytearray(before[path])

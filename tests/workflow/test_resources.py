@@ -128,13 +128,11 @@ def networks(small: dict[str, Any]) -> dict[str, Any]:
     blocks = NETWORK | {"tune": {"blocks": 1}, "steps": 2000}
     search = {"trials": 2, "space": {"learning_rate": [0.1, 0.5]}, "held_out": 0.3}
     return small | {
-        "datasets": {"digits": digits},
-        "backbones": {"vit": VIT},
+        "datasets": {"digits": digits}, "backbones": {"vit": VIT},
         "methods": {**small["methods"], "blocks": blocks, "searched": blocks | {"search": search}},
-        "few_shot": {"backbones": ["vit"]},
-        "audit": {"methods": ["sgd"], "membership": {}},
+        "few_shot": {"backbones": ["vit"]}, "audit": {"methods": ["sgd"], "membership": {}},
         "representation_law": {"methods": ["blocks"]},
-    }
+    }  # fmt: skip
 
 
 @pytest.fixture
@@ -225,17 +223,12 @@ def test_heads_ask_for_a_gpu_where_a_fit_pays_on_it(
     assert gpus("cpu", "0", many, **full) == {0}
 
 
-@pytest.mark.parametrize(
-    ("device", "resources", "gpus", "questions"),
-    [
-        ("auto", ["slurm_partition=mixed"], 1, 1),
-        ("auto", [], 0, 1),
-        ("auto", ["slurm_partition=main", "gpu_partition=mixed"], 1, 1),
-        ("auto", ["slurm_partition=mixed", "--resources", "gpu=0"], 0, 1),
-        ("cpu", ["slurm_partition=mixed"], 0, 0),
-        ("cuda", [], 1, 0),
-    ],
-)
+@pytest.mark.parametrize(("device", "resources", "gpus", "questions"), [
+    ("auto", ["slurm_partition=mixed"], 1, 1), ("auto", [], 0, 1),
+    ("auto", ["slurm_partition=main", "gpu_partition=mixed"], 1, 1),
+    ("auto", ["slurm_partition=mixed", "--resources", "gpu=0"], 0, 1),
+    ("cpu", ["slurm_partition=mixed"], 0, 0), ("cuda", [], 1, 0),
+])  # fmt: skip
 def test_jobs_on_slurm_ask_for_a_gpu_of_their_partition(
     workspace: Workspace, networks: dict[str, Any], sinfo: Path, device: str,
     resources: list[str], gpus: int, questions: int,

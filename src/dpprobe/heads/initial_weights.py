@@ -79,7 +79,7 @@ def weights_from_file(path: str, classes: int, dimension: int) -> npt.NDArray[np
     check_unmarked(Path(path), option="init_file", written=path)
     try:
         tensors = load_file(path)
-    except (OSError, SafetensorError, ValueError) as error:
+    except (OSError, SafetensorError, TypeError, ValueError) as error:  # NumPy has no bfloat16
         raise ConfigError(
             f"init_file {path}: cannot be read ({error}); name a safetensors file"
         ) from None

@@ -27,47 +27,33 @@ from tests.support.backbones import CPU, load
 from tests.unit.finetune.small_networks import Small, added, clipped, gradients, sums
 
 SMALL: dict[str, Any] = {
-    "family": "convolutional",
-    "preprocessing": {"size": 12},
-    "stages": [
-        {"filters": 4, "kernel": 4, "stride": 2, "padding": 0, "pool": 2, "pool_stride": 1},
-        {"filters": 6},
-    ],
+    "family": "convolutional", "preprocessing": {"size": 12},
+    "stages": [{"filters": 4, "kernel": 4, "stride": 2, "padding": 0, "pool": 2, "pool_stride": 1},
+        {"filters": 6}],
     "hidden": 5,
-}
+}  # fmt: skip
 SCATTERED: dict[str, Any] = {
-    "family": "convolutional",
-    "color": "rgb",
-    "preprocessing": {"size": 16},
+    "family": "convolutional", "color": "rgb", "preprocessing": {"size": 16},
     "scattering": {"J": 2, "L": 2, "groups": 3},
     "stages": [{"filters": 4, "pool": 2}, {"filters": 6}],
-}
+}  # fmt: skip
 
 
 def network_of(backbone: Backbone, tune: Any = "all", classes: int = 10) -> TunedNetwork:
     return build_network(
-        backbone,
-        Options(tune=tune, init="torch"),
-        classes=classes,
-        seed=0,
-        device="cpu",
+        backbone, Options(tune=tune, init="torch"), classes=classes, seed=0, device="cpu",
         transform=Transform(NoNormalisation()),
-    )
+    )  # fmt: skip
 
 
 # The studies' networks have the numbers of parameters that Tramer and Boneh 2021 count: 26 thousand
 # and 551 thousand on pixels, 33 thousand and 187 thousand on scattering coefficients.
-@pytest.mark.parametrize(
-    ("study", "backbone", "parameters", "features", "blocks"),
-    [
-        ("cnn_mnist", "cnn", 26_010, 32, 2),
-        ("cnn_fashion_mnist", "cnn", 26_010, 32, 2),
-        ("cnn_cifar10", "cnn", 550_570, 128, 6),
-        ("cnn_fashion_mnist", "scatternet_cnn", 33_066, 32, 2),
-        ("scatternet_cnn_mnist", "scatternet_cnn", 33_066, 32, 2),
-        ("scatternet_cnn_cifar10", "scatternet_cnn", 187_210, 1024, 2),
-    ],
-)
+@pytest.mark.parametrize(("study", "backbone", "parameters", "features", "blocks"), [
+    ("cnn_mnist", "cnn", 26_010, 32, 2), ("cnn_fashion_mnist", "cnn", 26_010, 32, 2),
+    ("cnn_cifar10", "cnn", 550_570, 128, 6), ("cnn_fashion_mnist", "scatternet_cnn", 33_066, 32, 2),
+    ("scatternet_cnn_mnist", "scatternet_cnn", 33_066, 32, 2),
+    ("scatternet_cnn_cifar10", "scatternet_cnn", 187_210, 1024, 2),
+])  # fmt: skip
 def test_a_study_s_network_is_the_published_one(
     repository: Path, study: str, backbone: str, parameters: int, features: int, blocks: int
 ) -> None:
@@ -84,7 +70,7 @@ def test_a_study_s_network_is_the_published_one(
     assert len(activations) == blocks + dense
 
 
-def test_it_computes_what_its_options_say() -> None:
+def test_it_computes_what_its_options_say_from_a_public_start() -> None:
     backbone = load(**SMALL | {"preprocessing": {"size": 12, "mean": 0.5, "std": 0.25}})
     assert backbone.graph is not None
     weights = dict(backbone.graph.model.named_parameters())  # type: ignore[union-attr]
@@ -102,9 +88,6 @@ def test_it_computes_what_its_options_say() -> None:
     assert backbone.transform(Image.new("RGB", (20, 9))).shape == (1, 12, 12)
     changed = load(**SMALL, activation="relu")
     assert changed.forward(backbone.transform(picture)[None]).min() >= 0
-
-
-def test_the_start_is_public_and_drawn_from_its_own_seed() -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
@@ -117,8 +100,8 @@ def test_the_start_is_public_and_drawn_from_its_own_seed() -> None:
     network = convolutional._make_model(convolutional.Options(**SMALL | {"stages": alike}))
     torch.manual_seed(0)
     drawn = [torch.nn.Conv2d(channels, 6, 3).weight for channels in (1, 6, 6)]
-    weights = [each for each in network.parameters() if each.ndim == 4]
-    assert all(torch.equal(mine, theirs) for mine, theirs in zip(weights, drawn, strict=True))
+    kernels = [each for each in network.parameters() if each.ndim == 4]
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(kernels, drawn, strict=True))
 
 
 def test_scattering_coefficients_enter_and_are_not_trained() -> None:
@@ -147,12 +130,9 @@ def test_the_check_before_training_takes_it(values: dict[str, Any], tune: Any) -
     network = network_of(load(**values), tune, classes=3)
     dtype = torch.uint8 if network.from_images else torch.float32
     check_network(
-        network,
-        sigmoid=False,
-        precision="float32",
-        example=torch.zeros(3, *network.shape, dtype=dtype),
-        classes=3,
-    )
+        network, sigmoid=False, precision="float32",
+        example=torch.zeros(3, *network.shape, dtype=dtype), classes=3,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("values", "shape"), [(SMALL, (1, 12, 12)), (SCATTERED, (27, 4, 4))])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import timm
@@ -42,16 +45,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {},
-        {"model": "test_efficientnet"},
-        {"model": "test_resnet", "model_args": {"global_pool": "catavgmax"}},
-        {"model": "test_vit", "preprocessing": {"size": 64, "flip": True}, "layers": "all"},
-        {"model_args": {"in_chans": 1}, "preprocessing": {"mean": 0.5, "std": 0.5}},
-    ],
-)
+@pytest.mark.parametrize("changed", [
+    {}, {"model": "test_efficientnet"},
+    {"model": "test_resnet", "model_args": {"global_pool": "catavgmax"}},
+    {"model": "test_vit", "preprocessing": {"size": 64, "flip": True}, "layers": "all"},
+    {"model_args": {"in_chans": 1}, "preprocessing": {"mean": 0.5, "std": 0.5}},
+])  # fmt: skip
 def test_a_network_without_weights_gives_as_many_as_the_loaded_one(changed: dict[str, Any]) -> None:
     options = backbone_options(TINY | changed)
     loaded = load(**TINY | changed)
@@ -79,7 +78,9 @@ def test_a_checkpoint_of_another_open_clip_model_is_refused(
     assert "a JPEG image" in describe.describe_backbone(good)["fault"]
 
 
-def test_nothing_is_computed_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_computed_where_shapes_suffice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A model of 630 million weights would take 2.5 GB and seconds."""
     devices = []
     create = timm.create_model
@@ -93,11 +94,7 @@ def test_nothing_is_computed_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None
     huge = backbone_options(TINY | {"model": "vit_huge_patch14_224"})
     assert describe.describe_backbone(huge) == {"dimension": 1280, "blocks": 32}
     assert devices == [{"meta"}]
-
-
-def test_the_cpu_decides_where_there_are_no_shapes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dpprobe.backbones import timm_models
-
+    monkeypatch.undo()
     real, tried = timm_models.describe, []
 
     def fails_on_meta(options: Any, device: str) -> dict[str, int]:
@@ -146,7 +143,7 @@ def test_a_second_start_asks_only_for_what_changed(asked: list[str], tmp_path: P
 
 
 def test_a_checkpoint_that_is_written_anew_is_looked_at_again(
-    asked: list[str], tmp_path: Path
+    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "weights.safetensors"
     values = {"family": "timm", "model": "test_vit", "checkpoint": str(path)}
@@ -154,36 +151,36 @@ def test_a_checkpoint_that_is_written_anew_is_looked_at_again(
     assert read(tmp_path, vit=values).known == {"vit": 64}
     assert read(tmp_path, vit=values).faults == {}
     assert asked == ["vit"]
+    os.utime(path, (0, 0))
+    for number in ("", "1", "2"):  # other weights of equal size, then other libraries
+        assert read(tmp_path, vit=values).faults == {}
+        monkeypatch.setattr(feature_dimensions, "version", lambda _, number=number: number)
+    assert asked == ["vit"] * 4
     save_file({"a": torch.zeros(3)}, path)
     assert "not weights of test_vit" in read(tmp_path, vit=values).faults["vit"]
     assert read(tmp_path, vit=values).faults, "a fault is not kept"
-    assert asked == ["vit"] * 3
+    assert asked == ["vit"] * 6
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"model": "test_vit.r160_in1l"}, "no weights 'r160_in1l' of test_vit; write r160_in1k"),
-        ({"model_args": {"no_such": 1}}, "model_args: no_such is no argument of test_vit"),
-        ({"model_args": {"global_pol": "avg"}}, r"global_pol is no .*ormer.; write global_pool"),
-        ({"model_args": {"global_pool": ""}}, "global_pool"),
-        ({"layers": [99]}, "test_vit has no block 99"),
-        *(
-            ({"model_args": {"patch_size": patch}, "preprocessing": {"size": 168}}, message)
-            for patch, message in (
-                ([16, 16], r"patches of \[16, 16\] do not tile.* multiple of 16"),
-                ([16, 8], r"patches of \[16, 8\] do not tile.* multiple of 16"),
-                ([8, 16], r"patches of \[8, 16\] do not tile.* multiple of 16"),
-            )
-        ),
-        ({"dimension": 63}, "63 features per image are expected, but the backbone gives 64"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changed", "message"), [
+    ({"model": "test_vit.r160_in1l"}, "no weights 'r160_in1l' of test_vit; write r160_in1k"),
+    ({"model_args": {"no_such": 1}}, "model_args: no_such is no argument of test_vit"),
+    ({"model_args": {"global_pol": "avg"}}, r"global_pol is no .*ormer.; write global_pool"),
+    ({"model_args": {"global_pool": ""}}, "global_pool"),
+    ({"layers": [99]}, "test_vit has no block 99"),
+    *(({"model_args": {"patch_size": patch}, "preprocessing": {"size": 168}}, message) for patch,
+        message in (([16, 16], r"patches of \[16, 16\] do not tile.* multiple of 16"), ([16, 8],
+        r"patches of \[16, 8\] do not tile.* multiple of 16"), ([8, 16],
+        r"patches of \[8, 16\] do not tile.* multiple of 16"))),
+    ({"dimension": 63}, "63 features per image are expected, but the backbone gives 64"),
+])  # fmt: skip
 @pytest.mark.usefixtures("asked")
 def test_faults_are_those_of_loading(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as error:
         load(**TINY | changed)
-    assert read(tmp_path, vit=TINY | changed).faults == {"vit": str(error.value)}
+    found = read(tmp_path, vit=TINY | changed)
+    assert found.faults == {"vit": str(error.value)}
+    assert found.known == {"vit": 64 if "dimension" in changed else None}
     assert "\n" not in str(error.value)
 
 
@@ -215,14 +212,23 @@ def test_one_process_answers_for_all(tmp_path: Path) -> None:
     assert first.warnings == []
 
 
-def test_a_process_that_fails_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: Any, **__: Any) -> Any:
-        raise subprocess.CalledProcessError(1, ["python"], stderr="\nNo module named 'torch'\n")
-
-    monkeypatch.setattr(subprocess, "run", fails)
+@pytest.mark.parametrize(("ended", "said"), [
+    (subprocess.CalledProcessError(1, ["python"], stderr="\nNo module 'torch'\n"), "'torch'"),
+    (subprocess.TimeoutExpired(["python"], 600, stderr=b"a\nlast words"), "last words"),
+    (subprocess.TimeoutExpired(["python"], 600), "timed out after 600"),
+    (OSError("no such Python"), "no such Python"),
+    (SimpleNamespace(stdout="what\n{is no JSON"), "Expecting property name"),
+    (SimpleNamespace(stdout=""), "list index out of range"),
+])  # fmt: skip
+def test_a_process_that_fails_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: Any, said: str
+) -> None:
+    monkeypatch.setattr(feature_dimensions, "LIBRARIES", ("torch", "no-such-library"))
+    failure = ended if isinstance(ended, Exception) else None
+    monkeypatch.setattr(subprocess, "run", Mock(return_value=ended, side_effect=failure))
     result = read(tmp_path, vit=TINY | {"dimension": 64})
     assert result.known == {"vit": 64}, "what the study says of it"
     assert result.faults == {}
     (warning,) = result.warnings
-    assert "No module named 'torch'" in warning
+    assert said in warning
     assert "\n" not in warning

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import httpx2
 import huggingface_hub
 import open_clip
 import pytest
 import timm
+import torch
 from huggingface_hub import constants
 
 from dpprobe.backbones import loading, open_clip_models
@@ -61,16 +63,11 @@ def fetch(cache: Path, file: HubFile, name: str, *, revision: str = "main") -> N
     (folder / "snapshots" / "c0ffee" / name).write_bytes(b"x")
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (httpx2.ConnectError("no  route"), "no route"),
-        (httpx2.ConnectTimeout(""), "ConnectTimeout"),
-        (httpx2.ProxyError("of the proxy"), "of the proxy"),
-        (httpx2.ReadTimeout("slow"), None),
-        (httpx2.RemoteProtocolError("cut off"), None),
-    ],
-)
+@pytest.mark.parametrize(("error", "said"), [
+    (httpx2.ConnectError("no  route"), "no route"), (httpx2.ConnectTimeout(""), "ConnectTimeout"),
+    (httpx2.ProxyError("of the proxy"), "of the proxy"), (httpx2.ReadTimeout("slow"), None),
+    (httpx2.RemoteProtocolError("cut off"), None),
+])  # fmt: skip
 def test_only_what_cannot_be_connected_to_is_unreachable(
     monkeypatch: pytest.MonkeyPatch, error: Exception, said: str | None
 ) -> None:
@@ -168,8 +165,19 @@ def test_a_tokenizer_is_looked_for_where_it_can_be_run(
     assert open_clip_models.list_hub_files(options) == []
     monkeypatch.setattr(open_clip_models, "find_spec", lambda _: "there")
     names = ("tokenizer_config.json", "tokenizer.json")
-    assert open_clip_models.list_hub_files(options) == [
-        HubFile("tokenizer", "nobody/nothing", names)
-    ]
+    listed = [HubFile("tokenizer", "nobody/nothing", names)]
+    assert open_clip_models.list_hub_files(options) == listed
     with pytest.raises(ConfigError, match=r"nobody/nothing \(tokenizer: .* cannot be reached"):
         open_clip_models.make_tokenizer(options)
+    files = [HubFile("config", "a/b", ("x",)), HubFile("tokenizer", "a/b", ("y",))]
+    monkeypatch.setattr(open_clip_models, "list_hub_files", lambda _: files)
+    asked: list[HubFile] = []
+    monkeypatch.setattr(open_clip_models, "require_files", asked.extend)
+    for error in (ImportError, OSError, RuntimeError, TypeError, ValueError):
+        monkeypatch.setattr(open_clip, "get_tokenizer", Mock(side_effect=error("its words")))
+        with pytest.raises(ConfigError, match="tokenizer of tiny-tokenizer .*its words.*transform"):
+            open_clip_models.make_tokenizer(options)
+    assert asked == files[1:] * 5
+    for output in (torch.ones(2), (torch.ones(2), torch.zeros(3))):  # embeddings, and tokens
+        tower = open_clip_models._wrap_tower(Mock(return_value=output))
+        assert torch.equal(tower(torch.zeros(1)), torch.ones(2))

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from dpprobe.backbones.backbone import Backbone
+from dpprobe.backbones.describe import describe_backbone
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
 from tests.support import backbones
@@ -23,6 +25,9 @@ def build(width=4):
     return torch.nn.Sequential(
         torch.nn.Conv2d(3, width, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()
     )
+
+def build_with_more():
+    import no_such_package
 
 def build_nothing():
     return 3
@@ -75,6 +80,10 @@ def test_the_function_s_network_gives_the_features() -> None:
     torch.manual_seed(7)  # as in another job, whose weights are the same
     assert torch.equal(features(load(arguments={"width": 6})), features(backbone))
     assert load(arguments={"width": 5}).fingerprint != backbone.fingerprint
+    image = Image.radial_gradient("L").convert("RGB").resize((40, 30))
+    steps = load(preprocessing={"size": 16, "resize": 20, "interpolation": "bilinear"}).transform
+    shown = image.resize((26, 20), Image.Resampling.BILINEAR).crop((5, 2, 21, 18))
+    assert np.array_equal(steps(image).movedim(0, 2), np.asarray(shown))
 
 
 def test_weights_of_a_trainer_s_checkpoint_are_loaded(folder: Path) -> None:
@@ -88,6 +97,10 @@ def test_weights_of_a_trainer_s_checkpoint_are_loaded(folder: Path) -> None:
     given = backbone.forward(backbone.transform(Image.new("RGB", (16, 16), "red"))[None])
     torch.testing.assert_close(given, expected.mean((2, 3)))
     torch.save({"0.weight": torch.zeros(1)}, folder / "other.pth")
+    for function in ("build_with_more", "missing"):  # another machine may have the package
+        options = {"family": "imported", "module": f"my_nets.tiny:{function}"}
+        told = describe_backbone(backbone_options(options))
+        assert told["certain"] == (function == "missing")
     with pytest.raises(ConfigError, match="not weights of my_nets.tiny:build: 1 of its 2"):
         load(checkpoint="other.pth")
 
@@ -108,20 +121,17 @@ def test_only_code_in_the_working_folder_is_a_file_of_the_study(
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"module": "no_such_package.nets:build"}, "no module no_such_package in the working"),
-        ({"module": "my_nets.tiny:missing"}, "cannot be called with .* no attribute"),
-        ({"arguments": {"depth": 3}}, r"cannot be called with .*TypeError"),
-        ({"module": "my_nets.tiny:build_nothing"}, "returns int; return a torch.nn.Module"),
-        ({"module": "my_nets.tiny:build_maps"}, "image instead of one vector; choose a"),
-        *(({"module": "my_nets.tiny:Raising", "arguments": {"error": kind}}, "of its own")
-          for kind in ("AssertionError", "RuntimeError", "ValueError", "TypeError", "KeyError")),
-        ({"module": "my_nets.tiny"}, "module: "),
-        ({"preprocessing": {"size": 16, "resize": 8}}, "resize 8 is below size 16"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "message"), [
+    ({"module": "no_such_package.nets:build"}, "no module no_such_package in the working"),
+    ({"module": "my_nets.tiny:missing"}, "cannot be called with .* no attribute"),
+    ({"arguments": {"depth": 3}}, r"cannot be called with .*TypeError"),
+    ({"module": "my_nets.tiny:build_nothing"}, "returns int; return a torch.nn.Module"),
+    ({"module": "my_nets.tiny:build_maps"}, "image instead of one vector; choose a"),
+    *(({"module": "my_nets.tiny:Raising", "arguments": {"error": kind}}, "of its own")
+        for kind in ("AssertionError", "RuntimeError", "ValueError", "TypeError", "KeyError")),
+    ({"module": "my_nets.tiny"}, "module: "),
+    ({"preprocessing": {"size": 16, "resize": 8}}, "resize 8 is below size 16"),
+])  # fmt: skip
 def test_what_cannot_be_built_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load(**options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -31,6 +33,7 @@ from dpprobe.backbones.backbone import Backbone, backbone_fingerprint
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data.image_files import GREY_BITS, WHITE_IS_ZERO
+from dpprobe.errors import ConfigError
 from tests.support import tiny_clip
 from tests.support.backbones import load, noise
 from tests.support.stored_records import answer_of, check_values, to_plain
@@ -64,50 +67,48 @@ NETWORKS: list[dict[str, Any]] = [
            INCEPTION | {"crops": 3}, INCEPTION | {"crops": 100}, {"size": 0}, {"crop_pct": 1.5}),
 ]  # fmt: skip
 SETTINGS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
-    "pixels": ({"family": "pixels"}, [
-        *ALL, *PROJECTED, {"size": 8}, {"size": 8, "color": "rgb"}, {"std": 0}, {"size": 0},
-        *({"size": size, "project": 9} for size in (3, 4)), {"mean": 0.5, "std": 0.25}]),
-    "scattering": ({"family": "scattering", "size": 8}, [
-        *ALL, *PROJECTED, {"J": 3}, {"J": 3, "size": 7}, {"J": 1, "L": 4}, {"size": 37, "J": 3},
-        {"size": 16, "color": "rgb"}, {"J": 9}, {"L": 0}]),
-    "convolutional": (SMALL, [
-        *ALL, *NETWORKS, {"stages": []}, {"stages": [STAGE | {"kernel": 15}]}, {"hidden": 5},
-        {"stages": [{"filters": 4, "pool": 4}] * 2}, {"stages": [{"filters": 4, "pool": 4}] * 3},
-        {"stages": [{"filters": 4, "pool_stride": 2}]}, {"stages": [STAGE | {"kernel": 12}]},
-        *({"scattering": each} for each in ({"J": 4}, {"J": 3}, {"groups": 2}, {"groups": 3})),
-        {"weights_seed": 1}, {"activation": "relu"}]),
-    "timm": (VIT | {"pretrained": False}, [
-        *ALL, *NETWORKS, {"pretrained": True}, {"pretrained": True, "checkpoint": "w.pth"},
-        {"model_args": {"pretrained": True}}, {"model": "hf-hub:a/b"},
-        *({"model_args": {"in_chans": channels}} for channels in (0, True, 1, 2.0, "3")),
-        {"model_args": {"in_chans": 1}, "preprocessing": {"mean": [0.5, 0.5]}},
+    "pixels": ({"family": "pixels"}, [*ALL, *PROJECTED, {"size": 8}, {"size": 8, "color": "rgb"},
+        {"std": 0}, {"size": 0}, *({"size": size, "project": 9} for size in (2, 3, 4)),
+        {"mean": 0.5, "std": 0.25}]),
+    "scattering": ({"family": "scattering", "size": 8}, [*ALL, *PROJECTED, {"J": 3}, {"J": 3,
+        "size": 7}, {"J": 1, "L": 4}, {"size": 37, "J": 3}, {"size": 16, "color": "rgb"}, {"J": 9},
+        {"L": 0}]),
+    "convolutional": (SMALL, [*ALL, *NETWORKS, {"stages": []}, {"stages": [STAGE
+        | {"kernel": 15}]}, {"hidden": 5}, {"stages": [{"filters": 4, "pool": 4}] * 2},
+        {"stages": [{"filters": 4, "pool": 4}] * 3}, {"stages": [{"filters": 4,
+        "pool_stride": 2}]}, {"stages": [STAGE | {"kernel": 12}]}, {"preprocessing": {"size": 8},
+        "scattering": {"J": 3}, "stages": [{"filters": 4}]}, *({"scattering": each}
+        for each in ({"J": 4}, {"J": 3}, {"groups": 2}, {"groups": 3})), {"weights_seed": 1},
+        {"activation": "relu"}]),
+    "timm": (VIT | {"pretrained": False}, [*ALL, *NETWORKS, {"pretrained": True},
+        {"pretrained": True, "checkpoint": "w.pth"}, {"model_args": {"pretrained": True}},
+        {"model": "hf-hub:a/b"}, *({"model_args": {"in_chans": channels}} for channels in (0, True,
+        1, 2.0, "3")), {"model_args": {"in_chans": 1}, "preprocessing": {"mean": [0.5, 0.5]}},
         {"checkpoint": "w.pth", "preprocessing": {"mean": 0.5, "std": 0.5, "size": 9}},
-        {"checkpoint": "w.pth", "preprocessing": {"interpolation": "bilinear"}},
-        *({"model": name, "pretrained": pretrained} for pretrained in (True, False) for name in (
-            "resnet50.a1_in1k", "resnet50.a1_in1kk", "resnet50.qqqq", "test_vitt", "qqqqqqqq",
-            "botnet50ts_256", "vit_base_patch16_224_in21k"))]),
-    "open_clip": (CLIP | {"pretrained": False}, [
-        *ALL, *NETWORKS, *({"model": name} for name in ("ViT-B-33", "qqqqqqqq", "hf-hub:a/b")),
-        *({"model": name, "pretrained": None} for name in (
-            "ViT-B-32", "ViT-B-32.openia", "ViT-B-32.webli", "ViT-B-32.openai", "hf-hub:a/b",
-            "ViT-B-32-quickgelu.openai", "ViT-B-32.laion2b_s34b_b79k", "ViT-B-32.Laion2b-e16")),
-        *({"model": name, "pretrained": tag} for name, tag in (
-            ("ViT-B-32", "openai"), ("ViT-H-14", "dfn5b"), ("ViT-e-14", "x"), ("hf-hub:a/b", "x"),
-            ("ViT-B-32.openai", "laion2b_e16"), ("ViT-B-32.openai", "openai"))),
+        {"checkpoint": "w.pth", "preprocessing": {"interpolation": "bilinear"}}, *({"model": name,
+        "pretrained": pretrained} for pretrained in (True, False) for name in ("resnet50.a1_in1k",
+        "resnet50.a1_in1kk", "resnet50.qqqq", "test_vitt", "qqqqqqqq", "botnet50ts_256",
+        "vit_base_patch16_224_in21k"))]),
+    "open_clip": (CLIP | {"pretrained": False}, [*ALL, *NETWORKS, *({"model": name}
+        for name in ("ViT-B-33", "qqqqqqqq", "hf-hub:a/b")), *({"model": name, "pretrained": None}
+        for name in ("ViT-B-32", "ViT-B-32.openia", "ViT-B-32.webli", "ViT-B-32.openai",
+        "hf-hub:a/b", "ViT-B-32-quickgelu.openai", "ViT-B-32.laion2b_s34b_b79k",
+        "ViT-B-32.Laion2b-e16")), *({"model": name, "pretrained": tag} for name,
+        tag in (("ViT-B-32", "openai"), ("ViT-H-14", "dfn5b"), ("ViT-e-14", "x"), ("hf-hub:a/b",
+        "x"), ("ViT-B-32.openai", "laion2b_e16"), ("ViT-B-32.openai", "openai"))),
         {"model": "ViT-B-32.openai", "checkpoint": "w.pth", "pretrained": None},
-        {"checkpoint": "w.pth", "pretrained": "openai"}, {"checkpoint": "w.pth",
-        "quick_gelu": True},
+        {"model": "hf-hub:a/b", "checkpoint": "w.pth", "pretrained": None}, {"checkpoint": "w.pth",
+        "pretrained": "openai"}, {"checkpoint": "w.pth", "quick_gelu": True},
         {"model": "ViT-B-32-quickgelu.openai", "quick_gelu": False, "pretrained": None},
         {"model": "ViT-B-32.openai", "quick_gelu": True, "pretrained": None},
         {"model": "ViT-B-32.laion2b_s34b_b79k", "quick_gelu": True, "pretrained": None}]),
-    "external": (VECTORS, [
-        *ALL, *({"each_by_itself": each} for each in (False, None)), {"model": ""},
-        {"weights_sha256": "abc"}, {"vectors": "Two Words"}, {"vectors": "one"}, {"version": "2"},
-        {"pretrained": False}]),
-    "imported": (IMPORTED, [
-        *ALL, *NETWORKS, {"module": "nets.tiny"}, {"module": "nothing.of:it"}, {"color": "gray"},
-        {"module": "nets:build"}, {"module": "json:loads"}, {"arguments": {"a": 1}},
-        *views({"size": 16, "resize": 8}, {"size": 16, "resize": 16}, {"interpolation": "box"})]),
+    "external": (VECTORS, [*ALL, *({"each_by_itself": each} for each in (False, None)),
+        {"model": ""}, {"weights_sha256": "abc"}, {"vectors": "Two Words"}, {"vectors": "one"},
+        {"version": "2"}, {"pretrained": False}]),
+    "imported": (IMPORTED, [*ALL, *NETWORKS, {"module": "nets.tiny"}, {"module": "nothing.of:it"},
+        {"color": "gray"}, {"module": "nets:build"}, {"module": "json:loads"},
+        {"arguments": {"a": 1}}, *views({"size": 16, "resize": 8}, {"size": 16, "resize": 16},
+        {"interpolation": "box"})]),
 }  # fmt: skip
 ASKED = (
     "check_files", "list_warnings", "reads_text", "text_params", "extraction_params",
@@ -145,17 +146,16 @@ def test_options_answer_before_anything_is_loaded(
     check_values(f"backbones_{family}", answers)
 
 
-# Images.
-
-
 def pictures() -> dict[str, Image.Image]:
     """Returns small images of all modes; names of 16 bits say how many bits a file states."""
     ramp = np.arange(12, dtype=np.uint32).reshape(3, 4)
     modes = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "RGBX")
     shown = {mode: noise((4, 3)).convert(mode) for mode in modes}
+    shown["LAB"] = Image.new("LAB", (4, 3))
     deep = {
         "I;16": ramp * 5957, "I": ramp * 5957, "I 12": ramp * 372, "I 12 too large": ramp * 373,
         "I 10 negative": ramp * 93, "I negative": ramp.astype(np.int32) - 1, "I zeros": ramp * 0,
+        "I full": ramp * 5957 + 8, "I beyond": ramp * 5957 + 9,
         "I too large": ramp * 6000, "F": ramp.astype(np.float32),
     }  # fmt: skip
     for name, values in deep.items():
@@ -187,7 +187,7 @@ def test_images_become_numbers_alike() -> None:
     check_values("backbones_images", answers)
 
 
-def test_crops_are_drawn_from_the_hash_of_an_image() -> None:
+def test_crops_are_drawn_from_the_hash_of_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = ((100, 80), (60, 300), (300, 60), (1, 1), (3, 2), (1, 9), (9, 1), (1000, 999))
     boxes = {
         str(each): image_preprocessing.crop_box(
@@ -195,10 +195,10 @@ def test_crops_are_drawn_from_the_hash_of_an_image() -> None:
         )
         for each in product(sizes, (0, 7), (b"a", b"b" * 32), (0, 1, 12))
     }
+    monkeypatch.setattr(image_preprocessing, "CROP_TRIES", 0)  # the largest central part is left
+    for each in ((80, 80), (60, 301), (300, 61), (9, 12), (12, 9), (100, 80), (5, 7), (1, 2)):
+        boxes[f"centre {each}"] = image_preprocessing.crop_box(*each, seed=0, sha256=b"a")
     check_values("backbones_crops", boxes)
-
-
-# Networks.
 
 
 class Tokens(nn.Module):
@@ -238,38 +238,82 @@ def test_blocks_are_found_in_networks() -> None:
     check_values("backbones_blocks", answers)
 
 
+class Block(nn.Module):
+    """A block of tokens that is called as often as told, and gives what is told."""
+
+    def __init__(self, calls: int = 1, gives: Callable[[torch.Tensor], Any] = lambda x: x) -> None:
+        super().__init__()
+        self.calls, self.gives = calls, gives
+
+    def forward(self, tokens: torch.Tensor) -> Any:
+        return self.gives(tokens * 2)
+
+
+class Net(Tokens):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:  # type: ignore[union-attr]
+            for _ in range(block.calls):
+                given = block(images)
+                images = given if isinstance(given, torch.Tensor) else images
+        return images.flatten(1)[:, :5]
+
+
+def test_layers_are_taken_from_blocks() -> None:
+    token = {"num_prefix_tokens": 2, "cls_token": nn.Parameter(torch.zeros(1))}
+    kinds: dict[str, list[Block]] = {
+        "usual": [Block(), Block(), Block()], "twice": [Block(), Block(2), Block()],
+        "not called": [Block(), Block(0), Block(0)], "pairs": [Block(gives=lambda x: (x, x))],
+        "maps": [Block(gives=lambda x: x.unflatten(1, (2, 3)) if x.ndim == 3 else x), Block()],
+        "vectors": [Block(), Block(gives=lambda x: x.flatten(1))],
+    }  # fmt: skip
+    networks: dict[str, nn.Module] = {
+        f"{name} {bool(more)}": Net(blocks=nn.Sequential(*blocks), **more)
+        for name, blocks in kinds.items() for more in ({}, token)
+    } | {"nothing": nn.Linear(2, 2)}  # fmt: skip
+    layers: tuple[Any, ...] = ((), "all", [3, 1], [2])
+    answers: dict[str, Any] = {}
+    for (name, network), wanted, chosen in product(
+        networks.items(), layers, (None, "class", "pooled")
+    ):
+        options: Any = SimpleNamespace(layers=wanted, token=chosen)
+        tapped = answer_of(network_forward._tap_layers, copy.deepcopy(network), options, "N")
+        if isinstance(tapped, nn.Module) and name != "nothing":
+            tapped = answer_of(tapped, torch.arange(60.0).reshape(2, 6, 5) ** 2)
+        answers[f"{name} {wanted} {chosen}"] = str(tapped) if name == "nothing" else tapped
+    check_values("backbones_taken_layers", answers)
+
+
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny_clip.register(tmp_path, monkeypatch)
 
 
 LOADED: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
-    (VIT | {"pretrained": False}, [
-        {}, {"layers": "all"}, {"layers": [2, 0], "token": "pooled"}, {"layers": [40]},
-        {"model": "test_resnet", "layers": "all", "token": "class"}, {"dimension": 63},
-        {"model": "test_resnet", "layers": [4, 0]}, {"model_args": {"in_chans": 1}},
-        {"model_args": {"in_chans": 1, "img_size": 64}, "preprocessing": {"mean": 0.5, "std": 0.5}},
-        {"model": "test_efficientnet", "preprocessing": {
-            "size": 32, "mean": 0.25, "std": [0.5, 0.5, 1], "interpolation": "bilinear",
-            "crop_pct": 1, "crop_mode": "squash", "flip": True} | INCEPTION},
-        {"preprocessing": {"size": 100}}, {"preprocessing": {"size": 224}, "grey_bits": 12},
-        {"preprocessing": INCEPTION, "grey_bits": 12},
+    (VIT | {"pretrained": False}, [{}, {"layers": "all"}, {"layers": [2, 0], "token": "pooled"},
+        {"layers": [40]}, {"model": "test_resnet", "layers": "all", "token": "class"},
+        {"dimension": 63}, {"model": "test_resnet", "layers": [4, 0]},
+        {"model_args": {"in_chans": 1}}, {"model_args": {"in_chans": 1, "img_size": 64},
+        "preprocessing": {"mean": 0.5, "std": 0.5}}, {"model": "test_efficientnet",
+        "preprocessing": {"size": 32, "mean": 0.25, "std": [0.5, 0.5, 1],
+        "interpolation": "bilinear", "crop_pct": 1, "crop_mode": "squash", "flip": True}
+        | INCEPTION}, {"preprocessing": {"size": 100}}, {"preprocessing": {"size": 224},
+        "grey_bits": 12}, {"preprocessing": INCEPTION, "grey_bits": 12},
         {"model_args": {"num_heads": 5}}, {"model_args": {"no_such": 1}}]),
     (SMALL, [{}, {"hidden": 5, "activation": "relu"}, {"layers": "all"}, {"layers": [3]},
-             {"color": "rgb", "preprocessing": {"size": 16, "mean": [0.1, 0.2, 0.3], "flip": True}},
-             {"preprocessing": {"size": 16}, "scattering": {"J": 2, "L": 2, "groups": 3}}]),
-    ({"family": "open_clip", "model": "tiny", "pretrained": False}, [
-        {}, {"model": "tiny-quickgelu"}, {"quick_gelu": True}, {"layers": [0, 3]}, {"layers": [4]},
+        {"color": "rgb", "preprocessing": {"size": 16, "mean": [0.1, 0.2, 0.3], "flip": True}},
+        {"preprocessing": {"size": 16}, "scattering": {"J": 1, "L": 2}},
+        {"preprocessing": {"size": 16}, "scattering": {"J": 2, "L": 2, "groups": 3}}]),
+    ({"family": "open_clip", "model": "tiny", "pretrained": False}, [{},
+        {"model": "tiny-quickgelu"}, {"quick_gelu": True}, {"layers": [0, 3]}, {"layers": [4]},
         {"model": "tiny-timm", "layers": [6]}, {"model": "tiny-resnet", "layers": [4]},
         {"preprocessing": {"size": 48, "mean": 0.5, "std": [0.5, 0.4, 0.3],
-        "resize_mode": "longest",
-                           "interpolation": "bilinear", "flip": True} | INCEPTION}]),
+        "resize_mode": "longest", "interpolation": "bilinear", "flip": True} | INCEPTION}]),
     ({"family": "pixels", "size": 4}, [{}, {"color": "rgb", "mean": 0.5, "std": 0.25,
-    "project": 5}]),
+        "project": 5}]),
     ({"family": "scattering", "size": 8}, [{}, {"color": "rgb", "J": 1, "L": 4}, {"project": 5},
         {"size": 36, "J": 3, "L": 4}, {"size": 7, "J": 1}, {"size": 28}]),
     (VECTORS, [{}, {"dimension": 7, "version": "2", "pretrained": False,
-    "weights_sha256": "0" * 64}]),
+        "weights_sha256": "0" * 64}]),
 ]  # fmt: skip
 
 
@@ -326,15 +370,12 @@ def test_a_fingerprint_covers_all_that_decides_features() -> None:
     assert hashed(**named) == hashed(**plain, exclude=frozenset({"model"}))
 
 
-@pytest.mark.parametrize(
-    ("base", "changes"),
-    [
-        (VECTORS, [{"model": "speech-97"}, {"version": "2"}, {"weights_sha256": "0" * 64}]),
-        ({"family": "pixels", "size": 4}, [{"size": 5}, {"mean": 0.5}, {"std": 2}, {"project": 3}]),
-        ({"family": "scattering", "size": 8}, [{"J": 1}, {"L": 4}, {"size": 9}, {"project": 3}]),
-        (SMALL, [{"activation": "relu"}, {"hidden": 3}, {"weights_seed": 1}, {"layers": "all"}]),
-    ],
-)
+@pytest.mark.parametrize(("base", "changes"), [
+    (VECTORS, [{"model": "speech-97"}, {"version": "2"}, {"weights_sha256": "0" * 64}]),
+    ({"family": "pixels", "size": 4}, [{"size": 5}, {"mean": 0.5}, {"std": 2}, {"project": 3}]),
+    ({"family": "scattering", "size": 8}, [{"J": 1}, {"L": 4}, {"size": 9}, {"project": 3}]),
+    (SMALL, [{"activation": "relu"}, {"hidden": 3}, {"weights_seed": 1}, {"layers": "all"}]),
+])  # fmt: skip
 def test_each_option_makes_another_backbone(
     base: dict[str, Any], changes: list[dict[str, Any]]
 ) -> None:
@@ -378,15 +419,11 @@ def test_a_hash_of_weights_covers_names_types_shapes_and_values() -> None:
     assert len({network_forward.state_sha256(each) for each in modules}) == len(states)
 
 
-# Files of weights.
-
 FILES: dict[str, bytes] = {
     "a.pth": b"\xff\xd8\xff\xe0", "b.safetensors": b"\x89PNG\r\n", "c.pth": b"GIF89a",
-    "d.pth": b"%PDF-1",
-    "e.pth": b"<!DOCTYPE html>", "f.safetensors": b"<html>",
-    "g.pth": b"version https://git-lfs.x\n",
-    "h.pth": b"", "i.safetensors": b"the weights\nare elsewhere",
-    "j.safetensors": bytes(range(200)),
+    "d.pth": b"%PDF-1", "e.pth": b"<!DOCTYPE html>", "f.safetensors": b"<html>",
+    "g.pth": b"version https://git-lfs.x\n", "h.pth": b"",
+    "i.safetensors": b"the weights\nare elsewhere", "j.safetensors": bytes(range(200)),
 }  # fmt: skip
 
 
@@ -403,16 +440,16 @@ def test_files_are_weights_of_their_network(tmp_path: Path) -> None:
     given: dict[str, Any] = {
         "same": state, "fewer": fewer, "one less": dict(list(state.items())[1:]),
         "more": state | {"a": torch.zeros(1)}, "two more": state | {"a": torch.zeros(1), "b": 1},
-        "other shape": state | {"0.bias": torch.zeros(2)}, "scalar": state | {
-            "1.num_batches_tracked": torch.zeros(1)},
-            "pair": state | {"1.num_batches_tracked": torch.zeros(2)},
+        "other shape": state | {"0.bias": torch.zeros(2)},
+        "scalar": state | {"1.num_batches_tracked": torch.zeros(1)},
+        "square": state | {"1.num_batches_tracked": torch.zeros(1, 1)},
+        "some": {"module." * (name[0] == "0") + name: one for name, one in state.items()},
+        "pair": state | {"1.num_batches_tracked": torch.zeros(2)},
         "many": {f"x{n}": torch.zeros(1) for n in range(11)}, "text": {"epoch": 3}, "nothing": {},
         **{f"{place} {prefix}": deeper | {place: {prefix + name: one for name,
-        one in state.items()}}
-           for place, prefix in (("state_dict", "module."), ("model_state_dict", ""), ("net",
-           "module."),
-                                 ("model", "_orig_mod."), ("params", "module._orig_mod."),
-                                 ("other", ""))},
+            one in state.items()}} for place, prefix in (("state_dict", "module."),
+            ("model_state_dict", ""), ("net", "module."), ("model", "_orig_mod."), ("params",
+            "module._orig_mod."), ("other", ""))},
         "encoder": {f"encoder.backbone.{name}": one for name, one in state.items()},
         "nested": {"model": {"state_dict": {"x": 1}}, "weights": {"net": state}},
     }  # fmt: skip
@@ -424,6 +461,12 @@ def test_files_are_weights_of_their_network(tmp_path: Path) -> None:
                 checkpoints.fill_model, model, read, path=tmp_path, name="M",
                 remedy="R")]  # fmt: skip
         answers[name] = read
+    named = nn.ModuleDict({"net": model})  # names as a wrapper's
+    for prefix in ("", "model.", "net.", "backbone.net."):
+        given = {prefix + name: one for name, one in named.state_dict().items()}
+        answers[f"named {prefix}"] = answer_of(
+            checkpoints.fill_model, named, given, path=tmp_path, name="M", remedy="R"
+        )
     text = json.dumps(to_plain(answers)).replace(str(tmp_path), "FOLDER")
     check_values("backbones_weights", json.loads(text))
 
@@ -450,7 +493,9 @@ def test_files_of_the_hub_are_known_before_they_are_fetched(
         monkeypatch.setattr(open_clip_models, "find_spec", lambda _, there=there: there)
         family: Any = timm_models if values["family"] == "timm" else open_clip_models
         options = backbone_options(values)
-        answers[f"{values} {there}"] = [one._asdict() for one in family.list_hub_files(options)]
+        reads_text = getattr(options, "reads_text", None)
+        listed = [one._asdict() for one in family.list_hub_files(options)]
+        answers[f"{values} {there}"] = [reads_text, *listed]
     check_values("backbones_hub_files", answers)
     for file, names in (("w.bin", ("w.bin",)), (None, hub_files.TIMM_WEIGHTS)):
         known = SimpleNamespace(hf_hub_id="a/b", hf_hub_filename=file)
@@ -476,20 +521,72 @@ def test_files_beside_a_checkpoint_state_its_preprocessing(tmp_path: Path) -> No
         stated = str(answer_of(timm_models.read_stated_config, tmp_path / "w.pth", "test_vit.x"))
         answers.append(re.sub(r"use \(.*\)", "use (...)", stated).replace(str(tmp_path), "FOLDER"))
         (tmp_path / name).unlink()
+    (tmp_path / "w.json").write_text("{")
+    (tmp_path / "config.json").write_text('{"mean": 0.5}')
+    answers.append(str(timm_models.read_stated_config(tmp_path / "w.pth", "test_vit.x")))
     check_values("backbones_stated", answers)
 
 
-# Rows and digests.
+def test_what_timm_raises_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors of creating and resizing a network, and what an error says of an argument."""
+    refused = "VisionTransformer.__init__() got an unexpected keyword argument 'dept'"
+    said = ("of its own", "Invalid pretrained tag (x) for test_vit", refused)
+    kinds: tuple[Any, ...] = (
+        AssertionError, KeyError, RuntimeError, TypeError, ValueError, OSError
+    )  # fmt: skip
+    changes: list[dict[str, Any]] = [
+        {}, {"model": "test_vit.qqq"}, {"model_args": {"dept": 1}}, {"pretrained": True}
+    ]  # fmt: skip
+    answers: dict[str, Any] = {}
+    monkeypatch.setattr(timm_models, "require_files", list)
+    for kind, words, change in product(kinds, said, changes):
+        raised = Mock(side_effect=kind(words))
+        monkeypatch.setattr("timm.create_model", raised)
+        options: Any = backbone_options(VIT | {"pretrained": False} | change)
+        if kind is not TypeError and (change or words != said[0]):
+            continue
+        answers[f"{kind.__name__} {words} {change}"] = answer_of(timm_models._create_model, options)
+        for patch, size in product((None, (8, 8), (8, 4)), ((16, 16), (16, 20), (20, 16))):
+            embed = SimpleNamespace(patch_size=patch, img_size=(16, 20))
+            model = SimpleNamespace(patch_embed=embed, set_input_size=raised)
+            if kind not in (KeyError, OSError) and not change and words == said[0]:
+                answers[f"{kind.__name__} {patch} {size}"] = answer_of(
+                    timm_models._resize_network, model, options, size
+                )
+    answers["identity"] = [
+        monkeypatch.setattr("timm.create_model", lambda *_, **__: nn.Identity()),
+        answer_of(timm_models._create_model, options),
+    ]
+    answers["arguments"] = [
+        timm_models._list_arguments(*each) for each in product(
+            ("test_resnet", "no_such"), ("ResNet", "NoSuch", "os", "_cfg"))
+    ]  # fmt: skip
+    check_values("backbones_explained", answers)
+
+
+@pytest.mark.parametrize("fails", [0, 1, 2])
+def test_an_archive_of_numpy_is_read_by_timm_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: int
+) -> None:
+    """At the model's own size, then at the size of the images."""
+    call = Mock(side_effect=[ConfigError(f"number {k}") for k in range(fails)] + ["model"])
+    monkeypatch.setattr(timm_models, "_call_timm", call)
+    values = VIT | {"checkpoint": str(tmp_path / "w.npz"), "preprocessing": {"size": 48}}
+    options: Any = backbone_options(values)
+    made = answer_of(timm_models._create_model, options)
+    assert str(made) == ("model" if fails < 2 else "number 0")
+    file = {"checkpoint_path": str(tmp_path / "w.npz")}
+    tried = [file, file | {"img_size": 48}][: fails + 1]
+    assert [each.kwargs for each in call.call_args_list] == tried
+
 
 MIXES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "none": lambda rows: rows * 2, "mean": lambda rows: rows - rows.mean(0),
-    "max": lambda rows: rows / rows.amax(0),
-    "first": lambda rows: rows + rows[:1], "last": lambda rows: rows + rows[-1:],
-    "next": lambda rows: rows.cumsum(0),
+    "max": lambda rows: rows / rows.amax(0), "first": lambda rows: rows + rows[:1],
+    "last": lambda rows: rows + rows[-1:], "next": lambda rows: rows.cumsum(0),
     "nine": lambda rows: rows - rows.mean(0) * (len(rows) == 9),
-    "little": lambda rows: rows + 1e-8 * rows.mean(0),
-    "nan": lambda rows: rows / 0 * 0, "shape": lambda rows: rows[:, :1],
-    "some": lambda rows: rows + 1e-4 * rows.mean(0),
+    "little": lambda rows: rows + 1e-8 * rows.mean(0), "nan": lambda rows: rows / 0 * 0,
+    "shape": lambda rows: rows[:, :1], "some": lambda rows: rows + 1e-4 * rows.mean(0),
 }  # fmt: skip
 
 
@@ -502,6 +599,27 @@ def test_rows_that_mix_are_found() -> None:
     answers |= {str(kind): row_mixing.make_public_rows((2, 3), kind) for kind in (
         torch.uint8, torch.float32, torch.float16)}  # fmt: skip
     check_values("backbones_mixed_rows", answers, rel=1e-4)
+
+
+READS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "item": lambda x: x[0, 0].item(), "list": lambda x: x.tolist(), "array": lambda x: x.numpy(),
+    "mask": lambda x: x[x > 0], "places": lambda x: x[torch.tensor([1, 0])],
+    "columns": lambda x: x[:, torch.tensor([0, 1])], "some columns": lambda x: x[:, x[0] > 0],
+    "both": lambda x: x[torch.tensor([0, 0]), torch.tensor([True, True])],
+    "nonzero": torch.nonzero, "where": lambda x: torch.where(x > 0, x, 0 * x),
+    "sum": lambda x: x.sum(dim=0, keepdim=True), "whether": lambda x: bool((x > 0).all()),
+}  # fmt: skip
+
+
+def test_numbers_of_a_batch_are_not_read() -> None:
+    """A network may look at its own parameters."""
+    answers: dict[str, Any] = {}
+    for (name, read), learned in product(READS.items(), (False, True)):
+        x = torch.tensor([[1.0, -1.0], [2.0, 3.0]])
+        given = nn.Parameter(x, requires_grad=False) if learned else x
+        with row_mixing.refuse_branches():
+            answers[f"{name} {learned}"] = answer_of(read, given)
+    check_values("backbones_read_numbers", answers)
 
 
 def test_digests_agree_up_to_the_precision_of_machines() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from dpprobe.backbones import loading, open_clip_models
 from dpprobe.backbones.backbone import Backbone, Runtime
@@ -60,9 +60,6 @@ def embed(model: Any, preprocess: Any, *pictures: Image.Image) -> torch.Tensor:
     return embedded
 
 
-# equal to the library
-
-
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("model", ["tiny", "tiny-quickgelu", "tiny-resnet", "tiny-timm"])
 def test_features_are_the_library_s_image_embeddings(model: str) -> None:
@@ -78,14 +75,11 @@ def test_features_are_the_library_s_image_embeddings(model: str) -> None:
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize(
     ("preprocessing", "arguments"),
-    [
-        ({"size": 48}, {"force_image_size": 48}),
-        ({"mean": 0.5, "std": [0.5, 0.4, 0.3]},
-         {"image_mean": (0.5,) * 3, "image_std": (0.5, 0.4, 0.3)}),
-        ({"interpolation": "bilinear"}, {"image_interpolation": "bilinear"}),
-        ({"resize_mode": "squash"}, {"image_resize_mode": "squash"}),
-        ({"resize_mode": "longest"}, {"image_resize_mode": "longest"}),
-    ],
+    [({"size": 48}, {"force_image_size": 48}), ({"mean": 0.5, "std": [0.5, 0.4, 0.3]},
+        {"image_mean": (0.5,) * 3, "image_std": (0.5, 0.4, 0.3)}), ({"interpolation": "bilinear"},
+        {"image_interpolation": "bilinear"}), ({"resize_mode": "squash"},
+        {"image_resize_mode": "squash"}), ({"resize_mode": "longest"},
+        {"image_resize_mode": "longest"})],
 )  # fmt: skip
 def test_overrides_are_the_library_s(
     preprocessing: dict[str, Any], arguments: dict[str, Any]
@@ -98,9 +92,6 @@ def test_overrides_are_the_library_s(
     # a wrong transform is noticed: the comparison with the library's default fails
     default = embed(*library(), noise())
     assert (run(backbone, noise()) - default).abs().max() > 1e-3 * default.abs().max()
-
-
-# activation
 
 
 @pytest.mark.usefixtures("tiny")
@@ -122,7 +113,7 @@ def test_the_activation_may_be_forced() -> None:
             assert torch.equal(run(forced, noise()), run(load(other), noise()))
 
 
-def test_every_pair_of_open_clip_has_a_name_that_passes() -> None:
+def test_the_list_of_names_is_open_clips_and_every_pair_passes() -> None:
     known = open_clip_models.known_models()
     assert known is not None
     for name, tag in open_clip.list_pretrained():
@@ -136,11 +127,6 @@ def test_every_pair_of_open_clip_has_a_name_that_passes() -> None:
             values[remedy[0]] = remedy[2] if remedy[0] == "model" else remedy[2] == "true"
             options(**values).check_files()
 
-
-# names
-
-
-def test_the_list_of_names_is_open_clips() -> None:
     def activation(quick: object) -> str:
         return open_clip_models.QUICK if quick else open_clip_models.USUAL
 
@@ -156,9 +142,6 @@ def test_the_list_of_names_is_open_clips() -> None:
     renew_list(open_clip_models.NAMES, "\n".join(lines) + "\n")
 
 
-# weights
-
-
 @pytest.fixture
 def checkpoint(tiny: None, tmp_path: Path) -> Path:  # noqa: ARG001
     torch.manual_seed(7)
@@ -168,7 +151,7 @@ def checkpoint(tiny: None, tmp_path: Path) -> Path:  # noqa: ARG001
     return path
 
 
-def test_checkpoint_is_loaded_and_named_by_its_hash(checkpoint: Path) -> None:
+def test_checkpoint_is_loaded_strictly_and_named_by_its_hash(checkpoint: Path) -> None:
     backbone = load(checkpoint=str(checkpoint))
     assert backbone.weights_sha256 == hashlib.sha256(checkpoint.read_bytes()).hexdigest()
     assert backbone.trained
@@ -181,35 +164,11 @@ def test_checkpoint_is_loaded_and_named_by_its_hash(checkpoint: Path) -> None:
     usual = load("tiny", checkpoint=str(moved))
     assert usual.fingerprint != backbone.fingerprint
     assert usual.preprocessing["activation"] == "gelu"
-
-
-def test_checkpoint_is_loaded_strictly(checkpoint: Path) -> None:
-    from safetensors.torch import load_file
-
-    state = load_file(checkpoint)
+    state = load_file(moved)
     del state["visual.ln_post.bias"]
-    save_file(state, checkpoint)
+    save_file(state, moved)
     with pytest.raises(ConfigError, match="open_clip cannot create tiny-quickgelu .*ln_post.bias"):
-        load(checkpoint=str(checkpoint))
-
-
-# layers and views
-
-
-@pytest.mark.usefixtures("tiny")
-@pytest.mark.parametrize(
-    ("model", "depth", "width"), [("tiny", 3, 32), ("tiny-timm", 6, 64), ("tiny-resnet", 4, 256)]
-)
-def test_layers(model: str, depth: int, width: int) -> None:
-    backbone = load(model, layers="all")
-    assert list(backbone.layers) == [str(block) for block in range(depth + 1)]
-    assert backbone.layers[str(depth)] == width
-    assert backbone.forward_layers is not None
-    features, layers = backbone.forward_layers(torch.stack([backbone.transform(noise())] * 2))
-    torch.testing.assert_close(features, run(load(model), noise(), noise()), rtol=1e-4, atol=1e-6)
-    assert {name: tuple(value.shape) for name, value in layers.items()} == {
-        name: (2, size) for name, size in backbone.layers.items()
-    }
+        load(checkpoint=str(moved))
 
 
 @pytest.mark.usefixtures("tiny")

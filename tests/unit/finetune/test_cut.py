@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.loading import load_backbone
 from dpprobe.backbones.network_forward import Graph
 from dpprobe.backbones.registry import backbone_options
+from dpprobe.backbones.row_mixing import make_public_rows
 from dpprobe.data.table import read_info
-from dpprobe.errors import ConfigError
+from dpprobe.errors import ConfigError, StoreError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.finetune.blocks import blocks_of
@@ -68,6 +70,8 @@ def check_every_cut(backbone: Backbone, cuts: list[int], depth: int) -> None:
         hook.remove()
     torch.testing.assert_close(whole, expected, **CLOSE)
     example = example_images(backbone, network_graph(backbone))
+    rows = make_public_rows(example.shape[1:], torch.uint8)
+    assert torch.equal(example, normalised(backbone, rows))
     for count in cuts:
         prefix, suffix, shape = cut_network(model, count, example=example)
         with torch.no_grad():
@@ -189,6 +193,15 @@ class Changing(Chain):
         return super().forward(x) + 1e-3 * self.calls
 
 
+class Naming(Chain):
+    """Passes tensors to its blocks by name."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(input=x)
+        return x
+
+
 class Transposed(Chain):
     """Its blocks take [length, batch, width]."""
 
@@ -208,18 +221,16 @@ def test_constants_and_sizes_are_copied_behind_the_cut(make: type[Chain]) -> Non
     assert "scale" in dict(suffix.named_parameters())
 
 
-@pytest.mark.parametrize(
-    ("model", "reason"),
-    [
-        (Skipping(), "more than one tensor of net would cross the cut"),
-        (Dividing(), "more than one tensor of net would cross the cut"),
-        (Branching(), "the forward pass of net cannot be traced"),
-        (Counting(), "the forward pass of net cannot be traced"),
-        (Changing(), "net gives different features when it is cut into two"),
-        (nn.Sequential(nn.Linear(6, 6)), "net gives no access to its blocks; write `tune: all`"),
-        (Transposed(), r"activations of net have shape \[3, 1, 6\] for one image"),
-    ],
-)
+@pytest.mark.parametrize(("model", "reason"), [
+    (Skipping(), "more than one tensor of net would cross the cut"),
+    (Dividing(), "more than one tensor of net would cross the cut"),
+    (Branching(), "the forward pass of net cannot be traced"),
+    (Counting(), "the forward pass of net cannot be traced"),
+    (Changing(), "net gives different features when it is cut into two"),
+    (nn.Sequential(nn.Linear(6, 6)), "net gives no access to its blocks; write `tune: all`"),
+    (Naming(), "net does not pass a tensor through its blocks one by one"),
+    (Transposed(), r"activations of net have shape \[3, 1, 6\] for one image"),
+])  # fmt: skip
 def test_networks_that_cannot_be_cut_are_refused(model: nn.Module, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         cut_network(model.eval(), 2, example=torch.randn(2, 6), name="net")
@@ -234,16 +245,10 @@ def test_a_cut_leaves_the_whole_network_as_it_was() -> None:
     assert len(blocks_of(model, "net")) == 4
 
 
-# Stored activations
-
-
 NETWORK: dict[str, Any] = {
-    "family": "timm",
-    "model": "mobilenetv2_035",
-    "pretrained": False,
-    "model_args": {"pad_type": "same"},
-    "preprocessing": {"size": 32},
-}
+    "family": "timm", "model": "mobilenetv2_035", "pretrained": False,
+    "model_args": {"pad_type": "same"}, "preprocessing": {"size": 32},
+}  # fmt: skip
 ROWS = 7
 CPU = Runtime(device="cpu", precision="float32")
 
@@ -269,19 +274,11 @@ def extract(
     paths = [output / f"shard-{shard:05d}-of-{shards:05d}.h5" for shard in range(shards)]
     for shard, path in enumerate(paths):
         arguments: dict[str, Any] = {
-            "table": dataset / "train.parquet",
-            "info": dataset / "dataset.json",
-            "backbone": backbone_options({**NETWORK, **changed}),
-            "backbone_name": "net",
-            "split": "train",
-            "shard": shard,
-            "shards": shards,
-            "output": path,
-            "batch_size": 4,
-            "dtype": "float32",
-            "threads": 2,
-            "device": "cpu",
-        }
+            "table": dataset / "train.parquet", "info": dataset / "dataset.json",
+            "backbone": backbone_options({**NETWORK, **changed}), "backbone_name": "net",
+            "split": "train", "shard": shard, "shards": shards, "output": path, "batch_size": 4,
+            "dtype": "float32", "threads": 2, "device": "cpu",
+        }  # fmt: skip
         extract_cut_shard(blocks=blocks, **arguments)
     info = read_info(dataset / "dataset.json")
     manifest = output / "manifest.json"
@@ -289,7 +286,13 @@ def extract(
     return FeatureStore(manifest)
 
 
-def test_a_network_trained_from_shards_starts_where_the_whole_one_does(
+def test_features_are_no_activations() -> None:
+    store: Any = SimpleNamespace(preprocessing={"color": "RGB"}, path="here")
+    with pytest.raises(StoreError, match="here: has features of a whole backbone instead of"):
+        cut_shape(store)
+
+
+def test_a_network_of_shards_starts_where_the_whole_one_does_in_any_division(
     dataset: Path, tmp_path: Path
 ) -> None:
     store = extract(dataset, tmp_path, shards=3)
@@ -309,9 +312,6 @@ def test_a_network_trained_from_shards_starts_where_the_whole_one_does(
     expected = whole(images)
     assert float(expected.std()) > 0.001
     torch.testing.assert_close(network.module(stored).detach(), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_shards_and_layers_change_no_activation(dataset: Path, tmp_path: Path) -> None:
     one = extract(dataset, tmp_path / "one", shards=1)
     three = extract(dataset, tmp_path / "three", shards=3, layers="all")
     np.testing.assert_array_equal(one.read(), three.read())
@@ -319,14 +319,11 @@ def test_shards_and_layers_change_no_activation(dataset: Path, tmp_path: Path) -
     assert extract(dataset, tmp_path / "again").fingerprint == one.fingerprint
 
 
-@pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
-        ({"preprocessing": {"size": 32, "crop": "inception"}}, "preprocessing.crop: inception"),
-        ({"preprocessing": {"size": 32, "flip": True}}, "preprocessing.flip"),
-        ({"blocks": 18}, "has 17 blocks"),
-    ],
-)
+@pytest.mark.parametrize(("changed", "reason"), [
+    ({"preprocessing": {"size": 32, "crop": "inception"}}, "preprocessing.crop: inception"),
+    ({"preprocessing": {"size": 32, "flip": True}}, "preprocessing.flip"),
+    ({"blocks": 18}, "has 17 blocks"),
+])  # fmt: skip
 def test_what_cannot_be_cut_is_refused_before_any_row(
     dataset: Path, tmp_path: Path, changed: dict[str, Any], reason: str
 ) -> None:

@@ -23,6 +23,7 @@ from dpprobe.backbones.image_preprocessing import ToBytes, crop_box
 from dpprobe.data.table import SplitTable
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.finetune import inputs as inputs_module
 from dpprobe.finetune.inputs import ImageInputs, Inputs, cut_inputs, image_inputs, views_of
 from dpprobe.finetune.options import Augment
 from dpprobe.heads.patient_groups import Units
@@ -74,8 +75,11 @@ VIEWS = Augment(views=3, flip=True, pad=2)
 
 
 @pytest.mark.parametrize("less", [0, 1e-6])
-def test_images_are_the_table_s(tmp_path: Path, less: float) -> None:
+def test_images_are_the_table_s(
+    tmp_path: Path, less: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In memory where they take exactly the most, and decoded anew where they take a byte more."""
+    monkeypatch.setattr(inputs_module, "_DECODED_AT_ONCE", 4)
     most: Any = WANTED.numel() / 1e6 - less
     inputs = images_of(write_images(tmp_path), memory_mb=most)
     assert isinstance(inputs._source, torch.Tensor) != inputs.slow == (less > 0)
@@ -102,12 +106,9 @@ def test_images_decoded_anew_and_kept_have_the_same_views(tmp_path: Path) -> Non
 
 @settings(max_examples=40, deadline=None)
 @given(
-    rows=st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=8),
-    step=st.integers(0, 2**40),
-    flip=st.booleans(),
-    views=st.integers(1, 4),
-    pad=st.integers(1, SIZE - 1),
-)
+    rows=st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=8), step=st.integers(0, 2**40),
+    flip=st.booleans(), views=st.integers(1, 4), pad=st.integers(1, SIZE - 1),
+)  # fmt: skip
 def test_views_depend_on_seed_step_and_row_alone(
     rows: list[int], step: int, flip: bool, views: int, pad: int
 ) -> None:
@@ -122,9 +123,8 @@ def test_views_depend_on_seed_step_and_row_alone(
         padded = np.pad(WANTED[row].numpy(), ((0, 0), (pad, pad), (pad, pad)), mode="reflect")
         crops = {
             padded[:, top : top + SIZE, left : left + SIZE + 2].tobytes()
-            for top in range(2 * pad + 1)
-            for left in range(2 * pad + 1)
-        }
+            for top in range(2 * pad + 1) for left in range(2 * pad + 1)
+        }  # fmt: skip
         for view in alone[0]:
             plain, mirrored = (one.numpy().tobytes() for one in (view, view.flip(-1)))
             assert plain in crops or (flip and mirrored in crops)
@@ -148,9 +148,7 @@ def test_half_of_the_views_are_mirrored_and_all_shifts_are_drawn() -> None:
 @pytest.mark.parametrize("memory_mb", [100, 0])
 def test_an_image_of_another_size_is_refused_by_name(tmp_path: Path, memory_mb: int) -> None:
     source = write_images(tmp_path, odd=True)
-    with pytest.raises(
-        DataError, match=r"train row 7 \(id train-7\): the image has shape \[3, 8, 6\]"
-    ):
+    with pytest.raises(DataError, match=r"n row 7 \(id train-7\): the image has shape \[3, 8, 6\]"):
         images_of(source, memory_mb=memory_mb).read_batch(np.arange(ROWS), step=None)
 
 
@@ -163,15 +161,26 @@ def test_a_backbone_that_gives_no_bytes_is_refused(tmp_path: Path) -> None:
         )
 
 
-def test_units_are_counted(tmp_path: Path) -> None:
+def test_units_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_images(tmp_path)
     names = source.read_units()
     assert names is not None
     inputs = image_inputs(
-        source, bytes_backbone(), split="train", augment=None, seed=1, memory_mb=1,
+        source, bytes_backbone(), split="train", augment=None, seed=1, memory_mb=1, threads=0,
         units=Units.number_units(names),
     )  # fmt: skip
     assert (inputs.rows, inputs.n) == (ROWS, 6)
+    several = torch.eye(3, dtype=torch.uint8)[inputs.labels]
+    source.multi_label = True
+    monkeypatch.setattr(source, "read_labels", lambda: several.numpy().astype(np.int64))
+    several_inputs = images_of(source)
+    assert torch.equal(several_inputs.labels, several)
+    assert several_inputs.labels.dtype == torch.uint8
+    for shape in ((3, 6, 8), (3, 8, 6)):
+        rest: Any = {"shape": shape, "units": None}
+        ImageInputs(WANTED, inputs.labels, 3, **rest, augment=Augment(pad=5))
+        with pytest.raises(ConfigError, match=f"pad 6: too large .* {shape[1]} x {shape[2]}"):
+            ImageInputs(WANTED, inputs.labels, 3, **rest, augment=Augment(pad=6))
     with pytest.raises(DataError, match="given for 2 rows, but the inputs have 11"):
         ImageInputs(
             WANTED, inputs.labels, 3, shape=inputs.shape, units=Units.number_units(["a", "b"])
@@ -179,7 +188,7 @@ def test_units_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("less", [0, 1e-6])
-def test_activations_are_the_store_s(tmp_path: Path, less: float) -> None:
+def test_activations_are_the_store_s_and_a_part_shares_them(tmp_path: Path, less: float) -> None:
     store = FeatureStore(write_store(tmp_path, rows=30, dimension=12, classes=3))
     most: Any = 4 * 30 * 12 / 1e6 - less
     inputs = cut_inputs(store, shape=(3, 2, 2), memory_mb=most)
@@ -191,21 +200,14 @@ def test_activations_are_the_store_s(tmp_path: Path, less: float) -> None:
         batch = inputs.read_batch(index, step=2)
         assert batch.dtype == torch.float32
         assert torch.equal(batch, wanted[torch.from_numpy(index)])
-
-
-def test_a_shape_that_is_not_the_rows_is_refused(tmp_path: Path) -> None:
-    store = FeatureStore(write_store(tmp_path, rows=30, dimension=12, classes=3))
     with pytest.raises(DataError, match=r"each row has 12 numbers, but the network takes \[3, 5\]"):
         cut_inputs(store, shape=(3, 5), memory_mb=1)
-
-
-def test_a_part_shares_the_rows() -> None:
     labels = torch.zeros(4, dtype=torch.int64)
-    inputs = Inputs(torch.zeros(4, 2), labels, 2, shape=(2,), units=None)
-    part = inputs.keep_rows(np.array([True, False, True, True]))
+    whole = Inputs(torch.zeros(4, 2), labels, 2, shape=(2,), units=None)
+    part = whole.keep_rows(np.array([True, False, True, True]))
     assert part.n == 4
-    assert part._source is inputs._source
-    assert inputs.kept is None
+    assert part._source is whole._source
+    assert whole.kept is None
 
 
 # Keyed streams: words of different purposes, seeds, rows and steps never repeat.
@@ -242,10 +244,8 @@ def used_names() -> list[str]:
 
 
 def test_no_word_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    images, labels = (
-        torch.zeros(300, 1, 8, 8, dtype=torch.uint8),
-        torch.zeros(300, dtype=torch.int64),
-    )
+    images = torch.zeros(300, 1, 8, 8, dtype=torch.uint8)
+    labels = torch.zeros(300, dtype=torch.int64)
     drawn: list[Any] = []
     for seed in SEEDS:
         inputs = ImageInputs(

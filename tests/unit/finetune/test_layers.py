@@ -13,7 +13,7 @@ from timm.layers.layer_scale import LayerScale
 from timm.layers.std_conv import ScaledStdConv2d
 from torch import nn
 
-from dpprobe.finetune import convolutions, ghost
+from dpprobe.finetune import convolutions, ghost, layers
 from dpprobe.finetune.layer_rules import rule_of
 from dpprobe.finetune.layers import ModuleRule, Rule, row_norms, squared_norms
 from dpprobe.finetune.lora import ChannelAffine
@@ -56,6 +56,7 @@ class Tokens(nn.Module):
         self.cls_token = nn.Parameter(torch.randn(1, 1, 6))
         self.pos_embed = nn.Parameter(torch.randn(1, 10, 6))
         self.scale = nn.Parameter(torch.randn(6))
+        self.unused = nn.Parameter(torch.randn(1, 6))
         self.mix = nn.Linear(10, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -69,9 +70,11 @@ class SelfAttention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
+        self.more = nn.MultiheadAttention(6, 3, batch_first=True)
         nn.init.normal_(self.attention.in_proj_bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.more(x, x, x, need_weights=False)[0]
         return self.attention(x, x, x, need_weights=False)[0]
 
 
@@ -83,13 +86,15 @@ class Gate(nn.Module):
         self.scale = nn.Parameter(torch.randn(6))
 
     def forward(
-        self, x: torch.Tensor, *, gate: torch.Tensor, power: int, shift: torch.Tensor
-    ) -> torch.Tensor:
-        return (x * self.scale * gate) ** power + shift.sin() * self.scale
+        self, x: torch.Tensor, *, gate: torch.Tensor, power: int, shift: torch.Tensor,
+        place: torch.Tensor, shared: torch.Tensor, factor: torch.Tensor,
+    ) -> torch.Tensor:  # fmt: skip
+        moved = self.scale[place].view(-1, 1, 1) + factor * shared * self.scale
+        return (x * self.scale * gate) ** power + shift.sin() * self.scale + moved
 
 
 class Gated(nn.Module):
-    """Each row has arguments of its own, and one that all rows share."""
+    """Each row has arguments of its own, and some that all rows share."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +102,10 @@ class Gated(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.mean((1, 2), keepdim=True)
-        return self.gate(x, shift=2 * rows, power=2, gate=rows.cos())
+        return self.gate(
+            x, shift=2 * rows, power=2, gate=rows.cos(), place=(10 * rows).long()[:, 0, 0] % 6,
+            shared=torch.linspace(0, 1, 6, device=x.device), factor=torch.tensor(1.5),
+        )  # fmt: skip
 
 
 def affine(channels: int) -> nn.Module:
@@ -119,10 +127,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "conv": (lambda: nn.Conv2d(6, 4, 3), MAPS),
     "conv of few positions": (lambda: nn.Conv2d(64, 64, 3, padding=1, stride=2), (64, 4, 4)),
     "conv of many positions": (lambda: nn.Conv2d(3, 4, 3, padding=1), MANY),
-    "conv stride dilation": (
-        lambda: nn.Conv2d(6, 4, (3, 2), stride=(2, 1), padding=(2, 1), dilation=(2, 1)),
-        MAPS,
-    ),
+    "conv stride dilation": (lambda: nn.Conv2d(6, 4, (3, 2), (2, 1), (2, 1), (2, 1)), MAPS),
     "conv stride that leaves a rest": (lambda: nn.Conv2d(6, 4, 2, stride=3), MAPS),
     "conv of lines": (lambda: nn.Conv2d(6, 4, (1, 3), padding=(0, 1)), MAPS),
     "conv of columns": (lambda: nn.Conv2d(6, 4, (3, 1), stride=(1, 2), padding=(2, 0)), MAPS),
@@ -131,14 +136,14 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "pointwise of few positions": (lambda: nn.Conv2d(64, 48, 1), (64, 2, 2)),
     "pointwise stride": (lambda: nn.Conv2d(6, 4, 1, stride=2, bias=False), MAPS),
     "pointwise unequal strides": (lambda: nn.Conv2d(6, 4, 1, stride=(3, 1)), MAPS),
-    "pointwise padded": (lambda: nn.Conv2d(6, 4, 1, padding=1), MAPS),
-    "grouped": (lambda: nn.Conv2d(6, 4, 3, padding=1, groups=2), MAPS),
+    "pointwise padded": (lambda: nn.Conv2d(6, 4, 1, padding=(2, 1)), MAPS),
+    "grouped": (lambda: nn.Conv2d(6, 4, (3, 2), padding=(1, 0), groups=2), MAPS),
     "grouped of many positions": (lambda: nn.Conv2d(3, 6, 3, stride=1, groups=3), MANY),
-    "depthwise": (lambda: nn.Conv2d(6, 6, 3, padding=1, groups=6), MAPS),
-    "depthwise stride": (lambda: nn.Conv2d(6, 6, 3, padding=1, stride=2, groups=6), MAPS),
+    "depthwise": (lambda: nn.Conv2d(6, 6, (3, 5), padding=(1, 2), groups=6), MAPS),
+    "depthwise stride": (lambda: nn.Conv2d(6, 6, 3, (2, 1), (2, 1), groups=6), MAPS),
     "depthwise of few": (lambda: nn.Conv2d(6, 12, 3, padding=1, stride=2, groups=6), (6, 2, 2)),
     "depthwise of many positions": (lambda: nn.Conv2d(3, 3, 5, padding=2, groups=3), MANY),
-    "conv same": (lambda: Conv2dSame(6, 4, 3, stride=2), MAPS),
+    "conv same": (lambda: Conv2dSame(6, 4, (3, 2), stride=(2, 1)), MAPS),
     "depthwise same": (lambda: Conv2dSame(6, 6, 3, stride=2, groups=6), MAPS),
     "conv reflected": (lambda: nn.Conv2d(6, 4, 3, padding=1, padding_mode="reflect"), MAPS),
     "conv padding by name": (lambda: nn.Conv2d(6, 4, 3, padding="same"), MAPS),
@@ -150,18 +155,14 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "layer norm of two dimensions": (lambda: nn.LayerNorm([9, 6]), TOKENS),
     "group norm": (lambda: nn.GroupNorm(3, 6), MAPS),
     "group norm of tokens": (lambda: nn.GroupNorm(3, 9), TOKENS),
-    "affine of maps": (lambda: affine(6), MAPS),
-    "affine of tokens": (lambda: affine(6), TOKENS),
+    "affine of maps": (lambda: affine(6), MAPS), "affine of tokens": (lambda: affine(6), TOKENS),
     "affine of vectors": (lambda: affine(6), (6,)),
     "transposed conv": (lambda: nn.ConvTranspose2d(6, 4, 2), MAPS),
     "layer scale": (lambda: LayerScale(6, init_values=0.7), TOKENS),
-    "prelu": (lambda: nn.PReLU(6), MAPS),
-    "channels last": (ConvNeXtLike, MAPS),
-    "layer used twice": (Twice, TOKENS),
-    "tokens": (Tokens, TOKENS),
-    "attention": (SelfAttention, TOKENS),
-    "arguments by row": (Gated, TOKENS),
-}
+    "prelu": (lambda: nn.PReLU(6), MAPS), "channels last": (ConvNeXtLike, MAPS),
+    "layer used twice": (Twice, TOKENS), "tokens": (Tokens, TOKENS),
+    "attention": (SelfAttention, TOKENS), "arguments by row": (Gated, TOKENS),
+}  # fmt: skip
 
 
 def started(name: str) -> Small:
@@ -218,7 +219,11 @@ def test_each_parameter_has_its_gradient(name: str) -> None:
 
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("kind", ["weight", "bias"])
-def test_parts_of_layers_are_trained_alone(name: str, kind: str) -> None:
+def test_parts_of_layers_are_trained_alone(
+    name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In pieces of one row, too."""
+    monkeypatch.setattr(layers, "_PIECE_BYTES", 2**6)
     whole = started(name)
     network = Small.of(whole.module, whole.shape, lambda name: name.endswith(kind))
     inputs, labels = batch(network)
@@ -271,7 +276,13 @@ def test_a_network_in_channels_last_is_the_same() -> None:
     assert (added(sums(network, 0.1), other, labels, None) - before).norm() < 1e-6
 
 
-def test_supported_layers_have_rules_of_their_own() -> None:
+def test_gradients_are_formed_where_that_is_cheaper_by_rules_of_their_own() -> None:
+    """From more positions than sqrt(16 half) and half / 4; `half` is in * out / (in + out)."""
+    first = [
+        next(t for t in range(1, 99) if layers.forms_gradients((t, inputs, outputs)))
+        for inputs, outputs in ((2, 2), (8, 8), (64, 32), (512, 512), (600, 500), (512, 16))
+    ]
+    assert first == [5, 9, 19, 65, 69, 16]
     slow = {name for name, (make, _) in LAYERS.items() if isinstance(rule_of(make()), ModuleRule)}
     assert slow == {
         "conv reflected", "conv padding by name", "standardised conv", "transposed conv", "prelu",

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from timm.layers.norm import LayerNorm2d, RmsNorm, SimpleNorm
 from timm.layers.norm_act import BatchNormAct2d
 from torch import nn
 
@@ -92,14 +93,11 @@ def lora(model: Small, *targets: str, rank: int = 2, seed: int = 0) -> dict[str,
     return {path: one for path, one in model.named_modules() if isinstance(one, LoraLinear)}
 
 
-def test_lora_stands_at_its_targets_or_at_all_linear_layers_of_the_blocks() -> None:
+def test_lora_stands_at_its_targets_and_starts_from_the_seed_and_each_layer() -> None:
     every = {"blocks.0.qkv", "blocks.0.proj", "blocks.1.qkv", "blocks.1.proj"}
     assert lora(Small()).keys() == every
     assert lora(Small(), "qkv").keys() == {"blocks.0.qkv", "blocks.1.qkv"}
     assert lora(Small(), "1.proj", "end").keys() == {"blocks.1.proj", "end"}
-
-
-def test_lora_starts_are_of_the_seed_and_of_each_layer_alone() -> None:
     first, again, other = lora(Small(), seed=3), lora(Small(), "qkv", seed=3), lora(Small(), seed=4)
     path = "blocks.1.qkv"
     assert first[path].scale == 1, "alpha is the rank"
@@ -111,7 +109,7 @@ def test_lora_starts_are_of_the_seed_and_of_each_layer_alone() -> None:
     assert float(large.abs().max()) < 2.4  # truncated
 
 
-def test_lora_without_a_layer_is_refused_by_name() -> None:
+def test_lora_without_a_layer_or_a_call_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"no linear layer of small ends in 'fc1'; write some of"):
         lora(Small(), "qkv", "fc1")
     shown = ["blocks.a.b.fc", "blocks.a.b.proj", "c.b.fc", "head", "1.2", "x.3"]
@@ -123,12 +121,6 @@ def test_lora_without_a_layer_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="conv has no linear layer in its blocks"):
         insert_lora(empty, [empty[0]], Lora(rank=1), seed=0, name="conv")
 
-
-def test_batch_norms_are_not_taken_for_normalisations_that_stay() -> None:
-    assert list(find_normalisations(nn.Sequential(BatchNormAct2d(3)))) == []
-
-
-def test_an_adapter_that_is_never_called_is_refused_by_name() -> None:
     class Bypassing(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -143,3 +135,9 @@ def test_an_adapter_that_is_never_called_is_refused_by_name() -> None:
     model = Bypassing()
     with pytest.raises(ConfigError, match="small does not call its layer bypassed directly"):
         check_reached(model, lambda: model(filled(3, 2)), name="small")
+
+
+def test_batch_norms_are_not_taken_for_normalisations_that_stay() -> None:
+    kept = [nn.RMSNorm(3), RmsNorm(3), SimpleNorm(3), nn.GroupNorm(1, 3), LayerNorm2d(3)]
+    model = nn.Sequential(BatchNormAct2d(3), *kept, nn.Linear(3, 3))
+    assert list(find_normalisations(model)) == kept

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from dpprobe.finetune.options import Options, blocks_fault
+from dpprobe.finetune.options import Options, TuneBlocks, blocks_fault
 from dpprobe.wrong_keys_and_values import explain_first
 from tests.support.stored_records import check_values
 
@@ -57,6 +57,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "a start from a file": FULL | FILE,
     "a probe with public rows": FULL
     | {"probe": {"method": COVARIANCE | {"public_covariance": "public/{backbone}.json"}}},
+    "a probe with two public files": FULL
+    | {"probe": {"method": COVARIANCE | FILE | {"public_covariance": "public/{backbone}.json"}}},
     "a search of a path": FULL | FILE | {"search": SEARCH | {"space": {"init_file": ["a", "b"]}}},
     "a search": FULL | {"search": SEARCH},
     "a search of what is no option": FULL | {"search": SEARCH | {"space": {"speed": [1, 2]}}},
@@ -73,10 +75,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def describe(options: Options) -> dict[str, Any]:
-    faults = [
-        options.class_fault(classes, multi_label=several)
-        for classes, several in ((1, False), (2, False), (2, True), (10, False), (10, True))
-    ]
+    faults = [options.class_fault(classes, multi_label=several) for classes, several in (
+        (1, False), (2, False), (2, True), (10, False), (10, True),
+    )]  # fmt: skip
     return {
         "mechanisms": options.list_mechanisms(1000), "few": options.list_mechanisms(33)[-1],
         "dumped": options.model_dump(mode="json"), "identity": options.identity_options(),
@@ -100,5 +101,6 @@ def test_options_of_networks_mean_what_is_stored() -> None:
             continue
         answers[name] = {key: value for key, value in told.items() if first.get(key) != value}
         first = first or told
+    assert Options(tune=TuneBlocks(blocks=2)) == Options(tune={"blocks": 2})
     blocks = [blocks_fault(blocks, shown, "vit") for blocks in (0, 1, 4, 5) for shown in (0, 4)]
     check_values("options_of_networks", {**answers, "blocks": blocks})

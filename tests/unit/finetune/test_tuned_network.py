@@ -7,13 +7,14 @@ import hashlib
 import itertools
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from safetensors.torch import save_file
 from timm.layers.norm_act import BatchNormAct2d
 from torch import nn
+from torchvision.ops import FrozenBatchNorm2d
 
 from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.network_forward import Graph
@@ -27,6 +28,8 @@ from dpprobe.finetune.tuned_network import (
     TunedNetwork,
     build_network,
     load_tuned_state,
+    split_state,
+    transform_state,
     tuned_state,
     whole_network,
 )
@@ -106,6 +109,9 @@ def test_heads_start_as_linear_ones_do(tmp_path: Path) -> None:
     network = build(backbone, tune="head", init="file", init_file=str(path), init_scale=2.0)
     assert torch.equal(network.trained["head.weight"].detach(), 2 * weights)
     assert torch.equal(network.trained["head.bias"].detach(), torch.zeros(CLASSES))
+    save_file({"weights": weights.bfloat16()}, path)
+    with pytest.raises(ConfigError, match="cannot be read .*bfloat16.*name a safetensors file"):
+        build(backbone, tune="head", init="file", init_file=str(path))
     one, again, other = (build(backbone, tune="head", init="torch", seed=s) for s in (1, 1, 2))
     heads = [each.trained["head.weight"].detach() for each in (one, again, other)]
     assert torch.equal(heads[0], heads[1])
@@ -146,9 +152,8 @@ def test_all_trains_what_the_library_trains() -> None:
     backbone.graph.learned -= {"pos_embed"}  # such as sines
     expected.remove("body.pos_embed")
     assert trained(build(backbone, tune="all")) == expected
-    assert trained(build(backbone, tune="bias")) == [
-        path for path in expected if path.endswith(".bias")
-    ]
+    biases = [path for path in expected if path.endswith(".bias")]
+    assert trained(build(backbone, tune="bias")) == biases
     targeted = build(backbone, tune=TARGETED)
     assert targeted.module.get_submodule("body.blocks.0.attn.qkv").scale == 2
 
@@ -180,28 +185,61 @@ def test_attention_in_layers_equals_torchs(batch_first: bool) -> None:
     nn.init.normal_(reference.in_proj_bias)
     x = torch.randn(5, 7, 8)
     expected = reference(x, x, x, need_weights=False)[0]
-    torch.testing.assert_close(SelfAttention(reference)(x, x, x, need_weights=False)[0], expected)
+    ours = SelfAttention(reference)
+    torch.testing.assert_close(ours(x, x, x, need_weights=False)[0], expected)
+    mask = torch.zeros(7, 7)
+    for keys, options, said in (
+        ((x + 1, x), {}, "to another sequence"), ((x, x + 1), {}, "to another sequence"),
+        ((x, x), {"attn_mask": mask}, "with a mask"), ((x, x), {"need_weights": True}, "its weigh"),
+        ((x, x), {"key_padding_mask": mask}, "a padding mask"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=said):
+            ours(x, *keys, **options)
 
 
-@pytest.mark.parametrize(
-    "norm", [nn.BatchNorm2d(4), BatchNormAct2d(4), nn.BatchNorm2d(4, affine=False)]
-)
-def test_channel_affine_equals_the_batch_norm_it_stands_for(norm: nn.BatchNorm2d) -> None:
+class Attends(nn.Module):
+    """Attention of several kinds in blocks, and behind them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        more: list[dict[str, Any]] = [
+            {}, {"add_bias_kv": True}, {"add_zero_attn": True}, {"kdim": 6}, {"bias": False}
+        ]  # fmt: skip
+        self.blocks = nn.Sequential(*(nn.MultiheadAttention(8, 2, **each) for each in more))
+        self.behind = nn.MultiheadAttention(8, 2)
+
+
+def test_plain_attention_in_blocks_is_replaced() -> None:
+    graph = Graph(Attends(), mean=[0.0], std=[1.0], flip=False)
+    copied: Any = standard_form(graph, name="net")
+    replaced = [isinstance(one, SelfAttention) for one in (*copied.blocks, copied.behind)]
+    assert replaced == [True, False, False, False, True, False]
+    assert copied.blocks[4].in_proj.bias is None
+
+
+@pytest.mark.parametrize("norm", [
+    nn.BatchNorm2d(4), BatchNormAct2d(4), nn.BatchNorm2d(4, affine=False), FrozenBatchNorm2d(4),
+])  # fmt: skip
+def test_channel_affine_equals_the_batch_norm_it_stands_for(norm: Any) -> None:
+    """A norm that is used twice stays one; hooks of others than the backbone stay."""
     torch.manual_seed(0)
     assert norm.running_mean is not None
     assert norm.running_var is not None
     norm.running_mean.normal_()
     norm.running_var.uniform_(0.1, 3)
-    if norm.affine:
+    if norm.weight is not None:
         nn.init.normal_(norm.weight)
         nn.init.normal_(norm.bias)
-    model = nn.Sequential(nn.Conv2d(3, 4, 1), norm).eval()
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), norm, nn.Conv2d(4, 4, 1), norm).eval()
+    for layer in (model[0], model[2]):
+        layer.register_forward_hook(lambda _module, _inputs, output: 2 * output)
     learned = frozenset(path for path, _ in model.named_parameters())
     graph = Graph(model, mean=[0.0] * 3, std=[1.0] * 3, flip=False, learned=learned)
     folded = standard_form(graph, name="net")
     assert not module_names(folded, nn.BatchNorm2d)
     (affine,) = [one for one in folded.modules() if isinstance(one, ChannelAffine)]
-    assert affine.scale.requires_grad == norm.affine  # constants stay constants
+    learned_norm = isinstance(norm, nn.BatchNorm2d) and norm.affine
+    assert affine.scale.requires_grad == learned_norm  # constants stay constants
     x = torch.randn(5, 3, 6, 6)
     torch.testing.assert_close(folded(x), model(x))
 
@@ -244,15 +282,25 @@ class Centring(nn.Module):
         return x - x.mean(0, keepdim=True)
 
 
+class Raising(nn.Module):
+    def __init__(self, kind: type[Exception]) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, _: torch.Tensor) -> torch.Tensor:
+        raise self.kind("its words")
+
+
 @pytest.mark.parametrize("tune", ["all", "bias", {"blocks": 1}])
 def test_layers_that_mix_rows_are_refused_by_name(tune: Any) -> None:
     norm = nn.BatchNorm2d(64, track_running_stats=False)
-    with pytest.raises(
-        ConfigError, match=r"batch norm layer2\.0\.bn1 of test_resnet has no running"
-    ):
+    with pytest.raises(ConfigError, match=r"layer2\.0\.bn1 of test_resnet has no running"):
         build(spoilt("resnet", "layer2.0.bn1", norm), tune=tune)
     with pytest.raises(ConfigError, match=r"layer2\.0\.bn1 of test_resnet works on volumes"):
         build(spoilt("resnet", "layer2.0.bn1", nn.BatchNorm3d(64)), tune=tune)
+    for kind in (AssertionError, AttributeError, RuntimeError, TypeError, ValueError):
+        with pytest.raises(ConfigError, match="vit_tiny.* cannot run in the form .*its words"):
+            build(spoilt("vit", "blocks.1.norm2", Raising(kind)), tune=tune)
     with pytest.raises(ConfigError, match=r"layer blocks\.1\.norm2 of vit_tiny_patch16_224 mixes"):
         build(spoilt("vit", "blocks.1.norm2", Centring()), tune=tune)
 
@@ -306,6 +354,11 @@ def test_states_are_put_back_exactly(tune: Any) -> None:
         assert torch.equal(one.detach(), state[name])
     whole = join(backbone, state, tune=tune)
     assert whole(images(backbone)).shape == (5, CLASSES)
+    arrays = {name: torch.randn(3) for name in ("centre", "scale")}
+    cast(Network, network.module).transform = Transform(L2(), arrays)
+    parts = split_state({**state, **transform_state(network)})
+    assert [each.keys() for each in parts] == [state.keys(), arrays.keys()]
+    assert all(torch.equal(parts[1][name], one) for name, one in arrays.items())
 
 
 def test_states_of_other_networks_are_refused() -> None:
@@ -333,14 +386,10 @@ def test_gradients_flow_through_the_normalisation_of_features(spec: Normalisatio
     assert torch.equal(inputs.detach(), kept)  # inputs are not written to
     assert inputs.grad is not None
     exact = rows.double().requires_grad_(True)
-    if isinstance(spec, L2):
-        out = nn.functional.normalize(exact)
-    elif isinstance(spec, LayerNorm):
-        out = nn.functional.layer_norm(exact, exact.shape[1:])
-    elif isinstance(spec, GroupNorm):
-        out = nn.functional.group_norm(exact, spec.groups)
-    else:
-        out = exact
+    out = {
+        "l2": nn.functional.normalize(exact), "group_norm": nn.functional.group_norm(exact, 4),
+        "layer_norm": nn.functional.layer_norm(exact, exact.shape[1:]), "none": exact,
+    }[spec.kind]  # fmt: skip
     (expected,) = torch.autograd.grad((out * weights.double()).sum(), exact)
     torch.testing.assert_close(inputs.grad.double(), expected, rtol=1e-3, atol=1e-3)
 

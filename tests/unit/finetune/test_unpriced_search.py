@@ -15,21 +15,16 @@ from dpprobe.finetune.unpriced_search import Trial, best_trial, run_trials, sugg
 from dpprobe.heads.registry import method_options
 
 SPACE: dict[str, Any] = {
-    "learning_rate": {"low": 1e-3, "high": 10, "log": True},
-    "backbone_rate": {"low": 0, "high": 1},
-    "clipping": ["fixed", "automatic"],
-    "optimiser": ["sgd", "adam", "momentum"],
-}
+    "learning_rate": {"low": 1e-3, "high": 10, "log": True}, "backbone_rate": {"low": 0, "high": 1},
+    "clipping": ["fixed", "automatic"], "optimiser": ["sgd", "adam", "momentum"],
+}  # fmt: skip
 
 
 def searched(trials: int = 14, **changes: Any) -> Options:
     values = {
-        "head": "fine_tune",
-        "tune": {"blocks": 1},
-        "steps": 3,
-        "search": {"trials": trials, "space": SPACE},
-        **changes,
-    }
+        "head": "fine_tune", "tune": {"blocks": 1}, "steps": 3,
+        "search": {"trials": trials, "space": SPACE}, **changes,
+    }  # fmt: skip
     options = method_options(values)
     assert isinstance(options, Options)
     return options
@@ -58,14 +53,11 @@ class Counted:
         return quality(options, number)
 
 
-def test_a_search_is_a_function_of_its_seed(tmp_path: Path) -> None:
+def test_a_search_is_a_function_of_its_seed_with_values_of_its_space(tmp_path: Path) -> None:
     first = run_trials(searched(), quality, log=tmp_path / "a.json", seed=1)
     assert run_trials(searched(), quality, log=tmp_path / "b.json", seed=1) == first
     assert run_trials(searched(), quality, log=tmp_path / "c.json", seed=2) != first
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
-
-
-def test_values_lie_in_the_space_and_are_written_as_they_are(tmp_path: Path) -> None:
     for trial in run_trials(searched(30), quality, log=tmp_path / "log.json", seed=3):
         values = trial.values
         assert set(values) == set(SPACE)
@@ -158,13 +150,9 @@ def test_values_that_python_calls_equal_are_told_apart() -> None:
     assert type(restored.values["learning_rate"]) is float
 
 
-@pytest.mark.parametrize(
-    "space",
-    [
-        {"learning_rate": [0.003, 0.01, 0.03, 0.06]},
-        {"learning_rate": [0.1, 1.0], "clipping": ["fixed", "automatic"]},
-    ],
-)
+@pytest.mark.parametrize("space", [{"learning_rate": [0.003, 0.01, 0.03, 0.06]}, {
+    "learning_rate": [0.1, 1.0], "clipping": ["fixed", "automatic"],
+}])  # fmt: skip
 def test_lists_are_tried_whole_before_anything_comes_twice(
     space: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -174,6 +162,10 @@ def test_lists_are_tried_whole_before_anything_comes_twice(
         first = [tuple(trial.values.values()) for trial in trials[:4]]
         assert len(set(first)) == 4
         assert {tuple(trial.values.values()) for trial in trials} == set(first)
+    narrow = space | {"backbone_rate": {"low": 0.5, "high": 0.5000001}}  # rounds to one number
+    options = searched(search={"trials": 12, "space": narrow})
+    trials = run_trials(options, quality, log=tmp_path / "log.json", seed=1)
+    assert {trial.values["backbone_rate"] for trial in trials} == {0.5}
 
 
 def test_values_that_do_not_go_together_are_named(tmp_path: Path) -> None:
@@ -186,15 +178,11 @@ def test_values_that_do_not_go_together_are_named(tmp_path: Path) -> None:
         run_trials(clashing, quality, log=tmp_path / "log.json", seed=1)
 
 
-@pytest.mark.parametrize(
-    ("fault", "space"),
-    [
-        ("search.space: backbone_rate -1.0", {
-            "learning_rate": [0.01 * number for number in range(1, 301)],
-            "max_grad_norm": [1.0, 2.0], "backbone_rate": [1.0, -1.0]}),
-        ("loss 'sigmoid': ", {"loss": ["softmax", "sigmoid"]}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("fault", "space"), [
+    ("search.space: backbone_rate -1.0", {"learning_rate": [0.01 * number for number in range(1,
+        301)], "max_grad_norm": [1.0, 2.0], "backbone_rate": [1.0, -1.0]}),
+    ("loss 'sigmoid': ", {"loss": ["softmax", "sigmoid"]}),
+])  # fmt: skip
 def test_every_value_of_a_search_is_checked(fault: str, space: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=fault):
         method_options({"head": "fine_tune", "tune": "all", "search": {"space": space}})

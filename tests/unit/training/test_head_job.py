@@ -210,10 +210,8 @@ def test_a_kept_cell_gets_today_s_statement_without_training(
     assert fits == []
     assert b"a sentence that was forgotten" in after["privacy.json"]
     assert after["heads.safetensors"] == before["heads.safetensors"]
-    assert (
-        run.record("small")["files"]["privacy.json"]
-        != json.loads(before["metrics.json"])["files"]["privacy.json"]
-    )
+    said = (json.loads(one["metrics.json"])["files"]["privacy.json"] for one in (before, after))
+    assert len(set(said)) == 2
 
 
 def test_a_new_seed_is_added_to_the_old_ones(run: Run, fits: list[tuple[str, int]]) -> None:
@@ -401,9 +399,9 @@ def test_a_disk_that_fills_up_at_the_end_leaves_the_old_cell(
     assert run.contents("small") == before
     assert [path for path in unfinished(run) if "partial" in path] == []
     fits.clear()
-    run.train(seeds=3)
-    assert fits == []
-    assert len(run.record("small")["seeds"]) == 3
+    run.train(seeds=4)
+    assert sorted(fits) == [("30", 1), ("full", 1)], "the staged cell has three"
+    assert len(run.record("small")["seeds"]) == 4
 
 
 def test_a_half_published_cell_is_published_again(run: Run, fits: list[tuple[str, int]]) -> None:

@@ -63,10 +63,9 @@ def composition(statement: Mapping[str, Any]) -> list[Mechanism]:
 def test_patients_are_the_unit_of_every_statement(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "dpprobe.training.job_features.chunk_rows",
-        lambda rows, _: [(start, min(start + 7, rows)) for start in range(0, rows, 7)],
-    )
+    monkeypatch.setattr("dpprobe.training.job_features.chunk_rows", lambda rows, _: [
+        (start, min(start + 7, rows)) for start in range(0, rows, 7)
+    ])  # fmt: skip
     run.train()
     for method in METHODS:
         statement = run.read(method, "privacy")
@@ -140,9 +139,6 @@ def test_a_promise_for_images_says_its_worth_to_patients(run: Run) -> None:
     assert full["patients"]["epsilon"] == pytest.approx(exact, rel=1e-4)
 
 
-# Inputs of fits
-
-
 ROWS, PATIENTS = sum(IMAGES["train"]), len(IMAGES["train"])
 
 
@@ -198,15 +194,13 @@ def test_crops_have_the_rows_labels_and_units(tmp_path: Path, unit: str) -> None
     assert FitInputs(whole, unit).read_rows(device="cpu", memory_mb=1).crops == ()
 
 
-def test_a_patient_with_more_images_than_are_priced_is_refused(tmp_path: Path) -> None:
+def test_patients_with_too_many_images_or_without_names_are_refused(tmp_path: Path) -> None:
     of_images = inputs(tmp_path, "image")
     of_images.check_patients(None)
     of_images.check_patients(max(IMAGES["train"]))
+    of_images.check_patients(max(IMAGES["train"]) + 1)
     with pytest.raises(DataError, match="a patient has more training"):
         of_images.check_patients(max(IMAGES["train"]) - 1)
-
-
-def test_features_that_name_no_patients_are_refused(tmp_path: Path) -> None:
     unnamed = inputs(tmp_path, "patient", named=False)
     with pytest.raises(DataError, match="the rows of this store name none"):
         _ = unnamed.units

@@ -10,23 +10,34 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
+from safetensors.torch import save_file as torch_save
 
-from dpprobe.artifacts import hash_value, read_json, sha256_file, write_json
+from dpprobe.artifacts import hash_value, read_json, sha256_file, write_json, write_record
 from dpprobe.errors import DpprobeError, may_pass
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.finetune.unpriced_search import Trial
+from dpprobe.heads import training_set
+from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
-from dpprobe.results.search_record import HeldOut, SearchRecord
+from dpprobe.heads.rows import Transform
+from dpprobe.results.metrics import Link
 from dpprobe.study.study_file import load_study
-from dpprobe.training import head_job, network_job, tuned_networks
+from dpprobe.training import (
+    head_job,
+    job_features,
+    network_cell,
+    network_job,
+    network_material,
+    tuned_networks,
+)  # fmt: skip
 from dpprobe.training.cell_contents import CellContents, merge_seeds
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.job_features import read_job_features
@@ -40,16 +51,16 @@ from dpprobe.training.training_cost import estimate_memory_mb
 from tests.support.feature_stores import write_split
 from tests.support.stored_records import answer_of, check_values
 from tests.support.training_jobs import make_job, plan_job
+from tests.unit.training.test_network_job import write_choice
 
 FULL = {"head": "sgd", "batch_size": "full", "steps": 3}
 METHODS: dict[str, dict[str, Any]] = {
     "full": FULL,
     "tuned": {"head": "tuned", "base": FULL, "search": {"learning_rate": [0.5, 2.0]}, "trials": 2},
     "priors": {"head": "momentum", "steps": 2, "class_priors": "released"},
-    "sigmoid": FULL | {"loss": "sigmoid"},
-    "second": {"head": "feature_covariance", "steps": 2},
+    "sigmoid": FULL | {"loss": "sigmoid"}, "second": {"head": "feature_covariance", "steps": 2},
     "auto": {"head": "auto"},
-}
+}  # fmt: skip
 # Rows of train and test, classes, several labels, patients, the class that no test row has, and if
 # rows have a group and labels that count as right.
 SPLITS: Mapping[str, dict[str, Any]] = {
@@ -62,6 +73,7 @@ SPLITS: Mapping[str, dict[str, Any]] = {
     "one row": {"rows": (60, 1), "classes": 2},
     "judged": {"rows": (60, 24), "classes": 3, "judged": True},
     "patients of labels": {"rows": (60, 24), "classes": 3, "patients": 4, "several": True},
+    "train patients": {"rows": (60, 24), "classes": 3, "patients": 2},  # test rows name none
 }
 
 
@@ -77,17 +89,24 @@ def _write_splits(
             held |= generator.random(held.shape) < 0.2
         if absent is not None and number:
             held[(slice(None), absent) if several else held == absent] = 0
-        units = [f"{split} {row // patients}" for row in range(count)] if patients else None
+        units = None  # every second patient has all images but one
+        if patients and not (number and patients == 2):
+            units = [
+                f"{split} {row // patients} {row % (2 * patients) == 0}" for row in range(count)
+            ]
         features = generator.normal(size=(count, 6))
         features[np.arange(count), labels % 6] += 2
         more: dict[str, Any] = {}
         if judged:
             right = [[], [2], [int(labels[0]), 1]]
             more["accepted"] = [right[row % 3] for row in range(count)]
-            more["groups"] = {"sex": ["fm"[row % 5 > 2] for row in range(count)]}
+            more["groups"] = {
+                name: ["fm"[row % each > 2] for row in range(count)]
+                for name, each in {"sex": 5, "a": 7}.items()
+            }
         write_split(
             folder / split, features, held, units=units,
-            class_names=tuple(f"class {k}" for k in range(classes)),
+            class_names=tuple(f"class {k}" for k in range(classes)), shards=1 + 2 * (count > 20),
             copies={"image": {"rows": 2, "most": 3}} if split == "train" else None, **more,
         )  # fmt: skip
 
@@ -107,17 +126,14 @@ def _made(task: Any, tested: int, indices: tuple[int, ...], seed: int = 0) -> Ce
     classes, count = len(task.train.class_names), len(indices)
     arrays = {"class_priors": np.full((count, classes), 1 / classes, np.float32)}
     return CellContents(
-        indices=indices,
-        weights=generator.normal(size=(count, classes, 7)).astype(np.float32),
+        indices=indices, weights=generator.normal(size=(count, classes, 7)).astype(np.float32),
         arrays=arrays if task.options.releases_priors else {},
         scores=generator.normal(size=(count, tested, classes)).astype(np.float32),
-        history=[
-            {"seed_index": index, "step": step, "epoch": float(step), "train_loss": 1 / (1 + index),
-             "test_accuracy": 0.1 * step, "test_auc": None}
-            for index in indices for step in (3, 1)
-        ],
-        chosen=tuple({"learning_rate": 0.5 + index} for index in indices)
-        if task.options.head == "tuned" else (),
+        history=[{"seed_index": index, "step": step, "epoch": float(step), "train_loss": 1 / (1
+            + index), "test_accuracy": 0.1 * step, "test_auc": None} for index in indices
+            for step in (3, 1)],
+        chosen=tuple({"learning_rate": 0.5 + index}
+            for index in indices) if task.options.head == "tuned" else (),
         seconds=1.25,
     )  # fmt: skip
 
@@ -129,8 +145,8 @@ CELLS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     *(("two", method, {"epsilon": "inf"}) for method in ("full", "auto")), ("labels", "auto", {}),
     ("two", "full", {"seeds": 1, "metric": "auc", "study_seed": 5}),
     ("eleven", "full", {"seeds": 12, "metric": "macro_accuracy", "mode": "release"}),
-    ("patients", "full", {"unit": "patient"}),
-    ("patients", "full", {"patients": {"images": 3}}),
+    ("patients", "full", {"unit": "patient", "study_seed": 5}),
+    *(("patients", "full", {"patients": {"images": most}}) for most in (3, 4)),
     ("patients", "full", {"patients": {"images": None}}),
     ("patients", "full", {"patients": {"images": 3}, "epsilon": "inf"}),
 )  # fmt: skip
@@ -145,7 +161,15 @@ def _stage(
     job = make_job(
         **{"delta": 1e-3, "methods": {method: method_options(METHODS[method])}} | changes
     )
-    opened = _opened(folder, job, calibration)
+    overlap = None
+    if split == "judged":
+        of = {each: {"features": FeatureStore(folder / each / "manifest.json").fingerprint}
+              for each in ("train", "test")}  # fmt: skip
+        overlap = folder / "overlap.json"
+        write_record(overlap, {"format": "dpprobe-overlap", "format_version": 2, **of, "near": 3})
+    opened = _opened(folder, job, calibration, overlap=overlap)
+    made = {path.name for path in folder.iterdir()} - {"overlap.json"}
+    assert made == {"train", "test", "plans.json"}, "`auto` is calibrated beside other plans"
     task = opened.make_task(method, device="cpu")
     features = read_job_features(
         opened.inputs, opened.stores[1], device="cpu", memory_mb=9, headline=task.headline
@@ -157,7 +181,11 @@ def _stage(
     assert task.find_finished() == task.staged
     task.publish_cell()
     assert task.find_finished() == task.published
-    for other in (replace(task, seeds=job.seeds + 1), replace(task, metric_named=not job.metric)):
+    for other in (
+        replace(task, seeds=job.seeds + 1),
+        replace(task, metric_named=not job.metric),
+        replace(task, headline="auc" if task.headline != "auc" else "accuracy"),
+    ):
         assert not other.is_current()
         assert other.find_reusable() is not None
     assert replace(task, identity={}).find_reusable() is None
@@ -178,16 +206,13 @@ def _stage(
     return {
         "record": {name: value for name, value in record.items() if name not in VARYING},
         "identity": sorted(task.identity) + [task.identity[k] for k in ("study_seed", "mode")],
-        "predictions": {
-            name: [str(table.schema.field(name).type), table[name].to_pylist()[::17]]
-            for name in table.column_names if name != "scores"
-        },
+        "predictions": {name: [str(table.schema.field(name).type), table[name].to_pylist()[::17]]
+            for name in table.column_names if name != "scores"},
         "halves": [np.array(each, float) for each in halves], "tensors": tensors,
-        "mark": mark["private_rows"],
-        "history": pq.read_table(task.published / "history.parquet"),
-        "statement": {name: statement[name] for name in (
-            "seeds", "n", "private", "epsilon_all_heads", "patients", "public_data", "copies",
-            "declared_public", "chosen_from", "mode", "promise") if name in statement},
+        "mark": mark["private_rows"], "history": pq.read_table(task.published / "history.parquet"),
+        "statement": {name: statement[name] for name in ("seeds", "n", "private",
+            "epsilon_all_heads", "patients", "public_data", "copies", "declared_public",
+            "chosen_from", "mode", "promise") if name in statement},
         "said": {name: len(each) for name, each in statement.items() if isinstance(each, list)},
     }  # fmt: skip
 
@@ -201,7 +226,12 @@ def test_cells_with_made_up_contents_are_as_stored(tmp_path: Path, calibration: 
 def test_seeds_of_several_runs_are_merged_in_order(tmp_path: Path, calibration: Path) -> None:
     _write_splits(tmp_path, **SPLITS["two"])
     job = make_job(delta=1e-3, methods={"tuned": method_options(METHODS["tuned"])})
-    task = _opened(tmp_path, job, calibration).make_task("tuned", device="cpu")
+    opened = _opened(tmp_path, job, calibration, tables=tmp_path / "data")
+    private, task = vars(opened.private), opened.make_task("tuned", device="cpu")
+    names = ("dataset", "backbone", "datasets", "results", "tables")
+    wanted = ("toy", "none", ("toy",), tmp_path, tmp_path / "data")
+    assert tuple(private[name] for name in names) == wanted
+    assert [path.parent.name for path in private["manifests"]] == ["train", "test"]
     parts = [_made(task, 24, each, seed=k) for k, each in enumerate([(10, 0, 3), (2, 1, 11, 4)])]
     for seeds in (1, 5):
         merged = merge_seeds(parts, seeds)
@@ -241,6 +271,8 @@ EDITS: Mapping[str, Callable[[dict[str, Any]], Any]] = {
     "text for a price": lambda record: record["methods"]["full"].update(together="much"),
     "failed": lambda record: record["methods"].update(full={"error": "too few"}),
     "newer": lambda record: record.update(format_version=4),
+    "no unit": lambda record: record["methods"]["full"]["plan"].update(unit="x"),
+    "a list": lambda record: record.update(methods=[3]),
     "older": lambda record: record.update(format_version=2),
     "other format": lambda record: record.update(format="dpprobe-cell"),
     "nothing": lambda record: record,
@@ -268,6 +300,7 @@ def test_plan_files_and_jobs_are_refused_as_stored(tmp_path: Path, calibration: 
     for text in ("[]", "{", "", "{}", "3", '{"sha256": 1}', whole.decode()[:-20]):
         path.write_text(text)
         answers[text[:14]] = _answer(tmp_path, lambda: read_plans(path))
+    answers["absent"] = _answer(tmp_path, lambda: read_plans(tmp_path / "absent"))
     path.write_bytes(whole)
     for changes in (
         {"unit": "patient"}, {"patients": {"images": 3}}, {"patients": {"images": 2}},
@@ -348,6 +381,12 @@ def test_a_job_names_each_method_that_failed_and_trains_the_others(
     assert rest == ["b: own", f"a: {said}", "m10: last"]
     assert tried == ["b", "full", "a", "c", "m10"]
     assert may_pass(caught.value) == passes
+    opened = Mock(side_effect=DpprobeError("stop"))
+    monkeypatch.setattr(head_job, "open_job", opened)
+    files = places | {"overlap": Path("o"), "tables": Path("t")}
+    with pytest.raises(DpprobeError, match="stop"):
+        head_job.train_job(job, **files, device="cpu")
+    assert (opened.call_args.args, opened.call_args.kwargs) == ((job,), files)
 
 
 def _save(path: Path, weights: Any) -> Path:
@@ -356,20 +395,25 @@ def _save(path: Path, weights: Any) -> Path:
 
 
 def _write_private(root: Path, generator: np.random.Generator, head: np.ndarray) -> PrivateData:
-    """Writes features and cells of eleven datasets; d3 has the head, and d7 a table."""
+    """Writes features and cells of eleven datasets; d3 has the head, and d7 a table.
+
+    d1 has wider rows, d5 and d6 fewer weights, d0 and d2 a damaged file.
+    """
     names = [f"d{k}" for k in range(11)]
     for number, name in enumerate(names):
         cell = root / f"cells/{name}/b/m/eps-4"
         cell.mkdir(parents=True)
         seeds = (number != 4) * generator.normal(size=(2, 3, 7))
         seeds[1] = head if number == 3 else seeds[1]
-        _save(cell / "heads.safetensors", seeds)
-        rows = generator.normal(size=(30 + number, 6))
+        _save(cell / "heads.safetensors", seeds[:, :, : {5: 5, 6: 4}.get(number, 7)])
+        rows = generator.normal(size=(30 + number, 6 + (number == 1)))
         for backbone in ("b", "other"):
             write_split(
                 root / f"features/{name}/{backbone}/train", rows + (backbone == "other"),
                 np.arange(len(rows)) % 3, split="train", dataset_fingerprint=f"{name} {backbone}",
             )  # fmt: skip
+    (root / "cells/d0/b/m/eps-4/heads.safetensors").write_text("damaged")
+    (root / "features/d2/b/train/manifest.json").write_text("{")
     write_json(root / "data/d7/dataset.json", {
         "format": "dpprobe-dataset", "format_version": 1, "class_names": ["a"], "splits": {},
         "multi_label": False, "groups": [], "fingerprint": "d7", "source": {},
@@ -377,7 +421,7 @@ def _write_private(root: Path, generator: np.random.Generator, head: np.ndarray)
     return PrivateData(
         dataset="d0", backbone="b", class_names=("a", "b", "c"), datasets=names, results=root,
         manifests=[root / "features/d0/b/train/manifest.json"], tables=root / "data",
-        heads=[generator.normal(size=(3, 7)).astype(np.float32)],
+        heads=list(generator.normal(size=(2, 3, 7)).astype(np.float32)),
     )  # fmt: skip
 
 
@@ -389,17 +433,21 @@ def test_public_files_of_several_datasets_are_judged_as_stored(tmp_path: Path) -
     near = head.copy()
     near[0] *= -2
     near[1:] += 1
+    short = [load_file(tmp_path / f"cells/{d}/b/m/eps-4/heads.safetensors")["weights"][1]
+             for d in ("d5", "d6", "d6")]  # fmt: skip
+    for array in short[:2]:
+        array[:2] += np.arange(array.shape[1])
     heads = {
         "same": head, "shifted": head + 3, "half": head.astype(np.float16), "no bias": head[:, :6],
         "one class": near, "noisy": head + 0.01, "far": head + 0.01 * generator.normal(size=(3, 7)),
         "other": generator.normal(size=(3, 7)), "fitted": 2 * private.heads[0],
-        "zeros": np.zeros((3, 7)), "two classes": head[:2], "narrow": head[:, :5],
-        "vector": head[0], "negative": -0.1 * (head - head[1:2]),
-        "alike": np.arange(1, 8) * np.ones((3, 1)),
-        "first zero": head * np.array([[0], [1], [1]]), "without one": head - head[:1],
-        "last alone": head[:, :-1] * np.array([[0], [0], [3]]), "square": np.square(head),
-        "scalar": 1.0, "several": np.stack([head, head]), "one of one": head[None],
-        "nan": head * np.nan,
+        "fitted last": private.heads[1] + 1, "one of four": short[0], "one of three": short[1],
+        "three weights": 2 * short[2], "zeros": np.zeros((3, 7)), "two classes": head[:2],
+        "narrow": head[:, :5], "vector": head[0], "negative": -0.1 * (head - head[1:2]),
+        "alike": np.arange(1, 8) * np.ones((3, 1)), "first zero": head * np.array([[0], [1], [1]]),
+        "without one": head - head[:1], "last alone": head[:, :-1] * np.array([[0], [0], [3]]),
+        "square": np.square(head), "scalar": 1.0, "several": np.stack([head, head]),
+        "one of one": head[None], "nan": head * np.nan,
     }  # fmt: skip
 
     def count_hashes(method: MethodOptions) -> int:
@@ -436,11 +484,18 @@ def test_public_files_of_several_datasets_are_judged_as_stored(tmp_path: Path) -
         answers[name] = _answer(tmp_path, count_hashes, method)
     cell = tmp_path / "cells/d3/b/m/eps-4"
     start = _save(tmp_path / "start", head)
-    for digest in (hash_value("other"), sha256_file(start)):
-        write_json(cell / "privacy.json", {"public_files": {"x": digest}})
-        answers[f"started {digest == hash_value('other')}"] = _answer(
+    foreign, digest = hash_value("other"), sha256_file(start)
+    started = ({"x": foreign}, {"x": digest}, {"x": foreign, "y": digest})
+    for number, said in enumerate((*({"public_files": each} for each in started), {}, [digest])):
+        write_json(cell / "privacy.json", said)
+        answers[f"started {number}"] = _answer(
             tmp_path, lambda: judge(init="file", init_file=str(start))
         )
+    torch_save({"weights": torch.from_numpy(head).bfloat16()}, start)
+    answers["bfloat16"] = _answer(tmp_path, lambda: judge(init="file", init_file=str(start)))
+    private = replace(private, results=None)
+    _save(start, head)
+    answers["no results"] = _answer(tmp_path, lambda: judge(init="file", init_file=str(start)))
     check_values("judged_public_files", answers)
 
 
@@ -460,28 +515,82 @@ def test_memory_times_and_files_of_jobs_are_as_stored() -> None:
     more = {"cuts": ["d", "e"], "tables": ["f", "g"], "choice": "h", "overlap": "i"}
     wildcards = SimpleNamespace(dataset="digits", backbone="vit", epsilon="1")
     privacy = {"delta": 1e-4, "accountant": "pld", "unit": "image", "patients": None}
-    params = SimpleNamespace(methods={"sgd": FULL}, privacy=privacy)
+    params = SimpleNamespace(methods={"sgd": FULL, "a": FULL | {"steps": 7}}, privacy=privacy)
     job = [Job.of_rule(study, wildcards, params, mode="release", memory_mb=5) for study in studies]
+    given_files = [vars(NetworkFiles.of_input(studies[0], "vit", SimpleNamespace(**each)))
+                   for each in (given, given | more)]  # fmt: skip
+    fit: dict[str, Any] = {"dataset": "a", "backbone": "b", "class_names": "c", "manifests": "d"}
     check_values("asked_of_jobs", {
         "memory": [estimate_memory_mb(study, mb) for study in studies for mb in (0, 30.0, 1e5)],
         "limits": [Limits.of_study(study, threads=k) for k, study in enumerate(studies)],
-        "files": [
-            {
-                name: str(value)
-                for name, value in vars(
-                    NetworkFiles.of_input(studies[0], "vit", SimpleNamespace(**each))
-                ).items()
-                if name != "backbone"
-            }
-            for each in (given, given | more)
-        ],
+        "files": [{name: str(value) for name, value in each.items() if name != "backbone"}
+                  for each in given_files],
         "jobs": [replace(each, methods={}) for each in job],
-        "methods": [list(each.methods) for each in job],
-        "targets": [
-            replace(job[0], **changes).make_target(200) for changes in (
-                {}, {"unit": "patient"}, {"patients": {"images": 4}}, {"epsilon": "inf"})
-        ],
+        "methods": [{name: one.model_dump()["steps"] for name, one in each.methods.items()}
+                    for each in job],
+        "targets": [replace(job[0], **changes).make_target(200) for changes in (
+            {}, {"unit": "patient"}, {"patients": {"images": 4}}, {"epsilon": "inf"})],
+        "private": vars(PrivateData.of_study(studies[0], **fit)),
     })  # fmt: skip
+
+
+@pytest.mark.parametrize("bytes_at_once", [2**25, 24 * 5])
+def test_metrics_of_training_are_those_of_all_blocks_of_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bytes_at_once: int
+) -> None:
+    monkeypatch.setattr(training_set, "_CHUNK_BYTES", bytes_at_once)
+    monkeypatch.setattr(job_features, "STREAMED_ROWS", bytes_at_once // 24)
+    splits = {**SPLITS, "one row of three": {"rows": (60, 1), "classes": 3, "several": True}}
+    answers: dict[str, Any] = {}
+    for (name, split), memory_mb in itertools.product(splits.items(), (0, 9)):
+        _write_splits(folder := tmp_path / name, **split)
+        features = read_job_features(
+            FitInputs(FeatureStore(folder / "train/manifest.json"), "image"),
+            FeatureStore(folder / "test/manifest.json"),
+            device="cpu", memory_mb=memory_mb, headline="accuracy",
+        )  # fmt: skip
+        weights = torch.randn(3, split["classes"], 7, generator=torch.Generator().manual_seed(0))
+        link: Link = "sigmoid" if "several" in split else "softmax"
+        measure = head_job._make_observer(features, link)
+        answers[f"{name} {memory_mb}"] = measure(3, weights, Transform(NoNormalisation()))
+    check_values("metrics_of_training", answers)
+
+
+def test_networks_train_on_views_of_images_and_are_tested_on_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the rows of a network are read with, and what its gradients are checked with."""
+    _write_splits(tmp_path, **SPLITS["patients"])
+    stores = (FeatureStore(tmp_path / "train/manifest.json"),
+              FeatureStore(tmp_path / "test/manifest.json"))  # fmt: skip
+    asked: list[Any] = []
+    monkeypatch.setattr(network_material, "image_inputs", lambda *a, **k: asked.append([*a[:1], k]))
+    monkeypatch.setattr(network_material, "check_network", lambda _, **k: asked.append(k))
+    monkeypatch.setattr(network_material, "SplitTable", lambda path: path)
+    monkeypatch.setattr(network_material, "_check_table", lambda *_: None)
+    monkeypatch.setattr(
+        network_material, "load_backbone", lambda *_, **__: SimpleNamespace(weights_sha256=None)
+    )
+    files: Any = SimpleNamespace(tables=("train.parquet", "test.parquet"), backbone=None)
+    network: Any = SimpleNamespace(shape=(3, 8, 6), trained={"w": torch.zeros(1)})
+    for augment, loss in itertools.product((None, {"views": 4, "pad": 1}), ("softmax", "sigmoid")):
+        options: Any = method_options({
+            "head": "fine_tune", "tune": "all", "augment": augment, "loss": loss,
+            "precision": "bfloat16" if augment else "float32",
+        })  # fmt: skip
+        inputs = FitInputs(stores[0], "patient")
+        material = network_material.Material(
+            options=options, files=files, stores=stores, inputs=inputs, memory_mb=7, device="cpu",
+            threads=3,
+        )  # fmt: skip
+        material.make_train_inputs(11)
+        assert material.test is material.test
+        for network.from_images in (False, True):
+            material.check_gradients(network, physical_batch=24)
+    for each in asked:
+        if isinstance(each, list):
+            each[1]["units"] = each[1]["units"] and each[1]["units"].count
+    check_values("material_of_networks", asked)
 
 
 @pytest.mark.parametrize("rows", [3, 1000, 1001, 2500])
@@ -499,12 +608,17 @@ def test_a_curve_is_of_a_thousand_rows_spread_evenly(
     inputs: Any = SimpleNamespace(rows=rows, labels=labels)
     curve: Any = network_job.make_curve(inputs, link="softmax", rows=4)
     assert curve(1, None)["test_accuracy"] == 0
+    with monkeypatch.context() as patched:
+        nothing = torch.tensor([[0, 1.0], [np.nan, 1]])
+        patched.setattr(network_job, "network_scores", lambda *_, **__: nothing)
+        with pytest.raises(DpprobeError, match="scores of test rows are not finite"):
+            curve(1, None)
     assert (seen[0], seen[-1], len(seen)) == (0, rows - 1, min(rows, 1000))
     assert np.ptp(np.diff(seen)) <= 1
 
 
 def test_the_cell_of_networks_depends_on_cuts_and_choices(
-    tmp_path: Path, calibration: Path
+    tmp_path: Path, calibration: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _write_splits(tmp_path, **SPLITS["two"])
     opened = _opened(
@@ -515,20 +629,21 @@ def test_the_cell_of_networks_depends_on_cuts_and_choices(
         test=tmp_path / "test/manifest.json", plans=tmp_path / "plans.json", results=tmp_path,
     )  # fmt: skip
     cuts = (files.train, files.test), (files.test, files.train)
-    best = [Trial(number=k, values={"learning_rate": k + 0.5}, score=0.5) for k in range(2)]
     paths = [tmp_path / f"choice-{k}.json" for k in range(2)]
-    for path, trial in zip(paths, best, strict=True):
-        SearchRecord(
-            cell=opened.make_task("net", device="cpu").name, fingerprint="f", device="cpu",
-            metric="accuracy", seed=0, held_out=HeldOut(share=0.2, rows=12, units=12), best=trial,
-            trials=(trial,),
-        ).write(path)  # fmt: skip
+    for k, path in enumerate(paths):
+        write_choice(path, k + 0.5)
     made = [
         network_task(opened, replace(files, cuts=cut, choice=choice), device="cpu")
         for cut, choice in itertools.product((None, *cuts), (None, *paths))
     ]
     assert len({task.fingerprint for task in made}) == 9
     assert {tuple(sorted(task.identity["network"])) for task in made} == {("cut", "version")}
+    asked = Mock(return_value=SimpleNamespace(failure_reasons={}))
+    monkeypatch.setattr(network_cell, "open_job", asked)
+    network_cell.open_network_job(opened.job, replace(files, overlap=Path("o"), data=Path("t")))
+    given = {"train": files.train, "test": files.test, "plans": files.plans, "overlap": Path("o"),
+             "tables": Path("t"), "cells": tmp_path / "cells"}  # fmt: skip
+    assert (asked.call_args.args, asked.call_args.kwargs) == ((opened.job,), given)
     records: Any = [SimpleNamespace(device=name) for name in ("cpu", "cpu", "H100")]
     assert tuned_networks._device_kind(paths, records[:2]) == "cpu"
     with pytest.raises(DpprobeError, match="x: trained on H100, but .*choice-0.json on cpu; del"):

@@ -82,11 +82,9 @@ class Run:
         plan_job(self.job, ROWS["train"], plans, self.calibration)
         return NetworkFiles(
             backbone=Timm(family="timm", model="test_vit", pretrained=False),
-            train=self.folder / "train/manifest.json",
-            test=self.folder / "test/manifest.json",
-            plans=plans,
-            results=self.folder,
-        )
+            train=self.folder / "train/manifest.json", test=self.folder / "test/manifest.json",
+            plans=plans, results=self.folder,
+        )  # fmt: skip
 
     def tune(self, index: int, *, choice: Path | None = None, **limits: Any) -> None:
         files = replace(self.given, choice=choice)
@@ -138,6 +136,9 @@ def test_a_network_is_kept_and_made_again_with_the_same_bits(
     assert again["network.safetensors"] == first["network.safetensors"]
     assert again["scores.npy"] == first["scores.npy"]
     assert not list(run.network(0).parent.glob(".*"))
+    path = run.network(0) / "network.safetensors"
+    with pytest.raises(PrivacyError, match="net trained on private rows of d at epsilon 2"):
+        check_unmarked(path, option="init_file", written="x")
 
 
 def test_a_killed_job_goes_on_from_its_own_checkpoint(
@@ -201,6 +202,8 @@ def test_a_cell_has_what_its_networks_have(run: Run) -> None:
         scores = np.load(run.network(index) / "scores.npy")
         accuracy = float((scores.argmax(1) == labels).mean())
         assert record.seeds[index]["accuracy"] == pytest.approx(accuracy)
+        told = json.loads((run.network(index) / "history.json").read_text())
+        assert told[-1]["test_accuracy"] == pytest.approx(accuracy)
 
 
 def test_without_a_budget_nothing_is_clipped_and_nothing_promised(run: Run) -> None:
@@ -213,9 +216,7 @@ def test_without_a_budget_nothing_is_clipped_and_nothing_promised(run: Run) -> N
 
 def test_a_cell_is_of_whole_seeds_of_one_identity(run: Run) -> None:
     run.tune(0)
-    with pytest.raises(
-        DataError, match="seed-1: incomplete network; delete the folder and run again"
-    ):
+    with pytest.raises(DataError, match="seed-1: incomplete network; delete the folder and run"):
         run.gather()
     run.tune(1)
     path = run.network(1) / "result.json"
@@ -223,11 +224,11 @@ def test_a_cell_is_of_whole_seeds_of_one_identity(run: Run) -> None:
     write_json(path, written | {"device": "NVIDIA H100"})
     with pytest.raises(DataError, match="trained on NVIDIA H100, .*seed-0 on cpu"):
         run.gather()
-    write_json(path, written | {"fingerprint": "0" * 64})
-    with pytest.raises(
-        DataError, match="seed-1: this network belongs to another version of the cell"
-    ):
-        run.gather()
+    other = {"fingerprint": "0" * 64}, {"index": 0}, {"options": {**written["options"], "steps": 4}}
+    for change in other:
+        write_json(path, written | change)
+        with pytest.raises(DataError, match="seed-1: this network belongs to another version of"):
+            run.gather()
 
 
 def test_a_network_starts_from_a_file_that_was_compared(run: Run) -> None:
@@ -236,13 +237,6 @@ def test_a_network_starts_from_a_file_that_was_compared(run: Run) -> None:
     of(run, HEAD | {"init": "file", "init_file": str(path), "learning_rate": 1e-9}).tune(0)
     state = load_file(run.network(0) / "network.safetensors")
     np.testing.assert_allclose(state["head.weight"], np.eye(CLASSES, DIMENSION), atol=1e-5)
-
-
-def test_private_weights_are_marked(run: Run) -> None:
-    run.tune(0)
-    path = run.network(0) / "network.safetensors"
-    with pytest.raises(PrivacyError, match="net trained on private rows of d at epsilon 2"):
-        check_unmarked(path, option="init_file", written="x")
 
 
 def test_the_network_starts_from_the_head_that_its_probe_released(
@@ -329,6 +323,12 @@ def test_activations_of_other_rows_are_refused(run: Run) -> None:
         files = replace(run.given, cuts=(cuts[pair[0]], cuts[pair[1]]))
         with pytest.raises(DataError, match=reason) if reason else nullcontext():
             tune_network(run.job, files, index=0, limits=Limits(device="cpu"))
+    ids, labels = [f"train-{row}" for row in range(60)], np.arange(60) % CLASSES
+    odd = write_split(run.folder / "odd/train", np.zeros((60, DIMENSION)), labels, ids=ids,
+                      backbone="vit", weights_sha256="0" * 64, **header)  # fmt: skip
+    other = replace(run.given, cuts=(odd, cuts[2]))
+    with pytest.raises(DataError, match="odd.*with different weights"):
+        tune_network(run.job, other, index=0, limits=Limits(device="cpu"))
 
 
 def test_images_of_another_table_are_refused(tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_images_of_another_table_are_refused(tmp_path: Path) -> None:
         network_material._check_table(table, store)
 
 
-def test_seeds_and_options_have_networks_of_their_own(run: Run) -> None:
+def test_seeds_and_options_have_networks_of_their_own_and_physical_batches_none(run: Run) -> None:
     run.tune(0)
     run.tune(1)
     assert run.files(0)["network.safetensors"] != run.files(1)["network.safetensors"]
@@ -358,9 +358,6 @@ def test_seeds_and_options_have_networks_of_their_own(run: Run) -> None:
     assert run.record(0).fingerprint != before.fingerprint
     assert run.record(0).steps == 3
     assert run.record(0).trained == CLASSES * (DIMENSION + 1)
-
-
-def test_the_physical_batch_changes_no_identity_and_only_rounding(run: Run) -> None:
     run.tune(0)
     whole = load_file(run.network(0) / "network.safetensors")
     fingerprint = run.record(0).fingerprint

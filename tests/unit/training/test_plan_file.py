@@ -89,7 +89,7 @@ def test_when_all_fail_each_is_named(tmp_path: Path) -> None:
     assert set(read(tmp_path, {"a": IMPOSSIBLE, "auto": auto}).failures) == {"a"}
 
 
-def test_all_heads_together_are_priced(tmp_path: Path) -> None:
+def test_all_heads_together_and_selections_are_priced(tmp_path: Path) -> None:
     found = read(tmp_path, {"full": FULL, "small": SMALL})
     for name, plan in found.plans.items():
         five = [item.repeat_count(5) for item in plan.mechanisms]
@@ -101,18 +101,15 @@ def test_all_heads_together_are_priced(tmp_path: Path) -> None:
     nothing = read(tmp_path, {"full": FULL}, epsilon=math.inf)
     assert nothing.together == {"full": math.inf}
     assert not nothing.plans["full"].private
-
-
-def test_a_tuned_method_is_priced_with_its_selection(tmp_path: Path) -> None:
-    found = read(tmp_path, {"full": FULL, "tuned": TUNED})
-    own = found.plans["tuned"]
+    tuned = read(tmp_path, {"full": FULL, "tuned": TUNED})
+    own = tuned.plans["tuned"]
     assert own.selection == TUNED.priced_selection(300)
     assert own.selection is not None
     assert own.selection.repeated == ("score", "gradients")
     noise = own.find_mechanism("gradients").noise_multiplier
-    assert noise > 1.5 * found.plans["full"].find_mechanism("gradients").noise_multiplier
-    five = accountants.price_together(own.mechanisms, 1e-5, 5, own.selection)
-    assert found.together["tuned"] == pytest.approx(five, rel=1e-4)
+    assert noise > 1.5 * tuned.plans["full"].find_mechanism("gradients").noise_multiplier
+    priced = accountants.price_together(own.mechanisms, 1e-5, 5, own.selection)
+    assert tuned.together["tuned"] == pytest.approx(priced, rel=1e-4)
 
 
 @pytest.mark.usefixtures("coarse_risks")
@@ -145,32 +142,26 @@ def test_a_release_refuses_a_plan_whose_epsilons_are_not_its_price(
 ) -> None:
     plan = plan_method(
         {"full": FULL, "small": SMALL, "tuned": TUNED}[name],
-        Target(n=300, epsilon=4.0, delta=1e-4, patients=Patients(images=3)),
-        cache=tmp_path,
-    )
+        Target(n=300, epsilon=4.0, delta=1e-4, patients=Patients(images=3)), cache=tmp_path,
+    )  # fmt: skip
     check_price(plan)
     assert plan.patients is not None
     fine = 0.998 if name != "full" else 1 - 1e-5  # others are priced on a grid
     edits = {
         "cost": [less_noise(plan, factor) for factor in (fine, 0.98, 1e-5)],
-        "says epsilon": [
-            replace(plan, realised_epsilon=2.0),
-            replace(plan, realised_epsilon=0.9998 * plan.realised_epsilon),
-            replace(plan, patients=replace(plan.patients, epsilon=5.0)),
-            other_checks(plan, 0.01),
-            other_checks(plan, None),
-        ],
+        "says epsilon": [replace(plan, realised_epsilon=2.0), replace(plan,
+            realised_epsilon=0.9998 * plan.realised_epsilon), replace(plan,
+            patients=replace(plan.patients, epsilon=5.0)), replace(plan,
+            patients=Patients(images=None, epsilon=5.0)), other_checks(plan, 0.01),
+            other_checks(plan, None)],
         "priced by": [replace(plan, priced_by="exact, audited")],
         "checked by": [replace(plan, checks={})],
         "notes": [replace(plan, check_notes={"rdp": "fine"})],
-    }
+    }  # fmt: skip
     for key, wrong in edits.items():
         for each in wrong:
             with pytest.raises(PrivacyError, match=key):
                 check_price(each)
-
-
-# `auto` methods
 
 
 AUTO = method_options({"head": "auto"})
@@ -189,7 +180,7 @@ def run(tmp_path: Path, calibration: Path) -> Run:
     return Run(tmp_path, job, calibration, {"image": ROWS["train"]})
 
 
-def test_a_cell_of_auto_is_the_chosen_head_s_bit_for_bit(run: Run) -> None:
+def test_a_cell_of_auto_is_the_chosen_head_s_and_states_why(run: Run) -> None:
     run.train()
     chosen = method_options(auto_rule.choose_head(FACTS))
     values = run.record("auto")
@@ -204,19 +195,17 @@ def test_a_cell_of_auto_is_the_chosen_head_s_bit_for_bit(run: Run) -> None:
     alone = fit_heads(chosen, data, task.plan, seeds)
     weights = load_file(run.cell("auto") / "heads.safetensors")["weights"]
     np.testing.assert_array_equal(weights, alone.weights)
-
-
-def test_the_statement_names_the_rule_what_it_chose_and_the_facts(run: Run) -> None:
-    run.train()
     said = run.read("auto", "privacy")
-    chosen = auto_rule.choose_head(FACTS)["head"]
     assert said["chosen_from"] == {
-        "rule": f"auto rule {auto_rule.RULE}", "head": chosen, **FACTS.to_dict(),
+        "rule": f"auto rule {auto_rule.RULE}", "head": chosen.head, **FACTS.to_dict(),
     }  # fmt: skip
-    assert any(f"auto rule {auto_rule.RULE}" in text and chosen in text for text in said["public"])
+    rule = f"auto rule {auto_rule.RULE}"
+    assert any(rule in text and chosen.head in text for text in said["public"])
     assert said["private"] is True
     assert 0.98 * 4 < said["epsilon_realised"] <= 4
     assert "chosen_from" not in run.read("sgd", "privacy")
+    assert recorded_facts(run.record("auto"), epsilon=4.0, delta=1e-4) == FACTS
+    assert FitInputs(store, "image").read_facts(TARGET) == FACTS
 
 
 def test_a_current_cell_is_kept_and_another_rule_or_choice_makes_it_anew(
@@ -249,13 +238,6 @@ def test_without_privacy_auto_chooses_too(run: Run) -> None:
     assert values["summary"]["accuracy"]["mean"] > 0.7
 
 
-def test_the_facts_of_a_record_are_those_that_decided(run: Run) -> None:
-    run.train()
-    assert recorded_facts(run.record("auto"), epsilon=4.0, delta=1e-4) == FACTS
-    store = FeatureStore(run.folder / "train/manifest.json")
-    assert FitInputs(store, "image").read_facts(TARGET) == FACTS
-
-
 def test_a_choice_that_cannot_be_trained_does_not_keep_the_others(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,12 +255,14 @@ def test_deciding_prices_all_seeds_together_as_for_any_method(tmp_path: Path) ->
     path = tmp_path / "plans.json"
     chosen = method_options(auto_rule.choose_head(FACTS))
     both, more = {"auto": AUTO, "alone": chosen}, dict[str, Any](cache=tmp_path, seeds=3)
+    both["again"] = AUTO
     write_plans(both, TARGET, output=path, **more)
     calibrated = read_plans(path)
     methods, plans = decide_methods(both, calibrated, FACTS, TARGET, **more)
     assert methods["alone"] is chosen
     assert trained_head(methods["auto"]) == chosen
-    assert plans.plans["auto"].to_dict() == plans.plans["alone"].to_dict()
-    assert plans.together["auto"] == plans.together["alone"]
+    for name in ("auto", "again"):
+        assert plans.plans[name].to_dict() == plans.plans["alone"].to_dict()
+        assert plans.together[name] == plans.together["alone"]
     alone = decide_methods({"alone": chosen}, calibrated, FACTS, TARGET, **more)
     assert alone[1] is calibrated

@@ -120,14 +120,10 @@ def next_float16(rows: np.ndarray) -> np.ndarray:
     return halves.astype(np.float32)
 
 
-@pytest.mark.parametrize(
-    ("name", "rows"),
-    [
-        ("first", images(0, ROWS["train"])),
-        ("first", images(1, ROWS["test"])),
-        ("second", images(5, 150)),
-    ],
-)
+@pytest.mark.parametrize(("name", "rows"), [
+    ("first", images(0, ROWS["train"])), ("first", images(1, ROWS["test"])),
+    ("second", images(5, 150)),
+])  # fmt: skip
 @pytest.mark.parametrize("change", [lambda rows: 2 * rows, bfloat16, next_float16])
 def test_private_rows_are_known_in_any_order_company_and_precision(
     study: Study, tmp_path: Path, name: str, rows: np.ndarray, change: Any
@@ -144,10 +140,9 @@ def test_the_statement_says_who_declared_what_public(study: Study, tmp_path: Pat
     both = lent(manifest) | {"init": "file", "init_file": str(tmp_path / "start")}
     study.train(some=both, other=SGD)
     statement = json.loads((study.cell("some") / "privacy.json").read_text())
-    assert statement["declared_public"] == {
-        "by": "lesions",
-        "options": {"init_file": str(tmp_path / "start"), "public_covariance": str(manifest)},
-    }
+    assert statement["declared_public"] == {"by": "lesions", "options": {
+        "init_file": str(tmp_path / "start"), "public_covariance": str(manifest),
+    }}  # fmt: skip
     assert statement["public_files"] == {
         str(path): artifacts.sha256_file(path) for path in (manifest, tmp_path / "start")
     }

@@ -62,7 +62,7 @@ def write_features(
             held = np.eye(CLASSES, dtype=np.uint8)[labels] * (not constant)
             held[0] = 1
         units = [f"{split} {patients(row)}" for row in range(rows)] if patients else None
-        write_split(folder / split, features, held, units=units)
+        write_split(folder / split, features, held, units=units, shards=2)
 
 
 def head_network(*arguments: Any, **rest: Any) -> TunedNetwork:  # noqa: ARG001
@@ -110,15 +110,10 @@ class Run:
         plan_job(job, ROWS // IMAGES if job.unit == "patient" else ROWS, plans, self.calibration)
         search_job(
             job,
-            NetworkFiles(
-                backbone=backbone_options({"family": "timm", "model": "test_vit"}),
-                train=self.folder / "train/manifest.json",
-                test=self.folder / "test/manifest.json",
-                plans=plans,
-                results=self.folder,
-            ),
-            output=self.path,
-            limits=Limits(device="cpu", physical_batch=64, checkpoint_minutes=0),
+            NetworkFiles(backbone=backbone_options({"family": "timm", "model": "test_vit"}),
+                train=self.folder / "train/manifest.json", test=self.folder / "test/manifest.json",
+                plans=plans, results=self.folder),
+            output=self.path, limits=Limits(device="cpu", physical_batch=64, checkpoint_minutes=0),
         )  # fmt: skip
         return SearchRecord.read(self.path)
 
@@ -147,6 +142,10 @@ def test_a_record_has_the_trials_and_the_best(run: Run) -> None:
     assert read_searched_values(run.path) == record.best.values
     assert (record.best.score or 0) > 0.7
     assert not list(run.path.parent.glob(".*.checkpoint"))
+    other, store = run.search(study_seed=3), FeatureStore(run.folder / "train/manifest.json")
+    assert [each.values for each in other.trials] != [each.values for each in record.trials]
+    assert (record.seed, other.seed) == (0, 3)
+    assert other.held_out.rows == held_out_rows(store, 0.25, seed=3).sum() != record.held_out.rows
 
 
 def test_trials_train_with_the_cell_s_plan_on_the_other_rows(run: Run) -> None:
@@ -163,8 +162,10 @@ def test_trials_train_with_the_cell_s_plan_on_the_other_rows(run: Run) -> None:
         assert call["options"].learning_rate == trial.values["learning_rate"]
         seeds |= set(call["releases"].seeds)
     noise = {call["releases"].plan.mechanisms[0].noise_multiplier for call in run.trainings.calls}
-    assert len(noise) == 1
-    assert len(seeds) == 4
+    kept = [call["checkpoint"] for call in run.trainings.calls]
+    assert [len(noise), len(seeds), len({each.fingerprint for each in kept})] == [1, 4, 4]
+    assert {(each.minutes, call["physical_batch"])
+            for each, call in zip(kept, run.trainings.calls, strict=True)} == {(0, 64)}  # fmt: skip
 
 
 @pytest.mark.parametrize("patients", [None, math.isqrt])
@@ -231,16 +232,11 @@ def _with_patients(run: Run) -> SearchRecord:
     return run.search()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda run: run.search(searched(steps=5)),
-        lambda run: run.search(epsilon="2"),
-        lambda run: run.search(study_seed=1),
-        lambda run: run.search(delta=1e-4),
-        _with_patients,
-    ],
-)
+@pytest.mark.parametrize("change", [
+    lambda run: run.search(searched(steps=5)), lambda run: run.search(epsilon="2"),
+    lambda run: run.search(study_seed=1), lambda run: run.search(metric="macro_accuracy"),
+    lambda run: run.search(delta=1e-4), _with_patients,
+])  # fmt: skip
 def test_other_options_plans_or_rows_are_searched_anew(
     run: Run, change: Callable[[Run], Any]
 ) -> None:
@@ -264,6 +260,9 @@ def test_a_trial_that_diverges_stops_nothing(run: Run, caplog: pytest.LogCapture
     only = {"learning_rate": [3e38, 3.1e38]}
     with pytest.raises(ConfigError, match="all 2 trials diverged"):
         run.search(searched(search={"trials": 2, "space": only}))
+    for other in (searched(search=None), method_options({"head": "sgd", "steps": 2})):
+        with pytest.raises(ConfigError, match="net: this method has no search; add `search` to"):
+            run.search(other)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("unit", ["image", "patient"])
@@ -282,14 +281,11 @@ def test_patients_are_held_out_whole(run: Run, unit: str) -> None:
         assert call["releases"].plan.n == (ROWS if unit == "image" else ROWS // IMAGES)
 
 
-def test_several_labels_a_row_are_scored_by_auc(run: Run) -> None:
+def test_several_labels_a_row_are_scored_by_auc_if_there_is_one(run: Run) -> None:
     write_features(run.folder, several=True)
     record = run.search(searched(2, loss="sigmoid"))
     assert record.metric == "auc"
     assert 0.5 < (record.best.score or 0) <= 1
-
-
-def test_labels_without_an_auc_are_said(run: Run) -> None:
     write_features(run.folder, several=True, constant=True)
     with pytest.raises(DataError, match="write a larger search.held_out"):
         run.search(searched(2, loss="sigmoid", search={"space": SPACE, "held_out": 0.01}))
