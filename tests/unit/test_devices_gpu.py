@@ -20,14 +20,10 @@ from tests.support.gpu import needs_gpu
 # heads on a device without our kernels
 
 HEADS: dict[str, dict[str, Any]] = {
-    "momentum": {"steps": 20, "batch_size": 30},
-    "adam": {"steps": 20, "batch_size": "full"},
-    "sgd": {"steps": 20, "batch_size": 30},
-    "feature_covariance": {},
-    "newton": {},
-    "least_squares": {},
-    "prototypes": {},
-}
+    "momentum": {"steps": 20, "batch_size": 30}, "adam": {"steps": 20, "batch_size": "full"},
+    "sgd": {"steps": 20, "batch_size": 30}, "feature_covariance": {}, "newton": {},
+    "least_squares": {}, "prototypes": {},
+}  # fmt: skip
 
 
 def training_set(device: str = "cpu") -> TrainingSet:

@@ -21,20 +21,14 @@ def let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "_held", [])
 
 
-@pytest.mark.parametrize(
-    ("environment", "nodes", "wanted"),
-    [
-        ({}, [], ()),
-        ({}, FOUR, ("0", "1", "2", "3")),
-        ({"CUDA_VISIBLE_DEVICES": ""}, FOUR, ()),
-        ({"CUDA_VISIBLE_DEVICES": "-1"}, FOUR, ()),
-        ({"CUDA_VISIBLE_DEVICES": "2"}, FOUR, ("2",)),
-        ({"CUDA_VISIBLE_DEVICES": "3, 1"}, FOUR, ("3", "1")),
-        ({"CUDA_VISIBLE_DEVICES": "0,-1,2"}, FOUR, ("0",)),
-        ({"CUDA_VISIBLE_DEVICES": "1,1"}, FOUR, ("1",)),
-        ({"CUDA_VISIBLE_DEVICES": "GPU-1a,GPU-2b"}, [], ("GPU-1a", "GPU-2b")),
-    ],
-)
+@pytest.mark.parametrize(("environment", "nodes", "wanted"), [
+    ({}, [], ()), ({}, FOUR, ("0", "1", "2", "3")), ({"CUDA_VISIBLE_DEVICES": ""}, FOUR, ()),
+    ({"CUDA_VISIBLE_DEVICES": "-1"}, FOUR, ()), ({"CUDA_VISIBLE_DEVICES": "2"}, FOUR, ("2",)),
+    ({"CUDA_VISIBLE_DEVICES": "3, 1"}, FOUR, ("3", "1")),
+    ({"CUDA_VISIBLE_DEVICES": "0,-1,2"}, FOUR, ("0",)),
+    ({"CUDA_VISIBLE_DEVICES": "1,1"}, FOUR, ("1",)),
+    ({"CUDA_VISIBLE_DEVICES": "GPU-1a,GPU-2b"}, [], ("GPU-1a", "GPU-2b")),
+])  # fmt: skip
 def test_what_a_process_sees(
     environment: dict[str, str], nodes: list[str], wanted: tuple[str, ...]
 ) -> None:

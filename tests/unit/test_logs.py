@@ -105,21 +105,17 @@ def caused(error: Exception, cause: Exception) -> Exception:
     return error
 
 
-@pytest.mark.parametrize(
-    ("error", "lasting"),
-    [
-        (StoreError("shard.h5: damaged"), True),
-        (WrongDownloadError("a.zip: 404"), True),
-        (DownloadError("a.zip: no answer"), False),
-        (caused(StoreError("shard.h5"), OSError("bad object header")), True),
-        (caused(StoreError("shard.h5"), OSError(errno.EIO, "Input/output error")), False),
-        (caused(DataError("a.png"), FileNotFoundError(errno.ENOENT, "No such file")), True),
-        (caused(DataError("data"), OSError(errno.ENOSPC, "No space left on device")), False),
-        (caused(DataError("a.png"), MemoryError()), False),
-        (caused(DataError("tables"), caused(DataError("table"), MemoryError())), False),
-        (ValueError("x"), False),
-    ],
-)
+@pytest.mark.parametrize(("error", "lasting"), [
+    (StoreError("shard.h5: damaged"), True), (WrongDownloadError("a.zip: 404"), True),
+    (DownloadError("a.zip: no answer"), False),
+    (caused(StoreError("shard.h5"), OSError("bad object header")), True),
+    (caused(StoreError("shard.h5"), OSError(errno.EIO, "Input/output error")), False),
+    (caused(DataError("a.png"), FileNotFoundError(errno.ENOENT, "No such file")), True),
+    (caused(DataError("data"), OSError(errno.ENOSPC, "No space left on device")), False),
+    (caused(DataError("a.png"), MemoryError()), False),
+    (caused(DataError("tables"), caused(DataError("table"), MemoryError())), False),
+    (ValueError("x"), False),
+])  # fmt: skip
 def test_a_log_says_when_another_try_would_end_the_same_way(
     tmp_path: Path, error: Exception, lasting: bool
 ) -> None:

@@ -163,13 +163,10 @@ def test_whole_results_have_no_damage(doctor: Doctor) -> None:
 MISSED = [path for path in KINDS if KINDS[path] != path or path.startswith((CELL, NETWORK))]
 
 
-@pytest.mark.parametrize(
-    ("damage", "path"),
-    [
-        *((damage, path) for damage in (flip, truncate) for path in KINDS),
-        *((Path.unlink, path) for path in [*MISSED, f"{FEATURES}/shard-00001-of-00002.h5"]),
-    ],
-)
+@pytest.mark.parametrize(("damage", "path"), [
+    *((damage, path) for damage in (flip, truncate) for path in KINDS),
+    *((Path.unlink, path) for path in [*MISSED, f"{FEATURES}/shard-00001-of-00002.h5"]),
+])  # fmt: skip
 def test_each_damaged_file_is_named_with_the_command_that_makes_it_again(
     doctor: Doctor, damage: Callable[[Path], None], path: str
 ) -> None:

@@ -158,21 +158,18 @@ def test_only_the_released_numbers_are_saved(tmp_path: Path) -> None:
     assert not (tmp_path / "v2").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "values", "error", "key"),
-    [
-        ("v1", {"each_by_itself": False}, PrivacyError, "each_by_itself"),
-        ("v1", {"each_by_itself": 1}, PrivacyError, "each_by_itself"),
-        ("v1", {"dataset": "My Data"}, ConfigError, "dataset 'My Data'"),
-        ("V 1", {}, ConfigError, "folder 'V 1'"),
-        ("v1", {"weights_sha256": "abc"}, ConfigError, "weights_sha256"),
-        ("v1", {"model": ""}, ConfigError, "model"),
-        ("v1", {"model": "/home/me/model.pt"}, DataError, "path"),
-        ("v1", {"sign_key": "none.pem", "card": {"colour": "red"}}, ConfigError, "none.pem"),
-        ("v1", {"card": {"colour": "red"}}, DpprobeError, "colour"),
-        ("v1", {"card": {"contact": "/home/me"}}, DataError, "path"),
-    ],
-)
+@pytest.mark.parametrize(("name", "values", "error", "key"), [
+    ("v1", {"each_by_itself": False}, PrivacyError, "each_by_itself"),
+    ("v1", {"each_by_itself": 1}, PrivacyError, "each_by_itself"),
+    ("v1", {"dataset": "My Data"}, ConfigError, "dataset 'My Data'"),
+    ("V 1", {}, ConfigError, "folder 'V 1'"),
+    ("v1", {"weights_sha256": "abc"}, ConfigError, "weights_sha256"),
+    ("v1", {"model": ""}, ConfigError, "model"),
+    ("v1", {"model": "/home/me/model.pt"}, DataError, "path"),
+    ("v1", {"sign_key": "none.pem", "card": {"colour": "red"}}, ConfigError, "none.pem"),
+    ("v1", {"card": {"colour": "red"}}, DpprobeError, "colour"),
+    ("v1", {"card": {"contact": "/home/me"}}, DataError, "path"),
+])  # fmt: skip
 def test_what_cannot_be_published_is_refused(
     name: str, values: dict[str, Any], error: type[Exception], key: str,
     bundle: tuple[PrivateClassifier, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

@@ -42,14 +42,11 @@ def test_one_person_many_times_is_counted_and_warned_of(monkeypatch: pytest.Monk
         assert "copies" not in json.dumps(head.privacy_["promise"])
 
 
-@pytest.mark.parametrize(
-    ("group", "expected"),
-    [
-        (lambda row: f"person {row}", "21 rows repeat a row of another group.* in 21 groups"),
-        (lambda row: f"person {0 if row in range(240, 260) else row}", "1 rows.* in 2 groups"),
-        (lambda row: f"person {0 if row >= 240 or row == 5 else row}", None),
-    ],
-)
+@pytest.mark.parametrize(("group", "expected"), [
+    (lambda row: f"person {row}", "21 rows repeat a row of another group.* in 21 groups"),
+    (lambda row: f"person {0 if row in range(240, 260) else row}", "1 rows.* in 2 groups"),
+    (lambda row: f"person {0 if row >= 240 or row == 5 else row}", None),
+])  # fmt: skip
 def test_copies_within_a_group_do_no_harm(group: Any, expected: str | None) -> None:
     groups = [group(row) for row in range(len(ROWS))]
     told = fit_warnings(make_private(unit="group"), ROWS, LABELS, groups=groups)

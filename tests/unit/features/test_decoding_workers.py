@@ -226,14 +226,11 @@ def act_at(row: int, act: Callable[[], None]) -> Callable[[EncodedImage], Image.
     return opened
 
 
-@pytest.mark.parametrize(
-    ("act", "words"),
-    [
-        (lambda: os.kill(os.getpid(), signal.SIGKILL), r"worker \(pid.*\)"),
-        (lambda: os._exit(3), r"worker \(pid.*\)"),
-        (lambda: time.sleep(60), r"timed out after 2 seconds"),
-    ],
-)
+@pytest.mark.parametrize(("act", "words"), [
+    (lambda: os.kill(os.getpid(), signal.SIGKILL), r"worker \(pid.*\)"),
+    (lambda: os._exit(3), r"worker \(pid.*\)"),
+    (lambda: time.sleep(60), r"timed out after 2 seconds"),
+])  # fmt: skip
 def test_a_process_that_is_killed_or_hangs_ends_the_work(
     table: SplitTable, act: Callable[[], None], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -259,13 +259,9 @@ def test_a_slow_model_keeps_the_reader_back(
     assert max(lead) <= (AHEAD * threads + 1) * PIECE_ROWS
 
 
-@pytest.mark.parametrize(
-    ("broken", "said"),
-    [
-        ("row", r"^train row 300 \(id id300\): cannot be decoded"),
-        ("forward pass", "^out of memory"),
-    ],
-)
+@pytest.mark.parametrize(("broken", "said"), [
+    ("row", r"^train row 300 \(id id300\): cannot be decoded"), ("forward pass", "^out of memory"),
+])  # fmt: skip
 def test_a_fault_in_the_middle_ends_the_threads(
     tmp_path: Path, change_backbone: Callable[[Change], None], broken: str, said: str
 ) -> None:

@@ -289,15 +289,12 @@ def test_a_shard_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> Non
         list(blocks)
 
 
-@pytest.mark.parametrize(
-    ("edit", "message"),
-    [
-        (lambda text: text.replace('"start": 7', '"start": 8'), "changed"),
-        (lambda text: text[:-20], "read"),
-        (lambda text: text.replace("dpprobe-manifest", "other"), "not a manifest"),
-        (lambda text: text.replace('"format_version": 2', '"format_version": 1'), "version 1"),
-    ],
-)
+@pytest.mark.parametrize(("edit", "message"), [
+    (lambda text: text.replace('"start": 7', '"start": 8'), "changed"),
+    (lambda text: text[:-20], "read"),
+    (lambda text: text.replace("dpprobe-manifest", "other"), "not a manifest"),
+    (lambda text: text.replace('"format_version": 2', '"format_version": 1'), "version 1"),
+])  # fmt: skip
 def test_damaged_manifest_is_refused(
     tmp_path: Path, edit: Callable[[str], str], message: str
 ) -> None:

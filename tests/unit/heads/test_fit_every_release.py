@@ -164,18 +164,15 @@ def test_each_release_has_the_noise_that_was_priced(name: str) -> None:
 SGD_TUNED = {"head": "tuned", "base": SGD | {"batch_size": "full"}, "score_share": 0.2}
 
 
-@pytest.mark.parametrize(
-    ("values", "shares"),
-    [
-        (SGD | {"normalize": "centred", "batch_size": 30}, {"centre": 0.04}),
-        (SGD_TUNED | {"search": {"learning_rate": [0.1, 1]}}, {"score": 0.2}),
-        ({"head": "momentum", "class_priors": "released"}, {"class_counts": 0.02}),
-        ({"head": "momentum", "normalize": "whitened"}, {"centre": 0.042, "second_moment": 0.098}),
-        ({"head": "newton", "normalize": "none", "hessian_share": 0.4}, {"hessians": 0.4}),
-        ({"head": "least_squares", "gram_share": 0.25}, {"centre": 0.04, "gram": 0.24}),
-        ({"head": "feature_covariance", "normalize": "none", "steps": 4}, {"covariance": 0.2}),
-    ],
-)
+@pytest.mark.parametrize(("values", "shares"), [
+    (SGD | {"normalize": "centred", "batch_size": 30}, {"centre": 0.04}),
+    (SGD_TUNED | {"search": {"learning_rate": [0.1, 1]}}, {"score": 0.2}),
+    ({"head": "momentum", "class_priors": "released"}, {"class_counts": 0.02}),
+    ({"head": "momentum", "normalize": "whitened"}, {"centre": 0.042, "second_moment": 0.098}),
+    ({"head": "newton", "normalize": "none", "hessian_share": 0.4}, {"hessians": 0.4}),
+    ({"head": "least_squares", "gram_share": 0.25}, {"centre": 0.04, "gram": 0.24}),
+    ({"head": "feature_covariance", "normalize": "none", "steps": 4}, {"covariance": 0.2}),
+])  # fmt: skip
 def test_the_budget_is_split_as_the_shares_say(
     values: dict[str, Any], shares: dict[str, float]
 ) -> None:

@@ -58,12 +58,9 @@ def test_one_step_from_zero_is_least_squares() -> None:
     """The first gradient is that of least squares on centred labels, K times as long a step."""
     features, labels = classes_of()
     one = fit(
-        feature_covariance.Options(normalize="none", steps=1, step=1.0),
-        features,
-        labels,
-        4,
+        feature_covariance.Options(normalize="none", steps=1, step=1.0), features, labels, 4,
         seeds=(1,),
-    )
+    )  # fmt: skip
     other = fit(least_squares.Options(normalize="none"), features, labels, 4, seeds=(1,))
     other.weights[..., -1] -= 1 / 4
     np.testing.assert_allclose(one.weights, 4 * other.weights, rtol=1e-3, atol=2e-4)
@@ -135,16 +132,10 @@ def descent_of(options: newton.Options, features: torch.Tensor, labels: torch.Te
     return Descent(options, rows, releases, clip, scale=options.gradient_scale(4), record=None)
 
 
-@pytest.mark.parametrize(
-    ("loss", "bias", "steps", "bound"),
-    [
-        ("softmax", None, 3, math.sqrt(2)),
-        ("softmax", None, 1, 1.0),
-        ("sigmoid", 0.0, 3, 1.0),
-        ("sigmoid", 0.0, 1, 0.5),
-        ("sigmoid", None, 1, 1.0),
-    ],
-)
+@pytest.mark.parametrize(("loss", "bias", "steps", "bound"), [
+    ("softmax", None, 3, math.sqrt(2)), ("softmax", None, 1, 1.0), ("sigmoid", 0.0, 3, 1.0),
+    ("sigmoid", 0.0, 1, 0.5), ("sigmoid", None, 1, 1.0),
+])  # fmt: skip
 def test_bounds_that_gradients_have_by_themselves_clip_nothing(
     loss: Any, bias: Any, steps: int, bound: float
 ) -> None:
@@ -167,19 +158,13 @@ def test_bounds_that_gradients_have_by_themselves_clip_nothing(
     torch.testing.assert_close(actual.values[:, :-1], plain.double(), rtol=1e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize(
-    ("several", "values"),
-    [
-        (False, {"head": "newton", "steps": 80}),
-        (True, {"head": "newton", "loss": "sigmoid", "steps": 60, "step": 0.9}),
-        (
-            True,
-            {"head": "newton", "loss": "sigmoid", "hessian": "per_class", "steps": 60, "step": 0.9},
-        ),
-        (False, {"head": "feature_covariance", "steps": 300}),
-        (True, {"head": "feature_covariance", "loss": "sigmoid", "steps": 300}),
-    ],
-)
+@pytest.mark.parametrize(("several", "values"), [
+    (False, {"head": "newton", "steps": 80}),
+    (True, {"head": "newton", "loss": "sigmoid", "steps": 60, "step": 0.9}),
+    (True, {"head": "newton", "loss": "sigmoid", "hessian": "per_class", "steps": 60, "step": 0.9}),
+    (False, {"head": "feature_covariance", "steps": 300}),
+    (True, {"head": "feature_covariance", "loss": "sigmoid", "steps": 300}),
+])  # fmt: skip
 def test_without_noise_many_steps_are_scikit_learns_logistic_regression(
     several: bool, values: dict[str, Any]
 ) -> None:

@@ -208,14 +208,11 @@ def test_a_damaged_answer_is_refused_by_name(tmp_path: Path, damage: str) -> Non
 
 
 PRICES: dict[str, Callable[[float], float]] = {
-    "line": lambda x: 3 / x,
-    "steep": lambda x: 5 / x**4,
-    "flat": lambda x: 2 / x**0.3,
+    "line": lambda x: 3 / x, "steep": lambda x: 5 / x**4, "flat": lambda x: 2 / x**0.3,
     "curved": lambda x: 1 / x + 1 / x**3,
     "ends": lambda x: math.inf if x < 0.5 else 4 / x if x < 200 else 0.0,
-    "floor": lambda x: 0.25 + 1 / x,
-    "jump": lambda x: 3.0 if x < 5 else 0.1,
-}
+    "floor": lambda x: 0.25 + 1 / x, "jump": lambda x: 3.0 if x < 5 else 0.1,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PRICES)

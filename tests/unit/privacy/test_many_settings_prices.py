@@ -25,19 +25,16 @@ from tests.support.stored_records import answer_of, check_values, to_plain
 Parts = list[Mechanism]
 BESIDE = [gaussians(9.0, name="centre"), gaussians(4.0, count=2)]
 COMPOSITIONS: dict[str, tuple[Parts, Selection | None]] = {
-    "nothing": ([], None),
-    "silent": ([gaussians(0.0, 0.1, 5), gaussians(3.0, name="a")], None),
+    "nothing": ([], None), "silent": ([gaussians(0.0, 0.1, 5), gaussians(3.0, name="a")], None),
     "whole": ([gaussians(5.0, name="a"), gaussians(12.0, count=3, name="b")], None),
     "sampled": ([gaussians(1.0, 0.02, 200)], None),
     "nearly whole": ([gaussians(8.0, 1 - 1e-9, 3)], None),
     "mixed": ([*mixed(2.0), gaussians(30.0, count=4, name="bias")], None),
-    "little": ([gaussians(1724.0)], None),
-    "much": ([gaussians(0.05, 0.3, 3)], None),
-    "search": ([gaussians(20.0, count=5)], best_of(10)),
-    "search beside": (BESIDE, best_of(5)),
+    "little": ([gaussians(1724.0)], None), "much": ([gaussians(0.05, 0.3, 3)], None),
+    "search": ([gaussians(20.0, count=5)], best_of(10)), "search beside": (BESIDE, best_of(5)),
     "two beside": ([gaussians(12.0, name="covariance", count=2), *BESIDE], best_of(5)),
     "sampled search": ([gaussians(1.0, 0.02, 200)], best_of(5)),
-}
+}  # fmt: skip
 
 
 def scrub(value: Any) -> Any:

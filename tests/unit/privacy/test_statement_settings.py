@@ -36,15 +36,11 @@ def plan(epsilon: float = 1.0) -> Plan:
         ),
     )  # fmt: skip
     return Plan(
-        mechanisms=mechanisms,
-        n=1600,
-        epsilon=epsilon,
-        delta=1e-5,
-        accountant="pld",
+        mechanisms=mechanisms, n=1600, epsilon=epsilon, delta=1e-5, accountant="pld",
         realised_epsilon=accountants.compute_epsilon(mechanisms, 1e-5, "pld"),
         priced_by=accountants.describe_accountant(mechanisms, "pld"),
         checks={"prv": 0.999} if private else {},
-    )
+    )  # fmt: skip
 
 
 def state(epsilon: float = 1.0, **changes: Any) -> dict[str, Any]:

@@ -209,14 +209,10 @@ def test_a_bundle_without_its_ledger_is_refused(folder: Path) -> None:
     assert not ledger(folder).path.exists()
 
 
-@pytest.mark.parametrize(
-    ("key", "limit"),
-    [
-        ("max_epsilon", 2.5),
-        ("max_risk", {"advantage": 0.25}),
-        ("max_risk", {"true_positives": 0.008, "at": 0.001}),
-    ],
-)
+@pytest.mark.parametrize(("key", "limit"), [
+    ("max_epsilon", 2.5), ("max_risk", {"advantage": 0.25}),
+    ("max_risk", {"true_positives": 0.008, "at": 0.001}),
+])  # fmt: skip
 def test_releases_together_keep_to_a_limit(folder: Path, key: str, limit: Any) -> None:
     """Each alone, of epsilon 2 at delta 1e-4, is within it; both together are not."""
     release(folder, study(folder, **{key: limit}))
@@ -313,21 +309,18 @@ def test_an_error_after_the_booking_says_that_the_entry_counts(
     assert [entry.state for entry in ledger(folder).read_entries()] == ["abandoned", "closed"]
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"more": {"split_by": "class"}}, "releases.first: dataset toy: split_by: class chooses"),
-        ({"calibrate": {}}, "releases.first: calibrate: has no epsilon; write `calibrate: "),
-        ({"sign_key": "none.pem"}, "sign_key: no file none.pem"),
-        ({"sign_key": "pyproject.toml"}, "signing key .*pyproject.toml: unreadable"),
-        ({"card": {"contact": "see /home/me/notes"}}, "card: contains a path, '/home/'"),
-        ({"evaluate": {"epsilon": 8}, "shares": (8, 1, 1)}, "write `metric: macro_accuracy` in `e"),
-        (
-            {"more": {"unit": "image", "max_images_per_patient": 2}, "of_patients": True},
-            "max_images_per_patient is 2, but a patient has more training images",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ({"more": {"split_by": "class"}}, "releases.first: dataset toy: split_by: class chooses"),
+    ({"calibrate": {}}, "releases.first: calibrate: has no epsilon; write `calibrate: "),
+    ({"sign_key": "none.pem"}, "sign_key: no file none.pem"),
+    ({"sign_key": "pyproject.toml"}, "signing key .*pyproject.toml: unreadable"),
+    ({"card": {"contact": "see /home/me/notes"}}, "card: contains a path, '/home/'"),
+    ({"evaluate": {"epsilon": 8}, "shares": (8, 1, 1)}, "write `metric: macro_accuracy` in `e"),
+    (
+        {"more": {"unit": "image", "max_images_per_patient": 2}, "of_patients": True},
+        "max_images_per_patient is 2, but a patient has more training images",
+    ),
+])  # fmt: skip
 def test_a_fault_is_refused_before_the_booking(
     folder: Path, options: dict[str, Any], words: str
 ) -> None:

@@ -140,15 +140,9 @@ def test_without_noise_the_area_is_the_benchmarks() -> None:
         assert result["value"] == pytest.approx(bench, abs=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("n", "epsilon", "chances"),
-    [
-        (40, 0.5, (0.5, 0.995)),
-        (300, 0.2, (0.995,)),
-        (300, 8.0, (0.9,)),
-        (20_000, 0.2, (0.995,)),
-    ],
-)
+@pytest.mark.parametrize(("n", "epsilon", "chances"), [
+    (40, 0.5, (0.5, 0.995)), (300, 0.2, (0.995,)), (300, 8.0, (0.9,)), (20_000, 0.2, (0.995,)),
+])  # fmt: skip
 def test_the_interval_of_an_accuracy_covers_sampling_and_noise(
     tmp_path: Path, n: int, epsilon: float, chances: tuple[float, ...]
 ) -> None:

@@ -145,14 +145,11 @@ def test_sites_with_other_options_do_not_begin(tmp_path: Path) -> None:
         assert site.ledger.read_entries() == []
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"more": {"split_by": "class"}}, "split_by: class chooses test rows by their rank"),
-        ({"cohort": "2025", "horizon": 4}, "sites: not possible with `cohort`"),
-        ({"method": "search"}, "sites cannot search together"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"more": {"split_by": "class"}}, "split_by: class chooses test rows by their rank"),
+    ({"cohort": "2025", "horizon": 4}, "sites: not possible with `cohort`"),
+    ({"method": "search"}, "sites cannot search together"),
+])  # fmt: skip
 def test_a_fault_of_the_release_stops_a_site_before_its_offer_and_before_it_books(
     tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:

@@ -94,14 +94,11 @@ def test_what_a_study_lacks_is_named(
     assert "lacks the offers of east, north, south" in str(status) or status == 3
 
 
-@pytest.mark.parametrize(
-    ("action", "changes", "words"),
-    [
-        ("keys", {"dataset": {"split_by": "class"}}, "dataset toy: split_by: class"),
-        ("sums", {"dataset": {"expect": {"classes": 7}}}, "expect.classes: 7, but there are"),
-        ("combine", {"release": {"cohort": "2025", "horizon": 4}}, "not possible with `cohort`"),
-    ],
-)
+@pytest.mark.parametrize(("action", "changes", "words"), [
+    ("keys", {"dataset": {"split_by": "class"}}, "dataset toy: split_by: class"),
+    ("sums", {"dataset": {"expect": {"classes": 7}}}, "expect.classes: 7, but there are"),
+    ("combine", {"release": {"cohort": "2025", "horizon": 4}}, "not possible with `cohort`"),
+])  # fmt: skip
 def test_a_study_that_check_refuses_leaves_no_offer_entry_or_message(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     action: str, changes: dict[str, Any], words: str,
