@@ -33,6 +33,7 @@ def test_a_large_memory_map_is_a_source(mapped: np.memmap, monkeypatch: pytest.M
     source = array_inputs.find_source(mapped)
     assert isinstance(source, array_inputs.MappedRows)
     assert array_inputs.read_shape(mapped) == (8, 3)
+    assert array_inputs.find_source(mapped.reshape(2, 4, 3)) is None
     starts, blocks = zip(*source.read_blocks(3), strict=True)
     assert starts == (0, 3, 6)
     assert all(block.dtype == np.float32 and block.flags.writeable for block in blocks)
@@ -121,7 +122,7 @@ class Source:
         self.__dict__ |= said
 
     def read_blocks(self, _: int) -> Any:
-        return iter(self.blocks)
+        return self.blocks if self.blocks is None else iter(self.blocks)
 
 
 FIRST, LAST = (0, ROWS[:40]), (40, ROWS[40:])
@@ -135,6 +136,7 @@ LYING = [
     Source((0, ROWS[:, :0]), dimension=0), Source((0, ROWS.astype("M8[s]"))),
     Source((0, np.ma.masked_array(ROWS))),
     Source((0, np.full(ROWS.shape, "one"))), Source(blocks=iter([FIRST, LAST])),
+    Source(blocks=None),
 ]  # fmt: skip
 
 
@@ -165,7 +167,7 @@ def test_a_source_is_held_to_what_it_says(
     stops: list[int] = []
     with pytest.raises(DpprobeError, match="^X: "):
         stops.extend(find_stops(LYING[place]))
-    one = Source((0, ROWS[:1, :1]), rows=1, dimension=1)
+    one = Source((0, ROWS[:1, :1]), rows=1, dimension=1, chunks=1)
     assert list(find_stops(one)) == [1]
     assert max(stops, default=0) <= len(ROWS), "no consumer gets more rows than it has room for"
 
@@ -180,6 +182,8 @@ def test_a_source_may_have_numbers_of_any_type(kind: Any, monkeypatch: pytest.Mo
     np.testing.assert_array_equal(make_benchmark().fit(source, LABELS).coef_, whole.coef_)
     for module in (array_inputs, fit_and_score):
         monkeypatch.setattr(module, "STREAMED_BYTES", 1)
+    with pytest.raises(ArrayError, match="59 labels, but X has 60 rows"):
+        make_benchmark().fit(source, LABELS[:-1])
     streamed = make_benchmark().fit(source, LABELS)
     np.testing.assert_allclose(streamed.coef_, whole.coef_, rtol=1e-4, atol=1e-6)
     assert streamed.predict(source).tolist() == whole.predict(rows).tolist()
@@ -197,7 +201,7 @@ MASKED = np.ma.masked_array(ROWS)
         pd.DataFrame({"a": pd.period_range("2020", periods=60), "b": ROWS[:, 0]}),
         [MOMENTS[:40], MOMENTS[40:]], MASKED, list(MASKED), [MASKED], ROWS.astype(complex),
         [ROWS.astype(complex)], np.zeros(60, [("a", "f4"), ("b", "f4")]),
-        torch.from_numpy(ROWS.astype(complex)), torch.from_numpy(ROWS).to_sparse(),
+        torch.from_numpy(ROWS.astype(complex)).conj(), torch.from_numpy(ROWS).to_sparse(),
         torch.from_numpy(ROWS).bfloat16(), ROWS.astype(complex).tolist(),
     ],
 )  # fmt: skip

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,13 @@ from dpprobe.artifacts import sha256_file
 from dpprobe.errors import StoreError
 from dpprobe.features import feature_store, shard_writer
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.features.shard_file import RowColumns, read_header, seal_shard
+from dpprobe.features.shard_file import (
+    RowColumns,
+    check_seal,
+    opened_shard,
+    read_header,
+    seal_shard,
+)
 from dpprobe.features.shard_header import ShardHeader
 from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.shard_writer import open_shard, write_shard
@@ -183,15 +192,22 @@ def edit_array(array: str, path: Path) -> None:
 TEXTS = ("ids", "groups/group_sex", "accepted", "units")
 
 
-def remove_layer(path: Path) -> None:
+def remove_layer(path: Path, dtype: str | None = None) -> None:
+    """Removes a layer, or stores it in another type, with its hash."""
     with h5py.File(path, "r+") as file:
+        values = file["layers/2"][...].astype(dtype)
         del file["layers/2"]
+        if dtype is not None:
+            file.create_dataset("layers/2", data=values, chunks=values.shape)
+            hashes = json.loads(file.attrs["layers_sha256"])
+            hashes["2"] = hashlib.sha256(values.data).hexdigest()
+            file.attrs["layers_sha256"] = json.dumps(hashes)
 
 
 EDITS: list[Callable[[Path], Any]] = [
-    remove_layer,
+    remove_layer, partial(remove_layer, dtype="float16"),
     *(partial(edit_array, array) for array in ("features", "labels", "layers/2", *TEXTS)),
-]
+]  # fmt: skip
 DAMAGES: list[Callable[[Path], Any]] = [
     Path.unlink, flip_byte, *EDITS, lambda path: os.truncate(path, path.stat().st_size - 100),
     lambda path: path.write_bytes(path.read_bytes() + bytes(16)),
@@ -296,6 +312,9 @@ def test_a_shard_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> Non
         (lambda text: text[:-20], "read"),
         (lambda text: text.replace("dpprobe-manifest", "other"), "not a manifest"),
         (lambda text: text.replace('"format_version": 2', '"format_version": 1'), "version 1"),
+        (lambda _: "[]", "not a manifest"),
+        (lambda _: "{}", "not a manifest"),
+        (lambda _: '{"format": "dpprobe-manifest"}', "version None"),
     ],
 )
 def test_damaged_manifest_is_refused(
@@ -322,6 +341,20 @@ def test_shards_may_come_in_any_order_but_each_row_once(tmp_path: Path) -> None:
     assert not (tmp_path / "manifest.json").exists()
     manifest_of(tmp_path, shards[::-1])
     np.testing.assert_array_equal(FeatureStore(tmp_path / "manifest.json").read(), FEATURES)
+    with pytest.raises(StoreError, match="not in the folder"):
+        manifest_of(tmp_path / "elsewhere", shards)
+
+
+def test_what_cannot_be_read_is_an_error_of_the_store(tmp_path: Path) -> None:
+    store, memory = cut_into(tmp_path, SHARDS), "/proc/self/mem"  # no process may read its start
+    for error in (OSError, KeyError, RuntimeError, ValueError):
+        shard = opened_shard(tmp_path / store.shards[0].file)
+        with pytest.raises(StoreError, match=r"of-00003\.h5: .*cannot be read.*odd"), shard:
+            raise error("odd")
+    store.shards = (replace(store.shards[0], file=memory, bytes=0),)
+    for read in (store.read, lambda: check_seal(Path(memory)), lambda: FeatureStore(tmp_path)):
+        with pytest.raises(StoreError, match="cannot be read"):
+            read()
 
 
 # What another shard's header or content has.

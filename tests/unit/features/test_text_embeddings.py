@@ -276,5 +276,14 @@ def test_a_start_goes_by_the_order_of_the_classes(tmp_path: Path) -> None:
     text_embeddings.check_classes(path, ["cat", "dog"])
     with pytest.raises(DataError, match="have another order"):
         text_embeddings.check_classes(path, ["dog", "cat"])
+    for change, array in (
+        ({"class_names": ["cat"]}, "weights"), ({"class_names": None}, "weights"), ({}, "other"),
+        ({"format": "x"}, "weights"),
+    ):  # fmt: skip
+        save_file(
+            {array: weights["weights"]}, path, metadata={"dpprobe": json.dumps(metadata | change)}
+        )
+        with pytest.raises(DataError, match="no text embeddings"):
+            text_embeddings.read_text_embeddings(path)
     save_file(weights, path)  # not ours: nothing is known of its classes
     text_embeddings.check_classes(path, ["dog", "cat"])
