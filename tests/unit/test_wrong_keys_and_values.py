@@ -66,6 +66,11 @@ MISTAKES: list[tuple[str, Any]] = [
     ("datasets.deep", {"x": {str(n): [[[[n]]]] for n in range(3)}}),
     ("privacy", {"max_epsilon": {"Digits": 1, "a": "x"}, "max_risks": {}}),
     ("releases", {"one": {"epsilon": [], "card": {"licence": ""}, "cohort": "x" * 81}}),
+    ("methods.new", {"head": "sgdd", "stepz": 1}), ("methods.new", {"head": ["sgd"], "stepz": 1}),
+    ("methods.new", {"stepz": 1}), ("datasets.cifar10", {"limitt": 3}), ("datasets", {"a": "b"}),
+    ("datasets.digits.limit", {"train": 3, "tset": 4}), ("few_shot", {"shots": [{"shotz": 1}]}),
+    ("methods.new", {"head": "sgd", "normalize": {"kind": "channels", "chanels": 3}}),
+    ("methods.new", {"head": "sgd", "normalize": {"kind": "whitened", "channels": 3}}),
 ]  # fmt: skip
 
 
