@@ -13,6 +13,7 @@ from dpprobe.artifacts import (
     parse_values,
     read_json,
     read_whole_record,
+    sha256_file,
     write_json,
     write_record,
 )
@@ -27,6 +28,7 @@ from dpprobe.artifacts import (
         ({"a": 1, "b": 2}, {"a": 1}, ("b", 2, ABSENT)),
         ({"a": [1]}, {"a": [2]}, ("a", [1], [2])),
         ({"a": None}, {"a": {"b": 1}}, ("a", None, {"b": 1})),
+        ({"a": {"b": 1}}, {"a": None}, ("a", {"b": 1}, None)),
         ({"a": {"b": ABSENT}}, {"a": {}}, ("a", {"b": ABSENT}, {})),
     ],
 )
@@ -54,14 +56,23 @@ def test_each_changed_byte_of_a_record_shows(tmp_path: Path) -> None:
 
 def test_a_record_of_before_is_read_without_a_hash(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
-    write_json(path, {"mean": 0.25})
-    assert read_json(path) == {"mean": 0.25}
-    assert read_whole_record(path) == {"mean": 0.25}
+    for values in ({"mean": 0.25}, [1, 2]):
+        write_json(path, values)
+        assert read_json(path) == read_whole_record(path) == values
 
 
 def test_the_sizes_of_the_files_beside_a_record(tmp_path: Path) -> None:
     table, path = tmp_path / "rows.parquet", tmp_path / "record.json"
-    table.write_bytes(b"rows")
+    other = tmp_path / "more.npy"
+    for file in (table, other):
+        file.write_bytes(b"rows")
+    write_record(path, {"x": 1}, table, other)
+    whole = read_whole_record(path)
+    assert whole["file_bytes"] == {"rows.parquet": 4, "more.npy": 4}
+    assert whole["file_sha256"] == {each.name: sha256_file(each) for each in (table, other)}
+    other.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"^more\.npy has 0 bytes, not 4$"):
+        read_whole_record(path)
     write_record(path, {"files": {"rows.parquet": "0" * 64}}, table)
     # a record's own hashes are not doubled
     assert list(read_whole_record(path)) == ["files", "file_bytes", "record_sha256"]

@@ -9,15 +9,16 @@ import requests
 from dpprobe.errors import ConfigError, DataError, DeviceError, DiskError, may_pass
 
 
-def caused(cause: Exception) -> ConfigError:
-    """An error meant for a person, as a function raises it that met another."""
+def caused(cause: Exception, *, within: bool = False) -> ConfigError:
+    """An error meant for a person, as a function raises it from another, or while it handles it."""
     error = ConfigError("model: cannot be created")
-    error.__cause__ = cause
+    setattr(error, "__context__" if within else "__cause__", cause)
     return error
 
 
 PASSING = [
     DiskError("no room"), DeviceError("no GPU"), ValueError("nobody foresaw this"),
+    caused(TimeoutError("timed out"), within=True),
     *map(caused, [
         TimeoutError("timed out"), http.client.RemoteDisconnected("gone"),
         requests.HTTPError("503 Server Error"), OSError(5, "Input/output error"), MemoryError(),
@@ -25,7 +26,7 @@ PASSING = [
     ]),
 ]  # fmt: skip
 STAYING = [
-    ConfigError("learning_rate"), DataError("a damaged image"),
+    ConfigError("learning_rate"), DataError("a damaged image"), caused(KeyError(), within=True),
     *map(caused, [
         ValueError("unknown model"), OSError("file signature not found"),
         FileNotFoundError(2, "No such file or directory", "weights.pt"),

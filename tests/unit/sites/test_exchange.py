@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +242,7 @@ DEEP = b'{"a":' * 900 + b"1" + b"}" * 900
 NOT_JSON_FOR_ALL = [
     b"", b"{", b"null", b"[]", b"\xff\xfe", b"[" * 10**5, DEEP, b'{"n": NaN}', b'{"n": 1e999}',
     b'{"n": 1, "n": 1}', b'{"n": ' + b"9" * 5000 + b"}", b'{"\\ud800": 1}',
+    b'{"sums": 3}',
 ]  # fmt: skip
 
 
@@ -320,9 +321,14 @@ def change_value(values: Any, place: tuple[Any, ...]) -> None:
     values[last] = (f"{value[:-1]}{'0' if value[-1] != '0' else '1'}") if text else value + 1
 
 
-def change_fact(values: dict[str, Any], place: tuple[Any, ...], *, signed: bool) -> None:
-    """Changes a value of a file; with `signed` its site signs the change."""
-    change_value(values, place)
+def change_fact(
+    values: dict[str, Any], place: tuple[Any, ...], *, signed: bool, lost: bool = False
+) -> None:
+    """Changes or removes a value of a file; with `signed` its site signs the change."""
+    if lost:
+        reduce(lambda inner, key: inner[key], place[:-1], values).pop(place[-1])
+    else:
+        change_value(values, place)
     if signed and place != ("signature",):
         del values["signature"]
         values["signature"] = sign_values(SIGNERS["north"], values)
@@ -359,16 +365,16 @@ MESSAGE_FACTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize(("signed", "lost"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("place", MESSAGE_FACTS, ids=str)
 def test_each_field_of_a_message_is_held_by_its_signature_and_by_the_round(
-    place: tuple[Any, ...], signed: bool, folder: Path
+    place: tuple[Any, ...], signed: bool, lost: bool, folder: Path
 ) -> None:
     send(folder)
     exchange = open_exchange(folder, "east")
     path = exchange.message_path(1, "north")
     values, sums = _unpack_sums(path, "again")
-    change_fact(values, place, signed=signed)
+    change_fact(values, place, signed=signed, lost=lost)
     path.write_bytes(_pack_sums(sums, values))
     with pytest.raises((DataError, PrivacyError)):
         exchange.read_rounds()
@@ -377,7 +383,7 @@ def test_each_field_of_a_message_is_held_by_its_signature_and_by_the_round(
 
 OTHERS: list[list[dict[str, Any]]] = [
     [{"size": 6}], [{"step": 0.25}], [{"name": "targets"}], [{"deviation": 8.0}],
-    [{"step": "0.5"}], [{"symmetric": 0}], [{}, {}], [],
+    [{"step": "0.5"}], [{"symmetric": 0}], [{}, {}], [], [{"name": 3}], [{}, {"deviation": "9"}],
 ]  # fmt: skip
 
 
@@ -394,12 +400,13 @@ def test_a_member_s_signature_makes_no_other_array_a_sum(folder: Path, numbers: 
     exchange = open_exchange(folder, "east")
     path = exchange.message_path(1, "north")
     values, (one,) = _unpack_sums(path, "again")
-    sums = [one.replace_numbers(numbers)]
-    values["sums"] = [*map(_describe, sums)]
-    change_fact(values, ("round",), signed=True)
-    path.write_bytes(_pack_sums(sums, values))
-    with pytest.raises(DataError, match="numbers are not whole"):
-        exchange.read_rounds()
+    for whole in ([], [one]):
+        sums = [*whole, one.replace_numbers(numbers)]
+        values["sums"] = [*map(_describe, sums)]
+        change_fact(values, ("round",), signed=True)
+        path.write_bytes(_pack_sums(sums, values))
+        with pytest.raises(DataError, match="numbers are not whole"):
+            exchange.read_rounds()
 
 
 def sign_offer(folder: Path, by: str, name: str = "north", **changes: Any) -> None:

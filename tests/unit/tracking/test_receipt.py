@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from dpprobe.artifacts import write_text
+from dpprobe.tracking import receipt as receipt_module
 from dpprobe.tracking.receipt import RECEIPT_FORMAT, find_store_fault, set_aside
+from tests.support.stored_records import check_values
 from tests.support.tracked_study import Study
 
 
@@ -49,7 +51,8 @@ def test_only_a_local_store_can_be_missing(tmp_path: Path) -> None:
     write_text(tmp_path / "mlflow.db", "")
     assert find_store_fault(receipt), "no tables"
     wrong: tuple[dict[str, Any], ...] = (
-        {"artifact_root": "x"}, {"uri": 3}, {"uri": "sqlite:///a", "artifact_root": 1},
+        {"artifact_root": "x"}, {"uri": 3}, {"format": "x", "uri": "http://server:5000"},
+        {"uri": "sqlite:///a", "artifact_root": 1},
     )  # fmt: skip
     records = [json.dumps({"format": RECEIPT_FORMAT, **each}) for each in wrong]
     for text in ("{", "[]", "{}", *records):
@@ -110,6 +113,44 @@ def test_a_store_that_is_cut_is_damaged(study: Study, part: float) -> None:
         fault = find_store_fault(receipt)
         assert fault is not None
         assert fault.path == database
+
+
+def test_a_store_is_read_again_where_it_or_its_receipt_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Any] = [({"a", "b"}, set())]
+    asked = []
+
+    def read(database: Path) -> Any:
+        asked.append(database)
+        if isinstance(found[0], Exception):
+            raise found[0]
+        return found[0]
+
+    monkeypatch.setattr(receipt_module, "read_runs", read)
+    database = tmp_path / "m.db"
+    write_text(database, "x")
+    record = {"format": RECEIPT_FORMAT, "uri": f"sqlite:///{database}", "dataset": "d"}
+    for name in ("one", "two"):  # two results may have one run
+        runs = {"k": "a", "l": "b", "m": "a"}
+        write_text(tmp_path / name, json.dumps(record | {"name": name, "runs": runs}))
+
+    def check(name: str, **named: Any) -> Any:
+        before, fault = len(asked), find_store_fault(tmp_path / name, **named)
+        return [name, str(named), len(asked) - before, fault and [fault.path.name, fault.words[:5]]]
+
+    told = [check(name) for name in ("one", "one")]
+    told += [check(name, note=True) for name in ("one", "two", "one")]
+    told += [check("two", skip=False), check("one"), check("two")]
+    for path in (database, tmp_path / "m.db-wal", tmp_path / "two"):
+        write_text(path, path.read_text() + " " if path.exists() else "log")
+        told += [check("two"), check("two", note=True), check("two")]
+    locked = sqlite3.OperationalError("database is locked")
+    for fault in (({"a"}, set()), (set(), {"b"}), ({"a", "b"}, {"a", "b", "z"}), locked,
+                  sqlite3.DatabaseError("torn")):  # fmt: skip
+        found[0] = fault
+        told += [check("one", skip=False, note=True)]
+    check_values("receipt_checks", told)
 
 
 def test_people_may_name_and_tag_runs(study: Study) -> None:

@@ -32,7 +32,7 @@ class Registry:
     def track(self, digest: str) -> None:
         """Tracks a registered bundle again."""
         model = self.model()
-        model.release(next(each for each in model.versions if each.tags[DIGEST] == digest))
+        model.release(next(each for each in model.versions if each.tags.get(DIGEST) == digest))
 
     def model(self) -> ReleaseModel:
         return ReleaseModel.read(self, MODEL)  # type: ignore[arg-type]
@@ -147,6 +147,21 @@ def test_the_first_release_has_nothing_to_go_back_to(registry: Registry) -> None
     with pytest.raises(TrackingError, match="no version of this bundle"):
         registry.roll_back("unknown")
     assert registry.aliases == {"released": "3", "previous": "2"}
+
+
+def test_versions_of_people_and_a_model_without_aliases_are_left_alone(registry: Registry) -> None:
+    registry.versions.append(SimpleNamespace(version=9, tags={PREDECESSOR: "a"}))
+    registry.roll_back("c")
+    registry.track("a")
+    assert registry.aliases == {"released": "2", "previous": "1"}
+    registry.aliases = {"released": "9"}
+    registry.track("b")
+    assert registry.aliases == {"released": "2", "previous": "1"}
+    registry.aliases.clear()
+    with pytest.raises(TrackingError, match="no released version"):
+        registry.roll_back("b")
+    registry.track("c")
+    assert registry.aliases == {}, "it is rolled back, and no other has the alias"
 
 
 def test_tags_in_a_circle_end(registry: Registry) -> None:

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -16,6 +17,7 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient, pyfunc
 from mlflow.entities import Run
+from mlflow.exceptions import MlflowException
 from PIL import Image
 
 from dpprobe.artifacts import read_json
@@ -36,6 +38,7 @@ from dpprobe.tracking.writer import Writer
 from tests.support.bundles import CLASSES, write_example
 from tests.support.mlflow_server import serve
 from tests.support.network_bundles import CALIBRATED
+from tests.support.stored_records import check_values
 from tests.support.tracked_study import Study
 
 MODEL = "study.release.lesions_v1"
@@ -241,10 +244,48 @@ def test_a_damaged_bundle_is_not_registered(study: Study, bundle: Path) -> None:
 
 def test_a_release_needs_the_versions_that_computed_it(bundle: Path, tmp_path: Path) -> None:
     backbone = read_json(bundle / "bundle.json")["backbone"]
-    rewritten(bundle, backbone=backbone | {"versions": {"torch": "0.0.1"}})
-    needed = release_registry._write_bundle(read_bundle(bundle), tmp_path)["pip_requirements"]
-    assert "torch==0.0.1" in needed
-    assert not any(line.startswith("dpprobe") for line in needed)
+    versions = {"torch": "0.0.1", "dpprobe": "1", "zlib": "2", "abc": "3"}
+    external = {"options": {"family": "external", "model": "m", "each_by_itself": True}}
+    for changes in ({}, external):
+        read = read_bundle(rewritten(bundle, backbone=backbone | {"versions": versions} | changes))
+        for calibration in (None, CALIBRATED):
+            read = replace(read, statement={**read.statement, "calibration": calibration})
+            folder = tmp_path / f"{len(changes)} {calibration is None}"
+            folder.mkdir()
+            model = release_registry._write_bundle(read, folder)
+            needed, signature = model["pip_requirements"], model["signature"].to_dict()
+            names = [each["name"] for each in json.loads(signature["outputs"])]
+            assert {"torch==0.0.1", "zlib==2", "abc==3"} < {*needed}
+            assert needed == sorted(needed)
+            assert not any(line.startswith("dpprobe") for line in needed)
+            (column,) = [each["name"] for each in json.loads(signature["inputs"])]
+            assert column == ("vector" if changes else "image")
+            assert names[:2] == ["class", f"probability_{CLASSES[0]}"]
+            assert names[4:] == ([] if calibration is None else ["set", "abstain"])
+
+
+def test_a_model_is_named_by_its_predecessor_and_described_by_its_card(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = read_bundle(bundle)
+    client: Any = Mock()
+    told = []
+    for models in ([], ["b.release.x"], ["b.release.x", "study.release.z", "a.release.y"],
+                   ["c.release.x", "b.release.x", "b.release.x"]):  # fmt: skip
+        for named in (None, {"sha256": "ab"}):
+            page = type("Page", (list,), {"token": None})
+            found = page(SimpleNamespace(name=name) for name in models)
+            client.search_model_versions.return_value = found
+            monkeypatch.setattr(release_registry, "named_predecessor", lambda _, each=named: each)
+            told.append(release_registry._find_model(client, "study", read))
+    told.append(str(client.search_model_versions.call_args))
+    for card in ("# A\n", "---\na: b\n---\n# B\n", "---\nno end\n", "---\na\n---\n", "\n C \n"):
+        (bundle / "README.md").write_text(card)
+        told.append(release_registry.describe_release(read))
+    check_values("release_models", told)
+    client.create_registered_model.side_effect = MlflowException("refused")
+    with pytest.raises(MlflowException, match="refused"):
+        release_registry._register_bundle(client, "m", read, "run", "digest")
 
 
 def test_a_long_card_fits(study: Study, bundle: Path) -> None:
@@ -341,6 +382,7 @@ def test_more_images_than_a_chunk_keep_their_order(
     [
         ("lost.png", "row 1: 'lost.png': not a file on this machine, and not an image in base64"),
         ("/data/lost", "row 1: '/data/lost': not a file on this machine"),
+        ("x" * 40, f"row 1: '{'x' * 40}': not"), ("x" * 41, rf"row 1: '{'x' * 40}\.\.\.': not"),
         ("QUJD" * 100, r"row 1: 'QUJD.*\.\.\.': not a file on this machine, and not an image"),
         (b"no image", "image row 1 .*cannot be decoded"),
         (__file__, r"row 1 .*test_release_registry\.py.*cannot be decoded"),
@@ -411,7 +453,9 @@ def test_several_labels_and_scores_are_named(bundle: Path) -> None:
     assert list(scores.columns)[1:] == [f"score_{name}" for name in CLASSES]
     assert list(scores["class"]) == ["naevus", "keratosis"]
     calibrated = replace(plain, statement={**read.statement, "calibration": CALIBRATED})
-    table = served_release.make_table(np.array([[0.6, 0.3, 0.1]], np.float32), calibrated)
+    two = np.array([[0.6, 0.3, 0.1], [0.1, 0.0, 0.9]], np.float32)
+    table = served_release.make_table(two, calibrated)
     names = [f"probability_{name}" for name in CLASSES]
     assert list(table.columns) == ["class", *names, "set", "abstain"]
-    assert (table["set"][0], bool(table["abstain"][0])) == ("naevus|melanoma", True)
+    assert table["set"].tolist() == ["naevus|melanoma", "keratosis"]
+    assert table["abstain"].tolist() == [True, False]

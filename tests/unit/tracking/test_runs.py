@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -17,9 +19,10 @@ from dpprobe.artifacts import read_json, write_json, write_table, write_text
 from dpprobe.errors import TrackingError
 from dpprobe.reporting.headline import verdict
 from dpprobe.results.best_private import best_private
+from dpprobe.results.cell_record import read_cell
 from dpprobe.results.summary import read_grid, summarise_cells
 from dpprobe.tracking.receipt import find_store_fault
-from dpprobe.tracking.runs import curve_metrics, curve_steps, metric_name, run_name
+from dpprobe.tracking.runs import cell_run, curve_metrics, curve_steps, metric_name, run_name
 from tests.support.audit_records import WHITE_BOX, write_audit
 from tests.support.cell_files import write_cell
 from tests.support.fairness_records import APART, RECORD, write_fairness
@@ -107,14 +110,15 @@ def test_a_gap_that_changes_renews_the_runs_that_show_it(study: Study) -> None:
 
 def test_a_seed_that_diverged_ends_the_curve_of_the_mean(tmp_path: Path) -> None:
     rows = [
-        {"step": step, "train_loss": float("nan") if (seed, step) == (1, 20) else 1.0,
+        {"step": step, "train_loss": {20: math.nan, 30: math.inf}.get(step * seed, 1.0),
          "test_accuracy": 0.5, "test_auc": None}
-        for seed in (0, 1) for step in (10, 20)
+        for seed in (0, 1) for step in (10, 20, 30)
     ]  # fmt: skip
     write_table(tmp_path / "history.parquet", pa.Table.from_pylist(rows))
     points = curve_metrics(tmp_path / "history.parquet")
     assert [(name, step) for name, _, step in points] == [
         ("curve/train_loss", 10), ("curve/test_accuracy", 10), ("curve/test_accuracy", 20),
+        ("curve/test_accuracy", 30),
     ]  # fmt: skip
 
 
@@ -159,10 +163,17 @@ def test_the_confusion_matrix_is_that_of_the_predictions(study: Study) -> None:
 
 
 def test_damaged_predictions_are_named(study: Study) -> None:
-    path = study.root / "cells/digits/pixels/sgd/eps-2/predictions.parquet"
-    path.write_bytes(b"not parquet")
-    with pytest.raises(TrackingError, match="eps-2/predictions.parquet: unreadable"):
-        study.ingest()
+    folder = study.root / "cells/digits/pixels/sgd/eps-2"
+    (run,) = [
+        cell_run(folder / "metrics.json", read_cell(folder / "metrics.json"), "s", {}, Mock())
+    ]
+    for name in ("predictions.parquet", "history.parquet"):
+        for damage in (lambda path: path.write_bytes(b"not parquet"), Path.unlink):
+            damage(folder / name)
+            with pytest.raises(TrackingError, match=f"eps-2/{name}: unreadable"):
+                curve_metrics(folder / name) if "history" in name else run.drawn[
+                    "confusion/counts.csv"
+                ]()
 
 
 def test_a_study_is_one_run_with_its_report_and_tables(study: Study) -> None:

@@ -14,6 +14,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import IPv4Address
+from itertools import product
 from pathlib import Path
 from threading import Thread, Timer
 from typing import Any
@@ -24,10 +25,13 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
+from mlflow.exceptions import MlflowException
+from sqlalchemy.exc import SQLAlchemyError
 
 from dpprobe.artifacts import read_json, write_text
 from dpprobe.errors import TrackingError
 from dpprobe.tracking import store
+from tests.support.stored_records import check_values
 from tests.support.tracked_study import Study
 
 LOCALHOST = IPv4Address("127.0.0.1")
@@ -220,14 +224,34 @@ def test_a_file_that_is_no_database_is_named(study: Study, monkeypatch: pytest.M
     assert not (study.root / "receipt.json").exists()
 
 
-def test_a_full_disk_is_no_reason_to_delete_the_store() -> None:
-    remedy = "free space, .*or mount the disk"
-    with (
-        pytest.raises(TrackingError, match=remedy) as caught,
-        store.readable_errors("sqlite:///m.db"),
-    ):
-        raise sqlite3.OperationalError("database or disk is full")
-    assert "delete" not in str(caught.value)
+ERRORS: list[Exception] = [
+    sqlite3.OperationalError("database or disk is full"), MlflowException("\nno run\nof the name"),
+    SQLAlchemyError("database is locked"), sqlite3.OperationalError("database table is locked"),
+    sqlite3.DatabaseError("malformed"), sqlite3.OperationalError("disk I/O error"),
+]  # fmt: skip
+
+
+def test_errors_of_the_store_have_a_remedy() -> None:
+    """A full or locked one need not be deleted."""
+    told = []
+    for uri, error in product(("sqlite:///m.db", "https://me:word@host"), ERRORS):
+        with pytest.raises(TrackingError) as caught, store.readable_errors(uri):
+            raise error
+        told.append(str(caught.value))
+    check_values("store_errors", told)
+
+
+def test_all_pages_of_a_search_are_read() -> None:
+    pages = {None: ("ab", "1"), "1": ("", "2"), "2": ("c", None)}
+    asked = []
+
+    def search(*, max_results: int, page_token: str | None) -> Any:
+        asked.append((max_results, page_token))
+        content, token = pages[page_token]
+        return type("Page", (list,), {"token": token})(content)
+
+    assert list(store.search_all(search)) == ["a", "b", "c"]
+    assert asked == [(1000, None), (1000, "1"), (1000, "2")]
 
 
 def test_the_databases_file_alone_is_whole(study: Study) -> None:

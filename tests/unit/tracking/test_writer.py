@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -13,6 +14,7 @@ from mlflow.exceptions import MlflowException
 
 from dpprobe.artifacts import read_json, write_text
 from dpprobe.errors import TrackingError
+from dpprobe.tracking import writer as writer_module
 from dpprobe.tracking.runs import RunContents
 from dpprobe.tracking.views import ExperimentContents
 from dpprobe.tracking.writer import Writer, fit_to_tag, restore_experiment
@@ -189,6 +191,40 @@ def test_a_run_has_more_numbers_than_a_call_takes_and_its_experiment_the_last_no
     assert 7000 < len(data.tags["mlflow.note.content"]) <= 8000, "PostgreSQL takes no more"
 
 
+def test_runs_of_people_and_several_of_one_result_are_retired(study: Study) -> None:
+    study.ingest()
+    ids = [study.find_experiment(name).experiment_id for name in ("digits", "digits/summary")]
+    tags = {"study": "study", "current": "true"}
+    made = [study.client.create_run(each, tags=tags).info.run_id for each in (*ids, ids[0])]
+    study.ingest(metrics_files=study.cells[:1])
+    states = [study.client.get_run(run).data.tags["current"] for run in made]
+    assert states == ["false"] * 3
+    assert [run.data.tags["current"] for run in study.all_runs()].count("true") == 1
+    writer = Writer(study.client, study="study")
+    assert writer.retire_datasets(["digits"]) == set()
+    assert writer.retire_datasets([]) == {"digits"}
+    assert {run.data.tags["current"] for run in study.all_runs()} == {"false"}
+
+
+def test_a_refused_call_is_repeated_where_another_writer_may_be_the_cause() -> None:
+    for code, calls in (("BAD_REQUEST", 2), ("INTERNAL_ERROR", 1)):
+        refused = MlflowException("x")
+        refused.error_code = code
+        call = Mock(side_effect=[refused, None])
+        with nullcontext() if calls == 2 else pytest.raises(MlflowException):
+            writer_module._call_again(call)
+        assert call.call_count == calls
+    for code, other in (("RESOURCE_ALREADY_EXISTS", None), ("INTERNAL_ERROR", "theirs"),
+                        ("RESOURCE_ALREADY_EXISTS", "theirs")):  # fmt: skip
+        refused.error_code, client = code, Mock()
+        client.create_experiment.side_effect = refused
+        client.get_experiment_by_name.return_value = other
+        found = code != "INTERNAL_ERROR" and other is not None
+        with nullcontext() if found else pytest.raises(MlflowException):
+            made: Any = writer_module._new_experiment(client, "a", None)
+            assert made == "theirs"
+
+
 def test_an_experiment_that_another_writer_restores_is_no_error() -> None:
     client = Mock()
     client.restore_experiment.side_effect = MlflowException("No deleted experiment")
@@ -206,6 +242,7 @@ def test_a_long_note_is_cut_and_says_so(lines: int) -> None:
     cut = fit_to_tag(note)
     assert len(cut) < 8000
     assert (cut == note) == (lines == 1)
+    assert [len(fit_to_tag("x" * 9, length=length)) for length in (10, 9, 8)] == [9, 9, 60]
     if lines > 1:
         *whole, _, word = cut.split("\n")
         assert whole == note.split("\n")[: len(whole)]
