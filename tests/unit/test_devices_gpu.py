@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from dpprobe import devices
+from dpprobe.devices import lacks_gpu
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
@@ -20,14 +22,10 @@ from tests.support.gpu import needs_gpu
 # heads on a device without our kernels
 
 HEADS: dict[str, dict[str, Any]] = {
-    "momentum": {"steps": 20, "batch_size": 30},
-    "adam": {"steps": 20, "batch_size": "full"},
-    "sgd": {"steps": 20, "batch_size": 30},
-    "feature_covariance": {},
-    "newton": {},
-    "least_squares": {},
-    "prototypes": {},
-}
+    "momentum": {"steps": 20, "batch_size": 30}, "adam": {"steps": 20, "batch_size": "full"},
+    "sgd": {"steps": 20, "batch_size": 30}, "feature_covariance": {}, "newton": {},
+    "least_squares": {}, "prototypes": {},
+}  # fmt: skip
 
 
 def training_set(device: str = "cpu") -> TrainingSet:
@@ -42,10 +40,9 @@ def fitted(head: str, data: TrainingSet, epsilon: float, cache: Path) -> np.ndar
     options = method_options({"head": head} | HEADS[head])
     plan = calibrate(
         options.list_mechanisms(data.rows),
-        Target(n=data.rows, epsilon=epsilon, delta=1e-3, accountant="rdp"),
-        cache=cache,
+        Target(n=data.rows, epsilon=epsilon, delta=1e-3, accountant="rdp"), cache=cache,
         selection=options.priced_selection(data.rows),
-    )
+    )  # fmt: skip
     return fit_heads(options, data, plan, [1, 2]).weights
 
 
@@ -84,3 +81,31 @@ def test_spare_memory_includes_what_torch_reserved(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(torch.cuda, name, lambda _, value=value: value)
     assert devices.spare_bytes(torch.device("cuda")) == 300
     assert devices.spare_bytes(torch.device("cpu")) == 0
+
+
+@pytest.mark.parametrize(
+    ("available", "lacks"), [("True", False), ("False", True), ("1 / 0", False)]
+)
+def test_a_gpu_is_lacking_only_where_torch_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, available: str, lacks: bool
+) -> None:
+    """A Python without torch, or with a broken one, says nothing of the jobs' environment."""
+    (tmp_path / "torch.py").write_text(
+        f"class cuda:\n    is_available = staticmethod(lambda: {available})\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert lacks_gpu() is lacks
+
+
+def test_a_device_is_chosen_before_torch_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    monkeypatch.setattr(devices, "take_device", lambda: "5")
+
+    def available() -> bool:
+        seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
+        return True
+
+    monkeypatch.setattr("torch.cuda.is_available", available)
+    assert devices.resolve_device("auto") == "cuda"
+    assert seen == ["5"]

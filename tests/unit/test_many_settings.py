@@ -15,9 +15,11 @@ import socket
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +29,7 @@ from safetensors.numpy import save
 
 from dpprobe import __main__ as main_module
 from dpprobe import artifacts, devices, progress, resources, run_marks, versions, written_files
-from dpprobe.errors import ConfigError, DataError, DiskError, DpprobeError
+from dpprobe.errors import ConfigError, DataError, DpprobeError
 from dpprobe.logs import BRIEF, job_log
 from tests.support.stored_records import answer_of, check_values
 
@@ -72,7 +74,7 @@ def told_by(call: Callable[..., Any], *given: Any, **named: Any) -> str:
     """Returns what a call answers, or the error that it raises."""
     try:
         return str(call(*given, **named))
-    except (OSError, DpprobeError, pa.ArrowException, ValueError, KeyError) as error:
+    except (OSError, DpprobeError, pa.ArrowException, ValueError, KeyError, RuntimeError) as error:
         return f"{type(error).__name__}: {error}"
 
 
@@ -96,7 +98,8 @@ def test_files_and_disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     errors: list[Exception] = [
         OSError(5, "Input/output error"), OSError("plain\nsecond"), pa.ArrowInvalid("bad\nfile"),
         pa.ArrowException(), UnicodeDecodeError("utf-8", b"x", 0, 1, "odd"), KeyError("x"),
-        OSError(errno.ENOSPC, "full"), OSError(errno.EDQUOT, "full"),
+        *(OSError(number, "refused", "some/file") for number in artifacts.UNWRITABLE),
+        *(RuntimeError(f"id (errno = {number}, buf = 0x1)") for number in artifacts.UNWRITABLE),
     ]  # fmt: skip
     for place, error in enumerate(errors):
         found[f"error {place}"] = [
@@ -111,7 +114,7 @@ def test_files_and_disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             patch.setattr(resource, "getrlimit", lambda _, each=limit: (each, each))
             usage = SimpleNamespace(total=total, free=free)
             patch.setattr(shutil, "disk_usage", lambda _, each=usage: each)
-            refused = told_by(artifacts.require_room, tmp_path, 500)
+            refused = told_by(artifacts.require_room, tmp_path / "not/there", 500)
         found[f"room {limit} {total} {free}"] = refused.replace(str(tmp_path), "")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert artifacts.git_commit(tmp_path) is None, "there is no git"
@@ -155,12 +158,12 @@ def test_times(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=7))
     monkeypatch.setattr(artifacts, "file_system", lambda _: "/")
 
-    def refuse() -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with pytest.raises(DiskError) as caught:
-        artifacts.when_there_is_room(Path("here"), 10**6, refuse)
-    found["disk"] = [clock.slept, str(caught.value), *caplog.messages]
+    for number, times in ((errno.ENOSPC, 9), (errno.EDQUOT, 2)):
+        fails = [OSError(number, "full")] * times
+        ended = told_by(
+            artifacts.when_there_is_room, Path("here"), 10**6, Mock(side_effect=[*fails, 0])
+        )
+        found[f"disk {number}"] = [clock.slept, ended, *caplog.messages]
     steps: list[tuple[int, bool, list[tuple[float, int]]]] = [
         (10, True, [(1, 2), (5, 2), (4.9, 1), (0.1, 1), (20, 4)]), (0, True, [(5, 1)]),
         (100, False, [(9, 5), (9, 5)]), (3, True, [(7, 2), (7, 2)]), (9_000, True, [(50, 1)] * 3),
@@ -187,10 +190,26 @@ def test_times(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
             pass
         progress._SILENT.reset(hidden)
         found[f"wait {first} {longest} {silent}"] = list(caplog.messages)
+    caplog.clear()
+    with progress.Progress(2, label="all", interval=0) as whole, progress.silent_progress():
+        with progress.Progress(1, label="one", interval=0) as part:
+            part.advance_by(1)
+        whole.advance_by(1)
+    assert [text[:13] for text in caplog.messages] == ["all: 1 rows i"]
     check_values("times", found)
 
 
+VISIBLE = {
+    None: "0 1 2 3", "": "", "-1": "", "2": "2", "3, 1": "3 1", "0,-1,2": "0", "1,1": "1",
+    "GPU-1a,GPU-2b": "GPU-1a GPU-2b",
+}  # fmt: skip
+
+
 def test_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = ["nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl", "nvidia-uvm", "null"]
+    for visible, wanted in VISIBLE.items():
+        given = {} if visible is None else {devices.VISIBLE: visible}
+        assert devices.visible_devices(given, nodes) == tuple(wanted.split())
     before = torch.get_num_threads()
     for threads in (0, 1, 2):
         devices.limit_threads(threads)
@@ -203,6 +222,9 @@ def test_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = [devices.take_device({}) for _ in range(3)]
     taken += [devices.take_device({}, nodes=["nvidia0"]), devices.take_device({}, folder=tmp_path)]
     assert taken == ["0", "1", "0", None, "0"]
+    slots = devices.slot_names(["0", "GPU-1"], {}), devices.slot_names(["0"], {"SLURM_JOB_ID": "7"})
+    assert slots[0][:3] == [(".0.0", "0"), (".GPU-1.0", "GPU-1"), (".0.1", "0")]
+    assert ([len(each) for each in slots], slots[1][1]) == ([128, 64], ("7.0.1", "0"))
     assert (tmp_path / f"dpprobe-gpus-{os.getuid()}").stat().st_mode & 0o777 == 0o700
     devices.keep_one_device()
     assert devices.VISIBLE not in os.environ, "this process holds a device"
@@ -215,9 +237,8 @@ def test_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     places = ("cpu", "cuda", "cuda:1")
     assert [devices.find_accelerator(each) is not None for each in places] == [False, True, True]
     assert [devices.default_precision(each) for each in places] == ["float32", *["float16"] * 2]
-    for kind in (None, torch.bfloat16):
-        cast = devices.use_precision("cpu", kind)
-        assert (cast.device, cast._enabled) == ("cpu", kind is not None)
+    casts = [devices.use_precision("cpu", each) for each in (None, torch.bfloat16)]
+    assert [(each.device, each._enabled) for each in casts] == [("cpu", False), ("cpu", True)]
     monkeypatch.delenv("PATH")
     monkeypatch.delenv(devices.USER_PATH, raising=False)
     for _ in range(2):
@@ -255,14 +276,8 @@ def test_clones_and_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("importlib.metadata.version", lambda name: f"5 of {name}")
     assert versions.code_version.__wrapped__() == "5 of dpprobe"
     assert versions.clone_commit() is None
-
-    def miss(name: str) -> Any:
-        from importlib.metadata import PackageNotFoundError
-
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr("importlib.metadata.version", miss)
-    monkeypatch.setattr("importlib.metadata.distribution", miss)
+    for name in ("version", "distribution"):
+        monkeypatch.setattr(f"importlib.metadata.{name}", Mock(side_effect=PackageNotFoundError))
     assert versions.code_version.__wrapped__() == versions.UNKNOWN
     assert not versions._is_installed(tmp_path)
 
@@ -280,14 +295,16 @@ def test_marks_of_several_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (known["host"], known["process"]) == (socket.gethostname(), os.getpid())
     assert run_marks.find_other_runs([new, old]) == []
     held = []
-    for name, host in (("z", "far"), ("a", "near")):
+    for place, damaged in enumerate(("", "[]", "{", '{"folder": "/a"}')):
+        (old / f".runs/{place}.json").write_text(damaged)
+    for name, host in (("z", "far"), ("a", socket.gethostname())):
         path = old / ".runs" / f"{name}.json"
         path.write_text(json.dumps(known | {"folder": f"/{name}", "inode": 0, "host": host}))
         held.append(path.open())
         fcntl.flock(held[-1], fcntl.LOCK_EX)
     found = run_marks.find_other_runs([old, new, old])
     assert [(run.folder, run.host, run.shared) for run in found] == [
-        ("/a", "near", old), ("/z", "far", old),
+        ("/a", socket.gethostname(), old), ("/z", "far", old),
     ]  # fmt: skip
     monkeypatch.setenv(run_marks.MARKED, json.dumps([str(new), str(old)]))
     assert "in /a, process" in str(run_marks.explain_missing_file(DataError("x")))
@@ -299,7 +316,10 @@ def test_marks_of_several_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert len(run_marks.find_other_runs([old])) == 1
         assert (old / ".runs/z.json").exists() == left
     held[1].close()
-    (old / ".runs/a.json").unlink()
+    assert run_marks.find_other_runs([old]) == []
+    assert not (old / ".runs/a.json").exists(), "its run was killed"
+    for place in range(4):
+        (old / f".runs/{place}.json").unlink()
     for given, named in marks:
         given[0](*given[1:], **named)
     assert [new.exists(), new.parent.exists(), *old.iterdir()] == [False, True]
@@ -318,7 +338,9 @@ def test_damaged_records_of_written_files(
     artifacts.write_record(paths[1], {"x": 1}, paths[2], paths[4])
     for path in (results / "z", results / "y", paths[1]):
         written_files.add_file(path)
-    job = written_files.JobRecord(results / "logs/a.log", paths[:2])
+    absent = [results / "cells/none.json", results / "cells/.done"]  # a mark is touched later
+    absent[1].touch()
+    job = written_files.JobRecord(results / "logs/a.log", [*paths[:2], *absent])
     job.finish()
     files = json.loads(record.read_text())["files"]
     assert {name: each.get("output") for name, each in files.items()} == {
@@ -339,6 +361,13 @@ def test_damaged_records_of_written_files(
         with pytest.raises(ValueError, match="lacks|not a"):
             written_files.read_written(record)
         assert written_files.list_changed(record, results) == [record]
+    for content in (b"", b"{", b"[1]"):
+        record.write_bytes(content)
+        assert written_files.list_changed(record, results) == [record]
+    with monkeypatch.context() as patch:
+        patch.setattr(written_files, "read_json", Mock(side_effect=PermissionError(13, "closed")))
+        with pytest.raises(PermissionError):
+            written_files.list_changed(record, results)
     job.finish()
     for path in (paths[0], results / "y"):
         path.write_text("changed")

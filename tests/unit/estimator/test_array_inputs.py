@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,12 +14,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dpprobe.errors import DpprobeError
-from dpprobe.estimator import array_inputs, fit_and_score
-from dpprobe.estimator.given_values import ArrayError, list_classes
+from dpprobe.estimator import array_inputs, fit_and_score, row_copies
+from dpprobe.estimator.array_inputs import MappedRows
+from dpprobe.estimator.given_values import ArrayError
 from tests.support.classifiers import make_benchmark, make_private, make_rows
 
 
@@ -79,34 +82,6 @@ def test_rows_on_a_disk_are_never_read_whole(monkeypatch: pytest.MonkeyPatch) ->
     np.testing.assert_allclose(found.coef_, whole.coef_, rtol=1e-4, atol=1e-6)
     assert found.predict(stored).tolist() == found.predict(X).tolist()
     assert stored.slices >= 6
-
-
-@given(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1))
-def test_labels_are_numbered_by_their_place_in_the_list(labels: list[str]) -> None:
-    classes = ["b", "c", "a"]
-    codes = array_inputs.number_labels(np.asarray(labels), classes)
-    assert codes.dtype == np.int64
-    assert [classes[code] for code in codes] == labels
-
-
-MIXED = [True, 1, 2.5, "a", b"a", None, np.nan, pd.NA, pd.NaT, np.datetime64("NaT"), (0, 1)]
-
-
-@pytest.mark.parametrize("label", MIXED, ids=repr)
-@pytest.mark.parametrize("other", [True, 1, "a"])
-@pytest.mark.parametrize("as_type", [np.array, pd.Series])
-def test_labels_are_of_one_kind(label: Any, other: Any, as_type: Any) -> None:
-    """Mixed labels of NumPy become texts in silence, and no text equals a number."""
-    numbers = {type(label), type(other)} <= {int, float}
-    fits = (numbers or type(label) is type(other)) and label == label
-    labels = as_type([other] * 3 + [label], dtype=object)
-    if fits:
-        array_inputs.check_labels(labels, None)
-        return
-    with pytest.raises(ArrayError, match="y: .*label"):
-        array_inputs.check_labels(labels, None)
-    with pytest.raises(ArrayError, match="classes: .*label"):
-        list_classes([other, label])
 
 
 ROWS, LABELS = make_rows(rows=60)
@@ -223,3 +198,35 @@ def test_masks_of_labels_and_groups_are_refused(mask: bool) -> None:
         values = {"X": ROWS, "y": LABELS, "groups": np.arange(60)} | changed
         with pytest.raises(ArrayError, match=f"{next(iter(changed))}: masked"):
             make_benchmark(unit="group").fit(**values)
+
+
+X, Y = make_rows()
+# one person 20 times, with a zero of either sign, and one person twice
+COPIED = np.concatenate([X, X[[0] * 20 + [5]]])
+COPIED_Y = np.concatenate([Y, Y[[0] * 20 + [5]]])
+COPIED[[0, 240], 1] = 0.0, -0.0
+COPIED[241:260, 1] = 0.0
+
+
+def fit_warnings(classifier: Any, *rows: Any, **options: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        classifier.fit(*rows, **options)
+    return [str(each.message) for each in caught if "repeat" in str(each.message)]
+
+
+def test_one_person_many_times_is_counted_and_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_copies, "SCORED_BYTES", 600)  # blocks of few rows
+    for rows in (COPIED, MappedRows(COPIED)):
+        head = make_private()
+        (told,) = fit_warnings(head, rows, COPIED_Y)
+        assert "21 rows repeat another row, and one row occurs 21 times" in told
+        assert "unit='group'" in told
+        assert "Keep this message private" in told
+        assert b"repeat" not in pickle.dumps(head)
+        assert "copies" not in json.dumps(head.privacy_["promise"])
+    groups = [f"person {0 if row in range(240, 260) else row}" for row in range(len(COPIED))]
+    (told,) = fit_warnings(make_private(unit="group"), COPIED, COPIED_Y, groups=groups)
+    assert re.search("1 rows.* in 2 groups", told)
+    unwarned = (make_private(), X, Y), (make_benchmark(), COPIED, COPIED_Y)
+    assert [fit_warnings(*each) for each in unwarned] == [[], []]

@@ -83,21 +83,9 @@ def scale(rows: Any) -> Any:
     return (rows - rows.mean(axis=0)) / rows.std(axis=0)
 
 
-def fill(rows: Any) -> Any:
-    return np.where(rows < -3, rows.mean(axis=0), rows)  # none of the few rows compared
-
-
 def fill_one(place: int) -> Any:
     """Fills one row, which stands in only one of the parts compared."""
     return lambda rows: np.where((rows == X[place]).all(1, keepdims=True), rows.mean(0), rows)
-
-
-def mix_many(rows: Any) -> Any:
-    return rows - rows.mean(axis=0) if len(rows) > 150 else rows
-
-
-def divide(rows: Any) -> Any:
-    return rows / np.float32(np.ceil(np.abs(rows).max() / 8))  # all rows have a maximum below 8
 
 
 def need_many(rows: Any) -> Any:
@@ -198,9 +186,14 @@ COMPOSITIONS: dict[str, tuple[Make, int | str]] = {
     "inner pipeline": (after(make_pipeline(StandardScaler(), Normalizer())), FITTED),
     "unknown step": (after(Kept()), FITTED),
     "scale": (spread(scale), rf"step 'functiontransformer' .*{MIXES}"),
-    "mean of few rows": (spread(fill), MIXES), "one odd row": (spread(fill_one(101)), MIXES),
+    # none of the few rows compared
+    "mean of few rows": (spread(lambda rows: np.where(rows < -3, rows.mean(0), rows)), MIXES),
+    "one odd row": (spread(fill_one(101)), MIXES),
     "one even row": (spread(fill_one(100)), MIXES),
-    "only in large batches": (spread(mix_many), MIXES), "rare maximum": (spread(divide), MIXES),
+    "only in large batches": (
+        spread(lambda rows: rows - rows.mean(axis=0) if len(rows) > 150 else rows), MIXES),
+    "rare maximum": (  # all rows have a maximum below 8
+        spread(lambda rows: rows / np.float32(np.ceil(np.abs(rows).max() / 8))), MIXES),
     "second step": (named(Normalizer(), FunctionTransformer(scale), None), MIXES),
     "random": (spread(lambda rows: rows + np.random.default_rng().normal(size=rows.shape)), MIXES),
     "fit_transform": (after(CentresLater()), MIXES), "fewer rows": (after(Shorter()), MIXES),

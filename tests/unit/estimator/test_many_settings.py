@@ -42,7 +42,8 @@ LABELS: list[Any] = [
     pd.Index(["a", "b"]), [0, 1, 1], [0], [], [0, True], [0, "1"], [b"a", b"b"], [0, None], "ab",
     [0, math.nan], [0, pd.NA], [pd.NaT, "a"], {0: "a", 1: "b"}, 2, None, [[0], [1]], np.array(1),
     np.zeros((2, 2)), np.ones(3, "c16"), np.ones(3, "M8[D]"), pd.array([0, 1], dtype="Int64"),
-    itertools.repeat(0, 2),
+    itertools.repeat(0, 2), [1, True], [0, 2.5, 1], ["a", 1], ["a", True], [(0, 1), 1],
+    [np.datetime64("NaT"), 1], *(pd.Series(each, dtype=object) for each in ([1, "a"], [True, 1])),
 ]  # fmt: skip
 GROUPS: list[Any] = [
     ["a", "b", "a"], [2, 10, 2], [1.0, 2.5, 1], ["a", " a", "A"], ["1", 1, "01"], ["a", None, "b"],

@@ -427,15 +427,6 @@ def test_a_row_s_crops_depend_on_its_image_alone(tmp_path: Path) -> None:
     assert np.abs(other.read(layer="crop_01") - stored.read(layer="crop_01")).max() > 0.1
 
 
-def test_accepted_labels_follow_their_rows(tmp_path: Path) -> None:
-    accepted = [[row % 2] if row % 3 else [] for row in range(10)]
-    images = [png(row) for row in range(10)]
-    dataset = write_dataset(tmp_path / "data", images, accepted=accepted)
-    assert extract(dataset, tmp_path / "out", shards=3).accepted == accepted
-    plain = write_dataset(tmp_path / "plain", images)
-    assert extract(plain, tmp_path / "none").accepted is None
-
-
 def test_a_shard_holds_the_probe_of_its_machine(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data", [png(0), png(1)])
     for backbone in (PIXELS, vit()):

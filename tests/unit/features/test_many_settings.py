@@ -15,6 +15,7 @@ import torch
 
 from dpprobe.data.embedding_rows import pack_vectors
 from dpprobe.data.table import EncodedImage
+from dpprobe.errors import StoreError
 from dpprobe.features import extraction_pipeline, shard_file, shard_writer
 from dpprobe.features.decoding_workers import Fault, Piece, make_order, shape_memory, take_images
 from dpprobe.features.extraction import find_misfits
@@ -22,7 +23,7 @@ from dpprobe.features.shard_file import RowColumns, array_path, stored_blocks
 from dpprobe.features.shard_header import ShardHeader, row_range
 from tests.support.stand_in_device import StandIn
 from tests.support.stored_records import answer_of, check_values
-from tests.unit.features.test_feature_store import FEATURES, GROUPS, IDS, cut_into, make_header
+from tests.unit.features import test_feature_store as stores
 
 HEADERS: list[dict[str, Any]] = [
     {}, {"shard": 2, "precision": "float16"}, {"rows": 24, "shard": 10, "shards": 11},
@@ -35,19 +36,13 @@ DAMAGES: list[dict[str, Any]] = [
     {"shard": -1}, {"class_names": "["}, {"rows": "many"}, {"shards": 0},
 ]  # fmt: skip
 NAMES = (
-    "format",
-    "format_version",
-    "rows",
-    "class_names",
-    "precision",
-    "versions",
-    "weights_sha256",
+    "format", "format_version", "rows", "class_names", "precision", "versions", "weights_sha256",
     "start",
-)
+)  # fmt: skip
 
 
 def test_a_header_is_what_its_attributes_say() -> None:
-    headers = [make_header(**changed) for changed in HEADERS]
+    headers = [stores.make_header(**changed) for changed in HEADERS]
     stored = [header.make_attributes() for header in headers]
     assert [ShardHeader.from_attributes(each, "s") for each in stored] == headers
     damaged = [stored[0] | damage for damage in DAMAGES]
@@ -125,22 +120,40 @@ def test_batches_are_of_whole_pieces_and_vectors_of_one_length() -> None:
 def test_stores_are_cut_into_chunks_and_read_in_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layers = {"crop_01": FEATURES + 1, "10": FEATURES[:, :2], "crop_00": FEATURES[:, :3]}
-    groups = {"group_b": GROUPS["group_sex"], "group_a": IDS}
+    layers = {
+        "crop_01": stores.FEATURES + 1, "10": stores.FEATURES[:, :2],
+        "crop_00": stores.FEATURES[:, :3],
+    }  # fmt: skip
+    groups = {"group_b": stores.GROUPS["group_sex"], "group_a": stores.IDS}
+    labels = np.random.default_rng(2).integers(0, 2, (stores.ROWS, 3)).astype(np.int8)
     found: dict[str, Any] = {}
     for chunk, read in product((8, 45, 1 << 20), (45, 100, 1 << 20)):
         monkeypatch.setattr(shard_writer, "CHUNK_BYTES", chunk)
         monkeypatch.setattr(shard_file, "READ_BYTES", read)
         folder = tmp_path / f"{chunk}-{read}"
-        store = cut_into(folder, 2, layers=layers, groups=groups, units=IDS)
+        content: dict[str, Any] = {
+            "labels": labels, "accepted": stores.ACCEPTED, "units": stores.IDS[::-1],
+        }  # fmt: skip
+        store = stores.cut_into(
+            folder, 2, {"multi_label": True}, layers=layers, groups=groups, **content
+        )
         with h5py.File(folder / store.shards[0].file) as file:
             arrays = [file[array_path(layer)] for layer in (None, *layers)]
             chunks = [array.chunks for array in arrays]
             starts = [[start for start, _ in stored_blocks(array)] for array in arrays]
+        for rows in (1, 5, 100):
+            starts.append([start for start, _ in store.read_blocks(rows)])
         found[f"{chunk} {read}"] = [chunks, starts]
-        for layer, values in ({None: FEATURES} | layers).items():
+        np.testing.assert_array_equal(store.labels, labels)
+        assert (store.ids, store.units, store.accepted) == (
+            stores.IDS, stores.IDS[::-1], stores.ACCEPTED,
+        )  # fmt: skip
+        for layer, values in ({None: stores.FEATURES} | layers).items():
             np.testing.assert_array_equal(store.read(layer=layer), values)
-        np.testing.assert_array_equal(store.read("float16"), FEATURES.astype(np.float16))
+        np.testing.assert_array_equal(store.read("float16"), stores.FEATURES.astype(np.float16))
         assert (store.groups, list(store.layers)) == (groups, [*layers])
-    found["store"] = [store.crops, store.copies, store.fingerprint]
+    with pytest.raises(StoreError, match="no features of layer 3, only of"):
+        store.read(layer="3")
+    facts = {name: each for name, each in vars(store).items() if name[0] != "_"}
+    found["store"] = [store.crops, {**facts, "path": "", "shards": len(store.shards)}]
     check_values("features_chunks", found)

@@ -117,20 +117,44 @@ def test_runs_are_written_through_a_server(study: Study) -> None:
     assert not (study.root / "mlartifacts").exists()
 
 
-def test_a_dataset_that_left_the_study_is_no_longer_current(study: Study) -> None:
-    first = study.root / "digits.json"  # as the workflow calls it
-    study.ingest()
-    study.ingest(study="second", receipt=study.root / "second.json")
-    for path in (first, study.root / "letters.json"):
-        write_text(path, "{}")
-    study.ingest_whole(dataset_infos={"letters": study.info})
-    assert not first.exists(), "so that the workflow tracks it again when it comes back"
-    assert (study.root / "letters.json").exists()
-    for name in ("digits", "digits/summary"):
-        tags = [run.data.tags for run in study.all_runs(name)]
-        states = {(each["study"], each["current"]) for each in tags}
-        assert states == {("study", "false"), ("second", "true")}
-    assert study.runs("all studies")["study"].data.tags["current"] == "true"
-    study.ingest()
-    study.ingest_whole()
-    assert {run.data.tags["current"] for run in study.all_runs("digits")} == {"true"}
+ZERO = "study/digits/pixels/zero_shot"
+
+
+def baselines(root: Path, **accuracies: float) -> dict[str, Any]:
+    few = {1: accuracies.get("one", 0.5), 16: 0.8, None: 0.9}
+    return {
+        "zero_shot": [write_zero_shot(root, accuracy=accuracies.get("zero", 0.7))],
+        "few_shot": [write_few_shot(root, few)],
+    }
+
+
+@pytest.fixture
+def ingested(study: Study) -> Study:
+    study.ingest(**baselines(study.root))
+    return study
+
+
+def test_one_view_has_the_baselines_and_the_cells_beside_them(ingested: Study) -> None:
+    view = ingested.view("digits", "dpprobe-baselines")
+    order = [f"{view['orderByKey']} DESC"]
+    found = ingested.all_runs(filter_string=view["searchFilter"], order_by=order)
+    assert {run.data.params["epsilon"] for run in found} == {"none", "0.5"}
+    keys = {run.data.tags["result_key"] for run in found}
+    assert len(found) == 5
+    assert {key for key in keys if "/eps-" in key} == {"study/digits/pixels/sgd/eps-0.5"}
+    values = [run.data.metrics["test/accuracy"] for run in found]
+    assert values == sorted(values, reverse=True)
+    first = ingested.view("digits")["searchFilter"]
+    at = {run.data.params["epsilon"] for run in ingested.all_runs(filter_string=first)}
+    assert at == {"0.5"}, "the first page compares cells at one epsilon"
+
+
+def test_a_changed_baseline_renews_its_run_alone(study: Study) -> None:
+    before = study.ingest(**baselines(study.root))["runs"]
+    again = study.ingest(**baselines(study.root))
+    assert (again["created"], again["replaced"]) == (0, 0)
+    after = study.ingest(**baselines(study.root, zero=0.6))["runs"]
+    assert {key for key, run in after.items() if before[key] != run} == {ZERO, "study/digits"}
+    # the probe of one image and the other two are of one file
+    last = study.ingest(**baselines(study.root, zero=0.6, one=0.4))["runs"]
+    assert ZERO not in {key for key, run in last.items() if after[key] != run}

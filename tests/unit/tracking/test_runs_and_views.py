@@ -21,6 +21,7 @@ from tests.support.baseline_records import write_few_shot, write_zero_shot
 from tests.support.cell_files import write_cell, write_dataset_info, write_study
 from tests.support.fairness_records import APART, write_fairness
 from tests.support.stored_records import check_values
+from tests.support.tracked_study import Study
 
 # Hashes, times and paths differ from run to run.
 LEFT_OUT = {"content_hash", "artifacts", "drawn", "history", "inputs", "finished"}
@@ -238,3 +239,35 @@ def test_a_view_is_written_where_it_changed() -> None:
     for other in (view | {views.NAME: "b"}, view | {"selectedColumns": ["b"]}):
         assert views.changed_view(other, first) is not None
     assert views.view_tag("k") == "mlflow.sharedViewState.k"
+
+
+def test_the_view_of_all_studies_has_columns_for_each(study: Study) -> None:
+    study.ingest_whole()
+    other = write_study(study.root / "other", dataset="letters", epsilons=("1", "4"))
+    summary = study.root / "letters.parquet"
+    summarise_cells(other, summary, study="second")
+    study.ingest_whole(
+        name="second", summaries=[summary], dataset_infos={"letters": study.info},
+        receipt=study.root / "second.json",
+    )  # fmt: skip
+    best = [name for name in study.view("all studies")["selectedColumns"] if "best" in name]
+    assert best == [
+        f"metrics.`{dataset}/best_private_eps_{epsilon}`"
+        for dataset, epsilons in (("digits", ("0.5", "2")), ("letters", ("1", "4")))
+        for epsilon in epsilons
+    ]
+
+
+def test_cells_of_two_studies_share_a_view(study: Study) -> None:
+    study.ingest()
+    columns = study.view("digits")["selectedColumns"]
+    assert "metrics.`privacy/noise_multiplier`" in columns
+    other = write_study(study.root / "other", methods=["nonprivate"], epsilons=["inf"])
+    study.ingest(study="second", metrics_files=other, receipt=study.root / "second.json")
+    assert study.view("digits")["selectedColumns"] == columns
+    other = write_study(study.root / "third", methods=["sgd"], epsilons=("8",))
+    study.ingest(study="third", metrics_files=other, receipt=study.root / "third.json")
+    columns = study.view("digits/summary")["selectedColumns"]
+    assert [name for name in columns if "/eps_" in name] == [
+        f"metrics.`accuracy/eps_{epsilon}`" for epsilon in ("0.5", "2", "8", "inf")
+    ]

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,7 +23,9 @@ from dpprobe.tracking import writer as writer_module
 from dpprobe.tracking.runs import RunContents
 from dpprobe.tracking.views import ExperimentContents
 from dpprobe.tracking.writer import Writer, fit_to_tag, restore_experiment
-from tests.support.cell_files import write_cell, write_dataset_info
+from tests.support.cell_files import write_cell, write_dataset_info, write_study
+from tests.support.mlflow_server import serve
+from tests.support.postgres import postgres
 from tests.support.tracked_study import Study
 
 
@@ -79,28 +86,6 @@ def test_a_crash_leaves_one_complete_run_a_result_after_the_next_ingest(
     assert len(runs_now) == 8
 
 
-def test_a_crash_in_the_first_ingest_loses_no_finished_run(
-    study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = []
-    real = MlflowClient.set_terminated
-
-    def third_crashes(self: MlflowClient, *arguments: Any, **options: Any) -> None:
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        real(self, *arguments, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(MlflowClient, "set_terminated", third_crashes)
-        with pytest.raises(KeyboardInterrupt):
-            study.ingest()
-    assert not (study.root / "receipt.json").exists()
-    receipt = study.ingest()
-    assert (receipt["created"], receipt["kept"]) == (11, 2)
-    assert len(study.runs()) == 8
-
-
 @pytest.mark.parametrize("name", ["privacy.json", "confusion/matrix.html"])
 def test_a_run_whose_artifacts_vanished_is_made_again(study: Study, name: str) -> None:
     study.ingest()
@@ -129,16 +114,6 @@ def test_cells_that_left_the_study_are_tagged_and_come_back(study: Study) -> Non
         if "/eps-" in key or "/nonprivate" in key:
             assert receipt["runs"][key] == run, "runs that came back are the same runs"
     assert set(current("digits").values()) | set(current("digits/summary").values()) == {"true"}
-
-
-def test_the_tag_is_written_only_where_it_changes(
-    study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    study.ingest()
-    tagger = Mock()
-    monkeypatch.setattr(MlflowClient, "set_tag", tagger)
-    study.ingest()
-    tagger.assert_not_called()
 
 
 def test_a_deleted_experiment_comes_back(study: Study) -> None:
@@ -247,3 +222,105 @@ def test_a_long_note_is_cut_and_says_so(lines: int) -> None:
         *whole, _, word = cut.split("\n")
         assert whole == note.split("\n")[: len(whole)]
         assert "Too long" in word
+
+
+DATASETS = ("digits", "letters", "signs", "cells")
+STUDIES = ("one", "two")  # that share each dataset's experiment
+SMALLEST: dict[str, Any] = {"backbones": ["pixels"], "methods": ["sgd"], "seeds": 2}
+CELLS, SUMMARIES = 2, 2
+# A process for each, as a job on another machine is, with a lock file of its own; they are forked
+# from one that has imported MLflow and asked it for nothing.
+WRITERS = """
+import json, os, sys
+from pathlib import Path
+from dpprobe.tracking.ingest import update_dataset
+
+def write(a):
+    root = Path(a["root"])
+    update_dataset(uri=a["uri"], study=a["study"], dataset=a["dataset"],
+           metrics_files=sorted(root.glob(f"cells/{a['dataset']}/*/*/*/metrics.json")),
+           dataset_info=root / "dataset.json", figures=[], embeddings={}, tables=[],
+           artifact_root=root / "unused", receipt=Path(a["folder"]) / "receipt.json",
+           lock=Path(a["folder"]) / "lock")
+
+writers = []
+for arguments in json.loads(sys.argv[1]):
+    writers.append(os.fork())
+    if not writers[-1]:
+        write(arguments)
+        sys.exit()
+sys.exit(any([os.waitpid(writer, 0)[1] for writer in writers]))
+"""
+
+
+def start_writers(*arguments: dict[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITERS, json.dumps(arguments)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[str]:
+    with postgres() as uri:
+        yield uri
+
+
+@pytest.fixture(scope="module")
+def server(backend: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serve(tmp_path_factory.mktemp("server"), backend) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("cells")
+    for dataset in DATASETS:
+        cells = write_study(root, dataset=dataset, **SMALLEST, epsilons=("2", "inf"))
+        assert len(cells) == CELLS
+    write_dataset_info(root / "dataset.json")
+    return root
+
+
+def write_all(server: str, files: Path, folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """Starts a writer for each study and dataset, all at once; returns their receipts."""
+    keys = [(study, dataset) for study in STUDIES for dataset in DATASETS]
+    arguments = []
+    for study, dataset in keys:
+        place = folder / study / dataset
+        place.mkdir(parents=True, exist_ok=True)
+        arguments.append({"uri": server, "study": study, "dataset": dataset, "root": str(files),
+                          "folder": str(place)})  # fmt: skip
+    assert len(arguments) == 8
+    writers = start_writers(*arguments)
+    output, _ = writers.communicate(timeout=400)
+    assert writers.returncode == 0, output[-6000:]
+    return {(s, d): read_json(folder / s / d / "receipt.json") for s, d in keys}
+
+
+@pytest.mark.slow
+def test_eight_writers_lose_nothing(server: str, files: Path, tmp_path: Path) -> None:
+    each = CELLS + SUMMARIES
+    first = write_all(server, files, tmp_path)
+    assert {(r["created"], r["kept"]) for r in first.values()} == {(each, 0)}
+    client = MlflowClient(tracking_uri=server)
+    experiments = client.search_experiments(view_type=ViewType.ALL)
+    names = Counter(experiment.name for experiment in experiments)
+    assert max(names.values()) == 1
+    keys: Counter[str] = Counter()
+    for dataset in DATASETS:
+        for name in (dataset, f"{dataset}/summary"):
+            experiment = client.get_experiment_by_name(name)
+            assert experiment is not None
+            runs = client.search_runs([experiment.experiment_id], max_results=1000)
+            assert {run.info.status for run in runs} == {"FINISHED"}
+            keys.update(run.data.tags["result_key"] for run in runs)
+    assert len(keys) == 8 * each
+    assert max(keys.values()) == 1
+    run_id = first["two", "signs"]["runs"]["two/signs/pixels/sgd/eps-2"]
+    listed = [item.path for item in client.list_artifacts(run_id)]
+    assert listed == ["confusion", "metrics.json", "privacy.json"]
+    history = client.get_metric_history(run_id, "curve/test_accuracy")
+    assert [point.step for point in history] == [10, 20, 30, 40]
+    second = write_all(server, files, tmp_path)
+    assert {(r["created"], r["kept"]) for r in second.values()} == {(0, each)}
