@@ -116,10 +116,10 @@ def test_a_row_is_near_by_itself(pair: Pair, monkeypatch: pytest.MonkeyPatch) ->
     cosines = np.array(
         [[near_duplicate_search._compute_cosine(a, b) for b in theirs] for a in ours]
     ).max(axis=1)
-    for row in (5, 17):
+    for row in (2, 3, 5, 13, 17, 18, 19, 25):
         below = float(np.nextafter(cosines[row], 0))
         for threshold, near in ((below, True), (float(cosines[row]), False)):
-            for rows in (1, 2, 5, 7, 4096):
+            for rows in (1, 5, 4096):
                 monkeypatch.setattr(near_duplicate_search, "PRIVATE_ROWS", rows)
                 monkeypatch.setattr(near_duplicate_search, "PUBLIC_ROWS", 3 * rows)
                 _, matches = find_near_duplicates(*pair, threshold=threshold, device="cpu")

@@ -136,11 +136,12 @@ def test_runs_of_studies_and_baselines_are_as_stored(tmp_path: Path) -> None:
         assert [each.dataset.name for each in run.inputs] == [*infos]
     zero = [write_zero_shot(tmp_path, accuracy=0.7), write_zero_shot(tmp_path, backbone="b", auc=1)]
     prompts = {"set": "own", "templates": ["{c}", "a {c}"]}
-    write_json(zero[1], read_json(zero[1]) | {"prompts": prompts})
+    both = read_json(zero[0])["summary"] | read_json(zero[1])["summary"]  # the headline is second
+    write_json(zero[1], read_json(zero[1]) | {"prompts": prompts, "summary": both})
     few = [write_few_shot(tmp_path / f"{n}", {1: 0.5, 16: 0.8, None: 0.9}) for n in range(2)]
-    probes = read_json(few[1]) | {"backbone": "b"}
+    probes = read_json(few[1]) | {"backbone": "b", "headline": "auc"}
     for probe in probes["results"]:
-        probe["train_rows"] = [9, 8]
+        probe |= {"train_rows": [9, 8], "summary": both}
     write_json(few[1], probes)
     made = list_baseline_runs(zero, few, study="s", shared_tags={"study": "s"}, source=source)
     for run in made:
