@@ -208,7 +208,9 @@ def _unknown_key(place: Sequence[Any], values: Any, cls: type[BaseModel]) -> str
                 f"{selector} {name} does not take it (it is an option of {selector} "
                 f"{', '.join(takers)}); {remedy}"
             )
-    close = difflib.get_close_matches(str(place[-1]), _known_keys(place, values, cls), 2, _ALIKE)
+    # an alternative of a union may have the very key
+    known = [key for key in _known_keys(place, values, cls) if key != place[-1]]
+    close = difflib.get_close_matches(str(place[-1]), known, 2, _ALIKE)
     return f"write {' or '.join(close)}, or remove it" if close else _REMEDY
 
 

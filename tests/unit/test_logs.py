@@ -3,38 +3,28 @@
 from __future__ import annotations
 
 import errno
+import http.client
+import json
 import logging
 from pathlib import Path
 
 import pytest
+import requests
 
-from dpprobe.errors import DataError, DownloadError, StoreError, WrongDownloadError
-from dpprobe.logs import BRIEF, LASTING, is_lasting, job_log, last_error
+from dpprobe.errors import (
+    ConfigError,
+    DataError,
+    DeviceError,
+    DiskError,
+    DownloadError,
+    StoreError,
+    WrongDownloadError,
+    may_pass,
+)
+from dpprobe.logs import BRIEF, is_lasting, job_log, last_error
 from dpprobe.progress import Progress
 
-TRACEBACK = """Traceback (most recent call last):
-  File "job.py", line 3, in fit
-    raise ValueError("x")
-ValueError: x
-"""
-
-
-LOGS = {
-    "": None,
-    "10:00:00 INFO sgd: training seeds 0, 1\n": None,
-    "10:00:00 ERROR shard.h5: damaged\n": "shard.h5: damaged",
-    "10:00:00 INFO sgd: kept\n" + TRACEBACK: "ValueError: x",
-    f"10:00:00 ERROR bad failed\n{TRACEBACK}10:00:01 ERROR bad: x\n": "bad: x",
-    f"10:00:00 ERROR bad: y\n{TRACEBACK}RuleException:\n": "ValueError: x",
-    "10:00:00 ERROR a: x\n  b: y\n[Sun Nov 22]\nError in rule\n": "a: x\n  b: y",
-    f"10:00:00 ERROR a: x\nb: y\n{LASTING}\n": "a: x\nb: y",
-    "10:00:00 ERROR a: x\n10:00:01 INFO b\n": "a: x",
-    TRACEBACK.splitlines()[0] + "\n  File\n": None,
-    "10:00:00 INFO a\nslurmstepd: error: Detected 1 oom_kill event\n": "Detected 1 oom_kill event",
-    # where Slurm was built to run several slurmd on a node, as Debian's is
-    "slurmstepd-node1: error: StepId=7.batch exceeded memory limit\n"
-    "slurmstepd-node1: error: Exceeded job memory limit\n": "Exceeded job memory limit",
-}
+LOGS = json.loads(Path(__file__).with_name("logs.json").read_text())
 
 
 def test_the_last_error_of_a_log() -> None:
@@ -94,9 +84,8 @@ def test_a_brief_run_shows_warnings_and_how_far_long_work_is(
         log.warning("seed 1 failed")
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(" ")[2].partition(" (")[0] for line in lines] == [
-        "INFO train: 1/4 rows",
-        "WARNING seed 1 failed",
-    ]
+        "INFO train: 1/4 rows", "WARNING seed 1 failed",
+    ]  # fmt: skip
     assert len((tmp_path / "job.log").read_text().splitlines()) == 4
 
 
@@ -127,3 +116,33 @@ def test_a_log_says_when_another_try_would_end_the_same_way(
     with job_log(path):
         pass
     assert not is_lasting(path.read_text()), "the next try begins a new log"
+
+
+def met(cause: Exception, *, within: bool = False) -> ConfigError:
+    """An error meant for a person, as a function raises it from another, or while it handles it."""
+    error = ConfigError("model: cannot be created")
+    setattr(error, "__context__" if within else "__cause__", cause)
+    return error
+
+
+PASSING = [
+    DiskError("no room"), DeviceError("no GPU"), ValueError("nobody foresaw this"),
+    met(TimeoutError("timed out"), within=True),
+    *map(met, [
+        TimeoutError("timed out"), http.client.RemoteDisconnected("gone"),
+        requests.HTTPError("503 Server Error"), OSError(5, "Input/output error"), MemoryError(),
+        RuntimeError("CUDA out of memory"),
+    ]),
+]  # fmt: skip
+STAYING = [
+    ConfigError("learning_rate"), DataError("a damaged image"), met(KeyError(), within=True),
+    *map(met, [
+        ValueError("unknown model"), OSError("file signature not found"),
+        FileNotFoundError(2, "No such file or directory", "weights.pt"),
+        PermissionError(13, "Permission denied", "weights.pt"),
+    ]),
+]  # fmt: skip
+
+
+def test_only_what_nobody_need_mend_is_tried_again() -> None:
+    assert [error for error in [*PASSING, *STAYING] if may_pass(error)] == PASSING

@@ -23,13 +23,9 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "clone"
     (folder / "src/dpprobe").mkdir(parents=True)
     for name in (
-        ".gitattributes",
-        ".git_archival.txt",
-        "pyproject.toml",
-        "README.md",
-        "LICENSE",
+        ".gitattributes", ".git_archival.txt", "pyproject.toml", "README.md", "LICENSE",
         "src/dpprobe/__init__.py",
-    ):
+    ):  # fmt: skip
         shutil.copy(REPOSITORY / name, folder / name)
     git(tmp_path, "init", "-q", str(folder))
     git(folder, "add", ".")

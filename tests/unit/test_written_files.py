@@ -6,17 +6,27 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Callable
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from dpprobe import run_marks
 from dpprobe.artifacts import read_record, sha256_file, write_record, write_text
 from dpprobe.doctor.doctor_command import _treat_damage, check_files
-from dpprobe.run_marks import MARKED
+from dpprobe.errors import ConfigError, StoreError
+from dpprobe.logs import LASTING, job_log, last_error
+from dpprobe.run_marks import MARKED, explain_missing_file, find_other_runs, lock_in_turn
 from dpprobe.study.snapshot import Run
-from dpprobe.written_files import FOLDER, JobRecord, add_file, list_changed, locate_record
+from dpprobe.written_files import FOLDER, JobRecord, list_changed, locate_record
 
 RESULTS = Path("results")
 
@@ -99,57 +109,6 @@ def test_a_copy_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for refresh, number in ((False, 1), (True, 2), (False, 2)):
         assert list_changed(record, Path("copied"), refresh=refresh) == []
         assert len(hashed) == number
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b'{"format": "other"}', b"[1]"])
-def test_a_damaged_record_counts_as_changed(content: bytes) -> None:
-    record = run_job("plot", "results/figures/a.svg")
-    record.write_bytes(content)
-    assert list_changed(record, RESULTS) == [record]
-    assert list_changed(record.with_name("none.json"), RESULTS) == []
-
-
-def test_a_closed_folder_is_no_changed_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    record = run_job("plot", "results/figures/a.svg")
-
-    def refuse(path: Path) -> bytes:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr("dpprobe.written_files.read_json", refuse)
-    with pytest.raises(PermissionError):
-        list_changed(record, RESULTS)
-
-
-def test_a_job_deletes_what_changed_before_it_starts() -> None:
-    """Files marked with update() are still there, and the job would reuse them."""
-    record = run_job("train", "results/cells/a/metrics.json", "results/cells/b/metrics.json")
-    edit_quietly(Path("results/cells/a/metrics.json"))
-    job = JobRecord(RESULTS / "logs/train.log", ["results/cells/a/metrics.json"])
-    assert not Path("results/cells/a/metrics.json").exists()
-    kept = json.loads(record.read_text())["files"]
-    assert list(kept) == ["cells/b/metrics.json"], "of another study; a killed job has no record"
-    write_text(Path("results/cells/a/metrics.json"), "new")
-    job.finish()
-    assert len(json.loads(record.read_text())["files"]) == 2
-
-
-def test_files_without_a_rule_are_recorded_with_an_output() -> None:
-    job = JobRecord(RESULTS / "logs/train.log", ["results/cells/metrics.json", "results/.done"])
-    write_text(Path("results/cells/heads"), "weights")
-    write_text(Path("results/.done"), "")  # a mark, which Snakemake touches later
-    write_text(Path("results/mlartifacts/copy"), "copy")
-    add_file(Path("results/mlartifacts/copy"))
-    write_record(Path("results/cells/metrics.json"), {"format": "x"}, Path("results/cells/heads"))
-    job.finish()
-    files = json.loads((RESULTS / FOLDER / "train.json").read_text())["files"]
-    assert {name: file.get("output") for name, file in files.items()} == {
-        "cells/metrics.json": None,
-        "cells/heads": "cells/metrics.json",
-        "mlartifacts/copy": "cells/metrics.json",
-    }
-    for name in ("results/mlartifacts/copy", "results/cells/heads"):
-        Path(name).unlink()
-    assert len(list_changed(RESULTS / FOLDER / "train.json", RESULTS)) == 2
 
 
 # A small workflow: each job reads the outputs of the jobs before it, and refuses damaged ones.
@@ -238,3 +197,112 @@ def test_after_the_doctor_a_rerun_succeeds_whatever_was_damaged(
         lost = {name for name, damage in damages if FOLDER in name and damage is Path.unlink}
         if not lost:  # an edit of a file whose record is gone is like a new file
             assert read_files() == whole, damages
+
+
+MARK = """
+import sys
+from pathlib import Path
+from dpprobe.run_marks import mark_run
+mark_run([Path(sys.argv[1])])
+print("marked", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process in another working directory that has marked `results`."""
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-c", MARK, str(tmp_path / "results")],
+        cwd=place, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "marked\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_run_elsewhere_is_found_until_it_ends(
+    tmp_path: Path, other: subprocess.Popen[str]
+) -> None:
+    (run,) = find_other_runs([tmp_path / "results", tmp_path / "none"])
+    assert (run.folder, run.process) == (str(tmp_path / "elsewhere"), other.pid)
+    assert run.describe().startswith(f"another run works on {tmp_path / 'results'} (in ")
+    other.communicate("")
+    assert not find_other_runs([tmp_path / "results"])
+    assert not (tmp_path / "results").exists(), "it was made for the mark alone"
+    (tmp_path / "empty").mkdir()
+    subprocess.run([sys.executable, "-c", MARK, str(tmp_path / "empty")], input="", text=True)
+    assert not list((tmp_path / "empty").iterdir()), "which was there before"
+
+
+def test_a_run_in_this_working_directory_is_no_other(
+    tmp_path: Path, other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert not find_other_runs([tmp_path / "results"])
+    # as a node that mounts the folder under another name sees it
+    monkeypatch.setattr(Path, "cwd", lambda: Path("/mnt/elsewhere"))
+    assert not find_other_runs([tmp_path / "results"])
+    assert other.poll() is None
+
+
+def test_runs_of_the_same_moment_take_snakemakes_lock_one_by_one(tmp_path: Path) -> None:
+    written, taken = tmp_path / "locks/0.output.lock", threading.Barrier(3)
+
+    @contextmanager
+    def lock(_: object) -> Iterator[None]:
+        if written.exists():
+            raise FileExistsError
+        time.sleep(0.1)
+        written.touch()
+        yield
+
+    def run(_: int) -> bool:
+        taken.wait()
+        try:
+            with lock_in_turn(lock)(SimpleNamespace(path=tmp_path)):
+                return True
+        except FileExistsError:
+            return False
+
+    with ThreadPoolExecutor(3) as pool:
+        assert sum(pool.map(run, range(3))) == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [FileNotFoundError(2, "No such file or directory", "a.json"), StoreError("a.h5: missing")],
+)
+def test_a_job_names_the_run_that_may_have_taken_its_file(
+    tmp_path: Path, other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setenv(MARKED, json.dumps([str(tmp_path / "results")]))
+    with pytest.raises(SystemExit, match="^1$"), job_log(tmp_path / "job.log"):
+        raise error
+    written = (tmp_path / "job.log").read_text()
+    told = last_error(written)
+    assert told is not None
+    assert told.startswith(f"{error}; another run works on {tmp_path / 'results'} (in ")
+    assert told.endswith("give each study a results_dir and a data_dir of its own")
+    assert LASTING not in written, "another try may find the file"
+    assert explain_missing_file(ConfigError("seeds: none")) is None
+    other.communicate("")
+    assert explain_missing_file(error) is None
+
+
+def test_a_folder_that_cannot_be_marked_does_not_end_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    run_marks.mark_run([tmp_path / "file"])
+
+    def refuse(*_: object) -> None:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr("dpprobe.run_marks.fcntl.flock", refuse)
+    run_marks.mark_run([tmp_path])
+    assert not find_other_runs([tmp_path])

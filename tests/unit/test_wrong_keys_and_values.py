@@ -7,11 +7,13 @@ import inspect
 import json
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from dpprobe import wrong_keys_and_values as module
 from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data.registry import dataset_options
@@ -24,49 +26,12 @@ from dpprobe.results.cell_record import CellRecord
 from dpprobe.results.network_record import NetworkRecord
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
-from dpprobe.wrong_keys_and_values import (
-    _check_extent,
-    _list_classes,
-    explain_fault,
-    explain_first,
-    validate_options,
-)
+from dpprobe.wrong_keys_and_values import explain_fault, explain_first, validate_options
 from tests.support.small_study import STUDY, changed
 from tests.support.stored_records import check_values
 
-MISTAKES: list[tuple[str, Any]] = [
-    ("epsilonss", [1]), ("methods.sgd.batchsize", 3), ("datasets.digits.test_fracton", 0.1),
-    ("features", {"shrads": 3}), ("epsilonz", [1]), ("tsne", {"perplexity": 20}), ("zzz", 1),
-    ("releases", {"one": {"dataset": "digits", "backbone": "pixels", "method": "sgd",
-                          "epsilon": 1, "evaluat": 1}}),
-    ("methods.sgd.head", "sdg"), ("datasets.digits.source", "sklaern"),
-    ("backbones.pixels.family", "resnet"), ("methods.sgd.batch_size", -3),
-    ("methods.sgd.learning_rate", 0), ("epsilons", [0.5, 0]), ("epsilons", [-1]),
-    ("epsilons", ["half"]), ("epsilons", [True]), ("epsilons", [10**400]),
-    ("epsilons", [2**63]), ("seed", 2**63 - 1), ("seed", -(2**63) + 1), ("epsilons", [1, 1.0]),
-    ("epsilons", ["inf", float("inf")]), ("epsilons", "0.5"), ("epsilons", {"a": 1}),
-    ("delta", 1e-11), ("datasets.digits.delta", 1e-11), ("delta", 1.5), ("delta", 2.0),
-    ("methods.sgd.batch_size", "fulll"), ("methods.sgd.batch_size", [1]),
-    ("methods.sgd.batch_size", {"x": {"y": 1}}), ("datasets.digits.source", ["x"]),
-    ("methods.sgd.head", {"a": 1}), ("study", "my study"), ("results_dir", "my results"),
-    ("results_dir", "results/{study}"), ("data_dir", "data//x"), ("data_dir", "~/data"),
-    ("data_dir", ""), ("epsilons", []), ("epsilons", ...), ("datasets", {}), ("seeds", 0),
-    ("seeds", 1000), ("seeds", 1001), ("accountant", "gdp"), ("study", "a\0"), ("study", "\ud800"),
-    ("methods.Bad-Name", {"head": "sgd"}), ("datasets.digits", "digits"), ("study", 2024),
-    ("datasets.digits", {"source": "parquet", "train": ["a", 1], "test": 5}),
-    ("datasets.digits", {"source": "parquet", "train": [], "test": None}),
-    ("few_shot", {"shots": [1, "full", "half", 0]}), ("few_shot", {"shots": [1, 1]}),
-    ("few_shot", {"seeds": 2000, "backbones": "x" * 101}), ("methods.sgd.steps", "x" * 98),
-    ("methods.sgd.steps", "x" * 99), ("overlap", {"public": [1], "threshold": 0}),
-    ("imbalance", {"classes": [[]], "datasets": {}}), ("methods.momentum", {"head": "momentum"} | {
-        "balanced": 3}), ("methods.auto", {"head": "auto", "class_priors": 3}),
-    ("methods.squares", {"head": "least_squares", "class_priors": 3}),
-    ("methods.net", {"head": "fine_tune", "tune": {"block": 1}, "stepz": 3}),
-    ("methods.tuned", {"head": "tuned", "base": {"head": "sgd", "balanced": 1}, "trails": 1}),
-    ("datasets.deep", {"x": {str(n): [[[[n]]]] for n in range(3)}}),
-    ("privacy", {"max_epsilon": {"Digits": 1, "a": "x"}, "max_risks": {}}),
-    ("releases", {"one": {"epsilon": [], "card": {"licence": ""}, "cohort": "x" * 81}}),
-]  # fmt: skip
+# Paths in a study and values there; "..." removes a key.
+MISTAKES = json.loads(Path(__file__).with_name("mistakes.json").read_text())
 
 
 def test_each_mistake_is_named_in_one_line() -> None:
@@ -74,7 +39,10 @@ def test_each_mistake_is_named_in_one_line() -> None:
     nested: Any = 1
     for _ in range(33):
         nested = [nested]
-    for path, value in [*MISTAKES, ("deep", nested), ("deep", nested[0]), ("deep", nested[0][0])]:
+    for path, written in [
+        *MISTAKES, *(("deep", each) for each in (nested, nested[0], nested[0][0])),
+    ]:  # fmt: skip
+        value = ... if written == "..." else written
         lines = ["accepted"]
         try:
             load_study(changed(path, value))
@@ -82,19 +50,18 @@ def test_each_mistake_is_named_in_one_line() -> None:
             lines = str(error).splitlines()
         told[f"{path}: {value!r:.60} {len(told)}"] = lines
     with pytest.raises(ConfigError) as caught:
-        _check_extent({"many": [[0] * 299_998]}, "here")
+        module._check_extent({"many": [[0] * 299_998]}, "here")
     told["many"] = [str(caught.value)]
-    _check_extent({"many": [[0] * 299_996]}, "here")
+    module._check_extent({"many": [[0] * 299_996]}, "here")
     check_values("mistakes_in_studies", told)
 
 
 def test_serialised_options_read_back_the_same() -> None:
     study = load_study(STUDY)
     for options, read in (
-        (study.datasets["digits"], dataset_options),
-        (study.backbones["pixels"], backbone_options),
+        (study.datasets["digits"], dataset_options), (study.backbones["pixels"], backbone_options),
         (study.methods["sgd"], method_options),
-    ):
+    ):  # fmt: skip
         values = json.loads(json.dumps(options.model_dump(mode="json")))
         assert read(values) == options
 
@@ -121,7 +88,9 @@ def list_blocks() -> list[type[Options]]:
     pending = list(known)
     while pending:
         fields = pending.pop().model_fields.values()
-        inner = {cls for field in fields for cls in _list_classes(field.annotation)} - known.keys()
+        inner = {
+            cls for field in fields for cls in module._list_classes(field.annotation)
+        } - known.keys()
         known |= dict.fromkeys(inner)
         pending += inner
     return [cls for cls in known if not inspect.isabstract(cls)]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,12 +14,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dpprobe.errors import DpprobeError
-from dpprobe.estimator import array_inputs, fit_and_score
-from dpprobe.estimator.given_values import ArrayError, list_classes
+from dpprobe.estimator import array_inputs, fit_and_score, row_copies
+from dpprobe.estimator.array_inputs import MappedRows
+from dpprobe.estimator.given_values import ArrayError
 from tests.support.classifiers import make_benchmark, make_private, make_rows
 
 
@@ -33,6 +36,7 @@ def test_a_large_memory_map_is_a_source(mapped: np.memmap, monkeypatch: pytest.M
     source = array_inputs.find_source(mapped)
     assert isinstance(source, array_inputs.MappedRows)
     assert array_inputs.read_shape(mapped) == (8, 3)
+    assert array_inputs.find_source(mapped.reshape(2, 4, 3)) is None
     starts, blocks = zip(*source.read_blocks(3), strict=True)
     assert starts == (0, 3, 6)
     assert all(block.dtype == np.float32 and block.flags.writeable for block in blocks)
@@ -80,34 +84,6 @@ def test_rows_on_a_disk_are_never_read_whole(monkeypatch: pytest.MonkeyPatch) ->
     assert stored.slices >= 6
 
 
-@given(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1))
-def test_labels_are_numbered_by_their_place_in_the_list(labels: list[str]) -> None:
-    classes = ["b", "c", "a"]
-    codes = array_inputs.number_labels(np.asarray(labels), classes)
-    assert codes.dtype == np.int64
-    assert [classes[code] for code in codes] == labels
-
-
-MIXED = [True, 1, 2.5, "a", b"a", None, np.nan, pd.NA, pd.NaT, np.datetime64("NaT"), (0, 1)]
-
-
-@pytest.mark.parametrize("label", MIXED, ids=repr)
-@pytest.mark.parametrize("other", [True, 1, "a"])
-@pytest.mark.parametrize("as_type", [np.array, pd.Series])
-def test_labels_are_of_one_kind(label: Any, other: Any, as_type: Any) -> None:
-    """Mixed labels of NumPy become texts in silence, and no text equals a number."""
-    numbers = {type(label), type(other)} <= {int, float}
-    fits = (numbers or type(label) is type(other)) and label == label
-    labels = as_type([other] * 3 + [label], dtype=object)
-    if fits:
-        array_inputs.check_labels(labels, None)
-        return
-    with pytest.raises(ArrayError, match="y: .*label"):
-        array_inputs.check_labels(labels, None)
-    with pytest.raises(ArrayError, match="classes: .*label"):
-        list_classes([other, label])
-
-
 ROWS, LABELS = make_rows(rows=60)
 WIDE = np.ones((60, ROWS.shape[1] + 1), np.float32)
 
@@ -121,7 +97,7 @@ class Source:
         self.__dict__ |= said
 
     def read_blocks(self, _: int) -> Any:
-        return iter(self.blocks)
+        return self.blocks if self.blocks is None else iter(self.blocks)
 
 
 FIRST, LAST = (0, ROWS[:40]), (40, ROWS[40:])
@@ -135,6 +111,7 @@ LYING = [
     Source((0, ROWS[:, :0]), dimension=0), Source((0, ROWS.astype("M8[s]"))),
     Source((0, np.ma.masked_array(ROWS))),
     Source((0, np.full(ROWS.shape, "one"))), Source(blocks=iter([FIRST, LAST])),
+    Source(blocks=None),
 ]  # fmt: skip
 
 
@@ -165,7 +142,7 @@ def test_a_source_is_held_to_what_it_says(
     stops: list[int] = []
     with pytest.raises(DpprobeError, match="^X: "):
         stops.extend(find_stops(LYING[place]))
-    one = Source((0, ROWS[:1, :1]), rows=1, dimension=1)
+    one = Source((0, ROWS[:1, :1]), rows=1, dimension=1, chunks=1)
     assert list(find_stops(one)) == [1]
     assert max(stops, default=0) <= len(ROWS), "no consumer gets more rows than it has room for"
 
@@ -180,6 +157,8 @@ def test_a_source_may_have_numbers_of_any_type(kind: Any, monkeypatch: pytest.Mo
     np.testing.assert_array_equal(make_benchmark().fit(source, LABELS).coef_, whole.coef_)
     for module in (array_inputs, fit_and_score):
         monkeypatch.setattr(module, "STREAMED_BYTES", 1)
+    with pytest.raises(ArrayError, match="59 labels, but X has 60 rows"):
+        make_benchmark().fit(source, LABELS[:-1])
     streamed = make_benchmark().fit(source, LABELS)
     np.testing.assert_allclose(streamed.coef_, whole.coef_, rtol=1e-4, atol=1e-6)
     assert streamed.predict(source).tolist() == whole.predict(rows).tolist()
@@ -197,7 +176,7 @@ MASKED = np.ma.masked_array(ROWS)
         pd.DataFrame({"a": pd.period_range("2020", periods=60), "b": ROWS[:, 0]}),
         [MOMENTS[:40], MOMENTS[40:]], MASKED, list(MASKED), [MASKED], ROWS.astype(complex),
         [ROWS.astype(complex)], np.zeros(60, [("a", "f4"), ("b", "f4")]),
-        torch.from_numpy(ROWS.astype(complex)), torch.from_numpy(ROWS).to_sparse(),
+        torch.from_numpy(ROWS.astype(complex)).conj(), torch.from_numpy(ROWS).to_sparse(),
         torch.from_numpy(ROWS).bfloat16(), ROWS.astype(complex).tolist(),
     ],
 )  # fmt: skip
@@ -219,3 +198,35 @@ def test_masks_of_labels_and_groups_are_refused(mask: bool) -> None:
         values = {"X": ROWS, "y": LABELS, "groups": np.arange(60)} | changed
         with pytest.raises(ArrayError, match=f"{next(iter(changed))}: masked"):
             make_benchmark(unit="group").fit(**values)
+
+
+X, Y = make_rows()
+# one person 20 times, with a zero of either sign, and one person twice
+COPIED = np.concatenate([X, X[[0] * 20 + [5]]])
+COPIED_Y = np.concatenate([Y, Y[[0] * 20 + [5]]])
+COPIED[[0, 240], 1] = 0.0, -0.0
+COPIED[241:260, 1] = 0.0
+
+
+def fit_warnings(classifier: Any, *rows: Any, **options: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        classifier.fit(*rows, **options)
+    return [str(each.message) for each in caught if "repeat" in str(each.message)]
+
+
+def test_one_person_many_times_is_counted_and_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_copies, "SCORED_BYTES", 600)  # blocks of few rows
+    for rows in (COPIED, MappedRows(COPIED)):
+        head = make_private()
+        (told,) = fit_warnings(head, rows, COPIED_Y)
+        assert "21 rows repeat another row, and one row occurs 21 times" in told
+        assert "unit='group'" in told
+        assert "Keep this message private" in told
+        assert b"repeat" not in pickle.dumps(head)
+        assert "copies" not in json.dumps(head.privacy_["promise"])
+    groups = [f"person {0 if row in range(240, 260) else row}" for row in range(len(COPIED))]
+    (told,) = fit_warnings(make_private(unit="group"), COPIED, COPIED_Y, groups=groups)
+    assert re.search("1 rows.* in 2 groups", told)
+    unwarned = (make_private(), X, Y), (make_benchmark(), COPIED, COPIED_Y)
+    assert [fit_warnings(*each) for each in unwarned] == [[], []]

@@ -67,12 +67,20 @@ class Wrapped(Pipeline):  # type: ignore[misc]
         return super().fit(X, y, **params)
 
 
+class Direct(Pipeline):  # type: ignore[misc]
+    """Fits its last step on rows that no check of pipelines sees."""
+
+    def fit(self, X: Any, y: Any = None) -> Any:
+        return self.steps[-1][1].fit(X - X.mean(axis=0), y)
+
+
+class NoEstimator:
+    def fit(self, head: Any, y: Any) -> Any:
+        return head.fit(X, y)
+
+
 def scale(rows: Any) -> Any:
     return (rows - rows.mean(axis=0)) / rows.std(axis=0)
-
-
-def fill(rows: Any) -> Any:
-    return np.where(rows < -3, rows.mean(axis=0), rows)  # none of the few rows compared
 
 
 def fill_one(place: int) -> Any:
@@ -80,12 +88,10 @@ def fill_one(place: int) -> Any:
     return lambda rows: np.where((rows == X[place]).all(1, keepdims=True), rows.mean(0), rows)
 
 
-def mix_many(rows: Any) -> Any:
-    return rows - rows.mean(axis=0) if len(rows) > 150 else rows
-
-
-def divide(rows: Any) -> Any:
-    return rows / np.float32(np.ceil(np.abs(rows).max() / 8))  # all rows have a maximum below 8
+def need_many(rows: Any) -> Any:
+    if len(rows) < 200:
+        raise KeyError(str(rows))
+    return rows
 
 
 def check_range(rows: Any) -> Any:
@@ -111,8 +117,8 @@ class Shorter(CentresLater):
         return X[::2]
 
 
-def after(step: Any) -> Make:
-    return lambda head: make_pipeline(step, head).fit(X, Y)
+def after(step: Any, rows: int = len(X)) -> Make:
+    return lambda head: make_pipeline(step, head).fit(X[:rows], Y[:rows])
 
 
 def spread(function: Any) -> Make:
@@ -180,16 +186,25 @@ COMPOSITIONS: dict[str, tuple[Make, int | str]] = {
     "inner pipeline": (after(make_pipeline(StandardScaler(), Normalizer())), FITTED),
     "unknown step": (after(Kept()), FITTED),
     "scale": (spread(scale), rf"step 'functiontransformer' .*{MIXES}"),
-    "mean of few rows": (spread(fill), MIXES), "one odd row": (spread(fill_one(101)), MIXES),
+    # none of the few rows compared
+    "mean of few rows": (spread(lambda rows: np.where(rows < -3, rows.mean(0), rows)), MIXES),
+    "one odd row": (spread(fill_one(101)), MIXES),
     "one even row": (spread(fill_one(100)), MIXES),
-    "only in large batches": (spread(mix_many), MIXES), "rare maximum": (spread(divide), MIXES),
+    "only in large batches": (
+        spread(lambda rows: rows - rows.mean(axis=0) if len(rows) > 150 else rows), MIXES),
+    "rare maximum": (  # all rows have a maximum below 8
+        spread(lambda rows: rows / np.float32(np.ceil(np.abs(rows).max() / 8))), MIXES),
     "second step": (named(Normalizer(), FunctionTransformer(scale), None), MIXES),
     "random": (spread(lambda rows: rows + np.random.default_rng().normal(size=rows.shape)), MIXES),
     "fit_transform": (after(CentresLater()), MIXES), "fewer rows": (after(Shorter()), MIXES),
     "public": (public(Kept()), 1),
     "frozen": (frozen(StandardScaler()), 1), "frozen sums": (frozen(PCA(3)), 1),
     "fitted again": (public(StandardScaler().fit(X)), MIXES),
-    "too few rows": (public(PCA(6)), MIXES),
+    "too few rows": (public(PCA(6)), MIXES), "one row": (after(Normalizer(), 1), 1),
+    "two rows": (after(FunctionTransformer(scale), 2), MIXES), "three": (after(Normalizer(), 3), 1),
+    "error with rows": (spread(need_many), "fails for a part of the rows: KeyError: it computes"),
+    "pipeline of its own": (named(Normalizer(), None, kind=Direct), "Direct: its fit calls"),
+    "no estimator": (lambda head: NoEstimator().fit(head, Y), 1),
     "frozen after frozen": (declared(named(
         FrozenEstimator(StandardScaler().fit(X)), FrozenEstimator(PCA(2).fit(X)), None
     ), "0", "1"), 1),
@@ -212,7 +227,8 @@ COMPOSITIONS: dict[str, tuple[Make, int | str]] = {
     "voting": (around(ensemble.VotingClassifier), LABELS),
     "bagging": (around(ensemble.BaggingClassifier), "draws rows with repetition"),
     "subsets": (around(ensemble.BaggingClassifier, bootstrap=False), LABELS),
-    "regressor": (around(ensemble.BaggingRegressor), "BaggingRegressor: its fit calls"),
+    "regressor": (declared(
+        around(ensemble.BaggingRegressor), "BaggingRegressor"), "BaggingRegressor: its fit calls"),
     "boosting": (around(ensemble.AdaBoostClassifier), "support sample_weight"),
     "calibration": (around(CalibratedClassifierCV), "learns the calibration"),
     "threshold": (around(model_selection.TunedThresholdClassifierCV, TWO), "learns the threshold"),
@@ -295,8 +311,9 @@ def test_steps_of_texts_and_frames_are_compared() -> None:
     words = ["the quick", "brown fox", "jumps over"]
     texts = [words[label] for label in Y]
     hashes = HashingVectorizer(n_features=8), FunctionTransformer(methodcaller("toarray"))
-    with pytest.warns(UserWarning, match="237 rows repeat another row"):
-        make_pipeline(*hashes, make_private()).fit(texts, Y)
+    for given in (texts, np.array(texts)):
+        with pytest.warns(UserWarning, match="237 rows repeat another row"):
+            make_pipeline(*hashes, make_private()).fit(given, Y)
     frame = pd.DataFrame(X, columns=list("abcdef"))
     make_pipeline(FunctionTransformer(abs), make_private()).fit(frame, Y)
     with pytest.raises(PrivacyError, match=MIXES):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,8 @@ LABELS: list[Any] = [
     pd.Index(["a", "b"]), [0, 1, 1], [0], [], [0, True], [0, "1"], [b"a", b"b"], [0, None], "ab",
     [0, math.nan], [0, pd.NA], [pd.NaT, "a"], {0: "a", 1: "b"}, 2, None, [[0], [1]], np.array(1),
     np.zeros((2, 2)), np.ones(3, "c16"), np.ones(3, "M8[D]"), pd.array([0, 1], dtype="Int64"),
+    itertools.repeat(0, 2), [1, True], [0, 2.5, 1], ["a", 1], ["a", True], [(0, 1), 1],
+    [np.datetime64("NaT"), 1], *(pd.Series(each, dtype=object) for each in ([1, "a"], [True, 1])),
 ]  # fmt: skip
 GROUPS: list[Any] = [
     ["a", "b", "a"], [2, 10, 2], [1.0, 2.5, 1], ["a", " a", "A"], ["1", 1, "01"], ["a", None, "b"],
@@ -93,6 +96,7 @@ def test_values_that_callers_give() -> None:
     })  # fmt: skip
 
 
+TUNED = {"head": "tuned", "base": FAST, "search": {"steps": [3, 4]}}
 USED: dict[str, list[Any]] = {
     "benchmark": [False, True], "budget": [None, Budget(max_epsilon=1, delta=DELTA), 1.0],
     "classes": [None, [0, 1], [0]], "random_state": [None, 0], "epsilon": [1.0, math.inf, "1"],
@@ -101,7 +105,10 @@ USED: dict[str, list[Any]] = {
 
 
 def test_parameters_and_plans(tmp_path: Path) -> None:
-    checked = {}
+    heads = ("auto", "prototypes", "momentum", "least_squares", "gradient", TUNED)
+    checked: dict[str, Any] = {"probabilities": [
+        hasattr(PrivateClassifier(head=head), "predict_proba") for head in heads
+    ]}  # fmt: skip
     for values in itertools.product(*USED.values()):
         chosen = dict(zip(USED, values, strict=True))
         unusual = [name for name, value in chosen.items() if value is not USED[name][0]]
@@ -131,7 +138,7 @@ def test_parameters_and_plans(tmp_path: Path) -> None:
         (20, None, {"head": "nonprivate", "benchmark": True, "epsilon": math.inf, "labels": y}),
         (20, None, {"head": {"head": "sgd", "engine": "closed_form"}}), (20, None, {"head": "sgd"}),
         (20, None, {"head": {"head": "fine_tune", "tune": "head"}}), (2000, None, {"head": "auto"}),
-        (20, None, {"head": {"head": "tuned", "base": FAST, "search": {"steps": [3, 4]}}}),
+        (20, None, {"head": TUNED}),
     ]  # fmt: skip
     plans = [[n, str(rest), answer_of(plan, n, groups, **rest)] for n, groups, rest in sets]
     check_values("planned_fits", scrub({"checked": checked, "plans": plans}, tmp_path), rel=1e-4)
@@ -142,7 +149,8 @@ def test_budgets_and_statements(tmp_path: Path) -> None:
     limits: list[dict[str, Any]] = [
         {"max_epsilon": 2}, {"max_epsilon": np.float32(0.7)}, {"max_risk": {"advantage": 0.25}},
         {"max_risk": {"true_positives": 0.2, "at": 0.01}}, {}, {"max_epsilon": 1, "max_risk": {}},
-        {"max_epsilon": 0}, {"max_epsilon": math.inf}, {"max_epsilon": math.nan},
+        {"max_epsilon": -1}, {"max_epsilon": 0}, {"max_epsilon": math.inf},
+        {"max_epsilon": math.nan},
         *({"max_epsilon": 1, "delta": delta} for delta in (0, 1, "x", math.nan, 0.5)),
     ]  # fmt: skip
     for (place, limit), kept in itertools.product(enumerate(limits), ("memory", "folder")):
@@ -223,6 +231,8 @@ def test_rows_of_steps_are_compared() -> None:
 def test_rows_are_read_in_blocks_and_copies_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.arange(24, dtype=np.float32).reshape(8, 3) % 9
     found: dict[str, Any] = {}
+    head, X = make_benchmark().fit(*make_rows(rows=60)), make_rows(1, rows=30).X
+    scores = head.decision_function(X)
     for size in (1, 12, 24, 95, 96, 1000):
         for module in (array_inputs, fit_and_score, row_copies):
             monkeypatch.setattr(module, "SCORED_BYTES", size)
@@ -232,6 +242,12 @@ def test_rows_are_read_in_blocks_and_copies_counted(monkeypatch: pytest.MonkeyPa
         source = array_inputs.MappedRows(rows)
         np.testing.assert_array_equal(array_inputs.read_source(source), rows)
         found[f"{size} starts"] = [start for start, _ in source.read_blocks(size)]
+        np.testing.assert_allclose(head.decision_function(X), scores, rtol=1e-5, atol=1e-5)
+        monkeypatch.setattr(fit_and_score, "STREAMED_BYTES", size)
+        for rates in ((1, 1), (1, 0.5), (0.5, 0.5)):
+            plan: Any = SimpleNamespace(mechanisms=[SimpleNamespace(sample_rate=r) for r in rates])
+            read = fit_and_score._read_features(source, plan)
+            assert isinstance(read, torch.Tensor) == (min(rates) < 1 or size >= 4 * rows.size)
     np.testing.assert_array_equal(source.read_rows(np.array([1, 5])), rows[[1, 5]])
     longest = np.float32(LONGEST_ROW)
     lengths = [longest, np.nextafter(longest, np.float32(np.inf)), -longest, np.nan, np.inf, 0.0]

@@ -21,17 +21,8 @@ from dpprobe.errors import BudgetError, ConfigError, DpprobeError, PrivacyError
 from dpprobe.estimator.private_classifier import PrivateClassifier
 from dpprobe.heads.registry import HEADS
 from dpprobe.privacy.risk import Risk
-from tests.support.classifiers import (
-    CLASSES,
-    DELTA,
-    DIMENSION,
-    FAST,
-    ROWS,
-    make_benchmark,
-    make_budget,
-    make_private,
-    make_rows,
-)
+from tests.support import classifiers
+from tests.support.classifiers import ROWS, make_benchmark, make_budget, make_private, make_rows
 
 GROUPS = [f"person {row // 4}" for row in range(ROWS)]
 
@@ -47,7 +38,7 @@ def test_a_seed_repeats_a_benchmark_and_no_seed_does_not() -> None:
             make_benchmark(**{key: value}).fit(*rows)
 
 
-TUNED = {"head": "tuned", "base": FAST, "search": {"learning_rate": [0.5, 1.0]}}
+TUNED = {"head": "tuned", "base": classifiers.FAST, "search": {"learning_rate": [0.5, 1.0]}}
 
 
 @pytest.mark.parametrize("head", [*sorted({*HEADS} - {"nonprivate", "tuned"}), TUNED])
@@ -60,7 +51,7 @@ def test_every_private_head_fits_within_its_budget(head: Any) -> None:
     assert 7.9 < spent.epsilon <= 8
     assert fitted.fit_.method.is_exact
     assert (fitted.plan_.selection is not None) == (head is TUNED)
-    assert fitted.coef_.shape == (len(CLASSES), DIMENSION)
+    assert fitted.coef_.shape == (len(classifiers.CLASSES), classifiers.DIMENSION)
     assert fitted.score(X, y) > 0.5
 
 
@@ -89,10 +80,10 @@ def test_private_noise_is_secret_and_never_the_same() -> None:
         ({"head": "nonprivate"}, PrivacyError, "head nonprivate"),
         ({"head": "gradient"}, ConfigError, "gradient"),
         ({"head": {"head": "sgd", "engine": "closed_form"}}, PrivacyError, "engine='exact'"),
-        ({"head": {**FAST, "init": "file", "init_file": "none"}}, DpprobeError, "none"),
+        ({"head": {**classifiers.FAST, "init": "file", "init_file": "none"}}, DpprobeError, "none"),
         ({"unit": "person"}, ConfigError, "unit 'person'"),
         ({"delta": 0.1}, PrivacyError, "delta 0.1 .*1/n"),
-        ({"budget": make_budget(delta=0.9), "delta": DELTA}, PrivacyError, "delta 0.9 .*1/n"),
+        ({"budget": make_budget(delta=0.9), "delta": 1e-4}, PrivacyError, "delta 0.9 .*1/n"),
         ({"public_steps": "scaler"}, ConfigError, "public_steps"),
     ],
 )  # fmt: skip
@@ -162,7 +153,7 @@ def test_a_budget_that_is_spent_is_told_before_any_row_is_read() -> None:
     """Rows that nobody can read stand in for rows that take an hour to read."""
 
     class Unreadable:
-        rows, dimension = ROWS, DIMENSION
+        rows, dimension = ROWS, classifiers.DIMENSION
 
         def read_blocks(self, rows: int) -> Iterator[Any]:  # noqa: ARG002
             raise AssertionError("a row was read")
@@ -233,7 +224,8 @@ def test_scorers_find_the_column_of_each_class() -> None:
 @pytest.mark.parametrize(
     ("risk", "head"),
     [
-        ({"advantage": 0.3}, FAST), ({"true_positives": 0.05, "at": 0.01}, FAST),
+        ({"advantage": 0.3}, classifiers.FAST),
+        ({"true_positives": 0.05, "at": 0.01}, classifiers.FAST),
         ({"advantage": 0.3}, {"head": "sgd", "batch_size": 30, "steps": 3}),
     ],
 )  # fmt: skip
@@ -262,7 +254,9 @@ def reach(start: object) -> list[object]:
 
 
 @pytest.mark.parametrize("kind", ["private", "benchmark"])
-@pytest.mark.parametrize("head", [FAST, {"head": "sgd", "batch_size": 30, "steps": 5}, "auto"])
+@pytest.mark.parametrize(
+    "head", [classifiers.FAST, {"head": "sgd", "batch_size": 30, "steps": 5}, "auto"]
+)
 def test_nothing_of_the_rows_is_kept(kind: str, head: Any) -> None:
     X, y = make_rows()
     make = make_private if kind == "private" else make_benchmark

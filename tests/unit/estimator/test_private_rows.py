@@ -11,6 +11,7 @@ import torch
 from safetensors.numpy import save_file
 
 from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.estimator.array_inputs import MappedRows
 from dpprobe.estimator.budget import Budget
 from dpprobe.estimator.private_classifier import PrivateClassifier
 from dpprobe.features.feature_store import FeatureStore
@@ -22,6 +23,7 @@ from dpprobe.results.cell_record import WEIGHTS_FILE
 from dpprobe.training.public_file_check import PrivateData
 from tests.support.feature_stores import write_split
 from tests.support.mechanisms import made_plan
+from tests.unit.estimator.test_array_inputs import Source
 
 DIMENSION, OWN, PEOPLE, IMAGES, TRIALS = 24, 8, 30, 24, 80  # OWN: numbers of the first person
 GROUPS = [f"person {row // IMAGES}" for row in range(PEOPLE * IMAGES)]
@@ -83,8 +85,10 @@ def test_membership_attack_on_a_public_covariance(
     for trial, member in ((0, True), (1, False)):
         rows = draw_rows(trial, member=member)
         own = store(tmp_path / f"own{trial}", rows)
-        with pytest.raises(PrivacyError, match="public_covariance .*rows of the private data"):
-            fit(rows, epsilon, lent(own))
+        source = Source((0, rows), rows=len(rows), dimension=DIMENSION)
+        for given in (rows, MappedRows(rows), source):
+            with pytest.raises(PrivacyError, match="public_covariance .*rows of the private data"):
+                fit(given, epsilon, lent(own))
     monkeypatch.setattr(PrivateData, "check_rows", lambda *_: None)
     right = count_right_guesses(tmp_path / "private", epsilon, own_rows=True)
     assert right >= 0.9 * TRIALS  # the attack that the check prevents
@@ -110,10 +114,16 @@ def test_a_copy_of_this_process_s_heads_is_no_public_start(
     with pytest.raises(PrivacyError, match="init_file .*this process fitted on private rows"):
         fit(rows, 1.0, started(copy))
     other = save_head(tmp_path / "other", np.random.default_rng(4).normal(size=(2, DIMENSION)))
-    assert fit(rows, 1.0, started(other)).fit_.entry == 1
+    far = store(tmp_path / "far", np.random.default_rng(5).normal(size=(40, DIMENSION)))
+    two = lent(far) | {"init": "file", "init_file": str(other)}
+    for given in (rows, FeatureStore(Path(store(tmp_path / "unknown", rows)))):
+        assert fit(given, 1.0, started(other)).fit_.entry == 1
+        assert {*fit(given, 1.0, two).fit_.file_hashes} == {far, str(other)}
     for missing in (tmp_path, tmp_path / "none"):
         with pytest.raises(ConfigError, match="init_file .*: no such file; correct the path"):
             fit(rows, 1.0, started(missing))
+        with pytest.raises(ConfigError, match="public_covariance .*: no such file"):
+            fit(rows, 1.0, two | {"public_covariance": str(missing)})
 
 
 def test_a_store_s_study_tells_of_its_cells(tmp_path: Path) -> None:
@@ -123,11 +133,14 @@ def test_a_store_s_study_tells_of_its_cells(tmp_path: Path) -> None:
     train = write_split(folder / "train", rows, LABELS, split="train", dataset_fingerprint="d1")
     features = FeatureStore(train)
     weights = np.random.default_rng(3).normal(size=(1, 2, DIMENSION + 1)).astype(np.float32)
-    cell = results / "cells/scans/vit/sgd/eps-inf" / WEIGHTS_FILE
-    cell.parent.mkdir(parents=True)
-    save_head(cell, weights)
-    with pytest.raises(PrivacyError, match="init_file .*the weights of a head in .*eps-inf"):
-        fit(features, 1.0, started(save_head(tmp_path / "start", weights[0])))
+    for place, dataset in enumerate(("scans", "moles")):
+        cell = results / "cells" / dataset / "vit/sgd/eps-inf" / WEIGHTS_FILE
+        cell.parent.mkdir(parents=True)
+        save_head(cell, weights + place)
+        start = started(save_head(tmp_path / "start", weights[0] + place))
+        match = f"init_file .*the weights of a head in .*{dataset}.*eps-inf"
+        with pytest.raises(PrivacyError, match=match):
+            fit(features, 1.0, start)
     own = store(tmp_path / "copy", rows[::-1])
     with pytest.raises(PrivacyError, match="public_covariance .*of the private dataset scans"):
         fit(features, 1.0, lent(own))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 
 import dpprobe
 from dpprobe.errors import DataError, StoreError
+from dpprobe.estimator import public_functions
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.accountants import gaussian_epsilon
 from dpprobe.results.summary import summarise_cells
@@ -59,6 +61,13 @@ def test_an_audit_holds_and_catches_broken_mechanisms(unit: str) -> None:
     assert result["white_box"]["epsilon_lower"] <= 1.0
     assert result["controls"]
     assert dpprobe.audit(fitted, runs=40, controls=False)["controls"] == []
+    asked: list[dict[str, Any]] = [{}, {}, {"seed": 1}, {"confidence": 0.6}]
+    white = [dpprobe.audit(fitted, runs=40, controls=False, **each)["white_box"] for each in asked]
+    for each in white:
+        del each["seconds"]
+    assert white[0] == white[1] != white[2]
+    assert [each["confidence"] for each in white] == [0.95, 0.95, 0.95, 0.6]
+    assert white[3]["epsilon_lower"] > white[0]["epsilon_lower"]
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +105,13 @@ def test_cells_are_a_table(results: Path) -> None:
     assert cells["accuracy"].between(0, 1).all()
     shutil.copy(results / "summary/toy.parquet", results / "summary/zoo.parquet")
     assert len(dpprobe.read_cells(results)) == 2 * len(cells)
+
+
+def test_a_bundle_is_verified_with_all_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(public_functions, "verify_bundle", lambda *given, **named: (given, named))
+    given: Any = dpprobe.verify("b", public_key="k", checkpoint="c", predecessors=("x", "y"))
+    named = {"public_key": Path("k"), "checkpoint": Path("c")}
+    assert given == ((Path("b"),), named | {"predecessors": [Path("x"), Path("y")]})
 
 
 def test_results_that_are_not_there_are_named(tmp_path: Path) -> None:

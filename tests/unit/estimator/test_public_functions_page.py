@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.script_modules import load_script
+
 # What a fit with secret noise gives differs from run to run by less than this share.
 NOISE = 0.06
 
@@ -62,3 +64,19 @@ def test_the_page_runs_as_printed(
     statements = [(each, block) for block in blocks for each in ast.parse(block).body]
     faults = [check_statement(*each, names) for each in statements]
     assert [fault for fault in faults if fault is not None] == []
+
+
+def test_the_page_is_that_of_the_docstrings(repository: Path) -> None:
+    page = load_script(repository / "bench/reference_page.py").reference_page()
+    assert (repository / "docs/python-reference.md").read_text() == page, "run `make schema`"
+
+
+def test_every_documented_argument_is_one(repository: Path) -> None:
+    """The sections come from docstrings, the signatures from the code: each name is in both."""
+    page = (repository / "docs/python-reference.md").read_text()
+    for section in re.split(r"^##+ ", page, flags=re.MULTILINE)[1:]:
+        signature = re.search(r"```python\n(.*?)```", section, flags=re.DOTALL)
+        listed = re.search(r"\*\*Arguments\*\*\n\n(.*?)(\n\n|$)", section, flags=re.DOTALL)
+        for name in re.findall(r"^- `(\w+)`", listed[1] if listed else "", flags=re.MULTILINE):
+            assert signature is not None
+            assert re.search(rf"\b{name}\b", signature[1]), (section.splitlines()[0], name)

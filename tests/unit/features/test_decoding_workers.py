@@ -28,13 +28,8 @@ from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.data.table import EncodedImage, SplitTable, decode_image
 from dpprobe.errors import ConfigError, DataError, WorkerError
 from dpprobe.features import decoding_workers, extraction_pipeline
-from dpprobe.features.decoding_workers import MOST_ROWS, PIECE_BYTES, make_order
-from dpprobe.features.extraction_pipeline import (
-    Decoder,
-    Features,
-    TolerantDecoder,
-    compute_rows,
-)
+from dpprobe.features.decoding_workers import MOST_ROWS, PIECE_BYTES, Order, Workers, make_order
+from dpprobe.features.extraction_pipeline import Decoder, Features, TolerantDecoder, compute_rows
 from tests.support.backbones import load
 from tests.support.gpu import needs_gpu
 from tests.support.stand_in_device import StandIn
@@ -96,9 +91,8 @@ def test_a_device_gives_the_features_of_the_processor(
             continue
         compare(
             np.concatenate([pick(part) for part in parts]),
-            np.concatenate([pick(part) for part in wanted]),
-            **bound,
-        )
+            np.concatenate([pick(part) for part in wanted]), **bound,
+        )  # fmt: skip
     batches = -(-ROWS // batch_size)
     assert (device.sent, device.fetched) == (batches, batches * (1 + len(layers)))
     assert workers_left() == 0
@@ -133,9 +127,8 @@ def test_what_cannot_be_decoded_is_left_out_on_a_device_too(
     table: SplitTable, bad: set[int], batch_size: int
 ) -> None:
     backbone, kept = (
-        replace(pixels(), train_transform=lambda *_: torch.full((1,), np.nan)),
-        object(),
-    )
+        replace(pixels(), train_transform=lambda *_: torch.full((1,), np.nan)), object(),
+    )  # fmt: skip
 
     def opened(image: EncodedImage) -> Image.Image:
         assert kept is not None  # what cannot be sent to a process, a process has by birth
@@ -215,6 +208,13 @@ def test_closing_ends_the_processes(table: SplitTable) -> None:
     assert workers_left() == 3
     parts.close()
     assert workers_left() == 0
+    with pytest.raises(RuntimeError, match="^other$"), Workers(table.read_ranges, 1):
+        raise RuntimeError("other")
+    orders: Any = multiprocessing.get_context("fork").SimpleQueue()
+    assert decoding_workers._wait_for_order(orders, parent=1) is None
+    orders.put(Order(Decoder(backbone, "train"), (range(3),)))
+    sent: Any = decoding_workers._wait_for_order(orders, parent=1)
+    assert sent.pieces == (range(3),)
 
 
 def act_at(row: int, act: Callable[[], None]) -> Callable[[EncodedImage], Image.Image]:
@@ -330,10 +330,9 @@ print({name.partition(".")[0] for name in {*sys.modules} - before} - {"PIL"})
 
 
 @pytest.mark.parametrize(
-    "options",
-    [VIT, {"family": "open_clip", "model": "RN50", "pretrained": False}],
+    "options", [VIT, {"family": "open_clip", "model": "RN50", "pretrained": False}],
     ids=lambda options: options["family"],
-)
+)  # fmt: skip
 def test_processes_inherit_all_heavy_modules(options: dict[str, Any]) -> None:
     """Each process would import them for itself, while the GPU waits."""
     decoder = pickle.dumps(Decoder(load(**options), "test"))

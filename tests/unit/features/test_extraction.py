@@ -28,6 +28,7 @@ from dpprobe.data.registry import dataset_options
 from dpprobe.data.subsampled_tables import write_subsampled
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError, StoreError
+from dpprobe.features import extraction
 from dpprobe.features.extraction import extract_shard
 from dpprobe.features.extraction_pipeline import AHEAD, PIECE_ROWS
 from dpprobe.features.feature_store import FeatureStore
@@ -36,6 +37,8 @@ from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.subsample_features import select_shard
 from tests.support.gpu import needs_gpu
 from tests.support.split_tables import encode
+from tests.support.stored_records import answer_of
+from tests.unit.features.test_feature_store import probe_of
 
 PIXELS = {"family": "pixels"}
 
@@ -45,13 +48,20 @@ def png(value: int, size: int = 4) -> bytes:
 
 
 def write_dataset(
-    directory: Path, images: Sequence[bytes], *, accepted: Any = None, ids: Any = None
+    directory: Path, images: Sequence[bytes], *, accepted: Any = None, ids: Any = None, odd: int = 0
 ) -> Path:
     """A dataset whose train split has these images, and one for testing."""
     rows = range(len(images)) if ids is None else ids
     sexes = ["fm"[row % 2] for row in range(len(images))]
     parts: list[tuple[str, list[str], list[int], Any, list[str], Any]] = [
-        ("train", [f"id{row}" for row in rows], [row % 2 for row in rows], images, sexes, accepted),
+        (
+            "train",
+            [f"id{row}" for row in rows],
+            [(row + odd) % 2 for row in rows],
+            images,
+            sexes,
+            accepted,
+        ),
         ("test", ["t"], [0], [png(0)], [""], None if accepted is None else [[]]),
     ]
     batches = [
@@ -151,15 +161,18 @@ def test_an_exception_of_a_transform_names_the_row(
     def failing(loaded: Backbone) -> dict[str, Any]:
         def transform(image: Image.Image) -> torch.Tensor:
             if image.getpixel((0, 0)) == 3:
-                raise ZeroDivisionError("of\nnothing")
+                raise ZeroDivisionError(*said)
             return loaded.transform(image)
 
         return {"transform": transform}
 
     change_backbone(failing)
     dataset = write_dataset(tmp_path / "data", [png(row) for row in range(5)])
-    with pytest.raises(DataError, match=r"^train row 3 \(id id3\): .*\(of nothing\)"):
-        extract(dataset, tmp_path / "out")
+    said = []
+    for shown in ("ZeroDivisionError", "of nothing"):
+        with pytest.raises(DataError, match=rf"^train row 3 \(id id3\): .*\({shown}\)"):
+            extract(dataset, tmp_path / "out")
+        said.append("of\nnothing")
 
 
 Change = Callable[[Backbone], dict[str, Any]]
@@ -410,15 +423,6 @@ def test_a_row_s_crops_depend_on_its_image_alone(tmp_path: Path) -> None:
     assert np.abs(other.read(layer="crop_01") - stored.read(layer="crop_01")).max() > 0.1
 
 
-def test_accepted_labels_follow_their_rows(tmp_path: Path) -> None:
-    accepted = [[row % 2] if row % 3 else [] for row in range(10)]
-    images = [png(row) for row in range(10)]
-    dataset = write_dataset(tmp_path / "data", images, accepted=accepted)
-    assert extract(dataset, tmp_path / "out", shards=3).accepted == accepted
-    plain = write_dataset(tmp_path / "plain", images)
-    assert extract(plain, tmp_path / "none").accepted is None
-
-
 def test_a_shard_holds_the_probe_of_its_machine(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data", [png(0), png(1)])
     for backbone in (PIXELS, vit()):
@@ -457,12 +461,12 @@ def test_a_gpu_gives_the_features_of_a_cpu(tmp_path: Path, layers: list[int]) ->
 
 
 def force_feature(value: float) -> Change:
-    """Gives one feature of the row whose pixels are all 30 a value."""
+    """Gives one feature of the rows whose pixels are 30 and more a value."""
 
     def change(loaded: Backbone) -> dict[str, Any]:
         def forward(batch: torch.Tensor) -> torch.Tensor:
             features = loaded.forward(batch).clone()
-            features[(batch * 255).round()[:, 0, 0, 0] == 30, 3] = value
+            features[(batch * 255).round()[:, 0, 0, 0] >= 30, 3] = value
             return features
 
         return {"forward": forward}
@@ -589,10 +593,22 @@ def test_rows_that_are_not_the_wholes_are_refused(tmp_path: Path) -> None:
         select(more, stored, longer, tmp_path / "e", shards=1)
 
 
-def test_rows_in_another_order_are_refused(tmp_path: Path) -> None:
+def test_rows_in_another_order_are_refused_and_shards_have_the_probe_of_their_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     images = [png(5 * row) for row in range(20)]
     whole = write_dataset(tmp_path / "whole", images)
-    stored = extract(whole, tmp_path / "a")
-    later = write_dataset(tmp_path / "later", [images[2], images[1], images[0]], ids=(2, 1, 0))
-    with pytest.raises(DataError, match="its rows are not in the order of"):
-        select(whole, stored, later, tmp_path / "b", shards=1)
+    numbers = itertools.count()
+    monkeypatch.setattr(extraction, "take_probe", lambda _: probe_of(1, digest=str(next(numbers))))
+    stored = extract(whole, tmp_path / "a", shards=5)
+    cases: list[tuple[Any, int, str]] = [
+        ((2, 1, 0), 0, "not in the order"), ((2, 3), 1, "row id2 differs"), ((3, 10), 0, "0"),
+        ((4, 9), 0, "1"), ((18, 19), 0, "4"),
+    ]  # fmt: skip
+    for place, (ids, odd, wanted) in enumerate(cases):
+        folder = tmp_path / str(place)
+        part = write_dataset(folder / "data", [images[row] for row in ids], ids=ids, odd=odd)
+        found = answer_of(select, whole, stored, part, folder / "out", shards=1)
+        said = str(found) if isinstance(found, Exception) else found.shards[0].probe["sha256"]
+        assert wanted in said
+        assert isinstance(found, Exception) == (len(wanted) > 1)

@@ -92,6 +92,8 @@ def test_rows_that_were_negated_or_shifted_are_still_one(mean: float) -> None:
         assert shared(copy.astype(np.float16).astype(np.float32), private) > 0.4
     assert shared(3 - 2 * private[:40], private) > 0.9, "a part of them too"
     assert shared(-rows_of(0, dimension=3), rows_of(0, dimension=3)) == 1
+    few = [rows_of(0, dimension=dimension, mean=mean) for dimension in (15, 16)]
+    assert [shared(rows + seven, rows) > 0.4 for rows in few] == [False, True]
 
 
 @pytest.mark.parametrize("mean", [0.0, 3.0])
@@ -130,6 +132,7 @@ def test_rows_of_zeros_and_what_is_no_number_are_nobody_s_and_hide_none() -> Non
     assert shared(unusable, np.concatenate([private, unusable])) == 0
     assert shared(np.concatenate([unusable, rows_of(1)]), np.concatenate([private, unusable])) == 0
     assert shared(np.concatenate([unusable, private]), private) == 1
+    assert shared(private, unusable) == 0
     for odd in (np.inf, np.nan, 0, 1e30):  # a row of each block hides no neighbour
         beside = private + np.float32(7)
         beside[::9] = odd

@@ -28,10 +28,9 @@ from tests.support import tiny_clip
 CPU = Runtime(device="cpu")
 CLASSES = ("airplane", "cat", "dog")
 THEIRS: dict[str, Any] = {
-    "photo": ("a photo of a {}.",),
-    "ensemble7": open_clip.SIMPLE_IMAGENET_TEMPLATES,
+    "photo": ("a photo of a {}.",), "ensemble7": open_clip.SIMPLE_IMAGENET_TEMPLATES,
     "imagenet80": open_clip.OPENAI_IMAGENET_TEMPLATES,
-}
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -172,16 +171,6 @@ def test_a_head_starts_from_the_artifact(tmp_path: Path, info: Path) -> None:
     assert method.input_files() == (str(path),)
 
 
-def test_a_file_that_is_none_is_refused(tmp_path: Path, info: Path) -> None:
-    path = tmp_path / "text.safetensors"
-    write(path, info)
-    whole = path.read_bytes()
-    for damaged in (whole[:-7], b"", b"{}"):
-        path.write_bytes(damaged)
-        with pytest.raises(DataError, match=r"text.safetensors: no text embeddings"):
-            text_embeddings.read_text_embeddings(path)
-
-
 def test_nothing_is_left_of_a_failure(tmp_path: Path, info: Path) -> None:
     cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"options": backbone_options({"family": "pixels"})}, "pixels cannot read text"),
@@ -276,5 +265,19 @@ def test_a_start_goes_by_the_order_of_the_classes(tmp_path: Path) -> None:
     text_embeddings.check_classes(path, ["cat", "dog"])
     with pytest.raises(DataError, match="have another order"):
         text_embeddings.check_classes(path, ["dog", "cat"])
+    for change, array in (
+        ({"class_names": ["cat"]}, "weights"), ({"class_names": None}, "weights"), ({}, "other"),
+        ({"format": "x"}, "weights"),
+    ):  # fmt: skip
+        save_file(
+            {array: weights["weights"]}, path, metadata={"dpprobe": json.dumps(metadata | change)}
+        )
+        with pytest.raises(DataError, match="no text embeddings"):
+            text_embeddings.read_text_embeddings(path)
+    whole = path.read_bytes()
+    for damaged in (whole[:-7], b"", b"{}"):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"start.safetensors: no text embeddings"):
+            text_embeddings.read_text_embeddings(path)
     save_file(weights, path)  # not ours: nothing is known of its classes
     text_embeddings.check_classes(path, ["dog", "cat"])

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -23,35 +23,17 @@ from safetensors.numpy import save
 
 from dpprobe.artifacts import canonical_json
 from dpprobe.errors import DataError, PrivacyError
-from dpprobe.sites.agreement import (
-    Agreement,
-    Offer,
-    check_member_keys,
-    name_public_key,
-    offer_path,
-    read_offers,
-    sign_values,
-    write_offer,
-)
-from dpprobe.sites.exchange import (
-    Exchange,
-    Secret,
-    _describe,
-    _pack_sums,
-    _unpack_sums,
-    hash_totals,
-    keep_agreement,
-    read_agreement,
-    read_secret,
-    write_secret,
-)
+from dpprobe.sites import agreement as agreements
+from dpprobe.sites import exchange as exchanges
+from dpprobe.sites.agreement import Agreement, Offer, offer_path, read_offers, write_offer
+from dpprobe.sites.exchange import Exchange, Secret, _describe, _pack_sums, _unpack_sums
 from dpprobe.sites.shared_sums import Sum
 from dpprobe.sites.site_folder import has_sent, lock_folder, site_folder
 from tests.support.stored_records import answer_of, check_values, to_plain
 
 NAMES, ALL = ("east", "north"), ("north", "west", "east")
 SIGNERS = {name: Ed25519PrivateKey.from_private_bytes(name.encode().ljust(32)) for name in ALL}
-MEMBERS = {name: name_public_key(key) for name, key in SIGNERS.items()}
+MEMBERS = {name: agreements.name_public_key(key) for name, key in SIGNERS.items()}
 SECRETS = {
     name: Secret(key=X25519PrivateKey.from_private_bytes(seed), noise=seed[::-1])
     for name in ALL for seed in [name.encode().rjust(32)]
@@ -158,7 +140,9 @@ def test_masks_and_noise_belong_to_the_totals_before(folder: Path) -> None:
     total = north.private / "total-1.safetensors"
     total.write_bytes((east.private / total.name).read_bytes())
     other = [[each.replace_numbers(each.numbers + 1) for each in rounds[0]]]
-    assert hash_totals(east.agreement, rounds) == hash_totals(north.agreement, north.read_rounds())
+    assert exchanges.hash_totals(east.agreement, rounds) == exchanges.hash_totals(
+        north.agreement, north.read_rounds()
+    )
     with pytest.raises(PrivacyError, match="1 rounds are complete, and these sums do not follow"):
         north.send_sums(other, [zeros], SECRETS["north"])
     path = east.send_sums(rounds, [zeros], SECRETS["east"])
@@ -242,6 +226,7 @@ DEEP = b'{"a":' * 900 + b"1" + b"}" * 900
 NOT_JSON_FOR_ALL = [
     b"", b"{", b"null", b"[]", b"\xff\xfe", b"[" * 10**5, DEEP, b'{"n": NaN}', b'{"n": 1e999}',
     b'{"n": 1, "n": 1}', b'{"n": ' + b"9" * 5000 + b"}", b'{"\\ud800": 1}',
+    b'{"sums": 3}',
 ]  # fmt: skip
 
 
@@ -276,11 +261,10 @@ def test_whatever_lies_in_place_of_a_file_is_refused_at_once(
     north, east = (exchange.message_path(1, name) for name in ("north", "east"))
     path, read = {
         "offer": (offer_path(Path("all"), "north"), lambda: read_offers(Path("all"), MEMBERS)),
-        "message": (north, exchange.read_rounds),
-        "own message": (east, exchange.check_messages),
-        "secret": (Path("east/secret.json"), lambda: read_secret(Path("east"))),
-        "agreement": (Path("east/agreement.json"), lambda: read_agreement(Path("east"))),
-    }[place]
+        "message": (north, exchange.read_rounds), "own message": (east, exchange.check_messages),
+        "secret": (Path("east/secret.json"), lambda: exchanges.read_secret(Path("east"))),
+        "agreement": (Path("east/agreement.json"), lambda: exchanges.read_agreement(Path("east"))),
+    }[place]  # fmt: skip
     path.unlink(missing_ok=True)
     write(path)
     if path.is_symlink() and not path.exists():  # as if it were missing
@@ -320,12 +304,17 @@ def change_value(values: Any, place: tuple[Any, ...]) -> None:
     values[last] = (f"{value[:-1]}{'0' if value[-1] != '0' else '1'}") if text else value + 1
 
 
-def change_fact(values: dict[str, Any], place: tuple[Any, ...], *, signed: bool) -> None:
-    """Changes a value of a file; with `signed` its site signs the change."""
-    change_value(values, place)
+def change_fact(
+    values: dict[str, Any], place: tuple[Any, ...], *, signed: bool, lost: bool = False
+) -> None:
+    """Changes or removes a value of a file; with `signed` its site signs the change."""
+    if lost:
+        reduce(lambda inner, key: inner[key], place[:-1], values).pop(place[-1])
+    else:
+        change_value(values, place)
     if signed and place != ("signature",):
         del values["signature"]
-        values["signature"] = sign_values(SIGNERS["north"], values)
+        values["signature"] = agreements.sign_values(SIGNERS["north"], values)
 
 
 OFFER = {**make_offer("north").model_dump(), "signature": "00" * 64}
@@ -359,16 +348,16 @@ MESSAGE_FACTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize(("signed", "lost"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("place", MESSAGE_FACTS, ids=str)
 def test_each_field_of_a_message_is_held_by_its_signature_and_by_the_round(
-    place: tuple[Any, ...], signed: bool, folder: Path
+    place: tuple[Any, ...], signed: bool, lost: bool, folder: Path
 ) -> None:
     send(folder)
     exchange = open_exchange(folder, "east")
     path = exchange.message_path(1, "north")
     values, sums = _unpack_sums(path, "again")
-    change_fact(values, place, signed=signed)
+    change_fact(values, place, signed=signed, lost=lost)
     path.write_bytes(_pack_sums(sums, values))
     with pytest.raises((DataError, PrivacyError)):
         exchange.read_rounds()
@@ -377,7 +366,7 @@ def test_each_field_of_a_message_is_held_by_its_signature_and_by_the_round(
 
 OTHERS: list[list[dict[str, Any]]] = [
     [{"size": 6}], [{"step": 0.25}], [{"name": "targets"}], [{"deviation": 8.0}],
-    [{"step": "0.5"}], [{"symmetric": 0}], [{}, {}], [],
+    [{"step": "0.5"}], [{"symmetric": 0}], [{}, {}], [], [{"name": 3}], [{}, {"deviation": "9"}],
 ]  # fmt: skip
 
 
@@ -394,18 +383,19 @@ def test_a_member_s_signature_makes_no_other_array_a_sum(folder: Path, numbers: 
     exchange = open_exchange(folder, "east")
     path = exchange.message_path(1, "north")
     values, (one,) = _unpack_sums(path, "again")
-    sums = [one.replace_numbers(numbers)]
-    values["sums"] = [*map(_describe, sums)]
-    change_fact(values, ("round",), signed=True)
-    path.write_bytes(_pack_sums(sums, values))
-    with pytest.raises(DataError, match="numbers are not whole"):
-        exchange.read_rounds()
+    for whole in ([], [one]):
+        sums = [*whole, one.replace_numbers(numbers)]
+        values["sums"] = [*map(_describe, sums)]
+        change_fact(values, ("round",), signed=True)
+        path.write_bytes(_pack_sums(sums, values))
+        with pytest.raises(DataError, match="numbers are not whole"):
+            exchange.read_rounds()
 
 
 def sign_offer(folder: Path, by: str, name: str = "north", **changes: Any) -> None:
     """Writes any values as the offer of `name`, which the site `by` signed."""
     values = make_offer(name).model_dump() | changes
-    text = canonical_json({**values, "signature": sign_values(SIGNERS[by], values)})
+    text = canonical_json({**values, "signature": agreements.sign_values(SIGNERS[by], values)})
     offer_path(folder, name).write_text(text)
 
 
@@ -453,20 +443,20 @@ def test_answers_of_fixed_keys(folder: Path) -> None:
     secrets = []
     for values in SECRETS_READ:
         (folder / "secret.json").write_text(json.dumps(values))
-        secret = answer_of(read_secret, folder)
+        secret = answer_of(exchanges.read_secret, folder)
         known = isinstance(secret, Secret)
-        secrets.append(secret.public_key if known else asked(read_secret, folder))
+        secrets.append(secret.public_key if known else asked(exchanges.read_secret, folder))
     agreement = Agreement.make([make_offer(n, n=k + 1, test_n=k) for k, n in enumerate(ALL)])
     kept = [agreement.names, agreement.n, agreement.test_n, agreement.digest]
     kept += [agreement.other_keys(name) for name in (*ALL, "nobody")]
     for each in (agreement, Agreement.make(agreement.offers[1:])):
-        keep_agreement(folder, each)
-        kept.append(getattr(read_agreement(folder), "digest", None))
+        exchanges.keep_agreement(folder, each)
+        kept.append(getattr(exchanges.read_agreement(folder), "digest", None))
     check_values("site_answers", {
         "offers": offers, "agreed": agreed, "secrets": secrets, "kept": kept,
-        "members": [asked(check_member_keys, each) for each in MEMBER_KEYS],
-        "messages": list_messages(folder), "none": [read_secret(folder / "x"), read_agreement(
-            folder / "x"), site_folder(folder, "v1").relative_to(folder)],
+        "members": [asked(agreements.check_member_keys, each) for each in MEMBER_KEYS],
+        "messages": list_messages(folder), "none": [exchanges.read_secret(folder / "x"),
+            exchanges.read_agreement(folder / "x"), site_folder(folder, "v1").relative_to(folder)],
     })  # fmt: skip
 
 
@@ -486,7 +476,7 @@ def list_messages(folder: Path) -> dict[str, Any]:
             found[path.name] = [before, exchange._read_message(path, name)]
         exchange.check_messages()
         rounds = exchange.read_rounds()
-        found[f"after {number}"] = [hash_totals(exchange.agreement, rounds), rounds]
+        found[f"after {number}"] = [exchanges.hash_totals(exchange.agreement, rounds), rounds]
     files = {path for path in folder.glob("*/*.safetensors") if path.parent.name in ALL}
     found["files"] = sorted(f"{path.parent.name}/{path.name}" for path in files)
     assert not any(path.stat().st_mode & 0o077 for path in files)
@@ -497,9 +487,9 @@ def test_secrets_are_private_and_noise_is_fixed_by_them(folder: Path) -> None:
     secret = Secret.draw()
     assert secret.key not in (SECRETS["east"].key,)
     assert secret.noise.hex() not in repr(secret)
-    write_secret(folder / "east", secret)
+    exchanges.write_secret(folder / "east", secret)
     assert (folder / "east/secret.json").stat().st_mode & 0o077 == 0
-    read = read_secret(folder / "east")
+    read = exchanges.read_secret(folder / "east")
     assert read is not None
     assert (read.public_key, read.noise) == (secret.public_key, secret.noise)
     gram = make_sum(3)

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from dpprobe.artifacts import write_text
+from dpprobe.artifacts import read_json, write_json, write_text
 from dpprobe.errors import DataError, TrackingError
+from dpprobe.tracking import ingest
+from tests.support.audit_records import write_audit
+from tests.support.baseline_records import write_few_shot, write_zero_shot
+from tests.support.fairness_records import write_fairness
 from tests.support.mlflow_server import serve
+from tests.support.stored_records import check_values
 from tests.support.tracked_study import Study
 
 
@@ -17,6 +28,78 @@ def test_a_cell_without_history_or_record_is_refused(study: Study) -> None:
     study.cells[0].unlink()
     with pytest.raises(DataError, match="missing"):
         study.ingest()
+
+
+class Noted:
+    """Stands for a writer, and notes what it is given."""
+
+    location, runs = Path("r"), dict[str, str]()
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.notes: list[Any] = []
+
+    @contextmanager
+    def open(self, **named: Any) -> Iterator[Noted]:
+        self.notes.append(
+            {key: str(each).replace(str(self.root), "") for key, each in named.items()}
+        )
+        yield self
+
+    def write(self, wanted: Any, contents: Any, **_: Any) -> str:
+        described = {
+            run.key: [
+                [f"{folder}/{path.name}" for path, folder in run.artifacts], run.finished,
+                {name: tag for name, tag in run.tags.items() if "fingerprint" not in name},
+                sorted({name.partition("/")[0] for name, _, _ in run.metrics}),
+            ] for run in contents
+        }  # fmt: skip
+        self.notes.append([wanted.name, str(wanted.location), described])
+        return f"#{wanted.name} key=dpprobe"
+
+    def retire_datasets(self, names: Any) -> set[str]:
+        return {"letters", "signs"} - {*names}
+
+
+def test_what_is_written_is_as_stored(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With several files of each kind, of which one backbone has more than the other."""
+    root, noted = study.root, Noted(study.root)
+    monkeypatch.setattr(ingest, "open_writer", noted.open)
+    monkeypatch.setattr(
+        ingest, "leave_receipt", lambda _, writer, **named: writer.notes.append(named | {"uri": ""})
+    )
+    for name in ("b.png", "c.png", "d.png", "b.md", "tables/papers/p.md", "tables/t.md"):
+        write_text(root / name, name)
+    info = read_json(study.info)
+    info["splits"]["test"]["per_class"] = [100, 0, 100, 0]
+    write_json(study.info, info)
+    more: dict[str, Any] = {
+        "figures": [root / "accuracy.png", root / "b.png"], "commit": "c",
+        "embeddings": {"pixels": [root / "c.png", root / "d.png"]},
+        "comparisons": [root / "d.png", root / "c.png"],
+        "audits": [write_audit(root, epsilon=each) for each in ("2", "0.5")],
+        "fairness": [write_fairness(root, backbone=each) for each in ("pixels", "scattering")],
+        "zero_shot": [write_zero_shot(root, accuracy=0.7)],
+        "few_shot": [write_few_shot(root, {1: 0.5})],
+        "metrics_files": study.cells[::-1],
+    }  # fmt: skip
+    for newest in (study.cells[0], more["zero_shot"][0], study.info):
+        for path in root.rglob("*.json"):
+            os.utime(path, (50, 50))
+        os.utime(newest, (99, 99))
+        study_parts = more if newest != study.info else {"metrics_files": []}
+        write_text(root / "receipt.json", "{}")
+        study.ingest(**study_parts)
+    for name in ("letters", "signs", "digits"):
+        write_text(root / f"{name}.json", "{}")
+    write_text(root / "_study.json", "{}")
+    os.utime(root / "receipt.json", (50, 50))
+    write_text(root / "report.html", "report")
+    os.utime(root / "report.html", (77, 77))
+    infos = {"digits": study.info, "letters": study.info}
+    study.ingest_whole(figures=[root / "b.png", root / "c.png"], dataset_infos=infos, commit="d")
+    left = [name for name in ("letters", "signs", "digits") if (root / f"{name}.json").exists()]
+    check_values("ingested", [noted.notes, left])
 
 
 @pytest.mark.slow
@@ -34,20 +117,44 @@ def test_runs_are_written_through_a_server(study: Study) -> None:
     assert not (study.root / "mlartifacts").exists()
 
 
-def test_a_dataset_that_left_the_study_is_no_longer_current(study: Study) -> None:
-    first = study.root / "digits.json"  # as the workflow calls it
-    study.ingest()
-    study.ingest(study="second", receipt=study.root / "second.json")
-    for path in (first, study.root / "letters.json"):
-        write_text(path, "{}")
-    study.ingest_whole(dataset_infos={"letters": study.info})
-    assert not first.exists(), "so that the workflow tracks it again when it comes back"
-    assert (study.root / "letters.json").exists()
-    for name in ("digits", "digits/summary"):
-        tags = [run.data.tags for run in study.all_runs(name)]
-        states = {(each["study"], each["current"]) for each in tags}
-        assert states == {("study", "false"), ("second", "true")}
-    assert study.runs("all studies")["study"].data.tags["current"] == "true"
-    study.ingest()
-    study.ingest_whole()
-    assert {run.data.tags["current"] for run in study.all_runs("digits")} == {"true"}
+ZERO = "study/digits/pixels/zero_shot"
+
+
+def baselines(root: Path, **accuracies: float) -> dict[str, Any]:
+    few = {1: accuracies.get("one", 0.5), 16: 0.8, None: 0.9}
+    return {
+        "zero_shot": [write_zero_shot(root, accuracy=accuracies.get("zero", 0.7))],
+        "few_shot": [write_few_shot(root, few)],
+    }
+
+
+@pytest.fixture
+def ingested(study: Study) -> Study:
+    study.ingest(**baselines(study.root))
+    return study
+
+
+def test_one_view_has_the_baselines_and_the_cells_beside_them(ingested: Study) -> None:
+    view = ingested.view("digits", "dpprobe-baselines")
+    order = [f"{view['orderByKey']} DESC"]
+    found = ingested.all_runs(filter_string=view["searchFilter"], order_by=order)
+    assert {run.data.params["epsilon"] for run in found} == {"none", "0.5"}
+    keys = {run.data.tags["result_key"] for run in found}
+    assert len(found) == 5
+    assert {key for key in keys if "/eps-" in key} == {"study/digits/pixels/sgd/eps-0.5"}
+    values = [run.data.metrics["test/accuracy"] for run in found]
+    assert values == sorted(values, reverse=True)
+    first = ingested.view("digits")["searchFilter"]
+    at = {run.data.params["epsilon"] for run in ingested.all_runs(filter_string=first)}
+    assert at == {"0.5"}, "the first page compares cells at one epsilon"
+
+
+def test_a_changed_baseline_renews_its_run_alone(study: Study) -> None:
+    before = study.ingest(**baselines(study.root))["runs"]
+    again = study.ingest(**baselines(study.root))
+    assert (again["created"], again["replaced"]) == (0, 0)
+    after = study.ingest(**baselines(study.root, zero=0.6))["runs"]
+    assert {key for key, run in after.items() if before[key] != run} == {ZERO, "study/digits"}
+    # the probe of one image and the other two are of one file
+    last = study.ingest(**baselines(study.root, zero=0.6, one=0.4))["runs"]
+    assert ZERO not in {key for key, run in last.items() if after[key] != run}

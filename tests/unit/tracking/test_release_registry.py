@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -16,26 +17,23 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient, pyfunc
 from mlflow.entities import Run
+from mlflow.exceptions import MlflowException
 from PIL import Image
 
 from dpprobe.artifacts import read_json
-from dpprobe.errors import ConfigError, DataError
-from dpprobe.release.bundle import (
-    BUNDLE_FILES,
-    SIGNATURE_FILE,
-    bundle_digest,
-    read_bundle,
-    write_sums,
-)
+from dpprobe.errors import ConfigError, DataError, TrackingError
+from dpprobe.release import bundle as bundles
+from dpprobe.release.bundle import BUNDLE_FILES, SIGNATURE_FILE, bundle_digest, read_bundle
 from dpprobe.release.predict import Predictor
 from dpprobe.tracking import release_registry, served_release
 from dpprobe.tracking.receipt import find_store_fault
-from dpprobe.tracking.release_registry import DESCRIPTION_LENGTH, register_release
+from dpprobe.tracking.release_aliases import DIGEST, PREDECESSOR, RELEASE, ReleaseModel, roll_back
+from dpprobe.tracking.release_registry import register_release
 from dpprobe.tracking.served_release import ServedRelease
 from dpprobe.tracking.writer import Writer
 from tests.support.bundles import CLASSES, write_example
-from tests.support.mlflow_server import serve
 from tests.support.network_bundles import CALIBRATED
+from tests.support.stored_records import check_values
 from tests.support.tracked_study import Study
 
 MODEL = "study.release.lesions_v1"
@@ -65,7 +63,7 @@ def rewritten(folder: Path, *, card: str | None = None, **facts: Any) -> Path:
         (folder / "README.md").write_text(card)
     path = folder / "bundle.json"
     path.write_text(json.dumps(read_json(path) | facts))
-    write_sums(folder)
+    bundles.write_sums(folder)
     return folder
 
 
@@ -241,19 +239,48 @@ def test_a_damaged_bundle_is_not_registered(study: Study, bundle: Path) -> None:
 
 def test_a_release_needs_the_versions_that_computed_it(bundle: Path, tmp_path: Path) -> None:
     backbone = read_json(bundle / "bundle.json")["backbone"]
-    rewritten(bundle, backbone=backbone | {"versions": {"torch": "0.0.1"}})
-    needed = release_registry._write_bundle(read_bundle(bundle), tmp_path)["pip_requirements"]
-    assert "torch==0.0.1" in needed
-    assert not any(line.startswith("dpprobe") for line in needed)
+    versions = {"torch": "0.0.1", "dpprobe": "1", "zlib": "2", "abc": "3"}
+    external = {"options": {"family": "external", "model": "m", "each_by_itself": True}}
+    for changes in ({}, external):
+        read = read_bundle(rewritten(bundle, backbone=backbone | {"versions": versions} | changes))
+        for calibration in (None, CALIBRATED):
+            read = replace(read, statement={**read.statement, "calibration": calibration})
+            folder = tmp_path / f"{len(changes)} {calibration is None}"
+            folder.mkdir()
+            model = release_registry._write_bundle(read, folder)
+            needed, signature = model["pip_requirements"], model["signature"].to_dict()
+            names = [each["name"] for each in json.loads(signature["outputs"])]
+            assert {"torch==0.0.1", "zlib==2", "abc==3"} < {*needed}
+            assert needed == sorted(needed)
+            assert not any(line.startswith("dpprobe") for line in needed)
+            (column,) = [each["name"] for each in json.loads(signature["inputs"])]
+            assert column == ("vector" if changes else "image")
+            assert names[:2] == ["class", f"probability_{CLASSES[0]}"]
+            assert names[4:] == ([] if calibration is None else ["set", "abstain"])
 
 
-def test_a_long_card_fits(study: Study, bundle: Path) -> None:
-    lines = "".join(f"Line {number} of a long card.\n" for number in range(1000))
-    register(study, rewritten(bundle, card=lines))
-    words = study.client.get_model_version_by_alias(MODEL, "released").description or ""
-    assert words.startswith("Line 0 of a long card.\nLine 1 ")
-    assert words.endswith("\n\nToo long for MLflow: the rest is in the artifacts.")
-    assert DESCRIPTION_LENGTH - 100 < len(words) < 5000
+def test_a_model_is_named_by_its_predecessor_and_described_by_its_card(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = read_bundle(bundle)
+    client: Any = Mock()
+    told = []
+    for models in ([], ["b.release.x"], ["b.release.x", "study.release.z", "a.release.y"],
+                   ["c.release.x", "b.release.x", "b.release.x"]):  # fmt: skip
+        for named in (None, {"sha256": "ab"}):
+            page = type("Page", (list,), {"token": None})
+            found = page(SimpleNamespace(name=name) for name in models)
+            client.search_model_versions.return_value = found
+            monkeypatch.setattr(release_registry, "named_predecessor", lambda _, each=named: each)
+            told.append(release_registry._find_model(client, "study", read))
+    told.append(str(client.search_model_versions.call_args))
+    for card in ("# A\n", "---\na: b\n---\n# B\n", "---\nno end\n", "---\na\n---\n", "\n C \n"):
+        (bundle / "README.md").write_text(card)
+        told.append(release_registry.describe_release(read))
+    check_values("release_models", told)
+    client.create_registered_model.side_effect = MlflowException("refused")
+    with pytest.raises(MlflowException, match="refused"):
+        release_registry._register_bundle(client, "m", read, "run", "digest")
 
 
 def test_releases_stay_current_beside_each_other_and_the_study(
@@ -271,23 +298,6 @@ def test_releases_stay_current_beside_each_other_and_the_study(
         assert Path(study.root, "tracking/releases", f"{receipt['release']}.json").exists()
         (model,) = receipt["models"]
         assert study.client.get_model_version_by_alias(model, "released")
-
-
-@pytest.mark.slow
-def test_a_server_keeps_the_bundle(study: Study, bundle: Path, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    store.mkdir()
-    shutil.copyfile(study.root / "mlflow.db", store / "mlflow.db")
-    with serve(store) as study.uri:
-        first, second = register(study, bundle), register(study, bundle)
-        assert (first["created"], second["created"], second["kept"]) == (1, 0, 1)
-        assert first["models"] == second["models"] == {MODEL: "1"}
-        assert first["artifact_root"] is None
-        client = study.client
-        version = client.get_model_version_by_alias(MODEL, "released")
-        run_id = str(version.run_id)
-        folder = client.download_artifacts(run_id, "model/data/bundle", str(tmp_path))
-        assert content(Path(folder)) == content(bundle)
 
 
 # Serving.
@@ -313,10 +323,9 @@ def check_scores(result: pd.DataFrame, bundle: Path, paths: list[Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
-    [str, Path.read_bytes, lambda path: base64.b64encode(path.read_bytes()).decode()],
+    "given", [str, Path.read_bytes, lambda path: base64.b64encode(path.read_bytes()).decode()],
     ids=["path", "bytes", "base64"],
-)
+)  # fmt: skip
 def test_a_registered_release_classifies_images(
     study: Study, bundle: Path, images: list[Path], monkeypatch: pytest.MonkeyPatch,
     given: Callable[[Path], Any],
@@ -341,6 +350,7 @@ def test_more_images_than_a_chunk_keep_their_order(
     [
         ("lost.png", "row 1: 'lost.png': not a file on this machine, and not an image in base64"),
         ("/data/lost", "row 1: '/data/lost': not a file on this machine"),
+        ("x" * 40, f"row 1: '{'x' * 40}': not"), ("x" * 41, rf"row 1: '{'x' * 40}\.\.\.': not"),
         ("QUJD" * 100, r"row 1: 'QUJD.*\.\.\.': not a file on this machine, and not an image"),
         (b"no image", "image row 1 .*cannot be decoded"),
         (__file__, r"row 1 .*test_release_registry\.py.*cannot be decoded"),
@@ -411,7 +421,187 @@ def test_several_labels_and_scores_are_named(bundle: Path) -> None:
     assert list(scores.columns)[1:] == [f"score_{name}" for name in CLASSES]
     assert list(scores["class"]) == ["naevus", "keratosis"]
     calibrated = replace(plain, statement={**read.statement, "calibration": CALIBRATED})
-    table = served_release.make_table(np.array([[0.6, 0.3, 0.1]], np.float32), calibrated)
+    two = np.array([[0.6, 0.3, 0.1], [0.1, 0.0, 0.9]], np.float32)
+    table = served_release.make_table(two, calibrated)
     names = [f"probability_{name}" for name in CLASSES]
     assert list(table.columns) == ["class", *names, "set", "abstain"]
-    assert (table["set"][0], bool(table["abstain"][0])) == ("naevus|melanoma", True)
+    assert table["set"].tolist() == ["naevus|melanoma", "keratosis"]
+    assert table["abstain"].tolist() == [True, False]
+
+
+class Registry:
+    """A registered model in memory; `crash_at` is the number of the change that fails."""
+
+    def __init__(self) -> None:
+        self.aliases: dict[str, str] = {}
+        self.versions: list[Any] = []
+        self.crash_at = 0
+
+    def add(self, digest: str, predecessor: str | None = None) -> None:
+        """Registers a bundle, as `register_release` does."""
+        tags = {DIGEST: digest, RELEASE: digest}
+        tags |= {PREDECESSOR: predecessor} if predecessor else {}
+        self.versions.append(SimpleNamespace(version=len(self.versions) + 1, tags=tags))
+        self.track(digest)
+
+    def track(self, digest: str) -> None:
+        """Tracks a registered bundle again."""
+        model = self.model()
+        model.release(next(each for each in model.versions if each.tags.get(DIGEST) == digest))
+
+    def model(self) -> ReleaseModel:
+        return ReleaseModel.read(self, MODEL)  # type: ignore[arg-type]
+
+    def roll_back(self, digest: str, *, undo: bool = False) -> str:
+        return self.model().roll_back(digest, undo=undo)
+
+    # MLflow's client
+
+    def search_model_versions(self, _condition: str, **_page: Any) -> Any:
+        class Page(list[Any]):
+            token = None
+
+        return Page(reversed(self.versions))
+
+    def get_registered_model(self, _name: str) -> Any:
+        return SimpleNamespace(aliases=dict(self.aliases))
+
+    def set_registered_model_alias(self, _name: str, alias: str, version: Any) -> None:
+        self._count_change()
+        self.aliases[alias] = str(version)
+
+    def delete_registered_model_alias(self, _name: str, alias: str) -> None:
+        self._count_change()
+        del self.aliases[alias]
+
+    def set_model_version_tag(self, _name: str, version: str, key: str, value: str) -> None:
+        self._count_change()
+        self.versions[int(version) - 1].tags[key] = value
+
+    def delete_model_version_tag(self, _name: str, version: str, key: str) -> None:
+        self._count_change()
+        del self.versions[int(version) - 1].tags[key]
+
+    def _count_change(self) -> None:
+        self.crash_at -= 1
+        if self.crash_at == 0:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def registry() -> Registry:
+    """Three releases, each of which replaces the one before."""
+    made = Registry()
+    for digest, predecessor in (("a", None), ("b", "a"), ("c", "b")):
+        made.add(digest, predecessor)
+    return made
+
+
+def test_the_newest_is_released_whatever_is_tracked_again(registry: Registry) -> None:
+    for digest in "bacab":
+        registry.track(digest)
+        assert registry.aliases == {"released": "3", "previous": "2"}
+
+
+def test_a_bundle_without_predecessor_is_released_without_previous(registry: Registry) -> None:
+    registry.add("another")
+    assert registry.aliases == {"released": "4"}
+
+
+def test_a_rollback_stays_until_it_is_undone(registry: Registry) -> None:
+    for _ in range(2):
+        said = registry.roll_back("c")
+        assert said == f"{MODEL}@released: version 2, b\n{MODEL}@previous: version 1, a"
+    for digest in "cba":
+        registry.track(digest)
+        assert registry.aliases == {"released": "2", "previous": "1"}
+    for _ in range(2):
+        registry.roll_back("c", undo=True)
+        assert registry.aliases == {"released": "3", "previous": "2"}
+    registry.track("b")
+    assert registry.aliases == {"released": "3", "previous": "2"}
+
+
+def test_two_rollbacks_lead_to_the_first_and_a_newer_release_is_released(
+    registry: Registry,
+) -> None:
+    registry.roll_back("c")
+    registry.roll_back("b")
+    assert registry.aliases == {"released": "1"}
+    registry.add("d", "c")
+    assert registry.aliases == {"released": "4", "previous": "1"}
+    registry.roll_back("d")
+    registry.roll_back("b", undo=True)
+    assert registry.aliases == {"released": "2", "previous": "1"}
+
+
+def test_a_release_that_others_replaced_is_skipped_once_rolled_back(registry: Registry) -> None:
+    registry.roll_back("b")
+    assert registry.aliases == {"released": "3", "previous": "1"}
+    registry.roll_back("b", undo=True)
+    assert registry.aliases == {"released": "3", "previous": "2"}
+
+
+@pytest.mark.parametrize("undo", [False, True])
+@pytest.mark.parametrize("change", [1, 2, 3])
+def test_a_crash_at_any_change_is_mended(registry: Registry, change: int, undo: bool) -> None:
+    if undo:
+        registry.roll_back("c")
+    registry.crash_at = change
+    with pytest.raises(KeyboardInterrupt):
+        registry.roll_back("c", undo=undo)
+    registry.roll_back("c", undo=undo)
+    registry.track("c")
+    expected = {"released": "3", "previous": "2"} if undo else {"released": "2", "previous": "1"}
+    assert registry.aliases == expected
+
+
+def test_the_first_release_has_nothing_to_go_back_to(registry: Registry) -> None:
+    with pytest.raises(TrackingError, match=f"{MODEL}, version 1: MLflow has no predecessor"):
+        registry.roll_back("a")
+    with pytest.raises(TrackingError, match="no version of this bundle"):
+        registry.roll_back("unknown")
+    assert registry.aliases == {"released": "3", "previous": "2"}
+
+
+def test_versions_of_people_and_a_model_without_aliases_are_left_alone(registry: Registry) -> None:
+    registry.versions.append(SimpleNamespace(version=9, tags={PREDECESSOR: "a"}))
+    registry.roll_back("c")
+    registry.track("a")
+    assert registry.aliases == {"released": "2", "previous": "1"}
+    registry.aliases = {"released": "9"}
+    registry.track("b")
+    assert registry.aliases == {"released": "2", "previous": "1"}
+    registry.aliases.clear()
+    with pytest.raises(TrackingError, match="no released version"):
+        registry.roll_back("b")
+    registry.track("c")
+    assert registry.aliases == {}, "it is rolled back, and no other has the alias"
+
+
+def test_tags_in_a_circle_end(registry: Registry) -> None:
+    registry.versions[0].tags[PREDECESSOR] = "c"
+    registry.track("a")
+    assert registry.aliases == {"released": "3", "previous": "2"}
+
+
+def test_a_bundle_is_rolled_back_in_mlflow(study: Study) -> None:
+    first = write_example(study.root / "releases/lesions_v1")
+    second = write_example(study.root / "releases/lesions_v2", name="lesions_v2", predecessor=first)
+    with pytest.raises(DataError, match="MLflow has no record of this bundle"):
+        roll_back(second)
+    assert register(study, first)["models"] == {MODEL: "1"}
+    assert register(study, second)["models"] == {MODEL: "2"}
+    client = study.client
+    assert client.get_model_version_by_alias(MODEL, "previous").tags[RELEASE] == "lesions_v1"
+    said = roll_back(second)
+    assert said == f"{MODEL}@released: version 1, lesions_v1\n{MODEL}@previous: none"
+    assert client.get_registered_model(MODEL).aliases.keys() == {"released"}
+    assert "@released: version 2, lesions_v2" in roll_back(second, undo=True)
+    # of a bundle that two studies have, each has its version
+    register(study, first, name="other")
+    assert register(study, second, name="other")["models"] == {"other.release.lesions_v1": "2"}
+    (study.root / "mlflow.db").unlink()
+    with pytest.raises(DataError, match="MLflow has no record of this bundle"):
+        roll_back(second)
+    assert not (study.root / "mlflow.db").exists()

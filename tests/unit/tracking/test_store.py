@@ -3,60 +3,31 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import shutil
 import socket
 import sqlite3
-import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from ipaddress import IPv4Address
+from itertools import product
 from pathlib import Path
-from threading import Thread, Timer
+from threading import Timer
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
+import requests
+from mlflow.exceptions import MlflowException
+from sqlalchemy.exc import SQLAlchemyError
 
-from dpprobe.artifacts import read_json, write_text
+from dpprobe.artifacts import write_text
 from dpprobe.errors import TrackingError
+from dpprobe.tracking import receipt as receipt_module
 from dpprobe.tracking import store
+from dpprobe.tracking.receipt import RECEIPT_FORMAT, find_store_fault, set_aside
+from tests.support.stored_records import check_values
 from tests.support.tracked_study import Study
-
-LOCALHOST = IPv4Address("127.0.0.1")
-
-
-@pytest.mark.slow
-def test_two_ingesters_of_a_new_store_wait_for_each_other(study: Study) -> None:
-    root = study.root
-    (root / "mlflow.db").unlink()
-    program = (  # they are forked from one that has imported MLflow and asked it for nothing
-        "import os, sys; sys.path.insert(0, sys.argv[1])\n"
-        "from pathlib import Path\n"
-        "from tests.support.tracked_study import Study\n"
-        "study = Study(Path(sys.argv[2]))\n"
-        "for index in range(2):\n"
-        "    if not os.fork():\n"
-        "        study.ingest(receipt=study.root / f'receipt-{index}.json')\n"
-        "        sys.exit()\n"
-        "sys.exit(any([os.wait()[1] for _ in range(2)]))\n"
-    )
-    repository = Path(__file__).resolve().parents[3]
-    write_text(root / "receipt.json", "{}")
-    command = [sys.executable, "-c", program, str(repository), str(root)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
-    receipts = [read_json(root / f"receipt-{index}.json") for index in range(2)]
-    assert sorted(receipt["created"] for receipt in receipts) == [0, 13]
-    assert receipts[0]["runs"] == receipts[1]["runs"]
-    assert len(study.runs()) == 8
 
 
 def test_a_long_wait_for_the_lock_is_noted(
@@ -134,15 +105,6 @@ def test_one_file_has_all_data_while_another_program_has_the_store_open(tmp_path
             assert copied.execute("SELECT count(*) FROM runs").fetchone() == (0,)
 
 
-def test_writers_of_a_server_do_not_wait_for_each_other(tmp_path: Path) -> None:
-    lock, receipt = tmp_path / "mlflow.lock", tmp_path / "tracking/digits.json"
-    assert store.lock_file("http://server:5000", lock, receipt) != lock
-    assert store.lock_file("http://server:5000", lock, receipt) != store.lock_file(
-        "http://server:5000", lock, receipt.with_name("letters.json")
-    )
-    assert store.lock_file("sqlite:///mlflow.db", lock, receipt) == lock
-
-
 def test_a_server_that_does_not_answer_is_named_at_once_and_without_its_password(
     study: Study,
 ) -> None:
@@ -155,53 +117,29 @@ def test_a_server_that_does_not_answer_is_named_at_once_and_without_its_password
     assert "secret" not in str(caught.value)
 
 
-@pytest.fixture
-def login_server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """Serves a page that wants a login; yields its address and its certificate, not trusted yet."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "mlflow.hospital")])
-    today = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name).issuer_name(name).public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(today - timedelta(1)).not_valid_after(today + timedelta(1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(LOCALHOST)]), False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
-        .sign(key, hashes.SHA256())
-    )  # fmt: skip
-    path = tmp_path / "authority.pem"
-    path.write_bytes(certificate.public_bytes(Encoding.PEM))
-    private = tmp_path / "key.pem"
-    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+def test_certificates_are_checked_as_mlflow_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_error(401)
+    def get(uri: str, **named: Any) -> Any:
+        asked.append((uri, named["verify"]))
+        if named["verify"] is True:
+            raise requests.exceptions.SSLError("self-signed\nand more")
+        return Mock()
 
-        def log_message(self, *arguments: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(path, private)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield f"https://127.0.0.1:{server.server_address[1]}", path
-    server.shutdown()
-
-
-def test_a_certificate_that_is_not_trusted_is_named_at_once(
-    login_server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    address, path = login_server
-    with pytest.raises(TrackingError, match="variable MLFLOW_TRACKING_SERVER_CERT_PATH"):
-        store.reach_server(address)
-    with monkeypatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", str(path))
-        store.reach_server(address)
-    monkeypatch.setenv("MLFLOW_TRACKING_INSECURE_TLS", "true")
-    store.reach_server(address)
+    monkeypatch.setattr(requests, "get", get)
+    with pytest.raises(
+        TrackingError, match="self-signed.*variable MLFLOW_TRACKING_SERVER_CERT_PATH"
+    ):
+        store.reach_server("https://me:word@host")
+    for name, value in (("SERVER_CERT_PATH", "a.pem"), ("INSECURE_TLS", "true")):
+        monkeypatch.setenv(f"MLFLOW_TRACKING_{name}", value)
+        store.reach_server("https://host")
+    assert asked == [("https://host", each) for each in (True, "a.pem", False)]
+    lock, receipts, uri = Path("m.lock"), (Path("t/a.json"), Path("t/b.json")), "http://server:5000"
+    locks = [store.lock_file(uri, lock, each) for each in receipts]  # none waits for another
+    assert [*locks, store.lock_file("sqlite:///mlflow.db", lock, receipts[0])] == [
+        Path("t/a.lock"), Path("t/b.lock"), lock,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("uri", ["results/mlruns", "sqlite:///", "ftp://server", "databricks"])
@@ -220,29 +158,34 @@ def test_a_file_that_is_no_database_is_named(study: Study, monkeypatch: pytest.M
     assert not (study.root / "receipt.json").exists()
 
 
-def test_a_full_disk_is_no_reason_to_delete_the_store() -> None:
-    remedy = "free space, .*or mount the disk"
-    with (
-        pytest.raises(TrackingError, match=remedy) as caught,
-        store.readable_errors("sqlite:///m.db"),
-    ):
-        raise sqlite3.OperationalError("database or disk is full")
-    assert "delete" not in str(caught.value)
+ERRORS: list[Exception] = [
+    sqlite3.OperationalError("database or disk is full"), MlflowException("\nno run\nof the name"),
+    SQLAlchemyError("database is locked"), sqlite3.OperationalError("database table is locked"),
+    sqlite3.DatabaseError("malformed"), sqlite3.OperationalError("disk I/O error"),
+]  # fmt: skip
 
 
-def test_the_databases_file_alone_is_whole(study: Study) -> None:
-    receipt = study.ingest()
-    copy = study.root / "copy.db"
-    shutil.copyfile(study.root / "mlflow.db", copy)
-    with closing(sqlite3.connect(copy)) as database:
-        assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        finished = database.execute("select count(*) from runs where status = 'FINISHED'")
-        assert finished.fetchone() == (len(receipt["runs"]),)
+def test_errors_of_the_store_have_a_remedy() -> None:
+    """A full or locked one need not be deleted."""
+    told = []
+    for uri, error in product(("sqlite:///m.db", "https://me:word@host"), ERRORS):
+        with pytest.raises(TrackingError) as caught, store.readable_errors(uri):
+            raise error
+        told.append(str(caught.value))
+    check_values("store_errors", told)
 
 
-def test_the_receipt_holds_no_password() -> None:
-    assert store.public_uri("https://me:word@host:5000/x") == "https://host:5000/x"
-    assert store.public_uri("sqlite:///results/mlflow.db") == "sqlite:///results/mlflow.db"
+def test_all_pages_of_a_search_are_read() -> None:
+    pages = {None: ("ab", "1"), "1": ("", "2"), "2": ("c", None)}
+    asked = []
+
+    def search(*, max_results: int, page_token: str | None) -> Any:
+        asked.append((max_results, page_token))
+        content, token = pages[page_token]
+        return type("Page", (list,), {"token": token})(content)
+
+    assert list(store.search_all(search)) == ["a", "b", "c"]
+    assert asked == [(1000, None), (1000, "1"), (1000, "2")]
 
 
 @pytest.mark.parametrize(
@@ -257,3 +200,163 @@ def test_a_store_whose_making_was_stopped_is_made_again(tmp_path: Path, made: st
     assert (tmp_path / "mlflow.db.damaged").read_bytes() == before, "may hold a person's notes"
     with closing(sqlite3.connect(database)) as connection:
         assert connection.execute("select name from experiments").fetchall() == [("Default",)]
+
+
+def test_a_receipt_says_when_its_store_is_gone(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(study.root)
+    receipt = study.root / "receipt.json"
+    assert not find_store_fault(receipt), "no receipt: Snakemake makes it anyway"
+    relative = {"uri": "sqlite:///mlflow.db", "artifact_root": Path("mlartifacts")}
+    study.ingest(**relative)
+    assert not find_store_fault(receipt)
+    for name in ("mlartifacts/digits", "mlartifacts", "mlflow.db"):
+        moved = study.root / "away"
+        (study.root / name).rename(moved)
+        assert find_store_fault(receipt), name
+        moved.rename(study.root / name)
+    assert not find_store_fault(receipt)
+    (study.root / "mlflow.db").unlink()
+    # By its other URI, as a new process would: mlflow keeps the deleted file open under the first.
+    assert study.ingest()["created"] == 13
+    assert not find_store_fault(receipt)
+
+
+def test_only_a_local_store_can_be_missing(tmp_path: Path) -> None:
+    receipt = tmp_path / "receipt.json"
+    record = {"format": "dpprobe-tracking", "format_version": 1, "dataset": "digits"}
+    write_text(receipt, json.dumps(record | {"uri": "http://server:5000", "artifact_root": None}))
+    assert not find_store_fault(receipt)
+    # as written before artifact_root was in receipts
+    write_text(receipt, json.dumps(record | {"uri": f"sqlite:///{tmp_path}/mlflow.db"}))
+    assert find_store_fault(receipt)
+    write_text(tmp_path / "mlflow.db", "")
+    assert find_store_fault(receipt), "no tables"
+    wrong: tuple[dict[str, Any], ...] = (
+        {"artifact_root": "x"}, {"uri": 3}, {"format": "x", "uri": "http://server:5000"},
+        {"uri": "sqlite:///a", "artifact_root": 1},
+    )  # fmt: skip
+    records = [json.dumps({"format": RECEIPT_FORMAT, **each}) for each in wrong]
+    for text in ("{", "[]", "{}", *records):
+        write_text(receipt, text)
+        assert find_store_fault(receipt), f"a receipt that cannot be read: {text}"
+
+
+RUN = "(select run_uuid from runs where name like '%sgd%' and lifecycle_stage = 'active' limit 1)"
+EDITS = {
+    "metric": f"update metrics set value = 0.999 where key = 'test/accuracy' and run_uuid = {RUN}",
+    "shown": f"update latest_metrics set value = 0.999 where run_uuid = {RUN}",
+    "curve": f"update metrics set value = 9 where key like 'curve/%' and run_uuid = {RUN}",
+    "step": f"update metrics set step = step + 1 where run_uuid = {RUN}",
+    "no metrics": f"delete from metrics where run_uuid = {RUN}",
+    "parameter": f"update params set value = '9' where key = 'epsilon' and run_uuid = {RUN}",
+    "added": f"insert into params (key, value, run_uuid) select 'x', 'y', {RUN}",
+    "trash": "update runs set lifecycle_stage = 'deleted' where name like '%sgd%'",
+    "unfinished": f"update runs set status = 'RUNNING' where run_uuid = {RUN}",
+}
+
+
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+def test_an_edited_run_is_noticed_and_written_again(study: Study, edit: str) -> None:
+    study.ingest()
+    receipt, database = study.root / "receipt.json", study.root / "mlflow.db"
+    assert find_store_fault(receipt, note=True) is None
+    rows = list(read_rows(database))
+    with closing(sqlite3.connect(database)) as connection, connection:
+        assert connection.execute(edit).rowcount > 0
+    fault = find_store_fault(receipt)
+    assert fault is not None
+    assert fault.path == receipt
+    again = study.ingest()
+    assert again["replaced"] + again["created"] > 0
+    assert find_store_fault(receipt) is None
+    assert list(read_rows(database)) == rows
+
+
+def read_rows(database: Path) -> list[tuple[Any, ...]]:
+    """Reads the metrics of all runs that MLflow shows."""
+    with closing(sqlite3.connect(database)) as connection:
+        return sorted(
+            connection.execute(
+                "select runs.name, m.key, m.value, m.step, l.value from runs join metrics m using "
+                "(run_uuid) join latest_metrics l on l.run_uuid = m.run_uuid and l.key = m.key "
+                "where lifecycle_stage = 'active' and status = 'FINISHED'"
+            )
+        )
+
+
+@pytest.mark.parametrize("part", [0.1, 0.66, 0.99])
+def test_a_store_that_is_cut_is_damaged(study: Study, part: float) -> None:
+    study.ingest()
+    receipt, database = study.root / "receipt.json", study.root / "mlflow.db"
+    content = database.read_bytes()
+    for damaged in (content[: int(part * len(content))], bytes(len(content)), b"x" * 4096):
+        database.write_bytes(damaged)
+        fault = find_store_fault(receipt)
+        assert fault is not None
+        assert fault.path == database
+
+
+def test_a_store_is_read_again_where_it_or_its_receipt_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Any] = [({"a", "b"}, set())]
+    asked = []
+
+    def read(database: Path) -> Any:
+        asked.append(database)
+        if isinstance(found[0], Exception):
+            raise found[0]
+        return found[0]
+
+    monkeypatch.setattr(receipt_module, "read_runs", read)
+    database = tmp_path / "m.db"
+    write_text(database, "x")
+    record = {"format": RECEIPT_FORMAT, "uri": f"sqlite:///{database}", "dataset": "d"}
+    for name in ("one", "two"):  # two results may have one run
+        runs = {"k": "a", "l": "b", "m": "a"}
+        write_text(tmp_path / name, json.dumps(record | {"name": name, "runs": runs}))
+
+    def check(name: str, **named: Any) -> Any:
+        before, fault = len(asked), find_store_fault(tmp_path / name, **named)
+        return [name, str(named), len(asked) - before, fault and [fault.path.name, fault.words[:5]]]
+
+    told = [check(name) for name in ("one", "one")]
+    told += [check(name, note=True) for name in ("one", "two", "one")]
+    told += [check("two", skip=False), check("one"), check("two")]
+    for path in (database, tmp_path / "m.db-wal", tmp_path / "two"):
+        write_text(path, path.read_text() + " " if path.exists() else "log")
+        told += [check("two"), check("two", note=True), check("two")]
+    locked = sqlite3.OperationalError("database is locked")
+    for fault in (({"a"}, set()), (set(), {"b"}), ({"a", "b"}, {"a", "b", "z"}), locked,
+                  sqlite3.DatabaseError("torn")):  # fmt: skip
+        found[0] = fault
+        told += [check("one", skip=False, note=True)]
+    check_values("receipt_checks", told)
+
+
+def test_people_may_name_and_tag_runs(study: Study) -> None:
+    study.ingest()
+    with closing(sqlite3.connect(study.root / "mlflow.db")) as connection, connection:
+        connection.execute("update runs set name = 'mine'")
+        note = "select 'note', 'x', run_uuid from runs limit 1"
+        connection.execute(f"insert into tags (key, value, run_uuid) {note}")
+    assert find_store_fault(study.root / "receipt.json") is None
+
+
+def test_receipts_are_read_without_mlflow() -> None:
+    program = (
+        "import sys, dpprobe.tracking.receipt\n"
+        "heavy = {'mlflow', 'numpy', 'pandas', 'pyarrow', 'torch'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_store_is_set_aside_with_its_log(tmp_path: Path) -> None:
+    for suffix in ("", "-wal"):
+        (tmp_path / f"mlflow.db{suffix}").write_text(suffix)
+    kept = set_aside(tmp_path / "mlflow.db")
+    names = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert names == {kept.name: "", f"{kept.name}-wal": "-wal"}

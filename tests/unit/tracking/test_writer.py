@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -13,10 +19,13 @@ from mlflow.exceptions import MlflowException
 
 from dpprobe.artifacts import read_json, write_text
 from dpprobe.errors import TrackingError
+from dpprobe.tracking import writer as writer_module
 from dpprobe.tracking.runs import RunContents
 from dpprobe.tracking.views import ExperimentContents
 from dpprobe.tracking.writer import Writer, fit_to_tag, restore_experiment
-from tests.support.cell_files import write_cell, write_dataset_info
+from tests.support.cell_files import write_cell, write_dataset_info, write_study
+from tests.support.mlflow_server import serve
+from tests.support.postgres import postgres
 from tests.support.tracked_study import Study
 
 
@@ -77,28 +86,6 @@ def test_a_crash_leaves_one_complete_run_a_result_after_the_next_ingest(
     assert len(runs_now) == 8
 
 
-def test_a_crash_in_the_first_ingest_loses_no_finished_run(
-    study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = []
-    real = MlflowClient.set_terminated
-
-    def third_crashes(self: MlflowClient, *arguments: Any, **options: Any) -> None:
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        real(self, *arguments, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(MlflowClient, "set_terminated", third_crashes)
-        with pytest.raises(KeyboardInterrupt):
-            study.ingest()
-    assert not (study.root / "receipt.json").exists()
-    receipt = study.ingest()
-    assert (receipt["created"], receipt["kept"]) == (11, 2)
-    assert len(study.runs()) == 8
-
-
 @pytest.mark.parametrize("name", ["privacy.json", "confusion/matrix.html"])
 def test_a_run_whose_artifacts_vanished_is_made_again(study: Study, name: str) -> None:
     study.ingest()
@@ -127,16 +114,6 @@ def test_cells_that_left_the_study_are_tagged_and_come_back(study: Study) -> Non
         if "/eps-" in key or "/nonprivate" in key:
             assert receipt["runs"][key] == run, "runs that came back are the same runs"
     assert set(current("digits").values()) | set(current("digits/summary").values()) == {"true"}
-
-
-def test_the_tag_is_written_only_where_it_changes(
-    study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    study.ingest()
-    tagger = Mock()
-    monkeypatch.setattr(MlflowClient, "set_tag", tagger)
-    study.ingest()
-    tagger.assert_not_called()
 
 
 def test_a_deleted_experiment_comes_back(study: Study) -> None:
@@ -189,6 +166,39 @@ def test_a_run_has_more_numbers_than_a_call_takes_and_its_experiment_the_last_no
     assert 7000 < len(data.tags["mlflow.note.content"]) <= 8000, "PostgreSQL takes no more"
 
 
+def test_runs_of_people_and_several_of_one_result_are_retired(study: Study) -> None:
+    study.ingest()
+    ids = [study.find_experiment(name).experiment_id for name in ("digits", "digits/summary")]
+    tags = {"study": "study", "current": "true"}
+    made = [study.client.create_run(each, tags=tags).info.run_id for each in (*ids, ids[0])]
+    study.ingest(metrics_files=study.cells[:1])
+    states = [study.client.get_run(run).data.tags["current"] for run in made]
+    assert states == ["false"] * 3
+    assert [run.data.tags["current"] for run in study.all_runs()].count("true") == 1
+    writer = Writer(study.client, study="study")
+    assert writer.retire_datasets(["digits"]) == set()
+    assert writer.retire_datasets([]) == {"digits"}
+    assert {run.data.tags["current"] for run in study.all_runs()} == {"false"}
+
+
+def test_a_refused_call_is_repeated_where_another_writer_may_be_the_cause() -> None:
+    for code, calls in (("BAD_REQUEST", 2), ("INTERNAL_ERROR", 1)):
+        refused = MlflowException("x")
+        refused.error_code = code
+        call = Mock(side_effect=[refused, None])
+        with nullcontext() if calls == 2 else pytest.raises(MlflowException):
+            writer_module._call_again(call)
+        assert call.call_count == calls
+    for code, other in (("RESOURCE_ALREADY_EXISTS", None), ("INTERNAL_ERROR", "theirs"),
+                        ("RESOURCE_ALREADY_EXISTS", "theirs")):  # fmt: skip
+        refused.error_code, client = code, Mock()
+        client.create_experiment.side_effect = refused
+        client.get_experiment_by_name.return_value = other
+        found = code != "INTERNAL_ERROR" and other is not None
+        with nullcontext() if found else pytest.raises(MlflowException):
+            assert str(writer_module._new_experiment(client, "a", None)) == "theirs"
+
+
 def test_an_experiment_that_another_writer_restores_is_no_error() -> None:
     client = Mock()
     client.restore_experiment.side_effect = MlflowException("No deleted experiment")
@@ -206,7 +216,110 @@ def test_a_long_note_is_cut_and_says_so(lines: int) -> None:
     cut = fit_to_tag(note)
     assert len(cut) < 8000
     assert (cut == note) == (lines == 1)
+    assert [len(fit_to_tag("x" * 9, length=length)) for length in (10, 9, 8)] == [9, 9, 60]
     if lines > 1:
         *whole, _, word = cut.split("\n")
         assert whole == note.split("\n")[: len(whole)]
         assert "Too long" in word
+
+
+DATASETS = ("digits", "letters", "signs", "cells")
+STUDIES = ("one", "two")  # that share each dataset's experiment
+SMALLEST: dict[str, Any] = {"backbones": ["pixels"], "methods": ["sgd"], "seeds": 2}
+CELLS, SUMMARIES = 2, 2
+# A process for each, as a job on another machine is, with a lock file of its own; they are forked
+# from one that has imported MLflow and asked it for nothing.
+WRITERS = """
+import json, os, sys
+from pathlib import Path
+from dpprobe.tracking.ingest import update_dataset
+
+def write(a):
+    root = Path(a["root"])
+    update_dataset(uri=a["uri"], study=a["study"], dataset=a["dataset"],
+           metrics_files=sorted(root.glob(f"cells/{a['dataset']}/*/*/*/metrics.json")),
+           dataset_info=root / "dataset.json", figures=[], embeddings={}, tables=[],
+           artifact_root=root / "unused", receipt=Path(a["folder"]) / "receipt.json",
+           lock=Path(a["folder"]) / "lock")
+
+writers = []
+for arguments in json.loads(sys.argv[1]):
+    writers.append(os.fork())
+    if not writers[-1]:
+        write(arguments)
+        sys.exit()
+sys.exit(any([os.waitpid(writer, 0)[1] for writer in writers]))
+"""
+
+
+def start_writers(*arguments: dict[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITERS, json.dumps(arguments)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[str]:
+    with postgres() as uri:
+        yield uri
+
+
+@pytest.fixture(scope="module")
+def server(backend: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serve(tmp_path_factory.mktemp("server"), backend) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("cells")
+    for dataset in DATASETS:
+        cells = write_study(root, dataset=dataset, **SMALLEST, epsilons=("2", "inf"))
+        assert len(cells) == CELLS
+    write_dataset_info(root / "dataset.json")
+    return root
+
+
+def write_all(server: str, files: Path, folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """Starts a writer for each study and dataset, all at once; returns their receipts."""
+    keys = [(study, dataset) for study in STUDIES for dataset in DATASETS]
+    arguments = []
+    for study, dataset in keys:
+        place = folder / study / dataset
+        place.mkdir(parents=True, exist_ok=True)
+        arguments.append({"uri": server, "study": study, "dataset": dataset, "root": str(files),
+                          "folder": str(place)})  # fmt: skip
+    assert len(arguments) == 8
+    writers = start_writers(*arguments)
+    output, _ = writers.communicate(timeout=400)
+    assert writers.returncode == 0, output[-6000:]
+    return {(s, d): read_json(folder / s / d / "receipt.json") for s, d in keys}
+
+
+@pytest.mark.slow
+def test_eight_writers_lose_nothing(server: str, files: Path, tmp_path: Path) -> None:
+    each = CELLS + SUMMARIES
+    first = write_all(server, files, tmp_path)
+    assert {(r["created"], r["kept"]) for r in first.values()} == {(each, 0)}
+    client = MlflowClient(tracking_uri=server)
+    experiments = client.search_experiments(view_type=ViewType.ALL)
+    names = Counter(experiment.name for experiment in experiments)
+    assert max(names.values()) == 1
+    keys: Counter[str] = Counter()
+    for dataset in DATASETS:
+        for name in (dataset, f"{dataset}/summary"):
+            experiment = client.get_experiment_by_name(name)
+            assert experiment is not None
+            runs = client.search_runs([experiment.experiment_id], max_results=1000)
+            assert {run.info.status for run in runs} == {"FINISHED"}
+            keys.update(run.data.tags["result_key"] for run in runs)
+    assert len(keys) == 8 * each
+    assert max(keys.values()) == 1
+    run_id = first["two", "signs"]["runs"]["two/signs/pixels/sgd/eps-2"]
+    listed = [item.path for item in client.list_artifacts(run_id)]
+    assert listed == ["confusion", "metrics.json", "privacy.json"]
+    history = client.get_metric_history(run_id, "curve/test_accuracy")
+    assert [point.step for point in history] == [10, 20, 30, 40]
+    second = write_all(server, files, tmp_path)
+    assert {(r["created"], r["kept"]) for r in second.values()} == {(0, each)}
