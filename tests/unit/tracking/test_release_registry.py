@@ -32,6 +32,7 @@ from dpprobe.tracking.release_registry import register_release
 from dpprobe.tracking.served_release import ServedRelease
 from dpprobe.tracking.writer import Writer
 from tests.support.bundles import CLASSES, write_example
+from tests.support.mlflow_server import serve
 from tests.support.network_bundles import CALIBRATED
 from tests.support.stored_records import check_values
 from tests.support.tracked_study import Study
@@ -605,3 +606,20 @@ def test_a_bundle_is_rolled_back_in_mlflow(study: Study) -> None:
     with pytest.raises(DataError, match="MLflow has no record of this bundle"):
         roll_back(second)
     assert not (study.root / "mlflow.db").exists()
+
+
+@pytest.mark.slow
+def test_a_server_keeps_the_bundle(study: Study, bundle: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    shutil.copyfile(study.root / "mlflow.db", store / "mlflow.db")
+    with serve(store) as study.uri:
+        first, second = register(study, bundle), register(study, bundle)
+        assert (first["created"], second["created"], second["kept"]) == (1, 0, 1)
+        assert first["models"] == second["models"] == {MODEL: "1"}
+        assert first["artifact_root"] is None
+        client = study.client
+        version = client.get_model_version_by_alias(MODEL, "released")
+        run_id = str(version.run_id)
+        folder = client.download_artifacts(run_id, "model/data/bundle", str(tmp_path))
+        assert content(Path(folder)) == content(bundle)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +20,7 @@ from dpprobe.artifacts import read_json, write_json, write_table, write_text
 from dpprobe.errors import TrackingError
 from dpprobe.results.cell_record import HISTORY_FILE, read_cell
 from dpprobe.tracking.receipt import find_store_fault
-from dpprobe.tracking.runs import cell_run, curve_metrics, curve_steps, metric_name
+from dpprobe.tracking.runs import cell_run, curve_metrics, curve_steps, metric_name, run_name
 from tests.support.audit_records import WHITE_BOX, write_audit
 from tests.support.cell_files import write_cell
 from tests.support.fairness_records import write_fairness
@@ -155,3 +156,13 @@ def test_a_study_is_one_run_with_its_report_and_tables(study: Study) -> None:
     path = write_cell(study.root, epsilon="0.5", quality=9.0)
     assert path in study.cells
     assert study.ingest_whole()["replaced"] == 1, "another result, in the same report and tables"
+
+
+@given(st.lists(st.from_regex(r"[a-z0-9][a-z0-9_]{0,40}", fullmatch=True), min_size=1, max_size=3))
+def test_run_names_fit_and_keep_both_ends_of_each_word(words: Sequence[str]) -> None:
+    name = run_name(*words)
+    assert len(name) <= 22
+    parts = name.split(" ")
+    assert len(parts) == len(words)
+    for part, word in zip(parts, words, strict=True):
+        assert part == word or (part[0] == word[0] and part[-1] in (word[-1], "…"))

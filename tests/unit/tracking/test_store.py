@@ -21,7 +21,7 @@ import requests
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
-from dpprobe.artifacts import write_text
+from dpprobe.artifacts import read_json, write_text
 from dpprobe.errors import TrackingError
 from dpprobe.tracking import receipt as receipt_module
 from dpprobe.tracking import store
@@ -360,3 +360,29 @@ def test_a_store_is_set_aside_with_its_log(tmp_path: Path) -> None:
     kept = set_aside(tmp_path / "mlflow.db")
     names = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert names == {kept.name: "", f"{kept.name}-wal": "-wal"}
+
+
+@pytest.mark.slow
+def test_two_ingesters_of_a_new_store_wait_for_each_other(study: Study) -> None:
+    root = study.root
+    (root / "mlflow.db").unlink()
+    program = (  # they are forked from one that has imported MLflow and asked it for nothing
+        "import os, sys; sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path\n"
+        "from tests.support.tracked_study import Study\n"
+        "study = Study(Path(sys.argv[2]))\n"
+        "for index in range(2):\n"
+        "    if not os.fork():\n"
+        "        study.ingest(receipt=study.root / f'receipt-{index}.json')\n"
+        "        sys.exit()\n"
+        "sys.exit(any([os.wait()[1] for _ in range(2)]))\n"
+    )
+    repository = Path(__file__).resolve().parents[3]
+    write_text(root / "receipt.json", "{}")
+    command = [sys.executable, "-c", program, str(repository), str(root)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    receipts = [read_json(root / f"receipt-{index}.json") for index in range(2)]
+    assert sorted(receipt["created"] for receipt in receipts) == [0, 13]
+    assert receipts[0]["runs"] == receipts[1]["runs"]
+    assert len(study.runs()) == 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -323,3 +324,72 @@ def test_eight_writers_lose_nothing(server: str, files: Path, tmp_path: Path) ->
     assert [point.step for point in history] == [10, 20, 30, 40]
     second = write_all(server, files, tmp_path)
     assert {(r["created"], r["kept"]) for r in second.values()} == {(0, each)}
+
+
+def test_a_crash_in_the_first_ingest_loses_no_finished_run(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    real = MlflowClient.set_terminated
+
+    def third_crashes(self: MlflowClient, *arguments: Any, **options: Any) -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        real(self, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "set_terminated", third_crashes)
+        with pytest.raises(KeyboardInterrupt):
+            study.ingest()
+    assert not (study.root / "receipt.json").exists()
+    receipt = study.ingest()
+    assert (receipt["created"], receipt["kept"]) == (11, 2)
+    assert len(study.runs()) == 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dataset", "insert"),
+    [
+        ("ward", "INSERT INTO experiment_tags (experiment_id, key, value)"
+         " VALUES (%(experiment)s, 'mlflow.note.content', 'of another writer')"),
+        ("clinic", "INSERT INTO datasets (experiment_id, name, digest, dataset_uuid,"
+         " dataset_source_type, dataset_source)"
+         " VALUES (%(experiment)s, 'clinic', %(digest)s, 'a', 'dpprobe', '{}')"),
+    ],
+    ids=["tag", "dataset"],
+)  # fmt: skip
+def test_a_row_that_another_writer_inserts_in_between(
+    backend: str, server: str, tmp_path: Path, dataset: str, insert: str
+) -> None:
+    psycopg2 = pytest.importorskip("psycopg2")
+    write_study(tmp_path, dataset=dataset, **SMALLEST, epsilons=["1"])
+    info = write_dataset_info(tmp_path / "dataset.json")
+    client = MlflowClient(tracking_uri=server)
+    experiment = client.create_experiment(dataset)
+    values = {"experiment": int(experiment), "digest": read_json(info)["fingerprint"][:36]}
+    arguments = {"uri": server, "study": "one", "dataset": dataset, "root": str(tmp_path),
+                 "folder": str(tmp_path)}  # fmt: skip
+    with psycopg2.connect(backend) as other, psycopg2.connect(backend) as watch:
+        watch.autocommit = True
+        other.cursor().execute(insert, values)
+        # Our writer does not see the row yet; its own insert waits until that one is decided.
+        writer = start_writers(arguments)
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        limit = time.monotonic() + 120
+        with watch.cursor() as cursor:
+            cursor.execute(waiting)
+            while cursor.fetchone() == (0,):
+                assert writer.poll() is None, writer.communicate()[0]
+                assert time.monotonic() < limit
+                time.sleep(0.05)
+                cursor.execute(waiting)
+        other.commit()
+    output = writer.communicate(timeout=120)[0]
+    assert writer.returncode == 0, output[-2000:]
+    (run,) = client.search_runs([experiment])
+    assert run.inputs is not None
+    assert [item.dataset.name for item in run.inputs.dataset_inputs] == [dataset]
+    note = client.get_experiment(experiment).tags["mlflow.note.content"]
+    assert "of another writer" not in note
