@@ -139,7 +139,7 @@ class Options(MethodOptions):
         if corners > _MOST_CORNERS:
             raise ValueError(
                 f"search: {corners} combinations of values and ends of ranges, and each is "
-                f"checked beforehand; write fewer than {_MOST_CORNERS}"
+                f"checked beforehand; write at most {_MOST_CORNERS}"
             )
         for values in list_corners(self.search):
             try:

@@ -239,7 +239,7 @@ def _one_direction(
 def _started_from(cell: Path, path: Path) -> bool:
     """Returns True if a cell's heads started from the present version of the file."""
     try:
-        files = read_json(cell.with_name(STATEMENT_FILE))["public_files"]
-    except (OSError, ValueError, KeyError, TypeError):
+        hashes = read_json(cell.with_name(STATEMENT_FILE))["public_files"].values()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
-    return sha256_file(path) in files.values()
+    return sha256_file(path) in hashes

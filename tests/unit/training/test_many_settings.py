@@ -485,7 +485,7 @@ def test_public_files_of_several_datasets_are_judged_as_stored(tmp_path: Path) -
     cell = tmp_path / "cells/d3/b/m/eps-4"
     start = _save(tmp_path / "start", head)
     foreign, digest = hash_value("other"), sha256_file(start)
-    started = ({"x": foreign}, {"x": digest}, {"x": foreign, "y": digest})
+    started = ({"x": foreign}, {"x": digest}, {"x": foreign, "y": digest}, [digest])
     for number, said in enumerate((*({"public_files": each} for each in started), {}, [digest])):
         write_json(cell / "privacy.json", said)
         answers[f"started {number}"] = _answer(
