@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
-from safetensors.numpy import load_file
+from safetensors.torch import load_file
 
 from dpprobe.errors import ConfigError
 from dpprobe.heads.gradient_options import INIT_DEVIATION, GradientOptions
@@ -79,7 +79,7 @@ def weights_from_file(path: str, classes: int, dimension: int) -> npt.NDArray[np
     check_unmarked(Path(path), option="init_file", written=path)
     try:
         tensors = load_file(path)
-    except (OSError, SafetensorError, TypeError, ValueError) as error:  # NumPy has no bfloat16
+    except (OSError, SafetensorError, ValueError) as error:
         raise ConfigError(
             f"init_file {path}: cannot be read ({error}); name a safetensors file"
         ) from None
@@ -87,7 +87,7 @@ def weights_from_file(path: str, classes: int, dimension: int) -> npt.NDArray[np
         raise ConfigError(
             f'init_file {path}: it contains {sorted(tensors)}; add a tensor "weights"'
         )
-    weights = tensors["weights"].astype(np.float64)
+    weights = tensors["weights"].to(torch.float64).numpy()
     if weights.shape not in ((classes, dimension), (classes, dimension + 1)):
         raise ConfigError(
             f"init_file {path}: weights have shape {list(weights.shape)}; write [{classes}, "

@@ -202,9 +202,9 @@ def _open_store(manifest: Path) -> FeatureStore | None:
 def _read_heads(path: Path) -> npt.NDArray[np.float64] | None:
     """Returns a file's weights, [heads, classes, d or d + 1]; None if it has no weights."""
     try:
-        with safe_open(path, framework="numpy") as stream:
-            weights = np.asarray(stream.get_tensor("weights"), dtype=np.float64)
-    except (OSError, SafetensorError, TypeError, ValueError):
+        with safe_open(path, framework="pt") as stream:  # NumPy has no bfloat16
+            weights = stream.get_tensor("weights").double().numpy()
+    except (OSError, SafetensorError, ValueError):
         return None
     weights = weights[None] if weights.ndim == 2 else weights
     return weights if weights.ndim == 3 and np.isfinite(weights).all() else None

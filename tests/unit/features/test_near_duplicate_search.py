@@ -198,4 +198,4 @@ def test_ties_copies_zeros_and_both_sides_of_a_threshold(
     check_values("near_duplicates", found, rel=1e-5, abs=1e-6)
     caplog.clear()
     write(tmp_path, (private, public), threshold=0.9)
-    assert [" 4 of 5 private train rows" in text for text in caplog.messages] == [True]
+    assert " 4 of 5 private train rows" in caplog.text
