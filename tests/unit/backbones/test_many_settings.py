@@ -601,6 +601,28 @@ def test_rows_that_mix_are_found() -> None:
     check_values("backbones_mixed_rows", answers, rel=1e-4)
 
 
+class Views(nn.Module):
+    """Gives two views of each row to a layer that mixes them all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = Mix()
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.mix(rows.repeat_interleave(2, 0)).unflatten(0, (len(rows), 2)).mean(1)
+
+
+class Mix(nn.Module):
+    def forward(self, views: torch.Tensor) -> torch.Tensor:
+        return views - views.mean(0)
+
+
+def test_a_layer_of_several_views_a_row_that_mixes_rows_is_named() -> None:
+    rows = torch.arange(12.0).reshape(4, 3)
+    batches = [rows, torch.cat([rows[:1], rows[1:] + 1])]
+    assert row_mixing._find_layer(Views(), 0, batches) == "mix"
+
+
 READS: dict[str, Callable[[torch.Tensor], Any]] = {
     "item": lambda x: x[0, 0].item(), "list": lambda x: x.tolist(), "array": lambda x: x.numpy(),
     "mask": lambda x: x[x > 0], "places": lambda x: x[torch.tensor([1, 0])],

@@ -282,6 +282,8 @@ FAULTS: list[Write] = [
     in_parquet({"embedding": [ROW] * 4 + [[1.0]] * 6}), in_h5ad({"codes": [0] * 10}),
     in_parquet({}, {}, {"kind": [b"a"] * 10}), lambda _: {"train": "none-*.parquet"},
     in_h5ad({"values": np.arange(10)}), in_h5ad({"categories": [b"u"]}),
+    in_parquet({}, {"embedding": [[1.0, row, 3.0] for row in range(10)]},
+               train="x-0.parquet", test="x-1.parquet"),
 ]  # fmt: skip
 # Files that are read: what they hold, and which vectors are taken.
 GOOD: list[Write] = [

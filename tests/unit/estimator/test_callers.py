@@ -74,6 +74,16 @@ class Direct(Pipeline):  # type: ignore[misc]
         return self.steps[-1][1].fit(X - X.mean(axis=0), y)
 
 
+class InParts(BaseEstimator):  # type: ignore[misc]
+    """Its `partial_fit` calls the private fit."""
+
+    def fit(self, *_: Any) -> Any:
+        return self
+
+    def partial_fit(self, head: Any, y: Any) -> Any:
+        return head.fit(X - X.mean(axis=0), y)
+
+
 class NoEstimator:
     def fit(self, head: Any, y: Any) -> Any:
         return head.fit(X, y)
@@ -204,6 +214,7 @@ COMPOSITIONS: dict[str, tuple[Make, int | str]] = {
     "two rows": (after(FunctionTransformer(scale), 2), MIXES), "three": (after(Normalizer(), 3), 1),
     "error with rows": (spread(need_many), "fails for a part of the rows: KeyError: it computes"),
     "pipeline of its own": (named(Normalizer(), None, kind=Direct), "Direct: its fit calls"),
+    "in parts": (lambda head: InParts().partial_fit(head, Y), "InParts: its fit calls"),
     "no estimator": (lambda head: NoEstimator().fit(head, Y), 1),
     "frozen after frozen": (declared(named(
         FrozenEstimator(StandardScaler().fit(X)), FrozenEstimator(PCA(2).fit(X)), None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -171,6 +173,21 @@ def test_a_bundle_that_no_entry_lists_is_found_among_others(
     said = str(answer_of(folders.check_listed, "toy", [SimpleNamespace(digest=None), *known]))
     assert ("restore the ledger" in said) == (unlisted is not None)
     assert said.startswith(str(tmp_path / unlisted)) if unlisted else said == "None"
+
+
+def test_the_file_that_marks_a_bundle_is_copied_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy may end anywhere, and a folder with this file counts as whole."""
+    (tmp_path / "staged").mkdir()
+    for name in ("heads.safetensors", "SHA256SUMS", "A", "statement.json"):
+        (tmp_path / "staged" / name).write_text(name)
+    copy = Mock(side_effect=shutil.copyfile)
+    monkeypatch.setattr("dpprobe.release.release_folders.shutil.copyfile", copy)
+    folders = ReleaseFolders("first", tmp_path / "first", tmp_path / "ledger.jsonl")
+    folders.publish(tmp_path / "staged")
+    assert copy.call_count == 4
+    assert copy.call_args.args[0].name == "SHA256SUMS"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from dpprobe.backbones.feature_dimensions import Dimensions
 from dpprobe.backbones.hub_files import HubFile
 from dpprobe.errors import ConfigError
 from dpprobe.study.dimension_checks import check_dimensions
+from dpprobe.study.few_rows import few_rows_warnings
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY
@@ -25,7 +26,9 @@ def study_of(tmp_path: Path, backbones: dict[str, Any], methods: dict[str, Any])
     return load_study({**STUDY, **results, "backbones": backbones, "methods": methods})
 
 
-def test_a_method_that_cannot_take_so_many_features_is_named(tmp_path: Path) -> None:
+def test_a_method_that_cannot_take_so_many_features_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     methods = {"dpfc": {"head": "feature_covariance"}, "plain": {"head": "momentum"}}
     backbones = {"colour": COLOUR, "grey": {"family": "scattering"}}
     with pytest.raises(
@@ -42,6 +45,9 @@ def test_a_method_that_cannot_take_so_many_features_is_named(tmp_path: Path) -> 
     (warning,) = check_dimensions(study)
     assert "too few for epsilon 0.5 " in warning
     assert "epsilon 1 " in warning, "more features need more images"
+    told = Dimensions(known={"colour": 15552, "unknown": None})
+    monkeypatch.setattr("dpprobe.study.dimension_checks.read_dimensions", lambda *_: told)
+    assert check_dimensions(study) == few_rows_warnings(study, [None]) != [warning]
 
 
 def test_faults_of_backbones_and_methods_are_told_together(

@@ -374,6 +374,9 @@ def test_losses_to_privacy_are_drawn_as_stored(tmp_path: Path) -> None:
     files = [path for path in (tmp_path / "1").glob("cells/**/metrics.json")
              if "small/nonprivate" not in str(path)]  # fmt: skip
     part = summarise(tmp_path / "part.parquet", *files)
+    files = [path for path in (tmp_path / "2").glob("cells/far/**/metrics.json")
+             if "/eps-1/" not in str(path)]  # fmt: skip
+    eight = [summarise(tmp_path / "eight.parquet", *files), summaries[0]]
     answers = {
         "backbones": answer(plot_loss_by_backbone, summary=one, dataset="digits"),
         "part": answer(plot_loss_by_backbone, summary=part, dataset="digits"),
@@ -381,6 +384,7 @@ def test_losses_to_privacy_are_drawn_as_stored(tmp_path: Path) -> None:
         "no text": answer(plot_distribution_shift, summaries=summaries, zero_shot=[]),
         "two": answer(plot_distribution_shift, summaries=summaries[:2], zero_shot=zero),
         "one": answer(plot_distribution_shift, summaries=summaries[::2], zero_shot=[]),
+        "first at 8": answer(plot_distribution_shift, summaries=eight, zero_shot=[]),
         "errors": [relative_error(a, b) for a, b in (
             (100, 10), (10, 10), (75, 50), (90, None), (100, 100))],
     }  # fmt: skip

@@ -97,7 +97,8 @@ def test_words_statements_and_commands_are_as_stored(
         "proven": [[each[key] for key in ("commit", "fingerprints", "config")] for each in proven],
         "captions": [exhibits._find_caption(name, captions) for name in names],
         "limits": [statements.common_limits([{"not_covered": list(each)} for each in lists])
-                   for lists in ([], ["cab"], ["cab", "bxc"], ["ab", ""])],
+                   for lists in ([], ["cab"], ["cab", "bxc"], ["ab", ""])]
+                  + [statements.common_limits([{"not_covered": ["a"]}, {}])],
         "near": [statements._near_duplicates(each) for each in (
             "not run", {"train": near, "test": near | {"near": 0}})],
         "candidates": {str(key): value for key, value in
