@@ -387,7 +387,7 @@ def show_sites(root: Path) -> Shown:
     for path, record in zip(paths, kept, strict=True):
         record.write(path)
     yield "table", in_words(sites_show.make_sites_table(paths[:2]))
-    parts = sites_show.make_section(paths, section_page("digits", "empty"))
+    parts = sites_show.make_section(paths, section_page("digits", "empty", "other"))
     yield "section", [[part["dataset"], str(part["table"])[:900]] for part in parts]
     for path in paths[:2]:
         yield path.name, describe_figure(sites_show.plot_sites(path))

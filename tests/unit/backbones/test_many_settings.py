@@ -348,7 +348,7 @@ def test_loaded_backbones_are_what_their_options_say() -> None:
     check_values("backbones_loaded", answers)
 
 
-def test_a_fingerprint_covers_all_that_decides_features() -> None:
+def test_a_fingerprint_covers_all_that_decides_features(monkeypatch: pytest.MonkeyPatch) -> None:
     plain: dict[str, Any] = {
         "options": backbone_options(VIT), "preprocessing": {"a": 1}, "weights_sha256": "b",
         "libraries": ["torch"], "architecture": "a", "pretrained_tag": "t", "precision": "float32",
@@ -368,6 +368,8 @@ def test_a_fingerprint_covers_all_that_decides_features() -> None:
     assert hashed(**plain | {"options": backbone_options(VIT | ignored)}) == found[0]
     named = plain | {"options": other["options"], "exclude": frozenset({"model"})}
     assert hashed(**named) == hashed(**plain, exclude=frozenset({"model"}))
+    monkeypatch.setattr("dpprobe.backbones.backbone.version", lambda _: "0.1")
+    assert hashed(**plain) not in found
 
 
 @pytest.mark.parametrize(("base", "changes"), [
