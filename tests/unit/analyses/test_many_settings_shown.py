@@ -388,7 +388,8 @@ def show_sites(root: Path) -> Shown:
         record.write(path)
     yield "table", in_words(sites_show.make_sites_table(paths[:2]))
     parts = sites_show.make_section(paths, section_page("digits", "empty", "other"))
-    yield "section", [[part["dataset"], str(part["table"])[:900]] for part in parts]
+    tables = {part["dataset"]: str(part["table"]) for part in parts}
+    yield "section", [[name, text[:900], text.count("<tr>")] for name, text in tables.items()]
     for path in paths[:2]:
         yield path.name, describe_figure(sites_show.plot_sites(path))
 
