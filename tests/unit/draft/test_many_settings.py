@@ -246,6 +246,7 @@ def test_a_study_of_fetched_or_given_weights_is_as_stored(desk: Desk) -> None:
         desk.file(f"cache/models--timm--{name}/refs/main", "0" * 40)
         desk.file(f"cache/models--timm--{name}/snapshots/{'0' * 40}/model.safetensors")
         answers[f"fetched {name}"] = draft(desk, "x")
+    answers["a model alone"] = draft(desk, "x", "--model", "resnet18", "--force")
     check_values("drafts_of_checkpoints", dict(shorten(answers)))
 
 
