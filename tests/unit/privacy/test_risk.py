@@ -24,7 +24,14 @@ from dpprobe.privacy.accountants import gaussian_mu
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.limits import LARGEST_EPSILON
 from dpprobe.privacy.plan import Mechanism, Plan
-from dpprobe.privacy.risk import Risk, RiskEpsilon, budget_token, budget_words
+from dpprobe.privacy.risk import (
+    Risk,
+    RiskEpsilon,
+    budget_token,
+    budget_words,
+    describe_target,
+    list_risk_faults,
+)  # fmt: skip
 from dpprobe.privacy.target import Target
 from dpprobe.privacy.trade_off import bound_attacks
 from tests.support.mechanisms import gaussians
@@ -192,3 +199,26 @@ def test_an_epsilon_of_a_risk_names_it_also_as_a_copy() -> None:
         assert budget_words(each) == "0.9318 (advantage 0.1)"
         assert budget_token(each) == "advantage-0.1"
         assert each.delta == DELTA
+
+
+def test_a_plan_names_its_risk_and_shows_a_smaller_one_as_a_fault(tmp_path: Path) -> None:
+    risk = Risk(advantage=0.2)
+    plan = solve(gaussians(1.0), epsilon=risk, folder=tmp_path)
+    again = Plan.from_dict(plan.to_dict())
+    assert again.risk == {"advantage": 0.2}
+    assert list_risk_faults(again) == []
+    described = describe_target(again)
+    assert described["risk_target"] == {"advantage": 0.2}
+    assert gaussian_mu(plan.mechanisms) <= described["mu"] <= risk.to_mu() * (1 + 1e-5)
+    (fault,) = list_risk_faults(replace(plan, risk={"advantage": 0.19}))
+    assert "advantage 0.19" in fault
+    usual = solve(gaussians(1.0), epsilon=1.0, folder=tmp_path)
+    assert "risk" not in usual.to_dict()
+    assert describe_target(usual) == {}
+
+
+def test_a_risk_that_no_noise_reaches_is_refused(tmp_path: Path) -> None:
+    """A plan that releases more than the smallest epsilon allows."""
+    tiny = Risk(true_positives=0.0010011, at=0.001)
+    with pytest.raises(PrivacyError, match="permit a larger risk"):
+        solve(gaussians(1.0, 0.5, count=3), epsilon=tiny, folder=tmp_path)
