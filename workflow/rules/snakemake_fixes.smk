@@ -133,7 +133,7 @@ def quote_commands():
 # Two runs that start simultaneously would both find no lock. A run that ends while another run plans would delete the
 # folder of locks, so that the other run raises FileNotFoundError.
 # Upstream: no thread is known; Snakemake 9.27 has these faults in PersistenceBase.lock and _delete_locks.
-# Test: tests/unit/test_written_files.py::test_runs_of_the_same_moment_take_snakemakes_lock_one_by_one
+# Test: tests/unit/test_run_marks.py::test_runs_of_the_same_moment_take_snakemakes_lock_one_by_one
 PersistenceBase.lock = lock_in_turn(PersistenceBase.lock)
 
 

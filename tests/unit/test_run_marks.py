@@ -1,0 +1,129 @@
+"""Two runs from two working directories on one folder of results are named to each other."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from dpprobe import run_marks
+from dpprobe.errors import ConfigError, StoreError
+from dpprobe.logs import LASTING, job_log, last_error
+from dpprobe.run_marks import MARKED, explain_missing_file, find_other_runs, lock_in_turn
+
+MARK = """
+import sys
+from pathlib import Path
+from dpprobe.run_marks import mark_run
+mark_run([Path(sys.argv[1])])
+print("marked", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process in another working directory that has marked `results`."""
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-c", MARK, str(tmp_path / "results")],
+        cwd=place, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "marked\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_run_elsewhere_is_found_until_it_ends(
+    tmp_path: Path, other: subprocess.Popen[str]
+) -> None:
+    (run,) = find_other_runs([tmp_path / "results", tmp_path / "none"])
+    assert (run.folder, run.process) == (str(tmp_path / "elsewhere"), other.pid)
+    assert run.describe().startswith(f"another run works on {tmp_path / 'results'} (in ")
+    other.communicate("")
+    assert not find_other_runs([tmp_path / "results"])
+    assert not (tmp_path / "results").exists(), "it was made for the mark alone"
+    (tmp_path / "empty").mkdir()
+    subprocess.run([sys.executable, "-c", MARK, str(tmp_path / "empty")], input="", text=True)
+    assert not list((tmp_path / "empty").iterdir()), "which was there before"
+
+
+def test_a_run_in_this_working_directory_is_no_other(
+    tmp_path: Path, other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert not find_other_runs([tmp_path / "results"])
+    # as a node that mounts the folder under another name sees it
+    monkeypatch.setattr(Path, "cwd", lambda: Path("/mnt/elsewhere"))
+    assert not find_other_runs([tmp_path / "results"])
+    assert other.poll() is None
+
+
+def test_runs_of_the_same_moment_take_snakemakes_lock_one_by_one(tmp_path: Path) -> None:
+    written, taken = tmp_path / "locks/0.output.lock", threading.Barrier(3)
+
+    @contextmanager
+    def lock(_: object) -> Iterator[None]:
+        if written.exists():
+            raise FileExistsError
+        time.sleep(0.1)
+        written.touch()
+        yield
+
+    def run(_: int) -> bool:
+        taken.wait()
+        try:
+            with lock_in_turn(lock)(SimpleNamespace(path=tmp_path)):
+                return True
+        except FileExistsError:
+            return False
+
+    with ThreadPoolExecutor(3) as pool:
+        assert sum(pool.map(run, range(3))) == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [FileNotFoundError(2, "No such file or directory", "a.json"), StoreError("a.h5: missing")],
+)
+def test_a_job_names_the_run_that_may_have_taken_its_file(
+    tmp_path: Path, other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setenv(MARKED, json.dumps([str(tmp_path / "results")]))
+    with pytest.raises(SystemExit, match="^1$"), job_log(tmp_path / "job.log"):
+        raise error
+    written = (tmp_path / "job.log").read_text()
+    told = last_error(written)
+    assert told is not None
+    assert told.startswith(f"{error}; another run works on {tmp_path / 'results'} (in ")
+    assert told.endswith("give each study a results_dir and a data_dir of its own")
+    assert LASTING not in written, "another try may find the file"
+    assert explain_missing_file(ConfigError("seeds: none")) is None
+    other.communicate("")
+    assert explain_missing_file(error) is None
+
+
+def test_a_folder_that_cannot_be_marked_does_not_end_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    run_marks.mark_run([tmp_path / "file"])
+
+    def refuse(*_: object) -> None:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr("dpprobe.run_marks.fcntl.flock", refuse)
+    run_marks.mark_run([tmp_path])
+    assert not find_other_runs([tmp_path])
