@@ -344,7 +344,8 @@ def _make_entry(rows: Any, measure: Measure) -> Entry:
         constant=_to_percent(first.constant),
         constant_accuracy=_to_percent(first.constant_accuracy),
         least=_to_percent(first.least),
-        least_class=_to_percent(first.least_class),  # pandas has NaN for null
+        # pandas has NaN for null
+        least_class=first.least_class if isinstance(first.least_class, str) else None,
         least_title=measure.least_title,
         never=Counter(
             label for names in rows.never_predicted if names is not None for label in names

@@ -151,6 +151,15 @@ def fit_logistic(
     return slope, float(fitted.x[1]) - slope * centre
 
 
+def _solve_ends(part: float, whole: float, part_variance: float, rest_variance: float) -> Floats:
+    """Solves (part - p whole)^2 = z^2 (sampling + noise), which is quadratic in p; returns both."""
+    z = _Z * _Z
+    square = whole * whole + z * (whole - part_variance - rest_variance)
+    middle = part * whole + z * (whole / 2 - part_variance)
+    half = np.sqrt(middle * middle - square * (part * part - z * part_variance))
+    return np.clip([(middle - half) / square, (middle + half) / square], 0.0, 1.0)
+
+
 def estimate_share(part: float, whole: float, part_noise: float, rest_noise: float) -> Share:
     """Estimates part / whole from noisy counts.
 
@@ -166,11 +175,7 @@ def estimate_share(part: float, whole: float, part_noise: float, rest_noise: flo
     if whole <= 2 * math.hypot(part_noise, rest_noise):
         return Share(0.5, 0.0, 1.0)
     if not len(kept):  # of many rows, the interval lies between two neighbouring values of p
-        z, part_noise, rest_noise = _Z * _Z, part_noise * part_noise, rest_noise * rest_noise
-        square = whole * whole + z * (whole - part_noise - rest_noise)
-        middle = part * whole + z * (whole / 2 - part_noise)
-        half = np.sqrt(middle * middle - square * (part * part - z * part_noise))
-        kept = np.clip([(middle - half) / square, (middle + half) / square], 0.0, 1.0)
+        kept = _solve_ends(part, whole, part_noise * part_noise, rest_noise * rest_noise)
     value = min(max(part / whole, 0.0), 1.0)
     return Share(value, min(value, float(kept[0])), max(value, float(kept[-1])))
 
