@@ -605,7 +605,7 @@ def test_what_disturbs_a_run_leaves_no_trace(
         until(lambda: len(clone.in_state("RUNNING", "train_heads")) == 2, "two heads", run)
         cluster.start_jobs(False)
         cluster.command("scancel", "--user=root")
-        until(lambda: run.output.count("CANCELLED") == 2, "both to be cancelled", run)
+        until(lambda: run.output.count("): CANCELLED,") == 2, "both to be cancelled", run)
         until(lambda: len(clone.in_state("PENDING", "train_heads")) == 2, "two heads", run)
         (clone.directory / "config.yaml").write_text(yaml.safe_dump(EDITED))
         fill(full)
