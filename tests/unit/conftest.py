@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.compiled_templates import _compiled_templates  # noqa: F401
+from tests.support.misbehaving_server import Server, serve
 
 if TYPE_CHECKING:
     from tests.support.report_page import Made
@@ -19,3 +21,10 @@ def made(tmp_path: Path) -> Made:
     from tests.support.report_page import Made  # its libraries are for those who ask alone
 
     return Made(tmp_path)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """Serves what a test has it serve, with its faults."""
+    with serve() as running:
+        yield running

@@ -491,14 +491,16 @@ def _profile_epsilon(
     if not outside and times == 1:
         return best.best_bound(selection.mean, profile, delta).bound_epsilon(delta)
     assert interval is not None, "a composition with a selection needs a grid"
+    others = [item.repeat_count(times) for item in outside]
+    others_loss = _compute_loss_distribution(others, interval, size) if others else None
     loss = best.dominating_loss(selection.mean, profile, delta / times, interval)
+    if loss is None:  # basic composition: epsilons and deltas add up
+        part = delta / (2 * times)
+        selected = best.best_bound(selection.mean, profile, part).bound_epsilon(part)
+        rest = float(others_loss.get_epsilon_for_delta(delta / 2)) if others_loss else 0.0
+        return times * selected + rest
     loss = loss.self_compose(times) if times > 1 else loss
-    if outside:
-        loss = loss.compose(
-            _compute_loss_distribution(
-                [item.repeat_count(times) for item in outside], interval, size
-            )
-        )
+    loss = loss.compose(others_loss) if others_loss else loss
     return float(loss.get_epsilon_for_delta(delta))
 
 

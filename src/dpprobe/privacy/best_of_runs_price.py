@@ -50,6 +50,8 @@ Array = npt.NDArray[np.float64]
 _POINTS, _NEGLIGIBLE = 4000, 1e-10
 # The number of z at which F is computed, and the number of hinges.
 _PLACES, _HINGES = 4000, 200
+# The largest loss of a distribution: exp is finite.
+_LARGEST_LOSS = 700.0
 # A factor that covers round-off, far below the digits of a plan.
 _ROUND_OFF = 1 + 1e-9
 
@@ -202,7 +204,7 @@ def _trade_off(table: Table, z: Array) -> tuple[Array, Array]:
 
 def dominating_loss(
     mean: float, profile: Profile, delta: float, interval: float
-) -> privacy_loss_distribution.PrivacyLossDistribution:
+) -> privacy_loss_distribution.PrivacyLossDistribution | None:
     """Computes a privacy loss distribution that dominates A, for composition with others.
 
     Computes the bound on A's profile on a grid, at negative epsilons by delta_A(-e) = 1 - exp(-e)
@@ -212,6 +214,9 @@ def dominating_loss(
     Args:
       delta: the result should be tight near this delta.
       interval: the grid spacing on the privacy loss.
+
+    Returns:
+      The distribution; None if its losses are too large for floating point.
     """
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
@@ -231,6 +236,8 @@ def dominating_loss(
             "larger delta, fewer trials, or `accountant: rdp`"
         )
     size = math.ceil((float(bound.offsets[-1]) + reach) / interval)
+    if size * interval > _LARGEST_LOSS:
+        return None
     positive = _on_grid(bound, size, interval)
     epsilons = interval * np.arange(size + 1)
     negative = 1 - np.exp(-epsilons[1:]) * (1 - positive[1:])

@@ -34,7 +34,6 @@ from tests.support.misbehaving_server import (
     Slow,
     Unsized,
     make_quick,
-    serve,
 )
 from tests.support.misbehaving_server import page as web_page
 from tests.support.stored_records import check_values, to_plain
@@ -53,12 +52,6 @@ RIGHT, FULL = Checksum("sha256", SHA256), Mock(side_effect=OSError(errno.ENOSPC,
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     make_quick(monkeypatch, attempts=3)
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with serve() as running:
-        yield running
 
 
 @pytest.fixture

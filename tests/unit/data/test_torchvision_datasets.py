@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import io
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,8 @@ from dpprobe.data import dataset_preparation, table, torchvision_datasets
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import DataError
-from tests.support.misbehaving_server import Server, serve
+from tests.support.misbehaving_server import Server
 from tests.support.torchvision_files import NAMES, PLACES, fetch_from, serve_dataset
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with serve() as running:
-        yield running
 
 
 def options(name: str, **more: Any) -> DatasetOptions:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,8 @@ from dpprobe.data.download_receipt import check_receipt
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import ConfigError, DataError
-from tests.support.misbehaving_server import Server, make_quick, serve
+from tests.support.misbehaving_server import Server, make_quick
 from tests.support.shards import png
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with serve() as running:
-        yield running
 
 
 @pytest.fixture(autouse=True)

@@ -76,3 +76,18 @@ def test_at_a_rate_near_one_sampling_hides_no_group(selection: Selection | None)
         for rate in (1.0, 1 - 1e-9)
     )
     assert nearly == pytest.approx(whole, rel=0.01)
+
+
+@pytest.mark.parametrize(("rate", "size"), [(1.0, 20), (1.0, 60), (1.0, 101), (0.5, 60)])
+def test_a_selection_beside_another_release_has_a_price_for_large_groups(
+    rate: float, size: int
+) -> None:
+    chosen, other = gaussians(5.0, rate, 20), gaussians(10.0, name="other")
+    alone, both, apart, rest = (
+        accountants.group_epsilon(parts, delta, size, selection=selection)
+        for parts, delta, selection in [
+            ([chosen], DELTA, best_of(4)), ([chosen, other], DELTA, best_of(4)),
+            ([chosen], DELTA / 2, best_of(4)), ([other], DELTA / 2, None),
+        ]
+    )  # fmt: skip
+    assert alone < both < 1.005 * (apart + rest)
