@@ -199,7 +199,7 @@ def privacy_profile(
         interval = (
             coarser * pld_interval(max(alone, delta))
             if size == 1
-            else _GROUP_COARSER * pld_interval(size * alone)
+            else _group_interval(size * alone)
         )
     return _make_profile(_to_group(mechanisms, size), resolved, interval, size)
 
@@ -235,8 +235,13 @@ def group_epsilon(
     if size > LARGEST_SAMPLED_GROUP:
         return math.inf
     alone = rough_epsilon(mechanisms, delta, selection)
-    interval = _GROUP_COARSER * pld_interval(size * alone)
+    interval = _group_interval(size * alone)
     return _profile_epsilon(whole, delta, "pld", interval, selection, size=size)
+
+
+def _group_interval(epsilon: float) -> float:
+    """Chooses a group's grid spacing; from epsilon 1,000 on it grows, so that memory does not."""
+    return _GROUP_COARSER * pld_interval(epsilon) * max(1.0, epsilon / 1000)
 
 
 def _to_group(mechanisms: Sequence[Mechanism], size: int) -> list[Mechanism]:
@@ -481,8 +486,7 @@ def _profile_epsilon(
     selection are released once per fit, before the runs.
     """
     if selection is None:
-        loss = _compute_loss_distribution(mechanisms, interval, size)
-        return float(loss.get_epsilon_for_delta(delta))
+        return _epsilon_at(_compute_loss_distribution(mechanisms, interval, size), delta)
     from dpprobe.privacy import best_of_runs_price as best  # imports numpy
 
     inside = [item for item in mechanisms if item.name in selection.repeated]
@@ -492,16 +496,30 @@ def _profile_epsilon(
         return best.best_bound(selection.mean, profile, delta).bound_epsilon(delta)
     assert interval is not None, "a composition with a selection needs a grid"
     others = [item.repeat_count(times) for item in outside]
-    others_loss = _compute_loss_distribution(others, interval, size) if others else None
+    rest = _price_others(others, delta / 2, interval, size)
     loss = best.dominating_loss(selection.mean, profile, delta / times, interval)
-    if loss is None:  # basic composition: epsilons and deltas add up
+    if loss is None or rest > best.LARGEST_LOSS:  # basic composition: epsilons and deltas add up
         part = delta / (2 * times)
-        selected = best.best_bound(selection.mean, profile, part).bound_epsilon(part)
-        rest = float(others_loss.get_epsilon_for_delta(delta / 2)) if others_loss else 0.0
-        return times * selected + rest
+        return times * best.best_bound(selection.mean, profile, part).bound_epsilon(part) + rest
     loss = loss.self_compose(times) if times > 1 else loss
-    loss = loss.compose(others_loss) if others_loss else loss
-    return float(loss.get_epsilon_for_delta(delta))
+    loss = loss.compose(_compute_loss_distribution(others, interval, size)) if others else loss
+    return _epsilon_at(loss, delta)
+
+
+def _epsilon_at(loss: privacy_loss_distribution.PrivacyLossDistribution, delta: float) -> float:
+    import numpy as np
+
+    with np.errstate(over="ignore"):  # a quotient that is compared with a limit, at large epsilons
+        return float(loss.get_epsilon_for_delta(delta))
+
+
+def _price_others(
+    mechanisms: Sequence[Mechanism], delta: float, interval: float, size: int
+) -> float:
+    """Computes the epsilon of mechanisms outside a selection, exactly without sampling."""
+    if is_gaussian(mechanisms):
+        return gaussian_epsilon(gaussian_mu(mechanisms), delta) if mechanisms else 0.0
+    return _profile_epsilon(mechanisms, delta, "pld", interval, None, size=size)
 
 
 def _make_profile(
@@ -518,7 +536,7 @@ def _make_profile(
     from dpprobe.privacy.sampled_loss import compute_deltas  # imports dp-accounting
 
     loss = _compute_loss_distribution(mechanisms, interval, size)
-    return Profile(deltas=partial(compute_deltas, loss), epsilon=loss.get_epsilon_for_delta)
+    return Profile(deltas=partial(compute_deltas, loss), epsilon=partial(_epsilon_at, loss))
 
 
 def _compute_loss_distribution(

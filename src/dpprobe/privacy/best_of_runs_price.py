@@ -51,7 +51,7 @@ _POINTS, _NEGLIGIBLE = 4000, 1e-10
 # The number of z at which F is computed, and the number of hinges.
 _PLACES, _HINGES = 4000, 200
 # The largest loss of a distribution: exp is finite.
-_LARGEST_LOSS = 700.0
+LARGEST_LOSS = 700.0
 # A factor that covers round-off, far below the digits of a plan.
 _ROUND_OFF = 1 + 1e-9
 
@@ -236,7 +236,7 @@ def dominating_loss(
             "larger delta, fewer trials, or `accountant: rdp`"
         )
     size = math.ceil((float(bound.offsets[-1]) + reach) / interval)
-    if size * interval > _LARGEST_LOSS:
+    if size * interval > LARGEST_LOSS:
         return None
     positive = _on_grid(bound, size, interval)
     epsilons = interval * np.arange(size + 1)

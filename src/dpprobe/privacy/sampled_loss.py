@@ -25,6 +25,9 @@ from scipy.stats import binom
 
 Numbers = npt.NDArray[np.float64]
 
+# The probability that no unit of a group is in a sample, below which floating point loses it.
+_NEVER = 1e-15
+
 
 class _SampledLoss(GaussianPrivacyLoss):  # type: ignore[misc]
     def get_delta_for_epsilon(self, epsilon: Numbers) -> Numbers:
@@ -51,6 +54,14 @@ class _SampledLoss(GaussianPrivacyLoss):  # type: ignore[misc]
 
 
 class _MixtureLoss(MixtureGaussianPrivacyLoss):  # type: ignore[misc]
+    def __init__(self, noise: float, size: int, rate: float, adjacency_type: AdjacencyType) -> None:
+        shares = binom.pmf(joined := np.arange(size + 1), size, rate)
+        if never := shares[0] < _NEVER:  # one unit more in these samples can only raise the loss
+            shares[:2] = 0.0, shares[0] + shares[1]
+        super().__init__(noise, joined, shares, adjacency_type=adjacency_type)
+        if never:
+            self._sampling_prob = 1.0  # exactly: dp-accounting takes log(1 - the shares' sum)
+
     def _inverse_privacy_losses_with_range(
         self, privacy_losses: Numbers, bounds: tuple[float, float], precision: float = 1e-6
     ) -> Numbers:
@@ -74,11 +85,10 @@ def compute_sampled_loss(
     noise: float, rate: float, size: int, interval: float
 ) -> PrivacyLossDistribution:
     """Computes one release's privacy loss to `size` units, on a sample: see `group_epsilon`."""
-    joined = np.arange(size + 1)  # numbers of the group's units in a sample
     losses = (
         _SampledLoss(noise, sampling_prob=rate, adjacency_type=adjacency)
         if size == 1
-        else _MixtureLoss(noise, joined, binom.pmf(joined, size, rate), adjacency_type=adjacency)
+        else _MixtureLoss(noise, size, rate, adjacency)
         for adjacency in (AdjacencyType.REMOVE, AdjacencyType.ADD)
     )
     removed, added = (
