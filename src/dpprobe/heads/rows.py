@@ -14,7 +14,7 @@ from dpprobe import devices
 from dpprobe.errors import DataError
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.normalisation import CENTRE, CHANNEL_DEVIATIONS, CHANNEL_MEANS, Normalisation
-from dpprobe.heads.training_set import Cached, TrainingSet, row_lengths
+from dpprobe.heads.training_set import SHORTEST_ROW, Cached, TrainingSet, row_lengths
 from dpprobe.options import resolve_path
 
 # The largest factor that scales centred rows to norm 1; rows nearer to the centre are rounding.
@@ -65,9 +65,9 @@ def by_channel(rows: torch.Tensor, channels: int, name: str = "channels") -> tor
 
 
 def unit_scale(lengths: torch.Tensor) -> torch.Tensor:
-    """Returns the factors that scale rows of these norms to norm 1, float32; 1 for norm 0."""
+    """Returns the factors that scale rows of these norms to norm 1, float32; 1 for norms near 0."""
     # Division by zero would make gradients NaN, even where `torch.where` takes another value.
-    return (1 / torch.where(lengths > 0, lengths, 1.0)).to(torch.float32)
+    return (1 / torch.where(lengths >= SHORTEST_ROW, lengths, 1.0)).to(torch.float32)
 
 
 def _unit_scale(rows: torch.Tensor) -> torch.Tensor:

@@ -32,7 +32,7 @@ _NEVER = 1e-15
 class _SampledLoss(GaussianPrivacyLoss):  # type: ignore[misc]
     def get_delta_for_epsilon(self, epsilon: Numbers) -> Numbers:
         rate, sign = self.sampling_prob, 1.0 if self.adjacency_type == AdjacencyType.REMOVE else -1
-        deltas = np.maximum(-np.expm1(epsilon), 0.0) if sign > 0 else np.zeros(len(epsilon))
+        deltas = -np.expm1(np.minimum(epsilon, 0.0)) if sign > 0 else np.zeros(len(epsilon))
         inside = sign * epsilon > math.log1p(-rate)
         losses, least = sign * epsilon[inside], math.log(1 - rate)
         # `math.isclose`, as in dp-accounting

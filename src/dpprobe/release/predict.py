@@ -43,6 +43,7 @@ from dpprobe.features.extraction_pipeline import (
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.scoring import compute_probabilities, one_head
+from dpprobe.heads.training_set import LONGEST_ROW
 from dpprobe.progress import Progress
 from dpprobe.release.bundle import Bundle, BundleFacts, bundle_digest, read_bundle
 from dpprobe.release.image_sources import (
@@ -197,7 +198,8 @@ class Predictor:
     def predict_vectors(self, vectors: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Returns the probabilities of vectors [m, d] of the release's model; see `predict_images`.
 
-        Raises DataError for another dimension, or, with the position, for a vector not finite.
+        Raises DataError for another dimension, or, with the position, for a vector not finite or
+        longer than 1e18.
         """
         rows = np.asarray(vectors, dtype=np.float32)
         if rows.ndim != 2 or rows.shape[1] != self.facts.dimension:
@@ -205,9 +207,12 @@ class Predictor:
                 f"vectors {rows.shape}: the head takes [rows, {self.facts.dimension}]; pass "
                 f"vectors of {self.facts.backbone.architecture}"
             )
-        unusable = np.flatnonzero(~np.isfinite(rows).all(axis=1))
-        if len(unusable):
-            raise DataError(f"vector {unusable[0]}: holds NaN or infinity; leave it out")
+        unusable = _find_long(rows)
+        if unusable.any():
+            raise DataError(
+                f"vector {unusable.argmax()}: holds NaN or infinity, or is longer than "
+                f"{LONGEST_ROW:g}; leave it out"
+            )
         return self.score_features(rows) if len(rows) else np.empty((0, len(self.classes)), "f4")
 
     def name_classes(self, values: npt.NDArray[np.float32]) -> list[str]:
@@ -261,6 +266,8 @@ class Predictor:
         self, rows: tuple[Row, ...], features: npt.NDArray[np.float32], faults: tuple[Fault, ...]
     ) -> Block:
         wrong = find_misfits(features, self.facts.backbone.dtype)
+        for place in np.flatnonzero(_find_long(features)).tolist():
+            wrong.setdefault(place, f"the vector is longer than {LONGEST_ROW:g}")
         good = [position for position in range(len(rows)) if position not in wrong]
         values = np.empty((0, len(self.classes)), np.float32)
         if good:
@@ -286,6 +293,12 @@ class Predictor:
         rescale = calibration.rescale if calibration else None
         values = [compute_probabilities(self.heads, piece, link, rescale) for piece in pieces]
         return np.concatenate(values)[: len(rounded)]
+
+
+def _find_long(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
+    """Returns which rows hold NaN or infinity, or are longer than a head's training rows."""
+    lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
+    return np.asarray(~(lengths <= LONGEST_ROW))
 
 
 def predict(

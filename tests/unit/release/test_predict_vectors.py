@@ -59,8 +59,8 @@ def test_a_table_has_the_answers_of_python(
     blocks = predictor.predict_arrays({path: np.load(path) for path in parts})
     assert [row for block in blocks for row in block.rows] == [*enumerate(ids)]
     assert predictor.predict_vectors(X[:0]).shape == (0, len(NAMES))
-    X[[7, 4], [0, -1]] = np.nan, np.inf
-    for wrong, said in ((X, "vector 4: holds NaN or infinity"), (X[0], "takes .rows, "),
+    X[[7, 4, 2], [0, -1, 1]] = np.nan, np.inf, 2e18
+    for wrong, said in ((X, "vector 2: .* is longer than 1e.18"), (X[0], "takes .rows, "),
                         (X[:3, 1:], f"head takes .rows, {DIMENSION}.")):  # fmt: skip
         with pytest.raises(DataError, match=said):
             predictor.predict_vectors(wrong)
@@ -82,8 +82,8 @@ def test_vectors_that_cannot_be_used_have_a_reason(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    X = make_rows(3).X[:4].astype(np.float64)
-    X[1, 0], X[2, 1] = np.nan, 1e300
+    X = make_rows(3).X[:5].astype(np.float64)
+    X[1, 0], X[2, 1], X[3, 0] = np.nan, 1e300, 2e18
     path = write_vectors(tmp_path / "rows.npy", X)
     output = tmp_path / "table.csv"
     command = ["dpprobe", "predict", str(bundle), str(path), "--output", str(output)]
@@ -91,8 +91,8 @@ def test_vectors_that_cannot_be_used_have_a_reason(
     with pytest.raises(SystemExit, match="^3$"):
         main()
     table = pd.read_csv(output)
-    assert table["class"].notna().tolist() == [True, False, False, True]
-    assert table["error"].notna().tolist() == [False, True, True, False]
+    assert table["class"].notna().tolist() == [True, False, False, False, True]
+    assert table["error"].notna().tolist() == [False, True, True, True, False]
     assert f"{path}:1" in capsys.readouterr().err
 
 
