@@ -79,9 +79,7 @@ def test_at_a_rate_near_one_sampling_hides_no_group(selection: Selection | None)
 
 
 @pytest.mark.parametrize(("rate", "size"), [(1.0, 20), (1.0, 60), (1.0, 300), (0.99, 40)])
-def test_a_selection_beside_another_release_has_a_price_for_large_groups(
-    rate: float, size: int
-) -> None:
+def test_a_selection_beside_others_has_a_price_for_large_groups(rate: float, size: int) -> None:
     chosen, other = gaussians(5.0, rate, 20), gaussians(10.0, name="other")
     alone, both, apart, rest = (
         accountants.group_epsilon(parts, delta, size, selection=selection)

@@ -419,12 +419,14 @@ def _list_benefits(
     """Lists net benefits per unit: right treatments, minus wrong treatments times the odds.
 
     Net benefits follow Vickers and Elkin 2006, "Decision curve analysis". Treatment begins at the
-    bin edges nearest to `TREATED_FROM`.
+    bin edges nearest to `TREATED_FROM`. An edge at probability 1 has no odds, and no row.
     """
     rows = {}
     for wanted in TREATED_FROM:
         place = 1 + int(np.argmin(np.abs(ends[1:-1] - wanted)))
         threshold = float(ends[place])
+        if threshold == 1:
+            continue
         odds = threshold / (1 - threshold)
         treated = positives[place:].sum() - odds * negatives[place:].sum()
         noise = deviation * math.sqrt((1 + odds**2) * len(positives[place:]))
