@@ -25,6 +25,5 @@ def made(tmp_path: Path) -> Made:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """Serves what a test has it serve, with its faults."""
     with serve() as running:
         yield running

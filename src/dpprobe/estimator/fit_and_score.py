@@ -34,7 +34,7 @@ from dpprobe.estimator.private_rows import compare_public_files, remember_head
 from dpprobe.estimator.row_copies import warn_of_copies
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.scoring import apply_link, score_rows
+from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import RowSource, TrainingSet
 from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.plan import Plan
@@ -114,8 +114,10 @@ def score_blocks(classifier: Any, X: Any) -> npt.NDArray[np.float32]:
 def link_scores(scores: npt.NDArray[np.float32], method: MethodOptions) -> npt.NDArray[np.float64]:
     """Returns the probabilities of scores [rows, classes], which sum to 1 in each row."""
     logits = torch.from_numpy(scores).to(torch.float64)
-    chances: npt.NDArray[np.float64] = apply_link(logits, method.link_on(False)).numpy()
-    return chances / chances.sum(axis=1, keepdims=True)
+    if method.link_on(False) == "sigmoid":  # logarithms, as all of a row's chances may round to 0
+        logits = torch.nn.functional.logsigmoid(logits)
+    chances: npt.NDArray[np.float64] = logits.softmax(dim=1).numpy()
+    return chances
 
 
 def _read_rows(

@@ -263,6 +263,9 @@ def test_rows_are_read_in_blocks_and_copies_counted(monkeypatch: pytest.MonkeyPa
     drawn = [np.random.RandomState(seed) for seed in range(4)]
     states: list[Any] = [7, np.int64(2), *drawn, True, 7.0, "7"]
     found["seeds"] = [answer_of(fit_and_score._draw_seed, state) for state in states]
+    for link in ("softmax", "sigmoid"):
+        method: Any = SimpleNamespace(link_on=lambda _, link=link: link)
+        found[link] = fit_and_score.link_scores(np.array([[0, 1], [-2e3, -1e3]], "f4"), method)
     check_values("read_rows", found)
 
 

@@ -77,10 +77,7 @@ def test_an_exported_head_takes_vectors(bundle: Path, tmp_path: Path) -> None:
 
 
 def test_vectors_that_cannot_be_used_have_a_reason(
-    bundle: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    bundle: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     X = make_rows(3).X[:5].astype(np.float64)
     X[1, 0], X[2, 1], X[3, 0] = np.nan, 1e300, 2e18

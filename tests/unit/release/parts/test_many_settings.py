@@ -227,7 +227,6 @@ def test_calibrations_are_as_before() -> None:
     table = np.array([5.0, 5, 10, 80]), np.array([40.0, 40, 10, 10])
     found["cut-offs"] = noisy_counts._list_cut_offs(ends, *table, 0.5)
     found["certain"] = noisy_counts._list_benefits(np.ceil(ends), *table, 200, 0.5)
-    found["nearly"] = noisy_counts._list_benefits(np.ceil(ends) * 0.9, *table, 200, 0.5)
     for sized in (mechanisms, results.evaluation_mechanisms("auc", classes=2, multi_label=False)):
         found[f"fewest of {sized[-1].name}"] = [
             answer(calibration.check_calibration_size, plan_of(sized, n))
