@@ -156,7 +156,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
 
     @available_if(_has_probabilities)
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
-        """Returns probabilities [n, classes]; only for heads whose scores are logits."""
+        """Returns probabilities [n, classes]; only for heads whose scores are logits.
+
+        The probabilities of a row sum to 1. With `loss: sigmoid` a bundle gives each class's own
+        probability, and their sum differs.
+        """
         from dpprobe.estimator.fit_and_score import link_scores  # late, as in `fit`
 
         return link_scores(self._score_rows(X), self.fit_.method)
