@@ -18,7 +18,7 @@ from dpprobe.errors import PrivacyError
 from dpprobe.estimator.given_values import ArrayError, check_kind, read_count
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.patient_groups import Units
-from dpprobe.heads.training_set import LONGEST_ROW, RowSource
+from dpprobe.heads.training_set import RowSource, find_unusable
 
 STREAMED_BYTES = 2**30  # larger sources (size as float32) are read in blocks, again in each pass
 # Types whose values NumPy would turn into floats, such as dates into seconds.
@@ -170,14 +170,14 @@ def join_blocks(values: Any) -> Any:
 def clear_unusable(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Returns rows [m, d] to be scored, with zeros for rows with NaN, infinity or huge values."""
     with np.errstate(over="ignore", invalid="ignore"):
-        usable = np.linalg.norm(rows.astype(np.float64), axis=1) <= LONGEST_ROW
-    if usable.all():
+        unusable = find_unusable(rows)
+    if not unusable.any():
         return rows
     warn_caller(
-        f"X: {int(np.sum(~usable))} rows contain NaN, infinity or huge values; they are scored as "
+        f"X: {int(np.sum(unusable))} rows contain NaN, infinity or huge values; they are scored as "
         "rows of zeros"
     )
-    return np.where(usable[:, None], rows, np.float32(0))
+    return np.where(unusable[:, None], np.float32(0), rows)
 
 
 def read_shape(values: Any) -> tuple[int, int]:

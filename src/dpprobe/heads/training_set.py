@@ -243,6 +243,11 @@ def row_lengths(rows: torch.Tensor) -> torch.Tensor:
     return torch.cat(norms)
 
 
+def find_unusable(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
+    """Returns which rows [m, d] hold NaN or infinity, or are longer than `LONGEST_ROW`."""
+    return np.asarray(~(np.linalg.norm(rows.astype(np.float64), axis=1) <= LONGEST_ROW))
+
+
 def chunk_rows(rows: int, bytes_per_row: int) -> Iterator[tuple[int, int]]:
     """Yields row ranges whose working memory stays near 32 MiB."""
     size = max(1, _CHUNK_BYTES // bytes_per_row)

@@ -43,7 +43,7 @@ from dpprobe.features.extraction_pipeline import (
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.scoring import compute_probabilities, one_head
-from dpprobe.heads.training_set import LONGEST_ROW
+from dpprobe.heads.training_set import LONGEST_ROW, find_unusable
 from dpprobe.progress import Progress
 from dpprobe.release.bundle import Bundle, BundleFacts, bundle_digest, read_bundle
 from dpprobe.release.image_sources import (
@@ -207,7 +207,7 @@ class Predictor:
                 f"vectors {rows.shape}: the head takes [rows, {self.facts.dimension}]; pass "
                 f"vectors of {self.facts.backbone.architecture}"
             )
-        unusable = _find_long(rows)
+        unusable = find_unusable(rows)
         if unusable.any():
             raise DataError(
                 f"vector {unusable.argmax()}: holds NaN or infinity, or is longer than "
@@ -266,7 +266,7 @@ class Predictor:
         self, rows: tuple[Row, ...], features: npt.NDArray[np.float32], faults: tuple[Fault, ...]
     ) -> Block:
         wrong = find_misfits(features, self.facts.backbone.dtype)
-        for place in np.flatnonzero(_find_long(features)).tolist():
+        for place in np.flatnonzero(find_unusable(features)).tolist():
             wrong.setdefault(place, f"the vector is longer than {LONGEST_ROW:g}")
         good = [position for position in range(len(rows)) if position not in wrong]
         values = np.empty((0, len(self.classes)), np.float32)
@@ -293,12 +293,6 @@ class Predictor:
         rescale = calibration.rescale if calibration else None
         values = [compute_probabilities(self.heads, piece, link, rescale) for piece in pieces]
         return np.concatenate(values)[: len(rounded)]
-
-
-def _find_long(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
-    """Returns which rows hold NaN or infinity, or are longer than a head's training rows."""
-    lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
-    return np.asarray(~(lengths <= LONGEST_ROW))
 
 
 def predict(
