@@ -496,11 +496,15 @@ def _profile_epsilon(
         return best.best_bound(selection.mean, profile, delta).bound_epsilon(delta)
     assert interval is not None, "a composition with a selection needs a grid"
     others = [item.repeat_count(times) for item in outside]
-    rest = _price_others(others, delta / 2, interval, size)
+    exact = gaussian_epsilon(gaussian_mu(others), delta / 2) if is_gaussian(others) else None
     loss = best.dominating_loss(selection.mean, profile, delta / times, interval)
-    if loss is None or rest > best.LARGEST_LOSS:  # basic composition: epsilons and deltas add up
+    if loss is None or (exact is not None and exact > best.LARGEST_LOSS):
+        # Basic composition, where a grid would overflow: epsilons and deltas add up.
         part = delta / (2 * times)
-        return times * best.best_bound(selection.mean, profile, part).bound_epsilon(part) + rest
+        selected = best.best_bound(selection.mean, profile, part).bound_epsilon(part)
+        if exact is None:
+            exact = _profile_epsilon(others, delta / 2, resolved, interval, None, size=size)
+        return times * selected + exact
     loss = loss.self_compose(times) if times > 1 else loss
     loss = loss.compose(_compute_loss_distribution(others, interval, size)) if others else loss
     return _epsilon_at(loss, delta)
@@ -511,15 +515,6 @@ def _epsilon_at(loss: privacy_loss_distribution.PrivacyLossDistribution, delta: 
 
     with np.errstate(over="ignore"):  # a quotient that is compared with a limit, at large epsilons
         return float(loss.get_epsilon_for_delta(delta))
-
-
-def _price_others(
-    mechanisms: Sequence[Mechanism], delta: float, interval: float, size: int
-) -> float:
-    """Computes the epsilon of mechanisms outside a selection, exactly without sampling."""
-    if is_gaussian(mechanisms):
-        return gaussian_epsilon(gaussian_mu(mechanisms), delta) if mechanisms else 0.0
-    return _profile_epsilon(mechanisms, delta, "pld", interval, None, size=size)
 
 
 def _make_profile(
