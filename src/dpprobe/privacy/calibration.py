@@ -40,6 +40,8 @@ FORMAT = "dpprobe-calibration"
 _TOLERANCE = 0.005
 # Most of a search uses a grid that is coarser by the factor _COARSER.
 _COARSER = 8
+# A search may end a share `_LARGEST_STEP` below its target, where the price falls in a step.
+_LARGEST_STEP = 1e-3
 # If a rough price exceeds `_FAR` times the target, at most `_MOST_NOISE` times the noise is priced.
 _FAR, _MOST_NOISE = 6, 1e6
 
@@ -383,6 +385,10 @@ def find_factor(
         x = _next_factor(x, gap, cheap, dear, stride)
         if abs(x) > 40 or (cheap and dear and cheap[0] - dear[0] < 1e-14):
             break
+    # At the smallest deltas, rounding in Fourier transforms gives prices small steps. The side of a
+    # step below the target is near enough.
+    if cheap and dear and cheap[1] > -_LARGEST_STEP:
+        return math.exp(cheap[0]), math.exp(aim + cheap[1])
     raise PrivacyError(
         f"{what}: no amount of noise reaches this epsilon; write a larger epsilon or delta, or "
         "fewer steps"

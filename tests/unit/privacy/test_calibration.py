@@ -127,6 +127,23 @@ def test_a_plan_meets_its_target_by_one_factor_on_all_noise(
     assert factors == pytest.approx([factors[0]] * len(factors))
 
 
+@pytest.mark.parametrize("step", [1.5e-3, 0.5])
+def test_the_search_ends_below_a_step_of_a_price_that_rounding_makes(step: float) -> None:
+    """Fourier transforms round, so that on some processors a price falls at one factor."""
+
+    def price(factor: float) -> float:
+        return 30.0 / factor * (1 + step / 3 if factor < 0.3 else 1 - 2 * step / 3)
+
+    find = partial(find_factor, price, 100.0, what="epsilon 100", tolerance=2e-4, stride=0.3)
+    if step > 2e-3:
+        with pytest.raises(PrivacyError, match="^epsilon 100: no amount of noise reaches"):
+            find()
+    else:
+        factor, epsilon = find()
+        assert factor == pytest.approx(0.3, rel=1e-9)
+        assert (factor >= 0.3, epsilon) == (True, pytest.approx(price(factor)))
+
+
 def test_without_a_rough_answer_the_central_limit_is_where_to_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from absl import logging
 from dpprobe.privacy import accountants, calibration, risk
 from dpprobe.privacy.accountants import ACCOUNTANTS, Fits
 from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.limits import SMALLEST_DELTA
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
 from dpprobe.privacy.risk import Risk, describe_target, explain_target, target_words
 from dpprobe.privacy.target import Target
@@ -100,7 +101,7 @@ def test_every_price_of_many_compositions() -> None:
                   bound_attacks(few, [0.01], delta=1e-5, epsilon=1.0, size=100)],
         "much": price([gaussians(0.03)], 1e-5, "pld", selection=best_of(5)),
         "many": price([gaussians(10.0, 0.002, 125_000)], 1e-5, "prv"),
-        "deltas": [price(parts, delta, "pld", selection=best_of(5)) for delta in (1e-10, 1e-13)
+        "deltas": [price(parts, SMALLEST_DELTA, "pld", selection=best_of(5))
                    for parts in ([one], [one, gaussians(9.0, name="centre")])],
     }  # fmt: skip
     check_values("prices", scrub(to_plain(values)), rel=1e-4)

@@ -233,9 +233,13 @@ def test_public_files_are_compared_for_all_methods_and_known_by_their_content(
     for text in ("before", "after"):  # in the last file alone
         Path(first).write_text("before")
         Path(last).write_text(text)
-        audits.run(ATTACKED, methods={
-            path[-5:-1]: method_options(method | {"init_file": path}) for path in (first, last)
-        })  # fmt: skip
+        starts = {"one": first, "two": last}
+        audits.run(
+            ATTACKED,
+            methods={
+                name: method_options(method | {"init_file": path}) for name, path in starts.items()
+            },
+        )
     assert [call["method"].init_file for call in attacks.members] == [first, last, last]
     assert all({*call["data"].public.hashes} == {first, last} for call in attacks.members[:2])
 
