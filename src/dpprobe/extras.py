@@ -1,0 +1,77 @@
+"""Optional packages: the extra that installs each, and the line for a person who lacks one."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+from dpprobe.errors import ConfigError
+from dpprobe.resources import clone_root
+
+# Packages that the core does without, by the extra of pyproject.toml that brings them, under the
+# names with which they are imported. All other packages are the core's.
+EXTRAS = {
+    "images": (
+        "PIL", "huggingface_hub", "kymatio", "open_clip", "pillow_heif", "pyarrow", "timm",
+        "torchvision",
+    ),
+    "dicom": ("pydicom",),
+    "onnx": ("onnx", "onnxruntime", "onnxscript"),
+    "tracking": ("mlflow", "sqlalchemy"),
+    "postgres": ("psycopg2",),
+    "workflow": (
+        "snakemake", "snakemake_executor_plugin_cluster_generic", "h5py", "matplotlib", "openTSNE",
+        "optuna", "pandas", "requests", "tenacity", "urllib3",
+    ),
+}  # fmt: skip
+# What else an extra brings, as in pyproject.toml.
+BRINGS = {"dicom": ("images",), "postgres": ("tracking",), "workflow": ("images", "tracking")}
+
+
+def require_extra(extra: str, purpose: str) -> None:
+    """Raises ConfigError, with the command to type, if a package of `extra` is missing.
+
+    `purpose` names what needs the extra, such as "dpprobe run".
+    """
+    for part in (extra, *BRINGS.get(extra, ())):
+        for package in EXTRAS[part]:
+            if find_spec(package) is None:
+                raise ConfigError(f"{purpose}: {_describe_missing(package, extra)}")
+
+
+def explain_missing(error: ImportError) -> str | None:
+    """Explains an import that failed because an extra is missing; None for any other reason."""
+    missing = isinstance(error, ModuleNotFoundError) and error.name
+    for extra, packages in EXTRAS.items():
+        if missing in packages:
+            return _describe_missing(missing, extra)
+    return None
+
+
+def _describe_missing(package: str, extra: str) -> str:
+    root = clone_root()
+    what = f"dpprobe[{extra}]" if root is None else f"{root}[{extra}]"
+    return (
+        f"the package {package} is not installed; run: pip install "
+        f'{"" if root is None else "--editable "}"{what}"'
+    )
+
+
+class OptionalModule(ModuleType):
+    """Stands for a module of an optional package, which is imported at the first use.
+
+    The first use raises ConfigError if the package is missing.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            module = import_module(self.__name__)
+        except ModuleNotFoundError as error:
+            if line := explain_missing(error):
+                raise ConfigError(line) from error
+            raise
+        value = getattr(module, name)
+        setattr(self, name, value)  # the next use costs no more than a module's
+        return value
