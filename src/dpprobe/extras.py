@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -19,11 +21,11 @@ EXTRAS = {
     ),
     "dicom": ("pydicom",),
     "onnx": ("onnx", "onnxruntime", "onnxscript"),
-    "tracking": ("mlflow", "sqlalchemy"),
+    "tracking": ("mlflow", "requests", "sqlalchemy"),
     "postgres": ("psycopg2",),
     "workflow": (
         "snakemake", "snakemake_executor_plugin_cluster_generic", "h5py", "matplotlib", "openTSNE",
-        "optuna", "pandas", "requests", "tenacity", "urllib3",
+        "optuna", "pandas", "tenacity", "urllib3",
     ),
 }  # fmt: skip
 # What else an extra brings, as in pyproject.toml.
@@ -41,37 +43,33 @@ def require_extra(extra: str, purpose: str) -> None:
                 raise ConfigError(f"{purpose}: {_describe_missing(package, extra)}")
 
 
-def explain_missing(error: ImportError) -> str | None:
-    """Explains an import that failed because an extra is missing; None for any other reason."""
-    missing = isinstance(error, ModuleNotFoundError) and error.name
-    for extra, packages in EXTRAS.items():
-        if missing in packages:
-            return _describe_missing(missing, extra)
-    return None
+@contextmanager
+def naming_extras() -> Iterator[None]:
+    """Raises ConfigError, with the command to type, for an import of a missing optional package."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        for extra, packages in EXTRAS.items():
+            if error.name in packages:
+                raise ConfigError(_describe_missing(error.name, extra)) from error
+        raise
 
 
 def _describe_missing(package: str, extra: str) -> str:
     root = clone_root()
-    what = f"dpprobe[{extra}]" if root is None else f"{root}[{extra}]"
-    return (
-        f"the package {package} is not installed; run: pip install "
-        f'{"" if root is None else "--editable "}"{what}"'
-    )
+    what = f'"dpprobe[{extra}]"' if root is None else f'--editable "{root}[{extra}]"'
+    return f"the package {package} is not installed; run: pip install {what}"
 
 
 class OptionalModule(ModuleType):
     """Stands for a module of an optional package, which is imported at the first use.
 
-    The first use raises ConfigError if the package is missing.
+    The first use raises ConfigError, with the command to type, if the package is missing.
     """
 
     def __getattr__(self, name: str) -> Any:
-        try:
+        if name.startswith("__"):  # tools that look through a module's names must import nothing
+            raise AttributeError(name)
+        with naming_extras():
             module = import_module(self.__name__)
-        except ModuleNotFoundError as error:
-            if line := explain_missing(error):
-                raise ConfigError(line) from error
-            raise
-        value = getattr(module, name)
-        setattr(self, name, value)  # the next use costs no more than a module's
-        return value
+        return getattr(module, name)
