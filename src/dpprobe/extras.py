@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from dpprobe.errors import ConfigError
+from dpprobe.errors import MissingExtraError
 from dpprobe.resources import clone_root
 
 # Packages that the core does without, by the extra of pyproject.toml that brings them, under the
@@ -33,25 +33,25 @@ BRINGS = {"dicom": ("images",), "postgres": ("tracking",), "workflow": ("images"
 
 
 def require_extra(extra: str, purpose: str) -> None:
-    """Raises ConfigError, with the command to type, if a package of `extra` is missing.
+    """Raises MissingExtraError, with the command to type, if a package of `extra` is missing.
 
     `purpose` names what needs the extra, such as "dpprobe run".
     """
     for part in (extra, *BRINGS.get(extra, ())):
         for package in EXTRAS[part]:
             if find_spec(package) is None:
-                raise ConfigError(f"{purpose}: {_describe_missing(package, extra)}")
+                raise MissingExtraError(f"{purpose}: {_describe_missing(package, extra)}")
 
 
 @contextmanager
 def naming_extras() -> Iterator[None]:
-    """Raises ConfigError, with the command to type, for an import of a missing optional package."""
+    """Raises MissingExtraError, with the command to type, for an import of a missing optional package."""
     try:
         yield
     except ModuleNotFoundError as error:
         for extra, packages in EXTRAS.items():
             if error.name in packages:
-                raise ConfigError(_describe_missing(error.name, extra)) from error
+                raise MissingExtraError(_describe_missing(error.name, extra)) from error
         raise
 
 
@@ -64,7 +64,7 @@ def _describe_missing(package: str, extra: str) -> str:
 class OptionalModule(ModuleType):
     """Stands for a module of an optional package, which is imported at the first use.
 
-    The first use raises ConfigError, with the command to type, if the package is missing.
+    The first use raises MissingExtraError, with the command to type, if the package is missing.
     """
 
     def __getattr__(self, name: str) -> Any:
