@@ -76,7 +76,7 @@ def core(scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in (folder / "bin").glob("*"):
         if not path.is_symlink() and path.read_bytes().startswith(b"#!"):
             path.write_text(path.read_text().replace(str(scripts.parent), str(folder)))
-    (site,) = folder.glob("lib*/python*/site-packages")
+    (site,) = folder.glob("lib/python*/site-packages")
     (site / "environment.pth").unlink()
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     for name in required_packages(project["dependencies"]):
