@@ -28,7 +28,7 @@ EXTRAS = {
         "optuna", "pandas", "tenacity", "urllib3",
     ),
 }  # fmt: skip
-# What else an extra brings, as in pyproject.toml.
+# Extras that an extra includes, as in pyproject.toml.
 BRINGS = {"dicom": ("images",), "postgres": ("tracking",), "workflow": ("images", "tracking")}
 
 
@@ -45,7 +45,7 @@ def require_extra(extra: str, purpose: str) -> None:
 
 @contextmanager
 def naming_extras() -> Iterator[None]:
-    """Raises MissingExtraError, with the command to type, for an import of a missing optional package."""
+    """Raises MissingExtraError, with the command to type, if an optional package is missing."""
     try:
         yield
     except ModuleNotFoundError as error:
