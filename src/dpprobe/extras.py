@@ -31,6 +31,8 @@ EXTRAS = {
 # Extras that an extra includes, as in pyproject.toml.
 BRINGS = {"dicom": ("images",), "postgres": ("tracking",), "workflow": ("images", "tracking")}
 
+_DISTRIBUTIONS = {"open_clip_torch": "open_clip", "pillow": "PIL"}
+
 
 def require_extra(extra: str, purpose: str) -> None:
     """Raises MissingExtraError, with the command to type, if a package of `extra` is missing.
@@ -49,9 +51,10 @@ def naming_extras() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
+        name = _DISTRIBUTIONS.get(str(error.name), error.name)  # the error may be of `version`
         for extra, packages in EXTRAS.items():
-            if error.name in packages:
-                raise MissingExtraError(_describe_missing(error.name, extra)) from error
+            if name in packages:
+                raise MissingExtraError(_describe_missing(name, extra)) from error
         raise
 
 

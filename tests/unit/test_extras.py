@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import ModuleType
 
@@ -69,6 +70,15 @@ def test_a_dicom_file_asks_for_its_extra() -> None:
     with pytest.raises(MissingExtraError) as told:
         open_image(bytes(PREAMBLE) + MAGIC)
     assert str(told.value) == LINE
+
+
+def test_a_version_that_is_asked_for_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "clone_root", lambda: None)
+    with (
+        pytest.raises(MissingExtraError, match=r"package PIL .*\"dpprobe\[images\]\""),
+        naming_extras(),
+    ):
+        raise PackageNotFoundError("pillow")
 
 
 @pytest.mark.parametrize("name", ["numpy", "pydicom.pixels.none", "not_ours"])
