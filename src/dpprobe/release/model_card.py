@@ -34,7 +34,8 @@ def write_card(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
 def _front_matter(facts: BundleFacts, statement: Mapping[str, Any]) -> str:
     """Writes the Hub's keys in the order of its library, which `verify` need not have."""
     task, evaluation = _name_task(facts), statement["evaluation"]
-    values = {"base_model": documents.base_model(facts), "library_name": "dpprobe"}
+    values: dict[str, Any] = {"base_model": documents.base_model(facts)}
+    values["library_name"] = "dpprobe"
     values |= _license_keys(facts.card.license)
     tested = bool(evaluation) and is_telling(evaluation)
     if tested:
