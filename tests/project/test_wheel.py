@@ -83,7 +83,7 @@ def core(scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for file in distribution(name).files or ():
             top = file.parts[0]
             if top not in ("..", "__pycache__") and not (site / top).exists():
-                (site / top).symlink_to(distribution(name).locate_file(top))
+                (site / top).symlink_to(str(distribution(name).locate_file(top)))
     return folder / "bin"
 
 
