@@ -6,12 +6,13 @@ READY := $(VENV)/.ready
 LOCKS := requirements/bootstrap.lock requirements/environment.lock
 CORES ?= $(shell getconf _NPROCESSORS_ONLN)
 
-.PHONY: help environment demo test slurm-test check format schema screenshots docs wheel lock clean clean-all
+.PHONY: help environment demo test slurm-test test-lowest check format schema screenshots docs wheel lock clean clean-all
 
 help:
 	@echo "make demo     set everything up, run the default study, show its results"
 	@echo "make test     run the tests"
 	@echo "make slurm-test  run the tests of a real Slurm of one node, as root"
+	@echo "make test-lowest  run tests on the lowest versions that pyproject.toml allows; fetches 3 GB"
 	@echo "make check    lint, formatting, types, workflow lint, prose"
 	@echo "make format   format code and rules"
 	@echo "make schema   regenerate what is written from code: workflow/schemas, docs/options.md, docs/python-reference.md,"
@@ -62,6 +63,18 @@ test: $(READY)
 slurm-test: $(READY)
 	sh tests/install_system_packages.sh slurm
 	DPPROBE_REQUIRE_SLURM=1 $(BIN)/python -m pytest -v -n 2 tests/slurm
+
+# Needs a Python 3.11, the oldest that is supported.
+LOWEST := build/lowest_environment
+LOWEST_TESTS := tests/unit/privacy tests/unit/estimator tests/unit/results
+test-lowest: $(READY)
+	$(BIN)/uv venv --quiet --clear --no-python-downloads --python 3.11 $(LOWEST)
+	$(BIN)/uv pip compile --quiet --resolution lowest-direct --python-version 3.11 --extra all --no-header --no-annotate \
+		pyproject.toml -o $(LOWEST)/lowest.txt
+	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python -r $(LOWEST)/lowest.txt
+	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --constraint $(LOWEST)/lowest.txt \
+		hypothesis packaging psutil pytest pytest-xdist
+	PYTHONPATH=src $(LOWEST)/bin/python -m pytest -n $(CORES) --dist loadfile $(LOWEST_TESTS)
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -12,6 +12,7 @@ from typing import NoReturn
 from dpprobe.doctor.doctor_command import add_command as add_doctor
 from dpprobe.draft.init_command import add_command as add_init
 from dpprobe.errors import DpprobeError
+from dpprobe.extras import naming_extras
 from dpprobe.release.commands import add_commands
 from dpprobe.release.parts.sites.site_commands import add_command as add_site
 from dpprobe.reporting.plan_command import add_command as add_plan
@@ -48,7 +49,8 @@ def main() -> None:
     try:
         if "run" in arguments:
             _show_progress()
-            status = arguments.run(arguments)
+            with naming_extras():
+                status = arguments.run(arguments)
         else:
             print(describe_dataset(arguments.name) if arguments.name else list_catalog())
         sys.stdout.flush()

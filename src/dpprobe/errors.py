@@ -27,6 +27,10 @@ class ConfigError(DpprobeError):
     """The study's configuration is wrong; raised before any job starts."""
 
 
+class MissingExtraError(ConfigError):
+    """A package of an extra is not installed."""
+
+
 class DeviceError(ConfigError):
     """This machine lacks the device that a study asks for; another machine may have it."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from dpprobe.artifacts import explain_unwritable
 from dpprobe.errors import DpprobeError, may_pass
+from dpprobe.extras import naming_extras
 from dpprobe.progress import PROGRESS
 from dpprobe.run_marks import explain_missing_file
 from dpprobe.versions import check_versions
@@ -96,7 +97,8 @@ def job_log(path: str | Path, outputs: Iterable[str | Path] = ()) -> Iterator[No
     try:
         check_versions()
         record = JobRecord(path, outputs)
-        yield
+        with naming_extras():
+            yield
         record.finish()
     except DpprobeError as error:
         beside = explain_missing_file(error)

@@ -13,12 +13,15 @@ import tarfile
 import tomllib
 import venv
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from email import message_from_bytes
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from dpprobe.resources import SHIPPED
 from tests.conftest import REPOSITORY
@@ -65,6 +68,40 @@ def scripts(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin"
 
 
+@pytest.fixture(scope="module")
+def core(scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The scripts of an environment with the wheel and the packages of its core, and no others."""
+    folder = tmp_path_factory.mktemp("core") / "venv"
+    shutil.copytree(scripts.parent, folder, symlinks=True)
+    for path in (folder / "bin").glob("*"):
+        if not path.is_symlink() and path.read_bytes().startswith(b"#!"):
+            path.write_text(path.read_text().replace(str(scripts.parent), str(folder)))
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "environment.pth").unlink()
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    for name in required_packages(project["dependencies"]):
+        for file in distribution(name).files or ():
+            top = file.parts[0]
+            if top not in ("..", "__pycache__") and not (site / top).exists():
+                (site / top).symlink_to(str(distribution(name).locate_file(top)))
+    return folder / "bin"
+
+
+def required_packages(lines: Iterable[str]) -> set[str]:
+    """Names the packages that these requirements install here, and what those require."""
+    found: set[str] = set()
+    waiting = [Requirement(line) for line in lines]
+    while waiting:
+        name = canonicalize_name(waiting.pop().name)
+        if name not in found:
+            found.add(name)
+            asked = map(Requirement, distribution(name).requires or ())
+            waiting += [
+                one for one in asked if not one.marker or one.marker.evaluate({"extra": ""})
+            ]
+    return found
+
+
 def version_of(wheel: Path) -> str:
     return wheel.name.split("-")[1]
 
@@ -103,14 +140,24 @@ def test_the_wheel_holds_every_file_of_the_workflow(wheel: Path) -> None:
 
 
 def test_the_wheel_asks_for_what_the_environment_is_made_of(wheel: Path) -> None:
+    """Each list of pyproject.toml is a section of the requirements that the lock resolves."""
     listed = (REPOSITORY / "requirements/environment.in").read_text().partition("# development")[0]
-    lines = [line for line in listed.splitlines() if line and not line.startswith("#")]
+    sections = {
+        name: rows.split() for name, rows in re.findall(r"^# (\w+)\n((?:[^#\n]+\n)+)", listed, re.M)
+    }
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    assert project["dependencies"] == lines
+    extras = {
+        name: [line for line in lines if not line.startswith("dpprobe[")]
+        for name, lines in project["optional-dependencies"].items()
+    }
+    assert extras.pop("all") == []
+    assert sections == {"core": project["dependencies"], **extras}
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = message_from_bytes(archive.read(name))
-    assert len(metadata.get_all("Requires-Dist", [])) == len(lines) > 30
+    asked = metadata.get_all("Requires-Dist", [])
+    assert len([each for each in asked if "extra ==" not in each]) == len(sections["core"])
+    assert set(metadata.get_all("Provides-Extra", [])) == {*extras, "all"}
 
 
 def test_a_source_distribution_makes_the_same_wheel_without_git(tmp_path: Path) -> None:
@@ -182,6 +229,59 @@ def test_the_quickstart_runs_as_printed_and_its_release_is_used_elsewhere(
     assert said.startswith("verified: ")
     table = call(scripts / "dpprobe", *predict.split(), here=there)
     assert len(re.findall(r"^vectors\.npy:\d+,.*,digits_v1,", table, re.MULTILINE)) == 450
+
+
+# Fits, publishes and runs commands; the last line has how each ended, and what is there of EXTRAS.
+CORE_USE = """
+import importlib.util, json, sys
+import numpy as np
+import dpprobe
+from dpprobe.__main__ import main
+from dpprobe.extras import EXTRAS
+centres = np.eye(3, 8)[np.arange(300) % 3]
+X = centres + 0.1 * np.random.default_rng(0).standard_normal(centres.shape)
+budget = dpprobe.Budget(max_epsilon=8, delta=1e-5)
+head = dpprobe.PrivateClassifier(epsilon=8, classes=range(3), budget=budget, head="least_squares")
+head.fit(X, np.arange(300) % 3)
+head.save_bundle("releases/blobs_v1", dataset="blobs", model="blobs", each_by_itself=True)
+np.save("vectors.npy", np.eye(3, 8))
+ended = []
+for command in sys.argv[1:]:
+    sys.argv = ["dpprobe", *command.split()]
+    try:
+        main()
+    except SystemExit as end:
+        ended.append(end.code)
+there = [each for names in EXTRAS.values() for each in names if importlib.util.find_spec(each)]
+print(json.dumps([ended, there]))
+"""
+COMMANDS = ("verify releases/blobs_v1", "predict releases/blobs_v1 vectors.npy")
+IMAGES = REPOSITORY / "tests/stored/bundle-1"
+# What a person reads who lacks an extra: the missing package, and the extra that has it.
+DOORS = {
+    "run -n": ("dpprobe run: the package snakemake", "workflow"),
+    "init .": ("dpprobe init: the package snakemake", "workflow"),
+    "check study.yaml": ("dpprobe check: the package snakemake", "workflow"),
+    "rollback releases/blobs_v1": ("the package mlflow", "tracking"),
+    "export releases/blobs_v1 --onnx head.onnx": ("the package onnx", "onnx"),
+    "predict releases/blobs_v1 vectors.npy --output o.parquet": ("the package pyarrow", "images"),
+    f"predict {IMAGES} {IMAGES}/README.md": ("the package PIL", "images"),
+}
+
+
+def test_the_core_alone_fits_verifies_and_predicts_and_names_each_missing_extra(
+    core: Path, tmp_path: Path
+) -> None:
+    said = call(core / "python", "-c", CORE_USE, *COMMANDS, *DOORS, here=tmp_path)
+    (ended, there), _ = json.JSONDecoder().raw_decode(said, said.index("[[0, 0,"))
+    assert there == []
+    assert "verified: " in said
+    assert "NOT verified" not in said
+    assert len(re.findall(r"^vectors\.npy:\d+,[012],", said, re.MULTILINE)) == 3
+    assert ended == [0, 0] + [
+        f'dpprobe: {missing} is not installed; run: pip install "dpprobe[{extra}]"'
+        for missing, extra in DOORS.values()
+    ]
 
 
 # Prints the process that `dpprobe run` becomes.

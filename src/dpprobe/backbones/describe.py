@@ -19,6 +19,7 @@ from typing import Any
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import FAMILIES, backbone_options
 from dpprobe.errors import ConfigError
+from dpprobe.extras import naming_extras
 
 
 def main() -> None:
@@ -45,7 +46,8 @@ def describe_backbone(options: BackboneOptions) -> Mapping[str, Any]:
             told = dict(family.describe(options, "meta"))
     except Exception:  # errors on the CPU have better messages than errors on meta
         try:
-            told = dict(family.describe(options, "cpu"))
+            with naming_extras():
+                told = dict(family.describe(options, "cpu"))
         except ConfigError as error:
             # Another machine may find a name of the Hub, or have the missing package or file.
             certain = not isinstance(error.__cause__, ImportError | OSError)

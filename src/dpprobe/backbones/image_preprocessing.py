@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
-from PIL import Image
 
 from dpprobe.backbones.options import MOST_GREY_BITS
 from dpprobe.data.image_files import GREY_BITS, WHITE_IS_ZERO
 from dpprobe.errors import DataError
+from dpprobe.extras import OptionalModule
 
 if TYPE_CHECKING:
+    from PIL import Image
+
     from dpprobe.backbones.options import Views
+else:
+    Image = OptionalModule("PIL.Image")
 
 Mode = Literal["L", "RGB"]
 

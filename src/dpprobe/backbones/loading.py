@@ -13,6 +13,7 @@ from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.options import MOST_GREY_BITS, BackboneOptions
 from dpprobe.backbones.registry import FAMILIES
 from dpprobe.devices import resolve_device
+from dpprobe.extras import naming_extras
 from dpprobe.privacy.private_mark import check_unmarked
 
 
@@ -26,7 +27,9 @@ def load_backbone(options: BackboneOptions, *, runtime: Runtime) -> Backbone:
     for path in options.input_files():
         check_unmarked(Path(path), option="checkpoint", written=path)
     resolved = resolve_runtime(runtime)
-    backbone: Backbone = importlib.import_module(FAMILIES[options.family]).load(options, resolved)
+    with naming_extras():
+        family = importlib.import_module(FAMILIES[options.family])
+        backbone: Backbone = family.load(options, resolved)
     options.check_dimension(backbone.dimension)
     if options.grey_bits == MOST_GREY_BITS:
         return backbone

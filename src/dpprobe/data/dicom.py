@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpprobe.data.problems import ImageError
 from dpprobe.data.whole_files import check_whole
+from dpprobe.extras import naming_extras
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,8 +85,9 @@ def open_dicom(data: bytes) -> Image.Image:
 
 
 def _read_dicom(data: bytes) -> Dataset:
-    import pydicom
-    from pydicom import config
+    with naming_extras():
+        import pydicom
+        from pydicom import config
 
     # pydicom's messages about faulty values would repeat these values.
     config.settings.reading_validation_mode = config.IGNORE

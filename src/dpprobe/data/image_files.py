@@ -18,6 +18,7 @@ from dpprobe.data.alike_names import fold_name
 from dpprobe.data.dicom import MAGIC, PREAMBLE, is_dicom, looks_bare, open_dicom
 from dpprobe.data.problems import ImageError
 from dpprobe.data.whole_files import check_whole
+from dpprobe.extras import naming_extras
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -79,12 +80,14 @@ def encode_png(image: Image.Image) -> bytes:
 
 def open_image(data: bytes) -> Image.Image:
     """Decodes an image, upright by its EXIF data; raises ImageError unless there is one image."""
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    with naming_extras():
+        from PIL import Image, ImageOps, UnidentifiedImageError
 
     if is_dicom(data):
         return open_dicom(data)
     if data[4:8] == b"ftyp" and data[8:12] in _HEIF_BRANDS:
-        import pillow_heif
+        with naming_extras():
+            import pillow_heif
 
         pillow_heif.register_heif_opener(thumbnails=False)
     try:

@@ -26,9 +26,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pydantic import BaseModel
 
 from dpprobe import artifacts
@@ -50,12 +47,20 @@ from dpprobe.data.image_files import (
 from dpprobe.data.problems import KINDS, ImageError, Problems
 from dpprobe.data.tar_shards import read_image_bytes
 from dpprobe.errors import DataError
+from dpprobe.extras import OptionalModule
 from dpprobe.progress import Progress
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
     from PIL import Image
 
     from dpprobe.data.options import DatasetOptions
+else:
+    pa = OptionalModule("pyarrow")
+    pc = OptionalModule("pyarrow.compute")
+    pq = OptionalModule("pyarrow.parquet")
 
 logger = logging.getLogger("dpprobe")
 
@@ -69,10 +74,8 @@ BATCH_ROWS = 128
 READ_ROWS = 64
 READ_THREADS = 8  # threads, because Pillow decodes without the GIL
 
-_IMAGE_TYPE = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])
 # Columns that every source's rows may have.
 _EXPECTED = {"image", "label", "id", "pixels_sha256", "faults", "origin"}
-_FAULTS = pa.list_(pa.list_(pa.string()))
 _ReadImages = Callable[..., Iterable[CheckedImage]]
 
 
@@ -188,7 +191,9 @@ def make_batch(
     if accepted is not None:
         columns["accepted"] = pa.array(accepted, pa.list_(pa.int64()))
     if faults is not None:
-        columns["faults"] = pa.array([[list(fault) for fault in row] for row in faults], _FAULTS)
+        columns["faults"] = pa.array(
+            [[list(fault) for fault in row] for row in faults], pa.list_(pa.list_(pa.string()))
+        )
     if origins is not None:
         columns["origin"] = pa.array(origins, pa.string())
     if units is not None:
@@ -233,6 +238,10 @@ def split_batch(batch: pa.Table, sides: Sequence[str | None]) -> Iterator[tuple[
         yield side, batch.filter([each == side for each in sides])
 
 
+def _image_type() -> pa.DataType:
+    return pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])
+
+
 def _text_column(values: Any) -> pa.Array:
     array = values if isinstance(values, pa.Array) else pa.array(values)
     if pa.types.is_floating(array.type):
@@ -244,7 +253,7 @@ def _image_column(images: Any, paths: Any) -> pa.Array:
     data = images if isinstance(images, pa.Array) else pa.array(images, pa.binary())
     files = paths if isinstance(paths, pa.Array) else pa.array(paths, pa.string())
     return pa.StructArray.from_arrays(
-        [data.cast(pa.binary()), files.cast(pa.string())], fields=list(_IMAGE_TYPE)
+        [data.cast(pa.binary()), files.cast(pa.string())], fields=list(_image_type())
     )
 
 
@@ -446,7 +455,7 @@ class _Shape(NamedTuple):
         binary = {"dtype": "binary", "_type": "Value"}
         # for each column name: parquet type, Hugging Face feature
         columns: dict[str, tuple[pa.DataType, dict[str, Any]]] = {
-            "image": (_IMAGE_TYPE, {"_type": "Image"}),
+            "image": (_image_type(), {"_type": "Image"}),
             "label": (pa.int64(), {"names": list(self.class_names), "_type": "ClassLabel"}),
             "id": (pa.string(), text),
             "image_sha256": (pa.binary(), binary),
@@ -454,7 +463,7 @@ class _Shape(NamedTuple):
             **{name: (pa.string(), text) for name in self.groups},
         }
         if self.vectors:
-            columns["image"] = (_IMAGE_TYPE, {"bytes": binary, "path": text})
+            columns["image"] = (_image_type(), {"bytes": binary, "path": text})
         if self.multi_label:
             columns["label"] = (pa.list_(pa.int8()), _describe_list("int8"))
         if self.accepted:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpprobe import artifacts
 from dpprobe.errors import ConfigError
+from dpprobe.extras import require_extra
 
 if TYPE_CHECKING:
     from dpprobe.draft.seen_dataset import Seen
@@ -44,6 +45,7 @@ def add_command(commands: Any) -> None:
 
 
 def _run_init(arguments: argparse.Namespace) -> int:
+    require_extra("workflow", "dpprobe init")
     # imported late, to keep `dpprobe --help` quick
     import yaml
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dpprobe.errors import DataError
 from dpprobe.estimator.calibration_folder import calibration_folder
 from dpprobe.estimator.given_values import read_count, read_number
+from dpprobe.extras import naming_extras
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.privacy import calibration
 from dpprobe.privacy.accountants import compute_epsilon
@@ -183,6 +184,7 @@ def read_features(
     return FeatureStore(Path(results) / "features" / dataset / backbone / split / MANIFEST)
 
 
+@naming_extras()
 def read_cells(results: str | Path) -> pd.DataFrame:
     """Reads the cells of a study's results: one row per cell and seed.
 

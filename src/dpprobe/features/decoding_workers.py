@@ -26,16 +26,20 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-import pyarrow as pa
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from dpprobe.errors import DataError, DpprobeError, WorkerError
+from dpprobe.extras import OptionalModule
 
 if TYPE_CHECKING:
     from multiprocessing.queues import SimpleQueue
 
+    import pyarrow as pa
+
     from dpprobe.data.table import EncodedImage
+else:
+    pa = OptionalModule("pyarrow")
 
 # The most rows per piece. Large pieces save reading, because a process reads every block of the
 # split table that has a row of its pieces. With small pieces, processes end at similar times.

@@ -17,12 +17,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image
 
 from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.feature_digest import probe_image
@@ -41,6 +40,9 @@ from dpprobe.features.decoding_workers import (
     take_images,
     tile_rows,
 )
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 # Rows that a CPU decodes and computes together: fastest for small photographs.
 PIECE_ROWS = 16

@@ -12,9 +12,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import h5py
 import numpy as np
 import numpy.typing as npt
 
@@ -32,6 +31,9 @@ from dpprobe.features.shard_file import (
 from dpprobe.features.shard_header import REMEDY, ShardHeader
 from dpprobe.features.shard_manifest import read_manifest
 from dpprobe.features.shard_verification import ShardRecord
+
+if TYPE_CHECKING:
+    import h5py
 
 SELECTED_BLOCK_ROWS = 4096  # rows per block if only some rows are read
 CROP_PREFIX = "crop_"

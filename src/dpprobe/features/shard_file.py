@@ -13,16 +13,21 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import h5py
 import numpy as np
 import numpy.typing as npt
 
 from dpprobe import artifacts
 from dpprobe.data.table import SplitTable
 from dpprobe.errors import StoreError
+from dpprobe.extras import OptionalModule
 from dpprobe.features.shard_header import REMEDY, ShardHeader
+
+if TYPE_CHECKING:
+    import h5py
+else:
+    h5py = OptionalModule("h5py")
 
 READ_BYTES = 16 << 20
 CACHE_BYTES = 16 << 20

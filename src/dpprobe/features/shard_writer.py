@@ -10,17 +10,22 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import h5py
 import numpy as np
 import numpy.typing as npt
 
 from dpprobe import artifacts
 from dpprobe.artifacts import require_room, when_there_is_room
 from dpprobe.errors import StoreError
+from dpprobe.extras import OptionalModule
 from dpprobe.features.shard_file import SEAL_BYTES, RowColumns, array_path, seal_shard
 from dpprobe.features.shard_header import ShardHeader
+
+if TYPE_CHECKING:
+    import h5py
+else:
+    h5py = OptionalModule("h5py")
 
 # Size of a chunk, the unit that HDF5 reads, checks and caches.
 CHUNK_ROWS = 1024

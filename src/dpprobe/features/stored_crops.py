@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image
 
 from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.image_preprocessing import InceptionCrop
 from dpprobe.features.feature_store import CROP_PREFIX, FeatureStore
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 
 def with_crops(backbone: Backbone, crops: int) -> Backbone:

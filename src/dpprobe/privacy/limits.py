@@ -57,6 +57,14 @@ def round_down(value: float) -> float:
     return _round_digits(value, ROUND_FLOOR)
 
 
+def rounded_up(loss: float) -> float:
+    """Rounds a privacy loss up to four significant digits."""
+    shown = float(f"{loss:.4g}")
+    if shown >= loss:
+        return shown
+    return float(f"{loss + 10.0 ** (math.floor(math.log10(loss)) - 3):.4g}")
+
+
 def _round_digits(value: float, rounding: str) -> float:
     return float(Context(prec=DIGITS, rounding=rounding).create_decimal(repr(float(value))))
 

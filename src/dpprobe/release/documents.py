@@ -18,6 +18,7 @@ from markupsafe import Markup, escape
 
 from dpprobe.backbones.hub_files import HUB_PREFIXES
 from dpprobe.counted_nouns import count_noun
+from dpprobe.privacy.limits import rounded_up
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
 from dpprobe.privacy.risk import target_words
 from dpprobe.privacy.statement import in_words_of_rows, mechanisms_of, of_vectors
@@ -25,7 +26,6 @@ from dpprobe.privacy.trade_off import Allowed, bound_attacks, per_hundred
 from dpprobe.release.bundle import BundleFacts
 from dpprobe.release.release_statement import tested_blocks
 from dpprobe.release_part_registry import PARTS, load_readers
-from dpprobe.results.summary import rounded_up
 
 TEMPLATES = Path(__file__).with_name("templates")
 PART_TEMPLATES = Path(__file__).with_name("parts")

@@ -12,13 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.parquet as pq
-from PIL import Image
 
 from dpprobe.artifacts import explain_parquet
 from dpprobe.counted_nouns import count_noun
@@ -31,7 +28,16 @@ from dpprobe.data.table import READ_ROWS, EncodedImage
 from dpprobe.data.tar_shards import read_image_bytes
 from dpprobe.data.usual_columns import IMAGE_COLUMNS, IMAGE_NAMES, find_usual
 from dpprobe.errors import ConfigError, DataError
+from dpprobe.extras import OptionalModule
 from dpprobe.release.bundle import BundleFacts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from PIL import Image
+else:
+    pa = OptionalModule("pyarrow")
+    pq = OptionalModule("pyarrow.parquet")
 
 logger = logging.getLogger("dpprobe")
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from dpprobe.artifacts import write_text
 from dpprobe.release import documents
 from dpprobe.release.bundle import CARD_FILE, BundleFacts
@@ -30,32 +32,31 @@ def write_card(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
 
 
 def _front_matter(facts: BundleFacts, statement: Mapping[str, Any]) -> str:
-    from huggingface_hub import EvalResult, ModelCardData  # heavy: httpx
+    """Writes the Hub's keys in the order of its library, which `verify` need not have."""
+    task, evaluation = _name_task(facts), statement["evaluation"]
+    values: dict[str, Any] = {"base_model": documents.base_model(facts)}
+    values["library_name"] = "dpprobe"
+    values |= _license_keys(facts.card.license)
+    tested = bool(evaluation) and is_telling(evaluation)
+    if tested:
+        values["metrics"] = [HUB_METRICS[evaluation["metric"]]]
+    values |= {"pipeline_tag": task, "tags": list(TAGS)}
+    if tested:
+        dataset = {"name": f"{facts.dataset} (private)", "type": facts.dataset, "split": "test"}
+        result = {"task": {"type": task}, "dataset": dataset, "metrics": [_hub_metric(evaluation)]}
+        values["model-index"] = [{"name": facts.name, "results": [result]}]
+    known = {key: value for key, value in values.items() if value is not None}
+    return yaml.safe_dump(known, sort_keys=False, allow_unicode=True)
 
-    evaluation = statement["evaluation"]
-    values: dict[str, Any] = _license_keys(facts.card.license)
-    if evaluation and is_telling(evaluation):
-        metric = HUB_METRICS[evaluation["metric"]]
-        low, high = evaluation["interval"]
-        result = EvalResult(
-            task_type=_name_task(facts),
-            dataset_type=facts.dataset,
-            dataset_name=f"{facts.dataset} (private)",
-            dataset_split="test",
-            metric_type=metric,
-            metric_name=f"{METRICS[evaluation['metric']]}, measured with noise "
-            f"(95% CI {low:.3f} to {high:.3f})",
-            metric_value=round_result(evaluation),
-        )
-        values |= {"metrics": [metric], "model_name": facts.name, "eval_results": [result]}
-    data = ModelCardData(
-        library_name="dpprobe",
-        pipeline_tag=_name_task(facts),
-        tags=list(TAGS),
-        base_model=documents.base_model(facts),
-        **values,
-    )
-    return f"{data.to_yaml()}\n"
+
+def _hub_metric(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    low, high = evaluation["interval"]
+    return {
+        "type": HUB_METRICS[evaluation["metric"]],
+        "value": round_result(evaluation),
+        "name": f"{METRICS[evaluation['metric']]}, measured with noise "
+        f"(95% CI {low:.3f} to {high:.3f})",
+    }
 
 
 def _name_task(facts: BundleFacts) -> str:

@@ -15,12 +15,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image, ImageOps
 
 from dpprobe import devices
 from dpprobe.artifacts import sha256_file
@@ -33,6 +32,7 @@ from dpprobe.backbones.registry import backbone_options
 from dpprobe.data.table import EncodedImage
 from dpprobe.devices import resolve_device
 from dpprobe.errors import ConfigError, DataError
+from dpprobe.extras import OptionalModule
 from dpprobe.features.decoding_workers import Fault, Row
 from dpprobe.features.extraction import find_misfits
 from dpprobe.features.extraction_pipeline import (
@@ -67,6 +67,11 @@ from dpprobe.release.prediction_table import (
 )
 from dpprobe.release.probabilities import SetRule
 from dpprobe.versions import code_version
+
+if TYPE_CHECKING:
+    from PIL import Image, ImageOps
+else:
+    ImageOps = OptionalModule("PIL.ImageOps")
 
 # Images per forward pass on a GPU, as in feature extraction.
 BATCH_SIZE = 256

@@ -17,12 +17,12 @@ from dpprobe.exhibits.tables import (
     make_row,
     make_table,
 )
-from dpprobe.privacy.limits import ABOVE_NOTE
+from dpprobe.privacy.limits import ABOVE_NOTE, rounded_up
 from dpprobe.privacy.risk import RiskEpsilon, explain_risks, row_words
 from dpprobe.reporting.headline import headline_lines
 from dpprobe.results.best_private import best_private
 from dpprobe.results.cell_record import ACCURACY
-from dpprobe.results.summary import Entry, Grid, read_grid, rounded_up
+from dpprobe.results.summary import Entry, Grid, read_grid
 
 NAME = "accuracy"
 # Columns that the CSV table has for each backbone and method.

@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from dpprobe.artifacts import read_table, write_table
 from dpprobe.errors import DataError
-from dpprobe.privacy.limits import ABOVE_MARK, delta_above
+from dpprobe.extras import OptionalModule
+from dpprobe.privacy.limits import ABOVE_MARK, delta_above, rounded_up
 from dpprobe.privacy.risk import RiskEpsilon, find_risk, read_budget
 from dpprobe.results.best_head_price import choice_price
 from dpprobe.results.cell_record import (
@@ -35,13 +35,18 @@ from dpprobe.results.headline_metric import (
 )
 from dpprobe.results.uncertainty import SEED_INTERVAL
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+else:
+    pa = OptionalModule("pyarrow")
+
 ENDS = (
     "low", "high", "interval", "rows_low", "rows_high", "rows_interval",
     "both_low", "both_high", "both_interval",
 )  # fmt: skip
-_TEXT, _NUMBER, _COUNT, _FLAG = pa.string(), pa.float64(), pa.int64(), pa.bool_()
-# Names of columns in their order, with their type.
-_COLUMNS: list[tuple[str, pa.DataType]] = [
+_TEXT, _NUMBER, _COUNT, _FLAG = "string", "double", "int64", "bool"
+# Names of columns in their order, with their type in Arrow.
+_COLUMNS = [
     ("study dataset backbone method head", _TEXT),
     ("network balanced", _FLAG),  # the cell trains a part of the backbone; balances its classes
     ("epsilon", _NUMBER),
@@ -65,17 +70,24 @@ _COLUMNS: list[tuple[str, pa.DataType]] = [
     ("least", _NUMBER),  # a cell's mean recall of its worst class, or AUC of its worst label
     ("least_class", _TEXT),
     # classes that a seed never predicts; a seed's headline on both halves of each split
-    ("never_predicted", pa.list_(_TEXT)),
-    ("half_values", pa.list_(_NUMBER)),
+    ("never_predicted", _TEXT),
+    ("half_values", _NUMBER),
     # number of private cells of the dataset and epsilon; epsilon of publishing the best cell
     ("candidates", _COUNT),
     ("choice_epsilon", _NUMBER),
     ("fingerprint content_hash", _TEXT),
 ]
-SCHEMA = pa.schema([(name, kind) for names, kind in _COLUMNS for name in names.split()])
+_TYPES = {name: kind for names, kind in _COLUMNS for name in names.split()}
+_LISTS = ("never_predicted", "half_values")
 
 # Columns that copy a field of the cell's record.
-SAME_NAMES = set(SCHEMA.names) & CellRecord.model_fields.keys() - {"private"}
+SAME_NAMES = _TYPES.keys() & CellRecord.model_fields.keys() - {"private"}
+
+
+def table_schema() -> pa.Schema:
+    """Returns the columns of a summary."""
+    types = {name: pa.type_for_alias(kind) for name, kind in _TYPES.items()}
+    return pa.schema(types | {name: pa.list_(types[name]) for name in _LISTS})
 
 
 def summarise_cells(
@@ -115,7 +127,7 @@ def summarise_cells(
         for record in records
         for row in _make_rows(record, study, metric_of, epsilons)
     ]
-    write_table(output, pa.Table.from_pylist(rows, schema=SCHEMA))
+    write_table(output, pa.Table.from_pylist(rows, schema=table_schema()))
 
 
 def number_budgets(records: Sequence[CellRecord]) -> dict[tuple[str, str], float]:
@@ -157,13 +169,13 @@ def read_summaries(paths: Sequence[Path]) -> pa.Table:
     tables = []
     for path in paths:
         table = read_table(path)
-        if not table.schema.equals(SCHEMA, check_metadata=False):
+        if not table.schema.equals(table_schema(), check_metadata=False):
             raise DataError(
                 f"{path}: not a summary of this dpprobe version; delete the file and run the study "
                 "again"
             )
         tables.append(table)
-    return pa.concat_tables(tables) if tables else SCHEMA.empty_table()
+    return pa.concat_tables(tables) if tables else table_schema().empty_table()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -436,11 +448,3 @@ def _make_rows(
 
 def _class_names(record: CellRecord, indices: Sequence[int] | None) -> list[str] | None:
     return None if indices is None else [record.class_names[index] for index in indices]
-
-
-def rounded_up(loss: float) -> float:
-    """Rounds a privacy loss up to four significant digits."""
-    shown = float(f"{loss:.4g}")
-    if shown >= loss:
-        return shown
-    return float(f"{loss + 10.0 ** (math.floor(math.log10(loss)) - 3):.4g}")

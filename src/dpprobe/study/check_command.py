@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from dpprobe.counted_nouns import count_noun
+from dpprobe.extras import require_extra
 from dpprobe.study.dimension_checks import check_dimensions
 from dpprobe.study.run_command import STUDY, run_command
 from dpprobe.study.study import Study
@@ -40,6 +41,7 @@ def add_command(commands: Any) -> None:
 
 
 def _run_check(arguments: argparse.Namespace) -> int:
+    require_extra("workflow", "dpprobe check")
     study = read_study(arguments.files, network=True)
     named = " ".join(map(str, arguments.files))
     default = arguments.files == [Path(STUDY)]

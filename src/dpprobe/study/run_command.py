@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from dpprobe.devices import USER_PATH
 from dpprobe.errors import ConfigError
+from dpprobe.extras import require_extra
 from dpprobe.resources import is_clone, project_root
 
 # Environment variable: tells a script in Snakemake's conda environment which dpprobe to install.
@@ -60,6 +61,7 @@ def start_snakemake(words: Sequence[str]) -> NoReturn:
 
     Raises ConfigError if workflow or study file is missing or wrong, or for an object store.
     """
+    require_extra("workflow", "dpprobe run")
     here = Path.cwd()
     for option in _STORE_OPTIONS:
         if any(word.partition("=")[0] == option for word in words):

@@ -23,6 +23,7 @@ from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import Array
 
 from dpprobe.artifacts import hash_value
+from dpprobe.privacy.limits import rounded_up
 from dpprobe.privacy.risk import target_words
 from dpprobe.privacy.statement import unit_of_statement
 from dpprobe.release.bundle import (
@@ -36,7 +37,6 @@ from dpprobe.release.bundle import (
 from dpprobe.release.parts.evaluation.show import is_telling
 from dpprobe.release.parts.predecessor.measure import named_predecessor
 from dpprobe.release.prediction_table import value_columns
-from dpprobe.results.summary import rounded_up
 from dpprobe.tracking import served_release
 from dpprobe.tracking.release_aliases import (
     DIGEST,

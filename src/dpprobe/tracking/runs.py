@@ -25,7 +25,7 @@ from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.errors import TrackingError
 from dpprobe.exhibits.class_colours import CLASS_COLOURS
 from dpprobe.heads.registry import method_options
-from dpprobe.privacy.limits import INFINITE, delta_above
+from dpprobe.privacy.limits import INFINITE, delta_above, rounded_up
 from dpprobe.privacy.risk import RiskEpsilon, budget_title, budget_words
 from dpprobe.reporting.confusion_matrix import confusion_html
 from dpprobe.reporting.headline import choice_words, list_doubts, verdict
@@ -42,7 +42,7 @@ from dpprobe.results.cell_record import (
 )
 from dpprobe.results.headline_metric import least_class
 from dpprobe.results.metrics import THRESHOLDS
-from dpprobe.results.summary import Grid, epsilon_of, rounded_up
+from dpprobe.results.summary import Grid, epsilon_of
 from dpprobe.tracking.store import first_line
 from dpprobe.versions import VERSIONS
 

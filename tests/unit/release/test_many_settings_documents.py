@@ -154,7 +154,10 @@ def write(folder: Path, facts: Any, statement: dict[str, Any]) -> tuple[ModelCar
     write_card(folder, facts, statement)
     write_page(folder, facts, statement)
     card, page = (folder / name for name in ("README.md", "release.html"))
-    return ModelCard(card.read_text(encoding="utf-8")), page.read_text(encoding="utf-8")
+    text = card.read_text(encoding="utf-8")
+    read = ModelCard(text)
+    assert text.startswith(f"---\n{read.data.to_yaml()}\n---\n")  # as that library would write it
+    return read, page.read_text(encoding="utf-8")
 
 
 def test_card_and_page_say_the_same_as_before(tmp_path: Path, old: Bundle) -> None:

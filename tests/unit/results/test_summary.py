@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 
 from dpprobe.artifacts import read_json, sha256_file, write_json
 from dpprobe.errors import DataError
+from dpprobe.privacy.limits import rounded_up
 from dpprobe.privacy.risk import budget_words, explain_risks, row_words
 from dpprobe.reporting.headline import baseline_doubt
 from dpprobe.results.best_private import best_of_each, best_private
 from dpprobe.results.cautions import list_cautions
 from dpprobe.results.cell_record import read_cell
 from dpprobe.results.cell_results import read_cell_results
-from dpprobe.results.summary import SCHEMA, read_summaries, rounded_up, summarise_cells
+from dpprobe.results.summary import read_summaries, summarise_cells, table_schema
 from tests.support.cell_files import grid_of, write_cell, write_study
 from tests.support.paper_tables import LAMB, paper_cell, paper_run, rows_as_text, table_of
 
@@ -49,6 +50,7 @@ def test_no_edited_number_reaches_a_summary(tmp_path: Path) -> None:
     assert not (tmp_path / "none.parquet").exists()
 
 
+SCHEMA = table_schema()
 NAMED = SCHEMA.get_field_index("accuracy")
 
 

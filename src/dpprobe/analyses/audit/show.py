@@ -31,8 +31,8 @@ from dpprobe.analyses.audit.audit_record import (
 )
 from dpprobe.errors import DataError, NothingToShow
 from dpprobe.exhibits import style
+from dpprobe.privacy.limits import rounded_up
 from dpprobe.privacy.risk import budget_order
-from dpprobe.results.summary import rounded_up
 from dpprobe.study.ablations import keep_unique
 
 # The lowest value on the logarithmic axis of bounds, as a share of the smallest claim.

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from dpprobe.errors import DpprobeError
+from dpprobe.errors import DpprobeError, MissingExtraError
+from dpprobe.extras import naming_extras
 from dpprobe.release.bundle import CARD_FILE
 from dpprobe.wrong_keys_and_values import explain_first
 
@@ -100,7 +101,11 @@ class Checks:
             self.note_check(name, None, DEPENDS)
             return None
         try:
-            detail, result = function(*inputs)
+            with naming_extras():
+                detail, result = function(*inputs)
+        except MissingExtraError as error:  # says nothing about the bundle
+            self.note_check(name, None, str(error))
+            return None
         except ValidationError as error:
             detail, result = explain_first(error), None
         except DpprobeError as error:

@@ -11,6 +11,7 @@ from dpprobe.analyses.baseline_record import read_zero_shot
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data.addresses import public_addresses
 from dpprobe.data.table import DatasetInfo
+from dpprobe.privacy.limits import rounded_up
 from dpprobe.privacy.risk import budget_words, explain_risks, row_words
 from dpprobe.privacy.trade_off import per_hundred
 from dpprobe.reporting.headline import (
@@ -28,7 +29,7 @@ from dpprobe.reporting.report.sources import Origin
 from dpprobe.reporting.report.statements import Statement, public_data
 from dpprobe.results.best_private import Best
 from dpprobe.results.cell_record import HEADLINES
-from dpprobe.results.summary import Grid, own_epsilon, rounded_up
+from dpprobe.results.summary import Grid, own_epsilon
 from dpprobe.results.uncertainty import SEED_INTERVAL
 
 

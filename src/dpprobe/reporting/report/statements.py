@@ -9,11 +9,10 @@ from typing import Any
 
 from dpprobe.artifacts import canonical_json
 from dpprobe.exhibits.html_page import relative_path
-from dpprobe.privacy.limits import INFINITE
+from dpprobe.privacy.limits import INFINITE, rounded_up
 from dpprobe.privacy.risk import RiskEpsilon, budget_order, budget_words, find_risk
 from dpprobe.privacy.statement import unit_of_statement
 from dpprobe.results.cell_record import read_statement
-from dpprobe.results.summary import rounded_up
 
 STATEMENTS_SHOWN = 400
 

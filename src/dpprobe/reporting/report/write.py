@@ -22,7 +22,7 @@ from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.exhibits.html_page import content_policy, relative_path
 from dpprobe.exhibits.make import find_function
 from dpprobe.exhibits.tables import mark_code
-from dpprobe.privacy.limits import INFINITE
+from dpprobe.privacy.limits import INFINITE, rounded_up
 from dpprobe.privacy.risk import budget_words
 from dpprobe.reporting.headline import best_interval, majority_words, upper_first
 from dpprobe.reporting.paper_tables.common import Run
@@ -36,7 +36,7 @@ from dpprobe.resources import resource_path
 from dpprobe.results.best_private import Best, best_private, choose_highlights, list_best_columns
 from dpprobe.results.cautions import list_cautions
 from dpprobe.results.cell_record import HEADLINES, STATEMENT_FILE, record_paths
-from dpprobe.results.summary import Grid, read_grid, read_summaries, rounded_up
+from dpprobe.results.summary import Grid, read_grid, read_summaries
 from dpprobe.study.study import Study
 from dpprobe.versions import clone_commit
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from dpprobe.artifacts import read_json, write_json
+from dpprobe.privacy.limits import rounded_up
 from dpprobe.reporting.report import statements
 from dpprobe.results.best_head_price import choice_price
-from dpprobe.results.summary import rounded_up
 from tests.support.report_page import Made
 
 

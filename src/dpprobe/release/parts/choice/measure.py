@@ -37,7 +37,7 @@ from dpprobe.heads.auto import is_undecided
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.accountants import Fits, all_together
-from dpprobe.privacy.limits import INFINITE, round_up
+from dpprobe.privacy.limits import INFINITE, round_up, rounded_up
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.risk import budget_words, read_budget
 from dpprobe.privacy.target import Target
@@ -52,7 +52,6 @@ from dpprobe.release.stated_values import (
     require_same,
     require_true,
 )
-from dpprobe.results.summary import rounded_up
 from dpprobe.study.study import Study
 from dpprobe.training.plan_file import plan_method
 

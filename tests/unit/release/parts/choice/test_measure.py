@@ -14,10 +14,10 @@ from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants, calibration
 from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.limits import rounded_up
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.target import Target
 from dpprobe.release.parts.choice import measure as choice
-from dpprobe.results.summary import rounded_up
 from dpprobe.study.study import Study
 from tests.support.small_study import STUDY
 
