@@ -194,7 +194,8 @@ def run_words(
 ) -> list[str]:
     """Returns the words that run a study from the working directory.
 
-    In a clone's root the command is `snakemake`, elsewhere `dpprobe run`, which finds the rules.
+    In a clone's root, and for a Snakefile that uses the rules as a module, the command is
+    `snakemake`, elsewhere `dpprobe run`, which finds the rules.
 
     Args:
       targets: files or named targets; none for all.
@@ -202,9 +203,11 @@ def run_words(
       where: the options that say where jobs run, or how many.
     """
     here = Path.cwd()
-    if is_clone(here):
-        return ["snakemake", *targets, *where, *call]
     root = workflow_root(here)
+    rules = {root / "Snakefile", root / "workflow/Snakefile"}
+    named = (following for word, following in zip(call, call[1:]) if word == "--snakefile")
+    if is_clone(here) or any(Path(file).resolve() not in rules for file in named):
+        return ["snakemake", *targets, *where, *call]
     # options that `dpprobe run` adds by itself
     known = {"--snakefile": root / "Snakefile"}
     if not (here / STUDY).exists():
