@@ -43,7 +43,6 @@ if IMAGE.split() == [IMAGE] or (
     container: IMAGE
 
 
-include: "workflow/rules/module_use.smk"
 include: "workflow/rules/snakemake_fixes.smk"
 include: "workflow/rules/common.smk"
 include: "workflow/rules/run.smk"

@@ -84,9 +84,9 @@ try:
         config = RUN["values"]
     elif IS_MODULE:
         require_config()
-        config = config | module_folders()
     if workflow.is_main_process:
         lines = study_lines()
+        config = config | module_folders() if IS_MODULE else config
         for file in lines.files:
             check_yaml(file)
         STUDY = load_checked(config, lines)

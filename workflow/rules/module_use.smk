@@ -93,12 +93,17 @@ def require_config():
         )
 
 
-def module_folders():
-    """The folders that `prefix` or `replace_prefix` of a module move; own data stays where the study says."""
-    modify = MODIFIER.path_modifier.replace_prefix
-    folders = {
-        name: config.get(name, default)
-        for name, default in {"data_dir": "data", "results_dir": "results"}.items()
-    }
+# `prefix` and `replace_prefix` of a module move its folders as a whole, because more than rules reads their paths; own data
+# stays where the study says.
+# Upstream: snakemake/snakemake has no thread; it changes the paths of rules alone.
+# Test: tests/workflow/test_modules.py::test_a_prefix_moves_the_folders_of_the_study
+MOVE = MODIFIER.path_modifier.replace_prefix
+if IS_MODULE:
     MODIFIER.path_modifier = PathModifier(None, None, workflow)
-    return {name: modify(f"{folder}/").rstrip("/") for name, folder in folders.items()}
+
+
+def module_folders():
+    """The study's folders, as the module statement moves them."""
+    defaults = {"data_dir": "data", "results_dir": "results"}
+    folders = {name: config.get(name, default) for name, default in defaults.items()}
+    return {name: MOVE(f"{folder}/").rstrip("/") for name, folder in folders.items()}

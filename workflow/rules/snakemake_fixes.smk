@@ -26,6 +26,9 @@ PersistenceBase = (
 )
 
 
+include: "module_use.smk"
+
+
 def is_result(path):
     """Returns True for a file of the study's results; a workflow that uses these rules may have others."""
     return path.resolve().is_relative_to(Path(STUDY.results_dir).resolve())
@@ -98,7 +101,7 @@ def own_pathvars(pathvars):
 
 # In a module, Snakemake 9.14 expands what an input function returns by the pathvars of the workflow that uses the module.
 # Upstream: no thread is known; later versions keep the pathvars of each rule.
-# Test: tests/project/test_modules.py, with tests/snakemake_versions.sh
+# Test: tests/workflow/test_modules.py::test_a_deployed_workflow_plans_the_default_study, by `make test-snakemake`
 if IS_FIRST and IS_MODULE:
     Rule.pathvars = property(own_pathvars(Rule.pathvars.fget), Rule.pathvars.fset)
 
