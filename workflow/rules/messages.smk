@@ -1,6 +1,7 @@
 """Data of a run for the logger plugin src/snakemake_logger_plugin_dpprobe, which writes all messages."""
 
 import subprocess
+from functools import cache
 
 from snakemake.settings.enums import Quietness
 
@@ -36,7 +37,7 @@ if IS_FIRST and workflow.is_main_process:
 
 
 def start_run():
-    """Begins a run; local jobs are brief, because their errors are on this terminal and are printed when the run ends."""
+    """Begins a run. Local jobs are brief: their errors are on this terminal, and are printed when the run ends."""
     check_devices()
     begin_run()
     quote_commands()
@@ -55,8 +56,8 @@ def before(act, block):
     return both
 
 
-# Snakemake runs only the onstart and onsuccess blocks of the workflow that uses these rules as a module; Snakemake 9.14
-# runs only the blocks of the module. So the rules have no such blocks, and act before those that all files have left.
+# A workflow may use these rules as a module. Snakemake then runs only the workflow's onstart and onsuccess blocks, and
+# Snakemake 9.14 only the module's. So the rules have no such blocks, and act before the blocks that Snakemake has read.
 # Upstream: snakemake/snakemake#3920, snakemake/snakemake#4050
 # Test: tests/workflow/test_modules.py::test_a_module_runs_beside_the_rules_and_blocks_of_its_workflow
 @cache

@@ -93,9 +93,9 @@ def require_config():
         )
 
 
-# `prefix` and `replace_prefix` of a module move its folders as a whole, because more than rules reads their paths; own data
+# `prefix` and `replace_prefix` of a module move its folders as a whole, because not only rules read their paths. Own data
 # stays where the study says.
-# Upstream: snakemake/snakemake has no thread; it changes the paths of rules alone.
+# Upstream: no thread is known; Snakemake changes the paths of rules alone.
 # Test: tests/workflow/test_modules.py::test_a_prefix_moves_the_folders_of_the_study
 MOVE = MODIFIER.path_modifier.replace_prefix
 if IS_MODULE:
