@@ -37,7 +37,7 @@ def test_the_default_study_is_also_where_snakedeploy_looks(repository: Path) -> 
     link = repository / "config/config.yaml"
     assert link.is_symlink()
     # a relative link inside the clone, which a copy of the clone keeps
-    assert os.readlink(link) == "../config.yaml"
+    assert str(link.readlink()) == "../config.yaml"
 
 
 def test_the_examples_of_the_configuration_page_are_studies(repository: Path) -> None:
@@ -74,7 +74,9 @@ def test_the_public_check_is_the_script(repository: Path) -> None:
     used = [step["uses"] for step in job["steps"] if "uses" in step]
     assert used
     assert all(re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}", name) for name in used)
-    oldest = re.search(r'requires-python = ">=([\d.]+)"', (repository / "pyproject.toml").read_text())
+    oldest = re.search(
+        r'requires-python = ">=([\d.]+)"', (repository / "pyproject.toml").read_text()
+    )
     assert oldest
     assert job["strategy"]["matrix"]["python"][0] == oldest[1]
 

@@ -181,7 +181,7 @@ def test_a_deployed_workflow_comes_from_a_tag_of_a_host(repository: Path, tmp_pa
 def test_a_module_runs_beside_the_rules_and_blocks_of_its_workflow(
     shim: Path, tmp_path: Path
 ) -> None:
-    """Its jobs run elsewhere; the study is a part of the workflow's config, and rules are renamed."""
+    """Its jobs run elsewhere, its study is a part of the config, and its rules are renamed."""
     write(tmp_path, MIXED.replace("SNAKEFILE", f'"{shim}"'), {"mine": 1, "probe": TINY})
     words = on_cluster(
         tmp_path, f"{WarmPython.job()} >>jobs.log 2>&1; echo $? >ended; echo 17",
@@ -234,7 +234,7 @@ WRONG: dict[str, Any] = TINY | {"seeds": -1}
 @pytest.mark.parametrize(
     ("values", "config", "message"),
     [
-        (TINY, None, "module dpprobe: has no study; below its `snakefile:`, write `config: config`"),
+        (TINY, None, "module dpprobe: has no study; below its `snakefile:`, write `config:"),
         (WRONG, "config", r"own\.yaml:\d+: seeds: -1"),
         ({"a": {"b": WRONG}}, "config['a']['b']", r"own\.yaml:\d+: seeds: -1"),
         (WRONG, "dict(config)", "config of the module dpprobe: seeds: -1"),
@@ -277,7 +277,7 @@ def test_without_the_package_one_line_says_what_to_install(
         "plugin, find = 'snakemake_logger_plugin_dpprobe', PathFinder.find_spec\n"
         "sys.path[:] = [each for each in sys.path if not Path(each, plugin).is_dir()]\n"
         # an installation has a folder of this name for other files than modules
-        "PathFinder.find_spec = lambda name, *more: None if name == 'dpprobe' else find(name, *more)\n"
+        "PathFinder.find_spec = lambda name, *more: name != 'dpprobe' and find(name, *more) or None\n"
         "from snakemake.cli import main; main(['--dry-run'])"
     )
     # isolated, because the environment of the tests may name the package's folder
@@ -286,8 +286,8 @@ def test_without_the_package_one_line_says_what_to_install(
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 1, done.stdout
-    line = 'dpprobe: the Python of Snakemake lacks the package dpprobe; run there: pip install "dpprobe[workflow]"'
     assert [text for text in done.stdout.splitlines() if "pip install" in text] == [
-        f"{line} (in a clone: make environment)"
+        "dpprobe: the Python of Snakemake lacks the package dpprobe; run there: "
+        'pip install "dpprobe[workflow]" (in a clone: make environment)'
     ]
     assert "usage:" not in done.stdout

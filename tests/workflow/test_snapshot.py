@@ -183,7 +183,7 @@ def test_a_job_does_not_build_the_whole_study(
 
 
 def test_no_rule_file_has_a_hook(repository: Path) -> None:
-    """A module's hooks would replace its workflow's, or never run: see follow_run in messages.smk."""
+    """A module's hooks would replace its workflow's, or never run: see messages.smk."""
     files = [repository / "Snakefile", *(repository / "workflow").rglob("*.smk")]
     lines = [line.strip() for file in files for line in file.read_text().splitlines()]
     assert not {"onstart:", "onsuccess:", "onerror:"} & {*lines}

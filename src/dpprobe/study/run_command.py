@@ -13,7 +13,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -205,7 +205,7 @@ def run_words(
     here = Path.cwd()
     root = workflow_root(here)
     rules = {root / "Snakefile", root / "workflow/Snakefile"}
-    named = (following for word, following in zip(call, call[1:]) if word == "--snakefile")
+    named = (file for option, file in pairwise(call) if option == "--snakefile")
     if is_clone(here) or any(Path(file).resolve() not in rules for file in named):
         return ["snakemake", *targets, *where, *call]
     # options that `dpprobe run` adds by itself
