@@ -277,7 +277,7 @@ def test_without_the_package_one_line_says_what_to_install(
         "plugin, find = 'snakemake_logger_plugin_dpprobe', PathFinder.find_spec\n"
         "sys.path[:] = [each for each in sys.path if not Path(each, plugin).is_dir()]\n"
         # an installation has a folder of this name for other files than modules
-        "PathFinder.find_spec = lambda name, *more: name != 'dpprobe' and find(name, *more) or None\n"
+        "PathFinder.find_spec = lambda name, *a: None if name == 'dpprobe' else find(name, *a)\n"
         "from snakemake.cli import main; main(['--dry-run'])"
     )
     # isolated, because the environment of the tests may name the package's folder
