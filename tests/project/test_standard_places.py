@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import yaml
 
-from dpprobe.study.check_command import merge_values
 from dpprobe.study.study_file import load_study
 
 BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -46,7 +45,7 @@ def test_the_examples_of_the_configuration_page_are_studies(repository: Path) ->
     assert load_study(whole).epsilons == ("0.5", "1", "2", "4", "8")
     assert len(blocks) == 7
     for block in blocks:
-        load_study(merge_values(whole, block))
+        load_study(whole | block)
 
 
 def test_the_oldest_snakemake_is_the_one_that_is_tested(repository: Path) -> None:

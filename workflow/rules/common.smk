@@ -80,6 +80,8 @@ from dpprobe.written_files import list_changed, locate_record
 RUN = workflow.config_settings.overwrite_config.get(RUN_KEY, {})
 RUN = {} if workflow.is_main_process else RUN
 try:
+    if RUN and "values" not in RUN:
+        raise ConfigError("this run began with an older dpprobe; start it again")
     if RUN:
         config = RUN["values"]
     elif IS_MODULE:
