@@ -44,8 +44,9 @@ def test_the_examples_of_the_configuration_page_are_studies(repository: Path) ->
     whole, *blocks = map(yaml.safe_load, BLOCK.findall(text))
     assert load_study(whole).epsilons == ("0.5", "1", "2", "4", "8")
     assert len(blocks) == 7
-    for block in blocks:
-        load_study(whole | block)
+    for block in blocks:  # a reader adds one after the other
+        whole |= block
+        load_study(whole)
 
 
 def test_the_oldest_snakemake_is_the_one_that_is_tested(repository: Path) -> None:
