@@ -108,20 +108,25 @@ def write(folder: Path, text: str, values: Mapping[str, Any], **more: Mapping[st
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(dict(content)))
 
 
-def snakemake(folder: Path, *words: str, check: bool = True, warm: bool = True, **more: str) -> str:
+def snakemake(
+    folder: Path, *words: str, check: bool = True, variables: Mapping[str, str] | None = None
+) -> str:
     """Runs the Snakefile of a folder, without a profile, and returns what it prints."""
     options = ["--profile", "none", "--quiet", "host", "--cores", "2"]
     command = [sys.executable, "-m", "snakemake", *options, *words]
     done = subprocess.run(
-        WarmPython.asked(command) if warm else command, cwd=folder, env=os.environ | more,
+        command if variables else WarmPython.asked(command), cwd=folder,
+        env=os.environ | dict(variables or {}),
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT, check=False,
     )  # fmt: skip
     assert (done.returncode == 0) == check, done.stdout[-6000:]
     return done.stdout
 
 
-def planned_jobs(folder: Path, *words: str, **more: str) -> Counter[str]:
-    return count_rules(snakemake(folder, "--dry-run", *words, warm=not more, **more))
+def planned_jobs(
+    folder: Path, *words: str, variables: Mapping[str, str] | None = None
+) -> Counter[str]:
+    return count_rules(snakemake(folder, "--dry-run", *words, variables=variables))
 
 
 def deploy(repository: Path, folder: Path, snakefile: str) -> Path:
@@ -171,10 +176,10 @@ def test_a_deployed_workflow_comes_from_a_tag_of_a_host(repository: Path, tmp_pa
         "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": f"url.file://{tmp_path}/host/.insteadOf",
         "GIT_CONFIG_VALUE_0": "https://github.com/", "XDG_CACHE_HOME": str(tmp_path / "cache"),
     }  # fmt: skip
-    planned = planned_jobs(folder, **variables)
+    planned = planned_jobs(folder, variables=variables)
     assert (planned["train_heads_without_privacy"], planned["study"]) == (1, 1)
     # a script, too, comes from the host
-    snakemake(folder, "data", warm=False, **variables)
+    snakemake(folder, "data", variables=variables)
     assert (folder / "data/digits/train.parquet").is_file()
 
 
