@@ -6,13 +6,15 @@ READY := $(VENV)/.ready
 LOCKS := requirements/bootstrap.lock requirements/environment.lock
 CORES ?= $(shell getconf _NPROCESSORS_ONLN)
 
-.PHONY: help environment demo test slurm-test test-lowest check format schema screenshots docs wheel lock clean clean-all
+.PHONY: help environment demo test slurm-test test-snakemake test-lowest check format schema screenshots docs wheel lock clean \
+	clean-all
 
 help:
 	@echo "make demo     set everything up, run the default study, show its results"
 	@echo "make test     run the tests"
 	@echo "make slurm-test  run the tests of a real Slurm of one node, as root"
 	@echo "make test-lowest  run tests on the lowest versions that pyproject.toml allows; fetches 3 GB"
+	@echo "make test-snakemake  plan the default study with the oldest Snakemake that is allowed too; downloads it once"
 	@echo "make check    lint, formatting, types, workflow lint, prose"
 	@echo "make format   format code and rules"
 	@echo "make schema   regenerate what is written from code: workflow/schemas, docs/options.md, docs/python-reference.md,"
@@ -76,6 +78,19 @@ test-lowest: $(READY)
 		hypothesis packaging psutil pytest pytest-xdist
 	PYTHONPATH=src $(LOWEST)/bin/python -m pytest -n $(CORES) --dist loadfile $(LOWEST_TESTS)
 
+# In front of the environment's packages stands the oldest Snakemake that pyproject.toml allows.
+OLDEST := build/snakemake_oldest
+$(OLDEST)/.ready: requirements/snakemake-oldest.lock $(READY)
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --require-hashes -r requirements/snakemake-oldest.lock
+	site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	there=$$($(OLDEST)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	echo "import site; site.addsitedir('$$site')" >"$$there/environment.pth"
+	@touch $@
+
+test-snakemake: $(OLDEST)/.ready
+	bash tests/snakemake_versions.sh $(OLDEST)/bin/python $(BIN)/python
+
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -120,6 +135,7 @@ lock: $(READY)
 	$(LOCK) requirements/bootstrap.in -o requirements/bootstrap.lock
 	$(LOCK) requirements/environment.in -o requirements/environment.lock
 	$(LOCK) requirements/docs.in -o requirements/docs.lock
+	$(LOCK) requirements/snakemake-oldest.in -o requirements/snakemake-oldest.lock
 	$(BIN)/python envs/from_lock.py
 
 # Images, results of other studies, releases and ledgers stay.

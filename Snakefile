@@ -1,23 +1,34 @@
 """dpprobe: differentially private heads on frozen features.
 
-Run `snakemake --cores all` for the default study (config.yaml), with `--configfile FILE` for another study.
+Run `snakemake --cores all` for the default study (config.yaml), with `--configfile FILE` for another study. Another
+workflow can use these rules as a module (docs/workflow.md).
 """
 
 import gc
 import os
+from importlib.util import find_spec
 
+from snakemake.exceptions import WorkflowError
 from snakemake.settings.types import DeploymentMethod
 from snakemake.utils import min_version
 
 min_version("9.14.8")  # earlier versions of Snakemake lose defaults in remote jobs
+
+for package in ("dpprobe", "snakemake_executor_plugin_cluster_generic"):
+    if find_spec(package) is None:
+        raise WorkflowError(
+            f"dpprobe: the Python of Snakemake lacks the package {package}; run there: "
+            'pip install "dpprobe[workflow]" (in a clone: make environment)'
+        )
 
 # Garbage collection takes more time than it is worth, because each job parses and keeps all rules.
 gc.set_threshold(100_000)
 
 
 # A study given with --configfile replaces the default study. Snakemake would merge the two studies
-# (snakemake/snakemake#730), and a study of one dataset would silently train on the default dataset as well.
-if not workflow.overwrite_configfiles:
+# (snakemake/snakemake#730), and a study of one dataset would silently train on the default dataset as well. A module
+# has the study of the workflow that uses it.
+if len(workflow.modifier_stack) == 1 and not workflow.overwrite_configfiles:
 
     configfile: "config.yaml"
 

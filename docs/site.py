@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 SOURCE = Path("build", "docs")
-PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "CHANGELOG.md")
 _LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
 _FENCE = re.compile(r"^ {0,3}(```|~~~)")
 _ITEM = re.compile(r"^ *([-*+]|\d+\.) ")

@@ -1,7 +1,7 @@
 """Makes a table or a figure: the exhibit that the rule is named after."""
 
 from dpprobe.logs import job_log
-from dpprobe.study.snapshot import run_study
+from dpprobe.study.snapshot import original_rule, run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0], snakemake.output):
@@ -15,7 +15,7 @@ if __name__ == "__main__":
             }
 
         make_exhibit(
-            find_exhibit(snakemake.rule),
+            find_exhibit(original_rule(snakemake.rule)),
             inputs=list_paths(snakemake.input),
             outputs=list_paths(snakemake.output),
             params=dict(snakemake.params.items()),

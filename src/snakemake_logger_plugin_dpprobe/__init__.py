@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import difflib
 import errno
+import inspect
 import logging
 import re
 import shutil
@@ -132,9 +133,9 @@ class LogHandler(LogHandlerBase):
         self._tells_waits = self._brief and Quietness.PROGRESS not in quiet
         if self._brief:
             quiet.add(Quietness.PROGRESS)
-        self._filter = DefaultFilter(
-            quiet, settings.debug_dag, settings.verbose, settings.dryrun, settings.printshellcmds
-        )
+        names = inspect.signature(DefaultFilter).parameters  # Snakemake 9.14 has fewer
+        options = {name: getattr(settings, name) for name in names}
+        self._filter = DefaultFilter(**options | {"quiet": quiet})
         self._formatter = _Formatter(quiet, settings.show_failed_logs)
         self._terminal = ColorizingTextHandler(
             nocolor=settings.nocolor,

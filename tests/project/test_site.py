@@ -44,8 +44,8 @@ def test_files_that_pages_link_are_of_the_site(site: ModuleType, tmp_path: Path)
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert [path.as_posix() for path in site.linked(tmp_path)] == [
-        "CHANGELOG.md", "CONTRIBUTING.md", "README.md", "SECURITY.md", "bench/e.csv",
-        "bench/results.md", "config/c.yaml", "docs/a.md", "docs/images/d.png",
+        "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "README.md", "SECURITY.md",
+        "bench/e.csv", "bench/results.md", "config/c.yaml", "docs/a.md", "docs/images/d.png",
     ]  # fmt: skip
 
 

@@ -31,6 +31,9 @@ include: "{rules}/snakemake_fixes.smk"
 include: "{rules}/messages.smk"
 
 
+follow_run()
+
+
 rule all:
     input:
         {targets},

@@ -6,14 +6,14 @@ from snakemake.dag import DAG
 WHOLE_JOBS = {}
 TOLD = {}
 # Rules whose outputs cannot be recreated: releases, and files on other servers.
-KEPT_RULES = {"make_release", "download_data"}
+KEPT_RULES = {rule_name("make_release"), rule_name("download_data")}
 
 
 def changed_outputs(jobs):
     """The outputs of jobs whose files changed, or disagree with the study."""
     for job in jobs:
         known = job.output and job.log and job.rule.name not in KEPT_RULES
-        if known and job not in WHOLE_JOBS:
+        if known and namespace_of(job.rule) and job not in WHOLE_JOBS:
             check = CHECKS.get(job.rule.name, lambda job: True)
             WHOLE_JOBS[job] = check(job) and files_stay(job)
     return {
@@ -144,12 +144,14 @@ CHECKS = {
     "write_study_run": runs_stay,
     "track_release": runs_stay,
 }
+CHECKS = {rule_name(name): check for name, check in CHECKS.items()}
 
 
 def look_before(plan):
     """Makes Snakemake rerun jobs whose files changed unnoticed by Snakemake's own triggers."""
 
     async def update_needrun(dag, *arguments, **options):
+        follow_run()
         dag.forcefiles.update(changed_outputs(dag.jobs))
         await plan(dag, *arguments, **options)
 
@@ -161,5 +163,5 @@ def look_before(plan):
 # Upstream: snakemake/snakemake#4254 asks for a flag, force(), to rerun jobs.
 # Tests: tests/unit/test_written_files.py,
 # tests/workflow/test_default_study.py::test_a_deleted_mlflow_store_is_written_again
-if workflow.is_main_process:
+if IS_FIRST and workflow.is_main_process:
     DAG.update_needrun = look_before(DAG.update_needrun)

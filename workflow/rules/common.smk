@@ -52,8 +52,7 @@ from dpprobe.analyses.audit import audit_cells
 from dpprobe.study.check_command import load_checked
 from dpprobe.study.imbalance import rare_classes
 from dpprobe.study.study_file import load_study
-from dpprobe.study.yaml_file import check_yaml, written_path
-from dpprobe.study.study_lines import StudyLines
+from dpprobe.study.yaml_file import check_yaml
 from dpprobe.study.network_methods import (
     head_methods,
     network_methods,
@@ -67,22 +66,29 @@ from dpprobe.analyses.representation_law import (
     list_law_networks,
 )
 from dpprobe.run_marks import MARKED, find_other_runs, mark_run
-from dpprobe.study.snapshot import RUN_KEY, SNAPSHOT_FILE, check_run, take_snapshot
+from dpprobe.study.snapshot import (
+    SNAPSHOT_FILE,
+    check_run,
+    note_renamed,
+    take_snapshot,
+)
 from dpprobe.tracking.receipt import find_store_fault
 from dpprobe.versions import RUN_VERSIONS, VERSIONS
 from dpprobe.written_files import list_changed, locate_record
 
-# A job's configuration is its run's snapshot: the study, and under RUN_KEY the parsed study and the code's versions.
-RUN = {} if workflow.is_main_process else config.pop(RUN_KEY, {})
+# A job has the study of its run's snapshot, which also names the parsed study and the code's versions.
+RUN = workflow.config_settings.overwrite_config.get(RUN_KEY, {})
+RUN = {} if workflow.is_main_process else RUN
 try:
+    if RUN and "values" not in RUN:
+        raise ConfigError("this run began with an older dpprobe; start it again")
+    if RUN:
+        config = RUN["values"]
+    elif IS_MODULE:
+        require_config()
     if workflow.is_main_process:
-        lines = StudyLines(
-            files=[
-                written_path(Path(file))
-                for file in workflow.overwrite_configfiles or ["config.yaml"]
-            ],
-            overrides=workflow.config_settings.config,
-        )
+        lines = study_lines()
+        config = config | module_folders() if IS_MODULE else config
         for file in lines.files:
             check_yaml(file)
         STUDY = load_checked(config, lines)
@@ -95,6 +101,11 @@ except ConfigError as error:
         # the main process looks for lines with ERROR in the log of a failed job
         print(f"{time.strftime('%H:%M:%S')} ERROR {error}", file=sys.stderr)
     raise StudyError(str(error)) from None
+
+if STUDY != NAMESPACES[0]["STUDY"]:
+    raise StudyError(
+        f"module {MODIFIER.namespace}: a second study in one workflow; run each study by a command of its own"
+    )
 
 DATASETS = STUDY.all_datasets()
 FILES = StudyFiles(STUDY)
@@ -183,8 +194,14 @@ def later(paths, *arguments):
 
 
 def describe_rule(name, words):
-    """Sets a rule's text in `snakemake --list` if a loop makes the rule, because docstrings cannot be computed."""
-    workflow.get_rule(name).docstring = words
+    """Sets a rule's text in `snakemake --list` if a loop makes the rule, because docstrings cannot be computed.
+
+    Notes a rule's other name, because the script finds the exhibit or analysis by the name of its rule.
+    """
+    if is_used(name):
+        workflow.get_rule(rule_name(name)).docstring = words
+    if rule_name(name) != name:
+        note_renamed(rule_name(name), name)
 
 
 # Factories make the functions, because a loop's variable would have its last value when Snakemake calls the functions.

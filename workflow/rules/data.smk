@@ -1,10 +1,6 @@
 include: "../lookups/data.smk"
 
 
-localrules:
-    download_data,
-
-
 # Downloads run on Snakemake's machine, because nodes of a cluster often have no network. Existing files are reused, so
 # a new revision or a lost receipt transfers only the differences.
 rule download_data:
@@ -15,6 +11,7 @@ rule download_data:
         "<logs>/download_data/{dataset}.log",
     benchmark:
         "<benchmarks>/download_data/{dataset}.tsv"
+    localrule: True
     conda:
         "../../envs/dpprobe.yaml"
     threads: 1

@@ -1,6 +1,7 @@
 """Data of a run for the logger plugin src/snakemake_logger_plugin_dpprobe, which writes all messages."""
 
 import subprocess
+from functools import cache
 
 from snakemake.settings.enums import Quietness
 
@@ -13,13 +14,15 @@ def print_results():
     """Prints the run's results and where to find more, or possible next steps."""
     jobs = list(workflow.dag.jobs)
     sys.stdout.flush()
-    if any(job.rule.name == "summarise" for job in jobs):
+    if any(job.rule.name == rule_name("summarise") for job in jobs):
         subprocess.run(
             [sys.executable, "-m", "dpprobe", "results", STUDY.results_dir], check=False
         )
         return
     releases = [
-        job.wildcards.release for job in jobs if job.rule.name == "make_release"
+        job.wildcards.release
+        for job in jobs
+        if job.rule.name == rule_name("make_release")
     ]
     for name in releases:
         folder = f"{STUDY.results_dir}/releases/{name}"
@@ -29,21 +32,36 @@ def print_results():
         print("done; next:", command_line(*following))
 
 
-if workflow.is_main_process:
+if IS_FIRST and workflow.is_main_process:
     TOLD_RUN.follow(workflow, print_results, results=Path(STUDY.results_dir))
 
 
-# A local job's standard error is on this terminal, and its error is printed when the run ends. Snakemake keeps only the
-# last onstart block that it reads.
-onstart:
-    if workflow.is_main_process:
-        check_devices()
-        begin_run()
-        quote_commands()
+def start_run():
+    """Begins a run. Local jobs are brief: their errors are on this terminal, and are printed when the run ends."""
+    check_devices()
+    begin_run()
+    quote_commands()
     quiet_about_rules = Quietness.RULES in (workflow.output_settings.quiet or ())
-    if workflow.is_main_process and quiet_about_rules and workflow.local_exec:
+    if quiet_about_rules and workflow.local_exec:
         os.environ[BRIEF] = "1"
 
 
-onsuccess:
-    TOLD_RUN.note_success()
+def before(act, block):
+    """Acts before a block of the Snakefile."""
+
+    def both(log):
+        act()
+        block(log)
+
+    return both
+
+
+# A workflow may use these rules as a module. Snakemake then runs only the workflow's onstart and onsuccess blocks, and
+# Snakemake 9.14 only the module's. So the rules have no such blocks, and act before the blocks that Snakemake has read.
+# Upstream: snakemake/snakemake#3920, snakemake/snakemake#4050
+# Test: tests/workflow/test_modules.py::test_a_module_runs_beside_the_rules_and_blocks_of_its_workflow
+@cache
+def follow_run():
+    """Has the run's start and success noted, when all rule files are read."""
+    workflow._onstart = before(start_run, workflow._onstart)
+    workflow._onsuccess = before(TOLD_RUN.note_success, workflow._onsuccess)

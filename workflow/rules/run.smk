@@ -10,7 +10,7 @@ def option_text(value):
 def snakemake_call():
     """The arguments of `snakemake` that run this study from the working directory."""
     snakefile = Path(os.path.relpath(workflow.main_snakefile))
-    here = snakefile == Path("Snakefile")
+    here = snakefile == Path("Snakefile") and not IS_MODULE
     files = [os.path.relpath(file) for file in workflow.overwrite_configfiles or []]
     given = public_addresses(dict(workflow.config_settings.config))
     values = [f"{key}={option_text(value)}" for key, value in given.items()]
@@ -38,7 +38,7 @@ def tell_scripts(snapshot, versions):
     os.environ[RUN_VERSIONS] = json.dumps(versions)
 
 
-if workflow.is_main_process:
+if IS_FIRST and workflow.is_main_process:
     SNAPSHOT = take_snapshot(config, STUDY, call=CALL)
     start_jobs_with(SNAPSHOT)
 elif RUN:

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 from subprocess import CalledProcessError
 
-from snakemake.exceptions import WorkflowError
+from snakemake import persistence
 from snakemake.jobs import Job
-from snakemake.persistence import PersistenceBase
+from snakemake.rules import Rule
 from snakemake.scheduling.job_scheduler import JobScheduler
 from snakemake_executor_plugin_cluster_generic import Executor
 from snakemake.settings.types import RerunTrigger
@@ -20,14 +20,32 @@ from dpprobe.run_marks import lock_in_turn
 from dpprobe.study.run_command import NO_OBJECT_STORE
 from snakemake_logger_plugin_dpprobe.failures import has_lasting_error
 
+# Snakemake 9.14 has one class, which later versions divide.
+PersistenceBase = (
+    getattr(persistence, "PersistenceBase", None) or persistence.Persistence
+)
 
-def make_no_backup(persistence, path):
-    """Makes no backup: a job replaces its cells itself, file by file, after all cells are trained."""
+
+include: "module_use.smk"
 
 
-def is_there(persistence, path):
-    """Treats an existing file marked with update() as restored."""
-    return path.exists()
+def is_result(path):
+    """Returns True for a file of the study's results; a workflow that uses these rules may have others."""
+    return path.resolve().is_relative_to(Path(STUDY.results_dir).resolve())
+
+
+def unless_result(backup):
+    """Makes no backup of results: a job replaces its cells itself, file by file, after all cells are trained."""
+    return lambda persistence, path: (
+        None if is_result(path) else backup(persistence, path)
+    )
+
+
+def unless_there(restore):
+    """Treats an existing result marked with update() as restored."""
+    return lambda persistence, path: (
+        path.exists() if is_result(path) else restore(persistence, path)
+    )
 
 
 # A backup of every cell takes disk and time and, on a full disk, ends the whole run or truncates a cell when restored.
@@ -36,12 +54,9 @@ def is_there(persistence, path):
 # Tests: tests/workflow/test_remote_jobs.py::test_a_job_that_never_started_leaves_finished_cells_alone,
 # tests/workflow/test_errors.py::test_a_failed_job_over_finished_cells_does_not_pass_for_done,
 # tests/slurm/test_slurm.py::test_a_failed_job_leaves_finished_cells_alone
-PersistenceBase.backup_output = make_no_backup
-PersistenceBase.restore_output = is_there
-
-
-class StudyError(WorkflowError):
-    """A study has faults; the error's message has one line per fault."""
+if IS_FIRST:
+    PersistenceBase.backup_output = unless_result(PersistenceBase.backup_output)
+    PersistenceBase.restore_output = unless_there(PersistenceBase.restore_output)
 
 
 # In an object store, Snakemake would delete finished cells of a failed job, and would not fetch cells before a job
@@ -60,7 +75,8 @@ def unless_lasting(restart_times):
     """Sets the retries of a job or group to 0 after an error that would recur."""
 
     def useful_restart_times(job):
-        return 0 if has_lasting_error(job, STARTED) else restart_times(job)
+        lasts = namespace_of(job.rule) and has_lasting_error(job, STARTED)
+        return 0 if lasts else restart_times(job)
 
     return useful_restart_times
 
@@ -69,7 +85,25 @@ def unless_lasting(restart_times):
 # Upstream: snakemake/snakemake#2441 asks for a decision by the job's log.
 # Tests: tests/workflow/test_errors.py::test_an_error_that_stays_is_not_tried_again,
 # tests/workflow/test_remote_jobs.py::test_a_job_that_never_started_leaves_finished_cells_alone
-Job.restart_times = property(unless_lasting(Job.restart_times.fget))
+if IS_FIRST:
+    Job.restart_times = property(unless_lasting(Job.restart_times.fget))
+
+
+def own_pathvars(pathvars):
+    """Expands <data> and the like in a rule of these files by their own folders."""
+
+    def find_pathvars(rule):
+        namespace = namespace_of(rule)
+        return namespace["MODIFIER"].pathvars if namespace else pathvars(rule)
+
+    return find_pathvars
+
+
+# In a module, Snakemake 9.14 expands what an input function returns by the pathvars of the workflow that uses the module.
+# Upstream: no thread is known; later versions keep the pathvars of each rule.
+# Test: tests/workflow/test_modules.py::test_a_deployed_workflow_plans_the_default_study, by `make test-snakemake`
+if IS_FIRST and IS_MODULE:
+    Rule.pathvars = property(own_pathvars(Rule.pathvars.fget), Rule.pathvars.fset)
 
 
 async def leave_to_main_process(persistence, job):
@@ -80,7 +114,7 @@ async def leave_to_main_process(persistence, job):
 # before, the next run would treat the files as up to date after any change.
 # Upstream: snakemake/snakemake#857 leaves the clean-up to the main process; no thread about records is known.
 # Test: tests/workflow/test_remote_jobs.py::test_what_nobody_noted_down_is_not_taken_for_current
-if workflow.remote_exec:
+if IS_FIRST and workflow.remote_exec:
     PersistenceBase.finished = leave_to_main_process
 
 
@@ -115,7 +149,7 @@ def keep_unasked(check):
 # cannot be started still ends the run.
 # Upstream: no thread is known; snakemake-executor-plugin-cluster-generic 1.0.9 fails in check_active_jobs.
 # Test: tests/workflow/test_remote_jobs.py::test_status_commands_that_a_signal_ended_lose_no_job
-if workflow.is_main_process:
+if IS_FIRST and workflow.is_main_process:
     Executor.check_active_jobs = keep_unasked(Executor.check_active_jobs)
 
 
@@ -134,7 +168,8 @@ def quote_commands():
 # folder of locks, so that the other run raises FileNotFoundError.
 # Upstream: no thread is known; Snakemake 9.27 has these faults in PersistenceBase.lock and _delete_locks.
 # Test: tests/unit/test_run_marks.py::test_runs_of_the_same_moment_take_snakemakes_lock_one_by_one
-PersistenceBase.lock = lock_in_turn(PersistenceBase.lock)
+if IS_FIRST:
+    PersistenceBase.lock = lock_in_turn(PersistenceBase.lock)
 
 
 def parameters_count():
@@ -147,11 +182,15 @@ def parameters_count():
 # Upstream: no thread is known; spawned jobs get the names of study files (get_configfiles_arg), not their content.
 # Tests: tests/workflow/test_snapshot.py
 def start_jobs_with(snapshot):
-    """Makes remote jobs read the snapshot in place of the study's files."""
+    """Makes remote jobs read the snapshot in place of the study's files.
+
+    A workflow that uses these rules as a module may have more in its files than the study, so that its jobs read both.
+    """
+    files = (workflow.overwrite_configfiles or []) if IS_MODULE else []
 
     def snapshot_argument(factory):
         snapshot.write()
-        return format_cli_arg("--configfiles", [snapshot.path])
+        return format_cli_arg("--configfiles", [*files, snapshot.path])
 
     SpawnedJobArgsFactory.get_configfiles_arg = snapshot_argument
 
@@ -168,7 +207,8 @@ def apart_from_signals(exit_gracefully):
 # A SIGTERM blocks the run forever if the scheduler holds its lock at this moment, such as when a job ends.
 # Upstream: no thread is known; Snakemake 9.27 has the fault in JobScheduler.exit_gracefully.
 # Test: tests/workflow/test_failures.py::test_a_signal_meets_a_scheduler_that_holds_its_lock
-JobScheduler.exit_gracefully = apart_from_signals(JobScheduler.exit_gracefully)
+if IS_FIRST:
+    JobScheduler.exit_gracefully = apart_from_signals(JobScheduler.exit_gracefully)
 
 
 # cluster-generic starts the Python commands of profiles/slurm by name; the commands must find this Python.

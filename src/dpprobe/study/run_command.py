@@ -13,7 +13,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -196,7 +196,8 @@ def run_words(
 ) -> list[str]:
     """Returns the words that run a study from the working directory.
 
-    In a clone's root the command is `snakemake`, elsewhere `dpprobe run`, which finds the rules.
+    In a clone's root, and for a Snakefile that uses the rules as a module, the command is
+    `snakemake`, elsewhere `dpprobe run`, which finds the rules.
 
     Args:
       targets: files or named targets; none for all.
@@ -204,9 +205,11 @@ def run_words(
       where: the options that say where jobs run, or how many.
     """
     here = Path.cwd()
-    if is_clone(here):
-        return ["snakemake", *targets, *where, *call]
     root = workflow_root(here)
+    rules = {root / "Snakefile", root / "workflow/Snakefile"}
+    named = (file for option, file in pairwise(call) if option == "--snakefile")
+    if is_clone(here) or any(Path(file).resolve() not in rules for file in named):
+        return ["snakemake", *targets, *where, *call]
     # options that `dpprobe run` adds by itself
     known = {"--snakefile": root / "Snakefile"}
     if not (here / STUDY).exists():

@@ -22,10 +22,12 @@ from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 from dpprobe.versions import VERSIONS, describe_edit
 
-# A snapshot's key for versions, parsed study and command line, beside the study's own keys.
+# A snapshot's only key, so that a workflow that uses the rules as a module keeps its own keys. Its
+# value holds the study as written (`values`) and as read (`study`), versions and command line.
 RUN_KEY = "_run"
 FOLDER = Path(".snakemake", "dpprobe")
 SNAPSHOT_FILE = "DPPROBE_SNAPSHOT"  # the variable that tells a job's script where the snapshot is
+_RENAMED = "DPPROBE_RENAMED_RULES"  # the variable with the names of rules that a workflow renames
 DAYS = 30  # a snapshot is removed this many days after the last start of a job that uses it
 
 
@@ -62,9 +64,10 @@ def take_snapshot(values: Mapping[str, Any], study: Study, *, call: Sequence[str
       values: the study's values from files and command line.
       call: the words after `snakemake` that run this study.
     """
-    run = {"versions": VERSIONS, "study": study.model_dump(mode="json"), "call": call}
+    read = study.model_dump(mode="json")
+    run = {"values": values, "versions": VERSIONS, "study": read, "call": call}
     # `default=str` writes a date of a YAML file as text
-    text = json.dumps({**values, RUN_KEY: run}, ensure_ascii=False, indent=1, default=str) + "\n"
+    text = json.dumps({RUN_KEY: run}, ensure_ascii=False, indent=1, default=str) + "\n"
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
     # one file per user, because no user may read another user's snapshot
     return Snapshot(path=FOLDER.absolute() / f"{name}-{os.getuid()}.json", text=text)
@@ -107,3 +110,18 @@ def run_study(values: Mapping[str, Any]) -> Study:
     if path and Path(path).is_file():
         check_run(json.loads(Path(path).read_text(encoding="utf-8"))[RUN_KEY], study)
     return study
+
+
+def note_renamed(name: str, original: str) -> None:
+    """Notes, for the scripts of jobs, that a workflow with these rules as a module renames one."""
+    os.environ[_RENAMED] = json.dumps(_renamed_rules() | {name: original})
+
+
+def original_rule(name: str) -> str:
+    """Returns the name of a job's rule in the rule files."""
+    return _renamed_rules().get(name, name)
+
+
+def _renamed_rules() -> dict[str, str]:
+    names: dict[str, str] = json.loads(os.environ.get(_RENAMED, "{}"))
+    return names

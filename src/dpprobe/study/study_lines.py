@@ -59,10 +59,14 @@ class StudyLines:
     Attributes:
       files: in Snakemake's order: the last one that sets a key counts.
       overrides: values of the command line, which override all files.
+      block: the key of the study in these files, by dots; empty if the study is all of them.
+      origin: what an error names for a study without files.
     """
 
     files: Sequence[Path]
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    block: str = ""
+    origin: str = COMMAND_LINE
 
     @contextmanager
     def name_lines(self) -> Iterator[None]:
@@ -82,12 +86,13 @@ class StudyLines:
 
         A missing key gets its block's line; a missing top-level key gets only the files' names.
         """
-        match: _Found | None = _Found(values=self._sources, rest=text)
+        rest = f"{self.block}.{text}" if self.block else text
+        match: _Found | None = _Found(values=self._sources, rest=rest)
         place = None
         while match is not None:
             place = match.place
             match = _match_key(match) or _match_value(match)
-        return place or ", ".join(map(str, self.files)) or COMMAND_LINE
+        return place or ", ".join(map(str, self.files)) or self.origin
 
     @cached_property
     def _sources(self) -> list[_Source]:

@@ -118,7 +118,9 @@ def test_the_next_command_runs_where_the_last_one_did(
     run = ["dpprobe", "run", "heads", "--cores", "all"]
     assert run_words("heads", call=[*rules, "--configfile", default]) == run
     assert run_words("heads", call=[*rules, *mine]) == [*run, *mine]
-    assert run_words("heads", call=["--snakefile", "mine.yaml"]) == [*run, "--snakefile", mine[1]]
+    # a workflow that uses the rules as a module
+    own = ["--snakefile", "workflow/Snakefile"]
+    assert run_words("heads", call=own) == ["snakemake", *run[2:], *own]
     assert run_words(where=["-j1"]) == ["dpprobe", "run", "-j1"]
     (here / "config.yaml").touch()
     assert run_words("heads", call=["--configfile", default])[-2:] == ["--configfile", default]

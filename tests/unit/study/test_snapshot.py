@@ -12,7 +12,15 @@ import pytest
 
 from dpprobe.errors import ConfigError
 from dpprobe.study import snapshot
-from dpprobe.study.snapshot import RUN_KEY, SNAPSHOT_FILE, Snapshot, check_run, run_study
+from dpprobe.study.snapshot import (
+    RUN_KEY,
+    SNAPSHOT_FILE,
+    Snapshot,
+    check_run,
+    note_renamed,
+    original_rule,
+    run_study,
+)
 from dpprobe.study.study_file import load_study
 from dpprobe.versions import VERSIONS
 from tests.support.small_study import STUDY, changed
@@ -40,8 +48,10 @@ def test_a_snapshot_holds_the_study_as_it_was_written() -> None:
     taken.write()
     assert taken.path.stat().st_mode & 0o077 == 0
     read = json.loads(taken.path.read_text())
-    check_run(read.pop(RUN_KEY), load_study(read))
-    assert read == values
+    assert read.keys() == {RUN_KEY}, "a workflow with the rules as a module keeps its own keys"
+    run = read[RUN_KEY]
+    check_run(run, load_study(run["values"]))
+    assert run["values"] == values
 
 
 def test_each_study_call_and_version_has_a_file_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,3 +104,14 @@ def test_a_script_holds_its_study_against_the_snapshot(monkeypatch: pytest.Monke
         run_study(changed("seeds", 7))
     taken.path.unlink()
     assert run_study(changed("seeds", 7)).seeds == 7
+
+
+def test_a_script_knows_its_rule_by_the_name_in_the_rule_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DPPROBE_RENAMED_RULES", "{}")
+    assert original_rule("write_tables") == "write_tables"
+    note_renamed("dp_write_tables", "write_tables")
+    note_renamed("mine", "plot_tsne")
+    assert original_rule("dp_write_tables") == "write_tables"
+    assert (original_rule("mine"), original_rule("plot_tsne")) == ("plot_tsne", "plot_tsne")

@@ -103,6 +103,13 @@ def test_errors_of_a_block_name_their_lines(
     Path("study.yaml").write_text("seeds: 0\nmethods:\n  sgd:\n    head: sgd\n    steps: -1\n")
     lines = StudyLines(files=[Path("study.yaml")])
     wrong = changed("methods.sgd.steps", -1) | {"seeds": 0}
+    Path("outer.yaml").write_text(
+        "seeds: 1\nmine:\n  probe:\n    methods:\n      sgd: {}\n    seeds: 0\n"
+    )
+    outer = StudyLines(files=[Path("outer.yaml")], block="mine.probe")
+    assert outer.find_place("seeds: 0: write") == "outer.yaml:6"
+    assert outer.find_place("methods.sgd.steps: 0: write") == "outer.yaml:5"
+    assert StudyLines(files=[], origin="a module").find_place("seeds: 0: write") == "a module"
     with pytest.raises(ConfigError) as caught, lines.name_lines():
         load_study(wrong)
     assert sorted(str(caught.value).splitlines()) == [
