@@ -128,7 +128,7 @@ RADIOGRAPHS = [
     *(("NORMAL", f"IM-{n:04d}-0001.jpeg", f"IM-{n:04d}") for n in range(100, 112)),
     ("NORMAL", "NORMAL2-IM-0100-0001-0002.jpeg", "IM-0100"),
     *(("PNEUMONIA", f"person{n}_bacteria_{9 * n}.jpeg", f"person{n}") for n in range(1, 13)),
-    *(("PNEUMONIA", f"person{n}_virus_{9 * n + 1}.jpeg", f"person{n}") for n in range(10, 18)),
+    *(("PNEUMONIA", f"person{n}_virus_{9 * n}_1.jpeg", f"person{n}") for n in range(10, 18)),
 ]
 
 
