@@ -24,10 +24,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from PIL import ImageEnhance, ImageOps
 
-from copies import require_file
 from dpprobe.data.image_files import open_image
 
 ROOT = Path(__file__).resolve().parents[1]
+CIFAR = ROOT / "data/cifar10/cifar10/train.parquet"  # the split table of config/cifar10_sgd.yaml
 FOLDER = "CheXpert-v1.0-small"
 # Classes of CIFAR-10 in their order: airplane, automobile, bird, cat, deer, dog, frog, horse, ship,
 # truck.
@@ -168,15 +168,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--images", type=Path,
-        help="parquet of CIFAR-10; default: cifar10/train.parquet in DPPROBE_TEST_DATA",
-    )  # fmt: skip
+    parser.add_argument("--images", type=Path, default=CIFAR, help="parquet of CIFAR-10")
     parser.add_argument("--folder", type=Path, default=ROOT / "build/chexpert_standin")
     parser.add_argument("--count", type=int, default=20_000, help="number of images")
     options = parser.parse_args()
-    images = options.images or require_file("cifar10", "train.parquet")
-    write_standin(images, options.folder, count=options.count)
+    if not options.images.is_file():
+        parser.error(
+            f"--images {options.images}: no such file; make it with `snakemake --cores all data "
+            "--configfile config/cifar10_sgd.yaml`"
+        )
+    write_standin(options.images, options.folder, count=options.count)
     print(options.folder)
 
 
