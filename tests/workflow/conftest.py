@@ -161,10 +161,13 @@ class Workspace:
         ]  # fmt: skip
 
     def run(
-        self, study: Mapping[str, Any], *arguments: str, files: Sequence[Path] = (),
+        self,
+        study: Mapping[str, Any],
+        *arguments: str,
+        files: Sequence[Path] = (),
         check: bool = True,
-    ) -> subprocess.CompletedProcess[str]:  # fmt: skip
-        """Runs a study, over which files are merged; standard error is merged into standard output."""
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a study with files merged over it; standard error goes into standard output."""
         command = self.command(*arguments, "--configfile", str(self.write(study)), *map(str, files))
         if WarmPython.socket:
             command = WarmPython.asked(command)
