@@ -60,7 +60,7 @@ def list_copies(folder: Path) -> dict[str, Mapping[str, Mapping[str, Any]]]:
         name: {split: str(folder / name / f"{split}.parquet") for split in ("train", "test")}
         for name in ("cifar10", "mnist")
     }
-    datasets = {
+    datasets: dict[str, Any] = {
         name: {"source": "parquet", **files}
         for name, files in splits.items()
         if all(Path(file).is_file() for file in files.values())

@@ -151,13 +151,13 @@ def hash_weights(options: NetworkOptions, model: torch.nn.Module) -> str:
 
     if options.checkpoint is None:
         return state_sha256(model)
-    found = artifacts.sha256_file(resolve_path(options.checkpoint))
-    if options.checkpoint_sha256 not in (None, found):
+    sha256 = artifacts.sha256_file(resolve_path(options.checkpoint))
+    if options.checkpoint_sha256 not in (None, sha256):
         raise ConfigError(
-            f"checkpoint: {options.checkpoint}: SHA-256 {found} instead of "
+            f"checkpoint: {options.checkpoint}: SHA-256 {sha256} instead of "
             f"{options.checkpoint_sha256}; replace the file, or correct checkpoint_sha256"
         )
-    return found
+    return sha256
 
 
 def _compare_tensors(

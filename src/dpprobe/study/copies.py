@@ -1,8 +1,8 @@
 """Copies of the catalog's datasets and weights that a machine already has: the block `copies`.
 
 The block usually is in a file of its own that is merged over a study: `--configfile STUDY COPIES`.
-A part of the study that names a catalog entry gets the options of the entry's copy, as if the study
-had them, so that all records describe the copy and not the entry's public source.
+A part of the study that names a catalog entry gets the options of the entry's copy. Records then
+describe the copy, and not the entry's public source.
 """
 
 from __future__ import annotations

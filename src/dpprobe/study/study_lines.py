@@ -119,8 +119,8 @@ def _list_copies(written: Sequence[_Source]) -> Iterator[_Source]:
 def _find_node(node: yaml.Node, *keys: str) -> yaml.Node:
     """Returns the node under keys; an empty scalar if there is none."""
     for key in keys:
-        found = {name: value for name, _, value in _list_items(node)}
-        node = found.get(key, yaml.ScalarNode("", ""))
+        inner = {name: value for name, _, value in _list_items(node)}
+        node = inner.get(key, yaml.ScalarNode("", ""))
     return node
 
 
