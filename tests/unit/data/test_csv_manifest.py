@@ -83,11 +83,11 @@ def test_a_folder_is_a_manifest_of_its_images(tmp_path: Path) -> None:
             assert getattr(made, read)() == getattr(wanted, read)()
         assert made.read_labels().tolist() == wanted.read_labels().tolist()
         assert len(made.read_ids()) > 5
-    read = dataset_options(folder)
-    assert {Path(each).name for each in read.input_files()} == {"images", "cat", "dog"}
-    before = read.source_state()
+    listed = dataset_options(folder)
+    assert {Path(each).name for each in listed.input_files()} == {"images", "cat", "dog"}
+    before = listed.source_state()
     (tmp_path / "in/images/cat" / "p9_f_9.png").write_bytes(b"png")
-    assert read.source_state() != before
+    assert listed.source_state() != before
     (tmp_path / "in/images/notes.txt").write_text("no image")
     with pytest.raises(ConfigError, match=r"notes\.txt: not an image; move it out of"):
         prepare(tmp_path / "out", **folder)

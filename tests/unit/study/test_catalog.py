@@ -184,7 +184,7 @@ def test_radiographs_stay_with_their_patients(place: Place, tmp_path: Path) -> N
     found = {}
     for split in ("train", "test"):
         table = SplitTable(tmp_path / f"{split}.parquet")
-        kinds, units = table.read_groups()["group_kind"], table.read_units()
+        kinds, units = table.read_groups()["group_kind"], table.read_units() or []
         for row, image in enumerate(table.read_ids()):
             label = table.class_names[table.read_labels()[row]].upper()
             found[label, image.rpartition("/")[2]] = (units[row], kinds[row], split)
