@@ -6,12 +6,13 @@ READY := $(VENV)/.ready
 LOCKS := requirements/bootstrap.lock requirements/environment.lock
 CORES ?= $(shell getconf _NPROCESSORS_ONLN)
 
-.PHONY: help environment demo test slurm-test test-snakemake test-lowest check format schema screenshots docs wheel lock clean \
-	clean-all
+.PHONY: help environment demo test test-real slurm-test test-snakemake test-lowest check format schema screenshots docs wheel \
+	lock clean clean-all
 
 help:
 	@echo "make demo     set everything up, run the default study, show its results"
 	@echo "make test     run the tests"
+	@echo "make test-real  run the tests of real data, in the folder that DPPROBE_TEST_DATA names"
 	@echo "make slurm-test  run the tests of a real Slurm of one node, as root"
 	@echo "make test-lowest  run tests on the lowest versions that pyproject.toml allows; fetches 3 GB"
 	@echo "make test-snakemake  plan the default study with the oldest Snakemake that is allowed too; downloads it once"
@@ -60,6 +61,10 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
+
+test-real: $(READY)
+	@test -n "$$DPPROBE_TEST_DATA" || { echo "test-real: set DPPROBE_TEST_DATA to a folder of real data: bench/README.md" >&2; exit 1; }
+	$(BIN)/python -m pytest -m real -n $(CORES) --dist loadfile --no-loadscope-reorder
 
 # A test that is skipped fails this: what is missing must not pass for tested.
 slurm-test: $(READY)

@@ -33,6 +33,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from clock import Engine, Ratio
+from copies import find_checkpoint
 from dpprobe import artifacts
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
@@ -47,7 +48,6 @@ from report import processor
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results" / "extract.md"
-CHECKPOINT = ROOT.parent / "shared" / "data" / "weights" / "mobilenetv2_100_imagenet.safetensors"
 # The wanted share of the forward pass's speed; on a GPU of decoding's speed, if that is lower.
 WANTED = {"cpu": 0.9, "cuda": 0.85}
 WANTED_DECODING = 0.9
@@ -248,9 +248,9 @@ class TimmImages(Dataset[torch.Tensor]):
 
 def case_backbone(case: Case) -> BackboneOptions:
     values: dict[str, Any] = {"family": "timm", "model": case.model, "pretrained": False}
-    if case.model == "mobilenetv2_100" and CHECKPOINT.is_file():
+    if case.model == "mobilenetv2_100" and (checkpoint := find_checkpoint()):
         del values["pretrained"]
-        values |= {"checkpoint": str(CHECKPOINT), "model_args": {"pad_type": "same"}}
+        values |= {"checkpoint": str(checkpoint), "model_args": {"pad_type": "same"}}
     preprocessing = {"size": case.size, "crop_pct": 1.0, "mean": 0.5, "std": 0.5}
     return backbone_options(values | {"preprocessing": preprocessing})
 

@@ -27,6 +27,7 @@ import torch
 from torch import nn
 
 from clock import Clock, number
+from copies import find_checkpoint
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.registry import backbone_options
@@ -40,7 +41,6 @@ from memory import _status
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results" / "fine_tune.md"
-CHECKPOINT = ROOT.parent / "shared/data/weights/mobilenetv2_100_imagenet.safetensors"
 CLASSES, CLIP, NOISE, RATE = 10, 1.0, 1.0, 1e-4
 BACKBONES: dict[str, dict[str, Any]] = {
     # Convolutions have plain padding, for which Opacus has rules.
@@ -235,8 +235,9 @@ def made(case: Case) -> Step:
     """Returns the function that takes a step with a case's engine."""
     torch.manual_seed(0)
     values = dict(BACKBONES[case.backbone])
-    if case.backbone == "mobilenetv2" and CHECKPOINT.is_file():
-        values["checkpoint"] = str(CHECKPOINT)
+    if case.backbone == "mobilenetv2":
+        checkpoint = find_checkpoint()
+        values |= {"checkpoint": str(checkpoint)} if checkpoint else {"pretrained": False}
     options = backbone_options({"family": "timm", **values})
     backbone = loading.load_backbone(options, runtime=Runtime(device="cpu", precision="float32"))
 

@@ -34,6 +34,8 @@ import torch
 import yaml
 from PIL import Image
 
+from copies import VARIABLE, find_data
+
 ROOT = Path(__file__).resolve().parents[1]
 STUDIES = ROOT / "bench" / "gpu_studies"
 SHOWN_SECONDS = 10
@@ -262,14 +264,17 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--steps", nargs="+", choices=names, default=names)
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument("--data", type=Path, default=find_data(), help="default: DPPROBE_TEST_DATA")
     parser.add_argument("--rows", type=int, help="training rows; half as many test rows")
     parser.add_argument("--images", type=int, default=2000, help="images in step features")
     parser.add_argument("--out", type=Path, default=Path("gpu_out"), help="folder of results")
     parser.add_argument("--minutes", type=float, default=9.5, help="limit for all steps together")
     parser.add_argument("--measure", choices=("features", "exact"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.data is None:
+        parser.error(f"--data: missing; name the folder of real data, or set {VARIABLE}")
     options.data, options.out = options.data.resolve(), options.out.resolve()
+    os.environ[VARIABLE] = str(options.data)  # for the benches that are steps
     options.rows = options.rows or (240 if options.device == "cpu" else 10**9)
     if not (options.data / "cifar10" / "train.parquet").is_file():
         parser.error(f"--data {options.data}: has no cifar10/train.parquet; name another folder")

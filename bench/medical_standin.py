@@ -27,7 +27,7 @@ from PIL import ImageEnhance, ImageOps
 from dpprobe.data.image_files import open_image
 
 ROOT = Path(__file__).resolve().parents[1]
-CIFAR = ROOT.parent / "shared/data/cifar10/train.parquet"
+CIFAR = ROOT / "data/cifar10/cifar10/train.parquet"  # the split table of config/cifar10_sgd.yaml
 FOLDER = "CheXpert-v1.0-small"
 # Classes of CIFAR-10 in their order: airplane, automobile, bird, cat, deer, dog, frog, horse, ship,
 # truck.
@@ -172,6 +172,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=ROOT / "build/chexpert_standin")
     parser.add_argument("--count", type=int, default=20_000, help="number of images")
     options = parser.parse_args()
+    if not options.images.is_file():
+        parser.error(
+            f"--images {options.images}: no such file; make it with `snakemake --cores all data "
+            "--configfile config/cifar10_sgd.yaml`"
+        )
     write_standin(options.images, options.folder, count=options.count)
     print(options.folder)
 

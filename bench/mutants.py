@@ -120,7 +120,7 @@ def find_tests(mutant: Mutant, root: Path) -> list[str]:
 
 @contextmanager
 def copied_tree() -> Iterator[Path]:
-    """Makes a copy of the working tree, with a link to the shared data beside the copy."""
+    """Makes a copy of the working tree."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         root = Path(folder) / "tree"
         listed = subprocess.run(
@@ -132,9 +132,6 @@ def copied_tree() -> Iterator[Path]:
             if source.is_file():
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, root / name, follow_symlinks=False)
-        shared = ROOT.parent / "shared"
-        if shared.is_dir():
-            (root.parent / "shared").symlink_to(shared.resolve())
         yield root
 
 

@@ -51,6 +51,9 @@ def main(words: Sequence[str] | None = None) -> None:
         help="the study of a folder, if it is not under config/; may be given several times",
     )
     parser.add_argument(
+        "--copies", type=Path, help="the file of copies with which the folders' studies were run"
+    )
+    parser.add_argument(
         "--throughput", type=Path, default=THROUGHPUT,
         help="measured by bench/throughput.py; %(default)s",
     )  # fmt: skip
@@ -67,6 +70,8 @@ def write_page(arguments: argparse.Namespace) -> None:
     kept = before.with_parts(record.Record(throughput=measured))
     for folder in arguments.folders:
         file, values = find_study(folder, arguments.study)
+        if arguments.copies is not None:
+            values |= yaml.safe_load(arguments.copies.read_text(encoding="utf-8"))
         known = file.resolve().is_relative_to(CONFIG)
         name = f"config/{file.name}" if known else None
         kept = kept.with_parts(record.record_study(load_study(values), folder, file=name))

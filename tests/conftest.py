@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 # Processes of the tests fill the processors; threads that wait for each other would only spin.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -23,8 +24,15 @@ gc.disable()
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts real runs first: a long file that begins last leaves the other processors idle."""
+    """Puts real runs first: a long file that begins last leaves the other processors idle.
+
+    Marks the tests of real data, before tests are selected by marks.
+    """
+    for item in items:
+        if "test_data" in getattr(item, "fixturenames", ()):
+            item.add_marker("real")
     items.sort(key=lambda item: item.path.is_relative_to(REPOSITORY / "tests/unit"))
 
 
@@ -59,9 +67,22 @@ def repository() -> Path:
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """Real CIFAR-10 and real MobileNetV2 weights, kept beside the checkout on some machines."""
-    path = REPOSITORY.parent / "shared" / "data"
-    if not (path / "cifar10" / "train.parquet").is_file():
-        pytest.skip(f"no real data at {path}")
+def test_data() -> Path:
+    """The folder of real data and real weights that DPPROBE_TEST_DATA names: `make test-real`."""
+    from copies import VARIABLE, find_data  # of bench/, which is known to pytest alone
+
+    path = find_data()
+    if path is None:
+        pytest.skip(f"{VARIABLE} is not set, which names a folder of real data")
+    assert (path / "cifar10" / "train.parquet").is_file(), f"{VARIABLE}: {path} has no CIFAR-10"
+    return path
+
+
+@pytest.fixture
+def copies(test_data: Path, tmp_path: Path) -> Path:
+    """A file of the folder's copies, to be merged over a study of config/."""
+    from copies import list_copies
+
+    path = tmp_path / "copies.yaml"
+    path.write_text(yaml.safe_dump({"copies": list_copies(test_data)}))
     return path

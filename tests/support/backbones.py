@@ -67,11 +67,11 @@ def open_clip_backbone(model: str, **changed: Any) -> Backbone:
     return load(**{"family": "open_clip", "model": model, "pretrained": False, **changed})
 
 
-def real_mobilenet(shared_data: Path) -> Backbone:
+def real_mobilenet(test_data: Path) -> Backbone:
     """Loads the real MobileNetV2 as its studies do, at 128 pixels."""
     return load(
         family="timm", model="mobilenetv2_100",
-        checkpoint=str(shared_data / "weights" / "mobilenetv2_100_imagenet.safetensors"),
+        checkpoint=str(test_data / "weights" / "mobilenetv2_100_imagenet.safetensors"),
         model_args={"pad_type": "same"}, preprocessing={"size": 128},
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,10 +161,14 @@ class Workspace:
         ]  # fmt: skip
 
     def run(
-        self, study: Mapping[str, Any], *arguments: str, check: bool = True
+        self,
+        study: Mapping[str, Any],
+        *arguments: str,
+        files: Sequence[Path] = (),
+        check: bool = True,
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a study; standard error is merged into standard output."""
-        command = self.command(*arguments, "--configfile", str(self.write(study)))
+        """Runs a study with files merged over it; standard error goes into standard output."""
+        command = self.command(*arguments, "--configfile", str(self.write(study)), *map(str, files))
         if WarmPython.socket:
             command = WarmPython.asked(command)
         results = self.directory / study.get("results_dir", "results")

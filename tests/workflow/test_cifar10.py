@@ -1,4 +1,4 @@
-"""A slice of real CIFAR-10 through a real MobileNetV2, from parquet to the summary."""
+"""A slice of real CIFAR-10 through a real MobileNetV2, from a machine's copies to the summary."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ from .conftest import Workspace
 
 
 @pytest.mark.slow
-def test_a_slice_of_cifar10(workspace: Workspace, repository: Path, shared_data: Path) -> None:
-    study: dict[str, Any] = yaml.safe_load((repository / "config/cifar10_local.yaml").read_text())
-    study["datasets"]["cifar10"] |= {
-        "train": str(shared_data / "cifar10/train.parquet"),
-        "test": str(shared_data / "cifar10/test.parquet"), "limit": {"train": 800, "test": 400},
-    }  # fmt: skip
-    weights = shared_data / "weights/mobilenetv2_100_imagenet.safetensors"
-    study["backbones"]["mobilenetv2"]["checkpoint"] = str(weights)
+def test_a_slice_of_cifar10(workspace: Workspace, repository: Path, copies: Path) -> None:
+    study: dict[str, Any] = yaml.safe_load((repository / "config/cifar10_sgd.yaml").read_text())
+    study["datasets"]["cifar10"]["limit"] = {"train": 800, "test": 400}
     study |= {"epsilons": [2, "inf"], "seeds": 2, "results_dir": "results", "data_dir": "data"}
     study["features"]["shards"] = 2
-    workspace.run(study, "summaries")
+    workspace.run(study, "summaries", files=[copies])
 
+    # the records describe the copies, and not what the catalog names
+    table = read_json(workspace.directory / "data/cifar10/dataset.json")
+    given = yaml.safe_load(copies.read_text())["copies"]
+    assert (table["catalog"], table["source"]["source"]) == ("cifar10", "parquet")
+    assert table["source"]["train"] == given["datasets"]["cifar10"]["train"]
     results = workspace.directory / "results"
     manifest = read_json(results / "features/cifar10/mobilenetv2/train/manifest.json")
     assert (manifest["rows"], manifest["dimension"]) == (800, 1280)
-    table = pq.read_table(results / "summary/cifar10.parquet").to_pandas()
-    means = table.groupby(["method", "epsilon_token"])["accuracy"].mean()
+    assert manifest["weights_sha256"] == given["backbones"]["mobilenetv2"]["checkpoint_sha256"]
+    assert manifest["backbone_options"]["model"] == "mobilenetv2_100"
+    rows = pq.read_table(results / "summary/cifar10.parquet").to_pandas()
+    means = rows.groupby(["method", "epsilon_token"])["accuracy"].mean()
     # 800 rows: below what 50,000 reach (63-67 % private, 77 % not; here 43 and 68), above 10 %
     assert means["nonprivate", "inf"] > 0.62
     assert 0.35 < means["sgd", "2"] < means["sgd", "inf"]

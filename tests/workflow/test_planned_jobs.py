@@ -72,19 +72,13 @@ def digest_plan(study: str, directory: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    parent = tmp_path_factory.mktemp("planned")
-    (parent / "shared").symlink_to(REPOSITORY.parent / "shared")
-    directory = parent / "project"
+    directory = tmp_path_factory.mktemp("planned") / "project"
     write_owners_files(directory)
     return directory
 
 
 @pytest.mark.parametrize("study", STUDIES)
-def test_a_study_plans_the_recorded_jobs(
-    study: str, directory: Path, request: pytest.FixtureRequest
-) -> None:
-    if "../shared/" in (REPOSITORY / study).read_text():
-        request.getfixturevalue("shared_data")
+def test_a_study_plans_the_recorded_jobs(study: str, directory: Path) -> None:
     recorded = json.loads(RECORD.read_text())
     planned = digest_plan(study, directory)
     changed = {
@@ -104,7 +98,6 @@ def main() -> None:
     import tempfile
 
     with WarmPython.serving(), tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "shared").symlink_to(REPOSITORY.parent / "shared")
         directory = Path(folder) / "project"
         write_owners_files(directory)
         planned = {study: digest_plan(study, directory) for study in STUDIES}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpprobe import artifacts
+from dpprobe.backbones.options import NetworkOptions
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 
@@ -141,13 +142,22 @@ def fill_model(
         model.load_state_dict(given)
 
 
-def hash_weights(checkpoint: str | None, model: torch.nn.Module) -> str:
-    """Returns the hash of the checkpoint's file, which users can compute, or of all weights."""
+def hash_weights(options: NetworkOptions, model: torch.nn.Module) -> str:
+    """Returns the hash of the checkpoint's file, which users can compute, or of all weights.
+
+    Raises ConfigError if the file is not the one that `checkpoint_sha256` states.
+    """
     from dpprobe.backbones.network_forward import state_sha256  # slow import: torch
 
-    if checkpoint is not None:
-        return artifacts.sha256_file(resolve_path(checkpoint))
-    return state_sha256(model)
+    if options.checkpoint is None:
+        return state_sha256(model)
+    sha256 = artifacts.sha256_file(resolve_path(options.checkpoint))
+    if options.checkpoint_sha256 not in (None, sha256):
+        raise ConfigError(
+            f"checkpoint: {options.checkpoint}: SHA-256 {sha256} instead of "
+            f"{options.checkpoint_sha256}; replace the file, or correct checkpoint_sha256"
+        )
+    return sha256
 
 
 def _compare_tensors(

@@ -99,12 +99,14 @@ class Options(NetworkOptions):
 
 def load(options: Options, runtime: Runtime) -> Backbone:
     """Builds the network with the checkpoint's weights; ConfigError if the weights do not fit."""
+    from dpprobe.backbones.network_forward import state_sha256  # slow import: torch
+
     square = _make_network(options)
-    weights = hash_weights(options.checkpoint, square.model)
+    weights = hash_weights(options, square.model)
     return square.load(
         runtime,
         weights_sha256=weights,
-        hashed_weights=f"{weights} {hash_weights(None, square.model)}",
+        hashed_weights=f"{weights} {state_sha256(square.model)}",
         libraries=[],
         architecture=options.module,
         trained=True,

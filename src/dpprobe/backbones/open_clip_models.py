@@ -255,7 +255,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
     model = _create_model(options)
     visual, activation = model.visual, _described_activation(model)
     del model
-    weights_sha256 = hash_weights(options.checkpoint, visual)
+    weights_sha256 = hash_weights(options, visual)
     views = options.preprocessing
     network, resolved, steps = _make_network(visual, options, runtime)
     height, width = resolved["size"]
@@ -337,7 +337,7 @@ def load_text(options: Options, runtime: Runtime) -> TextEncoder:
 
     model = _create_model(options)
     activation = _described_activation(model)
-    weights_sha256 = hash_weights(options.checkpoint, model)
+    weights_sha256 = hash_weights(options, model)
     model = model.to(runtime.device).eval().requires_grad_(False)
 
     @torch.inference_mode()

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, FiniteFloat, field_validator, model_validator
 
+from dpprobe.data.addresses import Sha256
 from dpprobe.errors import ConfigError
 from dpprobe.options import Options, resolve_path
 
@@ -30,7 +31,7 @@ MOST_CROPS = 99
 MOST_GREY_BITS = 16
 
 # Options of a backbone that do not affect its features.
-BACKBONE_NOTES = frozenset({"catalog", "dimension"})
+BACKBONE_NOTES = frozenset({"catalog", "checkpoint_sha256", "dimension"})
 
 
 class BackboneOptions(Options, ABC):
@@ -207,6 +208,11 @@ class NetworkOptions(BackboneOptions):
         description="A local file of weights, whose tensors must have exactly the names of the "
         "network's tensors.",
     )
+    checkpoint_sha256: Sha256 | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="Expected SHA-256 of the checkpoint, checked when the weights are loaded.",
+    )
     layers: Literal["all"] | tuple[Index, ...] = Field(
         (),
         description="Numbers of blocks whose features are stored too, or all. 0 is the input of "
@@ -228,6 +234,12 @@ class NetworkOptions(BackboneOptions):
             if value.count(block) > 1:
                 raise ValueError(f"block {block} appears twice; remove one")
         return tuple(sorted(value))
+
+    @model_validator(mode="after")
+    def _check_sha256(self) -> NetworkOptions:
+        if self.checkpoint_sha256 is not None and self.checkpoint is None:
+            raise ValueError("checkpoint_sha256: has no checkpoint to check; remove it")
+        return self
 
     @model_validator(mode="after")
     def _check_token(self) -> NetworkOptions:

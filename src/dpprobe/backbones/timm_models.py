@@ -219,7 +219,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
     from dpprobe.backbones.image_preprocessing import ToBytes, make_train_crop  # slow import: torch
 
     model = _create_model(options)
-    weights_sha256 = hash_weights(options.checkpoint, model)
+    weights_sha256 = hash_weights(options, model)
     config = model.pretrained_cfg
     architecture = config.get("architecture") or options.model.partition(".")[0]
     tag = (config.get("tag") or None) if options.pretrained else None

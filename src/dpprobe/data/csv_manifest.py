@@ -1,4 +1,4 @@
-"""A manifest: a CSV file with one row per image.
+"""A manifest: a CSV file with one row per image, or a folder of images.
 
 Columns contain or build paths and labels of images. Other files can be joined by keys, as
 MIMIC-CXR needs for labels, splits and patients. Images are read in place. All paths, also of CSV
@@ -8,16 +8,35 @@ changed after preparation is refused, because the tables contain its hash.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from dpprobe.data import csv_files
 from dpprobe.data.class_units import CountedRows
 from dpprobe.data.csv_options import ManifestOptions
+from dpprobe.data.image_files import is_image_file
+from dpprobe.data.imagefolder import walk_folder
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.patient_sides import RowIndex
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
+
+
+class ImageFolder(NamedTuple):
+    """A folder of images as a manifest: one row per image, with its path relative to `root`."""
+
+    folder: Path
+    root: Path
+    columns: tuple[str, ...] = ("path",)
+
+    def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
+        files = [Path(file.path) for _, files in walk_folder(self.folder) for file in files]
+        if other := next((file for file in files if not is_image_file(str(file))), None):
+            raise ConfigError(f"{other}: not an image; move it out of {self.folder}")
+        inside = self.folder.is_relative_to(self.root)
+        paths = [(file.relative_to(self.root) if inside else file).as_posix() for file in files]
+        return dict.fromkeys(names, sorted(paths))
 
 
 class Options(ManifestOptions, CountedRows):
@@ -32,6 +51,24 @@ class Options(ManifestOptions, CountedRows):
             )
         for name in self.list_splits():
             csv_files.check_columns(self, name)
+
+    def open_columns(self, file: str) -> ImageFolder | None:
+        folder = self.locate_path(file)
+        return ImageFolder(folder, resolve_path(self.root)) if folder.is_dir() else None
+
+    def input_files(self) -> tuple[str, ...]:
+        """Returns the CSV files, and every folder that is searched for images."""
+        return tuple(
+            str(place)
+            for path in map(Path, super().input_files())
+            for place in ([at for at, _ in walk_folder(path)] if path.is_dir() else [path])
+        )
+
+    def list_source_files(self) -> Iterator[tuple[str, str]]:
+        for path in self.input_files():
+            folder = Path(path).is_dir()
+            files = [each.path for each in next(walk_folder(Path(path)))[1]] if folder else [path]
+            yield from ((file, file) for file in files)
 
     def read_index(self) -> RowIndex:
         from dpprobe.data import csv_rows  # slow import: numpy, pandas and pyarrow

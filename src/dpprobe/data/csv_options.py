@@ -118,7 +118,9 @@ class TableOptions(UnitOptions):
 
     root: str = Field(".", min_length=1, description="Folder where relative paths start.")
     train: str = Field(
-        min_length=1, description="A .csv or .tsv file with a header; it may be compressed (.gz)."
+        min_length=1,
+        description="A .csv or .tsv file with a header; it may be compressed (.gz). For `source: "
+        "csv` also a folder, whose images are the rows, with their paths in the one column `path`.",
     )
     test: str | None = Field(
         None,

@@ -31,6 +31,7 @@ from dpprobe.artifacts import format_size
 from dpprobe.data.addresses import public_url
 from dpprobe.data.download_receipt import Fetched
 from dpprobe.errors import DownloadError, WrongDownloadError
+from dpprobe.options import resolve_path
 from dpprobe.progress import Progress
 
 logger = logging.getLogger("dpprobe")
@@ -73,6 +74,7 @@ def fetch_file(
     headers: Mapping[str, str] | None = None,
     name: str | None = None,
     revision: str | None = None,
+    folder: str | None = None,
 ) -> Fetched:
     """Downloads one file; afterwards `path` is complete and verified, or unchanged.
 
@@ -84,6 +86,7 @@ def fetch_file(
     Args:
       headers: the request's headers; Authorization is not sent after a redirect to another host.
       name: the file's name in the receipt; the last part of `path` if None.
+      folder: a folder that has the file; the file is checked and linked, and nothing is requested.
     """
     sha256, fault = "", "missing"
     if path.is_file():
@@ -93,9 +96,13 @@ def fetch_file(
     if fault:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with _Partial(path) as partial:
-                sha256 = _fetch_verified(_Wanted(url, path, checksum, headers or {}), partial)
-                partial.move(path)
+            wanted = _Wanted(url, path, checksum, headers or {})
+            if folder is not None:
+                sha256 = _link_verified(wanted, resolve_path(folder) / path.name)
+            else:
+                with _Partial(path) as partial:
+                    sha256 = _fetch_verified(wanted, partial)
+                    partial.move(path)
         except OSError as error:
             if artifacts.is_full(error):
                 raise
@@ -215,6 +222,23 @@ def _verify(path: Path, checksum: Checksum) -> tuple[str, str]:
         label = {"sha256": "SHA-256", "md5": "MD5", "git": "git checksum"}[checksum.kind]
         fault = f"{label} {digest.hexdigest()} instead of {checksum.value}"
     return sha256.hexdigest(), fault
+
+
+def _link_verified(wanted: _Wanted, copy: Path) -> str:
+    """Links to a machine's copy of a file and returns its SHA-256 if the checksum is right."""
+    if not copy.is_file():
+        raise WrongDownloadError(
+            f"downloads: no file {copy}; put it there (from {public_url(wanted.url)}), or remove "
+            "`downloads`"
+        )
+    sha256, fault = _verify(copy, wanted.checksum)
+    if fault:
+        raise WrongDownloadError(
+            f"downloads: {copy}: {fault}; replace it by the file at {public_url(wanted.url)}"
+        )
+    wanted.path.unlink(missing_ok=True)
+    wanted.path.symlink_to(copy.resolve())
+    return sha256
 
 
 def _fetch_verified(wanted: _Wanted, partial: _Partial) -> str:

@@ -62,9 +62,9 @@ IMBALANCED = 2.0
 # Options of a dataset that only check its tables, and do not change them.
 DATASET_NOTES = frozenset(
     {
-        "allow_delta_above_one_over_n", "catalog", "delta", "duplicates", "expect", "metric",
-        "missing_classes", "other_units_than", "prompts", "prompt_names", "same_units_as", "unit",
-        "verify",
+        "allow_delta_above_one_over_n", "catalog", "delta", "downloads", "duplicates", "expect",
+        "metric", "missing_classes", "other_units_than", "prompts", "prompt_names",
+        "same_units_as", "unit", "verify",
     }
 )  # fmt: skip
 # Options that tables' parameters omit if they have defaults, so that old tables stay up to date.
@@ -85,6 +85,22 @@ Embed = Annotated[
         "files, which must stay in place unchanged.",
     ),
 ]
+
+
+Downloads = Annotated[
+    str | None,
+    Field(
+        min_length=1,
+        exclude_if=lambda value: value is None,
+        description="A folder that already has the files to download, under their own names. They "
+        "are checked by their checksums and used in place of a download.",
+    ),
+]
+
+
+def check_downloads(folder: str | None) -> None:
+    if folder is not None and not resolve_path(folder).is_dir():
+        raise ConfigError(f"downloads: no folder {folder}; correct the path, or remove it")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from pydantic import Field
 from dpprobe.data import archives, imagefolder, train_test_split
 from dpprobe.data.download_receipt import Fetched, check_receipt
 from dpprobe.data.image_files import encode_png
+from dpprobe.data.options import Downloads, check_downloads
 from dpprobe.data.train_test_split import SplitOptions, SplitSeed, TestFraction
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import resolve_path
@@ -65,6 +66,7 @@ class Options(SplitOptions):
         description="A folder into which torchvision downloaded the dataset (torchvision's "
         "`root`); if absent, dpprobe downloads the files.",
     )
+    downloads: Downloads = None
     test_fraction: TestFraction = 0.2
     split_seed: SplitSeed = 0
 
@@ -72,6 +74,7 @@ class Options(SplitOptions):
         return {name: value for name, value in super().image_params().items() if name != "path"}
 
     def check_files(self) -> None:
+        check_downloads(self.downloads)
         for folder in self._list_folders():
             if not folder.is_dir():
                 raise ConfigError(
@@ -156,7 +159,9 @@ def download(options: Options, directory: Path) -> list[Fetched]:
     fetched = []
     for remote in list_remotes(options.name):
         checksum = downloads.Checksum("md5", remote.md5)
-        file = downloads.fetch_file(remote.url, directory / remote.file, checksum=checksum)
+        file = downloads.fetch_file(
+            remote.url, directory / remote.file, checksum=checksum, folder=options.downloads
+        )
         fetched.append(file)
         _unpack_file(options, directory, file)
     return fetched

@@ -19,7 +19,7 @@ from dpprobe.data import archives
 from dpprobe.data.addresses import Address, Sha256
 from dpprobe.data.download_receipt import Fetched, check_receipt
 from dpprobe.data.option_paths import with_paths
-from dpprobe.data.options import DatasetOptions, PublicSplit
+from dpprobe.data.options import DatasetOptions, Downloads, PublicSplit, check_downloads
 from dpprobe.data.patient_sides import Unit
 from dpprobe.data.registry import SOURCES, dataset_options
 from dpprobe.data.train_test_split import SplitOptions
@@ -78,6 +78,7 @@ class Options(DatasetOptions):
         min_length=1,
         description="Files to download; archives (.zip, .tar, .tar.gz, ...) are unpacked.",
     )
+    downloads: Downloads = None
     layout: dict[str, Any] = Field(
         description="Layout of the files: `source: imagefolder` or csv with its options. Paths are "
         "relative to the download folder, where the archive x.zip has become the folder x."
@@ -107,7 +108,7 @@ class Options(DatasetOptions):
         return self
 
     def check_files(self) -> None:
-        """Checks nothing, because the files exist only after the download."""
+        check_downloads(self.downloads)
 
     def download_params(self) -> dict[str, Any]:
         """Returns the files' names and hashes, without addresses, which may change."""
@@ -205,7 +206,7 @@ def download(options: Options, directory: Path) -> list[Fetched]:
     for file in options.files:
         path = directory / file.file_name
         checksum = downloads.Checksum("sha256", file.sha256)
-        received = downloads.fetch_file(file.url, path, checksum=checksum)
+        received = downloads.fetch_file(file.url, path, checksum=checksum, folder=options.downloads)
         fetched.append(received)
         _unpack_file(file, directory, received.sha256)
     return fetched

@@ -120,7 +120,7 @@ def dataset_names() -> tuple[str, ...]:
 
 def dataset_entry(name: str) -> DatasetEntry:
     """Reads a dataset's catalog entry; raises ConfigError for an unknown name or a wrong file."""
-    _check_name(name, dataset_names(), "dataset")
+    check_name(name, dataset_names(), "dataset")
     try:
         return DatasetEntry.model_validate(resources.read_yaml("catalog", f"{name}.yaml"))
     except ValidationError as error:
@@ -160,7 +160,7 @@ def complete_backbone(values: Mapping[str, Any]) -> dict[str, Any]:
     """Completes a backbone's options; raises ConfigError for an unknown name."""
     entries = backbone_entries()
     name = values["catalog"]
-    _check_name(name, entries, "backbone")
+    check_name(name, entries, "backbone")
     entry = entries[name]
     options = dict(entry["options"])
     if values.get("checkpoint") is not None:
@@ -172,7 +172,8 @@ def complete_backbone(values: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _check_name(name: Any, known: Iterable[str], what: str) -> None:
+def check_name(name: Any, known: Iterable[str], what: str) -> None:
+    """Raises ConfigError, which lists similar names, if the catalog has no entry of a name."""
     names = sorted(known)
     if isinstance(name, str) and name in names:
         return

@@ -29,6 +29,7 @@ from dpprobe.privacy.limits import (
 )
 from dpprobe.privacy.risk import Risk, budget_token, budget_words, find_risk
 from dpprobe.study import catalog
+from dpprobe.study.copies import CopyOptions
 from dpprobe.study.imbalance import imbalance_faults, with_rare_classes
 from dpprobe.study.options import (
     FeatureOptions,
@@ -182,6 +183,12 @@ class Study(_Analysed):
     )
     papers: PaperOptions = PaperOptions()
     tracking: TrackingOptions = TrackingOptions()
+    copies: CopyOptions = Field(
+        CopyOptions(),
+        exclude_if=lambda value: value == CopyOptions(),
+        description="Copies of the catalog's datasets and weights that this machine has, usually "
+        "in a file of their own.",
+    )
     data_dir: Folder = Field("data", description="Folder for split tables.")
     results_dir: Folder = Field(
         "results",

@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import yaml
 
 from dpprobe.errors import ConfigError
+from dpprobe.study.copies import PARTS
 from dpprobe.study.yaml_file import parse_yaml
 
 COMMAND_LINE = "--config"  # the option of Snakemake that sets values of a study
@@ -100,7 +101,32 @@ class StudyLines:
         if self.overrides:
             values = json.loads(json.dumps(self.overrides, default=str))
             roots.append((COMMAND_LINE, yaml.SafeDumper(io.StringIO()).represent_data(values)))
-        return [_Source(name, node) for name, node in roots if isinstance(node, yaml.MappingNode)]
+        written = [_Source(name, root) for name, root in roots if _is_mapping(root)]
+        return [*_list_copies(written), *written]
+
+
+def _list_copies(written: Sequence[_Source]) -> Iterator[_Source]:
+    """Yields the options that parts of the study take from `copies`, as if written in the parts.
+
+    These sources stand before the written ones, so that the lines of the parts themselves count.
+    """
+    for taker in written:
+        for part, kind in PARTS.items():
+            for _, key, options in _list_items(_find_node(taker.node, part)):
+                entry = _find_node(options, "catalog")
+                for source in written if isinstance(entry, yaml.ScalarNode) else ():
+                    copy = _find_node(source.node, "copies", kind, str(entry.value))
+                    if _is_mapping(copy):
+                        block = (yaml.ScalarNode("", part), yaml.MappingNode("", [(key, copy)]))
+                        yield _Source(source.name, yaml.MappingNode("", [block]))
+
+
+def _find_node(node: yaml.Node, *keys: str) -> yaml.Node:
+    """Returns the node under keys; an empty scalar if there is none."""
+    for key in keys:
+        inner = {name: value for name, _, value in _list_items(node)}
+        node = inner.get(key, yaml.ScalarNode("", ""))
+    return node
 
 
 def _match_key(match: _Found) -> _Found | None:
@@ -174,7 +200,7 @@ def _list_items(node: yaml.Node) -> list[tuple[str, yaml.Node, yaml.Node]]:
     return list(items.values())
 
 
-def _is_mapping(node: yaml.Node) -> bool:
+def _is_mapping(node: yaml.Node | None) -> TypeGuard[yaml.MappingNode]:
     return isinstance(node, yaml.MappingNode)
 
 

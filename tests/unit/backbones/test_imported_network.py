@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,6 +85,21 @@ def test_the_function_s_network_gives_the_features() -> None:
     steps = load(preprocessing={"size": 16, "resize": 20, "interpolation": "bilinear"}).transform
     shown = image.resize((26, 20), Image.Resampling.BILINEAR).crop((5, 2, 21, 18))
     assert np.array_equal(steps(image).movedim(0, 2), np.asarray(shown))
+
+
+def test_a_checkpoint_is_held_against_its_stated_hash(folder: Path) -> None:
+    """`sha256sum` of the file; without a checkpoint there is nothing to hold against it."""
+    torch.save(torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3)).state_dict(), folder / "w.pth")
+    found = hashlib.sha256((folder / "w.pth").read_bytes()).hexdigest()
+    assert load(checkpoint="w.pth", checkpoint_sha256=found).fingerprint == (
+        load(checkpoint="w.pth").fingerprint
+    )
+    with pytest.raises(
+        ConfigError, match=f"checkpoint: w.pth: SHA-256 {found} instead of {'0' * 64}"
+    ):
+        load(checkpoint="w.pth", checkpoint_sha256="0" * 64)
+    with pytest.raises(ConfigError, match="checkpoint_sha256: has no checkpoint to check"):
+        load(checkpoint_sha256=found)
 
 
 def test_weights_of_a_trainer_s_checkpoint_are_loaded(folder: Path) -> None:

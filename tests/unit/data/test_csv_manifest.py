@@ -15,7 +15,7 @@ from dpprobe.data import csv_files, csv_manifest, csv_rows
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import ConfigError
 from dpprobe.study.study_file import load_study
-from tests.support.sources import prepare, write_manifest, write_table
+from tests.support.sources import prepare, write_images, write_manifest, write_table
 
 
 def animals(rows: int = 20) -> list[dict[str, Any]]:
@@ -52,6 +52,47 @@ def test_long_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: str, 
     assert csv.field_size_limit() == 131_072
 
 
+def test_a_folder_is_a_manifest_of_its_images(tmp_path: Path) -> None:
+    """As a CSV file of the same paths: labels, patients and groups are read from the paths."""
+    names = [f"{kind}/p{n % 7}_{'fm'[n % 2]}_{n}.png" for n in range(20) for kind in ("cat", "dog")]
+    write_images(tmp_path / "in/images", names)
+    options = {
+        "source": "csv",
+        "root": str(tmp_path / "in"),
+        "label_column": "kind",
+        "class_names": ["cat", "dog"],
+        "unit_column": "patient",
+        "group_columns": ["sex"],
+        "split_by": "id",
+        "test_fraction": 0.4,
+        "extract": {
+            "kind": {"column": "path", "pattern": "(cat|dog)/"},
+            "patient": {"column": "path", "pattern": "/(p[0-9])_"},
+            "sex": {"column": "path", "pattern": "_([fm])_"},
+        },
+    }
+    write_table(tmp_path / "in/a.csv", [{"path": f"images/{name}"} for name in sorted(names)])
+    (tmp_path / "in/images/.DS_Store").write_bytes(b"")
+    folder = options | {"train": "images"}
+    tables = [
+        prepare(tmp_path / name, **options | {"train": train})
+        for name, train in (("folder", "images"), ("file", "a.csv"))
+    ]
+    for made, wanted in zip(*tables, strict=True):
+        for read in ("read_ids", "read_groups", "read_units"):
+            assert getattr(made, read)() == getattr(wanted, read)()
+        assert made.read_labels().tolist() == wanted.read_labels().tolist()
+        assert len(made.read_ids()) > 5
+    listed = dataset_options(folder)
+    assert {Path(each).name for each in listed.input_files()} == {"images", "cat", "dog"}
+    before = listed.source_state()
+    (tmp_path / "in/images/cat" / "p9_f_9.png").write_bytes(b"png")
+    assert listed.source_state() != before
+    (tmp_path / "in/images/notes.txt").write_text("no image")
+    with pytest.raises(ConfigError, match=r"notes\.txt: not an image; move it out of"):
+        prepare(tmp_path / "out", **folder)
+
+
 def test_paths_are_relative_to_the_root_unless_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,7 +122,7 @@ def test_what_the_documentation_prints_is_accepted() -> None:
     datasets = [options for part in parts for options in part.get("datasets", {}).values()]
     backbones = [options for part in parts for options in part.get("backbones", {}).values()]
     assert Counter(options["source"] for options in datasets) == {
-        "csv": 2, "imagefolder": 1, "parquet": 1, "webdataset": 1,
+        "csv": 3, "imagefolder": 1, "parquet": 1, "webdataset": 1,
     }  # fmt: skip
     for options in datasets:
         dataset_options(options)

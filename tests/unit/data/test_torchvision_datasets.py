@@ -108,6 +108,24 @@ def test_places_files_stay_where_they_are(
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_folder_of_archives_gives_the_same_dataset_without_a_request(
+    name: str, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info, _ = prepared(name, tmp_path, server, monkeypatch)
+    asked = len(server.visits)
+    given = options(name, downloads=str(tmp_path / "remote"))
+    given.check_files()
+    dataset_preparation.download_dataset(given, tmp_path / "linked")
+    dataset_preparation.prepare_dataset(given, tmp_path / "again", downloaded=tmp_path / "linked")
+    again = table.read_info(tmp_path / "again" / "dataset.json")
+    assert (again.fingerprint, again.source) == (
+        info.fingerprint,
+        options(name).preparation_params(),
+    )
+    assert len(server.visits) == asked
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_path_gives_the_same_dataset_without_a_download(
     name: str, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

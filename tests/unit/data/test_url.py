@@ -16,7 +16,7 @@ from dpprobe.data import dataset_preparation, table, url
 from dpprobe.data.download_receipt import check_receipt
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
-from dpprobe.errors import ConfigError, DataError
+from dpprobe.errors import ConfigError, DataError, WrongDownloadError
 from tests.support.misbehaving_server import Server, make_quick
 from tests.support.shards import png
 
@@ -102,6 +102,36 @@ def test_a_manifest(server: Server, tmp_path: Path) -> None:
     elsewhere = dataset_options(given | {"layout": layout | {"train": "none.csv"}})
     with pytest.raises(ConfigError, match=r"^layout: train: no file none\.csv"):
         url.prepare(elsewhere, tmp_path, downloaded=tmp_path / "downloads")  # type: ignore[arg-type]
+
+
+def test_a_folder_in_place_of_a_download(server: Server, tmp_path: Path) -> None:
+    """It is asked for nothing, checked by the same checksums, and leaves the same tables."""
+    archives = tmp_path / "archives"
+    archives.mkdir()
+    fetched = dataset_options(values(server))
+    given = dataset_options(values(server, downloads=str(archives)))
+    given.check_files()
+    assert given.download_params() == fetched.download_params()
+    assert given.preparation_params() == fetched.preparation_params()
+    with pytest.raises(
+        WrongDownloadError, match=r"downloads: no file .*archives/chest\.zip; put it"
+    ):
+        run(given, tmp_path / "none")
+    (archives / "chest.zip").write_bytes(b"other")
+    with pytest.raises(WrongDownloadError, match=r"chest\.zip: SHA-256 d9298a\w+ instead of"):
+        run(given, tmp_path / "wrong")
+    assert not (tmp_path / "wrong/downloads/chest.zip").exists()
+    (archives / "chest.zip").write_bytes(zipped(images()))
+    assert run(given, tmp_path / "given").train_rows == 8
+    assert server.visits == []
+    assert (archives / "chest.zip").read_bytes() == zipped(images())
+    (archives / "chest.zip").unlink()
+    assert run(fetched, tmp_path / "fetched").train_rows == 8
+    found = [table.read_info(tmp_path / at / "tables/dataset.json") for at in ("given", "fetched")]
+    assert found[0].fingerprint == found[1].fingerprint
+    elsewhere = dataset_options(values(server, downloads=str(tmp_path / "no")))
+    with pytest.raises(ConfigError, match="downloads: no folder"):
+        elsewhere.check_files()
 
 
 def test_a_zip_that_escapes_leaves_nothing(server: Server, tmp_path: Path) -> None:

@@ -497,10 +497,10 @@ def test_table_of_another_dataset_is_refused(tmp_path: Path) -> None:
         extract(one, tmp_path / "out")
 
 
-def test_real_weights_give_the_features_of_a_plain_loop(tmp_path: Path, shared_data: Path) -> None:
-    checkpoint = shared_data / "weights" / "mobilenetv2_100_imagenet.safetensors"
-    source = {"source": "parquet", "train": str(shared_data / "cifar10" / "train.parquet"),
-              "test": str(shared_data / "cifar10" / "test.parquet"),
+def test_real_weights_give_the_features_of_a_plain_loop(tmp_path: Path, test_data: Path) -> None:
+    checkpoint = test_data / "weights" / "mobilenetv2_100_imagenet.safetensors"
+    source = {"source": "parquet", "train": str(test_data / "cifar10" / "train.parquet"),
+              "test": str(test_data / "cifar10" / "test.parquet"),
               "limit": {"train": 40, "test": 1}, "missing_classes": "warn"}  # fmt: skip
     dataset_preparation.prepare_dataset(dataset_options(source), tmp_path / "data")
     network = {

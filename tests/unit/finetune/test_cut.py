@@ -96,9 +96,9 @@ def test_a_cut_tower_of_open_clip_is_the_whole_one(
     check_every_cut(open_clip_backbone(model), list(range(1, depth + 1)), depth)
 
 
-def test_the_real_mobilenet_is_cut_at_both_ends_and_between(shared_data: Path) -> None:
+def test_the_real_mobilenet_is_cut_at_both_ends_and_between(test_data: Path) -> None:
     """The small one of its family is cut before every block above."""
-    check_every_cut(real_mobilenet(shared_data), [1, 6, 12, 17], 17)
+    check_every_cut(real_mobilenet(test_data), [1, 6, 12, 17], 17)
 
 
 def test_parts_share_the_parameters_of_the_whole_under_their_names() -> None:

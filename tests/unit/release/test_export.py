@@ -214,8 +214,8 @@ def test_what_cannot_be_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     ] == []
 
 
-def test_real_weights_in_another_runtime(tmp_path: Path, shared_data: Path) -> None:
-    checkpoint = shared_data / "weights" / "mobilenetv2_100_imagenet.safetensors"
+def test_real_weights_in_another_runtime(tmp_path: Path, test_data: Path) -> None:
+    checkpoint = test_data / "weights" / "mobilenetv2_100_imagenet.safetensors"
     mobilenet = MOBILENET | {"checkpoint": str(checkpoint)}
     bundle = write_release(tmp_path / "bundle", mobilenet, dtype="float16", scale=5.0)
     path = tmp_path / "model.onnx"

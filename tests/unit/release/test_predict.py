@@ -80,11 +80,11 @@ ROWS = 50
 
 
 @pytest.fixture(scope="module")
-def cifar(tmp_path_factory: pytest.TempPathFactory, shared_data: Path) -> Path:
+def cifar(tmp_path_factory: pytest.TempPathFactory, test_data: Path) -> Path:
     """A dataset of real images."""
     folder = tmp_path_factory.mktemp("cifar10")
-    source = {"source": "parquet", "train": str(shared_data / "cifar10" / "train.parquet"),
-              "test": str(shared_data / "cifar10" / "test.parquet"),
+    source = {"source": "parquet", "train": str(test_data / "cifar10" / "train.parquet"),
+              "test": str(test_data / "cifar10" / "test.parquet"),
               "limit": {"train": ROWS, "test": 1}, "missing_classes": "warn"}  # fmt: skip
     dataset_preparation.prepare_dataset(dataset_options(source), folder)
     return folder
@@ -122,11 +122,11 @@ MOBILENET = {
     ids=["mobilenet-float16", "mobilenet-float32", "pixels", "scattering"],
 )
 def test_predictions_are_those_of_stored_features(
-    tmp_path: Path, cifar: Path, shared_data: Path, backbone: dict[str, Any], dtype: str
+    tmp_path: Path, cifar: Path, test_data: Path, backbone: dict[str, Any], dtype: str
 ) -> None:
     checkpoint = None
     if backbone["family"] == "timm":
-        checkpoint = shared_data / "weights" / "mobilenetv2_100_imagenet.safetensors"
+        checkpoint = test_data / "weights" / "mobilenetv2_100_imagenet.safetensors"
         backbone = backbone | {"checkpoint": str(checkpoint)}
     store = store_of(cifar, tmp_path / "store", backbone, dtype=dtype)
     options: dict[str, Any] = {"dtype": dtype, "dimension": store.dimension, "scale": 5.0}
