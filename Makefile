@@ -6,8 +6,8 @@ READY := $(VENV)/.ready
 LOCKS := requirements/bootstrap.lock requirements/environment.lock
 CORES ?= $(shell getconf _NPROCESSORS_ONLN)
 
-.PHONY: help environment demo test test-real slurm-test test-snakemake test-lowest check format schema screenshots docs wheel \
-	lock clean clean-all
+.PHONY: help environment demo test test-real data-is-named slurm-test test-snakemake test-lowest check format schema \
+	screenshots docs wheel lock clean clean-all
 
 help:
 	@echo "make demo     set everything up, run the default study, show its results"
@@ -62,9 +62,11 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
 
-test-real: $(READY)
-	@test -n "$$DPPROBE_TEST_DATA" || { echo "test-real: set DPPROBE_TEST_DATA to a folder of real data: bench/README.md" >&2; exit 1; }
+test-real: | data-is-named $(READY)
 	$(BIN)/python -m pytest -m real -n $(CORES) --dist loadfile --no-loadscope-reorder
+
+data-is-named:
+	@test -n "$$DPPROBE_TEST_DATA" || { echo "test-real: set DPPROBE_TEST_DATA to a folder of real data: bench/README.md" >&2; exit 1; }
 
 # A test that is skipped fails this: what is missing must not pass for tested.
 slurm-test: $(READY)
