@@ -20,7 +20,7 @@ help:
 	@echo "make format   format code and rules"
 	@echo "make schema   regenerate what is written from code: workflow/schemas, docs/options.md, docs/python-reference.md,"
 	@echo "              the table of docs/attack-model.md, the options of docs/methods and the picture of the pipeline"
-	@echo "make screenshots  make the pictures of README and docs/tracking.md again, in Chromium"
+	@echo "make screenshots  make all pictures of README and docs again but the pipeline's; needs Chromium"
 	@echo "make docs     build the docs site, build/site/index.html, and check its links"
 	@echo "make wheel    build dist/dpprobe-*.whl, which has the workflow too: dpprobe run"
 	@echo "make lock     resolve requirements/*.in again"
@@ -120,6 +120,7 @@ schema: $(READY)
 	$(BIN)/python bench/pipeline_picture.py
 
 screenshots: $(READY)
+	@$(BIN)/python bench/pictures.py
 	@$(BIN)/python -m tests.browser.screenshots
 
 # Of its own few packages, which nothing else needs; it needs no other part of the environment.

@@ -1,12 +1,13 @@
-"""Pictures of the default study in README and docs/tracking.md: its report and views in MLflow.
+"""Pictures of real runs: the default study's report and views in MLflow, and the tutorial's.
 
-Run as `make screenshots`, after a change of what they show.
+`make screenshots` runs this after `bench/pictures.py`, which draws the pictures that need no run.
+Each picture carries its texts; tests compare them with what the program writes today.
 """
 
 from __future__ import annotations
 
-import io
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,16 +16,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
 from tests.browser.chromium import MISSING, await_that, launch, open_page, screen
 from tests.support.mlflow_server import serve
+from tests.support.script_modules import load_script
 
 from dpprobe.artifacts import read_json
 
 ROOT = Path(__file__).resolve().parents[2]
-PICTURES = ROOT / "docs" / "images"
 DATASET = "digits"
-FIGURE = f"figures/{DATASET}/accuracy.png"  # copied unchanged
+FIGURE = f"figures/{DATASET}/accuracy.png"
 REPORT = "report.png"
 REPORT_SIZE = (1280, 1000)
 # Each picture of MLflow with the record of addresses and the name of the page in it.
@@ -42,27 +42,73 @@ FEW_SHOT = ROOT / "build" / "few_shot"
 MLFLOW_SIZE = (1600, 800)
 NAMES = (f"{DATASET}_accuracy.png", REPORT, *README_VIEWS)
 TRACKING_NAMES = (*README_VIEWS, *OTHER_VIEWS, *FEW_SHOT_VIEWS)
-COLOURS = 256
-LARGEST = 300_000  # bytes of a picture
 INSTALL = "sh tests/install_system_packages.sh browser"
 PLOTTED = ".js-plotly-plot .scatterlayer path, .js-plotly-plot .barlayer path"
 # What a mouse elsewhere does not show: Plotly's buttons, always there in a browser without one.
 PLOTLY_BUTTONS = ".modebar { display: none !important; }"
+# The texts of all elements that are in the window as a whole.
+TEXTS_IN_SIGHT = """
+return [...document.querySelectorAll("body *")].filter((own) => {
+  const box = own.getBoundingClientRect();
+  return [...own.childNodes].some((node) => node.nodeType === 3 && node.data.trim())
+    && box.width && box.top >= 0 && box.bottom <= innerHeight && own.checkVisibility();
+}).map((own) => own.innerText ?? own.textContent);
+"""
+# The tutorial runs in a folder of its own, with links to what its commands name.
+TUTORIAL = ROOT / "build" / "tutorial"
+TUTORIAL_PAGE = ROOT / "docs" / "tutorial.md"
+LINKED = ("Snakefile", "bench", "profiles", "resources", "src", "workflow")
+TUTORIAL_PICTURES = {
+    name: source
+    for source, name in re.findall(
+        r"<!-- from (\S+) -->\n\n!\[.*?\]\(images/(\S+)\)",
+        TUTORIAL_PAGE.read_text(encoding="utf-8"),
+    )
+}
+Picture = tuple[str, bytes, list[str]]  # name, content as PNG, texts
 
 
 def main() -> None:
-    """Runs the default study where it has not been run, and writes its pictures."""
+    """Runs the studies that have not been run, and writes their pictures."""
     if MISSING:
         sys.exit(f"screenshots: chromium or chromedriver is missing; install them: {INSTALL}")
+    pictures = load_script(ROOT / "bench" / "pictures.py")
     run_default_study()
     run_few_shot_study()
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    for name, picture in take(ROOT / "results", few_shot=FEW_SHOT / "results"):
-        content = optimised(picture)
-        if len(content) > LARGEST:
-            sys.exit(f"screenshots: {name} has {len(content):,} bytes, over {LARGEST:,}; show less")
-        (PICTURES / name).write_bytes(content)
-        print(f"{(PICTURES / name).relative_to(ROOT)}: {len(content) / 1000:.0f} kB")
+    run_tutorial()
+    for name, picture, texts in take(ROOT / "results", few_shot=FEW_SHOT / "results"):
+        pictures.write_picture(name, picture, texts)
+    for name, source in TUTORIAL_PICTURES.items():
+        pictures.write_picture(
+            name, (TUTORIAL / source).read_bytes(), figure_texts(TUTORIAL / source)
+        )
+
+
+def figure_texts(picture: Path) -> list[str]:
+    """Returns the texts of a figure of a study, which lies there as SVG too; else none."""
+    svg = picture.with_suffix(".svg")
+    read = load_script(ROOT / "bench" / "pictures.py").read_svg_texts
+    return list(read(svg.read_text(encoding="utf-8"))) if svg.exists() else []
+
+
+def run_tutorial() -> None:
+    """Runs the commands of docs/tutorial.md up to the study's results."""
+    TUTORIAL.mkdir(parents=True, exist_ok=True)
+    for name in LINKED:
+        if not (TUTORIAL / name).exists():
+            (TUTORIAL / name).symlink_to(ROOT / name)
+    page = TUTORIAL_PAGE.read_text(encoding="utf-8").partition("## The report")[0]
+    commands = [
+        line.strip()
+        for block in re.findall(r"<!-- run -->\n\n((?:    .*\n)+)", page)
+        for line in block.splitlines()
+        if not (" init " in line and (TUTORIAL / "lesions.yaml").exists())
+    ]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    for command in commands:
+        subprocess.run(
+            command, shell=True, check=True, cwd=TUTORIAL, env={**os.environ, "PATH": path}
+        )
 
 
 def run_default_study() -> None:
@@ -89,15 +135,16 @@ def _run_snakemake(*words: str) -> None:
     )  # fmt: skip
 
 
-def take(results: Path, *, few_shot: Path) -> Iterator[tuple[str, bytes]]:
-    """Yields each picture's name and content, as PNG."""
-    yield f"{DATASET}_accuracy.png", (results / FIGURE).read_bytes()
+def take(results: Path, *, few_shot: Path) -> Iterator[Picture]:
+    """Yields the pictures of the default study and its variation."""
+    figure = results / FIGURE
+    yield f"{DATASET}_accuracy.png", figure.read_bytes(), figure_texts(figure)
     with a_browser() as browser:
         width, height = REPORT_SIZE
         screen(browser, width=width, height=height)
         browser.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
         open_page(browser, (results / "report.html").as_uri(), "How it is computed")
-        yield REPORT, browser.get_screenshot_as_png()
+        yield REPORT, *take_page(browser)
         browser.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": False})
         yield from _take_views(browser, results, README_VIEWS | OTHER_VIEWS)
         yield from _take_views(browser, few_shot, FEW_SHOT_VIEWS)
@@ -105,13 +152,13 @@ def take(results: Path, *, few_shot: Path) -> Iterator[tuple[str, bytes]]:
 
 def _take_views(
     browser: Any, results: Path, views: Mapping[str, tuple[str, str]]
-) -> Iterator[tuple[str, bytes]]:
+) -> Iterator[Picture]:
     with tempfile.TemporaryDirectory() as scratch:
         store = f"sqlite:///{results.resolve()}/mlflow.db"
         with serve(Path(scratch), backend=store) as server:
             for name, (record, page) in views.items():
                 pages = read_json(results / "tracking" / record)["pages"]
-                yield name, _mlflow_page(browser, f"{server}/{pages[page]}")
+                yield name, *_mlflow_page(browser, f"{server}/{pages[page]}")
 
 
 @contextmanager
@@ -137,7 +184,12 @@ def close_assistant(browser: Any) -> bool:
     return bool(crosses)
 
 
-def _mlflow_page(browser: Any, address: str) -> bytes:
+def take_page(browser: Any) -> tuple[bytes, list[str]]:
+    """Returns a picture of the window, and the texts in it."""
+    return browser.get_screenshot_as_png(), browser.execute_script(TEXTS_IN_SIGHT)
+
+
+def _mlflow_page(browser: Any, address: str) -> tuple[bytes, list[str]]:
     width, height = MLFLOW_SIZE
     screen(browser, width=width, height=height)
     open_page(browser, address, "matching run")
@@ -152,16 +204,7 @@ def _mlflow_page(browser: Any, address: str) -> bytes:
             lambda: browser.find_elements("css selector", PLOTTED),
             lambda: f"no chart is drawn on {address}",
         )
-    return bytes(browser.get_screenshot_as_png())
-
-
-def optimised(picture: bytes) -> bytes:
-    """Returns a PNG in a palette, as small as Pillow makes it."""
-    with Image.open(io.BytesIO(picture)) as image:
-        flat = image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
-    stream = io.BytesIO()
-    flat.save(stream, "PNG", optimize=True)
-    return stream.getvalue()
+    return take_page(browser)
 
 
 if __name__ == "__main__":
