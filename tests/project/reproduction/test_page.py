@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from dpprobe.exhibits import published
@@ -52,3 +53,27 @@ def test_counts_add_up_to_all_published_numbers() -> None:
     text = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
     total, *states = map(int, row(text, "All")[1:])
     assert total == sum(states) == len(comparisons) == len(read.numbers)
+
+
+def test_the_readme_counts_published_numbers_as_the_page_does(repository: Path) -> None:
+    page = (repository / "docs/reproduction.md").read_text(encoding="utf-8")
+    (counted,) = re.findall(r"^\| All \| (.*) \|$", page, re.MULTILINE)
+    papers = page.partition("| All |")[0].partition("| Paper |")[2].count("\n| ") - 1
+    readme = (repository / "README.md").read_text(encoding="utf-8")
+    words = " ".join(readme.partition("## Published numbers\n")[2].partition("\n## ")[0].split())
+    found = re.match(
+        r"dpprobe knows (\d+) numbers of (\w+) papers. (\d+) were run like for like, (\d+) in "
+        r"another setting, and (\d+) not yet ",
+        words,
+    )
+    assert found is not None
+    total, named, *states = found.groups()
+    assert [total, *states] == counted.split(" | ")
+    assert ["four", "five", "six", "seven", "eight"][papers - 4] == named
+    differences: dict[str, list[float]] = {"MNIST": [], "CIFAR-10": []}
+    for row in re.findall(r"^\| .* \| like for like \(.*$", page, re.MULTILINE):
+        cells = row.split(" | ")
+        differences[cells[0].strip("| ").partition(",")[0]].append(-float(cells[5]))
+    mnist, cifar = differences.values()
+    assert f"at most {max(mnist):g} points below the published one on MNIST ({len(mnist)} " in words
+    assert f"{max(cifar):g} points on CIFAR-10 ({len(cifar)})" in words
