@@ -1,4 +1,7 @@
-"""The pictures of README and docs: there, small, shown; those of the README made by a script."""
+"""The pictures of README and docs: there, small, shown, made by a command, and not stale.
+
+`tests/workflow/test_default_study.py` compares the pictures of the default study with a run.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from dpprobe.analysis_registry import load_analyses
+from dpprobe.exhibits import style
+from dpprobe.reporting.figures import curves
 from dpprobe.reporting.registry import EXHIBITS
 from tests.browser import screenshots
+from tests.support.cell_files import summarise, write_study
+from tests.support.picture_texts import find_stale, load_pictures, read_texts
 from tests.support.script_modules import load_script
 
 PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)\)")
@@ -30,7 +39,7 @@ def test_pictures_are_there_and_small_and_have_a_text(repository: Path) -> None:
     assert len(pictures) > 10
     for path, text in pictures.items():
         assert path.read_bytes()[:4] in (b"\x89PNG", b"<svg"), path
-        assert path.stat().st_size <= screenshots.LARGEST, path
+        assert path.stat().st_size <= load_pictures().LARGEST, path
         assert len(text) > 20, f"{path.name}: the text does not say what is to be seen"
 
 
@@ -47,7 +56,43 @@ def test_pages_show_what_make_screenshots_makes(repository: Path) -> None:
         assert sorted(found) == sorted(names)
     # each view of MLflow has a heading
     assert len(found) == len(re.findall(r"^### \d\. ", text, flags=re.MULTILINE))
-    assert "python -m tests.browser.screenshots" in (repository / "Makefile").read_text()
+
+
+def test_a_command_makes_every_picture(repository: Path) -> None:
+    made = {*load_pictures().DRAWN, *screenshots.NAMES, *screenshots.TRACKING_NAMES}
+    made |= {*screenshots.TUTORIAL_PICTURES, "pipeline.svg"}
+    folder = repository / "docs/images"
+    assert {path.relative_to(folder).as_posix() for path in folder.rglob("*.*")} == made
+    for name in made - {"pipeline.svg"}:
+        read_texts(name)
+    recipe = (repository / "Makefile").read_text().partition("\nscreenshots:")[2].split("\n\n")[0]
+    assert all(f"python {words}" in recipe for words in ("bench/pictures.py", "-m tests.browser."))
+
+
+@pytest.mark.parametrize("name", sorted(load_pictures().DRAWN))
+def test_a_drawn_picture_has_the_texts_of_today(name: str) -> None:
+    pictures = load_pictures()
+    _, texts = pictures.DRAWN[name]()
+    assert read_texts(name) == pictures.clean(texts), "run `make screenshots`"
+
+
+def test_the_tutorial_s_figure_has_the_texts_of_today(tmp_path: Path) -> None:
+    cells = write_study(
+        tmp_path, dataset="lesions", backbones=["scattering"], methods=["auto", "nonprivate"],
+        headline="auc", class_names=["benign", "malignant"], patients=50, seeds=5,
+    )  # fmt: skip
+    with style.use_settings():
+        figure = curves.epsilon_accuracy(summarise(tmp_path / "summary.parquet", *cells))
+        drawn = load_pictures().read_svg_texts(style.draw_svg(figure).decode())
+    assert find_stale(read_texts("tutorial_accuracy.png"), "\n".join(drawn)) == []
+
+
+def test_a_text_that_is_not_written_any_more_is_found() -> None:
+    today = "mean of 3 seeds; bands: 95% CI over seeds. At ε = 0.5, 2, inf: 97.0%"
+    assert find_stale(["mean of 5 seeds;", "95% CI over seeds", "At ε = 1: 99.1%"], today) == []
+    assert find_stale(["bands: 95 %, t over seeds", "means of 5 seeds"], today) == [
+        "bands: 95 %, t over seeds", "means of 5 seeds",
+    ]  # fmt: skip
 
 
 def test_the_pipeline_is_drawn_from_the_rules(repository: Path) -> None:

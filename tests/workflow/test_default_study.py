@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
@@ -19,6 +22,7 @@ import pytest
 import yaml
 
 from dpprobe.artifacts import read_json
+from tests.support.picture_texts import find_stale, load_pictures, page_text, read_texts
 from tests.support.stored_records import check_values
 
 from .conftest import Workspace, count_rules
@@ -211,3 +215,49 @@ def test_deleting_one_shard_redoes_only_what_descends_from_it(
     assert all("reused" in log and "training seeds" not in log for log in logs)
     assert len(shard.read_bytes()) == len(kept)
     assert "Nothing to be done" in workspace.run(study, "features", "heads").stdout
+
+
+def test_the_pictures_of_the_readme_show_what_a_run_writes_today(
+    finished: tuple[Workspace, Counter[str]],
+) -> None:
+    results = finished[0].directory / "results"
+    report = page_text(results / "report.html")
+    figure = (results / "figures/digits/accuracy.svg").read_text(encoding="utf-8")
+    drawn = "\n".join(load_pictures().read_svg_texts(figure))
+    assert find_stale(read_texts("report.png"), report) == []
+    assert find_stale(read_texts("digits_accuracy.png"), drawn) == []
+    # from the pictures of 25 November, which were stale three days later
+    old = [
+        "How accurate is a private classifier on these images?",
+        "public learning curves predict 82% (64 to 95) with twice the images, 84% (67 to 96) "
+        "with twice the budget, and 72% (49 to 91) here, where 92.4% was measured (details)",
+    ]
+    assert find_stale(old, report) == old
+    assert find_stale(["mean of 5 seeds; bands: 95 %, t over seeds"], drawn) != []
+
+
+# Each picture of MLflow: experiment and key of the view that it shows.
+VIEWS = {
+    "mlflow_runs.png": ("digits", "dpprobe"), "mlflow_charts.png": ("digits/summary", "dpprobe"),
+    "mlflow_private.png": ("digits", "dpprobe-private"),
+    "mlflow_studies.png": ("all studies", "dpprobe"),
+}  # fmt: skip
+
+
+def test_the_pictures_of_mlflow_show_the_notes_and_views_of_today(
+    finished: tuple[Workspace, Counter[str]],
+) -> None:
+    store = finished[0].directory / "results/mlflow.db"
+    with contextlib.closing(sqlite3.connect(store)) as database:
+        tags = {
+            (name, key): value
+            for name, key, value in database.execute(
+                "SELECT name, key, value FROM experiment_tags "
+                "JOIN experiments USING (experiment_id)"
+            )
+        }
+    for picture, (experiment, key) in VIEWS.items():
+        shown = "\n".join(read_texts(picture))
+        view = json.loads(tags[experiment, f"mlflow.sharedViewState.{key}"])["name"]
+        note = tags[experiment, "mlflow.note.content"]
+        assert find_stale([note, view], shown) == [], f"{picture}: run `make screenshots`"
