@@ -14,6 +14,7 @@ from typing import Any
 
 SOURCE = Path("build", "docs")
 PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "CHANGELOG.md")
+SCRIPT = Path("docs", "iframe-worker.js")  # searches in a site that is opened as a file
 _LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
 _FENCE = re.compile(r"^ {0,3}(```|~~~)")
 _ITEM = re.compile(r"^ *([-*+]|\d+\.) ")
@@ -24,7 +25,7 @@ def on_config(config: Any) -> Any:
     root = Path(config["config_file_path"]).resolve().parent
     source = root / SOURCE
     shutil.rmtree(source, ignore_errors=True)
-    for path in linked(root):
+    for path in [*linked(root), SCRIPT]:
         target = source / path
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(root / path, target)

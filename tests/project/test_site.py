@@ -60,7 +60,8 @@ def test_a_link_that_leads_nowhere_fails(
     settings, _, _ = (REPOSITORY / "mkdocs.yml").read_text().partition("nav:\n")
     (tmp_path / "mkdocs.yml").write_text(settings)
     (tmp_path / "docs").mkdir()
-    (tmp_path / "docs/site.py").write_bytes((REPOSITORY / "docs/site.py").read_bytes())
+    for name in ("site.py", site.SCRIPT.name):
+        (tmp_path / "docs" / name).write_bytes((REPOSITORY / "docs" / name).read_bytes())
     (tmp_path / "docs/page.md").write_text("# Page\n\n## A part\n")
     for name in site.PAGES:
         (tmp_path / name).write_text(f"# {name}\n")
