@@ -49,23 +49,27 @@ def test_files_that_pages_link_are_of_the_site(site: ModuleType, tmp_path: Path)
     ]  # fmt: skip
 
 
+def write_small_site(folder: Path, text: str) -> None:
+    """Writes what the site is built of, with few pages; the text is on its home page."""
+    settings, _, _ = (REPOSITORY / "mkdocs.yml").read_text().partition("nav:\n")
+    (folder / "mkdocs.yml").write_text(settings)
+    (folder / "docs").mkdir()
+    module = load_script(REPOSITORY / "docs/site.py")
+    for name in ("site.py", module.SCRIPT.name):
+        (folder / "docs" / name).write_bytes((REPOSITORY / "docs" / name).read_bytes())
+    (folder / "docs/page.md").write_text("# Page\n\n## A part\n")
+    for name in module.PAGES:
+        (folder / name).write_text(f"# {name}\n")
+    (folder / "README.md").write_text(f"# Home\n\n{text}\n")
+
+
 @pytest.mark.skipif(not MKDOCS.exists(), reason="`make docs` was not run here")
 @pytest.mark.parametrize(("link", "builds"), [
     ("[x](docs/page.md#a-part)", True), ("[x](docs/none.md)", False),
     ("[x](docs/page.md#nowhere)", False),
 ])  # fmt: skip
-def test_a_link_that_leads_nowhere_fails(
-    link: str, builds: bool, site: ModuleType, tmp_path: Path
-) -> None:
-    settings, _, _ = (REPOSITORY / "mkdocs.yml").read_text().partition("nav:\n")
-    (tmp_path / "mkdocs.yml").write_text(settings)
-    (tmp_path / "docs").mkdir()
-    for name in ("site.py", site.SCRIPT.name):
-        (tmp_path / "docs" / name).write_bytes((REPOSITORY / "docs" / name).read_bytes())
-    (tmp_path / "docs/page.md").write_text("# Page\n\n## A part\n")
-    for name in site.PAGES:
-        (tmp_path / name).write_text(f"# {name}\n")
-    (tmp_path / "README.md").write_text(f"# Home\n\n{link}\n")
+def test_a_link_that_leads_nowhere_fails(link: str, builds: bool, tmp_path: Path) -> None:
+    write_small_site(tmp_path, link)
     done = subprocess.run(
         [MKDOCS.with_name("python"), "-m", "mkdocs", "build"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
