@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +54,19 @@ return [...document.querySelectorAll("body *")].filter((own) => {
   return [...own.childNodes].some((node) => node.nodeType === 3 && node.data.trim())
     && box.width && box.top >= 0 && box.bottom <= innerHeight && own.checkVisibility();
 }).map((own) => own.innerText ?? own.textContent);
+"""
+# Where the first element begins that the window shows only in part.
+FIRST_CUT = """
+return Math.min(innerHeight, ...[...document.querySelectorAll("main *, body > *")].filter((own) => {
+  const box = own.getBoundingClientRect();
+  return [...own.childNodes].some((node) => node.nodeType === 3 && node.data.trim())
+    && box.top < innerHeight && box.bottom > innerHeight;
+}).map((own) => own.getBoundingClientRect().top));
+"""
+# MLflow gives all columns one width on a busy machine: a double click gives each what it needs.
+WIDEN_COLUMNS = """
+document.querySelectorAll(".ag-header-cell-resize").forEach((own) =>
+  own.dispatchEvent(new MouseEvent("dblclick", { bubbles: true })));
 """
 # The tutorial runs in a folder of its own, with links to what its commands name.
 TUTORIAL = ROOT / "build" / "tutorial"
@@ -144,6 +158,7 @@ def take(results: Path, *, few_shot: Path) -> Iterator[Picture]:
         screen(browser, width=width, height=height)
         browser.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
         open_page(browser, (results / "report.html").as_uri(), "How it is computed")
+        screen(browser, width=width, height=int(browser.execute_script(FIRST_CUT)))
         yield REPORT, *take_page(browser)
         browser.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": False})
         yield from _take_views(browser, results, README_VIEWS | OTHER_VIEWS)
@@ -204,6 +219,8 @@ def _mlflow_page(browser: Any, address: str) -> tuple[bytes, list[str]]:
             lambda: browser.find_elements("css selector", PLOTTED),
             lambda: f"no chart is drawn on {address}",
         )
+    browser.execute_script(WIDEN_COLUMNS)
+    time.sleep(1.0)
     return take_page(browser)
 
 
