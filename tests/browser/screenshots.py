@@ -37,12 +37,9 @@ OTHER_VIEWS = {
     "mlflow_private.png": (f"{DATASET}.json", "private"),
     "mlflow_studies.png": ("_study.json", "studies"),
 }
-# The view of baselines exists only if a study has some, so a second, smaller study makes it.
-FEW_SHOT_VIEWS = {"mlflow_baselines.png": (f"{DATASET}.json", "baseline_charts")}
-FEW_SHOT = ROOT / "build" / "few_shot"
 MLFLOW_SIZE = (1600, 800)
 NAMES = (f"{DATASET}_accuracy.png", REPORT, *README_VIEWS)
-TRACKING_NAMES = (*README_VIEWS, *OTHER_VIEWS, *FEW_SHOT_VIEWS)
+TRACKING_NAMES = (*README_VIEWS, *OTHER_VIEWS)
 INSTALL = "sh tests/install_system_packages.sh browser"
 PLOTTED = ".js-plotly-plot .scatterlayer path, .js-plotly-plot .barlayer path"
 # What a mouse elsewhere does not show: Plotly's buttons, always there in a browser without one.
@@ -88,9 +85,8 @@ def main() -> None:
         sys.exit(f"screenshots: chromium or chromedriver is missing; install them: {INSTALL}")
     pictures = load_script(ROOT / "bench" / "pictures.py")
     run_default_study()
-    run_few_shot_study()
     run_tutorial()
-    for name, picture, texts in take(ROOT / "results", few_shot=FEW_SHOT / "results"):
+    for name, picture, texts in take(ROOT / "results"):
         pictures.write_picture(name, picture, texts)
     for name, source in TUTORIAL_PICTURES.items():
         pictures.write_picture(
@@ -127,30 +123,13 @@ def run_tutorial() -> None:
 
 def run_default_study() -> None:
     """Runs what is missing of it; minutes the first time."""
-    _run_snakemake()
+    cores = str(os.cpu_count() or 1)
+    command = [sys.executable, "-m", "snakemake", "--cores", cores, "--rerun-incomplete"]
+    subprocess.run([*command, "--quiet", "progress", "rules"], cwd=ROOT, check=True)
 
 
-def run_few_shot_study() -> None:
-    """Runs the default study at one epsilon beside few-shot probes, in a folder of its own."""
-    _run_snakemake(
-        "--until", "track", "--config", "study=digits_few_shot",
-        f"results_dir={(FEW_SHOT / 'results').relative_to(ROOT)}",
-        f"data_dir={(FEW_SHOT / 'data').relative_to(ROOT)}",
-        "epsilons=[1]",
-        "few_shot={backbones: [scattering, pixels], shots: [1, 4, 16]}",
-    )  # fmt: skip
-
-
-def _run_snakemake(*words: str) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "snakemake", "--cores", str(os.cpu_count() or 1),
-         "--rerun-incomplete", "--quiet", "progress", "rules", *words],
-        cwd=ROOT, check=True,
-    )  # fmt: skip
-
-
-def take(results: Path, *, few_shot: Path) -> Iterator[Picture]:
-    """Yields the pictures of the default study and its variation."""
+def take(results: Path) -> Iterator[Picture]:
+    """Yields the pictures of the default study."""
     figure = results / FIGURE
     yield f"{DATASET}_accuracy.png", figure.read_bytes(), figure_texts(figure)
     with a_browser() as browser:
@@ -162,7 +141,6 @@ def take(results: Path, *, few_shot: Path) -> Iterator[Picture]:
         yield REPORT, *take_page(browser)
         browser.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": False})
         yield from _take_views(browser, results, README_VIEWS | OTHER_VIEWS)
-        yield from _take_views(browser, few_shot, FEW_SHOT_VIEWS)
 
 
 def _take_views(
