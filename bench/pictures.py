@@ -121,15 +121,15 @@ def methods() -> Figure:
     """Draws bench/results/method_cards.csv: mean accuracy of every head with its defaults."""
     means: dict[str, dict[float, float]] = defaultdict(dict)
     with (RECORDS / "method_cards.csv").open(encoding="utf-8", newline="") as stream:
-        for method, epsilon, *values in list(csv.reader(stream))[1:]:
-            means[method][float(epsilon)] = fmean(map(float, filter(None, values)))
+        for method, token, *values in list(csv.reader(stream))[1:]:
+            means[method][float(token)] = fmean(map(float, filter(None, values)))
     (ceiling,) = {*means["nonprivate"].values()}
     heads = sorted(set(HEADS) - {"nonprivate"}, key=lambda head: -means[head][1.0])
     figure, (axes,) = style.panel_grid(1, legend=len(heads) + 1)
     for head, (colour, (dashes, marker)) in zip(heads, style.choose_looks(len(heads)), strict=True):
         epsilons = [epsilon for epsilon in sorted(means[head]) if epsilon < float("inf")]
-        values = [means[head][epsilon] for epsilon in epsilons]
-        axes.plot(epsilons, values, color=colour, ls=dashes, marker=marker, label=head)
+        accuracies = [means[head][epsilon] for epsilon in epsilons]
+        axes.plot(epsilons, accuracies, color=colour, ls=dashes, marker=marker, label=head)
     axes.axhline(ceiling, color=style.NEUTRAL, ls=style.CEILING_STYLE, lw=1)
     axes.set(xscale="log", xlabel="privacy budget ε (log scale)", ylabel="test accuracy (%)")
     axes.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
