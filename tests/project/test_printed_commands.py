@@ -6,6 +6,7 @@ import argparse
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,8 +63,8 @@ def test_dpprobe_takes_the_options(words: list[str], monkeypatch: pytest.MonkeyP
     class Parsed(Exception):
         pass
 
-    def parse(parser: argparse.ArgumentParser, *args: object, **options: object) -> object:
-        found, rest = real(parser, *args, **options)  # type: ignore[call-overload]
+    def parse(parser: argparse.ArgumentParser, *args: Any, **options: Any) -> Any:
+        found, rest = real(parser, *args, **options)
         if parser.prog == "dpprobe":
             assert not rest or found.command == "run", f"unknown: {rest}"
             parsed.append(found)
