@@ -180,7 +180,7 @@ _E0, _E1, _E2 = _f4(5.0000001201e-1), _f4(1.6666665459e-1), _f4(4.1665795894e-2)
 _E3, _E4, _E5 = _f4(8.3334519073e-3), _f4(1.3981999507e-3), _f4(1.9875691500e-4)
 
 
-# Not "reassoc": the two parts of ln(2) must not be added first. Without a fused multiply-add, the
+# Not "reassoc": the two parts of ln(2) must not be added first. Without FMA instructions, the
 # result would lose three bits.
 @jit(fastmath=FAST - {"reassoc"})
 def _exp(x):
