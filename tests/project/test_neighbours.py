@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 # What names a folder above the root, in code, in studies and in pages.
-ABOVE = re.compile(r"""\b(?:REPOSITORY|ROOT|repository|root)\.parent\b|\.\./shared\b""")
+ABOVE = re.compile(r"""\b(?:REPOSITORY|ROOT|repository)\.parent\b|\.\./shared\b""")
 # What a clone has; a used checkout also has results, an environment and caches.
 PLACES = (
     ".ci",
