@@ -1,4 +1,4 @@
-"""How many units a noisy total needs, so that a result follows from it.
+"""Computes the units that a noisy total needs, so that a result follows from it.
 
 A result is stated only if each of its noisy totals clearly exceeds its noise. A noisy total is a
 true total plus Gaussian noise, so a total at the threshold exceeds it in half of the cases only.
