@@ -67,6 +67,12 @@ METRIC_WORDS: dict[Headline, str] = {
     "releases have a result.",
     "auc": "\n#     # auc is the mean over labels; labels that few {unit}s have are left out.",
 }
+# What else the metric of a dataset decides.
+FOLLOWED = {
+    "auc": "The metric changes neither training nor a release, which names its own metric.",
+    "macro_accuracy": "With this metric the cells of `auto` give rare classes equal weight. The "
+    "metric does not change a release, which names its own metric.",
+}
 SCHEMA = Path("workflow/schemas/study.schema.json")
 
 
@@ -116,13 +122,12 @@ def make_draft(seen: Seen, backbone: Chosen, output: Path, init_words: Sequence[
     if not seen.make_options().has_test():
         keys |= SPLIT
     if seen.is_imbalanced and not seen.multi_label:
+        metric = "auc" if len(seen.counts) == 2 else "macro_accuracy"
         keys["metric"] = Line(
-            value="auc" if len(seen.counts) == 2 else "macro_accuracy",
+            value=metric,
             comment="The classes are unequal: accuracy would reward always predicting the largest "
-            "class. This metric is used in tables and the report, and with macro_accuracy `auto` "
-            "gives rare classes equal weight in its cells. A release follows only the metric that "
-            "it names. `init` chose the metric from the labels without noise, which reveals that "
-            "the classes are unequal.",
+            f"class. This metric is used in tables and the report. {FOLLOWED[metric]} `init` chose "
+            "the metric from the labels without noise, which reveals that the classes are unequal.",
         )
     split = replace(seen, keys=keys)
     return Draft(
