@@ -67,7 +67,7 @@ METRIC_WORDS: dict[Headline, str] = {
     "releases have a result.",
     "auc": "\n#     # auc is the mean over labels; labels that few {unit}s have are left out.",
 }
-# What else the metric of a dataset decides.
+# Sentences on what else a dataset's metric decides.
 FOLLOWED = {
     "auc": "The metric changes neither training nor a release, which names its own metric.",
     "macro_accuracy": "With this metric the cells of `auto` give rare classes equal weight. The "

@@ -33,7 +33,7 @@ def list_sharing(study: Study, dataset: str, joined: Collection[str] = ()) -> li
         options = study.datasets.get(name)
         near = {other for other, each in study.datasets.items() if each.same_units_as == name}
         if options is not None:
-            near |= {options.same_units_as} & study.datasets.keys()
+            near |= {other for other in study.datasets if other == options.same_units_as}
             near |= {other for other, _ in shared_images(options, study)}
         new = [other for other in {*near, name} if other in study.datasets and other not in found]
         found |= dict.fromkeys(new)
