@@ -22,7 +22,6 @@ if __name__ == "__main__":
                 wildcards,
                 snakemake.params,
                 memory_mb=study.features.memory_mb,
-                metric=snakemake.params.metric,
             ),
             NetworkFiles.of_input(study, wildcards.backbone, snakemake.input),
             output=Path(snakemake.output[0]),

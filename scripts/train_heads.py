@@ -20,7 +20,6 @@ if __name__ == "__main__":
                 snakemake.wildcards,
                 params,
                 memory_mb=params.memory_mb,
-                metric=params.metric,
             ),
             train=Path(snakemake.input.train),
             test=Path(snakemake.input.test),

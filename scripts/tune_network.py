@@ -17,7 +17,6 @@ if __name__ == "__main__":
             wildcards,
             snakemake.params,
             memory_mb=study.features.memory_mb,
-            metric=snakemake.params.metric,
         )
         files = NetworkFiles.of_input(study, wildcards.backbone, snakemake.input)
         index = int(wildcards.index)

@@ -35,7 +35,7 @@ VERSIONS = {
     "tables": 9,
     "papers": 8,
     "tracking": 14,
-    "report": 15,
+    "report": 16,
     "release": 1,
     "fine_tuning": 2,
     "cuts": 1,

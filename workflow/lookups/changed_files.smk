@@ -120,7 +120,12 @@ def record_difference(record, cell):
         if is_undecided(options):
             epsilon = nominal_epsilon(cell.epsilon, delta)
             options = options.resolve_choice(
-                recorded_facts(record, epsilon=epsilon, delta=delta)
+                recorded_facts(
+                    record,
+                    epsilon=epsilon,
+                    delta=delta,
+                    metric=STUDY.datasets[cell.dataset].metric,
+                )
             )
         return find_disagreement(
             record,

@@ -56,6 +56,7 @@ rule audit_cells:
         seeds=STUDY.seeds,
         seed=STUDY.seed,
         privacy=privacy_params,
+        metric=lambda wildcards: STUDY.datasets[wildcards.dataset].metric,
         trained=VERSIONS["training"],
         version=VERSIONS["audit"],
         files=outside_state(method_files),

@@ -209,6 +209,8 @@ class Analysis:
         another part of the report describes the examples.
       unpriced: the analysis's name in a release's list of results that use training examples
         without an epsilon; None if the analysis does not use training examples.
+      exposes: lists a dataset's unpriced results, as "backbone/name"; by default each backbone's.
+      reveals: True if a file in the analysis's folder is a result that uses training examples.
       options: the class of the analysis's options; None without options, or if `Study` has a field.
       faults: yields one line for each fault in a study's options of the analysis, besides wrong
         names of datasets, backbones, methods and epsilons.
@@ -223,6 +225,8 @@ class Analysis:
     describe: str
     reads: tuple[str, str] | None
     unpriced: str | None = None
+    exposes: Callable[[Study, str], Iterable[str]] | None = None
+    reveals: Callable[[Path], bool] = lambda _path: True
     options: type[Options] | None = None
     faults: Callable[[Study, Any], Iterable[str]] = lambda _study, _block: ()
     datasets: Callable[[Study], Sequence[str]] = lambda study: list(study.datasets)
@@ -248,6 +252,14 @@ class Analysis:
         if block is None:
             return []
         return list(find_wrong_names(study, block)) or list(self.faults(study, block))
+
+    def list_unpriced(self, study: Study, dataset: str) -> list[str]:
+        """Lists the results of a dataset that use its training examples without an epsilon."""
+        if self.unpriced is None or dataset not in self.datasets(study):
+            return []
+        if self.exposes is not None:
+            return list(self.exposes(study, dataset))
+        return [f"{backbone}/{self.unpriced}" for backbone in self.backbones(study)]
 
     def list_files(self, study: Study, results: str, *datasets: str) -> list[str]:
         """Lists the outputs of the jobs for some datasets, by default for all measured datasets."""

@@ -71,8 +71,10 @@ def _describe_imbalance(seen: Seen) -> Iterator[str]:
             f"already has an accuracy of {100 * seen.majority_share:.1f}%{mean}"
         )
         yield (
-            f"             If {seen.smallest_class} is predicted too rarely, uncomment the method "
-            "with `balanced: true` in the study."
+            "             With macro accuracy, `auto` gives rare classes equal weight."
+            if len(seen.counts) > 2
+            else f"             If {seen.smallest_class} is predicted too rarely, uncomment the "
+            "method with `balanced: true` in the study."
         )
 
 

@@ -19,6 +19,8 @@ import yaml
 from dpprobe.data.options import ClassUnits, Headline
 from dpprobe.draft.available_backbone import Chosen
 from dpprobe.draft.seen_dataset import SPLIT, Line, Seen, name_of
+from dpprobe.privacy.gaussian_mu import gaussian_mu
+from dpprobe.privacy.noisy_totals import RESULT_CHANCE, units_for_result
 from dpprobe.study.run_command import run_words
 
 WIDTH = 110
@@ -27,11 +29,11 @@ SEEDS = 5
 LARGEST_DELTA = 1e-5
 METHODS = """\
 methods:
-  auto: # chooses a head and its options from public facts: rows, features, classes, epsilon
+  auto: # chooses a head and its options from public facts: rows, features, classes, epsilon, metric
     head: auto"""
 # Offered to every study with one label per image, so that it tells nothing about class counts.
 BALANCED = """\
-  # balanced: # gives rare classes equal weight; class counts are released with noise
+  # balanced: # gives rare classes equal weight, as `auto` does with `metric: macro_accuracy`
   #   head: auto
   #   balanced: true"""
 CEILING = (
@@ -54,14 +56,22 @@ RELEASE = """\
 #     epsilon: 1
 #     # Publishes a test result with noise, whose epsilon only test {unit}s spend. The metric
 #     # follows from the public number of classes, not from the labels.{metric_words}
-#     evaluate: {{epsilon: 1, metric: {metric}}}"""
+#     evaluate: {{epsilon: {epsilon}, metric: {metric}}}"""
+TEST_EPSILON = 1
 FEW_CLASSES = 10  # each class's recall needs test units of the class
 # The metric of a release may depend on the number of classes, which is public.
 METRIC_WORDS: dict[Headline, str] = {
     "accuracy": "",
     "macro_accuracy": "\n#     # macro_accuracy publishes the mean recall of the classes and the "
-    "worst-class recall;\n#     # each class needs about 20 test {unit}s.",
+    "worst-class recall;\n#     # with {enough} test {unit}s in each class, {chance:.0%} of "
+    "releases have a result.",
     "auc": "\n#     # auc is the mean over labels; labels that few {unit}s have are left out.",
+}
+# Sentences on what else a dataset's metric decides.
+FOLLOWED = {
+    "auc": "The metric changes neither training nor a release, which names its own metric.",
+    "macro_accuracy": "With this metric the cells of `auto` give rare classes equal weight. The "
+    "metric does not change a release, which names its own metric.",
 }
 SCHEMA = Path("workflow/schemas/study.schema.json")
 
@@ -112,12 +122,12 @@ def make_draft(seen: Seen, backbone: Chosen, output: Path, init_words: Sequence[
     if not seen.make_options().has_test():
         keys |= SPLIT
     if seen.is_imbalanced and not seen.multi_label:
+        metric = "auc" if len(seen.counts) == 2 else "macro_accuracy"
         keys["metric"] = Line(
-            value="auc" if len(seen.counts) == 2 else "macro_accuracy",
+            value=metric,
             comment="The classes are unequal: accuracy would reward always predicting the largest "
-            "class. This metric is used in tables and the report. The metric changes neither "
-            "training nor a release, which names its own metric. `init` chose the metric from the "
-            "labels without noise, which reveals that the classes are unequal.",
+            f"class. This metric is used in tables and the report. {FOLLOWED[metric]} `init` chose "
+            "the metric from the labels without noise, which reveals that the classes are unequal.",
         )
     split = replace(seen, keys=keys)
     return Draft(
@@ -196,10 +206,13 @@ def _write_rest(draft: Draft) -> Iterator[str]:
     yield f"seeds: {SEEDS}"
     yield ""
     metric = _choose_metric(draft.seen)
-    words = METRIC_WORDS[metric].format(unit=unit)
+    # The noise of a class's units is that of two counts of sensitivity 1.
+    deviation = math.sqrt(2) / gaussian_mu(TEST_EPSILON, draft.delta)
+    enough = math.ceil(units_for_result(deviation, len(draft.seen.counts)))
+    words = METRIC_WORDS[metric].format(unit=unit, enough=enough, chance=RESULT_CHANCE)
     yield RELEASE.format(
         name=name, dataset=_write_flow(name), backbone=draft.backbone.name, unit=unit,
-        metric=metric, metric_words=words,
+        metric=metric, metric_words=words, epsilon=TEST_EPSILON,
     )  # fmt: skip
     yield ""
     yield from write_comment(

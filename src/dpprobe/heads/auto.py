@@ -1,9 +1,10 @@
 """`head: auto`: a head and its options, chosen by `auto_rule` from public facts of the data.
 
 `auto` makes the releases of the chosen head, at an equal privacy cost. With `balanced`, class
-counts are also released. The choice is a function of public facts (n, dimension, classes, labels
-per example, epsilon, delta, unit of privacy), so choosing costs nothing. The rule of `auto` was
-fixed on public features; every record and statement names its version.
+counts are also released. The choice is a function of public facts, so choosing costs nothing. The
+facts are n, dimension, classes, labels per example, epsilon, delta, unit of privacy, and the metric
+if a person named it. A metric that dpprobe derives from labels decides nothing. The rule of `auto`
+was fixed on public features; every record and statement names its version.
 
 The dimension is known only after extraction, so jobs that read features first resolve the options
 of `auto`. Resolving sets `rule` and `chosen`; all other properties are those of the chosen head.
@@ -38,12 +39,14 @@ class Options(MethodOptions):
     """A head and options chosen by a rule from public facts."""
 
     head: Literal["auto"] = "auto"
-    balanced: bool = Field(
-        False,
-        exclude_if=lambda value: not value,
+    balanced: bool | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
         description="Answer as if classes were equally frequent, for data with rare classes that "
         "matter as much as frequent classes. The class frequencies are released, at "
-        f"{100 * DEFAULT_PRIOR_SHARE:g}% of the budget. Only for one label per image.",
+        f"{100 * DEFAULT_PRIOR_SHARE:g}% of the budget. Only for one label per image. If absent, "
+        "true exactly if the study names the metric macro_accuracy: for a cell in the dataset, for "
+        "a release in `evaluate`.",
     )
     # The rule writes the three fields below; the schema of a study leaves them out.
     normalize: SkipJsonSchema[Normalize] = NoNormalisation()
@@ -62,7 +65,7 @@ class Options(MethodOptions):
             raise ValueError("chosen: needs rule, the rule that chose it; remove chosen")
         if self.chosen.head in _NOT_CHOSEN or self.chosen.head not in HEADS:
             raise ValueError(f"chosen: no rule chooses head {self.chosen.head}; remove chosen")
-        if self.balanced != self.chosen.releases_priors:
+        if bool(self.balanced) != self.chosen.releases_priors:
             raise ValueError(
                 "balanced: must be true exactly if the chosen head releases its class counts; "
                 "correct one of them"
@@ -84,12 +87,13 @@ class Options(MethodOptions):
         if fault := self.class_fault(facts.classes, multi_label=facts.multi_label):
             raise ConfigError(f"head auto: {fault}")
         values = choose_head(facts)
-        if self.balanced:
-            values["class_priors"] = "released"
+        if self.balanced is not None:
+            values |= {"class_priors": "released" if self.balanced else None}
         chosen = method_options(values)
         if exact and not chosen.is_exact:
             chosen = method_options({**chosen.model_dump(mode="json"), "engine": "exact"})
-        return type(self)(balanced=self.balanced, rule=RULE, chosen=chosen)
+        balanced = chosen.releases_priors or self.balanced
+        return type(self)(balanced=balanced, rule=RULE, chosen=chosen)
 
     @property
     def _decided(self) -> MethodOptions:
@@ -115,7 +119,7 @@ class Options(MethodOptions):
 
     @property
     def releases_priors(self) -> bool:
-        return self.balanced
+        return bool(self.balanced)
 
     def class_fault(self, classes: int, *, multi_label: bool) -> str | None:  # noqa: ARG002
         if self.balanced and multi_label:
@@ -150,7 +154,7 @@ def describe_choice(method: MethodOptions, facts: DataFacts) -> dict[str, Any] |
     """Returns the rule that chose the head, and its facts, for the privacy statement."""
     if not isinstance(method, Options):
         return None
-    asked = {"balanced": True} if method.balanced else {}
+    asked = {} if method.balanced is None else {"balanced": method.balanced}
     said = {"rule": f"auto rule {method.rule}", "head": trained_head(method).head}
     return {**said, **asked, **facts.to_dict()}
 

@@ -19,6 +19,7 @@ class DataFacts:
       n: training units of privacy: images, or patients.
       classes: number of classes, or of labels if images have several.
       epsilon: target; infinite without privacy.
+      metric: the metric that a person named beforehand; None if none, or if labels would decide.
     """
 
     n: int
@@ -28,9 +29,18 @@ class DataFacts:
     epsilon: float
     delta: float
     unit: str
+    metric: str | None = None
 
     @classmethod
-    def of_target(cls, target: Target, *, dimension: int, classes: int, multi_label: bool) -> Self:
+    def of_target(
+        cls,
+        target: Target,
+        *,
+        dimension: int,
+        classes: int,
+        multi_label: bool,
+        metric: str | None = None,
+    ) -> Self:
         """Returns the facts of features for a privacy target; a risk gives its nominal epsilon."""
         return cls(
             n=target.n,
@@ -40,8 +50,12 @@ class DataFacts:
             epsilon=target.nominal_epsilon,  # a plan's epsilon follows from the choice
             delta=target.delta,
             unit=target.unit,
+            metric=metric,
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the facts as plain values; an infinite epsilon becomes "inf"."""
-        return {**asdict(self), "epsilon": to_json(self.epsilon)}
+        """Returns the facts as plain values, without an absent metric; inf becomes "inf"."""
+        values = {**asdict(self), "epsilon": to_json(self.epsilon)}
+        if self.metric is None:
+            del values["metric"]
+        return values

@@ -128,7 +128,8 @@ class AskedRelease:
 
     @cached_property
     def facts(self) -> DataFacts:
-        return self.inputs.read_facts(self.target)
+        """The facts with the metric that the release publishes, never the dataset's metric."""
+        return self.inputs.read_facts(self.target, metric=self.options.test_metric)
 
     def list_facts(self) -> dict[str, DataFacts]:
         """Returns the facts of each backbone that has features of the dataset."""
@@ -139,6 +140,16 @@ class AskedRelease:
             if name not in facts:
                 with suppress(StoreError):
                     facts[name] = replace(self.facts, dimension=FeatureStore(manifest).dimension)
+        return facts
+
+    def list_other_facts(self, dataset: str) -> dict[str, DataFacts]:
+        """Returns the facts of each backbone that has features of another dataset of the study."""
+        facts = {}
+        for name in self.study.backbones:
+            manifest = Path(*self.train.parts[:-4], dataset, name, *self.train.parts[-2:])
+            with suppress(StoreError, DataError):
+                inputs = FitInputs(FeatureStore(manifest), self.study.dataset_unit(dataset))
+                facts[name] = inputs.read_facts(replace(self.target, n=inputs.n, patients=None))
         return facts
 
     @cached_property

@@ -43,6 +43,7 @@ from dpprobe.release.ledger_file import Entry, tell_of_entry
 from dpprobe.release.ledger_prices import Limits
 from dpprobe.release.packing import describe_head, pack_head
 from dpprobe.release.parts.choice.measure import choice_block
+from dpprobe.release.parts.choice.results_there import list_sharing
 from dpprobe.release.release_folders import ReleaseFolders
 from dpprobe.release.release_statement import published_options, release_statement
 from dpprobe.release.transport import Blocks, Draw
@@ -204,16 +205,22 @@ class ReleaseTask(AskedRelease):
                 self.name,
                 benchmark=None if told else self.benchmark,
                 facts=told[0] if told else self.facts,
+                # only `auto` may balance a release and not its cell, or the reverse
+                balanced=self.method.releases_priors if is_undecided(self.asked_method) else None,
             )
         checked = {name: steps.check() for name, steps in self.steps.items()}
         blocks = {name: block for name, block in checked.items() if block is not None}
         undecided = any(map(is_undecided, self.study.methods.values()))
+        joined = self.ledger.list_added()
+        sharing = list_sharing(self.study, self.options.dataset, joined)
         blocks["choice"] = choice_block(
             self.study,
             dataset=self.options.dataset,
             plan=self.plan,
             cache=self.cache,
             facts=self.list_facts() if undecided else None,
+            others={name: self.list_other_facts(name) for name in sharing[1:]},
+            joined=joined,
         )
         _warn_of_copies(self)
         return blocks

@@ -3,8 +3,9 @@
 A release is compared with the study's benchmark of its method, backbone and epsilon. At 95%
 confidence the benchmark's head must beat a constant prediction in its headline metric, and rank
 images better than chance. The benchmark's heads must also predict each class. Without a benchmark
-the planner decides from public facts. Checks of usefulness publish nothing; `parts/choice` bounds
-the cost of using a benchmark.
+the planner decides from public facts. A benchmark whose head balances classes, while the released
+head does not, or the reverse, tells only how well the head ranks. Checks of usefulness publish
+nothing; `parts/choice` bounds the cost of using a benchmark.
 """
 
 from __future__ import annotations
@@ -27,17 +28,22 @@ from dpprobe.results.headline_metric import constant_headline
 CLASSES_NAMED = 5
 
 
-def check_usefulness(name: str, *, benchmark: Path | None, facts: DataFacts) -> None:
+def check_usefulness(
+    name: str, *, benchmark: Path | None, facts: DataFacts, balanced: bool | None = None
+) -> None:
     """Raises PrivacyError with reasons if a head is no better than a constant prediction.
 
     `benchmark` is `metrics.json` of the study's cell of equal method, backbone and epsilon; if the
-    study has no such cell, the planner decides from public facts.
+    study has no such cell, the planner decides from public facts. `balanced` tells if the released
+    head balances classes; None if it balances as the benchmark does.
     """
-    if benchmark is None:
+    record = None if benchmark is None else read_cell(benchmark)
+    alike = record is None or balanced is None or record.balanced == balanced
+    if record is None or not (alike or "auc" in record.summary):
         faults, source = list(_planner_faults(facts)), "the planner says"
     else:
-        faults = list(benchmark_faults(read_cell(benchmark)))
-        source = f"its benchmark {benchmark} shows"
+        found = benchmark_faults if alike else _ranking_faults
+        faults, source = list(found(record)), f"its benchmark {benchmark} shows"
     if faults:
         raise PrivacyError(
             f"release {name}: this head would be useless, {source}: {'; '.join(faults)}. No "
@@ -55,12 +61,17 @@ def benchmark_faults(record: CellRecord) -> Iterator[str]:
             f"its {HEADLINES[record.headline]} is not better than the majority-class baseline, "
             f"{constant:.3f} ({begins})"
         )
-    if record.headline != "auc" and "auc" in summary:
-        low = summary["auc"].both_low
-        if low is not None and low <= 0.5:
-            yield f"the 95% CI of its AUC begins at {low:.3f}, so the ranking may be chance"
+    if record.headline != "auc":
+        yield from _ranking_faults(record)
     if not record.multi_label:  # one of several labels may rank well below 1/2
         yield from _never_predicted(record)
+
+
+def _ranking_faults(record: CellRecord) -> Iterator[str]:
+    """Yields a fault for an AUC that may be chance; balancing hardly moves an AUC."""
+    low = record.summary["auc"].both_low if "auc" in record.summary else None
+    if low is not None and low <= 0.5:
+        yield f"the 95% CI of its AUC begins at {low:.3f}, so the ranking may be chance"
 
 
 def _never_predicted(record: CellRecord) -> Iterator[str]:

@@ -34,7 +34,7 @@ def choice_price(statements: Iterable[Path]) -> float | None:
     for path in statements:
         try:
             values = read_statement(path)
-            fits.append(_list_fits(values))
+            fits.append(fits_of_statement(values))
             deltas.append(float(values["delta"]))
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(
@@ -46,7 +46,8 @@ def choice_price(statements: Iterable[Path]) -> float | None:
     return round_up(all_together(fits, max(deltas))[0])
 
 
-def _list_fits(statement: Mapping[str, Any]) -> Fits:
+def fits_of_statement(statement: Mapping[str, Any]) -> Fits:
+    """Returns the fits of a private cell's statement; raises KeyError or TypeError if wrong."""
     selection = statement["selection"]
     return Fits(
         mechanisms=mechanisms_of(statement),

@@ -313,7 +313,9 @@ def parse_cell(text: bytes) -> CellRecord:
         raise ValueError(explain_first(error)) from None
 
 
-def recorded_facts(record: Mapping[str, Any], *, epsilon: float, delta: float) -> DataFacts:
+def recorded_facts(
+    record: Mapping[str, Any], *, epsilon: float, delta: float, metric: Headline | None = None
+) -> DataFacts:
     """Returns the public facts of the data from which `auto` chooses a cell's head.
 
     `delta` is the dataset's delta, because a record at epsilon inf has none. Raises KeyError if the
@@ -327,6 +329,7 @@ def recorded_facts(record: Mapping[str, Any], *, epsilon: float, delta: float) -
         epsilon=epsilon,
         delta=delta,
         unit=record["unit"],
+        metric=metric,
     )
 
 

@@ -203,7 +203,7 @@ def release_faults(study: Study, name: str, *, multi_label: bool, classes: int |
             "its own ledger, so the costs of their releases would not be added up; remove one of "
             f"the two, or write `same_units_as: {other}` under datasets.{release.dataset}"
         )
-        for other, shared in _shared_images(dataset, study)
+        for other, shared in shared_images(dataset, study)
         if other != release.dataset
         and dataset.same_units_as != other
         and study.datasets[other].same_units_as != release.dataset
@@ -264,11 +264,11 @@ def _check_other_source(study: Study, name: str, public: DatasetOptions) -> list
             "even if it splits, limits or labels them differently; remove one of the two, or "
             "write a source of different, public images"
         )
-        for other, shared in _shared_images(public, study)
+        for other, shared in shared_images(public, study)
     ]
 
 
-def _shared_images(dataset: DatasetOptions, study: Study) -> Iterator[tuple[str, str]]:
+def shared_images(dataset: DatasetOptions, study: Study) -> Iterator[tuple[str, str]]:
     """Yields the private datasets that share images with `dataset`, and names these images."""
     params, files = dataset.image_params(), _image_files(dataset)
     for name, other in study.datasets.items():

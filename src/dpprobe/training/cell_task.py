@@ -107,7 +107,9 @@ class CellTask:
     @cached_property
     def statement(self) -> dict[str, Any]:
         """The privacy statement, as read from its file."""
-        facts = FitInputs(self.train, self.plan.unit).read_facts(Target.of_plan(self.plan))
+        facts = FitInputs(self.train, self.plan.unit).read_facts(
+            Target.of_plan(self.plan), metric=self.headline if self.metric_named else None
+        )
         values = Statement(
             plan=self.plan,
             method=self.name.method,

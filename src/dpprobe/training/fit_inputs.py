@@ -80,12 +80,14 @@ class FitInputs:
             )
         return self.store.units
 
-    def read_facts(self, target: Target) -> DataFacts:
+    def read_facts(self, target: Target, *, metric: Headline | None = None) -> DataFacts:
+        """Returns the public facts of a fit; `metric` is the one that the study names, if any."""
         return DataFacts.of_target(
             target,
             dimension=self.store.dimension,
             classes=self.store.num_classes,
             multi_label=self.store.multi_label,
+            metric=metric,
         )
 
     def place_fit(self, method: MethodOptions, device: str) -> FitPlace:

@@ -80,6 +80,7 @@ class Job:
             methods={name: method_options(options) for name, options in params.methods.items()},
             seeds=study.seeds,
             study_seed=study.seed,
+            metric=study.datasets[wildcards.dataset].metric,
             **params.privacy,
             **rest,
         )
@@ -227,7 +228,7 @@ def read_job_plans(job: Job, path: Path, inputs: FitInputs) -> tuple[Job, Plans]
     methods, plans = decide_methods(
         job.methods,
         calibrated,
-        inputs.read_facts(target),
+        inputs.read_facts(target, metric=job.metric),
         target,
         # <calibration>/<dataset>/eps-<epsilon>.json
         cache=path.parent.parent,

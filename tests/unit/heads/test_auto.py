@@ -158,3 +158,53 @@ def test_a_release_of_a_first_order_choice_is_exact(monkeypatch: pytest.MonkeyPa
     check_plan(released, plan)
     heads = fit_heads(released, rows(), plan, [0], entropy=SystemEntropy())
     assert np.isfinite(heads.weights).all()
+
+
+# balance by metric
+
+METRICS = [None, "accuracy", "auc", "macro_accuracy"]
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("asked", [None, True, False])
+@pytest.mark.parametrize("multi_label", [False, True])
+@given(facts=FACTS)
+@settings(max_examples=25, deadline=None)
+def test_with_macro_accuracy_auto_balances_unless_the_study_says_otherwise(
+    metric: str | None, asked: bool | None, multi_label: bool, facts: DataFacts
+) -> None:
+    facts = replace(facts, metric=metric, multi_label=multi_label)
+    written = AUTO if asked is None else AUTO | {"balanced": asked}
+    method = method_options(auto.asked_options(method_options(written)))  # as a job reads it
+    if multi_label and asked:
+        with pytest.raises(ConfigError, match="balanced"):
+            method.resolve_choice(facts)
+        return
+    options = method.resolve_choice(facts)
+    balances = metric == "macro_accuracy" and not multi_label if asked is None else asked
+    assert options.releases_priors is balances
+    assert [m.name for m in options.list_mechanisms(facts.n)].count("class_counts") == balances
+    assert method_options(options.model_dump(mode="json")) == options
+    others = method_options(AUTO | {"balanced": balances}).resolve_choice(
+        replace(facts, metric=None)
+    )
+    assert options.model_dump()["chosen"] == others.model_dump()["chosen"]
+    said = auto.describe_choice(options, facts) or {}
+    assert said.get("metric") == metric, "the statement says what the choice followed"
+    assert bool(said.get("balanced")) is balances
+
+
+def test_a_request_without_balanced_has_the_identity_of_earlier_versions() -> None:
+    """So that finished releases of earlier versions stay final."""
+    asked = AUTO | {"normalize": "none", "rule": None, "chosen": None}
+    assert method_options(AUTO).identity_options() == asked
+    identities = [
+        str(method_options(each).identity_options())
+        for each in (AUTO, BALANCED, AUTO | {"balanced": False})
+    ]
+    assert len(set(identities)) == 3
+
+
+def test_the_facts_leave_out_an_unnamed_metric() -> None:
+    assert "metric" not in SMALL.to_dict()
+    assert replace(SMALL, metric="auc").to_dict() == SMALL.to_dict() | {"metric": "auc"}

@@ -86,7 +86,15 @@ def test_planning_knows_where_auto_computes_before_it_chooses(
     n: int, dimension: int, classes: int, multi_label: bool, epsilon: float, exact: bool
 ) -> None:
     sizes = {"n": n, "dimension": dimension, "classes": classes}
-    facts = DataFacts(**sizes, multi_label=multi_label, epsilon=epsilon, delta=1e-9, unit="image")
+    facts = DataFacts(
+        n=n,
+        dimension=dimension,
+        classes=classes,
+        multi_label=multi_label,
+        epsilon=epsilon,
+        delta=1e-9,
+        unit="image",
+    )
     asked = method_options({"head": "auto"})
     chosen = place_fit(asked.resolve_choice(facts, exact=exact), "cuda", **sizes)
     assert (chosen == CPU) == (place_fit(asked, "cuda", **sizes) == CPU)

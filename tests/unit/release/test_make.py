@@ -32,12 +32,17 @@ from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import Heads
 from dpprobe.privacy.keystream import Keystream
 from dpprobe.release import asked_release, bundle, make, packing
+from dpprobe.release.asked_release import AskedRelease
 from dpprobe.release.ledger import Ledger
+from dpprobe.release.parts.choice.measure import choice_block
+from dpprobe.release.parts.choice.results_there import list_sharing
 from dpprobe.release.verification import method as checking
 from dpprobe.release.verification.stated_plan import check_price, read_plan
 from dpprobe.release.verification.verify import verify_bundle
+from dpprobe.study.study_file import load_study
+from dpprobe.training.fit_inputs import FitInputs
 from tests.support.cell_files import write_cell
-from tests.support.release_study import METHODS, release, study, write_features
+from tests.support.release_study import METHODS, OF_IMAGES, release, study, write_features
 
 
 @pytest.fixture
@@ -506,3 +511,93 @@ def test_a_release_of_auto_names_the_rule_and_what_it_chose(
     (check,) = (each for each in report.checks if each.name == "rule of auto")
     assert check.passed is None
     assert f"rule {auto_rule.RULE} chose head" in check.detail
+
+
+@pytest.mark.parametrize(
+    ("metric", "shown", "balances"),
+    [
+        (None, None, False),
+        ("accuracy", None, False),
+        ("macro_accuracy", None, True),
+        ("macro_accuracy", "accuracy", True),
+        ("accuracy", "macro_accuracy", False),  # `init` may derive the dataset's from labels
+    ],
+)
+def test_a_release_of_auto_balances_by_the_metric_that_it_publishes(
+    folder: Path, metric: str | None, shown: str | None, balances: bool
+) -> None:
+    tested = {"evaluate": {"epsilon": 8, "metric": metric}} if metric else {}
+    output = release(folder, study(folder, method="auto", more={"metric": shown}, **tested))
+    head = bundle.read_bundle(output).facts.head
+    assert (head.class_priors is not None) is balances
+    said = json.loads((output / "privacy.json").read_text())
+    assert said["chosen_from"].get("metric") == metric
+    names = [item["name"] for item in said["mechanisms"]]
+    assert names.count("class_counts") == balances
+    assert verify_bundle(output).passed
+
+
+@pytest.mark.parametrize("metric", [None, "macro_accuracy"])
+def test_a_bundle_of_rule_1_still_verifies(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, metric: str | None
+) -> None:
+    """Rule 1 knew no metric: its facts name none, and its heads balance only if asked."""
+    tested = {"evaluate": {"epsilon": 8, "metric": metric}} if metric else {}
+    read = FitInputs.read_facts
+    with monkeypatch.context() as earlier:
+        earlier.setattr(auto, "RULE", 1)
+        earlier.setattr(FitInputs, "read_facts", lambda self, target, **_: read(self, target))
+        output = release(folder, study(folder, method="auto", **tested))
+    said = json.loads((output / "privacy.json").read_text())
+    assert said["chosen_from"]["rule"] == "auto rule 1"
+    assert "metric" not in said["chosen_from"]
+    report = verify_bundle(output)
+    assert report.passed
+    (check,) = (each for each in report.checks if each.name == "rule of auto")
+    assert check.passed is True
+    assert check.detail.startswith("rule 1 chooses")
+    before = contents(output)
+    release(folder, study(folder, method="auto", **tested))  # final, whatever rule 2 chooses
+    assert contents(output) == before
+
+
+def test_a_bundle_that_hides_what_its_metric_chose_does_not_verify(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head of rule 2 that is not balanced, though the bundle publishes macro accuracy."""
+    tested = {"evaluate": {"epsilon": 8, "metric": "macro_accuracy"}}
+    read = FitInputs.read_facts
+    with monkeypatch.context() as broken:
+        broken.setattr(FitInputs, "read_facts", lambda self, target, **_: read(self, target))
+        output = release(folder, study(folder, method="auto", **tested))
+    wrong = {check.name for check in verify_bundle(output).checks if check.passed is False}
+    assert "rule of auto" in wrong
+
+
+def test_the_price_of_the_choice_reads_the_features_of_datasets_with_the_same_units(
+    folder: Path,
+) -> None:
+    """A whole release, beside cells of `auto` and of sampled heads on a second dataset."""
+    made = study(folder)
+    values = made.model_dump(mode="json", exclude_unset=True)
+    values["datasets"]["again"] = {**OF_IMAGES, "same_units_as": "toy"}
+    for name in ("toy", "again"):
+        shutil.copytree(folder / "train", folder / f"features/{name}/pixels/train")
+    alone, both = (
+        AskedRelease(
+            study=load_study(each), name="first", output=folder / "results/releases/first",
+            train=folder / "features/toy/pixels/train/manifest.json",
+            test=folder / "test/manifest.json", cache=folder / "results/calibration",
+        )
+        for each in (made.model_dump(mode="json", exclude_unset=True), values)
+    )  # fmt: skip
+    assert both.list_other_facts("again")["pixels"].n == 300
+    blocks = [
+        choice_block(each.study, dataset="toy", plan=each.plan, cache=each.cache,
+                     facts=each.list_facts(),
+                     others={name: each.list_other_facts(name)
+                             for name in list_sharing(each.study, "toy")[1:]})
+        for each in (alone, both)
+    ]  # fmt: skip
+    assert blocks[1]["cells"] == 2 * blocks[0]["cells"]
+    assert blocks[1]["epsilon"] > 1.2 * blocks[0]["epsilon"]

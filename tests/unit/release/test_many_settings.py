@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.data.options import Headline
@@ -460,3 +461,31 @@ def test_stated_values_are_read_as_before() -> None:
                         {"a": 1.00001}, {"b": 1}, 0.0, 9e-10, 2e-9]  # fmt: skip
     found.append(["".join(str(answer(agree, one, two))[0] for two in close) for one in close])
     check_values("stated_values", found)
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+@pytest.mark.parametrize("ranks", [True, False])
+def test_a_benchmark_that_balances_otherwise_tells_only_how_well_the_head_ranks(
+    tmp_path: Path, classes: int, ranks: bool
+) -> None:
+    """Of two classes the AUC counts; of more the planner judges, by public facts."""
+    shares = (1.05 - 0.05 * classes, *[0.05] * (classes - 1))
+    path = write_cell(tmp_path, class_names="abcde"[:classes], quality=4.0 if ranks else 0.0,
+                      rows=400, shares=shares, seeds=2)  # fmt: skip
+    record = read_json(path)
+    for seed in record["seeds"]:
+        seed["never_predicted"] = [1]
+    write_json(path, record)
+    facts = replace(FACTS, n=50_000, classes=classes, epsilon=4.0)
+    for balanced in (None, False):  # the cell is as the release: never predicting b counts
+        refused = answer(check_usefulness, "v1", benchmark=path, facts=facts, balanced=balanced)
+        assert "never predicts b" in refused
+    other = answer(check_usefulness, "v1", benchmark=path, facts=facts, balanced=True)
+    if classes == 2:
+        assert (other is None) == ranks
+        assert other is None or "the ranking may be chance" in other
+    else:
+        assert other is None, "enough examples, says the planner"
+        few = replace(facts, n=20, epsilon=0.1)
+        refused = answer(check_usefulness, "v1", benchmark=path, facts=few, balanced=True)
+        assert "the planner says" in refused

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from dpprobe.data.options import Headline
 from dpprobe.errors import DpprobeError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads import auto, auto_rule
@@ -206,6 +207,25 @@ def test_a_cell_of_auto_is_the_chosen_head_s_and_states_why(run: Run) -> None:
     assert "chosen_from" not in run.read("sgd", "privacy")
     assert recorded_facts(run.record("auto"), epsilon=4.0, delta=1e-4) == FACTS
     assert FitInputs(store, "image").read_facts(TARGET) == FACTS
+
+
+@pytest.mark.parametrize("metric", [None, "accuracy", "macro_accuracy"])
+def test_a_cell_of_auto_follows_the_metric_that_the_study_names(
+    tmp_path: Path, calibration: Path, metric: Headline | None
+) -> None:
+    write_features(tmp_path)
+    methods = {"auto": AUTO, "never": method_options({"head": "auto", "balanced": False})}
+    run = Run(tmp_path, make_job(methods=methods, metric=metric), calibration,
+              {"image": ROWS["train"]})  # fmt: skip
+    run.train()
+    balances = metric == "macro_accuracy"
+    for name, expected in {"auto": balances, "never": False}.items():
+        options = method_options(run.record(name)["options"])
+        assert options.releases_priors is expected
+        said = run.read(name, "privacy")["chosen_from"]
+        assert said.get("metric") == metric
+        facts = recorded_facts(run.record(name), epsilon=4.0, delta=1e-4, metric=metric)
+        assert methods[name].resolve_choice(facts) == options, "planning finds the cell current"
 
 
 def test_a_current_cell_is_kept_and_another_rule_or_choice_makes_it_anew(

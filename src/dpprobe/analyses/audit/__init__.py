@@ -13,15 +13,20 @@ from dpprobe.analyses.analysis import Analysis, Section, of_datasets
 from dpprobe.analyses.audit.audit_record import AUDITS, RECORD_SUFFIX, audit_path
 from dpprobe.analyses.audit.bounds import epsilon_lower_bound
 from dpprobe.analyses.audit.options import AuditOptions
+from dpprobe.artifacts import read_json
 from dpprobe.exhibits.exhibit import Exhibit, Place, many, one, waits
 from dpprobe.privacy.limits import INFINITE
+from dpprobe.privacy.risk import budget_words
 from dpprobe.results.cell_record import CEILING_HEAD
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dpprobe.results.study_files import StudyFiles
     from dpprobe.study.study import Cell, Study
 
 PACKAGE = "dpprobe.analyses.audit"
+ATTACKS = "attacks on membership"
 
 __all__ = ["ANALYSIS", "epsilon_lower_bound"]
 
@@ -63,6 +68,26 @@ def audit_faults(study: Study, audit: AuditOptions) -> Iterator[str]:
         )
     elif not audit_cells(study):
         yield "no cell of the study has these methods and epsilons; write other values"
+
+
+def list_attacked(study: Study, dataset: str) -> list[str]:
+    """Lists the cells of a dataset whose real training examples are attacked."""
+    audit = study.block(AuditOptions)
+    return [
+        f"{cell.backbone}/{cell.method} at epsilon {budget_words(cell.epsilon)}, {ATTACKS}"
+        for cell in audit_cells(study, dataset)
+        if audit and audit.membership
+    ]
+
+
+def has_attacks(path: Path) -> bool:
+    """True unless a file of an audit tells that the audit has no attacks on real examples."""
+    if path.suffix != RECORD_SUFFIX:  # scores lie beside their record
+        return False
+    try:
+        return read_json(path)["membership"] is not None
+    except (OSError, ValueError, KeyError, TypeError):
+        return True
 
 
 def locate_audit(files: StudyFiles, cell: tuple[str, str, str, str]) -> str:
@@ -152,6 +177,9 @@ ANALYSIS = Analysis(
         "attacks on real training rows have exact results, without noise. Audits with synthetic "
         "canaries use no real rows.",
     ),
+    unpriced=ATTACKS,
+    exposes=list_attacked,
+    reveals=has_attacks,
     options=AuditOptions,
     faults=audit_faults,
     datasets=lambda study: list(study.datasets) if audit_cells(study) else [],

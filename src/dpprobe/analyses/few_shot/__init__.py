@@ -24,6 +24,7 @@ ANALYSIS = Analysis(
     name="few_shot",
     describe="Linear probes on a few images per class, not private; without this block, none.",
     reads=None,
+    unpriced="few-shot probes",
     backbones=lambda study: study.few_shot_backbones(),
     measurement=Measurement(
         rule="probe_few_shot",

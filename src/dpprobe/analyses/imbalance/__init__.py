@@ -73,7 +73,13 @@ ANALYSIS = Analysis(
         "Makes each class rare in turn and compares how well private heads learn the class; "
         "skipped if absent."
     ),
-    reads=("Results of rare classes", "test labels, without noise."),
+    reads=(
+        "Results of rare classes",
+        "test labels, without noise. Training labels decide which images of a class are left out.",
+    ),
+    unpriced="rare classes",
+    datasets=list_imbalanced,
+    named_datasets=lambda study: list(study.datasets),
     exhibits=(IMBALANCE_FIGURES, IMBALANCE_TABLES),
     section=Section(
         anchor="imbalance",

@@ -64,6 +64,14 @@ ANALYSIS = Analysis(
     name="tsne",
     describe="The t-SNE plot of each (dataset, backbone).",
     reads=None,
+    unpriced="t-SNE of training images",
+    exposes=lambda study, _dataset: [
+        f"{backbone}/t-SNE of training images"
+        for backbone in study.backbones
+        if study.tsne.split == "train"
+    ],
+    # An embedding does not name its split: the sentence on the choice excludes all plots.
+    reveals=lambda _path: False,
     measurement=Measurement(
         rule="embed_tsne",
         words="t-SNE",

@@ -16,7 +16,7 @@ from dpprobe.artifacts import canonical_json
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.auto import Options as Auto
 from dpprobe.heads.auto import trained_head
-from dpprobe.heads.auto_rule import RULE
+from dpprobe.heads.auto_rule import EARLIER, RULE
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan
 from dpprobe.heads.fitted import CLASS_PRIORS
@@ -104,9 +104,15 @@ def check_mechanisms(options: MethodOptions, plan: Plan) -> tuple[str, bool]:
     return f"sensitivities, rates and counts match the options: {each}", True
 
 
-def check_rule(checks: Checks, options: Auto, plan: Plan | None, facts: BundleFacts | None) -> None:
-    """Checks that this version of `auto` chooses these options; only names another version."""
-    if options.rule != RULE:
+def check_rule(
+    checks: Checks,
+    options: Auto,
+    plan: Plan | None,
+    facts: BundleFacts | None,
+    values: Values | None,
+) -> None:
+    """Checks that the bundle's rule of `auto` chooses these options; only names an unknown rule."""
+    if options.rule not in (RULE, *EARLIER):
         checks.note_check(
             "rule of auto",
             None,
@@ -114,22 +120,29 @@ def check_rule(checks: Checks, options: Auto, plan: Plan | None, facts: BundleFa
             f"this dpprobe has rule {RULE}",
         )
     else:
-        checks.run_check("rule of auto", lambda *inputs: _check_rule(options, *inputs), plan, facts)
+        checks.run_check(
+            "rule of auto", lambda *inputs: _check_rule(options, *inputs), plan, facts, values
+        )
 
 
-def _check_rule(options: Auto, plan: Plan, bundle: BundleFacts) -> tuple[str, bool]:
-    facts = data_facts(plan, bundle)
+def _check_rule(options: Auto, plan: Plan, bundle: BundleFacts, values: Values) -> tuple[str, bool]:
+    facts = data_facts(options, plan, bundle, values)
     expected = Auto(balanced=options.balanced).resolve_choice(facts, exact=True)
-    require_same("head.options", expected.model_dump(mode="json"), options.model_dump(mode="json"))
-    return f"rule {RULE} chooses these options from public facts only", True
+    chosen = {**expected.model_dump(mode="json"), "rule": options.rule}
+    require_same("head.options", chosen, options.model_dump(mode="json"))
+    return f"rule {options.rule} chooses these options from public facts only", True
 
 
-def data_facts(plan: Plan, facts: BundleFacts) -> DataFacts:
+def data_facts(options: MethodOptions, plan: Plan, facts: BundleFacts, values: Values) -> DataFacts:
+    """Returns the public facts of a bundle; its metric counts from rule 2 of `auto` on."""
+    follows_metric = isinstance(options, Auto) and options.rule != 1
+    tested = values.get("evaluation") if follows_metric else None
     return DataFacts.of_target(
         Target.of_plan(plan),
         dimension=facts.dimension,
         classes=len(facts.class_names),
         multi_label=facts.multi_label,
+        metric=tested["metric"] if tested else None,
     )
 
 

@@ -46,7 +46,7 @@ def check_words(
         file_hashes=hashes,
         blocks={name: values.get(name) for name in (*ALWAYS_STATED, *STATED_IF_ASKED)},
         subsample=_subsample(values),
-        chosen_from=describe_choice(options, data_facts(plan, facts)),
+        chosen_from=describe_choice(options, data_facts(options, plan, facts, values)),
         parts=values.get("parts", {}),
     )
     other = set(expected) ^ set(values)

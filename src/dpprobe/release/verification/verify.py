@@ -91,7 +91,7 @@ def verify_bundle(
     matched = checks.run_check("mechanisms", check_mechanisms, options, plan)
     checks.run_check("price", check_price, plan, matched)
     if isinstance(options, Auto):
-        check_rule(checks, options, plan, facts)
+        check_rule(checks, options, plan, facts, values)
     words = checks.run_check("words", check_words, values, plan, options, facts)
     head = checks.run_check("head", check_head, folder, facts, options, plan, values)
     checks.run_check("parts", check_parts, values, facts)

@@ -108,7 +108,7 @@ def test_test_results_are_as_before(kind: str) -> None:
             case = f"{metric} {rows} {noise} {patients}"
             found[f"{case} telling"] = answer(results.check_telling, plan, classes=classes)
             found[f"{case} fewest"] = (
-                results.fewest_of_a_class(plan) if metric != "accuracy"
+                results.enough_of_a_class(plan, classes=classes) if metric != "accuracy"
                 else results.composition_words(plan, plan, split="id, seed 0, fraction 0.2")
             )  # fmt: skip
             made = results.evaluate_heads(

@@ -1,4 +1,4 @@
-"""The privacy cost of choosing a release by looking at a study's cells of the same dataset.
+"""The privacy cost of choosing a release by looking at a study's results on the same units.
 
 **Bound.** A release chosen after seeing a benchmark is a function of the benchmark's heads, their
 test results, and the released head. To training units the choice costs at most as much as
@@ -6,6 +6,12 @@ publishing all heads of the benchmark and the release. The cost of publishing al
 composition of all mechanisms, for every seed and backbone, at the release's delta. The bound equals
 `dpprobe.results.best_head_price` over all epsilons, with one more fit. If a cell is not private,
 the choice has no finite epsilon, because the cell may reveal all rows.
+
+**What counts.** A person may be in several datasets, and a study's file forgets what it listed
+before. So all datasets with units of the release's dataset count: by `same_units_as`, or as
+subsamples and copies with rare classes. All cells and analyses in the results folder count too. A
+unit is assumed to be trained on in all of them, which bounds the cost from above. Another dataset
+with another unit of privacy, or whose labels decide who is trained on, has no price for the units.
 
 **Seeded noise.** The bound assumes noise that nobody can recompute. A benchmark's noise follows
 from the study and the fingerprint of its data. So the bound holds against attackers who lack the
@@ -21,16 +27,14 @@ whose noise cannot be calibrated are left out, because no head exists for them.
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dpprobe.analyses.audit import audit_cells
-from dpprobe.analyses.audit.options import AuditOptions
-from dpprobe.analyses.representation_law import law_backbones, law_datasets
-from dpprobe.analysis_registry import load_analyses
 from dpprobe.counted_nouns import count_noun
 from dpprobe.errors import DpprobeError
 from dpprobe.heads.auto import is_undecided
@@ -38,11 +42,12 @@ from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.accountants import Fits, all_together
 from dpprobe.privacy.limits import INFINITE, round_up, rounded_up
-from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.plan import Mechanism, Plan
 from dpprobe.privacy.risk import budget_words, read_budget
 from dpprobe.privacy.target import Target
 from dpprobe.progress import Progress
 from dpprobe.release.bundle import BundleFacts
+from dpprobe.release.parts.choice import results_there
 from dpprobe.release.parts.part import PartReader, PartSteps
 from dpprobe.release.stated_values import (
     Values,
@@ -52,14 +57,20 @@ from dpprobe.release.stated_values import (
     require_same,
     require_true,
 )
-from dpprobe.study.study import Study
+from dpprobe.study.release_data import split_fault
+from dpprobe.study.study import Cell, Study
 from dpprobe.training.plan_file import plan_method
 
 logger = logging.getLogger("dpprobe")
 
+# Ends each sentence on a study's results: what nobody could count.
+ELSEWHERE = (
+    " Not covered: choices by results of other studies, by deleted or moved results, and by "
+    "results of datasets with the same units that no `same_units_as` names."
+)
 NO_CHOICE = (
-    "The study trains no other head on this dataset, so nothing was chosen by its results. "
-    "Choices by results of other studies are not covered."
+    "The study trains no other head on this dataset, and its results folder holds none, so nothing "
+    f"was chosen by its results.{ELSEWHERE}"
 )
 ONLY_FIT = (
     "The budget of this head lists no other fit on this dataset. A choice by results of fits that "
@@ -89,7 +100,8 @@ WHAT_IT_MEANS = (
     "data costs nothing; for a choice in a study without these cells an epsilon is computed."
 )
 TEST_UNITS = (
-    " The test results of these cells are exact, without noise: no epsilon covers their test units."
+    " The test results of these cells are exact, without noise: no epsilon covers their test "
+    "units, also not a training unit of this release that another of these datasets tests on."
 )
 LOOKED_AT = (
     " This epsilon covers a choice by heads and test results only. Training-loss curves and t-SNE "
@@ -97,6 +109,8 @@ LOOKED_AT = (
 )
 MAKE_FEATURES = "Extract their features first, because head auto needs them for its choice."
 _NAMED = 3
+# Noise multipliers of two calibrations to one target differ by less.
+_SAME_NOISE = 1e-6
 
 
 def choice_block(
@@ -106,25 +120,40 @@ def choice_block(
     plan: Plan,
     cache: Path,
     facts: Mapping[str, DataFacts] | None = None,
+    others: Mapping[str, Mapping[str, DataFacts]] | None = None,
+    joined: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Bounds the cost of choosing a release among the study's cells: a statement's block `choice`.
+    """Bounds the cost of choosing a release among a study's results: a statement's block `choice`.
 
-    The block's epsilon is the bound at the release's delta; None without cells, or if some cells
-    are not private or not known. `facts` has, for each backbone with features, the facts from which
-    `auto` chooses a head.
+    All cells count that the study lists, or that lie in its results folder, of the dataset and of
+    each dataset with the same units. The block's epsilon is the bound at the release's delta; None
+    without cells, or if some results are not private or not known.
+
+    Args:
+      facts: for each backbone with features, the facts from which `auto` chooses a head.
+      others: the same for other datasets, by dataset.
+      joined: datasets whose ledgers are added to the ledger of `dataset`.
     """
-    exposed = _not_private(study, dataset)
-    unknown = _not_known(study, facts or {})
+    known = {**(others or {}), dataset: facts or {}}
+    sharing = results_there.list_sharing(study, dataset, joined)
+    there = results_there.read_cells(study, [*sharing, *results_there.list_unlisted(study)])
+    laid = dict(there)
+    listed = study.list_cells(*sharing)
+    exposed = _not_private(study, dataset, sharing, laid)
+    unknown = _not_known(study, sharing, known)
     if exposed or unknown:
-        count = len(study.list_cells(dataset))
+        count = len({*listed, *laid})
         words = choice_words(count, None, exposed, unknown=unknown)
         return {"cells": count, "epsilon": None, "words": words}
-    fits = _list_fits(study, dataset, plan, cache, facts or {})
-    count = sum(fit.times for fit in fits) // study.seeds
+    planned = dict(_plan_cells(study, sharing, plan, cache, known))
+    fits = [
+        fit for cell in {**planned, **laid} for fit in _together(planned.get(cell), laid.get(cell))
+    ]
     if not fits:
         return {"cells": 0, "epsilon": None, "words": NO_CHOICE}
     release = Fits(mechanisms=plan.mechanisms, times=1, selection=plan.selection)
-    epsilon = round_up(all_together([*fits, release], plan.delta)[0])
+    epsilon = round_up(all_together([*_merge(fits), release], plan.delta)[0])
+    count = len({**planned, **laid})
     words = choice_words(count, epsilon, delta=plan.delta)
     return {"cells": count, "epsilon": epsilon, "words": words}
 
@@ -144,21 +173,21 @@ def choice_words(
     if not (cells or exposed or unknown):
         return NO_CHOICE
     trains = (
-        f"{IF_FIXED}The study trains {count_noun(cells, 'cell')} on this dataset (combinations of "
-        "backbone, method and epsilon). "
+        f"{IF_FIXED}The study trains, or its results folder holds, {count_noun(cells, 'cell')} of "
+        "this dataset or of datasets with the same units (combinations of dataset, backbone, "
+        "method and epsilon). "
     )
     if epsilon is not None:
         return (
             f"{trains}If all their results decided which head to release, the cost to one "
             f"training unit is at most epsilon {rounded_up(epsilon):g} at delta {delta:g}, release "
-            f"included.{SEEDED}{LOOKED_AT}{TEST_UNITS}"
+            f"included.{SEEDED}{LOOKED_AT}{ELSEWHERE}{TEST_UNITS}"
         )
     if not exposed:
         listed = _name_first("not known yet", unknown)
-        return f"{trains}{NOT_COVERED}{listed}. {MAKE_FEATURES}{TEST_UNITS}"
-    return (
-        f"{trains}{NOT_COVERED}{_name_first('not private', exposed)}. {WHAT_IT_MEANS}{TEST_UNITS}"
-    )
+        return f"{trains}{NOT_COVERED}{listed}. {MAKE_FEATURES}{ELSEWHERE}{TEST_UNITS}"
+    named = _name_first("not private", exposed)
+    return f"{trains}{NOT_COVERED}{named}. {WHAT_IT_MEANS}{ELSEWHERE}{TEST_UNITS}"
 
 
 def fits_block(listed: int) -> dict[str, Any]:
@@ -173,80 +202,133 @@ def _name_first(what: str, names: Sequence[str]) -> str:
     return f"{what} ({', '.join(names[:_NAMED])}{more})"
 
 
-def _not_known(study: Study, facts: Mapping[str, DataFacts]) -> list[str]:
+def _not_known(
+    study: Study, datasets: Sequence[str], known: Mapping[str, Mapping[str, DataFacts]]
+) -> list[str]:
+    """Names the listed cells whose mechanisms nobody knows before features are extracted."""
     return [
-        f"{backbone}/{name}"
+        _name(datasets[0], dataset, f"{backbone}/{name}")
+        for dataset in datasets
         for backbone in study.backbones
         for name, method in study.methods.items()
-        if is_undecided(method) and backbone not in facts
+        if (is_undecided(method) and backbone not in known.get(dataset, {}))
+        or (dataset != datasets[0] and not known.get(dataset) and _depends_on_n(method))
     ]
 
 
-def _not_private(study: Study, dataset: str) -> list[str]:
-    """Names the study's results that use a dataset's training examples without privacy."""
+def _depends_on_n(method: MethodOptions) -> bool:
+    """True if the mechanisms of a private method differ between numbers of units."""
+    if not method.private:
+        return False
+    try:
+        few, many = ({_bare(m) for m in method.list_mechanisms(n)} for n in (10**6, 10**7))
+    except DpprobeError:
+        return True
+    return few != many
+
+
+def _bare(mechanism: Mechanism) -> tuple[object, ...]:
+    return mechanism.name, mechanism.sample_rate, mechanism.count, mechanism.noise_multiplier
+
+
+def _not_private(
+    study: Study, dataset: str, sharing: Sequence[str], laid: Mapping[Cell, Fits | None]
+) -> list[str]:
+    """Names the results that use the dataset's training units without privacy, listed or there."""
+    unit = study.dataset_unit(dataset)
+    rules = (
+        (other, f"its unit is the {study.dataset_unit(other)}" if unit != study.dataset_unit(other)
+         else split_fault(study.datasets[other]) and "labels decide who is trained on")
+        for other in sharing[1:]
+    )  # fmt: skip
     cells = (
-        f"{cell.backbone}/{cell.method} at epsilon {budget_words(cell.epsilon)}"
-        for cell in study.list_cells(dataset)
-        if cell.epsilon == INFINITE
-        or not (method := study.methods[cell.method]).private
-        or method.private_choices
+        (cell.dataset, f"{cell.backbone}/{cell.method} at epsilon {budget_words(cell.epsilon)}")
+        for cell in {**dict.fromkeys(study.list_cells(*sharing)), **laid}
+        if laid.get(cell, True) is None or _is_exposed(study, cell)
     )
-    probes = (f"{backbone}/few-shot probes" for backbone in study.few_shot_backbones())
-    measured = (
-        f"{backbone}/{analysis.unpriced}"
-        for analysis in load_analyses()
-        if analysis.unpriced and dataset in analysis.datasets(study)
-        for backbone in analysis.backbones(study)
-    )
-    lawful = law_backbones(study) if dataset in law_datasets(study) else ()
-    laws = (f"{backbone}/representation law" for backbone in lawful)
-    audit = study.block(AuditOptions)
-    attacks = (
-        f"{cell.backbone}/{cell.method} at epsilon {budget_words(cell.epsilon)}, attacks on "
-        "membership"
-        for cell in audit_cells(study, dataset)
-        if audit and audit.membership
-    )
-    return [*cells, *probes, *measured, *laws, *attacks]
+    everywhere = [*sharing, *results_there.list_unlisted(study)]
+    found = [*cells, *results_there.list_unpriced(study, everywhere), *rules]
+    return list(dict.fromkeys(_name(dataset, other, what) for other, what in found if what))
 
 
-def _list_fits(
-    study: Study, dataset: str, release: Plan, cache: Path, facts: Mapping[str, DataFacts]
-) -> list[Fits]:
-    """Returns the study's fits on a dataset by method and epsilon, over all seeds and backbones."""
-    pairs = list(dict.fromkeys((cell.method, cell.epsilon) for cell in study.list_cells(dataset)))
-    delta, fits = study.dataset_delta(dataset), []
-    with Progress(len(pairs), label="price of the choice", unit="plans") as progress:
-        for method, epsilon in pairs:
+def _is_exposed(study: Study, cell: Cell) -> bool:
+    method = study.methods.get(cell.method)
+    if cell.epsilon == INFINITE:
+        return True
+    return method is not None and bool(not method.private or method.private_choices)
+
+
+def _name(dataset: str, other: str, what: str) -> str:
+    return what if other == dataset else f"{other}/{what}"
+
+
+def _plan_cells(
+    study: Study, sharing: Sequence[str], release: Plan, cache: Path,
+    known: Mapping[str, Mapping[str, DataFacts]],
+) -> Iterator[tuple[Cell, Fits]]:  # fmt: skip
+    """Yields the fits of each listed cell whose noise can be calibrated, over all seeds."""
+    pairs = list(dict.fromkeys((cell.method, cell.epsilon) for cell in study.list_cells(*sharing)))
+    with Progress(len(pairs) * len(sharing), label="price of the choice", unit="plans") as progress:
+        for dataset, (method, epsilon) in itertools.product(sharing, pairs):
+            facts, delta = known.get(dataset, {}), study.dataset_delta(dataset)
+            there = next(iter(facts.values()), None)
+            # a cell follows the dataset's metric, a release the metric that it publishes
+            cells = {"delta": delta, "metric": study.datasets[dataset].metric}
             target = Target(
-                n=release.n, unit=release.unit, epsilon=read_budget(epsilon), delta=delta,
+                n=release.n if dataset == sharing[0] or there is None else there.n,
+                unit=release.unit, epsilon=read_budget(epsilon), delta=delta,
                 accountant=study.accountant, above=True,
             )  # fmt: skip
-            there = {
-                name: replace(each, epsilon=target.nominal_epsilon, delta=delta)
-                for name, each in facts.items()
-            }
-            for options, backbones in _decide_methods(study.methods[method], study, there):
+            for options, backbones in _decide_methods(
+                study.methods[method], study, facts, cells | {"epsilon": target.nominal_epsilon}
+            ):
                 try:
                     plan = plan_method(options, target, cache=cache, checked=False)
                 except DpprobeError as error:
                     logger.info("%s at epsilon %s trains no head: %s", method, epsilon, error)
-                else:
-                    times = study.seeds * backbones
-                    fits.append(
-                        Fits(mechanisms=plan.mechanisms, times=times, selection=plan.selection)
-                    )
+                    continue
+                fits = Fits(mechanisms=plan.mechanisms, times=study.seeds, selection=plan.selection)
+                for backbone in backbones:
+                    yield Cell(dataset, backbone, method, epsilon), fits
             progress.advance_by(1)
-    return fits
 
 
 def _decide_methods(
-    method: MethodOptions, study: Study, facts: Mapping[str, DataFacts]
-) -> list[tuple[MethodOptions, int]]:
-    """Returns a method, or the choices of `auto`, each with its number of backbones."""
+    method: MethodOptions, study: Study, facts: Mapping[str, DataFacts], more: Mapping[str, Any]
+) -> list[tuple[MethodOptions, list[str]]]:
+    """Returns a method, or the choices of `auto`, each with its backbones."""
     if not is_undecided(method):
-        return [(method, len(study.backbones))]
-    return [(method.resolve_choice(facts[backbone]), 1) for backbone in study.backbones]
+        return [(method, list(study.backbones))]
+    return [
+        (method.resolve_choice(replace(facts[each], **more)), [each]) for each in study.backbones
+    ]
+
+
+def _together(planned: Fits | None, laid: Fits | None) -> list[Fits]:
+    """Returns a cell's fits once if its files are as planned; else both count."""
+    fits = [each for each in (planned, laid) if each is not None]
+    if planned is None or laid is None or not _are_alike(planned, laid):
+        return fits
+    return [replace(planned, times=max(planned.times, laid.times))]
+
+
+def _are_alike(one: Fits, other: Fits) -> bool:
+    if one.selection != other.selection or len(one.mechanisms) != len(other.mechanisms):
+        return False
+    return all(
+        (a.name, a.sample_rate, a.count) == (b.name, b.sample_rate, b.count)
+        and math.isclose(a.noise_multiplier, b.noise_multiplier, rel_tol=_SAME_NOISE)
+        for a, b in zip(one.mechanisms, other.mechanisms, strict=True)
+    )
+
+
+def _merge(fits: Sequence[Fits]) -> list[Fits]:
+    """Adds up the numbers of equal fits, which saves time."""
+    times: dict[Fits, int] = {}
+    for each in fits:
+        kind = replace(each, times=1)
+        times[kind] = times.get(kind, 0) + each.times
+    return [replace(kind, times=count) for kind, count in times.items()]
 
 
 class Steps(PartSteps):

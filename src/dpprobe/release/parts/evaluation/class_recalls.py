@@ -26,14 +26,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
+from dpprobe.privacy.noisy_totals import least_total
 from dpprobe.privacy.plan import Mechanism, full_batch
 from dpprobe.results.bootstrap import CONFIDENCE
 
 Floats = npt.NDArray[np.float64]
 
 CLASS_COUNTS = "class_counts"
-# A class's noisy number of units must exceed COUNTED standard deviations of its noise.
-COUNTED = 4.0
 
 
 class Estimate(NamedTuple):
@@ -68,9 +67,9 @@ def count_answers(
     return table.astype(np.float64).reshape(classes, 2)
 
 
-def fewest_units(deviation: float) -> float:
-    """Returns the number of a class's test units below which its recall cannot be measured."""
-    return max(COUNTED * deviation * math.sqrt(2), 1.0)
+def class_deviation(deviation: float) -> float:
+    """Returns the standard deviation of the noise of a class's units, a sum of two counts."""
+    return deviation * math.sqrt(2)
 
 
 def estimate_recalls(
@@ -83,7 +82,7 @@ def estimate_recalls(
     """
     table = np.asarray(counts, dtype=np.float64)
     units, classes = table.sum(axis=1), len(table)
-    if (units <= fewest_units(deviation)).any():
+    if (units <= least_total(class_deviation(deviation))).any():
         return Estimate(1 / classes, 0.0, 1.0, 0.5), None
     recalls = np.clip(table[:, 0] / units, 0, 1)
     z, each_z = (float(ndtri(1 - (1 - CONFIDENCE) / (2 * each))) for each in (1, classes))
@@ -107,7 +106,7 @@ def _recall_errors(recalls: Floats, units: Floats, deviation: float, z: float) -
     One deviation is subtracted from numbers of units, whose noise tends to be positive in measured
     classes.
     """
-    units = units - deviation * math.sqrt(2)
+    units = units - class_deviation(deviation)
     moved = (recalls * units + z**2 / 2) / (units + z**2)
     noise = (deviation / units) ** 2 * (recalls**2 + (1 - recalls) ** 2)
     return np.asarray(np.sqrt(moved * (1 - moved) / units + noise))

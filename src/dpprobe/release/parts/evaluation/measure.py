@@ -52,6 +52,7 @@ from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads.fitted import Heads
 from dpprobe.privacy.entropy import Entropy
 from dpprobe.privacy.grid import GridSum
+from dpprobe.privacy.noisy_totals import RESULT_CHANCE, least_total, units_for_result
 from dpprobe.privacy.plan import Mechanism, Plan, full_batch, split_budget
 from dpprobe.privacy.releases import Releases, Shared
 from dpprobe.release.counted_units import (
@@ -70,9 +71,9 @@ from dpprobe.release.parts.evaluation.class_recalls import (
     CLASS_COUNTS,
     Estimate,
     Worst,
+    class_deviation,
     count_answers,
     estimate_recalls,
-    fewest_units,
     recall_mechanisms,
 )
 from dpprobe.release.parts.part import PartSteps
@@ -95,9 +96,8 @@ RANGES_SHARE = 0.2
 # The outermost ranges also count scores beyond the largest.
 LARGEST_SCORE, RANGES_COUNT = 1000.0, 64
 FEWEST_BINS, MOST_BINS = 16, 128
-# In standard deviations of the noise: counts of ranges below EMPTY are taken as 0. Labels need
-# COUNTED rows with the label, and COUNTED rows without the label.
-EMPTY, COUNTED = 2.0, 4.0
+# Counts of ranges below EMPTY standard deviations of their noise are taken as 0.
+EMPTY = 2.0
 # The remark states no number, because no mechanism releases the share of a class.
 CONSTANT_ANSWER = (
     " A head that always predicts the most frequent class (of several labels, each label's more "
@@ -223,7 +223,8 @@ def check_telling(plan: Plan, *, classes: int = 2) -> None:
     """Checks, by public numbers, that noise does not hide a test result.
 
     Raises PrivacyError for accuracy noise of a standard deviation above `MOST_NOISE`, and for an
-    AUC or macro accuracy unmeasurable even with equal classes; `classes` is 2 for several labels.
+    AUC or macro accuracy that even equal classes would leave without a result in over 5% of
+    releases; `classes` is 2 for several labels.
     """
     if [mechanism.name for mechanism in plan.mechanisms] == [ACCURACY]:
         noise = plan.mechanisms[0].noise_multiplier / plan.n
@@ -233,25 +234,27 @@ def check_telling(plan: Plan, *, classes: int = 2) -> None:
                 f"have noise of {100 * noise:.0f} points and would be useless; write a larger "
                 "epsilon, use more test units, or remove evaluate"
             )
-    elif classes * (fewest := fewest_of_a_class(plan)) > plan.n:
+    elif classes * (enough := enough_of_a_class(plan, classes=classes)) > plan.n:
         name = "macro accuracy" if plan.mechanisms[0].name == CLASS_COUNTS else "AUC"
         raise PrivacyError(
-            f"evaluate.epsilon {plan.epsilon:g}: the {name} needs {math.ceil(fewest)} test units "
-            f"of each class, but there are {plan.n} test units in total; write a larger epsilon, "
-            "use more test units, or remove evaluate"
+            f"evaluate.epsilon {plan.epsilon:g}: the {name} needs {math.ceil(enough)} test units "
+            f"of each class for a result in {RESULT_CHANCE:.0%} of releases, but there are "
+            f"{plan.n} test units in total; write a larger epsilon, use more test units, or remove "
+            "evaluate"
         )
 
 
-def fewest_of_a_class(plan: Plan) -> float:
-    """Returns how many test units a plan needs of each class, or with and without a label.
+def enough_of_a_class(plan: Plan, *, classes: int) -> float:
+    """Returns the test units of each class with which 95% of releases have a result.
 
-    With fewer units, a noisy number of units hardly exceeds its noise.
+    For several labels, `classes` is 2: rows with and without a label.
     """
     counts = plan.mechanisms[-1]
     deviation = counts.noise_scale
     if counts.name == CLASS_COUNTS:
-        return fewest_units(deviation)
-    return _fewest_rows(deviation, _count_bins(plan.n, deviation))
+        return units_for_result(class_deviation(deviation), classes)
+    bins = _count_bins(plan.n, deviation)
+    return units_for_result(deviation * math.sqrt(bins), classes)
 
 
 def composition_words(head: Plan, tested: Plan, *, split: str) -> str:
@@ -426,7 +429,7 @@ def area_estimate(counts: Floats, deviation: float) -> tuple[Estimate, str]:
       deviation: the standard deviation of each count's noise.
     """
     totals = counts.sum(axis=2)
-    enough = (totals > _fewest_rows(deviation, counts.shape[2])).all(axis=1)
+    enough = (totals > least_total(deviation * math.sqrt(counts.shape[2]))).all(axis=1)
     kept = counts[enough]
     left = len(counts) - len(kept)
     of = f" of {len(counts)} labels" if len(counts) > 1 else ""
@@ -451,10 +454,6 @@ def area_estimate(counts: Floats, deviation: float) -> tuple[Estimate, str]:
 
     low, high = (_interval_end(value, bound, area_spread) for bound in (0.0, 1.0))
     return Estimate(value, low, high, area_spread(value)), remark
-
-
-def _fewest_rows(deviation: float, bins: int) -> float:
-    return max(COUNTED * deviation * math.sqrt(bins), 1.0)
 
 
 def _histogram_areas(counts: Floats) -> Floats:
@@ -521,14 +520,17 @@ class Steps(PartSteps):
         name, store = self.task.name, self.task.stores[1]
         check_metric(name, asked.published, self.task.stores[0].labels)
         plan = self.task.plans["evaluation"]
-        check_telling(plan, classes=2 if store.multi_label else store.num_classes)
+        classes = 2 if store.multi_label else store.num_classes
+        check_telling(plan, classes=classes)
         if asked.published != "accuracy":
             logger.warning(
-                "release %s: the test result needs at least %d of the %d test %s in each class. "
-                "With fewer test units in a class, epsilon is spent without a result. Class counts "
-                "are private, so dpprobe does not check them here: compare the counts of `dpprobe "
-                "check`, in which a patient with images of several classes counts in parts",
-                name, math.ceil(fewest_of_a_class(plan)), plan.n, f"{plan.unit}s",
+                "release %s: with %d of the %d test %s in each class, %s of releases have a test "
+                "result. With fewer in a class, epsilon may be spent without a result. Class "
+                "counts are private, so dpprobe does not check them here: compare the counts of "
+                "`dpprobe check`, in which a patient with images of several classes counts in "
+                "parts",
+                name, math.ceil(enough_of_a_class(plan, classes=classes)), plan.n,
+                f"{plan.unit}s", f"{RESULT_CHANCE:.0%}",
             )  # fmt: skip
 
     def needs(self) -> tuple[str, ...]:

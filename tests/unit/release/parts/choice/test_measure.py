@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from dpprobe.analyses.analysis import Analysis
+from dpprobe.analysis_registry import load_analyses
 from dpprobe.heads.auto_rule import choose_head
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.registry import method_options
@@ -16,8 +19,10 @@ from dpprobe.privacy import accountants, calibration
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.limits import rounded_up
 from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.statement import mechanism_values
 from dpprobe.privacy.target import Target
 from dpprobe.release.parts.choice import measure as choice
+from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.study import Study
 from tests.support.small_study import STUDY
 
@@ -155,3 +160,275 @@ def test_what_auto_chooses_is_priced_by_backbone_where_features_are_there(tmp_pa
     assert (unknown["cells"], unknown["epsilon"]) == (4, None)
     assert "not known yet (pixels/auto). Extract their features first" in unknown["words"]
     assert "no epsilon covers their test units" in unknown["words"]
+
+
+# other datasets with the same units, and results that lie in the results folder
+
+BY_ID = {"split_by": "id"}
+MNIST = {"source": "torchvision", "name": "MNIST"}
+DIGITS = {"source": "sklearn", "name": "digits", **BY_ID}
+
+
+def with_datasets(folder: Path, datasets: dict[str, Any] | None = None, **more: Any) -> Study:
+    given = {"digits": DIGITS, **(datasets or {})}
+    return study({"covariance": COVARIANCE}, [0.5, 2], datasets=given,
+                 results_dir=str(folder / "results"), **more)  # fmt: skip
+
+
+def composed(folder: Path, fits: dict[float, int]) -> float:
+    """The exact epsilon of a release by covariance at 1, with so many heads at each epsilon."""
+    square = sum(
+        times * accountants.gaussian_mu(plan_of(COVARIANCE, epsilon, folder).mechanisms) ** 2
+        for epsilon, times in [*fits.items(), (1.0, 1)]
+    )
+    return accountants.gaussian_epsilon(math.sqrt(square), 1e-5)
+
+
+def lay_cell(folder: Path, place: str, *, seeds: int = SEEDS, noise: float = 1.0,
+             options: dict[str, Any] | None = None, **changed: Any) -> Path:  # fmt: skip
+    """Lays the statement of a cell that trained at the epsilon of its folder."""
+    dataset, backbone, method, epsilon = place.split("/")
+    path = folder / "results" / "cells" / dataset / backbone / method / f"eps-{epsilon}"
+    path.mkdir(parents=True, exist_ok=True)
+    plan = plan_of(options or COVARIANCE, float(epsilon), folder)
+    mechanisms = [mechanism_values(item.scale_noise(noise), plan) for item in plan.mechanisms]
+    statement = {"private": True, "mechanisms": mechanisms, "selection": None,
+                 "seeds": [f"{seed:032x}" for seed in range(seeds)], **changed}  # fmt: skip
+    (path / "privacy.json").write_text(json.dumps(statement))
+    return path
+
+
+EVERY = SEEDS * len(BACKBONES)
+
+
+@pytest.mark.parametrize(
+    ("datasets", "joined", "times"),
+    [
+        ({"mnist": MNIST}, (), 1),  # other people
+        ({"mnist": {**MNIST, "same_units_as": "digits"}}, (), 2),
+        ({"digits": {**DIGITS, "same_units_as": "mnist"}, "mnist": MNIST}, (), 2),
+        ({"mnist": MNIST}, ("mnist",), 2),  # an earlier booking says so
+        ({"mnist": MNIST}, ("elsewhere",), 1),
+        ({"again": {**DIGITS, "split_seed": 3}}, (), 2),  # the same images, undeclared
+        ({"part": {**DIGITS, "subsample": {"fraction": 0.5, "seed": 1}}}, (), 2),
+        ({"mnist": {**MNIST, "same_units_as": "part"},
+          "part": {**DIGITS, "subsample": {"fraction": 0.5, "seed": 1}}}, (), 3),
+        ({"mnist": {**MNIST, "same_units_as": "digits"},
+          "sample": {**MNIST, "subsample": {"fraction": 0.5, "seed": 1}},
+          "fashion": {"source": "torchvision", "name": "FashionMNIST"}}, (), 3),
+    ],
+)  # fmt: skip
+def test_all_datasets_with_the_same_units_count(
+    tmp_path: Path, datasets: dict[str, Any], joined: tuple[str, ...], times: int
+) -> None:
+    block = price_choice(with_datasets(tmp_path, datasets), tmp_path, joined=joined)
+    exact = composed(tmp_path, {0.5: times * EVERY, 2.0: times * EVERY})
+    assert block["cells"] == times * 4
+    assert exact <= block["epsilon"] <= exact * (1 + 1e-5)
+    assert f"{4 * times} cells of this dataset or of datasets with the same units" in block["words"]
+
+
+@pytest.mark.parametrize(
+    ("datasets", "more", "named"),
+    [
+        ({}, {"imbalance": {"datasets": ["digits"], "classes": ["3"], "fractions": [0.1]}},
+         "pixels/rare classes"),
+        ({"mnist": {"source": "sklearn", "name": "digits"}}, {},
+         "mnist/labels decide who is trained on"),
+        ({"part": {**DIGITS, "subsample": {"per_class": 5, "seed": 1}}}, {},
+         "part/labels decide who is trained on"),
+        ({"mnist": {**MNIST, "same_units_as": "digits"}}, {"long_tail": {"datasets": ["mnist"]}},
+         "mnist/pixels/long tail"),
+        ({}, {"tsne": {"split": "train"}}, "pixels/t-SNE of training images"),
+    ],
+)  # fmt: skip
+def test_results_on_the_same_units_without_a_price_are_named(
+    tmp_path: Path, datasets: dict[str, Any], more: dict[str, Any], named: str
+) -> None:
+    block = price_choice(with_datasets(tmp_path, datasets, **more), tmp_path)
+    assert block["epsilon"] is None
+    assert choice.NOT_COVERED in block["words"]
+    assert named in block["words"]
+
+
+def test_sampled_cells_of_a_dataset_need_its_number_of_units(tmp_path: Path) -> None:
+    datasets = {"digits": DIGITS, "mnist": {**MNIST, "same_units_as": "digits"}}
+    sampled = study({"sgd": SMALL}, [1], datasets=datasets, results_dir=str(tmp_path / "results"))
+    block = price_choice(sampled, tmp_path)
+    assert block["epsilon"] is None
+    assert "not known yet (mnist/pixels/sgd" in block["words"]
+    fact = DataFacts(n=400, dimension=13, classes=3, multi_label=False, epsilon=1.0, delta=1e-5,
+                     unit="image")  # fmt: skip
+    known = price_choice(sampled, tmp_path, others={"mnist": {"pixels": fact}})
+    alone = price_choice(study({"sgd": SMALL}, [1]), tmp_path)
+    assert known["cells"] == 2 * alone["cells"] == 4
+    assert known["epsilon"] > alone["epsilon"]
+
+
+def test_cells_that_lie_there_count_though_the_study_lists_them_no_longer(tmp_path: Path) -> None:
+    chosen = with_datasets(tmp_path)
+    base = {0.5: EVERY, 2.0: EVERY}
+    found: dict[str, tuple[int, float]] = {}
+
+    def price(case: str) -> None:
+        block = price_choice(chosen, tmp_path)
+        found[case] = block["cells"], block["epsilon"]
+
+    expected = {}
+    price("none")
+    expected["none"] = 4, composed(tmp_path, base)
+    lay_cell(tmp_path, "digits/pixels/covariance/2")
+    price("as planned")
+    expected["as planned"] = expected["none"]
+    lay_cell(tmp_path, "digits/pixels/covariance/2", seeds=SEEDS + 4)
+    price("more seeds")
+    expected["more seeds"] = 4, composed(tmp_path, {0.5: EVERY, 2.0: EVERY + 4})
+    lay_cell(tmp_path, "digits/pixels/dropped/2")
+    price("another method")
+    expected["another method"] = 5, composed(tmp_path, {0.5: EVERY, 2.0: EVERY + 4 + SEEDS})
+    lay_cell(tmp_path, "digits/removed/covariance/0.5", seeds=1)
+    price("another backbone")
+    expected["another backbone"] = 6, composed(tmp_path, {0.5: EVERY + 1, 2.0: EVERY + 4 + SEEDS})
+    lay_cell(tmp_path, "digits_3_0p1/pixels/covariance/0.5")  # of an earlier `imbalance`
+    price("an unlisted dataset")
+    expected["an unlisted dataset"] = (
+        7,
+        composed(tmp_path, {0.5: EVERY + 1 + SEEDS, 2.0: EVERY + 4 + SEEDS}),
+    )
+    (tmp_path / "results/cells/digits/pixels/emptied/eps-1").mkdir(parents=True)
+    price("an empty folder")
+    expected["an empty folder"] = expected["an unlisted dataset"]
+    for case, (cells, epsilon) in expected.items():
+        assert found[case][0] == cells, case
+        assert epsilon <= found[case][1] <= epsilon * (1 + 1e-5), case
+
+
+def test_a_cell_of_other_noise_counts_beside_the_planned_one(tmp_path: Path) -> None:
+    lay_cell(tmp_path, "digits/pixels/covariance/2", noise=0.5)
+    block = price_choice(with_datasets(tmp_path), tmp_path)
+    exact = composed(tmp_path, {0.5: EVERY, 2.0: EVERY + 4 * SEEDS})  # mu doubles
+    assert block["cells"] == 4
+    assert exact <= block["epsilon"] <= exact * (1 + 1e-5)
+
+
+def lay_nonprivate(folder: Path) -> None:
+    lay_cell(folder, "digits/pixels/ceiling/2", private=False).rename(
+        folder / "results/cells/digits/pixels/ceiling/eps-inf"
+    )
+
+
+def lay_text(folder: Path, name: str, text: str = "{}") -> None:
+    path = folder / "results" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("lay", "named"),
+    [
+        (lay_nonprivate, "pixels/ceiling at epsilon inf"),
+        (lambda folder: lay_cell(folder, "digits/small/searched/2", private=False),
+         "small/searched at epsilon 2"),
+        (lambda folder: lay_cell(folder, "gone/small/sgd/2", private=False),
+         "gone/small/sgd at epsilon 2"),
+        (lambda folder: lay_cell(folder, "digits/pixels/covariance/2", mechanisms=None),
+         "pixels/covariance at epsilon 2"),
+        (lambda folder: (lay_cell(folder, "digits/pixels/sgd/2") / "privacy.json").write_text("{"),
+         "pixels/sgd at epsilon 2"),
+        (lambda folder: (lay_cell(folder, "digits/pixels/sgd/2") / "privacy.json").rename(
+            folder / "results/cells/digits/pixels/sgd/eps-2/metrics.json"),
+         "pixels/sgd at epsilon 2"),
+        (lambda folder: lay_text(folder, "few_shot/digits/small.json"), "small/few-shot probes"),
+        (lambda folder: lay_text(folder, "long_tail/digits/pixels.json"), "pixels/long tail"),
+        (lambda folder: lay_text(folder, "imbalance/digits/pixels.json"), "pixels/rare classes"),
+        (lambda folder: lay_text(folder, "sites/gone/pixels.json"), "gone/pixels/simulated sites"),
+        (lambda folder: lay_text(
+            folder, "audit/digits/pixels/sgd/eps-1.json", '{"membership": {"rows": 3}}'),
+         "pixels/attacks on membership"),
+    ],
+)  # fmt: skip
+def test_results_without_a_price_that_lie_there_are_named(
+    tmp_path: Path, lay: Any, named: str
+) -> None:
+    lay(tmp_path)
+    block = price_choice(with_datasets(tmp_path), tmp_path)
+    assert block["epsilon"] is None
+    assert choice.NOT_COVERED in block["words"]
+    assert named in block["words"]
+
+
+def test_deleting_the_other_methods_from_the_study_does_not_hide_their_cells(
+    tmp_path: Path,
+) -> None:
+    lay_nonprivate(tmp_path)
+    for index in range(50):
+        lay_cell(tmp_path, f"digits/pixels/covariance_{index}/2")
+    chosen = study({"covariance": COVARIANCE}, [1], backbones={"pixels": {"family": "pixels"}},
+                   results_dir=str(tmp_path / "results"))  # fmt: skip
+    block = price_choice(chosen, tmp_path)
+    assert (block["cells"], block["epsilon"]) == (52, None)
+    assert "pixels/ceiling at epsilon inf" in block["words"]
+
+
+def test_results_that_read_no_training_unit_expose_none(tmp_path: Path) -> None:
+    before = price_choice(with_datasets(tmp_path), tmp_path)
+    lay_text(tmp_path, "audit/digits/pixels/sgd/eps-1.json", '{"membership": null}')
+    lay_text(tmp_path, "fairness/digits/pixels.json")
+    lay_text(tmp_path, "zero_shot/digits/pixels/metrics.json")
+    lay_text(tmp_path, "few_shot/digits/.pixels.json.part")  # of a killed job
+    lay_cell(tmp_path, "mnist/pixels/covariance/2", private=False)  # other people
+    assert price_choice(with_datasets(tmp_path, {"mnist": MNIST}), tmp_path) == before
+
+
+def test_every_sentence_says_what_it_does_not_cover() -> None:
+    sentences = {
+        "none": choice.choice_words(0, None),
+        "priced": choice.choice_words(4, 5.87, delta=1e-5),
+        "not private": choice.choice_words(4, None, ["pixels/ceiling"]),
+        "not known": choice.choice_words(4, None, unknown=["pixels/auto"]),
+        "one fit": choice.fits_block(1)["words"],
+        "many fits": choice.fits_block(3)["words"],
+    }
+    for case, words in sentences.items():
+        assert "not cover" in words.lower() or "no epsilon covers" in words.lower(), case
+    for case in ("none", "priced", "not private", "not known"):
+        assert choice.ELSEWHERE in sentences[case], case
+    for case in ("priced", "not private", "not known"):
+        assert sentences[case].endswith(choice.TEST_UNITS), case
+
+
+# Studies in which each analysis runs, as far as an analysis needs options.
+RUNNING: dict[str, dict[str, Any]] = {
+    "audit": {"audit": {"membership": {}}},
+    "long_tail": {"long_tail": {}},
+    "representation_law": {"representation_law": {}, "backbones": NETWORK},
+    "fairness": {"fairness": {"groups": ["class"]}},
+    "imbalance": {"imbalance": {"datasets": ["digits"], "classes": ["3"], "fractions": [0.1]}},
+    "tsne": {"tsne": {"split": "train"}},
+    "sites": {"sites": {"counts": [2]}},
+    "few_shot": {"few_shot": {"backbones": ["small"]}},
+}
+
+
+@pytest.mark.parametrize("analysis", load_analyses(), ids=lambda each: each.name)
+def test_each_analysis_is_unpriced_or_reads_no_training_row(analysis: Analysis) -> None:
+    methods = {"squares": SQUARES, "covariance": COVARIANCE}
+    running = study(methods, [1], datasets={"digits": DIGITS}, **RUNNING.get(analysis.name, {}))
+    if analysis.unpriced:
+        assert analysis.list_unpriced(running, "digits"), "it names what it shows of training rows"
+        assert not analysis.list_unpriced(running, "other")
+        return
+    assert analysis.measurement is not None, "handwritten rules may read anything"
+    files = StudyFiles(running, data="d", results="r")
+    for backbone in running.backbones:
+        place = {"dataset": "digits", "backbone": backbone}
+        read = [
+            path
+            for need in analysis.measurement.needs.values()
+            for path in need.paths(files, place)
+        ]
+        assert read
+        for path in read:
+            assert "/train/" not in path
+            # of a cell, test results only: neither heads nor a history of the training loss
+            assert not path.endswith(("heads.safetensors", "history.parquet"))

@@ -12,6 +12,7 @@ import pytest
 import torch
 from scipy.special import ndtr
 
+from dpprobe.errors import PrivacyError
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.grid import GridSum
@@ -19,7 +20,7 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.target import Target
 from dpprobe.release.parts.evaluation import measure as evaluation
-from dpprobe.release.parts.evaluation.class_recalls import Estimate
+from dpprobe.release.parts.evaluation.class_recalls import Estimate, estimate_recalls
 from dpprobe.results import metrics
 from dpprobe.results.unit_counts import row_weights
 from tests.support.shown_scores import head, of_test_rows
@@ -244,3 +245,81 @@ def test_negative_counts_give_an_area_in_range() -> None:
         estimate, _ = evaluation.area_estimate(counts, 20.0)
         assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1
         assert estimate.high > estimate.low
+
+
+@pytest.mark.parametrize("classes", [2, 3, 7])
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0])
+def test_with_the_stated_test_units_95_percent_of_releases_have_a_result(
+    tmp_path: Path, epsilon: float, classes: int
+) -> None:
+    """Simulates the noise of whole tables; with a unit in twelve fewer, results are lost."""
+    plan = planned(tmp_path, "macro_accuracy", 10_000, epsilon, classes=classes)
+    deviation = plan.mechanisms[0].noise_scale
+    enough = math.ceil(evaluation.enough_of_a_class(plan, classes=classes))
+    generator = np.random.default_rng(classes)
+
+    def share(units: float) -> float:
+        tables = np.array([[0.75 * units, 0.25 * units]]) + generator.normal(
+            0, deviation, (3000, classes, 2)
+        )
+        return float(np.mean([estimate_recalls(each, deviation)[1] is not None for each in tables]))
+
+    assert 0.94 <= share(enough) <= 0.98  # rounded up to a whole unit
+    assert share(11 / 12 * enough) < 0.92
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0])
+def test_with_the_stated_test_units_95_percent_of_areas_have_a_result(
+    tmp_path: Path, epsilon: float
+) -> None:
+    plan = planned(tmp_path, "auc", 1000, epsilon)
+    deviation = plan.mechanisms[-1].noise_scale
+    enough = evaluation.enough_of_a_class(plan, classes=2)
+    bins = evaluation._count_bins(plan.n, deviation)
+    generator = np.random.default_rng(3)
+    noise = generator.normal(0, deviation, (3000, 1, 2, bins))
+    shares = [
+        np.mean([
+            (evaluation.area_estimate(np.full((1, 2, bins), units / bins) + each, deviation)[0]
+             != Estimate(0.5, 0.0, 1.0, 0.5))
+            for each in noise[:200]
+        ])
+        for units in (1.25 * enough, 0.75 * enough)
+    ]  # fmt: skip
+    totals = enough + noise.sum(axis=-1)
+    assert (totals > 4 * deviation * math.sqrt(bins)).all(axis=(1, 2)).mean() == pytest.approx(
+        0.95, abs=0.015
+    )
+    assert shares[0] > 0.98
+    assert shares[1] < 0.7
+
+
+def refusal(plan: Plan, classes: int) -> str:
+    try:
+        evaluation.check_telling(plan, classes=classes)
+    except PrivacyError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("metric", ["macro_accuracy", "auc"])
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 4.0])
+def test_a_result_that_public_numbers_make_unlikely_is_refused(
+    tmp_path: Path, metric: Metric, epsilon: float
+) -> None:
+    classes = 3 if metric == "macro_accuracy" else 2
+    refused = []
+    for n in range(10, 600, 7):
+        plan = planned(tmp_path, metric, n, epsilon, classes=classes)
+        if message := refusal(plan, classes):
+            refused.append(n)
+            assert "for a result in 95% of releases" in message
+            assert f"there are {n} test units" in message
+    noise = planned(tmp_path, metric, 600, epsilon, classes=classes).mechanisms[-1].noise_scale
+    if metric == "macro_accuracy":  # chances of equal classes, by SciPy
+        chances = {
+            n: ndtr(n / 3 / (noise * math.sqrt(2)) - 4) ** 3 for n in range(10, 600, 7)
+        }  # fmt: skip
+        assert refused == [n for n, chance in chances.items() if chance < 0.95]
+    assert refused
+    assert refused == [n for n in range(10, 600, 7) if n <= refused[-1]]
