@@ -64,6 +64,7 @@ def whitened_rows(
         matrix = compute_whitener(
             estimate_spectrum(released, deviation), spec.exponent, noise=deviation, n=data.n
         )
+        releases.show_values("whitener", matrix[None])
 
         def map_crops() -> list[TrainingSet]:
             return [_map_rows(make_design(crop), matrix) for crop in data.crops]

@@ -44,14 +44,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from dpprobe.analyses.audit.noise_tests import NoiseTests, Outcome
-from dpprobe.analyses.audit.transcripts import Break, Recorder, Replayer, Transcript, join_blocks
+from dpprobe.analyses.audit.transcripts import (
+    Break,
+    ChangeSampler,
+    Recorder,
+    Replayer,
+    Transcript,
+    join_blocks,
+)
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.options import MethodOptions
@@ -63,6 +72,9 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import open_stream
 from dpprobe.privacy.releases import Observer
 from dpprobe.progress import Progress, silent_progress
+
+if TYPE_CHECKING:
+    from dpprobe.analyses.audit.replay import Replay
 
 Numbers = npt.NDArray[np.float64]
 
@@ -225,7 +237,9 @@ class Runs:
       head_change: the largest difference between heads with and without canaries, given equal
         releases, relative to the largest weight; 0 if correct.
       unobserved_change: the difference between one seed's heads with and without an observer.
+      replay: the comparison of a release at full width with the reference, if made.
       noise: the results of the tests of noise.
+      reach: maps a level to the deviations at which cutting the noise is surely refuted, if any.
     """
 
     members: npt.NDArray[np.bool_]
@@ -234,7 +248,9 @@ class Runs:
     used: dict[str, float] = field(default_factory=dict)
     head_change: float = 0.0
     unobserved_change: float = 0.0
+    replay: Replay | None = None
     noise: Sequence[Outcome] = ()
+    reach: Callable[[float], float | None] = lambda _: None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,6 +264,9 @@ class Attack:
       broken: how a control changes releases; None outside controls.
       broken_unobserved: how a control changes releases without an observer.
       broken_head: how a control changes heads, given their training rows.
+      change_rows: how a control changes training rows; the data sets are already changed.
+      change_sampler: how a control breaks samplers.
+      patch: in a control, replaces code while heads are fitted.
     """
 
     method: MethodOptions
@@ -258,6 +277,9 @@ class Attack:
     broken: Break | None = None
     broken_unobserved: Break | None = None
     broken_head: Callable[[Heads, TrainingSet], Heads] | None = None
+    change_rows: Callable[[TrainingSet], TrainingSet] | None = None
+    change_sampler: ChangeSampler | None = None
+    patch: Callable[[], AbstractContextManager[object]] = nullcontext
 
     @property
     def unusual_runs(self) -> list[tuple[Worlds, bool]]:
@@ -285,7 +307,7 @@ class Attack:
             runs.releases[chunk], runs.bundle[chunk] = scores
             progress.advance_by(len(chunk))
         if self.plan.selection is None:
-            runs.noise = noise.list_results()
+            runs.noise, runs.reach = noise.list_results(), noise.reach
         return runs
 
     def compute_strength(self, seeds: Sequence[int]) -> float:
@@ -339,9 +361,9 @@ class Attack:
         if self.broken is None:
             hidden = self.broken_unobserved and Recorder(self.broken_unobserved)
             again = self._fit_heads(worlds, seeds[:1], present, hidden)
-            change = _compare_heads(heads, again)
+            change = compare_heads(heads, again)
             results.unobserved_change = max(results.unobserved_change, change)
-        noise.add_batches(recorder)
+        noise.add_batches(recorder.batches)
         joined = {seed: join_blocks(blocks) for seed, blocks in recorder.transcripts.items()}
         sums = {}
         sampled = any(item.sample_rate < 1 for item in self.plan.mechanisms)
@@ -356,7 +378,7 @@ class Attack:
             again, sums[world] = self._replay_heads(
                 worlds, seeds, recorder.transcripts, present=world
             )
-            results.head_change = max(results.head_change, _compare_heads(heads, again))
+            results.head_change = max(results.head_change, compare_heads(heads, again))
         scores = []
         for seed in seeds:
             noise.add_run(joined[seed], present=present)
@@ -367,7 +389,7 @@ class Attack:
     def _train_heads(
         self, worlds: Worlds, seeds: Sequence[int], *, present: bool
     ) -> tuple[Heads, Recorder]:
-        recorder = Recorder(self.broken)
+        recorder = Recorder(self.broken, self.change_sampler)
         return self._fit_heads(worlds, seeds, present, recorder), recorder
 
     def _replay_heads(
@@ -379,14 +401,15 @@ class Attack:
         present: bool,
     ) -> tuple[Heads, dict[int, dict[str, torch.Tensor]]]:
         # Seeds train in parallel, so the order of transcripts may differ.
-        replayer = Replayer(transcripts, worlds.canaries, sampled=int(present))
+        replayer = Replayer(transcripts, worlds.canaries, int(present), self.change_sampler)
         return self._fit_heads(worlds, seeds, present, replayer), replayer.joined_sums
 
     def _fit_heads(
         self, worlds: Worlds, seeds: Sequence[int], present: bool, observer: Observer | None
     ) -> Heads:
         data = worlds.present if present else worlds.absent
-        heads = fit_heads(self.method, data, self.plan, seeds, observer=observer)
+        with self.patch():
+            heads = fit_heads(self.method, data, self.plan, seeds, observer=observer)
         return heads if self.broken_head is None else self.broken_head(heads, data)
 
     def _log_ratio(
@@ -425,7 +448,7 @@ def _compute_margins(heads: Heads, worlds: Worlds) -> Numbers:
     return margins
 
 
-def _compare_heads(heads: Heads, others: Heads) -> float:
+def compare_heads(heads: Heads, others: Heads) -> float:
     """Returns the largest relative difference of two heads' weights or other released values.
 
     Differences are relative to the largest weight or value; infinite if a number is NaN.

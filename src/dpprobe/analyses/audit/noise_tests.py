@@ -20,13 +20,14 @@ audit's runs to detect.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpprobe.analyses.audit.transcripts import Block, Recorder, Transcript, join_blocks
+from dpprobe.analyses.audit.transcripts import Block, SeenBatches, Transcript, join_blocks
 from dpprobe.privacy.plan import Plan
 
 Numbers = npt.NDArray[np.float64]
@@ -36,6 +37,13 @@ _MOST_NUMBERS, _MOST_ROWS = 1500, 2048
 # The most runs whose releases are compared pair by pair, and the most products for comparisons.
 _PAIRED_RUNS, _PAIRED_PRODUCTS = 64, 5 * 10**8
 _OFF_GRID = 1e-3
+# The most low bits of noise that are tested; a bit is a fair coin, up to 1e-130, if the deviation
+# is at least _FAIR times the bit's value.
+_MOST_BITS, _FAIR = 16, 8
+# Deviations beyond which noise is counted.
+TAILS = (3.0, 4.0, 5.0)
+# A unit with this probability or less joins that many batches of one run.
+_OFTEN = 0.05
 
 
 class Outcome(NamedTuple):
@@ -52,8 +60,11 @@ class NoiseTests:
         self._plan = plan
         self._tallies: dict[str, _Tally] = {}
         self._first: list[Numbers] = []
-        self._sizes: list[npt.NDArray[np.int64]] = []
+        self._sizes: list[int] = []
         self._joined = np.zeros(plan.n, dtype=np.int64)
+        self._again, self._beside = (np.zeros(2, dtype=np.int64) for _ in range(2))
+        self._pairs = np.zeros(2, dtype=np.int64)
+        self._samplers = self._often = 0
 
     def add_run(self, transcript: Transcript, *, present: bool) -> None:
         first = []
@@ -64,15 +75,41 @@ class NoiseTests:
             first.append(self._tallies[block.name].add_releases(block, int(present)))
         self._first.append(np.concatenate(first))
 
-    def add_batches(self, recorder: Recorder) -> None:
-        self._sizes += recorder.batch_sizes
-        self._joined[: len(recorder.unit_counts)] += recorder.unit_counts
+    def add_batches(self, batches: Sequence[SeenBatches]) -> None:
+        for seen in batches:
+            steps = len(seen.sizes)
+            self._sizes += seen.sizes
+            self._joined[: len(seen.unit_counts)] += seen.unit_counts
+            self._again += seen.again
+            self._beside += seen.beside
+            self._pairs += [steps // 2, max(steps - 1, 0) // 2]
+            self._samplers += 1
+            self._often += int((seen.unit_counts >= self._many(steps)).sum())
+
+    def _many(self, steps: int) -> int:
+        """Returns the number of batches of a run that few units join, and at least 1."""
+        from scipy.stats import binom
+
+        return max(1, int(binom.isf(_OFTEN, steps, self._rate)) + 1)
+
+    @property
+    def _rate(self) -> float:
+        return min(mechanism.sample_rate for mechanism in self._plan.mechanisms)
+
+    @property
+    def reach(self) -> Callable[[float], float | None]:
+        """Maps a level to the largest of `TAILS` at which cutting any mechanism's noise refutes."""
+        tallies = self._tallies.values()
+        return lambda level: max(
+            (tail for tail in TAILS if all(tally.catches_cut(tail, level) for tally in tallies)),
+            default=None,
+        )
 
     def list_results(self) -> list[Outcome]:
         """Returns results of all tests that apply; some need Poisson batches, or sums on a grid."""
         levels: dict[str, list[float]] = {
             "variance": [], "both_worlds": [], "steps": [], "runs": [], "numbers": [], "sums": [],
-            "normal": [], "low_bits": [], "batches": [],
+            "normal": [], "tails": [], "low_bits": [], "batches": [],
         }  # fmt: skip
         for tally in self._tallies.values():
             tally.test_levels(levels)
@@ -89,17 +126,31 @@ class NoiseTests:
         ]
 
     def _test_batches(self) -> list[float]:
-        """Returns p-values for the mean batch size, units' shares of batches, and varying sizes."""
+        """Returns p-values of batch sizes, of units' shares of batches, and of pairs in batches.
+
+        Disjoint pairs of draws are independent, so the number of pairs in which a unit joins both
+        of two consecutive batches is binomial, like the number of two units that join one batch.
+        """
         from scipy.stats import binom
 
-        sizes = np.concatenate(self._sizes)
-        rate = min(mechanism.sample_rate for mechanism in self._plan.mechanisms)
-        middle = math.floor(len(self._joined) * rate)
-        below = binom.cdf(middle, len(self._joined), rate)
+        sizes, n, rate = np.array(self._sizes), len(self._joined), self._rate
+        middle = math.floor(n * rate)
+        below = binom.cdf(middle, n, rate)
+        steps = sizes.size // self._samplers
+        often = binom.sf(self._many(steps) - 1, steps, rate)
         return [
-            _test_counts(np.array([sizes.sum()]), sizes.size * len(self._joined), rate),
+            _test_counts(np.array([sizes.sum()]), sizes.size * n, rate),
             _test_counts(self._joined, sizes.size, rate),
             _test_counts(np.array([(sizes <= middle).sum()]), sizes.size, below),
+            _test_counts(np.array([self._often]), self._samplers * n, often),
+            *(
+                _test_counts(np.array([count]), n * pairs, rate**2)
+                for count, pairs in zip(self._again, self._pairs.tolist(), strict=True)
+            ),
+            *(
+                _test_counts(np.array([count]), sizes.size * pairs, rate**2)
+                for count, pairs in zip(self._beside, (n // 2, (n - 1) // 2), strict=True)
+            ),
         ]
 
 
@@ -125,7 +176,9 @@ class _Tally:
         self._over_rows, self._over_columns = np.zeros(releases), np.zeros(releases)
         self._along: list[Numbers] = []
         self._paired: list[npt.NDArray[np.float32]] = []
-        self._odd, self._whole, self._off_grid = 0, 0, False
+        self._bits = np.zeros(1, dtype=np.int64)
+        self._whole, self._off_grid = 0, False
+        self._beyond, self._spacing = np.zeros(len(TAILS), dtype=np.int64), 1e-6
 
     def add_releases(self, block: Block, world: int) -> Numbers:
         """Adds one run's releases; returns the selected noise numbers of the first release."""
@@ -133,6 +186,7 @@ class _Tally:
         z = _to_coordinates(noise, symmetric=self._symmetric) / self._deviation
         sums_ = _to_coordinates(block.sums, symmetric=self._symmetric)
         squares = z * z
+        self._beyond += [int((squares > tail**2).sum()) for tail in TAILS]
         self._runs[world] += 1
         self._totals[world] += z
         self._squares[world] += squares
@@ -150,19 +204,31 @@ class _Tally:
             if len(self._paired) < max(1, min(_PAIRED_RUNS, _PAIRED_PRODUCTS // products)):
                 self._paired.append(z.astype(np.float32))
         if block.step is not None:
-            self._count_odd(noise[0], block.step)
+            self._count_bits(noise, block.step)
         kept: Numbers = z[0, self._kept]
         return kept
 
-    def _count_odd(self, noise: torch.Tensor, step: float) -> None:
-        """Counts odd multiples of the grid's step among noise numbers; detects non-multiples."""
+    def _count_bits(self, noise: torch.Tensor, step: float) -> None:
+        """Counts the set low bits of noise numbers in grid steps; detects non-multiples."""
         values = noise.numpy()
-        steps = values[np.triu_indices(len(values))] if self._symmetric else values.ravel()
-        steps = steps / step
+        upper = np.triu_indices(values.shape[1]) if self._symmetric else ()
+        steps = (values[:, *upper] if upper else values).ravel() / step
         whole = np.rint(steps)
         self._off_grid |= bool((np.abs(steps - whole) > _OFF_GRID).any())
-        self._odd += int((np.fmod(whole, 2) != 0).sum())
+        smallest = self._deviation / step * (math.sqrt(0.5) if self._symmetric else 1)
+        self._spacing = 1 / smallest
+        fair = 1 + max(0, math.floor(math.log2(smallest / _FAIR)))
+        bits = np.arange(min(_MOST_BITS, fair))
+        if len(self._bits) < len(bits):
+            self._bits = np.zeros(len(bits), dtype=np.int64)
+        integers = whole.astype(np.int64)
+        self._bits += [int((integers >> bit & 1).sum()) for bit in bits]
         self._whole += steps.size
+
+    def catches_cut(self, tail: float, level: float) -> bool:
+        """Returns True if the test of tails refutes noise that is cut at `tail` deviations."""
+        numbers = int(self._runs.sum()) * self._shape[0] * self._shape[1] * self._shape[2]
+        return _test_tails(0, tail, numbers, self._spacing) * len(TAILS) <= level
 
     def test_levels(self, levels: dict[str, list[float]]) -> None:
         """Appends p-values of the mechanism's noise to `levels`, by the name of the test."""
@@ -171,10 +237,10 @@ class _Tally:
         numbers = rows * columns
         totals, squares = self._totals.sum(0), self._squares.sum(0)
         levels["variance"] += [
-            _test_squares(squares, runs),
-            _test_squares(squares.sum(1), runs * numbers),
-            _test_squares(np.array(self._of_runs), releases * numbers),
-            _test_squares(squares.sum(keepdims=True), runs * releases * numbers),
+            test_squares(squares, runs),
+            test_squares(squares.sum(1), runs * numbers),
+            test_squares(np.array(self._of_runs), releases * numbers),
+            test_squares(squares.sum(keepdims=True), runs * releases * numbers),
         ]
         if self._runs.min() > 0:
             outside, inside = self._runs.tolist()
@@ -188,27 +254,31 @@ class _Tally:
         if self._over_steps:
             steps = np.array(self._over_steps)
             levels["steps"] += [
-                _test_squares(steps, numbers),
-                _test_squares(steps.sum(keepdims=True), runs * numbers),
+                test_squares(steps, numbers),
+                test_squares(steps.sum(keepdims=True), runs * numbers),
                 _compare_pairs(np.concatenate(self._paired, axis=1)),
             ]
         levels["runs"] += [
             _test_normals(totals / math.sqrt(runs)),
-            _test_squares(np.square(totals).sum(1) / runs, numbers),
+            test_squares(np.square(totals).sum(1) / runs, numbers),
         ]
         levels["numbers"] += [
-            _test_squares(self._over_rows, runs * columns),
-            _test_squares(self._over_columns, runs * rows),
+            test_squares(self._over_rows, runs * columns),
+            test_squares(self._over_columns, runs * rows),
         ]
         along = np.concatenate(self._along)
         if along.size:
             levels["sums"] += [
                 _test_normals(along.sum(keepdims=True) / math.sqrt(along.size)),
-                _test_squares(np.square(along).sum(keepdims=True), along.size),
+                test_squares(np.square(along).sum(keepdims=True), along.size),
             ]
+        levels["tails"] += [
+            _test_tails(count, tail, runs * releases * numbers, self._spacing)
+            for count, tail in zip(self._beyond.tolist(), TAILS, strict=True)
+        ]
         if self._whole:
-            odd = _test_counts(np.array([self._odd]), self._whole, 0.5)
-            levels["low_bits"].append(0.0 if self._off_grid else odd)
+            bits = _test_counts(self._bits, self._whole, 0.5)
+            levels["low_bits"].append(0.0 if self._off_grid else bits)
 
 
 def smallest_caught_share(freedom: int, statistics: int, level: float, power: float) -> float:
@@ -244,7 +314,7 @@ def _test_extremes(size: int, below: float, above: float) -> float:
     return 0.0 if math.isnan(below + above) else min(1.0, 2 * size * tail)
 
 
-def _test_squares(values: Numbers, freedom: int) -> float:
+def test_squares(values: Numbers, freedom: int) -> float:
     """Tests sums of squares of a given number of standard normal values."""
     from scipy.special import chdtr, chdtrc
 
@@ -273,6 +343,19 @@ def _test_counts(counts: npt.NDArray[np.int64], trials: int, rate: float) -> flo
 
     least, most = binom.cdf(counts.min(), trials, rate), binom.sf(counts.max() - 1, trials, rate)
     return _test_extremes(counts.size, least, most)
+
+
+def _test_tails(count: int, tail: float, numbers: int, spacing: float) -> float:
+    """Tests how many normal numbers exceed `tail` deviations, in either direction.
+
+    The numbers are rounded to a grid of `spacing` deviations, so the probability that one exceeds
+    `tail` lies between those of `tail` plus and minus one step.
+    """
+    from scipy.special import ndtr
+    from scipy.stats import binom
+
+    least, most = (2 * ndtr(-tail - side * spacing) for side in (1, -1))
+    return _test_extremes(1, binom.cdf(count, numbers, least), binom.sf(count - 1, numbers, most))
 
 
 def _compare_pairs(rows: npt.NDArray[np.floating[Any]]) -> float:
