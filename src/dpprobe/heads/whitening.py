@@ -87,6 +87,7 @@ def _map_rows(
         device=data.device,
         crops=crops,
         agreed_n=data.n,
+        warn=data._warn,
     )
     mapped.exact_device = data.exact_device
     _ = mapped.lengths  # in inference mode, as these features are: lengths clear unusable rows

@@ -286,6 +286,10 @@ class Attack:
         """The runs without scores: pairs of data sets, each with the canary out and in."""
         return [(worlds, present) for worlds in self.unusual for present in (False, True)]
 
+    def hidden_recorder(self) -> Recorder | None:
+        """Returns what breaks releases that no audit observes; None outside such a control."""
+        return None if self.broken_unobserved is None else Recorder(self.broken_unobserved)
+
     def train_and_score(
         self, seeds: Sequence[int], members: npt.NDArray[np.bool_], progress: Progress
     ) -> Runs:
@@ -359,8 +363,7 @@ class Attack:
             return [math.nan] * len(seeds), _compute_margins(heads, worlds)
         heads, recorder = self._train_heads(worlds, seeds, present=present)
         if self.broken is None:
-            hidden = self.broken_unobserved and Recorder(self.broken_unobserved)
-            again = self._fit_heads(worlds, seeds[:1], present, hidden)
+            again = self._fit_heads(worlds, seeds[:1], present, self.hidden_recorder())
             change = compare_heads(heads, again)
             results.unobserved_change = max(results.unobserved_change, change)
         noise.add_batches(recorder.batches)

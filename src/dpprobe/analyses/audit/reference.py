@@ -32,7 +32,7 @@ Bend = Callable[[str, int, Words], None]
 SHORT, SHORT_STEPS = 2.0**-22, 2.0**-30
 # In steps of a grid: the rounding of float64, and of a factor that two programs may round to
 # different float32 numbers.
-_DOUBT, _FLOAT32_DOUBT = 1e-7, 0.25
+DOUBT, _FLOAT32_DOUBT = 1e-7, 0.25
 # Relative rounding of float32 numbers that PyTorch adds in an order of its own.
 LOOSE = 2.0**-18
 
@@ -93,12 +93,14 @@ class RoundedNormals:
         key = derive_key(seed, use)
         self._words = Stream(derive_key(key, "words"), "words", bend)
         self._more = Stream(derive_key(key, "further words"), "further words", bend)
+        self._drawn = 0
 
-    def draw_numbers(self, count: int, deviation: float, *, all_words: bool) -> tuple[Any, Any]:
+    def draw_numbers(self, count: int, deviation: float, most: int) -> tuple[Any, Any]:
         """Returns the next numbers, int64 [count], and which of them are computed.
 
-        Without `all_words`, only the numbers of one word are computed, 98 in 100.
+        After `most` numbers, only the numbers of one word are computed, 98 in 100.
         """
+        self._drawn += count
         cells = np.array(divide_area().shares)
         words = self._words.take_words(count)
         choice = (words & np.uint64(2**14 - 1)).astype(np.int64)
@@ -110,7 +112,7 @@ class RoundedNormals:
         settled &= middle > (deviation + 1) * 2.0**-48
         numbers = np.rint(size).astype(np.int64)
         numbers[words >> np.uint64(14) & np.uint64(1) == 1] *= -1
-        if all_words:
+        if self._drawn <= most:
             for place in np.flatnonzero(~settled):
                 numbers[place] = self._draw_slowly(int(words[place]), Fraction(deviation))
             settled[:] = True
@@ -170,19 +172,20 @@ def is_below(y: Fraction, x: Fraction) -> bool:
 class Batches:
     """The Poisson batches of one seed: row i joins if the digits of a uniform are below the rate's.
 
-    Each word has the next binary digit of 64 rows.
+    Each word has the next binary digit of 64 rows. `drawn` rows were decided.
     """
 
     def __init__(self, seed: int, rows: int, rate: float) -> None:
         self._stream = Stream(derive_key(seed, "Poisson sampling"), "", lambda *_: None)
         self._words: list[int] = []
-        self._rows = rows
+        self._rows, self.drawn = rows, 0
         top, bottom = Fraction(rate).as_integer_ratio()
         places = bottom.bit_length() - 1
         self._digits = [top >> place & 1 for place in reversed(range(places))]
 
     def draw_batch(self) -> list[int]:
         batch: list[int] = []
+        self.drawn += self._rows
         for first in range(0, self._rows, 64):
             undecided, joined = (1 << min(64, self._rows - first)) - 1, 0
             for digit in self._digits:
@@ -223,8 +226,11 @@ class Whole(NamedTuple):
     def take_rows(self, rows: Any) -> Whole:
         return Whole(self.numbers[rows], self.doubt[rows])
 
+    def take_columns(self, stop: int) -> Whole:
+        return Whole(self.numbers[:, :stop], self.doubt[:, :stop])
 
-def round_down(values: Numbers, doubt: Any = _DOUBT, loose: float = 0.0) -> Whole:
+
+def round_down(values: Numbers, doubt: Any = DOUBT, loose: float = 0.0) -> Whole:
     """Rounds [rows, ...] towards zero; `doubt` is the error of values, a number or [rows, 1]."""
     numbers, error = np.trunc(values), doubt + loose * np.abs(values)
     low, high = np.trunc(values - error), np.trunc(values + error)
@@ -252,6 +258,14 @@ def add_products(left: Whole, right: Whole, step: float) -> Sum:
         return Sum(total, step)
     (a, da), (b, db) = left.take_rows(unsure), right.take_rows(unsure)
     return Sum(total, step, (np.abs(a) + da).T @ (np.abs(b) + db) - np.abs(a).T @ np.abs(b))
+
+
+def add_squares(rows: Whole, factors: Numbers, step: float) -> Sum:
+    """Sums f x x^T over rows x, of which the root of f multiplies each, rounded down."""
+    roots = np.sqrt(factors)[:, None]
+    if (roots != 1).any():
+        rows = round_down(rows.numbers * roots, np.where(roots == 1, 0.0, DOUBT) + rows.doubt)
+    return add_products(rows, rows, step)
 
 
 def fair_weights(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
@@ -326,7 +340,7 @@ def plain_rows(features: npt.NDArray[np.float32]) -> Rows:
     features = np.where(usable[:, None], features, np.float32(0))
     centre = np.zeros(features.shape[1], np.float32)
     lengths = np.where(usable, lengths, 0.0)
-    return Rows(features, ones, zeros, centre, lengths, usable, np.full(len(features), _DOUBT))
+    return Rows(features, ones, zeros, centre, lengths, usable, np.full(len(features), DOUBT))
 
 
 def unit_rows(rows: Rows) -> Rows:
@@ -348,6 +362,7 @@ def centred_rows(rows: Rows, centre: npt.NDArray[np.float32]) -> Rows:
 
 
 def other_rows(rows: Rows, features: Numbers, *, loose: float = 0.0) -> Rows:
+    features = features.reshape(rows.features.shape)
     features = np.where(rows.usable[:, None], features, 0).astype(np.float32)
     return rows._replace(features=features, lengths=norms_of(features), loose=loose)
 
@@ -366,8 +381,7 @@ class Clipped(NamedTuple):
         """Returns rows and constants in steps [rows, d + 1]; `unit` divides by the rows' norms."""
         scale, shift, constant, doubt = self.scale, self.shift, self.constant, self.doubt
         if unit:
-            with np.errstate(divide="ignore"):
-                factor = np.where(self.norms > 0, (1 - SHORT) / self.norms, 0.0)
+            factor = divide(1 - SHORT, self.norms, by_zero=0.0)
             (scale, one), (shift, two), (constant, three) = (
                 to_float32(each * factor) for each in (scale, shift, constant)
             )
@@ -384,16 +398,21 @@ def clip_rows(rows: Rows, n: int, clip: float, intercept: float, longest: float)
     lengths = rows.lengths
     if rows.shift.any():
         lengths = lengths + 2.0**-21 * (1 + float(norms_of(rows.centre[None])[0])) * rows.shift
-    with np.errstate(divide="ignore"):
-        factors = np.minimum(clip * (1 - SHORT) / lengths, 1.0)
+    factors = np.minimum(divide(clip * (1 - SHORT), lengths), 1.0)
     scale, unsure = to_float32(np.where(rows.usable, factors, 0.0))
     constant = np.where(rows.usable, np.float32(offset), np.float32(0))
-    norms = np.hypot(np.where(rows.usable, lengths * np.where(lengths, factors, 1), 0.0), constant)
+    norms = np.hypot(np.where(rows.usable, lengths * factors, 0.0), constant)
     doubt = rows.doubt + _FLOAT32_DOUBT * unsure
     return Clipped(rows, scale * rows.scale, scale * rows.shift, constant, norms, doubt)
 
 
-def residuals_of(logits: Numbers, hot: Numbers, *, sigmoid: bool) -> Numbers:
+def divide(bound: float, lengths: Numbers, by_zero: float = math.inf) -> Numbers:
+    """Divides a bound by lengths of 0 or more."""
+    out = np.full(lengths.shape, by_zero)
+    return np.divide(bound, lengths, out=out, where=lengths > 0)
+
+
+def subtract_labels(logits: Numbers, hot: Any, *, sigmoid: bool) -> Numbers:
     """Returns probabilities minus labels."""
     if sigmoid:
         return np.asarray(np.exp(-np.logaddexp(0, -logits)) - hot)
@@ -402,17 +421,12 @@ def residuals_of(logits: Numbers, hot: Numbers, *, sigmoid: bool) -> Numbers:
 
 
 def clip_factors(
-    logits: Numbers, unsure: Numbers, hot: Numbers, norms: Numbers, shares: Numbers, clip: float,
-    step: float, *, sigmoid: bool,
-) -> Whole:  # fmt: skip
+    residuals: Numbers, away: Numbers, norms: Numbers, shares: Numbers, clip: float, step: float
+) -> Whole:
     """Returns the factors [rows, K] of gradients clipped to `clip`, in steps.
 
-    `unsure` [rows] bounds how far another program's logits may differ.
+    `away` [rows] bounds how far another program's logits may differ.
     """
-    residuals = residuals_of(logits, hot, sigmoid=sigmoid)
-    products = norms_of(residuals) * norms
-    with np.errstate(divide="ignore"):
-        scale = (
-            np.minimum(1.0, np.where(products > 0, clip / products, 1.0)) * shares * norms / step
-        )
-    return round_down(residuals * scale[:, None], _DOUBT + 4 * (unsure * scale)[:, None])
+    bounds = divide(clip, norms_of(residuals) * norms)
+    scale = np.minimum(bounds, 1.0) * shares * norms / step
+    return round_down(residuals * scale[:, None], DOUBT + 4 * (away * scale)[:, None])
