@@ -34,10 +34,6 @@ stays at the clipping norm.
 A group of k canaries is completely in or completely out. A plan that is mu-GDP for one unit is (k
 mu)-GDP for k units (Dong, Roth and Su 2022, theorem 2.14; for sampled releases: Ganesh 2024). A
 bound for a group of canaries gives a bound for the plan, with far fewer runs at a small epsilon.
-
-The audit adds two pairs of data sets with an unusual canary: the longest row, or the only row of a
-class. An unusual canary reveals a mechanism that uses statistics of all rows without noise, such as
-the largest norm or the set of classes.
 """
 
 from __future__ import annotations
@@ -130,8 +126,6 @@ def make_worlds(
     length: float,
     seed: int,
     label: int = 0,
-    others_length: float = 1.0,
-    alone: bool = False,
 ) -> Worlds:
     """Makes two data sets from random rows: with canaries, and with null rows instead.
 
@@ -139,8 +133,6 @@ def make_worlds(
       group: the number of canaries, below n.
       length: a canary's norm before normalisation and clipping.
       label: the canaries' label; if rows have several labels, canaries have all labels.
-      others_length: the largest norm of other rows, relative to a canary's norm.
-      alone: True if no other row has a label of the canaries.
     """
     generator = open_stream(seed, "audit rows")
     others = min(OTHERS, shape.n - group)
@@ -151,32 +143,8 @@ def make_worlds(
     rows[: others // 2] = direction * length
     labels = np.arange(others) % shape.num_classes
     labels[: others // 2] = (label + 1) % shape.num_classes
-    rows *= others_length
-    if alone:
-        labels[labels == label] = -1 if shape.multi_label else (label + 1) % shape.num_classes
     features = np.concatenate([rows, np.tile(direction * length, (group, 1))])
     return worlds_of(shape, features, np.concatenate([labels, [label] * group]), group)
-
-
-def make_unusual_worlds(shape: Shape, *, length: float, seed: int) -> tuple[Worlds, Worlds]:
-    """Makes two pairs of data sets: the canary is the longest row, or the only row of a class."""
-    return (
-        make_worlds(shape, group=1, length=length, seed=seed, others_length=0.5),
-        make_worlds(shape, group=1, length=length, seed=seed, alone=True),
-    )
-
-
-def alike_worlds(shape: Shape, *, group: int, seed: int) -> Worlds:
-    """Makes data sets of equal rows, and of canaries that are the negative of the other rows.
-
-    Subtracting the exact mean turns all rows to 0 without canaries, but no row with canaries.
-    """
-    direction = open_stream(seed, "audit rows").standard_normal(shape.dimension).astype(np.float32)
-    direction /= np.linalg.norm(direction)
-    others = min(OTHERS, shape.n - group)
-    labels = np.array([1 % shape.num_classes] * others + [0] * group)
-    features = np.concatenate([np.tile(direction, (others, 1)), np.tile(-direction, (group, 1))])
-    return worlds_of(shape, features, labels, group)
 
 
 def worlds_of(shape: Shape, features: np.ndarray, labels: np.ndarray, group: int) -> Worlds:
@@ -259,7 +227,6 @@ class Attack:
 
     Attributes:
       worlds: pairs of data sets, which runs use in turn.
-      unusual: pairs of data sets only for the exact tests and the noise tests, without scores.
       claim: the plan whose guarantee is tested; equal to `plan` unless a control breaks the plan.
       broken: how a control changes releases; None outside controls.
       broken_unobserved: how a control changes releases without an observer.
@@ -273,18 +240,12 @@ class Attack:
     plan: Plan
     worlds: Sequence[Worlds]
     claim: Plan
-    unusual: Sequence[Worlds] = ()
     broken: Break | None = None
     broken_unobserved: Break | None = None
     broken_head: Callable[[Heads, TrainingSet], Heads] | None = None
     change_rows: Callable[[TrainingSet], TrainingSet] | None = None
     change_sampler: ChangeSampler | None = None
     patch: Callable[[], AbstractContextManager[object]] = nullcontext
-
-    @property
-    def unusual_runs(self) -> list[tuple[Worlds, bool]]:
-        """The runs without scores: pairs of data sets, each with the canary out and in."""
-        return [(worlds, present) for worlds in self.unusual for present in (False, True)]
 
     def hidden_recorder(self) -> Recorder | None:
         """Returns what breaks releases that no audit observes; None outside such a control."""
@@ -293,17 +254,9 @@ class Attack:
     def train_and_score(
         self, seeds: Sequence[int], members: npt.NDArray[np.bool_], progress: Progress
     ) -> Runs:
-        """Trains and scores a run for each of `members`.
-
-        Args:
-          seeds: the seeds of the scored runs, followed by the seeds of `unusual_runs`.
-        """
-        seeds, further = seeds[: len(members)], seeds[len(members) :]
+        """Trains and scores a run for each of `members`."""
         noise, count = NoiseTests(self.claim), len(seeds)
         runs = Runs(members=members, releases=np.empty(count), bundle=np.empty(count))
-        with silent_progress():
-            for (worlds, present), seed in zip(self.unusual_runs, further, strict=True):
-                self._score_runs(worlds, [seed], present, runs, noise)
         for worlds, present, chunk in self._split_runs(seeds, members):
             with silent_progress():
                 part = [seeds[place] for place in chunk]
@@ -384,7 +337,7 @@ class Attack:
             results.head_change = max(results.head_change, compare_heads(heads, again))
         scores = []
         for seed in seeds:
-            noise.add_run(joined[seed], present=present)
+            noise.add_run(joined[seed])
             pair, group = (sums[False][seed], sums[True][seed]), len(worlds.canaries)
             scores.append(self._log_ratio(joined[seed], *pair, group, results.used))
         return scores, _compute_margins(heads, worlds)

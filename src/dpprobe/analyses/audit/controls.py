@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpprobe.analyses.audit.canary_attack import Attack, Shape, alike_worlds, make_worlds
+from dpprobe.analyses.audit.canary_attack import Attack, Shape, make_worlds
 from dpprobe.analyses.audit.replay import MadeRows
 from dpprobe.analyses.audit.transcripts import Release
 from dpprobe.heads import clipping
@@ -87,14 +87,12 @@ def make_controls(
     attack: Attack, shape: Shape, *, group: int, seed: int, made: MadeRows | None = None
 ) -> Iterator[Control]:
     """Yields all controls (broken versions) of an attack's mechanism; `made` are replayed rows."""
-    alike = alike_worlds(shape, group=group, seed=seed).change_rows(centre_rows)
     several = replace(shape, rows_per_unit=max(2, shape.rows_per_unit))
     heavy = make_worlds(several, group=group, length=LONG, seed=seed).change_rows(double_weights)
     changes: dict[str, dict[str, Any]] = {
         "noise_off": {"broken": omit_noise},
         "half_noise": {"broken": halve_noise},
         "shared_noise": {"broken": share_noise},
-        "unpriced_centre": {"worlds": (alike,)},
         "float_noise": {"broken": add_float_noise},
         "exact_class": {"broken": spare_class},
         "exact_first_step": {"broken": spare_class_once},
@@ -118,9 +116,10 @@ def make_controls(
         "late_rows": {"patch": lengthen_late_rows},
     }
     attacks: dict[str, Attack | str] = {
-        **{name: replace(attack, unusual=(), **values) for name, values in changes.items()},
+        **{name: replace(attack, **values) for name, values in changes.items()},
         "no_clipping": _loosen_clipping(attack, shape, group=group, seed=seed),
         "half_sample_rate": _halve_claimed_rate(attack),
+        "unpriced_centre": _change_rows(attack, centre_rows),
         "largest_norm": _scale_by_largest(attack),
         "classes_by_data": "rows have several labels, which have no numbers"
         if shape.multi_label
@@ -184,7 +183,7 @@ def _loosen_clipping(attack: Attack, shape: Shape, *, group: int, seed: int) -> 
     )
     worlds = make_worlds(shape, group=group, length=LONG, seed=seed)
     plan = replace(attack.plan, mechanisms=mechanisms)
-    return replace(attack, method=loose, plan=plan, worlds=(worlds,), unusual=())
+    return replace(attack, method=loose, plan=plan, worlds=(worlds,))
 
 
 def _scale_by_largest(attack: Attack) -> Attack | str:
@@ -197,11 +196,8 @@ def _scale_by_largest(attack: Attack) -> Attack | str:
 
 
 def _change_rows(attack: Attack, change: Callable[[TrainingSet], TrainingSet]) -> Attack:
-    worlds, unusual = (
-        tuple(each.change_rows(change) for each in pairs)
-        for pairs in (attack.worlds, attack.unusual)
-    )
-    return replace(attack, worlds=worlds, unusual=unusual, change_rows=change)
+    worlds = tuple(each.change_rows(change) for each in attack.worlds)
+    return replace(attack, worlds=worlds, change_rows=change)
 
 
 def _halve_claimed_rate(attack: Attack) -> Attack | str:
@@ -213,7 +209,7 @@ def _halve_claimed_rate(attack: Attack) -> Attack | str:
         replace(item, sample_rate=item.sample_rate / 2) if item.sample_rate < 1 else item
         for item in plan.mechanisms
     )
-    return replace(attack, claim=replace(plan, mechanisms=halved), unusual=())
+    return replace(attack, claim=replace(plan, mechanisms=halved))
 
 
 def omit_noise(release: Release, _: list[Release]) -> torch.Tensor:

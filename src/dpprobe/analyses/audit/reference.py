@@ -4,13 +4,14 @@ Written from docs/accounting.md, the docstrings of the heads and of `privacy.rou
 random words of a seed, the rounded Gaussian, Poisson batches and all sums over rows. An audit
 compares each released number with these functions (`replay`).
 
-Sums are whole numbers, so they must be equal. Only where a number lies within rounding of a whole
-number, two right programs may round to neighbours. The functions count these cases, and bound how
-much a sum may change (`Sum.slack`): nearly always by 0.
+Sums are whole numbers of steps. Where a row's number lies within rounding of a whole number, two
+right programs may round to neighbours. So a sum may differ by one step in each number of each row
+(`Sum.slack`), about 2^-17 of a bound per row, and is nearly always equal.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import math
 from bisect import bisect_right
@@ -30,9 +31,6 @@ Bend = Callable[[str, int, Words], None]
 
 # What rows and gradients are shorter than their bounds, for heads of second moments and of steps.
 SHORT, SHORT_STEPS = 2.0**-22, 2.0**-30
-# In steps of a grid: the rounding of float64, and of a factor that two programs may round to
-# different float32 numbers.
-DOUBT, _FLOAT32_DOUBT = 1e-7, 0.25
 # Relative rounding of float32 numbers that PyTorch adds in an order of its own.
 LOOSE = 2.0**-18
 
@@ -169,6 +167,56 @@ def is_below(y: Fraction, x: Fraction) -> bool:
         return Decimal(y.numerator) < Decimal(y.denominator) * scale * exponent.exp()
 
 
+class FloatNormals:
+    """The float32 normals of `engine: closed_form`: see `privacy.gradient_noise`.
+
+    Box and Muller's transform of words of SFC64: 32 generators side by side, and one for radii that
+    32 bits of a word leave too coarse.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._lanes, self._tail = (
+            self._start(seed, *each) for each in (("noise", 32), ("noise tail", 1))
+        )
+
+    @staticmethod
+    def _start(seed: int, name: str, lanes: int) -> list[Words]:
+        digest = hashlib.sha256(seed.to_bytes(16, "big") + name.encode()).digest()
+        entropy = np.random.SeedSequence(int.from_bytes(digest[:16], "big"))
+        state = np.random.SFC64(entropy).random_raw(3 * lanes).reshape(3, lanes)
+        made = [*state, np.ones(lanes, dtype=np.uint64)]
+        for _ in range(18):
+            FloatNormals._next(made)
+        return made
+
+    @staticmethod
+    def _next(state: list[Words]) -> Words:
+        (a, b, c, counter), u = state, np.uint64
+        word = a + b + counter
+        turned = (c << u(24) | c >> u(40)) + word
+        state[:] = [b ^ (b >> u(11)), c + (c << u(3)), turned, counter + u(1)]
+        return word
+
+    def draw_numbers(self, count: int) -> Numbers:
+        """Draws a step's numbers, of deviation 1."""
+        pairs = -(-count // 64) * 32
+        words = np.concatenate([self._next(self._lanes) for _ in range(pairs // 32)])
+        radii, angles = (
+            (words & np.uint64(2**32 - 1)).astype(np.uint32).view(np.int32),
+            words >> np.uint64(32),
+        )
+        units = np.where(radii >= 0, radii, -1 - radii.astype(np.int64)) + 0.5
+        for place in np.flatnonzero(units < 2**18):
+            units[place] += (float(self._next(self._tail)[0]) + 0.5) * 2.0**-64 - 0.5
+        radius = np.sqrt(-2 * np.log(units * 2.0**-31 * (1 - 2.0**-24)))
+        angle = (angles.astype(np.uint32).view(np.int32) + 0.5) * (math.pi / 2**31)
+        parts = []
+        for start in range(0, pairs, 1024):
+            part = slice(start, start + 1024)
+            parts += [radius[part] * np.cos(angle[part]), radius[part] * np.sin(angle[part])]
+        return np.concatenate(parts)[:count]
+
+
 class Batches:
     """The Poisson batches of one seed: row i joins if the digits of a uniform are below the rate's.
 
@@ -217,95 +265,58 @@ def power_of_two(longest: float, bits: int) -> float:
     return 2.0 ** (math.frexp(longest)[1] - bits)
 
 
-class Whole(NamedTuple):
-    """Whole numbers, and how far another right program's may lie from each."""
-
-    numbers: Numbers
-    doubt: Numbers
-
-    def take_rows(self, rows: Any) -> Whole:
-        return Whole(self.numbers[rows], self.doubt[rows])
-
-    def take_columns(self, stop: int) -> Whole:
-        return Whole(self.numbers[:, :stop], self.doubt[:, :stop])
-
-
-def round_down(values: Numbers, doubt: Any = DOUBT, loose: float = 0.0) -> Whole:
-    """Rounds [rows, ...] towards zero; `doubt` is the error of values, a number or [rows, 1]."""
-    numbers, error = np.trunc(values), doubt + loose * np.abs(values)
-    low, high = np.trunc(values - error), np.trunc(values + error)
-    return Whole(numbers, np.maximum(np.abs(low - numbers), np.abs(high - numbers)))
-
-
 class Sum(NamedTuple):
     """A sum over rows in steps, the value of one step, and how much the sum may differ."""
 
     steps: Numbers
     step: float
-    slack: Any = 0.0
+    slack: Any
 
     def differs(self, sums: Numbers, step: float) -> bool:
         """Returns True if released sums are not these."""
         near = math.isclose(step, self.step, rel_tol=1e-12) and sums.shape == self.steps.shape
-        return not (near and bool((np.abs(sums / step - self.steps) <= self.slack + 1e-3).all()))
+        return not (near and bool((np.abs(sums / step - self.steps) <= self.slack).all()))
 
 
-def add_products(left: Whole, right: Whole, step: float) -> Sum:
+def add_products(left: Numbers, right: Numbers, step: float) -> Sum:
     """Sums the products of rows' factors [rows, K] and entries [rows, m]: [K, m]."""
-    total = left.numbers.T @ right.numbers
-    unsure = left.doubt.any(1) | right.doubt.any(1)
-    if not unsure.any():
-        return Sum(total, step)
-    (a, da), (b, db) = left.take_rows(unsure), right.take_rows(unsure)
-    return Sum(total, step, (np.abs(a) + da).T @ (np.abs(b) + db) - np.abs(a).T @ np.abs(b))
+    slack = np.abs(left).sum(0)[:, None] + np.abs(right).sum(0) + len(left)
+    return Sum(left.T @ right, step, slack)
 
 
-def add_squares(rows: Whole, factors: Numbers, step: float) -> Sum:
-    """Sums f x x^T over rows x, of which the root of f multiplies each, rounded down."""
-    roots = np.sqrt(factors)[:, None]
-    if (roots != 1).any():
-        rows = round_down(rows.numbers * roots, np.where(roots == 1, 0.0, DOUBT) + rows.doubt)
+def add_squares(rows: Numbers, factors: Numbers, step: float) -> Sum:
+    """Sums f x x^T over rows x, of which the root of f multiplies each."""
+    rows = np.trunc(rows * np.sqrt(factors)[:, None])
     return add_products(rows, rows, step)
 
 
 def fair_weights(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
     """Returns the largest float32 weight of each of m rows whose sum over them is at most 1."""
-    weights = []
-    for size in sizes.tolist():
-        weight = np.float32(1) / np.float32(size)
-        while Fraction(float(weight)) * size > 1:
-            weight = np.nextafter(weight, np.float32(0))
-        while Fraction(float(np.nextafter(weight, np.float32(2)))) * size <= 1:
-            weight = np.nextafter(weight, np.float32(2))
-        weights.append(weight)
-    return np.array(weights, dtype=np.float32)
+    weights = (1 / sizes).astype(np.float32)
+    over = [
+        Fraction(float(one)) * size > 1 for one, size in zip(weights, sizes.tolist(), strict=True)
+    ]
+    return np.where(over, np.nextafter(weights, np.float32(0)), weights)
 
 
 def norms_of(rows: npt.NDArray[Any]) -> Numbers:
     return np.asarray(np.sqrt(np.square(rows.astype(np.float64)).sum(1)))
 
 
-def to_float32(values: Numbers) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-    """Rounds to float32; returns also where another right program may round differently."""
-    with np.errstate(over="ignore"):
-        low, high = (np.float32(values * (1 + sign * 1e-12)) for sign in (-1, 1))
-        return np.float32(values), low != high
+def divide(bound: float, lengths: Numbers, by_zero: float = math.inf) -> Numbers:
+    """Divides a bound by lengths of 0 or more."""
+    return np.divide(bound, lengths, out=np.full(lengths.shape, by_zero), where=lengths > 0)
 
 
-def invert(lengths: Numbers) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+def invert(lengths: Numbers) -> npt.NDArray[np.float32]:
     """Returns factors that scale rows of these norms to norm 1; 1 for norms near 0."""
-    return to_float32(1 / np.where(lengths >= 1e-20, lengths, 1.0))
+    return np.float32(1 / np.where(lengths >= 1e-20, lengths, 1.0))
 
 
 class Rows(NamedTuple):
-    """Normalised rows: scale[i] * features[i] - shift[i] * centre.
+    """Normalised rows: scale[i] * features[i] - shift[i] * centre, all float32.
 
-    Attributes:
-      features: float32 [rows, d]; scale, shift: float32 [rows]; centre: float32 [d].
-      lengths: float64 [rows].
-      usable: False for rows that count as null rows.
-      doubt: [rows], how many steps another right program's entries may be away before rounding.
-      loose: relative error of the features.
+    `lengths` are float64; rows that are not `usable` count as null rows.
     """
 
     features: npt.NDArray[np.float32]
@@ -314,21 +325,24 @@ class Rows(NamedTuple):
     centre: npt.NDArray[np.float32]
     lengths: Numbers
     usable: npt.NDArray[np.bool_]
-    doubt: Numbers
-    loose: float = 0.0
 
     def scaled(self, scale: npt.NDArray[Any], shift: npt.NDArray[Any]) -> Numbers:
         """Returns float64 [rows, d] with other scales and shifts."""
         features, centre = self.features.astype(np.float64), self.centre.astype(np.float64)
-        centred: Numbers = scale.astype(np.float64)[:, None] * features
-        return centred - shift.astype(np.float64)[:, None] * centre
+        moved = shift.astype(np.float64)[:, None] * centre
+        return np.asarray(scale.astype(np.float64)[:, None] * features - moved)
 
     def multiplied(self) -> Rows:
         """Returns the rows with their scales multiplied into float32 features."""
         if self.shift.any():
             return self
-        features = self.features * self.scale[:, None]
-        return self._replace(features=features, scale=np.ones_like(self.scale))
+        return self._replace(
+            features=self.features * self.scale[:, None], scale=np.ones_like(self.scale)
+        )
+
+    def with_features(self, features: Numbers) -> Rows:
+        features = np.where(self.usable[:, None], features.reshape(self.features.shape), 0)
+        return self._replace(features=features.astype(np.float32), lengths=norms_of(features))
 
 
 def plain_rows(features: npt.NDArray[np.float32]) -> Rows:
@@ -337,34 +351,23 @@ def plain_rows(features: npt.NDArray[np.float32]) -> Rows:
         lengths = norms_of(features)
         usable = (lengths <= 1e18) & ((lengths == 0) | (lengths >= 1e-20))
     ones, zeros = np.ones(len(features), np.float32), np.zeros(len(features), np.float32)
-    features = np.where(usable[:, None], features, np.float32(0))
     centre = np.zeros(features.shape[1], np.float32)
-    lengths = np.where(usable, lengths, 0.0)
-    return Rows(features, ones, zeros, centre, lengths, usable, np.full(len(features), DOUBT))
+    rows = Rows(features, ones, zeros, centre, lengths, usable)
+    return rows.with_features(np.where(usable[:, None], features, np.float32(0)))
 
 
 def unit_rows(rows: Rows) -> Rows:
-    scale, unsure = invert(rows.lengths)
-    doubt = rows.doubt + _FLOAT32_DOUBT * unsure
-    return rows._replace(scale=scale, lengths=rows.lengths * scale, doubt=doubt)
+    scale = invert(rows.lengths)
+    return rows._replace(scale=scale, lengths=rows.lengths * scale)
 
 
 def centred_rows(rows: Rows, centre: npt.NDArray[np.float32]) -> Rows:
     """Scales rows to norm 1, subtracts the centre, and scales them again."""
-    unit, unsure = invert(rows.lengths)
+    unit = invert(rows.lengths)
     distances = norms_of(rows.features * unit[:, None] - centre)
-    shift, unsure_too = invert(distances)
-    shift = np.where(rows.usable, np.minimum(shift, np.float32(2.0**40)), np.float32(0))
-    return rows._replace(
-        scale=unit * shift, shift=shift, centre=centre, lengths=distances * shift,
-        doubt=rows.doubt + _FLOAT32_DOUBT * (unsure | unsure_too),
-    )  # fmt: skip
-
-
-def other_rows(rows: Rows, features: Numbers, *, loose: float = 0.0) -> Rows:
-    features = features.reshape(rows.features.shape)
-    features = np.where(rows.usable[:, None], features, 0).astype(np.float32)
-    return rows._replace(features=features, lengths=norms_of(features), loose=loose)
+    shift = np.where(rows.usable, np.minimum(invert(distances), np.float32(2.0**40)), np.float32(0))
+    lengths = distances * shift
+    return rows._replace(scale=unit * shift, shift=shift, centre=centre, lengths=lengths)
 
 
 class Clipped(NamedTuple):
@@ -375,21 +378,15 @@ class Clipped(NamedTuple):
     shift: npt.NDArray[np.float32]
     constant: npt.NDArray[np.float32]
     norms: Numbers
-    doubt: Numbers
 
-    def entries(self, step: float, *, unit: bool = False) -> Whole:
+    def entries(self, step: float, *, unit: bool = False) -> Numbers:
         """Returns rows and constants in steps [rows, d + 1]; `unit` divides by the rows' norms."""
-        scale, shift, constant, doubt = self.scale, self.shift, self.constant, self.doubt
-        if unit:
-            factor = divide(1 - SHORT, self.norms, by_zero=0.0)
-            (scale, one), (shift, two), (constant, three) = (
-                to_float32(each * factor) for each in (scale, shift, constant)
-            )
-            doubt = doubt + _FLOAT32_DOUBT * (one | two | three)
+        factor = divide(1 - SHORT, self.norms, by_zero=0.0) if unit else np.float32(1)
+        scale, shift, constant = (
+            np.float32(each * factor) for each in (self.scale, self.shift, self.constant)
+        )
         values = self.rows.scaled(scale / step, shift / step)
-        entries = round_down(values, doubt[:, None], self.rows.loose)
-        last = round_down(constant[:, None] / step, doubt[:, None] if unit else 0.0)
-        return Whole(*(np.hstack(pair) for pair in zip(entries, last, strict=True)))
+        return np.trunc(np.hstack([values, constant[:, None] / step]))
 
 
 def clip_rows(rows: Rows, n: int, clip: float, intercept: float, longest: float) -> Clipped:
@@ -398,18 +395,10 @@ def clip_rows(rows: Rows, n: int, clip: float, intercept: float, longest: float)
     lengths = rows.lengths
     if rows.shift.any():
         lengths = lengths + 2.0**-21 * (1 + float(norms_of(rows.centre[None])[0])) * rows.shift
-    factors = np.minimum(divide(clip * (1 - SHORT), lengths), 1.0)
-    scale, unsure = to_float32(np.where(rows.usable, factors, 0.0))
-    constant = np.where(rows.usable, np.float32(offset), np.float32(0))
-    norms = np.hypot(np.where(rows.usable, lengths * factors, 0.0), constant)
-    doubt = rows.doubt + _FLOAT32_DOUBT * unsure
-    return Clipped(rows, scale * rows.scale, scale * rows.shift, constant, norms, doubt)
-
-
-def divide(bound: float, lengths: Numbers, by_zero: float = math.inf) -> Numbers:
-    """Divides a bound by lengths of 0 or more."""
-    out = np.full(lengths.shape, by_zero)
-    return np.divide(bound, lengths, out=out, where=lengths > 0)
+    factors = np.minimum(divide(clip * (1 - SHORT), lengths), 1.0) * rows.usable
+    scale, constant = np.float32(factors), np.float32(offset) * rows.usable
+    norms = np.hypot(lengths * factors, constant)
+    return Clipped(rows, scale * rows.scale, scale * rows.shift, constant, norms)
 
 
 def subtract_labels(logits: Numbers, hot: Any, *, sigmoid: bool) -> Numbers:
@@ -421,12 +410,8 @@ def subtract_labels(logits: Numbers, hot: Any, *, sigmoid: bool) -> Numbers:
 
 
 def clip_factors(
-    residuals: Numbers, away: Numbers, norms: Numbers, shares: Numbers, clip: float, step: float
-) -> Whole:
-    """Returns the factors [rows, K] of gradients clipped to `clip`, in steps.
-
-    `away` [rows] bounds how far another program's logits may differ.
-    """
+    residuals: Numbers, norms: Numbers, shares: Numbers, clip: float, step: float
+) -> Numbers:
+    """Returns the factors [rows, K] of gradients clipped to `clip`, in steps."""
     bounds = divide(clip, norms_of(residuals) * norms)
-    scale = np.minimum(bounds, 1.0) * shares * norms / step
-    return round_down(residuals * scale[:, None], DOUBT + 4 * (away * scale)[:, None])
+    return np.trunc(residuals * (np.minimum(bounds, 1.0) * shares * norms / step)[:, None])
