@@ -247,6 +247,11 @@ class Attack:
     change_sampler: ChangeSampler | None = None
     patch: Callable[[], AbstractContextManager[object]] = nullcontext
 
+    @property
+    def has_right_releases(self) -> bool:
+        """True if an unobserved fit has the releases of an observed one."""
+        return self.broken is None and self.change_sampler is None
+
     def hidden_recorder(self) -> Recorder | None:
         """Returns what breaks releases that no audit observes; None outside such a control."""
         return None if self.broken_unobserved is None else Recorder(self.broken_unobserved)
@@ -315,7 +320,7 @@ class Attack:
             heads = self._fit_heads(worlds, seeds, present, None)
             return [math.nan] * len(seeds), _compute_margins(heads, worlds)
         heads, recorder = self._train_heads(worlds, seeds, present=present)
-        if self.broken is None:
+        if self.has_right_releases:
             again = self._fit_heads(worlds, seeds[:1], present, self.hidden_recorder())
             change = compare_heads(heads, again)
             results.unobserved_change = max(results.unobserved_change, change)

@@ -425,38 +425,37 @@ def raise_weights(data: TrainingSet) -> TrainingSet:
 
 def drop_rows(data: TrainingSet) -> TrainingSet:
     assert data.features is not None
-    features = data.features.clone()
-    features[LAST_ROW:] = torch.nan
-    return TrainingSet(
-        features, data.labels, data.num_classes, units=data.units, public=data.public,
-        warn=lambda _: None,
-    )  # fmt: skip
+    late = torch.arange(data.rows)[:, None] >= LAST_ROW
+    return _replace_rows(data, data.features.masked_fill(late, torch.nan), data.labels)
 
 
 def centre_rows(data: TrainingSet) -> TrainingSet:
     """Subtracts the exact mean from all rows, and scales rows to unit norm; zeros stay zero."""
+    _ = data.lengths  # clears unusable rows
     assert data.features is not None
     shifted = data.features - data.features.double().mean(0)
     norms = shifted.norm(dim=1, keepdim=True)
-    return _replace_features(data, torch.where(norms > 1e-6, shifted / norms, 0.0).float())
+    rows = torch.where(norms > 1e-6, shifted / norms, 0.0).float()
+    return _replace_rows(data, rows, data.labels)
 
 
 def scale_rows(data: TrainingSet) -> TrainingSet:
     """Divides rows by the largest norm of all rows."""
+    lengths = data.lengths  # clears unusable rows
     assert data.features is not None
-    return _replace_features(data, data.features / data.features.norm(dim=1).max())
-
-
-def _replace_features(data: TrainingSet, features: torch.Tensor) -> TrainingSet:
-    return TrainingSet(
-        features, data.labels, data.num_classes, units=data.units, public=data.public
-    )
+    longest = lengths[lengths.isfinite()].max().float()
+    return _replace_rows(data, data.features / longest, data.labels)
 
 
 def number_classes(data: TrainingSet) -> TrainingSet:
     """Renumbers classes from 0; only labels that occur in the data get a number."""
-    assert data.units is not None
-    return data.replace_labels(data.labels.unique(return_inverse=True)[1], data.units)
+    assert data.features is not None
+    return _replace_rows(data, data.features, data.labels.unique(return_inverse=True)[1])
+
+
+def _replace_rows(data: TrainingSet, features: torch.Tensor, labels: torch.Tensor) -> TrainingSet:
+    kept: dict[str, Any] = {"units": data.units, "public": data.public, "warn": data._warn}
+    return TrainingSet(features, labels, data.num_classes, **kept)
 
 
 def _has_classes(release: Release) -> bool:

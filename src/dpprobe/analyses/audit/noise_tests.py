@@ -40,8 +40,6 @@ _OFF_GRID = 1e-3
 _MOST_BITS, _FAIR = 16, 8
 # Deviations beyond which noise is counted.
 TAILS = (3.0, 4.0, 5.0)
-# A unit with this probability or less joins that many batches of one run.
-_OFTEN = 0.05
 
 
 class Outcome(NamedTuple):
@@ -62,7 +60,6 @@ class NoiseTests:
         self._joined = np.zeros(plan.n, dtype=np.int64)
         self._again, self._beside = (np.zeros(2, dtype=np.int64) for _ in range(2))
         self._pairs = np.zeros(2, dtype=np.int64)
-        self._samplers = self._often = 0
 
     def add_run(self, transcript: Transcript) -> None:
         first = []
@@ -81,14 +78,6 @@ class NoiseTests:
             self._again += seen.again
             self._beside += seen.beside
             self._pairs += [steps // 2, max(steps - 1, 0) // 2]
-            self._samplers += 1
-            self._often += int((seen.unit_counts >= self._many(steps)).sum())
-
-    def _many(self, steps: int) -> int:
-        """Returns the number of batches of a run that few units join, and at least 1."""
-        from scipy.stats import binom
-
-        return max(1, int(binom.isf(_OFTEN, steps, self._rate)) + 1)
 
     @property
     def _rate(self) -> float:
@@ -130,13 +119,10 @@ class NoiseTests:
         sizes, n, rate = np.array(self._sizes), len(self._joined), self._rate
         middle = math.floor(n * rate)
         below = binom.cdf(middle, n, rate)
-        steps = sizes.size // self._samplers
-        often = binom.sf(self._many(steps) - 1, steps, rate)
         return [
             _test_counts(np.array([sizes.sum()]), sizes.size * n, rate),
             _test_counts(self._joined, sizes.size, rate),
             _test_counts(np.array([(sizes <= middle).sum()]), sizes.size, below),
-            _test_counts(np.array([self._often]), self._samplers * n, often),
             *(
                 _test_counts(np.array([count]), n * pairs, rate**2)
                 for count, pairs in zip(self._again, self._pairs.tolist(), strict=True)
@@ -193,7 +179,7 @@ class _Tally:
         bits = np.arange(min(_MOST_BITS, fair))
         if len(self._bits) < len(bits):
             self._bits = np.zeros(len(bits), dtype=np.int64)
-        integers = whole.astype(np.int64)
+        integers = np.nan_to_num(whole).astype(np.int64)
         self._bits += [int((integers >> bit & 1).sum()) for bit in bits]
         self._whole += steps.size
 

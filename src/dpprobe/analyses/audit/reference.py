@@ -167,6 +167,12 @@ def is_below(y: Fraction, x: Fraction) -> bool:
         return Decimal(y.numerator) < Decimal(y.denominator) * scale * exponent.exp()
 
 
+def open_bits(seed: int, name: str) -> np.random.SFC64:
+    """Returns the stream of a seed's part that needs no cipher."""
+    digest = hashlib.sha256(seed.to_bytes(16, "big") + name.encode()).digest()
+    return np.random.SFC64(np.random.SeedSequence(int.from_bytes(digest[:16], "big")))
+
+
 class FloatNormals:
     """The float32 normals of `engine: closed_form`: see `privacy.gradient_noise`.
 
@@ -181,9 +187,7 @@ class FloatNormals:
 
     @staticmethod
     def _start(seed: int, name: str, lanes: int) -> list[Words]:
-        digest = hashlib.sha256(seed.to_bytes(16, "big") + name.encode()).digest()
-        entropy = np.random.SeedSequence(int.from_bytes(digest[:16], "big"))
-        state = np.random.SFC64(entropy).random_raw(3 * lanes).reshape(3, lanes)
+        state = open_bits(seed, name).random_raw(3 * lanes).reshape(3, lanes)
         made = [*state, np.ones(lanes, dtype=np.uint64)]
         for _ in range(18):
             FloatNormals._next(made)
@@ -245,6 +249,29 @@ class Batches:
                 joined |= undecided & ~word if digit else 0
                 undecided &= word if digit else ~word
             batch += [first + bit for bit in range(64) if joined >> bit & 1]
+        return batch
+
+
+class FloatBatches:
+    """The Poisson batches of `engine: closed_form`, by geometric distances; see `Batches`."""
+
+    def __init__(self, seed: int, rows: int, rate: float) -> None:
+        self._generator = np.random.Generator(open_bits(seed, "sampling"))
+        self._rows, self._rate, self.drawn = rows, rate, 0
+        self._hit = self._draw_distance() - 1
+
+    def _draw_distance(self) -> int:
+        if self._rate >= 1 / 3:
+            return int(self._generator.geometric(self._rate))
+        distance = self._generator.standard_exponential() / -math.log1p(-self._rate)
+        return max(1, math.ceil(distance))
+
+    def draw_batch(self) -> list[int]:
+        batch, first = [], self.drawn
+        self.drawn += self._rows
+        while self._hit < self.drawn:
+            batch.append(self._hit - first)
+            self._hit += self._draw_distance()
         return batch
 
 

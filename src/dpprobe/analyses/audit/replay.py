@@ -386,8 +386,8 @@ class Checker(Observer):
         if self._attack.change_sampler is not None:
             sampler = self._attack.change_sampler(sampler)
         rate = min(item.sample_rate for item in self._claim.mechanisms)
-        wanted = ref.Batches(seed, self._claim.n, rate) if self._exact else None
-        return _CheckedSampler(self, sampler, self._expected[seed].batches, wanted, self._claim.n)
+        wanted = (ref.Batches if self._exact else ref.FloatBatches)(seed, self._claim.n, rate)
+        return _CheckedSampler(self, sampler, self._expected[seed].batches, wanted)
 
     def observe_release(
         self,
@@ -468,15 +468,14 @@ class _CheckedSampler:
     checker: Checker
     sampler: Sampler
     batches: deque[Index]
-    wanted: ref.Batches | None
-    n: int
+    wanted: ref.Batches | ref.FloatBatches
 
     def draw_block(self, steps: int) -> tuple[Index, Index]:
         units, sizes = self.sampler.draw_block(steps)
         for batch in np.split(units, np.cumsum(sizes)[:-1]):
             self.batches.append(batch)
-            wanted = self.wanted if self.wanted and self.wanted.drawn < _DRAWS else None
-            if wanted is not None and batch.tolist() != wanted.draw_batch():
+            right = self.wanted.drawn >= _DRAWS or batch.tolist() == self.wanted.draw_batch()
+            if not right:
                 self.checker.differing.add(BATCHES)
         return units, sizes
 
@@ -511,7 +510,7 @@ def replay_release(attack: Attack, stated: MethodOptions, made: MadeRows, seed: 
 
     with silent_progress(), attack.patch():
         heads, change = fit(checker), 0.0
-        if attack.broken is None and attack.change_sampler is None:
+        if attack.has_right_releases:
             change = compare_heads(heads, fit(attack.hidden_recorder()))
     rows, dimension = made.features.shape
     compared = (
