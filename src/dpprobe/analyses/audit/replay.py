@@ -67,12 +67,18 @@ TABLES = (GRADIENTS, TARGETS, CLASS_SUMS)
 
 
 def bend_words(name: str, place: int, words: ref.Words) -> None:
-    """Changes some words, so that about one number in 500 lies in the tail beyond 8 deviations."""
+    """Changes some words, so that about one number in 40 lies in the tail beyond 8 deviations.
+
+    A bent word chooses the last pieces of the sampler's table, some at their left end, and half of
+    the further words choose the tail among them.
+    """
     places = np.arange(place, place + len(words))
     if name == "words":
-        words[places % 64 == 63] |= np.uint64(2**14 - 1)
+        words[places % 8 == 7] |= np.uint64(2**14 - 1)
+        words[places % 16 == 15] &= np.uint64(2**54 - 1)
     else:
-        words[places % 8 == 7] |= np.uint64(2**32 - 1 << 32)
+        words[places % 2 == 1] |= np.uint64(2**32 - 1 << 32)
+        words[places % 4 != 3] |= np.uint64(1)
 
 
 class _BentKeystream(Keystream):
