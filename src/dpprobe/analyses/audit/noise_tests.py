@@ -1,10 +1,9 @@
 """Tests of the distribution of noise and of Poisson batches; they do not depend on the data.
 
-An audit knows the noise, because it knows each sum before noise and each released value. If a
-mechanism is correct, its noise divided by the planned standard deviation consists of independent
-standard normal numbers, in an orthonormal basis of each release. So tests of noise also find faults
-in numbers that no canary changes. `replay` finds dependent noise: every number of a replayed fit
-must be the one that its seed's random words give.
+An audit knows the noise, because it knows each sum before noise and each released value. The noise
+of a correct mechanism, divided by its planned deviation, consists of independent standard normal
+numbers in an orthonormal basis of each release. So tests of noise also find faults in numbers that
+no canary changes. `replay` finds dependent noise: it knows each number from the seed's random words.
 
 Statistics of correct noise have known distributions. Sums of squares are chi-square. Numbers beyond
 some deviations, and low bits that are set, are binomial. The Kolmogorov-Smirnov distance has the
@@ -13,8 +12,8 @@ smallest p-value by the number of statistics (Bonferroni), so false alarms are n
 than stated.
 
 Rounding noise to a grid raises its variance by a twelfth of the squared step, too little for an
-audit's runs to detect. With a deviation of s steps, the bit of value v is 1 with a probability that
-differs from 1/2 by less than exp(-2 pi^2 (s / 2v)^2) (Poisson's summation formula).
+audit's runs to detect. With a deviation of s steps, the bit of value v is 1 with probability 1/2,
+up to exp(-2 pi^2 (s / 2v)^2) (Poisson's summation formula).
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ Numbers = npt.NDArray[np.float64]
 # The most numbers of a mechanism's first release whose distribution is tested.
 _MOST_NUMBERS = 1500
 _OFF_GRID = 1e-3
-# The most low bits of noise that are tested; a bit is a fair coin, up to 1e-130, if the deviation
-# is at least _FAIR times the bit's value.
+# The most low bits of noise that are tested. A bit is a fair coin, up to 1e-130, if the deviation is
+# at least _FAIR times the bit's value.
 _MOST_BITS, _FAIR = 16, 8
 # Deviations beyond which noise is counted.
 TAILS = (3.0, 4.0, 5.0)
@@ -111,8 +110,8 @@ class NoiseTests:
     def _test_batches(self) -> list[float]:
         """Returns p-values of batch sizes, of units' shares of batches, and of pairs in batches.
 
-        Disjoint pairs of draws are independent, so the number of pairs in which a unit joins both
-        of two consecutive batches is binomial, like the number of two units that join one batch.
+        Disjoint pairs of draws are independent. So the number of pairs of consecutive batches that
+        a unit joins is binomial, like the number of pairs of units that join one batch.
         """
         from scipy.stats import binom
 
@@ -257,7 +256,7 @@ def _test_counts(counts: npt.NDArray[np.int64], trials: int, rate: float) -> flo
 def _test_tails(count: int, tail: float, numbers: int, spacing: float) -> float:
     """Tests how many normal numbers exceed `tail` deviations, in either direction.
 
-    The numbers are rounded to a grid of `spacing` deviations, so the probability that one exceeds
+    The numbers are rounded to a grid of `spacing` deviations. So the probability that one exceeds
     `tail` lies between those of `tail` plus and minus one step.
     """
     from scipy.special import ndtr

@@ -1,12 +1,12 @@
 """A second computation of a release, slow and plain, that shares no code with the first.
 
-Written from docs/accounting.md, the docstrings of the heads and of `privacy.rounded_gaussian`: the
-random words of a seed, the rounded Gaussian, Poisson batches and all sums over rows. An audit
-compares each released number with these functions (`replay`).
+The functions follow docs/accounting.md and the docstrings of the heads and of
+`privacy.rounded_gaussian`. They compute the random words of a seed, its noise, Poisson batches, and
+the sums over rows. An audit compares each released number with the reference (`replay`).
 
-Sums are whole numbers of steps. Where a row's number lies within rounding of a whole number, two
-right programs may round to neighbours. So a sum may differ by one step in each number of each row
-(`Sum.slack`), about 2^-17 of a bound per row, and is nearly always equal.
+Sums are whole numbers of steps. Two right programs may round a row's number to neighbours if it
+lies within rounding of a whole number. So a sum may differ by one step in each number of each row,
+about 2^-17 of a bound (`Sum.slack`). Sums are nearly always equal.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ Numbers = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]
 Bend = Callable[[str, int, Words], None]
 
-# What rows and gradients are shorter than their bounds, for heads of second moments and of steps.
+# Shares by which rows and gradients are shorter than their bounds, for heads of second moments and
+# for heads of gradient steps.
 SHORT, SHORT_STEPS = 2.0**-22, 2.0**-30
 # Relative rounding of float32 numbers that PyTorch adds in an order of its own.
 LOOSE = 2.0**-18
@@ -176,8 +177,8 @@ def open_bits(seed: int, name: str) -> np.random.SFC64:
 class FloatNormals:
     """The float32 normals of `engine: closed_form`: see `privacy.gradient_noise`.
 
-    Box and Muller's transform of words of SFC64: 32 generators side by side, and one for radii that
-    32 bits of a word leave too coarse.
+    Box and Muller's transform of words of 32 generators SFC64. A further generator refines small
+    radii.
     """
 
     def __init__(self, seed: int) -> None:

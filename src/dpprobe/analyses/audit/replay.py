@@ -1,13 +1,13 @@
 """Replays a release at its full width, and compares every number with `reference`.
 
-The replayed fits have the cell's dimension, classes and n, and more rows than a block: units of up
-to 50 rows, rows above and below every clipping norm, and rows that count as null rows. Two seeds
-train together, once observed and once as in a release. The reference computes each sum from the
-same rows and weights, and each noise number and Poisson batch from the same keystream, so a
-difference is a fault and no accident. Weights between releases are what the head shows
-(`Releases.show_values`): they follow from earlier releases, and a sum must be right for any.
+The replayed fits have the cell's dimension, classes and n. They have more rows than a block, units
+of up to 50 rows, rows above and below every clipping norm, and unusable rows. Two seeds train
+together, once observed and once as in a release. The reference computes each sum from the same rows
+and weights, and each noise number and Poisson batch from the same random words. So a difference is
+a fault, and never chance. The head shows its weights between releases (`Releases.show_values`).
+They follow from earlier releases, and a sum must be right for any weights.
 
-Some words of the noise are bent, in the fit and in the reference alike, so that many numbers lie
+Some random words of the noise are bent, in the fit and in the reference alike. So some numbers lie
 beyond 8 deviations, where random words would give one in 10^15.
 
 Sums and noise of `engine: closed_form` are compared up to float32 rounding.
@@ -56,8 +56,8 @@ _FEWEST_ROWS, _MOST_ROWS, _BLOCKS = 1100, 20_000, 2.2 * 2**22
 # Rows per unit of privacy, in turn; a class that no row has; unusable rows.
 _SIZES, _EMPTY = (50, 1, 2, 3, 1, 5, 2, 1, 4, 2), 1
 _UNUSABLE = (np.nan, np.inf, 1e30, 1e-30, 0.0)
-# What is compared of a replay: noise numbers of a mechanism that take several words, products of
-# sums, and draws of Poisson samples.
+# Limits of the comparison: noise numbers of a mechanism that take several words, products of sums,
+# and draws of Poisson samples.
 _NUMBERS, _PRODUCTS, _DRAWS = 2_000_000, 2 * 10**10, 2 * 10**7
 # Relative rounding of float32 sums.
 _FLOATS = 1e-4
@@ -69,8 +69,8 @@ TABLES = (GRADIENTS, TARGETS, CLASS_SUMS)
 def bend_words(name: str, place: int, words: ref.Words) -> None:
     """Changes some words, so that about one number in 40 lies in the tail beyond 8 deviations.
 
-    A bent word chooses the last pieces of the sampler's table, some at their left end, and half of
-    the further words choose the tail among them.
+    A bent word chooses the last pieces of the sampler's table, some at their left end. Half of the
+    further words choose the tail among these pieces.
     """
     places = np.arange(place, place + len(words))
     if name == "words":
@@ -146,7 +146,7 @@ class MadeRows:
 
 
 class Expected:
-    """What one seed of a method must release from made-up rows, by the reference.
+    """Computes by the reference what one seed of a method must release from made-up rows.
 
     `batches` has the units of the next Poisson samples.
     """
