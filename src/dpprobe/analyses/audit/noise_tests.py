@@ -2,7 +2,7 @@
 
 An audit knows the noise, because it knows each sum before noise and each released value. The noise
 of a correct mechanism, divided by its planned deviation, consists of independent standard normal
-numbers in an orthonormal basis of each release. So tests of noise also find faults in numbers that
+numbers in an orthonormal basis of each release. So tests of noise find faults in numbers that
 no canary changes. `replay` finds dependent noise: it knows each number from the seed's random words.
 
 Statistics of correct noise have known distributions. Sums of squares are chi-square. Numbers beyond

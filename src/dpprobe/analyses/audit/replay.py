@@ -124,7 +124,7 @@ class MadeRows:
         rows = int(sizes.sum())
         # Squares of these features have the same float64 sum in any order.
         features = generator.integers(-127, 128, (rows, dimension)).astype(np.float32)
-        features *= np.exp2(generator.integers(-14, 0, rows)).astype(np.float32)[:, None]
+        features *= np.exp2(generator.integers(-20, 0, rows)).astype(np.float32)[:, None]
         for place, value in zip(range(7, rows, 97), _UNUSABLE, strict=False):
             features[place] = value
         labels = generator.integers(0, classes, rows)
