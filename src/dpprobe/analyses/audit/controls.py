@@ -299,7 +299,7 @@ def clear_bit(release: Release, _: list[Release]) -> torch.Tensor:
     """Clears the second-lowest bit of the noise, so that the sum's bit is released."""
     step = release.step or 1.0
     whole = ((release.output - release.sums) / step).round().long()
-    return release.sums + (whole & ~2) * step
+    return release.sums + (whole & ~2).double() * step
 
 
 def shrink_columns(release: Release, _: list[Release]) -> torch.Tensor:

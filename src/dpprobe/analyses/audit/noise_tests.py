@@ -3,7 +3,7 @@
 An audit knows the noise, because it knows each sum before noise and each released value. The noise
 of a correct mechanism, divided by its planned deviation, consists of independent standard normal
 numbers in an orthonormal basis of each release. So tests of noise find faults in numbers that
-no canary changes. `replay` finds dependent noise: it knows each number from the seed's random words.
+no canary changes. `replay` finds dependent noise: it computes each number from the seed's words.
 
 Statistics of correct noise have known distributions. Sums of squares are chi-square. Numbers beyond
 some deviations, and low bits that are set, are binomial. The Kolmogorov-Smirnov distance has the
@@ -34,7 +34,7 @@ Numbers = npt.NDArray[np.float64]
 # The most numbers of a mechanism's first release whose distribution is tested.
 _MOST_NUMBERS = 1500
 _OFF_GRID = 1e-3
-# The most low bits of noise that are tested. A bit is a fair coin, up to 1e-130, if the deviation is
+# The most low bits of noise that are tested. A bit is a fair coin, up to 1e-130, if noise deviates by
 # at least _FAIR times the bit's value.
 _MOST_BITS, _FAIR = 16, 8
 # Deviations beyond which noise is counted.

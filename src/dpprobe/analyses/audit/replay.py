@@ -30,11 +30,14 @@ from dpprobe.analyses.audit.canary_attack import Attack, compare_heads
 from dpprobe.analyses.audit.noise_tests import Outcome
 from dpprobe.analyses.audit.reference import Numbers, Sum
 from dpprobe.analyses.audit.transcripts import Index, Release
+from dpprobe.errors import ConfigError
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.balance import CLASS_COUNTS, BalanceOptions
+from dpprobe.heads.feature_covariance import COVARIANCE
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions
-from dpprobe.heads.least_squares import TARGETS
+from dpprobe.heads.least_squares import GRAM, TARGETS
+from dpprobe.heads.newton import HESSIANS
 from dpprobe.heads.newton import Options as NewtonOptions
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.patient_groups import Units
@@ -184,7 +187,10 @@ class Expected:
             self._set_rows(self._whiten_rows(values))
 
     def sum_release(self, name: str, units: Index | None) -> Sum:
-        """Returns what a release must sum, over all units or a sample."""
+        """Returns what a release must sum, over all units or a sample.
+
+        Raises ConfigError for a mechanism without a reference.
+        """
         if name == GRADIENTS and isinstance(self._method, GradientOptions):
             chosen = slice(None) if units is None else self._rows_of(units)
             return self._sum_steps(chosen) if self._method.is_exact else self._sum_floats(chosen)
@@ -192,6 +198,9 @@ class Expected:
             GRADIENTS: self._sum_gradients,
             TARGETS: self._sum_targets,
             CLASS_SUMS: self._sum_targets,
+            GRAM: self._sum_squares,
+            COVARIANCE: self._sum_squares,
+            HESSIANS: self._sum_squares,
             CLASS_COUNTS: self._sum_counts,
             kinds.CENTRE: self._sum_centre,
             kinds.SECOND_MOMENT: self._sum_centred_squares,
@@ -202,7 +211,9 @@ class Expected:
                 name, np.sqrt(np.square(self._by_channel() - self._means[:, None]).mean(2))
             ),
         }
-        return sums.get(name, self._sum_squares)()
+        if name not in sums:
+            raise ConfigError(f"audit: {name}: the replay has no reference for it; add one")
+        return sums[name]()
 
     def _rows_of(self, units: Index) -> Index:
         present = units[units < len(self._made.sizes)]
