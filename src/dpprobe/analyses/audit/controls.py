@@ -34,7 +34,7 @@ from dpprobe.privacy.sampling import Sampler
 UNCLIPPED, LONG = 8.0, 1000.0
 # Size of a leak, relative to the largest weight: far below the noise, above float32 rounding.
 _FAINT = 1e-6
-# Where faults of long heads and many rows begin.
+# Faults of long heads and many rows begin after these classes, features, rows and numbers.
 LATE_CLASS, LATE_FEATURE, LATE_ROW, LAST_ROW, _WORDS = 10, 160, 128, 1024, 1000
 _CLIPS = ("max_grad_norm", "max_row_norm")
 # Descriptions of the deliberate faults, by the name of the control.
