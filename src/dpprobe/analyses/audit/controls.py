@@ -151,7 +151,9 @@ def _list_inapplicable(attack: Attack, made: MadeRows | None) -> dict[str, Attac
         reasons["exact_late_features"] = f"there are at most {LATE_FEATURE} features"
     if not attack.method.is_exact:
         only = "this engine always uses float32 noise, so its heads are not for release"
-        reasons |= dict.fromkeys(("clear_bit", "repeated_words", "cut_far_noise"), only)
+        reasons |= dict.fromkeys(
+            ("clear_bit", "repeated_words", "cut_noise", "cut_far_noise"), only
+        )
     if made is None or made.sizes.max() <= 1:
         reasons["light_patients"] = "every unit has one row"
     if rows <= LATE_ROW:

@@ -34,8 +34,8 @@ Numbers = npt.NDArray[np.float64]
 # The most numbers of a mechanism's first release whose distribution is tested.
 _MOST_NUMBERS = 1500
 _OFF_GRID = 1e-3
-# The most low bits of noise that are tested. If noise deviates by at least _FAIR times a bit's value,
-# the bit is a fair coin, up to 1e-130.
+# The most low bits of noise that are tested. A bit is a fair coin, up to 1e-130, if the deviation
+# is at least _FAIR times the bit's value.
 _MOST_BITS, _FAIR = 16, 8
 # Deviations beyond which noise is counted.
 TAILS = (3.0, 4.0, 5.0)

@@ -61,7 +61,9 @@ _SIZES, _EMPTY = (50, 1, 2, 3, 1, 5, 2, 1, 4, 2), 1
 _UNUSABLE = (np.nan, np.inf, 1e30, 1e-30, 0.0)
 # Limits of the comparison: noise numbers of a mechanism that take several words, products of sums,
 # and draws of Poisson samples.
-_NUMBERS, _PRODUCTS, _DRAWS = 2_000_000, 2 * 10**10, 2 * 10**7
+_NUMBERS, _PRODUCTS, _DRAWS = 10**6, 2 * 10**10, 2 * 10**7
+# Words of each stream that may be bent.
+_BENT = 2**16
 # Relative rounding of float32 sums.
 _FLOATS = 1e-4
 SUMS, NOISE, BATCHES = "replayed_sums", "replayed_noise", "replayed_batches"
@@ -70,15 +72,15 @@ TABLES = (GRADIENTS, TARGETS, CLASS_SUMS)
 
 
 def bend_words(name: str, place: int, words: ref.Words) -> None:
-    """Changes some words, so that about one number in 40 lies in the tail beyond 8 deviations.
+    """Changes some early words, so that one number in 40 lies in the tail beyond 8 deviations.
 
     A bent word chooses the last pieces of the sampler's table, some at their left end. Half of the
     further words choose the tail among these pieces.
     """
     places = np.arange(place, place + len(words))
     if name == "words":
-        words[places % 8 == 7] |= np.uint64(2**14 - 1)
-        words[places % 16 == 15] &= np.uint64(2**54 - 1)
+        words[(places % 8 == 7) & (places < _BENT)] |= np.uint64(2**14 - 1)
+        words[(places % 16 == 15) & (places < _BENT)] &= np.uint64(2**54 - 1)
     else:
         words[places % 2 == 1] |= np.uint64(2**32 - 1 << 32)
         words[places % 4 != 3] |= np.uint64(1)

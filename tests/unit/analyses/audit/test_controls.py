@@ -71,7 +71,7 @@ def drawn(plan: Plan) -> tuple[float, float, float]:
 
 def absent_controls(name: str, method: MethodOptions) -> set[str]:
     sampled = {"half_sample_rate", "shared_batches", "paired_units"}
-    floats = {"float_noise", "clear_bit", "cut_far_noise"}
+    floats = {"float_noise", "clear_bit", "repeated_words", "cut_noise", "cut_far_noise"}
     absent = set() if name.startswith("sampled") else sampled
     absent |= set() if method.is_exact else floats
     absent |= {"largest_norm"} if isinstance(method.normalize, AroundCentre) else set()
