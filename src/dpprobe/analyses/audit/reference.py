@@ -338,7 +338,7 @@ def divide(bound: float, lengths: Numbers, by_zero: float = math.inf) -> Numbers
 
 def invert(lengths: Numbers) -> npt.NDArray[np.float32]:
     """Returns factors that scale rows of these norms to norm 1; 1 for norms near 0."""
-    return np.float32(1 / np.where(lengths >= 1e-20, lengths, 1.0))
+    return np.asarray(1 / np.where(lengths >= 1e-20, lengths, 1.0), dtype=np.float32)
 
 
 class Rows(NamedTuple):
@@ -411,7 +411,8 @@ class Clipped(NamedTuple):
         """Returns rows and constants in steps [rows, d + 1]; `unit` divides by the rows' norms."""
         factor = divide(1 - SHORT, self.norms, by_zero=0.0) if unit else np.float32(1)
         scale, shift, constant = (
-            np.float32(each * factor) for each in (self.scale, self.shift, self.constant)
+            np.asarray(each * factor, dtype=np.float32)
+            for each in (self.scale, self.shift, self.constant)
         )
         values = self.rows.scaled(scale / step, shift / step)
         return np.trunc(np.hstack([values, constant[:, None] / step]))
@@ -424,7 +425,7 @@ def clip_rows(rows: Rows, n: int, clip: float, intercept: float, longest: float)
     if rows.shift.any():
         lengths = lengths + 2.0**-21 * (1 + float(norms_of(rows.centre[None])[0])) * rows.shift
     factors = np.minimum(divide(clip * (1 - SHORT), lengths), 1.0) * rows.usable
-    scale, constant = np.float32(factors), np.float32(offset) * rows.usable
+    scale, constant = factors.astype(np.float32), np.float32(offset) * rows.usable
     norms = np.hypot(lengths * factors, constant)
     return Clipped(rows, scale * rows.scale, scale * rows.shift, constant, norms)
 

@@ -142,5 +142,6 @@ def test_a_right_mechanism_is_not_refuted(name: str) -> None:
         cell = cell_of((SEVEN | OTHERS)[name], seed=seed)
         test = cell.run_attack(cell.attack, 40, "runs", "test")
         test.replay = cell.replay(cell.attack)
-        assert test.head_change == test.unobserved_change == 0
+        assert test.head_change == 0
+        assert test.unobserved_change <= (0 if cell.method.is_exact else 1e-6)
         assert not white_box._list_refuting(cell.list_tests(test)), cell.list_tests(test)
