@@ -458,7 +458,7 @@ class Checker(Observer):
             if not np.array_equal(noisy, noisy.T):
                 return False
             upper = noise[np.triu_indices(len(noise), 1)]
-            off_diagonal = math.nextafter(deviation * math.sqrt(0.5), math.inf)
+            off_diagonal = math.nextafter(math.sqrt(0.5) * deviation, math.inf)
             parts = [(noise.diagonal(), deviation), (upper, off_diagonal)]
         equal = True
         for numbers, scale in parts:
