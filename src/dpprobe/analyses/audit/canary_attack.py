@@ -42,7 +42,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -68,9 +67,6 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import open_stream
 from dpprobe.privacy.releases import Observer
 from dpprobe.progress import Progress, silent_progress
-
-if TYPE_CHECKING:
-    from dpprobe.analyses.audit.replay import Replay
 
 Numbers = npt.NDArray[np.float64]
 
@@ -190,6 +186,15 @@ def _training_set(
         units=units,
         public=SYNTHETIC_ROWS,
     )
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The tests of replayed fits, how heads differ without an observer, and what was compared."""
+
+    outcomes: tuple[Outcome, ...]
+    head_change: float
+    compared: str
 
 
 @dataclass(kw_only=True)

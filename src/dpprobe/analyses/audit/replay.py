@@ -26,7 +26,7 @@ import numpy.typing as npt
 import torch
 
 from dpprobe.analyses.audit import reference as ref
-from dpprobe.analyses.audit.canary_attack import Attack, compare_heads
+from dpprobe.analyses.audit.canary_attack import Attack, Replay, compare_heads
 from dpprobe.analyses.audit.noise_tests import Outcome
 from dpprobe.analyses.audit.reference import Numbers, Sum
 from dpprobe.analyses.audit.transcripts import Index, Release
@@ -507,15 +507,6 @@ class _CheckedSampler:
             if not right:
                 self.checker.differing.add(BATCHES)
         return units, sizes
-
-
-@dataclass(frozen=True)
-class Replay:
-    """The tests of replayed fits, how heads differ without an observer, and what was compared."""
-
-    outcomes: tuple[Outcome, ...]
-    head_change: float
-    compared: str
 
 
 def replay_release(attack: Attack, stated: MethodOptions, made: MadeRows, seed: int) -> Replay:

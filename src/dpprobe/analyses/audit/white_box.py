@@ -25,6 +25,7 @@ from dpprobe.analyses.audit.bounds import accuracy_lower_bound, epsilon_lower_bo
 from dpprobe.analyses.audit.canary_attack import (
     OTHERS,
     Attack,
+    Replay,
     Runs,
     Shape,
     make_worlds,
@@ -32,7 +33,7 @@ from dpprobe.analyses.audit.canary_attack import (
 from dpprobe.analyses.audit.controls import CONTROLS, Control, make_controls
 from dpprobe.analyses.audit.noise_tests import Outcome, smallest_caught_share
 from dpprobe.analyses.audit.power import PlanFamily, caught_factor, compute_separation
-from dpprobe.analyses.audit.replay import BATCHES, NOISE, SUMS, MadeRows, Replay, replay_release
+from dpprobe.analyses.audit.replay import BATCHES, NOISE, SUMS, MadeRows, replay_release
 from dpprobe.errors import ConfigError
 from dpprobe.heads.normalisation import Channels, GroupNorm
 from dpprobe.heads.options import MethodOptions

@@ -12,14 +12,13 @@ import torch
 from scipy.stats import kstest
 
 from dpprobe.analyses.audit import reference
-from dpprobe.analyses.audit.canary_attack import Attack
+from dpprobe.analyses.audit.canary_attack import Attack, Replay
 from dpprobe.analyses.audit.replay import (
     BATCHES,
     NOISE,
     SUMS,
     BentEntropy,
     MadeRows,
-    Replay,
     bend_words,
     replay_release,
 )
