@@ -94,6 +94,7 @@ class Observer(Protocol):
 
     def see_values(self, name: str, seeds: Sequence[int], values: torch.Tensor) -> None:
         """Sees numbers that follow from earlier releases, and on which the next sums depend."""
+        assert seeds, f"{name}: {values.shape} of no seed"
 
 
 class Shared(Protocol):

@@ -160,11 +160,11 @@ class Expected:
         self._method, self._claim, self._n, self._made = method, claim, made.n, made
         self._options: Any = method
         self._classes, self._sigmoid = made.num_classes, method.link == "sigmoid"
-        self._all = ref.fair_weights(made.sizes).repeat(made.sizes)
-        shares = self._all
+        alone = shares = ref.fair_weights(made.sizes).repeat(made.sizes)
         if isinstance(method, BalanceOptions) and method.class_weights:
-            shares = shares * np.float32(method.class_weights)[made.labels]
-        self._shares, self._all = shares.astype(np.float64), self._all.astype(np.float64)
+            shares = shares * np.asarray(method.class_weights, np.float32)[made.labels]
+        self._shares, self._all = shares.astype(np.float64), alone.astype(np.float64)
+        self._kept: Any = None
         one_hot = made.labels.ndim == 1
         hot = np.eye(self._classes)[made.labels] if one_hot else made.labels
         self._hot = hot.astype(np.float64)
@@ -279,7 +279,8 @@ class Expected:
             entry = ref.power_of_two(longest, ref.entry_bits(self._n))
             units = clipped.entries(step, unit=True)
             self._kept = clipped.entries(entry), entry, units, clipped.norms
-        return self._kept  # type: ignore[return-value]
+        kept: tuple[Numbers, float, Numbers, Numbers] = self._kept
+        return kept
 
     def _sum_squares(self) -> Sum:
         """Sums outer products of clipped rows; for Hessians times their curvatures."""

@@ -158,7 +158,9 @@ class _Cell:
 
     def replay(self, attack: Attack) -> Replay | None:
         """Replays a fit at full width; None without made-up rows of this width."""
-        return self.made and replay_release(attack, self.method, self.made, self.seed)
+        if self.made is None:
+            return None
+        return replay_release(attack, self.method, self.made, self.seed)
 
     @cached_property
     def canary_count(self) -> int:
