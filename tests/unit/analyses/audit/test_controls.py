@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -100,7 +101,7 @@ def test_every_control_is_caught(name: str) -> None:
     method = (SEVEN | OTHERS)[name]
     cell = cell_of(method)
     records = {}
-    given = {"group": cell.canary_count, "seed": 5, "made": cell.made}
+    given: dict[str, Any] = {"group": cell.canary_count, "seed": 5, "made": cell.made}
     for control in make_controls(cell.attack, cell.shape, **given):
         _, records[control.name] = cell.attack_control(control, "test")
         if not isinstance(control.attack, str):  # neither the noise nor the claim is a fault

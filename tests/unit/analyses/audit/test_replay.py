@@ -191,7 +191,7 @@ def spare_a_mechanism(patch: pytest.MonkeyPatch) -> None:
 
 def repeat_steps(patch: pytest.MonkeyPatch) -> None:
     """Float32 noise of a step is the noise of the first one."""
-    draw, first = GaussianNoise.draw_steps, {}
+    draw, first = GaussianNoise.draw_steps, dict[GaussianNoise, torch.Tensor]()
 
     def draw_first(self: GaussianNoise, steps: int, deviation: float) -> torch.Tensor:
         drawn = draw(self, steps, deviation)
@@ -250,7 +250,7 @@ def sample_more(kind: type[Any]) -> Patch:
     """Batches after the second have twice the rate."""
 
     def change(patch: pytest.MonkeyPatch) -> None:
-        draw, later = kind.draw_block, {}
+        draw, later = kind.draw_block, dict[Any, int]()
 
         def draw_more(self: Any, steps: int) -> Any:
             parts = []
