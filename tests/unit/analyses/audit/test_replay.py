@@ -206,8 +206,8 @@ def clip_loosely(patch: pytest.MonkeyPatch) -> None:
 
     def make_loose(self: ExactSums, *args: Any, **options: Any) -> None:
         make(self, *args, **options)
-        bits, digits, clip, *rest = self._given
-        self._given = (bits, digits, 1.01 * clip, *rest)
+        bits, digits, clip, entry, step, sigmoid = self._given
+        self._given = bits, digits, 1.01 * clip, entry, step, sigmoid
 
     patch.setattr(ExactSums, "__init__", make_loose)
 
