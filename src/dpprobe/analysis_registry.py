@@ -26,7 +26,7 @@ class Registered(NamedTuple):
 
 
 ANALYSES: dict[str, Registered] = {
-    "audit": Registered("dpprobe.analyses.audit", 4, "audit"),
+    "audit": Registered("dpprobe.analyses.audit", 5, "audit"),
     "long_tail": Registered("dpprobe.analyses.long_tail", 2, "long_tail"),
     "representation_law": Registered("dpprobe.analyses.representation_law", 2, "layers"),
     "fairness": Registered("dpprobe.analyses.fairness", 3, "fairness"),

@@ -111,13 +111,14 @@ def extraction_minutes(wildcards, input, attempt, rulename):
 
 
 def audit_minutes(wildcards, input, attempt):
-    """Minutes of an audit: three seconds per fit with a canary, and the training time of each shadow head."""
+    """Minutes of an audit: three seconds per fit with a canary, five minutes per replay at full width, and shadow heads."""
     methods, options = len(audited_methods(wildcards.epsilon)), STUDY.audit
     fits = options.runs * (8 if options.controls else 1)
+    # about ten controls are found by nothing but a replay
+    replays = 11 if options.controls else 1
     shadows = options.membership.shadows if options.membership else 0
-    return int(
-        (30 + methods * (fits * 3 / 60 + 6 * shadows * size_mb(input) / 1e3)) * attempt
-    )
+    minutes = fits * 3 / 60 + 5 * replays + 6 * shadows * size_mb(input) / 1e3
+    return int((30 + methods * minutes) * attempt)
 
 
 def imbalance_memory(wildcards, input, attempt):

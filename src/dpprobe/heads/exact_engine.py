@@ -175,6 +175,7 @@ class ExactTraining:
     def _take_step(self, sums: ExactSums, drawn: list[Index]) -> None:
         """Takes one step of all seeds, on the drawn batches or on all rows."""
         weights = self._weights
+        self._releases.show_values("weights", weights)
         total = sums.sum_batches(weights, drawn) if self._samplers else sums.sum_all(weights)
         release = self._releases.release_gaussian(GRADIENTS, total).div_(self._divisor)
         self._optimiser.step(self._parameters, release, float(self._rates[self.taken]))

@@ -253,6 +253,7 @@ class Training:
             if self._releases.observer is None:
                 release.add_(noise)
             else:
+                self._releases.observer.see_values("weights", self._seeds, weights)
                 release.copy_(self._releases.observe_sums(GRADIENTS, release, noise, self._seeds))
         release.div_(self._divisor)
         if self._longest is not None:

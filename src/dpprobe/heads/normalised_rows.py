@@ -63,7 +63,9 @@ def _release_centre(data: TrainingSet, releases: Releases) -> torch.Tensor:
     square = float(noisy.square().sum())
     noise = data.dimension * releases.noise_deviation(CENTRE) ** 2
     shrunk = noisy * max(0.0, 1 - noise / square) if noise > 0 else noisy
-    return (shrunk / data.n).to(torch.float32)
+    centre = (shrunk / data.n).to(torch.float32)
+    releases.show_values(CENTRE, centre[None])
+    return centre
 
 
 def _channel_statistics(
@@ -89,10 +91,12 @@ def _channel_statistics(
 
     means = release_statistic(CHANNEL_MEANS, lambda block: block.mean(2, dtype=torch.float64))
     centre = means.to(torch.float32)[:, None]
+    releases.show_values(CHANNEL_MEANS, centre[None, :, 0])
     raw = release_statistic(
         CHANNEL_DEVIATIONS, lambda block: (block - centre).square_().mean(2).sqrt_()
     )
     deviations = raw.clamp(min=0).square_().add_(spec.floor).sqrt_()
+    releases.show_values(CHANNEL_DEVIATIONS, deviations.to(torch.float32)[None])
     return {
         CHANNEL_MEANS: means.to(torch.float32),
         CHANNEL_DEVIATIONS: deviations.to(torch.float32),

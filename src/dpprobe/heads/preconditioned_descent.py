@@ -176,6 +176,7 @@ class Descent:
 
         def compute_direction(step: int, parameters: torch.Tensor) -> tuple[torch.Tensor, float]:
             weights = self.make_weights(parameters)
+            releases.show_values("weights", weights[None])
             total = sum_gradients(self.design, self.loss, weights).divide_by(self._scale)
             noisy = releases.release_gaussian(GRADIENTS, total.one_seed)[0] * self._scale
             towards, gain = precondition(step, weights, noisy, parameters)

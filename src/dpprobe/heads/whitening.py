@@ -64,6 +64,7 @@ def whitened_rows(
         matrix = compute_whitener(
             estimate_spectrum(released, deviation), spec.exponent, noise=deviation, n=data.n
         )
+        releases.show_values("whitener", matrix[None])
 
         def map_crops() -> list[TrainingSet]:
             return [_map_rows(make_design(crop), matrix) for crop in data.crops]
@@ -86,6 +87,7 @@ def _map_rows(
         device=data.device,
         crops=crops,
         agreed_n=data.n,
+        warn=data._warn,
     )
     mapped.exact_device = data.exact_device
     _ = mapped.lengths  # in inference mode, as these features are: lengths clear unusable rows

@@ -92,6 +92,10 @@ class Observer(Protocol):
 
     def replace_sampler(self, seed: int, sampler: Sampler) -> Sampler: ...
 
+    def see_values(self, name: str, seeds: Sequence[int], values: torch.Tensor) -> None:
+        """Sees numbers that follow from earlier releases, and on which the next sums depend."""
+        assert seeds, f"{name}: {values.shape} of no seed"
+
 
 class Shared(Protocol):
     """One site's contribution to sums over several sites; see `sites.shared_sums`."""
@@ -314,6 +318,11 @@ class Releases(NoiseStreams):
         if self.observer is None:
             return NOT_OBSERVED
         return self.observer.observe_steps(name, seed, steps, shape)
+
+    def show_values(self, name: str, values: torch.Tensor) -> None:
+        """Shows an audit's observer a head's weights [seeds, ...] or statistics, before a sum."""
+        if self.observer is not None:
+            self.observer.see_values(name, self.seeds, values)
 
     def choose_sampler(self, seed: int, sampler: Sampler) -> Sampler:
         return sampler if self.observer is None else self.observer.replace_sampler(seed, sampler)

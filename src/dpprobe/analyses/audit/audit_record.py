@@ -100,6 +100,9 @@ class WhiteBox(Part):
       caught_factor: the test detects with `probability` noise that is too small by this factor,
         given the test's strength; None if no factor would be detected.
       direct_epsilon_lower: the bound on epsilon from (epsilon, delta) alone, without the plan.
+      cut_caught: the tests of tails would refute noise that is cut at this many deviations; None if
+        the runs are too few. The replay finds cuts at up to 8 deviations.
+      replayed: what was compared with the reference, at full width.
       sensitivity_used: by mechanism, how much the canary changes a sum, divided by the sensitivity.
     """
 
@@ -127,6 +130,8 @@ class WhiteBox(Part):
     direct_epsilon_lower: Number
     bundle: Bundle | None
     sensitivity_used: dict[str, float]
+    cut_caught: float | None = None
+    replayed: str | None = None
     seconds: float
 
     @property

@@ -34,16 +34,13 @@ stays at the clipping norm.
 A group of k canaries is completely in or completely out. A plan that is mu-GDP for one unit is (k
 mu)-GDP for k units (Dong, Roth and Su 2022, theorem 2.14; for sampled releases: Ganesh 2024). A
 bound for a group of canaries gives a bound for the plan, with far fewer runs at a small epsilon.
-
-The audit adds two pairs of data sets with an unusual canary: the longest row, or the only row of a
-class. An unusual canary reveals a mechanism that uses statistics of all rows without noise, such as
-the largest norm or the set of classes.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -51,7 +48,14 @@ import numpy.typing as npt
 import torch
 
 from dpprobe.analyses.audit.noise_tests import NoiseTests, Outcome
-from dpprobe.analyses.audit.transcripts import Break, Recorder, Replayer, Transcript, join_blocks
+from dpprobe.analyses.audit.transcripts import (
+    Break,
+    ChangeSampler,
+    Recorder,
+    Replayer,
+    Transcript,
+    join_blocks,
+)
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.options import MethodOptions
@@ -118,8 +122,6 @@ def make_worlds(
     length: float,
     seed: int,
     label: int = 0,
-    others_length: float = 1.0,
-    alone: bool = False,
 ) -> Worlds:
     """Makes two data sets from random rows: with canaries, and with null rows instead.
 
@@ -127,8 +129,6 @@ def make_worlds(
       group: the number of canaries, below n.
       length: a canary's norm before normalisation and clipping.
       label: the canaries' label; if rows have several labels, canaries have all labels.
-      others_length: the largest norm of other rows, relative to a canary's norm.
-      alone: True if no other row has a label of the canaries.
     """
     generator = open_stream(seed, "audit rows")
     others = min(OTHERS, shape.n - group)
@@ -139,32 +139,8 @@ def make_worlds(
     rows[: others // 2] = direction * length
     labels = np.arange(others) % shape.num_classes
     labels[: others // 2] = (label + 1) % shape.num_classes
-    rows *= others_length
-    if alone:
-        labels[labels == label] = -1 if shape.multi_label else (label + 1) % shape.num_classes
     features = np.concatenate([rows, np.tile(direction * length, (group, 1))])
     return worlds_of(shape, features, np.concatenate([labels, [label] * group]), group)
-
-
-def make_unusual_worlds(shape: Shape, *, length: float, seed: int) -> tuple[Worlds, Worlds]:
-    """Makes two pairs of data sets: the canary is the longest row, or the only row of a class."""
-    return (
-        make_worlds(shape, group=1, length=length, seed=seed, others_length=0.5),
-        make_worlds(shape, group=1, length=length, seed=seed, alone=True),
-    )
-
-
-def alike_worlds(shape: Shape, *, group: int, seed: int) -> Worlds:
-    """Makes data sets of equal rows, and of canaries that are the negative of the other rows.
-
-    Subtracting the exact mean turns all rows to 0 without canaries, but no row with canaries.
-    """
-    direction = open_stream(seed, "audit rows").standard_normal(shape.dimension).astype(np.float32)
-    direction /= np.linalg.norm(direction)
-    others = min(OTHERS, shape.n - group)
-    labels = np.array([1 % shape.num_classes] * others + [0] * group)
-    features = np.concatenate([np.tile(direction, (others, 1)), np.tile(-direction, (group, 1))])
-    return worlds_of(shape, features, labels, group)
 
 
 def worlds_of(shape: Shape, features: np.ndarray, labels: np.ndarray, group: int) -> Worlds:
@@ -212,6 +188,15 @@ def _training_set(
     )
 
 
+@dataclass(frozen=True)
+class Replay:
+    """The tests of replayed fits, how heads differ without an observer, and what was compared."""
+
+    outcomes: tuple[Outcome, ...]
+    head_change: float
+    compared: str
+
+
 @dataclass(kw_only=True)
 class Runs:
     """Scores of an audit's runs, and further results that are updated with each run.
@@ -225,7 +210,9 @@ class Runs:
       head_change: the largest difference between heads with and without canaries, given equal
         releases, relative to the largest weight; 0 if correct.
       unobserved_change: the difference between one seed's heads with and without an observer.
+      replay: the comparison of a release at full width with the reference, if made.
       noise: the results of the tests of noise.
+      reach: maps a level to the deviations at which cutting the noise is surely refuted, if any.
     """
 
     members: npt.NDArray[np.bool_]
@@ -234,7 +221,9 @@ class Runs:
     used: dict[str, float] = field(default_factory=dict)
     head_change: float = 0.0
     unobserved_change: float = 0.0
+    replay: Replay | None = None
     noise: Sequence[Outcome] = ()
+    reach: Callable[[float], float | None] = lambda _: None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,41 +232,41 @@ class Attack:
 
     Attributes:
       worlds: pairs of data sets, which runs use in turn.
-      unusual: pairs of data sets only for the exact tests and the noise tests, without scores.
       claim: the plan whose guarantee is tested; equal to `plan` unless a control breaks the plan.
       broken: how a control changes releases; None outside controls.
       broken_unobserved: how a control changes releases without an observer.
       broken_head: how a control changes heads, given their training rows.
+      change_rows: how a control changes training rows; the data sets are already changed.
+      change_sampler: how a control breaks samplers.
+      patch: in a control, replaces code while heads are fitted.
     """
 
     method: MethodOptions
     plan: Plan
     worlds: Sequence[Worlds]
     claim: Plan
-    unusual: Sequence[Worlds] = ()
     broken: Break | None = None
     broken_unobserved: Break | None = None
     broken_head: Callable[[Heads, TrainingSet], Heads] | None = None
+    change_rows: Callable[[TrainingSet], TrainingSet] | None = None
+    change_sampler: ChangeSampler | None = None
+    patch: Callable[[], AbstractContextManager[object]] = nullcontext
 
     @property
-    def unusual_runs(self) -> list[tuple[Worlds, bool]]:
-        """The runs without scores: pairs of data sets, each with the canary out and in."""
-        return [(worlds, present) for worlds in self.unusual for present in (False, True)]
+    def has_right_releases(self) -> bool:
+        """True if an unobserved fit has the releases of an observed one."""
+        return self.broken is None and self.change_sampler is None
+
+    def hidden_recorder(self) -> Recorder | None:
+        """Returns what breaks releases that no audit observes; None outside such a control."""
+        return None if self.broken_unobserved is None else Recorder(self.broken_unobserved)
 
     def train_and_score(
         self, seeds: Sequence[int], members: npt.NDArray[np.bool_], progress: Progress
     ) -> Runs:
-        """Trains and scores a run for each of `members`.
-
-        Args:
-          seeds: the seeds of the scored runs, followed by the seeds of `unusual_runs`.
-        """
-        seeds, further = seeds[: len(members)], seeds[len(members) :]
+        """Trains and scores a run for each of `members`."""
         noise, count = NoiseTests(self.claim), len(seeds)
         runs = Runs(members=members, releases=np.empty(count), bundle=np.empty(count))
-        with silent_progress():
-            for (worlds, present), seed in zip(self.unusual_runs, further, strict=True):
-                self._score_runs(worlds, [seed], present, runs, noise)
         for worlds, present, chunk in self._split_runs(seeds, members):
             with silent_progress():
                 part = [seeds[place] for place in chunk]
@@ -285,7 +274,7 @@ class Attack:
             runs.releases[chunk], runs.bundle[chunk] = scores
             progress.advance_by(len(chunk))
         if self.plan.selection is None:
-            runs.noise = noise.list_results()
+            runs.noise, runs.reach = noise.list_results(), noise.reach
         return runs
 
     def compute_strength(self, seeds: Sequence[int]) -> float:
@@ -336,12 +325,11 @@ class Attack:
             heads = self._fit_heads(worlds, seeds, present, None)
             return [math.nan] * len(seeds), _compute_margins(heads, worlds)
         heads, recorder = self._train_heads(worlds, seeds, present=present)
-        if self.broken is None:
-            hidden = self.broken_unobserved and Recorder(self.broken_unobserved)
-            again = self._fit_heads(worlds, seeds[:1], present, hidden)
-            change = _compare_heads(heads, again)
+        if self.has_right_releases:
+            again = self._fit_heads(worlds, seeds[:1], present, self.hidden_recorder())
+            change = compare_heads(heads, again)
             results.unobserved_change = max(results.unobserved_change, change)
-        noise.add_batches(recorder)
+        noise.add_batches(recorder.batches)
         joined = {seed: join_blocks(blocks) for seed, blocks in recorder.transcripts.items()}
         sums = {}
         sampled = any(item.sample_rate < 1 for item in self.plan.mechanisms)
@@ -356,10 +344,10 @@ class Attack:
             again, sums[world] = self._replay_heads(
                 worlds, seeds, recorder.transcripts, present=world
             )
-            results.head_change = max(results.head_change, _compare_heads(heads, again))
+            results.head_change = max(results.head_change, compare_heads(heads, again))
         scores = []
         for seed in seeds:
-            noise.add_run(joined[seed], present=present)
+            noise.add_run(joined[seed])
             pair, group = (sums[False][seed], sums[True][seed]), len(worlds.canaries)
             scores.append(self._log_ratio(joined[seed], *pair, group, results.used))
         return scores, _compute_margins(heads, worlds)
@@ -367,7 +355,7 @@ class Attack:
     def _train_heads(
         self, worlds: Worlds, seeds: Sequence[int], *, present: bool
     ) -> tuple[Heads, Recorder]:
-        recorder = Recorder(self.broken)
+        recorder = Recorder(self.broken, self.change_sampler)
         return self._fit_heads(worlds, seeds, present, recorder), recorder
 
     def _replay_heads(
@@ -379,14 +367,15 @@ class Attack:
         present: bool,
     ) -> tuple[Heads, dict[int, dict[str, torch.Tensor]]]:
         # Seeds train in parallel, so the order of transcripts may differ.
-        replayer = Replayer(transcripts, worlds.canaries, sampled=int(present))
+        replayer = Replayer(transcripts, worlds.canaries, int(present), self.change_sampler)
         return self._fit_heads(worlds, seeds, present, replayer), replayer.joined_sums
 
     def _fit_heads(
         self, worlds: Worlds, seeds: Sequence[int], present: bool, observer: Observer | None
     ) -> Heads:
         data = worlds.present if present else worlds.absent
-        heads = fit_heads(self.method, data, self.plan, seeds, observer=observer)
+        with self.patch():
+            heads = fit_heads(self.method, data, self.plan, seeds, observer=observer)
         return heads if self.broken_head is None else self.broken_head(heads, data)
 
     def _log_ratio(
@@ -425,7 +414,7 @@ def _compute_margins(heads: Heads, worlds: Worlds) -> Numbers:
     return margins
 
 
-def _compare_heads(heads: Heads, others: Heads) -> float:
+def compare_heads(heads: Heads, others: Heads) -> float:
     """Returns the largest relative difference of two heads' weights or other released values.
 
     Differences are relative to the largest weight or value; infinite if a number is NaN.

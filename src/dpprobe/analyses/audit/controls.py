@@ -8,24 +8,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from dpprobe.analyses.audit.canary_attack import Attack, Shape, alike_worlds, make_worlds
+from dpprobe.analyses.audit.canary_attack import Attack, Shape, make_worlds
+from dpprobe.analyses.audit.replay import MadeRows
 from dpprobe.analyses.audit.transcripts import Release
+from dpprobe.heads import clipping
+from dpprobe.heads.exact_sums import Data, ExactSums, Index
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.normalisation import AroundCentre, NoNormalisation
 from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.second_order import Design
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.sampling import Sampler
 
 # To simulate no clipping: the factor that raises the clipping norm, and the canary's norm.
 UNCLIPPED, LONG = 8.0, 1000.0
 # Size of a leak, relative to the largest weight: far below the noise, above float32 rounding.
 _FAINT = 1e-6
+# Faults of long heads and many rows begin after these classes, features, rows and numbers.
+LATE_CLASS, LATE_FEATURE, LATE_ROW, LAST_ROW, _WORDS = 10, 160, 128, 1024, 1000
 _CLIPS = ("max_grad_norm", "max_row_norm")
 # Descriptions of the deliberate faults, by the name of the control.
 CONTROLS = {
@@ -50,6 +60,18 @@ CONTROLS = {
     "double_weight": "the rows of a unit have twice their weight",
     "largest_norm": "rows are scaled by the largest norm of all rows",
     "classes_by_data": "classes are numbered by the labels that occur in the data",
+    "shared_batches": "each Poisson batch serves two steps",
+    "paired_units": "units join Poisson batches in pairs",
+    "exact_late_classes": "classes after the tenth get no noise",
+    "exact_late_features": "features after the 160th get no noise",
+    "cut_noise": "noise is cut at 3 standard deviations",
+    "cut_far_noise": "noise is cut at 6 standard deviations",
+    "clear_bit": "the second-lowest bit of the noise is 0",
+    "faint_columns": "noise falls with the feature's number, by up to a tenth",
+    "repeated_words": "noise repeats after 1,000 numbers",
+    "light_patients": "weights of a patient's images are never below 1/3",
+    "late_rows": f"after the 128th, rows are up to {UNCLIPPED:g} times as long as the bound",
+    "dropped_rows": "rows after the 1,024th are left out",
 }
 
 
@@ -61,16 +83,16 @@ class Control(NamedTuple):
     attack: Attack | str
 
 
-def make_controls(attack: Attack, shape: Shape, *, group: int, seed: int) -> Iterator[Control]:
-    """Yields all controls (broken versions) of an attack's mechanism."""
-    alike = alike_worlds(shape, group=group, seed=seed).change_rows(centre_rows)
+def make_controls(
+    attack: Attack, shape: Shape, *, group: int, seed: int, made: MadeRows | None = None
+) -> Iterator[Control]:
+    """Yields all controls (broken versions) of an attack's mechanism; `made` are replayed rows."""
     several = replace(shape, rows_per_unit=max(2, shape.rows_per_unit))
     heavy = make_worlds(several, group=group, length=LONG, seed=seed).change_rows(double_weights)
     changes: dict[str, dict[str, Any]] = {
         "noise_off": {"broken": omit_noise},
         "half_noise": {"broken": halve_noise},
         "shared_noise": {"broken": share_noise},
-        "unpriced_centre": {"worlds": (alike,)},
         "float_noise": {"broken": add_float_noise},
         "exact_class": {"broken": spare_class},
         "exact_first_step": {"broken": spare_class_once},
@@ -82,16 +104,30 @@ def make_controls(attack: Attack, shape: Shape, *, group: int, seed: int) -> Ite
         "faint_counts": {"broken_head": partial(add_counts, share=_FAINT)},
         "noise_off_unobserved": {"broken_unobserved": omit_noise},
         "double_weight": {"worlds": (heavy,)},
+        "exact_late_classes": {"broken": spare_late_classes},
+        "exact_late_features": {"broken": spare_late_features},
+        "cut_noise": {"broken": partial(cut_noise, attack.claim, 3.0)},
+        "cut_far_noise": {"broken": partial(cut_noise, attack.claim, 6.0)},
+        "clear_bit": {"broken": clear_bit},
+        "faint_columns": {"broken": shrink_columns},
+        "repeated_words": {"broken": repeat_words},
+        "shared_batches": {"change_sampler": SharedBatches},
+        "paired_units": {"change_sampler": PairedUnits},
+        "late_rows": {"patch": lengthen_late_rows},
     }
     attacks: dict[str, Attack | str] = {
-        **{name: replace(attack, unusual=(), **values) for name, values in changes.items()},
+        **{name: replace(attack, **values) for name, values in changes.items()},
         "no_clipping": _loosen_clipping(attack, shape, group=group, seed=seed),
         "half_sample_rate": _halve_claimed_rate(attack),
+        "unpriced_centre": _change_rows(attack, centre_rows),
         "largest_norm": _scale_by_largest(attack),
         "classes_by_data": "rows have several labels, which have no numbers"
         if shape.multi_label
         else _change_rows(attack, number_classes),
+        "light_patients": _change_rows(attack, raise_weights),
+        "dropped_rows": _change_rows(attack, drop_rows),
     }
+    attacks |= _list_inapplicable(attack, made)
     if not attack.method.is_exact:
         attacks["float_noise"] = (
             "this engine always uses float32 noise, so its heads are not for release"
@@ -100,6 +136,33 @@ def make_controls(attack: Attack, shape: Shape, *, group: int, seed: int) -> Ite
         attacks["repeated_noise"] = "every mechanism releases once"
     for name, breaks in CONTROLS.items():
         yield Control(name, breaks, attacks[name])
+
+
+def _list_inapplicable(attack: Attack, made: MadeRows | None) -> dict[str, Attack | str]:
+    """Returns why controls at full width do not apply, by name."""
+    reasons: dict[str, Attack | str] = {}
+    rows, columns = (0, 0) if made is None else made.features.shape
+    classes = 0 if made is None else made.num_classes
+    if all(item.sample_rate == 1 for item in attack.plan.mechanisms):
+        reasons |= dict.fromkeys(("shared_batches", "paired_units"), "no release uses a sample")
+    if classes <= LATE_CLASS:
+        reasons["exact_late_classes"] = f"there are at most {LATE_CLASS} classes"
+    if columns <= LATE_FEATURE:
+        reasons["exact_late_features"] = f"there are at most {LATE_FEATURE} features"
+    if not attack.method.is_exact:
+        only = "this engine always uses float32 noise, so its heads are not for release"
+        reasons |= dict.fromkeys(
+            ("clear_bit", "repeated_words", "cut_noise", "cut_far_noise"), only
+        )
+    if made is None or made.sizes.max() <= 1:
+        reasons["light_patients"] = "every unit has one row"
+    if rows <= LATE_ROW:
+        reasons["late_rows"] = f"there are at most {LATE_ROW} rows"
+    if rows <= LAST_ROW:
+        reasons["dropped_rows"] = f"there are at most {LAST_ROW:,} rows"
+    if classes * (columns + 1) <= _WORDS:
+        reasons["repeated_words"] = f"the head has at most {_WORDS:,} numbers"
+    return reasons
 
 
 def _loosen_clipping(attack: Attack, shape: Shape, *, group: int, seed: int) -> Attack | str:
@@ -122,7 +185,7 @@ def _loosen_clipping(attack: Attack, shape: Shape, *, group: int, seed: int) -> 
     )
     worlds = make_worlds(shape, group=group, length=LONG, seed=seed)
     plan = replace(attack.plan, mechanisms=mechanisms)
-    return replace(attack, method=loose, plan=plan, worlds=(worlds,), unusual=())
+    return replace(attack, method=loose, plan=plan, worlds=(worlds,))
 
 
 def _scale_by_largest(attack: Attack) -> Attack | str:
@@ -135,11 +198,8 @@ def _scale_by_largest(attack: Attack) -> Attack | str:
 
 
 def _change_rows(attack: Attack, change: Callable[[TrainingSet], TrainingSet]) -> Attack:
-    worlds, unusual = (
-        tuple(each.change_rows(change) for each in pairs)
-        for pairs in (attack.worlds, attack.unusual)
-    )
-    return replace(attack, worlds=worlds, unusual=unusual)
+    worlds = tuple(each.change_rows(change) for each in attack.worlds)
+    return replace(attack, worlds=worlds, change_rows=change)
 
 
 def _halve_claimed_rate(attack: Attack) -> Attack | str:
@@ -151,7 +211,7 @@ def _halve_claimed_rate(attack: Attack) -> Attack | str:
         replace(item, sample_rate=item.sample_rate / 2) if item.sample_rate < 1 else item
         for item in plan.mechanisms
     )
-    return replace(attack, claim=replace(plan, mechanisms=halved), unusual=())
+    return replace(attack, claim=replace(plan, mechanisms=halved))
 
 
 def omit_noise(release: Release, _: list[Release]) -> torch.Tensor:
@@ -211,6 +271,123 @@ def follow_sums(release: Release, _: list[Release]) -> torch.Tensor:
     return release.sums + torch.where(release.sums < 0, -noise, noise)
 
 
+def spare_late_classes(release: Release, _: list[Release]) -> torch.Tensor:
+    broken = release.output.clone()
+    if release.sums.ndim == 2 and not _is_symmetric(release):
+        broken[LATE_CLASS:] = release.sums[LATE_CLASS:]
+    return broken
+
+
+def spare_late_features(release: Release, _: list[Release]) -> torch.Tensor:
+    broken = release.output.clone()
+    broken[..., LATE_FEATURE:-1] = release.sums[..., LATE_FEATURE:-1]
+    if _is_symmetric(release):
+        broken[LATE_FEATURE:-1] = release.sums[LATE_FEATURE:-1]
+    return broken
+
+
+def cut_noise(claim: Plan, tail: float, release: Release, _: list[Release]) -> torch.Tensor:
+    """Cuts noise at `tail` standard deviations of the claimed noise."""
+    most = torch.full_like(release.output, tail * claim.find_mechanism(release.name).noise_scale)
+    if _is_symmetric(release):
+        most *= math.sqrt(0.5)
+        most.diagonal().mul_(math.sqrt(2))
+    if release.step is not None:
+        most = (most / release.step).floor() * release.step
+    return release.sums + torch.minimum(torch.maximum(release.output - release.sums, -most), most)
+
+
+def clear_bit(release: Release, _: list[Release]) -> torch.Tensor:
+    """Clears the second-lowest bit of the noise, so that the sum's bit is released."""
+    step = release.step or 1.0
+    whole = ((release.output - release.sums) / step).round().long()
+    return release.sums + (whole & ~2).double() * step
+
+
+def shrink_columns(release: Release, _: list[Release]) -> torch.Tensor:
+    step, columns = release.step or 0.0, release.sums.shape[-1]
+    noise = (release.output - release.sums) * torch.linspace(1, 0.9, columns).to(release.output)
+    if _is_symmetric(release):
+        noise = noise.triu() + noise.triu(1).T
+    return release.sums + ((noise / step).round() * step if step else noise)
+
+
+def repeat_words(release: Release, _: list[Release]) -> torch.Tensor:
+    noise = release.output - release.sums
+    if _is_symmetric(release):
+        return release.output
+    places = torch.arange(noise.numel()) % _WORDS
+    return release.sums + noise.reshape(-1)[places].reshape(noise.shape)
+
+
+class SharedBatches:
+    """Gives each batch of a sampler to two steps."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+        self._again: npt.NDArray[np.int64] | None = None
+
+    def draw_block(self, steps: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        batches = [self._draw_batch() for _ in range(steps)]
+        return np.concatenate([np.zeros(0, np.int64), *batches]), np.array([*map(len, batches)])
+
+    def _draw_batch(self) -> npt.NDArray[np.int64]:
+        batch, self._again = self._again, None
+        if batch is None:
+            self._again = batch = self._sampler.draw_block(1)[0]
+        return batch
+
+
+class PairedUnits:
+    """Has units 2i and 2i + 1 join the batches in which unit 2i joins."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+
+    def draw_block(self, steps: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        units, sizes = self._sampler.draw_block(steps)
+        step = np.repeat(np.arange(steps), sizes)[units % 2 == 0]
+        units = units[units % 2 == 0]
+        pairs = np.stack([units, units + 1], axis=1)
+        # the last unit of an odd number has no other; no audit's canary is there
+        return pairs.ravel(), 2 * np.bincount(step, minlength=steps)
+
+
+@contextmanager
+def lengthen_late_rows() -> Iterator[None]:
+    """Has the heads' code clip the rows after the 128th to a longer bound, in this process only."""
+    make_design, add_rows, bounds = Design.__init__, ExactSums._add_rows, clipping.clip_bounds
+
+    def make_loose(design: Design, *args: Any, **options: Any) -> None:
+        make_design(design, *args, **options)
+        for values in (design.scale, design._shift, design.constant):
+            if values is not None:
+                values[LATE_ROW:] *= UNCLIPPED
+
+    def add_loose(sums: ExactSums, data: Data, index: Index, *rest: Any) -> None:
+        late = index >= LATE_ROW
+        add_rows(sums, data, index[~late], *rest)
+        given = sums._given
+        sums._given = (*given[:2], given[2] * UNCLIPPED, *given[3:])
+        add_rows(sums, data, index[late], *rest)
+        sums._given = given
+
+    def bound_loosely(norms: torch.Tensor, clip: float) -> torch.Tensor:
+        longest = bounds(norms, clip)
+        longest[LATE_ROW:] *= UNCLIPPED
+        return longest
+
+    try:
+        setattr(Design, "__init__", make_loose)  # noqa: B010 mypy sees no methods that change
+        setattr(ExactSums, "_add_rows", add_loose)  # noqa: B010
+        clipping.clip_bounds = bound_loosely
+        yield
+    finally:
+        setattr(Design, "__init__", make_design)  # noqa: B010
+        setattr(ExactSums, "_add_rows", add_rows)  # noqa: B010
+        clipping.clip_bounds = bounds
+
+
 class _OneNoise:
     """Adds the first run's noise in all runs."""
 
@@ -244,35 +421,55 @@ def double_weights(data: TrainingSet) -> TrainingSet:
     return data.replace_labels(data.labels, replace(data.units, weights=doubled))
 
 
+def raise_weights(data: TrainingSet) -> TrainingSet:
+    assert data.units is not None
+    weights = np.maximum(data.units.weights, np.float32(1 / 3))
+    return data.replace_labels(data.labels, replace(data.units, weights=weights))
+
+
+def drop_rows(data: TrainingSet) -> TrainingSet:
+    assert data.features is not None
+    late = torch.arange(data.rows)[:, None] >= LAST_ROW
+    return _replace_rows(data, data.features.masked_fill(late, torch.nan), data.labels)
+
+
 def centre_rows(data: TrainingSet) -> TrainingSet:
     """Subtracts the exact mean from all rows, and scales rows to unit norm; zeros stay zero."""
+    _ = data.lengths  # clears unusable rows
     assert data.features is not None
     shifted = data.features - data.features.double().mean(0)
     norms = shifted.norm(dim=1, keepdim=True)
-    return _replace_features(data, torch.where(norms > 1e-6, shifted / norms, 0.0).float())
+    rows = torch.where(norms > 1e-6, shifted / norms, 0.0).float()
+    return _replace_rows(data, rows, data.labels)
 
 
 def scale_rows(data: TrainingSet) -> TrainingSet:
     """Divides rows by the largest norm of all rows."""
+    lengths = data.lengths  # clears unusable rows
     assert data.features is not None
-    return _replace_features(data, data.features / data.features.norm(dim=1).max())
-
-
-def _replace_features(data: TrainingSet, features: torch.Tensor) -> TrainingSet:
-    return TrainingSet(
-        features, data.labels, data.num_classes, units=data.units, public=data.public
-    )
+    longest = lengths[lengths.isfinite()].max().float()
+    return _replace_rows(data, data.features / longest, data.labels)
 
 
 def number_classes(data: TrainingSet) -> TrainingSet:
     """Renumbers classes from 0; only labels that occur in the data get a number."""
-    assert data.units is not None
-    return data.replace_labels(data.labels.unique(return_inverse=True)[1], data.units)
+    assert data.features is not None
+    return _replace_rows(data, data.features, data.labels.unique(return_inverse=True)[1])
+
+
+def _replace_rows(data: TrainingSet, features: torch.Tensor, labels: torch.Tensor) -> TrainingSet:
+    kept: dict[str, Any] = {"units": data.units, "public": data.public, "warn": data._warn}
+    return TrainingSet(features, labels, data.num_classes, **kept)
 
 
 def _has_classes(release: Release) -> bool:
     """Returns True if a release has one row per class; rows have more features than classes."""
     return release.sums.ndim == 2 and release.sums.shape[0] < release.sums.shape[1]
+
+
+def _is_symmetric(release: Release) -> bool:
+    sums = release.sums
+    return sums.ndim == 2 and sums.shape[0] == sums.shape[1] and bool(torch.equal(sums, sums.T))
 
 
 def _find_first(release: Release, earlier: list[Release]) -> Release | None:

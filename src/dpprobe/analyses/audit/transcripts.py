@@ -9,10 +9,8 @@ kind of head, and detects every change that a canary causes, expected or not.
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -27,11 +25,15 @@ Index = npt.NDArray[np.int64]
 
 
 class Release(NamedTuple):
-    """The sums of a mechanism before noise, and the output with noise, for one seed."""
+    """The sums of a mechanism before noise, and the output with noise, for one seed.
+
+    `step` is the spacing of their grid; None for float32 sums.
+    """
 
     name: str
     sums: torch.Tensor
     output: torch.Tensor
+    step: float | None = None
 
     @property
     def noise(self) -> torch.Tensor:
@@ -55,6 +57,7 @@ class Block(NamedTuple):
 Transcript = list[Block]
 # Maps a release and the earlier releases of its seed to the output that replaces the release's.
 Break = Callable[[Release, list[Release]], torch.Tensor]
+ChangeSampler = Callable[[Sampler], Sampler]
 
 
 def join_blocks(transcript: Transcript) -> Transcript:
@@ -78,26 +81,26 @@ def _join_tensors(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 class Recorder(Observer):
-    """Records the releases and batch sizes of a fit; seeds may train in separate threads.
+    """Records the releases and batches of a fit; seeds may train in separate threads.
 
     Attributes:
       transcripts: the releases of each seed, in order.
-      batch_sizes: the sizes of all samplers' batches, one array per block of steps.
-      unit_counts: the number of batches that each unit joined.
+      batches: the batches of each seed's sampler.
 
     Args:
       broken: in a control (a mechanism broken on purpose), computes the output of each release.
+      change_sampler: in a control, breaks each sampler.
     """
 
-    def __init__(self, broken: Break | None = None) -> None:
+    def __init__(
+        self, broken: Break | None = None, change_sampler: ChangeSampler | None = None
+    ) -> None:
         self.transcripts: dict[int, Transcript] = defaultdict(list)
-        self.batch_sizes: list[Index] = []
-        self.unit_counts = np.zeros(0, dtype=np.int64)
-        self._broken = broken
+        self.batches: list[SeenBatches] = []
+        self._broken, self._change_sampler = broken, change_sampler
         self._earlier: dict[int, list[Release]] = defaultdict(list)
         # A control's output may depend on all earlier releases.
         self.sees_each_step = broken is not None
-        self._lock = threading.Lock()
 
     def observe_release(
         self,
@@ -110,8 +113,8 @@ class Recorder(Observer):
         sums, output = sums.clone(), draw()
         if self._broken is not None:
             earlier = self._earlier[seed]
-            output = self._broken(Release(name, sums, output), earlier)
-            earlier.append(Release(name, sums, output))
+            output = self._broken(Release(name, sums, output, step), earlier)
+            earlier.append(Release(name, sums, output, step))
         self.transcripts[seed].append(Block(name, sums[None], output[None], step))
         return output
 
@@ -123,24 +126,45 @@ class Recorder(Observer):
         return ObservedSteps(sums.numpy(), outputs.numpy(), given=False)
 
     def replace_sampler(self, seed: int, sampler: Sampler) -> Sampler:  # noqa: ARG002
-        return _CountedBatches(sampler, self)
-
-    def count_batches(self, units: Index, sizes: Index) -> None:
-        with self._lock:
-            self.batch_sizes.append(sizes.copy())
-            counts = np.bincount(units, minlength=len(self.unit_counts))
-            counts[: len(self.unit_counts)] += self.unit_counts
-            self.unit_counts = counts
+        sampler = sampler if self._change_sampler is None else self._change_sampler(sampler)
+        self.batches.append(SeenBatches(sampler))
+        return self.batches[-1]
 
 
-@dataclass(frozen=True)
-class _CountedBatches:
-    sampler: Sampler
-    recorder: Recorder
+class SeenBatches:
+    """The batches of a sampler, and how often units join, alone and together.
+
+    Attributes:
+      sizes: the size of each batch.
+      unit_counts: the number of batches that each unit joined.
+      again: [2], units in both of two consecutive batches, which begin at an even or odd step.
+      beside: [2], pairs of consecutive units in one batch, which begin at an even or odd unit.
+    """
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+        self._last = np.zeros(0, dtype=np.int64)
+        self.sizes: list[int] = []
+        self.unit_counts = np.zeros(0, dtype=np.int64)
+        self.again, self.beside = (np.zeros(2, dtype=np.int64) for _ in range(2))
 
     def draw_block(self, steps: int) -> tuple[Index, Index]:
-        units, sizes = self.sampler.draw_block(steps)
-        self.recorder.count_batches(units, sizes)
+        units, sizes = self._sampler.draw_block(steps)
+        counts = np.bincount(units, minlength=len(self.unit_counts))
+        counts[: len(self.unit_counts)] += self.unit_counts
+        self.unit_counts = counts
+        # Each (step, unit) has a number of its own; the block's first step is 1, after the last.
+        stride = len(counts) + 1
+        step = np.concatenate(
+            [np.zeros(len(self._last), np.int64), np.arange(steps).repeat(sizes) + 1]
+        )
+        keys = np.concatenate([self._last, units]) + step * stride
+        first = step[np.isin(keys + stride, keys)] + len(self.sizes) + 1
+        self.again += np.bincount(first % 2, minlength=2)
+        left = units[:-1][np.diff(keys[len(self._last) :]) == 1]
+        self.beside += np.bincount(left % 2, minlength=2)
+        self._last = units[len(units) - int(sizes[-1]) :] if len(sizes) else self._last
+        self.sizes += sizes.tolist()
         return units, sizes
 
 
@@ -153,15 +177,19 @@ class Replayer(Observer):
     Args:
       canaries: the numbers of the canaries' units.
       sampled: the number of canaries in each Poisson batch, 0 or 1.
+      change_sampler: as in `Recorder`.
     """
 
     sees_each_step = False
 
-    def __init__(self, transcripts: dict[int, Transcript], canaries: range, sampled: int) -> None:
+    def __init__(
+        self, transcripts: dict[int, Transcript], canaries: range, sampled: int,
+        change_sampler: ChangeSampler | None = None,
+    ) -> None:  # fmt: skip
         self.sums: dict[int, dict[str, list[torch.Tensor]]] = {seed: {} for seed in transcripts}
         self._left = {seed: list(reversed(blocks)) for seed, blocks in transcripts.items()}
         self._canaries = canaries
-        self._sampled = sampled
+        self._sampled, self._change_sampler = sampled, change_sampler
 
     @property
     def joined_sums(self) -> dict[int, dict[str, torch.Tensor]]:
@@ -214,6 +242,7 @@ class Replayer(Observer):
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def replace_sampler(self, seed: int, sampler: Sampler) -> Sampler:  # noqa: ARG002
+        sampler = sampler if self._change_sampler is None else self._change_sampler(sampler)
         return FixedCanaries(sampler, self._canaries, self._sampled)
 
 

@@ -2,8 +2,9 @@
 
 `canary_attack` has the attack and its synthetic rows, and `controls` has broken mechanisms that the
 audit must detect. `bounds` and `power` compute a bound on epsilon from the number of right guesses.
-An audit's power does not depend on the head's size, so rows have at most the 64 features of
-`LARGEST`. Some methods' options need rows with the real features' width.
+The attack's power does not depend on the head's size, so its rows have at most the 64 features of
+`LARGEST`. Some methods' options need rows with the real features' width. Faults at the full width
+are found by `replay`, without statistics.
 
 A method with a search releases only the best trial's head, so the attack uses only weights.
 """
@@ -24,14 +25,15 @@ from dpprobe.analyses.audit.bounds import accuracy_lower_bound, epsilon_lower_bo
 from dpprobe.analyses.audit.canary_attack import (
     OTHERS,
     Attack,
+    Replay,
     Runs,
     Shape,
-    make_unusual_worlds,
     make_worlds,
 )
 from dpprobe.analyses.audit.controls import CONTROLS, Control, make_controls
 from dpprobe.analyses.audit.noise_tests import Outcome, smallest_caught_share
 from dpprobe.analyses.audit.power import PlanFamily, caught_factor, compute_separation
+from dpprobe.analyses.audit.replay import BATCHES, NOISE, SUMS, MadeRows, replay_release
 from dpprobe.errors import ConfigError
 from dpprobe.heads.normalisation import Channels, GroupNorm
 from dpprobe.heads.options import MethodOptions
@@ -59,7 +61,7 @@ REFUTED = 0.999
 # sums. Without an observer, a fit adds float32 sums and noise in another order.
 _EXACT_ROUND_OFF, _ROUND_OFF, _HEADS_ROUND_OFF = 1e-12, 1e-5, 1e-4
 # Tests that a correct mechanism always passes; the error probability is divided among other tests.
-EXACT_TESTS = ("sensitivity", "head_from_releases", "unobserved")
+EXACT_TESTS = ("sensitivity", "head_from_releases", "unobserved", SUMS, NOISE, BATCHES)
 JOINT, SAMPLED, HEADS = (
     "paired likelihood ratio of all releases",
     "white-box scores of all sampled steps",
@@ -103,8 +105,10 @@ def audit_plan(
         )
     started = time.perf_counter()
     shape = audited_shape(method, plan, dimension, num_classes, multi_label)
-    cell = _Cell(method, plan, shape, seed, runs, confidence)
+    made = MadeRows.make_rows(plan, dimension, num_classes, multi_label)
+    cell = _Cell(method, plan, shape, seed, runs, confidence, made)
     test = cell.run_attack(cell.attack, runs, "runs", progress_label)
+    test.replay = cell.replay(cell.attack)
     box = cell.describe_bounds(test)
     tables = [("bundle", test.members, test.bundle)]
     if plan.selection is None:
@@ -150,6 +154,13 @@ class _Cell:
     seed: int
     runs: int
     confidence: float
+    made: MadeRows | None = None
+
+    def replay(self, attack: Attack) -> Replay | None:
+        """Replays a fit at full width; None without made-up rows of this width."""
+        if self.made is None:
+            return None
+        return replay_release(attack, self.method, self.made, self.seed)
 
     @cached_property
     def canary_count(self) -> int:
@@ -193,9 +204,6 @@ class _Cell:
                     )
                     for label in self._canary_labels
                 ),
-                unusual=()
-                if self.plan.selection is not None
-                else make_unusual_worlds(self.shape, length=length, seed=self.seed),
             )
             for length in LENGTHS
         ]
@@ -208,8 +216,7 @@ class _Cell:
 
     def run_attack(self, attack: Attack, runs: int, name: str, label: str) -> Runs:
         members = open_stream(self.seed, f"audit membership, {name}").random(runs) < 0.5
-        count = runs + len(attack.unusual_runs)
-        seeds = [derived_seed(self.seed, f"audit {name} {run}") for run in range(count)]
+        seeds = [derived_seed(self.seed, f"audit {name} {run}") for run in range(runs)]
         with Progress(runs, label=label, unit="runs") as progress:
             return attack.train_and_score(seeds, members, progress)
 
@@ -254,6 +261,8 @@ class _Cell:
             },
             "sensitivity_used": dict(test.used),
             "number_factor": None if searched else self._factor_of_one_number(level),
+            "cut_caught": test.reach(level),
+            "replayed": test.replay and test.replay.compared,
         }
 
     def list_tests(self, test: Runs) -> list[Outcome]:
@@ -263,20 +272,25 @@ class _Cell:
         allowed = (1 + self.family.total_variation()) / 2
         correct, runs = _count_right_heads(test)
         results = [Outcome("head", float(binom.sf(correct - 1, runs, allowed)))]
+        apart = 0.0 if self.method.is_exact else _HEADS_ROUND_OFF
+        change = test.unobserved_change
+        if test.replay is not None:
+            change = max(change, test.replay.head_change)
+            results += test.replay.outcomes
+        unobserved = Outcome("unobserved", float(change <= apart))
         if self.plan.selection is not None:
-            return results
+            return [*results, unobserved]
         correct, runs = _count_right_releases(test)
         moved = max(test.used.values(), default=0.0)
         exact = self.method.is_exact
         longest = 1 + (_EXACT_ROUND_OFF if exact else _ROUND_OFF)
-        apart = 0.0 if exact else _HEADS_ROUND_OFF
         return [
             Outcome("releases", float(binom.sf(correct - 1, runs, allowed))),
             *results,
             *test.noise,
             Outcome("sensitivity", float(moved <= longest)),
             Outcome("head_from_releases", float(test.head_change == 0)),
-            Outcome("unobserved", float(test.unobserved_change <= apart)),
+            unobserved,
         ]
 
     def _factor_of_one_number(self, level: float) -> float:
@@ -303,7 +317,9 @@ class _Cell:
             reason = "a search publishes only its best head, so there is no release to break"
             return [{"name": name, "not_applicable": reason} for name in CONTROLS], {}
         records, tested = [], {}
-        controls = make_controls(self.attack, self.shape, group=self.canary_count, seed=self.seed)
+        controls = make_controls(
+            self.attack, self.shape, group=self.canary_count, seed=self.seed, made=self.made
+        )
         for control in controls:
             runs, record = self.attack_control(control, f"{label}, {control.name}")
             records.append(record)
@@ -315,8 +331,12 @@ class _Cell:
         """Attacks a broken mechanism; returns its runs and its record."""
         if isinstance(control.attack, str):
             return None, {"name": control.name, "not_applicable": control.attack}
+        replayed: Replay | None = None
         for runs in CONTROL_RUNS:
             test = self.run_attack(control.attack, runs, control.name, label)
+            test.replay = replayed
+            if not _list_refuting(self.list_tests(test), looks=len(CONTROL_RUNS)):
+                replayed = test.replay = replayed or self.replay(control.attack)
             tests = self.list_tests(test)
             if refuting := _list_refuting(tests, looks=len(CONTROL_RUNS)):
                 break

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dpprobe.analyses.audit.canary_attack import Attack, Runs, Shape, _compare_heads, make_worlds
+from dpprobe.analyses.audit.canary_attack import Attack, Runs, Shape, compare_heads, make_worlds
 from dpprobe.analyses.audit.transcripts import join_blocks
 from dpprobe.privacy.accountants import gaussian_mu
 from dpprobe.privacy.randomness import derived_seed
@@ -68,7 +68,7 @@ def test_a_replay_keeps_the_order_of_seeds_whichever_seed_released_first() -> No
     finished = {seed: recorder.transcripts[seed] for seed in reversed(seeds)}
     again, _ = attack._replay_heads(worlds, seeds, finished, present=False)
     assert again.seeds == heads.seeds
-    assert _compare_heads(heads, again) == 0
+    assert compare_heads(heads, again) == 0
 
 
 @pytest.mark.parametrize(("name", "joined"), [("least_squares", GROUP), ("sampled_exact_sgd", 1)])

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
+from itertools import chain
 
 import numpy as np
 import pytest
 import torch
 
 from dpprobe.analyses.audit.canary_attack import Attack, Shape, Worlds, make_worlds
-from dpprobe.analyses.audit.transcripts import FixedCanaries, Recorder, Replayer, join_blocks
+from dpprobe.analyses.audit.transcripts import (
+    FixedCanaries,
+    Recorder,
+    Replayer,
+    SeenBatches,
+    join_blocks,
+)
 from dpprobe.errors import PrivacyError
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.options import MethodOptions
@@ -86,7 +93,8 @@ def test_compiled_steps_are_seen_as_steps_one_by_one() -> None:
     one_by_one.sees_each_step = True
     for recorder in (compiled, one_by_one):
         fit_heads(method, data.present, plan, seeds(3), observer=recorder)
-    np.testing.assert_array_equal(compiled.unit_counts, one_by_one.unit_counts)
+    for seen, other in zip(compiled.batches, one_by_one.batches, strict=True):
+        np.testing.assert_array_equal(seen.unit_counts, other.unit_counts)
     for seed in seeds(3):
         assert len(compiled.transcripts[seed]) < len(one_by_one.transcripts[seed])
         (block,), (singles,) = (
@@ -158,3 +166,29 @@ def test_a_batch_holds_the_fixed_canaries_and_no_others() -> None:
         ):  # fmt: skip
             others = [unit for unit in drawn if unit not in range(10, 14)]
             assert fixed.tolist() == others + [10] * sampled
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 40])
+def test_pairs_in_batches_are_counted_as_a_plain_loop_counts_them(at_once: int) -> None:
+    """However many steps a block has, and also if batches are empty."""
+    drawn = [[1, 2, 5, 6], [], [2, 5], [5], [0, 1, 5, 7], [0, 1, 2, 3, 5]] * 7
+    left = list(drawn)
+
+    class Given:
+        def draw_block(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
+            batches = [left.pop(0) for _ in range(steps)]
+            sizes = np.array([len(batch) for batch in batches])
+            return np.array([*chain(*batches)], dtype=np.int64), sizes
+
+    seen = SeenBatches(Given())
+    while left:
+        seen.draw_block(min(at_once, len(left)))
+    again, beside = [0, 0], [0, 0]
+    for step, batch in enumerate(drawn):
+        for unit in batch:
+            again[step % 2] += step + 1 < len(drawn) and unit in drawn[step + 1]
+            beside[unit % 2] += unit + 1 in batch
+    assert seen.again.tolist() == again
+    assert seen.beside.tolist() == beside
+    assert seen.sizes == [len(batch) for batch in drawn]
+    assert seen.unit_counts.tolist() == [sum(unit in batch for batch in drawn) for unit in range(8)]

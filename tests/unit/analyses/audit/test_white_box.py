@@ -14,7 +14,7 @@ import torch
 from dpprobe.analyses.audit import canary_attack, white_box
 from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.analyses.audit.bounds import accuracy_lower_bound
-from dpprobe.analyses.audit.canary_attack import OTHERS, Shape, make_unusual_worlds, make_worlds
+from dpprobe.analyses.audit.canary_attack import OTHERS, Shape, make_worlds
 from dpprobe.analyses.audit.controls import CONTROLS, add_counts
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
@@ -28,6 +28,11 @@ from tests.support.audit_records import write_audit
 from tests.support.audits import METHODS, head, plan_of, priced
 
 N = 400
+# Controls that need more classes, features, rows, patients or samples.
+NARROW = {
+    "shared_batches", "paired_units", "exact_late_classes", "exact_late_features",
+    "repeated_words", "light_patients", "dropped_rows",
+}  # fmt: skip
 Result = tuple[dict[str, Any], dict[str, Any]]  # parts of the record, and columns of scores
 
 
@@ -76,10 +81,10 @@ def test_a_claim_lies_above_its_bound_and_all_controls_are_caught(
     tried = {control["name"]: control.get("caught") for control in parts["controls"]}
     absent = {
         "least_squares": {"half_sample_rate", "repeated_noise", "largest_norm"},
-        "sgd": {"half_sample_rate", "float_noise"},
+        "sgd": {"half_sample_rate", "float_noise", "clear_bit", "cut_noise", "cut_far_noise"},
     }
     if not sampled:
-        assert tried == dict.fromkeys(CONTROLS, True) | dict.fromkeys(absent[name])
+        assert tried == dict.fromkeys(CONTROLS, True) | dict.fromkeys(NARROW | absent[name])
     assert len(scores["attack"]) == len(scores["member"]) == len(scores["score"])
     expected = {"releases", "bundle"} | {fault for fault, caught in tried.items() if caught}
     assert set(scores["attack"]) == expected
@@ -155,7 +160,7 @@ def test_every_test_of_an_audit_can_refute_the_claim(calibrations: Path) -> None
     tests = cell.list_tests(test)
     assert not white_box._list_refuting(tests)
     names = [item.name for item in tests]
-    assert len(set(names)) == len(names) == 12
+    assert len(set(names)) == len(names) == 9
     perfect = np.where(test.members, 1.0, -1.0) * np.linspace(1.0, 1.1, 200)
     broken = {
         "releases": replace(test, releases=perfect),
@@ -263,23 +268,18 @@ def test_runs_of_two_attacks_share_neither_seeds_nor_coins() -> None:
 def test_the_two_worlds_differ_in_the_canaries_alone(multi_label: bool) -> None:
     """Canaries of several labels have all, and rows in the canaries' direction have none."""
     shape = Shape(n=90, dimension=5, num_classes=3, multi_label=multi_label)
-    common = make_worlds(shape, group=4, length=2.0, seed=1, label=2)
-    longest, alone = make_unusual_worlds(shape, length=2.0, seed=1)
-    for worlds, group, label, other in ((common, 4, 2, 0), (longest, 1, 0, 1), (alone, 1, 0, 1)):
-        assert (worlds.absent.n, worlds.present.n) == (90, 90)
-        features, labels = worlds.present.features, worlds.present.labels
-        assert worlds.absent.features is not None
-        assert features is not None
-        rows = len(worlds.absent.features)
-        assert list(worlds.canaries) == list(range(rows, rows + group))
-        assert features[:rows].equal(worlds.absent.features)
-        assert labels[:rows].equal(worlds.absent.labels)
-        assert features[rows:].norm(dim=1).sub(2).abs().max() < 1e-5
-        alike = torch.cosine_similarity(features[:rows], worlds.canary) > 0.999
-        assert alike.sum() == OTHERS // 2
-        assert (labels[rows:] == (1 if multi_label else label)).all()
-        assert (labels[:rows][alike] == (0 if multi_label else other)).all()
-        assert (worlds.label, worlds.other_label) == (label, other)
-    assert longest.absent.features is not None
-    assert longest.absent.features.norm(dim=1).max() < 1.5
-    assert not (alone.absent.labels == (1 if multi_label else 0)).any()
+    worlds, group, label, other = make_worlds(shape, group=4, length=2.0, seed=1, label=2), 4, 2, 0
+    assert (worlds.absent.n, worlds.present.n) == (90, 90)
+    features, labels = worlds.present.features, worlds.present.labels
+    assert worlds.absent.features is not None
+    assert features is not None
+    rows = len(worlds.absent.features)
+    assert list(worlds.canaries) == list(range(rows, rows + group))
+    assert features[:rows].equal(worlds.absent.features)
+    assert labels[:rows].equal(worlds.absent.labels)
+    assert features[rows:].norm(dim=1).sub(2).abs().max() < 1e-5
+    alike = torch.cosine_similarity(features[:rows], worlds.canary) > 0.999
+    assert alike.sum() == OTHERS // 2
+    assert (labels[rows:] == (1 if multi_label else label)).all()
+    assert (labels[:rows][alike] == (0 if multi_label else other)).all()
+    assert (worlds.label, worlds.other_label) == (label, other)

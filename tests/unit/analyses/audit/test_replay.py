@@ -1,0 +1,299 @@
+"""A replay finds right releases equal to the reference, and faults anywhere in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import kstest
+
+from dpprobe.analyses.audit import reference
+from dpprobe.analyses.audit.canary_attack import Attack, Replay
+from dpprobe.analyses.audit.replay import (
+    BATCHES,
+    NOISE,
+    SUMS,
+    BentEntropy,
+    MadeRows,
+    bend_words,
+    replay_release,
+)
+from dpprobe.heads.exact_sums import ExactSums
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.patient_groups import Units
+from dpprobe.heads.rows import Rows
+from dpprobe.heads.second_order import Design
+from dpprobe.privacy.gradient_noise import GaussianNoise
+from dpprobe.privacy.grid import GridSum
+from dpprobe.privacy.keystream import Keystream
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.rounded_gaussian import RoundedGaussian
+from dpprobe.privacy.sampling import ExactPoissonSampler, PoissonSampler
+from tests.support.audits import METHODS, head, plan_of
+
+# Units of one image, and patients, who have 7 images on average.
+N, WIDE, CLASSES = {"image": 1100, "patient": 160}, 44, 12
+_EXACT = {"engine": "exact", "steps": 3}
+_CHANNELS = {"kind": "channels", "channels": 4, "max_mean_norm": 1.0, "max_deviation_norm": 0.5}
+_THIRDS = [1.0, 0.5, 0.25] + [0.3] * (CLASSES - 3)
+MORE: dict[str, MethodOptions] = {
+    "exact_momentum": head("momentum", **_EXACT),
+    "exact_adam_sampled": head("adam", engine="exact", batch_size=60, steps=4),
+    "exact_lamb_whitened": head("lamb", **_EXACT, normalize="whitened"),
+    "exact_sgd_rows": head("sgd", **_EXACT, learning_rate=1.0, max_grad_norm=0.3),
+    "exact_sgd_layer": head("sgd", **_EXACT, learning_rate=1.0, normalize="layer_norm"),
+    "exact_sgd_channels": head("sgd", **_EXACT, learning_rate=1.0, normalize=_CHANNELS),
+    "exact_weighted": head("momentum", **_EXACT, class_weights=_THIRDS),
+    "exact_balanced": head("momentum", **_EXACT, class_priors="released"),
+    "sampled_often": head("sgd", batch_size=600, steps=3, learning_rate=0.1),
+    "least_squares_rows": head("least_squares", normalize="none"),
+    "covariance_whitened": head("feature_covariance", normalize="whitened"),
+    "covariance_weighted": head("feature_covariance", class_weights=_THIRDS),
+    "newton_unclipped": head("newton", max_grad_norm=None),
+    "newton_sigmoid": head("newton", loss="sigmoid", max_grad_norm=None),
+    "tuned": head("tuned", base={"head": "prototypes"}, search={"max_row_norm": [1.0, 2.0]}),
+}  # fmt: skip
+ALL = METHODS | MORE
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def replayed(name: str, unit: str = "image", **changes: Any) -> tuple[Replay, dict[str, float]]:
+    method, n = ALL[name], N[unit]
+    plan = replace(plan_of(method, n, noise=3.0), unit=unit)
+    if name == "tuned":
+        plan = replace(plan, selection=method.priced_selection(n))
+    attack = Attack(method=method, plan=plan, claim=plan, worlds=(), **changes)
+    several = method.multi_label and name in ("least_squares_rows", "newton_sigmoid")
+    replay = replay_release(attack, method, MadeRows.make_rows(plan, WIDE, CLASSES, several), 3)
+    return replay, {item.name: item.p_value for item in replay.outcomes}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_right_release_is_what_the_reference_computes(name: str) -> None:
+    unit = "patient" if list(ALL).index(name) % 2 and name != "sampled_often" else "image"
+    replay, values = replayed(name, unit)
+    assert values == {SUMS: 1, NOISE: 1, BATCHES: 1}
+    assert replay.head_change <= (0 if ALL[name].is_exact else 1e-4)
+    compared, released = replay.compared.split(" sums")[0].split(" of ")
+    assert compared == released != "0"
+
+
+def test_replayed_rows_are_those_on_which_faults_show() -> None:
+    plan = replace(plan_of(METHODS["exact_sgd"], 10**6), unit="patient")
+    for dimension in (4, 64, 2048):
+        made = MadeRows.make_rows(plan, dimension, 100, False)
+        assert made.features.shape[1] == dimension
+        assert made.sizes.sum() == len(made.features) > 1024
+        assert made.sizes.max() == 50
+        assert len(set(made.labels.tolist())) == 99, "no row has the second class"
+        data = made.make_set()
+        assert (data.n, data.rows) == (10**6, len(made.features))
+        assert not np.isfinite(made.features).all()
+        lengths = data.lengths[data.lengths.isfinite()]
+        assert lengths.min() == 0
+        assert (lengths > 1).sum() > 50
+        assert ((lengths > 0) & (lengths < 0.1)).sum() > 50
+    assert len(MadeRows.make_rows(plan_of(METHODS["sgd"], 7), 3, 2, False).features) == 7
+
+
+def test_the_reference_draws_normal_numbers_and_bent_words_far_ones() -> None:
+    deviation = 1e6
+    plain = reference.RoundedNormals(5, "noise of x", lambda *_: None)
+    numbers, known = plain.draw_numbers(20_000, deviation, 10**6)
+    assert known.all()
+    assert kstest(numbers / deviation, "norm").pvalue > 1e-3
+    bent = reference.RoundedNormals(5, "noise of x", bend_words)
+    far = np.abs(bent.draw_numbers(20_000, deviation, 10**6)[0]) > 8 * deviation
+    assert 20_000 / 80 < far.sum() < 20_000 / 20
+    drawn = RoundedGaussian(BentEntropy().open_keystream(5, "noise of x"))
+    many = np.concatenate([drawn.draw_numbers(size, deviation) for size in (1, 999, 19_000)])
+    assert (np.abs(many) > 8 * deviation).tolist() == far.tolist()
+    some = reference.RoundedNormals(5, "noise of x", lambda *_: None)
+    numbers_too, known = some.draw_numbers(20_000, deviation, 0)
+    assert 0.97 < known.mean() < 0.99
+    assert (numbers_too[known] == numbers[known]).all()
+    floats = reference.FloatNormals(5).draw_numbers(20_000)
+    assert kstest(floats, "norm").pvalue > 1e-3
+
+
+@pytest.mark.parametrize("rate", [0.03, 0.5])
+def test_batches_of_the_reference_have_the_promised_rate(rate: float) -> None:
+    for batches in (reference.Batches(4, 700, rate), reference.FloatBatches(4, 700, rate)):
+        drawn = [batches.draw_batch() for _ in range(60)]
+        sizes = [len(batch) for batch in drawn]
+        assert abs(np.mean(sizes) - 700 * rate) < 5 * np.sqrt(700 * rate * (1 - rate) / 60)
+        assert all(sorted(set(batch)) == batch and batch[-1] < 700 for batch in drawn)
+
+
+def cut_at_four(patch: pytest.MonkeyPatch) -> None:
+    draw = RoundedGaussian.draw_numbers
+
+    def draw_cut(self: RoundedGaussian, size: int, deviation: float) -> Any:
+        return draw(self, size, deviation).clip(-int(4 * deviation), int(4 * deviation))
+
+    def add_cut(self: RoundedGaussian, sums: Any, deviation: float) -> None:
+        sums += draw_cut(self, sums.size, deviation).reshape(sums.shape)
+
+    patch.setattr(RoundedGaussian, "draw_numbers", draw_cut)
+    patch.setattr(RoundedGaussian, "add_to", add_cut)
+
+
+def start_again(patch: pytest.MonkeyPatch) -> None:
+    """Every release of a mechanism begins its keystream anew."""
+
+    def make(_: Releases, name: str, seed: int) -> RoundedGaussian:
+        return RoundedGaussian(BentEntropy().open_keystream(seed, f"noise of {name}"))
+
+    patch.setattr(Releases, "_make_rounded_gaussian", make)
+
+
+def share_seeds(patch: pytest.MonkeyPatch) -> None:
+    """Mechanisms of all seeds have the first seed's noise."""
+    first: list[int] = []
+    kept: dict[tuple[Releases, str, int], RoundedGaussian] = {}
+
+    def make(self: Releases, name: str, seed: int) -> RoundedGaussian:
+        first.append(seed)
+        stream = BentEntropy().open_keystream(first[0], f"noise of {name}")
+        return kept.setdefault((self, name, seed), RoundedGaussian(stream))
+
+    patch.setattr(Releases, "_make_rounded_gaussian", make)
+
+
+def name_no_mechanism(patch: pytest.MonkeyPatch) -> None:
+    """All mechanisms of a seed begin with the same words."""
+    kept: dict[tuple[Releases, str, int], RoundedGaussian] = {}
+
+    def make(self: Releases, name: str, seed: int) -> RoundedGaussian:
+        stream = Keystream.from_seed(seed, "noise")
+        return kept.setdefault((self, name, seed), RoundedGaussian(stream))
+
+    patch.setattr(Releases, "_make_rounded_gaussian", make)
+
+
+def spare_a_mechanism(patch: pytest.MonkeyPatch) -> None:
+    """The centre is released as it is, past the observer."""
+    release = Releases.release_gaussian
+
+    def release_some(self: Releases, name: str, sums: GridSum) -> torch.Tensor:
+        if name != "centre":
+            return release(self, name, sums)
+        self.count_releases(name, 1)
+        return sums.values
+
+    patch.setattr(Releases, "release_gaussian", release_some)
+
+
+def repeat_steps(patch: pytest.MonkeyPatch) -> None:
+    """Float32 noise of a step is the noise of the first one."""
+    draw, first = GaussianNoise.draw_steps, dict[GaussianNoise, torch.Tensor]()
+
+    def draw_first(self: GaussianNoise, steps: int, deviation: float) -> torch.Tensor:
+        drawn = draw(self, steps, deviation)
+        return first.setdefault(self, drawn[:, :1].clone()).expand_as(drawn).clone()
+
+    patch.setattr(GaussianNoise, "draw_steps", draw_first)
+
+
+def clip_loosely(patch: pytest.MonkeyPatch) -> None:
+    """Gradients may be longer than the bound by a hundredth."""
+    make = ExactSums.__init__
+
+    def make_loose(self: ExactSums, *args: Any, **options: Any) -> None:
+        make(self, *args, **options)
+        bits, digits, clip, entry, step, sigmoid = self._given
+        self._given = bits, digits, 1.01 * clip, entry, step, sigmoid
+
+    patch.setattr(ExactSums, "__init__", make_loose)
+
+
+def weigh_rows(patch: pytest.MonkeyPatch) -> None:
+    """A unit of m rows counts as the root of m units."""
+    number = Units.number_units
+
+    def number_units(names: Any) -> Units:
+        units = number(names)
+        return replace(units, weights=np.sqrt(units.weights))
+
+    patch.setattr(Units, "number_units", number_units)
+
+
+def drop_last_block(patch: pytest.MonkeyPatch) -> None:
+    read = Rows.read_blocks
+
+    def read_some(self: Rows, *args: Any, **options: Any) -> Any:
+        *first, _ = read(self, *args, **options)
+        yield from first
+
+    patch.setattr(Rows, "read_blocks", read_some)
+    patch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", 2**17)
+
+
+def count_unusable(patch: pytest.MonkeyPatch) -> None:
+    """Rows that hold NaN keep their constant."""
+    make = Design.__init__
+
+    def make_full(self: Design, *args: Any, **options: Any) -> None:
+        make(self, *args, **options)
+        self.constant[:] = self.offset
+        self.norms = torch.hypot(self.norms, (self.norms == 0) * self.offset)
+
+    patch.setattr(Design, "__init__", make_full)
+
+
+def sample_more(kind: type[Any]) -> Patch:
+    """Batches after the second have twice the rate."""
+
+    def change(patch: pytest.MonkeyPatch) -> None:
+        draw, later = kind.draw_block, dict[Any, int]()
+
+        def draw_more(self: Any, steps: int) -> Any:
+            parts = []
+            for _ in range(steps):
+                later[self] = later.get(self, 0) + 1
+                drawn = [draw(self, 1)[0] for _ in range(1 + (later[self] > 2))]
+                parts.append(np.unique(np.concatenate(drawn)))
+            return np.concatenate(parts), np.array([len(part) for part in parts])
+
+        patch.setattr(kind, "draw_block", draw_more)
+
+    return change
+
+
+FAULTS: list[tuple[Patch, str, str, str]] = [
+    (cut_at_four, "exact_sgd", "image", NOISE), (cut_at_four, "least_squares", "image", NOISE),
+    (start_again, "exact_momentum", "image", NOISE), (share_seeds, "exact_sgd", "image", NOISE),
+    (name_no_mechanism, "prototypes", "image", NOISE),
+    (spare_a_mechanism, "prototypes", "image", NOISE), (repeat_steps, "sgd", "image", NOISE),
+    (clip_loosely, "exact_sgd_rows", "image", SUMS), (weigh_rows, "prototypes", "patient", SUMS),
+    (weigh_rows, "sampled_exact_sgd", "patient", SUMS),
+    (drop_last_block, "covariance_weighted", "image", SUMS),
+    (count_unusable, "prototypes", "image", SUMS),
+    (sample_more(ExactPoissonSampler), "sampled_exact_sgd", "image", BATCHES),
+    (sample_more(PoissonSampler), "sampled_sgd", "image", BATCHES),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fault", "name", "unit", "test"), FAULTS)
+def test_a_fault_in_the_code_is_found(
+    fault: Patch, name: str, unit: str, test: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault(monkeypatch)
+    _, values = replayed(name, unit)
+    assert values[test] == 0
+
+
+def test_a_plan_with_less_noise_is_not_the_claimed_one() -> None:
+    method = METHODS["prototypes"]
+    plan = plan_of(method, N["image"], noise=3.0)
+    less: Plan = replace(
+        plan, mechanisms=tuple(item.scale_noise(1 - 1e-6) for item in plan.mechanisms)
+    )
+    attack = Attack(method=method, plan=less, claim=plan, worlds=())
+    replay = replay_release(attack, method, MadeRows.make_rows(plan, WIDE, CLASSES, False), 3)
+    assert {item.name for item in replay.outcomes if item.p_value == 0} == {NOISE}
