@@ -24,7 +24,7 @@ VERSIONS = {
     "download": 1,
     "data": 2,
     "features": 2,
-    "manifest": 3,  # before manifests counted copies, they used the number of "features"
+    "manifest": 4,  # before manifests counted copies, they used the number of "features"
     "text": 2,
     "overlap": 2,
     "calibration": 6,
