@@ -29,7 +29,7 @@ VERSIONS = {
     "overlap": 2,
     "calibration": 6,
     "training": 4,
-    "statement": 5,  # statements and metrics: cells are written again, with unchanged heads
+    "statement": 6,  # statements and metrics: cells are written again, with unchanged heads
     "summary": 10,
     "figures": 11,
     "tables": 9,

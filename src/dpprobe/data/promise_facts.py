@@ -63,7 +63,7 @@ class PromiseFacts:
         plain = vars(PromiseFacts())
         return {key: value for key, value in asdict(self).items() if value != plain[key]}
 
-    def list_faults(self, unit: str) -> list[str]:
+    def list_promise_faults(self, unit: str) -> list[str]:
         """Explains why no private fit may use the training rows, with remedies; mostly empty.
 
         Args:

@@ -42,8 +42,8 @@ def warn_caller(message: str) -> None:
 class _SteadyRows:
     """Refuses rows that differ from the rows of the first pass.
 
-    Clipping factors and groups of copies are computed in one pass, and used in later passes. Each
-    pass is compared at its end, so before any sum over its rows leaves the fit.
+    Clipping factors are computed in one pass and used in later passes. Each pass is compared at its
+    end, before any sum over its rows leaves the fit.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class _SteadyRows:
             yield start, block
         if self._content not in (None, content.digest()):
             raise ArrayError(
-                "X: its rows changed between two passes, so clipping would not bound them; pass "
+                "X: its rows changed between two passes, so clipping would not bound them. Pass "
                 "rows that stay as they are, such as a file that nobody writes"
             )
         self._content = content.digest()

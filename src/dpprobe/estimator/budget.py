@@ -172,7 +172,7 @@ class Budget:
         if booking.same_units_as is not None:
             raise PrivacyError(
                 f"budget: the rows are of a dataset with units of {booking.same_units_as} too "
-                "(same_units_as), whose costs a budget in memory does not add up; write "
+                "(same_units_as). A budget in memory does not add up the costs of both; write "
                 "Budget(FOLDER, ...) with the dataset's folder under the study's data_dir"
             )
         for earlier in self._bookings:

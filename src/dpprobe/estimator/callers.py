@@ -1,8 +1,8 @@
 """Checks the callers of a private fit: what they do with the fit's rows, and what they publish.
 
-A private fit accepts a call of `fit`, a `Pipeline` of stateless and declared steps, and the grid
-and random searches and cross-validation of scikit-learn; all else is refused. A caller is found on
-the interpreter's stack. Nothing simpler protects the same people:
+A private fit accepts a call of `fit`, a `Pipeline` of stateless and declared steps, and some
+searches and cross-validation of scikit-learn. All else is refused. A caller is found on the
+interpreter's stack. Nothing simpler protects the same people:
 
 - An estimator cannot ask scikit-learn who fits it. Metadata routing hands over only values that a
   user asks for, and `Pipeline` passes the transformed rows to `fit` as any user would. The usual
@@ -196,8 +196,8 @@ def _check_meta_estimator(caller: _Caller, public: Sequence[str]) -> None:
         f"and which publishes nothing else, write public_steps=[{caller.name!r}]"
     )
     raise PrivacyError(
-        f"{caller.name}: its fit calls a private fit, and may use rows twice, choose them by "
-        f"private labels, learn from them without noise, or publish which classes occur. {remedy}"
+        f"{caller.name}: its fit calls a private fit, and may use rows twice, or choose them by "
+        f"private labels. It may also publish which classes occur. {remedy}"
     )
 
 

@@ -87,8 +87,8 @@ class Origin:
             self._count_images(facts)
         elif units is not None and self._divides_patients(units.unit_of_rows()[self.rows]):
             raise PrivacyError(
-                f"groups: rows of one patient of {place} are in several groups, so this patient "
-                "would be less protected than stated; pass the `units` of read_features as groups"
+                f"groups: rows of one patient of {place} are in several groups, which would protect "
+                "this patient less than stated. Pass the `units` of read_features as groups"
             )
 
     def _count_images(self, facts: PromiseFacts) -> None:
@@ -157,20 +157,20 @@ def join_facts(origins: Sequence[Origin], unit: str) -> PromiseFacts | None:
     """
     facts = [origin.store.promise for origin in origins]
     for origin, one in zip(origins, facts, strict=True):
-        for fault in one.list_faults(unit):
+        for fault in one.list_promise_faults(unit):
             raise PrivacyError(f"X: rows of {origin.store.path.parent}: {fault}")
     datasets = {origin.store.path.absolute().parents[2] for origin in origins}
     shared = [one.same_units_as for one in facts if one.same_units_as]
     if len(datasets) > 1 and shared:
         raise PrivacyError(
-            f"X: rows of {len(datasets)} datasets, of which one has units of {shared[0]} too "
-            "(same_units_as), so one person may count as several units; fit on one dataset"
+            f"X: rows of {len(datasets)} datasets, and one has units of {shared[0]} too "
+            "(same_units_as). One person might count as several units; fit on one dataset"
         )
     chosen = {repr(one.subsample) for one in facts}
     if len(chosen) > 1:
         raise PrivacyError(
-            "X: rows of several stores, of which a subsample chose only some, so no statement "
-            "says which rows n counts; fit on one store"
+            "X: rows of several stores, and a subsample chose only some of these rows. No statement "
+            "would say which rows n counts; fit on one store"
         )
     limits = {one.images_per_patient for one in facts if one.unit_column is not None}
     named = next((one for one in facts if one.unit_column is not None), None)

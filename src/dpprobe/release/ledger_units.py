@@ -4,8 +4,8 @@
 Ledgers of two datasets are added up if bookings connect the datasets by `same_units_as`, directly
 or through other datasets. A booking is refused if its units are also in a ledger that is not added
 up (`unit_hashes`). Refusals depend on private examples, so a refusal may stop a release, but never
-changes a published total. A booking is also refused if an image is on both sides of its split, or
-was on the other side in an earlier entry of an equal split.
+changes a published total. A booking is also refused if it reads an image on both sides of its
+split, or if the image was on the other side in an earlier entry of an equal split.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def refuse_moved(
     if count_paying_twice(hashes, sides, hashes, sides):
         raise PrivacyError(
             f"release {booking.release!r}: an image is in both splits (equal bytes or pixels), and "
-            "would pay for the head and for the test result, but the total counts one side for "
-            "each unit; remove the copy from one split, or measure nothing on test images"
+            "would pay for the head and for the test result. The total counts one side for each "
+            "unit. Remove the copy from one split, or measure nothing on test images"
         )
     for entry in counting:
         if entry.booking.split != booking.split or entry.booking.units is None:

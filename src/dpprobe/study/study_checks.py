@@ -194,7 +194,7 @@ def release_faults(study: Study, name: str, *, multi_label: bool, classes: int |
             f"method {release.method}: it takes one label per row; {_several_labels(method)}"
         )
     promise = study.dataset_promise(release.dataset)
-    faults += [f"dataset {release.dataset}: {fault}" for fault in promise.list_faults(unit)]
+    faults += [f"dataset {release.dataset}: {fault}" for fault in promise.list_promise_faults(unit)]
     faults += [
         (
             f"dataset {release.dataset}: it has {shared} of {other} too, and each of the two has "

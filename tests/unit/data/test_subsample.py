@@ -41,7 +41,7 @@ def chosen(options: dict[str, Any], rows: Sequence[tuple[int, str]]) -> set[int]
 
 def faults_of(dataset: DatasetOptions) -> str:
     """What a release of images is told of the dataset."""
-    return "; ".join(promise_facts(dataset).list_faults("image"))
+    return "; ".join(promise_facts(dataset).list_promise_faults("image"))
 
 
 def place(name: str, seed: int = 0) -> Fraction:

@@ -225,7 +225,7 @@ def scored(function: Any, **options: Any) -> Make:
 
 FITTED = "is fitted on the private rows without noise"
 MIXES = "in other company"
-REFUSED = "its fit calls a private fit, and may use rows twice"
+REFUSED = "its fit calls a private fit, and may use rows twice, or choose them"
 STRATIFIED = r"cv StratifiedKFold: it splits by the private labels.*write cv=KFold\(5\)"
 
 REFUSED_CLASSES: list[tuple[Any, Any, dict[str, Any]]] = [

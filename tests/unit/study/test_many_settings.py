@@ -153,7 +153,7 @@ def describe(study: Study) -> dict[str, Any]:
             study.dataset_delta(name), study.allows_delta_above(name), study.max_epsilon(name),
             study.dataset_unit(name), study.dataset_patients(name),
             comparisons.dataset_comparisons(study, name),
-            next(iter(study.dataset_promise(name).list_faults("patient")), None),
+            next(iter(study.dataset_promise(name).list_promise_faults("patient")), None),
             study.dataset_promise(name).subsample,
         ]
         for name in study.datasets

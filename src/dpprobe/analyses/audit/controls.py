@@ -50,6 +50,7 @@ CONTROLS = {
     "double_weight": "the rows of a unit have twice their weight",
     "largest_norm": "rows are scaled by the largest norm of all rows",
     "classes_by_data": "classes are numbered by the labels that occur in the data",
+    "private_n": "means are over the private number of units with rows, in place of the public n",
 }
 
 
@@ -82,6 +83,7 @@ def make_controls(attack: Attack, shape: Shape, *, group: int, seed: int) -> Ite
         "faint_counts": {"broken_head": partial(add_counts, share=_FAINT)},
         "noise_off_unobserved": {"broken_unobserved": omit_noise},
         "double_weight": {"worlds": (heavy,)},
+        "private_n": {"broken_head": divide_by_private_n},
     }
     attacks: dict[str, Attack | str] = {
         **{name: replace(attack, unusual=(), **values) for name, values in changes.items()},
@@ -234,6 +236,13 @@ def add_counts(heads: Heads, data: TrainingSet, *, share: float | None = None) -
     largest = np.abs(weights).max(axis=(1, 2))[:, None]
     weights[..., -1] += counts.numpy() * (1 if share is None else share * largest)
     return replace(heads, weights=weights)
+
+
+def divide_by_private_n(heads: Heads, data: TrainingSet) -> Heads:
+    """Divides by the number of units with rows where a head divides noisy sums by n."""
+    assert data.units is not None
+    present = np.count_nonzero(np.diff(data.units.starts))
+    return replace(heads, weights=heads.weights * np.float32(data.n / present))
 
 
 def double_weights(data: TrainingSet) -> TrainingSet:

@@ -26,7 +26,7 @@ NOTICED = {
     ),
     "batches": ("half_sample_rate",), "numbers": ("shared_noise",), "steps": ("repeated_noise",),
     "low_bits": ("float_noise",), "runs": ("noise_of_another_run",), "sums": ("noise_by_data",),
-    "head_from_releases": ("counts_in_bias", "faint_counts"),
+    "head_from_releases": ("counts_in_bias", "faint_counts", "private_n"),
     "unobserved": ("noise_off_unobserved",),
 }  # fmt: skip
 SEVEN = {
