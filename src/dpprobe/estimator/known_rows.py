@@ -87,8 +87,8 @@ class Origin:
             self._count_images(facts)
         elif units is not None and self._divides_patients(units.unit_of_rows()[self.rows]):
             raise PrivacyError(
-                f"groups: rows of one patient of {place} are in several groups, which would protect "
-                "this patient less than stated. Pass the `units` of read_features as groups"
+                f"groups: rows of one patient of {place} are in several groups, which would "
+                "protect this patient less than stated. Pass the `units` of read_features as groups"
             )
 
     def _count_images(self, facts: PromiseFacts) -> None:
@@ -169,8 +169,8 @@ def join_facts(origins: Sequence[Origin], unit: str) -> PromiseFacts | None:
     chosen = {repr(one.subsample) for one in facts}
     if len(chosen) > 1:
         raise PrivacyError(
-            "X: rows of several stores, and a subsample chose only some of these rows. No statement "
-            "would say which rows n counts; fit on one store"
+            "X: rows of several stores, and a subsample chose only some of these rows. No "
+            "statement would say which rows n counts; fit on one store"
         )
     limits = {one.images_per_patient for one in facts if one.unit_column is not None}
     named = next((one for one in facts if one.unit_column is not None), None)

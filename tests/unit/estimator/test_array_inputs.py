@@ -260,8 +260,10 @@ class Changing:
             yield start, values[start : start + rows]
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("passes", [1, 2, 3])
+# Rows in memory are read for copies and for the fit; a stream is read in every step.
+@pytest.mark.parametrize(
+    ("passes", "streamed"), [(1, False), (1, True), (2, True), (3, True), (5, True)]
+)
 def test_rows_that_change_between_passes_are_refused(
     passes: int, streamed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,8 +272,6 @@ def test_rows_that_change_between_passes_are_refused(
         monkeypatch.setattr(fit_and_score, "STREAMED_BYTES", 0)
     labels = np.arange(40) % 3
     head = make_private()
-    if passes == 3 and not streamed:
-        passes = 1  # rows in memory are read twice
     with pytest.raises(ArrayError, match="rows changed between two passes"):
         head.fit(Changing(passes), labels)
     assert not hasattr(head, "fit_")
