@@ -64,8 +64,8 @@ class _Caller(NamedTuple):
     module: str
 
 
-def check_callers(estimator: Any, public: Sequence[str]) -> Any:
-    """Raises PrivacyError if a caller breaks the guarantee of the private fit of `estimator`.
+def check_callers(public: Sequence[str]) -> Any:
+    """Raises PrivacyError if a caller breaks the guarantee of a private fit.
 
     Args:
       public: names that the user declares: pipeline steps that were fitted on public data, classes
@@ -79,20 +79,20 @@ def check_callers(estimator: Any, public: Sequence[str]) -> Any:
         raise ConfigError(
             f"public_steps {public!r}: this is a text; write a list of names, [{public!r}]"
         )
-    within: dict[int, tuple[int, Any]] = {}
     seen: set[int] = set()
     for found, function, values in _walk_callers(public):
         caller = found.instance
         if not isinstance(caller, Pipeline):
             _check_meta_estimator(found, public)
-        elif function == "_fit" and "step_idx" in values:  # the pipeline is fitting an earlier step
-            within[id(caller)] = values["step_idx"], values["X"]
-        elif id(caller) in within or "Xt" in values:
-            last = len(caller.steps) - 1
-            end, returned = within.pop(id(caller), (last, values.get("Xt")))
-            before, later = caller.steps[:end], caller.steps[end + 1 :]
-            _refuse_learners([*before, *later], type(estimator), public)
-            _compare_rows(before, values["X"], returned, values["y"])
+        elif function == "_fit" and "step_idx" in values:
+            raise PrivacyError(
+                f"pipeline step {caller.steps[values['step_idx']][0]!r} contains a private fit, but "
+                "is not the last step, so later steps may learn from private rows; fit it first, "
+                "and wrap it in FrozenEstimator"
+            )
+        elif "Xt" in values:
+            _refuse_learners(caller.steps[:-1], public)
+            _compare_rows(caller.steps[:-1], values["X"], values["Xt"], values["y"])
             seen.add(id(caller))
             raw = values["X"]
         elif id(caller) not in seen:
@@ -110,8 +110,6 @@ def _walk_callers(public: Sequence[str]) -> Iterator[tuple[_Caller, str, Any]]:
     for frame, _ in traceback.walk_stack(sys._getframe()):
         code, values = frame.f_code, frame.f_locals
         place = f"{frame.f_globals.get('__name__')}:{code.co_qualname}"
-        if code is _fit_again.__code__:
-            raise PrivacyError("it contains a private fit; fit it beforehand")
         if not hidden and (task := _TASK.match(place)):
             hidden = True  # frames further out are functions of the pool
             _check_hidden(task[0].split(".")[0], inner, public)
@@ -201,10 +199,10 @@ def _check_meta_estimator(caller: _Caller, public: Sequence[str]) -> None:
     )
 
 
-def _refuse_learners(steps: list[Any], private: type, public: Sequence[str]) -> None:
-    """Refuses steps of a pipeline that learn from private rows, before or after a private fit."""
+def _refuse_learners(steps: list[Any], public: Sequence[str]) -> None:
+    """Refuses steps of a pipeline that learn from private rows before a private fit."""
     for name, step in steps:
-        if _learns(step) and name not in public and not isinstance(step, private):
+        if _learns(step) and name not in public:
             raise PrivacyError(
                 f"pipeline step {name!r} ({type(step).__name__}) is fitted on the private rows "
                 "without noise, so the guarantee would not hold. Remove the step, or use a "

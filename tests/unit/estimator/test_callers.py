@@ -298,11 +298,11 @@ COMPOSITIONS: dict[str, tuple[Make, int | str]] = {
         StandardScaler(), GridSearchCV(head, {"epsilon": [1.0]}, cv=FOLDS, error_score="raise")
     ).fit(X, Y), FITTED),
     # steps after
-    "stateless after": (declared(named(
-        Chosen, FunctionTransformer(), then="fit_transform"), "Chosen"), 1),
-    "scaler after": (declared(named(Chosen, StandardScaler()), "Chosen"), FITTED),
+    "stateless after": (declared(named(Chosen, FunctionTransformer(), then="fit_transform"),
+        "Chosen"), "step '0' contains a private fit, but is not the last step"),
+    "scaler after": (declared(named(Chosen, StandardScaler()), "Chosen"), "not the last step"),
     "step before the inner one": (
-        declared(named(StandardScaler(), Chosen, Normalizer()), "Chosen"), FITTED),
+        declared(named(StandardScaler(), Chosen, Normalizer()), "Chosen"), "not the last step"),
     # estimators of estimators
     **{kind.__name__: (around(kind, y, **options), f"({kind.__name__}|RFE): {REFUSED}")
        for kind, y, options in REFUSED_CLASSES},
