@@ -86,9 +86,9 @@ def check_callers(public: Sequence[str]) -> Any:
             _check_meta_estimator(found, public)
         elif function == "_fit" and "step_idx" in values:
             raise PrivacyError(
-                f"pipeline step {caller.steps[values['step_idx']][0]!r} contains a private fit, but "
-                "is not the last step, so later steps may learn from private rows; fit it first, "
-                "and wrap it in FrozenEstimator"
+                f"pipeline step {caller.steps[values['step_idx']][0]!r} contains a private fit, "
+                "but is not the last step, so later steps may learn from private rows. Fit it "
+                "first, and wrap it in FrozenEstimator"
             )
         elif "Xt" in values:
             _refuse_learners(caller.steps[:-1], public)
