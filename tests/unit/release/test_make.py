@@ -510,7 +510,7 @@ def test_a_release_of_auto_names_the_rule_and_what_it_chose(
 
 
 PARTS_ON_TEST_IMAGES = {
-    "evaluate": {"evaluate": {"epsilon": 1}}, "calibrate": {"calibrate": {"epsilon": 2}},
+    "evaluate": {"evaluate": {"epsilon": 1}}, "calibrate": {"calibrate": {"epsilon": 4}},
     "monitor": {"monitor": {"epsilon": 2}},
 }  # fmt: skip
 
