@@ -55,7 +55,7 @@ class _SteadyRows:
         """Yields the blocks of a pass; raises ArrayError if another pass had other rows."""
         content = hashlib.blake2b()
         for start, block in blocks:
-            content.update(np.ascontiguousarray(block))
+            content.update(np.ascontiguousarray(block).data)
             yield start, block
         if self._content not in (None, content.digest()):
             raise ArrayError(

@@ -24,7 +24,8 @@ def warn_of_copies(
     Two images of one picture may have features that differ, so counts of `promise` matter too.
     """
     copied, most = _count_copies(rows, units)
-    counted = promise and promise.count_copies("image" if units is None else "patient")
+    unit = "image" if units is None else "patient"
+    counted = None if promise is None else promise.count_copies(unit)
     if counted is not None:
         copied, most = max(copied, counted["rows"]), max(most, counted["most"])
     if not copied:

@@ -65,7 +65,11 @@ def open_store(
 
 
 def make_head(**options: Any) -> PrivateClassifier:
-    values = {"head": FAST, "classes": (0, 1, 2), "budget": make_budget(max_epsilon=50.0)}
+    values: dict[str, Any] = {
+        "head": FAST,
+        "classes": (0, 1, 2),
+        "budget": make_budget(max_epsilon=50.0),
+    }
     return PrivateClassifier(**values | options)
 
 
