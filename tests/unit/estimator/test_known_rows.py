@@ -315,7 +315,7 @@ def test_two_datasets_that_share_people_are_not_joined(tmp_path: Path) -> None:
     films = open_store(tmp_path, PromiseFacts(), dataset="films", seed=1)
     rows = np.concatenate([clinic.read(), films.read()])
     head = make_head(budget=make_budget(tmp_path / "data/clinic"))
-    with pytest.raises(PrivacyError, match="rows of 2 datasets, of which one has units of films"):
+    with pytest.raises(PrivacyError, match="rows of 2 datasets, and one has units of films too"):
         head.fit(rows, np.tile(LABELS, 2))
 
 
