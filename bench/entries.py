@@ -31,6 +31,7 @@ WAYS = {
 CHECKS = {
     "public files and their rows": {"check_rows"},
     "files are those that were checked": {"require_files"},
+    "facts of the dataset refused": {"list_promise_faults"},
     "plan fits the method and n": {"check_plan"},
     "ε computed again": {"check_price"},
     "δ below 1/n": {"release_delta_fault", "_describe_facts"},

@@ -1,7 +1,9 @@
 """Proves that the shards of a split belong together, and writes their manifest."""
 
+from dataclasses import replace
 from pathlib import Path
 
+from dpprobe.data.promise_facts import PromiseFacts
 from dpprobe.data.table import read_info
 from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.logs import job_log
@@ -16,4 +18,8 @@ if __name__ == "__main__":
             rows=info.train_rows if train else info.test_rows,
             dataset_fingerprint=info.fingerprint,
             copies=info.train_copies if train else None,
+            promise=replace(
+                PromiseFacts.from_dict(snakemake.params.promise),
+                copies_across=info.duplicates_across_splits,
+            ),
         )

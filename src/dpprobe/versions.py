@@ -24,12 +24,12 @@ VERSIONS = {
     "download": 1,
     "data": 2,
     "features": 2,
-    "manifest": 3,  # before manifests counted copies, they used the number of "features"
+    "manifest": 4,  # before manifests counted copies, they used the number of "features"
     "text": 2,
     "overlap": 2,
     "calibration": 6,
     "training": 4,
-    "statement": 5,  # statements and metrics: cells are written again, with unchanged heads
+    "statement": 6,  # statements and metrics: cells are written again, with unchanged heads
     "summary": 10,
     "figures": 11,
     "tables": 9,

@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from dpprobe.data.promise_facts import PromiseFacts
 from dpprobe.features.shard_file import RowColumns
 from dpprobe.features.shard_header import ShardHeader, row_range
 from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.shard_writer import write_shard
+
+PLAIN = PromiseFacts()
 
 
 def separable(labels: np.ndarray, dimension: int, *, seed: int, apart: float = 2.0) -> np.ndarray:
@@ -26,7 +29,8 @@ def write_split(
     units: Sequence[str] | None = None, groups: Mapping[str, Sequence[str]] | None = None,
     accepted: Sequence[list[int]] | None = None, probe: Mapping[str, Any] | None = None,
     copies: Mapping[str, Mapping[str, int]] | None = None,
-    layers: Mapping[str, np.ndarray] | None = None, **header: Any,
+    layers: Mapping[str, np.ndarray] | None = None, promise: PromiseFacts | None = PLAIN,
+    **header: Any,
 ) -> Path:  # fmt: skip
     """Writes a split named as its folder; returns its manifest.
 
@@ -34,6 +38,7 @@ def write_split(
       features: [n, d].
       labels: [n], or [n, classes] of 0 and 1.
       ids: `<split>-<row>` where absent.
+      promise: the dataset's facts; by default, of images without patients in a source's split.
       header: values of the header that are no defaults.
     """
     rows, split, shards = len(labels), header.get("split", folder.name), header.get("shards", 1)
@@ -62,7 +67,10 @@ def write_split(
         )  # fmt: skip
     manifest = folder / "manifest.json"
     fingerprint = values["dataset_fingerprint"]
-    write_manifest(paths[::-1], manifest, rows=rows, dataset_fingerprint=fingerprint, copies=copies)
+    write_manifest(
+        paths[::-1], manifest, rows=rows, dataset_fingerprint=fingerprint, copies=copies,
+        promise=promise,
+    )  # fmt: skip
     return manifest
 
 

@@ -21,6 +21,7 @@ from dpprobe.analyses.audit.audit_record import (
 from dpprobe.data.addresses import public_addresses
 from dpprobe.data.option_paths import is_wildcard
 from dpprobe.data.options import hash_file_states
+from dpprobe.data.promise_facts import promise_facts
 from dpprobe.errors import ConfigError
 from dpprobe.heads.auto import asked_options, is_undecided
 from dpprobe.analyses.imbalance import list_imbalance_records, list_imbalanced

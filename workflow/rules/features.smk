@@ -100,6 +100,7 @@ rule write_manifest:
         mem_mb=memory(1000),
         runtime=minutes(10, per_gb=5),
     params:
+        promise=lambda wildcards: promise_facts(DATASETS[wildcards.dataset]).to_dict(),
         version=VERSIONS["manifest"],
     message:
         "manifest of {wildcards.dataset} {wildcards.split}, {wildcards.backbone}"

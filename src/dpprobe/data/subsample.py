@@ -75,6 +75,20 @@ class Subsample(Options):
             raise ValueError("write exactly one of fraction, fractions and per_class")
         return self
 
+    def explain_labels_used(self) -> str | None:
+        """Explains why no guarantee covers the choice of rows, with the remedy; else None."""
+        if self.fraction is not None:
+            return None
+        fault = (
+            "per_class ranks the units of a class, so one unit can decide whether another is kept"
+        )
+        if self.fractions:
+            fault = (
+                "fractions chooses rows by class, so the public number of rows n would reveal "
+                "labels"
+            )
+        return f"subsample: {fault}; write fraction, one number for all classes"
+
     def list_faults(self, class_rows: Mapping[str, int]) -> list[str]:
         """Lists faults: unknown classes, and classes with too few rows (or patients)."""
         if unknown := [name for name in self.fractions if name not in class_rows]:

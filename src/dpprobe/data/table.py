@@ -105,6 +105,7 @@ class DatasetInfo(BaseModel, frozen=True):
       units: the number of patients of each split; None where the source does not name them.
       train_copies: the result of `dataset_checks.Checks.count_copies`, counts of training rows with
         the image of an earlier row; None if not counted.
+      duplicates_across_splits: the number of images in both splits; None if not counted.
     """
 
     class_names: tuple[str, ...]
@@ -115,6 +116,7 @@ class DatasetInfo(BaseModel, frozen=True):
     accepted: bool = False
     units: Mapping[str, int] | None = None
     train_copies: Mapping[str, Mapping[str, int | str]] | None = None
+    duplicates_across_splits: int | None = None
     source: Mapping[str, Any]
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sys
 import warnings
@@ -38,27 +39,60 @@ def warn_caller(message: str) -> None:
     warnings.warn(message, stacklevel=level)
 
 
-class MappedRows:
+class _SteadyRows:
+    """Refuses rows that differ from the rows of the first pass.
+
+    Clipping factors are computed in one pass and used in later passes. Each pass is compared at its
+    end, before any sum over its rows leaves the fit.
+    """
+
+    def __init__(self) -> None:
+        self._content: bytes | None = None
+
+    def watch_pass(
+        self, blocks: Iterator[tuple[int, npt.NDArray[np.float32]]]
+    ) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+        """Yields the blocks of a pass; raises ArrayError if another pass had other rows."""
+        content = hashlib.blake2b()
+        for start, block in blocks:
+            content.update(np.ascontiguousarray(block).data)
+            yield start, block
+        if self._content not in (None, content.digest()):
+            raise ArrayError(
+                "X: its rows changed between two passes, so clipping would not bound them. Pass "
+                "rows that stay as they are, such as a file that nobody writes"
+            )
+        self._content = content.digest()
+
+
+class MappedRows(_SteadyRows):
     """An array, a memory map or a dataset of h5py whose rows are read as float32."""
 
     def __init__(self, rows: Any) -> None:
+        super().__init__()
         self._rows = rows
         self.rows, self.dimension = rows.shape
 
     def read_blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         """Yields consecutive blocks of at most `rows` rows: (first row, [m, dimension])."""
-        for start in range(0, self.rows, rows):
-            yield start, np.array(self._rows[start : start + rows], dtype=np.float32)
+        blocks = (
+            (start, np.array(self._rows[start : start + rows], dtype=np.float32))
+            for start in range(0, self.rows, rows)
+        )
+        # an array is in this process's memory, where only the user's threads could change it
+        plain = type(self._rows) is np.ndarray
+        yield from blocks if plain else self.watch_pass(blocks)
 
     def read_rows(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Reads some rows, with ascending indices."""
         return np.array(self._rows[rows], dtype=np.float32)
 
 
-class CheckedRows:
+class CheckedRows(_SteadyRows):
     """Rows of a user's source; each block is compared with the shape that the source states."""
 
     def __init__(self, source: Any) -> None:
+        super().__init__()
         self._source = source
         self.rows = read_count("X: rows of its source:", source.rows)
         self.dimension = read_count("X: dimension of its source:", source.dimension)
@@ -69,6 +103,9 @@ class CheckedRows:
 
     def read_blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         """Yields the source's blocks; raises ArrayError if rows differ from the stated shape."""
+        yield from self.watch_pass(self._read_checked(rows))
+
+    def _read_checked(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         due = 0
         for pair in self._source.read_blocks(rows) or ():
             first, block = pair if isinstance(pair, tuple) and len(pair) == 2 else (None, pair)

@@ -145,7 +145,11 @@ class Budget:
         """
         named = replace(booking, release=f"fit-{uuid.uuid4().hex[:12]}")
         if self._ledger is not None:
-            return self._ledger.book_release(named, self._limits).number
+            other = named.same_units_as
+            known = other and (self._ledger.path.parent.parent / other).is_dir()
+            return self._ledger.book_release(
+                named, self._limits, datasets=[other] if other and known else []
+            ).number
         self._check_owner()
         with self._lock:
             self._refuse_excess(named)
@@ -165,6 +169,12 @@ class Budget:
             )
 
     def _refuse_excess(self, booking: Booking) -> None:
+        if booking.same_units_as is not None:
+            raise PrivacyError(
+                f"budget: the rows are of a dataset with units of {booking.same_units_as} too "
+                "(same_units_as). A budget in memory does not add up the costs of both; write "
+                "Budget(FOLDER, ...) with the dataset's folder under the study's data_dir"
+            )
         for earlier in self._bookings:
             if (earlier.unit, earlier.column) != (booking.unit, booking.column):
                 raise PrivacyError(

@@ -1,7 +1,19 @@
 """Checks the callers of a private fit: what they do with the fit's rows, and what they publish.
 
-scikit-learn does not tell an estimator who fits it, so callers are found on the stack. The stack
-does not show callers in other processes or threads, nor earlier changes of the rows.
+A private fit accepts a call of `fit`, a `Pipeline` of stateless and declared steps, and some
+searches and cross-validation of scikit-learn. All else is refused. A caller is found on the
+interpreter's stack. Nothing simpler protects the same people:
+
+- An estimator cannot ask scikit-learn who fits it. Metadata routing hands over only values that a
+  user asks for, and `Pipeline` passes the transformed rows to `fit` as any user would. The usual
+  mistake, `make_pipeline(StandardScaler(), head)`, looks like a plain `fit` without the stack.
+- A refusal of all clones (`__sklearn_clone__`) would refuse searches, and still accept pipelines,
+  whose last step is not cloned.
+- Tags name steps that learn, but not steps that mix rows, such as a `FunctionTransformer` that
+  subtracts the mean. So rows are compared with rows that were computed in smaller parts.
+- A rule in the docs alone leaves the mistake above without a word, and the epsilon without meaning.
+
+The stack does not show callers in other processes or threads, nor earlier changes of the rows.
 """
 
 from __future__ import annotations
@@ -12,9 +24,10 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from types import CodeType
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,32 +41,14 @@ from dpprobe.errors import ConfigError, DpprobeError, PrivacyError
 
 _ALONE = 8  # number of rows that a step transforms without the other rows
 _ROUNDINGS = 8  # roundings that `_rows_differ` tolerates
-_CLASSES = "It reads from the private labels which classes exist, and publishes them"
-_PRIVATE_SCORES = "It chooses features by scores of private rows, without noise"
+_OWN = "dpprobe.estimator.private_classifier"
 _DIRECT = "Call fit of PrivateClassifier directly"
 
-# Why a class of scikit-learn breaks the guarantee. None means that a class is safe. Each row still
-# depends on one person, and the class publishes only results of private fits, each of which spends
-# budget. No guarantee covers a search's scores, which have no noise.
-_REASONS = {
-    "BaseSearchCV": None,
-    "ClassifierChain": None,
-    "FixedThresholdClassifier": None,
-    "MultiOutputClassifier": None,
-    "RFE": None,
-    "SelectFromModel": None,
-    "BaggingClassifier": _CLASSES,
-    "CalibratedClassifierCV": "It learns the calibration from private rows, without noise",
-    "OneVsOneClassifier": "It fits heads on the rows of two classes, and n reveals their number",
-    "OneVsRestClassifier": _CLASSES,
-    "OutputCodeClassifier": _CLASSES,
-    "RFECV": _PRIVATE_SCORES,
-    "SelfTrainingClassifier": "It chooses rows by their predictions, and n reveals their number",
-    "SequentialFeatureSelector": _PRIVATE_SCORES,
-    "StackingClassifier": "It trains its final estimator on predictions of private rows",
-    "TunedThresholdClassifierCV": "It learns the threshold from private rows, without noise",
-    "VotingClassifier": _CLASSES,
-}
+# The classes of scikit-learn that publish only results of private fits, each of which spends
+# budget, and whose fits have rows of one person each. No guarantee covers a search's scores.
+_ACCEPTED = ("GridSearchCV", "RandomizedSearchCV")
+# Methods of any class that count as its fit; other names that begin so do if the class has a fit.
+_FITS = {"fit", "_fit", "partial_fit", "fit_transform", "fit_predict"}
 # The module and function with which a pool or joblib starts a task.
 _TASK = re.compile(
     r"(joblib\.parallel:BatchedCalls|joblib\._dask|multiprocessing\.pool|concurrent\.futures"
@@ -61,59 +56,87 @@ _TASK = re.compile(
 )
 
 
-def check_callers(estimator: Any, public: Sequence[str]) -> None:
-    """Raises PrivacyError if a caller breaks the guarantee of the private fit of `estimator`.
+class _Caller(NamedTuple):
+    """A class whose fit calls a private fit; `instance` is None for a method without `self`."""
+
+    instance: Any
+    name: str
+    module: str
+
+
+def check_callers(public: Sequence[str]) -> Any:
+    """Raises PrivacyError if a caller breaks the guarantee of a private fit.
 
     Args:
       public: names that the user declares: pipeline steps that were fitted on public data, classes
         outside scikit-learn, and packages whose workers hide callers.
+
+    Returns:
+      The rows before the first step of the outermost pipeline; None without a pipeline.
     """
+    raw = None
     if isinstance(public, str):
         raise ConfigError(
             f"public_steps {public!r}: this is a text; write a list of names, [{public!r}]"
         )
-    within: dict[int, tuple[int, Any]] = {}
     seen: set[int] = set()
-    for caller, function, values in _walk_callers(estimator, public):
+    for found, function, values in _walk_callers(public):
+        caller = found.instance
         if not isinstance(caller, Pipeline):
-            _check_meta_estimator(caller, public)
-        elif function == "_fit" and "step_idx" in values:  # the pipeline is fitting an earlier step
-            within[id(caller)] = values["step_idx"], values["X"]
-        elif id(caller) in within or "Xt" in values:
-            last = len(caller.steps) - 1
-            end, returned = within.pop(id(caller), (last, values.get("Xt")))
-            before, later = caller.steps[:end], caller.steps[end + 1 :]
-            _refuse_learners([*before, *later], type(estimator), public)
-            _compare_rows(before, values["X"], returned, values["y"])
+            _check_meta_estimator(found, public)
+        elif function == "_fit" and "step_idx" in values:
+            raise PrivacyError(
+                f"pipeline step {caller.steps[values['step_idx']][0]!r} contains a private fit, "
+                "but is not the last step, so later steps may learn from private rows. Fit it "
+                "first, and wrap it in FrozenEstimator"
+            )
+        elif "Xt" in values:
+            _refuse_learners(caller.steps[:-1], public)
+            _compare_rows(caller.steps[:-1], values["X"], values["Xt"], values["y"])
             seen.add(id(caller))
+            raw = values["X"]
         elif id(caller) not in seen:
-            _check_meta_estimator(caller, public)
+            _check_meta_estimator(found, public)
+    return raw
 
 
-def _walk_callers(estimator: Any, public: Sequence[str]) -> Iterator[tuple[Any, str, Any]]:
-    """Yields each estimator whose fit calls the fit of `estimator`, inner estimators first.
+def _walk_callers(public: Sequence[str]) -> Iterator[tuple[_Caller, str, Any]]:
+    """Yields each class whose fit calls the private fit, inner callers first.
 
-    With each estimator, yields the name and the variables of its function. Raises PrivacyError for
+    With each caller, yields the name and the variables of its function. Raises PrivacyError for
     functions that break the guarantee, and for hidden callers.
     """
     hidden, inner = False, ""
     for frame, _ in traceback.walk_stack(sys._getframe()):
         code, values = frame.f_code, frame.f_locals
         place = f"{frame.f_globals.get('__name__')}:{code.co_qualname}"
-        if code is _fit_again.__code__:
-            raise PrivacyError("it contains a private fit; fit it beforehand")
         if not hidden and (task := _TASK.match(place)):
             hidden = True  # frames further out are functions of the pool
             _check_hidden(task[0].split(".")[0], inner, public)
         if place.startswith("sklearn.model_selection._validation:"):
             _check_validation(code.co_name, values)
-        caller = values.get(code.co_varnames[0]) if code.co_argcount else None
-        of = type(caller)
-        is_estimator = hasattr(of, "fit") and hasattr(of, "get_params")
-        is_fit = re.match("_?(partial_)?fit", code.co_name) and hasattr(of, code.co_name)
-        if is_estimator and is_fit and caller is not estimator:
+        if (caller := _find_caller(code, values, str(frame.f_globals.get("__name__")))) is not None:
             yield caller, code.co_name, values
         inner = place
+
+
+def _find_caller(code: CodeType, values: Mapping[str, Any], module: str) -> _Caller | None:
+    """Returns the class whose fit a frame runs; None for functions and `PrivateClassifier.fit`."""
+    if not re.match("_?(partial_)?fit|<lambda>", code.co_name) or module == _OWN:
+        return None
+    first = values.get(code.co_varnames[0]) if code.co_argcount else None
+    of = first if isinstance(first, type) else type(first)
+    scope = code.co_qualname.rpartition(".")[0]
+    assigned = any(
+        getattr(getattr(of, name, None), "__code__", None) is code for name in ("fit", code.co_name)
+    )
+    in_class = bool(scope) and not scope.endswith("<locals>")
+    if not assigned and not (in_class and (code.co_name in _FITS or hasattr(of, "fit"))):
+        return None
+    written_in = scope.rpartition(".")[2]
+    if assigned or written_in in {base.__name__ for base in of.__mro__}:
+        return _Caller(first, of.__name__, of.__module__)
+    return _Caller(None, written_in, module)
 
 
 def _check_hidden(package: str, started: str, public: Sequence[str]) -> None:
@@ -159,34 +182,27 @@ def _check_folds(splitter: Any) -> None:
         )
 
 
-def _check_meta_estimator(caller: Any, public: Sequence[str]) -> None:
-    kind = type(caller)
-    bases = (base.__name__ for base in kind.__mro__ if base.__module__.startswith("sklearn."))
-    known = next((name for name in bases if name in _REASONS), None)
-    if known is None:
-        if kind.__name__ in public and not kind.__module__.startswith("sklearn."):
-            return
-        raise PrivacyError(
-            f"{kind.__name__}: its fit calls a private fit, and dpprobe does not know what it does "
-            f"with the rows, or what else it publishes. {_DIRECT}. Or, for a class of your own "
-            "whose rows each come from their own item, and which publishes nothing else, write "
-            f"public_steps=[{kind.__name__!r}]"
-        )
-    reason = _REASONS[known]
-    if known == "BaseSearchCV":
-        _check_folds(caller._checked_cv_orig)
-    elif known == "BaggingClassifier" and caller.bootstrap:
-        reason = "It draws rows with repetition, so one person's row may count several times"
-    elif known == "SelectFromModel" and callable(caller.max_features):
-        reason = "Its max_features is computed from private rows, without noise"
-    if reason is not None:
-        raise PrivacyError(f"{kind.__name__}: the guarantee would not hold. {reason}. {_DIRECT}")
+def _check_meta_estimator(caller: _Caller, public: Sequence[str]) -> None:
+    of_scikit_learn = caller.module.startswith("sklearn.")
+    _check_folds(getattr(caller.instance, "_checked_cv_orig", None))
+    if caller.name in (_ACCEPTED if of_scikit_learn else public):
+        return
+    remedy = (
+        f"{_DIRECT}, in a Pipeline, or in {' or '.join(_ACCEPTED)}"
+        if of_scikit_learn
+        else f"{_DIRECT}. Or, for a class of your own whose rows each come from their own item, "
+        f"and which publishes nothing else, write public_steps=[{caller.name!r}]"
+    )
+    raise PrivacyError(
+        f"{caller.name}: its fit calls a private fit, and may use rows twice, or choose them by "
+        f"private labels. It may also publish which classes occur. {remedy}"
+    )
 
 
-def _refuse_learners(steps: list[Any], private: type, public: Sequence[str]) -> None:
-    """Refuses steps of a pipeline that learn from private rows, before or after a private fit."""
+def _refuse_learners(steps: list[Any], public: Sequence[str]) -> None:
+    """Refuses steps of a pipeline that learn from private rows before a private fit."""
     for name, step in steps:
-        if _learns(step) and name not in public and not isinstance(step, private):
+        if _learns(step) and name not in public:
             raise PrivacyError(
                 f"pipeline step {name!r} ({type(step).__name__}) is fitted on the private rows "
                 "without noise, so the guarantee would not hold. Remove the step, or use a "

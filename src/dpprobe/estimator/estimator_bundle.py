@@ -46,6 +46,7 @@ def state_release(fit: Fit, facts: BundleFacts | None = None) -> dict[str, Any]:
             "choice": fits_block(spent.entries),
             "ledger": spent.to_block(entry=fit.entry, unit=fit.plan.unit, delta=fit.plan.delta),
         },
+        subsample=None if fit.promise is None else fit.promise.subsample,
         chosen_from=describe_choice(fit.method, fit.facts),
         parts=facts.hash_parts() if facts else None,
     )

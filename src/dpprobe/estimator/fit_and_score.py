@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,9 +29,11 @@ from dpprobe.estimator.array_inputs import (
 )
 from dpprobe.estimator.fitted_head import Fit
 from dpprobe.estimator.given_values import ArrayError
-from dpprobe.estimator.planned_fit import explain_searches, fit_privately, plan_fit
+from dpprobe.estimator.known_rows import Origin, find_origins, read_raw
+from dpprobe.estimator.planned_fit import PlannedFit, explain_searches, fit_privately, plan_fit
 from dpprobe.estimator.private_rows import compare_public_files, remember_head
 from dpprobe.estimator.row_copies import warn_of_copies
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.scoring import score_rows
@@ -40,19 +42,26 @@ from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.plan import Plan
 
 
-def fit_classifier(classifier: Any, X: Any, y: Any, groups: Any) -> None:
-    """Trains a head and sets a `PrivateClassifier`'s attributes; see `PrivateClassifier.fit`."""
+def fit_classifier(classifier: Any, X: Any, y: Any, groups: Any, raw: Any) -> None:
+    """Trains a head and sets a `PrivateClassifier`'s attributes; see `PrivateClassifier.fit`.
+
+    Args:
+      raw: the rows before the first step of a pipeline; None for rows without a pipeline.
+    """
     X = join_blocks(X)
+    if isinstance(X, FeatureStore) and groups is None and classifier.unit in Plan.GROUPS:
+        groups = X.units
     if classifier.budget is None:
         rows, labels = _read_rows(classifier, X, y)
         planned = plan_fit(classifier, len(labels), classifier.n_features_in_, groups, labels)
     else:
         # A fit that the budget does not allow is refused before any row is read.
-        planned = plan_fit(classifier, *read_shape(X), groups)
-        with explain_searches():
-            classifier.budget.check_fit(planned.make_booking(classifier.budget))
+        origins = [Origin.of_store(X)] if isinstance(X, FeatureStore) else []
+        planned = _check_plan(classifier, X, groups, origins)
         rows, labels = _read_rows(classifier, X, y)
-        warn_of_copies(rows, planned.units)
+        if not origins and (origins := _find_origins(rows, labels, raw)):
+            planned = _check_plan(classifier, X, groups, origins)
+        warn_of_copies(rows, planned.units, planned.promise)
     class_names = tuple(map(str, planned.classes))
     data = TrainingSet(
         _read_features(rows, planned.plan),
@@ -76,6 +85,7 @@ def fit_classifier(classifier: Any, X: Any, y: Any, groups: Any) -> None:
         classes=class_names,
         file_hashes=data.public.hashes,
         heads=heads,
+        promise=planned.promise,
         **booked,
     )
     remember_head(heads.weights[0])
@@ -92,6 +102,24 @@ def fit_classifier(classifier: Any, X: Any, y: Any, groups: Any) -> None:
             f"{budget.compute_spent().epsilon:g} at delta {budget.delta:g}; the limit is "
             f"{budget.describe_limit()}"
         )
+
+
+def _check_plan(classifier: Any, X: Any, groups: Any, origins: Sequence[Origin]) -> PlannedFit:
+    """Plans a private fit; raises BudgetError if the budget does not allow it."""
+    planned = plan_fit(classifier, *read_shape(X), groups, origins=origins)
+    with explain_searches():
+        classifier.budget.check_fit(planned.make_booking(classifier.budget))
+    return planned
+
+
+def _find_origins(
+    rows: npt.NDArray[np.float32] | RowSource, labels: npt.NDArray[Any], raw: Any
+) -> list[Origin]:
+    """Finds the stores of a fit's rows, in a pipeline also of the rows before its first step."""
+    before = read_raw(raw)
+    same = before is not None and read_shape(before)[0] == len(labels)
+    found = find_origins(before, labels) if before is not None and same else []
+    return found or find_origins(rows, labels)
 
 
 def score_blocks(classifier: Any, X: Any) -> npt.NDArray[np.float32]:

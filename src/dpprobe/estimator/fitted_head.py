@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dpprobe.artifacts import hash_arrays
+from dpprobe.data.promise_facts import PromiseFacts
 from dpprobe.estimator.budget import Budget
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import Heads
@@ -27,6 +28,7 @@ class Fit:
       entry: the fit's number in the budget; None in benchmark mode.
       budget: lists this fit and others; None in benchmark mode.
       spent: the budget's total epsilon after the fit; None in benchmark mode.
+      promise: the facts of the rows' dataset that bear on the guarantee; None if not known.
       digest: the hash of the released numbers, also in the budget; "" in benchmark mode.
     """
 
@@ -40,6 +42,7 @@ class Fit:
     budget: Budget | None = None
     spent: Spent | None = None
     digest: str = ""
+    promise: PromiseFacts | None = None
 
     @property
     def is_private(self) -> bool:

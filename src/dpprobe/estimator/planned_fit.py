@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dpprobe.artifacts import hash_value
+from dpprobe.data.promise_facts import PromiseFacts
 from dpprobe.errors import BudgetError, ConfigError, PrivacyError
 from dpprobe.estimator.array_inputs import number_groups
 from dpprobe.estimator.budget import Budget
 from dpprobe.estimator.calibration_folder import calibration_folder
 from dpprobe.estimator.fitted_head import hash_heads
 from dpprobe.estimator.given_values import list_classes, read_number, read_target
+from dpprobe.estimator.known_rows import Origin, join_facts
 from dpprobe.estimator.parameters import Parameters, read_method
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_inputs, fit_heads
@@ -28,7 +30,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.entropy import SystemEntropy
 from dpprobe.privacy.limits import delta_fault
-from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.privacy.risk import Risk
 from dpprobe.privacy.target import Target
 from dpprobe.release.bundle import ESTIMATOR
@@ -40,13 +42,17 @@ _HEAD = 0  # index of a private fit's only head; seeds nothing
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFit:
-    """The public facts and the plan of a fit, before the fit reads its rows."""
+    """The public facts and the plan of a fit, before the fit reads its rows.
+
+    `promise` has the facts of the dataset whose rows are known; None for other rows.
+    """
 
     classes: list[Any]
     units: Units | None
     facts: DataFacts
     method: MethodOptions
     plan: Plan
+    promise: PromiseFacts | None
 
     def make_booking(self, budget: Budget) -> Booking:
         plan = self.plan
@@ -58,6 +64,7 @@ class PlannedFit:
             parts=(Part.from_plan("train", plan),),
             identity=hash_value([self.method.identity_options(), plan.n, plan.epsilon, plan.delta]),
             column=budget.column if self.facts.unit in Plan.GROUPS else None,
+            same_units_as=None if self.promise is None else self.promise.same_units_as,
         )
 
 
@@ -67,20 +74,34 @@ def plan_fit(
     dimension: int,
     groups: Any,
     labels: npt.NDArray[Any] | None = None,
+    origins: Sequence[Origin] = (),
 ) -> PlannedFit:
     """Decides the method and calibrates its plan, from public facts and the groups' names.
 
-    Benchmark mode may read the classes from the labels.
+    Benchmark mode may read the classes from the labels, and protects nobody. Other fits use, state
+    or refuse each fact of the datasets of `origins`, the stores that are known to have the rows.
     """
+    promise = join_facts(origins, classifier.unit)
     # sorted, because scikit-learn expects column k of scores to be the k-th class in order
     unnamed = classifier.classes is None
     classes = list_classes(np.unique(labels) if unnamed else classifier.classes)  # type: ignore[arg-type]
     units = _number_units(classifier, groups, rows)
+    for origin in origins:
+        origin.check_units(classifier.unit, units)
     n = rows if units is None else units.count
     facts = _describe_facts(classifier, n=n, dimension=dimension, classes=len(classes))
     method = _decide_method(classifier, facts)
-    plan = _make_plan(classifier, method, facts)
-    return PlannedFit(classes=classes, units=units, facts=facts, method=method, plan=plan)
+    plan = _make_plan(classifier, method, facts, _find_patients(classifier, promise))
+    return PlannedFit(
+        classes=classes, units=units, facts=facts, method=method, plan=plan, promise=promise
+    )
+
+
+def _find_patients(classifier: Parameters, promise: PromiseFacts | None) -> Patients | None:
+    """Returns the patients whose images are units of their own, for the statement."""
+    if promise is None or promise.unit_column is None or classifier.unit in Plan.GROUPS:
+        return None
+    return Patients(images=promise.images_per_patient)
 
 
 def _number_units(classifier: Parameters, groups: Any, rows: int) -> Units | None:
@@ -145,12 +166,15 @@ def _decide_method(classifier: Parameters, facts: DataFacts) -> MethodOptions:
     return released
 
 
-def _make_plan(classifier: Parameters, method: MethodOptions, facts: DataFacts) -> Plan:
+def _make_plan(
+    classifier: Parameters, method: MethodOptions, facts: DataFacts, patients: Patients | None
+) -> Plan:
     target = Target(
         n=facts.n,
         unit=facts.unit,
         epsilon=read_target(classifier.epsilon) if method.private else math.inf,
         delta=facts.delta,
+        patients=patients,
         above=True if classifier.benchmark else None,
     )
     plan = plan_method(method, target, cache=calibration_folder())

@@ -132,13 +132,12 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
           BudgetError: if the budget does not allow this fit.
           DpprobeError, ValueError: for inputs or parameters that cannot be used.
         """
-        if not self.benchmark:
-            check_callers(self, self.public_steps)
+        raw = None if self.benchmark else check_callers(self.public_steps)
         check_parameters(self)
         # late import: torch takes seconds, and errors above should come first
         from dpprobe.estimator.fit_and_score import fit_classifier
 
-        fit_classifier(self, X, y, groups)
+        fit_classifier(self, X, y, groups, raw)
         return self
 
     # scores and predictions

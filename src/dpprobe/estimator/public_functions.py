@@ -181,7 +181,10 @@ def read_features(
     Raises:
       StoreError: if the features are missing or damaged.
     """
-    return FeatureStore(Path(results) / "features" / dataset / backbone / split / MANIFEST)
+    from dpprobe.estimator.known_rows import remember_store  # slow import: torch
+
+    path = Path(results) / "features" / dataset / backbone / split / MANIFEST
+    return remember_store(FeatureStore(path))
 
 
 @naming_extras()

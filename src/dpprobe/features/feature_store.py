@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpprobe.artifacts import sha256_file
+from dpprobe.data.promise_facts import PromiseFacts
 from dpprobe.errors import StoreError
 from dpprobe.features.aligned_rows import empty_rows
 from dpprobe.features.shard_file import (
@@ -82,6 +83,7 @@ class FeatureStore:
         self.preprocessing: dict[str, Any] = body["preprocessing"]
         self.fingerprint: str = body["fingerprint"]
         self.copies: dict[str, dict[str, Any]] | None = body.get("copies")
+        self._promise: dict[str, Any] | None = body.get("promise")
         self.shards = tuple(ShardRecord(**shard) for shard in body["shards"])
         self._compared: dict[str, tuple[int, ...]] = {}
 
@@ -93,6 +95,17 @@ class FeatureStore:
     @property
     def num_classes(self) -> int:
         return len(self.class_names)
+
+    @property
+    def promise(self) -> PromiseFacts:
+        """The dataset's facts that bear on a guarantee; StoreError if the manifest lacks them."""
+        try:
+            return PromiseFacts.from_dict({**self._promise, "copies": self.copies})  # type: ignore[dict-item]
+        except TypeError:
+            raise StoreError(
+                f"{self.path}: this manifest does not say who the dataset's units are, because "
+                "another version of dpprobe wrote it; run the study again, which rewrites it"
+            ) from None
 
     @property
     def labels(self) -> npt.NDArray[Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from dpprobe import artifacts
 from dpprobe.backbones.feature_digest import probes_agree
+from dpprobe.data.promise_facts import PromiseFacts
 from dpprobe.errors import StoreError
 from dpprobe.features.shard_file import check_equal, read_header
 from dpprobe.features.shard_header import FORMAT_VERSION, REMEDY
@@ -26,6 +27,7 @@ def write_manifest(
     rows: int,
     dataset_fingerprint: str,
     copies: Mapping[str, Mapping[str, int | str]] | None = None,
+    promise: PromiseFacts | None = None,
 ) -> None:
     """Reads all shards of a split, proves that they fit together, and writes the manifest.
 
@@ -35,6 +37,7 @@ def write_manifest(
       shards: the files, all in the manifest's folder, in any order.
       dataset_fingerprint: the current dataset's; shards of another dataset are refused.
       copies: `DatasetInfo.train_copies`, for the privacy statement; None for test or if unknown.
+      promise: the dataset's facts that bear on a guarantee, without `copies`; None if unknown.
     """
     if not shards:
         raise StoreError(f"{output}: a manifest needs at least one shard")
@@ -65,6 +68,7 @@ def write_manifest(
         "dimension": widths.pop(None),
         **({"layers": widths} if widths else {}),
         **({} if copies is None else {"copies": copies}),
+        **({} if promise is None else {"promise": promise.to_dict()}),
         **content.make_digests(),
         "shards": [vars(record) for record in records],
     }
@@ -89,7 +93,15 @@ def _compare_probes(shards: Sequence[Path], records: Sequence[ShardRecord]) -> N
 
 def _content_fingerprint(body: Mapping[str, Any]) -> str:
     """Hashes the features' content, without names, files, formats and the division into shards."""
-    noted = {"format", "format_version", "backbone", "backbone_options", "copies", "shards"}
+    noted = {
+        "format",
+        "format_version",
+        "backbone",
+        "backbone_options",
+        "copies",
+        "promise",
+        "shards",
+    }
     return artifacts.hash_value({key: body[key] for key in body.keys() - noted})
 
 

@@ -21,7 +21,7 @@ MODES = {
     "benchmark": "Not for release. Noise and batches come from seeds stored with the results, so "
     "anyone who has them can recompute the noise and subtract it.",
     "release": "Made for release. One head was trained. Its noise and batches come from random "
-    "numbers keyed by the operating system, which are not stored.",
+    "numbers keyed by the operating system. No key is published.",
 }
 PUBLIC_DATA = (
     "The backbone was pretrained on public data, assumed to contain neither the private images nor "
@@ -55,7 +55,8 @@ OVERLAP_NOT_COVERED = (
 ROWS_DRAWN = (
     "which rows n counts: those of the units whose name, hashed with the public seed "
     "{public_seed}, lies below the fraction {fraction:g}, each by itself, whatever its label and "
-    "all other rows are"
+    "all other rows are. If rows have no names, a position in the file is the name, which a null "
+    "row keeps"
 )
 DRAWN_NOT_COVERED = (
     "that a unit's rows were among those that the subsample left out: anyone who knows its name "
@@ -68,7 +69,8 @@ PUBLIC_N = {
 }
 PUBLIC_FACTS = ("the list of classes and the dimension of the features",)
 FIXED_OPTIONS = (
-    "the hyperparameters, except what a search chose, fixed without looking at the private data"
+    "the hyperparameters, except what a search chose: the promise assumes that they were fixed "
+    "without looking at the private data"
 )
 CHOSEN_BY_RULE = (
     "{rule}, fixed without looking at the private data, and the facts from which it chose head "
@@ -80,7 +82,7 @@ PUBLIC_FILES = (
 )
 PUBLIC_SEARCH = (
     "the space that hyperparameters are searched in, and the distribution of the number of trials, "
-    "chosen without looking at the private data"
+    "assumed to be chosen without looking at the private data"
 )
 PUBLIC_NETWORK = (
     "the frozen part of the network, what its trained parameters started from, and how images are "
@@ -100,8 +102,9 @@ NOT_COVERED = (
     "training losses and learning curves, and log files",
     "labels and subgroups of test rows, and predictions and metrics on them, where the test split "
     "is private",
-    "the split into training and test rows where it was made here: one more source image can "
-    "move another one across the boundary. The promise is for rows of the training split as it is",
+    "the split into training and test rows where it was made here, and the rows that a subsample "
+    "left out: one more source image can move another one across the boundary. The promise is for "
+    "rows of the training split as it is",
     "heads and metrics of other cells: what is published together composes",
     "cells at epsilon inf and the non-private baseline",
     "a choice of method, epsilon, backbone or hyperparameters made by comparing results on "
@@ -118,6 +121,8 @@ RELEASE_NOT_COVERED = (
     "together composes",
     "a choice of method, epsilon, backbone or hyperparameters made by comparing results on "
     "private data: see `choice`",
+    "what checks told the holder of the data, such as unequal classes, and options that were "
+    "chosen after them, such as the metric of a test result",
     "the data before it came here: who is in it, and who selected and labelled it",
     "the computer while it trained: its memory, its disks, its running time, whether a run fails "
     "and the errors it raises",

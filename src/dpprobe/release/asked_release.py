@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from dpprobe.artifacts import hash_value, sha256_file
 from dpprobe.data.options import DatasetOptions
+from dpprobe.data.promise_facts import PromiseFacts
 from dpprobe.errors import DataError, PrivacyError, StoreError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.facts import DataFacts
@@ -74,6 +75,16 @@ class AskedRelease:
     @cached_property
     def unit(self) -> Literal["image", "patient"]:
         return self.study.dataset_unit(self.options.dataset)
+
+    @cached_property
+    def promise(self) -> PromiseFacts:
+        """The dataset's facts that bear on the guarantee, with the counts of copies."""
+        counted = self.stores[0].promise
+        return replace(
+            self.study.dataset_promise(self.options.dataset),
+            copies=counted.copies,
+            copies_across=counted.copies_across,
+        )
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -260,8 +271,8 @@ class AskedRelease:
             split=self._name_split(),
             parts=tuple(parts),
             identity=f"{hash_options(self, self.options)} {hash_data(self)}",
-            column=self.dataset.unit_name() if self.unit == "patient" else None,
-            same_units_as=self.dataset.same_units_as,
+            column=self.promise.unit_column if self.unit == "patient" else None,
+            same_units_as=self.promise.same_units_as,
             **more,
         )
 

@@ -4,8 +4,8 @@
 Ledgers of two datasets are added up if bookings connect the datasets by `same_units_as`, directly
 or through other datasets. A booking is refused if its units are also in a ledger that is not added
 up (`unit_hashes`). Refusals depend on private examples, so a refusal may stop a release, but never
-changes a published total. A booking is also refused if a unit was on the other side in an earlier
-entry of an equal split.
+changes a published total. A booking is also refused if it reads an image on both sides of its
+split. It is refused too if a unit was on the other side in an earlier entry of an equal split.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dpprobe.release.unit_hashes import (
     Hashes,
     Units,
     count_moved,
+    count_paying_twice,
     find_tables,
     read_hashes,
     share_units,
@@ -30,17 +31,26 @@ from dpprobe.study.reserved_names import LEDGER_FILE
 def refuse_moved(
     ledger: Path, counting: Sequence[Entry], booking: Booking, hashes: Hashes, key: bytes
 ) -> None:
-    """Refuses units that an earlier entry of an equal split has on the other side."""
+    """Refuses images on both sides of the split, in this booking or with an earlier entry."""
+    sides = {part.side for part in booking.parts}
+    if count_paying_twice(hashes, sides, hashes, sides):
+        raise PrivacyError(
+            f"release {booking.release!r}: an image is in both splits (equal bytes or pixels), and "
+            "would pay for the head and for the test result. The total counts one side for each "
+            "unit. Remove the copy from one split, or measure nothing on test images"
+        )
     for entry in counting:
         if entry.booking.split != booking.split or entry.booking.units is None:
             continue
-        if count_moved(hashes, read_hashes(ledger.parent, entry.booking.units, key)):
+        theirs = read_hashes(ledger.parent, entry.booking.units, key)
+        read = {part.side for part in entry.booking.parts}
+        if count_moved(hashes, theirs) or count_paying_twice(hashes, sides, theirs, read):
             raise PrivacyError(
                 f"release {booking.release!r}: images have changed sides since entry "
                 f"{entry.number} of {ledger} ({entry.booking.release}) of the equal split "
-                f"({booking.split}), because units were renamed. The total would count only "
-                "one split for each unit; write another split_seed, so that both splits "
-                "count"
+                f"({booking.split}), because units were renamed, or copies removed. The total "
+                "would count only one split for each unit; write another split_seed, so that both "
+                "splits count"
             )
 
 

@@ -48,7 +48,7 @@ from dpprobe.release.release_folders import ReleaseFolders
 from dpprobe.release.release_statement import published_options, release_statement
 from dpprobe.release.transport import Blocks, Draw
 from dpprobe.release.usefulness import check_usefulness
-from dpprobe.study.release_data import public_subsample, release_delta_fault
+from dpprobe.study.release_data import release_delta_fault
 from dpprobe.study.study_checks import release_faults
 from dpprobe.training.job_features import JobFeatures, read_job_features
 from dpprobe.training.public_file_check import PrivateData
@@ -197,6 +197,8 @@ class ReleaseTask(AskedRelease):
         self._check_study()
         if fault := release_delta_fault(self.study, self.name, self.plan.n):
             raise PrivacyError(fault)
+        if self.test_price is not None and (fault := self.promise.tested_fault()):
+            raise PrivacyError(f"release {self.name}: {fault}")
         if self.plan.patients is not None:
             self.inputs.check_patients(self.plan.patients.images)
         if not self.options.allow_useless:
@@ -320,8 +322,7 @@ class ReleaseTask(AskedRelease):
 
 def _warn_of_copies(task: AskedRelease) -> None:
     """Warns of images that occur in several units, without stating their number."""
-    copies = (task.stores[0].copies or {}).get(task.unit)
-    if copies and copies["rows"]:
+    if task.promise.count_copies(task.unit):
         logger.warning(
             "release %s: training rows repeat the picture of another %s. Repeated pictures have "
             "the weaker guarantee for a group. For the full guarantee, remove the copies "
@@ -357,7 +358,7 @@ def _state_promise(task: AskedRelease, facts: BundleFacts, blocks: Blocks) -> di
         study=task.study.study,
         public_data=facts.backbone.public_data,
         file_hashes={path: sha256_file(Path(path)) for path in task.method.input_files()},
-        subsample=public_subsample(task.dataset),
+        subsample=task.promise.subsample,
         chosen_from=describe_choice(task.method, task.facts),
         parts=facts.hash_parts(),
         blocks=blocks,

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -92,6 +92,21 @@ def count_moved(first: Hashes, second: Hashes) -> int:
 
     orders = SPLITS, SPLITS[::-1]
     return sum(len(np.intersect1d(only(first, *o), only(second, *o[::-1]))) for o in orders)
+
+
+def count_paying_twice(
+    first: Hashes, first_sides: Collection[str], second: Hashes, second_sides: Collection[str]
+) -> int:
+    """Counts images that pay for one side of the first release and the other of the second.
+
+    The total counts one side per split. `first_sides` and `second_sides` are the sides that each
+    release reads; with one release twice, counts its images on both sides.
+    """
+    return sum(
+        len(np.intersect1d(first.get(f"{one}.images", _NONE), second.get(f"{other}.images", _NONE)))
+        for one, other in (SPLITS, SPLITS[::-1])
+        if one in first_sides and other in second_sides
+    )
 
 
 def find_tables(folder: Path, fingerprint: str | None = None) -> Path | None:

@@ -1,33 +1,9 @@
-"""Returns the facts that a release states of its dataset; refuses unfit splits and deltas."""
+"""Returns the delta of a release; refuses an unfit delta."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from dpprobe.data.options import DatasetOptions
 from dpprobe.privacy.limits import delta_fault
 from dpprobe.study.study import Study
-
-
-def split_fault(dataset: DatasetOptions) -> str | None:
-    """Explains why a release cannot use a dataset's split or subsample, with the remedy."""
-    part = dataset.subsample
-    if part is None or part.fraction is not None:
-        return dataset.public_split().fault
-    fault = "per_class ranks the units of a class, so one unit can decide whether another is kept"
-    if part.fractions:
-        fault = (
-            "fractions chooses rows by class, so the public number of rows n would reveal labels"
-        )
-    return f"subsample: {fault}; write fraction, one number for all classes"
-
-
-def public_subsample(dataset: DatasetOptions) -> dict[str, Any] | None:
-    """Returns the public rule that selected training rows by name alone; None without a rule."""
-    part = dataset.subsample
-    if part is None or part.fraction is None:
-        return None
-    return {"fraction": part.fraction, "public_seed": part.seed}
 
 
 def release_delta(study: Study, release: str) -> float:

@@ -15,6 +15,7 @@ from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import FAMILIES
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.patient_sides import Unit
+from dpprobe.data.promise_facts import PromiseFacts, promise_facts
 from dpprobe.data.registry import SOURCES
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads import auto
@@ -371,24 +372,25 @@ class Study(_Analysed):
         limit = self.privacy.max_risk
         return None if limit is None else limit.to_risk()
 
+    def dataset_promise(self, dataset: str) -> PromiseFacts:
+        """Returns the facts of a dataset that bear on a guarantee, without counts of copies."""
+        return promise_facts(self.datasets[dataset])
+
     def dataset_unit(self, dataset: str) -> Unit:
         """Returns a dataset's unit of privacy, by default the study's."""
-        options = self.datasets[dataset]
-        return (
-            options.named_unit()
-            or self.privacy.unit
-            or ("patient" if options.names_units() else "image")
-        )
+        named = self.dataset_promise(dataset).unit_column is not None
+        of_dataset = self.datasets[dataset].named_unit()
+        return of_dataset or self.privacy.unit or ("patient" if named else "image")
 
     def dataset_patients(self, dataset: str) -> dict[str, int | None] | None:
         """Returns the `images` per patient if the unit is one image of a patient.
 
         Returns None if patients are the unit, or are not named.
         """
-        options = self.datasets[dataset]
-        if not options.names_units() or self.dataset_unit(dataset) == "patient":
+        facts = self.dataset_promise(dataset)
+        if facts.unit_column is None or self.dataset_unit(dataset) == "patient":
             return None
-        return {"images": options.images_per_patient()}
+        return {"images": facts.images_per_patient}
 
     def job_epsilons(self) -> tuple[str, ...]:
         """Returns the epsilons at which methods train; non-private methods train only at inf."""

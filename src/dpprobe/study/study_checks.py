@@ -26,7 +26,7 @@ from dpprobe.study.folders import folder_faults
 from dpprobe.study.network_methods import network_faults
 from dpprobe.study.options import ReleaseOptions
 from dpprobe.study.public_file_checks import PublicFiles
-from dpprobe.study.release_data import release_delta_fault, split_fault
+from dpprobe.study.release_data import release_delta_fault
 from dpprobe.study.reserved_names import LEDGER_FILE
 from dpprobe.study.study import Study
 
@@ -193,10 +193,8 @@ def release_faults(study: Study, name: str, *, multi_label: bool, classes: int |
         faults.append(
             f"method {release.method}: it takes one label per row; {_several_labels(method)}"
         )
-    if fault := split_fault(dataset):
-        faults.append(f"dataset {release.dataset}: {fault}")
-    if unit == "image" and (fault := dataset.public_split().images_fault):
-        faults.append(f"dataset {release.dataset}: {fault}")
+    promise = study.dataset_promise(release.dataset)
+    faults += [f"dataset {release.dataset}: {fault}" for fault in promise.list_promise_faults(unit)]
     faults += [
         (
             f"dataset {release.dataset}: it has {shared} of {other} too, and each of the two has "

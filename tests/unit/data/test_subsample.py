@@ -16,12 +16,13 @@ from PIL import Image
 
 from dpprobe.artifacts import read_json
 from dpprobe.data import dataset_preparation, table
+from dpprobe.data.options import DatasetOptions
+from dpprobe.data.promise_facts import promise_facts
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.subsample import Subsample
 from dpprobe.data.subsampled_tables import write_subsampled
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import DataError
-from dpprobe.study.release_data import split_fault
 from tests.support.shards import png
 from tests.support.split_tables import write_tables
 
@@ -36,6 +37,11 @@ def chosen(options: dict[str, Any], rows: Sequence[tuple[int, str]]) -> set[int]
         [label for label, _ in rows], [name for _, name in rows], CLASSES
     )
     return {place for place, keep in enumerate(kept) if keep}
+
+
+def faults_of(dataset: DatasetOptions) -> str:
+    """What a release of images is told of the dataset."""
+    return "; ".join(promise_facts(dataset).list_promise_faults("image"))
 
 
 def place(name: str, seed: int = 0) -> Fraction:
@@ -101,13 +107,12 @@ def test_a_number_per_class_can_let_another_unit_in_and_a_release_is_told() -> N
     fewer = [row for at, row in enumerate(rows) if at != first]
     assert len(chosen({"per_class": 3}, fewer)) == 6  # somebody took the place
     part = {"per_class": 3}
-    fault = split_fault(dataset_options({**DIGITS, "split_by": "id", "subsample": part}))
-    assert fault is not None
+    fault = faults_of(dataset_options({**DIGITS, "split_by": "id", "subsample": part}))
     assert "can decide whether another is kept; write fraction, one number" in fault
     by_hash = {**DIGITS, "split_by": "id", "subsample": {"fraction": 0.5}}
-    assert split_fault(dataset_options(by_hash)) is None
+    assert not faults_of(dataset_options(by_hash))
     by_class = {**DIGITS, "subsample": {"fraction": 0.5}}
-    assert "split_by" in str(split_fault(dataset_options(by_class)))
+    assert "split_by" in str(faults_of(dataset_options(by_class)))
 
 
 def test_fractions_by_class_tell_labels_and_a_release_is_told() -> None:
@@ -129,7 +134,7 @@ def test_fractions_by_class_tell_labels_and_a_release_is_told() -> None:
     assert told({"fractions": {"dog": 0.4}}) > 40
     assert told({"fraction": 0.4}) == 0
     part = {"fractions": {"1": 0.5}}
-    fault = split_fault(dataset_options({**DIGITS, "split_by": "id", "subsample": part}))
+    fault = faults_of(dataset_options({**DIGITS, "split_by": "id", "subsample": part}))
     assert "fractions chooses rows by class" in str(fault)
 
 

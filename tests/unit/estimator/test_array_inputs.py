@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpprobe.errors import DpprobeError
-from dpprobe.estimator import array_inputs, fit_and_score, row_copies
+from dpprobe.estimator import array_inputs, fit_and_score, known_rows
 from dpprobe.estimator.array_inputs import MappedRows
 from dpprobe.estimator.given_values import ArrayError
 from tests.support.classifiers import make_benchmark, make_private, make_rows
@@ -218,7 +218,7 @@ def fit_warnings(classifier: Any, *rows: Any, **options: Any) -> list[str]:
 
 
 def test_one_person_many_times_is_counted_and_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_copies, "SCORED_BYTES", 600)  # blocks of few rows
+    monkeypatch.setattr(known_rows, "SCORED_BYTES", 600)  # blocks of few rows
     for rows in (COPIED, MappedRows(COPIED)):
         head = make_private()
         (told,) = fit_warnings(head, rows, COPIED_Y)
@@ -240,3 +240,56 @@ def test_labels_are_numbered_by_their_place_in_the_list(labels: list[str]) -> No
     codes = array_inputs.number_labels(np.asarray(labels), classes)
     assert codes.dtype == np.int64
     assert [classes[code] for code in codes] == labels
+
+
+class Changing:
+    """A source whose second pass has one other number."""
+
+    rows, dimension = 40, 3
+
+    def __init__(self, passes: int) -> None:
+        self.values = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+        self.left = passes
+
+    def read_blocks(self, rows: int) -> Iterator[tuple[int, np.ndarray]]:
+        self.left -= 1
+        values = self.values.copy()
+        if self.left < 0:
+            values[17] *= 100  # a row's true gradient is then above its clipping norm
+        for start in range(0, 40, rows):
+            yield start, values[start : start + rows]
+
+
+# Rows in memory are read for copies and for the fit; a stream is read in every step.
+@pytest.mark.parametrize(
+    ("passes", "streamed"), [(1, False), (1, True), (2, True), (3, True), (5, True)]
+)
+def test_rows_that_change_between_passes_are_refused(
+    passes: int, streamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever the change comes, nothing is fitted; a steady source is."""
+    if streamed:
+        monkeypatch.setattr(fit_and_score, "STREAMED_BYTES", 0)
+    labels = np.arange(40) % 3
+    head = make_private()
+    with pytest.raises(ArrayError, match="rows changed between two passes"):
+        head.fit(Changing(passes), labels)
+    assert not hasattr(head, "fit_")
+    make_private().fit(Changing(1000), labels)
+
+
+def test_a_memory_map_that_another_process_writes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(array_inputs, "STREAMED_BYTES", 0)
+    made = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (40, 3))
+    made[:] = np.random.default_rng(0).normal(size=(40, 3))
+    source = array_inputs.find_source(np.load(tmp_path / "x.npy", mmap_mode="r"))
+    assert source is not None
+    first = [block for _, block in source.read_blocks(7)]
+    again = [block for _, block in source.read_blocks(40)]  # other blocks, equal rows
+    assert np.array_equal(np.concatenate(first), again[0])
+    made[39, 2] += 1
+    made.flush()
+    with pytest.raises(ArrayError, match="rows changed between two passes"):
+        list(source.read_blocks(7))

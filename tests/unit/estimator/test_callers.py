@@ -17,10 +17,16 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer
 from sklearn.decomposition import PCA
+from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.feature_selection import RFE, RFECV, SelectFromModel, SequentialFeatureSelector
 from sklearn.frozen import FrozenEstimator
-from sklearn.model_selection import GridSearchCV, KFold
+from sklearn.model_selection import (
+    GridSearchCV,
+    HalvingGridSearchCV,
+    HalvingRandomSearchCV,
+    KFold,
+)
 from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier, OutputCodeClassifier
 from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
@@ -89,6 +95,45 @@ class NoEstimator:
         return head.fit(X, y)
 
 
+class Chosen(SelectFromModel):  # type: ignore[misc]
+    """A class of one's own that fits the head as a step of a pipeline."""
+
+
+class Unbound:
+    """Ways to write a fit whose first argument is no instance."""
+
+    @staticmethod
+    def fit(head: Any, y: Any) -> Any:
+        return head.fit(X - X.mean(axis=0), y)
+
+    @classmethod
+    def partial_fit(cls, head: Any, y: Any) -> Any:
+        return head.fit(X - X.mean(axis=0), y)
+
+    def fit_predict(*given: Any) -> Any:
+        return given[1].fit(X - X.mean(axis=0), Y)
+
+
+def fit_for(_: Any, head: Any) -> Any:
+    return head.fit(X - X.mean(axis=0), Y)
+
+
+class Assigned:
+    fit = fit_for
+
+
+class Centred(PrivateClassifier):
+    """Changes rows before the fit that it inherits."""
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Any:
+        return super().fit(X - X.mean(axis=0), y, groups)
+
+
+def fit(head: Any) -> Any:
+    """A function is no class whose rows are unknown: it is read where it is called."""
+    return head.fit(X, Y)
+
+
 def scale(rows: Any) -> Any:
     return (rows - rows.mean(axis=0)) / rows.std(axis=0)
 
@@ -148,7 +193,7 @@ def named(*steps: Any, kind: Any = Pipeline, then: str = "fit") -> Make:
     """A pipeline of steps, whose names are their numbers, and of the head at None."""
 
     def compose(head: PrivateClassifier) -> Any:
-        heads = [SelectFromModel(head) if step is SelectFromModel else step for step in steps]
+        heads = [Chosen(head) if step is Chosen else step for step in steps]
         made = [(f"{place}", head if step is None else step) for place, step in enumerate(heads)]
         return getattr(kind(made), then)(X, Y)
 
@@ -180,9 +225,24 @@ def scored(function: Any, **options: Any) -> Make:
 
 FITTED = "is fitted on the private rows without noise"
 MIXES = "in other company"
-LABELS = "reads from the private labels which classes exist"
-SCORES = "chooses features by scores of private rows"
+REFUSED = "its fit calls a private fit, and may use rows twice, or choose them"
 STRATIFIED = r"cv StratifiedKFold: it splits by the private labels.*write cv=KFold\(5\)"
+
+REFUSED_CLASSES: list[tuple[Any, Any, dict[str, Any]]] = [
+    (ensemble.StackingClassifier, Y, {}), (ensemble.VotingClassifier, Y, {}),
+    (ensemble.BaggingClassifier, Y, {}), (CalibratedClassifierCV, Y, {}),
+    (model_selection.TunedThresholdClassifierCV, TWO, {}),
+    (model_selection.FixedThresholdClassifier, TWO, {}), (OneVsRestClassifier, Y, {}),
+    (OneVsOneClassifier, Y, {}), (OutputCodeClassifier, Y, {}),
+    (SelfTrainingClassifier, SOME, {}), (MultiOutputClassifier, THREE, {}),
+    (ClassifierChain, THREE, {}), (RFE, Y, {"n_features_to_select": 5}), (RFECV, Y, {}),
+    (SelectFromModel, Y, {"max_features": 2}), (SequentialFeatureSelector, Y, {"cv": FOLDS}),
+    # n of its first fits is computed from the number of classes in y
+    (HalvingGridSearchCV, Y, {"param_grid": {"epsilon": [1.0, 2.0]}, "cv": FOLDS,
+                              "error_score": "raise"}),
+    (HalvingRandomSearchCV, Y, {"param_distributions": {"epsilon": [1.0]}, "cv": FOLDS,
+                                "error_score": "raise"}),
+]  # fmt: skip
 
 # A composition, and the number of its fits, or why it is refused.
 COMPOSITIONS: dict[str, tuple[Make, int | str]] = {
@@ -215,11 +275,20 @@ COMPOSITIONS: dict[str, tuple[Make, int | str]] = {
     "error with rows": (spread(need_many), "fails for a part of the rows: KeyError: it computes"),
     "pipeline of its own": (named(Normalizer(), None, kind=Direct), "Direct: its fit calls"),
     "in parts": (lambda head: InParts().partial_fit(head, Y), "InParts: its fit calls"),
-    "no estimator": (lambda head: NoEstimator().fit(head, Y), 1),
+    "no estimator": (lambda head: NoEstimator().fit(head, Y), "NoEstimator: its fit calls"),
+    "static": (lambda head: Unbound.fit(head, Y), "Unbound: its fit calls"),
+    "of a class": (lambda head: Unbound.partial_fit(head, Y), "Unbound: its fit calls"),
+    "any arguments": (lambda head: Unbound().fit_predict(head), "Unbound: its fit calls"),
+    "assigned": (lambda head: Assigned().fit(head), "Assigned: its fit calls"),
+    "inherited": (lambda head: Centred(**head.get_params(deep=False)).fit(X, Y), "Centred: its"),
+    "declared heir": (lambda head: Centred(**head.get_params(deep=False)).set_params(
+        public_steps=["Centred"]).fit(X, Y), 1),
+    "function": (fit, 1),
     "frozen after frozen": (declared(named(
         FrozenEstimator(StandardScaler().fit(X)), FrozenEstimator(PCA(2).fit(X)), None
     ), "0", "1"), 1),
-    "private step": (public(SelectFromModel(make_private())), "contains a private fit"),
+    "private step": (
+        public(Chosen(make_private(public_steps=["Chosen"]))), "contains a private fit"),
     "outer pipeline": (lambda head: make_pipeline(
         StandardScaler(), make_pipeline(Normalizer(), head)
     ).fit(X, Y), "step 'standardscaler'"),
@@ -229,37 +298,21 @@ COMPOSITIONS: dict[str, tuple[Make, int | str]] = {
         StandardScaler(), GridSearchCV(head, {"epsilon": [1.0]}, cv=FOLDS, error_score="raise")
     ).fit(X, Y), FITTED),
     # steps after
-    "stateless after": (named(SelectFromModel, FunctionTransformer(), then="fit_transform"), 1),
-    "scaler after": (named(SelectFromModel, StandardScaler()), FITTED),
-    "step before the inner one": (named(StandardScaler(), SelectFromModel, Normalizer()), FITTED),
+    "stateless after": (declared(named(Chosen, FunctionTransformer(), then="fit_transform"),
+        "Chosen"), "step '0' contains a private fit, but is not the last step"),
+    "scaler after": (declared(named(Chosen, StandardScaler()), "Chosen"), "not the last step"),
+    "step before the inner one": (
+        declared(named(StandardScaler(), Chosen, Normalizer()), "Chosen"), "not the last step"),
     # estimators of estimators
-    "stacking": (around(ensemble.StackingClassifier),
-        "StackingClassifier: .*trains its final estimator on predictions of private rows"),
-    "voting": (around(ensemble.VotingClassifier), LABELS),
-    "bagging": (around(ensemble.BaggingClassifier), "draws rows with repetition"),
-    "subsets": (around(ensemble.BaggingClassifier, bootstrap=False), LABELS),
+    **{kind.__name__: (around(kind, y, **options), f"({kind.__name__}|RFE): {REFUSED}")
+       for kind, y, options in REFUSED_CLASSES},
     "regressor": (declared(
         around(ensemble.BaggingRegressor), "BaggingRegressor"), "BaggingRegressor: its fit calls"),
     "boosting": (around(ensemble.AdaBoostClassifier), "support sample_weight"),
-    "calibration": (around(CalibratedClassifierCV), "learns the calibration"),
-    "threshold": (around(model_selection.TunedThresholdClassifierCV, TWO), "learns the threshold"),
-    "fixed threshold": (around(model_selection.FixedThresholdClassifier, TWO), 1),
-    "one against rest": (around(OneVsRestClassifier), LABELS),
-    "one against one": (around(OneVsOneClassifier), "n reveals their number"),
-    "codes": (around(OutputCodeClassifier), LABELS),
-    "self training": (around(SelfTrainingClassifier, SOME), "chooses rows by"),
-    "outputs": (around(MultiOutputClassifier, THREE), 2),
-    "chain": (around(ClassifierChain, THREE), 2),
-    "elimination": (around(RFE, n_features_to_select=5), 2),
-    "selection": (around(SelectFromModel, max_features=2), 1),
-    "number of features by rows": (around(SelectFromModel, max_features=lambda rows: int(
-        rows[0, 0] > 0)), "max_features is computed from private rows"),
-    "elimination by scores": (around(RFECV), SCORES),
-    "sequential selection": (around(SequentialFeatureSelector, cv=FOLDS), SCORES),
     "own class": (around(Wrapper), r"public_steps=\['Wrapper'\]"),
     "declared class": (declared(around(Wrapper), "Wrapper"), 1),
     "class of scikit-learn": (
-        declared(around(ensemble.VotingClassifier), "VotingClassifier"), LABELS),
+        declared(around(ensemble.VotingClassifier), "VotingClassifier"), REFUSED),
     # searches and cross-validation
     "search": (searched([1.0, 2.0], cv=FOLDS), 5),
     "stratified search": (searched([1.0]), STRATIFIED),

@@ -21,7 +21,14 @@ import torch
 from scipy import sparse
 
 import dpprobe
-from dpprobe.estimator import array_inputs, callers, fit_and_score, given_values, row_copies
+from dpprobe.estimator import (
+    array_inputs,
+    callers,
+    fit_and_score,
+    given_values,
+    known_rows,
+    row_copies,
+)
 from dpprobe.estimator.budget import Budget
 from dpprobe.estimator.parameters import check_parameters
 from dpprobe.estimator.planned_fit import plan_fit
@@ -234,11 +241,11 @@ def test_rows_are_read_in_blocks_and_copies_counted(monkeypatch: pytest.MonkeyPa
     head, X = make_benchmark().fit(*make_rows(rows=60)), make_rows(1, rows=30).X
     scores = head.decision_function(X)
     for size in (1, 12, 24, 95, 96, 1000):
-        for module in (array_inputs, fit_and_score, row_copies):
+        for module in (array_inputs, fit_and_score, known_rows):
             monkeypatch.setattr(module, "SCORED_BYTES", size)
         units = [None, Units.number_units(list("abcdefgh")), Units.number_units(list("aabbcaab"))]
         for place, each in enumerate(units):
-            found[f"{size} {place}"] = told(row_copies.warn_of_copies, rows, each)
+            found[f"{size} {place}"] = told(row_copies.warn_of_copies, rows, each, None)
         source = array_inputs.MappedRows(rows)
         np.testing.assert_array_equal(array_inputs.read_source(source), rows)
         found[f"{size} starts"] = [start for start, _ in source.read_blocks(size)]

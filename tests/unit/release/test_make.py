@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from dpprobe.artifacts import hash_value
+from dpprobe.data.promise_facts import PromiseFacts
 from dpprobe.errors import (
     BudgetError,
     ConfigError,
@@ -601,3 +602,37 @@ def test_the_price_of_the_choice_reads_the_features_of_datasets_with_the_same_un
     ]  # fmt: skip
     assert blocks[1]["cells"] == 2 * blocks[0]["cells"]
     assert blocks[1]["epsilon"] > 1.2 * blocks[0]["epsilon"]
+
+
+PARTS_ON_TEST_IMAGES = {
+    "evaluate": {"evaluate": {"epsilon": 1}}, "calibrate": {"calibrate": {"epsilon": 4}},
+    "monitor": {"monitor": {"epsilon": 2}},
+}  # fmt: skip
+
+
+def with_copies_across(folder: Path, count: int) -> None:
+    """Notes in both manifests that images are in both splits, as `duplicates: warn` allows."""
+    for split in ("train", "test"):
+        path = folder / split / "manifest.json"
+        body = json.loads(path.read_text())
+        del body["manifest_sha256"]
+        body["promise"] = PromiseFacts(copies_across=count).to_dict()
+        path.write_text(json.dumps(body | {"manifest_sha256": hash_value(body)}))
+
+
+@pytest.mark.parametrize("part", PARTS_ON_TEST_IMAGES)
+def test_nothing_is_measured_on_test_images_that_were_trained_on(part: str, tmp_path: Path) -> None:
+    """The picture would pay for the head and for the result: 3.81 of a ledger's 3 in the review."""
+    write_features(tmp_path)
+    with_copies_across(tmp_path, 1)
+    with pytest.raises(PrivacyError, match="an image is in both splits"):
+        release(tmp_path, study(tmp_path, **PARTS_ON_TEST_IMAGES[part]))
+    assert not Ledger.of_dataset(tmp_path / "data", "toy").read_entries()
+    with_copies_across(tmp_path, 0)
+    release(tmp_path, study(tmp_path, **PARTS_ON_TEST_IMAGES[part]))
+
+
+def test_a_head_alone_reads_one_side_and_is_released(tmp_path: Path) -> None:
+    write_features(tmp_path)
+    with_copies_across(tmp_path, 1)
+    assert verify_bundle(release(tmp_path, study(tmp_path))).passed

@@ -23,7 +23,7 @@ from dpprobe.study.network_methods import (
     network_methods,
     searched_methods,
 )
-from dpprobe.study.release_data import public_subsample, release_delta, split_fault
+from dpprobe.study.release_data import release_delta
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY
@@ -152,8 +152,9 @@ def describe(study: Study) -> dict[str, Any]:
         name: [
             study.dataset_delta(name), study.allows_delta_above(name), study.max_epsilon(name),
             study.dataset_unit(name), study.dataset_patients(name),
-            comparisons.dataset_comparisons(study, name), split_fault(study.datasets[name]),
-            public_subsample(study.datasets[name]),
+            comparisons.dataset_comparisons(study, name),
+            next(iter(study.dataset_promise(name).list_promise_faults("patient")), None),
+            study.dataset_promise(name).subsample,
         ]
         for name in study.datasets
     }  # fmt: skip

@@ -72,6 +72,7 @@ CONTROLS = {
     "light_patients": "weights of a patient's images are never below 1/3",
     "late_rows": f"after the 128th, rows are up to {UNCLIPPED:g} times as long as the bound",
     "dropped_rows": "rows after the 1,024th are left out",
+    "private_n": "means are over the private number of units with rows, in place of the public n",
 }
 
 
@@ -114,6 +115,7 @@ def make_controls(
         "shared_batches": {"change_sampler": SharedBatches},
         "paired_units": {"change_sampler": PairedUnits},
         "late_rows": {"patch": lengthen_late_rows},
+        "private_n": {"broken_head": divide_by_private_n},
     }
     attacks: dict[str, Attack | str] = {
         **{name: replace(attack, **values) for name, values in changes.items()},
@@ -411,6 +413,13 @@ def add_counts(heads: Heads, data: TrainingSet, *, share: float | None = None) -
     largest = np.abs(weights).max(axis=(1, 2))[:, None]
     weights[..., -1] += counts.numpy() * (1 if share is None else share * largest)
     return replace(heads, weights=weights)
+
+
+def divide_by_private_n(heads: Heads, data: TrainingSet) -> Heads:
+    """Divides by the number of units with rows where a head divides noisy sums by n."""
+    assert data.units is not None
+    present = np.count_nonzero(np.diff(data.units.starts))
+    return replace(heads, weights=heads.weights * np.float32(data.n / present))
 
 
 def double_weights(data: TrainingSet) -> TrainingSet:

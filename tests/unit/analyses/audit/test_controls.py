@@ -44,7 +44,7 @@ NOTICED = {
     ("replayed_noise",): (
         "exact_late_classes", "exact_late_features", "cut_far_noise", "repeated_words",
     ),
-    ("head_from_releases",): ("counts_in_bias", "faint_counts"),
+    ("head_from_releases",): ("counts_in_bias", "faint_counts", "private_n"),
     ("unobserved",): ("noise_off_unobserved",),
 }  # fmt: skip
 SEVEN = {

@@ -244,7 +244,7 @@ class Steps(PartSteps):
             "backbone": task.hash_backbone(),
             "class list": hash_value(list(task.stores[0].class_names)),
             "epsilon or delta": hash_value([each.to_dict() for each in task.plan.mechanisms]),
-            "unit of privacy": hash_value([task.unit, task.dataset.unit_name()]),
+            "unit of privacy": hash_value([task.unit, task.promise.unit_column]),
         }
 
     def check(self) -> Block | None:

@@ -258,13 +258,17 @@ def enough_of_a_class(plan: Plan, *, classes: int) -> float:
 
 
 def composition_words(head: Plan, tested: Plan, *, split: str) -> str:
-    """States epsilons of training and test units; `split` is the public rule that assigns them."""
+    """States epsilons of training and test units; `split` is the public rule that assigns them.
+
+    A release is refused if equal images are on both sides (`PromiseFacts.tested_fault`).
+    """
     units = {"image": "images", "patient": "patients"}[head.unit]
     return (
-        f"No {head.unit} is both a training and a test {head.unit} (split: {split}), so nobody "
-        f"pays both epsilons: the head costs training {units} epsilon {head.realised_epsilon:g} "
-        f"and test {units} nothing; the test result costs test {units} epsilon "
-        f"{tested.realised_epsilon:g} and training {units} nothing."
+        f"Each {head.unit} is a training or a test {head.unit} (split: {split}), and no image is "
+        f"on both sides with equal bytes or pixels: the head costs training {units} epsilon "
+        f"{head.realised_epsilon:g} and test {units} nothing; the test result costs test {units} "
+        f"epsilon {tested.realised_epsilon:g} and training {units} nothing. A person with other "
+        f"images, or under another name, pays for each {head.unit}, and for both sides."
     )
 
 
@@ -548,9 +552,7 @@ class Steps(PartSteps):
             draw.open_entropy(),
             metric=asked.published,
             link=self.task.method.link_on(draw.features.multi_label),
-            composition=composition_words(
-                self.task.plan, plan, split=self.task.dataset.public_split().rule
-            ),
+            composition=composition_words(self.task.plan, plan, split=self.task.promise.split_rule),
             calibration=Calibration.from_block(calibrated) if calibrated else None,
             keep_counts=self.task.is_needed("evaluation"),
             shared=draw.shared,

@@ -54,7 +54,6 @@ from dpprobe.sites.exchange import (
 )
 from dpprobe.sites.shared_sums import SharedSums, SumsMissing
 from dpprobe.sites.site_folder import has_sent, lock_folder, site_folder
-from dpprobe.study.release_data import public_subsample
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.job_features import JobFeatures
 from dpprobe.versions import code_version
@@ -352,8 +351,8 @@ def _list_terms(task: AskedRelease, options: SitesOptions) -> dict[str, Any]:
         "delta": task.delta,
         "accountant": task.study.accountant,
         "version of dpprobe": code_version(),
-        "split rule": task.dataset.public_split().rule,
-        "subsample": public_subsample(task.dataset),
+        "split rule": task.promise.split_rule,
+        "subsample": task.promise.subsample,
         "cohort": asked.cohort,
         "horizon": asked.horizon,
         "images per patient": task.study.dataset_patients(asked.dataset),

@@ -1,0 +1,119 @@
+"""The facts of a dataset that bear on a guarantee: who is a unit, and what else a unit can move.
+
+Studies, releases, sites and the estimator take these facts from `promise_facts` alone. A manifest
+of features has them too, so that a fit on features of another study or machine knows them. A fit
+uses, states or refuses each fact:
+
+| fact | a unit could otherwise |
+|---|---|
+| `unit_column`, `images_per_patient` | count once per image: one person in several units |
+| `split_fault` | move another unit between training and test |
+| `images_fault` | let another image of a patient in |
+| `subsample`, `subsample_fault` | change which other units are trained on, or reveal a label in n |
+| `copies` | be in the training split several times |
+| `copies_across` | be in both splits, and pay for both |
+| `same_units_as` | be in two datasets, and pay for both |
+
+`subsample_fault` also refuses the datasets that a study's block `imbalance` adds: their `fractions`
+choose rows of a class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from dpprobe.data.options import DatasetOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromiseFacts:
+    """The facts of a dataset that bear on a guarantee.
+
+    Attributes:
+      unit_column: the column that names the patient of each image; None without patients.
+      images_per_patient: the largest number of a patient's training images, by a public rule.
+      split_rule, split_fault, images_fault: see `dpprobe.data.options.PublicSplit`.
+      subsample: the public `fraction` and `public_seed` that chose training rows by name alone.
+      subsample_fault: why no guarantee covers the choice of training rows, with the remedy.
+      same_units_as: the dataset that is declared to share units.
+      copies: counts of training rows with an earlier row's image, by unit; None if not counted.
+      copies_across: the number of images that are in both splits; None if not counted.
+    """
+
+    unit_column: str | None = None
+    images_per_patient: int | None = None
+    split_rule: str = "source"
+    split_fault: str | None = None
+    images_fault: str | None = None
+    subsample: Mapping[str, Any] | None = None
+    subsample_fault: str | None = None
+    same_units_as: str | None = None
+    copies: Mapping[str, Mapping[str, Any]] | None = None
+    copies_across: int | None = None
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Reads facts that `to_dict` wrote; raises TypeError for unknown facts."""
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the facts that differ from the defaults, JSON-compatible."""
+        plain = vars(PromiseFacts())
+        return {key: value for key, value in asdict(self).items() if value != plain[key]}
+
+    def list_promise_faults(self, unit: str) -> list[str]:
+        """Explains why no private fit may use the training rows, with remedies; mostly empty.
+
+        Args:
+          unit: the unit of privacy; a unit of one row is "image" or "row".
+        """
+        of_images = unit in ("image", "row")
+        faults = (self.subsample_fault or self.split_fault, of_images and self.images_fault)
+        return [fault for fault in faults if fault]
+
+    def tested_fault(self) -> str | None:
+        """Explains why nothing private may be measured on the test rows beside a private head.
+
+        The two costs are not added up in place of a refusal, because a published price must not
+        depend on whether private images are copies.
+        """
+        if not self.copies_across:
+            return None
+        return (
+            "an image is in both splits (equal bytes or pixels), so one person would pay for the "
+            "head and for what is measured on test images. Remove the copy from one split "
+            "(`duplicates: error` lists the copies), or measure nothing on test images"
+        )
+
+    def count_copies(self, unit: str) -> Mapping[str, Any] | None:
+        """Counts training rows that repeat another unit's image; None if there is none."""
+        word = {"row": "image", "group": "patient"}.get(unit, unit)
+        copies = (self.copies or {}).get(word)
+        return copies if copies and copies["rows"] else None
+
+
+def promise_facts(
+    dataset: DatasetOptions,
+    *,
+    copies: Mapping[str, Mapping[str, Any]] | None = None,
+    copies_across: int | None = None,
+) -> PromiseFacts:
+    """Returns a dataset's facts; counts of copies are known once its split tables are made."""
+    split, part = dataset.public_split(), dataset.subsample
+    chosen = None
+    if part is not None and part.fraction is not None:
+        chosen = {"fraction": part.fraction, "public_seed": part.seed}
+    return PromiseFacts(
+        unit_column=dataset.unit_name(),
+        images_per_patient=dataset.images_per_patient(),
+        split_rule=split.rule,
+        split_fault=split.fault,
+        images_fault=split.images_fault,
+        subsample=chosen,
+        subsample_fault=None if part is None else part.explain_labels_used(),
+        same_units_as=dataset.same_units_as,
+        copies=copies,
+        copies_across=copies_across,
+    )

@@ -1,0 +1,125 @@
+"""No option of a dataset can bear on a guarantee unnoticed, and no room reads a fact elsewhere."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from dataclasses import fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpprobe.data.promise_facts import PromiseFacts, promise_facts
+from dpprobe.data.registry import SOURCES, dataset_options
+
+# The facts that an option of a source decides.
+BEARS = {
+    "unit_column": {"unit_column", "split_rule"}, "subsample": {"subsample", "subsample_fault"},
+    "max_images_per_patient": {"images_per_patient", "images_fault"},
+    "split_by": {"split_rule", "split_fault"}, "split_seed": {"split_rule"},
+    "test_fraction": {"split_rule"}, "same_units_as": {"same_units_as"},
+    "duplicates": {"copies_across"}, "filters": {"images_fault"}, "missing": {"images_fault"},
+    "uncertain": {"images_fault"}, "layout": {"split_rule", "unit_column"},
+}  # fmt: skip
+# Options of which a guarantee does not depend, with the reason.
+PLAIN = {
+    **dict.fromkeys(
+        ("source", "name", "path", "root", "train", "test", "files", "revision", "repo", "table",
+         "test_table", "train_values", "test_values", "split_column", "joins", "extract",
+         "path_column", "path_template", "delimiter", "limit", "exclude"),
+        "say where the rows are: a row that is missing is a null row",
+    ),
+    **dict.fromkeys(
+        ("label_column", "label_columns", "class_names", "several_labels", "accepted_labels",
+         "group_columns", "id_column", "image_column", "vectors", "shard_in_id"),
+        "name values of the own row",
+    ),
+    **dict.fromkeys(
+        ("catalog", "expect", "verify", "metric", "missing_classes", "prompts", "prompt_names",
+         "embed"),
+        "check, store or show",
+    ),
+    "delta": "is checked with n by each fit", "allow_delta_above_one_over_n": "is one of cells",
+    "unit": "is the unit that a study or an estimator names",
+    "other_units_than": "only takes back a refusal",
+}  # fmt: skip
+
+
+def list_options() -> Iterator[tuple[str, str]]:
+    for source, module in SOURCES.items():
+        yield from ((source, option) for option in import_module(module).Options.model_fields)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_option_of_a_source_bears_on_a_fact_or_is_said_not_to(source: str) -> None:
+    options = {option for one, option in list_options() if one == source}
+    assert options <= BEARS.keys() | PLAIN.keys(), sorted(options - BEARS.keys() - PLAIN.keys())
+
+
+def test_every_fact_comes_from_an_option_or_a_count() -> None:
+    counted = {"copies"}
+    assert set().union(*BEARS.values()) | counted == {each.name for each in fields(PromiseFacts)}
+    assert {option for _, option in list_options()} == BEARS.keys() | PLAIN.keys()
+
+
+ROWS = {"source": "csv", "train": "rows.csv", "label_column": "kind", "class_names": ["a", "b"]}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "unit_column": {"unit_column": "who"},
+    "images_per_patient": {"unit_column": "who", "max_images_per_patient": 3},
+    "split_rule": {"split_by": "id", "split_seed": 4},
+    "split_fault": {"split_by": "class"},
+    "images_fault": {"unit_column": "who", "max_images_per_patient": 3, "unit": "image",
+                     "missing": "drop", "split_by": "id"},
+    "subsample": {"split_by": "id", "subsample": {"fraction": 0.25, "seed": 2}},
+    "subsample_fault": {"split_by": "id", "subsample": {"per_class": 2}},
+    "same_units_as": {"same_units_as": "films"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fact", VARIANTS)
+def test_an_option_s_fact_survives_a_manifest(fact: str) -> None:
+    """As JSON and back, which is how features bring facts along."""
+    facts = promise_facts(
+        dataset_options({**ROWS, **VARIANTS[fact]}), copies={"image": {"rows": 1}}, copies_across=2
+    )
+    assert getattr(facts, fact) != getattr(PromiseFacts(), fact)
+    again = PromiseFacts.from_dict(json.loads(json.dumps(facts.to_dict())))
+    assert again == facts
+    assert VARIANTS.keys() | {"copies", "copies_across"} == {
+        each.name for each in fields(PromiseFacts)
+    }
+
+
+def test_an_unknown_fact_is_no_default() -> None:
+    """A manifest of a later version may know a fact that this version would drop."""
+    with pytest.raises(TypeError):
+        PromiseFacts.from_dict({"twins": 3})
+
+
+# Where facts are read from options: the function that gathers them, and what has other uses.
+READS = {
+    "public_split": {"release/asked_release.py"},  # the key of the split in a ledger
+    "unit_name": {"draft/init_output.py", "draft/study_text.py"},  # of a table that `init` sees
+    "images_per_patient": {
+        "estimator/known_rows.py", "estimator/planned_fit.py", "study/study.py",
+    },
+    "names_units": {"draft/seen_dataset.py", "study/class_split_checks.py", "study/study.py"},
+    "duplicates_across_splits": set(), "train_copies": set(),
+    "copies_across": {"release/asked_release.py"},
+}  # fmt: skip
+
+
+def test_facts_are_gathered_in_one_place(repository: Path) -> None:
+    """Rooms other than `data` take facts from `PromiseFacts`, so none can forget one."""
+    package, found = repository / "src/dpprobe", dict[str, set[str]]()
+    for path in sorted(package.rglob("*.py")):
+        name = path.relative_to(package).as_posix()
+        if name.startswith("data/"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and node.attr in READS:
+                found.setdefault(node.attr, set()).add(name)
+    assert found == {fact: places for fact, places in READS.items() if places}

@@ -1,0 +1,372 @@
+"""Every fact of a dataset at every door of the estimator: used, stated or refused, never dropped.
+
+The lists are generated: facts are the fields of `PromiseFacts`, and a door is each way in which
+rows of a store reach a private fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import GridSearchCV, KFold, RandomizedSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import Normalizer, StandardScaler
+
+from dpprobe.data.promise_facts import PromiseFacts
+from dpprobe.errors import PrivacyError, StoreError
+from dpprobe.estimator import known_rows
+from dpprobe.estimator.budget import Budget
+from dpprobe.estimator.private_classifier import PrivateClassifier
+from dpprobe.estimator.public_functions import read_features
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.release.verification.verify import verify_bundle
+from tests.support.classifiers import DELTA, FAST, make_budget
+from tests.support.feature_stores import separable, write_split
+
+pytestmark = pytest.mark.filterwarnings("ignore:fit number")
+
+PATIENTS, EACH, DIMENSION = 20, 6, 5
+ROWS = PATIENTS * EACH
+NAMES = [f"p{row // EACH}" for row in range(ROWS)]
+LABELS = np.arange(ROWS) % 3
+OF_PATIENTS = PromiseFacts(unit_column="who")
+STRANGERS = separable(np.arange(30) % 3, DIMENSION, seed=9).astype(np.float32)
+Door = Callable[[PrivateClassifier, FeatureStore, list[str] | None], Any]
+
+
+@pytest.fixture(autouse=True)
+def forget() -> Iterator[None]:
+    """Each test opens its own stores."""
+    known_rows._OPENED.clear()
+    yield
+    known_rows._OPENED.clear()
+
+
+def open_store(
+    folder: Path, promise: PromiseFacts | None, *, dataset: str = "clinic", split: str = "train",
+    seed: int = 0,
+) -> FeatureStore:  # fmt: skip
+    named = promise is None or promise.unit_column is not None
+    write_split(
+        folder / "features" / dataset / "pixels" / split,
+        separable(LABELS, DIMENSION, seed=seed).astype(np.float32), LABELS,
+        units=NAMES if named else None, promise=promise and replace(promise, copies=None),
+        copies=promise.copies if promise else None,
+    )  # fmt: skip
+    return read_features(folder, dataset, "pixels", split)
+
+
+def make_head(**options: Any) -> PrivateClassifier:
+    values: dict[str, Any] = {
+        "head": FAST,
+        "classes": (0, 1, 2),
+        "budget": make_budget(max_epsilon=50.0),
+    }
+    return PrivateClassifier(**values | options)
+
+
+def some(head: PrivateClassifier, rows: Any, store: FeatureStore, names: Any, *places: Any) -> Any:
+    """Fits some of a store's rows; `places` are those of the rows in the store."""
+    at = places[0] if places else slice(None)
+    return head.fit(rows, store.labels[at], None if names is None else np.array(names)[at])
+
+
+def in_pipeline(head: Any, rows: Any, labels: Any, names: Any, *steps: Any) -> Any:
+    groups = {} if names is None else {"privateclassifier__groups": names}
+    return make_pipeline(Normalizer(), *steps, head).fit(rows, labels, **groups)
+
+
+ODD = np.arange(ROWS)[::-1][: ROWS - 3]
+
+
+class OwnSource:
+    """Rows in a class of a user's own, which hides the store."""
+
+    def __init__(self, store: FeatureStore) -> None:
+        self.rows, self.dimension = store.rows, store.dimension
+        self.read_blocks = store.read_blocks
+
+
+def searched(kind: Any, grid: str) -> Door:
+    def fit(head: PrivateClassifier, store: FeatureStore, names: list[str] | None) -> Any:
+        search = kind(head, {"epsilon": [1.0]}, cv=KFold(2), error_score="raise", refit=True,
+                      **({"n_iter": 1} if grid == "random" else {}))  # fmt: skip
+        return search.fit(store.read(), store.labels, groups=names).best_estimator_
+
+    return fit
+
+
+def beside_strangers(head: Any, store: FeatureStore, names: Any) -> Any:
+    rows = np.concatenate([store.read(), STRANGERS])
+    others = None if names is None else [*names, *(f"s{row}" for row in range(len(STRANGERS)))]
+    return head.fit(rows, np.concatenate([store.labels, np.arange(30) % 3]), others)
+
+
+def framed(head: Any, store: FeatureStore, names: Any) -> Any:
+    return some(head, pd.DataFrame(store.read(), columns=list("abcde")), store, names)
+
+
+def scored(head: Any, store: FeatureStore, names: Any) -> Any:
+    cross_val_score(head, store.read(), store.labels, cv=KFold(2), error_score="raise",
+                    params=None if names is None else {"groups": names})  # fmt: skip
+
+
+WHOLE: dict[str, Door] = {
+    "store": lambda head, store, names: head.fit(store, store.labels, names),
+    "opened without read_features": lambda head, store, names: head.fit(
+        FeatureStore(store.path), store.labels, names),
+    "array": lambda head, store, names: some(head, store.read(), store, names),
+    "float64": lambda head, store, names: some(head, store.read("float64"), store, names),
+    "list": lambda head, store, names: some(head, store.read().tolist(), store, names),
+    "frame": framed,
+    "tensor": lambda head, store, names: some(head, torch.from_numpy(store.read()), store, names),
+    "iterator": lambda head, store, names: some(
+        head, iter([store.read()[:50], store.read()[50:]]), store, names),
+    "own source": lambda head, store, names: some(head, OwnSource(store), store, names),
+    "pipeline": lambda head, store, names: in_pipeline(head, store.read(), store.labels, names),
+    "scaled by hand": lambda head, store, names: some(
+        head, StandardScaler().fit_transform(store.read()), store, names),
+    "some columns": lambda head, store, names: some(head, store.read()[:, :3], store, names),
+    "names of classes": lambda head, store, names: head.set_params(classes=("a", "b", "c")).fit(
+        3 * store.read(), [store.class_names[label] for label in store.labels], names),
+}  # fmt: skip
+PARTS: dict[str, Door] = {
+    "slice": lambda head, store, names: some(
+        head, store.read()[: ROWS - 6], store, names, slice(ROWS - 6)),
+    "any order": lambda head, store, names: some(head, store.read()[ODD], store, names, ODD),
+    "blocks of a view": lambda head, store, names: some(
+        head, np.asfortranarray(store.read()[::2]), store, names, slice(None, None, 2)),
+    "read_rows": lambda head, store, names: some(
+        head, store.read_rows(np.arange(90)), store, names, slice(90)),
+    "with strangers": beside_strangers,
+    "frozen step": lambda head, store, names: in_pipeline(
+        head.set_params(public_steps=["frozenestimator"]), store.read()[:90], store.labels[:90],
+        names and names[:90], FrozenEstimator(StandardScaler().fit(STRANGERS))),
+}  # fmt: skip
+SEARCHES: dict[str, Door] = {
+    "grid search": searched(GridSearchCV, "grid"),
+    "random search": searched(RandomizedSearchCV, "random"),
+    "cross-validation": scored,
+}
+DOORS = WHOLE | PARTS | SEARCHES
+
+# Facts that every door refuses for rows as units: the fact, and a text of the refusal.
+REFUSED: dict[str, tuple[PromiseFacts, str]] = {
+    "unit_column": (OF_PATIENTS, "names a patient \\(who\\) for each image"),
+    "split_fault": (PromiseFacts(split_fault="split_by: class"), "split_by: class"),
+    "images_fault": (replace(OF_PATIENTS, images_fault="keeps the first"), "keeps the first"),
+    "subsample_fault": (PromiseFacts(subsample_fault="fractions chooses"), "fractions chooses"),
+    "same_units_as": (PromiseFacts(same_units_as="films"), "with units of films too"),
+}
+
+
+@pytest.mark.parametrize("fact", REFUSED)
+@pytest.mark.parametrize("door", DOORS)
+def test_a_fact_that_no_fit_can_keep_is_refused_at_every_door(
+    door: str, fact: str, tmp_path: Path
+) -> None:
+    promise, reason = REFUSED[fact]
+    store, head = open_store(tmp_path, promise), make_head()
+    with pytest.raises(PrivacyError, match=reason):
+        DOORS[door](head, store, None)
+    assert head.budget is not None
+    assert head.budget.compute_spent().entries == 0
+
+
+def budget_of(head: PrivateClassifier) -> Budget:
+    assert head.budget is not None
+    return head.budget
+
+
+def see_split(head: Any, store: FeatureStore, door: Door) -> None:
+    """A fit reads all of its rows as a split of its own, whose cost adds to every side."""
+    door(head, store, None)
+    assert {(each.split, each.parts[0].side) for each in budget_of(head)._bookings} == {
+        ("all rows", "train")
+    }
+
+
+def see_subsample(head: Any, store: FeatureStore, door: Door) -> None:
+    fitted = door(head, store, None)
+    if fitted is None:  # a score publishes no head
+        return
+    statement = find_head(fitted).privacy_
+    assert statement["public_data"]["subsample"] == {"fraction": 0.5, "public_seed": 3}
+    assert "which rows n counts" in str(statement["public"])
+
+
+def see_copies(head: Any, store: FeatureStore, door: Door) -> None:
+    with pytest.warns(UserWarning, match="7 rows repeat another row, and one row occurs 4 times"):
+        door(head, store, None)
+
+
+def see_limit(head: Any, store: FeatureStore, door: Door) -> None:
+    """Images as units: the statement prices a patient of the public largest number of images."""
+    fitted = door(head.set_params(unit="image"), store, None)
+    if fitted is not None:
+        patients = find_head(fitted).privacy_["patients"]
+        assert patients["images"] == EACH
+        assert patients["epsilon"] > 3 * find_head(fitted).plan_.realised_epsilon
+
+
+def find_head(fitted: Any) -> PrivateClassifier:
+    return fitted if isinstance(fitted, PrivateClassifier) else fitted.steps[-1][1]
+
+
+# Facts that a fit uses or states: the fact, and how one sees it.
+KEPT: dict[str, tuple[PromiseFacts, Callable[[Any, FeatureStore, Door], None]]] = {
+    "split_rule": (PromiseFacts(split_rule="id, seed 0, fraction 0.2"), see_split),
+    "copies_across": (PromiseFacts(copies_across=5), see_split),
+    "subsample": (PromiseFacts(subsample={"fraction": 0.5, "public_seed": 3}), see_subsample),
+    "copies": (PromiseFacts(copies={"image": {"rows": 7, "most": 4}}), see_copies),
+    "images_per_patient": (replace(OF_PATIENTS, images_per_patient=EACH), see_limit),
+}
+
+
+@pytest.mark.parametrize("fact", KEPT)
+@pytest.mark.parametrize("door", DOORS)
+def test_a_fact_is_used_or_stated_at_every_door(door: str, fact: str, tmp_path: Path) -> None:
+    promise, see = KEPT[fact]
+    see(make_head(), open_store(tmp_path, promise), DOORS[door])
+
+
+def test_every_fact_has_a_test() -> None:
+    assert {*REFUSED, *KEPT} == {field.name for field in fields(PromiseFacts)}
+
+
+@pytest.mark.parametrize("door", [*WHOLE, *PARTS])
+def test_patients_are_the_units_where_their_names_are_given(door: str, tmp_path: Path) -> None:
+    """Names that divide a patient are refused; coarser ones are the user's, as a family's."""
+    store = open_store(tmp_path, OF_PATIENTS)
+    own = [f"r{row}" for row in range(ROWS)]
+    with pytest.raises(PrivacyError, match="rows of one patient .* are in several groups"):
+        DOORS[door](make_head(unit="group"), store, own)
+    one = [*NAMES[:-1], "of another person"]  # one row of one patient
+    if "slice" not in door and door not in ("blocks of a view", "read_rows", "frozen step"):
+        with pytest.raises(PrivacyError, match="are in several groups"):
+            DOORS[door](make_head(unit="group"), store, one)
+    families = [f"f{int(name[1:]) // 2}" for name in NAMES]
+    whole = door not in PARTS
+    for names, count in ((NAMES, PATIENTS), (families, PATIENTS // 2)):
+        fitted = find_head(DOORS[door](make_head(unit="group"), store, names))
+        assert fitted.plan_.n == count or not whole
+
+
+def test_a_store_brings_the_names_of_its_patients(tmp_path: Path) -> None:
+    """20 patients of 6 images are 20 units: one person pays one epsilon."""
+    store = open_store(tmp_path, OF_PATIENTS)
+    head = make_head(unit="patient").fit(store, store.labels)
+    assert head.plan_.n == PATIENTS
+    folder = head.save_bundle(
+        tmp_path / "bundle", dataset="clinic", model="pixels", each_by_itself=True
+    )
+    assert verify_bundle(folder).passed
+    assert head.privacy_["unit_of_privacy"].startswith("one patient")
+
+
+def test_images_of_patients_state_that_a_patient_has_no_guarantee(tmp_path: Path) -> None:
+    store = open_store(tmp_path, OF_PATIENTS)
+    head = make_head(unit="image").fit(store, store.labels)
+    assert "nothing is promised to a patient" in head.privacy_["promise"]
+    folder = head.save_bundle(
+        tmp_path / "bundle", dataset="clinic", model="pixels", each_by_itself=True
+    )
+    assert verify_bundle(folder).passed
+
+
+def test_more_images_than_the_public_limit_are_refused(tmp_path: Path) -> None:
+    """The same rows twice: a patient has twice the images that the limit allows."""
+    store = open_store(tmp_path, replace(OF_PATIENTS, images_per_patient=EACH))
+    rows, labels = np.tile(store.read(), (2, 1)), np.tile(store.labels, 2)
+    with pytest.raises(PrivacyError, match="max_images_per_patient is 6 .* has more rows here"):
+        make_head(unit="image").fit(rows, labels)
+
+
+def test_an_added_ledger_counts(tmp_path: Path) -> None:
+    """A fit on a dataset that shares people books it, where the other's ledger can be added."""
+    store = open_store(tmp_path, PromiseFacts(same_units_as="films"))
+    data = tmp_path / "data"
+    elsewhere = make_head(budget=make_budget(tmp_path / "away/clinic", max_epsilon=3.0))
+    with pytest.raises(PrivacyError, match="same_units_as: films: write the name of another"):
+        elsewhere.fit(store, store.labels)
+    films = make_budget(data / "films", max_epsilon=3.0)
+    others = LABELS[::-1]
+    rows = separable(others, DIMENSION, seed=4).astype(np.float32)
+    make_head(budget=films).fit(rows, others)
+    clinic = make_budget(data / "clinic", max_epsilon=3.0)
+    make_head(budget=clinic).fit(store, store.labels)
+    alone = make_budget(max_epsilon=3.0)
+    for _ in range(2):
+        make_head(budget=alone).fit(rows, others)
+    both = alone.compute_spent().epsilon
+    assert clinic.compute_spent().epsilon == films.compute_spent().epsilon == both > 1.2
+
+
+def test_two_datasets_that_share_people_are_not_joined(tmp_path: Path) -> None:
+    clinic = open_store(tmp_path, PromiseFacts(same_units_as="films"))
+    films = open_store(tmp_path, PromiseFacts(), dataset="films", seed=1)
+    rows = np.concatenate([clinic.read(), films.read()])
+    head = make_head(budget=make_budget(tmp_path / "data/clinic"))
+    with pytest.raises(PrivacyError, match="rows of 2 datasets, and one has units of films too"):
+        head.fit(rows, np.tile(LABELS, 2))
+
+
+def test_a_part_beside_its_whole_is_told_apart(tmp_path: Path) -> None:
+    """All rows of the whole are the whole's; rows that are also all of a part may be the part's."""
+    whole = open_store(tmp_path, PromiseFacts())
+    kept = np.flatnonzero(LABELS != 2)[:60]
+    write_split(
+        tmp_path / "features/part/pixels/train", whole.read()[kept], LABELS[kept],
+        promise=PromiseFacts(subsample_fault="fractions chooses rows by class"),
+    )  # fmt: skip
+    part = read_features(tmp_path, "part", "pixels")
+    make_head().fit(whole.read(), LABELS)
+    with pytest.raises(PrivacyError, match="fractions chooses"):
+        make_head().fit(part.read(), part.labels)
+    with pytest.raises(PrivacyError, match="fractions chooses"):
+        make_head().fit(whole.read()[kept[:50]], LABELS[kept[:50]])
+
+
+def test_a_picture_of_two_patients_may_be_in_either_group(tmp_path: Path) -> None:
+    features = separable(LABELS, DIMENSION, seed=0).astype(np.float32)
+    features[EACH] = features[0]  # the first image of p1 is one of p0
+    write_split(
+        tmp_path / "features/clinic/pixels/train", features, LABELS, units=NAMES,
+        promise=OF_PATIENTS,
+    )  # fmt: skip
+    store = read_features(tmp_path, "clinic", "pixels")
+    rows, labels = store.read()[: ROWS - 1], LABELS[: ROWS - 1]
+    with pytest.warns(UserWarning, match="repeat a row of another group"):
+        make_head(unit="group").fit(rows, labels, NAMES[:-1])
+    strays = ["of nobody", *NAMES[1:-1]]
+    with pytest.raises(PrivacyError, match="are in several groups"):
+        make_head(unit="group").fit(rows, labels, strays)
+
+
+def test_features_without_facts_are_refused(tmp_path: Path) -> None:
+    """A manifest of another version: nobody knows who its units are."""
+    store = open_store(tmp_path, None)
+    for door in ("store", "array", "slice", "pipeline"):
+        with pytest.raises(StoreError, match="does not say who the dataset's units are"):
+            DOORS[door](make_head(), store, None)
+
+
+def test_rows_of_nobody_pass(tmp_path: Path) -> None:
+    """Other rows of the dimension, and a benchmark, which protects nobody."""
+    store = open_store(tmp_path, OF_PATIENTS)
+    make_head().fit(STRANGERS, np.arange(30) % 3)
+    PrivateClassifier(head=FAST, delta=DELTA, benchmark=True, random_state=1).fit(
+        store.read(), store.labels
+    )
+    assert known_rows.read_raw(["a", "b"]) is None
+    assert known_rows.join_facts([], "row") is None
+    assert known_rows.find_origins(STRANGERS, np.arange(30) % 3) == []
+    assert known_rows._can_read(store)
