@@ -7,6 +7,7 @@ workflow can use these rules as a module (docs/workflow.md).
 import gc
 import os
 from importlib.util import find_spec
+from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 from snakemake.settings.types import DeploymentMethod
@@ -21,6 +22,9 @@ for package in ("dpprobe", "snakemake_executor_plugin_cluster_generic"):
             'pip install "dpprobe[workflow]" (in a clone: make environment)'
         )
 
+from dpprobe.errors import ConfigError
+from dpprobe.study.yaml_file import check_yaml
+
 # Garbage collection takes more time than it is worth, because each job parses and keeps all rules.
 gc.set_threshold(100_000)
 
@@ -29,6 +33,10 @@ gc.set_threshold(100_000)
 # (snakemake/snakemake#730), and a study of one dataset would silently train on the default dataset as well. A module
 # has the study of the workflow that uses it.
 if len(workflow.modifier_stack) == 1 and not workflow.overwrite_configfiles:
+    try:
+        check_yaml(Path("config.yaml"))  # Snakemake would blame the next line of this file for faults
+    except ConfigError as error:
+        raise WorkflowError(str(error)) from None
 
     configfile: "config.yaml"
 
