@@ -29,14 +29,18 @@ from dpprobe.study.yaml_file import check_yaml
 gc.set_threshold(100_000)
 
 
+class StudyError(WorkflowError):
+    """A study has faults; the error's message has one line per fault."""
+
+
 # A study given with --configfile replaces the default study. Snakemake would merge the two studies
 # (snakemake/snakemake#730), and a study of one dataset would silently train on the default dataset as well. A module
 # has the study of the workflow that uses it.
 if len(workflow.modifier_stack) == 1 and not workflow.overwrite_configfiles:
-    try:
-        check_yaml(Path("config.yaml"))  # Snakemake would blame the next line of this file for faults
+    try:  # Snakemake would blame the line below for faults of the file
+        check_yaml(Path("config.yaml"))
     except ConfigError as error:
-        raise WorkflowError(str(error)) from None
+        raise StudyError(str(error)) from None
 
     configfile: "config.yaml"
 

@@ -10,11 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import h5py
+from typing import TYPE_CHECKING, Any
 
 from dpprobe.artifacts import require_plain_file, require_proportion
+from dpprobe.extras import OptionalModule
+
+if TYPE_CHECKING:
+    import h5py
+else:
+    h5py = OptionalModule("h5py")
 
 _MOST_LINKS = 100_000  # groups and datasets of one file; more would take minutes to check
 

@@ -31,6 +31,7 @@ from dpprobe.data.parquet_columns import (
     stream_columns,
 )
 from dpprobe.errors import ConfigError, DataError
+from dpprobe.hdf5_files import open_hdf5
 
 if TYPE_CHECKING:
     import h5py
@@ -382,8 +383,6 @@ class AnnDataFile(EmbeddingFile):
     @contextmanager
     def _open_file(self) -> Iterator[h5py.File]:
         import h5py
-
-        from dpprobe.hdf5_files import open_hdf5  # slow import: h5py
 
         with explain_damage(self.path), open_hdf5(self.path) as file:
             for name in ("obs", "obsm"):

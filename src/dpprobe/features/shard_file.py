@@ -21,14 +21,11 @@ import numpy.typing as npt
 from dpprobe import artifacts
 from dpprobe.data.table import SplitTable
 from dpprobe.errors import StoreError
-from dpprobe.extras import OptionalModule
 from dpprobe.features.shard_header import REMEDY, ShardHeader
 from dpprobe.hdf5_files import open_hdf5
 
 if TYPE_CHECKING:
     import h5py
-else:
-    h5py = OptionalModule("h5py")
 
 READ_BYTES = 16 << 20
 CACHE_BYTES = 16 << 20

@@ -34,11 +34,9 @@ from dpprobe.release.bundle import BundleFacts
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
     from PIL import Image
 else:
     pa = OptionalModule("pyarrow")
-    pq = OptionalModule("pyarrow.parquet")
 
 logger = logging.getLogger("dpprobe")
 
