@@ -7,6 +7,7 @@ workflow can use these rules as a module (docs/workflow.md).
 import gc
 import os
 from importlib.util import find_spec
+from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 from snakemake.settings.types import DeploymentMethod
@@ -21,14 +22,25 @@ for package in ("dpprobe", "snakemake_executor_plugin_cluster_generic"):
             'pip install "dpprobe[workflow]" (in a clone: make environment)'
         )
 
+from dpprobe.errors import ConfigError
+from dpprobe.study.yaml_file import check_yaml
+
 # Garbage collection takes more time than it is worth, because each job parses and keeps all rules.
 gc.set_threshold(100_000)
+
+
+class StudyError(WorkflowError):
+    """A study has faults; the error's message has one line per fault."""
 
 
 # A study given with --configfile replaces the default study. Snakemake would merge the two studies
 # (snakemake/snakemake#730), and a study of one dataset would silently train on the default dataset as well. A module
 # has the study of the workflow that uses it.
 if len(workflow.modifier_stack) == 1 and not workflow.overwrite_configfiles:
+    try:  # Snakemake would blame the line below for faults of the file
+        check_yaml(Path("config.yaml"))
+    except ConfigError as error:
+        raise StudyError(str(error)) from None
 
     configfile: "config.yaml"
 

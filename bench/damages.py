@@ -1,4 +1,4 @@
-"""Damages a finished study in 56 ways, and shows what a rerun, `doctor` and `doctor --fix` say.
+"""Damages a finished study in 61 ways, and shows what a rerun, `doctor` and `doctor --fix` say.
 
     python bench/damages.py --folder build/damages            # all kinds; a table in Markdown
     python bench/damages.py --folder build/damages summary    # kinds whose name contains a word
@@ -60,6 +60,25 @@ def keep_time(damage: Callable[..., None]) -> Callable[..., None]:
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
     return quiet
+
+
+def lose_records(path: Path) -> None:
+    """Copies without dot files lose the hashes of summaries, tables and figures."""
+    remove(path.parents[1] / ".written")
+    keep_time(raise_summary)(path)
+
+
+def link_to_itself(path: Path) -> None:
+    remove(path)
+    path.symlink_to(path.name)
+
+
+def swap_calibrations(path: Path) -> None:
+    swap(*sorted(path.glob("*.json"))[:2])
+
+
+def leave_partial(path: Path) -> None:
+    (path.parent / f".{path.name}.00000000-1.00000000.partial").write_bytes(b"half")
 
 
 def flip(path: Path) -> None:
@@ -209,6 +228,11 @@ def list_damages() -> list[Damage]:
         ("report: empty", empty, RESULTS / "report.html"),
         ("receipt: cut", cut, RECEIPT),
         ("receipt: deleted", remove, RECEIPT),
+        ("records lost, summary: accuracy 0.99", lose_records, SUMMARY),
+        ("calibrations: two swapped", swap_calibrations, RESULTS / "calibration"),
+        ("cell: a link to itself", link_to_itself, CELL),
+        ("cell record: a link to itself", link_to_itself, CELL / "metrics.json"),
+        ("shard: half of a killed job", leave_partial, SHARD),
         ("MLflow: metrics 0.999", edit_store(
             "update metrics set value = 0.999 where key = 'test/accuracy'",
             "update latest_metrics set value = 0.999 where key = 'test/accuracy'"), STORE),

@@ -7,8 +7,10 @@ import errno
 import logging
 import os
 import sys
+from contextlib import redirect_stdout
 from typing import NoReturn
 
+from dpprobe.artifacts import explain_unwritable
 from dpprobe.doctor.doctor_command import add_command as add_doctor
 from dpprobe.draft.init_command import add_command as add_init
 from dpprobe.errors import DpprobeError
@@ -17,6 +19,7 @@ from dpprobe.release.commands import add_commands
 from dpprobe.release.parts.sites.site_commands import add_command as add_site
 from dpprobe.reporting.plan_command import add_command as add_plan
 from dpprobe.reporting.results_command import add_command as add_results
+from dpprobe.shown_text import Terminal, printable
 from dpprobe.study import catalog
 from dpprobe.study.check_command import add_command as add_check
 from dpprobe.study.run_command import add_command as add_run
@@ -41,33 +44,48 @@ def main() -> None:
     add_site(commands)
     add_rollback(commands)
     add_doctor(commands)
-    arguments, words = parser.parse_known_args()
-    arguments.words = words
-    if words and arguments.command != "run":
-        parser.error(f"unrecognized arguments: {' '.join(words)}")
-    status = 0
     try:
-        if "run" in arguments:
-            _show_progress()
-            with naming_extras():
-                status = arguments.run(arguments)
-        else:
-            print(describe_dataset(arguments.name) if arguments.name else list_catalog())
-        sys.stdout.flush()
+        with redirect_stdout(Terminal(sys.stdout, "standard output")):  # type: ignore[type-var]
+            try:
+                status = _run_command(parser)
+            finally:
+                sys.stdout.flush()  # also after `--help`, whose output Python would flush at exit
     except BrokenPipeError:
-        # The pipe's reader, such as `head`, closed the pipe. Python would flush standard output
-        # again at exit and fail.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The pipe's reader, such as `head`, closed the pipe.
+        status = 0
+        _close_output()
     except DpprobeError as error:
         sys.exit(f"dpprobe: {error}")
     except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:  # any command may look up a path that is too long
+        if error.errno == errno.ENAMETOOLONG:  # any command may look up a path that is too long
+            path = printable(str(error.filename)[:60])
+            sys.exit(f"dpprobe: {path}...: this path is too long; correct it")
+        if (explained := explain_unwritable(error)) is None:
             raise
-        sys.exit(f"dpprobe: {str(error.filename)[:60]}...: this path is too long; correct it")
+        _close_output()
+        sys.exit(f"dpprobe: {explained}")
     except KeyboardInterrupt:
         print("dpprobe: stopped", file=sys.stderr)
         sys.exit(130)  # the status that shells report for Ctrl-C
     sys.exit(status)
+
+
+def _run_command(parser: argparse.ArgumentParser) -> int:
+    arguments, words = parser.parse_known_args()
+    arguments.words = words
+    if words and arguments.command != "run":
+        parser.error(f"unrecognized arguments: {' '.join(words)}")
+    if "run" in arguments:
+        _show_progress()
+        with naming_extras():
+            return int(arguments.run(arguments))
+    print(describe_dataset(arguments.name) if arguments.name else list_catalog())
+    return 0
+
+
+def _close_output() -> None:
+    """Discards output that could not be written: Python would flush it again at exit, and fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Version(argparse.Action):

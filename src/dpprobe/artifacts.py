@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import json
 import logging
@@ -12,11 +13,13 @@ import re
 import resource
 import secrets
 import shutil
+import socket
 import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,11 +32,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-# Names of temporary files have a random token and PARTIAL_SUFFIX. So temporary names match no
-# pattern of finished files, and two processes never share a file.
+# Names of temporary files have their process, a random token and PARTIAL_SUFFIX. So temporary names
+# match no pattern of finished files, and two processes never share a file.
 PARTIAL_SUFFIX = ".partial"
+_TEMPORARY = re.compile(
+    r"\.(?P<name>.+?)\.(?:(?P<machine>[0-9a-f]{8})-(?P<process>\d+)\.)?[0-9a-f]{8}\.partial",
+    re.DOTALL,
+)
+_DAY = 86400
 ABSENT = "nothing"
 _DEEPEST = 32  # levels of brackets in JSON from outside
+LARGEST_TEXT = 1 << 28  # bytes of a JSON file; larger ones are not dpprobe's, and fill memory
+_ALWAYS_READ, _MOST_EXPANSION = 1 << 28, 100
+_TOO_LARGE = errno.EOVERFLOW  # a file too large to read; EFBIG is a file too large to write
 # The last keys of a record: sizes and hashes of the files beside it, and the hash of the record's
 # text. Functions that read records remove the keys of sizes and hashes.
 FILE_BYTES, FILE_HASHES, RECORD_HASH = "file_bytes", "file_sha256", "record_sha256"
@@ -50,9 +61,15 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """Yields a temporary path beside `path`; on success the file is synced and renamed to `path`.
 
     After an exception the temporary file is removed, and `path` keeps its earlier content, if any.
+    Temporary files of killed processes are removed at the next write.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PARTIAL_SUFFIX}")
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*{PARTIAL_SUFFIX}"):
+        if is_left_behind(left, path.name):
+            with suppress(OSError):
+                left.unlink()
+    token = f"{_this_machine()}-{os.getpid()}.{secrets.token_hex(4)}"
+    temporary = path.with_name(f".{path.name}.{token}{PARTIAL_SUFFIX}")
     try:
         yield temporary
         flush_to_disk(temporary)
@@ -68,6 +85,35 @@ def atomic_path(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):  # a read-only disk refuses the removal
             temporary.unlink()
+
+
+def is_left_behind(temporary: Path, name: str | None = None) -> bool:
+    """Returns True for a temporary file, by default of any name, whose process has ended.
+
+    A file from another machine or an earlier version counts after a day without changes.
+    """
+    found = _TEMPORARY.fullmatch(temporary.name)
+    if found is None or name not in (None, found["name"]):
+        return False
+    try:
+        if found["machine"] != _this_machine():
+            return time.time() - temporary.lstat().st_mtime > _DAY
+        os.kill(int(found["process"]), 0)
+    except (ProcessLookupError, FileNotFoundError):
+        return True
+    except OSError:  # another user's process
+        return False
+    return False
+
+
+@cache
+def _this_machine() -> str:
+    """Names this machine, since its start, and its container, where processes have own numbers."""
+    facts = [socket.gethostname()]
+    with suppress(OSError):
+        facts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8"))
+        facts.append(str(Path("/proc/self/ns/pid").stat().st_ino))
+    return hashlib.sha256("".join(facts).encode()).hexdigest()[:8]
 
 
 def flush_to_disk(path: Path) -> None:
@@ -171,7 +217,7 @@ def parse_values(content: bytes) -> Any:
 
 def read_json(path: Path) -> Any:
     """Reads a file as `parse_values` does; raises OSError if unreadable, ValueError if damaged."""
-    return parse_values(path.read_bytes())
+    return parse_values(read_bounded(path))
 
 
 def read_whole_record(path: Path) -> Any:
@@ -179,7 +225,7 @@ def read_whole_record(path: Path) -> Any:
 
     Raises OSError if a file cannot be read; ValueError, with a one-line message, if damaged.
     """
-    values = parse_record(path.read_bytes())
+    values = parse_record(read_bounded(path))
     for name, recorded in values.get(FILE_BYTES, {}).items() if isinstance(values, dict) else ():
         size = path.with_name(name).stat().st_size
         if size != recorded:
@@ -188,11 +234,19 @@ def read_whole_record(path: Path) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parses JSON; raises ValueError also if brackets are nested too deeply for the parser."""
+    """Parses JSON; raises ValueError for repeated keys, and brackets nested too deeply."""
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_read_pairs)
     except RecursionError:
         raise ValueError("brackets nested too deeply to be read") from None
+
+
+def _read_pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(items)
+    if len(values) < len(items):
+        keys = [key for key, _ in items]
+        raise ValueError(f"the key {max(values, key=keys.count)!r:.60} appears twice in one object")
+    return values
 
 
 def parse_strict(content: str | bytes) -> Any:
@@ -207,19 +261,13 @@ def parse_strict(content: str | bytes) -> Any:
             raise ValueError(f"the number {text[:30]}")
         return value
 
-    def read_pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        values = dict(items)
-        if len(values) < len(items):
-            raise ValueError("a key appears twice in one object")
-        return values
-
     too_deep = f"more than {_DEEPEST} levels of brackets"
     try:
         values = json.loads(
             content,
             parse_float=read_number,
             parse_constant=read_number,
-            object_pairs_hook=read_pairs,
+            object_pairs_hook=_read_pairs,
         )
     except RecursionError:
         raise ValueError(too_deep) from None
@@ -273,9 +321,32 @@ def require_plain_file(path: Path, largest: float = math.inf) -> None:
     """
     mode, size = (status := path.stat()).st_mode, status.st_size
     if size > largest:
-        raise OSError(errno.EFBIG, f"{size:,} bytes, more than {largest:,}", str(path))
+        raise OSError(_TOO_LARGE, f"{size:,} bytes, more than {largest:,}", str(path))
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # opening a folder fails by itself
         raise OSError(errno.EINVAL, "a device, a pipe or a socket, not a plain file", str(path))
+
+
+def read_bounded(path: Path, largest: float = LARGEST_TEXT) -> bytes:
+    """Reads a plain file of at most `largest` bytes; raises OSError for others before reading."""
+    require_plain_file(path, largest)
+    with path.open("rb") as stream:
+        content = stream.read(int(largest) + 1)  # the file may have grown meanwhile
+    if len(content) > largest:
+        raise OSError(_TOO_LARGE, f"more than {largest:,} bytes", str(path))
+    return content
+
+
+def require_proportion(path: Path, name: str, promised: int) -> None:
+    """Raises OSError if an array needs far more memory or disk than its file's bytes justify.
+
+    Args:
+      promised: bytes of the array, by the file's header; less than 256 MB are always accepted.
+    """
+    if promised > max(_ALWAYS_READ, _MOST_EXPANSION * (size := path.stat().st_size)):
+        raise OSError(
+            f"{name!r:.60} needs {format_size(promised)}, but the file has {format_size(size)}, "
+            f"less than 1/{_MOST_EXPANSION}; if the file is right, write it without compression"
+        )
 
 
 def read_record(path: Path, *, kind: str, version: int) -> dict[str, Any]:
@@ -363,6 +434,7 @@ UNWRITABLE = {
     errno.ENOSPC: ROOM,
     errno.EDQUOT: ROOM,
     errno.EFBIG: "lift the limit on sizes of files (`ulimit -f unlimited`), and run again",
+    errno.ELOOP: "delete the link, which leads to itself, and run again",
     errno.EROFS: "mount the disk for writing, and run again",
     errno.EACCES: "correct the permissions of the file and its folder, and run again",
     errno.EPERM: "correct the permissions of the file and its folder, and run again",
@@ -398,8 +470,10 @@ def explain_unwritable(error: Exception) -> DiskError | None:
         return None
     named = getattr(error, "filename", None) or "a file"
     refused = number in (errno.EACCES, errno.EPERM)  # the system may refuse reading or writing
-    what = "no access" if refused else "cannot be written"
-    return DiskError(f"{named}: {what} ({os.strerror(number)}); {UNWRITABLE[number]}")
+    what = "no access" if refused or number == errno.ELOOP else "cannot be written"
+    explained = DiskError(f"{named}: {what} ({os.strerror(number)}); {UNWRITABLE[number]}")
+    explained.passes = number != errno.ELOOP
+    return explained
 
 
 def when_there_is_room(folder: Path, needed: int, write: Callable[[], None]) -> None:

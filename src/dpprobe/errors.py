@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 
+from dpprobe.shown_text import printable
+
 # The system's path errors that stay until the user corrects the path; a retry may cure all others.
 LASTING = {
     errno.EACCES, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT,
@@ -21,6 +23,9 @@ class DpprobeError(Exception):
     """
 
     passes = False
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class ConfigError(DpprobeError):

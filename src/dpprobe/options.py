@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -22,16 +24,31 @@ from pydantic_core.core_schema import CoreSchema, no_info_after_validator_functi
 
 from dpprobe.errors import ConfigError
 
+_LONGEST_NAME = 80  # file names have at most 255 characters, and may join three names
+# Snakemake refuses paths that end in 20 repetitions of a text, because rules might call each other.
+_REPETITION = re.compile(r"(.+?)\1{19}")
 NAME_PATTERN = r"[a-z0-9][a-z0-9_]*"
 # Other characters break paths: Snakemake formats paths, MLflow makes URIs of paths, `~` stays `~`.
 _FOLDER_CHARACTERS = r"[^/\s{}~?#%*\[\]\"'`$\\:;,&<>|]"
 FOLDER_PATTERN = rf"/?{_FOLDER_CHARACTERS}+(/{_FOLDER_CHARACTERS}+)*/?"
+
+
+def _reject_repetition(name: str) -> str:
+    if found := _REPETITION.search(name):
+        raise ValueError(
+            f"{name!r} repeats {found[1]!r} 20 times, which Snakemake refuses; rename it"
+        )
+    return name
+
+
 Name = Annotated[
     str,
     Field(
         pattern=f"^{NAME_PATTERN}$",
+        max_length=_LONGEST_NAME,
         description="Lower-case letters, digits and underscores; the name becomes part of paths.",
     ),
+    AfterValidator(_reject_repetition),
 ]
 Folder = Annotated[
     str,
@@ -71,9 +88,9 @@ ItemT = TypeVar("ItemT")
 
 def reject_repeats(values: tuple[ItemT, ...]) -> tuple[ItemT, ...]:
     """Returns the values of a list; raises ValueError, which names a value that appears twice."""
-    for value in values:
-        if values.count(value) > 1:
-            raise ValueError(f"{value} appears twice in the list; remove one")
+    if len(set(values)) < len(values):
+        twice = next(value for value in values if values.count(value) > 1)
+        raise ValueError(f"{twice} appears twice in the list; remove one")
     return values
 
 
@@ -150,6 +167,11 @@ def by_registry(
         return options_class(registry, name).model_validate(dict(values))
 
     return BeforeValidator(validate_value)
+
+
+def real_path(path: Path) -> Path:
+    """Follows all links of a path; unlike `Path.resolve`, accepts a link that leads to itself."""
+    return Path(os.path.realpath(path))
 
 
 def resolve_path(path: str) -> Path:

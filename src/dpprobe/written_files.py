@@ -55,11 +55,22 @@ def read_written(record: Path) -> dict[str, dict[str, Any]]:
         raise ValueError(f"lacks {error}") from None
 
 
+def lacks_record(record: Path, outputs: Iterable[str]) -> bool:
+    """Returns True if a finished job's record is lost, and no other record has hashes of its files.
+
+    Shards begin with their hash, and JSON records contain hashes, also of the files beside them.
+    """
+    files = [Path(path) for path in outputs if Path(path).name[0] != "."]
+    known = any(path.suffix in (".h5", ".json") for path in files)
+    return bool(files) and not known and not record.exists() and all(map(Path.exists, files))
+
+
 def list_changed(record: Path, results: Path, *, refresh: bool = False) -> list[Path]:
     """Lists the files of a record that have changed; the record itself if it is damaged.
 
     A file whose time alone differs, as after copying, is compared by its hash. With `refresh` the
-    record gets a file's new time if the hash is equal. An unreadable folder raises PermissionError.
+    record gets a file's new time if the hash is equal. Raises PermissionError if a file or a folder
+    is unreadable.
     """
     try:
         files = read_written(record)
@@ -80,6 +91,8 @@ def list_changed(record: Path, results: Path, *, refresh: bool = False) -> list[
             if path.is_symlink() or OUTPUT in written:
                 changed.append(path)
             continue
+        except PermissionError:
+            raise
         except (OSError, KeyError, TypeError):
             same = False
         if same:

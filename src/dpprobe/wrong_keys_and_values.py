@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -56,7 +57,7 @@ _WANTED = {
 
 def validate_options(cls: type[OptionsT], values: Mapping[str, Any], where: str) -> OptionsT:
     """Reads values as options; raises ConfigError: one line per fault, starting with `where`."""
-    _check_extent(values, where)
+    check_extent(values, where)
     try:
         return cls.model_validate(dict(values))
     except ValidationError as error:
@@ -77,34 +78,35 @@ def read_options(
     return options
 
 
-def _check_extent(values: Mapping[str, Any], where: str) -> None:
+def check_extent(values: Any, where: str) -> None:
     """Raises ConfigError for values that no option accepts, and that would overflow or fill memory.
 
     Refuses integers beyond 64 bits, texts that cannot be written to files, and too many or too
     deeply nested values. With aliases, a few lines of YAML can become billions of values.
     """
     pending: list[tuple[tuple[Any, ...], Any]] = [((), values)]
-    count = 0
-    while pending:
+    for count in itertools.count(1):
+        if not pending:
+            return
         place, value = pending.pop()
-        count += 1
-        name = f"{where}: {'.'.join(map(str, place[:6]))}"
-        if len(place) > _DEEPEST or count > _MOST_VALUES:
-            raise ConfigError(
-                f"{name}: more than {_DEEPEST} levels or {_MOST_VALUES:,} values; write fewer"
-            )
-        if isinstance(value, int) and abs(value) >= 2**63:
-            raise ConfigError(f"{name}: a number beyond 64 bits; write a smaller number")
-        if isinstance(value, str) and _NO_TEXT.search(value):
-            raise ConfigError(
-                f"{name}: {value!r:.60}: contains a NUL character or half a character (a lone "
-                "surrogate); remove it"
-            )
+        if fault := _extent_fault(value, len(place), count):
+            raise ConfigError(f"{where}: {'.'.join(map(str, place[:6])):.200}: {fault}")
         if isinstance(value, Mapping):
             pending += [((*place, key), each) for key, each in value.items()]
             pending += [((*place, "key"), key) for key in value]
         elif isinstance(value, list | tuple):
             pending += [((*place, key), each) for key, each in enumerate(value)]
+
+
+def _extent_fault(value: Any, levels: int, count: int) -> str | None:
+    if levels > _DEEPEST or count > _MOST_VALUES:
+        return f"more than {_DEEPEST} levels or {_MOST_VALUES:,} values; write fewer"
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return "a number beyond 64 bits; write a smaller number"
+    if isinstance(value, str) and _NO_TEXT.search(value):
+        what = "contains a NUL character or half a character (a lone surrogate); remove it"
+        return f"{value!r:.60}: {what}"
+    return None
 
 
 def _explain_all(

@@ -16,7 +16,7 @@ from dpprobe.artifacts import read_record, sha256_file, write_record, write_text
 from dpprobe.doctor.doctor_command import _treat_damage, check_files
 from dpprobe.run_marks import MARKED
 from dpprobe.study.snapshot import Run
-from dpprobe.written_files import FOLDER, JobRecord, list_changed, locate_record
+from dpprobe.written_files import FOLDER, JobRecord, lacks_record, list_changed, locate_record
 
 RESULTS = Path("results")
 
@@ -187,3 +187,46 @@ def test_after_the_doctor_a_rerun_succeeds_whatever_was_damaged(
         lost = {name for name, damage in damages if FOLDER in name and damage is Path.unlink}
         if not lost:  # an edit of a file whose record is gone is like a new file
             assert read_files() == whole, damages
+
+
+@pytest.mark.parametrize(
+    ("outputs", "lost"),
+    [
+        (["summary/a.parquet"], True),
+        (["tables/a.csv", "tables/a.md"], True),
+        (["a.png", ".done"], True),
+        (["cells/metrics.json", "cells/heads.safetensors"], False),
+        (["shard-0.h5"], False),
+        ([".done"], False),
+        (["summary/missing.parquet"], False),
+        (["a.png", "missing.svg"], False),
+    ],
+)
+def test_a_job_whose_record_is_lost_runs_again_if_nothing_else_has_hashes(
+    tmp_path: Path, outputs: list[str], lost: bool
+) -> None:
+    for name in outputs:
+        if "missing" not in name:
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).touch()
+    record, files = tmp_path / "record.json", [str(tmp_path / name) for name in outputs]
+    assert lacks_record(record, files) == lost
+    record.touch()
+    assert not lacks_record(record, files)
+
+
+def test_an_unreadable_file_is_told_and_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.h5").write_text("content")
+    record, written = tmp_path / "record.json", {"bytes": 7, "times": [0, 0], "sha256": "0" * 64}
+    values = {"format": "dpprobe-written", "format_version": 1, "files": {"a.h5": written}}
+    write_record(record, values)
+    assert list_changed(record, tmp_path) == [tmp_path / "a.h5"]
+
+    def refuse(path: Path) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("dpprobe.written_files.sha256_file", refuse)
+    with pytest.raises(PermissionError, match=r"a\.h5"):
+        list_changed(record, tmp_path)

@@ -50,9 +50,9 @@ def test_each_mistake_is_named_in_one_line() -> None:
             lines = str(error).splitlines()
         told[f"{path}: {value!r:.60} {len(told)}"] = lines
     with pytest.raises(ConfigError) as caught:
-        module._check_extent({"many": [[0] * 299_998]}, "here")
+        module.check_extent({"many": [[0] * 299_998]}, "here")
     told["many"] = [str(caught.value)]
-    module._check_extent({"many": [[0] * 299_996]}, "here")
+    module.check_extent({"many": [[0] * 299_996]}, "here")
     check_values("mistakes_in_studies", told)
 
 

@@ -31,10 +31,15 @@ def files_stay(job):
     """Returns True if a job's files have the recorded sizes and times; `dpprobe doctor` compares all bytes."""
     results = Path(STUDY.results_dir)
     record = locate_record(job.log[0], results)
-    changed = list_changed(record, results, refresh=not workflow.dryrun)
+    try:
+        changed = list_changed(record, results, refresh=not workflow.dryrun)
+    except PermissionError as error:  # Snakemake would call the file write-protected
+        raise StudyError(str(explain_unwritable(error))) from None
     if changed:
         tell_first("changed files", f"{changed[0]} first")
-    return not changed
+    if lost := lacks_record(record, job.output):
+        tell_first("files whose hashes are lost", f"{job.output[0]} first")
+    return not changed and not lost
 
 
 def runs_stay(job):

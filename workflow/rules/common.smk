@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 from dpprobe.analyses.representation_law.law_record import LAYERS
-from dpprobe.artifacts import hash_value, read_whole_record
+from dpprobe.artifacts import explain_unwritable, hash_value, read_whole_record
 from dpprobe.analyses.audit.audit_record import (
     AUDIT_SUFFIXES,
     AUDITS,
@@ -75,7 +75,7 @@ from dpprobe.study.snapshot import (
 )
 from dpprobe.tracking.receipt import find_store_fault
 from dpprobe.versions import RUN_VERSIONS, VERSIONS
-from dpprobe.written_files import list_changed, locate_record
+from dpprobe.written_files import lacks_record, list_changed, locate_record
 
 # A job has the study of its run's snapshot, which also names the parsed study and the code's versions.
 RUN = workflow.config_settings.overwrite_config.get(RUN_KEY, {})

@@ -3,17 +3,11 @@
 from pathlib import Path
 
 import yaml
-from snakemake.exceptions import WorkflowError
 from snakemake.path_modifier import PathModifier
 
 from dpprobe.study.snapshot import RUN_KEY
 from dpprobe.study.study_lines import StudyLines
 from dpprobe.study.yaml_file import written_path
-
-
-class StudyError(WorkflowError):
-    """A study has faults; the error's message has one line per fault."""
-
 
 MODIFIER = workflow.modifier
 IS_MODULE = len(workflow.modifier_stack) > 1

@@ -12,6 +12,7 @@ import gzip
 import io
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
@@ -20,6 +21,7 @@ from typing import IO, TYPE_CHECKING
 
 from dpprobe.data.alike_names import fold_name
 from dpprobe.data.csv_options import TableOptions
+from dpprobe.data.parquet_columns import MOST_COLUMNS
 from dpprobe.data.train_test_split import SplitName
 from dpprobe.errors import ConfigError
 
@@ -33,6 +35,7 @@ UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 WORKBOOK = b"PK\x03\x04"
 # A first line such as `sep=;` that declares the delimiter; spreadsheets append more delimiters.
 _DECLARED = re.compile(r'"?sep=([^\w\s"]|\t)"?\1*\s*', re.IGNORECASE)
+SHOWN_COLUMNS = 100  # number of columns that an error lists
 MOST_CHARACTERS = 1 << 27  # the longest cell; without its closing quotation mark, a cell never ends
 _EXCEL = "save it as `CSV UTF-8`, as Excel calls it"
 _AS_UTF_8 = "save it as UTF-8 (`CSV UTF-8` in Excel, or `iconv -f {} -t UTF-8 old.csv > new.csv`)"
@@ -83,7 +86,8 @@ def _require_column(option: str, file: str, column: str, known: Sequence[str]) -
         hint = f'columns seem to be divided by {written}: write `delimiter: "{written}"`'
     else:
         hint = "name one of them" if known else "name another file"
-    there = ", ".join(known) or "none"
+    more = f" and {len(known) - SHOWN_COLUMNS:,} more" if len(known) > SHOWN_COLUMNS else ""
+    there = ", ".join(known[:SHOWN_COLUMNS]) + more or "none"
     raise ConfigError(f"{option}: {file}: no column {column!r}; it has {there}: {hint}")
 
 
@@ -114,11 +118,15 @@ def read_header(options: TableOptions, file: str, option: str) -> tuple[str, ...
         header = tuple(name.strip() for name in next(rows, ()))
     if not header:
         raise ConfigError(f"{option}: {file} is empty; its first line must name the columns")
-    for name in header:
-        if header.count(name) > 1:
-            raise ConfigError(
-                f"{option}: {file}: two columns are named {name!r}; rename one of them"
-            )
+    if len(header) > MOST_COLUMNS:
+        raise ConfigError(
+            f"{option}: {file}: {len(header):,} columns, but at most {MOST_COLUMNS:,} can be read; "
+            "keep the columns that the study names"
+        )
+    if twice := [name for name, count in Counter(header).items() if count > 1]:
+        raise ConfigError(
+            f"{option}: {file}: two columns are named {twice[0]!r}; rename one of them"
+        )
     return header
 
 

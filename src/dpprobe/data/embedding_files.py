@@ -19,21 +19,27 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dpprobe.artifacts import require_plain_file, require_proportion
 from dpprobe.data.alike_names import text_of
 from dpprobe.data.option_paths import match_files
 from dpprobe.data.parquet_columns import (
     NUMBER_LISTS,
+    TEXT_BYTES,
     check_same_kinds,
     describe_kind,
     read_schema,
+    stream_columns,
 )
 from dpprobe.errors import ConfigError, DataError
+from dpprobe.hdf5_files import open_hdf5
 
 if TYPE_CHECKING:
     import h5py
     import pyarrow as pa
 
-BLOCK_ROWS = 1024
+BLOCK_ROWS, _BLOCK_BYTES = 1024, 1 << 26  # the most rows, and bytes, that are read at a time
+_LONGEST_HEADER = 10_000  # bytes of an array's header, as in NumPy
+_MOST_ARRAYS = 1000  # arrays of one .npz file, whose list is read for each of them
 NUMBERS = "fiu"  # NumPy's codes of floats and integers: neither booleans nor complex numbers
 # Names of the array that is read if a file has several arrays and the study names none.
 USUAL = ("X", "embedding", "embeddings")
@@ -178,11 +184,14 @@ class NumpyFile(EmbeddingFile):
 
     def _list_sizes(self) -> dict[str, int]:
         """Lists the sizes of all arrays with their headers, in bytes."""
+        require_plain_file(self.path)
         if self.path.suffix.lower() == ".npy":
             return {"": self.path.stat().st_size}
         sizes: dict[str, int] = {}
         with zipfile.ZipFile(self.path) as archive:
-            for member in archive.infolist():
+            if len(members := archive.infolist()) > _MOST_ARRAYS:
+                raise OSError(f"more than {_MOST_ARRAYS:,} arrays")
+            for member in members:
                 name = member.filename.removesuffix(".npy")
                 if name in sizes:
                     raise ConfigError(
@@ -203,6 +212,8 @@ class NumpyFile(EmbeddingFile):
                     f"{self.path}: cannot be read ({stored} bytes of numbers, but {named} by its "
                     "header); create the file again"
                 )
+            texts = TEXT_BYTES * shape[0] if len(shape) == 1 else 0
+            require_proportion(self.path, name, max(named, texts))
             headers[name] = _numpy_header(shape, kind)
             if fortran and len(shape) == 2 and min(shape) > 1:
                 headers[name] = Header(shape, f"{kind} in columns", is_number=False)
@@ -221,8 +232,9 @@ class NumpyFile(EmbeddingFile):
             streams = [stack.enter_context(self._open_array(name)) for name in names]
             headers = [_read_numpy_header(stream) for stream in streams]
             rows = headers[0][0][0]
-            for start in range(0, rows, BLOCK_ROWS):
-                count = min(BLOCK_ROWS, rows - start)
+            step = _block_rows(max(shape[1] * kind.itemsize for shape, _, kind in headers))
+            for start in range(0, rows, step):
+                count = min(step, rows - start)
                 yield [
                     np.frombuffer(stream.read(count * shape[1] * kind.itemsize), kind).reshape(
                         count, shape[1]
@@ -234,6 +246,11 @@ class NumpyFile(EmbeddingFile):
 def _read_numpy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Reads an array's shape, its storage order (True: column by column), and its type."""
     major, _ = np.lib.format.read_magic(stream)
+    # NumPy reads a header of any length, up to 4 GB, before it refuses more than this.
+    start, size = stream.tell(), int.from_bytes(stream.read(2 if major == 1 else 4), "little")
+    if size > _LONGEST_HEADER:
+        raise OSError(f"a header of {size:,} bytes")
+    stream.seek(start)
     read = (
         np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
     )
@@ -271,12 +288,20 @@ class SafetensorsFile(EmbeddingFile):
     def stream_blocks(self, names: Sequence[str]) -> Blocks:
         with self._open_file() as tensors:
             parts = [tensors.get_slice(name) for name in names]
-            yield from _slice_blocks(parts, parts[0].get_shape()[0])
+            # numbers of safetensors have 8 bytes or fewer
+            longest = 8 * max(part.get_shape()[1] for part in parts)
+            yield from _slice_blocks(parts, parts[0].get_shape()[0], longest)
 
 
-def _slice_blocks(parts: Sequence[Any], rows: int) -> Blocks:
-    for start in range(0, rows, BLOCK_ROWS):
-        yield [np.asarray(part[start : min(start + BLOCK_ROWS, rows)]) for part in parts]
+def _block_rows(row_bytes: int) -> int:
+    """Returns the number of rows that are read at a time; few rows if vectors are long."""
+    return max(1, min(BLOCK_ROWS, _BLOCK_BYTES // max(row_bytes, 1)))
+
+
+def _slice_blocks(parts: Sequence[Any], rows: int, row_bytes: int) -> Blocks:
+    step = _block_rows(row_bytes)
+    for start in range(0, rows, step):
+        yield [np.asarray(part[start : min(start + step, rows)]) for part in parts]
 
 
 class ParquetFiles(EmbeddingFile):
@@ -309,16 +334,14 @@ class ParquetFiles(EmbeddingFile):
         return name
 
     def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
-        import pyarrow.parquet as pq
-
         check_same_kinds(self._schemas, names)
         texts: dict[str, list[str]] = {name: [] for name in names}
         for path in self.paths:
             with explain_damage(path):
-                table = pq.read_table(path, columns=list(names), partitioning=None)
-                for name in names:
-                    values = table.column(name).to_pylist()
-                    texts[name] += [text_of(value).strip() for value in values]
+                for batch in stream_columns(path, list(names)):
+                    for name in names:
+                        values = batch.column(name).to_pylist()
+                        texts[name] += [text_of(value).strip() for value in values]
         return texts
 
     def stream_blocks(self, names: Sequence[str]) -> Blocks:
@@ -361,7 +384,7 @@ class AnnDataFile(EmbeddingFile):
     def _open_file(self) -> Iterator[h5py.File]:
         import h5py
 
-        with explain_damage(self.path), h5py.File(self.path, "r") as file:
+        with explain_damage(self.path), open_hdf5(self.path) as file:
             for name in ("obs", "obsm"):
                 if name in file and not isinstance(file[name], h5py.Group):
                     raise ConfigError(
@@ -403,7 +426,8 @@ class AnnDataFile(EmbeddingFile):
     def stream_blocks(self, names: Sequence[str]) -> Blocks:
         with self._open_file() as file:
             parts = [file[name] for name in names]
-            yield from _slice_blocks(parts, parts[0].shape[0])
+            longest = max(part.shape[1] * part.dtype.itemsize for part in parts)
+            yield from _slice_blocks(parts, parts[0].shape[0], longest)
 
 
 def _is_column(column: Any) -> bool:

@@ -300,10 +300,12 @@ def _scan_folder(folder: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             kept = [entry for entry in entries if not entry.name.startswith(".")]
+        for entry in kept:
+            entry.is_dir()  # raises for a link that leads to itself
     except OSError as error:
         raise ConfigError(
-            f"path: {folder} cannot be listed ({error.strerror}); correct its permissions, "
-            "or remove the link to it"
+            f"path: {error.filename or folder} cannot be listed ({error.strerror}); correct its "
+            "permissions, or remove the link to it"
         ) from error
     if other := next((entry.name for entry in kept if not is_text(entry.name)), None):
         raise ConfigError(

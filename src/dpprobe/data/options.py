@@ -14,7 +14,7 @@ from pydantic import Field
 from dpprobe.data.option_paths import with_paths
 from dpprobe.data.subsample import Subsample
 from dpprobe.errors import ConfigError
-from dpprobe.options import Name, Options, resolve_path
+from dpprobe.options import Name, Options, real_path, resolve_path
 from dpprobe.privacy.limits import SMALLEST_DELTA
 
 
@@ -258,7 +258,7 @@ class DatasetOptions(Options, ABC):
         Different paths to the same file give equal options.
         """
         options = self.model_dump(mode="json")
-        values = with_paths(options, self.paths, lambda path, _: str(resolve_path(path).resolve()))
+        values = with_paths(options, self.paths, lambda path, _: str(real_path(resolve_path(path))))
         return _drop_options(values, _OF_THE_SAME_IMAGES)
 
     def image_files(self) -> tuple[str, ...]:

@@ -25,13 +25,13 @@ from dpprobe.data.class_units import CountedRows
 from dpprobe.data.group_columns import GroupColumns
 from dpprobe.data.option_paths import Paths, each_once, list_patterns, match_files
 from dpprobe.data.options import DatasetOptions, Limit
-from dpprobe.data.parquet_columns import read_schema
+from dpprobe.data.parquet_columns import read_schema, stream_columns
 from dpprobe.data.patient_sides import RowIndex, UnitOptions
 from dpprobe.data.person_names import person_name
 from dpprobe.data.train_test_split import SplitName, SplitSeed, TestFraction
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import Options as Block
-from dpprobe.options import resolve_path
+from dpprobe.options import real_path, resolve_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -175,7 +175,7 @@ class Options(ColumnOptions, CountedRows):
 
     def image_files(self) -> tuple[str, ...]:
         return tuple(
-            str(path.resolve()) for name in self.list_splits() for path in self._list_files(name)
+            str(real_path(path)) for name in self.list_splits() for path in self._list_files(name)
         )
 
     def _list_files(self, name: SplitName) -> list[Path]:
@@ -381,15 +381,10 @@ def _read_column(options: Options, name: SplitName, column: str) -> list[Any]:
 def _stream_batches(
     options: Options, name: SplitName, columns: Sequence[str], *, rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    import pyarrow.parquet as pq
-
     left = getattr(options.limit, name)
     for path in options._list_files(name):
-        with (
-            artifacts.explain_parquet(path, DataError, f"{path}: cannot be read"),
-            pq.ParquetFile(path, buffer_size=1 << 20) as file,
-        ):
-            for batch in file.iter_batches(batch_size=rows, columns=list(columns)):
+        with artifacts.explain_parquet(path, DataError, f"{path}: cannot be read"):
+            for batch in stream_columns(path, columns, rows):
                 batch.validate(full=True)  # raises for invalid values, such as text not in UTF-8
                 part = batch if left is None else batch.slice(0, left)
                 if part.num_rows:

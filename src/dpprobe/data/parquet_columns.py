@@ -2,33 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpprobe.artifacts import explain_parquet
+from dpprobe.artifacts import explain_parquet, require_proportion
 from dpprobe.errors import ConfigError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 NUMBER_LISTS = "lists of numbers"
+MOST_COLUMNS = 100_000
+TEXT_BYTES = 64  # memory that a row's label or id needs at least, once it is text
+_VALUE_BYTES, _LONGEST_TEXT = 8, 1 << 20
 
 
-def read_schema(path: Path) -> tuple[pa.Schema, int]:
+def read_schema(path: Path, *, fault: str | None = None) -> tuple[pa.Schema, int]:
     """Reads a file's columns and its number of rows.
 
-    Raises ConfigError if the file cannot be read, or two columns have the same name.
+    Raises ConfigError, whose beginning may be given as `fault`, if the file cannot be read. Also
+    raises it for two columns of one name, and for more values than the file's bytes justify.
     """
     import pyarrow.parquet as pq
 
-    fault = f"{path}: not a readable parquet file"
+    fault = fault or f"{path}: not a readable parquet file"
     with explain_parquet(path, ConfigError, fault), pq.ParquetFile(path) as file:
-        schema, rows = file.schema_arrow, file.metadata.num_rows
-    for name in schema.names:
-        if schema.names.count(name) > 1:
-            raise ConfigError(f"{path}: two columns are named {name!r}; rename one of them")
-    return schema, rows
+        schema, found = file.schema_arrow, file.metadata
+        if found.num_columns > MOST_COLUMNS:
+            raise OSError(f"more than {MOST_COLUMNS:,} columns")
+        groups = [found.row_group(number) for number in range(found.num_row_groups)]
+        values = [
+            sum(group.column(place).num_values for group in groups)
+            for place in range(found.num_columns)
+        ]
+        most = max(TEXT_BYTES * found.num_rows, _VALUE_BYTES * max(values, default=0))
+        require_proportion(path, "a column", most)
+    if twice := [name for name, count in Counter(schema.names).items() if count > 1]:
+        raise ConfigError(f"{path}: two columns are named {twice[0]!r}; rename one of them")
+    return schema, found.num_rows
+
+
+def stream_columns(
+    path: Path, columns: Sequence[str], rows: int = 65_536
+) -> Iterator[pa.RecordBatch]:
+    """Yields batches of columns; raises OSError for texts too long to be labels or ids.
+
+    A dictionary may contain a long text that millions of rows repeat. So the dictionary is checked
+    before its texts are copied to rows.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = {field.name: field.type for field in pq.read_schema(path) if field.name in columns}
+    texts = [name for name, kind in kinds.items() if kind in (pa.string(), pa.large_string())]
+    with pq.ParquetFile(path, buffer_size=1 << 20, read_dictionary=texts) as file:
+        for batch in file.iter_batches(rows, columns=list(columns)):
+            arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
+            for name, column in arrays.items():
+                if pa.types.is_dictionary(column.type):
+                    _check_texts(path, name, column)
+                    arrays[name] = column.cast(kinds[name]) if name in texts else column
+            yield pa.RecordBatch.from_pydict(arrays)
+
+
+def _check_texts(path: Path, name: str, column: pa.DictionaryArray) -> None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if column.type.value_type not in (pa.string(), pa.large_string()):
+        return
+    lengths = pc.binary_length(column.dictionary)
+    if (pc.max(lengths).as_py() or 0) > _LONGEST_TEXT:
+        raise OSError(f"column {name!r}: a text of more than {_LONGEST_TEXT:,} bytes")
+    require_proportion(path, name, pc.sum(lengths.take(column.indices)).as_py() or 0)
 
 
 def check_same_kinds(files: Mapping[Path, tuple[pa.Schema, int]], names: Collection[str]) -> None:

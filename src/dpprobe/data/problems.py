@@ -12,6 +12,7 @@ from typing import Any
 
 from dpprobe import artifacts
 from dpprobe.errors import DataError
+from dpprobe.shown_text import spreadsheet_text
 
 FILE_NAME = "problems.csv"
 COLUMNS = ("split", "row", "id", "path", "problem", "detail")
@@ -98,7 +99,7 @@ class Problems:
             self._rows = self._open_writer()
         name = NOTES.get(kind) or KINDS[kind][0]
         number = "" if row is None else str(row)
-        self._rows.writerow([split, number, row_id, path, name, detail])
+        self._rows.writerow([split, number, *map(spreadsheet_text, (row_id, path, name, detail))])
         if kind in NOTES:
             return
         self.counts[kind] += 1

@@ -15,7 +15,7 @@ from dpprobe.data.options import Embed
 from dpprobe.data.patient_sides import UnitOptions
 from dpprobe.data.train_test_split import SplitName, SplitSeed, TestFraction
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.options import resolve_path
+from dpprobe.options import real_path, resolve_path
 
 
 class ShardOptions(UnitOptions):
@@ -99,7 +99,7 @@ class ShardOptions(UnitOptions):
 
     def image_files(self) -> tuple[str, ...]:
         return tuple(
-            str(path.resolve()) for name in self.list_splits() for path in self.list_shards(name)
+            str(real_path(path)) for name in self.list_splits() for path in self.list_shards(name)
         )
 
     def side_options(self, *, own_test: bool) -> set[str]:

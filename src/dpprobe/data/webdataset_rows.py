@@ -191,7 +191,8 @@ def _class_number(names: Sequence[str], place: str, value: Any) -> tuple[int | N
     if text in names:
         return names.index(text), None
     indexed = any(name.isdecimal() for name in names)
-    if not indexed and text.isdecimal() and not isinstance(value, bool) and int(text) < len(names):
+    decimal = text.isascii() and text.isdecimal()
+    if not indexed and decimal and not isinstance(value, bool) and int(text) < len(names):
         return int(text), None
     return None, f"{place} is {text!r}, which is not in class_names{hint_class(text, names)}"
 

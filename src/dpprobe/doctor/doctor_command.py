@@ -13,8 +13,16 @@ from typing import Any
 
 from dpprobe.artifacts import MEGABYTE, format_size
 from dpprobe.counted_nouns import count_noun
-from dpprobe.doctor.recorded_files import CHANGED, MISSING, Checked, list_records, read_recorded
-from dpprobe.errors import ConfigError, DataError
+from dpprobe.doctor.recorded_files import (
+    CHANGED,
+    MISSING,
+    Checked,
+    list_left_behind,
+    list_records,
+    list_unrecorded,
+    read_recorded,
+)
+from dpprobe.errors import ConfigError, DataError, DpprobeError
 from dpprobe.progress import Progress
 from dpprobe.release.bundle import SUMS_FILE, damaged_files
 from dpprobe.study.reserved_names import LEDGER_FILE
@@ -85,9 +93,30 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
     if arguments.fix:
         with suppress(OSError):
             (results / "tracking" / CHECKED).unlink()
+    folders = [results, *([data] if data else [])]
+    if left_behind := list_left_behind(*folders):
+        for path in left_behind if arguments.fix else ():
+            path.unlink(missing_ok=True)
+        what = f"{count_noun(len(left_behind), 'temporary file')} of killed jobs"
+        remedy = "deleted" if arguments.fix else "the next run replaces it, or --fix deletes it"
+        print(f"{what}, such as {left_behind[0]}: {remedy}")
+    # files beside a damaged record are made again with it
+    broken = {each.path.parent for each in damaged}
+    unrecorded = [
+        path
+        for path in list_unrecorded(results, {each.path for each in checked})
+        if path.parent not in broken
+    ]
+    if unrecorded:
+        print(
+            f"not checked: {count_noun(len(unrecorded), 'file')} without a recorded hash, such as "
+            f"{unrecorded[0]}. Copy {results / WRITTEN_FOLDER} too, which a copy without dot files "
+            f"leaves out, or run `{run_command(*(run.call if run else ()))}`, which makes files "
+            "without records again"
+        )
     if damaged and run is None:
         print(f"no run in this folder wrote {results}: add --configfile FILE to the commands")
-    others = _list_other_folders(runs, [results, *([data] if data else [])])
+    others = _list_other_folders(runs, folders)
     if runs and not runs[0].results.is_dir():
         print(f"not found: {runs[0].results}, the results of the latest run")
     for folder in others:
@@ -97,8 +126,9 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
     print(
         f"{where}: {count_noun(len(checked), 'file')}, {format_size(size)} checked in "
         f"{seconds:.1f} s ({format_size(int(size / seconds))}/s): {len(damaged):,} damaged"
+        + (f", {len(unrecorded):,} not checked" if unrecorded else "")
     )
-    return int(left > 0)
+    return int(left > 0 or bool(unrecorded))
 
 
 def _list_other_folders(runs: Sequence[Run], checked: Sequence[Path]) -> list[Path]:
@@ -177,7 +207,7 @@ def _check_releases(results: Path, data: Path | None) -> Iterator[Checked]:
         fault = None
         try:
             Ledger(path).read_entries()
-        except DataError as error:
+        except DpprobeError as error:
             fault = str(error).removeprefix(f"{path}: ").partition(";")[0]
         remedy = "restore it from a backup: dpprobe cannot recreate a ledger"
         yield Checked(path, path.stat().st_size, fault, path, remedy)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from itertools import chain
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
@@ -12,9 +14,12 @@ from dpprobe.analysis_registry import FOLDERS
 from dpprobe.artifacts import (
     FILE_BYTES,
     FILE_HASHES,
+    PARTIAL_SUFFIX,
     RECORD_HASH,
     hash_value,
+    is_left_behind,
     parse_record,
+    read_bounded,
     sha256_file,
 )
 from dpprobe.results.cell_record import METRICS_FILE
@@ -38,13 +43,20 @@ _WRITTEN = f"{WRITTEN_FOLDER}/**/*.json"
 _DATA_PLACES = ("*/dataset.json", "downloads/*/receipt.json")
 # Folders, down to three levels, with records that are recognised by their format.
 _FOLDERS = (*sorted(FOLDERS), "overlap", "tracking")
+_CALIBRATION = "dpprobe-calibration"
 # Formats that `write_record` does not write: the key of a record's own hash, and the version.
 _OWN_HASH = {
     "dpprobe-manifest": ("manifest_sha256", 2),
     "dpprobe-plans": ("sha256", 3),
-    "dpprobe-calibration": ("sha256", None),
+    _CALIBRATION: ("sha256", None),
 }
+# Places in results where each file has a recorded hash, beside it or of its job. Cells and networks
+# are left out, whose records are written last.
+_HASHED = (*_FOLDERS, "calibration", "cuts", "features", "figures", "searches", "summary", "tables")
+_HASHED += ("report.html",)
 CHANGED, MISSING, NOT_PLAIN = "changed after it was written", "missing", "not a plain file"
+_INSPECT = "inspect it, and move it elsewhere"
+_LOOP = "delete the link, which leads to itself, and run the study again"
 _DOWNLOAD = "delete it and the receipt.json of its dataset, to download it again"
 
 
@@ -78,7 +90,7 @@ class RecordedFile(NamedTuple):
             status = self.path.stat()
             size = status.st_size
             if not stat.S_ISREG(status.st_mode):
-                fault, by_hand = NOT_PLAIN, "inspect it, and move it elsewhere"
+                fault, by_hand = NOT_PLAIN, _INSPECT
             elif self.size is not None and size != self.size:
                 word = "truncated" if size < self.size else "too long"
                 fault = f"{word}: {size} bytes, but {self.size} were written"
@@ -104,7 +116,8 @@ class _KeptError(ValueError):
 def _describe_error(error: OSError, by_hand: str = "") -> tuple[str, str]:
     if isinstance(error, FileNotFoundError):
         return MISSING, by_hand
-    return f"unreadable ({error.strerror})", "correct its permissions, and check again"
+    remedies = {errno.EACCES: "correct its permissions, and check again", errno.ELOOP: _LOOP}
+    return f"unreadable ({error.strerror})", remedies.get(error.errno or 0, _INSPECT)
 
 
 def list_records(folder: Path, *, data: bool = False) -> list[Path]:
@@ -121,6 +134,22 @@ def list_records(folder: Path, *, data: bool = False) -> list[Path]:
     return sorted(path for path in records if path.name[0] != ".")
 
 
+def list_unrecorded(results: Path, checked: Container[Path]) -> list[Path]:
+    """Lists results that no record names, such as after a copy without the records' dot folder."""
+    places = [results / name for name in _HASHED]
+    files = [place for place in places if place.is_file()]
+    for place, folders, names in chain.from_iterable(map(os.walk, places)):
+        folders[:] = [name for name in folders if name[0] != "."]
+        files += [Path(place, name) for name in names if name[0] != "."]
+    return sorted(path for path in files if path not in checked and path.is_file())
+
+
+def list_left_behind(*folders: Path) -> list[Path]:
+    """Lists the temporary files of killed jobs."""
+    found = chain.from_iterable(folder.rglob(f".*{PARTIAL_SUFFIX}") for folder in folders)
+    return sorted(path for path in found if path.is_file() and is_left_behind(path))
+
+
 def read_recorded(path: Path) -> FoundRecord | None:
     """Reads a record and checks the record's own hash; None for a file of another program."""
     placed = any(path.match(place) for place in (*_PLACES, *_DATA_PLACES))
@@ -128,8 +157,8 @@ def read_recorded(path: Path) -> FoundRecord | None:
     size, by_hand = 0, ""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            raise _KeptError(NOT_PLAIN, "inspect it, and move it elsewhere")
-        content = path.read_bytes()
+            raise _KeptError(NOT_PLAIN, _INSPECT)
+        content = read_bounded(path)
         size, placed = len(content), placed or b'"dpprobe-' in content or not content.strip(b"\0")
         values = parse_record(content)
         if not isinstance(values, dict) or not str(values.get("format")).startswith("dpprobe-"):
@@ -164,6 +193,8 @@ def _check_own_hash(values: Mapping[str, Any]) -> bool:
 
 def _check_place(path: Path, values: Mapping[str, Any]) -> None:
     """Refuses a record whose cell, dataset or backbone differs from its path."""
+    if values["format"] == _CALIBRATION and path.stem != hash_value(values.get("inputs")):
+        raise ValueError("belongs to another calibration, whose hash is its name")
     names = values.get("cell", values)
     if not isinstance(names, Mapping) or not {"dataset", "backbone"} <= names.keys():
         return

@@ -10,7 +10,7 @@ from dpprobe.artifacts import explain_parquet
 from dpprobe.data import parquet
 from dpprobe.data.alike_names import text_of
 from dpprobe.data.folder_parts import find_test_file
-from dpprobe.data.parquet_columns import read_schema
+from dpprobe.data.parquet_columns import read_schema, stream_columns
 from dpprobe.data.usual_columns import CASES, GROUPS, IMAGE_COLUMNS, LABELS, PATIENTS, find_usual
 from dpprobe.draft import column_guesses as guesses
 from dpprobe.draft.column_guesses import Column
@@ -73,7 +73,6 @@ def _read_table(path: Path, wishes: Wishes) -> tuple[list[str], dict[str, Column
     A column of bytes may have images, so it is read only for patients and groups.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     schema, _ = read_schema(path)
     usual = {*find_usual(schema.names, (*PATIENTS, *CASES, *GROUPS)), wishes.patient}
@@ -85,8 +84,8 @@ def _read_table(path: Path, wishes: Wishes) -> tuple[list[str], dict[str, Column
     ]
     columns = {name: Column() for name in plain}
     fault = f"{path}: not a readable parquet file"
-    with explain_parquet(path, ConfigError, fault), pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(65_536, columns=plain):
+    with explain_parquet(path, ConfigError, fault):
+        for batch in stream_columns(path, plain):
             for name in plain:
                 for value in batch.column(name).to_pylist():
                     columns[name].add_value(text_of(value).strip())

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from markupsafe import escape as escape_html
 
 from dpprobe.artifacts import write_text
+from dpprobe.shown_text import spreadsheet_text
 
 PLUS_MINUS = "±"
 TABLE_BYTES = 300_000  # a page links to longer Markdown tables instead of showing them
@@ -204,14 +205,15 @@ def comma_separated(table: Table) -> str:
     writer = csv.writer(stream, lineterminator="\n")
     header = []
     for column in table.columns:
-        header.append(column.title)
+        header.append(spreadsheet_text(column.title))
         if column.interval:
             header += [f"{column.title} low", f"{column.title} high"]
     writer.writerow(header)
     for row in table.rows:
         values = []
         for column, cell in zip(table.columns, row, strict=True):
-            values.append(cell.text if cell.value is None else _format_number(cell.value))
+            text = spreadsheet_text(cell.text)
+            values.append(text if cell.value is None else _format_number(cell.value))
             if column.interval:
                 values += ["", ""] if cell.ends is None else map(_format_number, cell.ends)
         writer.writerow(values)

@@ -28,6 +28,7 @@ from dpprobe.features.shard_file import (
     read_rows,
     require_shard,
     stored_blocks,
+    unreadable_shard,
 )
 from dpprobe.features.shard_header import REMEDY, ShardHeader
 from dpprobe.features.shard_manifest import read_manifest
@@ -233,7 +234,7 @@ class FeatureStore:
             if sha256_file(path) != record.sha256:
                 self._refuse_shard(record, "damaged or replaced: its bytes have another SHA-256")
         except OSError as error:
-            raise StoreError(f"{path}: the shard cannot be read ({error.strerror})") from error
+            raise unreadable_shard(path, error) from error
         self._compared[record.file] = state
         return state
 

@@ -21,13 +21,11 @@ import numpy.typing as npt
 from dpprobe import artifacts
 from dpprobe.data.table import SplitTable
 from dpprobe.errors import StoreError
-from dpprobe.extras import OptionalModule
 from dpprobe.features.shard_header import REMEDY, ShardHeader
+from dpprobe.hdf5_files import open_hdf5
 
 if TYPE_CHECKING:
     import h5py
-else:
-    h5py = OptionalModule("h5py")
 
 READ_BYTES = 16 << 20
 CACHE_BYTES = 16 << 20
@@ -101,12 +99,18 @@ def check_seal(path: Path) -> None:
             seal = _SEAL.fullmatch(stream.read(SEAL_BYTES))
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
-        raise StoreError(f"{path}: the shard cannot be read ({error.strerror})") from error
+        raise unreadable_shard(path, error) from error
     if seal is None or digest.encode() != seal[1]:
         raise StoreError(
             f"{path}: the shard cannot be read, damaged or cut short (its bytes differ from the "
             f"SHA-256 at its beginning); {REMEDY}"
         )
+
+
+def unreadable_shard(path: Path, error: OSError) -> StoreError:
+    """Returns the error for a shard that the system does not let dpprobe read."""
+    remedy = artifacts.UNWRITABLE.get(error.errno or 0, REMEDY)
+    return StoreError(f"{path}: the shard cannot be read ({error.strerror}); {remedy}")
 
 
 def require_shard(path: Path) -> None:
@@ -121,7 +125,7 @@ def opened_shard(path: Path) -> Iterator[h5py.File]:
     Errors of HDF5 during reading become a StoreError that names the shard.
     """
     try:
-        with h5py.File(path, "r", rdcc_nbytes=CACHE_BYTES) as file:
+        with open_hdf5(path, rdcc_nbytes=CACHE_BYTES) as file:
             yield file
     except (OSError, KeyError, RuntimeError, ValueError) as error:
         line = " ".join(str(error).split())

@@ -33,8 +33,11 @@ def epsilon_token(value: Any) -> str:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not number > 0:
-        raise ValueError(f"{value!r}: write a positive number or inf")
+    # `float` reads digits of all scripts, and 1e999 as infinity, which would mean no privacy
+    text = value.lower() if isinstance(value, str) else "inf"
+    plain = text.isascii() and ("inf" in text or number < math.inf)
+    if not (number > 0 and plain):
+        raise ValueError(f"{value!r:.100}: write a positive number or inf")
     return INFINITE if math.isinf(number) else f"{number:.12g}"
 
 

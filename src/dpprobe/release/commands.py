@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpprobe.artifacts import write_json
 from dpprobe.errors import ConfigError
+from dpprobe.shown_text import printable
 from dpprobe.study.reserved_names import LEDGER_FILE
 
 if TYPE_CHECKING:
@@ -205,11 +206,11 @@ def _run_predict(arguments: argparse.Namespace) -> int:
         **{name: words[name] for name in named},
     )
     for line in summary.report.list_lines() if summary.report else ():
-        print(f"dpprobe: {line}", file=sys.stderr)
+        print(f"dpprobe: {printable(line)}", file=sys.stderr)
     if summary.report and report:
         write_json(report, {"bundle": arguments.bundle.name, **summary.report.to_dict()})
     for name, reason in summary.unreadable[:SHOWN_UNREADABLE]:
-        print(f"dpprobe: {name}: {reason}", file=sys.stderr)
+        print(f"dpprobe: {printable(f'{name}: {reason}')}", file=sys.stderr)
     if not summary.unreadable:
         return 0
     unread = len(summary.unreadable)

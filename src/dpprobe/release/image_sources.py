@@ -23,6 +23,7 @@ from dpprobe.data.csv_files import SUFFIXES, open_csv, other_delimiter
 from dpprobe.data.embedding_files import NumpyFile, explain_damage
 from dpprobe.data.image_files import EXTENSIONS, is_image_file, leads_back, open_image
 from dpprobe.data.image_search import ImagePaths, join_roots, list_roots, search_images
+from dpprobe.data.parquet_columns import read_schema, stream_columns
 from dpprobe.data.problems import ImageError
 from dpprobe.data.table import READ_ROWS, EncodedImage
 from dpprobe.data.tar_shards import read_image_bytes
@@ -33,11 +34,9 @@ from dpprobe.release.bundle import BundleFacts
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
     from PIL import Image
 else:
     pa = OptionalModule("pyarrow")
-    pq = OptionalModule("pyarrow.parquet")
 
 logger = logging.getLogger("dpprobe")
 
@@ -253,25 +252,22 @@ def _of_parquet(
     path: Path, image_column: str | None, id_column: str | None, root: Path | None
 ) -> Source:
     fault = f"images: {path}: not a readable parquet file"
-    with explain_parquet(path, ConfigError, fault), pq.ParquetFile(path) as file:
-        schema, count = file.schema_arrow, file.metadata.num_rows
+    schema, count = read_schema(path, fault=fault)
     images, ids = _find_columns(path, schema.names, image_column, id_column)
     kind = schema.field(images).type
     _check_type(path, images, kind)
     files = ImagePaths(root=root or path.parent)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         with explain_parquet(path, ConfigError, fault):
-            named = pq.read_table(path, columns=[images]).column(0).to_pylist()
+            batches = stream_columns(path, [images])
+            named = [name for batch in batches for name in batch.column(0).to_pylist()]
         files = _find_files(path, [name for name in named if name], root)
 
     def read_rows() -> Iterator[Row]:
         columns = [images] if ids is None else [images, ids]
         fault = f"images: {path}: cannot be read"
-        with (
-            explain_parquet(path, DataError, fault),
-            pq.ParquetFile(path, buffer_size=1 << 20) as file,
-        ):
-            batches = file.iter_batches(READ_ROWS, columns=columns)
+        with explain_parquet(path, DataError, fault):
+            batches = stream_columns(path, columns, READ_ROWS)
             records = chain.from_iterable(batch.to_pylist() for batch in batches)
             for number, record in enumerate(records):
                 data, place, written = _image_value(files, record[images])

@@ -28,7 +28,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from dpprobe.artifacts import canonical_json, explain_unwritable, flush_to_disk, hash_value
+from dpprobe.artifacts import (
+    LARGEST_TEXT,
+    canonical_json,
+    explain_unwritable,
+    flush_to_disk,
+    format_size,
+    hash_value,
+    parse_strict,
+    read_bounded,
+)
 from dpprobe.errors import DataError, DpprobeError, PrivacyError, WaitingError
 from dpprobe.privacy.limits import SMALLEST_DELTA
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
@@ -209,7 +218,7 @@ class LedgerFile:
     def _read_content(self) -> Content:
         """Reads the file, and checks each line; an incomplete last line is ignored."""
         try:
-            written = self.path.read_bytes()
+            written = read_bounded(self.path)
         except FileNotFoundError:
             written = b""
         *lines, rest = written.split(b"\n")
@@ -314,8 +323,9 @@ class LedgerFile:
         except OSError as error:
             error.filename = error.filename or str(self.path)
             raise explain_unwritable(error) or DataError(
-                f"{error.filename}: {os.strerror(error.errno or 0)}; the ledger of a dataset needs "
-                "a folder that you may read and write, on a file system with POSIX locks"
+                f"{error.filename}: {error.strerror}; the ledger of a dataset needs a plain file "
+                f"of up to {format_size(LARGEST_TEXT)}, in a folder that you may read and write, "
+                "on a file system with POSIX locks"
             ) from error
 
 
@@ -345,14 +355,14 @@ def _is_torn(rest: bytes) -> bool:
     """Returns True for an incomplete line; False for a complete record, even if it is damaged."""
     try:
         json.JSONDecoder().raw_decode(rest.decode(errors="replace"))
-    except ValueError:
-        return True
+    except (ValueError, RecursionError) as error:
+        return isinstance(error, ValueError)  # no line of dpprobe's has such deep brackets
     return False
 
 
 def _check_line(line: bytes, previous: str) -> dict[str, Any]:
     """Reads a line; raises ValueError unless it is a record that follows the previous record."""
-    record = json.loads(line)
+    record = parse_strict(line)
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise ValueError(f"not a record of {FORMAT}")
     content = {key: value for key, value in record.items() if key != "hash"}

@@ -19,6 +19,7 @@ from dpprobe.errors import ConfigError
 from dpprobe.extras import OptionalModule
 from dpprobe.release.bundle import BundleFacts, check_outside
 from dpprobe.release.probabilities import SetRule
+from dpprobe.shown_text import spreadsheet_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -183,7 +184,7 @@ def _csv_rows(stream: IO[str], columns: Sequence[str], origin: Origin, with_sets
     more = ["set", "abstain"] if with_sets else []
     rows.writerow(["id", "class", *columns, *more, "error", *Origin._fields])
     thresholds = SEPARATOR.join(f"{name}={value}" for name, value in origin.thresholds.items())
-    constant = [*origin[:-1], thresholds]
+    constant = [*origin[:-1], spreadsheet_text(thresholds)]
 
     def write_rows(predictions: Sequence[Prediction]) -> None:
         for one in predictions:
@@ -191,8 +192,9 @@ def _csv_rows(stream: IO[str], columns: Sequence[str], origin: Origin, with_sets
             values = [""] * len(columns) if one.values is None else map(str, one.values)
             held = [""] * len(more)
             if with_sets and one.held is not None:
-                held = [one.held[0], str(one.held[1]).lower()]
-            rows.writerow([one.id, one.label or "", *values, *held, one.error or "", *constant])
+                held = [spreadsheet_text(one.held[0]), str(one.held[1]).lower()]
+            name, label, error = map(spreadsheet_text, (one.id, one.label or "", one.error or ""))
+            rows.writerow([name, label, *values, *held, error, *constant])
 
     return write_rows
 

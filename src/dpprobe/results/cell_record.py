@@ -17,6 +17,7 @@ from dpprobe.artifacts import (
     check_not_newer,
     first_difference,
     parse_values,
+    read_bounded,
     read_json,
     sha256_file,
 )
@@ -259,7 +260,7 @@ def read_cell(path: Path) -> CellRecord:
     Raises DataError if the file is missing, is not JSON or is not a record of this format version.
     """
     try:
-        return parse_cell(path.read_bytes())
+        return parse_cell(read_bounded(path))
     except FileNotFoundError:
         raise DataError(
             f"{path}: missing; run the cell with this path as the target of `dpprobe run`"

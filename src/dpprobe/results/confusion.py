@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpprobe.results.cell_record import check_file
+from dpprobe.shown_text import spreadsheet_text
 
 LARGEST = 100  # number of classes; a cell with more classes gets neither counts nor a figure
 
@@ -61,5 +62,6 @@ def _flatten_column(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _write_csv(counts: np.ndarray, rows: Sequence[str], title: str, columns: Sequence[str]) -> str:
-    table = pd.DataFrame(counts, index=list(rows), columns=list(columns))
+    names = [[spreadsheet_text(name) for name in group] for group in (rows, columns)]
+    table = pd.DataFrame(counts, index=names[0], columns=names[1])
     return table.to_csv(index_label=title, lineterminator="\n")

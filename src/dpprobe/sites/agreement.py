@@ -29,7 +29,7 @@ from dpprobe.artifacts import (
     check_not_newer,
     hash_value,
     parse_strict,
-    require_plain_file,
+    read_bounded,
     write_text,
 )
 from dpprobe.errors import ConfigError, DataError, PrivacyError
@@ -160,8 +160,7 @@ def read_offers(folder: Path, members: Mapping[str, str]) -> list[Offer]:
 def _read_offer(path: Path, site: str, member: str) -> Offer:
     """Reads an untrusted offer; DataError if damaged, PrivacyError unless the site signed it."""
     try:
-        require_plain_file(path, _LARGEST_OFFER)
-        values = parse_strict(path.read_bytes())
+        values = parse_strict(read_bounded(path, _LARGEST_OFFER))
         check_not_newer(path, values, kind=FORMAT, version=FORMAT_VERSION)
         signature = values.pop("signature")
         offer = Offer.model_validate(values)

@@ -51,7 +51,7 @@ from dpprobe.artifacts import (
     pack_arrays,
     parse_strict,
     read_arrays,
-    require_plain_file,
+    read_bounded,
     write_private,
 )
 from dpprobe.errors import DataError, PrivacyError
@@ -118,8 +118,7 @@ def read_secret(folder: Path) -> Secret | None:
 
 def _parse_plain(path: Path) -> Any:
     """Parses a file of the private folder; raises OSError or ValueError."""
-    require_plain_file(path, _LARGEST_TEXT)
-    return parse_strict(path.read_bytes())
+    return parse_strict(read_bounded(path, _LARGEST_TEXT))
 
 
 def keep_agreement(folder: Path, agreement: Agreement) -> None:

@@ -12,6 +12,7 @@ import yaml
 
 from dpprobe.counted_nouns import count_noun
 from dpprobe.extras import require_extra
+from dpprobe.shown_text import printable
 from dpprobe.study.dimension_checks import check_dimensions
 from dpprobe.study.run_command import STUDY, run_command
 from dpprobe.study.study import Study
@@ -93,7 +94,7 @@ def load_checked(values: Mapping[str, Any], lines: StudyLines, *, network: bool 
         study = load_study(values)
         warnings = [*check_study(study), *check_dimensions(study, network=network)]
     for warning in warnings:
-        print(f"dpprobe: warning: {warning}", file=sys.stderr)
+        print(f"dpprobe: warning: {printable(warning)}", file=sys.stderr)
     return study
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from dpprobe.options import resolve_path
+from dpprobe.options import real_path, resolve_path
 from dpprobe.study.reserved_names import DOWNLOADS, RELEASES, WRITTEN
 from dpprobe.study.study import Study
 
@@ -76,4 +76,4 @@ def _among_images(study: Study) -> Iterator[str]:
 
 
 def _resolve_folder(folder: str) -> Path:
-    return resolve_path(folder).resolve()
+    return real_path(resolve_path(folder))

@@ -46,6 +46,8 @@ from dpprobe.study.options import (
 )
 from dpprobe.study.vector_checks import vector_faults
 
+_MOST_EPSILONS = 1000
+
 
 def _complete_options(
     complete: Callable[[Mapping[str, Any]], Mapping[str, Any]], value: Mapping[str, Any]
@@ -73,6 +75,11 @@ def _read_epsilons(value: Any) -> Any:
         raise ValueError(f"{value!r}: write a list, such as [0.5, 1, 2, inf]")
     if not value:
         raise ValueError("empty: write at least one, such as [0.5, 1, 2, inf]")
+    if len(value) > _MOST_EPSILONS:
+        raise ValueError(
+            f"{len(value):,} epsilons: at most {_MOST_EPSILONS:,} are allowed: each trains every "
+            "method again; write fewer"
+        )
     tokens = [budget_token(item) for item in value]
     for token in tokens:
         if tokens.count(token) > 1:

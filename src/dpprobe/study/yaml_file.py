@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 import yaml
 
-from dpprobe.artifacts import require_plain_file
+from dpprobe.artifacts import read_bounded
 from dpprobe.errors import ConfigError
+from dpprobe.wrong_keys_and_values import check_extent
+
+_NUMBERS, _LONGEST_NUMBER = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"), 100
+_LARGEST_STUDY, _LONG_STUDY, _MOST_NODES, _DEEPEST = 1 << 22, 1 << 17, 100_000, 100
+_FAST_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# Whole numbers that YAML reads by another base than ten: 010 is 8, and 1:30 is 90.
+_OTHER_BASE = re.compile(r"[-+]?(?:0[0-7_]+|[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?)")
 
 
 def written_path(path: Path) -> Path:
@@ -28,6 +40,13 @@ def check_yaml(path: Path) -> None:
         raise ConfigError(
             f"{path}: {content}; write a study, which consists of keys and their values"
         )
+    for node in _list_nodes(root):
+        if isinstance(node, yaml.MappingNode):
+            _check_keys(path, node)
+
+
+def _list_nodes(root: yaml.Node) -> Iterator[yaml.Node]:
+    """Yields each node once, although aliases may refer to it several times."""
     pending: list[yaml.Node] = [root]
     seen: set[int] = set()
     while pending:
@@ -35,18 +54,17 @@ def check_yaml(path: Path) -> None:
         if id(node) in seen:
             continue
         seen.add(id(node))
+        yield node
         if isinstance(node, yaml.SequenceNode):
             pending.extend(node.value)
         elif isinstance(node, yaml.MappingNode):
-            _check_keys(path, node)
-            pending.extend(value for _, value in node.value)
+            pending.extend(chain.from_iterable(node.value))
 
 
 def parse_yaml(path: Path) -> yaml.Node | None:
     """Reads a YAML file's nodes; None if the file is empty; ConfigError names file and line."""
     try:
-        require_plain_file(path)
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_bounded(path, _LARGEST_STUDY).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise ConfigError(
@@ -56,15 +74,49 @@ def parse_yaml(path: Path) -> yaml.Node | None:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error}); name a YAML file") from None
     try:
-        yaml.safe_load(text)  # raises for a value that cannot be read
-        return yaml.compose(text, Loader=yaml.SafeLoader)
+        with suppress(yaml.YAMLError):  # the other loader explains faults
+            _check_extent(path, text)
+        # the fast loader accepts more than Snakemake's, such as tabs
+        loader = yaml.SafeLoader if len(text) < _LONG_STUDY else _FAST_LOADER
+        root = yaml.compose(text, Loader=loader)
+        for node in _list_nodes(root) if root else ():
+            _check_number(path, node)
+        check_extent(yaml.load(text, Loader=loader), str(path))
+        return root
     except yaml.MarkedYAMLError as error:
         raise ConfigError(f"{path}{_describe_fault(error)}") from None
-    except RecursionError:
-        raise ConfigError(f"{path}: brackets nested too deeply to be read; remove some") from None
     except (yaml.YAMLError, ValueError) as error:  # such as a control character, or month 13
         said = " ".join(str(error).split())
         raise ConfigError(f"{path}: not YAML ({said}); correct it") from None
+
+
+def _check_extent(path: Path, text: str) -> None:
+    """Raises ConfigError for more levels and values than anyone writes, which take minutes."""
+    depth = 0
+    for count, event in enumerate(yaml.parse(text, Loader=_FAST_LOADER)):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:  # loaders would overflow
+            raise ConfigError(f"{path}: brackets nested too deeply to be read; remove some")
+        if count > _MOST_NODES:
+            raise ConfigError(f"{path}: more than {_MOST_NODES:,} keys and values; write fewer")
+
+
+def _check_number(path: Path, node: yaml.Node) -> None:
+    """Refuses a number that people read as another number than YAML, and numbers without end."""
+    if not isinstance(node, yaml.ScalarNode) or node.tag not in _NUMBERS:
+        return
+    text, where = node.value, f"{path}:{node.start_mark.line + 1}"
+    if len(text) > _LONGEST_NUMBER:
+        raise ConfigError(f"{where}: a number of {len(text):,} characters; write a shorter one")
+    if "inf" not in text.lower() and node.tag == _NUMBERS[1] and math.isinf(yaml.safe_load(text)):
+        raise ConfigError(f"{where}: {text}: too large for a number; write a smaller one, or .inf")
+    if _OTHER_BASE.fullmatch(text):
+        value = yaml.safe_load(text)
+        raise ConfigError(
+            f"{where}: {text}: YAML reads this number as {value}; write {value}, or your number "
+            "without colons and leading zeros, or a text in quotes"
+        )
 
 
 # Remedies, by words in the parser's message.

@@ -22,6 +22,7 @@ from dpprobe.artifacts import (
     atomic_path,
     flush_to_disk,
     hash_value,
+    read_bounded,
     read_json,
     sha256_file,
     when_there_is_room,
@@ -335,7 +336,7 @@ def whole_cell(folder: Path, expected: str) -> CellRecord | None:
     Raises DataError if a newer dpprobe wrote the cell.
     """
     try:
-        record = parse_cell((folder / METRICS_FILE).read_bytes())
+        record = parse_cell(read_bounded(folder / METRICS_FILE))
         if record.fingerprint != expected:
             return None
         damaged = [

@@ -7,6 +7,9 @@ import json
 import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +18,16 @@ from typing import Any, NoReturn
 
 import pytest
 
-from dpprobe.artifacts import format_size, hash_value, sha256_file, write_json, write_record
+from dpprobe.artifacts import (
+    atomic_path,
+    format_size,
+    hash_value,
+    read_bounded,
+    read_json,
+    sha256_file,
+    write_json,
+    write_record,
+)
 from dpprobe.doctor import doctor_command, recorded_files
 from dpprobe.doctor.recorded_files import _OWN_HASH, read_recorded
 from dpprobe.features.shard_header import FORMAT_VERSION as SHARDS_VERSION
@@ -102,11 +114,11 @@ def write_results() -> None:
     receipt = {"format": "dpprobe-tracking", "dataset": "digits", "uri": "http://server"}
     write_record(Path("results/tracking/digits.json"), receipt)
     write_record(Path(AUDIT), {"format": "dpprobe-audit"})
-    Path("results/figures").mkdir()
-    Path("results/figures/accuracy.svg").write_text("<svg/>")
+    Path("results/notes").mkdir()
+    Path("results/notes/own.svg").write_text("<svg/>")
     Path("data").mkdir()
     shutil.copytree(STORED / "dataset-1", "data/digits")
-    described = json.loads(Path("data/digits/dataset.json").read_text())
+    described = read_json(Path("data/digits/dataset.json"))
     described["splits"]["train"]["bytes"] = Path("data/digits/train.parquet").stat().st_size
     write_record(Path("data/digits/dataset.json"), described)
 
@@ -190,6 +202,129 @@ def test_each_damaged_file_is_named_with_the_command_that_makes_it_again(
     assert ("; deleted; run" in output) == there
 
 
+def hide(path: Path) -> None:
+    """Loses a record as `cp results/* elsewhere` does."""
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def record_figure(name: str, content: bytes) -> Path:
+    """Writes a figure as a job does, with the job's record; returns the record."""
+    path = Path("results", name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    written = {name: {"sha256": sha256_file(path), "bytes": len(content), "times": [0, 0]}}
+    record = Path("results/.written", name).with_suffix(".json")
+    values = {"format": "dpprobe-written", "format_version": 1, "files": written}
+    write_record(record, values)
+    return record
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "figures/digits/a.png",
+        "tables/accuracy.csv",
+        "report.html",
+        "summary/digits.parquet",
+        "embeddings/digits/pixels/tsne.parquet",
+        "few_shot/digits/other.parquet",
+    ],
+)
+@pytest.mark.parametrize("whole", [True, False])
+def test_results_whose_records_are_lost_are_told(doctor: Doctor, name: str, whole: bool) -> None:
+    record = record_figure(name, b"as written")
+    record_figure("tables/other.csv", b"as written")
+    assert doctor()[0] == 0
+    hide(Path("results/.written") if whole else record)
+    Path("results", name).write_bytes(b"edited 0.9")
+    code, output = doctor()
+    assert code == 1
+    lines = [line for line in output.splitlines() if line.startswith("not checked: ")]
+    assert len(lines) == 1
+    count = "2 files" if whole else "1 file"
+    first = min(f"results/{name}", "results/tables/other.csv") if whole else f"results/{name}"
+    assert f"not checked: {count} without a recorded hash, such as {first}. Copy " in lines[0]
+    assert "results/.written too" in lines[0]
+    assert "run `dpprobe run --cores all --configfile 'my study.yaml'`" in lines[0]
+
+
+def write_calibration(**inputs: Any) -> Path:
+    body = {"format": "dpprobe-calibration", "inputs": inputs, "noise": inputs["n"] / 10}
+    path = Path("results/calibration", f"{hash_value(inputs)}.json")
+    write_json(path, {**body, "sha256": hash_value(body)})
+    return path
+
+
+def test_calibrations_under_names_of_others_are_damaged(doctor: Doctor) -> None:
+    first, second, third = (write_calibration(n=n) for n in (10, 20, 30))
+    assert doctor()[0] == 0
+    aside = first.rename("aside")
+    second.rename(first)
+    aside.rename(second)
+    shutil.copy(third, third.with_name(f"{'0' * 64}.json"))
+    code, output = doctor()
+    assert code == 1
+    wrong = [line for line in output.splitlines() if "belongs to another calibration" in line]
+    assert len(wrong) == 3
+    assert "3 damaged" in output
+    assert doctor("--fix")[0] == 0
+    assert [path.exists() for path in (first, second, third)] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        f"{CELL}",
+        f"{CELL}/metrics.json",
+        f"{CELL}/heads.safetensors",
+        "results/cells/digits",
+        "results/cells/loop",
+        "data/digits",
+        "results/.written/loop.json",
+    ],
+)
+def test_links_to_themselves_are_named(doctor: Doctor, place: str) -> None:
+    path = Path(place)
+    if path.exists():
+        hide(path)
+    path.parent.mkdir(exist_ok=True)
+    path.symlink_to(path.name)
+    code, output = doctor()
+    assert "permissions" not in output
+    lines = [line for line in output.splitlines() if "symbolic links" in line]
+    assert lines or code == 0
+    assert all(
+        line.endswith("delete the link, which leads to itself, and run the study again")
+        for line in lines
+    )
+    doctor("--fix")
+
+
+def test_temporary_files_of_killed_jobs_are_told_and_deleted(doctor: Doctor) -> None:
+    ended = subprocess.run([sys.executable, "-c", KILLED], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    with atomic_path(Path(FEATURES, "shard-x.h5")) as mine:
+        mine.touch()
+        (left,) = set(Path(FEATURES).glob(".*.partial")) - {mine}
+        code, output = doctor()
+        told = f"1 temporary file of killed jobs, such as {left}: the next run replaces it"
+        assert (code, told in output) == (0, True)
+        doctor("--fix")
+        assert mine.exists()
+        assert not left.exists()
+        assert "killed" not in doctor()[1]
+
+
+KILLED = f"""
+import os
+from pathlib import Path
+from dpprobe.artifacts import atomic_path
+with atomic_path(Path({FEATURES!r}, "shard-00000-of-00002.h5")) as path:
+    path.touch()
+    os.kill(os.getpid(), 9)
+"""
+
+
 def test_sizes_are_told_of_a_truncated_file(doctor: Doctor) -> None:
     path = Path(CELL, "heads.safetensors")
     size = path.stat().st_size
@@ -265,12 +400,11 @@ def test_what_cannot_be_read_or_deleted_stays(
     def hash_file(path: Path) -> str:
         return sha256_file(path) if path != heads else refuse(path)
 
-    def read_bytes(path: Path) -> bytes:
-        return original(path) if path != record else refuse(path)
+    def read(path: Path) -> bytes:
+        return read_bounded(path) if path != record else refuse(path)
 
-    original = Path.read_bytes
     monkeypatch.setattr(recorded_files, "sha256_file", hash_file)
-    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    monkeypatch.setattr(recorded_files, "read_bounded", read)
     monkeypatch.setattr(Path, "unlink", refuse)
     code, output = doctor("--fix")
     assert code == 1
@@ -371,8 +505,9 @@ def downloads_and_cached_noise() -> Calls:
     receipt = {"format": "dpprobe-download", "format_version": 1, "files": [fetched]}
     write_record(Path("data/downloads/digits/receipt.json"), receipt)
     write_record(Path("data/downloads/no/receipt.json"), receipt | {"files": 3})
-    path = Path(f"results/calibration/{'0' * 64}.json")
-    values = {"format": "dpprobe-calibration", "factor": 1.5}
+    inputs = {"epsilon": 1}
+    path = Path(f"results/calibration/{hash_value(inputs)}.json")
+    values = {"format": "dpprobe-calibration", "factor": 1.5, "inputs": inputs}
     write_json(path, {**values, "sha256": hash_value(values)})
     yield ()
     flip(image)
@@ -430,6 +565,8 @@ def stores_of_tracking() -> Calls:
 
 
 def files_of_jobs() -> Calls:
+    Path("results/figures").mkdir()
+    Path("results/figures/accuracy.svg").write_text("<svg/>")
     Path("results/figures/all.html").write_text("<html>")
     files = {name: {"sha256": sha256_file(Path("results", name)), "bytes": size} | more
         for name, size, more in (("figures/accuracy.svg", 6, {"output": "figures/all.html"}),

@@ -1,0 +1,65 @@
+"""Writes names from outside so that neither terminals nor spreadsheets execute them.
+
+Names of files, classes and columns may contain escape sequences, which can retitle a terminal or
+hide lines. They may also begin like formulas, which a spreadsheet would compute.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from contextlib import suppress
+from typing import IO, Any
+
+# Control characters except tabs and line ends, marks that reverse text, and lone surrogates.
+_NOT_SHOWN = re.compile(
+    "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+# A formula's first character, at the start of a cell or after a character that may divide cells.
+_FORMULA = re.compile(r"(?:^|(?<=[;\t\r\n]))(?=[=@+\-\t\r＝＠＋－])")
+_NUMBER = re.compile(r"[+-]?[\d.,]+(?:[eE][+-]?\d+)?%?|[+-]?(?:inf|nan)|[+-]", re.ASCII)
+
+
+def printable(text: str) -> str:
+    """Returns a text with an escape such as `\\x1b` for each character that is not shown."""
+    return _NOT_SHOWN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def spreadsheet_text(text: str) -> str:
+    """Returns a CSV cell's printable text, with ' before a formula, so that it is not computed."""
+    text = printable(text)
+    return text if _NUMBER.fullmatch(text) else _FORMULA.sub("'", text)
+
+
+class Terminal:
+    """A text stream that writes printable text only; its OSErrors name it as `name`."""
+
+    def __init__(self, stream: IO[str], name: str) -> None:
+        self._stream, self._name = stream, name
+
+    def write(self, text: str) -> int:
+        return int(self._call(self._stream.write, printable(text)))
+
+    def flush(self) -> None:
+        self._call(self._stream.flush)
+
+    def _call(self, method: Any, *arguments: str) -> Any:
+        try:
+            return method(*arguments)
+        except OSError as error:
+            error.filename = error.filename or self._name
+            raise
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _show_record(record: logging.LogRecord) -> bool:
+    with suppress(TypeError, ValueError):  # handlers report arguments that do not fit the message
+        if (text := printable(message := record.getMessage())) != message:
+            record.msg, record.args = text, ()
+    return True
+
+
+# All modules log by this logger. Its handlers write to terminals, and to logs that a run prints.
+logging.getLogger("dpprobe").addFilter(_show_record)
