@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.counted_nouns import count_noun
+from dpprobe.data.promise_facts import promise_facts
 from dpprobe.errors import DpprobeError
 from dpprobe.heads.auto import is_undecided
 from dpprobe.heads.facts import DataFacts
@@ -57,7 +58,6 @@ from dpprobe.release.stated_values import (
     require_same,
     require_true,
 )
-from dpprobe.study.release_data import split_fault
 from dpprobe.study.study import Cell, Study
 from dpprobe.training.plan_file import plan_method
 
@@ -238,7 +238,7 @@ def _not_private(
     unit = study.dataset_unit(dataset)
     rules = (
         (other, f"its unit is the {study.dataset_unit(other)}" if unit != study.dataset_unit(other)
-         else split_fault(study.datasets[other]) and "labels decide who is trained on")
+         else promise_facts(study.datasets[other]).list_promise_faults("patient") and "labels decide who is trained on")
         for other in sharing[1:]
     )  # fmt: skip
     cells = (
