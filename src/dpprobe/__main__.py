@@ -45,7 +45,7 @@ def main() -> None:
     add_rollback(commands)
     add_doctor(commands)
     try:
-        with redirect_stdout(Terminal(sys.stdout, "standard output")):  # type: ignore[type-var]
+        with redirect_stdout(Terminal(sys.stdout, "standard output")):
             try:
                 status = _run_command(parser)
             finally:

@@ -238,7 +238,7 @@ def bomb_parquet_short_label(path: Path) -> None:
     bomb_parquet_label(path, 900_000)
 
 
-BOMBS = {
+BOMBS: dict[Callable[[Path], None], str] = {
     bomb_npz: "npz",
     bomb_npz_column: "npz",
     bomb_npz_members: "npz",
@@ -676,7 +676,7 @@ def test_escape_sequences_never_reach_a_terminal(
     assert shown.isprintable()
     assert shown != text
     stream = io.StringIO()
-    print(text, file=Terminal(stream, "standard output"))  # type: ignore[arg-type]
+    print(text, file=Terminal(stream, "standard output"))
     assert stream.getvalue() == f"{shown}\n"
     assert str(DataError(f"{text}: no file")) == f"{shown}: no file"
     with caplog.at_level(logging.WARNING, "dpprobe"):
@@ -729,7 +729,7 @@ FORMULAS = [
 
 @pytest.mark.parametrize("text", FORMULAS)
 def test_no_cell_of_a_csv_is_a_formula(text: str) -> None:
-    table = Table(name="a", columns=[Column(title=text)], rows=[[TableCell(text=text)]])
+    table = Table(name="a", columns=(Column(title=text),), rows=[(TableCell(text=text),)])
     written = [comma_separated(table), confusion_csv(np.eye(2, dtype=int), [text, "b"])]
     cells = [cell for part in written for row in csv.reader(io.StringIO(part)) for cell in row]
     assert spreadsheet_text(text) in cells

@@ -231,16 +231,20 @@ def _bare(mechanism: Mechanism) -> tuple[object, ...]:
     return mechanism.name, mechanism.sample_rate, mechanism.count, mechanism.noise_multiplier
 
 
+def _other_rule(study: Study, other: str, unit: str) -> str | None:
+    """Explains why prices of fits on another dataset cannot be added up; mostly None."""
+    if study.dataset_unit(other) != unit:
+        return f"its unit is the {study.dataset_unit(other)}"
+    labels_decide = promise_facts(study.datasets[other]).list_promise_faults("patient")
+    return "labels decide who is trained on" if labels_decide else None
+
+
 def _not_private(
     study: Study, dataset: str, sharing: Sequence[str], laid: Mapping[Cell, Fits | None]
 ) -> list[str]:
     """Names the results that use the dataset's training units without privacy, listed or there."""
     unit = study.dataset_unit(dataset)
-    rules = (
-        (other, f"its unit is the {study.dataset_unit(other)}" if unit != study.dataset_unit(other)
-         else promise_facts(study.datasets[other]).list_promise_faults("patient") and "labels decide who is trained on")
-        for other in sharing[1:]
-    )  # fmt: skip
+    rules = ((other, _other_rule(study, other, unit)) for other in sharing[1:])
     cells = (
         (cell.dataset, f"{cell.backbone}/{cell.method} at epsilon {budget_words(cell.epsilon)}")
         for cell in {**dict.fromkeys(study.list_cells(*sharing)), **laid}
